@@ -1,0 +1,21 @@
+//! The words that every other room speaks: identifiers, limits, errors, placement, and the messages
+//! that cross between agents.
+//!
+//! This room holds data types and pure functions only. It does no I/O, keeps no state, reads no clock and
+//! draws no random numbers, so that server, client, command line and simulator agree by construction.
+#![forbid(unsafe_code)]
+
+pub mod attr;
+pub mod errno;
+pub mod ids;
+pub mod limits;
+pub mod name;
+pub mod placement;
+pub mod ranges;
+pub mod receipt;
+pub mod wire;
+
+pub use attr::{Attr, FileKind, Timestamp};
+pub use errno::{Errno, Fault, Result};
+pub use ids::{DirOffset, Generation, InodeId, JobId, NodeId, OperationId, Slot, UnitId, View};
+pub use placement::{Cluster, Layout, NodeInfo};

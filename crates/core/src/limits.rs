@@ -1,0 +1,39 @@
+//! Every named limit of the product, and the relations between them that must hold.
+
+/// Size of one unit of file data, of one frame, and of the largest payload of a message, in bytes.
+pub const UNIT_SIZE: usize = 1 << 20;
+/// Device block, and the span covered by one checksum of an extent, in bytes.
+pub const BLOCK_SIZE: usize = 4096;
+/// Checksums of a full unit.
+pub const BLOCKS_PER_UNIT: usize = UNIT_SIZE / BLOCK_SIZE;
+/// Slots of the name space; a slot is the smallest thing that moves between nodes.
+pub const SLOT_COUNT: u16 = 4096;
+/// Most nodes of a job: a pinned inode names its node in the bits of a slot.
+pub const NODES_MAX: u32 = SLOT_COUNT as u32;
+/// Files up to this size live in their inode record, in bytes.
+pub const INLINE_SIZE_MAX: usize = 4096;
+/// Longest name of a directory entry, in bytes.
+pub const NAME_SIZE_MAX: usize = 255;
+/// Longest target of a symbolic link and longest path, in bytes.
+pub const PATH_SIZE_MAX: usize = 4096;
+/// Largest value of an extended attribute, in bytes.
+pub const XATTR_SIZE_MAX: usize = 64 << 10;
+/// Entries of a narrow directory beyond which it goes wide.
+pub const NARROW_ENTRIES_MAX: u64 = 2000;
+/// Most entries in one answer to a directory read.
+pub const READDIR_ENTRIES_MAX: u32 = 512;
+/// Largest encoded message without its payload, in bytes.
+pub const MESSAGE_SIZE_MAX: usize = 256 << 10;
+/// Largest file, in bytes: offsets are signed in POSIX.
+pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
+/// Links to one inode.
+pub const LINKS_MAX: u32 = 65_000;
+/// Pieces of one unit beyond which its extents are rewritten as one.
+pub const PIECES_MAX: usize = 64;
+
+const _: () = assert!(UNIT_SIZE.is_multiple_of(BLOCK_SIZE));
+const _: () = assert!(UNIT_SIZE.is_power_of_two() && UNIT_SIZE <= u32::MAX as usize);
+const _: () = assert!(SLOT_COUNT.is_power_of_two());
+const _: () = assert!(INLINE_SIZE_MAX <= UNIT_SIZE);
+const _: () = assert!(XATTR_SIZE_MAX + PATH_SIZE_MAX < MESSAGE_SIZE_MAX);
+const _: () = assert!(READDIR_ENTRIES_MAX as usize * (NAME_SIZE_MAX + 160) < MESSAGE_SIZE_MAX);

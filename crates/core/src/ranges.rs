@@ -1,0 +1,122 @@
+//! Sets of byte ranges: which bytes of a frame are valid, which are dirty.
+
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+
+/// Sorted, disjoint, non-adjacent, non-empty ranges of bytes within a unit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RangeSet(Vec<Range<u32>>);
+
+impl RangeSet {
+    /// No bytes.
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// The ranges in ascending order.
+    pub fn iter(&self) -> impl Iterator<Item = Range<u32>> + '_ {
+        self.0.iter().cloned()
+    }
+
+    /// Whether the set has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> u32 {
+        self.0.iter().map(|range| range.end - range.start).sum()
+    }
+
+    /// Number of separate ranges.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// End of the last range, 0 for an empty set.
+    pub fn end(&self) -> u32 {
+        self.0.last().map_or(0, |range| range.end)
+    }
+
+    /// Adds a range.
+    pub fn insert(&mut self, range: Range<u32>) {
+        if range.is_empty() {
+            return;
+        }
+        let first = self.0.partition_point(|old| old.end < range.start);
+        let last = self.0.partition_point(|old| old.start <= range.end);
+        let joined = match self.0.get(first..last) {
+            Some([head, .., tail]) => head.start.min(range.start)..tail.end.max(range.end),
+            Some([only]) => only.start.min(range.start)..only.end.max(range.end),
+            _ => range,
+        };
+        self.0.splice(first..last, [joined]);
+    }
+
+    /// Takes a range away.
+    pub fn remove(&mut self, range: Range<u32>) {
+        if range.is_empty() {
+            return;
+        }
+        let mut kept = Vec::with_capacity(self.0.len() + 1);
+        for old in self.0.drain(..) {
+            kept.push(old.start..old.end.min(range.start));
+            kept.push(old.start.max(range.end)..old.end);
+        }
+        kept.retain(|part| part.start < part.end);
+        self.0 = kept;
+    }
+
+    /// Whether all bytes of `range` are in the set.
+    pub fn contains(&self, range: &Range<u32>) -> bool {
+        range.is_empty() || self.0.iter().any(|old| old.start <= range.start && range.end <= old.end)
+    }
+
+    /// The parts of `range` that are not in the set, ascending.
+    pub fn gaps(&self, range: Range<u32>) -> Vec<Range<u32>> {
+        let mut missing = Self(if range.is_empty() { Vec::new() } else { vec![range] });
+        for old in &self.0 {
+            missing.remove(old.clone());
+        }
+        missing.0
+    }
+
+    /// Forgets all bytes.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl FromIterator<Range<u32>> for RangeSet {
+    fn from_iter<I: IntoIterator<Item = Range<u32>>>(ranges: I) -> Self {
+        let mut set = Self::new();
+        ranges.into_iter().for_each(|range| set.insert(range));
+        set
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_set_of_bytes(steps in prop::collection::vec((any::<bool>(), 0u32..64, 0u32..20), 0..40)) {
+            let mut ranges = RangeSet::new();
+            let mut bytes = [false; 96];
+            for (add, start, length) in steps {
+                let range = start..start + length;
+                if add { ranges.insert(range.clone()) } else { ranges.remove(range.clone()) }
+                range.for_each(|byte| bytes[byte as usize] = add);
+                let held: Vec<u32> = ranges.iter().flatten().collect();
+                let expected: Vec<u32> = (0..96).filter(|&byte| bytes[byte as usize]).collect();
+                prop_assert_eq!(&held, &expected);
+                prop_assert!(ranges.0.windows(2).all(|pair| pair[0].end < pair[1].start));
+                let missing: Vec<u32> = ranges.gaps(0..96).into_iter().flatten().collect();
+                prop_assert_eq!(missing.len() + held.len(), 96);
+                prop_assert_eq!(ranges.len() as usize, held.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The receipt of a drain: per file what is on the shared file system, and how we know.
+
+use serde::{Deserialize, Serialize};
+
+/// How the flush of one file ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FileOutcome {
+    /// Written and fsynced.
+    Synced,
+    /// Written, fsynced, read back, and found equal to the checksum.
+    Verified,
+    /// Not (wholly) on the shared file system; says why. The dirty data is still in the journal.
+    Missing(String),
+}
+
+/// One drained file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileReceipt {
+    /// Path relative to the shared directory, with bytes that are not UTF-8 replaced.
+    pub path: String,
+    /// Size of the file in bytes.
+    pub size: u64,
+    /// Bytes of it that Tameike wrote.
+    pub written: u64,
+    /// BLAKE3 of the whole file in hexadecimal (as `b3sum` prints it) when all of it was written by Tameike;
+    /// else of the written units only, after `units:`.
+    pub checksum: String,
+    /// How it ended.
+    pub outcome: FileOutcome,
+}
+
+impl FileReceipt {
+    /// Whether the file is on the shared file system.
+    pub fn is_complete(&self) -> bool {
+        !matches!(self.outcome, FileOutcome::Missing(_))
+    }
+}
+
+/// The receipt of a drain.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Receipt {
+    /// One entry per file that the job wrote in the cache view, by path.
+    pub files: Vec<FileReceipt>,
+    /// What kept whole agents from being drained; empty in a good drain.
+    pub faults: Vec<String>,
+}
+
+impl Receipt {
+    /// Whether every file is on the shared file system and every agent answered.
+    pub fn is_complete(&self) -> bool {
+        self.faults.is_empty() && self.files.iter().all(FileReceipt::is_complete)
+    }
+
+    /// The files that are not on the shared file system.
+    pub fn missing(&self) -> impl Iterator<Item = &FileReceipt> {
+        self.files.iter().filter(|file| !file.is_complete())
+    }
+
+    /// Adds the files of another agent's receipt.
+    pub fn merge(&mut self, other: Self) {
+        self.files.extend(other.files);
+        self.faults.extend(other.faults);
+        self.files.sort_by(|a, b| a.path.cmp(&b.path));
+    }
+}

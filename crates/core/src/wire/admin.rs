@@ -1,0 +1,74 @@
+//! Messages to an agent itself: capacity, status, readiness.
+
+use crate::ids::{InodeId, NodeId, View};
+use crate::placement::Layout;
+use serde::{Deserialize, Serialize};
+
+/// Space of one view on one node, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Space {
+    /// The view's limit on this node.
+    pub capacity: u64,
+    /// Taken, in blocks of the device.
+    pub used: u64,
+    /// Of it, bytes that are not yet on the shared file system (cache view).
+    pub dirty: u64,
+    /// Number of inodes.
+    pub inodes: u64,
+}
+
+/// One number of an agent, named and explained once in the code that counts it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counter {
+    /// Name in snake case with its unit last.
+    pub name: String,
+    /// The value.
+    pub value: u64,
+}
+
+/// State of one agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Which node.
+    pub node: NodeId,
+    /// Process number on its host.
+    pub pid: u32,
+    /// Space by view, in the order of [`View::ALL`].
+    pub space: [Space; 3],
+    /// Resident memory of the agent, in bytes.
+    pub resident_bytes: u64,
+    /// Frames in use and in all.
+    pub frames: (u32, u32),
+    /// Nodes that cannot be reached now.
+    pub unreachable: Vec<NodeId>,
+    /// Counters.
+    pub counters: Vec<Counter>,
+}
+
+/// A request to an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AdminRequest {
+    /// Space of a view on this node.
+    Space {
+        /// Which view.
+        view: View,
+    },
+    /// State of this agent.
+    Status,
+    /// Layout of a path of the job-shared view, with the nodes of its first units. Asked by a local caller.
+    GetLayout {
+        /// Which inode.
+        inode: InodeId,
+    },
+}
+
+/// The answer to an [`AdminRequest`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AdminReply {
+    /// Space.
+    Space(Space),
+    /// State.
+    Status(Box<NodeStatus>),
+    /// Layout.
+    Layout(Layout),
+}

@@ -1,0 +1,150 @@
+//! Messages to the coordinator of a cached file: the home of its inode number.
+//!
+//! Names and attributes of the cache view pass through to the shared file system; the coordinator keeps only
+//! what the shared file system cannot know yet: sizes and times of files with dirty data.
+
+use crate::attr::Timestamp;
+use crate::ids::{Generation, InodeId};
+use crate::receipt::Receipt;
+use serde::{Deserialize, Serialize};
+
+/// State of a file on the shared file system by which changes made by others are noticed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamp {
+    /// Device number.
+    pub device: u64,
+    /// Inode number.
+    pub inode: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Last change of content.
+    pub mtime: Timestamp,
+    /// Last change of content or attributes. Not compared when only attributes changed through Tameike.
+    pub ctime: Timestamp,
+}
+
+/// A request to a file's coordinator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CacheRequest {
+    /// What the job knows of the file beyond the shared file system.
+    State {
+        /// Which file.
+        inode: InodeId,
+    },
+    /// The file is opened: compares the stamp with the one under which clean data is held.
+    Open {
+        /// Which file.
+        inode: InodeId,
+        /// Its path, relative to the shared directory.
+        #[serde(with = "serde_bytes")]
+        path: Vec<u8>,
+        /// The file now.
+        stamp: Stamp,
+    },
+    /// The file is about to get dirty data: remembers path and inode in the journal before the first write.
+    Dirty {
+        /// Which file.
+        inode: InodeId,
+        /// Its path, relative to the shared directory.
+        #[serde(with = "serde_bytes")]
+        path: Vec<u8>,
+        /// The file now.
+        stamp: Stamp,
+    },
+    /// Dirty data was written up to byte `end`.
+    Commit {
+        /// Which file.
+        inode: InodeId,
+        /// Largest end of what was written, in bytes.
+        end: u64,
+        /// Time of the last write.
+        now: Timestamp,
+    },
+    /// Sets aside the next `length` bytes at the end of the file for an append.
+    Reserve {
+        /// Which file.
+        inode: InodeId,
+        /// Number of bytes.
+        length: u64,
+        /// Time of the write.
+        now: Timestamp,
+    },
+    /// The file gets a new size: dirty data beyond it is dropped, the shared file is cut.
+    Truncate {
+        /// Which file.
+        inode: InodeId,
+        /// New size in bytes.
+        size: u64,
+        /// Time of the request.
+        now: Timestamp,
+    },
+    /// The program sets the time of last change of a file that has dirty data.
+    SetMtime {
+        /// Which file.
+        inode: InodeId,
+        /// The time.
+        mtime: Timestamp,
+    },
+    /// Everything under `from` now has paths under `to` (sent to every node after a rename).
+    Renamed {
+        /// Old path, relative to the shared directory.
+        #[serde(with = "serde_bytes")]
+        from: Vec<u8>,
+        /// New path, relative to the shared directory.
+        #[serde(with = "serde_bytes")]
+        to: Vec<u8>,
+    },
+    /// The file has lost its last name and its last open: its dirty data is dropped.
+    Removed {
+        /// Which file.
+        inode: InodeId,
+    },
+    /// Flushes the file now (fsync of a program).
+    Flush {
+        /// Which file.
+        inode: InodeId,
+    },
+    /// Flushes every file that this node coordinates, and makes their receipts.
+    Drain {
+        /// Reads everything back from the shared file system and compares.
+        verify: bool,
+    },
+    /// How much is left to flush on this node.
+    Progress,
+}
+
+/// What the job knows of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheState {
+    /// Version of the content.
+    pub generation: Generation,
+    /// Size and time of last change, when they are newer than the shared file system's.
+    pub newer: Option<(u64, Timestamp)>,
+}
+
+/// The answer to a [`CacheRequest`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CacheReply {
+    /// Done.
+    Done,
+    /// The file's state after the request.
+    State(CacheState),
+    /// Where the reserved bytes begin, and the file's state after.
+    Reserved {
+        /// Offset in bytes.
+        offset: u64,
+        /// The state.
+        state: CacheState,
+    },
+    /// Receipts of the files that this node coordinates.
+    Receipt(Receipt),
+    /// What is left.
+    Progress {
+        /// Files with dirty data, by coordinator.
+        files: u64,
+        /// Dirty bytes on this node.
+        bytes: u64,
+        /// Bytes flushed by this node since it started.
+        flushed: u64,
+    },
+}

@@ -1,0 +1,410 @@
+//! Messages of the metadata service: names and inodes.
+//!
+//! A [`Command`] changes the state of one node's metadata shard. It is deterministic: times, owners and
+//! everything else that could differ between two runs stand in it. The same bytes are sent and logged.
+
+use crate::attr::{Attr, AttrChange, FileKind, Timestamp};
+use crate::ids::{DirOffset, InodeId, NodeId, OperationId};
+use crate::placement::Layout;
+use serde::{Deserialize, Serialize};
+
+/// A name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct EntryName {
+    /// The directory.
+    pub dir: InodeId,
+    /// 1 to 255 bytes.
+    #[serde(with = "serde_bytes")]
+    pub name: Vec<u8>,
+}
+
+impl EntryName {
+    /// Its place in the directory.
+    pub fn offset(&self) -> DirOffset {
+        DirOffset::of(self.dir, &self.name)
+    }
+}
+
+/// What a directory entry says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    /// The inode.
+    pub inode: InodeId,
+    /// Its kind.
+    pub kind: FileKind,
+}
+
+/// A new inode.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewInode {
+    /// Kind of file.
+    pub kind: FileKind,
+    /// Permission bits, after umask.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device file.
+    pub rdev: u32,
+    /// Layout of the file, or of the children of the directory.
+    pub layout: Layout,
+    /// Target of a symbolic link, else empty.
+    #[serde(with = "serde_bytes")]
+    pub symlink: Vec<u8>,
+}
+
+/// How a rename treats an existing target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RenameMode {
+    /// Replace it.
+    Replace,
+    /// Fail with `EEXIST` (`RENAME_NOREPLACE`).
+    NoReplace,
+    /// Swap the two (`RENAME_EXCHANGE`).
+    Exchange,
+}
+
+/// An operation on names that may touch several nodes. The node of `entry` (for a rename: of `from`)
+/// coordinates it: it logs the intent, runs idempotent steps on the others, then logs the end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NameOperation {
+    /// Removes a name of anything but a directory.
+    Unlink {
+        /// The name.
+        entry: EntryName,
+    },
+    /// Removes an empty directory.
+    Rmdir {
+        /// The name.
+        entry: EntryName,
+    },
+    /// Gives an inode, not a directory, another name.
+    Link {
+        /// The new name.
+        entry: EntryName,
+        /// The inode.
+        target: Target,
+    },
+    /// Gives an entry another name.
+    Rename {
+        /// The old name.
+        from: EntryName,
+        /// The new name.
+        to: EntryName,
+        /// What to do when the new name exists.
+        mode: RenameMode,
+    },
+}
+
+/// One idempotent step of a [`NameOperation`] on another node than its coordinator's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Step {
+    /// Adds to the link count of an inode (which must not be 0).
+    AddLink {
+        /// Which inode.
+        inode: InodeId,
+    },
+    /// Takes one link from an inode; without links and opens it is removed with its data.
+    DropLink {
+        /// Which inode.
+        inode: InodeId,
+    },
+    /// Closes an empty directory for new entries (`ENOTEMPTY` otherwise), until dropped or opened again.
+    Seal {
+        /// The directory.
+        dir: InodeId,
+    },
+    /// Takes a seal back.
+    Unseal {
+        /// The directory.
+        dir: InodeId,
+    },
+    /// Puts an entry in place of `replaces`, which must be what the name says now (`EAGAIN` otherwise).
+    Attach {
+        /// The name.
+        entry: EntryName,
+        /// What it is to say.
+        target: Target,
+        /// What it says until now.
+        replaces: Option<Target>,
+    },
+    /// Puts entries that moved here when their directory went wide.
+    Receive {
+        /// The directory.
+        dir: InodeId,
+        /// Names and what they say.
+        entries: Vec<(serde_bytes::ByteBuf, Target)>,
+    },
+}
+
+/// A change to one node's metadata.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Command {
+    /// Makes an inode and its name together.
+    Create {
+        /// The name.
+        entry: EntryName,
+        /// The inode.
+        new: NewInode,
+        /// Whether an existing name is an error (`EEXIST`); else it is looked up.
+        exclusive: bool,
+        /// Opens the inode for this node in the same step.
+        opener: Option<NodeId>,
+        /// Whether the sender believes the directory is wide.
+        wide: bool,
+        /// Time of the request.
+        now: Timestamp,
+    },
+    /// Changes attributes.
+    SetAttr {
+        /// Which inode.
+        inode: InodeId,
+        /// The changes.
+        change: AttrChange,
+        /// Time of the request.
+        now: Timestamp,
+    },
+    /// Data was written to units up to byte `end`: the size grows to it, the generation rises.
+    Commit {
+        /// Which inode.
+        inode: InodeId,
+        /// Largest end of what was written, in bytes.
+        end: u64,
+        /// Time of the last write.
+        now: Timestamp,
+    },
+    /// Writes into the inline content. `EFBIG` when the file has units, or would no longer fit: then the
+    /// sender asks for [`MetaRequest::Spill`] and writes to units.
+    WriteInline {
+        /// Which inode.
+        inode: InodeId,
+        /// Offset in bytes.
+        offset: u32,
+        /// The bytes.
+        #[serde(with = "serde_bytes")]
+        data: Vec<u8>,
+        /// Time of the write.
+        now: Timestamp,
+    },
+    /// Sets aside the next `length` bytes at the end of the file for an append.
+    Reserve {
+        /// Which inode.
+        inode: InodeId,
+        /// Number of bytes.
+        length: u64,
+        /// Time of the write.
+        now: Timestamp,
+    },
+    /// Sets an extended attribute.
+    SetXattr {
+        /// Which inode.
+        inode: InodeId,
+        /// Its name.
+        #[serde(with = "serde_bytes")]
+        name: Vec<u8>,
+        /// Its value.
+        #[serde(with = "serde_bytes")]
+        value: Vec<u8>,
+        /// Fail when it exists.
+        create: bool,
+        /// Fail when it does not exist.
+        replace: bool,
+        /// Time of the request.
+        now: Timestamp,
+    },
+    /// Removes an extended attribute.
+    RemoveXattr {
+        /// Which inode.
+        inode: InodeId,
+        /// Its name.
+        #[serde(with = "serde_bytes")]
+        name: Vec<u8>,
+        /// Time of the request.
+        now: Timestamp,
+    },
+    /// A step of another node's operation.
+    Step {
+        /// Which operation; the step is applied once.
+        operation: OperationId,
+        /// Number of the step in its operation.
+        number: u32,
+        /// What to do.
+        step: Step,
+        /// Time of the request.
+        now: Timestamp,
+    },
+}
+
+/// A request to the metadata service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MetaRequest {
+    /// What a name says.
+    Lookup {
+        /// The name.
+        entry: EntryName,
+        /// Whether the sender believes the directory is wide.
+        wide: bool,
+    },
+    /// Attributes of an inode, without the gathered part of a directory's.
+    GetAttr {
+        /// Which inode.
+        inode: InodeId,
+    },
+    /// Times and counts of a directory, from a node that keeps children of it.
+    DirStat {
+        /// The directory.
+        dir: InodeId,
+    },
+    /// Entries after a cursor, in the order of [`DirOffset`].
+    ReadDir {
+        /// The directory.
+        dir: InodeId,
+        /// The last entry already read.
+        after: DirOffset,
+        /// Most entries in the answer.
+        limit: u32,
+        /// Whether the sender believes the directory is wide.
+        wide: bool,
+    },
+    /// Target of a symbolic link.
+    ReadLink {
+        /// Which inode.
+        inode: InodeId,
+    },
+    /// Registers that a node has the inode open; a removed inode lives until its last node closes it.
+    Open {
+        /// Which inode.
+        inode: InodeId,
+        /// The node.
+        node: NodeId,
+    },
+    /// The node has closed the inode for the last time.
+    Close {
+        /// Which inode.
+        inode: InodeId,
+        /// The node.
+        node: NodeId,
+    },
+    /// Moves inline content to units, so that the file can grow.
+    Spill {
+        /// Which inode.
+        inode: InodeId,
+    },
+    /// Makes all acknowledged commands safe, as [`super::unit::UnitRequest::Sync`].
+    Sync {
+        /// On the device?
+        durable: bool,
+    },
+    /// Value of an extended attribute.
+    GetXattr {
+        /// Which inode.
+        inode: InodeId,
+        /// Its name.
+        #[serde(with = "serde_bytes")]
+        name: Vec<u8>,
+    },
+    /// Names of all extended attributes.
+    ListXattr {
+        /// Which inode.
+        inode: InodeId,
+    },
+    /// A change on this node.
+    Execute(Command),
+    /// A change that may touch several nodes.
+    Names {
+        /// The operation.
+        operation: NameOperation,
+        /// Whether the sender believes the directory of the coordinating name is wide.
+        wide: bool,
+        /// Time of the request.
+        now: Timestamp,
+    },
+}
+
+/// Times and counts of a directory as one node knows them; those of several nodes add up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirStat {
+    /// Number of entries.
+    pub entries: u64,
+    /// Number of entries that are directories.
+    pub subdirs: u64,
+    /// Last change of an entry.
+    pub changed: Timestamp,
+    /// Whether the directory is wide.
+    pub wide: bool,
+}
+
+impl DirStat {
+    /// Adds what another node knows.
+    pub fn gather(&mut self, other: Self) {
+        self.entries += other.entries;
+        self.subdirs += other.subdirs;
+        self.changed = self.changed.max(other.changed);
+        self.wide |= other.wide;
+    }
+}
+
+/// One entry of a directory read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirEntry {
+    /// Its place.
+    pub offset: DirOffset,
+    /// Its name.
+    #[serde(with = "serde_bytes")]
+    pub name: Vec<u8>,
+    /// What it says.
+    pub target: Target,
+}
+
+/// An inode with what its node knows at once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// Attributes.
+    pub attr: Attr,
+    /// The inline content of an inline file when the request opened it, else `None`.
+    pub content: Option<serde_bytes::ByteBuf>,
+}
+
+/// The answer to a [`MetaRequest`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MetaReply {
+    /// Done.
+    Done,
+    /// What the name says, and the attributes when the inode lives on the same node.
+    Entry {
+        /// Inode and kind.
+        target: Target,
+        /// Attributes, when at hand.
+        node: Option<Node>,
+        /// Whether the request made it.
+        created: bool,
+    },
+    /// Attributes (and inline content).
+    Node(Node),
+    /// Times and counts of a directory.
+    DirStat(DirStat),
+    /// Entries, ascending.
+    Entries {
+        /// At most the limit asked for; entries of one offset are never parted.
+        entries: Vec<DirEntry>,
+        /// Whether these are the last.
+        end: bool,
+    },
+    /// Target of a symbolic link, or value of an extended attribute.
+    Bytes(serde_bytes::ByteBuf),
+    /// Names of extended attributes.
+    Names(Vec<serde_bytes::ByteBuf>),
+    /// Where the reserved bytes begin, and the new attributes.
+    Reserved {
+        /// Offset in bytes.
+        offset: u64,
+        /// Attributes after.
+        attr: Attr,
+    },
+    /// The directory is wide (or narrow) against the sender's belief: ask again, at the right node.
+    Width {
+        /// What it is.
+        wide: bool,
+    },
+}

@@ -1,0 +1,112 @@
+//! Messages of the unit service: bytes of units on the node where they lie.
+
+use crate::ids::{Generation, InodeId, UnitId};
+use serde::{Deserialize, Serialize};
+
+/// Where the bytes of a unit come from when the node does not hold them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Backing {
+    /// Nowhere: bytes never written are zeros (job-shared, node-local).
+    Zeros,
+    /// The file of the shared file system at this path, relative to the shared directory.
+    Shared {
+        /// Relative path.
+        #[serde(with = "serde_bytes")]
+        path: Vec<u8>,
+    },
+}
+
+/// A request about bytes of units.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum UnitRequest {
+    /// Writes the payload at `offset` in the unit. Acknowledged when every later read sees it; it is durable
+    /// after [`UnitRequest::Sync`]. The bytes are dirty when the inode is a cached one.
+    Write {
+        /// Which unit.
+        unit: UnitId,
+        /// Offset in the unit, in bytes.
+        offset: u32,
+        /// Cached inodes: the generation that the writer opened; others: 0.
+        generation: Generation,
+    },
+    /// Reads `length` bytes at `offset` in the unit; the payload of the reply has exactly that many bytes.
+    Read {
+        /// Which unit.
+        unit: UnitId,
+        /// Offset in the unit, in bytes.
+        offset: u32,
+        /// Number of bytes; `offset + length` is at most the size of a unit.
+        length: u32,
+        /// Clean bytes of an older generation are dropped first (cached inodes).
+        generation: Generation,
+        /// For bytes that the node does not hold.
+        backing: Backing,
+    },
+    /// Makes all acknowledged writes to the inode's units on this node safe: in the kernel's hands
+    /// (`durable == false`, survives the death of the agent) or on the device (`durable`, survives power loss).
+    Sync {
+        /// Which file.
+        inode: InodeId,
+        /// On the device?
+        durable: bool,
+    },
+    /// Drops all bytes of the inode at and after `size` on this node and gives their space back.
+    Truncate {
+        /// Which file.
+        inode: InodeId,
+        /// New size of the file, in bytes.
+        size: u64,
+    },
+    /// Writes the inode's dirty bytes on this node to the shared file and fsyncs it; they become clean.
+    /// Sent by the coordinator of the file only.
+    Flush {
+        /// Which file.
+        inode: InodeId,
+        /// Its path, relative to the shared directory.
+        #[serde(with = "serde_bytes")]
+        path: Vec<u8>,
+        /// Size of the file: dirty bytes beyond it are dropped.
+        size: u64,
+    },
+    /// Digests of the inode's units on this node as they are on the shared file system now.
+    Digest {
+        /// Which file.
+        inode: InodeId,
+        /// Its path, relative to the shared directory.
+        #[serde(with = "serde_bytes")]
+        path: Vec<u8>,
+        /// Size of the file.
+        size: u64,
+        /// The units, each in this node's care.
+        units: Vec<u64>,
+    },
+}
+
+/// BLAKE3 chaining value of a unit as a subtree of its file, or the digest of a file of one unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnitDigest {
+    /// Which unit of the file.
+    pub index: u64,
+    /// 32 bytes.
+    pub value: [u8; 32],
+}
+
+/// The answer to a [`UnitRequest`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum UnitReply {
+    /// Done.
+    Done,
+    /// The payload holds the bytes.
+    Read,
+    /// Flushed: the bytes written, and the digests of the units that were dirty, read from the store.
+    Flushed {
+        /// Bytes written to the shared file.
+        written: u64,
+        /// One per unit that was dirty in whole; ascending.
+        digests: Vec<UnitDigest>,
+        /// Units of which only a part was dirty; ascending. Their digest needs a read of the shared file.
+        partial: Vec<u64>,
+    },
+    /// Digests of the units asked for, in the same order.
+    Digests(Vec<UnitDigest>),
+}

@@ -1,0 +1,135 @@
+//! The network between agents: a narrow trait, and requests and replies above it.
+//!
+//! [`Fabric`] moves small messages and frames. It promises no order between messages, may lose what was in
+//! flight when a connection breaks, and tells the death of a peer as an event. [`Rpc`] makes requests and
+//! replies of it: each request is executed at most once, however often it had to be sent.
+
+use crate::slab::{Frame, Payload};
+use futures_util::future::BoxFuture;
+use std::sync::Arc;
+use tameike_core::wire::{Reply, Request};
+use tameike_core::{NodeId, Result};
+
+/// Requests and replies travel apart, so that waiting for a frame to take a request into never holds up a
+/// reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// From who asks to who answers.
+    Request,
+    /// Back.
+    Reply,
+}
+
+/// Right to write into, or read from, one frame of this agent, given to a peer with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GrantId(pub u64);
+
+/// A message as it arrives.
+pub struct Incoming {
+    /// Who sent it.
+    pub from: NodeId,
+    /// On which lane.
+    pub lane: Lane,
+    /// The encoded message.
+    pub body: Vec<u8>,
+    /// Bytes beside it, in a frame of this agent.
+    pub payload: Option<Payload>,
+}
+
+/// What happened to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerEvent {
+    /// It can be reached (again).
+    Up,
+    /// Nothing was heard of it for the peer time limit; it may come back.
+    Unreachable,
+    /// Its process is gone: connections are refused or reset.
+    Dead,
+}
+
+/// Takes what a fabric delivers. Called on the fabric's own thread; must not block.
+pub trait Receiver: Send + Sync {
+    /// A message has arrived.
+    fn message(&self, incoming: Incoming);
+    /// A peer has come or gone.
+    fn peer(&self, peer: NodeId, event: PeerEvent);
+}
+
+/// The network between agents.
+pub trait Fabric: Send + Sync {
+    /// This node.
+    fn local(&self) -> NodeId;
+    /// Largest payload that [`Fabric::send`] carries, in bytes; larger ones go by grant and [`Fabric::get`].
+    fn inline_max(&self) -> usize;
+    /// Sends a message. Ends when the message's bytes are no longer needed, which does not mean it arrived.
+    fn send(
+        &self,
+        to: NodeId,
+        lane: Lane,
+        body: Vec<u8>,
+        payload: Option<Payload>,
+    ) -> BoxFuture<'static, Result<()>>;
+    /// Lets peers put into `frame` until the grant is revoked.
+    fn grant_write(&self, frame: Frame) -> GrantId;
+    /// Lets peers get from `payload` until the grant is revoked.
+    fn grant_read(&self, payload: Payload) -> GrantId;
+    /// Ends a grant; a frame granted for writing comes back. What arrives later is dropped.
+    fn revoke(&self, grant: GrantId) -> Option<Frame>;
+    /// Writes `source` at the start of a frame granted by `to`, then delivers `body` there.
+    fn put(
+        &self,
+        to: NodeId,
+        grant: GrantId,
+        source: Payload,
+        body: Vec<u8>,
+    ) -> BoxFuture<'static, Result<()>>;
+    /// Reads `length` bytes granted by `from` to the start of `frame`.
+    fn get(
+        &self,
+        from: NodeId,
+        grant: GrantId,
+        frame: Frame,
+        length: u32,
+    ) -> BoxFuture<'static, (Frame, Result<()>)>;
+    /// Says who takes what arrives. Called once, before the first message.
+    fn attach(&self, receiver: Arc<dyn Receiver>);
+}
+
+/// What a request brought back.
+pub struct Answer {
+    /// The reply; [`Reply::Fault`] is turned into an error before.
+    pub reply: Reply,
+    /// Bytes beside it.
+    pub payload: Option<Payload>,
+}
+
+/// Asks agents. A request to the own node is served directly, without encoding or copying.
+pub trait Rpc: Send + Sync {
+    /// This node.
+    fn local(&self) -> NodeId;
+    /// Sends `request` with `payload` and waits for the reply, whose payload may arrive in `into`.
+    ///
+    /// # Errors
+    /// The fault that the peer answered, or `EHOSTDOWN` when the peer is dead, or cannot be reached for longer
+    /// than the peer time limit.
+    fn call(
+        &self,
+        to: NodeId,
+        request: Request,
+        payload: Option<Payload>,
+        into: Option<Frame>,
+    ) -> BoxFuture<'static, Result<Answer>>;
+}
+
+/// Answers requests.
+pub trait Service: Send + Sync {
+    /// Serves one request of `from`. Runs at once as far as it can without waiting.
+    fn serve(
+        &self,
+        from: NodeId,
+        request: Request,
+        payload: Option<Payload>,
+    ) -> BoxFuture<'static, (Reply, Option<Payload>)>;
+    /// A peer has come or gone.
+    fn peer(&self, peer: NodeId, event: PeerEvent);
+}

@@ -1,0 +1,14 @@
+//! The machine, behind traits: time, tasks, memory, disks, the network, and the few calls of the operating
+//! system that need `unsafe`.
+//!
+//! Everything above this room takes clock, randomness, disk and fabric as parameters, so that the same code
+//! runs on real hardware and in a simulated cluster. This is the only room with `unsafe`; each block says why
+//! it is sound.
+
+pub mod disk;
+pub mod fabric;
+pub mod os;
+pub mod slab;
+
+pub use os::runtime::Runtime;
+pub use slab::{Frame, Payload, Pool, Slab};

@@ -1,0 +1,3 @@
+//! What the operating system gives: clock, randomness, tasks.
+
+pub mod runtime;

@@ -1,0 +1,145 @@
+//! One fixed slab of frames: every buffer for file data is a frame (BB-7).
+//!
+//! The slab is mapped once, at start, and never grows, so that an agent's memory stays within its
+//! configuration however much data moves. Frames are lent through [`Pool`]s with a fixed share each: a pool
+//! that runs dry makes its own users wait and nobody else.
+
+mod map;
+#[cfg(test)]
+mod tests;
+
+use async_lock::{Semaphore, SemaphoreGuardArc};
+use map::Map;
+use parking_lot::Mutex;
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::Arc;
+use tameike_core::limits::UNIT_SIZE;
+
+/// The memory of all frames of an agent.
+pub struct Slab {
+    map: Map,
+    free: Mutex<Vec<u32>>,
+    count: u32,
+}
+
+impl Slab {
+    /// Maps `count` frames of [`UNIT_SIZE`] bytes. Memory is taken from the system as frames are first used.
+    ///
+    /// # Errors
+    /// When the system refuses the mapping.
+    pub fn new(count: u32) -> std::io::Result<Arc<Self>> {
+        let map = Map::new(count as usize * UNIT_SIZE)?;
+        Ok(Arc::new(Self { map, free: Mutex::new((0..count).rev().collect()), count }))
+    }
+
+    /// Frames in use and in all.
+    pub fn usage(&self) -> (u32, u32) {
+        (self.count - self.free.lock().len() as u32, self.count)
+    }
+
+    /// Sets `share` frames aside for one use. The shares of all pools together must not exceed the slab.
+    pub fn pool(self: &Arc<Self>, share: u32) -> Pool {
+        Pool { slab: self.clone(), permits: Arc::new(Semaphore::new(share as usize)), share }
+    }
+}
+
+/// A share of the slab.
+#[derive(Clone)]
+pub struct Pool {
+    slab: Arc<Slab>,
+    permits: Arc<Semaphore>,
+    share: u32,
+}
+
+impl Pool {
+    /// Number of frames of the share.
+    pub fn share(&self) -> u32 {
+        self.share
+    }
+
+    /// Takes a frame, waiting until one is free. Its content is whatever it held last.
+    pub async fn take(&self) -> Frame {
+        Frame::new(&self.slab, self.permits.acquire_arc().await)
+    }
+
+    /// Takes a frame if one is free now.
+    pub fn try_take(&self) -> Option<Frame> {
+        self.permits.try_acquire_arc().map(|permit| Frame::new(&self.slab, permit))
+    }
+}
+
+/// A frame in one owner's hands; it goes back to its pool when dropped.
+pub struct Frame {
+    index: u32,
+    slab: Arc<Slab>,
+    _permit: SemaphoreGuardArc,
+}
+
+impl Frame {
+    fn new(slab: &Arc<Slab>, permit: SemaphoreGuardArc) -> Self {
+        let index = slab.free.lock().pop().expect("the shares of all pools fit the slab");
+        Self { index, slab: slab.clone(), _permit: permit }
+    }
+
+    /// Its number in the slab, by which NIC and io_uring know it.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+}
+
+impl Deref for Frame {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.slab.map.frame(self.index)
+    }
+}
+
+impl DerefMut for Frame {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.slab.map.frame_mut(self)
+    }
+}
+
+impl Drop for Frame {
+    fn drop(&mut self) {
+        self.slab.free.lock().push(self.index);
+    }
+}
+
+/// Bytes of a frame that nobody changes any more: what travels beside a message.
+#[derive(Clone)]
+pub struct Payload {
+    frame: Arc<Frame>,
+    range: Range<u32>,
+}
+
+impl Payload {
+    /// The bytes `range` of the frame. `range` must lie in the frame.
+    pub fn new(frame: Arc<Frame>, range: Range<u32>) -> Self {
+        assert!(range.start <= range.end && range.end as usize <= UNIT_SIZE, "a payload lies in its frame");
+        Self { frame, range }
+    }
+
+    /// A part of these bytes; `range` counts from the payload's first byte.
+    #[must_use]
+    pub fn slice(&self, range: Range<u32>) -> Self {
+        Self::new(self.frame.clone(), self.range.start + range.start..self.range.start + range.end)
+    }
+
+    /// Gives the frame back to change it, if nobody else holds it.
+    pub fn into_frame(self) -> Option<Frame> {
+        Arc::into_inner(self.frame)
+    }
+
+    /// Place of the first byte in the frame.
+    pub fn start(&self) -> u32 {
+        self.range.start
+    }
+}
+
+impl Deref for Payload {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.frame[self.range.start as usize..self.range.end as usize]
+    }
+}
