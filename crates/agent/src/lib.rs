@@ -1,1 +1,1 @@
-//! (to be filled)
+//! One agent: server, client and doors, put together on this node's machine.

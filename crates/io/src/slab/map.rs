@@ -1,6 +1,5 @@
 //! The mapping below the slab.
 
-use super::Frame;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
@@ -40,10 +39,12 @@ impl Map {
         unsafe { std::slice::from_raw_parts(self.address(index), UNIT_SIZE) }
     }
 
+    /// # Safety
+    /// The caller is the one owner of this frame number, and holds it exclusively while the slice lives.
     #[expect(clippy::mut_from_ref, reason = "the exclusive borrow is that of the frame, not of the map")]
-    pub(super) fn frame_mut<'a>(&'a self, frame: &mut Frame) -> &'a mut [u8] {
-        // SAFETY: as `frame`, and the caller holds the only owner of this frame number exclusively.
-        unsafe { std::slice::from_raw_parts_mut(self.address(frame.index()), UNIT_SIZE) }
+    pub(super) unsafe fn frame_mut(&self, index: u32) -> &mut [u8] {
+        // SAFETY: mapped and initialised as in `frame`; exclusive by the contract above.
+        unsafe { std::slice::from_raw_parts_mut(self.address(index), UNIT_SIZE) }
     }
 }
 

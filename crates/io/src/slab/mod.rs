@@ -96,7 +96,8 @@ impl Deref for Frame {
 
 impl DerefMut for Frame {
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.slab.map.frame_mut(self)
+        // SAFETY: a frame is the one owner of its number, and is borrowed exclusively here.
+        unsafe { self.slab.map.frame_mut(self.index) }
     }
 }
 
