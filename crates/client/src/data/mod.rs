@@ -12,6 +12,9 @@ mod home;
 mod read;
 mod write;
 
+#[cfg(test)]
+mod tests;
+
 pub use file::FileData;
 pub use home::{FileVersion, Home};
 
