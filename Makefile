@@ -47,4 +47,12 @@ soak: ## the random tests over and over with fresh seeds, for SOAK_MINUTES= (30)
 	done; echo "soak: $$round rounds, nothing failed"
 
 install: build ## install the program, its manual page and completions under PREFIX= (/usr/local)
-	install -D --mode=755 "$(TARGET_DIR)/release/tameike" "$(DESTDIR)$(PREFIX)/bin/tameike"
+	@dest="$(DESTDIR)$(PREFIX)"; program="$(TARGET_DIR)/release/tameike"; share="$$dest/share"; \
+	install -D --mode=755 "$$program" "$$dest/bin/tameike"; \
+	install --directory "$$share/man/man1" "$$share/bash-completion/completions" \
+	    "$$share/zsh/site-functions" "$$share/fish/vendor_completions.d"; \
+	"$$program" man "$$share/man/man1"; \
+	"$$program" completions bash >"$$share/bash-completion/completions/tameike"; \
+	"$$program" completions zsh >"$$share/zsh/site-functions/_tameike"; \
+	"$$program" completions fish >"$$share/fish/vendor_completions.d/tameike.fish"; \
+	echo "installed: $$dest/bin/tameike, its manual pages and completions"
