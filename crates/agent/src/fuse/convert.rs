@@ -1,12 +1,19 @@
 //! Between the kernel's words and ours.
 
-use fuser::{FileAttr, FileType, INodeNo, OpenAccMode, OpenFlags, RenameFlags, TimeOrNow};
+use fuser::{
+    FileAttr, FileHandle, FileType, INodeNo, OpenAccMode, OpenFlags, RenameFlags, Request, TimeOrNow,
+};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tameike_client::vfs::{FileNumber, OpenMode};
+use tameike_client::vfs::{FileNumber, HandleNumber, OpenMode};
 use tameike_core::attr::SetTime;
 use tameike_core::limits::UNIT_SIZE;
-use tameike_core::wire::meta::RenameMode;
-use tameike_core::{Attr, Errno, Fault, FileKind, Result, Timestamp};
+use tameike_core::wire::meta::{NewInode, RenameMode};
+use tameike_core::{Attr, Errno, Fault, FileKind, Layout, Result, Timestamp};
+
+/// Extended attribute must not exist yet.
+pub(super) const XATTR_CREATE: i32 = 1;
+/// Extended attribute must exist already.
+pub(super) const XATTR_REPLACE: i32 = 2;
 
 const O_APPEND: i32 = 0o2000;
 const O_TRUNC: i32 = 0o1000;
@@ -108,6 +115,26 @@ pub(super) fn rename_mode(flags: RenameFlags) -> Result<RenameMode> {
         Ok(RenameMode::Exchange)
     } else {
         Err(Fault::new(Errno::EINVAL, "a rename that leaves a whiteout is not supported"))
+    }
+}
+
+pub(super) fn file(number: INodeNo) -> FileNumber {
+    FileNumber(number.0)
+}
+
+pub(super) fn handle(number: FileHandle) -> HandleNumber {
+    HandleNumber(number.0)
+}
+
+pub(super) fn new_inode(request: &Request, kind: FileKind, mode: u32, umask: u32) -> NewInode {
+    NewInode {
+        kind,
+        mode: (mode & !umask & 0o7777) as u16,
+        uid: request.uid(),
+        gid: request.gid(),
+        rdev: 0,
+        layout: Layout::default(),
+        symlink: Vec::new(),
     }
 }
 

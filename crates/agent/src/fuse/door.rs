@@ -1,8 +1,12 @@
 //! [`fuser::Filesystem`] over a [`Vfs`].
 
-use super::convert::{O_EXCL, errno, file_attr, kind_of_mode, open_mode, rename_mode, set_time};
+use super::answer::{answer_attr, answer_bytes, answer_entry, answer_space};
+use super::convert::{
+    O_EXCL, XATTR_CREATE, XATTR_REPLACE, errno, file, file_attr, handle, kind_of_mode, new_inode, open_mode,
+    rename_mode, set_time,
+};
 use super::lists::{answer_xattr, joined, list};
-use super::{ATTRIBUTE_LIFETIME, NAME_LIFETIME, REQUEST_SIZE_MAX, open_flags};
+use super::{NAME_LIFETIME, REQUEST_SIZE_MAX, open_flags};
 use fuser::{
     BsdFileFlags, FileHandle, Filesystem, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags,
     RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen,
@@ -13,15 +17,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
-use tameike_client::vfs::{FileNumber, Found, HandleNumber, Vfs};
+use tameike_client::vfs::Vfs;
 use tameike_core::attr::AttrChange;
-use tameike_core::limits::{BLOCK_SIZE, NAME_SIZE_MAX};
 use tameike_core::wire::meta::NewInode;
-use tameike_core::{FileKind, Layout, Result};
+use tameike_core::{FileKind, Result};
 use tameike_io::Runtime;
-
-const XATTR_CREATE: i32 = 1;
-const XATTR_REPLACE: i32 = 2;
 
 /// One view behind one FUSE mount.
 pub struct FuseDoor<V> {
@@ -55,36 +55,6 @@ impl<V: Vfs> FuseDoor<V> {
                 Err(fault) => reply.error(errno(&fault)),
             }
         });
-    }
-}
-
-fn file(number: INodeNo) -> FileNumber {
-    FileNumber(number.0)
-}
-
-fn handle(number: FileHandle) -> HandleNumber {
-    HandleNumber(number.0)
-}
-
-fn new_inode(request: &Request, kind: FileKind, mode: u32, umask: u32) -> NewInode {
-    NewInode {
-        kind,
-        mode: (mode & !umask & 0o7777) as u16,
-        uid: request.uid(),
-        gid: request.gid(),
-        rdev: 0,
-        layout: Layout::default(),
-        symlink: Vec::new(),
-    }
-}
-
-fn answer_entry(reply: ReplyEntry, found: Result<Found>) {
-    match found {
-        Ok(found) => {
-            let attr = file_attr(found.file, &found.attr);
-            reply.entry_with_ttls(&ATTRIBUTE_LIFETIME, &NAME_LIFETIME, &attr, Generation(0));
-        }
-        Err(fault) => reply.error(errno(&fault)),
     }
 }
 
@@ -122,10 +92,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
     fn getattr(&self, _request: &Request, number: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
         let vfs = self.vfs.clone();
         self.runtime.spawn(async move {
-            match vfs.getattr(file(number)).await {
-                Ok(attr) => reply.attr(&ATTRIBUTE_LIFETIME, &file_attr(file(number), &attr)),
-                Err(fault) => reply.error(errno(&fault)),
-            }
+            answer_attr(reply, file(number), vfs.getattr(file(number)).await);
         });
     }
 
@@ -158,20 +125,14 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         };
         let vfs = self.vfs.clone();
         self.runtime.spawn(async move {
-            match vfs.setattr(file(number), change).await {
-                Ok(attr) => reply.attr(&ATTRIBUTE_LIFETIME, &file_attr(file(number), &attr)),
-                Err(fault) => reply.error(errno(&fault)),
-            }
+            answer_attr(reply, file(number), vfs.setattr(file(number), change).await);
         });
     }
 
     fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
         let vfs = self.vfs.clone();
         self.runtime.spawn(async move {
-            match vfs.readlink(file(number)).await {
-                Ok(target) => reply.data(&target),
-                Err(fault) => reply.error(errno(&fault)),
-            }
+            answer_bytes(reply, vfs.readlink(file(number)).await);
         });
     }
 
@@ -299,10 +260,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
     ) {
         let vfs = self.vfs.clone();
         self.runtime.spawn(async move {
-            match vfs.read(handle(number), offset, size).await {
-                Ok(bytes) => reply.data(&bytes),
-                Err(fault) => reply.error(errno(&fault)),
-            }
+            answer_bytes(reply, vfs.read(handle(number), offset, size).await);
         });
     }
 
@@ -393,15 +351,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
     fn statfs(&self, _request: &Request, _number: INodeNo, reply: ReplyStatfs) {
         let vfs = self.vfs.clone();
         self.runtime.spawn(async move {
-            match vfs.space().await {
-                Ok(space) => {
-                    let block = BLOCK_SIZE as u64;
-                    let (all, free) = (space.capacity / block, space.free / block);
-                    let (size, name) = (BLOCK_SIZE as u32, NAME_SIZE_MAX as u32);
-                    reply.statfs(all, free, free, space.inodes + free, free, size, name, size);
-                }
-                Err(fault) => reply.error(errno(&fault)),
-            }
+            answer_space(reply, vfs.space().await);
         });
     }
 

@@ -10,6 +10,7 @@
 //! them; pages live until an open finds another version. There is no write-back cache: byte ranges, never
 //! pages, leave the node.
 
+mod answer;
 mod convert;
 mod door;
 mod lists;
