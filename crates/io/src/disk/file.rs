@@ -46,7 +46,8 @@ impl OpenFile {
     }
 
     fn in_memory(&self) -> Result<bool> {
-        let status = rustix::fs::fstatfs(&self.fd).map_err(|error| self.fault("look at the disk of", error))?;
+        let status =
+            rustix::fs::fstatfs(&self.fd).map_err(|error| self.fault("look at the disk of", error))?;
         Ok(status.f_type.cast_unsigned() == TMPFS_MAGIC)
     }
 
@@ -154,7 +155,12 @@ impl Disk for FileDisk {
         self.size
     }
 
-    fn read(&self, offset: u64, mut frame: Frame, range: Range<u32>) -> BoxFuture<'static, (Frame, Result<()>)> {
+    fn read(
+        &self,
+        offset: u64,
+        mut frame: Frame,
+        range: Range<u32>,
+    ) -> BoxFuture<'static, (Frame, Result<()>)> {
         self.place.run(move |file| {
             let result = file.read(&mut frame[range.start as usize..range.end as usize], offset);
             (frame, result)
@@ -240,7 +246,8 @@ pub fn in_memory(directory: &Path) -> Result<bool> {
 /// # Errors
 /// What the system says, with the directory's name.
 pub fn sync_directory(directory: &Path) -> Result<()> {
-    let open = rustix::fs::open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let open =
+        rustix::fs::open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     open.and_then(rustix::fs::fsync)
         .map_err(|error| fault(format_args!("sync the directory {}", directory.display()), error))
 }

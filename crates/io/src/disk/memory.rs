@@ -142,7 +142,12 @@ impl Disk for MemoryDisk {
         self.media.lock().now.len() as u64
     }
 
-    fn read(&self, offset: u64, mut frame: Frame, range: Range<u32>) -> BoxFuture<'static, (Frame, Result<()>)> {
+    fn read(
+        &self,
+        offset: u64,
+        mut frame: Frame,
+        range: Range<u32>,
+    ) -> BoxFuture<'static, (Frame, Result<()>)> {
         let disk = self.clone();
         async move {
             Later::default().await;
