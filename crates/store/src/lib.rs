@@ -10,6 +10,8 @@ pub mod extent;
 pub mod ledger;
 pub mod meta;
 pub mod table;
+#[cfg(test)]
+mod testing;
 
 pub use directory::{Options, Store};
 pub use extent::ExtentStore;
