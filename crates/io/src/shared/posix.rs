@@ -208,21 +208,19 @@ impl SharedFs for PosixTree {
             RenameMode::NoReplace => RenameFlags::NOREPLACE,
             RenameMode::Exchange => RenameFlags::EXCHANGE,
         };
-        let outcome = self.at("rename", from, |old_dir, old_name| {
+        self.at("rename", from, |old_dir, old_name| {
             Ok(self.at("rename to", to, |new_dir, new_name| {
                 rustix::fs::renameat_with(old_dir, old_name, new_dir, new_name, flags)
             }))
-        })?;
-        outcome
+        })?
     }
 
     fn link(&self, from: &[u8], to: &[u8]) -> Result<()> {
-        let outcome = self.at("link", from, |old_dir, old_name| {
+        self.at("link", from, |old_dir, old_name| {
             Ok(self.at("link as", to, |new_dir, new_name| {
                 rustix::fs::linkat(old_dir, old_name, new_dir, new_name, AtFlags::empty())
             }))
-        })?;
-        outcome
+        })?
     }
 
     fn change(&self, path: &[u8], change: &AttrChange) -> Result<()> {
