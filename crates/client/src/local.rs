@@ -48,6 +48,11 @@ impl LocalView {
         }
     }
 
+    /// The limit, in bytes.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
     /// Bytes in use.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
