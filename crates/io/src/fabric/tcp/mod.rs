@@ -20,7 +20,7 @@ mod peer;
 mod reader;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use super::{Fabric, GrantId, Lane, Receiver};
 use crate::os::reactor::{Reactor, Watched};
