@@ -44,6 +44,8 @@ impl Request {
                 | Meta::GetAttr { .. }
                 | Meta::DirStat { .. }
                 | Meta::ReadDir { .. }
+                | Meta::GetContent { .. }
+                | Meta::Parent { .. }
                 | Meta::ReadLink { .. }
                 | Meta::GetXattr { .. }
                 | Meta::ListXattr { .. } => true,
@@ -55,7 +57,7 @@ impl Request {
                 | Meta::Names { .. } => false,
             },
             Self::Unit(request) => match request {
-                Unit::Read { .. } | Unit::Digest { .. } => true,
+                Unit::Read { .. } | Unit::Digest { .. } | Unit::DirtyInodes { .. } => true,
                 Unit::Write { .. } | Unit::Sync { .. } | Unit::Truncate { .. } | Unit::Flush { .. } => false,
             },
             Self::Cache(request) => match request {
@@ -69,6 +71,7 @@ impl Request {
                 | Cache::Renamed { .. }
                 | Cache::Removed { .. }
                 | Cache::Flush { .. }
+                | Cache::Writeback { .. }
                 | Cache::Drain { .. } => false,
             },
             Self::Admin(request) => match request {
