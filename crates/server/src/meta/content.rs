@@ -76,8 +76,7 @@ impl MetaService {
     async fn spread_dir_time(&self, dir: InodeId, changed: Timestamp) -> Result<()> {
         let cluster = &self.parts.cluster;
         let home = cluster.children_home(dir);
-        let request =
-            |wide| MetaRequest::Execute(Command::SetDirTime { dir, wide, changed });
+        let request = |wide| MetaRequest::Execute(Command::SetDirTime { dir, wide, changed });
         if let MetaReply::Width { wide: true } = self.ask(home, request(false)).await? {
             for &node in cluster.device_nodes() {
                 self.ask(node, request(true)).await?;
@@ -177,7 +176,12 @@ impl MetaService {
     }
 
     /// The homes that could not do it, and why.
-    async fn cut_on(&self, inode: InodeId, truncation: Truncation, homes: Vec<NodeId>) -> Vec<(NodeId, Fault)> {
+    async fn cut_on(
+        &self,
+        inode: InodeId,
+        truncation: Truncation,
+        homes: Vec<NodeId>,
+    ) -> Vec<(NodeId, Fault)> {
         let cuts = homes.into_iter().map(|home| async move {
             let cut = UnitRequest::Truncate { inode, size: truncation.size };
             let cut = match self.ask_unit(home, cut, None).await {

@@ -92,7 +92,8 @@ impl MetaService {
                 Intent::Open { busy: None, .. } | Intent::Decided { .. } => (),
             }
         }
-        let unfinished = parts.ledger.read(|names| Ok((table::truncations(names)?, table::orphans(names)?)))?;
+        let unfinished =
+            parts.ledger.read(|names| Ok((table::truncations(names)?, table::orphans(names)?)))?;
         parts.ledger.sync(false).await?;
         Ok(Arc::new_cyclic(|this| Self {
             parts,

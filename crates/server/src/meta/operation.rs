@@ -85,7 +85,8 @@ impl MetaService {
         let sequence = self.state.lock().begin();
         let before = plan.prepare.len() as u32;
         let placed = plan.redo.iter().zip(before + 1..);
-        let redo = placed.map(|((node, step), number)| PlacedStep { node: *node, number, step: step.clone() });
+        let redo =
+            placed.map(|((node, step), number)| PlacedStep { node: *node, number, step: step.clone() });
         let decision = Decision { local: plan.local.clone(), redo: redo.collect() };
         if !plan.prepare.is_empty() || plan.commit.is_some() {
             match self.prepare(sequence, &plan, &decision, now).await? {

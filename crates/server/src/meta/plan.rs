@@ -4,7 +4,9 @@
 //! operation is planned anew.
 
 use super::MetaService;
-use tameike_core::wire::meta::{DirStat, EntryName, MetaReply, MetaRequest, NameOperation, RenameMode, Step, Target};
+use tameike_core::wire::meta::{
+    DirStat, EntryName, MetaReply, MetaRequest, NameOperation, RenameMode, Step, Target,
+};
 use tameike_core::{Errno, Fault, FileKind, InodeId, NodeId, Result};
 use tameike_store::meta::query as table;
 
@@ -190,7 +192,8 @@ impl MetaService {
         let moves = moves.iter().filter(|(target, old, new)| is_dir(*target) && old != new);
         let moves: Vec<_> = moves.map(|(target, _, new)| (target.inode, *new)).collect();
         let Some(&(_, parent)) = moves.first() else { return };
-        plan.redo.extend(moves.iter().map(|&(dir, parent)| (self.home(dir), Step::SetParent { dir, parent })));
+        plan.redo
+            .extend(moves.iter().map(|&(dir, parent)| (self.home(dir), Step::SetParent { dir, parent })));
         if parent.pinned_node().is_some() || self.parts.cluster.device_nodes().len() == 1 {
             let checks = moves.iter().map(|&(ancestor, dir)| Step::NotBelow { dir, ancestor });
             plan.local.splice(0..0, checks);

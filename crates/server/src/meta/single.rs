@@ -37,7 +37,9 @@ impl MetaService {
         if let Some(applied) = applied {
             self.follow(&applied);
         }
-        if let MetaReply::Entry { target: Target { kind: FileKind::Directory, .. }, created: true, .. } = reply {
+        if let MetaReply::Entry { target: Target { kind: FileKind::Directory, .. }, created: true, .. } =
+            reply
+        {
             // Other nodes will keep children of this directory: it must not be lost with this agent.
             self.parts.ledger.sync(false).await?;
         }

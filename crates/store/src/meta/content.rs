@@ -37,7 +37,8 @@ impl Shard<'_> {
         }
         if record.inline {
             if record.size > 0 {
-                let problem = format!("{inode} was written to units while its content is inline; spill it first");
+                let problem =
+                    format!("{inode} was written to units while its content is inline; spill it first");
                 return Err(Fault::new(Errno::EINVAL, problem));
             }
             record.inline = false;
@@ -81,7 +82,12 @@ impl Shard<'_> {
     }
 
     /// Cuts or extends inline content. Without content a file needs none to be larger than inline files are.
-    pub(super) fn resize_inline(&mut self, inode: InodeId, record: &mut InodeRecord, size: u64) -> Result<()> {
+    pub(super) fn resize_inline(
+        &mut self,
+        inode: InodeId,
+        record: &mut InodeRecord,
+        size: u64,
+    ) -> Result<()> {
         match usize::try_from(size) {
             Ok(size) if size <= INLINE_SIZE_MAX => {
                 let mut content = query::content(self.table, inode)?;

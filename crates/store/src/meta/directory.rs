@@ -177,11 +177,7 @@ impl Shard<'_> {
     }
 
     /// Takes entries that moved here when their directory went wide.
-    pub(super) fn receive(
-        &mut self,
-        dir: InodeId,
-        entries: &[(serde_bytes::ByteBuf, Target)],
-    ) -> Result<()> {
+    pub(super) fn receive(&mut self, dir: InodeId, entries: &[(serde_bytes::ByteBuf, Target)]) -> Result<()> {
         let mut children = self.children(dir, true)?;
         for (name, target) in entries {
             let entry = EntryName { dir, name: name.to_vec() };

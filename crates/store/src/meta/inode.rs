@@ -11,7 +11,12 @@ const SET_GID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;
 
 impl Shard<'_> {
-    pub(super) fn set_attr(&mut self, inode: InodeId, change: &AttrChange, now: Timestamp) -> Result<Outcome> {
+    pub(super) fn set_attr(
+        &mut self,
+        inode: InodeId,
+        change: &AttrChange,
+        now: Timestamp,
+    ) -> Result<Outcome> {
         let mut record = self.inode(inode)?;
         if change.uid.is_some() || change.gid.is_some() {
             clear_privileges(&mut record);

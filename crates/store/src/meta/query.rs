@@ -132,7 +132,8 @@ fn numbered(table: &dyn Table, prefix: u8) -> Result<Vec<(u64, Vec<u8>)>> {
     found
         .into_iter()
         .map(|(key, value)| {
-            let number = key::number(&key).ok_or_else(|| Fault::io("the key of a metadata record is damaged"))?;
+            let number =
+                key::number(&key).ok_or_else(|| Fault::io("the key of a metadata record is damaged"))?;
             Ok((number, value))
         })
         .collect()

@@ -4,7 +4,9 @@ use crate::table::Table;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tameike_core::wire::codec;
 use tameike_core::wire::meta::{DirStat, EntryName, Step};
-use tameike_core::{Attr, Errno, Fault, FileKind, Generation, InodeId, Layout, NodeId, OperationId, Result, Timestamp};
+use tameike_core::{
+    Attr, Errno, Fault, FileKind, Generation, InodeId, Layout, NodeId, OperationId, Result, Timestamp,
+};
 
 /// State of the shard itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
