@@ -1,6 +1,7 @@
 mod basic;
 mod check;
 mod client;
+mod crash;
 mod machine;
 mod world;
 
