@@ -1,3 +1,4 @@
 //! What the operating system gives: clock, randomness, tasks.
 
 pub mod runtime;
+pub mod simulated;
