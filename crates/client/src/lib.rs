@@ -4,6 +4,9 @@
 //! live. It knows nothing of FUSE or of rings, and never names the server.
 #![forbid(unsafe_code)]
 
+pub mod cache;
 pub mod data;
+pub mod local;
+pub mod passthrough;
 pub mod shared;
 pub mod vfs;

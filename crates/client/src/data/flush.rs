@@ -51,7 +51,7 @@ impl DataEngine {
             file.own_change(version.generation, version.inline);
         }
         if durable {
-            self.sync_home(&home, file.inode, durable).await?;
+            self.sync_home(&home, file.inode).await?;
         }
         Ok(())
     }

@@ -104,13 +104,13 @@ impl DataEngine {
         }
     }
 
-    /// Makes what the home has acknowledged safe.
-    pub(super) async fn sync_home(&self, home: &Home, inode: InodeId, durable: bool) -> Result<()> {
-        if matches!(home, Home::Shared(_)) && !durable {
-            // The coordinator's journal is made safe by the commit itself.
-            return Ok(());
-        }
+    /// Makes what the home has acknowledged survive power loss.
+    pub(super) async fn sync_home(&self, home: &Home, inode: InodeId) -> Result<()> {
         let to = self.cluster.inode_home(inode);
-        self.ask(to, Request::Meta(MetaRequest::Sync { durable })).await.map(drop)
+        let request = match home {
+            Home::Inode => Request::Meta(MetaRequest::Sync { durable: true }),
+            Home::Shared(_) => Request::Cache(CacheRequest::Flush { inode }),
+        };
+        self.ask(to, request).await.map(drop)
     }
 }
