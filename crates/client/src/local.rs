@@ -179,7 +179,7 @@ impl Vfs for LocalView {
     }
 
     async fn unlink(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
-        let stat = self.below.unlink(dir, name).await?;
+        let (stat, _) = self.below.unlink(dir, name).await?;
         self.lost_name(&stat);
         Ok(())
     }
