@@ -48,6 +48,11 @@ impl LocalView {
         }
     }
 
+    /// The limit, in bytes.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
     /// Bytes in use.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
@@ -174,7 +179,7 @@ impl Vfs for LocalView {
     }
 
     async fn unlink(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
-        let stat = self.below.unlink(dir, name).await?;
+        let (stat, _) = self.below.unlink(dir, name).await?;
         self.lost_name(&stat);
         Ok(())
     }

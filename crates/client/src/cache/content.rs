@@ -186,14 +186,27 @@ impl CacheView {
         }
     }
 
-    /// A file is about to lose its last name: if it is open here, its content moves to the shared file, from
-    /// which the open handles go on; the name's removal then frees it as the system does.
-    pub(super) async fn before_removal(&self, stat: &FileStat) -> Result<()> {
-        let opens = self.opens.all_of(number(stat.inode_id()));
-        if stat.kind != FileKind::File || stat.nlink > 1 || opens.is_empty() {
+    /// A file is about to lose a name. When it has others, its coordinator must know one of them, or need none.
+    /// When it is the last one and the file is open here, its content moves to the shared file, from which the
+    /// open handles go on; the name's removal then frees it as the system does.
+    pub(super) async fn before_removal(
+        &self,
+        stat: &FileStat,
+        dir: FileNumber,
+        name: &[u8],
+        path: &[u8],
+    ) -> Result<()> {
+        let inode = stat.inode_id();
+        let opens = self.opens.all_of(number(inode));
+        if stat.kind == FileKind::File && stat.nlink > 1 {
+            return match self.below.other_path(number(inode), dir, name) {
+                Some(other) => self.tell_rename(stat, path, &other).await,
+                None => self.tell(inode, CacheRequest::Writeback { inode }).await,
+            };
+        }
+        if stat.kind != FileKind::File || opens.is_empty() {
             return Ok(());
         }
-        let inode = stat.inode_id();
         self.engine.flush(&opens[0].data, false).await?;
         self.tell(inode, CacheRequest::Writeback { inode }).await?;
         opens.iter().for_each(|open| open.set_orphan());

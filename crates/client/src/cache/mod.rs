@@ -69,7 +69,8 @@ impl CacheView {
             return Ok(attr);
         }
         let inode = attr.inode;
-        let state = self.ask_state(inode, CacheRequest::State { inode }).await?;
+        let look = CacheRequest::State { inode, size: attr.size, mtime: attr.mtime };
+        let state = self.ask_state(inode, look).await?;
         let open = self.engine.find(inode).filter(|file| file.is_open());
         let mut newer = state.newer;
         if let Some(file) = open {

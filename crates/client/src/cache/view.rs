@@ -73,9 +73,14 @@ impl Vfs for CacheView {
 
     async fn unlink(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
         let path = self.below.child(dir, name)?;
-        let stat = self.below.run(move |fs| fs.stat(&path)).await?;
-        self.before_removal(&stat).await?;
-        let removed = self.below.unlink(dir, name).await?;
+        let at = path.clone();
+        let stat = self.below.run(move |fs| fs.stat(&at)).await?;
+        self.before_removal(&stat, dir, name, &path).await?;
+        // The number must not go to a new file before the coordinator has dropped the old one's data.
+        let (removed, _pin) = self.below.unlink(dir, name).await?;
+        if removed.nlink > 1 {
+            self.opens.refresh_paths(|file| self.below.path(file).ok());
+        }
         self.after_removal(&removed).await
     }
 
@@ -91,13 +96,14 @@ impl Vfs for CacheView {
     ) -> Result<()> {
         let (old, new) = (self.below.child(from.0, from.1)?, self.below.child(to.0, to.1)?);
         let (at_old, at_new) = (old.clone(), new.clone());
-        let stats = self.below.run(move |fs| Ok((fs.stat(&at_old)?, fs.stat(&at_new).ok())));
+        let stats = self.below.run(move |fs| Ok((fs.stat(&at_old)?, fs.pin(&at_new).ok())));
         let (moved, target) = stats.await?;
+        let (target, _pin) = target.unzip();
         let target = target.filter(|target| target.inode_id() != moved.inode_id());
         self.tell_rename(&moved, &old, &new).await?;
         if let Some(target) = &target {
             match mode {
-                RenameMode::Replace => self.before_removal(target).await?,
+                RenameMode::Replace => self.before_removal(target, to.0, to.1, &new).await?,
                 RenameMode::Exchange => self.tell_rename(target, &new, &old).await?,
                 RenameMode::NoReplace => return Err(Errno::EEXIST.into()),
             }

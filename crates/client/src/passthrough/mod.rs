@@ -17,7 +17,7 @@ use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{NewInode, RenameMode};
 use tameike_core::{Errno, FileKind, InodeId, Result, name};
 use tameike_io::Runtime;
-use tameike_io::shared::{FileStat, SharedFs, Special, XattrMode, join};
+use tameike_io::shared::{FileStat, Pin, SharedFs, Special, XattrMode, join};
 use tree::Tree;
 
 /// Where calls that may block run.
@@ -131,18 +131,23 @@ impl Passthrough {
         Ok(self.found(dir, child, &stat))
     }
 
-    /// Removes a name of anything but a directory; attributes of the file before.
-    pub(crate) async fn unlink(&self, dir: FileNumber, child: &[u8]) -> Result<FileStat> {
+    /// Another path of the file than this one, if the door knows one.
+    pub(crate) fn other_path(&self, file: FileNumber, dir: FileNumber, child: &[u8]) -> Option<Vec<u8>> {
+        self.tree.other_path(file, dir, child)
+    }
+
+    /// Removes a name of anything but a directory; attributes of the file before, and a hold on its number.
+    pub(crate) async fn unlink(&self, dir: FileNumber, child: &[u8]) -> Result<(FileStat, Pin)> {
         let path = self.child(dir, child)?;
-        let stat = self
+        let removed = self
             .run(move |fs| {
-                let stat = fs.stat(&path)?;
+                let held = fs.pin(&path)?;
                 fs.unlink(&path)?;
-                Ok(stat)
+                Ok(held)
             })
             .await?;
         self.tree.lost(dir, child);
-        Ok(stat)
+        Ok(removed)
     }
 
     pub(crate) async fn rmdir(&self, dir: FileNumber, child: &[u8]) -> Result<()> {

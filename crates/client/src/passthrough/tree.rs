@@ -68,10 +68,21 @@ impl Tree {
 
     /// A path of the file, or `None` when it has lost all names.
     pub(super) fn path(&self, file: FileNumber) -> Option<Vec<u8>> {
-        let state = self.0.lock();
+        self.0.lock().path(file, None)
+    }
+
+    /// A path of the file by another name than this one.
+    pub(super) fn other_path(&self, file: FileNumber, dir: FileNumber, name: &[u8]) -> Option<Vec<u8>> {
+        self.0.lock().path(file, Some(&(dir, name.to_vec())))
+    }
+}
+
+impl State {
+    fn path(&self, file: FileNumber, without: Option<&Name>) -> Option<Vec<u8>> {
         let (mut names, mut at, mut size) = (Vec::new(), file, 0);
         while at != FileNumber::ROOT {
-            let (dir, name) = state.nodes.get(&at)?.names.first()?;
+            let mut known = self.nodes.get(&at)?.names.iter();
+            let (dir, name) = known.find(|&name| Some(name) != without)?;
             size += name.len() + 1;
             if size > PATH_SIZE_MAX {
                 return None;
@@ -82,9 +93,7 @@ impl Tree {
         names.reverse();
         Some(names.join(&b'/'))
     }
-}
 
-impl State {
     fn set(&mut self, name: Name, file: Option<FileNumber>) {
         let old = match file {
             Some(file) => self.children.insert(name.clone(), file),

@@ -26,10 +26,15 @@ pub struct Stamp {
 /// A request to a file's coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CacheRequest {
-    /// What the job knows of the file beyond the shared file system.
+    /// What the job knows of the file beyond the shared file system, whose file was just seen like this: a flush
+    /// may have ended since.
     State {
         /// Which file.
         inode: InodeId,
+        /// Size of the shared file as it was seen.
+        size: u64,
+        /// Last change of the shared file as it was seen.
+        mtime: Timestamp,
     },
     /// The file is opened: compares the stamp with the one under which clean data is held.
     Open {
@@ -128,8 +133,8 @@ pub enum CacheRequest {
 pub struct CacheState {
     /// Version of the content.
     pub generation: Generation,
-    /// Size and time of last change, when they are newer than the shared file system's (or than the stamp that
-    /// came with the request).
+    /// Size and time of last change, when they are newer than the shared file system's (or than what the
+    /// sender saw of it).
     pub newer: Option<(u64, Timestamp)>,
 }
 

@@ -75,7 +75,7 @@ impl Request {
                 | Cache::Drain { .. } => false,
             },
             Self::Admin(request) => match request {
-                Admin::Space { .. } | Admin::Status | Admin::GetLayout { .. } => true,
+                Admin::Space { .. } | Admin::Status => true,
             },
         }
     }

@@ -201,10 +201,16 @@ pub trait SharedFile: Send + Sync {
     fn change(&self, change: &AttrChange) -> Result<()>;
 }
 
+/// A hold on a file, until dropped.
+pub type Pin = Box<dyn Send + Sync>;
+
 /// A tree of files below one directory.
 pub trait SharedFs: Send + Sync {
     /// Attributes of a file; of a symbolic link itself.
     fn stat(&self, path: &[u8]) -> Result<FileStat>;
+    /// Attributes of a file, and a hold on it: while held, its number is not given to another file, even when it
+    /// loses its last name.
+    fn pin(&self, path: &[u8]) -> Result<(FileStat, Pin)>;
     /// All names in a directory, in the file system's order.
     fn read_dir(&self, path: &[u8]) -> Result<Vec<NamedFile>>;
     /// Target of a symbolic link.

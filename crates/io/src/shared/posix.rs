@@ -2,7 +2,7 @@
 
 use super::file::PosixFile;
 use super::{
-    Access, FileStat, NamedFile, SharedFile, SharedFs, Special, TreeSpace, XattrMode, split, translate,
+    Access, FileStat, NamedFile, Pin, SharedFile, SharedFs, Special, TreeSpace, XattrMode, split, translate,
 };
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Uid};
 use rustix::io::Errno as Os;
@@ -116,6 +116,15 @@ impl SharedFs for PosixTree {
         let stat =
             self.at("stat", path, |dir, name| rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))?;
         Ok(translate::stat(self.root_device, &stat))
+    }
+
+    fn pin(&self, path: &[u8]) -> Result<(FileStat, Pin)> {
+        let pin = || {
+            let file = self.resolve(path, OFlags::PATH)?;
+            let stat = rustix::fs::fstat(&file)?;
+            Ok((translate::stat(self.root_device, &stat), Box::new(file) as Pin))
+        };
+        pin().map_err(|error| translate::fault("hold", path, error))
     }
 
     fn read_dir(&self, path: &[u8]) -> Result<Vec<NamedFile>> {

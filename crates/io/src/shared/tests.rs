@@ -95,3 +95,16 @@ fn a_file_that_took_the_name_is_not_the_same() {
     let stale = open_same(&tree, b"file", first, Access::Write).map(|_| ());
     assert_eq!(stale.map_err(|fault| fault.errno), Err(Errno::ESTALE));
 }
+
+#[test]
+fn a_held_file_keeps_its_number() {
+    let (_dir, tree) = tree();
+    tree.create(b"file", 0o600).expect("create");
+    let (stat, pin) = tree.pin(b"file").expect("pin");
+    tree.unlink(b"file").expect("unlink");
+    for count in 0..100 {
+        let other = tree.create(format!("{count}").as_bytes(), 0o600).expect("create");
+        assert_ne!(other.stat().expect("stat").inode, stat.inode);
+    }
+    drop(pin);
+}

@@ -2,7 +2,7 @@
 
 use super::files::{File, fresh_generation};
 use super::record::Record;
-use super::{CacheService, locate};
+use super::{CacheService, UNKNOWN, locate};
 use std::sync::Arc;
 use tameike_core::wire::cache::{CacheState, Stamp};
 use tameike_core::wire::unit::UnitRequest;
@@ -124,7 +124,7 @@ impl CacheService {
 
     /// A program has set the time of last change, which the client has passed to the shared file already.
     pub(super) async fn set_mtime(&self, inode: InodeId, mtime: Timestamp) -> Result<CacheState> {
-        let Some(file) = self.files.get(&self.journal, inode)? else { return self.state(inode) };
+        let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(UNKNOWN) };
         let record = file.state().record.clone();
         let now = self.locate(inode, &record).await.ok().map(|(_, stat)| stat.stamp());
         let state = file.update(&self.journal, |state| {

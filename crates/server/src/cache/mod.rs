@@ -35,12 +35,15 @@ use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{
-    Cluster, Errno, Fault, FileKind, Generation, InodeId, Layout, NodeId, Result, UnitId, View,
+    Cluster, Errno, Fault, FileKind, Generation, InodeId, Layout, NodeId, Result, Timestamp, UnitId, View,
 };
 use tameike_io::Runtime;
 use tameike_io::fabric::Rpc;
 use tameike_io::shared::{FileStat, SharedFs};
 use tameike_store::{ExtentStore, Ledger};
+
+/// The state of a file of which the job knows nothing.
+const UNKNOWN: CacheState = CacheState { generation: Generation(0), newer: None };
 
 /// What the cache service works with.
 pub struct CacheParts {
@@ -115,7 +118,9 @@ impl CacheService {
     pub async fn serve(&self, request: CacheRequest) -> Result<CacheReply> {
         self.journal.room().await?;
         Ok(match request {
-            CacheRequest::State { inode } => CacheReply::State(self.state(inode)?),
+            CacheRequest::State { inode, size, mtime } => {
+                CacheReply::State(self.look(inode, size, mtime).await?)
+            }
             CacheRequest::Open { inode, path, stamp } => {
                 CacheReply::State(self.open(inode, &path, stamp).await?)
             }
@@ -167,10 +172,18 @@ impl CacheService {
         self.files.get(&self.journal, inode)?.ok_or_else(unknown)
     }
 
-    fn state(&self, inode: InodeId) -> Result<CacheState> {
-        let file = self.files.get(&self.journal, inode)?;
-        let unknown = CacheState { generation: Generation(0), newer: None };
-        Ok(file.map_or(unknown, |file| file.state().record.state(None)))
+    /// What the job knows of a file that a client saw with this size and time. When the client saw something
+    /// else than we know, a flush may have ended in between, or others have changed the file: it is looked at
+    /// again.
+    async fn look(&self, inode: InodeId, size: u64, mtime: Timestamp) -> Result<CacheState> {
+        let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(UNKNOWN) };
+        let record = file.state().record.clone();
+        if record.dirty || record.removed || (record.stamp.size, record.stamp.mtime) == (size, mtime) {
+            return Ok(record.state(None));
+        }
+        let now = self.locate(inode, &record).await.ok().map(|(_, stat)| (stat.size, stat.mtime));
+        let state = file.state().record.state(None);
+        Ok(CacheState { newer: state.newer.or(now), ..state })
     }
 
     /// All nodes on which units of a cached file may lie.

@@ -10,8 +10,6 @@ mod fetch;
 mod flush;
 pub(crate) mod locks;
 mod relief;
-#[cfg(test)]
-mod tests;
 
 use crate::cache::Activity;
 use locks::Locks;

@@ -73,7 +73,7 @@ impl Service for MemoryService {
                     memory.runtime.sleep(Duration::from_millis(3500)).await;
                     (Reply::Admin(AdminReply::Space(Default::default())), None)
                 }
-                Request::Admin(AdminRequest::GetLayout { .. }) => {
+                Request::Admin(AdminRequest::Space { view: View::NodeLocal }) => {
                     (Reply::Fault(Fault::new(Errno::ENOENT, format!("asked by {from}"))), None)
                 }
                 Request::Admin(AdminRequest::Status) => {
@@ -161,7 +161,7 @@ fn bytes_go_there_and_come_back() {
 fn a_fault_arrives_as_an_error() {
     let network = TcpNetwork::new(UNIT_SIZE, 2);
     let (a, _b) = pair(&network);
-    let call = a.rpc.call(B, Request::Admin(AdminRequest::GetLayout { inode: INODE }), None, None);
+    let call = a.rpc.call(B, Request::Admin(AdminRequest::Space { view: View::NodeLocal }), None, None);
     let fault = wait(&network.runtime(), call).err().expect("a fault");
     assert_eq!((fault.errno, &*fault.message), (Errno::ENOENT, "asked by node 0"));
 }
