@@ -129,7 +129,8 @@ impl Books {
 
     /// Frees the blocks whose records are confirmed.
     pub(super) fn release(&mut self, confirmed: u64) {
-        while let Some((_, run)) = self.quarantine.pop_front_if(|(sequence, _)| *sequence <= confirmed) {
+        let safe = self.quarantine.partition_point(|(sequence, _)| *sequence <= confirmed);
+        for (_, run) in self.quarantine.drain(..safe) {
             self.quarantined -= run.end - run.start;
             self.allocator.free_blocks(run);
         }

@@ -93,14 +93,20 @@ impl World {
         generation: u64,
     ) -> Result<Vec<Option<u8>>> {
         let mut frame = self.frame();
-        frame.fill(0xEE);
+        frame[..range.end as usize].fill(0xEE);
         let (frame, held) = self.machine.run(store.read(unit, range.clone(), frame, Generation(generation)));
         let held = held?;
-        for untouched in held.gaps(0..UNIT_SIZE as u32) {
-            let mut bytes = frame[untouched.start as usize..untouched.end as usize].iter();
-            assert!(bytes.all(|byte| *byte == 0xEE), "bytes that are not held are not touched");
+        let untouched =
+            |gap: Range<u32>| frame[gap.start as usize..gap.end as usize].iter().all(|byte| *byte == 0xEE);
+        assert!(
+            held.gaps(0..range.end).into_iter().all(untouched),
+            "bytes that are not held are not touched"
+        );
+        let mut bytes = vec![None; range.len()];
+        for place in held.iter().flatten() {
+            bytes[(place - range.start) as usize] = Some(frame[place as usize]);
         }
-        Ok(range.map(|place| held.contains(&(place..place + 1)).then(|| frame[place as usize])).collect())
+        Ok(bytes)
     }
 
     pub(super) fn whole(&self, store: &ExtentStore, unit: UnitId, bytes: &[u8]) {

@@ -3,7 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 
-const SPAN: usize = 40_000;
+const SPAN: usize = 24_000;
 
 /// What a unit holds: value and whether it is dirty.
 #[derive(Clone, PartialEq)]
@@ -56,8 +56,8 @@ enum Step {
 
 /// Places and sizes of which many, not all, are whole blocks.
 fn place() -> impl Strategy<Value = (usize, usize)> + Clone {
-    let block = (0usize..8, 1usize..5).prop_map(|(first, count)| (first * 4096, count * 4096));
-    let any = (0usize..SPAN, 1usize..9000);
+    let block = (0usize..5, 1usize..4).prop_map(|(first, count)| (first * 4096, count * 4096));
+    let any = (0usize..SPAN, 1usize..7000);
     prop_oneof![block, any].prop_map(|(offset, size)| (offset, size.min(SPAN - offset)))
 }
 
@@ -114,11 +114,9 @@ impl Test {
     /// Whether the store may hold this when the model holds `image`; clean bytes of the cache may have gone.
     fn fits(number: usize, found: &[Option<u8>], dirty: &RangeSet, image: &Image) -> bool {
         let cached = number >= 2;
-        let marked: RangeSet = (0..SPAN as u32)
-            .filter(|place| image.bytes[*place as usize].is_some_and(|(_, dirty)| dirty))
-            .map(|place| place..place + 1)
-            .collect();
-        marked == *dirty
+        let mut marked = vec![false; SPAN];
+        dirty.iter().flatten().for_each(|place| marked[place as usize] = true);
+        image.bytes.iter().zip(marked).all(|(byte, marked)| byte.is_some_and(|(_, dirty)| dirty) == marked)
             && found.iter().zip(&image.bytes).all(|pair| match pair {
                 (None, None) => true,
                 (Some(found), Some((expected, _))) => found == expected,
@@ -219,7 +217,7 @@ impl Test {
                     units.into_iter().map(|dirty| (dirty.clone(), self.image_of(dirty.unit))).collect();
             }
             Step::MarkClean { generation } => self.mark_clean(generation)?,
-            Step::DropClean { file } if file == 1 => {
+            Step::DropClean { file: 1 } => {
                 let result = self.world.machine.run(self.store.drop_clean(unit(2).inode));
                 self.push(2, Image::drop_clean);
                 self.push(3, Image::drop_clean);
@@ -256,10 +254,12 @@ impl Test {
             let result = self.world.machine.run(self.store.mark_clean(&flushed, Generation(generation)));
             self.world.faults.none();
             let left = self.dirty(number);
+            let mut marked = vec![false; SPAN];
+            left.iter().flatten().for_each(|place| marked[place as usize] = true);
             self.push(number, |now| {
                 for (place, byte) in now.bytes.iter_mut().enumerate() {
                     let flushed_value = image.bytes[place];
-                    let is_left = left.contains(&(place as u32..place as u32 + 1));
+                    let is_left = marked[place];
                     if let Some((value, dirty @ true)) = byte
                         && !is_left
                     {
@@ -316,8 +316,8 @@ proptest! {
         steps in prop::collection::vec(step(), 1..60),
         deaths in prop::collection::vec(0u64..60, 0..5),
     ) {
-        // Room for about 16 of 20 blocks of each view, and little more on the disk.
-        let world = World::new(seed, 48 * 4096, [0, 16 * 4096, 16 * 4096]);
+        // Room for 10 of 12 blocks of each view, and little more on the disk.
+        let world = World::new(seed, 30 * 4096, [0, 10 * 4096, 10 * 4096]);
         let store = world.open();
         let histories = vec![vec![Image::new()]; 4];
         let mut test = Test { world, store, histories, promised: [vec![0; 4], vec![0; 4]], taken: Vec::new() };
