@@ -141,7 +141,7 @@ impl Vfs for LocalView {
             let open = self.below.run(move |fs| fs.open(&path, Access::Write)).await?;
             self.cut(&*open, size).await?;
         }
-        self.below.change(file, change).await?;
+        self.below.change(file, AttrChange { size: None, ..change }).await?;
         self.getattr(file).await
     }
 
