@@ -27,7 +27,7 @@ run: ## mosaic of 47 Tucanae on four nodes of this machine, with its receipt
 
 test: ## formatting, clippy, house lints and all tests, as CI does
 	@scripts/install-deps.sh test
-	cargo xtask ci $(LOCKED)
+	cargo run --quiet $(LOCKED) --package xtask -- ci $(LOCKED)
 
 lint: ## the house lints alone
 	cargo xtask lint

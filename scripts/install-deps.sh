@@ -10,7 +10,7 @@ case $purpose in
     build) packages=("${compiler[@]}") ;;
     test) packages=("${compiler[@]}" fuse3 git iproute2 procps python3 rsync tar util-linux) ;;
     run) packages=("${compiler[@]}" fuse3 montage python-drizzle-testdata python3) ;;
-    bench) packages=("${compiler[@]}" fuse3 glusterfs-client glusterfs-server procps) ;;
+    bench) packages=("${compiler[@]}" fuse3 glusterfs-client glusterfs-server) ;;
     *)
         echo "usage: install-deps.sh build|test|run|bench" >&2
         exit 2

@@ -152,6 +152,8 @@ pub enum AgentRequest {
         /// The signal's number.
         signal: i32,
     },
+    /// End every program that still runs in this node's namespaces. Answered by `Done`.
+    EndCommands,
     /// Unmount, end, and remove what belongs to the node, except a journal with dirty data. Answered by
     /// `Stopped`, the last line.
     Stop {

@@ -4,8 +4,9 @@
 //! A process is named by its number and its start time together, so that a number that was given out again is
 //! never taken for the process that had it before.
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
@@ -59,6 +60,30 @@ impl ProcessId {
         }
         pidfd_send_signal(handle, signal).map_err(failed)
     }
+}
+
+/// Waits until all of these processes have ended, or `limit` has passed.
+pub fn wait_ended(processes: &[ProcessId], limit: Duration) {
+    let end = monotonic() + limit;
+    for process in processes {
+        let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw) else { continue };
+        let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
+        let rest = end.saturating_sub(monotonic());
+        let rest = Timespec { tv_sec: rest.as_secs() as i64, tv_nsec: i64::from(rest.subsec_nanos()) };
+        // An interrupted or failed wait is a shorter one: the caller looks who is left.
+        if process.is_alive() {
+            let _ = rustix::event::poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&rest));
+        }
+    }
+}
+
+/// The processes, other than this one, that share its mount namespace.
+pub fn sharing_mounts() -> Vec<ProcessId> {
+    let Ok(own) = std::fs::read_link("/proc/self/ns/mnt") else { return Vec::new() };
+    let numbers = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let shares = |pid: &u32| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).is_ok_and(|link| link == own);
+    numbers.filter(|&pid| pid != std::process::id()).filter(shares).filter_map(ProcessId::now).collect()
 }
 
 /// Start time of a process that is not a zombie, from field 22 of its `stat`.

@@ -157,3 +157,13 @@ impl State {
         self.operations.keys().next().copied().unwrap_or(self.next_operation)
     }
 }
+
+#[cfg(test)]
+impl State {
+    /// Panics when a name or an operation is in the middle of something.
+    pub(super) fn assert_idle(&self) {
+        assert!(self.busy_names.is_empty(), "busy: {:?}", self.busy_names.keys());
+        assert!(self.busy_dirs.is_empty(), "busy: {:?}", self.busy_dirs.keys());
+        assert!(self.operations.values().all(|ended| *ended), "not ended: {:?}", self.operations);
+    }
+}

@@ -22,6 +22,7 @@ mod xattr;
 use crate::table::Table;
 use record::{Decision, InodeRecord, Intent, ShardRecord, Truncation};
 use serde::{Deserialize, Serialize};
+use tameike_core::wire::codec;
 use tameike_core::wire::meta::{Command, Target};
 use tameike_core::{Attr, Errno, FileKind, Generation, InodeId, Layout, OperationId, Result, Timestamp};
 
@@ -168,6 +169,14 @@ pub fn apply(table: &mut dyn Table, command: &LogCommand) -> Result<Applied> {
     let mut shard = Shard { table, held: &[], truncations: Vec::new(), grown: None };
     let outcome = shard.run(command)?;
     Ok(Applied { outcome, truncations: shard.truncations, grown: shard.grown })
+}
+
+/// Applies a record of the log again.
+///
+/// # Errors
+/// As [`apply`]; and `EBADMSG` when `body` is not a record of this room.
+pub fn replay(table: &mut dyn Table, body: &[u8]) -> Result<()> {
+    apply(table, &codec::decode(body)?).map(|_| ())
 }
 
 /// One command at work.

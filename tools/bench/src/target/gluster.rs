@@ -10,7 +10,7 @@ use crate::outcome::{Context, Outcome};
 use crate::wait;
 use rustix::mount::{UnmountFlags, unmount};
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -40,10 +40,9 @@ impl Volume {
         let state = state.context(|| "make a directory in /dev/shm")?;
         let root = state.path().to_owned();
         let mut volume = Self { nodes, processes: Vec::new(), mounts: Vec::new(), state: Some(state), root };
-        let host =
-            fs::read_to_string("/proc/sys/kernel/hostname").context(|| "read the name of this host")?;
-        volume.lay_out(host.trim(), limits)?;
-        let ports = volume.start_bricks(host.trim(), limits)?;
+        let host = own_address()?;
+        volume.lay_out(&host, limits)?;
+        let ports = volume.start_bricks(&host, limits)?;
         for node in 0..nodes {
             volume.mount(node, &ports, limits)?;
         }
@@ -250,6 +249,24 @@ fn free_ports(count: usize) -> Outcome<Vec<u16>> {
         (0..count).map(|_| TcpListener::bind(("127.0.0.1", 0))).collect();
     let ports = listeners.and_then(|all| all.iter().map(|one| Ok(one.local_addr()?.port())).collect());
     ports.context(|| "find a free port")
+}
+
+/// What GlusterFS is told to call this machine: it takes no loopback address, and the machine's name only
+/// where that name is known to the resolver.
+fn own_address() -> Outcome<String> {
+    // Choosing a route sends nothing; the destination is an address reserved for documentation.
+    let routed = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
+        socket.connect("192.0.2.1:9")?;
+        socket.local_addr()
+    });
+    match routed.map(|address| address.ip()) {
+        Ok(address) if !address.is_loopback() && !address.is_unspecified() => Ok(address.to_string()),
+        _ => {
+            let name =
+                fs::read_to_string("/proc/sys/kernel/hostname").context(|| "read the name of this host")?;
+            Ok(name.trim().to_owned())
+        }
+    }
 }
 
 fn text(path: &Path) -> String {

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tameike_core::wire::Request;
-use tameike_core::wire::call::{CallId, RequestHeader};
+use tameike_core::wire::call::{CALLS_MAX, CallId, RequestHeader};
 use tameike_core::wire::codec::encode;
 use tameike_core::{NodeId, Result};
 
@@ -96,18 +96,23 @@ impl Calls {
         Self { epoch, state: Mutex::default() }
     }
 
-    /// Takes a call in and numbers it. The number of slots is the most calls there ever were at a time.
-    pub(super) fn insert(&self, to: NodeId, call: Call) -> CallId {
+    /// Takes a call in and numbers it, or gives it back when there are too many. The number of slots is the
+    /// most calls there ever were at a time.
+    pub(super) fn insert(&self, to: NodeId, call: Call) -> std::result::Result<CallId, Call> {
         let mut state = self.state.lock();
         let peer = state.peers.entry(to).or_default();
-        let place = peer.free.pop().unwrap_or_else(|| {
-            peer.slots.push(Slot::default());
-            peer.slots.len() as u32 - 1
-        });
+        let place = match peer.free.pop() {
+            Some(place) => place,
+            None if peer.slots.len() < CALLS_MAX as usize => {
+                peer.slots.push(Slot::default());
+                peer.slots.len() as u32 - 1
+            }
+            None => return Err(call),
+        };
         let slot = &mut peer.slots[place as usize];
         slot.sequence += 1;
         slot.call = Some(call);
-        CallId { epoch: self.epoch, slot: place, sequence: slot.sequence }
+        Ok(CallId { epoch: self.epoch, slot: place, sequence: slot.sequence })
     }
 
     /// Takes a call out, if it still waits.
@@ -121,7 +126,6 @@ impl Calls {
     }
 
     /// The message of a call that waits.
-    #[expect(clippy::type_complexity, reason = "a message is a body and a payload")]
     pub(super) fn message(&self, to: NodeId, id: CallId) -> Option<(Result<Vec<u8>>, Option<Payload>)> {
         let (request, payload, header) = {
             let mut state = self.state.lock();

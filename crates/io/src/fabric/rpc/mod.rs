@@ -164,7 +164,11 @@ impl Inner {
         let payload = payload.filter(|_| source.is_none());
         let (resolver, promise) = promise();
         let call = Call::new(request, payload, source, target, resolver);
-        let ticket = Ticket { id: self.calls.insert(to, call), to, inner: self.clone() };
+        let id = self.calls.insert(to, call).map_err(|call| {
+            self.revoke(&call);
+            Fault::new(Errno::EAGAIN, format!("too many calls wait for {to}"))
+        })?;
+        let ticket = Ticket { id, to, inner: self.clone() };
         if self.calls.start_ticking() {
             self.runtime.spawn(tick(Arc::downgrade(&self), self.runtime.clone()));
         }

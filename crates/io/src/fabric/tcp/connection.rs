@@ -65,16 +65,14 @@ impl Outgoing {
         HEADER_SIZE + self.body.len() + self.payload.as_ref().map_or(0, |payload| payload.len())
     }
 
-    /// What is still to be written.
-    fn slices<'a>(&'a self, slices: &mut Vec<IoSlice<'a>>) {
+    /// What is still to be written, as three pieces of which some may be empty.
+    fn slices(&self) -> [IoSlice<'_>; 3] {
         let mut skip = self.written;
-        for piece in [&self.header[..], &self.body[..], self.payload.as_deref().unwrap_or(&[])] {
+        [&self.header[..], &self.body[..], self.payload.as_deref().unwrap_or(&[])].map(|piece| {
             let from = skip.min(piece.len());
             skip -= from;
-            if from < piece.len() {
-                slices.push(IoSlice::new(&piece[from..]));
-            }
-        }
+            IoSlice::new(&piece[from..])
+        })
     }
 
     fn finish(self, result: Result<()>) {
@@ -87,6 +85,8 @@ impl Outgoing {
 #[derive(Default)]
 struct Outbox {
     queue: VecDeque<Outgoing>,
+    /// Memory for a batch, empty.
+    spare: VecDeque<Outgoing>,
     /// Somebody is writing, or waits for room in the socket in order to write.
     busy: bool,
     /// Why the connection is closed.
@@ -139,16 +139,17 @@ impl Connection {
 
     /// Writes a message that nobody waits for.
     pub(super) fn post(self: &Arc<Self>, message: Outgoing) -> Result<()> {
-        let mut batch = VecDeque::from([message]);
-        {
+        let mut batch = {
             let mut outbox = self.outbox.lock();
             outbox.check()?;
             if outbox.busy {
-                outbox.queue.append(&mut batch);
+                outbox.queue.push_back(message);
                 return Ok(());
             }
             outbox.busy = true;
-        }
+            std::mem::take(&mut outbox.spare)
+        };
+        batch.push_back(message);
         if !self.flush(batch) {
             let connection = self.clone();
             self.runtime.spawn(async move {
@@ -184,6 +185,7 @@ impl Connection {
             batch.extend(outbox.queue.drain(..room));
             if batch.is_empty() {
                 outbox.busy = false;
+                outbox.spare = batch;
                 return true;
             }
         }
@@ -191,11 +193,14 @@ impl Connection {
 
     /// One system call. Takes what is written whole out of `batch`; `false` when the socket is full.
     fn write(&self, batch: &mut VecDeque<Outgoing>) -> bool {
-        let mut slices = Vec::with_capacity(3 * batch.len());
-        batch.iter().for_each(|message| message.slices(&mut slices));
+        let mut all = [IoSlice::new(&[]); 3 * BATCH];
+        for (slices, message) in all.chunks_exact_mut(3).zip(&*batch) {
+            slices.copy_from_slice(&message.slices());
+        }
+        let slices = &all[..3 * batch.len().min(BATCH)];
         let mut control = SendAncillaryBuffer::default();
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        let mut written = match sendmsg(self.socket.get(), &slices, &mut control, flags) {
+        let mut written = match sendmsg(self.socket.get(), slices, &mut control, flags) {
             Ok(written) => written,
             Err(rustix::io::Errno::INTR) => return true,
             Err(rustix::io::Errno::AGAIN) => return false,
@@ -204,7 +209,6 @@ impl Connection {
                 return true;
             }
         };
-        drop(slices);
         while let Some(first) = batch.front_mut() {
             let left = first.size() - first.written;
             if written < left {

@@ -170,3 +170,49 @@ async fn read_all(socket: &Watched<TcpStream>, mut target: &mut [u8]) -> std::io
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::tcp::tests::TcpNetwork;
+
+    fn identity(config: &TcpConfig) -> Identity<'_> {
+        Identity { config, incarnation: 0x0102_0304_0506_0708, nonce: [0xaa; 32] }
+    }
+
+    #[test]
+    fn the_bytes_are_those_of_version_1() {
+        let config = TcpNetwork::new(1, 1).config(NodeId(1));
+        let mut golden = b"TAMEIKE\0\x01\0\0\0\x01\0\0\0\x05\0\0\0\x08\x07\x06\x05\x04\x03\x02\x01".to_vec();
+        golden.extend([0xaa; 32]);
+        golden.extend(b"\x04test");
+        golden.resize(HELLO_SIZE, 0);
+        let hello = identity(&config).hello(NodeId(5));
+        assert_eq!(hello.to_vec(), golden);
+        let text = [b"opener", &golden[..], &golden[..]].concat();
+        assert_eq!(
+            identity(&config).proof("opener", &hello, &hello),
+            blake3::keyed_hash(&config.secret, &text)
+        );
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_in_words() {
+        let network = TcpNetwork::new(1, 1);
+        let (ours, theirs) = (network.config(NodeId(1)), network.config(NodeId(0)));
+        let good = identity(&theirs).hello(NodeId(1));
+        let told = |at: usize, value: u8| {
+            let mut hello = good;
+            hello[at] = value;
+            identity(&ours).check(&hello).map_err(|error| error.to_string())
+        };
+        assert!(told(0, b'T').is_ok_and(|proven| proven.node == NodeId(0)));
+        assert!(told(0, b'S').is_err_and(|why| why.contains("not an agent")));
+        assert!(
+            told(8, 2).is_err_and(|why| why.contains("version 2 of the protocol and this one version 1"))
+        );
+        assert!(told(16, 3).is_err_and(|why| why.contains("looks for node 3 and found node 1")));
+        assert!(told(12, 1).is_err_and(|why| why.contains("node 1 looks for node 1")));
+        assert!(told(60, 255).is_err_and(|why| why.contains("belongs to job")));
+    }
+}

@@ -10,9 +10,11 @@
 //! dead, silence for the peer time limit that it is unreachable; in the latter case attempts go on.
 //!
 //! The room: `handshake` proves the job's secret, `header` has the bytes of messages, `connection` writes,
-//! `reader` reads, `grant` keeps what peers may touch, `peer` decides who is connected, alive or dead.
+//! `reader` reads, `grant` keeps what peers may touch, `dial` connects, `peer` decides who is connected, alive or
+//! dead.
 
 mod connection;
+mod dial;
 mod grant;
 mod handshake;
 mod header;
@@ -20,7 +22,7 @@ mod peer;
 mod reader;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use super::{Fabric, GrantId, Lane, Receiver};
 use crate::os::reactor::{Reactor, Watched};

@@ -1,3 +1,5 @@
+#![expect(clippy::disallowed_methods, reason = "these tests measure the real clock from outside")]
+
 use crate::os::runtime::promise;
 use crate::os::system::System;
 use parking_lot::Mutex;
