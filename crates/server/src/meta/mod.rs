@@ -188,7 +188,7 @@ impl MetaService {
     /// Does what a change made necessary, apart from the request that made it.
     fn follow(&self, applied: &Applied) {
         for &(inode, truncation) in &applied.truncations {
-            self.cut_later(inode, truncation);
+            drop(self.cut(inode, truncation));
         }
         if let Some((dir, entries)) = applied.grown {
             self.widen_if_crowded(dir, entries);

@@ -11,6 +11,7 @@ use futures_util::future::join_all;
 use std::time::Duration;
 use tameike_core::wire::meta::{Command, EntryName, MetaReply, MetaRequest, NameOperation, Step};
 use tameike_core::{Errno, Fault, NodeId, OperationId, Result, Timestamp};
+use tameike_io::os::runtime::promise;
 use tameike_store::meta::record::{Decision, Intent, PlacedStep};
 use tameike_store::meta::{LogCommand, query as table};
 
@@ -88,20 +89,40 @@ impl MetaService {
         let redo =
             placed.map(|((node, step), number)| PlacedStep { node: *node, number, step: step.clone() });
         let decision = Decision { local: plan.local.clone(), redo: redo.collect() };
+        if plan.prepare.is_empty() && plan.commit.is_none() && decision.redo.is_empty() {
+            let decided = self.decide(sequence, &decision, None, now);
+            if decided.is_err() {
+                self.state.lock().ended(sequence);
+            }
+            return decided;
+        }
+        // A task of its own: what is begun is ended even if the caller stops waiting.
+        let (resolver, done) = promise();
+        self.spawn(|service| async move {
+            let Some(this) = service.upgrade() else { return };
+            resolver.resolve(this.run_with_others(sequence, &plan, &decision, now).await);
+        });
+        done.await
+    }
+
+    async fn run_with_others(
+        &self,
+        sequence: u64,
+        plan: &Plan,
+        decision: &Decision,
+        now: Timestamp,
+    ) -> Result<()> {
         if !plan.prepare.is_empty() || plan.commit.is_some() {
-            match self.prepare(sequence, &plan, &decision, now).await? {
+            match self.prepare(sequence, plan, decision, now).await? {
                 Prepared::Undecided => (),
                 Prepared::CarriedThrough => return Ok(()),
             }
         }
-        if let Err(fault) = self.decide(sequence, &decision, plan.busy.as_ref(), now) {
-            self.settle_or_later(sequence).await;
-            return Err(fault);
-        }
-        if !decision.redo.is_empty() {
+        let decided = self.decide(sequence, decision, plan.busy.as_ref(), now);
+        if decided.is_err() || !decision.redo.is_empty() {
             self.settle_or_later(sequence).await;
         }
-        Ok(())
+        decided
     }
 
     /// Steps on this node become part of the decision where that is as good.
@@ -320,7 +341,7 @@ impl MetaService {
             }
         }
         for (inode, truncation) in truncations {
-            self.cut_later(inode, truncation);
+            drop(self.cut(inode, truncation));
         }
         let pending = self.parts.ledger.read(table::intents).unwrap_or_else(|fault| {
             log::error!("cannot read which operations are to be completed: {fault}");

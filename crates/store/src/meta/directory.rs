@@ -5,7 +5,7 @@ use super::{Outcome, Shard, key, query};
 use tameike_core::limits::PATH_SIZE_MAX;
 use tameike_core::wire::meta::{EntryName, NewInode, Target};
 use tameike_core::{
-    DirOffset, Errno, FileKind, Generation, InodeId, Layout, OperationId, Result, Timestamp, name,
+    DirOffset, Errno, Fault, FileKind, Generation, InodeId, Layout, OperationId, Result, Timestamp, name,
 };
 
 /// Number of the inode born with an entry: in the entry's slot, or pinned as its directory is.
@@ -181,6 +181,9 @@ impl Shard<'_> {
         let mut children = self.children(dir, true)?;
         for (name, target) in entries {
             let entry = EntryName { dir, name: name.to_vec() };
+            if query::entry(self.table, &entry)?.is_some() {
+                return Err(Fault::io(format!("an entry of directory {dir} moved here twice")));
+            }
             children.entries += 1;
             children.subdirs += u64::from(target.kind == FileKind::Directory);
             record::put(self.table, key::entry(&entry), target)?;
