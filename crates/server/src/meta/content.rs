@@ -1,9 +1,8 @@
 //! Sizes of files: what reaches beyond the inode record, to the homes of the file's units.
 
-use super::{MetaService, unexpected};
+use super::{MetaService, RETRY_TIME_MAX, RETRY_TIME_MIN, unexpected};
 use futures_util::future::join_all;
 use std::sync::Arc;
-use std::time::Duration;
 use tameike_core::limits::INLINE_SIZE_MAX;
 use tameike_core::wire::meta::{Command, MetaReply, MetaRequest, Node};
 use tameike_core::wire::unit::UnitRequest;
@@ -12,10 +11,6 @@ use tameike_io::Payload;
 use tameike_io::os::runtime::{Promise, promise};
 use tameike_store::meta::record::{InodeRecord, Truncation};
 use tameike_store::meta::{Applied, LogCommand, Outcome, query as table};
-
-/// Pauses between attempts to reach a node grow from the first to the second of these.
-const RETRY_TIME_MIN: Duration = Duration::from_millis(50);
-const RETRY_TIME_MAX: Duration = Duration::from_secs(5);
 
 impl MetaService {
     pub(super) async fn set_attr(&self, inode: InodeId, command: Command) -> Result<MetaReply> {

@@ -13,6 +13,7 @@ mod locks;
 mod operation;
 mod plan;
 mod query;
+mod recovery;
 mod single;
 mod state;
 #[cfg(test)]
@@ -39,6 +40,10 @@ use tameike_store::{Ledger, RecordKind};
 
 /// How long a request waits for a name that is in the middle of an operation.
 const BUSY_TIME_LIMIT: Duration = Duration::from_secs(30);
+
+/// Pauses between attempts to reach a node grow from the first to the second of these.
+const RETRY_TIME_MIN: Duration = Duration::from_millis(50);
+const RETRY_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// What the service is made of.
 pub struct MetaParts {

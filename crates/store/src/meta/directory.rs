@@ -17,6 +17,15 @@ fn born(entry: &EntryName, wide: bool, counter: u64) -> InodeId {
     }
 }
 
+/// Takes entries that say `target` out of the counts.
+fn uncount(children: &mut DirectoryRecord, entries: u64, target: Target) -> Result<()> {
+    let wrong = || Fault::io("the counts of a directory are smaller than what it has");
+    children.entries = children.entries.checked_sub(entries).ok_or_else(wrong)?;
+    let subdirs = u64::from(target.kind == FileKind::Directory);
+    children.subdirs = children.subdirs.checked_sub(subdirs).ok_or_else(wrong)?;
+    Ok(())
+}
+
 impl Shard<'_> {
     /// The node's record of `dir`, or the record that it would get.
     fn children(&self, dir: InodeId, wide: bool) -> Result<DirectoryRecord> {
@@ -112,7 +121,7 @@ impl Shard<'_> {
             return Err(Errno::EAGAIN.into());
         }
         match replaces {
-            Some(old) => children.subdirs -= u64::from(old.kind == FileKind::Directory),
+            Some(old) => uncount(&mut children, 0, old)?,
             None => {
                 children.entries += 1;
                 self.grown = Some((entry.dir, children.entries));
@@ -136,8 +145,7 @@ impl Shard<'_> {
         if children.wide != wide || query::entry(self.table, entry)? != Some(target) {
             return Err(Errno::EAGAIN.into());
         }
-        children.entries -= 1;
-        children.subdirs -= u64::from(target.kind == FileKind::Directory);
+        uncount(&mut children, 1, target)?;
         children.changed = children.changed.max(now);
         self.table.delete(key::entry(entry));
         self.put_children(entry.dir, &children)
@@ -200,8 +208,7 @@ impl Shard<'_> {
             if entry.offset.slot().0 % count.max(1) == place {
                 continue;
             }
-            children.entries -= 1;
-            children.subdirs -= u64::from(entry.target.kind == FileKind::Directory);
+            uncount(&mut children, 1, entry.target)?;
             self.table.delete(key::entry(&EntryName { dir, name: entry.name }));
         }
         self.put_children(dir, &children)
