@@ -53,6 +53,8 @@ pub mod prefix {
     pub const TREE_LOCK: u8 = b'l';
     /// Unit records (the extent index): inode number, unit.
     pub const UNIT: u8 = b'u';
+    /// Marks of units with dirty bytes: inode number, unit.
+    pub const DIRTY: u8 = b'y';
     /// Cache records: inode number.
     pub const CACHE: u8 = b'k';
 }

@@ -314,6 +314,11 @@ pub enum MetaRequest {
         /// Whether the sender believes the directory is wide.
         wide: bool,
     },
+    /// Attributes of a file with its inline content, if it has such.
+    GetContent {
+        /// Which inode.
+        inode: InodeId,
+    },
     /// The directory that a directory is in; of a root: itself.
     Parent {
         /// The directory.
@@ -324,17 +329,17 @@ pub enum MetaRequest {
         /// Which inode.
         inode: InodeId,
     },
-    /// Registers that a node has the inode open; a removed inode lives until its last node closes it.
+    /// One more open of the inode on a node; a removed inode lives until every open of every node is closed.
     Open {
         /// Which inode.
         inode: InodeId,
         /// The node.
         node: NodeId,
     },
-    /// The node has closed the inode for the last time.
+    /// One open less of each inode (which may stand several times) on a node.
     Close {
-        /// Which inode.
-        inode: InodeId,
+        /// Which inodes.
+        inodes: Vec<InodeId>,
         /// The node.
         node: NodeId,
     },

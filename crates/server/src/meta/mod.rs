@@ -137,13 +137,14 @@ impl MetaService {
     pub async fn serve(&self, _from: NodeId, request: MetaRequest) -> Result<MetaReply> {
         match request {
             MetaRequest::Lookup { entry, wide } => self.lookup(&entry, wide).await,
-            MetaRequest::GetAttr { inode } => self.get_attr(inode),
+            MetaRequest::GetAttr { inode } => self.get_inode(inode, false),
+            MetaRequest::GetContent { inode } => self.get_inode(inode, true),
             MetaRequest::DirStat { dir } => self.dir_stat(dir).await,
             MetaRequest::ReadDir { dir, after, limit, wide } => self.read_dir(dir, after, limit, wide).await,
             MetaRequest::Parent { inode } => self.parent(inode),
             MetaRequest::ReadLink { inode } => self.read_link(inode),
             MetaRequest::Open { inode, node } => self.open_inode(inode, node),
-            MetaRequest::Close { inode, node } => self.close_inode(inode, node),
+            MetaRequest::Close { inodes, node } => self.close_inodes(&inodes, node),
             MetaRequest::Spill { inode } => self.spill(inode).await,
             MetaRequest::Sync { durable } => {
                 self.parts.ledger.sync(durable).await?;

@@ -21,9 +21,9 @@ impl MetaService {
         })
     }
 
-    pub(super) fn get_attr(&self, inode: InodeId) -> Result<MetaReply> {
+    pub(super) fn get_inode(&self, inode: InodeId, with_content: bool) -> Result<MetaReply> {
         self.check_inode(inode)?;
-        let node = self.parts.ledger.read(|names| node(names, inode, false))?;
+        let node = self.parts.ledger.read(|names| node(names, inode, with_content))?;
         node.map(MetaReply::Node).ok_or(Errno::ENOENT.into())
     }
 

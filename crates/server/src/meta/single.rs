@@ -72,13 +72,15 @@ impl MetaService {
         }
     }
 
-    pub(super) fn close_inode(&self, inode: InodeId, node: NodeId) -> Result<MetaReply> {
-        self.check_inode(inode)?;
-        let mut state = self.state.lock();
-        if state.close(inode, node) {
-            let applied = self.execute(&LogCommand::Forget { inode })?;
-            drop(state);
-            self.follow(&applied);
+    pub(super) fn close_inodes(&self, inodes: &[InodeId], node: NodeId) -> Result<MetaReply> {
+        for &inode in inodes {
+            self.check_inode(inode)?;
+            let mut state = self.state.lock();
+            if state.close(inode, node) {
+                let applied = self.execute(&LogCommand::Forget { inode })?;
+                drop(state);
+                self.follow(&applied);
+            }
         }
         Ok(MetaReply::Done)
     }

@@ -1,7 +1,7 @@
 //! What the metadata service knows only while it runs: who has which inode open, which names are in the
 //! middle of an operation, and which operations are not ended.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use tameike_core::wire::meta::{EntryName, Step};
 use tameike_core::{InodeId, NodeId};
 use tameike_io::os::runtime::{Promise, Resolver, promise};
@@ -21,7 +21,8 @@ impl Waiting {
 /// State in memory. Changes to names are logged with this locked, so that what it says holds meanwhile.
 #[derive(Default)]
 pub(super) struct State {
-    opens: BTreeMap<InodeId, BTreeSet<NodeId>>,
+    /// Opens of each inode, counted by node.
+    opens: BTreeMap<InodeId, BTreeMap<NodeId, u32>>,
     busy_names: BTreeMap<EntryName, Waiting>,
     busy_dirs: BTreeMap<InodeId, Waiting>,
     /// Operations of this node, and whether their end is logged.
@@ -35,13 +36,16 @@ impl State {
     }
 
     pub(super) fn open(&mut self, inode: InodeId, node: NodeId) {
-        self.opens.entry(inode).or_default().insert(node);
+        *self.opens.entry(inode).or_default().entry(node).or_default() += 1;
     }
 
-    /// Whether nobody has the inode open any more.
+    /// One open less; whether nobody has the inode open any more.
     pub(super) fn close(&mut self, inode: InodeId, node: NodeId) -> bool {
         if let Some(nodes) = self.opens.get_mut(&inode) {
-            nodes.remove(&node);
+            if let Some(count) = nodes.get_mut(&node) {
+                *count -= 1;
+            }
+            nodes.retain(|_, count| *count > 0);
             if nodes.is_empty() {
                 self.opens.remove(&inode);
             }
@@ -51,9 +55,14 @@ impl State {
 
     /// Drops all opens of a node; the inodes that nobody has open any more.
     pub(super) fn close_all(&mut self, node: NodeId) -> Vec<InodeId> {
-        let held: Vec<_> =
-            self.opens.iter().filter(|(_, nodes)| nodes.contains(&node)).map(|(inode, _)| *inode).collect();
-        held.into_iter().filter(|&inode| self.close(inode, node)).collect()
+        let mut closed = Vec::new();
+        self.opens.retain(|&inode, nodes| {
+            if nodes.remove(&node).is_some() && nodes.is_empty() {
+                closed.push(inode);
+            }
+            !nodes.is_empty()
+        });
+        closed
     }
 
     pub(super) fn is_open(&self, inode: InodeId) -> bool {

@@ -97,7 +97,9 @@ pub struct Ledger {
     /// A task is at a checkpoint or about to begin one; a task is about to write the log.
     scheduled: [AtomicBool; 2],
     /// Last record safe against power loss with its data, or against death of the agent on volatile media.
-    safe: AtomicU64,
+    durable: AtomicU64,
+    /// Last record of which recovery will know that.
+    confirmed: AtomicU64,
     room: Event,
 }
 
@@ -206,16 +208,14 @@ impl Ledger {
     pub async fn sync(&self, durable: bool) -> Result<()> {
         let durable = durable || self.options.volatile;
         let target = self.position();
-        if durable && self.safe() >= target {
+        if durable && self.durable.load(Ordering::Acquire) >= target {
             return Ok(());
         }
         let mut writer = self.writer.lock_arc().await;
         if writer.covers(target, durable) {
             return Ok(());
         }
-        let Some(ledger) = self.me.upgrade() else {
-            return Err(Fault::io("the ledger is closed"));
-        };
+        let ledger = self.alive();
         // A task of its own: the write goes on even if this caller stops waiting.
         let (resolver, written) = promise();
         self.runtime.spawn(async move {
@@ -226,14 +226,39 @@ impl Ledger {
         written.await
     }
 
+    /// Makes all executed records safe as [`Ledger::sync`] does, and notes in the log that they are. Returns the
+    /// number of the last one: whatever happens, no state before it comes back, so that bytes which only older
+    /// records name may be overwritten.
+    ///
+    /// # Errors
+    /// As [`Ledger::sync`].
+    pub async fn confirm(&self) -> Result<u64> {
+        if self.options.volatile {
+            self.sync(true).await?;
+            return Ok(self.durable.load(Ordering::Acquire));
+        }
+        let target = self.position();
+        let mut writer = self.writer.lock_arc().await;
+        if self.confirmed.load(Ordering::Acquire) < target {
+            let ledger = self.alive();
+            let (resolver, written) = promise();
+            self.runtime.spawn(async move {
+                let result = writer.confirm(&ledger).await;
+                drop(writer);
+                resolver.resolve(result);
+            });
+            written.await?;
+        }
+        Ok(self.confirmed.load(Ordering::Acquire))
+    }
+
+    fn alive(&self) -> Arc<Self> {
+        self.me.upgrade().expect("a ledger that is borrowed lives")
+    }
+
     /// Sequence number of the last executed record.
     pub fn position(&self) -> u64 {
         self.state.read().last
-    }
-
-    /// Sequence number of the last record that survives power loss, or on volatile media the death of the agent.
-    pub fn safe(&self) -> u64 {
-        self.safe.load(Ordering::Acquire)
     }
 
     /// Moves all changes into the key-value store and empties the log.
@@ -242,9 +267,7 @@ impl Ledger {
     /// What the disk says; then everything is still in the log, and a later checkpoint may succeed.
     pub async fn checkpoint(&self) -> Result<()> {
         let guard = self.checkpointing.lock_arc().await;
-        let Some(ledger) = self.me.upgrade() else {
-            return Err(Fault::io("the ledger is closed"));
-        };
+        let ledger = self.alive();
         let (resolver, done) = promise();
         self.runtime.spawn(async move {
             let result = ledger.run_checkpoint().await;

@@ -98,9 +98,11 @@ fn successor(key: &[u8]) -> Vec<u8> {
     next
 }
 
+type Layer<'a> = Peekable<btree_map::Range<'a, Vec<u8>, Option<Vec<u8>>>>;
+
 /// Ascending keys of several layers, newest first, and of the store.
 struct Merge<'a> {
-    layers: Vec<Peekable<btree_map::Range<'a, Vec<u8>, Option<Vec<u8>>>>>,
+    layers: Vec<Layer<'a>>,
     stored: Peekable<std::vec::IntoIter<(Vec<u8>, Vec<u8>)>>,
 }
 

@@ -169,7 +169,8 @@ impl Ledger {
             writer: Arc::new(AsyncMutex::new(Writer::new(media.logs, media.data, last))),
             checkpointing: Arc::default(),
             scheduled: Default::default(),
-            safe: AtomicU64::new(last),
+            durable: AtomicU64::new(last),
+            confirmed: AtomicU64::new(last),
             room: Event::new(),
         })
     }

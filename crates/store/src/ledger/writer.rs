@@ -78,37 +78,55 @@ impl Writer {
     }
 
     async fn write(&mut self, ledger: &Ledger, durable: bool) -> Result<()> {
-        let log = self.logs[self.current].clone();
         if !self.unwritten.is_empty() {
-            if self.torn {
-                log.truncate(self.size).await?;
-                self.torn = false;
-            }
             let mut batch = Vec::with_capacity(self.unwritten.len() + record::HEADER_SIZE);
             if self.durable > self.marked {
                 record::push_mark(&mut batch, self.durable);
             }
             batch.extend_from_slice(&self.unwritten);
-            let size = batch.len() as u64;
-            self.torn = true;
-            log.append(batch).await?;
-            self.torn = false;
-            self.size += size;
+            self.append(batch).await?;
             self.marked = self.durable;
             self.appended = self.taken;
             self.unwritten.clear();
         }
         if durable && self.durable < self.appended {
-            let safe = async {
-                self.data.settle().await?;
-                log.sync().await
-            };
-            if let Err(fault) = safe.await {
-                return Err(ledger.give_up(fault));
-            }
+            let data = self.data.clone();
+            data.settle().await.map_err(|fault| ledger.give_up(fault))?;
+            self.make_safe(ledger).await?;
             self.durable = self.appended;
-            ledger.safe.store(self.durable, Ordering::Release);
+            ledger.durable.store(self.durable, Ordering::Release);
         }
+        Ok(())
+    }
+
+    async fn append(&mut self, bytes: Vec<u8>) -> Result<()> {
+        let log = self.logs[self.current].clone();
+        if self.torn {
+            log.truncate(self.size).await?;
+        }
+        let size = bytes.len() as u64;
+        self.torn = true;
+        log.append(bytes).await?;
+        self.torn = false;
+        self.size += size;
+        Ok(())
+    }
+
+    async fn make_safe(&self, ledger: &Ledger) -> Result<()> {
+        self.logs[self.current].sync().await.map_err(|fault| ledger.give_up(fault))
+    }
+
+    /// Makes everything safe, and the log say so.
+    pub(super) async fn confirm(&mut self, ledger: &Ledger) -> Result<()> {
+        self.flush(ledger, true).await?;
+        if self.marked < self.durable {
+            let mut mark = Vec::new();
+            record::push_mark(&mut mark, self.durable);
+            self.append(mark).await?;
+            self.make_safe(ledger).await?;
+            self.marked = self.durable;
+        }
+        ledger.confirmed.store(self.durable, Ordering::Release);
         Ok(())
     }
 }
@@ -126,7 +144,7 @@ impl Ledger {
         if self.scheduled[FLUSH].swap(true, Ordering::AcqRel) {
             return;
         }
-        let Some(ledger) = self.me.upgrade() else { return };
+        let ledger = self.alive();
         self.runtime.spawn(async move {
             let result = ledger.sync(false).await;
             ledger.scheduled[FLUSH].store(false, Ordering::Release);
@@ -141,7 +159,7 @@ impl Ledger {
         if self.scheduled[CHECKPOINT].swap(true, Ordering::AcqRel) {
             return;
         }
-        let Some(ledger) = self.me.upgrade() else { return };
+        let ledger = self.alive();
         self.runtime.spawn(async move {
             while let Err(fault) = ledger.checkpoint().await {
                 log::error!("cannot move changes from the log into the table, trying again: {fault}");

@@ -147,7 +147,7 @@ impl Client {
     }
 
     pub(super) async fn close(&self, inode: InodeId) -> Result<()> {
-        self.on_inode(inode, MetaRequest::Close { inode, node: self.node }).await.map(|_| ())
+        self.on_inode(inode, MetaRequest::Close { inodes: vec![inode], node: self.node }).await.map(|_| ())
     }
 
     async fn part(&self, node: NodeId, dir: InodeId) -> Result<DirStat> {

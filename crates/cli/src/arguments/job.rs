@@ -1,0 +1,164 @@
+//! The options that describe a job: those of `run` and `up`.
+
+use crate::settings::{capacity::Capacity, size};
+use clap::Args;
+use serde::Deserialize;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use tameike_core::JobId;
+
+/// Nodes, views and limits of a job. Each option has a key of the same name in the configuration file; the
+/// command line wins.
+#[derive(Clone, Debug, Default, Args)]
+pub struct JobOptions {
+    /// Start N nodes, all on this machine [default: 1]
+    #[arg(long, value_name = "N", group = "nodes", help_heading = "Nodes")]
+    pub local: Option<u32>,
+    /// Start a node on each of these hosts, over ssh; the first is node 0
+    #[arg(long, value_name = "A,B,...", group = "nodes", help_heading = "Nodes")]
+    pub hosts: Option<String>,
+    /// Start a node on each host listed in FILE, one per line
+    ///
+    /// Words after the host: `device=no` (the node uses the devices of its group), `group=NUMBER`,
+    /// `address=ADDRESS` (how the other nodes reach it); `slots=` and `# comments` are read over. A host listed
+    /// twice gets two nodes.
+    #[arg(long, value_name = "FILE", group = "nodes", help_heading = "Nodes")]
+    pub hostfile: Option<PathBuf>,
+    /// Directory of the shared file system behind the cache view; without it there is no cache view
+    #[arg(long, value_name = "DIR", help_heading = "Views")]
+    pub shared: Option<PathBuf>,
+    /// Space on each node: SIZE for all views together, or VIEW=SIZE,... with the views node-local, shared,
+    /// cache [default: half of free memory, or 4/5 of the free disk]
+    #[arg(long, value_name = "SIZE", help_heading = "Views")]
+    pub capacity: Option<Capacity>,
+    /// Where the nodes keep data: `ram`, or a directory of their local disks [default: ram]
+    #[arg(long, value_name = "ram|DIR", help_heading = "Views")]
+    pub device: Option<DeviceChoice>,
+    /// Memory of each agent for buffers, beside the device [default: 256MiB]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = "Views")]
+    pub memory: Option<u64>,
+    /// Name of the job: 1 to 32 of a-z, 0-9 and '-' [default: a random one]
+    #[arg(long, value_name = "NAME", value_parser = parse_job, help_heading = "Job")]
+    pub job: Option<JobId>,
+    /// Read every drained file back from the shared file system and compare
+    #[arg(long, help_heading = "Job")]
+    pub verify: bool,
+    /// After Ctrl-C or SIGTERM, drain for this long at most; the rest stays in a journal [default: 20]
+    #[arg(long, value_name = "SECONDS", help_heading = "Job")]
+    pub grace: Option<u64>,
+    /// Read options from FILE (TOML)
+    #[arg(long, value_name = "FILE", env = "TAMEIKE_CONFIG", help_heading = "Job")]
+    pub config: Option<PathBuf>,
+}
+
+/// Where nodes keep data.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(from = "String")]
+pub enum DeviceChoice {
+    /// In memory.
+    Ram,
+    /// In a directory on each node's disk.
+    Directory(PathBuf),
+}
+
+impl From<String> for DeviceChoice {
+    fn from(text: String) -> Self {
+        if text == "ram" { Self::Ram } else { Self::Directory(text.into()) }
+    }
+}
+
+impl std::str::FromStr for DeviceChoice {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(text.to_owned().into())
+    }
+}
+
+/// Reads a job's name.
+pub(super) fn parse_job(text: &str) -> Result<JobId, String> {
+    JobId::new(text)
+}
+
+/// Reads `NAME=VALUE`, or `NAME` for the value in the environment.
+pub(super) fn parse_variable(text: &str) -> Result<(String, OsString), String> {
+    let (name, value) = match text.split_once('=') {
+        Some((name, value)) => (name, OsString::from(value)),
+        None => (text, std::env::var_os(text).ok_or_else(|| format!("{text} is not set here"))?),
+    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if name.is_empty() || !name.chars().all(plain) {
+        return Err(format!("{name:?} is not the name of a variable"));
+    }
+    Ok((name.to_owned(), value))
+}
+
+/// Below the options in `tameike run --help`.
+pub(super) const RUN_LONG_HELP: &str = "\
+CMD runs on node 0, as if you had typed it: same directory, terminal, input and
+output, signals, exit code. It finds the views in these variables:
+
+  TAMEIKE_SHARED      the tree that all nodes of the job share
+  TAMEIKE_NODE_LOCAL  the node's own tree
+  TAMEIKE_CACHE       the tree of --shared DIR (only with --shared)
+  TAMEIKE_JOB         the job's name
+  TAMEIKE_NODE        the node's number (here 0)
+  TAMEIKE_NODES       how many nodes there are
+
+The views are mounted in private namespaces: only the job's programs see them,
+at the same paths on every node, and they end with the job. `tameike exec` runs
+programs on the other nodes. Programs that CMD leaves running when it ends are
+ended with the job.
+
+When CMD has ended, everything written in the cache view is drained to DIR and
+proven by the receipt: path, size, BLAKE3 checksum (as `b3sum` prints it), and
+whether the file was synced or read back and compared (--verify).
+
+Ctrl-C and SIGTERM go to CMD; when it has ended, what can be drained within the
+grace time is. What cannot stays in a journal, which `tameike recover` finishes.
+A second Ctrl-C ends at once and leaves the journal.
+
+Environment:
+  TAMEIKE_SSH     how to reach other hosts [ssh -o BatchMode=yes -o ConnectTimeout=30]
+  TAMEIKE_CONFIG  a configuration file, as --config
+  TAMEIKE_LOG     error, warn, info, debug or trace: how much agents log
+  TMPDIR          where jobs keep sockets and logs, in tameike-UID [/tmp]
+
+Examples:
+  tameike run --local 4 --shared ~/results -- ./workflow.sh
+  tameike run --hostfile $PBS_NODEFILE --device /scratch --shared $PWD/out -- mpirun ./app
+  tameike run --capacity shared=20G,node-local=4G -- sh -c 'cp -r data $TAMEIKE_SHARED; ./app'";
+
+/// Below the options in `tameike up --help`.
+pub(super) const UP_LONG_HELP: &str = "\
+Prints the job's name and the paths of its views when the job is ready. The job
+outlives the terminal; its messages go to supervisor.log in the job's directory.
+
+Examples:
+  tameike up --local 2 --shared ~/results --job demo
+  tameike exec --job demo -- bash          a shell that sees the views
+  tameike exec --job demo --all -- df -h
+  tameike down --job demo --verify";
+
+/// Below the options in `tameike mount --help`.
+pub(super) const MOUNT_LONG_HELP: &str = "\
+A job's views are mounted in private namespaces, which is why they need no root
+and leave nothing behind. Programs reach them by
+
+  tameike exec --job NAME -- CMD      at the paths of the first column
+  the path of the second column       from any program of yours on the node's
+                                      host, as long as the job runs
+
+Where namespaces are refused, both columns are the same path.";
+
+/// Below the options in `tameike recover --help`.
+pub(super) const RECOVER_LONG_HELP: &str = "\
+A job that was killed, or whose drain was incomplete (exit code 75), leaves what
+is not yet on the shared file system in a journal on its nodes' devices: in
+memory (/dev/shm, lost at reboot) or in the directory of --device. `recover`
+starts agents on the same nodes, finishes the drain, prints the receipt, and
+removes the journal when everything is on the shared file system.
+
+Exit code: 0 when everything is, or when there was nothing to do; 75 when
+something is still missing (the journal stays); 71 when a node could not be
+reached.";

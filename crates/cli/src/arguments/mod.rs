@@ -1,0 +1,261 @@
+//! The command line, defined once: the parser, every help text, the man pages and the shell completions come
+//! from here.
+
+mod job;
+
+pub use job::{DeviceChoice, JobOptions};
+
+use crate::exit;
+use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use tameike_core::{JobId, Layout};
+
+/// A burst buffer of your job's own nodes: fast file systems that live as long as the job, and a drain that
+/// proves your results are on the shared file system.
+#[derive(Debug, Parser)]
+#[command(
+    name = "tameike",
+    version,
+    long_about = "Tameike pools memory and local disks of a job's own nodes into three file systems (views) that \
+    every program can use, and lets the data out to the slow shared file system behind:\n\n  \
+    shared      one tree for all nodes of the job, gone with the job ($TAMEIKE_SHARED)\n  \
+    node-local  private to each node, gone with the job              ($TAMEIKE_NODE_LOCAL)\n  \
+    cache       the tree of a directory of the shared file system:   ($TAMEIKE_CACHE)\n              \
+    reads are kept, writes are held and drained, with a receipt\n\n\
+    It needs no root, no installation on the nodes beyond this one program, and leaves nothing behind.",
+    after_help = "Start here:\n  \
+    tameike doctor                        what this machine allows, and how to mend the rest\n  \
+    tameike run -- sh -c 'df -h \"$TAMEIKE_SHARED\"'\n  \
+    tameike run --local 4 --shared results -- ./workflow.sh",
+    arg_required_else_help = true,
+    max_term_width = 100
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Action,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Action {
+    /// Run a command as a job: start, mount, run, drain, prove, tear down
+    #[command(after_help = exit::HELP, after_long_help = format!("{}\n\n{}", job::RUN_LONG_HELP, exit::HELP))]
+    Run(RunArguments),
+    /// Run a command on another node of a job, or on all nodes at once
+    Exec(ExecArguments),
+    /// Start a job in the background, to be used with `exec` until `down`
+    #[command(after_long_help = job::UP_LONG_HELP)]
+    Up(UpArguments),
+    /// List the views of a running job and how to reach them
+    #[command(after_long_help = job::MOUNT_LONG_HELP)]
+    Mount(JobChoice),
+    /// Show the nodes of running jobs: space, dirty data, memory, who is unreachable
+    Status(StatusArguments),
+    /// Write everything the job holds to the shared file system now, and print the receipt
+    Drain(DrainArguments),
+    /// Finish the drain of jobs that were cut off, from their journals
+    #[command(after_long_help = job::RECOVER_LONG_HELP)]
+    Recover(RecoverArguments),
+    /// Drain a background job, print the receipt, and end the job
+    Down(DrainArguments),
+    /// Check what this machine allows; each line says how to mend what is missing
+    Doctor(DoctorArguments),
+    /// Show or choose how the files of a directory are laid over the nodes
+    Layout {
+        /// Show or choose.
+        #[command(subcommand)]
+        action: LayoutAction,
+    },
+    /// Print the completion script for a shell
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages into a directory
+    #[command(hide = true)]
+    Man {
+        /// Where to write them; it is made when it is not there.
+        directory: PathBuf,
+    },
+    /// Be a node's agent; started by a driver
+    #[command(hide = true)]
+    Agent,
+    /// Be the driver of a background job; started by `up`
+    #[command(hide = true)]
+    Supervise,
+    /// Enter a node's namespaces and run a command there; started by a driver or `exec`
+    #[command(hide = true)]
+    Enter(EnterArguments),
+    /// Try to make namespaces and a FUSE mount, say which, and end
+    #[command(hide = true)]
+    Probe,
+}
+
+/// `tameike run`
+#[derive(Debug, Args)]
+pub struct RunArguments {
+    /// The job.
+    #[command(flatten)]
+    pub job: JobOptions,
+    /// Let CMD run on when an agent dies; without this, CMD is ended, as part of its files is out of reach
+    #[arg(long)]
+    pub keep_going: bool,
+    /// Also write the receipt to FILE, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub receipt: Option<PathBuf>,
+    /// The command, run on node 0
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+/// `tameike up`
+#[derive(Debug, Args)]
+pub struct UpArguments {
+    /// The job.
+    #[command(flatten)]
+    pub job: JobOptions,
+}
+
+/// Which job a command is about.
+#[derive(Clone, Debug, Args)]
+pub struct JobChoice {
+    /// The job; not needed inside a job, or when only one is running
+    #[arg(long, value_name = "NAME", env = "TAMEIKE_JOB", value_parser = job::parse_job)]
+    pub job: Option<JobId>,
+}
+
+/// `tameike exec`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit code: the command's; with --all the largest of all nodes'; 71 when a node could not be \
+    reached."
+)]
+pub struct ExecArguments {
+    /// Which job.
+    #[command(flatten)]
+    pub job: JobChoice,
+    /// Run on this node (counted from 0)
+    #[arg(long, value_name = "K", default_value_t = 0, conflicts_with = "all")]
+    pub node: u32,
+    /// Run on all nodes at once; each line of output begins with the node's number, as `[K] `
+    #[arg(long)]
+    pub all: bool,
+    /// Directory to run in [default: the current one, which must exist on the node]
+    #[arg(long, value_name = "DIR")]
+    pub cwd: Option<PathBuf>,
+    /// Set a variable for the command, or (without =VALUE) pass on the one set here; nodes on this machine get
+    /// the whole environment anyway, other hosts what their ssh gives
+    #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]", value_parser = job::parse_variable)]
+    pub variables: Vec<(String, OsString)>,
+    /// The command
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+/// `tameike status`
+#[derive(Debug, Args)]
+pub struct StatusArguments {
+    /// Which job.
+    #[command(flatten)]
+    pub job: JobChoice,
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `tameike drain` and `tameike down`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit code: 0 when every file is on the shared file system, 75 when not, 71 when the \
+    job cannot be reached."
+)]
+pub struct DrainArguments {
+    /// Which job.
+    #[command(flatten)]
+    pub job: JobChoice,
+    /// Read every file back from the shared file system and compare
+    #[arg(long)]
+    pub verify: bool,
+    /// Also write the receipt to FILE, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub receipt: Option<PathBuf>,
+}
+
+/// `tameike recover`
+#[derive(Debug, Args)]
+pub struct RecoverArguments {
+    /// The job [default: every job of yours that was cut off]
+    #[arg(long, value_name = "NAME", value_parser = job::parse_job)]
+    pub job: Option<JobId>,
+    /// Read every file back from the shared file system and compare
+    #[arg(long)]
+    pub verify: bool,
+    /// Also write the receipt to FILE, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub receipt: Option<PathBuf>,
+}
+
+/// `tameike doctor`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit code: 0 when `tameike run` can work here, 71 when something that it needs is missing."
+)]
+pub struct DoctorArguments {
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `tameike layout`
+#[derive(Debug, Subcommand)]
+pub enum LayoutAction {
+    /// Print the layout of a file or directory of the shared view
+    Get {
+        /// A path in the shared view.
+        path: PathBuf,
+    },
+    /// Choose the layout of a directory, for the files and directories born in it from now on
+    #[command(
+        long_about = "Choose the layout of a directory of the shared view, for the files and directories \
+        born in it from now on.\n\n  \
+        striped     units of 1 MiB in turn over all nodes that have a device\n  \
+        striped:N   the same over N of them\n  \
+        local       all of a file on the node that creates it\n  \
+        node:K      all of a file on node K\n\n\
+        Programs can do the same with the extended attribute `user.tameike.layout`."
+    )]
+    Set {
+        /// `striped`, `striped:N`, `local` or `node:K`
+        layout: Layout,
+        /// A directory in the shared view.
+        path: PathBuf,
+    },
+}
+
+/// `tameike enter`
+#[derive(Debug, Args)]
+pub struct EnterArguments {
+    /// The job's directory on this host.
+    #[arg(long)]
+    pub job_dir: PathBuf,
+    /// The node.
+    #[arg(long)]
+    pub node: u32,
+    /// A name for the command, by which the agent can signal it.
+    #[arg(long)]
+    pub name: String,
+    /// The directory to run in.
+    #[arg(long)]
+    pub cwd: Option<PathBuf>,
+    /// Variables to set.
+    #[arg(long = "env", value_parser = job::parse_variable)]
+    pub variables: Vec<(String, OsString)>,
+    /// The command.
+    #[arg(last = true, required = true)]
+    pub command: Vec<OsString>,
+}
+
+#[cfg(test)]
+mod tests;

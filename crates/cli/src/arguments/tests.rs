@@ -1,0 +1,49 @@
+//! The definition holds together, and commands are read as people write them.
+
+use super::*;
+use clap::CommandFactory;
+
+#[test]
+fn the_definition_holds_together() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn a_run_is_read() {
+    let line = "tameike run --local 4 --shared out --capacity shared=1G -- sh -c true --not-ours";
+    let cli = Cli::try_parse_from(line.split(' ')).expect("a good line");
+    let Action::Run(run) = cli.command else { panic!("not a run") };
+    assert_eq!(run.job.local, Some(4));
+    assert_eq!(run.job.capacity.expect("given").views[1], Some(1 << 30));
+    assert_eq!(run.command, ["sh", "-c", "true", "--not-ours"]);
+}
+
+#[test]
+fn bad_lines_are_refused() {
+    for line in [
+        "tameike run",
+        "tameike run --local 2 --hosts a -- true",
+        "tameike run --capacity x -- true",
+        "tameike run --job UPPER -- true",
+        "tameike exec --all --node 2 -- true",
+        "tameike layout set sideways /tmp",
+        "tameike exec -x NO=1 -x 2-3=x -- true",
+    ] {
+        assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
+    }
+}
+
+#[test]
+fn every_option_and_command_has_help() {
+    fn check(command: &clap::Command) {
+        if command.is_hide_set() {
+            return;
+        }
+        assert!(command.get_about().is_some(), "{}", command.get_name());
+        for argument in command.get_arguments() {
+            assert!(argument.get_help().is_some(), "{} {}", command.get_name(), argument.get_id());
+        }
+        command.get_subcommands().for_each(check);
+    }
+    check(&Cli::command());
+}

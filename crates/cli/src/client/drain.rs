@@ -1,0 +1,51 @@
+//! `tameike drain` and `tameike down`.
+
+use super::connection::Connection;
+use crate::arguments::DrainArguments;
+use crate::driver::protocol::{ClientRequest, DriverReply};
+use crate::exit;
+use crate::place::base::{self, Base};
+use crate::place::record::JobRecord;
+use crate::report;
+use crate::report::progress::DrainProgress;
+use tameike_core::Result;
+use tameike_core::receipt::Receipt;
+
+/// Drains the job and prints the receipt. Returns the exit code.
+pub fn drain(arguments: &DrainArguments) -> u8 {
+    deliver(arguments, ask(arguments, &ClientRequest::Drain { verify: arguments.verify }))
+}
+
+/// Drains the job, ends it, and prints the receipt. Returns the exit code.
+pub fn down(arguments: &DrainArguments) -> u8 {
+    deliver(arguments, ask(arguments, &ClientRequest::Down { verify: arguments.verify }))
+}
+
+fn deliver(arguments: &DrainArguments, outcome: Result<Receipt>) -> u8 {
+    match outcome {
+        Ok(receipt) => report::receipt::deliver(&receipt, arguments.receipt.as_deref()),
+        Err(fault) => {
+            report::say(format_args!("{fault}"));
+            exit::FAILED
+        }
+    }
+}
+
+/// Asks, shows progress, and returns when the driver closes the connection: after `down`, when the job is
+/// gone.
+fn ask(arguments: &DrainArguments, request: &ClientRequest) -> Result<Receipt> {
+    let base = Base::open(&base::path())?;
+    let (job_dir, _) = JobRecord::find(&base, arguments.job.job.as_ref())?;
+    let mut connection = Connection::ask(&job_dir, request, &[])?;
+    let mut show = DrainProgress::new();
+    let receipt = loop {
+        match connection.must_next()? {
+            DriverReply::Progress(progress) => show.update(progress),
+            DriverReply::Receipt(receipt) => break receipt,
+            DriverReply::Status(_) | DriverReply::Ended { .. } | DriverReply::Failed(_) => {}
+        }
+    };
+    show.finish();
+    while connection.next()?.is_some() {}
+    Ok(receipt)
+}

@@ -1,0 +1,14 @@
+//! The commands beside a job: they ask its driver over the job's socket.
+
+mod connection;
+mod drain;
+mod exec;
+mod mount;
+mod status;
+mod up;
+
+pub use drain::{down, drain};
+pub use exec::exec;
+pub use mount::mount;
+pub use status::status;
+pub use up::up;

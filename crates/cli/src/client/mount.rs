@@ -1,0 +1,52 @@
+//! `tameike mount`: the views of a running job, and how to reach them.
+
+use crate::arguments::JobChoice;
+use crate::exit;
+use crate::place::base::{self, Base};
+use crate::place::record::JobRecord;
+use crate::report;
+use std::path::PathBuf;
+use tameike_agent::control::{Isolation, NodeRecord};
+use tameike_core::{Fault, Result};
+
+/// Lists the views. Returns the exit code.
+pub fn mount(choice: &JobChoice) -> u8 {
+    let listed = rows(choice).and_then(|rows| {
+        report::table(&rows, [true, false, false, false, false], &mut std::io::stdout().lock())
+            .map_err(|error| Fault::from_os("printing the views", &error))
+    });
+    match listed {
+        Ok(()) => 0,
+        Err(fault) => {
+            report::say(format_args!("{fault}"));
+            exit::FAILED
+        }
+    }
+}
+
+fn rows(choice: &JobChoice) -> Result<Vec<[String; 5]>> {
+    let base = Base::open(&base::path())?;
+    let (_, record) = JobRecord::find(&base, choice.job.as_ref())?;
+    let head = ["node", "host", "view", "for programs of the job", "for others of yours on the host"];
+    let mut rows = vec![head.map(str::to_owned)];
+    for node in &record.nodes {
+        let host = &record.plan.nodes[node.node.0 as usize].host;
+        for (view, path) in &node.mounts {
+            let outside = outside(node, path).display().to_string();
+            let inside = path.display().to_string();
+            rows.push([node.node.0.to_string(), host.clone(), view.as_str().to_owned(), inside, outside]);
+        }
+    }
+    Ok(rows)
+}
+
+/// The path by which programs outside the node's namespaces reach a mount.
+fn outside(node: &NodeRecord, path: &std::path::Path) -> PathBuf {
+    match node.isolation {
+        Isolation::None => path.to_owned(),
+        Isolation::MountNamespace | Isolation::UserNamespace => {
+            let root = PathBuf::from(format!("/proc/{}/root", node.pid));
+            root.join(path.strip_prefix("/").unwrap_or(path))
+        }
+    }
+}

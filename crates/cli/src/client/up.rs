@@ -1,0 +1,51 @@
+//! `tameike up`: starts a supervisor that outlives the terminal, and waits until its job is ready.
+
+use super::mount::mount;
+use crate::arguments::{JobChoice, JobOptions};
+use crate::driver::Supervised;
+use crate::exit;
+use crate::report;
+use crate::settings::JobPlan;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use tameike_core::{Fault, JobId, Result};
+use tameike_io::os::process::detach;
+
+/// Starts the job and prints its name and views. Returns the exit code.
+pub fn up(options: &JobOptions) -> u8 {
+    match start(options) {
+        Ok(job) => {
+            println!("{job}");
+            mount(&JobChoice { job: Some(job) })
+        }
+        Err(fault) => {
+            report::say(format_args!("{fault}"));
+            exit::FAILED
+        }
+    }
+}
+
+fn start(options: &JobOptions) -> Result<JobId> {
+    let plan = JobPlan::new(options, false)?;
+    let failed = |error| Fault::from_os("starting the job's supervisor", &error);
+    let mut command = Command::new("/proc/self/exe");
+    // The directory is not held busy by a job that nobody sees.
+    command.arg0("tameike").arg("supervise").current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = detach(&mut command).spawn().map_err(failed)?;
+    let mut line = serde_json::to_vec(&plan).map_err(|error| failed(error.into()))?;
+    line.push(b'\n');
+    if let Some(mut input) = child.stdin.take() {
+        input.write_all(&line).map_err(failed)?;
+    }
+    let mut answer = String::new();
+    if let Some(output) = child.stdout.take() {
+        BufReader::new(output).read_line(&mut answer).map_err(failed)?;
+    }
+    let said = serde_json::from_str(&answer)
+        .map_err(|_| Fault::io("the job's supervisor ended without a word; see the messages above"))?;
+    match said {
+        Supervised::Ready(job) => Ok(job),
+        Supervised::Failed(fault) => Err(fault),
+    }
+}

@@ -1,0 +1,210 @@
+//! The checks. Each looks at one thing by trying it where that is harmless.
+
+use super::Check;
+use crate::node::probe::{self, Probe};
+use crate::place::base::{self, Base, JobDir};
+use crate::settings::RAM_DIR;
+use crate::settings::size::show;
+use rustix::process::{Resource, getrlimit};
+use std::fs::File;
+use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use tameike_agent::control::Isolation;
+use tameike_io::os::mount::{FUSE_DEVICE, FUSE_HELPER, find_program};
+
+/// Locked memory with which frames of the default size can be registered with devices.
+const MEMLOCK_MIN: u64 = 512 << 20;
+/// Memory in `/dev/shm` below which a RAM device is of little use.
+const RAM_MIN: u64 = 1 << 30;
+/// Open files that agents need at the least.
+const FILES_MIN: u64 = 4096;
+const SET_USER_ID: u32 = 0o4000;
+
+/// All checks, the most important first.
+pub fn all() -> Vec<Check> {
+    let probe = probe::in_child()
+        .unwrap_or_else(|fault| Probe { isolation: Err(fault.to_string()), mount: Err(fault.to_string()) });
+    let helper = helper_works();
+    let mut checks =
+        vec![fuse_device(helper), namespaces(&probe), mounts(&probe, helper), fuse_helper(&probe)];
+    checks.extend([
+        base_directory(),
+        loopback(),
+        ram_directory(),
+        open_files(),
+        locked_memory(),
+        huge_pages(),
+    ]);
+    checks.extend([io_uring(), ssh(), leftovers()]);
+    checks
+}
+
+fn fuse_device(helper: bool) -> Check {
+    let name = "FUSE device";
+    if !Path::new(FUSE_DEVICE).exists() {
+        return Check::missing(name, format!("{FUSE_DEVICE} is not there"), "as root: modprobe fuse");
+    }
+    match File::options().read(true).write(true).open(FUSE_DEVICE) {
+        Ok(_) => Check::ok(name, format!("{FUSE_DEVICE} opens")),
+        Err(error) => {
+            let mend = format!("as root: chmod 666 {FUSE_DEVICE} (Debian's fuse3 package does it at boot)");
+            let found = format!("{FUSE_DEVICE}: {error}");
+            if helper { Check::slow(name, found, mend) } else { Check::missing(name, found, mend) }
+        }
+    }
+}
+
+fn namespaces(probe: &Probe) -> Check {
+    let name = "namespaces";
+    match &probe.isolation {
+        Ok(Isolation::MountNamespace) => Check::ok(name, "a mount namespace (as root)"),
+        Ok(Isolation::UserNamespace) => Check::ok(name, "a user and a mount namespace, without root"),
+        Ok(Isolation::None) => Check::ok(name, "not needed"),
+        Err(why) => Check::slow(
+            name,
+            format!("refused ({why}): views are seen by the whole host, at different paths on each node"),
+            "as root: sysctl -w user.max_user_namespaces=10000 kernel.unprivileged_userns_clone=1 \
+             kernel.apparmor_restrict_unprivileged_userns=0 (those that exist)",
+        ),
+    }
+}
+
+/// Whether `fusermount3` is there and may mount.
+fn helper_works() -> bool {
+    let set_user_id = |path: &Path| path.metadata().is_ok_and(|found| found.mode() & SET_USER_ID != 0);
+    find_program(FUSE_HELPER).is_some_and(|path| set_user_id(&path))
+}
+
+fn mounts(probe: &Probe, helper: bool) -> Check {
+    let name = "mounts";
+    match probe.clone().usable() {
+        Ok(_) => Check::ok(name, "FUSE file systems can be mounted in namespaces"),
+        Err(why) if helper => {
+            let mend = "mend the FUSE device and the namespaces above".to_owned();
+            Check::slow(name, format!("through {FUSE_HELPER} only ({why})"), mend)
+        }
+        Err(why) => Check::missing(
+            name,
+            why,
+            format!(
+                "mend the FUSE device and the namespaces above, or as root: apt install fuse3 ({FUSE_HELPER})"
+            ),
+        ),
+    }
+}
+
+fn fuse_helper(probe: &Probe) -> Check {
+    let needed = probe.clone().usable().is_err();
+    match find_program(FUSE_HELPER) {
+        Some(path) if helper_works() => Check::ok(FUSE_HELPER, path.display().to_string()),
+        Some(path) if needed => {
+            let mend = format!("as root: chmod u+s {}", path.display());
+            Check::slow(FUSE_HELPER, format!("{} is not set-user-id root", path.display()), mend)
+        }
+        None if needed => Check::slow(FUSE_HELPER, "not found", "as root: apt install fuse3"),
+        Some(_) | None => Check::ok(FUSE_HELPER, "not needed: namespaces work"),
+    }
+}
+
+fn base_directory() -> Check {
+    let (name, path) = ("job directory", base::path());
+    match Base::open(&path) {
+        Ok(_) => Check::ok(name, path.display().to_string()),
+        Err(fault) => Check::missing(name, fault.to_string(), "set TMPDIR to a directory of your own"),
+    }
+}
+
+fn loopback() -> Check {
+    let name = "loopback";
+    match TcpListener::bind("127.0.0.1:0") {
+        Ok(_) => Check::ok(name, "ports are free on 127.0.0.1"),
+        Err(error) => Check::missing(name, error.to_string(), "as root: ip link set lo up"),
+    }
+}
+
+fn ram_directory() -> Check {
+    let name = "RAM device";
+    match rustix::fs::statvfs(RAM_DIR) {
+        Ok(found) => {
+            let (free, all) = (found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize);
+            let text = format!("{RAM_DIR}: {} free of {}", show(free), show(all));
+            let mend = format!("use --device DIR, or as root: mount -o remount,size=50% {RAM_DIR}");
+            if free >= RAM_MIN { Check::ok(name, text) } else { Check::slow(name, text, mend) }
+        }
+        Err(error) => Check::slow(name, format!("{RAM_DIR}: {error}"), "use --device DIR on a local disk"),
+    }
+}
+
+fn open_files() -> Check {
+    let name = "open files";
+    match getrlimit(Resource::Nofile).maximum {
+        Some(limit) if limit < FILES_MIN => Check::slow(
+            name,
+            format!("at most {limit}"),
+            format!("as root, in /etc/security/limits.d/tameike.conf: * hard nofile {FILES_MIN}"),
+        ),
+        Some(limit) => Check::ok(name, format!("up to {limit}")),
+        None => Check::ok(name, "no limit"),
+    }
+}
+
+fn locked_memory() -> Check {
+    let name = "locked memory";
+    match getrlimit(Resource::Memlock).current {
+        Some(limit) if limit < MEMLOCK_MIN => Check::slow(
+            name,
+            format!("at most {}", show(limit)),
+            "as root, in /etc/security/limits.d/tameike.conf: * - memlock unlimited",
+        ),
+        Some(limit) => Check::ok(name, format!("up to {}", show(limit))),
+        None => Check::ok(name, "no limit"),
+    }
+}
+
+fn huge_pages() -> Check {
+    let (name, path) = ("huge pages", "/sys/kernel/mm/transparent_hugepage/enabled");
+    let mend = format!("as root: echo madvise > {path}");
+    match std::fs::read_to_string(path) {
+        Ok(text) if text.contains("[never]") => Check::slow(name, "switched off", mend),
+        Ok(_) => Check::ok(name, "transparent ones can be had"),
+        Err(_) => Check::slow(name, "not in this kernel", "a kernel with CONFIG_TRANSPARENT_HUGEPAGE"),
+    }
+}
+
+fn io_uring() -> Check {
+    let (name, path) = ("io_uring", "/proc/sys/kernel/io_uring_disabled");
+    match std::fs::read_to_string(path) {
+        Ok(text) if text.trim() != "0" => {
+            Check::slow(name, "switched off", "as root: sysctl -w kernel.io_uring_disabled=0")
+        }
+        Ok(_) => Check::ok(name, "allowed"),
+        Err(_) => Check::ok(name, "not restricted by this kernel"),
+    }
+}
+
+fn ssh() -> Check {
+    match find_program("ssh") {
+        Some(path) => Check::ok("ssh", path.display().to_string()),
+        None => {
+            Check::slow("ssh", "not found: jobs on this machine only", "as root: apt install openssh-client")
+        }
+    }
+}
+
+fn leftovers() -> Check {
+    let name = "leftovers";
+    let dead = Base::open(&base::path()).and_then(|base| {
+        let is_dead = |job: &tameike_core::JobId| matches!(JobDir::take_dead(&base, job), Ok(Some(_)));
+        Ok(base.jobs()?.into_iter().filter(is_dead).map(String::from).collect::<Vec<_>>())
+    });
+    match dead {
+        Ok(jobs) if jobs.is_empty() => Check::ok(name, "none"),
+        Ok(jobs) => Check::slow(
+            name,
+            format!("of jobs that were cut off: {}", jobs.join(", ")),
+            "tameike recover (finishes their drains, and sweeps what needs none)",
+        ),
+        Err(fault) => Check::slow(name, fault.to_string(), "see the job directory above"),
+    }
+}

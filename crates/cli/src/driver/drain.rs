@@ -1,0 +1,99 @@
+//! The drain of a job: all agents flush at once, and their receipts become one.
+
+use super::Driver;
+use super::event::Notice;
+use super::gather::Gather;
+use super::protocol::DriverReply;
+use crate::report::progress::DrainProgress;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+use tameike_agent::control::{AgentReply, AgentRequest, Progress};
+use tameike_core::receipt::Receipt;
+
+/// How long agents may still flush when the drain is over.
+pub const CLOSE_GRACE: Duration = Duration::from_secs(2);
+
+/// How a drain ended.
+pub struct Drained {
+    /// The receipt of all nodes.
+    pub receipt: Receipt,
+    /// Whether it was broken off at once by the user.
+    pub broken_off: bool,
+}
+
+/// The receipts of all nodes as one.
+pub fn merge(gather: &Gather, in_time: bool) -> Receipt {
+    let mut receipt = Receipt::default();
+    for (node, reply) in &gather.answers {
+        match reply {
+            AgentReply::Receipt(part) => receipt.merge(part.clone()),
+            AgentReply::Failed(fault) => receipt.faults.push(format!("node {node}: {fault}")),
+            other => receipt.faults.push(format!("node {node} answered out of turn: {other:?}")),
+        }
+    }
+    let why = if in_time { "did not answer" } else { "was not done when the time was over" };
+    receipt.faults.extend(gather.waiting.iter().map(|node| format!("node {node} {why}")));
+    receipt
+}
+
+impl Driver {
+    /// Drains, and shows how far it is. Stops waiting at `deadline`, or `grace` after a first signal, or at
+    /// the second signal at once.
+    pub(super) fn drain(
+        &mut self,
+        verify: bool,
+        deadline: Option<Duration>,
+        clients: &[Sender<DriverReply>],
+    ) -> Drained {
+        let mut deadline = deadline;
+        let mut show = DrainProgress::new();
+        let mut broken_off = false;
+        let id = self.ask(&AgentRequest::Drain { verify }, None);
+        while !self.is_gathered(id) {
+            match self.next(deadline) {
+                Notice::Progress(of) if of == id => {
+                    let progress = self.gather(id).map_or_else(Progress::default, Gather::total_progress);
+                    show.update(progress);
+                    for client in clients {
+                        // One that went away has lost interest.
+                        let _ = client.send(DriverReply::Progress(progress));
+                    }
+                }
+                Notice::TimedOut => break,
+                Notice::Signal(_) if deadline.is_some() => {
+                    broken_off = true;
+                    break;
+                }
+                Notice::Signal(_) => {
+                    let grace = self.record.plan.grace_s;
+                    deadline = Some(self.grace_deadline());
+                    crate::report::say(format_args!(
+                        "draining for {grace} s more at most; once more to stop at once and leave a journal"
+                    ));
+                }
+                Notice::AgentLost(node) => self.tell_lost(node),
+                Notice::Gathered | Notice::Progress(_) | Notice::CommandEnded(_) | Notice::Down { .. } => {}
+            }
+        }
+        show.finish();
+        let in_time = self.is_gathered(id);
+        Drained { receipt: merge(&self.take_gather(id), in_time), broken_off }
+    }
+
+    /// The end of the grace time that begins now.
+    pub(super) fn grace_deadline(&self) -> Duration {
+        tameike_io::os::process::monotonic() + Duration::from_secs(self.record.plan.grace_s)
+    }
+
+    /// Tells the user in plain words that an agent is gone and what that means.
+    pub(super) fn tell_lost(&self, node: u32) {
+        let host = &self.record.plan.nodes[node as usize].host;
+        let how = self.lost.get(&node).map_or("", String::as_str);
+        crate::report::say(format_args!(
+            "the agent of node {node} on {host} died ({how}). Files in its part of the shared and node-local \
+             views are lost; what was written to the cache view is in its journal, which `tameike recover \
+             --job {}` drains.",
+            self.record.plan.job
+        ));
+    }
+}

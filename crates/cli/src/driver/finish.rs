@@ -1,0 +1,135 @@
+//! Taking a job down, so that nothing is left but a journal that is needed.
+
+use super::Driver;
+use super::event::Notice;
+use super::gather::GatherId;
+use crate::place::janitor;
+use crate::place::record::JobState;
+use crate::place::tree;
+use std::time::Duration;
+use tameike_agent::control::{AgentControl, AgentMode, AgentReply, AgentRequest, Left};
+use tameike_io::os::process::monotonic;
+
+/// How long agents may take to end beyond the grace they are given.
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+/// How long agents may take to end programs that still run in their nodes.
+const END_COMMANDS_LIMIT: Duration = Duration::from_secs(20);
+
+/// What is left of a job when it has been taken down.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Remains {
+    /// Dirty data in journals.
+    pub left: Left,
+    /// What could not be taken down, or is not known, in plain words.
+    pub faults: Vec<String>,
+}
+
+impl Remains {
+    /// Whether nothing is left.
+    pub fn is_nothing(&self) -> bool {
+        self.left.is_nothing() && self.faults.is_empty()
+    }
+}
+
+impl Driver {
+    /// Ends programs that still run in the nodes.
+    pub(super) fn end_commands(&mut self) {
+        let id = self.ask(&AgentRequest::EndCommands, None);
+        self.await_gather(id, monotonic() + END_COMMANDS_LIMIT);
+        self.take_gather(id);
+    }
+
+    /// Ends the agents, gives up everything that is not needed, and says what is. With `keep`, the job's
+    /// record stays for `recover`, because the drain before was incomplete.
+    pub(super) fn take_down<A: AgentControl>(mut self, grace: Duration, keep: bool) -> Remains {
+        let faults = self.stop_agents(grace);
+        let mut remains = Remains { left: Left::default(), faults };
+        for left in self.left.values() {
+            remains.left.files += left.files;
+            remains.left.bytes += left.bytes;
+        }
+        let dir = self.job_dir.path().to_owned();
+        janitor::unmount_below(&dir, &mut remains.faults);
+        self.look_after_the_dead::<A>(&mut remains);
+        let kept = if keep || !remains.is_nothing() {
+            self.record.state = JobState::CutOff;
+            self.record.write(&dir).err()
+        } else {
+            let locked = self.base.lock();
+            locked.and_then(|_lock| tree::remove(&dir)).err()
+        };
+        remains.faults.extend(kept.map(|fault| fault.to_string()));
+        remains
+    }
+
+    /// Stops the agents and waits for their end; returns what went wrong.
+    fn stop_agents(&mut self, grace: Duration) -> Vec<String> {
+        self.stopping = true;
+        let deadline = monotonic() + grace + STOP_LIMIT;
+        let grace_ms = grace.as_millis().try_into().unwrap_or(u64::MAX);
+        let dead_before: Vec<_> = self.lost.keys().copied().collect();
+        let stop = self.ask(&AgentRequest::Stop { grace_ms }, None);
+        self.await_gather(stop, deadline);
+        for link in &mut self.links {
+            link.hang_up();
+        }
+        while self.lost.len() < self.links.len() {
+            if let Notice::TimedOut = self.next(Some(deadline)) {
+                break;
+            }
+        }
+        for link in self.links.iter().filter(|link| !self.lost.contains_key(&link.node())) {
+            link.kill();
+        }
+        let answers = self.take_gather(stop).answers;
+        let fault = |(node, reply): (u32, AgentReply)| match reply {
+            AgentReply::Failed(fault) if !dead_before.contains(&node) => {
+                Some(format!("node {node}: {fault}"))
+            }
+            _ => None,
+        };
+        answers.into_iter().filter_map(fault).collect()
+    }
+
+    /// Looks into what agents that did not end in order left: here, by looking; elsewhere it is not known.
+    fn look_after_the_dead<A: AgentControl>(&self, remains: &mut Remains) {
+        for (&node, how) in self.lost.iter().filter(|(node, _)| !self.left.contains_key(node)) {
+            let host = &self.record.plan.nodes[node as usize];
+            if !host.is_here() {
+                let message = format!("what node {node} on {} holds is not known ({how})", host.host);
+                remains.faults.push(message);
+                continue;
+            }
+            match janitor::sweep_node::<A>(self.job_dir.path(), node) {
+                Ok(left) => {
+                    remains.left.files += left.files;
+                    remains.left.bytes += left.bytes;
+                }
+                Err(fault) => remains.faults.push(format!("node {node}: {fault}")),
+            }
+        }
+    }
+
+    /// Waits for the answers to a question, not beyond `deadline`.
+    pub(super) fn await_gather(&mut self, id: GatherId, deadline: Duration) {
+        while !self.is_gathered(id) {
+            if let Notice::TimedOut = self.next(Some(deadline)) {
+                return;
+            }
+        }
+    }
+
+    /// Takes everything down after a failed start. Nothing is dirty that was not before.
+    pub(super) fn take_down_failed_start(mut self) {
+        let faults = self.stop_agents(Duration::ZERO);
+        let removed = if self.mode == AgentMode::Serve {
+            // Agents that failed have cleared away; what they could not clear is in their directories.
+            self.base.lock().and_then(|_lock| tree::remove(self.job_dir.path()))
+        } else {
+            self.record.state = JobState::CutOff;
+            self.record.write(self.job_dir.path())
+        };
+        let faults = faults.into_iter().chain(removed.err().map(|fault| fault.to_string()));
+        faults.for_each(|fault| log::info!("after a failed start: {fault}"));
+    }
+}

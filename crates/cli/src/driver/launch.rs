@@ -1,0 +1,98 @@
+//! Starting a command inside a node: through `tameike enter`, here or over ssh.
+
+use super::protocol::Launch;
+use crate::place::record::JobRecord;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use tameike_core::{Errno, Fault, Result};
+use tameike_io::os::process::{detach, random_bytes};
+
+/// A command that is ready to be started.
+pub struct Prepared {
+    /// Starts it; standard input, output and error are still to be set.
+    pub command: Command,
+    /// The name by which the node's agent can signal it.
+    pub name: String,
+    /// Whether it runs on another host: signals then go through the agent.
+    pub is_remote: bool,
+}
+
+/// Prepares `launch` for a node of the job. `terminal` says whether input and output are one.
+///
+/// # Errors
+/// There is no such node.
+pub fn prepare(record: &JobRecord, job_dir: &Path, launch: &Launch, terminal: bool) -> Result<Prepared> {
+    let count = record.plan.nodes.len();
+    let host = record.plan.nodes.get(launch.node as usize).ok_or_else(|| {
+        Fault::new(
+            Errno::EINVAL,
+            format!("the job has nodes 0 to {}, there is no node {}", count - 1, launch.node),
+        )
+    })?;
+    let name: String = random_bytes::<8>()?.iter().map(|byte| format!("{byte:02x}")).collect();
+    let words = enter_words(job_dir, launch, &name);
+    if host.is_here() {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("tameike").args(&words);
+        command.env_clear().envs(
+            launch
+                .environment
+                .iter()
+                .cloned()
+                .map(|(name, value)| (OsString::from(name), OsString::from(value))),
+        );
+        return Ok(Prepared { command, name, is_remote: false });
+    }
+    let mut command = Command::new(&record.plan.ssh[0]);
+    command.args(&record.plan.ssh[1..]).args(terminal.then_some("-t")).arg(&host.host);
+    let program = record.plan.remote_program.as_os_str();
+    command.arg(remote_line(std::iter::once(program).chain(words.iter().map(OsString::as_os_str))));
+    // Ctrl-C must reach the program there, and not end the ssh that carries its output.
+    detach(&mut command);
+    Ok(Prepared { command, name, is_remote: true })
+}
+
+fn enter_words(job_dir: &Path, launch: &Launch, name: &str) -> Vec<OsString> {
+    let mut words: Vec<OsString> = vec!["enter".into(), "--job-dir".into(), job_dir.into(), "--node".into()];
+    words.extend([launch.node.to_string().into(), "--name".into(), name.into()]);
+    words.extend(["--cwd".into(), launch.cwd.clone().into_os_string()]);
+    for (name, value) in &launch.variables {
+        let mut variable = OsString::from(format!("--env={name}="));
+        variable.push(OsString::from(value.clone()));
+        words.push(variable);
+    }
+    words.push("--".into());
+    words.extend(launch.command.iter().cloned().map(OsString::from));
+    words
+}
+
+/// The command line of another host's shell that stands for these words.
+pub fn remote_line<'a>(words: impl IntoIterator<Item = &'a OsStr>) -> OsString {
+    let mut line = Vec::new();
+    for word in words {
+        if !line.is_empty() {
+            line.push(b' ');
+        }
+        line.push(b'\'');
+        for &byte in word.as_bytes() {
+            if byte == b'\'' { line.extend(br"'\''") } else { line.push(byte) }
+        }
+        line.push(b'\'');
+    }
+    OsString::from_vec(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_pass_through_a_remote_shell() {
+        let words = ["printf", "%s|", "a b", "it's", "$HOME", "", "\"x\"\n", "*"].map(OsStr::new);
+        let output = Command::new("sh").arg("-c").arg(remote_line(words)).output().expect("a shell");
+        assert_eq!(output.stdout, b"a b|it's|$HOME||\"x\"\n|*|");
+    }
+}

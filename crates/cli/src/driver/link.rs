@@ -1,0 +1,148 @@
+//! The pipes to one agent: started here or over ssh, told lines, heard on threads of its own.
+
+use super::event::Event;
+use super::launch::remote_line;
+use crate::node::start::NodeStart;
+use crate::settings::JobPlan;
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Duration;
+use tameike_agent::control::{AgentCommand, AgentRequest};
+use tameike_core::{Fault, Result};
+use tameike_io::os::process::{ProcessId, detach, start_thread};
+
+/// Lines of an agent's standard error that are kept to explain its end.
+const LAST_WORDS: usize = 4;
+/// Longest piece of such a line that is kept, in bytes.
+const WORDS_SIZE_MAX: usize = 400;
+/// How long to wait for them after the agent has ended.
+const WORDS_WAIT: Duration = Duration::from_secs(1);
+const SIGKILL: i32 = 9;
+
+/// One agent, as its driver has it.
+pub struct AgentLink {
+    node: u32,
+    input: Option<ChildStdin>,
+    process: Option<ProcessId>,
+}
+
+impl AgentLink {
+    /// Starts an agent and tells it its first line.
+    pub fn start(plan: &JobPlan, start: &NodeStart, events: Sender<Event>) -> Result<Self> {
+        let node = start.start.node.0;
+        let host = &plan.nodes[node as usize];
+        let mut command = if host.is_here() {
+            let mut command = Command::new("/proc/self/exe");
+            command.arg0("tameike").arg("agent");
+            command
+        } else {
+            let mut command = Command::new(&plan.ssh[0]);
+            let line = remote_line([plan.remote_program.as_os_str(), "agent".as_ref()]);
+            command.args(&plan.ssh[1..]).arg(&host.host).arg(line);
+            command
+        };
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // The driver, not the terminal, decides when an agent ends.
+        let mut child = detach(&mut command).spawn().map_err(|error| {
+            let program = command.get_program().display();
+            Fault::from_os(
+                format_args!("starting the agent of node {node} on {} with {program}", host.host),
+                &error,
+            )
+        })?;
+        let input = child.stdin.take();
+        let (output, errors) = (child.stdout.take(), child.stderr.take());
+        let mut link = Self { node, input, process: ProcessId::now(child.id()) };
+        let mut line = serde_json::to_vec(start).map_err(|error| Fault::io(error.to_string()))?;
+        line.push(b'\n');
+        link.write(&line);
+        let (say, said) = mpsc::channel();
+        start_thread("agent-errors", move || say.send(last_words(errors)))?;
+        start_thread("agent-answers", move || {
+            hear(node, output, &events);
+            let how = how_it_ended(&mut child, &said);
+            // When the driver has ended, nobody needs to know.
+            let _ = events.send(Event::AgentGone { node, how });
+        })?;
+        Ok(link)
+    }
+
+    /// The node's number.
+    pub fn node(&self) -> u32 {
+        self.node
+    }
+
+    /// Tells the agent a command. When that fails, the agent is about to be gone, which is an event.
+    pub fn send(&mut self, id: u64, request: &AgentRequest) {
+        let command = AgentCommand { id, request: request.clone() };
+        let mut line = serde_json::to_vec(&command).expect("commands are plain data");
+        line.push(b'\n');
+        self.write(&line);
+    }
+
+    fn write(&mut self, line: &[u8]) {
+        if let Some(input) = &mut self.input
+            && input.write_all(line).and_then(|()| input.flush()).is_err()
+        {
+            self.input = None;
+        }
+    }
+
+    /// Closes the pipe, which tells the agent that the driver is gone.
+    pub fn hang_up(&mut self) {
+        self.input = None;
+    }
+
+    /// Kills the agent's process here (for another host: the ssh that leads to it).
+    pub fn kill(&self) {
+        // One that has ended already needs no killing.
+        let _ = self.process.map(|process| process.signal(SIGKILL));
+    }
+}
+
+/// Turns an agent's lines into events until they end.
+fn hear(node: u32, output: Option<impl Read>, events: &Sender<Event>) {
+    for line in output.map(BufReader::new).into_iter().flat_map(BufRead::lines) {
+        let Ok(line) = line else { return };
+        match serde_json::from_str(&line) {
+            Ok(answer) => {
+                if events.send(Event::Agent { node, answer }).is_err() {
+                    return;
+                }
+            }
+            // Login scripts of a site may print before the agent does.
+            Err(_) => log::info!("node {node}: {line}"),
+        }
+    }
+}
+
+/// Reads standard error to its end and returns its last lines.
+fn last_words(errors: Option<impl Read>) -> Vec<String> {
+    let mut words = VecDeque::new();
+    let Some(errors) = errors else { return Vec::new() };
+    for line in BufReader::new(errors).split(b'\n') {
+        let Ok(line) = line else { break };
+        let line = String::from_utf8_lossy(&line[..line.len().min(WORDS_SIZE_MAX)]).trim().to_owned();
+        if !line.is_empty() {
+            words.push_back(line);
+        }
+        if words.len() > LAST_WORDS {
+            words.pop_front();
+        }
+    }
+    words.into()
+}
+
+/// Waits for the process, and says for a person how it ended. Its output is closed, so it is ending. Its
+/// standard error may stay open in a process that it left behind, as ssh's shared connections are.
+fn how_it_ended(child: &mut Child, said: &Receiver<Vec<String>>) -> String {
+    let status = match child.wait() {
+        Ok(status) => status.to_string(),
+        Err(error) => error.to_string(),
+    };
+    let words = said.recv_timeout(WORDS_WAIT).unwrap_or_default();
+    if words.is_empty() { status } else { format!("{status}; it said: {}", words.join(" | ")) }
+}

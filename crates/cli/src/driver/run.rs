@@ -1,0 +1,263 @@
+//! `tameike run`: one command from start to receipt.
+
+use super::drain::Drained;
+use super::event::{Event, Notice};
+use super::launch::{self, Prepared};
+use super::protocol::{DriverReply, Launch};
+use super::{Driver, Starting};
+use crate::arguments::RunArguments;
+use crate::exit;
+use crate::place::base::{Base, JobDir, JobDirUse};
+use crate::place::janitor;
+use crate::place::record::JobRecord;
+use crate::report;
+use crate::settings::JobPlan;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+use tameike_agent::control::{AgentControl, AgentMode, AgentRequest};
+use tameike_core::{Fault, Result};
+use tameike_io::os::process::{ProcessId, monotonic, start_thread};
+
+const SIGINT: i32 = 2;
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+/// A second Ctrl-C within this time ends everything at once.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// Runs the command as a job. Returns the exit code.
+pub fn run<A: AgentControl>(arguments: &RunArguments) -> u8 {
+    match start::<A>(arguments) {
+        Ok((driver, launch)) => with_command::<A>(driver, &launch, arguments.receipt.as_ref()),
+        Err(fault) => {
+            report::say(format_args!("{fault}"));
+            exit::FAILED
+        }
+    }
+}
+
+fn start<A: AgentControl>(arguments: &RunArguments) -> Result<(Driver, Launch)> {
+    let plan = JobPlan::new(&arguments.job, arguments.keep_going)?;
+    let cwd =
+        std::env::current_dir().map_err(|error| Fault::from_os("finding the current directory", &error))?;
+    let launch = Launch::here(0, cwd, arguments.command.clone(), Vec::new());
+    Ok((start_job::<A>(plan)?, launch))
+}
+
+/// Sweeps what crashed jobs left, and starts a new job.
+pub(super) fn start_job<A: AgentControl>(plan: JobPlan) -> Result<Driver> {
+    let base = Base::open(&plan.base_dir)?;
+    for kept in janitor::sweep::<A>(&base)? {
+        report::say(format_args!("{}", kept.describe()));
+    }
+    let begin = monotonic();
+    let job_dir = JobDir::open(&base, &plan.job, JobDirUse::New)?;
+    let record = JobRecord::new(plan)?;
+    let driver = Driver::start(Starting { base, job_dir, record, mode: AgentMode::Serve })?;
+    driver.open_door()?;
+    let seconds = (monotonic() - begin).as_secs_f32();
+    let (job, nodes) = (&driver.record.plan.job, driver.links.len());
+    report::say(format_args!("job {job}: {nodes} {} ready in {seconds:.2} s", report::plural(nodes, "node")));
+    Ok(driver)
+}
+
+/// The command while it runs.
+struct Command {
+    process: Option<ProcessId>,
+    name: String,
+    is_remote: bool,
+    /// When the user or the batch system first asked for the end.
+    asked: Option<Duration>,
+    /// When the command is killed.
+    kill_at: Option<Duration>,
+    /// When the drain must end.
+    drain_until: Option<Duration>,
+    /// An agent died.
+    agent_lost: bool,
+    /// Who waits for the receipt.
+    down: Vec<(bool, Sender<DriverReply>)>,
+}
+
+fn with_command<A: AgentControl>(mut driver: Driver, launch: &Launch, receipt: Option<&PathBuf>) -> u8 {
+    let (code, command) = match driver.start_command(launch) {
+        Ok(mut command) => match driver.await_command(&mut command) {
+            Some(code) => (code, command),
+            None => return driver.abandon(),
+        },
+        Err(fault) => {
+            report::say(format_args!("{fault}"));
+            driver.take_down::<A>(Duration::ZERO, false);
+            return exit::FAILED;
+        }
+    };
+    driver.end_commands();
+    let verify = driver.record.plan.verify || command.down.iter().any(|(verify, _)| *verify);
+    let clients: Vec<_> = command.down.iter().map(|(_, client)| client.clone()).collect();
+    let drained = driver.drain(verify, command.drain_until, &clients);
+    for client in &clients {
+        // A client that went away has lost interest. Who stays sees the connection end when all is down.
+        let _ = client.send(DriverReply::Receipt(drained.receipt.clone()));
+    }
+    let agent_lost = command.agent_lost || !driver.lost.is_empty();
+    let complete = driver.end_after_drain::<A>(&drained, receipt);
+    match (complete, agent_lost) {
+        (false, _) => exit::DRAIN_INCOMPLETE,
+        (true, true) => exit::AGENT_LOST,
+        (true, false) => code,
+    }
+}
+
+impl Driver {
+    /// Opens the job's socket to other commands.
+    pub(super) fn open_door(&self) -> Result<()> {
+        let sender = self.sender.clone();
+        super::clients::listen(super::clients::JobDoor {
+            job_dir: self.job_dir.path().to_owned(),
+            record: self.record.clone(),
+            events: self.sender.clone(),
+            // When the loop has ended, so has the process.
+            remote_signal: Box::new(move |node, command, signal| {
+                drop(sender.send(Event::SignalCommand { node: node.0, command, signal }));
+            }),
+        })
+    }
+
+    fn start_command(&mut self, launch: &Launch) -> Result<Command> {
+        let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+        let Prepared { mut command, name, is_remote } =
+            launch::prepare(&self.record, self.job_dir.path(), launch, terminal)?;
+        let mut child =
+            command.spawn().map_err(|error| Fault::from_os("starting the command on node 0", &error))?;
+        let process = ProcessId::now(child.id());
+        let sender = self.sender.clone();
+        start_thread("command", move || {
+            let code = child.wait().map_or(exit::FAILED, exit::of_status);
+            sender.send(Event::CommandEnded(code))
+        })?;
+        Ok(Command {
+            process,
+            name,
+            is_remote,
+            asked: None,
+            kill_at: None,
+            drain_until: None,
+            agent_lost: false,
+            down: Vec::new(),
+        })
+    }
+
+    /// Waits for the command's end; `None` when the user wants everything to end at once.
+    fn await_command(&mut self, command: &mut Command) -> Option<u8> {
+        loop {
+            match self.next(command.kill_at) {
+                Notice::CommandEnded(code) => return Some(code),
+                Notice::Signal(arrived) => {
+                    let now = monotonic();
+                    if command.asked.is_some_and(|asked| arrived.signal != SIGINT || now - asked < AGAIN) {
+                        return None;
+                    }
+                    command.asked = Some(now);
+                    if arrived.from_process || command.is_remote {
+                        self.signal_command(command, arrived.signal);
+                    }
+                    if arrived.signal != SIGINT {
+                        self.ask_command_to_end(command, None);
+                    }
+                }
+                Notice::AgentLost(node) => {
+                    self.tell_lost(node);
+                    command.agent_lost = true;
+                    if !self.record.plan.keep_going && command.kill_at.is_none() {
+                        report::say(format_args!("ending the command (--keep-going would let it run on)"));
+                        self.ask_command_to_end(command, Some(SIGTERM));
+                    }
+                }
+                Notice::Down { verify, reply } => {
+                    command.down.push((verify, reply));
+                    self.ask_command_to_end(command, Some(SIGTERM));
+                }
+                Notice::TimedOut => {
+                    report::say(format_args!("the command did not end in time; killing it"));
+                    command.kill_at = None;
+                    self.signal_command(command, SIGKILL);
+                }
+                Notice::Gathered | Notice::Progress(_) => {}
+            }
+        }
+    }
+
+    /// Gives the command half of the grace time, and leaves the rest to the drain.
+    fn ask_command_to_end(&mut self, command: &mut Command, signal: Option<i32>) {
+        let grace = Duration::from_secs(self.record.plan.grace_s);
+        command.kill_at.get_or_insert(monotonic() + grace / 2);
+        if command.asked.is_some() {
+            command.drain_until.get_or_insert(monotonic() + grace);
+        }
+        if let Some(signal) = signal {
+            self.signal_command(command, signal);
+        }
+    }
+
+    fn signal_command(&mut self, command: &Command, signal: i32) {
+        if command.is_remote {
+            self.signal_remote(0, command.name.clone(), signal);
+        } else if let Some(process) = command.process {
+            // One that has ended meanwhile needs no signal.
+            let _ = process.signal(signal);
+        }
+    }
+
+    pub(super) fn signal_remote(&mut self, node: u32, command: String, signal: i32) {
+        let id = self.next_id;
+        self.next_id += 1;
+        if let Some(link) = self.links.get_mut(node as usize) {
+            link.send(id, &AgentRequest::Signal { command, signal });
+        }
+    }
+
+    /// Ends at once: the agents see the pipes close, keep what is dirty, and end.
+    fn abandon(mut self) -> u8 {
+        report::say(format_args!(
+            "ended at once; what is not on the shared file system is in a journal: \
+             tameike recover --job {}",
+            self.record.plan.job
+        ));
+        self.links.iter_mut().for_each(super::link::AgentLink::hang_up);
+        exit::SIGNAL_BASE + SIGINT as u8
+    }
+
+    /// Shows and keeps the receipt, takes the job down, and says whether everything is on the shared file
+    /// system.
+    pub(super) fn end_after_drain<A: AgentControl>(
+        self,
+        drained: &Drained,
+        receipt: Option<&PathBuf>,
+    ) -> bool {
+        let job = self.record.plan.job.clone();
+        let has_cache = self.record.plan.shared_dir.is_some();
+        let mut complete = drained.receipt.is_complete();
+        if has_cache || !complete {
+            report::receipt::show(&drained.receipt, &mut std::io::stderr().lock());
+        }
+        if let Some(path) = receipt
+            && let Err(fault) = report::receipt::write_json(&drained.receipt, path)
+        {
+            report::say(format_args!("{fault}"));
+        }
+        let grace = if drained.broken_off { Duration::ZERO } else { super::drain::CLOSE_GRACE };
+        let remains = self.take_down::<A>(grace, !complete);
+        if !remains.is_nothing() {
+            complete = false;
+            remains.faults.iter().for_each(|fault| report::say(format_args!("{fault}")));
+        }
+        if !complete {
+            let left = crate::settings::size::show(remains.left.bytes);
+            report::say(format_args!(
+                "the drain is incomplete ({left} left in journals); when the cause is mended, run: \
+                 tameike recover --job {job}"
+            ));
+        }
+        complete
+    }
+}

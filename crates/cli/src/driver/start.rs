@@ -1,0 +1,185 @@
+//! Starting a job: agents, readiness by message, acquaintance.
+
+use super::Driver;
+use super::address::listen_addresses;
+use super::event::Notice;
+use super::gather::{Gather, GatherId};
+use super::link::AgentLink;
+use crate::node::start::NodeStart;
+use crate::place::base::{Base, JobDir};
+use crate::place::record::JobRecord;
+use std::collections::BTreeMap;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+use tameike_agent::control::{
+    AgentMode, AgentReply, AgentRequest, AgentStart, CONTROL_VERSION, DeviceStart, Secret,
+};
+use tameike_core::{Errno, Fault, NodeId, NodeInfo, Result};
+use tameike_io::os::process::{monotonic, random_bytes};
+use tameike_io::os::signal;
+
+/// Names how much agents log.
+const LOG_VARIABLE: &str = "TAMEIKE_LOG";
+/// The number of the answers to the start itself.
+const START_ID: GatherId = 0;
+
+/// What it takes to start a job's agents.
+pub struct Starting {
+    /// The user's directory for jobs.
+    pub base: Base,
+    /// The job's directory.
+    pub job_dir: JobDir,
+    /// The job's record.
+    pub record: JobRecord,
+    /// What the agents are started for.
+    pub mode: AgentMode,
+}
+
+impl Driver {
+    /// Starts the agents and makes them known to each other; returns when all serve.
+    ///
+    /// # Errors
+    /// The first thing that went wrong, on which node; whatever was started is stopped again.
+    pub fn start(starting: Starting) -> Result<Self> {
+        let Starting { base, job_dir, record, mode } = starting;
+        let (sender, events) = channel();
+        let mut driver = Self {
+            base,
+            job_dir,
+            record,
+            mode,
+            links: Vec::new(),
+            sender,
+            events,
+            gathers: BTreeMap::new(),
+            next_id: START_ID + 1,
+            lost: BTreeMap::new(),
+            left: BTreeMap::new(),
+            stopping: false,
+        };
+        match driver.bring_up() {
+            Ok(()) => Ok(driver),
+            Err(fault) => {
+                driver.take_down_failed_start();
+                Err(fault)
+            }
+        }
+    }
+
+    fn bring_up(&mut self) -> Result<()> {
+        let to_loop = self.sender.clone();
+        // The loop outlives the thread's interest: when it has ended, so has the process.
+        signal::watch_ending(move |arrived| drop(to_loop.send(super::Event::Signal(arrived))))?;
+        let limit_s = self.record.plan.start_limit_s;
+        let deadline = monotonic() + Duration::from_secs(limit_s);
+        self.record.write(self.job_dir.path())?;
+        self.start_agents()?;
+        let ready = self.await_start(START_ID, deadline, "be ready")?;
+        let nodes = self.acquaintance(ready)?;
+        self.record.write(self.job_dir.path())?;
+        let join = self.ask(&AgentRequest::Join { nodes }, None);
+        self.await_start(join, deadline, "join the others").map(drop)
+    }
+
+    fn start_agents(&mut self) -> Result<()> {
+        let secret = Secret(random_bytes()?);
+        let addresses = listen_addresses(&self.record.plan.nodes)?;
+        let mut waiting = Gather::default();
+        for (node, address) in (0_u32..).zip(addresses) {
+            let start = self.node_start(node, &secret, &std::net::SocketAddr::new(address, 0).to_string());
+            self.links.push(AgentLink::start(&self.record.plan, &start, self.sender.clone())?);
+            waiting.waiting.insert(node);
+        }
+        self.gathers.insert(START_ID, waiting);
+        Ok(())
+    }
+
+    fn node_start(&self, node: u32, secret: &Secret, listen: &str) -> NodeStart {
+        let plan = &self.record.plan;
+        let spec = &plan.nodes[node as usize];
+        let same_host = plan.nodes.iter().filter(|other| other.host == spec.host && other.device);
+        let device = || DeviceStart { dir: plan.device_dir(node), ram: plan.is_ram() };
+        NodeStart {
+            start: AgentStart {
+                version: CONTROL_VERSION,
+                job: plan.job.clone(),
+                node: NodeId(node),
+                mode: self.mode,
+                secret: secret.clone(),
+                base_dir: plan.base_dir.clone(),
+                listen: listen.to_owned(),
+                device: spec.device.then(device),
+                capacity: [0; 3],
+                memory: plan.memory,
+                shared_dir: plan.shared_dir.clone(),
+            },
+            capacity: plan.capacity.clone(),
+            sharers: same_host.count() as u32,
+            node_count: plan.nodes.len() as u32,
+            grace_ms: plan.grace_s.saturating_mul(1000),
+            log_level: std::env::var(LOG_VARIABLE).unwrap_or_else(|_| "info".to_owned()),
+            driver_is_here: spec.is_here(),
+        }
+    }
+
+    /// Waits until every agent has answered well.
+    fn await_start(&mut self, id: GatherId, deadline: Duration, what: &str) -> Result<Gather> {
+        loop {
+            if let Some(gather) = self.gather(id)
+                && let Some(fault) = gather.faults().into_iter().next()
+            {
+                return Err(Fault::new(Errno::EHOSTDOWN, fault));
+            }
+            if self.is_gathered(id) {
+                return Ok(self.take_gather(id));
+            }
+            match self.next(Some(deadline)) {
+                Notice::TimedOut => {
+                    let late: Vec<_> = self.gather(id).into_iter().flat_map(|g| &g.waiting).collect();
+                    let limit = self.record.plan.start_limit_s;
+                    let message = format!("nodes {late:?} did not {what} within {limit} s (key start-limit)");
+                    return Err(Fault::new(Errno::ETIMEDOUT, message));
+                }
+                Notice::Signal(arrived) => {
+                    let message = format!("signal {} arrived while the job was starting", arrived.signal);
+                    return Err(Fault::new(Errno::EINTR, message));
+                }
+                // One that failed has said why, and is looked at above.
+                Notice::AgentLost(node)
+                    if self.gather(id).is_none_or(|gather| gather.faults().is_empty()) =>
+                {
+                    let how = self.lost.get(&node).cloned().unwrap_or_default();
+                    let host = &self.record.plan.nodes[node as usize].host;
+                    let message = format!("the agent of node {node} on {host} ended: {how}");
+                    return Err(Fault::new(Errno::EHOSTDOWN, message));
+                }
+                Notice::AgentLost(_)
+                | Notice::Gathered
+                | Notice::Progress(_)
+                | Notice::CommandEnded(_)
+                | Notice::Down { .. } => {}
+            }
+        }
+    }
+
+    /// Takes the agents' records, and makes of them what every agent must know of every other.
+    fn acquaintance(&mut self, ready: Gather) -> Result<Vec<NodeInfo>> {
+        let mut nodes = Vec::new();
+        self.record.nodes.clear();
+        for (node, reply) in ready.answers {
+            let AgentReply::Ready { node: record, address } = reply else {
+                return Err(Fault::new(Errno::EPROTO, format!("node {node} answered out of turn")));
+            };
+            let spec = &self.record.plan.nodes[node as usize];
+            nodes.push(NodeInfo {
+                id: NodeId(node),
+                host: spec.host.clone(),
+                address,
+                group: spec.group,
+                device: spec.device,
+            });
+            self.record.nodes.push(record);
+        }
+        Ok(nodes)
+    }
+}

@@ -1,0 +1,50 @@
+//! Answers to other commands about the job.
+
+use super::Driver;
+use super::drain::merge;
+use super::gather::Gather;
+use super::protocol::{ClientRequest, DriverReply, JobStatus, NodeLine};
+use std::sync::mpsc::Sender;
+use tameike_agent::control::{AgentReply, AgentRequest};
+use tameike_core::{Errno, Fault};
+
+impl Driver {
+    pub(super) fn take_client(&mut self, request: ClientRequest, reply: Sender<DriverReply>) {
+        let question = match request {
+            ClientRequest::Status => AgentRequest::Status,
+            ClientRequest::Drain { verify } => AgentRequest::Drain { verify },
+            ClientRequest::Down { .. } | ClientRequest::Launch(_) | ClientRequest::Signal { .. } => {
+                let fault = Fault::new(Errno::EPROTO, "a request out of turn");
+                // A client that went away has lost interest.
+                let _ = reply.send(DriverReply::Failed(fault));
+                return;
+            }
+        };
+        let id = self.ask(&question, Some(reply.clone()));
+        if self.is_gathered(id) {
+            let gather = self.take_gather(id);
+            let _ = reply.send(self.reply_to_client(&gather));
+        }
+    }
+
+    /// The answer to a client whose question all agents have answered.
+    pub(super) fn reply_to_client(&self, gather: &Gather) -> DriverReply {
+        if let Some(AgentRequest::Drain { .. }) = gather.question {
+            return DriverReply::Receipt(merge(gather, true));
+        }
+        let line = |(node, host): (u32, &crate::settings::hostfile::HostSpec)| {
+            let (status, fault) = match gather.answers.get(&node) {
+                Some(AgentReply::Status(status)) => (Some((**status).clone()), None),
+                Some(AgentReply::Failed(fault)) => (None, Some(fault.to_string())),
+                _ => (None, Some("no answer".to_owned())),
+            };
+            NodeLine { node, host: host.host.clone(), status, fault }
+        };
+        DriverReply::Status(JobStatus {
+            job: self.record.plan.job.clone(),
+            started: self.record.started,
+            shared_dir: self.record.plan.shared_dir.clone(),
+            nodes: (0..).zip(&self.record.plan.nodes).map(line).collect(),
+        })
+    }
+}

@@ -1,0 +1,42 @@
+//! The exit codes of `tameike`, in one place: the help text and the code read them from here.
+
+/// Wrong use of the command line (the parser's own code).
+pub const USAGE: u8 = 2;
+/// An agent died or was lost while the job ran.
+pub const AGENT_LOST: u8 = 70;
+/// The job could not start, or the command could not be carried out.
+pub const FAILED: u8 = 71;
+/// The drain is incomplete: something the job wrote is not on the shared file system; a journal keeps it.
+pub const DRAIN_INCOMPLETE: u8 = 75;
+/// The command was found but cannot be run (as shells say it).
+pub const CANNOT_RUN: u8 = 126;
+/// The command was not found (as shells say it).
+pub const NOT_FOUND: u8 = 127;
+/// Added to the number of the signal that ended a command (as shells say it).
+pub const SIGNAL_BASE: u8 = 128;
+
+/// The table of exit codes as it stands in the help of `run`.
+pub const HELP: &str = "\
+Exit codes:
+  0-69, ...  the code of CMD; 128+N when signal N ended it
+  2          wrong use of the command line
+  70         an agent died or was lost while CMD ran (see --keep-going)
+  71         the job could not start
+  75         the drain is incomplete: some files are not (wholly) on the shared
+             file system; `tameike recover` finishes what the journal keeps
+  126, 127   CMD cannot be run, CMD was not found";
+
+/// The code for a command that ended with `status`.
+pub fn of_status(status: std::process::ExitStatus) -> u8 {
+    use std::os::unix::process::ExitStatusExt;
+    match (status.code(), status.signal()) {
+        (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
+        (None, Some(signal)) => SIGNAL_BASE.saturating_add(u8::try_from(signal).unwrap_or(0)),
+        (None, None) => u8::MAX,
+    }
+}
+
+/// The code for a command that could not be started.
+pub fn of_start_error(error: &std::io::Error) -> u8 {
+    if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN }
+}

@@ -1,0 +1,51 @@
+//! `tameike layout`: the layout of a path of the shared view, through its extended attribute.
+
+use crate::arguments::LayoutAction;
+use crate::exit;
+use crate::report;
+use rustix::fs::{XattrFlags, getxattr, setxattr};
+use std::path::Path;
+use tameike_core::{Fault, Layout, Result};
+
+/// The extended attribute that is the layout.
+pub const ATTRIBUTE: &str = "user.tameike.layout";
+/// Longest layout in words, in bytes.
+const LAYOUT_SIZE_MAX: usize = 64;
+
+/// Shows or sets a layout. Returns the exit code.
+pub fn layout(action: &LayoutAction) -> u8 {
+    let outcome = match action {
+        LayoutAction::Get { path } => get(path).map(|layout| println!("{layout}")),
+        LayoutAction::Set { layout, path } => set(*layout, path),
+    };
+    match outcome {
+        Ok(()) => 0,
+        Err(fault) => {
+            report::say(format_args!("{fault}"));
+            exit::FAILED
+        }
+    }
+}
+
+fn get(path: &Path) -> Result<String> {
+    let mut bytes = [0; LAYOUT_SIZE_MAX];
+    let length = getxattr(path, ATTRIBUTE, &mut bytes).map_err(|error| failed("reading", path, error))?;
+    Ok(String::from_utf8_lossy(&bytes[..length]).into_owned())
+}
+
+fn set(layout: Layout, path: &Path) -> Result<()> {
+    setxattr(path, ATTRIBUTE, layout.to_string().as_bytes(), XattrFlags::empty())
+        .map_err(|error| failed("setting", path, error))
+}
+
+fn failed(doing: &str, path: &Path, error: rustix::io::Errno) -> Fault {
+    use rustix::io::Errno;
+    let fault = Fault::from_os(format_args!("{doing} the layout of {}", path.display()), &error.into());
+    if matches!(error, Errno::NODATA | Errno::NOTSUP) {
+        return Fault::new(
+            fault.errno,
+            format!("{fault} (is the path in the shared view, $TAMEIKE_SHARED?)"),
+        );
+    }
+    fault
+}

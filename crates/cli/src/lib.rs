@@ -1,0 +1,48 @@
+//! The one program `tameike`: what users type, the drivers of jobs, and the processes of agents.
+//!
+//! This room starts, joins and ends processes, and talks to people. What an agent does inside is behind
+//! [`tameike_agent::control::AgentControl`]; which one it is, `main` says.
+#![forbid(unsafe_code)]
+
+pub mod arguments;
+mod client;
+pub mod doctor;
+pub mod driver;
+pub mod exit;
+mod layout;
+mod manual;
+mod node;
+pub mod place;
+mod report;
+pub mod settings;
+
+use arguments::{Action, Cli};
+use clap::Parser;
+use std::process::ExitCode;
+use tameike_agent::control::AgentControl;
+
+/// Does what the command line says, with agents of type `A`.
+pub fn main<A: AgentControl>() -> ExitCode {
+    ExitCode::from(act::<A>(Cli::parse().command))
+}
+
+fn act<A: AgentControl>(action: Action) -> u8 {
+    match action {
+        Action::Run(arguments) => driver::run::<A>(&arguments),
+        Action::Exec(arguments) => client::exec(&arguments),
+        Action::Up(arguments) => client::up(&arguments.job),
+        Action::Mount(choice) => client::mount(&choice),
+        Action::Status(arguments) => client::status(&arguments),
+        Action::Drain(arguments) => client::drain(&arguments),
+        Action::Recover(arguments) => driver::recover::<A>(&arguments),
+        Action::Down(arguments) => client::down(&arguments),
+        Action::Doctor(arguments) => doctor::doctor(&arguments),
+        Action::Layout { action } => layout::layout(&action),
+        Action::Completions { shell } => manual::completions(shell),
+        Action::Man { directory } => manual::man(&directory),
+        Action::Agent => node::run::<A>(),
+        Action::Supervise => driver::supervise::<A>(),
+        Action::Enter(arguments) => node::enter::run(&arguments),
+        Action::Probe => node::probe::run(),
+    }
+}

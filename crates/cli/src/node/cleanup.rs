@@ -1,0 +1,129 @@
+//! Putting a node away: programs, mounts, device, directories. Dirty data stays, with the records to find it.
+
+use super::start::NodeStart;
+use crate::place::base::{self, Base, JobDir};
+use crate::place::{janitor, tree};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tameike_agent::control::{Isolation, Left};
+use tameike_core::{Fault, Result};
+use tameike_io::os::mount;
+use tameike_io::os::process::{sharing_mounts, wait_ended};
+
+/// How long programs that are asked to end may take before they are killed.
+const END_LIMIT: Duration = Duration::from_secs(5);
+/// Rounds of looking for programs: each round finds what the ones of the last had just started.
+const END_ROUNDS: usize = 8;
+const SIGTERM: i32 = 15;
+const SIGKILL: i32 = 9;
+
+/// What a node has made on its host.
+pub struct Belongings {
+    base: Base,
+    job_dir: JobDir,
+    node: u32,
+    device_dir: Option<PathBuf>,
+    mounts: Vec<PathBuf>,
+    isolation: Isolation,
+    driver_is_here: bool,
+    is_new: bool,
+}
+
+impl Belongings {
+    pub(super) fn new(base: Base, job_dir: JobDir, start: &NodeStart) -> Self {
+        Self {
+            base,
+            job_dir,
+            node: start.start.node.0,
+            device_dir: None,
+            mounts: Vec::new(),
+            isolation: Isolation::None,
+            driver_is_here: start.driver_is_here,
+            is_new: start.start.mode == tameike_agent::control::AgentMode::Serve,
+        }
+    }
+
+    pub(super) fn job_dir(&self) -> &Path {
+        self.job_dir.path()
+    }
+
+    pub(super) fn node_dir(&self) -> PathBuf {
+        base::node_dir(self.job_dir.path(), self.node)
+    }
+
+    pub(super) fn add_device(&mut self, dir: PathBuf) {
+        self.device_dir = Some(dir);
+    }
+
+    pub(super) fn add_mount(&mut self, isolation: Isolation, path: PathBuf) {
+        self.isolation = isolation;
+        self.mounts.push(path);
+    }
+
+    /// Ends the programs that run in the node's namespaces: asks them, then kills them.
+    pub(super) fn end_programs(&self) {
+        if self.isolation == Isolation::None || self.mounts.is_empty() {
+            return;
+        }
+        for round in 0..END_ROUNDS {
+            let programs = sharing_mounts();
+            if programs.is_empty() {
+                return;
+            }
+            let signal = if round == 0 { SIGTERM } else { SIGKILL };
+            for program in &programs {
+                log::info!("ending program {} with signal {signal}", program.pid);
+                // One that has ended meanwhile needs no signal.
+                let _ = program.signal(signal);
+            }
+            wait_ended(&programs, END_LIMIT);
+        }
+    }
+
+    /// Puts everything away after a failed start, when nothing can be dirty that was not before.
+    pub(super) fn put_away_unused(self) {
+        let left = if self.is_new { Ok(Left::default()) } else { Err(Fault::io("the start failed")) };
+        self.put_away(&left);
+    }
+
+    /// Puts everything away after the agent has ended; a device directory with dirty data, or of which
+    /// nobody knows, stays.
+    pub(super) fn put_away(self, left: &Result<Left>) {
+        self.unmount();
+        if !matches!(left, Ok(left) if left.is_nothing()) {
+            return;
+        }
+        if let Err(fault) = self.remove() {
+            log::warn!("clearing away node {}: {fault}", self.node);
+        }
+    }
+
+    fn unmount(&self) {
+        for path in self.mounts.iter().rev() {
+            let done = match self.isolation {
+                Isolation::None => mount::unmount_by_helper(path),
+                Isolation::MountNamespace | Isolation::UserNamespace => mount::unmount(path),
+            };
+            if let Err(fault) = done {
+                log::warn!("{fault}");
+            }
+        }
+    }
+
+    fn remove(&self) -> Result<()> {
+        if let Some(device) = &self.device_dir {
+            tree::remove(device)?;
+        }
+        tree::remove(&self.node_dir())?;
+        if self.driver_is_here {
+            return Ok(());
+        }
+        // The last node of the job on this host takes the job's directory along.
+        let _lock = self.base.lock()?;
+        if janitor::nodes_in(self.job_dir.path()).is_empty() {
+            tree::remove(self.job_dir.path())
+        } else {
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The process of a node's agent: `tameike agent`.
+//!
+//! It makes the node's directories, namespaces and mounts, starts the agent in them, obeys the driver at the
+//! other end of its pipes, and puts everything away. When the driver dies it ends too, and keeps what is
+//! dirty in the journal.
+
+mod cleanup;
+pub mod enter;
+mod log_file;
+mod prepare;
+pub mod probe;
+mod serve;
+pub mod start;
+
+use start::NodeStart;
+use std::io::{BufRead, Write};
+use tameike_agent::control::{AgentAnswer, AgentControl, AgentReply, CONTROL_VERSION};
+use tameike_core::{Errno, Fault, Result};
+
+/// Runs the agent until the driver stops it or dies. Returns the exit code.
+pub fn run<A: AgentControl>() -> u8 {
+    let mut line = String::new();
+    let prepared = std::io::stdin()
+        .lock()
+        .read_line(&mut line)
+        .map_err(|error| Fault::from_os("reading the driver's first line", &error))
+        .and_then(|_| parse_start(&line))
+        .and_then(|start| prepare::prepare::<A>(&start));
+    match prepared {
+        Ok(node) => serve::serve::<A>(node),
+        Err(fault) => {
+            // Without a driver there is nobody to tell.
+            let _ = answer(&AgentAnswer { id: 0, reply: AgentReply::Failed(fault) });
+            crate::exit::FAILED
+        }
+    }
+}
+
+fn parse_start(line: &str) -> Result<NodeStart> {
+    let value: serde_json::Value = serde_json::from_str(line).map_err(|error| not_a_start(&error))?;
+    let version = value.pointer("/start/version").and_then(serde_json::Value::as_u64);
+    if version != Some(u64::from(CONTROL_VERSION)) {
+        let message = "the driver and this agent are of different versions of tameike: install the same one \
+                       on all hosts, or set remote-program in the configuration";
+        return Err(Fault::new(Errno::EPROTO, message));
+    }
+    serde_json::from_value(value).map_err(|error| not_a_start(&error))
+}
+
+fn not_a_start(error: &serde_json::Error) -> Fault {
+    Fault::new(Errno::EPROTO, format!("`tameike agent` is started by a driver only: {error}"))
+}
+
+/// Writes one line to the driver, whole.
+fn answer(answer: &AgentAnswer) -> Result<()> {
+    let failed = |error| Fault::from_os("answering the driver", &error);
+    let mut line = serde_json::to_vec(answer).map_err(|error| failed(error.into()))?;
+    line.push(b'\n');
+    let mut out = std::io::stdout().lock();
+    out.write_all(&line).and_then(|()| out.flush()).map_err(failed)
+}

@@ -1,0 +1,168 @@
+//! From the driver's first line to a started agent: directories, records, device, namespaces, mounts. All of
+//! it happens while the process has one thread, which namespaces demand.
+
+use super::cleanup::Belongings;
+use super::start::NodeStart;
+use super::{log_file, probe};
+use crate::place::base::{self, Base, JobDir, JobDirUse};
+use crate::place::janitor;
+use crate::place::record::NodeState;
+use std::fs::DirBuilder;
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use tameike_agent::control::{
+    AgentControl, AgentMode, AgentStart, DeviceStart, Isolation, NodeRecord, StartInput, ViewDoor,
+};
+use tameike_core::{Fault, Result, View};
+use tameike_io::os::process::ProcessId;
+use tameike_io::os::{mount, namespace};
+
+/// A node whose agent is started.
+pub struct PreparedNode<A> {
+    /// The agent.
+    pub agent: A,
+    /// The record of its process.
+    pub record: NodeRecord,
+    /// What must be put away at the end.
+    pub belongings: Belongings,
+    /// How long a flush may go on when the driver dies, in milliseconds.
+    pub grace_ms: u64,
+}
+
+/// Prepares the node and starts the agent. What was made before a failure is put away again.
+pub fn prepare<A: AgentControl>(node_start: &NodeStart) -> Result<PreparedNode<A>> {
+    let base = Base::open(&node_start.start.base_dir)?;
+    if !node_start.driver_is_here {
+        for kept in janitor::sweep::<A>(&base)? {
+            // Its own driver tells the user; here it only must not be swept.
+            log::info!("{}", kept.describe());
+        }
+    }
+    let job_dir = JobDir::open(&base, &node_start.start.job, JobDirUse::Join)?;
+    let mut belongings = Belongings::new(base, job_dir, node_start);
+    match start_in::<A>(node_start, &mut belongings) {
+        Ok((agent, record)) => Ok(PreparedNode { agent, record, belongings, grace_ms: node_start.grace_ms }),
+        Err(fault) => {
+            belongings.put_away_unused();
+            Err(fault)
+        }
+    }
+}
+
+fn start_in<A: AgentControl>(node_start: &NodeStart, belongings: &mut Belongings) -> Result<(A, NodeRecord)> {
+    let mut start = node_start.start.clone();
+    let job_dir = belongings.job_dir().to_owned();
+    let node_dir = base::node_dir(&job_dir, start.node.0);
+    base::make_private_dir(&node_dir.join("commands"))?;
+    let process = ProcessId::own()?;
+    let mut state = NodeState {
+        record: NodeRecord {
+            node: start.node,
+            pid: process.pid,
+            pid_start: process.start,
+            isolation: Isolation::None,
+            mounts: Vec::new(),
+        },
+        node_count: node_start.node_count,
+        device_dir: start.device.as_ref().map(|device| device.dir.clone()),
+    };
+    state.write(&job_dir)?;
+    log_file::open(&node_dir.join("agent.log"), &node_start.log_level)?;
+    if let Some(device) = &start.device {
+        make_device_dir(device, start.mode)?;
+        belongings.add_device(device.dir.clone());
+        let free = free_space(device)? / u64::from(node_start.sharers.max(1));
+        start.capacity = node_start.capacity.resolve(free, start.shared_dir.is_some());
+        check_space(&start, device, free)?;
+    }
+    let mut doors = Vec::new();
+    if start.mode == AgentMode::Serve {
+        check_shared(start.shared_dir.as_deref())?;
+        (state.record.isolation, doors) = mount_views(&start, &job_dir, belongings)?;
+        state.record.mounts = doors.iter().map(|door| (door.view, door.path.clone())).collect();
+        state.write(&job_dir)?;
+    }
+    let agent = A::start(StartInput { start, doors })?;
+    Ok((agent, state.record))
+}
+
+/// Makes the device directory. A new job's must not be there: what is in it would be somebody's data.
+fn make_device_dir(device: &DeviceStart, mode: AgentMode) -> Result<()> {
+    match DirBuilder::new().mode(0o700).create(&device.dir) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && mode == AgentMode::Recover => Ok(()),
+        result => result.map_err(|error| {
+            Fault::from_os(format_args!("making the device directory {}", device.dir.display()), &error)
+        }),
+    }
+}
+
+/// Bytes that may be planned for by default: half of the memory, or 4/5 of the disk, that is free.
+fn free_space(device: &DeviceStart) -> Result<u64> {
+    let found = rustix::fs::statvfs(&device.dir).map_err(|error| {
+        Fault::from_os(format_args!("asking for the space of {}", device.dir.display()), &error.into())
+    })?;
+    let free = found.f_bavail.saturating_mul(found.f_frsize);
+    if !device.ram {
+        return Ok(free / 5 * 4);
+    }
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+    Ok(free.min(kib.map_or(u64::MAX, |kib| kib << 10)) / 2)
+}
+
+/// Refuses a capacity that cannot be had: a job that starts must not run into a full disk behind its limit.
+fn check_space(start: &AgentStart, device: &DeviceStart, free: u64) -> Result<()> {
+    let wanted = start.capacity.iter().fold(0_u64, |sum, size| sum.saturating_add(*size));
+    let there = if device.ram { free.saturating_mul(2) } else { free / 4 * 5 };
+    if wanted <= there {
+        return Ok(());
+    }
+    let show = crate::settings::size::show;
+    let message = format!(
+        "--capacity asks for {} on each node, but {} has {} for it; ask for less, or choose another --device",
+        show(wanted),
+        device.dir.parent().unwrap_or(&device.dir).display(),
+        show(there)
+    );
+    Err(Fault::new(tameike_core::Errno::ENOSPC, message))
+}
+
+/// The shared directory must be there on every node.
+fn check_shared(dir: Option<&Path>) -> Result<()> {
+    let Some(dir) = dir else { return Ok(()) };
+    std::fs::read_dir(dir).map(drop).map_err(|error| {
+        Fault::from_os(format_args!("looking into the shared directory {}", dir.display()), &error)
+    })
+}
+
+/// Mounts the views, in namespaces of the node's own where that is possible.
+fn mount_views(
+    start: &AgentStart,
+    job_dir: &Path,
+    belongings: &mut Belongings,
+) -> Result<(Isolation, Vec<ViewDoor>)> {
+    let isolation = match probe::in_child()?.usable() {
+        Ok(_) => probe::isolation_of(namespace::isolate()?),
+        Err(why) => {
+            log::info!("no namespaces of our own, mounting with {}: {why}", mount::FUSE_HELPER);
+            Isolation::None
+        }
+    };
+    let apart = (isolation == Isolation::None).then_some(start.node.0);
+    let views = View::ALL.into_iter().filter(|&view| view != View::Cache || start.shared_dir.is_some());
+    let mut doors = Vec::new();
+    for view in views {
+        let path: PathBuf = base::mount_point(job_dir, view, apart);
+        base::make_private_dir(&path)?;
+        let source = format!("tameike:{}:{}", start.job, view.as_str());
+        let fuse = match isolation {
+            Isolation::None => mount::mount_fuse_by_helper(&source, &path),
+            Isolation::MountNamespace | Isolation::UserNamespace => mount::mount_fuse(&source, &path),
+        }?;
+        belongings.add_mount(isolation, path.clone());
+        doors.push(ViewDoor { view, fuse, path });
+    }
+    Ok((isolation, doors))
+}

@@ -1,0 +1,124 @@
+//! Obeys the driver: one line in, one or more lines out.
+
+use super::answer;
+use super::cleanup::Belongings;
+use super::enter::read_command;
+use super::prepare::PreparedNode;
+use std::io::BufRead;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tameike_agent::control::{AgentAnswer, AgentCommand, AgentControl, AgentReply, AgentRequest};
+use tameike_core::{Fault, Result};
+use tameike_io::os::process::start_thread;
+use tameike_io::os::signal;
+
+/// What the threads that carry out commands share.
+struct Serving<A> {
+    agent: A,
+    belongings: parking_lot::Mutex<Option<Belongings>>,
+    node_dir: PathBuf,
+}
+
+/// Serves until the driver stops the agent or dies. Returns the exit code.
+pub fn serve<A: AgentControl>(node: PreparedNode<A>) -> u8 {
+    // Batch systems signal every process of a job. It is the driver that decides what the agents do then.
+    if let Err(fault) =
+        signal::watch_ending(|arrived| log::info!("signal {} left to the driver", arrived.signal))
+    {
+        log::warn!("{fault}");
+    }
+    let ready = AgentReply::Ready { node: node.record, address: node.agent.address() };
+    let grace_ms = node.grace_ms;
+    let serving = Arc::new(Serving {
+        agent: node.agent,
+        node_dir: node.belongings.node_dir(),
+        belongings: parking_lot::Mutex::new(Some(node.belongings)),
+    });
+    tell(0, ready);
+    match obey(&serving) {
+        Some((id, grace_ms)) => stop(&serving, Some(id), grace_ms),
+        None => {
+            log::warn!("the driver is gone: ending, dirty data stays in the journal");
+            stop(&serving, None, grace_ms)
+        }
+    }
+}
+
+/// Carries out commands until one says stop; `None` when the driver is gone.
+fn obey<A: AgentControl>(serving: &Arc<Serving<A>>) -> Option<(u64, u64)> {
+    for line in std::io::stdin().lock().lines() {
+        let command: AgentCommand = match serde_json::from_str(&line.ok()?) {
+            Ok(command) => command,
+            Err(error) => {
+                tell(0, AgentReply::Failed(Fault::io(format!("a command that cannot be read: {error}"))));
+                continue;
+            }
+        };
+        if let AgentRequest::Stop { grace_ms } = command.request {
+            return Some((command.id, grace_ms));
+        }
+        let at_work = serving.clone();
+        let id = command.id;
+        let started = start_thread("command", move || {
+            tell(
+                command.id,
+                at_work.carry_out(command.id, command.request).unwrap_or_else(AgentReply::Failed),
+            );
+        });
+        if let Err(fault) = started {
+            tell(id, AgentReply::Failed(fault));
+        }
+    }
+    None
+}
+
+impl<A: AgentControl> Serving<A> {
+    fn carry_out(&self, id: u64, request: AgentRequest) -> Result<AgentReply> {
+        Ok(match request {
+            AgentRequest::Join { nodes } => {
+                self.agent.join(nodes)?;
+                AgentReply::Joined
+            }
+            AgentRequest::Drain { verify } => {
+                let mut progress = |progress| tell(id, AgentReply::Progress(progress));
+                AgentReply::Receipt(self.agent.drain(verify, &mut progress))
+            }
+            AgentRequest::Status => AgentReply::Status(Box::new(self.agent.status()?)),
+            AgentRequest::Signal { command, signal } => {
+                read_command(&self.node_dir, &command)?.signal(signal)?;
+                AgentReply::Done
+            }
+            AgentRequest::EndCommands => {
+                if let Some(belongings) = &*self.belongings.lock() {
+                    belongings.end_programs();
+                }
+                AgentReply::Done
+            }
+            AgentRequest::Stop { .. } => AgentReply::Done,
+        })
+    }
+}
+
+/// Ends the agent, puts the node away, and says so.
+fn stop<A: AgentControl>(serving: &Serving<A>, id: Option<u64>, grace_ms: u64) -> u8 {
+    let belongings = serving.belongings.lock().take();
+    if let Some(belongings) = &belongings {
+        belongings.end_programs();
+    }
+    let left = serving.agent.stop(Duration::from_millis(grace_ms));
+    if let Some(belongings) = belongings {
+        belongings.put_away(&left);
+    }
+    if let Some(id) = id {
+        tell(id, left.clone().map_or_else(AgentReply::Failed, AgentReply::Stopped));
+    }
+    if left.is_ok() { 0 } else { crate::exit::FAILED }
+}
+
+/// Tells the driver. When it is gone, its end of the other pipe says so too, and that is acted on.
+fn tell(id: u64, reply: AgentReply) {
+    if let Err(fault) = answer(&AgentAnswer { id, reply }) {
+        log::warn!("{fault}");
+    }
+}

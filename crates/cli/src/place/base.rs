@@ -1,0 +1,257 @@
+//! The user's directory for jobs, the directories of jobs in it, and the locks that say which are alive.
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use std::fs::{DirBuilder, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use tameike_core::{Errno, Fault, JobId, Result, View};
+use tameike_io::os::process;
+
+/// Longest path of a local socket, in bytes, without the closing NUL.
+const SOCKET_PATH_MAX: usize = 107;
+/// The driver's socket in a job's directory.
+const CONTROL_SOCKET: &str = "control.sock";
+
+/// The path of the user's directory for jobs.
+pub fn path() -> PathBuf {
+    let parent = std::env::var_os("TMPDIR").filter(|dir| !dir.is_empty()).unwrap_or_else(|| "/tmp".into());
+    Path::new(&parent).join(format!("tameike-{}", process::user()))
+}
+
+/// The user's directory for jobs, checked to be the user's own.
+#[derive(Clone, Debug)]
+pub struct Base {
+    path: PathBuf,
+}
+
+/// While it lives, nobody else makes or sweeps a job directory.
+#[derive(Debug)]
+pub struct BaseLock(#[expect(dead_code, reason = "held for its lock")] File);
+
+impl Base {
+    /// Makes the directory where needed, and checks it.
+    ///
+    /// # Errors
+    /// It cannot be made, or what is there belongs to somebody else, is a link, or is open to others.
+    pub fn open(path: &Path) -> Result<Self> {
+        let doing = || format!("directory for jobs {}", path.display());
+        let longest = path.join("x".repeat(JobId::SIZE_MAX)).join(CONTROL_SOCKET);
+        if longest.as_os_str().len() > SOCKET_PATH_MAX {
+            let message =
+                format!("{}: the path is too long for sockets; set TMPDIR to a shorter one", doing());
+            return Err(Fault::new(Errno::ENAMETOOLONG, message));
+        }
+        match DirBuilder::new().mode(0o700).create(path) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(Fault::from_os(format_args!("making the {}", doing()), &error));
+            }
+            _ => {}
+        }
+        let found = path.symlink_metadata().map_err(|error| Fault::from_os(doing(), &error))?;
+        let wrong = if !found.is_dir() {
+            Some("is not a directory (or is a link)")
+        } else if found.uid() != process::user() {
+            Some("belongs to somebody else")
+        } else if found.mode() & 0o077 != 0 {
+            Some("is open to others; it must have mode 0700")
+        } else {
+            None
+        };
+        if let Some(wrong) = wrong {
+            let mend = "remove it, or set TMPDIR to a directory of your own";
+            return Err(Fault::new(Errno::EACCES, format!("{} {wrong}; {mend}", doing())));
+        }
+        Ok(Self { path: path.to_owned() })
+    }
+
+    /// Waits for the lock on making and sweeping.
+    ///
+    /// # Errors
+    /// The lock file cannot be opened.
+    pub fn lock(&self) -> Result<BaseLock> {
+        let path = self.path.join("lock");
+        let failed = |error| Fault::from_os(format_args!("locking {}", path.display()), &error);
+        let mut options = File::options();
+        options
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(OFlags::NOFOLLOW.bits() as i32);
+        let file = options.open(&path).map_err(failed)?;
+        flock(&file, FlockOperation::LockExclusive).map_err(|error| failed(error.into()))?;
+        Ok(BaseLock(file))
+    }
+
+    /// The directory of a job, whether it exists or not.
+    pub fn job_path(&self, job: &JobId) -> PathBuf {
+        self.path.join(job.as_str())
+    }
+
+    /// The jobs that have a directory.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn jobs(&self) -> Result<Vec<JobId>> {
+        let failed = |error| Fault::from_os(format_args!("reading {}", self.path.display()), &error);
+        let mut jobs = Vec::new();
+        for entry in self.path.read_dir().map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let is_dir = entry.file_type().map_err(failed)?.is_dir();
+            jobs.extend(entry.file_name().to_str().filter(|_| is_dir).and_then(|name| JobId::new(name).ok()));
+        }
+        jobs.sort();
+        Ok(jobs)
+    }
+}
+
+/// Whether a job's directory must be new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobDirUse {
+    /// By the driver of a new job.
+    New,
+    /// By an agent, or by who recovers the job.
+    Join,
+}
+
+/// The directory of a live job: while this lives, nobody sweeps it.
+#[derive(Debug)]
+pub struct JobDir {
+    path: PathBuf,
+    lock: File,
+}
+
+impl JobDir {
+    /// Makes or joins the directory of a job and marks it alive.
+    ///
+    /// # Errors
+    /// `EEXIST` when it must be new and is not.
+    pub fn open(base: &Base, job: &JobId, usage: JobDirUse) -> Result<Self> {
+        let _lock = base.lock()?;
+        let path = base.job_path(job);
+        let doing = || format!("making the job's directory {}", path.display());
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && usage == JobDirUse::Join => {}
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                let message = format!(
+                    "there is a job named {job} already; see `tameike status --job {job}`, or, when it was cut \
+                     off, `tameike recover --job {job}`"
+                );
+                return Err(Fault::new(Errno::EEXIST, message));
+            }
+            Err(error) => return Err(Fault::from_os(doing(), &error)),
+        }
+        let lock = open_dir(&path)?;
+        flock(&lock, FlockOperation::NonBlockingLockShared)
+            .map_err(|error| Fault::from_os(doing(), &error.into()))?;
+        Ok(Self { path, lock })
+    }
+
+    /// Takes the directory of a job of which nothing lives any more; `None` when something does.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn take_dead(base: &Base, job: &JobId) -> Result<Option<Self>> {
+        let path = base.job_path(job);
+        let lock = open_dir(&path)?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(Self { path, lock })),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(Fault::from_os(format_args!("locking {}", path.display()), &error.into())),
+        }
+    }
+
+    /// Turns the lock of a directory that was taken dead into that of a live job.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn revive(&self) -> Result<()> {
+        flock(&self.lock, FlockOperation::LockShared)
+            .map_err(|error| Fault::from_os(format_args!("locking {}", self.path.display()), &error.into()))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn open_dir(path: &Path) -> Result<File> {
+    rustix::fs::open(path, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+        .map(File::from)
+        .map_err(|error| Fault::from_os(format_args!("opening {}", path.display()), &error.into()))
+}
+
+/// The driver's socket.
+pub fn control_socket(job_dir: &Path) -> PathBuf {
+    job_dir.join(CONTROL_SOCKET)
+}
+
+/// A node's directory.
+pub fn node_dir(job_dir: &Path, node: u32) -> PathBuf {
+    job_dir.join(format!("node-{node}"))
+}
+
+/// The number of the node whose directory has this name.
+pub fn node_of_dir(name: &str) -> Option<u32> {
+    name.strip_prefix("node-")?.parse().ok()
+}
+
+/// Where a view is mounted: the same path on every node when namespaces keep them apart, one by node when not.
+pub fn mount_point(job_dir: &Path, view: View, apart: Option<u32>) -> PathBuf {
+    let dir = apart.map_or_else(|| "mnt".to_owned(), |node| format!("mnt-{node}"));
+    job_dir.join(dir).join(view.as_str())
+}
+
+/// Makes a directory for the user alone, with its parents.
+///
+/// # Errors
+/// It cannot be made.
+pub fn make_private_dir(path: &Path) -> Result<()> {
+    DirBuilder::new()
+        .mode(0o700)
+        .recursive(true)
+        .create(path)
+        .map_err(|error| Fault::from_os(format_args!("making {}", path.display()), &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_base_of_others_is_refused() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let path = temp.path().join("base");
+        Base::open(&path).expect("made");
+        Base::open(&path).expect("there");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("ours");
+        assert!(Base::open(&path).expect_err("open").to_string().contains("0700"));
+        let link = temp.path().join("link");
+        std::os::unix::fs::symlink(temp.path(), &link).expect("a link");
+        assert!(Base::open(&link).expect_err("link").to_string().contains("is not a directory"));
+        assert!(Base::open(Path::new("/proc/1")).is_err());
+        let long = temp.path().join("y".repeat(80));
+        assert!(Base::open(&long).expect_err("long").to_string().contains("TMPDIR"));
+    }
+
+    #[test]
+    fn the_living_are_not_taken_for_dead() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let base = Base::open(&temp.path().join("base")).expect("made");
+        let job = JobId::new("j").expect("a name");
+        let driver = JobDir::open(&base, &job, JobDirUse::New).expect("new");
+        assert!(JobDir::open(&base, &job, JobDirUse::New).is_err());
+        let agent = JobDir::open(&base, &job, JobDirUse::Join).expect("there");
+        drop(driver);
+        assert!(JobDir::take_dead(&base, &job).expect("opened").is_none());
+        drop(agent);
+        assert_eq!(base.jobs().expect("read"), [job.clone()]);
+        let dead = JobDir::take_dead(&base, &job).expect("opened").expect("dead");
+        dead.revive().expect("ours");
+        JobDir::open(&base, &job, JobDirUse::Join).expect("shared again");
+    }
+}

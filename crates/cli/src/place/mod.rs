@@ -1,0 +1,16 @@
+//! Where jobs keep their sockets, logs and mount points on a host, and who may clear them away.
+//!
+//! ```text
+//! ${TMPDIR:-/tmp}/tameike-UID/          the user's own, mode 0700
+//!   lock                                held while a job directory is made or swept
+//!   JOB/                                shared flock: held by the job's driver and agents while they live
+//!     job.json                          the job's record (on the driver's host)
+//!     control.sock                      the driver's socket for status, drain, exec, down
+//!     mnt/{node-local,shared,cache}     mount points, the same on every node
+//!     node-K/                           node.json, agent.log, commands/
+//! ```
+
+pub mod base;
+pub mod janitor;
+pub mod record;
+pub mod tree;

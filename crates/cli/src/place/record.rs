@@ -1,0 +1,184 @@
+//! The records that jobs and nodes leave in their directories, for who comes later: other commands, the
+//! janitor, `recover`. No secret stands in them.
+
+use super::base::{Base, node_dir};
+use crate::settings::JobPlan;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use tameike_agent::control::NodeRecord;
+use tameike_core::{Errno, Fault, JobId, Result};
+use tameike_io::os::process::{self, ProcessId};
+
+/// What became of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum JobState {
+    /// It starts or runs, or its driver was killed while it did.
+    Running,
+    /// It has ended, but something is not on the shared file system.
+    CutOff,
+}
+
+/// The record of a job, `job.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobRecord {
+    /// As it was planned.
+    pub plan: JobPlan,
+    /// What became of it.
+    pub state: JobState,
+    /// When it was started, in seconds since 1970-01-01 UTC.
+    pub started: i64,
+    /// Process of the driver.
+    pub driver_pid: u32,
+    /// Start time of that process.
+    pub driver_start: u64,
+    /// The user namespace of the driver, from which nodes can be entered.
+    pub driver_namespace: String,
+    /// The nodes that are ready, in the order of their numbers.
+    pub nodes: Vec<NodeRecord>,
+}
+
+impl JobRecord {
+    /// The record of a job that this process starts.
+    ///
+    /// # Errors
+    /// `/proc` is not there.
+    pub fn new(plan: JobPlan) -> Result<Self> {
+        let driver = ProcessId::own()?;
+        Ok(Self {
+            plan,
+            state: JobState::Running,
+            started: process::wall_seconds(),
+            driver_pid: driver.pid,
+            driver_start: driver.start,
+            driver_namespace: user_namespace(),
+            nodes: Vec::new(),
+        })
+    }
+
+    /// Whether the driver lives.
+    pub fn driver_is_alive(&self) -> bool {
+        ProcessId { pid: self.driver_pid, start: self.driver_start }.is_alive()
+    }
+
+    /// Whether nodes of the job are on other hosts.
+    pub fn has_other_hosts(&self) -> bool {
+        self.plan.nodes.iter().any(|node| !node.is_here())
+    }
+
+    /// Writes the record.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&self, job_dir: &Path) -> Result<()> {
+        write_json(&path(job_dir), self)
+    }
+
+    /// Reads the record of a job; `None` when it has none.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(job_dir: &Path) -> Result<Option<Self>> {
+        read_json(&path(job_dir))
+    }
+
+    /// Reads the record of the job that a command is about: the named one, or the only one with a record.
+    ///
+    /// # Errors
+    /// There is no such job, or several to choose from.
+    pub fn find(base: &Base, job: Option<&JobId>) -> Result<(PathBuf, Self)> {
+        let job = match job {
+            Some(job) => job.clone(),
+            None => only(Self::all(base)?)?,
+        };
+        let dir = base.job_path(&job);
+        let none = || Fault::new(Errno::ENOENT, format!("there is no job {job} of yours on this host"));
+        Ok((dir.clone(), Self::read(&dir)?.ok_or_else(none)?))
+    }
+
+    /// All jobs that have a record.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn all(base: &Base) -> Result<Vec<Self>> {
+        let read = |job: JobId| Self::read(&base.job_path(&job)).transpose();
+        base.jobs()?.into_iter().filter_map(read).collect()
+    }
+}
+
+fn only(records: Vec<JobRecord>) -> Result<JobId> {
+    let alive: Vec<_> = records.iter().filter(|record| record.driver_is_alive()).collect();
+    match alive.as_slice() {
+        [] => Err(Fault::new(Errno::ENOENT, "no job of yours runs on this host; `tameike up` starts one")),
+        [record] => Ok(record.plan.job.clone()),
+        several => {
+            let names: Vec<_> = several.iter().map(|record| record.plan.job.as_str()).collect();
+            let message = format!("several jobs run here: say which with --job ({})", names.join(", "));
+            Err(Fault::new(Errno::EINVAL, message))
+        }
+    }
+}
+
+fn path(job_dir: &Path) -> PathBuf {
+    job_dir.join("job.json")
+}
+
+/// The record of a node, `node.json`: made before anything else of the node, so that a crash at any moment
+/// leaves nothing that cannot be found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeState {
+    /// The agent's process and mounts.
+    pub record: NodeRecord,
+    /// How many nodes the job has.
+    pub node_count: u32,
+    /// The agent's device directory.
+    pub device_dir: Option<PathBuf>,
+}
+
+impl NodeState {
+    /// The agent's process.
+    pub fn process(&self) -> ProcessId {
+        ProcessId { pid: self.record.pid, start: self.record.pid_start }
+    }
+
+    /// Writes the record.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&self, job_dir: &Path) -> Result<()> {
+        write_json(&node_dir(job_dir, self.record.node.0).join("node.json"), self)
+    }
+
+    /// Reads the record of a node; `None` when it has none.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(job_dir: &Path, node: u32) -> Result<Option<Self>> {
+        read_json(&node_dir(job_dir, node).join("node.json"))
+    }
+}
+
+/// Names the user namespace of this process.
+pub fn user_namespace() -> String {
+    std::fs::read_link("/proc/self/ns/user").map(|link| link.display().to_string()).unwrap_or_default()
+}
+
+/// Writes a file whole or not at all.
+fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
+    let failed = |error| Fault::from_os(format_args!("writing {}", path.display()), &error);
+    let text = serde_json::to_vec_pretty(value).map_err(|error| failed(error.into()))?;
+    let new = path.with_extension("new");
+    std::fs::write(&new, text).map_err(failed)?;
+    std::fs::rename(&new, path).map_err(failed)
+}
+
+fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+    let failed = |error| Fault::from_os(format_args!("reading {}", path.display()), &error);
+    match std::fs::read(path) {
+        Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| failed(error.into())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed(error)),
+    }
+}

@@ -1,0 +1,38 @@
+//! What the user sees: messages, progress, receipts, tables.
+
+pub mod progress;
+pub mod receipt;
+pub mod status;
+
+use std::fmt;
+use std::io::Write;
+
+/// Says something to the user, on standard error. That nobody listens is no reason to stop.
+pub fn say(message: fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr().lock(), "tameike: {message}");
+}
+
+/// `noun` with an s where the number asks for it.
+pub fn plural(count: usize, noun: &str) -> String {
+    if count == 1 { noun.to_owned() } else { format!("{noun}s") }
+}
+
+/// Prints rows in columns; `right` says which are aligned to the right.
+pub fn table<const COLUMNS: usize>(
+    rows: &[[String; COLUMNS]],
+    right: [bool; COLUMNS],
+    out: &mut dyn Write,
+) -> std::io::Result<()> {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; COLUMNS] = std::array::from_fn(width);
+    for row in rows {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let blanks = " ".repeat(widths[column] - cell.chars().count());
+            let (before, after) = if right[column] { (blanks.as_str(), "") } else { ("", blanks.as_str()) };
+            line.push_str(&format!("{before}{cell}{after}  "));
+        }
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,51 @@
+//! How far a drain is: a bar on a terminal, a plain line now and then elsewhere.
+
+use super::say;
+use crate::settings::size::show;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::IsTerminal;
+use std::time::Duration;
+use tameike_agent::control::Progress;
+use tameike_io::os::process::monotonic;
+
+/// Between two plain lines.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
+const TEMPLATE: &str = "tameike: draining {bar:30} {bytes}/{total_bytes}, {binary_bytes_per_sec}, {msg}";
+
+/// The display of one drain. It shows nothing until the agents report something.
+pub struct DrainProgress {
+    bar: Option<ProgressBar>,
+    terminal: bool,
+    last_line: Duration,
+}
+
+impl DrainProgress {
+    /// A display on standard error.
+    pub fn new() -> Self {
+        Self { bar: None, terminal: std::io::stderr().is_terminal(), last_line: monotonic() }
+    }
+
+    /// Shows how far the drain is.
+    pub fn update(&mut self, progress: Progress) {
+        let total = progress.bytes_flushed + progress.bytes_left;
+        let files =
+            format!("{} {} left", progress.files_left, super::plural(progress.files_left as usize, "file"));
+        if self.terminal {
+            let style = ProgressStyle::with_template(TEMPLATE).expect("the template is right");
+            let bar = self.bar.get_or_insert_with(|| ProgressBar::new(total).with_style(style));
+            bar.set_length(total);
+            bar.set_position(progress.bytes_flushed);
+            bar.set_message(files);
+        } else if monotonic() - self.last_line >= LINE_INTERVAL {
+            self.last_line = monotonic();
+            say(format_args!("draining: {} of {}, {files}", show(progress.bytes_flushed), show(total)));
+        }
+    }
+
+    /// Takes the display away.
+    pub fn finish(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The receipt of a drain, as a table for people and as JSON for programs.
+
+use super::{plural, say, table};
+use crate::settings::size::show as show_size;
+use serde::Serialize;
+use std::io::Write;
+use std::path::Path;
+use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
+use tameike_core::{Fault, Result};
+
+/// Files that the table names one by one; beyond it, only those that are missing.
+const ROWS_MAX: usize = 200;
+/// Digits of a checksum in the table; the JSON receipt has all.
+const CHECKSUM_DIGITS: usize = 16;
+
+/// Prints the receipt: a line per file, then one that sums up.
+pub fn show(receipt: &Receipt, out: &mut dyn Write) {
+    // That nobody reads it is no reason to fail: the exit code says what happened too.
+    let _ = write(receipt, out);
+}
+
+fn write(receipt: &Receipt, out: &mut dyn Write) -> std::io::Result<()> {
+    let short = receipt.files.len() > ROWS_MAX;
+    let named = receipt.files.iter().filter(|file| !short || !file.is_complete());
+    let mut rows: Vec<_> = named.map(row).collect();
+    if !rows.is_empty() {
+        rows.insert(0, ["file", "size", "BLAKE3", "state"].map(str::to_owned));
+        table(&rows, [false, true, false, false], out)?;
+    }
+    if short {
+        let complete = receipt.files.len() - receipt.missing().count();
+        writeln!(out, "({complete} complete files are not listed; --receipt FILE names all)")?;
+    }
+    for fault in &receipt.faults {
+        writeln!(out, "problem: {fault}")?;
+    }
+    writeln!(out, "tameike: {}", summary(receipt))
+}
+
+fn row(file: &FileReceipt) -> [String; 4] {
+    let state = match &file.outcome {
+        FileOutcome::Synced => "synced".to_owned(),
+        FileOutcome::Verified => "verified".to_owned(),
+        FileOutcome::Missing(why) => format!("MISSING: {why}"),
+    };
+    let path = file.path.escape_debug().to_string();
+    [path, show_size(file.size), file.checksum.chars().take(CHECKSUM_DIGITS).collect(), state]
+}
+
+/// The receipt in one line.
+pub fn summary(receipt: &Receipt) -> String {
+    let count = receipt.files.len();
+    let files = plural(count, "file");
+    let bytes = show_size(receipt.files.iter().map(|file| file.written).sum());
+    let missing = receipt.missing().count();
+    if !receipt.is_complete() {
+        let problems = receipt.faults.len();
+        return format!(
+            "drain INCOMPLETE: {missing} of {count} {files} not on the shared file system, {problems} {}",
+            plural(problems, "other problem")
+        );
+    }
+    if count == 0 {
+        return "drain complete: nothing was written in the cache view".to_owned();
+    }
+    let verified = receipt.files.iter().filter(|file| file.outcome == FileOutcome::Verified).count();
+    let how = if verified == count {
+        "all synced, read back and equal".to_owned()
+    } else if verified == 0 {
+        "all synced".to_owned()
+    } else {
+        format!("all synced, {verified} read back and equal")
+    };
+    format!("drain complete: {count} {files}, {bytes} written, {how}")
+}
+
+/// The receipt with what programs want to know at once.
+#[derive(Serialize)]
+struct Document<'a> {
+    complete: bool,
+    #[serde(flatten)]
+    receipt: &'a Receipt,
+}
+
+/// Writes the receipt as JSON.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_json(receipt: &Receipt, path: &Path) -> Result<()> {
+    let document = Document { complete: receipt.is_complete(), receipt };
+    let failed = |error| Fault::from_os(format_args!("writing the receipt {}", path.display()), &error);
+    let mut text = serde_json::to_string_pretty(&document).map_err(|error| failed(error.into()))?;
+    text.push('\n');
+    std::fs::write(path, text).map_err(failed)
+}
+
+/// Shows a receipt that another command asked for, and keeps it. Returns the exit code.
+pub fn deliver(receipt: &Receipt, path: Option<&Path>) -> u8 {
+    show(receipt, &mut std::io::stdout().lock());
+    if let Some(path) = path
+        && let Err(fault) = write_json(receipt, path)
+    {
+        say(format_args!("{fault}"));
+    }
+    if receipt.is_complete() { 0 } else { crate::exit::DRAIN_INCOMPLETE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, outcome: FileOutcome) -> FileReceipt {
+        let checksum = "0123456789abcdef0123".to_owned();
+        FileReceipt { path: path.into(), size: 2048, written: 2048, checksum, outcome }
+    }
+
+    fn text(receipt: &Receipt) -> String {
+        let mut out = Vec::new();
+        write(receipt, &mut out).expect("memory takes it");
+        String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn a_good_receipt_is_a_table_and_a_sum() {
+        let files = vec![file("a", FileOutcome::Verified), file("long name\n", FileOutcome::Verified)];
+        let shown = text(&Receipt { files, faults: Vec::new() });
+        let lines: Vec<_> = shown.lines().collect();
+        assert_eq!(lines[1], "a            2.00 KiB  0123456789abcdef  verified");
+        assert_eq!(lines[2], "long name\\n  2.00 KiB  0123456789abcdef  verified");
+        assert!(lines[3].ends_with("2 files, 4.00 KiB written, all synced, read back and equal"), "{shown}");
+    }
+
+    #[test]
+    fn what_is_missing_is_always_named() {
+        let mut files = vec![file("f", FileOutcome::Synced); ROWS_MAX + 1];
+        files.push(file("gone", FileOutcome::Missing("no space".into())));
+        let shown = text(&Receipt { files, faults: vec!["node 2: dead".into()] });
+        assert!(shown.contains("gone") && shown.contains("MISSING: no space"), "{shown}");
+        assert!(shown.contains("problem: node 2: dead") && shown.contains("201 complete files"), "{shown}");
+        assert!(shown.contains("INCOMPLETE: 1 of 202 files"), "{shown}");
+        assert!(shown.lines().count() < 10);
+    }
+}

@@ -1,0 +1,48 @@
+//! The state of jobs as a table.
+
+use super::table;
+use crate::driver::protocol::{JobStatus, NodeLine};
+use crate::settings::size::show;
+use std::io::Write;
+use tameike_core::View;
+
+const HEAD: [&str; 8] = ["node", "host", "node-local", "shared", "cache", "to drain", "memory", "state"];
+
+/// Prints one job.
+///
+/// # Errors
+/// Nobody reads.
+pub fn write(status: &JobStatus, out: &mut dyn Write) -> std::io::Result<()> {
+    let behind = status.shared_dir.as_ref().map(|dir| format!(", cache of {}", dir.display()));
+    writeln!(out, "job {}: {} nodes{}", status.job, status.nodes.len(), behind.unwrap_or_default())?;
+    let rows: Vec<_> = std::iter::once(HEAD.map(str::to_owned)).chain(status.nodes.iter().map(row)).collect();
+    table(&rows, [true, false, true, true, true, true, true, false], out)
+}
+
+fn row(line: &NodeLine) -> [String; 8] {
+    let none = || "-".to_owned();
+    let Some(status) = &line.status else {
+        let fault = line.fault.clone().unwrap_or_default();
+        return [line.node.to_string(), line.host.clone(), none(), none(), none(), none(), none(), fault];
+    };
+    let space = |view: View| {
+        let space = &status.space[view.index()];
+        if space.capacity == 0 { none() } else { format!("{}/{}", show(space.used), show(space.capacity)) }
+    };
+    let state = if status.unreachable.is_empty() {
+        "ok".to_owned()
+    } else {
+        let nodes: Vec<_> = status.unreachable.iter().map(|node| node.0.to_string()).collect();
+        format!("cannot reach {}", nodes.join(", "))
+    };
+    [
+        line.node.to_string(),
+        line.host.clone(),
+        space(View::NodeLocal),
+        space(View::JobShared),
+        space(View::Cache),
+        show(status.space[View::Cache.index()].dirty),
+        show(status.resident_bytes),
+        state,
+    ]
+}

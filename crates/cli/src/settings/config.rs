@@ -1,0 +1,158 @@
+//! The configuration file: TOML with a key for each option of a job, and a few that only a site sets.
+
+use super::capacity::Capacity;
+use super::size;
+use crate::arguments::{DeviceChoice, JobOptions};
+use serde::{Deserialize, Deserializer};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use tameike_core::{Errno, Fault, JobId, Result};
+
+/// Content of a configuration file. Unknown keys are errors.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Config {
+    local: Option<u32>,
+    hosts: Option<Vec<String>>,
+    hostfile: Option<PathBuf>,
+    shared: Option<PathBuf>,
+    #[serde(default, deserialize_with = "capacity")]
+    capacity: Option<Capacity>,
+    device: Option<DeviceChoice>,
+    #[serde(default, deserialize_with = "memory")]
+    memory: Option<u64>,
+    job: Option<JobId>,
+    verify: Option<bool>,
+    grace: Option<u64>,
+    /// Whether CMD runs on when an agent dies.
+    pub keep_going: Option<bool>,
+    /// The program that reaches other hosts, with its options.
+    pub ssh: Option<Vec<String>>,
+    /// Where `tameike` is on other hosts.
+    pub remote_program: Option<PathBuf>,
+    /// How long agents may take to be ready, in seconds.
+    pub start_limit: Option<u64>,
+}
+
+/// A size: a number of bytes, or text like `10GiB`.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Size {
+    Bytes(u64),
+    Text(String),
+}
+
+impl Size {
+    fn bytes(self) -> Result<u64> {
+        match self {
+            Self::Bytes(bytes) => Ok(bytes),
+            Self::Text(text) => size::parse(&text),
+        }
+    }
+}
+
+/// A capacity: one size, or a table with sizes by view.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum CapacityText {
+    Total(Size),
+    Views(BTreeMap<String, Size>),
+}
+
+fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    Size::deserialize(deserializer)?.bytes().map(Some).map_err(serde::de::Error::custom)
+}
+
+fn capacity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Capacity>, D::Error> {
+    let text = match CapacityText::deserialize(deserializer)? {
+        CapacityText::Total(Size::Text(text)) => text,
+        CapacityText::Total(Size::Bytes(bytes)) => bytes.to_string(),
+        CapacityText::Views(views) => {
+            let show = |(view, size): (String, Size)| Ok(format!("{view}={}", size.bytes()?));
+            let parts: Result<Vec<_>> = views.into_iter().map(show).collect();
+            parts.map_err(serde::de::Error::custom)?.join(",")
+        }
+    };
+    text.parse().map(Some).map_err(serde::de::Error::custom)
+}
+
+/// Reads a configuration file.
+///
+/// # Errors
+/// It cannot be read, or a line is wrong; the fault shows the line.
+pub fn read(path: &Path) -> Result<Config> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Fault::from_os(format_args!("reading configuration {}", path.display()), &error))?;
+    parse(&text).map_err(|fault| fault.context(format_args!("configuration {}", path.display())))
+}
+
+fn parse(text: &str) -> Result<Config> {
+    let config: Config =
+        toml::from_str(text).map_err(|error| Fault::new(Errno::EINVAL, error.to_string()))?;
+    let choices = [config.local.is_some(), config.hosts.is_some(), config.hostfile.is_some()];
+    if choices.iter().filter(|chosen| **chosen).count() > 1 {
+        return Err(Fault::new(Errno::EINVAL, "only one of local, hosts and hostfile can be set"));
+    }
+    Ok(config)
+}
+
+impl Config {
+    /// Puts the file's options where the command line has none.
+    pub fn complete(&self, options: &JobOptions) -> JobOptions {
+        let says_nodes = options.local.is_some() || options.hosts.is_some() || options.hostfile.is_some();
+        let nodes = if says_nodes { &Self::default() } else { self };
+        JobOptions {
+            local: options.local.or(nodes.local),
+            hosts: options.hosts.clone().or_else(|| nodes.hosts.as_ref().map(|hosts| hosts.join(","))),
+            hostfile: options.hostfile.clone().or_else(|| nodes.hostfile.clone()),
+            shared: options.shared.clone().or_else(|| self.shared.clone()),
+            capacity: options.capacity.clone().or_else(|| self.capacity.clone()),
+            device: options.device.clone().or_else(|| self.device.clone()),
+            memory: options.memory.or(self.memory),
+            job: options.job.clone().or_else(|| self.job.clone()),
+            verify: options.verify || self.verify.unwrap_or(false),
+            grace: options.grace.or(self.grace),
+            config: options.config.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_wins() {
+        let config = parse("local = 4\nshared = '/data'\nmemory = '1GiB'\nverify = true\ndevice = 'ram'\n")
+            .expect("a good file");
+        let given = JobOptions { hosts: Some("a,b".into()), memory: Some(5), ..JobOptions::default() };
+        let options = config.complete(&given);
+        assert_eq!((options.local, options.hosts.as_deref()), (None, Some("a,b")));
+        assert_eq!((options.memory, options.verify), (Some(5), true));
+        assert_eq!(options.device, Some(DeviceChoice::Ram));
+        assert_eq!(config.complete(&JobOptions::default()).local, Some(4));
+    }
+
+    #[test]
+    fn capacities_are_sizes_or_tables() {
+        let one = parse("capacity = '8G'").expect("a size").capacity.expect("set");
+        assert_eq!(one.total, Some(8 << 30));
+        let table = parse("[capacity]\ncache = '1G'\nnode-local = 4096\n").expect("a table");
+        assert_eq!(table.capacity.expect("set").views, [Some(4096), None, Some(1 << 30)]);
+    }
+
+    #[test]
+    fn mistakes_name_their_line() {
+        for (text, part) in [
+            ("local = 2\nlocla = 3\n", "line 2"),
+            ("\nmemory = '10Q'", "line 2"),
+            ("local = 1\nhosts = ['a']", "only one of"),
+            ("[capacity]\ndisk = '1G'", "unknown view"),
+            ("job = 'A B'", "job name"),
+            ("local = -1", "line 1"),
+        ] {
+            let message = parse(text).expect_err(text).to_string();
+            assert!(message.contains(part), "{text:?}: {message}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! The nodes of a job as the user lists them: `--hosts a,b,c` or a file with one host per line.
+//!
+//! A host that is listed twice gets two nodes. `slots=N` and `max_slots=N`, as MPI launchers write them, are
+//! read over: ranks are the launcher's matter.
+
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use tameike_core::{Errno, Fault, Result};
+use tameike_io::os::process::host_name;
+
+/// One node as the user lists it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostSpec {
+    /// Name of the host, for ssh and for people.
+    pub host: String,
+    /// Address under which the other nodes reach it, when its name does not give it.
+    pub address: Option<String>,
+    /// Whether the node has a device (BB-2).
+    pub device: bool,
+    /// Nodes of one group share the group's devices (BB-2).
+    pub group: u32,
+}
+
+impl HostSpec {
+    /// A node on `host` with a device, in group 0.
+    pub fn new(host: &str) -> Self {
+        Self { host: host.to_owned(), address: None, device: true, group: 0 }
+    }
+
+    /// Whether the host is the one we are on.
+    pub fn is_here(&self) -> bool {
+        let here = host_name();
+        let short = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
+        matches!(self.host.as_str(), "localhost" | "127.0.0.1" | "::1") || short(&self.host) == short(&here)
+    }
+}
+
+/// Reads `a,b,c`.
+///
+/// # Errors
+/// `EINVAL`: no host, or a name that cannot be one.
+pub fn parse_list(text: &str) -> Result<Vec<HostSpec>> {
+    let names: Vec<_> = text.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    if names.is_empty() {
+        return Err(Fault::new(Errno::EINVAL, "--hosts names no host; write it like --hosts a,b,c"));
+    }
+    names.into_iter().map(|name| check_name(name).map(|()| HostSpec::new(name))).collect()
+}
+
+/// Reads a hostfile.
+///
+/// # Errors
+/// The file cannot be read, names no host, or has a line that cannot be understood; the fault names the line.
+pub fn read(path: &Path) -> Result<Vec<HostSpec>> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Fault::from_os(format_args!("reading hostfile {}", path.display()), &error))?;
+    let hosts = parse(&text).map_err(|fault| fault.context(format_args!("hostfile {}", path.display())))?;
+    if hosts.is_empty() {
+        return Err(Fault::new(Errno::EINVAL, format!("hostfile {} names no host", path.display())));
+    }
+    Ok(hosts)
+}
+
+fn parse(text: &str) -> Result<Vec<HostSpec>> {
+    let mut hosts = Vec::new();
+    for (place, line) in text.lines().enumerate() {
+        let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
+        let Some(name) = words.next() else { continue };
+        let at_line = |fault: Fault| fault.context(format_args!("line {}", place + 1));
+        check_name(name).map_err(at_line)?;
+        let mut host = HostSpec::new(name);
+        for word in words {
+            apply(&mut host, word).map_err(at_line)?;
+        }
+        hosts.push(host);
+    }
+    Ok(hosts)
+}
+
+/// Takes one `key=value` word of a line.
+fn apply(host: &mut HostSpec, word: &str) -> Result<()> {
+    match word.split_once('=') {
+        Some(("device", "yes")) => host.device = true,
+        Some(("device", "no")) => host.device = false,
+        Some(("address", address)) if !address.is_empty() => host.address = Some(address.to_owned()),
+        Some(("group", number)) => {
+            let wrong = || Fault::new(Errno::EINVAL, format!("{word:?}: a group is a number"));
+            host.group = number.parse().map_err(|_| wrong())?;
+        }
+        Some(("slots" | "max_slots" | "max-slots", _)) => {}
+        _ => {
+            let known = "device=yes|no, group=NUMBER, address=ADDRESS and slots=NUMBER";
+            return Err(Fault::new(Errno::EINVAL, format!("{word:?} is not one of {known}")));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses what ssh would take for an option, and what no host is called.
+fn check_name(name: &str) -> Result<()> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._:@[]%".contains(c);
+    if name.is_empty() || name.starts_with('-') || !name.chars().all(plain) {
+        return Err(Fault::new(Errno::EINVAL, format!("{name:?} is not a host name")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hostfiles_of_launchers_are_read() {
+        let text = "# nodes\n\na slots=4\nb device=no group=2 # no disk\n c.example max_slots=8 address=10.0.0.3\nb\n";
+        let hosts = parse(text).expect("a good file");
+        assert_eq!(
+            hosts.iter().map(|host| host.host.as_str()).collect::<Vec<_>>(),
+            ["a", "b", "c.example", "b"]
+        );
+        assert_eq!((hosts[1].device, hosts[1].group), (false, 2));
+        assert_eq!(hosts[2].address.as_deref(), Some("10.0.0.3"));
+        assert_eq!(hosts[3], HostSpec::new("b"));
+    }
+
+    #[test]
+    fn bad_lines_are_named() {
+        for (text, part) in [
+            ("a\n-oProxyCommand=x", "line 2"),
+            ("a disk=no", "device=yes|no"),
+            ("a group=x", "a group is a number"),
+            ("a b", "\"b\""),
+            ("a;rm", "not a host name"),
+        ] {
+            let message = parse(text).expect_err(text).to_string();
+            assert!(message.contains(part), "{message}");
+        }
+        assert!(parse_list(" , ").is_err());
+        assert_eq!(parse_list("a, b").expect("two hosts").len(), 2);
+    }
+
+    #[test]
+    fn this_host_is_known_by_its_names() {
+        assert!(HostSpec::new("localhost").is_here());
+        assert!(HostSpec::new(&host_name()).is_here());
+        assert!(!HostSpec::new("no-such-host.invalid").is_here());
+    }
+}

@@ -1,0 +1,189 @@
+//! From options and configuration to a plan: everything the driver must know before it starts anything.
+
+pub mod capacity;
+pub mod config;
+pub mod hostfile;
+pub mod size;
+
+use crate::arguments::{DeviceChoice, JobOptions};
+use crate::place::base;
+use capacity::Capacity;
+use hostfile::HostSpec;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use tameike_core::limits::{NODES_MAX, UNIT_SIZE};
+use tameike_core::{Errno, Fault, JobId, Result};
+use tameike_io::os::process;
+
+/// Seconds that a drain may take after the job was asked to end.
+const GRACE_S: u64 = 20;
+/// Seconds in which agents must be ready.
+const START_LIMIT_S: u64 = 60;
+/// Memory of an agent for buffers.
+const MEMORY: u64 = 256 << 20;
+/// Least memory of an agent: a few units in each direction.
+const MEMORY_MIN: u64 = 16 * UNIT_SIZE as u64;
+/// How other hosts are reached when nothing else is said.
+const SSH: [&str; 5] = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=30"];
+/// Names the way to reach other hosts.
+const SSH_VARIABLE: &str = "TAMEIKE_SSH";
+/// Where RAM devices are made.
+pub const RAM_DIR: &str = "/dev/shm";
+
+/// A job as it is to be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobPlan {
+    /// Its name.
+    pub job: JobId,
+    /// Its nodes, in the order of their numbers.
+    pub nodes: Vec<HostSpec>,
+    /// The directory behind the cache view.
+    pub shared_dir: Option<PathBuf>,
+    /// Space of the views on each node.
+    pub capacity: Capacity,
+    /// Directory in which the device directories are made.
+    pub device_root: PathBuf,
+    /// Memory of each agent for buffers, in bytes.
+    pub memory: u64,
+    /// Whether drains read everything back.
+    pub verify: bool,
+    /// Whether the command runs on when an agent dies.
+    pub keep_going: bool,
+    /// Seconds that a drain may take after the job was asked to end.
+    pub grace_s: u64,
+    /// Seconds in which agents must be ready.
+    pub start_limit_s: u64,
+    /// The program that reaches other hosts, with its options.
+    pub ssh: Vec<String>,
+    /// Where `tameike` is on other hosts.
+    pub remote_program: PathBuf,
+    /// The user's directory for jobs.
+    pub base_dir: PathBuf,
+}
+
+impl JobPlan {
+    /// Makes the plan.
+    ///
+    /// # Errors
+    /// What is wrong in options, configuration or hostfile.
+    pub fn new(options: &JobOptions, keep_going: bool) -> Result<Self> {
+        let config = options.config.as_deref().map(config::read).transpose()?.unwrap_or_default();
+        let options = config.complete(options);
+        let memory = options.memory.unwrap_or(MEMORY);
+        if memory < MEMORY_MIN {
+            let least = size::show(MEMORY_MIN);
+            return Err(Fault::new(Errno::EINVAL, format!("an agent needs at least {least} of memory")));
+        }
+        let program = std::env::current_exe()
+            .map_err(|error| Fault::from_os("finding the path of this program", &error))?;
+        let device_root = match options.device.as_ref().unwrap_or(&DeviceChoice::Ram) {
+            DeviceChoice::Ram => RAM_DIR.into(),
+            DeviceChoice::Directory(dir) => absolute(dir)?,
+        };
+        Ok(Self {
+            job: options.job.clone().map_or_else(random_job, Ok)?,
+            nodes: nodes(&options)?,
+            shared_dir: options.shared.as_deref().map(shared_dir).transpose()?,
+            capacity: options.capacity.clone().unwrap_or_default(),
+            device_root,
+            memory,
+            verify: options.verify,
+            keep_going: keep_going || config.keep_going.unwrap_or(false),
+            grace_s: options.grace.unwrap_or(GRACE_S),
+            start_limit_s: config.start_limit.unwrap_or(START_LIMIT_S),
+            ssh: ssh(config.ssh.as_deref())?,
+            remote_program: config.remote_program.clone().unwrap_or(program),
+            base_dir: base::path(),
+        })
+    }
+
+    /// The device directory of a node.
+    pub fn device_dir(&self, node: u32) -> PathBuf {
+        self.device_root.join(format!("tameike-{}-{}-{node}", process::user(), self.job))
+    }
+
+    /// Whether the devices are in memory.
+    pub fn is_ram(&self) -> bool {
+        self.device_root == Path::new(RAM_DIR)
+    }
+}
+
+/// The nodes that the options name.
+fn nodes(options: &JobOptions) -> Result<Vec<HostSpec>> {
+    let nodes = if let Some(hosts) = &options.hosts {
+        hostfile::parse_list(hosts)?
+    } else if let Some(file) = &options.hostfile {
+        hostfile::read(file)?
+    } else {
+        vec![HostSpec::new("localhost"); options.local.unwrap_or(1).min(NODES_MAX + 1) as usize]
+    };
+    if nodes.is_empty() || nodes.len() > NODES_MAX as usize {
+        return Err(Fault::new(Errno::EINVAL, format!("a job has 1 to {NODES_MAX} nodes")));
+    }
+    if !nodes.iter().any(|node| node.device) {
+        let message = "every node of the hostfile says device=no: at least one node must have a device";
+        return Err(Fault::new(Errno::EINVAL, message));
+    }
+    Ok(nodes)
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path)
+        .map_err(|error| Fault::from_os(format_args!("finding the directory {}", path.display()), &error))
+}
+
+/// The real path of the shared directory, so that every node and a later `recover` find the same one.
+fn shared_dir(path: &Path) -> Result<PathBuf> {
+    let doing = || format!("shared directory {}", path.display());
+    let real = path.canonicalize().map_err(|error| Fault::from_os(doing(), &error))?;
+    if !real.is_dir() {
+        return Err(Fault::from(Errno::ENOTDIR).context(doing()));
+    }
+    Ok(real)
+}
+
+/// The words that reach another host, before its name.
+fn ssh(configured: Option<&[String]>) -> Result<Vec<String>> {
+    let words = match (std::env::var(SSH_VARIABLE), configured) {
+        (Ok(text), _) => text.split_whitespace().map(str::to_owned).collect(),
+        (Err(_), Some(words)) => words.to_vec(),
+        (Err(_), None) => SSH.map(str::to_owned).to_vec(),
+    };
+    if words.is_empty() {
+        return Err(Fault::new(Errno::EINVAL, format!("{SSH_VARIABLE} (or the key ssh) names no program")));
+    }
+    Ok(words)
+}
+
+fn random_job() -> Result<JobId> {
+    let digits: String = process::random_bytes::<4>()?.iter().map(|byte| format!("{byte:02x}")).collect();
+    JobId::new(&format!("job-{digits}")).map_err(|wrong| Fault::new(Errno::EINVAL, wrong))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_has_defaults() {
+        let plan = JobPlan::new(&JobOptions::default(), false).expect("defaults are good");
+        assert_eq!((plan.nodes.len(), plan.grace_s, plan.memory), (1, GRACE_S, MEMORY));
+        assert!(plan.is_ram() && plan.nodes[0].is_here());
+        let again = JobPlan::new(&JobOptions::default(), false).expect("defaults are good");
+        assert_ne!(plan.job, again.job);
+    }
+
+    #[test]
+    fn bad_wishes_are_refused() {
+        let with = |change: fn(&mut JobOptions)| {
+            let mut options = JobOptions::default();
+            change(&mut options);
+            JobPlan::new(&options, false).expect_err("bad").to_string()
+        };
+        assert!(with(|o| o.local = Some(0)).contains("1 to 4096 nodes"));
+        assert!(with(|o| o.local = Some(u32::MAX)).contains("1 to 4096 nodes"));
+        assert!(with(|o| o.memory = Some(1)).contains("at least 16.0 MiB"));
+        assert!(with(|o| o.shared = Some("/no/such/dir".into())).contains("shared directory /no/such/dir"));
+        assert!(with(|o| o.shared = Some("/etc/hostname".into())).contains("not a directory"));
+    }
+}

@@ -1,0 +1,127 @@
+//! `tameike` with an agent that serves no file system: it mounts for real, answers its driver as the real one
+//! does, and takes its "dirty data" from a file `dirty` in the device directory, so that tests of jobs can
+//! make any drain succeed, fail or hang.
+//!
+//! Names in the shared directory steer it: `slow-drain` lets a drain last until `stop`, `fail-drain` makes the
+//! file missing, `fail-start-K` lets node K fail to start, `hang-start-K` lets it never get ready.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+use tameike_agent::control::{AgentControl, AgentStart, Left, Progress, StartInput, ViewDoor};
+use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
+use tameike_core::wire::admin::{NodeStatus, Space};
+use tameike_core::{Fault, NodeInfo, Result};
+
+struct Recording {
+    start: AgentStart,
+    /// Held open, so that programs in the mounts wait as they do for a busy agent.
+    _doors: Vec<ViewDoor>,
+    peers: Mutex<Vec<NodeInfo>>,
+    stop: Mutex<(Option<Sender<()>>, Option<Receiver<()>>)>,
+}
+
+impl Recording {
+    fn told(&self, name: &str) -> bool {
+        self.start.shared_dir.as_ref().is_some_and(|dir| dir.join(name).exists())
+    }
+
+    fn dirty(&self) -> Option<PathBuf> {
+        self.start.device.as_ref().map(|device| device.dir.join("dirty"))
+    }
+}
+
+fn left_in(device_dir: &Path) -> Left {
+    match std::fs::read(device_dir.join("dirty")) {
+        Ok(bytes) => Left { files: 1, bytes: bytes.len() as u64 },
+        Err(_) => Left::default(),
+    }
+}
+
+impl AgentControl for Recording {
+    fn start(input: StartInput) -> Result<Self> {
+        let (sender, receiver) = channel();
+        let agent = Self {
+            start: input.start,
+            _doors: input.doors,
+            peers: Mutex::default(),
+            stop: Mutex::new((Some(sender), Some(receiver))),
+        };
+        let node = agent.start.node.0;
+        if agent.told(&format!("fail-start-{node}")) {
+            return Err(Fault::io("told to fail"));
+        }
+        if agent.told(&format!("hang-start-{node}")) {
+            std::thread::park();
+        }
+        Ok(agent)
+    }
+
+    fn address(&self) -> String {
+        self.start.listen.replace(":0", &format!(":{}", 10_000 + self.start.node.0))
+    }
+
+    fn join(&self, nodes: Vec<NodeInfo>) -> Result<()> {
+        *self.peers.lock().unwrap() = nodes;
+        Ok(())
+    }
+
+    fn drain(&self, _verify: bool, progress: &mut dyn FnMut(Progress)) -> Receipt {
+        progress(Progress { files_left: 1, bytes_left: 10, bytes_flushed: 0 });
+        if self.told("slow-drain") {
+            let receiver = self.stop.lock().unwrap().1.take();
+            let _ = receiver.map(|receiver| receiver.recv());
+            return Receipt { files: Vec::new(), faults: vec!["told to stop".into()] };
+        }
+        let (Some(dirty), Some(shared)) = (self.dirty(), &self.start.shared_dir) else {
+            return Receipt::default();
+        };
+        let Ok(bytes) = std::fs::read(&dirty) else { return Receipt::default() };
+        let path = format!("from-node-{}", self.start.node.0);
+        let outcome = if self.told("fail-drain") {
+            FileOutcome::Missing("told to fail".into())
+        } else {
+            std::fs::write(shared.join(&path), &bytes).unwrap();
+            std::fs::remove_file(&dirty).unwrap();
+            FileOutcome::Synced
+        };
+        let size = bytes.len() as u64;
+        let files = vec![FileReceipt {
+            path,
+            size,
+            written: size,
+            checksum: "0".repeat(64),
+            outcome,
+            note: String::new(),
+        }];
+        Receipt { files, faults: Vec::new() }
+    }
+
+    fn status(&self) -> Result<NodeStatus> {
+        let space = self.start.capacity.map(|capacity| Space { capacity, ..Space::default() });
+        Ok(NodeStatus {
+            node: self.start.node,
+            pid: std::process::id(),
+            space,
+            resident_bytes: self.start.memory,
+            frames: (0, self.peers.lock().unwrap().len() as u32),
+            unreachable: Vec::new(),
+            counters: Vec::new(),
+        })
+    }
+
+    fn stop(&self, _grace: Duration) -> Result<Left> {
+        drop(self.stop.lock().unwrap().0.take());
+        Ok(self.start.device.as_ref().map_or_else(Left::default, |device| left_in(&device.dir)))
+    }
+
+    fn inspect(device_dir: &Path) -> Result<Left> {
+        Ok(left_in(device_dir))
+    }
+}
+
+fn main() -> ExitCode {
+    tameike::main::<Recording>()
+}

@@ -1,0 +1,170 @@
+//! FUSE mounts: made with `mount(2)` where the process may, by `fusermount3` where it may not; and the list
+//! of mounts of this process's namespace.
+//!
+//! Serving a mount is not done here. A mount that nobody serves yet lets programs wait; one whose file was
+//! closed gives them `ENOTCONN`.
+
+use super::socket;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::process::{getegid, geteuid};
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::OpenOptions;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use tameike_core::limits::UNIT_SIZE;
+use tameike_core::{Errno, Fault, Result};
+
+/// Type under which the mounts stand in `/proc/self/mountinfo`.
+pub const FUSE_TYPE: &str = "fuse.tameike";
+/// The device behind every FUSE mount.
+pub const FUSE_DEVICE: &str = "/dev/fuse";
+/// The program that mounts for users who may not.
+pub const FUSE_HELPER: &str = "fusermount3";
+
+/// Mounts a FUSE file system named `source` at `path` with the process's own rights, and returns the open
+/// `/dev/fuse` to serve it by. The kernel checks permissions by the attributes that are served; when root
+/// mounts, other users may use the mount too.
+///
+/// # Errors
+/// `/dev/fuse` is missing or closed to the user, or the kernel refuses the mount.
+pub fn mount_fuse(source: &str, path: &Path) -> Result<OwnedFd> {
+    let fuse = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(FUSE_DEVICE)
+        .map_err(|error| Fault::from_os(format_args!("opening {FUSE_DEVICE}"), &error))?;
+    let (user, group) = (geteuid(), getegid());
+    let others = if user.is_root() { ",allow_other" } else { "" };
+    let options = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},max_read={UNIT_SIZE},default_permissions{others}",
+        fuse.as_raw_fd(),
+        user.as_raw(),
+        group.as_raw()
+    );
+    let options = CString::new(options).expect("numbers and words have no NUL");
+    rustix::mount::mount(source, path, FUSE_TYPE, MountFlags::NOSUID | MountFlags::NODEV, options.as_c_str())
+        .map_err(|error| Fault::from_os(format_args!("mounting {}", path.display()), &error.into()))?;
+    Ok(fuse.into())
+}
+
+/// The same through `fusermount3`, which every user may call where it is installed set-user-id root. The
+/// mount is made in the namespace of the process, for the whole host to see.
+///
+/// # Errors
+/// `fusermount3` is missing or refuses; the fault carries what it printed.
+pub fn mount_fuse_by_helper(source: &str, path: &Path) -> Result<OwnedFd> {
+    let failed = |error: std::io::Error| {
+        Fault::from_os(format_args!("mounting {} with {FUSE_HELPER}", path.display()), &error)
+    };
+    let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+    let output = Command::new(FUSE_HELPER)
+        .arg("-o")
+        .arg(format!("fsname={source},subtype=tameike,max_read={UNIT_SIZE},default_permissions,nosuid,nodev"))
+        .arg("--")
+        .arg(path)
+        .env("_FUSE_COMMFD", "0")
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .output()
+        .map_err(failed)?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(Fault::new(
+            Errno::EPERM,
+            format!("mounting {} with {FUSE_HELPER}: {}", path.display(), said.trim()),
+        ));
+    }
+    let (_, mut files) = socket::receive_with_files(&ours)?;
+    files
+        .pop()
+        .ok_or_else(|| Fault::io(format!("{FUSE_HELPER} sent no {FUSE_DEVICE} for {}", path.display())))
+}
+
+/// Takes a mount out of the tree, also when it is in use or its server is dead.
+///
+/// # Errors
+/// It is not a mount, or the process may not unmount it.
+pub fn unmount(path: &Path) -> Result<()> {
+    rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
+        .map_err(|error| Fault::from_os(format_args!("unmounting {}", path.display()), &error.into()))
+}
+
+/// The same through `fusermount3`, for a mount that it made.
+///
+/// # Errors
+/// It is not a mount of this user, or `fusermount3` is missing; the fault carries what it printed.
+pub fn unmount_by_helper(path: &Path) -> Result<()> {
+    let doing = || format!("unmounting {} with {FUSE_HELPER}", path.display());
+    let output = Command::new(FUSE_HELPER)
+        .args(["-u", "-z", "--"])
+        .arg(path)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| Fault::from_os(doing(), &error))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(Fault::new(Errno::EPERM, format!("{}: {}", doing(), said.trim())))
+}
+
+/// The mount points of this product in the process's namespace, the innermost last.
+///
+/// # Errors
+/// `/proc` is not there.
+pub fn mounts() -> Result<Vec<PathBuf>> {
+    let table = std::fs::read("/proc/self/mountinfo")
+        .map_err(|error| Fault::from_os("reading /proc/self/mountinfo", &error))?;
+    Ok(table.split(|&byte| byte == b'\n').filter_map(mount_point).collect())
+}
+
+/// The mount point in a line of `mountinfo`, when the mount is ours.
+fn mount_point(line: &[u8]) -> Option<PathBuf> {
+    let mut words = line.split(|&byte| byte == b' ');
+    let path = words.by_ref().nth(4)?;
+    words.by_ref().find(|word| *word == b"-")?;
+    (words.next()? == FUSE_TYPE.as_bytes()).then(|| PathBuf::from(unescape(path)))
+}
+
+/// Undoes the octal escapes (`\040` for a blank) of `mountinfo`.
+fn unescape(text: &[u8]) -> OsString {
+    let mut plain = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&byte, after)) = rest.split_first() {
+        let octal = after.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(escaped) if byte == b'\\' => {
+                plain.push(escaped);
+                rest = &after[3..];
+            }
+            _ => {
+                plain.push(byte);
+                rest = after;
+            }
+        }
+    }
+    OsString::from_vec(plain)
+}
+
+/// Looks for a program on the search path.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join(OsStr::from_bytes(name.as_bytes()))).find(|p| p.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_mounts_are_found_among_others() {
+        let ours = br"36 35 0:45 / /tmp/a\040b/mnt rw,nosuid shared:7 master:2 - fuse.tameike tameike:j rw";
+        let other = b"36 35 0:45 / /tmp/ssh rw - fuse.sshfs host: rw";
+        assert_eq!(mount_point(ours), Some(PathBuf::from("/tmp/a b/mnt")));
+        assert_eq!(mount_point(other), None);
+        assert_eq!(mount_point(b""), None);
+        assert_eq!(unescape(br"a\0"), OsString::from(r"a\0"));
+    }
+}

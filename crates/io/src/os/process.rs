@@ -1,0 +1,200 @@
+//! Processes and threads: starting them apart from the terminal, knowing them again, signalling them; and the
+//! few facts about this one.
+//!
+//! A process is named by its number and its start time together, so that a number that was given out again is
+//! never taken for the process that had it before.
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::time::{ClockId, Timespec, clock_gettime};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+use tameike_core::{Errno, Fault, Result};
+
+/// A process of this host, alive or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessId {
+    /// Its number.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot.
+    pub start: u64,
+}
+
+impl ProcessId {
+    /// The calling process.
+    ///
+    /// # Errors
+    /// `/proc` is not there.
+    pub fn own() -> Result<Self> {
+        let pid = std::process::id();
+        let start = start_time(pid).ok_or_else(|| Fault::io("reading /proc/self/stat: is /proc mounted?"))?;
+        Ok(Self { pid, start })
+    }
+
+    /// The process that has this number now, if there is one.
+    pub fn now(pid: u32) -> Option<Self> {
+        start_time(pid).map(|start| Self { pid, start })
+    }
+
+    /// Whether the process still runs.
+    pub fn is_alive(self) -> bool {
+        start_time(self.pid) == Some(self.start)
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Errors
+    /// `ESRCH` when the process has ended; it belongs to somebody else; there is no such signal.
+    pub fn signal(self, number: i32) -> Result<()> {
+        let failed = |error: rustix::io::Errno| {
+            Fault::from_os(format_args!("sending signal {number} to process {}", self.pid), &error.into())
+        };
+        let gone = || failed(rustix::io::Errno::SRCH);
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
+        let signal = Signal::from_named_raw(number).ok_or_else(|| Fault::from(Errno::EINVAL))?;
+        let handle = pidfd_open(pid, PidfdFlags::empty()).map_err(failed)?;
+        // The handle is open: if the start time is right now, the handle cannot be another process's.
+        if !self.is_alive() {
+            return Err(gone());
+        }
+        pidfd_send_signal(handle, signal).map_err(failed)
+    }
+}
+
+/// Waits until all of these processes have ended, or `limit` has passed.
+pub fn wait_ended(processes: &[ProcessId], limit: Duration) {
+    let end = monotonic() + limit;
+    for process in processes {
+        let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw) else { continue };
+        let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
+        let rest = end.saturating_sub(monotonic());
+        let rest = Timespec { tv_sec: rest.as_secs() as i64, tv_nsec: i64::from(rest.subsec_nanos()) };
+        // An interrupted or failed wait is a shorter one: the caller looks who is left.
+        if process.is_alive() {
+            let _ = rustix::event::poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&rest));
+        }
+    }
+}
+
+/// The processes, other than this one, that share its mount namespace.
+pub fn sharing_mounts() -> Vec<ProcessId> {
+    let Ok(own) = std::fs::read_link("/proc/self/ns/mnt") else { return Vec::new() };
+    let numbers = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let shares = |pid: &u32| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).is_ok_and(|link| link == own);
+    numbers.filter(|&pid| pid != std::process::id()).filter(shares).filter_map(ProcessId::now).collect()
+}
+
+/// Start time of a process that is not a zombie, from field 22 of its `stat`.
+fn start_time(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the name in parentheses, which may hold blanks and parentheses itself.
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?;
+    (state != "Z" && state != "X").then(|| fields.nth(18)?.parse().ok())?
+}
+
+/// Lets `command` start in a session of its own, so that neither Ctrl-C nor a hang-up of the terminal reaches
+/// it.
+pub fn detach(command: &mut Command) -> &mut Command {
+    let new_session = || {
+        // It fails only for the leader of a process group, which a new child is not.
+        rustix::process::setsid().map(drop).map_err(std::io::Error::from)
+    };
+    // SAFETY: between fork and exec the closure makes one system call and touches no memory that other threads
+    // could hold locked.
+    unsafe { command.pre_exec(new_session) }
+}
+
+/// Runs `job` on a thread of its own, named for those who look with a debugger.
+///
+/// # Errors
+/// The user may not have another thread.
+pub fn start_thread<T: Send + 'static>(
+    name: &str,
+    job: impl FnOnce() -> T + Send + 'static,
+) -> Result<std::thread::JoinHandle<T>> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(job)
+        .map_err(|error| Fault::from_os(format_args!("starting thread {name}"), &error))
+}
+
+/// Time since boot; never goes back.
+pub fn monotonic() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::new(now.tv_sec.try_into().unwrap_or(0), now.tv_nsec.try_into().unwrap_or(0))
+}
+
+/// Time of day, in seconds since 1970-01-01 UTC.
+pub fn wall_seconds() -> i64 {
+    clock_gettime(ClockId::Realtime).tv_sec
+}
+
+/// Random bytes of the kernel, good for secrets.
+///
+/// # Errors
+/// `/dev/urandom` is not there.
+pub fn random_bytes<const COUNT: usize>() -> Result<[u8; COUNT]> {
+    use std::io::Read;
+    let mut bytes = [0; COUNT];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .map_err(|error| Fault::from_os("reading /dev/urandom", &error))?;
+    Ok(bytes)
+}
+
+/// The user for whom the process acts.
+pub fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// The user's own group.
+pub fn group() -> u32 {
+    rustix::process::getegid().as_raw()
+}
+
+/// Resident memory of this process in bytes; 0 where the system does not tell.
+pub fn resident_bytes() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|statm| statm.split_ascii_whitespace().nth(1)?.parse::<u64>().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}
+
+/// The name of this host.
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn a_process_is_known_by_number_and_start() {
+        let own = ProcessId::own().expect("/proc is mounted");
+        assert!(own.is_alive());
+        let impostor = ProcessId { start: own.start + 1, ..own };
+        assert!(!impostor.is_alive());
+        assert_eq!(impostor.signal(9).map_err(|fault| fault.errno), Err(Errno(3)));
+    }
+
+    #[test]
+    fn signals_reach_the_process_and_zombies_are_dead() {
+        let mut command = Command::new("sleep");
+        let mut child = detach(command.arg("1000")).spawn().expect("sleep is installed");
+        let process = ProcessId::now(child.id()).expect("just started");
+        process.signal(15).expect("it runs");
+        let status = child.wait().expect("it is our child");
+        assert_eq!(status.signal(), Some(15));
+        assert!(!process.is_alive());
+    }
+
+    #[test]
+    fn random_bytes_differ() {
+        assert_ne!(random_bytes::<32>().expect("urandom"), random_bytes::<32>().expect("urandom"));
+    }
+}

@@ -1,0 +1,86 @@
+//! Local sockets: who is at the other end, and open files beside bytes.
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use std::io::{IoSlice, IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use tameike_core::{Fault, Result};
+
+/// Most files beside one piece of bytes.
+const FILES_MAX: usize = 8;
+/// Most bytes received at once.
+const PIECE_SIZE: usize = 64 << 10;
+
+/// The user at the other end, by the kernel's word.
+///
+/// # Errors
+/// The socket is not a connected local one.
+pub fn peer_user(socket: &UnixStream) -> Result<u32> {
+    let credentials = rustix::net::sockopt::socket_peercred(socket)
+        .map_err(|error| Fault::from_os("asking who is at the other end of a socket", &error.into()))?;
+    Ok(credentials.uid.as_raw())
+}
+
+/// Sends `bytes`, with open `files` beside the first of them.
+///
+/// # Errors
+/// The other end is gone.
+pub fn send_with_files(mut socket: &UnixStream, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Result<()> {
+    assert!(files.len() <= FILES_MAX && !bytes.is_empty(), "files travel beside bytes, {FILES_MAX} at most");
+    let failed = |error| Fault::from_os("sending on a local socket", &error);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    ancillary.push(SendAncillaryMessage::ScmRights(files));
+    let sent = sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)
+        .map_err(|error| failed(error.into()))?;
+    socket.write_all(&bytes[sent..]).map_err(failed)
+}
+
+/// Receives some bytes (none when the other end is closed) and the files beside them.
+///
+/// # Errors
+/// The socket failed.
+pub fn receive_with_files(socket: &UnixStream) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut bytes = vec![0; PIECE_SIZE];
+    let received =
+        recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+            .map_err(|error| Fault::from_os("receiving from a local socket", &error.into()))?;
+    bytes.truncate(received.bytes);
+    let mut files = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            files.extend(rights);
+        }
+    }
+    Ok((bytes, files))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn files_travel_beside_bytes() {
+        let (here, there) = UnixStream::pair().expect("a pair of sockets");
+        let (mut reader, writer) = std::io::pipe().expect("a pipe");
+        send_with_files(&here, b"line\n", &[writer.as_fd()]).expect("the other end is open");
+        drop(writer);
+        let (bytes, files) = receive_with_files(&there).expect("something was sent");
+        assert_eq!((bytes.as_slice(), files.len()), (&b"line\n"[..], 1));
+        for file in files {
+            std::fs::File::from(file).write_all(b"through").expect("the pipe is open");
+        }
+        let mut text = String::new();
+        reader.read_to_string(&mut text).expect("ends when the last writer is closed");
+        assert_eq!(text, "through");
+        assert_eq!(peer_user(&there).expect("connected"), rustix::process::geteuid().as_raw());
+    }
+}
