@@ -64,7 +64,8 @@ async fn picture(client: &Client, stage: &Stage) -> Picture {
     let mut picture = Vec::new();
     for dir in stage.dirs.into_iter().chain([stage.sub.inode, InodeId::ROOT]) {
         let names = client.read_dir(dir, 500).await.ok();
-        picture.push(names.map(|names| names.into_iter().map(|name| (name.name, name.target.inode)).collect()));
+        picture
+            .push(names.map(|names| names.into_iter().map(|name| (name.name, name.target.inode)).collect()));
     }
     picture
 }
@@ -255,7 +256,9 @@ fn going_wide_is_completed_after_a_crash() {
             world.doom(Some(Doom { node, event }));
             let last = world.machine.run(client.create(dir, "last", FileKind::File));
             let home = world.cluster.children_home(dir);
-            world.machine.run(world.machine.runtime(home.0 as usize).sleep(std::time::Duration::from_secs(60)));
+            world
+                .machine
+                .run(world.machine.runtime(home.0 as usize).sleep(std::time::Duration::from_secs(60)));
             world.heal();
             check(&world);
             // What was only in the memory of a node that died may be gone, in the order of its making.
