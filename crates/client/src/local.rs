@@ -131,7 +131,7 @@ impl Vfs for LocalView {
     async fn getattr(&self, file: FileNumber) -> Result<Attr> {
         match self.below.stat(file).await {
             Ok(stat) => Ok(stat.attr()),
-            Err(fault) => self.open_stat(file).ok_or(fault),
+            Err(fault) => self.open_file(file).ok_or(fault)?.stat().map(|stat| stat.attr()),
         }
     }
 
@@ -141,7 +141,7 @@ impl Vfs for LocalView {
             let open = self.below.run(move |fs| fs.open(&path, Access::Write)).await?;
             self.cut(&*open, size).await?;
         }
-        self.below.change(file, change).await?;
+        self.below.change(file, AttrChange { size: None, ..change }).await?;
         self.getattr(file).await
     }
 
@@ -209,7 +209,11 @@ impl Vfs for LocalView {
     }
 
     async fn open(&self, file: FileNumber, mode: OpenMode) -> Result<Opened> {
-        let open = self.open_path(self.below.path(file)?, mode).await?;
+        let open = match self.below.path(file) {
+            Ok(path) => self.open_path(path, mode).await?,
+            // It has lost its names, but is still open.
+            Err(stale) => self.open_file(file).ok_or(stale)?,
+        };
         Ok(self.add_handle(open, mode))
     }
 
@@ -279,10 +283,9 @@ impl Vfs for LocalView {
 }
 
 impl LocalView {
-    /// Attributes of a file that has lost its names but is still open.
-    fn open_stat(&self, file: FileNumber) -> Option<Attr> {
-        let handles = self.handles.lock();
-        let mut stats = handles.values().filter_map(|handle| handle.file.stat().ok());
-        stats.find(|stat| stat.inode_id().0 == file.0).map(|stat| stat.attr())
+    /// A file that has lost its names but is still open.
+    fn open_file(&self, file: FileNumber) -> Option<Arc<dyn SharedFile>> {
+        let is_it = |open: &Arc<dyn SharedFile>| open.stat().is_ok_and(|stat| stat.inode_id().0 == file.0);
+        self.handles.lock().values().map(|handle| handle.file.clone()).find(is_it)
     }
 }

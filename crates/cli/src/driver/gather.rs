@@ -133,6 +133,10 @@ impl Driver {
             }
             gathered = self.finish_gather(id).or(gathered);
         }
-        if expected { gathered } else { Some(Notice::AgentLost(node)) }
+        if !expected {
+            return Some(Notice::AgentLost(node));
+        }
+        let all_gone = self.lost.len() == self.links.len();
+        gathered.or_else(|| all_gone.then_some(Notice::Gathered))
     }
 }

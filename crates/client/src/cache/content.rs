@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::wire::cache::CacheRequest;
-use tameike_core::{Attr, FileKind, InodeId, Result};
+use tameike_core::{Attr, Errno, FileKind, InodeId, Result};
 use tameike_io::shared::{Access, FileStat, SharedFile};
 
 impl CacheView {
@@ -60,8 +60,24 @@ impl CacheView {
         Ok(Opened { handle, keep_cache, direct: mode.append })
     }
 
+    /// One more handle of an open file that has no name any more (through `/proc/self/fd`, say).
+    ///
+    /// # Errors
+    /// `EACCES` when it is to be written, and no handle of it is open for writing.
+    pub(super) fn reopen_orphan(&self, file: FileNumber, mode: OpenMode) -> Result<Option<Opened>> {
+        let mut orphans = self.opens.all_of(file);
+        orphans.retain(|open| open.is_orphan());
+        if orphans.is_empty() {
+            return Ok(None);
+        }
+        let open = orphans.into_iter().find(|open| open.mode.write || !mode.write).ok_or(Errno::EACCES)?;
+        let handle = self.opens.add(open.again(mode));
+        Ok(Some(Opened { handle, keep_cache: false, direct: mode.append }))
+    }
+
     pub(super) fn close(&self, handle: HandleNumber) {
-        if let Some(open) = self.opens.remove(handle) {
+        // A handle of an orphan that was opened again has no open of the data of its own.
+        if let Some(open) = self.opens.remove(handle).filter(|open| !open.is_reopened) {
             self.engine.close(&open.data);
         }
     }

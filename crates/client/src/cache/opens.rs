@@ -23,6 +23,8 @@ pub(super) struct OpenFile {
     pub announced: AtomicBool,
     /// Whether the file has lost its last name: reads and writes then pass through to the shared file.
     orphan: AtomicBool,
+    /// Whether it was opened when it was an orphan already.
+    pub is_reopened: bool,
 }
 
 impl OpenFile {
@@ -35,7 +37,15 @@ impl OpenFile {
         mode: OpenMode,
     ) -> Self {
         let (announced, orphan) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { number, data, shared, path, stamp, mode, announced, orphan }
+        Self { number, data, shared, path, stamp, mode, announced, orphan, is_reopened: false }
+    }
+
+    /// One more handle of an orphan.
+    pub(super) fn again(&self, mode: OpenMode) -> Self {
+        let (data, shared, path) = (self.data.clone(), self.shared.clone(), self.path.clone());
+        let open = Self::new(self.number, data, shared, path, self.stamp, mode);
+        open.set_orphan();
+        Self { is_reopened: true, ..open }
     }
 
     pub(super) fn is_orphan(&self) -> bool {

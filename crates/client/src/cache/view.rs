@@ -117,6 +117,9 @@ impl Vfs for CacheView {
     }
 
     async fn open(&self, file: FileNumber, mode: OpenMode) -> Result<Opened> {
+        if let Some(opened) = self.reopen_orphan(file, mode)? {
+            return Ok(opened);
+        }
         let path = self.below.path(file)?;
         let (stat, opened) = self.open_at(path, mode).await?;
         if stat.inode_id().0 != file.0 {

@@ -150,6 +150,10 @@ impl FileData {
         self.state.lock().opens > 0
     }
 
+    pub(super) fn is_inline(&self) -> bool {
+        self.state.lock().inline
+    }
+
     pub(super) fn invalidate(&self) {
         self.state.lock().drop_clean();
     }

@@ -46,7 +46,8 @@ impl DataEngine {
                 return Err(fault);
             }
         }
-        if let Some((end, time)) = uncommitted {
+        // Inline content went to the home together with its size.
+        if let Some((end, time)) = uncommitted.filter(|_| !file.is_inline()) {
             let version = self.commit(&home, file.inode, end, time).await?;
             file.own_change(version.generation, version.inline);
         }

@@ -32,6 +32,13 @@ impl Image {
         }
     }
 
+    /// Forgets bytes that are not there.
+    fn keep(&mut self, found: &[Option<u8>]) {
+        for (byte, found) in self.bytes.iter_mut().zip(found) {
+            *byte = byte.filter(|_| found.is_some());
+        }
+    }
+
     /// A unit without bytes has no record, and so no generation.
     fn forget_if_empty(&mut self) {
         if self.bytes.iter().all(Option::is_none) {
@@ -131,10 +138,10 @@ impl Test {
             let (found, dirty) = (self.look(number), self.dirty(number));
             let image = self.now(number);
             assert!(Self::fits(number, &found, &dirty, image), "unit {number} is as the model says");
-            for (byte, found) in image.bytes.iter_mut().zip(&found) {
-                *byte = byte.filter(|_| found.is_some());
+            // A new state: the old one comes back if the machine dies before the log is written.
+            if image.bytes.iter().zip(&found).any(|(byte, found)| byte.is_some() && found.is_none()) {
+                self.push(number, |image| image.keep(&found));
             }
-            image.forget_if_empty();
         }
         self.check_space();
     }
@@ -183,7 +190,7 @@ impl Test {
                 let payload = self.world.payload(&vec![value; size]);
                 let fill = self.store.fill(unit(number), offset as u32, payload, Generation(generation));
                 let result = self.world.machine.run(fill);
-                let done = result.is_err() || self.filled(number, offset, size);
+                let done = result.is_err() || self.filled(number, offset..offset + size, generation);
                 if done {
                     self.push(number, |image| {
                         image.renew(cached, generation);
@@ -243,8 +250,10 @@ impl Test {
     }
 
     /// Whether a fill was made, or skipped for want of room.
-    fn filled(&self, number: usize, offset: usize, size: usize) -> bool {
-        self.look(number)[offset..offset + size].iter().all(Option::is_some)
+    fn filled(&self, number: usize, range: Range<usize>, generation: u64) -> bool {
+        let record = self.store.load(unit(number)).unwrap().unwrap_or_default();
+        let renewed = number < 2 || record.generation.0 >= generation;
+        renewed && self.look(number)[range].iter().all(Option::is_some)
     }
 
     /// The store may leave more dirty than the model would, whole blocks that were written again; never less.
@@ -297,9 +306,7 @@ impl Test {
                 .max_by_key(|image| image.generation == generation)
                 .unwrap_or_else(|| panic!("unit {number} is as it was at some time since the last sync"))
                 .clone();
-            for (byte, found) in image.bytes.iter_mut().zip(&found) {
-                *byte = byte.filter(|_| found.is_some());
-            }
+            image.keep(&found);
             image.generation = generation;
             image.forget_if_empty();
             self.histories[number] = vec![image];
