@@ -133,6 +133,6 @@ impl Driver {
             }
             gathered = self.finish_gather(id).or(gathered);
         }
-        if expected { gathered } else { Some(Notice::AgentLost(node)) }
+        if expected { gathered.or(Some(Notice::AgentEnded)) } else { Some(Notice::AgentLost(node)) }
     }
 }

@@ -144,14 +144,21 @@ impl Driver {
                     let message = format!("signal {} arrived while the job was starting", arrived.signal);
                     return Err(Fault::new(Errno::EINTR, message));
                 }
-                Notice::AgentLost(node) => {
+                // One that failed has said why, and is looked at above.
+                Notice::AgentLost(node)
+                    if self.gather(id).is_none_or(|gather| gather.faults().is_empty()) =>
+                {
                     let how = self.lost.get(&node).cloned().unwrap_or_default();
                     let host = &self.record.plan.nodes[node as usize].host;
                     let message = format!("the agent of node {node} on {host} ended: {how}");
                     return Err(Fault::new(Errno::EHOSTDOWN, message));
                 }
-                Notice::Gathered | Notice::Progress(_) | Notice::CommandEnded(_) | Notice::Down { .. } => {
-                }
+                Notice::AgentLost(_)
+                | Notice::Gathered
+                | Notice::AgentEnded
+                | Notice::Progress(_)
+                | Notice::CommandEnded(_)
+                | Notice::Down { .. } => {}
             }
         }
     }
