@@ -111,7 +111,7 @@ mod tests {
 
     fn file(path: &str, outcome: FileOutcome) -> FileReceipt {
         let checksum = "0123456789abcdef0123".to_owned();
-        FileReceipt { path: path.into(), size: 2048, written: 2048, checksum, outcome }
+        FileReceipt { path: path.into(), size: 2048, written: 2048, checksum, outcome, note: String::new() }
     }
 
     fn text(receipt: &Receipt) -> String {
