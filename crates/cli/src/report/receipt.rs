@@ -38,11 +38,14 @@ fn write(receipt: &Receipt, out: &mut dyn Write) -> std::io::Result<()> {
 }
 
 fn row(file: &FileReceipt) -> [String; 4] {
-    let state = match &file.outcome {
+    let mut state = match &file.outcome {
         FileOutcome::Synced => "synced".to_owned(),
         FileOutcome::Verified => "verified".to_owned(),
         FileOutcome::Missing(why) => format!("MISSING: {why}"),
     };
+    if !file.note.is_empty() {
+        state = format!("{state} ({})", file.note);
+    }
     let path = file.path.escape_debug().to_string();
     [path, show_size(file.size), file.checksum.chars().take(CHECKSUM_DIGITS).collect(), state]
 }
