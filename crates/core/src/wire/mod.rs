@@ -69,6 +69,7 @@ impl Request {
                 | Cache::Truncate { .. }
                 | Cache::SetMtime { .. }
                 | Cache::Renamed { .. }
+                | Cache::Removing { .. }
                 | Cache::Removed { .. }
                 | Cache::Flush { .. }
                 | Cache::Writeback { .. }
