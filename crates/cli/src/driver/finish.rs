@@ -8,6 +8,7 @@ use crate::place::record::JobState;
 use crate::place::tree;
 use std::time::Duration;
 use tameike_agent::control::{AgentControl, AgentMode, AgentReply, AgentRequest, Left};
+use tameike_core::Errno;
 use tameike_io::os::process::monotonic;
 
 /// How long agents may take to end beyond the grace they are given.
@@ -71,7 +72,6 @@ impl Driver {
         self.stopping = true;
         let deadline = monotonic() + grace + limit;
         let grace_ms = grace.as_millis().try_into().unwrap_or(u64::MAX);
-        let dead_before: Vec<_> = self.lost.keys().copied().collect();
         let stop = self.ask(&AgentRequest::Stop { grace_ms, keep }, None);
         self.await_gather(stop, deadline);
         for link in &mut self.links {
@@ -84,7 +84,8 @@ impl Driver {
         self.await_ends(monotonic() + KILL_LIMIT);
         let answers = self.take_gather(stop).answers;
         let fault = |(node, reply): (u32, AgentReply)| match reply {
-            AgentReply::Failed(fault) if !dead_before.contains(&node) => {
+            // What one that died holds is looked into later.
+            AgentReply::Failed(fault) if fault.errno != Errno::EHOSTDOWN => {
                 Some(format!("node {node}: {fault}"))
             }
             _ => None,

@@ -1,4 +1,5 @@
 //! Jobs that run in the background of a test, and processes of theirs that are killed.
+#![allow(dead_code, reason = "each test program uses its part")]
 
 use crate::support::{Site, files_below, processes_naming};
 use serde_json::Value;
