@@ -304,7 +304,7 @@ impl AgentControl for Agent {
                 ));
             }
         }
-        storage::left(store)
+        storage::left_if_whole(store)
     }
 
     fn inspect(device_dir: &Path) -> Result<Left> {

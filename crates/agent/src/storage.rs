@@ -62,13 +62,27 @@ fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
 ///
 /// # Errors
 /// When the store cannot be read.
-pub fn left(store: &Store) -> Result<Left> {
+fn left(store: &Store) -> Result<Left> {
     let Journaled { mut dirty, named } = journaled(store.ledger.clone())?;
     dirty.extend(store.extents.dirty_inodes()?);
     Ok(Left { files: dirty.len() as u64, bytes: store.extents.space(View::Cache).dirty, named })
 }
 
-/// As [`left`], for the device directory of an agent that is dead.
+/// As [`left`], but a store that was salvaged is never called empty: somebody has to decide to give it up.
+///
+/// # Errors
+/// The same, and `EIO` for a salvaged store.
+pub fn left_if_whole(store: &Store) -> Result<Left> {
+    match store.damage.first() {
+        None => left(store),
+        Some(damage) => Err(Fault::io(format!(
+            "the journal was damaged ({damage}); what could be read of it is drained, and `tameike recover \
+             --discard` gives up the rest"
+        ))),
+    }
+}
+
+/// As [`left_if_whole`], for the device directory of an agent that is dead.
 ///
 /// # Errors
 /// When the store cannot be opened or read.
@@ -80,5 +94,5 @@ pub fn inspect(dir: &Path) -> Result<Left> {
     // What is there is only read: no room for more is needed.
     let store =
         pollster::block_on(open(system.runtime(), dir, [0; 3], slab.pool(INSPECTION_FRAMES), Care::Whole));
-    store.and_then(|store| left(&store)).map_err(|fault| fault.context(doing()))
+    store.and_then(|store| left_if_whole(&store)).map_err(|fault| fault.context(doing()))
 }

@@ -10,7 +10,7 @@ mod victims;
 use mounts::Mounts;
 use serde_json::Value;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Output;
 use support::{Site, shown};
 use victims::JobPlace;
@@ -182,6 +182,48 @@ fn a_failed_fsync_is_no_success() {
 }
 
 impl Scene {
+    /// A job of which most files are in the journal only, with room for them on the shared directory since.
+    fn cut_off(job: &str) -> Option<Self> {
+        let scene = Self::new(job)?;
+        scene.mounts.mount_memory(&scene.site.shared(), "4m");
+        let output = scene.run("");
+        let missing = scene.check_incomplete(&output, "no space left");
+        assert!(missing > FILES as usize / 2, "{}", shown(&output));
+        scene.mounts.must(&format!("mount -o remount,size=64m {}", scene.site.shared().display()));
+        Some(scene)
+    }
+
+    /// A file in the device directory of node 1.
+    fn store_file(&self, name: &str) -> PathBuf {
+        let devices = self.place.devices(Path::new("/dev/shm"));
+        let device = devices.iter().find(|dir| dir.to_string_lossy().ends_with("-1")).expect("a device");
+        device.join(name)
+    }
+
+    /// Recovery must say what is damaged, claim nothing that is not so, and go on saying it until it is told to
+    /// give up. How many files are right all the same.
+    fn check_damaged(&self, part: &str) -> usize {
+        for _ in 0..2 {
+            let output = self.recover();
+            let told = shown(&output);
+            assert_eq!(output.status.code(), Some(INCOMPLETE), "{told}");
+            assert!(told.contains(part) && !told.contains("panicked"), "{told}");
+            self.verified().iter().for_each(|name| self.check_file(name));
+        }
+        let right = (1..=FILES).filter(|name| self.is_right(&name.to_string())).count();
+        let given_up = self.mounts.tameike(&self.site, &["recover", "--job", &self.place.job, "--discard"]);
+        assert_eq!(given_up.status.code(), Some(INCOMPLETE), "{}", shown(&given_up));
+        self.place.assert_gone();
+        right
+    }
+
+    fn is_right(&self, name: &str) -> bool {
+        let (base, shared) = (self.site.base(), self.site.shared());
+        let compared =
+            self.mounts.shell(&format!("cmp {}/expected/{name} {}/{name}", base.display(), shared.display()));
+        compared.status.success()
+    }
+
     /// The files that the last receipt calls verified.
     fn verified(&self) -> Vec<String> {
         let receipt = fs::read(self.receipt_path()).expect("a receipt");
@@ -190,4 +232,56 @@ impl Scene {
         let verified = files.iter().filter(|file| file["outcome"] == "verified");
         verified.map(|file| file["path"].as_str().expect("a path").to_owned()).collect()
     }
+}
+
+/// Turns a bit of every `step`th byte of a file from `first` on; a sparse file stays sparse.
+fn damage(path: &Path, first: usize, step: usize) {
+    let mut bytes = fs::read(path).expect("a file of the store");
+    assert!(bytes.len() > first, "{} has {} bytes", path.display(), bytes.len());
+    bytes.iter_mut().skip(first).step_by(step).for_each(|byte| *byte ^= 0x10);
+    fs::write(path, bytes).expect("written");
+}
+
+#[test]
+fn a_damaged_log_is_told_and_the_rest_is_recovered() {
+    let Some(scene) = Scene::cut_off("log") else { return };
+    damage(&scene.store_file("log.0"), 100, 2_000);
+    let right = scene.check_damaged("of the log are missing or broken");
+    assert!(right > 2, "{right} files are right");
+}
+
+#[test]
+fn a_damaged_table_is_told_and_the_rest_is_recovered() {
+    let Some(scene) = Scene::cut_off("table") else { return };
+    // Looking into the journal has moved the log into the table.
+    scene.site.tameike(&["status"]).output().expect("it starts");
+    let swept = scene.site.job(1, &["--job", "other"], "true").output().expect("a job");
+    assert!(shown(&swept).contains("was cut off"), "{}", shown(&swept));
+    damage(&scene.store_file("table"), 4096, 512);
+    let right = scene.check_damaged("it is set aside");
+    assert!(right > 0, "{right} files are right");
+}
+
+/// Bytes of files that the device has lost: the files are named, and the others come.
+#[test]
+fn damaged_bytes_of_files_are_never_passed_on() {
+    let Some(scene) = Scene::cut_off("bytes") else { return };
+    let extents = scene.store_file("extents");
+    scene.mounts.must(&format!(
+        "dd if=/dev/urandom of={} bs=4096 count=1 seek=10 conv=notrunc status=none",
+        extents.display()
+    ));
+    let output = scene.recover();
+    let told = shown(&output);
+    if output.status.code() == Some(0) {
+        // The damaged block was of a file that had been drained before.
+        (1..=FILES).for_each(|name| scene.check_file(&name.to_string()));
+    } else {
+        assert_eq!(output.status.code(), Some(INCOMPLETE), "{told}");
+        assert!(told.contains("checksum"), "{told}");
+        scene.verified().iter().for_each(|name| scene.check_file(name));
+        assert!(scene.verified().len() >= FILES as usize - 2, "{told}");
+        scene.mounts.tameike(&scene.site, &["recover", "--job", &scene.place.job, "--discard"]);
+    }
+    scene.place.assert_gone();
 }
