@@ -51,7 +51,7 @@ fn names_are_made_found_listed_and_removed() {
             client.rmdir(ROOT, "dir").await.unwrap();
             assert_eq!(errno(client.lookup(ROOT, "dir").await), Errno::ENOENT);
             assert_eq!(errno(client.create(dir, "late", FILE).await), Errno::ENOENT);
-            assert_eq!(errno(client.stat(inodes[3]).await), Errno::ENOENT);
+            assert_eq!(errno(client.stat(inodes[3]).await), Errno::ESTALE);
         });
     }
 }
@@ -94,7 +94,7 @@ fn links_and_renames_cross_nodes() {
                     client.unlink(dir, std::str::from_utf8(&entry.name).unwrap()).await.unwrap();
                 }
             }
-            assert_eq!(errno(client.stat(inode).await), Errno::ENOENT);
+            assert_eq!(errno(client.stat(inode).await), Errno::ESTALE);
         });
     }
 }
@@ -140,15 +140,15 @@ fn an_open_file_outlives_its_names() {
             assert_eq!(client.stat(inode).await.unwrap().nlink, 0);
             assert_eq!(client.open(inode).await.unwrap().content.unwrap().as_slice(), b"still here");
             client.close(inode).await.unwrap();
-            assert_eq!(errno(client.stat(inode).await), Errno::ENOENT);
+            assert_eq!(errno(client.stat(inode).await), Errno::ESTALE);
         });
         let inode = run_open(&world);
         (0..world.count()).for_each(|node| world.service(node).peer_dead(NodeId(0)));
-        run(&world, async |client| assert_eq!(errno(client.stat(inode).await), Errno::ENOENT));
+        run(&world, async |client| assert_eq!(errno(client.stat(inode).await), Errno::ESTALE));
         let inode = run_open(&world);
         (0..world.count()).for_each(|node| world.kill(node));
         world.heal();
-        run(&world, async |client| assert_eq!(errno(client.stat(inode).await), Errno::ENOENT));
+        run(&world, async |client| assert_eq!(errno(client.stat(inode).await), Errno::ESTALE));
     }
 }
 
