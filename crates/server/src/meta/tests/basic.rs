@@ -1,3 +1,5 @@
+//! What one client asks, on clusters of several shapes.
+
 use super::check::{orphans, tables};
 use super::client::{Client, new};
 use super::world::World;
