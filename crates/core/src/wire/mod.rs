@@ -10,7 +10,11 @@ pub mod cache;
 pub mod call;
 pub mod codec;
 pub mod meta;
+mod names;
 pub mod unit;
+
+#[cfg(test)]
+mod tests;
 
 use crate::errno::Fault;
 use serde::{Deserialize, Serialize};

@@ -1,3 +1,5 @@
+//! Every request on clusters of one and of several nodes, against what POSIX says.
+
 use super::check::{orphans, tables};
 use super::client::{Client, new};
 use super::world::World;

@@ -1,3 +1,5 @@
+//! Tests of the metadata service on simulated clusters: requests, crashes, random operations.
+
 mod basic;
 mod check;
 mod client;
