@@ -66,19 +66,11 @@ impl CacheService {
             Ok(()) => self.flush_held(&file, extra, patience).await,
             Err(fault) => Err(fault),
         };
-        match flushed {
-            Ok(clean) => {
-                if clean {
-                    self.dirty.lock().remove(&inode);
-                }
-                Ok(clean)
-            }
-            Err(fault) => {
-                let why = fault.to_string();
-                file.update(&self.journal, |state| state.record.failure = why)?;
-                Err(fault)
-            }
+        if let Err(fault) = &flushed {
+            let why = fault.to_string();
+            file.update(&self.journal, |state| state.record.failure = why)?;
         }
+        flushed
     }
 
     async fn flush_held(&self, file: &Arc<File>, extra: &[NodeId], patience: Patience) -> Result<bool> {
@@ -134,6 +126,8 @@ impl CacheService {
             record.journaled = true;
             if unchanged {
                 (record.size, record.mtime, record.dirty) = (stamp.size, stamp.mtime, false);
+                // Under the lock of the state: who makes the file dirty next puts it back after this.
+                self.dirty.lock().remove(&inode);
             } else {
                 record.size = record.size.max(size);
             }

@@ -3,7 +3,8 @@
 //! A plan changes nothing. Its steps check what it was made from; when that does not hold any more the
 //! operation is planned anew.
 
-use super::MetaService;
+use super::{MetaService, unexpected};
+use tameike_core::limits::DIRECTORY_DEPTH_MAX;
 use tameike_core::wire::meta::{
     DirStat, EntryName, MetaReply, MetaRequest, NameOperation, RenameMode, Step, Target,
 };
@@ -98,7 +99,7 @@ impl MetaService {
         let home = self.parts.cluster.children_home(dir);
         let DirStat { entries, wide, .. } = match self.ask(home, MetaRequest::DirStat { dir }).await? {
             MetaReply::DirStat(stat) => stat,
-            other => return Err(super::unexpected(home, &other)),
+            other => return Err(unexpected(home, &other)),
         };
         if entries > 0 {
             return Err(Errno::ENOTEMPTY.into());
@@ -139,7 +140,7 @@ impl MetaService {
             match self.ask(node, MetaRequest::Lookup { entry: entry.clone(), wide }).await {
                 Ok(MetaReply::Entry { target, .. }) => return Ok((node, wide, Some(target))),
                 Ok(MetaReply::Width { wide: true }) if !wide => wide = true,
-                Ok(other) => return Err(super::unexpected(node, &other)),
+                Ok(other) => return Err(unexpected(node, &other)),
                 Err(fault) if fault.errno == Errno::ENOENT => return Ok((node, wide, None)),
                 Err(fault) => return Err(fault),
             }
@@ -207,15 +208,18 @@ impl MetaService {
 
     /// `EINVAL` when `dir` is `ancestor` or lies below it. The tree is locked.
     pub(super) async fn check_not_below(&self, mut dir: InodeId, ancestor: InodeId) -> Result<()> {
-        while dir != ancestor {
+        for _ in 0..DIRECTORY_DEPTH_MAX {
+            if dir == ancestor {
+                return Err(Fault::new(Errno::EINVAL, "a directory cannot be moved below itself"));
+            }
             let node = self.home(dir);
             match self.ask(node, MetaRequest::Parent { inode: dir }).await? {
                 MetaReply::Parent(parent) if parent == dir => return Ok(()),
                 MetaReply::Parent(parent) => dir = parent,
-                other => return Err(super::unexpected(node, &other)),
+                other => return Err(unexpected(node, &other)),
             }
         }
-        Err(Fault::new(Errno::EINVAL, "a directory cannot be moved below itself"))
+        Err(Errno::ELOOP.into())
     }
 }
 

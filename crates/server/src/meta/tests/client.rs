@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::*;
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Attr, DirOffset, Errno, FileKind, InodeId, Layout, NodeId, Result, Timestamp};
+use tameike_core::{Attr, DirOffset, FileKind, InodeId, Layout, NodeId, Result, Timestamp};
 
 #[derive(Clone)]
 pub(super) struct Client {
@@ -207,17 +207,5 @@ impl Client {
         }
         all.sort_by_key(|entry| entry.offset);
         Ok(all)
-    }
-
-    /// Follows a path from the root.
-    pub(super) async fn walk(&self, path: &[&str]) -> Result<Target> {
-        let mut target = Target { inode: InodeId::ROOT, kind: FileKind::Directory };
-        for part in path {
-            if target.kind != FileKind::Directory {
-                return Err(Errno::ENOTDIR.into());
-            }
-            target = self.lookup(target.inode, part).await?;
-        }
-        Ok(target)
     }
 }

@@ -3,6 +3,7 @@ mod check;
 mod client;
 mod crash;
 mod machine;
+mod model;
 mod world;
 
 use super::MetaService;
