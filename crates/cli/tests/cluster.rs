@@ -156,6 +156,7 @@ fn a_link_that_is_cut_gives_errors_in_time_and_heals() {
     let document = fs::read(&receipt).expect("a receipt");
     let document: serde_json::Value = serde_json::from_slice(&document).expect("JSON");
     assert_eq!(document["complete"], true, "{document:#}");
+    assert!(!document.to_string().contains("another program"), "own flushes taken for changes: {document:#}");
     let checked = worker(&cluster, "check");
     let shared = cluster.shared();
     succeed(Command::new("sh").args(["-euc", &format!("{checked} {}", shared.display())]));

@@ -41,7 +41,7 @@ const EVERYTHING: &str = r#"
 fn everything_works(allows: Allows, paths: &str) {
     let host = Host::new();
     let user = host.user(NOBODY);
-    let job = format!("{}-{}", paths.replace(' ', '-'), std::process::id());
+    let job = format!("{}-{}", paths.replace(' ', "-"), std::process::id());
     let output = user.job(allows, &job, EVERYTHING).output().expect("a job");
     assert!(output.status.success(), "{}", shown(&output));
     assert!(String::from_utf8_lossy(&output.stdout).contains(paths), "{}", shown(&output));
