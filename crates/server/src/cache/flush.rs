@@ -84,10 +84,7 @@ impl CacheService {
         let (mut total, failure) = self.flush_homes(homes, inode, &path, &record, patience).await;
         let size = record.size.max(total.end);
         self.keep_digests(inode, &path, size, record.size, &mut total.digests).await?;
-        if let Some(fault) = failure {
-            return Err(fault);
-        }
-        if total.rest {
+        if total.rest || failure.is_some() {
             // Bytes of the shared file have changed: the stamp follows, so that this is not taken for a change
             // by others.
             let (_, stat) = self.locate(inode, &record).await?;
@@ -96,7 +93,7 @@ impl CacheService {
                 state.record.written += total.written;
                 state.record.proof_lost = record.proof_lost;
             })?;
-            return Ok(false);
+            return failure.map_or(Ok(false), Err);
         }
         let (shared, mtime, own_path) = (self.parts.shared.clone(), record.mtime, path.clone());
         let set_time = record.dirty.then_some(mtime);
