@@ -141,7 +141,7 @@ impl Vfs for LocalView {
             let open = self.below.run(move |fs| fs.open(&path, Access::Write)).await?;
             self.cut(&*open, size).await?;
         }
-        self.below.change(file, change).await?;
+        self.below.change(file, AttrChange { size: None, ..change }).await?;
         self.getattr(file).await
     }
 
@@ -242,6 +242,10 @@ impl Vfs for LocalView {
 
     async fn release(&self, handle: HandleNumber) {
         self.handles.lock().remove(&handle);
+    }
+
+    async fn open_dir(&self, dir: FileNumber) -> Result<()> {
+        self.below.path(dir).map(drop)
     }
 
     async fn readdir(&self, dir: FileNumber, after: u64, limit: u32) -> Result<Vec<ListedEntry>> {

@@ -72,7 +72,11 @@ impl Driver {
                     ));
                 }
                 Notice::AgentLost(node) => self.tell_lost(node),
-                Notice::Gathered | Notice::Progress(_) | Notice::CommandEnded(_) | Notice::Down { .. } => {}
+                Notice::Gathered
+                | Notice::AgentEnded
+                | Notice::Progress(_)
+                | Notice::CommandEnded(_)
+                | Notice::Down { .. } => {}
             }
         }
         show.finish();

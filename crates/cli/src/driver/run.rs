@@ -182,7 +182,7 @@ impl Driver {
                     command.kill_at = None;
                     self.signal_command(command, SIGKILL);
                 }
-                Notice::Gathered | Notice::Progress(_) => {}
+                Notice::Gathered | Notice::AgentEnded | Notice::Progress(_) => {}
             }
         }
     }

@@ -155,6 +155,7 @@ impl Driver {
                 }
                 Notice::AgentLost(_)
                 | Notice::Gathered
+                | Notice::AgentEnded
                 | Notice::Progress(_)
                 | Notice::CommandEnded(_)
                 | Notice::Down { .. } => {}

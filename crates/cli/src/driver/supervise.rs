@@ -70,7 +70,11 @@ fn until_down<A: AgentControl>(mut driver: Driver) -> u8 {
                 asked = Some((verify || driver.record.plan.verify, Some(reply)));
             }
             Notice::AgentLost(node) => driver.tell_lost(node),
-            Notice::Gathered | Notice::Progress(_) | Notice::CommandEnded(_) | Notice::TimedOut => {}
+            Notice::Gathered
+            | Notice::AgentEnded
+            | Notice::Progress(_)
+            | Notice::CommandEnded(_)
+            | Notice::TimedOut => {}
         }
     }
     let (verify, client) = asked.unwrap_or_default();

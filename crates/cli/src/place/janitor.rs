@@ -94,6 +94,17 @@ pub fn sweep_node<A: AgentControl>(dir: &Path, node: u32) -> Result<Left> {
     Ok(Left::default())
 }
 
+/// Removes all of a node of a job that never ran, whose agent is dead.
+///
+/// # Errors
+/// Something could not be removed.
+pub fn discard_node(dir: &Path, node: u32) -> Result<()> {
+    if let Some(device) = NodeState::read(dir, node)?.and_then(|state| state.device_dir) {
+        tree::remove(&device)?;
+    }
+    tree::remove(&super::base::node_dir(dir, node))
+}
+
 /// Unmounts what `fusermount3` mounted for a job that is dead.
 pub fn unmount_below(dir: &Path, faults: &mut Vec<String>) {
     let mounts = mount::mounts().unwrap_or_default();

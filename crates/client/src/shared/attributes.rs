@@ -68,6 +68,11 @@ impl SharedView {
         if let Some(stat) = self.directories.fresh_stat(dir, self.runtime.clock.monotonic()) {
             return Ok(stat);
         }
+        self.fetch_directory_stat(dir).await
+    }
+
+    /// Times and counts of a directory from where its children are.
+    pub(super) async fn fetch_directory_stat(&self, dir: InodeId) -> Result<DirStat> {
         let mut stat = self.ask_directory_stat(self.cluster.children_home(dir), dir).await?;
         if stat.wide {
             stat = self.gather_directory_stat(dir).await?;

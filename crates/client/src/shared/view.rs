@@ -157,6 +157,10 @@ impl Vfs for SharedView {
         self.close_handle(handle);
     }
 
+    async fn open_dir(&self, dir: FileNumber) -> Result<()> {
+        self.fetch_directory_stat(self.inode(dir)).await.map(drop)
+    }
+
     async fn readdir(&self, dir: FileNumber, after: u64, limit: u32) -> Result<Vec<ListedEntry>> {
         self.list(self.inode(dir), after, limit).await
     }

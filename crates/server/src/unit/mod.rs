@@ -99,6 +99,11 @@ impl UnitService {
             UnitRequest::Truncate { inode, size } => {
                 let _alone = self.file_locks.hold(inode).await;
                 self.parts.extents.truncate(inode, size).await?;
+                if inode.is_cached() {
+                    // Dirty bytes that were cut must not come back when the agent dies: the coordinator
+                    // forgets the cut once it is done here.
+                    self.parts.extents.sync(false).await?;
+                }
                 UnitReply::Done
             }
             UnitRequest::Flush { inode, path, size, generation, patient } => {

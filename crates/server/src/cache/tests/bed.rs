@@ -6,7 +6,7 @@ use crate::cache::{Activity, CacheParts, CacheService, replay};
 use crate::unit::{UnitParts, UnitService};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_core::limits::UNIT_SIZE;
@@ -17,10 +17,16 @@ use tameike_core::wire::{Reply, Request};
 use tameike_core::{
     Cluster, Errno, Fault, Generation, InodeId, JobId, Layout, NodeId, NodeInfo, Result, UnitId,
 };
+use tameike_io::disk::Disk;
+use tameike_io::disk::memory::{Faults, MemoryDisk, MemoryLog};
 use tameike_io::fabric::{Answer, Rpc};
 use tameike_io::shared::{PosixTree, SharedFs};
 use tameike_io::{Frame, Payload, Pool, Runtime, Slab};
-use tameike_store::{RecordKind, Store};
+use tameike_store::extent::{ExtentData, apply};
+use tameike_store::ledger::kv::MemoryKv;
+use tameike_store::ledger::{LedgerOptions, Media};
+use tameike_store::table::Table;
+use tameike_store::{ExtentStore, Ledger, RecordKind};
 
 pub(super) const QUIET: Duration = Duration::from_millis(50);
 
@@ -29,7 +35,6 @@ struct Node {
     unit: Arc<UnitService>,
     cache: Arc<CacheService>,
     activity: Arc<Activity>,
-    _store: Store,
 }
 
 /// The network: calls between nodes of this process.
@@ -75,6 +80,24 @@ impl Rpc for NetRpc {
     }
 }
 
+/// What of a node survives the death of its agent.
+struct StoreMedia {
+    disk: MemoryDisk,
+    logs: [MemoryLog; 2],
+    kv: MemoryKv,
+}
+
+impl StoreMedia {
+    fn new(size: usize) -> Self {
+        let faults = Faults::default();
+        Self {
+            disk: MemoryDisk::new(size, faults.clone()),
+            logs: [MemoryLog::new(faults.clone()), MemoryLog::new(faults.clone())],
+            kv: MemoryKv::new(faults),
+        }
+    }
+}
+
 /// All of it.
 pub(super) struct Bed {
     pub(super) machine: Machine,
@@ -86,7 +109,7 @@ pub(super) struct Bed {
     capacity: u64,
     faulty: Arc<FaultyFs>,
     net: Arc<Net>,
-    stores: Vec<PathBuf>,
+    stores: Vec<StoreMedia>,
     pools: [Pool; 3],
     pub(super) client_pool: Pool,
     _dirs: tempfile::TempDir,
@@ -94,7 +117,7 @@ pub(super) struct Bed {
 
 impl Bed {
     pub(super) fn new(seed: u64, nodes: u32) -> Self {
-        Self::with_capacity(seed, nodes, 256 << 20)
+        Self::with_capacity(seed, nodes, 12 << 20)
     }
 
     /// `capacity` is that of the cache view on each node, in bytes.
@@ -124,7 +147,7 @@ impl Bed {
             capacity,
             faulty,
             net: Arc::new(net),
-            stores: (0..nodes).map(|id| dirs.path().join(format!("store{id}"))).collect(),
+            stores: (0..nodes).map(|_| StoreMedia::new(2 * capacity as usize)).collect(),
             pools: [slab.pool(12), slab.pool(12), slab.pool(12)],
             client_pool: slab.pool(12),
             machine,
@@ -141,12 +164,12 @@ impl Bed {
     /// Starts a node on what its store holds.
     pub(super) fn start(&self, id: NodeId) {
         let runtime = self.machine.runtime();
-        let store = self.open_store(&self.stores[id.0 as usize]);
+        let (ledger, extents) = self.open_store(&self.stores[id.0 as usize]);
         let activity = Activity::new(runtime.clone(), QUIET);
         let unit = UnitService::new(UnitParts {
             runtime: runtime.clone(),
             cluster: self.cluster.clone(),
-            extents: store.extents.clone(),
+            extents: extents.clone(),
             shared: self.faulty.clone(),
             rpc: self.rpc(id),
             read_pool: self.pools[0].clone(),
@@ -156,37 +179,39 @@ impl Bed {
         let cache = CacheService::new(CacheParts {
             runtime,
             cluster: self.cluster.clone(),
-            ledger: store.ledger.clone(),
-            extents: store.extents.clone(),
+            ledger,
+            extents,
             shared: self.faulty.clone(),
             rpc: self.rpc(id),
             activity: activity.clone(),
             flush_parallel: 3,
         })
         .expect("a ledger that can be read");
-        let node = Node { unit, cache, activity, _store: store };
+        let node = Node { unit, cache, activity };
         self.net.nodes.lock()[id.0 as usize] = Some(Arc::new(node));
     }
 
-    fn open_store(&self, dir: &Path) -> Store {
-        std::fs::create_dir_all(dir).expect("a directory for the store");
-        let options = tameike_store::Options {
-            runtime: self.machine.runtime(),
-            scratch: self.pools[2].clone(),
-            capacity: [0, 0, self.capacity],
-            checkpoint_bytes: 1 << 20,
-            table_cache_bytes: 1 << 20,
+    fn open_store(&self, media: &StoreMedia) -> (Arc<Ledger>, Arc<ExtentStore>) {
+        let disk: Arc<dyn Disk> = Arc::new(media.disk.clone());
+        let scratch = self.pools[2].clone();
+        let parts = Media {
+            logs: [Arc::new(media.logs[0].clone()), Arc::new(media.logs[1].clone())],
+            kv: Arc::new(media.kv.clone()),
+            data: Arc::new(ExtentData::new(disk.clone(), scratch.clone())),
         };
-        let dir = dir.to_owned();
+        let options = LedgerOptions { checkpoint_bytes: 100_000, volatile: true, after_power_loss: false };
+        let (runtime, capacity) = (self.machine.runtime(), [0, 0, self.capacity]);
         let open = async move {
-            let replay =
-                |kind: RecordKind, body: &[u8], table: &mut dyn tameike_store::table::Table| match kind {
-                    RecordKind::Cache => replay(body, table),
-                    RecordKind::Names | RecordKind::Extents => Ok(()),
-                };
-            Store::open(&dir, options, replay).await
+            let replay = |kind: RecordKind, body: &[u8], table: &mut dyn Table| match kind {
+                RecordKind::Cache => replay(body, table),
+                RecordKind::Extents => apply(body, table),
+                RecordKind::Names => Ok(()),
+            };
+            let ledger = Ledger::open(runtime.clone(), parts, options, replay).await?;
+            let extents = ExtentStore::open(runtime, ledger.clone(), disk, scratch, capacity).await?;
+            Ok::<_, Fault>((ledger, extents))
         };
-        self.machine.run(open).expect("a store")
+        self.machine.run(open).expect("the media are whole")
     }
 
     /// Lets all nodes flush in the background.
@@ -225,6 +250,14 @@ impl Bed {
         }
     }
 
+    /// Has all nodes drain, and does not wait for it.
+    pub(super) fn begin_drain(&self) {
+        for node in self.cluster.nodes() {
+            let (client, id) = (self.client(node.id.0), node.id);
+            self.machine.runtime().spawn(async move { drop(client.drain(id, true).await) });
+        }
+    }
+
     /// Drains all nodes, as the command line does.
     pub(super) fn drain(&self, verify: bool) -> Receipt {
         let mut receipt = Receipt::default();
@@ -247,6 +280,15 @@ impl Bed {
     /// Runs a client's work to its end.
     pub(super) fn run<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
         self.machine.run(work)
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        // Nodes and network hold each other.
+        self.machine.kill();
+        let nodes = std::mem::take(&mut *self.net.nodes.lock());
+        drop(nodes);
     }
 }
 

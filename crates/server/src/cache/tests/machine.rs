@@ -12,6 +12,9 @@ use tameike_core::Timestamp;
 use tameike_io::Runtime;
 use tameike_io::os::runtime::{Clock, Executor, Random, promise};
 
+/// Steps after which whatever is waited for will never come.
+const STEPS_MAX: u64 = 300_000;
+
 enum Ready {
     Task(Arc<Task>),
     Job(Box<dyn FnOnce() + Send>),
@@ -107,12 +110,13 @@ impl Machine {
         let result = Arc::new(Mutex::new(None));
         let place = result.clone();
         self.spawn(Box::pin(async move { *place.lock() = Some(future.await) }));
-        loop {
+        for _ in 0..STEPS_MAX {
             if let Some(value) = result.lock().take() {
                 return value;
             }
             self.step();
         }
+        panic!("nothing comes of {STEPS_MAX} steps");
     }
 
     /// Lets time pass, with everything that happens in it.
@@ -134,14 +138,20 @@ impl Machine {
         drop((ready, timers));
     }
 
-    /// Runs a random number of steps, at most `bound`.
-    pub(super) fn some_steps(&self, bound: u64) {
-        for _ in 0..self.draw(bound) {
+    /// Runs so many steps, or as many as there are; whether there were no more.
+    pub(super) fn steps(&self, count: u64) -> bool {
+        for _ in 0..count {
             if self.0.lock().ready.is_empty() {
-                return;
+                return true;
             }
             self.step();
         }
+        false
+    }
+
+    /// Runs a random number of steps, at most `bound`.
+    pub(super) fn some_steps(&self, bound: u64) {
+        self.steps(self.draw(bound));
     }
 }
 
