@@ -116,6 +116,8 @@ impl SharedView {
                 tell_home.await?
             }
         };
+        // The time of a directory that this node has just set must not wait for a belief to grow old.
+        self.directories.changed(inode);
         self.complete(node).await
     }
 
