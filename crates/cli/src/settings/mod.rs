@@ -22,8 +22,6 @@ const GRACE_S: u64 = 20;
 const START_LIMIT_S: u64 = 60;
 /// Memory of an agent for buffers.
 const MEMORY: u64 = 256 << 20;
-/// Least memory of an agent: a few units in each direction.
-const MEMORY_MIN: u64 = 16 * UNIT_SIZE as u64;
 /// How other hosts are reached when nothing else is said. A host that falls silent ends its ssh within a minute,
 /// by which the driver knows.
 const SSH: [&str; 9] = [
