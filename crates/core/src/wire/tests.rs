@@ -150,7 +150,7 @@ fn requests_to_the_metadata_service() {
 fn replies_of_the_metadata_service() {
     check(&[
         (MetaReply::Done, "00"),
-        (MetaReply::Entry { target: TARGET, node: None, created: true }, "01838404020001"),
+        (MetaReply::Entry { target: TARGET, node: None, created: true, dir: None }, "0183840402000100"),
         (
             MetaReply::Node(node(Some(b"xyz"))),
             "0283840400a40301e8076400ac020803ac0203ac0203ac020903c80101010378797a",
