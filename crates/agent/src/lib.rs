@@ -1,3 +1,15 @@
 //! One agent: server, client and doors, put together on this node's machine.
+//!
+//! The process, its namespaces and its mounts are the command line's; it drives the [`Agent`] through
+//! [`control::AgentControl`].
+#![forbid(unsafe_code)]
 
+mod agent;
 pub mod control;
+mod doors;
+pub mod fuse;
+mod memory;
+mod node;
+mod storage;
+
+pub use agent::Agent;

@@ -3,3 +3,10 @@
 //! One [`vfs::Vfs`] per view and node turns file operations into requests to the nodes where names and data
 //! live. It knows nothing of FUSE or of rings, and never names the server.
 #![forbid(unsafe_code)]
+
+pub mod cache;
+pub mod data;
+pub mod local;
+pub mod passthrough;
+pub mod shared;
+pub mod vfs;

@@ -23,9 +23,11 @@ pub struct FileReceipt {
     pub size: u64,
     /// Bytes of it that Tameike wrote.
     pub written: u64,
-    /// BLAKE3 of the whole file in hexadecimal (as `b3sum` prints it) when all of it was written by Tameike;
-    /// else of the written units only, after `units:`.
+    /// BLAKE3 of the whole file in hexadecimal (as `b3sum` prints it) when Tameike wrote into every unit of it;
+    /// else, after `units:`, BLAKE3 over (index, digest) of the units that it wrote into.
     pub checksum: String,
+    /// What a person should know besides; empty in the normal case.
+    pub note: String,
     /// How it ended.
     pub outcome: FileOutcome,
 }

@@ -8,6 +8,7 @@
 pub mod disk;
 pub mod fabric;
 pub mod os;
+pub mod shared;
 pub mod slab;
 
 pub use os::runtime::Runtime;

@@ -5,7 +5,14 @@
 //! device before the record that names it, so the table never names bytes that are not there.
 #![forbid(unsafe_code)]
 
+pub mod directory;
 pub mod extent;
 pub mod ledger;
 pub mod meta;
 pub mod table;
+#[cfg(test)]
+mod testing;
+
+pub use directory::{Options, Store};
+pub use extent::ExtentStore;
+pub use ledger::{Ledger, RecordKind};

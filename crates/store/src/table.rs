@@ -22,26 +22,39 @@ pub trait Table {
     fn delete(&mut self, key: Vec<u8>);
 }
 
-/// First bytes of keys.
+/// First bytes of keys. Numbers in keys are big-endian, so that keys sort as the numbers do; values are
+/// `postcard` of the named type unless said otherwise.
 pub mod prefix {
-    /// Counters and other state of the shard itself.
+    /// State of the metadata shard itself. Value: `meta::record::ShardRecord`.
     pub const SHARD: u8 = b'm';
-    /// Inode records: inode number.
+    /// Inodes: inode number (8 bytes). Value: `meta::record::InodeRecord`.
     pub const INODE: u8 = b'i';
-    /// Inline contents: inode number.
+    /// Inline contents of files, and targets of symbolic links: inode number (8). Value: the bytes.
     pub const CONTENT: u8 = b'd';
-    /// Extended attributes: inode number, name.
+    /// Extended attributes: inode number (8), name. Value: the bytes.
     pub const XATTR: u8 = b'x';
-    /// Directory entries: directory, offset, name.
+    /// Directory entries: directory (8), offset (8), name. Value: `wire::meta::Target`.
     pub const ENTRY: u8 = b'e';
-    /// Directories' times and counts: directory.
+    /// What a node knows of a directory's children: directory (8). Value: `meta::record::DirectoryRecord`.
     pub const DIRECTORY: u8 = b'c';
-    /// Operations over several nodes that this node coordinates: operation.
+    /// Inodes without links that some node has open: inode number (8). Value: empty.
+    pub const ORPHAN: u8 = b'p';
+    /// Files whose units must be cut on their homes: inode number (8). Value: `meta::record::Truncation`.
+    pub const TRUNCATION: u8 = b't';
+    /// Operations over several nodes that this node coordinates: sequence number (8).
+    /// Value: `meta::record::Intent`.
     pub const INTENT: u8 = b'o';
-    /// Results of steps of other nodes' operations: operation, step.
+    /// Applied steps of other nodes' operations: coordinator (4), sequence number (8), step (4).
+    /// Value: `meta::record::StepRecord`.
     pub const STEP: u8 = b's';
+    /// How far the operations of a coordinator are ended: coordinator (4). Value: sequence number.
+    pub const FINISHED: u8 = b'f';
+    /// The lock on the shape of the tree. Value: `OperationId` of its holder.
+    pub const TREE_LOCK: u8 = b'l';
     /// Unit records (the extent index): inode number, unit.
     pub const UNIT: u8 = b'u';
+    /// Marks of units with dirty bytes: inode number, unit.
+    pub const DIRTY: u8 = b'y';
     /// Cache records: inode number.
     pub const CACHE: u8 = b'k';
 }

@@ -26,8 +26,7 @@ pub fn all() -> Vec<Check> {
     let probe = probe::in_child()
         .unwrap_or_else(|fault| Probe { isolation: Err(fault.to_string()), mount: Err(fault.to_string()) });
     let helper = helper_works();
-    let mut checks =
-        vec![fuse_device(helper), namespaces(&probe), mounts(&probe, helper), fuse_helper(&probe)];
+    let mut checks = vec![fuse_device(), namespaces(&probe), mounts(&probe, helper), fuse_helper(&probe)];
     checks.extend([
         base_directory(),
         loopback(),
@@ -40,18 +39,18 @@ pub fn all() -> Vec<Check> {
     checks
 }
 
-fn fuse_device(helper: bool) -> Check {
+fn fuse_device() -> Check {
     let name = "FUSE device";
     if !Path::new(FUSE_DEVICE).exists() {
         return Check::missing(name, format!("{FUSE_DEVICE} is not there"), "as root: modprobe fuse");
     }
     match File::options().read(true).write(true).open(FUSE_DEVICE) {
         Ok(_) => Check::ok(name, format!("{FUSE_DEVICE} opens")),
-        Err(error) => {
-            let mend = format!("as root: chmod 666 {FUSE_DEVICE} (Debian's fuse3 package does it at boot)");
-            let found = format!("{FUSE_DEVICE}: {error}");
-            if helper { Check::slow(name, found, mend) } else { Check::missing(name, found, mend) }
-        }
+        Err(error) => Check::missing(
+            name,
+            format!("{FUSE_DEVICE}: {error}"),
+            format!("as root: chmod 666 {FUSE_DEVICE} (its usual mode, which udev sets at boot)"),
+        ),
     }
 }
 
@@ -81,7 +80,7 @@ fn mounts(probe: &Probe, helper: bool) -> Check {
     match probe.clone().usable() {
         Ok(_) => Check::ok(name, "FUSE file systems can be mounted in namespaces"),
         Err(why) if helper => {
-            let mend = "mend the FUSE device and the namespaces above".to_owned();
+            let mend = "mend the namespaces above";
             Check::slow(name, format!("through {FUSE_HELPER} only ({why})"), mend)
         }
         Err(why) => Check::missing(

@@ -93,7 +93,7 @@ fn with_command<A: AgentControl>(mut driver: Driver, launch: &Launch, receipt: O
     };
     driver.end_commands();
     let verify = driver.record.plan.verify || command.down.iter().any(|(verify, _)| *verify);
-    let clients: Vec<_> = command.down.iter().map(|(_, client)| client.clone()).collect();
+    let clients: Vec<_> = command.down.into_iter().map(|(_, client)| client).collect();
     let drained = driver.drain(verify, command.drain_until, &clients);
     for client in &clients {
         // A client that went away has lost interest. Who stays sees the connection end when all is down.
@@ -101,6 +101,8 @@ fn with_command<A: AgentControl>(mut driver: Driver, launch: &Launch, receipt: O
     }
     let agent_lost = command.agent_lost || !driver.lost.is_empty();
     let complete = driver.end_after_drain::<A>(&drained, receipt);
+    // The connections end with the process, so that nothing of the job is left when a client sees it.
+    std::mem::forget(clients);
     match (complete, agent_lost) {
         (false, _) => exit::DRAIN_INCOMPLETE,
         (true, true) => exit::AGENT_LOST,

@@ -2,6 +2,7 @@
 
 use super::start::NodeStart;
 use crate::place::base::{self, Base, JobDir};
+use crate::place::record::JobRecord;
 use crate::place::{janitor, tree};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -119,11 +120,10 @@ impl Belongings {
             return Ok(());
         }
         // The last node of the job on this host takes the job's directory along.
+        let dir = self.job_dir.path();
         let _lock = self.base.lock()?;
-        if janitor::nodes_in(self.job_dir.path()).is_empty() {
-            tree::remove(self.job_dir.path())
-        } else {
-            Ok(())
-        }
+        let others = janitor::nodes_in(dir).len();
+        // A record in the job's own directory is the driver's, which then clears away itself.
+        if others == 0 && JobRecord::read(dir)?.is_none() { tree::remove(dir) } else { Ok(()) }
     }
 }

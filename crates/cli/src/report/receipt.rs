@@ -43,6 +43,7 @@ fn row(file: &FileReceipt) -> [String; 4] {
         FileOutcome::Verified => "verified".to_owned(),
         FileOutcome::Missing(why) => format!("MISSING: {why}"),
     };
+    let state = if file.note.is_empty() { state } else { format!("{state} ({})", file.note) };
     let path = file.path.escape_debug().to_string();
     [path, show_size(file.size), file.checksum.chars().take(CHECKSUM_DIGITS).collect(), state]
 }
@@ -111,7 +112,7 @@ mod tests {
 
     fn file(path: &str, outcome: FileOutcome) -> FileReceipt {
         let checksum = "0123456789abcdef0123".to_owned();
-        FileReceipt { path: path.into(), size: 2048, written: 2048, checksum, outcome }
+        FileReceipt { path: path.into(), size: 2048, written: 2048, checksum, note: String::new(), outcome }
     }
 
     fn text(receipt: &Receipt) -> String {
@@ -122,10 +123,11 @@ mod tests {
 
     #[test]
     fn a_good_receipt_is_a_table_and_a_sum() {
-        let files = vec![file("a", FileOutcome::Verified), file("long name\n", FileOutcome::Verified)];
+        let mut files = vec![file("a", FileOutcome::Verified), file("long name\n", FileOutcome::Verified)];
+        files[0].note = "sparse".into();
         let shown = text(&Receipt { files, faults: Vec::new() });
         let lines: Vec<_> = shown.lines().collect();
-        assert_eq!(lines[1], "a            2.00 KiB  0123456789abcdef  verified");
+        assert_eq!(lines[1], "a            2.00 KiB  0123456789abcdef  verified (sparse)");
         assert_eq!(lines[2], "long name\\n  2.00 KiB  0123456789abcdef  verified");
         assert!(lines[3].ends_with("2 files, 4.00 KiB written, all synced, read back and equal"), "{shown}");
     }

@@ -88,7 +88,14 @@ impl AgentControl for Recording {
             FileOutcome::Synced
         };
         let size = bytes.len() as u64;
-        let files = vec![FileReceipt { path, size, written: size, checksum: "0".repeat(64), outcome }];
+        let files = vec![FileReceipt {
+            path,
+            size,
+            written: size,
+            checksum: "0".repeat(64),
+            outcome,
+            note: String::new(),
+        }];
         Receipt { files, faults: Vec::new() }
     }
 

@@ -1,7 +1,6 @@
 //! Messages to an agent itself: capacity, status, readiness.
 
-use crate::ids::{InodeId, NodeId, View};
-use crate::placement::Layout;
+use crate::ids::{NodeId, View};
 use serde::{Deserialize, Serialize};
 
 /// Space of one view on one node, in bytes.
@@ -55,11 +54,6 @@ pub enum AdminRequest {
     },
     /// State of this agent.
     Status,
-    /// Layout of a path of the job-shared view, with the nodes of its first units. Asked by a local caller.
-    GetLayout {
-        /// Which inode.
-        inode: InodeId,
-    },
 }
 
 /// The answer to an [`AdminRequest`].
@@ -69,6 +63,4 @@ pub enum AdminReply {
     Space(Space),
     /// State.
     Status(Box<NodeStatus>),
-    /// Layout.
-    Layout(Layout),
 }

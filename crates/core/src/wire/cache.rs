@@ -26,10 +26,15 @@ pub struct Stamp {
 /// A request to a file's coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CacheRequest {
-    /// What the job knows of the file beyond the shared file system.
+    /// What the job knows of the file beyond the shared file system, whose file was just seen like this: a flush
+    /// may have ended since.
     State {
         /// Which file.
         inode: InodeId,
+        /// Size of the shared file as it was seen.
+        size: u64,
+        /// Last change of the shared file as it was seen.
+        mtime: Timestamp,
     },
     /// The file is opened: compares the stamp with the one under which clean data is held.
     Open {
@@ -85,8 +90,11 @@ pub enum CacheRequest {
         /// The time.
         mtime: Timestamp,
     },
-    /// Everything under `from` now has paths under `to` (sent to every node after a rename).
+    /// A file or directory is about to be renamed, or has just been. A path is a hint that is checked against
+    /// the inode number: the old one stays good until the new one is.
     Renamed {
+        /// The file (sent to its coordinator), or `None` for a directory and all below it (sent to every node).
+        inode: Option<InodeId>,
         /// Old path, relative to the shared directory.
         #[serde(with = "serde_bytes")]
         from: Vec<u8>,
@@ -99,26 +107,34 @@ pub enum CacheRequest {
         /// Which file.
         inode: InodeId,
     },
-    /// Flushes the file now (fsync of a program).
+    /// Makes the file's dirty data safe on the devices of the job (`fsync` of a program).
     Flush {
         /// Which file.
         inode: InodeId,
     },
-    /// Flushes every file that this node coordinates, and makes their receipts.
+    /// Writes the file's dirty data to the shared file system now.
+    Writeback {
+        /// Which file.
+        inode: InodeId,
+    },
+    /// Flushes every file that this node coordinates to the shared file system, and makes their receipts.
     Drain {
         /// Reads everything back from the shared file system and compares.
         verify: bool,
+        /// `None` first; then what the last answer gave, until it gives nothing.
+        after: Option<InodeId>,
     },
     /// How much is left to flush on this node.
     Progress,
 }
 
-/// What the job knows of a file.
+/// What the job knows of a file. Generation 0 says that it knows nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheState {
     /// Version of the content.
     pub generation: Generation,
-    /// Size and time of last change, when they are newer than the shared file system's.
+    /// Size and time of last change, when they are newer than the shared file system's (or than what the
+    /// sender saw of it).
     pub newer: Option<(u64, Timestamp)>,
 }
 
@@ -136,8 +152,13 @@ pub enum CacheReply {
         /// The state.
         state: CacheState,
     },
-    /// Receipts of the files that this node coordinates.
-    Receipt(Receipt),
+    /// Receipts of files that this node coordinates.
+    Receipt {
+        /// The receipts.
+        receipt: Receipt,
+        /// Where to go on, when there are more.
+        next: Option<InodeId>,
+    },
     /// What is left.
     Progress {
         /// Files with dirty data, by coordinator.

@@ -30,3 +30,12 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
         Err(error) => Err(Fault::new(Errno::EBADMSG, format!("cannot decode a message: {error}"))),
     }
 }
+
+/// Decodes a message from the start of `bytes`, and gives what stands after it.
+///
+/// # Errors
+/// `EBADMSG` when the bytes do not begin with such a message.
+pub fn decode_first<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8])> {
+    postcard::take_from_bytes(bytes)
+        .map_err(|error| Fault::new(Errno::EBADMSG, format!("cannot decode a message: {error}")))
+}

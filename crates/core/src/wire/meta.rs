@@ -97,7 +97,9 @@ pub enum NameOperation {
     },
 }
 
-/// One idempotent step of a [`NameOperation`] on another node than its coordinator's.
+/// One step of a [`NameOperation`]. On its coordinator's node it is part of one atomic change; on another
+/// node it is a command of its own, applied once. A step whose condition does not hold changes nothing; it
+/// fails with `EAGAIN` when the operation must be planned anew from what the names say now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Step {
     /// Adds to the link count of an inode (which must not be 0).
@@ -110,31 +112,64 @@ pub enum Step {
         /// Which inode.
         inode: InodeId,
     },
-    /// Closes an empty directory for new entries (`ENOTEMPTY` otherwise), until dropped or opened again.
+    /// Closes an empty directory for new entries for ever (`ENOTEMPTY` otherwise), unless undone.
     Seal {
         /// The directory.
         dir: InodeId,
-    },
-    /// Takes a seal back.
-    Unseal {
-        /// The directory.
-        dir: InodeId,
+        /// Whether the sender believes the directory is wide.
+        wide: bool,
     },
     /// Puts an entry in place of `replaces`, which must be what the name says now (`EAGAIN` otherwise).
     Attach {
         /// The name.
         entry: EntryName,
+        /// Whether the sender believes its directory is wide.
+        wide: bool,
         /// What it is to say.
         target: Target,
         /// What it says until now.
         replaces: Option<Target>,
     },
+    /// Removes an entry, which must say `target` now (`EAGAIN` otherwise).
+    Detach {
+        /// The name.
+        entry: EntryName,
+        /// Whether the sender believes its directory is wide.
+        wide: bool,
+        /// What it says until now.
+        target: Target,
+    },
+    /// Notes the directory that a moved directory is in now.
+    SetParent {
+        /// The moved directory.
+        dir: InodeId,
+        /// The directory it is in.
+        parent: InodeId,
+    },
+    /// Fails with `EINVAL` when `dir` is `ancestor` or lies below it. Only where all directories live.
+    NotBelow {
+        /// A directory.
+        dir: InodeId,
+        /// The directory that must not be above it.
+        ancestor: InodeId,
+    },
+    /// Takes the lock on the shape of the tree (`EAGAIN` when another operation has it). Directories move
+    /// between parents one at a time, so that no two moves make a loop together.
+    LockTree,
+    /// Gives the lock on the shape of the tree back.
+    UnlockTree,
     /// Puts entries that moved here when their directory went wide.
     Receive {
         /// The directory.
         dir: InodeId,
         /// Names and what they say.
         entries: Vec<(serde_bytes::ByteBuf, Target)>,
+    },
+    /// Takes step `number` of the same operation back if it was applied and can be, and sees to it that it
+    /// is never applied later. Answered by [`MetaReply::Settled`].
+    Undo {
+        /// Number of the step in its operation.
+        number: u32,
     },
 }
 
@@ -231,8 +266,20 @@ pub enum Command {
         number: u32,
         /// What to do.
         step: Step,
+        /// The coordinator has ended all its operations before this sequence number: their results can go.
+        finished: u64,
         /// Time of the request.
         now: Timestamp,
+    },
+    /// Sets the time of the last change of a directory's entries, after a program set the directory's times.
+    /// Sent by the home of the directory's inode to the nodes that keep children.
+    SetDirTime {
+        /// The directory.
+        dir: InodeId,
+        /// Whether the sender believes the directory is wide.
+        wide: bool,
+        /// The time.
+        changed: Timestamp,
     },
 }
 
@@ -267,22 +314,32 @@ pub enum MetaRequest {
         /// Whether the sender believes the directory is wide.
         wide: bool,
     },
+    /// Attributes of a file with its inline content, if it has such.
+    GetContent {
+        /// Which inode.
+        inode: InodeId,
+    },
+    /// The directory that a directory is in; of a root: itself.
+    Parent {
+        /// The directory.
+        inode: InodeId,
+    },
     /// Target of a symbolic link.
     ReadLink {
         /// Which inode.
         inode: InodeId,
     },
-    /// Registers that a node has the inode open; a removed inode lives until its last node closes it.
+    /// One more open of the inode on a node; a removed inode lives until every open of every node is closed.
     Open {
         /// Which inode.
         inode: InodeId,
         /// The node.
         node: NodeId,
     },
-    /// The node has closed the inode for the last time.
+    /// One open less of each inode (which may stand several times) on a node.
     Close {
-        /// Which inode.
-        inode: InodeId,
+        /// Which inodes.
+        inodes: Vec<InodeId>,
         /// The node.
         node: NodeId,
     },
@@ -401,6 +458,13 @@ pub enum MetaReply {
         offset: u64,
         /// Attributes after.
         attr: Attr,
+    },
+    /// The directory that a directory is in.
+    Parent(InodeId),
+    /// Answer to [`Step::Undo`].
+    Settled {
+        /// Whether the step was applied and stands for good.
+        applied: bool,
     },
     /// The directory is wide (or narrow) against the sender's belief: ask again, at the right node.
     Width {

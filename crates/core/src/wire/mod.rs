@@ -7,6 +7,7 @@
 
 pub mod admin;
 pub mod cache;
+pub mod call;
 pub mod codec;
 pub mod meta;
 pub mod unit;
@@ -28,6 +29,61 @@ pub enum Request {
     Cache(cache::CacheRequest),
     /// To the agent itself.
     Admin(admin::AdminRequest),
+}
+
+impl Request {
+    /// Whether serving the request twice does no more than serving it once. Its reply need not be remembered.
+    pub fn is_read_only(&self) -> bool {
+        use admin::AdminRequest as Admin;
+        use cache::CacheRequest as Cache;
+        use meta::MetaRequest as Meta;
+        use unit::UnitRequest as Unit;
+        match self {
+            Self::Meta(request) => match request {
+                Meta::Lookup { .. }
+                | Meta::GetAttr { .. }
+                | Meta::DirStat { .. }
+                | Meta::ReadDir { .. }
+                | Meta::GetContent { .. }
+                | Meta::Parent { .. }
+                | Meta::ReadLink { .. }
+                | Meta::GetXattr { .. }
+                | Meta::ListXattr { .. } => true,
+                Meta::Open { .. }
+                | Meta::Close { .. }
+                | Meta::Spill { .. }
+                | Meta::Sync { .. }
+                | Meta::Execute(_)
+                | Meta::Names { .. } => false,
+            },
+            Self::Unit(request) => match request {
+                Unit::Read { .. } | Unit::Digest { .. } | Unit::DirtyInodes { .. } => true,
+                Unit::Write { .. } | Unit::Sync { .. } | Unit::Truncate { .. } | Unit::Flush { .. } => false,
+            },
+            Self::Cache(request) => match request {
+                Cache::State { .. } | Cache::Progress => true,
+                Cache::Open { .. }
+                | Cache::Dirty { .. }
+                | Cache::Commit { .. }
+                | Cache::Reserve { .. }
+                | Cache::Truncate { .. }
+                | Cache::SetMtime { .. }
+                | Cache::Renamed { .. }
+                | Cache::Removed { .. }
+                | Cache::Flush { .. }
+                | Cache::Writeback { .. }
+                | Cache::Drain { .. } => false,
+            },
+            Self::Admin(request) => match request {
+                Admin::Space { .. } | Admin::Status => true,
+            },
+        }
+    }
+
+    /// Whether the reply brings a payload.
+    pub fn expects_payload(&self) -> bool {
+        matches!(self, Self::Unit(unit::UnitRequest::Read { .. }))
+    }
 }
 
 /// The answer to a request.

@@ -1,6 +1,6 @@
 //! Messages of the unit service: bytes of units on the node where they lie.
 
-use crate::ids::{Generation, InodeId, UnitId};
+use crate::ids::{Generation, InodeId, NodeId, UnitId};
 use serde::{Deserialize, Serialize};
 
 /// Where the bytes of a unit come from when the node does not hold them.
@@ -57,16 +57,29 @@ pub enum UnitRequest {
         /// New size of the file, in bytes.
         size: u64,
     },
-    /// Writes the inode's dirty bytes on this node to the shared file and fsyncs it; they become clean.
-    /// Sent by the coordinator of the file only.
+    /// Writes dirty bytes of the inode on this node to the shared file and fsyncs it; they become clean. One
+    /// request flushes at most [`FLUSH_UNITS_MAX`] units. Sent by the coordinator of the file only.
     Flush {
         /// Which file.
         inode: InodeId,
         /// Its path, relative to the shared directory.
         #[serde(with = "serde_bytes")]
         path: Vec<u8>,
-        /// Size of the file: dirty bytes beyond it are dropped.
+        /// Size of the file as far as its coordinator knows; dirty bytes beyond it are written too.
         size: u64,
+        /// Version of the content: that of the bytes once they are clean.
+        generation: Generation,
+        /// Stops early when foreground requests come to this node.
+        patient: bool,
+    },
+    /// Which files of this coordinator have dirty bytes on this node.
+    DirtyInodes {
+        /// The coordinator.
+        coordinator: NodeId,
+        /// The last inode already told.
+        after: InodeId,
+        /// Most inodes in the answer.
+        limit: u32,
     },
     /// Digests of the inode's units on this node as they are on the shared file system now.
     Digest {
@@ -82,11 +95,19 @@ pub enum UnitRequest {
     },
 }
 
-/// BLAKE3 chaining value of a unit as a subtree of its file, or the digest of a file of one unit.
+/// Most units that one [`UnitRequest::Flush`] flushes or one [`UnitRequest::Digest`] names.
+pub const FLUSH_UNITS_MAX: usize = 1024;
+
+/// BLAKE3 of one unit of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnitDigest {
     /// Which unit of the file.
     pub index: u64,
+    /// Bytes of the unit, from its start, that belong to the file.
+    pub length: u32,
+    /// Whether the unit is the whole file: then this is the file's hash, else the chaining value of the unit
+    /// as a subtree of its file.
+    pub root: bool,
     /// 32 bytes.
     pub value: [u8; 32],
 }
@@ -98,15 +119,19 @@ pub enum UnitReply {
     Done,
     /// The payload holds the bytes.
     Read,
-    /// Flushed: the bytes written, and the digests of the units that were dirty, read from the store.
+    /// Flushed.
     Flushed {
         /// Bytes written to the shared file.
         written: u64,
-        /// One per unit that was dirty in whole; ascending.
+        /// End in the file of the last byte written, 0 when there was none.
+        end: u64,
+        /// Digests of the units written, ascending: of what the shared file now holds there.
         digests: Vec<UnitDigest>,
-        /// Units of which only a part was dirty; ascending. Their digest needs a read of the shared file.
-        partial: Vec<u64>,
+        /// Whether dirty units are left.
+        rest: bool,
     },
+    /// Files, ascending.
+    DirtyInodes(Vec<InodeId>),
     /// Digests of the units asked for, in the same order.
     Digests(Vec<UnitDigest>),
 }

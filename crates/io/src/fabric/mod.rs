@@ -4,6 +4,12 @@
 //! flight when a connection breaks, and tells the death of a peer as an event. [`Rpc`] makes requests and
 //! replies of it: each request is executed at most once, however often it had to be sent.
 
+pub mod rpc;
+pub mod tcp;
+
+#[cfg(test)]
+mod conformance;
+
 use crate::slab::{Frame, Payload};
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
@@ -62,6 +68,10 @@ pub trait Fabric: Send + Sync {
     /// Largest payload that [`Fabric::send`] carries, in bytes; larger ones go by grant and [`Fabric::get`].
     fn inline_max(&self) -> usize;
     /// Sends a message. Ends when the message's bytes are no longer needed, which does not mean it arrived.
+    /// An empty payload arrives as none.
+    ///
+    /// `ECONNRESET` or `ETIMEDOUT` say that the connection broke: the message may have arrived or not.
+    /// `EHOSTDOWN` says that the peer cannot be had, `EINVAL` that the message is too large.
     fn send(
         &self,
         to: NodeId,
@@ -73,9 +83,11 @@ pub trait Fabric: Send + Sync {
     fn grant_write(&self, frame: Frame) -> GrantId;
     /// Lets peers get from `payload` until the grant is revoked.
     fn grant_read(&self, payload: Payload) -> GrantId;
-    /// Ends a grant; a frame granted for writing comes back. What arrives later is dropped.
+    /// Ends a grant; a frame granted for writing comes back, unless a peer is writing to it at this moment: then
+    /// it goes to its pool after that. What arrives later is dropped.
     fn revoke(&self, grant: GrantId) -> Option<Frame>;
-    /// Writes `source` at the start of a frame granted by `to`, then delivers `body` there.
+    /// Writes `source` at the start of a frame granted by `to`, then delivers `body` there, on the reply lane.
+    /// When the grant is not active, `body` is dropped too.
     fn put(
         &self,
         to: NodeId,
@@ -93,6 +105,11 @@ pub trait Fabric: Send + Sync {
     ) -> BoxFuture<'static, (Frame, Result<()>)>;
     /// Says who takes what arrives. Called once, before the first message.
     fn attach(&self, receiver: Arc<dyn Receiver>);
+    /// Called about once a second while something is expected of `peer`: a fabric that must ask to learn that a
+    /// peer is silent asks now, and tells [`PeerEvent::Unreachable`] after the peer time limit.
+    fn probe(&self, peer: NodeId) {
+        let _ = peer;
+    }
 }
 
 /// What a request brought back.

@@ -1,9 +1,18 @@
 //! What the operating system gives: clock, randomness, tasks; processes, threads and signals; namespaces and
 //! mounts; local sockets that carry files.
+//!
+//! [`runtime`] is the trait side that product code sees; [`system::System`] is the real thing behind it,
+//! [`simulated::Simulation`] the one of tests and of the simulated cluster.
 
+mod clock;
+mod executor;
 pub mod mount;
 pub mod namespace;
+mod pool;
 pub mod process;
+pub mod reactor;
 pub mod runtime;
 pub mod signal;
+pub mod simulated;
 pub mod socket;
+pub mod system;

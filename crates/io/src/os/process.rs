@@ -150,6 +150,19 @@ pub fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
+/// The user's own group.
+pub fn group() -> u32 {
+    rustix::process::getegid().as_raw()
+}
+
+/// Resident memory of this process in bytes; 0 where the system does not tell.
+pub fn resident_bytes() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|statm| statm.split_ascii_whitespace().nth(1)?.parse::<u64>().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}
+
 /// The name of this host.
 pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()

@@ -1,1 +1,255 @@
-//! (being built)
+//! The coordinator of cached files: what the shared file system cannot know yet, and how it gets there.
+//!
+//! Names and attributes of the cache view are the shared file system's. The coordinator of a file keeps its
+//! generation, the size and time that are newer than the shared file's, and a journal record that names the
+//! file, safe before its first dirty byte is acknowledged. It flushes files in the background while the node
+//! is quiet, and all of them at a drain, of which it gives receipts. Nothing counts as flushed without an
+//! fsync that succeeded; what cannot be flushed stays dirty, and the receipt says why.
+//!
+//! It does not hold the bytes (the unit service does) and does not change names.
+
+mod activity;
+mod change;
+mod drain;
+mod files;
+mod flush;
+mod flusher;
+mod receipt;
+mod record;
+#[cfg(test)]
+mod tests;
+mod truncate;
+
+pub use activity::{Activity, Foreground};
+pub use record::replay;
+
+use event_listener::Event;
+use files::{File, Files, fresh_generation};
+use flusher::Wait;
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use record::{Journal, Record};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState};
+use tameike_core::wire::unit::{UnitReply, UnitRequest};
+use tameike_core::wire::{Reply, Request};
+use tameike_core::{
+    Cluster, Errno, Fault, FileKind, Generation, InodeId, Layout, NodeId, Result, Timestamp, UnitId, View,
+};
+use tameike_io::Runtime;
+use tameike_io::fabric::Rpc;
+use tameike_io::shared::{FileStat, SharedFs};
+use tameike_store::{ExtentStore, Ledger};
+
+/// The state of a file of which the job knows nothing.
+const UNKNOWN: CacheState = CacheState { generation: Generation(0), newer: None };
+
+/// What the cache service works with.
+pub struct CacheParts {
+    /// Time and tasks.
+    pub runtime: Runtime,
+    /// The nodes of the job.
+    pub cluster: Arc<Cluster>,
+    /// Records of this node.
+    pub ledger: Arc<Ledger>,
+    /// Bytes of this node.
+    pub extents: Arc<ExtentStore>,
+    /// The shared file system.
+    pub shared: Arc<dyn SharedFs>,
+    /// Asks other agents.
+    pub rpc: Arc<dyn Rpc>,
+    /// Whether this node is busy; the same as the unit service's.
+    pub activity: Arc<Activity>,
+    /// Files flushed at the same time.
+    pub flush_parallel: usize,
+}
+
+/// Answers [`CacheRequest`]s.
+pub struct CacheService {
+    parts: CacheParts,
+    journal: Journal,
+    files: Files,
+    /// Files to flush, and when to try.
+    dirty: Mutex<BTreeMap<InodeId, Wait>>,
+    dirtied: Arc<Event>,
+}
+
+impl CacheService {
+    /// The service of one node, with the files that its ledger knows from an earlier life.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub fn new(parts: CacheParts) -> Result<Arc<Self>> {
+        let service = Self {
+            journal: Journal::new(parts.ledger.clone()),
+            parts,
+            files: Files::default(),
+            dirty: Mutex::new(BTreeMap::new()),
+            dirtied: Arc::new(Event::new()),
+        };
+        service.recover()?;
+        Ok(Arc::new(service))
+    }
+
+    /// Takes up the files of an earlier life. Each gets a new generation: its last ones may not have been
+    /// written down.
+    fn recover(&self) -> Result<()> {
+        let fresh = fresh_generation(&self.parts.runtime);
+        let mut after = None;
+        loop {
+            let page = self.journal.page(after, 1024)?;
+            let Some(&(last, _)) = page.last() else { return Ok(()) };
+            for (inode, mut record) in page {
+                record.generation = fresh.max(record.generation.next());
+                self.journal.put(inode, &record)?;
+                if record.dirty {
+                    self.dirty.lock().insert(inode, Wait::default());
+                }
+            }
+            after = Some(last);
+        }
+    }
+
+    /// Serves one request.
+    ///
+    /// # Errors
+    /// `ESTALE` for a file that was never opened here, and what ledger, agents and shared file system say.
+    pub async fn serve(&self, request: CacheRequest) -> Result<CacheReply> {
+        self.journal.room().await?;
+        Ok(match request {
+            CacheRequest::State { inode, size, mtime } => {
+                CacheReply::State(self.look(inode, size, mtime).await?)
+            }
+            CacheRequest::Open { inode, path, stamp } => {
+                CacheReply::State(self.open(inode, &path, stamp).await?)
+            }
+            CacheRequest::Dirty { inode, path, stamp } => {
+                CacheReply::State(self.dirty(inode, &path, stamp).await?)
+            }
+            CacheRequest::Commit { inode, end, now } => {
+                CacheReply::State(self.commit(inode, end, now).await?)
+            }
+            CacheRequest::Reserve { inode, length, now } => {
+                let (offset, state) = self.reserve(inode, length, now)?;
+                CacheReply::Reserved { offset, state }
+            }
+            CacheRequest::Truncate { inode, size, now } => {
+                CacheReply::State(self.truncate(inode, size, now).await?)
+            }
+            CacheRequest::SetMtime { inode, mtime } => CacheReply::State(self.set_mtime(inode, mtime).await?),
+            CacheRequest::Renamed { inode, from, to } => {
+                self.renamed(inode, &from, &to).await?;
+                CacheReply::Done
+            }
+            CacheRequest::Removed { inode } => {
+                self.removed(inode).await?;
+                CacheReply::Done
+            }
+            CacheRequest::Flush { inode } => {
+                self.make_durable(inode).await?;
+                CacheReply::Done
+            }
+            CacheRequest::Writeback { inode } => {
+                self.write_back(inode).await?;
+                CacheReply::Done
+            }
+            CacheRequest::Drain { verify, after } => {
+                let (receipt, next) = self.drain(verify, after).await?;
+                CacheReply::Receipt { receipt, next }
+            }
+            CacheRequest::Progress => CacheReply::Progress {
+                files: self.dirty.lock().len() as u64,
+                bytes: self.parts.extents.space(View::Cache).dirty,
+                flushed: self.parts.activity.flushed_bytes(),
+            },
+        })
+    }
+
+    /// A file that a client must have opened before.
+    fn known(&self, inode: InodeId) -> Result<Arc<File>> {
+        let unknown = || Fault::new(Errno::ESTALE, format!("{inode} was not opened through its coordinator"));
+        self.files.get(&self.journal, inode)?.ok_or_else(unknown)
+    }
+
+    /// What the job knows of a file that a client saw with this size and time. When the client saw something
+    /// else than we know, a flush may have ended in between, or others have changed the file: it is looked at
+    /// again.
+    async fn look(&self, inode: InodeId, size: u64, mtime: Timestamp) -> Result<CacheState> {
+        let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(UNKNOWN) };
+        let record = file.state().record.clone();
+        if record.dirty || record.removed || (record.stamp.size, record.stamp.mtime) == (size, mtime) {
+            return Ok(record.state(None));
+        }
+        let now = self.locate(inode, &record).await.ok().map(|(_, stat)| (stat.size, stat.mtime));
+        let state = file.state().record.state(None);
+        Ok(CacheState { newer: state.newer.or(now), ..state })
+    }
+
+    /// All nodes on which units of a cached file may lie.
+    fn homes(&self, inode: InodeId) -> Vec<NodeId> {
+        self.parts.cluster.unit_homes(Layout::Striped, inode)
+    }
+
+    /// The nodes on which the units of a cached file of this size lie.
+    fn homes_of_size(&self, inode: InodeId, size: u64) -> Vec<NodeId> {
+        let count = crate::unit::digest::unit_count(size);
+        if count >= self.parts.cluster.device_nodes().len() as u64 {
+            return self.homes(inode);
+        }
+        let mut homes: Vec<_> = (0..count).map(|index| self.home(UnitId { inode, index })).collect();
+        homes.sort_unstable();
+        homes.dedup();
+        homes
+    }
+
+    fn home(&self, unit: UnitId) -> NodeId {
+        self.parts.cluster.unit_home(Layout::Striped, unit)
+    }
+
+    async fn ask_unit(&self, node: NodeId, request: UnitRequest) -> Result<UnitReply> {
+        match self.parts.rpc.call(node, Request::Unit(request), None, None).await?.reply {
+            Reply::Unit(reply) => Ok(reply),
+            other => Err(Fault::new(Errno::EPROTO, format!("{node} answered a unit request with {other:?}"))),
+        }
+    }
+
+    /// Sends one request to several nodes at once; the first fault is the result.
+    async fn ask_units(&self, nodes: Vec<NodeId>, request: &UnitRequest) -> Result<()> {
+        let asked = nodes.into_iter().map(|node| self.ask_unit(node, request.clone()));
+        join_all(asked).await.into_iter().try_for_each(|answer| answer.map(|_| ()))
+    }
+
+    /// Finds the file on the shared file system: its path and what it is now.
+    async fn locate(&self, inode: InodeId, record: &Record) -> Result<(Vec<u8>, FileStat)> {
+        let (shared, paths) = (self.parts.shared.clone(), record.paths.clone());
+        self.parts
+            .runtime
+            .block(move || locate(&*shared, inode, paths.iter().map(|path| path.as_slice())))
+            .await
+    }
+}
+
+fn locate<'a>(
+    shared: &dyn SharedFs,
+    inode: InodeId,
+    paths: impl Iterator<Item = &'a [u8]> + Clone,
+) -> Result<(Vec<u8>, FileStat)> {
+    let mut taken = false;
+    for path in paths.clone() {
+        match shared.stat(path) {
+            Ok(stat) if stat.inode_id() == inode && stat.kind == FileKind::File => {
+                return Ok((path.to_vec(), stat));
+            }
+            Ok(_) => taken = true,
+            Err(fault) if matches!(fault.errno, Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {}
+            Err(fault) => return Err(fault),
+        }
+    }
+    let path = String::from_utf8_lossy(paths.clone().next().unwrap_or_default());
+    Err(if taken {
+        Fault::new(Errno::ESTALE, format!("{path}: another file has taken its place"))
+    } else {
+        Fault::new(Errno::ENOENT, format!("{path} is gone: removed or moved by another program"))
+    })
+}

@@ -1,1 +1,305 @@
-//! (being built)
+//! The metadata service of a node: names and inodes of the slots that the node serves.
+//!
+//! A request that concerns this node alone is answered without waiting: one logged change, or a read. What
+//! touches other nodes is planned ([`plan`]), then run as a logged operation ([`operation`]) that
+//! [`MetaService::recover`] completes after a crash. Commands on a name that is in the middle of an operation,
+//! or in a directory that goes wide, wait for it.
+//!
+//! The service holds no file data: it tells the homes of units what to cut, and writes one unit when inline
+//! content outgrows the inode. It checks no permissions: the door does, from the attributes.
+
+mod content;
+mod locks;
+mod operation;
+mod plan;
+mod query;
+mod single;
+mod state;
+#[cfg(test)]
+mod tests;
+mod widen;
+
+use futures_util::future::BoxFuture;
+use locks::InodeLocks;
+use parking_lot::Mutex;
+use state::State;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tameike_core::wire::meta::{Command, EntryName, MetaReply, MetaRequest};
+use tameike_core::wire::unit::UnitRequest;
+use tameike_core::wire::{Reply, Request, codec};
+use tameike_core::{Cluster, DirOffset, Errno, Fault, InodeId, NodeId, Result};
+use tameike_io::fabric::Rpc;
+use tameike_io::os::runtime::Promise;
+use tameike_io::{Payload, Pool, Runtime};
+use tameike_store::meta::record::{Intent, Truncation};
+use tameike_store::meta::{Applied, LogCommand, Outcome, apply, query as table};
+use tameike_store::{Ledger, RecordKind};
+
+/// How long a request waits for a name that is in the middle of an operation.
+const BUSY_TIME_LIMIT: Duration = Duration::from_secs(30);
+
+/// What the service is made of.
+pub struct MetaParts {
+    /// Clock, randomness, tasks.
+    pub runtime: Runtime,
+    /// All nodes.
+    pub cluster: Arc<Cluster>,
+    /// This node's log and table.
+    pub ledger: Arc<Ledger>,
+    /// To ask other agents; the agent owns it.
+    pub rpc: Weak<dyn Rpc>,
+    /// This node.
+    pub node: NodeId,
+    /// Frames to move inline content to units.
+    pub pool: Pool,
+    /// Owner and group of the roots of the views.
+    pub owner: (u32, u32),
+}
+
+/// The metadata service of one node.
+pub struct MetaService {
+    parts: MetaParts,
+    /// Itself, for tasks that outlive a request.
+    this: Weak<Self>,
+    state: Mutex<State>,
+    /// Of this incarnation: numbers of operations and inodes begin here.
+    first: u64,
+    births: AtomicU64,
+    contents: InodeLocks,
+    /// What [`Self::recover`] takes up: units to be cut, and inodes without names.
+    unfinished: Mutex<Unfinished>,
+}
+
+type Unfinished = (Vec<(InodeId, Truncation)>, Vec<InodeId>);
+
+impl MetaService {
+    /// Starts the service on its ledger, which has replayed its log. Requests are served from now on;
+    /// [`Self::recover`] must run beside them once peers can be reached.
+    ///
+    /// # Errors
+    /// When the ledger fails or holds damaged records.
+    pub async fn open(parts: MetaParts) -> Result<Arc<Self>> {
+        let incarnation = Self::start(&parts)?;
+        let first = u64::from(incarnation) << 32;
+        let mut state = State::new(first);
+        for (sequence, intent) in parts.ledger.read(table::intents)? {
+            state.resume(sequence);
+            match intent {
+                Intent::Open { busy: Some(name), .. } => state.make_busy(name),
+                Intent::Widen { dir } => state.make_busy_dir(dir),
+                Intent::Open { busy: None, .. } | Intent::Decided { .. } => (),
+            }
+        }
+        let unfinished =
+            parts.ledger.read(|names| Ok((table::truncations(names)?, table::orphans(names)?)))?;
+        parts.ledger.sync(false).await?;
+        Ok(Arc::new_cyclic(|this| Self {
+            parts,
+            this: this.clone(),
+            state: Mutex::new(state),
+            first,
+            births: AtomicU64::new(first),
+            contents: InodeLocks::default(),
+            unfinished: Mutex::new(unfinished),
+        }))
+    }
+
+    fn start(parts: &MetaParts) -> Result<u16> {
+        let cluster = &parts.cluster;
+        let mut roots = Vec::new();
+        if cluster.inode_home(InodeId::ROOT) == parts.node {
+            roots.push(InodeId::ROOT);
+        }
+        let owners = cluster.nodes().iter().map(|info| info.id);
+        let local = owners.filter(|&owner| cluster.device_of(owner) == parts.node);
+        roots.extend(local.map(|owner| InodeId::local_root(owner, parts.node)));
+        let (uid, gid) = parts.owner;
+        let command = LogCommand::Start { roots, uid, gid, now: parts.runtime.now() };
+        match execute(&parts.ledger, &command)?.outcome {
+            Outcome::Started { incarnation } => Ok(incarnation),
+            other => Err(Fault::io(format!("a start ended as {other:?}"))),
+        }
+    }
+
+    /// Serves one request.
+    ///
+    /// # Errors
+    /// The errno of POSIX for what was asked; `EPROTO` when this node does not keep what the request is about;
+    /// `EHOSTDOWN` when a node that takes part cannot be reached; `ETIMEDOUT` when a name stays in the middle
+    /// of an operation, which is completed once its nodes can be reached.
+    pub async fn serve(&self, _from: NodeId, request: MetaRequest) -> Result<MetaReply> {
+        match request {
+            MetaRequest::Lookup { entry, wide } => self.lookup(&entry, wide).await,
+            MetaRequest::GetAttr { inode } => self.get_inode(inode, false),
+            MetaRequest::GetContent { inode } => self.get_inode(inode, true),
+            MetaRequest::DirStat { dir } => self.dir_stat(dir).await,
+            MetaRequest::ReadDir { dir, after, limit, wide } => self.read_dir(dir, after, limit, wide).await,
+            MetaRequest::Parent { inode } => self.parent(inode),
+            MetaRequest::ReadLink { inode } => self.read_link(inode),
+            MetaRequest::Open { inode, node } => self.open_inode(inode, node),
+            MetaRequest::Close { inodes, node } => self.close_inodes(&inodes, node),
+            MetaRequest::Spill { inode } => self.spill(inode).await,
+            MetaRequest::Sync { durable } => {
+                self.parts.ledger.sync(durable).await?;
+                Ok(MetaReply::Done)
+            }
+            MetaRequest::GetXattr { inode, name } => self.get_xattr(inode, &name),
+            MetaRequest::ListXattr { inode } => self.list_xattr(inode),
+            MetaRequest::Execute(command) => {
+                self.parts.ledger.room().await?;
+                self.command(command).await
+            }
+            MetaRequest::Names { operation, wide, now } => {
+                self.parts.ledger.room().await?;
+                self.names(operation, wide, now).await
+            }
+        }
+    }
+
+    async fn command(&self, command: Command) -> Result<MetaReply> {
+        match &command {
+            Command::Create { .. } => self.create(command).await,
+            Command::SetAttr { inode, .. } => {
+                let inode = *inode;
+                self.set_attr(inode, command).await
+            }
+            Command::Reserve { inode, .. } => {
+                let inode = *inode;
+                self.reserve(inode, command).await
+            }
+            Command::Commit { inode, .. }
+            | Command::WriteInline { inode, .. }
+            | Command::SetXattr { inode, .. }
+            | Command::RemoveXattr { inode, .. } => {
+                self.check_inode(*inode)?;
+                self.change_inode(command)
+            }
+            Command::Step { .. } => self.foreign_step(command).await,
+            Command::SetDirTime { .. } => self.set_dir_time(command).await,
+        }
+    }
+
+    /// Logs and applies a command. Commands that touch names or links run with the state locked.
+    fn execute(&self, command: &LogCommand) -> Result<Applied> {
+        execute(&self.parts.ledger, command)
+    }
+
+    /// Does what a change made necessary, apart from the request that made it.
+    fn follow(&self, applied: &Applied) {
+        for &(inode, truncation) in &applied.truncations {
+            self.cut_later(inode, truncation);
+        }
+        if let Some((dir, entries)) = applied.grown {
+            self.widen_if_crowded(dir, entries);
+        }
+    }
+
+    /// A task that outlives the request.
+    fn spawn<F: Future<Output = ()> + Send + 'static>(&self, task: impl FnOnce(Weak<Self>) -> F) {
+        self.parts.runtime.spawn(task(self.this.clone()));
+    }
+
+    /// Waits until no name of `names` is in the middle of an operation, then runs `change` before another
+    /// operation can begin.
+    async fn when_free<T>(
+        &self,
+        names: &[&EntryName],
+        mut change: impl FnMut(&mut State) -> Result<T>,
+    ) -> Result<T> {
+        loop {
+            let busy = {
+                let mut state = self.state.lock();
+                match names.iter().find_map(|name| state.wait_name(name)) {
+                    None => return change(&mut state),
+                    Some(busy) => busy,
+                }
+            };
+            self.wait(busy).await?;
+        }
+    }
+
+    async fn when_free_dir(&self, dir: InodeId) -> Result<()> {
+        loop {
+            let Some(busy) = self.state.lock().wait_dir(dir) else { return Ok(()) };
+            self.wait(busy).await?;
+        }
+    }
+
+    async fn wait(&self, busy: Promise<()>) -> Result<()> {
+        self.parts.runtime.timeout(BUSY_TIME_LIMIT, busy).await.ok_or_else(|| {
+            let problem = "a name is in the middle of an operation whose nodes cannot all be reached; try again \
+                           when they are back";
+            Fault::new(Errno::ETIMEDOUT, problem)
+        })
+    }
+
+    fn check_inode(&self, inode: InodeId) -> Result<()> {
+        if self.parts.cluster.inode_home(inode) == self.parts.node {
+            return Ok(());
+        }
+        Err(self.misrouted(format_args!("{inode}")))
+    }
+
+    /// How wide `dir` is, if this node knows it to differ from the sender's belief.
+    fn width(&self, dir: InodeId, offset: Option<DirOffset>, wide: bool) -> Result<Option<bool>> {
+        let cluster = &self.parts.cluster;
+        let is_home = cluster.children_home(dir) == self.parts.node;
+        if is_home {
+            let known = self.parts.ledger.read(|names| table::directory(names, dir))?;
+            let is_wide = known.is_some_and(|children| children.wide);
+            if is_wide != wide {
+                return Ok(Some(is_wide));
+            }
+        }
+        let right = match offset {
+            Some(offset) => cluster.entry_home(dir, offset, wide) == self.parts.node,
+            None => is_home || wide && dir.pinned_node().is_none(),
+        };
+        if right { Ok(None) } else { Err(self.misrouted(format_args!("entries of directory {dir}"))) }
+    }
+
+    fn misrouted(&self, what: std::fmt::Arguments<'_>) -> Fault {
+        Fault::new(Errno::EPROTO, format!("{} was asked for {what}, which it does not keep", self.parts.node))
+    }
+
+    /// Asks the metadata service of a node, be it this one.
+    fn ask(&self, node: NodeId, request: MetaRequest) -> BoxFuture<'_, Result<MetaReply>> {
+        Box::pin(async move {
+            if node == self.parts.node {
+                return self.serve(node, request).await;
+            }
+            match self.call(node, Request::Meta(request), None).await? {
+                Reply::Meta(reply) => Ok(reply),
+                other => Err(unexpected(node, &other)),
+            }
+        })
+    }
+
+    async fn ask_unit(&self, node: NodeId, request: UnitRequest, payload: Option<Payload>) -> Result<()> {
+        match self.call(node, Request::Unit(request), payload).await? {
+            Reply::Unit(_) => Ok(()),
+            other => Err(unexpected(node, &other)),
+        }
+    }
+
+    async fn call(&self, node: NodeId, request: Request, payload: Option<Payload>) -> Result<Reply> {
+        let rpc = self.parts.rpc.upgrade();
+        let rpc = rpc.ok_or_else(|| Fault::new(Errno::EHOSTDOWN, "this agent is shutting down"))?;
+        Ok(rpc.call(node, request, payload, None).await?.reply)
+    }
+
+    fn birth(&self) -> u64 {
+        self.births.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+fn execute(ledger: &Ledger, command: &LogCommand) -> Result<Applied> {
+    let body = codec::encode(command)?;
+    ledger.execute(RecordKind::Names, &body, |names| apply(names, command))
+}
+
+fn unexpected(node: NodeId, reply: &(impl std::fmt::Debug + ?Sized)) -> Fault {
+    Fault::new(Errno::EPROTO, format!("{node} answered a metadata request with {reply:?}"))
+}

@@ -1,1 +1,179 @@
-//! (being built)
+//! The unit service: bytes of units on the node where they lie.
+//!
+//! Reads fill what the node does not hold: with zeros, or from the shared file system, each unit once however
+//! many ask. Writes to cached files are dirty until flushed. A flush writes exactly the dirty bytes, and bytes
+//! become clean only after the shared file system has confirmed an fsync. The service knows no names and no
+//! sizes of files: those come with the requests.
+
+pub(crate) mod digest;
+mod fetch;
+mod flush;
+pub(crate) mod locks;
+mod relief;
+
+use crate::cache::Activity;
+use locks::Locks;
+use std::ops::Range;
+use std::sync::Arc;
+use tameike_core::limits::{FILE_SIZE_MAX, UNIT_SIZE};
+use tameike_core::wire::unit::{Backing, UnitReply, UnitRequest};
+use tameike_core::{Cluster, Errno, Fault, Generation, InodeId, NodeId, Result, UnitId};
+use tameike_io::fabric::Rpc;
+use tameike_io::shared::SharedFs;
+use tameike_io::{Payload, Pool, Runtime};
+use tameike_store::ExtentStore;
+
+/// What the unit service works with.
+pub struct UnitParts {
+    /// Time and tasks.
+    pub runtime: Runtime,
+    /// The nodes of the job.
+    pub cluster: Arc<Cluster>,
+    /// The bytes of this node.
+    pub extents: Arc<ExtentStore>,
+    /// The shared file system.
+    pub shared: Arc<dyn SharedFs>,
+    /// Asks other agents.
+    pub rpc: Arc<dyn Rpc>,
+    /// Frames for answers to reads.
+    pub read_pool: Pool,
+    /// Frames for flushes, apart so that a flush never waits for readers or writers.
+    pub flush_pool: Pool,
+    /// Whether this node is busy; the same as the cache service's.
+    pub activity: Arc<Activity>,
+}
+
+/// Answers [`UnitRequest`]s.
+pub struct UnitService {
+    parts: UnitParts,
+    /// Held alone while a file's bytes are dropped or become clean, shared while bytes of it are fetched: what
+    /// was read from the shared file before a cut must not be kept after it.
+    file_locks: Locks<InodeId>,
+    /// One fetch of a unit at a time.
+    unit_locks: Locks<UnitId>,
+    /// One flush of a file at a time.
+    flush_locks: Locks<InodeId>,
+    relief: async_lock::Mutex<()>,
+}
+
+impl UnitService {
+    /// The service of one node.
+    pub fn new(parts: UnitParts) -> Arc<Self> {
+        Arc::new(Self {
+            parts,
+            file_locks: Locks::new(),
+            unit_locks: Locks::new(),
+            flush_locks: Locks::new(),
+            relief: async_lock::Mutex::new(()),
+        })
+    }
+
+    /// Serves one request.
+    ///
+    /// # Errors
+    /// `EINVAL` for a malformed request, `ENOSPC` when neither the store nor the shared file system takes more,
+    /// `ESTALE` when the file's path now belongs to another file, and what disks and the shared file system say.
+    pub async fn serve(
+        &self,
+        request: UnitRequest,
+        payload: Option<Payload>,
+    ) -> Result<(UnitReply, Option<Payload>)> {
+        let reply = match request {
+            UnitRequest::Write { unit, offset, generation } => {
+                let payload =
+                    payload.ok_or_else(|| Fault::new(Errno::EINVAL, "a write came without its bytes"))?;
+                check_index(unit.index)?;
+                self.write(unit, offset, payload, generation).await?;
+                UnitReply::Done
+            }
+            UnitRequest::Read { unit, offset, length, generation, backing } => {
+                check_index(unit.index)?;
+                let range = range_in_unit(offset, length)?;
+                let payload = self.read(unit, range, generation, backing).await?;
+                return Ok((UnitReply::Read, Some(payload)));
+            }
+            UnitRequest::Sync { inode: _, durable } => {
+                self.parts.extents.sync(durable).await?;
+                UnitReply::Done
+            }
+            UnitRequest::Truncate { inode, size } => {
+                let _alone = self.file_locks.hold(inode).await;
+                self.parts.extents.truncate(inode, size).await?;
+                if inode.is_cached() {
+                    // Dirty bytes that were cut must not come back when the agent dies: the coordinator
+                    // forgets the cut once it is done here.
+                    self.parts.extents.sync(false).await?;
+                }
+                UnitReply::Done
+            }
+            UnitRequest::Flush { inode, path, size, generation, patient } => {
+                self.flush(flush::Order { inode, path, size, generation, patient }).await?
+            }
+            UnitRequest::DirtyInodes { coordinator, after, limit } => {
+                UnitReply::DirtyInodes(self.dirty_inodes(coordinator, after, limit)?)
+            }
+            UnitRequest::Digest { inode, path, size, units } => {
+                UnitReply::Digests(self.digests(inode, path, size, units).await?)
+            }
+        };
+        Ok((reply, None))
+    }
+
+    async fn write(&self, unit: UnitId, offset: u32, payload: Payload, generation: Generation) -> Result<()> {
+        range_in_unit(offset, payload.len() as u32)?;
+        let dirty = unit.inode.is_cached();
+        let mut attempt = 0;
+        loop {
+            let written = self.parts.extents.write(unit, offset, payload.clone(), dirty, generation).await;
+            match written {
+                Err(fault) if fault.errno == Errno::ENOSPC && dirty && attempt < relief::ATTEMPTS_MAX => {
+                    self.make_room(attempt).await?;
+                    attempt += 1;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    async fn read(
+        &self,
+        unit: UnitId,
+        range: Range<u32>,
+        generation: Generation,
+        backing: Backing,
+    ) -> Result<Payload> {
+        let frame = self.parts.read_pool.take().await;
+        let (mut frame, held) = self.parts.extents.read(unit, range.clone(), frame, generation).await;
+        let gaps = held?.gaps(range.clone());
+        match backing {
+            Backing::Shared { path } if !gaps.is_empty() => {
+                self.fetch(unit, range, frame, generation, path).await
+            }
+            Backing::Zeros | Backing::Shared { .. } => {
+                gaps.into_iter().for_each(|gap| frame[gap.start as usize..gap.end as usize].fill(0));
+                Ok(Payload::new(Arc::new(frame), range))
+            }
+        }
+    }
+
+    fn dirty_inodes(&self, coordinator: NodeId, after: InodeId, limit: u32) -> Result<Vec<InodeId>> {
+        let mut inodes = self.parts.extents.dirty_inodes()?;
+        inodes.retain(|&inode| {
+            inode.is_cached() && inode > after && self.parts.cluster.inode_home(inode) == coordinator
+        });
+        inodes.truncate(limit as usize);
+        Ok(inodes)
+    }
+}
+
+/// The largest offset of a file bounds the index of a unit, so that its place can be computed.
+fn check_index(index: u64) -> Result<()> {
+    if index <= FILE_SIZE_MAX / UNIT_SIZE as u64 { Ok(()) } else { Err(Errno::EFBIG.into()) }
+}
+
+fn range_in_unit(offset: u32, length: u32) -> Result<Range<u32>> {
+    match offset.checked_add(length) {
+        Some(end) if end as usize <= UNIT_SIZE => Ok(offset..end),
+        _ => Err(Fault::new(Errno::EINVAL, format!("{length} bytes at {offset} do not lie in one unit"))),
+    }
+}

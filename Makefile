@@ -1,0 +1,58 @@
+# One command for each thing a person wants; each installs what it needs first (scripts/install-deps.sh).
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+PREFIX ?= /usr/local
+NAME ?= run
+SOAK_MINUTES ?= 30
+# Once Cargo.lock belongs to the repository, builds keep to it.
+LOCKED := $(shell git ls-files --error-unmatch Cargo.lock >/dev/null 2>&1 && echo --locked)
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
+
+.PHONY: help build run test lint bench soak install
+.DEFAULT_GOAL := help
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## build the program: target/release/tameike
+	@scripts/install-deps.sh build
+	cargo build --release $(LOCKED) --package tameike
+
+run: ## mosaic of 47 Tucanae on four nodes of this machine, with its receipt
+	@scripts/install-deps.sh run
+	cargo build --release $(LOCKED) --package tameike
+	PATH="$(TARGET_DIR)/release:$$PATH" examples/montage/run.sh
+
+test: ## formatting, clippy, house lints and all tests, as CI does
+	@scripts/install-deps.sh test
+	cargo run --quiet $(LOCKED) --package xtask -- ci $(LOCKED)
+
+lint: ## the house lints alone
+	cargo xtask lint
+
+bench: ## measure beside plain disk, tmpfs and GlusterFS; NAME= names the report in bench/runs
+	@scripts/install-deps.sh bench
+	cargo build --release $(LOCKED) --package tameike --package tameike-bench
+	PATH="$(TARGET_DIR)/release:$$PATH" tameike-bench run --name "$(NAME)"
+
+soak: ## the random tests over and over with fresh seeds, for SOAK_MINUTES= (30)
+	@scripts/install-deps.sh test
+	cargo test --workspace $(LOCKED) --no-run
+	@end=$$(( SECONDS + 60 * $(SOAK_MINUTES) )); round=0; \
+	while [ $$SECONDS -lt $$end ]; do \
+	    round=$$(( round + 1 )); echo "soak: round $$round, $$(( (end - SECONDS) / 60 )) minutes left"; \
+	    PROPTEST_CASES=2048 cargo test --workspace --quiet $(LOCKED); \
+	done; echo "soak: $$round rounds, nothing failed"
+
+install: build ## install the program, its manual page and completions under PREFIX= (/usr/local)
+	@dest="$(DESTDIR)$(PREFIX)"; program="$(TARGET_DIR)/release/tameike"; share="$$dest/share"; \
+	install -D --mode=755 "$$program" "$$dest/bin/tameike"; \
+	install --directory "$$share/man/man1" "$$share/bash-completion/completions" \
+	    "$$share/zsh/site-functions" "$$share/fish/vendor_completions.d"; \
+	"$$program" man "$$share/man/man1"; \
+	"$$program" completions bash >"$$share/bash-completion/completions/tameike"; \
+	"$$program" completions zsh >"$$share/zsh/site-functions/_tameike"; \
+	"$$program" completions fish >"$$share/fish/vendor_completions.d/tameike.fish"; \
+	echo "installed: $$dest/bin/tameike, its manual pages and completions"

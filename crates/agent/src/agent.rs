@@ -1,0 +1,305 @@
+//! The agent as its driver sees it.
+
+use crate::control::{AgentControl, AgentMode, AgentStart, Left, Progress, StartInput, ViewDoor};
+use crate::doors::Views;
+use crate::memory::Memory;
+use crate::node::{Node, Services};
+use crate::storage;
+use parking_lot::Mutex;
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tameike_core::limits::UNIT_SIZE;
+use tameike_core::receipt::Receipt;
+use tameike_core::wire::Request;
+use tameike_core::wire::admin::{AdminRequest, NodeStatus};
+use tameike_core::wire::cache::{CacheReply, CacheRequest};
+use tameike_core::{Cluster, Errno, Fault, InodeId, NodeInfo, Result, View};
+use tameike_io::fabric::Rpc;
+use tameike_io::fabric::rpc::RpcNode;
+use tameike_io::fabric::tcp::{PEER_LIMIT_DEFAULT, TcpConfig, TcpFabric};
+use tameike_io::os::process;
+use tameike_io::os::system::System;
+use tameike_io::shared::{PosixTree, SharedFs};
+use tameike_server::cache::{Activity, CacheParts, CacheService};
+use tameike_server::meta::{MetaParts, MetaService};
+use tameike_server::unit::{UnitParts, UnitService};
+use tameike_store::Store;
+
+/// Threads for calls that may block.
+const BLOCKING_THREADS_MAX: usize = 8;
+/// Time without a request of a program after which a node counts as quiet, and flushes in the background.
+const QUIET: Duration = Duration::from_millis(50);
+/// Files that one node flushes at the same time.
+const FLUSH_PARALLEL: usize = 4;
+/// Time between two reports of a drain's progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+/// The node-local view's files, in the device directory.
+const LOCAL_DIR: &str = "local";
+/// Stands for the shared directory where there is none: no door leads to it.
+const UNSHARED_DIR: &str = "unshared";
+
+/// One agent.
+pub struct Agent {
+    start: AgentStart,
+    system: System,
+    memory: Memory,
+    store: Option<Store>,
+    shared: Option<Arc<dyn SharedFs>>,
+    fabric: Arc<TcpFabric>,
+    rpc: Arc<RpcNode>,
+    node: OnceLock<Arc<Node>>,
+    doors: Mutex<Vec<ViewDoor>>,
+}
+
+impl Agent {
+    fn rpc(&self) -> Arc<dyn Rpc> {
+        self.rpc.clone()
+    }
+
+    fn node(&self) -> Result<&Arc<Node>> {
+        self.node.get().ok_or_else(|| Fault::new(Errno::EAGAIN, "the agent has not joined its job yet"))
+    }
+
+    /// The services of this node, if it has a device.
+    fn services(&self, cluster: &Arc<Cluster>) -> Result<Option<Services>> {
+        let Some(store) = &self.store else { return Ok(None) };
+        let (runtime, rpc) = (self.system.runtime().clone(), self.rpc());
+        let activity = Activity::new(runtime.clone(), QUIET);
+        let shared = self.shared_or_nothing()?;
+        let owner = (process::user(), process::group());
+        let meta = pollster::block_on(MetaService::open(MetaParts {
+            runtime: runtime.clone(),
+            cluster: cluster.clone(),
+            ledger: store.ledger.clone(),
+            rpc: Arc::downgrade(&rpc),
+            node: self.start.node,
+            pool: self.memory.scratch.clone(),
+            owner,
+        }))?;
+        let unit = UnitService::new(UnitParts {
+            runtime: runtime.clone(),
+            cluster: cluster.clone(),
+            extents: store.extents.clone(),
+            shared: shared.clone(),
+            rpc: rpc.clone(),
+            read_pool: self.memory.reads.clone(),
+            flush_pool: self.memory.flushes.clone(),
+            activity: activity.clone(),
+        });
+        let cache = CacheService::new(CacheParts {
+            runtime,
+            cluster: cluster.clone(),
+            ledger: store.ledger.clone(),
+            extents: store.extents.clone(),
+            shared,
+            rpc,
+            activity: activity.clone(),
+            flush_parallel: FLUSH_PARALLEL,
+        })?;
+        Ok(Some(Services { meta, unit, cache, extents: store.extents.clone(), activity }))
+    }
+
+    fn shared_or_nothing(&self) -> Result<Arc<dyn SharedFs>> {
+        if let Some(shared) = &self.shared {
+            return Ok(shared.clone());
+        }
+        let dir = self.device_dir().ok_or_else(|| Fault::io("a node without a device has no services"))?;
+        let dir = dir.join(UNSHARED_DIR);
+        make_dir(&dir)?;
+        Ok(Arc::new(PosixTree::open(&dir)?))
+    }
+
+    fn device_dir(&self) -> Option<&Path> {
+        self.start.device.as_ref().map(|device| device.dir.as_path())
+    }
+
+    fn views(&self, cluster: &Arc<Cluster>) -> Result<Views> {
+        let local = match self.device_dir() {
+            Some(dir) => {
+                let local = dir.join(LOCAL_DIR);
+                make_dir(&local)?;
+                Some((local, self.start.capacity[View::NodeLocal.index()]))
+            }
+            None => None,
+        };
+        let local = local.as_ref().map(|(dir, capacity)| (dir.as_path(), *capacity));
+        let runtime = self.system.runtime();
+        Views::new(runtime, cluster, &self.rpc(), &self.memory, local, self.shared.clone())
+    }
+
+    /// Makes sure that every peer is there and knows the secret.
+    fn greet(&self, cluster: &Cluster) -> Result<()> {
+        let rpc = self.rpc();
+        let greet = cluster.nodes().iter().map(|info| {
+            let call = rpc.call(info.id, Request::Admin(AdminRequest::Status), None, None);
+            async move {
+                match call.await {
+                    // It has not been told of its peers yet, but it has proven that it belongs to the job.
+                    Err(fault) if fault.errno == Errno::EAGAIN => Ok(()),
+                    Err(fault) => Err(fault.context(format_args!("reaching {} on {}", info.id, info.host))),
+                    Ok(_) => Ok(()),
+                }
+            }
+        });
+        pollster::block_on(futures_util::future::try_join_all(greet)).map(drop)
+    }
+
+    async fn drain_all(cache: Arc<CacheService>, verify: bool) -> Receipt {
+        let mut receipt = Receipt::default();
+        let mut after: Option<InodeId> = None;
+        loop {
+            match cache.serve(CacheRequest::Drain { verify, after }).await {
+                Ok(CacheReply::Receipt { receipt: part, next }) => {
+                    receipt.merge(part);
+                    if next.is_none() {
+                        return receipt;
+                    }
+                    after = next;
+                }
+                Ok(other) => receipt.faults.push(format!("the coordinator answered a drain with {other:?}")),
+                Err(fault) => receipt.faults.push(fault.to_string()),
+            }
+            if !receipt.faults.is_empty() {
+                return receipt;
+            }
+        }
+    }
+}
+
+fn make_dir(dir: &Path) -> Result<()> {
+    match std::fs::create_dir(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            Err(Fault::from_os(format_args!("making the directory {}", dir.display()), &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+async fn progress_of(cache: &CacheService) -> Progress {
+    match cache.serve(CacheRequest::Progress).await {
+        Ok(CacheReply::Progress { files, bytes, flushed }) => {
+            Progress { files_left: files, bytes_left: bytes, bytes_flushed: flushed }
+        }
+        _ => Progress::default(),
+    }
+}
+
+impl AgentControl for Agent {
+    fn start(input: StartInput) -> Result<Self> {
+        let StartInput { start, doors } = input;
+        let system = System::start(BLOCKING_THREADS_MAX)
+            .map_err(|error| Fault::from_os("starting threads", &error))?;
+        let memory = Memory::new(start.memory)?;
+        let store = match &start.device {
+            Some(device) => {
+                let scratch = memory.scratch.clone();
+                let open = storage::open(system.runtime(), &device.dir, start.capacity, scratch);
+                Some(pollster::block_on(open)?)
+            }
+            None => None,
+        };
+        let shared = match &start.shared_dir {
+            Some(dir) => Some(Arc::new(PosixTree::open(dir)?) as Arc<dyn SharedFs>),
+            None => None,
+        };
+        let config = TcpConfig {
+            node: start.node,
+            job: start.job.clone(),
+            secret: start.secret.0,
+            listen: start.listen.clone(),
+            inline_max: UNIT_SIZE,
+            peer_limit: PEER_LIMIT_DEFAULT,
+            request_frames: memory.requests.clone(),
+            reply_frames: memory.replies.clone(),
+        };
+        let fabric = Arc::new(TcpFabric::listen(config, &system)?);
+        let rpc = Arc::new(RpcNode::new(fabric.clone(), system.runtime().clone(), memory.replies.clone()));
+        let (node, doors) = (OnceLock::new(), Mutex::new(doors));
+        Ok(Self { start, system, memory, store, shared, fabric, rpc, node, doors })
+    }
+
+    fn address(&self) -> String {
+        self.fabric.local_addr().to_string()
+    }
+
+    fn join(&self, nodes: Vec<NodeInfo>) -> Result<()> {
+        let peers = nodes.iter().filter(|info| info.id != self.start.node);
+        self.fabric.set_peers(peers.map(|info| (info.id, info.address.clone())).collect());
+        let cluster =
+            Cluster::new(self.start.job.clone(), nodes).map_err(|wrong| Fault::new(Errno::EINVAL, wrong))?;
+        let cluster = Arc::new(cluster);
+        let services = self.services(&cluster)?;
+        let views = self.views(&cluster)?;
+        let node = Node::new(self.start.node, self.memory.slab.clone(), services, views.local_space());
+        self.rpc.attach(node.clone());
+        self.greet(&cluster)?;
+        if let Some(services) = node.services() {
+            let meta = services.meta.clone();
+            self.system.runtime().spawn(async move { meta.recover().await });
+            if self.start.mode == AgentMode::Serve {
+                services.cache.start_flusher();
+            }
+        }
+        if self.node.set(node).is_err() {
+            return Err(Fault::new(Errno::EINVAL, "the agent has joined its job already"));
+        }
+        let doors = std::mem::take(&mut *self.doors.lock());
+        doors.into_iter().try_for_each(|door| views.serve(door))
+    }
+
+    fn drain(&self, verify: bool, progress: &mut dyn FnMut(Progress)) -> Receipt {
+        let cache = match self.node() {
+            Ok(node) => node.services().map(|services| services.cache.clone()),
+            Err(fault) => return Receipt { faults: vec![fault.to_string()], ..Receipt::default() },
+        };
+        // A node without a device coordinates no file.
+        let Some(cache) = cache else { return Receipt::default() };
+        let (sender, receiver) = channel();
+        let draining = cache.clone();
+        self.system.runtime().spawn(async move {
+            // The receiver waits until the end; nobody else holds the other end.
+            let _ = sender.send(Self::drain_all(draining, verify).await);
+        });
+        loop {
+            match receiver.recv_timeout(PROGRESS_INTERVAL) {
+                Ok(receipt) => return receipt,
+                Err(RecvTimeoutError::Timeout) => progress(pollster::block_on(progress_of(&cache))),
+                Err(RecvTimeoutError::Disconnected) => {
+                    let faults = vec!["the agent was stopped in the middle of the drain".to_owned()];
+                    return Receipt { faults, ..Receipt::default() };
+                }
+            }
+        }
+    }
+
+    fn status(&self) -> Result<NodeStatus> {
+        Ok(self.node()?.status())
+    }
+
+    fn stop(&self, grace: Duration) -> Result<Left> {
+        let Some(store) = &self.store else {
+            self.fabric.close();
+            return Ok(Left::default());
+        };
+        let runtime = self.system.runtime().clone();
+        let synced =
+            pollster::block_on(runtime.timeout(grace.max(Duration::from_secs(1)), store.extents.sync(true)));
+        self.fabric.close();
+        match synced {
+            Some(synced) => synced?,
+            None => {
+                return Err(Fault::new(
+                    Errno::ETIMEDOUT,
+                    "the journal could not be synced within the grace time",
+                ));
+            }
+        }
+        storage::left(store)
+    }
+
+    fn inspect(device_dir: &Path) -> Result<Left> {
+        storage::inspect(device_dir)
+    }
+}

@@ -1,0 +1,115 @@
+//! The views of a node, behind its doors.
+
+use crate::control::ViewDoor;
+use crate::fuse::{self, FuseDoor};
+use crate::memory::Memory;
+use std::path::Path;
+use std::sync::Arc;
+use tameike_client::cache::CacheView;
+use tameike_client::data::DataEngine;
+use tameike_client::local::LocalView;
+use tameike_client::shared::SharedView;
+use tameike_client::vfs::Vfs;
+use tameike_core::wire::admin::Space;
+use tameike_core::{Cluster, Errno, Fault, InodeId, Result, View};
+use tameike_io::Runtime;
+use tameike_io::fabric::Rpc;
+use tameike_io::os::process;
+use tameike_io::shared::{PosixTree, SharedFs};
+
+/// The views of one node.
+pub struct Views {
+    runtime: Runtime,
+    shared: Arc<SharedView>,
+    local: Local,
+    cache: Option<Arc<CacheView>>,
+}
+
+enum Local {
+    /// The node's own directory.
+    Directory(Arc<LocalView>),
+    /// A name space of its own on the burst-buffer node of its group (BB-2).
+    Remote(Arc<SharedView>),
+}
+
+impl Views {
+    /// The views of this node. `local_dir` is the node-local directory, if the node has a device; `shared` the
+    /// shared file system, if there is a cache view.
+    ///
+    /// # Errors
+    /// When the node-local directory cannot be opened.
+    pub fn new(
+        runtime: &Runtime,
+        cluster: &Arc<Cluster>,
+        rpc: &Arc<dyn Rpc>,
+        memory: &Memory,
+        local_dir: Option<(&Path, u64)>,
+        shared: Option<Arc<dyn SharedFs>>,
+    ) -> Result<Self> {
+        let engine = |pool: &tameike_io::Pool| {
+            DataEngine::new(runtime.clone(), cluster.clone(), rpc.clone(), pool.clone())
+        };
+        let shared_engine = engine(&memory.shared_view);
+        let striped = |root| {
+            let (cluster, rpc, engine) = (cluster.clone(), rpc.clone(), shared_engine.clone());
+            Arc::new(SharedView::new(runtime.clone(), cluster, rpc, engine, root))
+        };
+        let local = match local_dir {
+            Some((dir, capacity)) => {
+                let tree = Arc::new(PosixTree::open(dir)?);
+                Local::Directory(Arc::new(LocalView::new(runtime.clone(), tree, capacity)))
+            }
+            None => {
+                let owner = rpc.local();
+                Local::Remote(striped(InodeId::local_root(owner, cluster.device_of(owner))))
+            }
+        };
+        let cache = shared.map(|tree| {
+            let (cluster, rpc, engine) = (cluster.clone(), rpc.clone(), engine(&memory.cache_view));
+            Arc::new(CacheView::new(runtime.clone(), cluster, rpc, engine, tree))
+        });
+        Ok(Self { runtime: runtime.clone(), shared: striped(InodeId::ROOT), local, cache })
+    }
+
+    /// Tells the space of the node-local directory.
+    pub fn local_space(&self) -> Box<dyn Fn() -> Space + Send + Sync> {
+        match &self.local {
+            Local::Directory(view) => {
+                let view = view.clone();
+                Box::new(move || Space { capacity: view.capacity(), used: view.used(), ..Space::default() })
+            }
+            Local::Remote(_) => Box::new(Space::default),
+        }
+    }
+
+    /// Serves a mounted view on threads of its own, until it is unmounted.
+    ///
+    /// # Errors
+    /// When a thread cannot be started, or there is no such view.
+    pub fn serve(&self, door: ViewDoor) -> Result<()> {
+        match door.view {
+            View::JobShared => self.serve_view(&self.shared, door),
+            View::NodeLocal => match &self.local {
+                Local::Directory(view) => self.serve_view(view, door),
+                Local::Remote(view) => self.serve_view(view, door),
+            },
+            View::Cache => match &self.cache {
+                Some(view) => self.serve_view(view, door),
+                None => Err(Fault::new(Errno::EINVAL, "a cache view needs a shared directory")),
+            },
+        }
+    }
+
+    fn serve_view<V: Vfs>(&self, view: &Arc<V>, door: ViewDoor) -> Result<()> {
+        let fuse_door = FuseDoor::new(self.runtime.clone(), view.clone());
+        let all_users = process::user() == 0;
+        let path = door.path;
+        let name = format!("tameike-{}", door.view.as_str());
+        process::start_thread(&name, move || {
+            if let Err(fault) = fuse::serve(fuse_door, door.fuse, all_users) {
+                log::error!("{}: {fault}", path.display());
+            }
+        })
+        .map(drop)
+    }
+}

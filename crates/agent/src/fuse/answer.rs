@@ -1,0 +1,44 @@
+//! Answers that several requests share, with how long the kernel may believe them.
+
+use super::convert::{errno, file_attr};
+use super::{ATTRIBUTE_LIFETIME, NAME_LIFETIME};
+use fuser::{Generation, ReplyAttr, ReplyData, ReplyEntry, ReplyStatfs};
+use tameike_client::vfs::{FileNumber, Found, ViewSpace};
+use tameike_core::limits::{BLOCK_SIZE, NAME_SIZE_MAX};
+use tameike_core::{Attr, Result};
+
+pub(super) fn answer_entry(reply: ReplyEntry, found: Result<Found>) {
+    match found {
+        Ok(found) => {
+            let attr = file_attr(found.file, &found.attr);
+            reply.entry_with_ttls(&ATTRIBUTE_LIFETIME, &NAME_LIFETIME, &attr, Generation(0));
+        }
+        Err(fault) => reply.error(errno(&fault)),
+    }
+}
+
+pub(super) fn answer_attr(reply: ReplyAttr, file: FileNumber, attr: Result<Attr>) {
+    match attr {
+        Ok(attr) => reply.attr(&ATTRIBUTE_LIFETIME, &file_attr(file, &attr)),
+        Err(fault) => reply.error(errno(&fault)),
+    }
+}
+
+pub(super) fn answer_bytes<B: std::ops::Deref<Target = [u8]>>(reply: ReplyData, bytes: Result<B>) {
+    match bytes {
+        Ok(bytes) => reply.data(&bytes),
+        Err(fault) => reply.error(errno(&fault)),
+    }
+}
+
+pub(super) fn answer_space(reply: ReplyStatfs, space: Result<ViewSpace>) {
+    match space {
+        Ok(space) => {
+            let block = BLOCK_SIZE as u64;
+            let (all, free) = (space.capacity / block, space.free / block);
+            let (size, name) = (BLOCK_SIZE as u32, NAME_SIZE_MAX as u32);
+            reply.statfs(all, free, free, space.inodes + free, free, size, name, size);
+        }
+        Err(fault) => reply.error(errno(&fault)),
+    }
+}

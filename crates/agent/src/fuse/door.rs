@@ -1,0 +1,394 @@
+//! [`fuser::Filesystem`] over a [`Vfs`].
+
+use super::answer::{answer_attr, answer_bytes, answer_entry, answer_space};
+use super::convert::{
+    O_EXCL, XATTR_CREATE, XATTR_REPLACE, errno, file, file_attr, handle, kind_of_mode, new_inode, open_mode,
+    rename_mode, set_time,
+};
+use super::lists::{answer_xattr, joined, list};
+use super::{NAME_LIFETIME, REQUEST_SIZE_MAX, open_flags};
+use fuser::{
+    BsdFileFlags, FileHandle, Filesystem, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags,
+    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+use tameike_client::vfs::Vfs;
+use tameike_core::attr::AttrChange;
+use tameike_core::wire::meta::NewInode;
+use tameike_core::{FileKind, Result};
+use tameike_io::Runtime;
+
+/// One view behind one FUSE mount.
+pub struct FuseDoor<V> {
+    runtime: Runtime,
+    vfs: Arc<V>,
+}
+
+impl<V: Vfs> FuseDoor<V> {
+    /// A door to `vfs`.
+    pub fn new(runtime: Runtime, vfs: Arc<V>) -> Self {
+        Self { runtime, vfs }
+    }
+
+    /// Makes a name with a new inode, and answers.
+    fn make(&self, dir: INodeNo, name: &OsStr, new: NewInode, reply: ReplyEntry) {
+        let (vfs, name) = (self.vfs.clone(), name.as_bytes().to_vec());
+        self.runtime.spawn(async move {
+            answer_entry(reply, vfs.make(file(dir), &name, new).await);
+        });
+    }
+
+    /// Runs an operation that is answered by success alone.
+    fn run<F>(&self, reply: ReplyEmpty, operation: impl FnOnce(Arc<V>) -> F)
+    where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
+        let done = operation(self.vfs.clone());
+        self.runtime.spawn(async move {
+            match done.await {
+                Ok(()) => reply.ok(),
+                Err(fault) => reply.error(errno(&fault)),
+            }
+        });
+    }
+}
+
+impl<V: Vfs> Filesystem for FuseDoor<V> {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        for wanted in [
+            InitFlags::FUSE_ASYNC_READ,
+            InitFlags::FUSE_BIG_WRITES,
+            InitFlags::FUSE_MAX_PAGES,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+        ] {
+            // An older kernel does without.
+            let _ = config.add_capabilities(wanted);
+        }
+        for refused in [config.set_max_write(REQUEST_SIZE_MAX), config.set_max_readahead(REQUEST_SIZE_MAX)] {
+            if let Err(nearest) = refused {
+                log::info!("the kernel takes requests of {nearest} bytes at most");
+            }
+        }
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let (vfs, name) = (self.vfs.clone(), name.as_bytes().to_vec());
+        self.runtime.spawn(async move {
+            answer_entry(reply, vfs.lookup(file(parent), &name).await);
+        });
+    }
+
+    fn forget(&self, _request: &Request, number: INodeNo, count: u64) {
+        self.vfs.forget(file(number), count);
+    }
+
+    fn getattr(&self, _request: &Request, number: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        let vfs = self.vfs.clone();
+        self.runtime.spawn(async move {
+            answer_attr(reply, file(number), vfs.getattr(file(number)).await);
+        });
+    }
+
+    fn setattr(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _handle: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let change = AttrChange {
+            mode: mode.map(|mode| (mode & 0o7777) as u16),
+            uid,
+            gid,
+            size,
+            atime: atime.map(set_time),
+            mtime: mtime.map(set_time),
+            layout: None,
+        };
+        let vfs = self.vfs.clone();
+        self.runtime.spawn(async move {
+            answer_attr(reply, file(number), vfs.setattr(file(number), change).await);
+        });
+    }
+
+    fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
+        let vfs = self.vfs.clone();
+        self.runtime.spawn(async move {
+            answer_bytes(reply, vfs.readlink(file(number)).await);
+        });
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        match kind_of_mode(mode) {
+            Ok(kind) => {
+                let new = NewInode { rdev, ..new_inode(request, kind, mode, umask) };
+                self.make(parent, name, new, reply);
+            }
+            Err(fault) => reply.error(errno(&fault)),
+        }
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        self.make(parent, name, new_inode(request, FileKind::Directory, mode, umask), reply);
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let symlink = target.as_os_str().as_bytes().to_vec();
+        self.make(
+            parent,
+            name,
+            NewInode { symlink, ..new_inode(request, FileKind::Symlink, 0o777, 0) },
+            reply,
+        );
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.as_bytes().to_vec();
+        self.run(reply, |vfs| async move { vfs.unlink(file(parent), &name).await });
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.as_bytes().to_vec();
+        self.run(reply, |vfs| async move { vfs.rmdir(file(parent), &name).await });
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let (from, to) = (name.as_bytes().to_vec(), new_name.as_bytes().to_vec());
+        self.run(reply, |vfs| async move {
+            vfs.rename((file(parent), &from), (file(new_parent), &to), rename_mode(flags)?).await
+        });
+    }
+
+    fn link(&self, _request: &Request, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let (vfs, name) = (self.vfs.clone(), name.as_bytes().to_vec());
+        self.runtime.spawn(async move {
+            answer_entry(reply, vfs.link(file(number), file(parent), &name).await);
+        });
+    }
+
+    fn open(&self, _request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let vfs = self.vfs.clone();
+        self.runtime.spawn(async move {
+            match vfs.open(file(number), open_mode(flags)).await {
+                Ok(opened) => reply.opened(FileHandle(opened.handle.0), open_flags(opened)),
+                Err(fault) => reply.error(errno(&fault)),
+            }
+        });
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let (vfs, name) = (self.vfs.clone(), name.as_bytes().to_vec());
+        let new = new_inode(request, FileKind::File, mode, umask);
+        self.runtime.spawn(async move {
+            let mode = open_mode(OpenFlags(flags));
+            match vfs.create(file(parent), &name, new, flags & O_EXCL != 0, mode).await {
+                Ok((found, opened)) => reply.created(
+                    &NAME_LIFETIME,
+                    &file_attr(found.file, &found.attr),
+                    Generation(0),
+                    FileHandle(opened.handle.0),
+                    open_flags(opened),
+                ),
+                Err(fault) => reply.error(errno(&fault)),
+            }
+        });
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        number: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let vfs = self.vfs.clone();
+        self.runtime.spawn(async move {
+            answer_bytes(reply, vfs.read(handle(number), offset, size).await);
+        });
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        number: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        match pollster::block_on(self.vfs.write(handle(number), offset, data)) {
+            Ok(()) => reply.written(data.len() as u32),
+            Err(fault) => reply.error(errno(&fault)),
+        }
+    }
+
+    fn flush(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        number: FileHandle,
+        _owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        self.run(reply, |vfs| async move { vfs.flush(handle(number)).await });
+    }
+
+    fn fsync(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        number: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.run(reply, |vfs| async move { vfs.fsync(handle(number)).await });
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        number: FileHandle,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.run(reply, |vfs| async move {
+            vfs.release(handle(number)).await;
+            Ok(())
+        });
+    }
+
+    fn readdir(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let vfs = self.vfs.clone();
+        self.runtime.spawn(async move {
+            match list(&*vfs, file(number), offset, &mut reply).await {
+                Ok(()) => reply.ok(),
+                Err(fault) => reply.error(errno(&fault)),
+            }
+        });
+    }
+
+    fn fsyncdir(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        _handle: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.run(reply, |vfs| async move { vfs.fsync_dir(file(number)).await });
+    }
+
+    fn statfs(&self, _request: &Request, _number: INodeNo, reply: ReplyStatfs) {
+        let vfs = self.vfs.clone();
+        self.runtime.spawn(async move {
+            answer_space(reply, vfs.space().await);
+        });
+    }
+
+    fn setxattr(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let (name, value) = (name.as_bytes().to_vec(), value.to_vec());
+        let (create, replace) = (flags & XATTR_CREATE != 0, flags & XATTR_REPLACE != 0);
+        self.run(
+            reply,
+            |vfs| async move { vfs.set_xattr(file(number), &name, &value, create, replace).await },
+        );
+    }
+
+    fn getxattr(&self, _request: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let (vfs, name) = (self.vfs.clone(), name.as_bytes().to_vec());
+        self.runtime.spawn(async move {
+            answer_xattr(reply, size, vfs.get_xattr(file(number), &name).await);
+        });
+    }
+
+    fn listxattr(&self, _request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
+        let vfs = self.vfs.clone();
+        self.runtime.spawn(async move {
+            answer_xattr(reply, size, vfs.list_xattr(file(number)).await.map(joined));
+        });
+    }
+
+    fn removexattr(&self, _request: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.as_bytes().to_vec();
+        self.run(reply, |vfs| async move { vfs.remove_xattr(file(number), &name).await });
+    }
+}

@@ -1,0 +1,55 @@
+//! The FUSE door: requests of the kernel to one view.
+//!
+//! A request is decoded, and its future polled for the first time, on the thread that read it; what need not
+//! wait is answered there, without a hop. What waits is answered by the thread that brings the last reply.
+//! Writes are taken into frames on the reading thread, which waits when no frame is free: that is the
+//! back-pressure on programs.
+//!
+//! Caching by the kernel follows from close-to-open: names are asked for anew each time; attributes live for
+//! [`ATTRIBUTE_LIFETIME`], which only calls on an open descriptor can see, since every path walk refreshes
+//! them; pages live until an open finds another version. There is no write-back cache: byte ranges, never
+//! pages, leave the node.
+
+mod answer;
+mod convert;
+mod door;
+mod lists;
+
+pub use door::FuseDoor;
+
+use fuser::{Config, FopenFlags, MountOption, Session, SessionACL};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+use tameike_client::vfs::Vfs;
+use tameike_core::{Fault, Result};
+
+/// How long attributes may be shown without asking.
+const ATTRIBUTE_LIFETIME: Duration = Duration::from_millis(100);
+/// How long names may be used without asking.
+const NAME_LIFETIME: Duration = Duration::ZERO;
+/// Threads that read requests of one view.
+const THREADS_PER_VIEW: usize = 2;
+/// Largest read and write request, and the kernel's read-ahead, in bytes.
+const REQUEST_SIZE_MAX: u32 = 1 << 20;
+
+/// Serves a mounted view until it is unmounted. Blocks; runs on a thread of its own.
+///
+/// # Errors
+/// When the kernel refuses the session.
+pub fn serve<V: Vfs>(door: FuseDoor<V>, fuse: OwnedFd, all_users: bool) -> Result<()> {
+    let mut config = Config::default();
+    config.mount_options = vec![MountOption::DefaultPermissions];
+    config.n_threads = Some(THREADS_PER_VIEW);
+    config.clone_fd = true;
+    let acl = if all_users { SessionACL::All } else { SessionACL::Owner };
+    Session::from_fd(door, fuse, acl, config)
+        .and_then(Session::run)
+        .map_err(|error| Fault::from_os("serving a view through FUSE", &error))
+}
+
+fn open_flags(opened: tameike_client::vfs::Opened) -> FopenFlags {
+    let mut flags = FopenFlags::empty();
+    flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keep_cache);
+    flags.set(FopenFlags::FOPEN_DIRECT_IO, opened.direct);
+    flags
+}

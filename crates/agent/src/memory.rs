@@ -1,0 +1,76 @@
+//! How the slab is shared out. The shares are fixed at start, so that each use waits only for itself.
+
+use std::sync::Arc;
+use tameike_core::limits::UNIT_SIZE;
+use tameike_core::{Errno, Fault, Result};
+use tameike_io::{Pool, Slab};
+
+/// Fewest frames with which every use has some.
+const FRAMES_MIN: u32 = 48;
+
+/// The slab of an agent and its shares.
+pub struct Memory {
+    /// All frames.
+    pub slab: Arc<Slab>,
+    /// Payloads of requests that come in.
+    pub requests: Pool,
+    /// Payloads of replies without a frame set aside, and those fetched by grant.
+    pub replies: Pool,
+    /// Answers to reads of units.
+    pub reads: Pool,
+    /// Flushes to the shared file system.
+    pub flushes: Pool,
+    /// Merging and rewriting of units, and inline content on its way to a unit.
+    pub scratch: Pool,
+    /// Write-behind and read-ahead of the job-shared view.
+    pub shared_view: Pool,
+    /// Write-behind and read-ahead of the cache view.
+    pub cache_view: Pool,
+}
+
+impl Memory {
+    /// A slab of at most `bytes`, shared out.
+    ///
+    /// # Errors
+    /// `ENOMEM` when `bytes` is too little, or the system refuses.
+    pub fn new(bytes: u64) -> Result<Self> {
+        let count = u32::try_from(bytes / UNIT_SIZE as u64).unwrap_or(u32::MAX);
+        if count < FRAMES_MIN {
+            let least = u64::from(FRAMES_MIN) * UNIT_SIZE as u64;
+            let message =
+                format!("an agent needs at least {least} bytes for frames, not {bytes}: raise --memory");
+            return Err(Fault::new(Errno::ENOMEM, message));
+        }
+        let slab = Slab::new(count).map_err(|error| Fault::from_os("mapping the frames", &error))?;
+        let part = count / 16;
+        let server = [2 * part, 2 * part, 2 * part, part, part];
+        let views = (count - server.iter().sum::<u32>()) / 2;
+        let [requests, replies, reads, flushes, scratch] = server.map(|share| slab.pool(share));
+        let (shared_view, cache_view) = (slab.pool(views), slab.pool(views));
+        Ok(Self { requests, replies, reads, flushes, scratch, shared_view, cache_view, slab })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_fit_the_slab() {
+        for frames in [FRAMES_MIN, 63, 64, 100, 257] {
+            let memory = Memory::new(u64::from(frames) * UNIT_SIZE as u64).expect("enough frames");
+            let pools = [
+                &memory.requests,
+                &memory.replies,
+                &memory.reads,
+                &memory.flushes,
+                &memory.scratch,
+                &memory.shared_view,
+                &memory.cache_view,
+            ];
+            assert!(pools.iter().all(|pool| pool.share() >= 3));
+            assert!(pools.iter().map(|pool| pool.share()).sum::<u32>() <= frames);
+        }
+        assert_eq!(Memory::new(1 << 20).err().map(|fault| fault.errno), Some(Errno::ENOMEM));
+    }
+}

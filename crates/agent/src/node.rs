@@ -1,0 +1,151 @@
+//! Which service answers which request.
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tameike_core::wire::admin::{AdminReply, AdminRequest, NodeStatus, Space};
+use tameike_core::wire::{Reply, Request};
+use tameike_core::{Errno, Fault, NodeId, Result, View};
+use tameike_io::fabric::{PeerEvent, Service};
+use tameike_io::{Payload, Slab};
+use tameike_server::cache::{Activity, CacheService};
+use tameike_server::meta::MetaService;
+use tameike_server::unit::UnitService;
+use tameike_store::ExtentStore;
+
+/// The services of a burst-buffer node.
+pub struct Services {
+    /// Names and inodes.
+    pub meta: Arc<MetaService>,
+    /// Bytes of units.
+    pub unit: Arc<UnitService>,
+    /// Cached files.
+    pub cache: Arc<CacheService>,
+    /// Space.
+    pub extents: Arc<ExtentStore>,
+    /// Whether programs wait for this node.
+    pub activity: Arc<Activity>,
+}
+
+/// One node: its services, if it has a device, and its state.
+pub struct Node {
+    node: NodeId,
+    slab: Arc<Slab>,
+    services: Option<Services>,
+    local_space: Box<dyn Fn() -> Space + Send + Sync>,
+    unreachable: Mutex<BTreeSet<NodeId>>,
+}
+
+impl Node {
+    /// A node. `local_space` tells the space of its own node-local directory.
+    pub fn new(
+        node: NodeId,
+        slab: Arc<Slab>,
+        services: Option<Services>,
+        local_space: Box<dyn Fn() -> Space + Send + Sync>,
+    ) -> Arc<Self> {
+        Arc::new(Self { node, slab, services, local_space, unreachable: Mutex::default() })
+    }
+
+    /// The services, if the node has a device.
+    pub fn services(&self) -> Option<&Services> {
+        self.services.as_ref()
+    }
+
+    /// State of the agent.
+    pub fn status(&self) -> NodeStatus {
+        NodeStatus {
+            node: self.node,
+            pid: std::process::id(),
+            space: View::ALL.map(|view| self.space(view)),
+            resident_bytes: tameike_io::os::process::resident_bytes(),
+            frames: self.slab.usage(),
+            unreachable: self.unreachable.lock().iter().copied().collect(),
+            counters: Vec::new(),
+        }
+    }
+
+    fn space(&self, view: View) -> Space {
+        let own = match &self.services {
+            Some(services) => services.extents.space(view),
+            None => Space::default(),
+        };
+        if view != View::NodeLocal {
+            return own;
+        }
+        // Files of nodes without a device lie in units, this node's own in its directory.
+        let local = (self.local_space)();
+        Space { capacity: local.capacity.max(own.capacity), used: local.used + own.used, ..local }
+    }
+
+    fn admin(&self, request: AdminRequest) -> AdminReply {
+        match request {
+            AdminRequest::Space { view } => AdminReply::Space(self.space(view)),
+            AdminRequest::Status => AdminReply::Status(Box::new(self.status())),
+        }
+    }
+
+    fn no_device(&self) -> Fault {
+        Fault::new(Errno::EPROTO, format!("{} has no device and keeps no data", self.node))
+    }
+}
+
+/// Takes apart what a service answered.
+fn replied<T>(answer: Result<T>, wrap: impl FnOnce(T) -> Reply) -> (Reply, Option<Payload>) {
+    (answer.map_or_else(Reply::Fault, wrap), None)
+}
+
+impl Service for Node {
+    fn serve(
+        &self,
+        from: NodeId,
+        request: Request,
+        payload: Option<Payload>,
+    ) -> BoxFuture<'static, (Reply, Option<Payload>)> {
+        if let Request::Admin(request) = request {
+            let reply = Reply::Admin(self.admin(request));
+            return async move { (reply, None) }.boxed();
+        }
+        let Some(services) = &self.services else {
+            let fault = Reply::Fault(self.no_device());
+            return async move { (fault, None) }.boxed();
+        };
+        let foreground = services.activity.of_request(&request);
+        let (meta, unit, cache) = (services.meta.clone(), services.unit.clone(), services.cache.clone());
+        async move {
+            let answer = match request {
+                Request::Meta(request) => replied(meta.serve(from, request).await, Reply::Meta),
+                Request::Cache(request) => replied(cache.serve(request).await, Reply::Cache),
+                Request::Unit(request) => match unit.serve(request, payload).await {
+                    Ok((reply, payload)) => (Reply::Unit(reply), payload),
+                    Err(fault) => (Reply::Fault(fault), None),
+                },
+                Request::Admin(_) => unreachable!("answered above"),
+            };
+            drop(foreground);
+            answer
+        }
+        .boxed()
+    }
+
+    fn peer(&self, peer: NodeId, event: PeerEvent) {
+        log::info!("{peer} is {event:?}");
+        let mut unreachable = self.unreachable.lock();
+        match event {
+            PeerEvent::Up => {
+                unreachable.remove(&peer);
+            }
+            PeerEvent::Unreachable => {
+                unreachable.insert(peer);
+            }
+            PeerEvent::Dead => {
+                unreachable.insert(peer);
+                if let Some(services) = &self.services {
+                    services.meta.peer_dead(peer);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The store of an agent, and what of an agent's store matters when the agent is dead.
+
+use crate::control::Left;
+use std::path::Path;
+use tameike_core::limits::UNIT_SIZE;
+use tameike_core::{Fault, Result, View};
+use tameike_io::os::system::System;
+use tameike_io::{Pool, Runtime, Slab};
+use tameike_store::ledger::RecordKind;
+use tameike_store::table::Table;
+use tameike_store::{Options, Store, meta};
+
+/// Metadata changes kept in memory before they move into the key-value store, in bytes.
+const CHECKPOINT_BYTES: usize = 32 << 20;
+/// Cache of the key-value store, in bytes.
+const TABLE_CACHE_BYTES: usize = 16 << 20;
+/// Frames with which a dead agent's store is looked into.
+const INSPECTION_FRAMES: u32 = 4;
+
+/// Opens the store in a device directory, or makes one there.
+///
+/// # Errors
+/// When another agent has it open, it is damaged, or the disk fails.
+pub async fn open(runtime: &Runtime, dir: &Path, capacity: [u64; 3], scratch: Pool) -> Result<Store> {
+    let options = Options {
+        runtime: runtime.clone(),
+        scratch,
+        capacity,
+        checkpoint_bytes: CHECKPOINT_BYTES,
+        table_cache_bytes: TABLE_CACHE_BYTES,
+    };
+    Store::open(dir, options, replay).await
+}
+
+fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
+    match kind {
+        RecordKind::Names => meta::apply(table, &tameike_core::wire::codec::decode(body)?).map(drop),
+        RecordKind::Cache => tameike_server::cache::replay(body, table),
+        RecordKind::Extents => Err(Fault::io("a record of extents came to the wrong room")),
+    }
+}
+
+/// What an open store holds that is not on the shared file system.
+///
+/// # Errors
+/// When the store cannot be read.
+pub fn left(store: &Store) -> Result<Left> {
+    let files = store.extents.dirty_inodes()?.len() as u64;
+    Ok(Left { files, bytes: store.extents.space(View::Cache).dirty })
+}
+
+/// As [`left`], for the device directory of an agent that is dead.
+///
+/// # Errors
+/// When the store cannot be opened or read.
+pub fn inspect(dir: &Path) -> Result<Left> {
+    let doing = || format!("looking into the journal in {}", dir.display());
+    let system = System::start(1).map_err(|error| Fault::from_os(doing(), &error))?;
+    let slab = Slab::new(INSPECTION_FRAMES).map_err(|error| Fault::from_os(doing(), &error))?;
+    // What is there is only read: no limit may stand in the way.
+    let capacity = [u64::MAX / 4 / UNIT_SIZE as u64 * UNIT_SIZE as u64; 3];
+    let store = pollster::block_on(open(system.runtime(), dir, capacity, slab.pool(INSPECTION_FRAMES)));
+    store.and_then(|store| left(&store)).map_err(|fault| fault.context(doing()))
+}

@@ -1,0 +1,113 @@
+//! One job, end to end: the real binary, real agents, real mounts.
+
+mod support;
+
+use std::fs;
+use support::{Site, shown};
+
+#[test]
+fn what_a_job_writes_in_the_cache_view_is_in_the_shared_directory_at_the_end() {
+    let site = Site::new();
+    fs::write(site.shared().join("input"), "from before").expect("an input");
+    site.run(2, r#"cat "$TAMEIKE_CACHE/input" > "$TAMEIKE_CACHE/copy"; echo more >> "$TAMEIKE_CACHE/copy""#);
+    let copy = fs::read_to_string(site.shared().join("copy")).expect("the drained file");
+    assert_eq!(copy, "from beforemore\n");
+    site.assert_clean();
+}
+
+#[test]
+fn the_commands_exit_code_and_output_are_the_jobs() {
+    let site = Site::new();
+    let output = site.job(1, &[], "echo to stdout; echo to stderr >&2; exit 17").output().expect("a job");
+    assert_eq!(output.status.code(), Some(17), "{}", shown(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("to stdout"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("to stderr"));
+    site.assert_clean();
+}
+
+#[test]
+fn the_environment_names_the_views_and_they_have_the_same_paths_on_every_node() {
+    let site = Site::new();
+    let said = site.run(
+        3,
+        r#"for v in JOB NODE NODES SHARED NODE_LOCAL CACHE; do eval "test -n \"\$TAMEIKE_$v\""; done
+           here=$TAMEIKE_SHARED,$TAMEIKE_CACHE,$TAMEIKE_NODE_LOCAL
+           tameike exec --all -- sh -c 'echo $TAMEIKE_NODE/$TAMEIKE_NODES $TAMEIKE_SHARED,$TAMEIKE_CACHE,$TAMEIKE_NODE_LOCAL' > out
+           test $(grep -c "$here" out) = 3
+           cat out"#
+            .replace("out", site.shared().join("out").to_str().expect("plain path"))
+            .as_str(),
+    );
+    for node in 0..3 {
+        assert!(said.contains(&format!("[{node}] {node}/3 ")), "{said}");
+    }
+    site.assert_clean();
+}
+
+/// "A name that one node has made, removed or changed is so on every node from the moment the call returns."
+/// "When close or fsync has returned on one node, every later open on any node sees all that was written
+/// before."
+#[test]
+fn nodes_see_each_others_names_and_files() {
+    let site = Site::new();
+    site.run(
+        4,
+        r#"cd "$TAMEIKE_SHARED"
+           mkdir dir
+           for k in 0 1 2 3; do
+               tameike exec --node $k -- sh -euc "seq 1 20000 > dir/from-$k; mv dir/from-$k dir/by-$k"
+           done
+           seq 1 20000 > expected
+           for k in 0 1 2 3; do
+               tameike exec --node $k -- sh -euc 'for j in 0 1 2 3; do cmp expected dir/by-$j; done; test $(ls dir | wc -l) = 4'
+           done
+           tameike exec --node 3 -- rm -r dir
+           test ! -e dir"#,
+    );
+    site.assert_clean();
+}
+
+/// "Appends (O_APPEND) of several nodes to one file do not overlap: each lands whole at an end of its own."
+#[test]
+fn appends_of_all_nodes_land_whole() {
+    let site = Site::new();
+    site.run(
+        3,
+        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do
+               export log=$view/log
+               tameike exec --all -- sh -euc 'i=0; while [ $i -lt 100 ]; do echo "node $TAMEIKE_NODE line $i" >> $log; i=$((i+1)); done'
+               test $(wc -l < $log) = 300
+               for k in 0 1 2; do test $(grep -c "^node $k line [0-9]*$" $log) = 100; done
+           done"#,
+    );
+    assert_eq!(fs::read_to_string(site.shared().join("log")).expect("the log").lines().count(), 300);
+    site.assert_clean();
+}
+
+/// Operations that the issue of a view must not lose, in each view.
+#[test]
+fn every_view_does_what_a_file_system_does() {
+    let site = Site::new();
+    site.run(
+        2,
+        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE" "$TAMEIKE_NODE_LOCAL"; do
+               cd "$view"
+               mkdir -p a/b; echo one > a/b/f; ln a/b/f a/g; ln -s b/f a/s
+               test "$(cat a/s)" = one; test "$(stat -c %h a/b/f)" = 2
+               echo two >> a/g; test "$(cat a/b/f)" = "$(printf 'one\ntwo')"
+               mv a/b/f a/h; test ! -e a/b/f; rmdir a/b
+               truncate -s 3 a/h; test "$(cat a/g)" = one
+               truncate -s 100000 a/h; test "$(stat -c %s a/g)" = 100000
+               test "$(tr -d '\0' < a/h)" = one
+               chmod 640 a/h; test "$(stat -c %a a/g)" = 640
+               touch -d '2001-02-03 04:05:06.789' a/h; test "$(stat -c %y a/h | cut -c1-23)" = "2001-02-03 04:05:06.789"
+               echo x > a/over; mv a/over a/h; test "$(cat a/h)" = x; test "$(stat -c %h a/g)" = 1
+               mkfifo a/fifo; test -p a/fifo
+               exec 3<>a/gone; echo still here >&3; rm a/gone; test "$(head -c 10 /proc/self/fd/3)" = "still here"; exec 3>&-
+               ! rmdir a 2>/dev/null
+               df . > /dev/null
+               rm -r a; test -z "$(ls -A .)"
+           done"#,
+    );
+    site.assert_clean();
+}

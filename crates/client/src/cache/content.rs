@@ -1,0 +1,251 @@
+//! Content of files in the cache view: opening, writing, cutting, and what a rename or a removal means for
+//! data that is not yet on the shared file system.
+
+use super::opens::OpenFile;
+use super::{CacheView, version};
+use crate::data::Home;
+use crate::passthrough::number;
+use crate::vfs::{FileNumber, HandleNumber, OpenMode, Opened, ReadBytes};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tameike_core::attr::{AttrChange, SetTime};
+use tameike_core::wire::cache::CacheRequest;
+use tameike_core::{Attr, Errno, FileKind, InodeId, Result};
+use tameike_io::shared::{Access, FileStat, SharedFile};
+
+impl CacheView {
+    /// Opens the shared file at `path` and its data in the pool.
+    pub(super) async fn open_at(&self, path: Vec<u8>, mode: OpenMode) -> Result<(FileStat, Opened)> {
+        let access = if mode.write { Access::Write } else { Access::Read };
+        let at = path.clone();
+        let (shared, stat) = self
+            .below
+            .run(move |fs| {
+                let file = fs.open(&at, access)?;
+                let stat = file.stat()?;
+                Ok((file, stat))
+            })
+            .await?;
+        let opened = self.open_shared(path, shared, &stat, mode).await?;
+        Ok((stat, opened))
+    }
+
+    /// Opens the data of a shared file that is open already.
+    pub(super) async fn open_shared(
+        &self,
+        path: Vec<u8>,
+        shared: Arc<dyn SharedFile>,
+        stat: &FileStat,
+        mode: OpenMode,
+    ) -> Result<Opened> {
+        let (inode, stamp) = (stat.inode_id(), stat.stamp());
+        let state = self.ask_state(inode, CacheRequest::Open { inode, path: path.clone(), stamp }).await?;
+        let cell = match self.opens.of_file(number(inode)) {
+            Some(open) => open.path.clone(),
+            None => Arc::new(Mutex::new(path)),
+        };
+        let layout = tameike_core::Layout::Striped;
+        let home = Home::Shared(cell.clone());
+        let (data, keep_cache) = self.engine.open(inode, layout, home, version(state, stat.size));
+        let open = OpenFile::new(number(inode), data.clone(), shared, cell, stamp, mode);
+        let handle = self.opens.add(open);
+        if mode.truncate && mode.write {
+            if let Err(fault) = self.truncate(number(inode), 0).await {
+                self.close(handle);
+                return Err(fault);
+            }
+            return Ok(Opened { handle, keep_cache: false, direct: mode.append });
+        }
+        Ok(Opened { handle, keep_cache, direct: mode.append })
+    }
+
+    /// One more handle of an open file that has no name any more (through `/proc/self/fd`, say).
+    ///
+    /// # Errors
+    /// `EACCES` when it is to be written, and no handle of it is open for writing.
+    pub(super) fn reopen_orphan(&self, file: FileNumber, mode: OpenMode) -> Result<Option<Opened>> {
+        let mut orphans = self.opens.all_of(file);
+        orphans.retain(|open| open.is_orphan());
+        if orphans.is_empty() {
+            return Ok(None);
+        }
+        let open = orphans.into_iter().find(|open| open.mode.write || !mode.write).ok_or(Errno::EACCES)?;
+        let handle = self.opens.add(open.again(mode));
+        Ok(Some(Opened { handle, keep_cache: false, direct: mode.append }))
+    }
+
+    pub(super) fn close(&self, handle: HandleNumber) {
+        // A handle of an orphan that was opened again has no open of the data of its own.
+        if let Some(open) = self.opens.remove(handle).filter(|open| !open.is_reopened) {
+            self.engine.close(&open.data);
+        }
+    }
+
+    pub(super) async fn read_open(&self, open: &OpenFile, offset: u64, length: u32) -> Result<ReadBytes> {
+        if !open.is_orphan() {
+            return self.engine.read(&open.data, offset, length).await;
+        }
+        let shared = open.shared.clone();
+        let bytes = self.below.run(move |_| {
+            let mut bytes = vec![0; length as usize];
+            let count = shared.read_at(&mut bytes, offset)?;
+            bytes.truncate(count);
+            Ok(bytes)
+        });
+        bytes.await.map(ReadBytes::Memory)
+    }
+
+    pub(super) async fn write_open(&self, open: &OpenFile, offset: u64, data: &[u8]) -> Result<()> {
+        if open.is_orphan() {
+            let (shared, data, append) = (open.shared.clone(), data.to_vec(), open.mode.append);
+            let write = move |_: &dyn tameike_io::shared::SharedFs| {
+                let offset = if append { shared.stat()?.size } else { offset };
+                shared.write_at(&data, offset)
+            };
+            return self.below.run(write).await;
+        }
+        self.announce(open).await?;
+        if open.mode.append {
+            return self.engine.append(&open.data, data).await;
+        }
+        self.engine.write(&open.data, offset, data).await
+    }
+
+    /// Has the coordinator put the file in its journal before the first write of a handle.
+    async fn announce(&self, open: &OpenFile) -> Result<()> {
+        if open.announced.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let inode = open.data.inode;
+        let path = open.path.lock().clone();
+        self.tell(inode, CacheRequest::Dirty { inode, path, stamp: open.stamp }).await?;
+        open.announced.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Sets the size of a file, open or not.
+    pub(super) async fn truncate(&self, file: FileNumber, size: u64) -> Result<()> {
+        let inode = InodeId(file.0);
+        if let Some(open) =
+            self.opens.all_of(file).into_iter().find(|open| open.is_orphan() && open.mode.write)
+        {
+            return self.below.run(move |_| open.shared.truncate(size)).await;
+        }
+        let path = self.below.path(file)?;
+        let stat = self.stat(file).await?;
+        let stamp = stat.stamp();
+        self.tell(inode, CacheRequest::Dirty { inode, path, stamp }).await?;
+        let now = self.runtime.now();
+        let tell = self.ask_state(inode, CacheRequest::Truncate { inode, size, now });
+        match self.engine.find(inode) {
+            Some(data) => {
+                let state = self.engine.resize(&data, size, tell).await?;
+                data.refresh(version(state, size));
+            }
+            None => tell.await.map(drop)?,
+        }
+        Ok(())
+    }
+
+    pub(super) async fn change(&self, file: FileNumber, change: AttrChange) -> Result<Attr> {
+        if let Some(size) = change.size {
+            self.truncate(file, size).await?;
+        }
+        let rest = AttrChange { size: None, ..change };
+        if rest != AttrChange::default() {
+            self.change_attributes(file, rest).await?;
+        }
+        self.overlay(self.stat(file).await?.attr()).await
+    }
+
+    async fn change_attributes(&self, file: FileNumber, change: AttrChange) -> Result<()> {
+        let inode = InodeId(file.0);
+        if let Some(data) = self.engine.find(inode).filter(|data| data.newer().is_some()) {
+            // A time that the program sets must not be overtaken by an earlier write that is not yet told.
+            self.engine.flush(&data, false).await?;
+        }
+        let mtime = change.mtime;
+        match self.opens.of_file(file).filter(|open| open.is_orphan()) {
+            Some(open) => self.below.run(move |_| open.shared.change(&change)).await?,
+            None => self.below.change(file, change).await?,
+        }
+        if let Some(mtime) = mtime {
+            let mtime = match mtime {
+                SetTime::Now => self.runtime.now(),
+                SetTime::To(time) => time,
+            };
+            self.tell(inode, CacheRequest::SetMtime { inode, mtime }).await?;
+        }
+        Ok(())
+    }
+
+    /// What a file's coordinator, or every node for a directory, must know before and after a rename.
+    pub(super) async fn tell_rename(&self, stat: &FileStat, from: &[u8], to: &[u8]) -> Result<()> {
+        let (from, to) = (from.to_vec(), to.to_vec());
+        match stat.kind {
+            FileKind::File => {
+                let inode = stat.inode_id();
+                self.tell(inode, CacheRequest::Renamed { inode: Some(inode), from, to }).await
+            }
+            FileKind::Directory => {
+                let request = CacheRequest::Renamed { inode: None, from, to };
+                let nodes = self.cluster.device_nodes().iter();
+                let told = nodes.map(|&node| self.ask(node, request.clone()));
+                futures_util::future::try_join_all(told).await.map(drop)
+            }
+            FileKind::Symlink
+            | FileKind::Fifo
+            | FileKind::Socket
+            | FileKind::CharacterDevice
+            | FileKind::BlockDevice => Ok(()),
+        }
+    }
+
+    /// A file is about to lose a name. When it has others, its coordinator must know one of them, or need none.
+    /// When it is the last one and the file is open here, its content moves to the shared file, from which the
+    /// open handles go on; the name's removal then frees it as the system does.
+    pub(super) async fn before_removal(
+        &self,
+        stat: &FileStat,
+        dir: FileNumber,
+        name: &[u8],
+        path: &[u8],
+    ) -> Result<()> {
+        let inode = stat.inode_id();
+        let opens = self.opens.all_of(number(inode));
+        if stat.kind == FileKind::File && stat.nlink > 1 {
+            return match self.below.other_path(number(inode), dir, name) {
+                Some(other) => self.tell_rename(stat, path, &other).await,
+                None => self.tell(inode, CacheRequest::Writeback { inode }).await,
+            };
+        }
+        if stat.kind != FileKind::File || opens.is_empty() {
+            return Ok(());
+        }
+        self.engine.flush(&opens[0].data, false).await?;
+        self.tell(inode, CacheRequest::Writeback { inode }).await?;
+        opens.iter().for_each(|open| open.set_orphan());
+        self.engine.forget(inode);
+        Ok(())
+    }
+
+    /// A file has lost a name.
+    pub(super) async fn after_removal(&self, stat: &FileStat) -> Result<()> {
+        if stat.kind != FileKind::File || stat.nlink > 1 {
+            return Ok(());
+        }
+        let inode = stat.inode_id();
+        self.engine.forget(inode);
+        self.tell(inode, CacheRequest::Removed { inode }).await
+    }
+
+    /// Close (or fsync, `durable`) of a handle.
+    pub(super) async fn sync_open(&self, open: &OpenFile, durable: bool) -> Result<()> {
+        if open.is_orphan() {
+            let shared = open.shared.clone();
+            return if durable { self.below.run(move |_| shared.sync()).await } else { Ok(()) };
+        }
+        self.engine.flush(&open.data, durable).await
+    }
+}

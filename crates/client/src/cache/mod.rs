@@ -1,0 +1,106 @@
+//! The cache view: the tree of the shared file system, with its data in the job's pool.
+//!
+//! Names and attributes pass through. Content is read and written through the data engine; what the shared
+//! file system cannot know yet (size and time of files with dirty data) comes from the file's coordinator.
+
+mod content;
+mod opens;
+mod view;
+
+use crate::data::{DataEngine, FileVersion};
+use crate::passthrough::{Passthrough, Waiting};
+use crate::vfs::{FileNumber, HandleNumber};
+use opens::{OpenFile, Opens};
+use std::sync::Arc;
+use tameike_core::wire::Reply;
+use tameike_core::wire::Request;
+use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState};
+use tameike_core::{Attr, Cluster, Errno, Fault, FileKind, InodeId, NodeId, Result};
+use tameike_io::Runtime;
+use tameike_io::fabric::Rpc;
+use tameike_io::shared::{FileStat, SharedFs};
+
+/// The cache view of one node.
+pub struct CacheView {
+    runtime: Runtime,
+    cluster: Arc<Cluster>,
+    rpc: Arc<dyn Rpc>,
+    engine: Arc<DataEngine>,
+    below: Passthrough,
+    opens: Opens,
+}
+
+impl CacheView {
+    /// The view of the tree `fs`.
+    pub fn new(
+        runtime: Runtime,
+        cluster: Arc<Cluster>,
+        rpc: Arc<dyn Rpc>,
+        engine: Arc<DataEngine>,
+        fs: Arc<dyn SharedFs>,
+    ) -> Self {
+        let below = Passthrough::new(runtime.clone(), fs, Waiting::Apart);
+        Self { runtime, cluster, rpc, engine, below, opens: Opens::default() }
+    }
+
+    async fn ask(&self, to: NodeId, request: CacheRequest) -> Result<CacheReply> {
+        let answer = self.rpc.call(to, Request::Cache(request), None, None).await?;
+        match answer.reply {
+            Reply::Cache(reply) => Ok(reply),
+            other => Err(Fault::new(Errno::EPROTO, format!("a coordinator answered out of turn: {other:?}"))),
+        }
+    }
+
+    /// Asks the file's coordinator for a change or a look; the file's state after.
+    async fn ask_state(&self, inode: InodeId, request: CacheRequest) -> Result<CacheState> {
+        match self.ask(self.cluster.inode_home(inode), request).await? {
+            CacheReply::State(state) | CacheReply::Reserved { state, .. } => Ok(state),
+            other => Err(Fault::new(Errno::EPROTO, format!("a coordinator answered out of turn: {other:?}"))),
+        }
+    }
+
+    async fn tell(&self, inode: InodeId, request: CacheRequest) -> Result<()> {
+        self.ask(self.cluster.inode_home(inode), request).await.map(drop)
+    }
+
+    /// Adds to attributes what the job knows beyond the shared file system.
+    async fn overlay(&self, mut attr: Attr) -> Result<Attr> {
+        if attr.kind != FileKind::File {
+            return Ok(attr);
+        }
+        let inode = attr.inode;
+        let look = CacheRequest::State { inode, size: attr.size, mtime: attr.mtime };
+        let state = self.ask_state(inode, look).await?;
+        let open = self.engine.find(inode).filter(|file| file.is_open());
+        let mut newer = state.newer;
+        if let Some(file) = open {
+            file.refresh(version(state, attr.size));
+            newer = file.newer().map(|(size, time)| (size, time.max(attr.mtime))).or(newer);
+        }
+        if let Some((size, time)) = newer {
+            attr.size = size;
+            attr.mtime = time;
+            attr.ctime = attr.ctime.max(time);
+            attr.blocks = attr.blocks.max(size.div_ceil(512));
+        }
+        Ok(attr)
+    }
+
+    /// Attributes of the shared file: by name, or of an open file that has lost its names.
+    async fn stat(&self, file: FileNumber) -> Result<FileStat> {
+        if let Some(open) = self.opens.of_file(file).filter(|open| open.is_orphan()) {
+            return self.below.run(move |_| open.shared.stat()).await;
+        }
+        self.below.stat(file).await
+    }
+
+    fn handle(&self, handle: HandleNumber) -> Result<Arc<OpenFile>> {
+        self.opens.get(handle).ok_or_else(|| Errno::EBADF.into())
+    }
+}
+
+/// What a coordinator's answer says of the content of a file whose shared file has `size` bytes.
+fn version(state: CacheState, size: u64) -> FileVersion {
+    let size = state.newer.map_or(size, |(newer, _)| newer);
+    FileVersion { size, generation: state.generation, inline: false, content: None }
+}

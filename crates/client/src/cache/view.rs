@@ -1,0 +1,187 @@
+//! [`Vfs`] of the cache view.
+
+use super::CacheView;
+use crate::passthrough::xattr_mode;
+use crate::vfs::{FileNumber, Found, HandleNumber, ListedEntry, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
+use tameike_core::attr::AttrChange;
+use tameike_core::wire::meta::{NewInode, RenameMode};
+use tameike_core::{Attr, Errno, Result};
+
+impl Vfs for CacheView {
+    async fn lookup(&self, dir: FileNumber, name: &[u8]) -> Result<Found> {
+        let found = self.below.lookup(dir, name).await?;
+        Ok(Found { attr: self.overlay(found.attr).await?, ..found })
+    }
+
+    fn forget(&self, file: FileNumber, count: u64) {
+        self.below.forget(file, count);
+    }
+
+    async fn getattr(&self, file: FileNumber) -> Result<Attr> {
+        let stat = self.stat(file).await?;
+        if self.opens.of_file(file).is_some_and(|open| open.is_orphan()) {
+            return Ok(stat.attr());
+        }
+        self.overlay(stat.attr()).await
+    }
+
+    async fn setattr(&self, file: FileNumber, change: AttrChange) -> Result<Attr> {
+        self.change(file, change).await
+    }
+
+    async fn readlink(&self, file: FileNumber) -> Result<Vec<u8>> {
+        self.below.readlink(file).await
+    }
+
+    async fn make(&self, dir: FileNumber, name: &[u8], new: NewInode) -> Result<Found> {
+        self.below.make(dir, name, new).await
+    }
+
+    async fn create(
+        &self,
+        dir: FileNumber,
+        name: &[u8],
+        new: NewInode,
+        exclusive: bool,
+        mode: OpenMode,
+    ) -> Result<(Found, Opened)> {
+        let path = self.below.child(dir, name)?;
+        let at = path.clone();
+        let created = self.below.run(move |fs| {
+            let file = fs.create(&at, new.mode)?;
+            let stat = file.stat()?;
+            Ok((file, stat))
+        });
+        let (stat, opened) = match created.await {
+            Err(fault) if fault.errno == Errno::EEXIST && !exclusive => self.open_at(path, mode).await?,
+            Err(fault) => return Err(fault),
+            Ok((file, stat)) => {
+                let mode = OpenMode { truncate: false, ..mode };
+                let opened = self.open_shared(path, file, &stat, mode).await?;
+                (stat, opened)
+            }
+        };
+        let found = self.below.found(dir, name, &stat);
+        let attr = self.overlay(found.attr).await?;
+        Ok((Found { attr, ..found }, opened))
+    }
+
+    async fn link(&self, file: FileNumber, dir: FileNumber, name: &[u8]) -> Result<Found> {
+        let found = self.below.link(file, dir, name).await?;
+        Ok(Found { attr: self.overlay(found.attr).await?, ..found })
+    }
+
+    async fn unlink(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
+        let path = self.below.child(dir, name)?;
+        let at = path.clone();
+        let stat = self.below.run(move |fs| fs.stat(&at)).await?;
+        self.before_removal(&stat, dir, name, &path).await?;
+        // The number must not go to a new file before the coordinator has dropped the old one's data.
+        let (removed, _pin) = self.below.unlink(dir, name).await?;
+        if removed.nlink > 1 {
+            self.opens.refresh_paths(|file| self.below.path(file).ok());
+        }
+        self.after_removal(&removed).await
+    }
+
+    async fn rmdir(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
+        self.below.rmdir(dir, name).await
+    }
+
+    async fn rename(
+        &self,
+        from: (FileNumber, &[u8]),
+        to: (FileNumber, &[u8]),
+        mode: RenameMode,
+    ) -> Result<()> {
+        let (old, new) = (self.below.child(from.0, from.1)?, self.below.child(to.0, to.1)?);
+        let (at_old, at_new) = (old.clone(), new.clone());
+        let stats = self.below.run(move |fs| Ok((fs.stat(&at_old)?, fs.pin(&at_new).ok())));
+        let (moved, target) = stats.await?;
+        let (target, _pin) = target.unzip();
+        let target = target.filter(|target| target.inode_id() != moved.inode_id());
+        self.tell_rename(&moved, &old, &new).await?;
+        if let Some(target) = &target {
+            match mode {
+                RenameMode::Replace => self.before_removal(target, to.0, to.1, &new).await?,
+                RenameMode::Exchange => self.tell_rename(target, &new, &old).await?,
+                RenameMode::NoReplace => return Err(Errno::EEXIST.into()),
+            }
+        }
+        self.below.rename(from, to, mode).await?;
+        self.opens.refresh_paths(|file| self.below.path(file).ok());
+        match target {
+            Some(target) if mode == RenameMode::Replace => self.after_removal(&target).await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn open(&self, file: FileNumber, mode: OpenMode) -> Result<Opened> {
+        if let Some(opened) = self.reopen_orphan(file, mode)? {
+            return Ok(opened);
+        }
+        let path = self.below.path(file)?;
+        let (stat, opened) = self.open_at(path, mode).await?;
+        if stat.inode_id().0 != file.0 {
+            // Somebody outside has put another file under the name: the caller looks it up anew.
+            self.close(opened.handle);
+            return Err(Errno::ESTALE.into());
+        }
+        Ok(opened)
+    }
+
+    async fn read(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<ReadBytes> {
+        self.read_open(&*self.handle(handle)?, offset, length).await
+    }
+
+    async fn write(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<()> {
+        self.write_open(&*self.handle(handle)?, offset, data).await
+    }
+
+    async fn flush(&self, handle: HandleNumber) -> Result<()> {
+        self.sync_open(&*self.handle(handle)?, false).await
+    }
+
+    async fn fsync(&self, handle: HandleNumber) -> Result<()> {
+        self.sync_open(&*self.handle(handle)?, true).await
+    }
+
+    async fn release(&self, handle: HandleNumber) {
+        self.close(handle);
+    }
+
+    async fn readdir(&self, dir: FileNumber, after: u64, limit: u32) -> Result<Vec<ListedEntry>> {
+        self.below.readdir(dir, after, limit).await
+    }
+
+    async fn fsync_dir(&self, dir: FileNumber) -> Result<()> {
+        self.below.sync_dir(dir).await
+    }
+
+    async fn space(&self) -> Result<ViewSpace> {
+        self.below.space().await
+    }
+
+    async fn get_xattr(&self, file: FileNumber, name: &[u8]) -> Result<Vec<u8>> {
+        self.below.get_xattr(file, name).await
+    }
+
+    async fn list_xattr(&self, file: FileNumber) -> Result<Vec<Vec<u8>>> {
+        self.below.list_xattr(file).await
+    }
+
+    async fn set_xattr(
+        &self,
+        file: FileNumber,
+        name: &[u8],
+        value: &[u8],
+        create: bool,
+        replace: bool,
+    ) -> Result<()> {
+        self.below.set_xattr(file, name, value, xattr_mode(create, replace)).await
+    }
+
+    async fn remove_xattr(&self, file: FileNumber, name: &[u8]) -> Result<()> {
+        self.below.remove_xattr(file, name).await
+    }
+}

@@ -1,0 +1,226 @@
+//! One file's data on this node.
+
+use super::home::{FileVersion, Home};
+use event_listener::Event;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+use tameike_core::limits::UNIT_SIZE;
+use tameike_core::ranges::RangeSet;
+use tameike_core::{Fault, Generation, InodeId, Layout, NodeId, Timestamp};
+use tameike_io::{Frame, Payload};
+
+/// A unit in memory.
+pub(super) struct UnitFrame {
+    /// Shared with sends and replies under way; then it is copied before it is changed.
+    pub frame: Arc<Frame>,
+    /// Bytes that are what a reader of this node shall see.
+    pub valid: RangeSet,
+    /// Of them, bytes that the unit's home does not have.
+    pub dirty: RangeSet,
+    /// Of them, bytes on their way to the home.
+    pub sending: RangeSet,
+    /// Place in the order of use.
+    pub used: u64,
+}
+
+impl UnitFrame {
+    pub(super) fn new(frame: Frame, used: u64) -> Self {
+        let (valid, dirty, sending) = Default::default();
+        Self { frame: Arc::new(frame), valid, dirty, sending, used }
+    }
+
+    pub(super) fn is_clean(&self) -> bool {
+        self.dirty.is_empty() && self.sending.is_empty()
+    }
+
+    /// Takes over `spare` in place of a frame that others still read, with the same valid bytes.
+    pub(super) fn replace_frame(&mut self, mut spare: Frame) {
+        for range in self.valid.iter() {
+            let range = range.start as usize..range.end as usize;
+            spare[range.clone()].copy_from_slice(&self.frame[range]);
+        }
+        self.frame = Arc::new(spare);
+    }
+
+    pub(super) fn payload(&self, range: Range<u32>) -> Payload {
+        Payload::new(self.frame.clone(), range)
+    }
+}
+
+#[derive(Default)]
+pub(super) struct FileState {
+    pub opens: u32,
+    /// Size as this node sees it, its own writes included.
+    pub size: u64,
+    pub generation: Generation,
+    /// Generation for which what the kernel caches is true.
+    pub kernel: Option<Generation>,
+    pub inline: bool,
+    /// Inline content of `generation`.
+    pub content: Option<Vec<u8>>,
+    pub units: BTreeMap<u64, UnitFrame>,
+    /// Units that are being fetched.
+    pub fetching: BTreeSet<u64>,
+    /// Counts invalidations: what was asked for before the last one is not cached.
+    pub epoch: u64,
+    /// Sends under way.
+    pub in_flight: u32,
+    /// End and time of the last write that the home was not told of.
+    pub uncommitted: Option<(u64, Timestamp)>,
+    /// Unit homes that hold writes not yet made safe.
+    pub unsynced: BTreeSet<NodeId>,
+    /// What went wrong with a write that had been acknowledged; told at the next flush.
+    pub fault: Option<Fault>,
+    /// Where a sequential reader would go on.
+    pub read_end: u64,
+}
+
+impl FileState {
+    fn drop_clean(&mut self) {
+        self.epoch += 1;
+        self.content = None;
+        self.units.retain(|_, unit| {
+            unit.valid = unit.dirty.iter().chain(unit.sending.iter()).collect();
+            !unit.is_clean()
+        });
+    }
+}
+
+/// One file's data on this node.
+pub struct FileData {
+    /// The file.
+    pub inode: InodeId,
+    /// Where its units lie.
+    pub layout: Layout,
+    home: Mutex<Home>,
+    pub(super) state: Mutex<FileState>,
+    /// Notified when a send or a fetch has ended.
+    pub(super) changed: Event,
+    /// Held while the file is flushed, so that a flush acknowledges all that was written before it.
+    pub(super) flushing: async_lock::Mutex<()>,
+}
+
+impl FileData {
+    pub(super) fn new(inode: InodeId, layout: Layout, home: Home) -> Self {
+        Self {
+            inode,
+            layout,
+            home: Mutex::new(home),
+            state: Mutex::default(),
+            changed: Event::new(),
+            flushing: async_lock::Mutex::new(()),
+        }
+    }
+
+    pub(super) fn home(&self) -> Home {
+        self.home.lock().clone()
+    }
+
+    /// Takes note of an open that found `version`; whether what was cached is still true.
+    pub(super) fn opened(&self, home: Home, version: FileVersion) -> bool {
+        *self.home.lock() = home;
+        let mut state = self.state.lock();
+        state.opens += 1;
+        let kept = state.kernel == Some(version.generation);
+        state.kernel = Some(version.generation);
+        adopt(&mut state, version);
+        kept
+    }
+
+    pub(super) fn closed(&self) {
+        let mut state = self.state.lock();
+        state.opens = state.opens.saturating_sub(1);
+    }
+
+    /// Takes note of what the home said in passing; drops what is cached of an older version.
+    pub fn refresh(&self, version: FileVersion) {
+        adopt(&mut self.state.lock(), version);
+    }
+
+    /// Size and time of last write that the home does not know yet.
+    pub fn newer(&self) -> Option<(u64, Timestamp)> {
+        let state = self.state.lock();
+        state.uncommitted.map(|(_, time)| (state.size, time))
+    }
+
+    /// Whether any handle of this node is open.
+    pub fn is_open(&self) -> bool {
+        self.state.lock().opens > 0
+    }
+
+    pub(super) fn is_inline(&self) -> bool {
+        self.state.lock().inline
+    }
+
+    pub(super) fn invalidate(&self) {
+        self.state.lock().drop_clean();
+    }
+
+    /// Whether no write waits to be sent or is under way.
+    pub(super) fn is_settled(&self) -> bool {
+        let state = self.state.lock();
+        state.in_flight == 0 && state.units.values().all(UnitFrame::is_clean)
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        let state = self.state.lock();
+        state.opens == 0 && state.units.is_empty() && state.in_flight == 0 && state.fetching.is_empty()
+    }
+
+    /// Drops all bytes at and after `size`. No send is under way.
+    pub(super) fn cut(&self, size: u64) {
+        let mut state = self.state.lock();
+        state.epoch += 1;
+        let unit_size = UNIT_SIZE as u64;
+        state.units.retain(|index, unit| {
+            let start = index * unit_size;
+            let keep = size.saturating_sub(start).min(unit_size) as u32;
+            for set in [&mut unit.valid, &mut unit.dirty] {
+                set.remove(keep..UNIT_SIZE as u32);
+            }
+            !unit.valid.is_empty()
+        });
+        if let Some(content) = &mut state.content {
+            content.truncate(size as usize);
+        }
+        if let Some((end, _)) = &mut state.uncommitted {
+            *end = (*end).min(size);
+        }
+    }
+
+    /// Takes note of a new generation that this node's own write made: if nobody else wrote in between, what is
+    /// cached stays true.
+    pub(super) fn own_change(&self, generation: Generation, inline: bool) {
+        let mut state = self.state.lock();
+        let alone = generation == state.generation.next() || generation == state.generation;
+        if !alone {
+            state.drop_clean();
+        }
+        state.kernel = if alone && state.kernel == Some(state.generation) { Some(generation) } else { None };
+        state.content = None;
+        state.generation = generation;
+        state.inline = inline;
+    }
+
+    pub(super) fn resized(&self, size: u64) {
+        let mut state = self.state.lock();
+        state.size = size;
+        // The home may have changed the place or the zeros of inline content.
+        state.content = None;
+    }
+}
+
+/// Takes over the home's version; the node's own uncommitted size stays in sight.
+fn adopt(state: &mut FileState, version: FileVersion) {
+    if version.generation != state.generation || state.epoch == 0 {
+        state.drop_clean();
+    }
+    state.generation = version.generation;
+    state.inline = version.inline;
+    if version.content.is_some() {
+        state.content = version.content;
+    }
+    state.size = if state.uncommitted.is_some() { state.size.max(version.size) } else { version.size };
+}

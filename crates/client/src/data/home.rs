@@ -1,0 +1,116 @@
+//! How a file's home is told of its data: the two kinds of file whose data is striped.
+
+use super::DataEngine;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState};
+use tameike_core::wire::meta::{Command, MetaReply, MetaRequest};
+use tameike_core::wire::unit::Backing;
+use tameike_core::wire::{Reply, Request};
+use tameike_core::{Errno, Fault, Generation, InodeId, NodeId, Result, Timestamp};
+use tameike_io::fabric::Answer;
+
+/// What stands behind a file.
+#[derive(Clone)]
+pub enum Home {
+    /// Its inode record (job-shared and node-local views).
+    Inode,
+    /// The file of the shared file system at this path, which follows renames, and its coordinator.
+    Shared(Arc<Mutex<Vec<u8>>>),
+}
+
+/// The content of a file as its home knows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FileVersion {
+    /// Size in bytes.
+    pub size: u64,
+    /// Version of the content.
+    pub generation: Generation,
+    /// Whether the content lies in the inode record.
+    pub inline: bool,
+    /// The inline content, if it was brought along.
+    pub content: Option<Vec<u8>>,
+}
+
+impl FileVersion {
+    fn of_cache(state: CacheState, size: u64) -> Self {
+        let size = state.newer.map_or(size, |(newer, _)| newer);
+        Self { size, generation: state.generation, inline: false, content: None }
+    }
+}
+
+impl Home {
+    pub(super) fn backing(&self) -> Backing {
+        match self {
+            Self::Inode => Backing::Zeros,
+            Self::Shared(path) => Backing::Shared { path: path.lock().clone() },
+        }
+    }
+
+    /// Whether what a close acknowledges must survive the death of an agent.
+    pub(super) fn is_journaled(&self) -> bool {
+        matches!(self, Self::Shared(_))
+    }
+}
+
+pub(super) fn unexpected(answer: &Answer) -> Fault {
+    Fault::new(Errno::EPROTO, format!("an agent answered out of turn: {:?}", answer.reply))
+}
+
+impl DataEngine {
+    /// Sends a request without payload.
+    pub(super) async fn ask(&self, to: NodeId, request: Request) -> Result<Answer> {
+        self.rpc.call(to, request, None, None).await
+    }
+
+    /// Tells the home that data up to `end` is in the units.
+    pub(super) async fn commit(
+        &self,
+        home: &Home,
+        inode: InodeId,
+        end: u64,
+        now: Timestamp,
+    ) -> Result<FileVersion> {
+        let to = self.cluster.inode_home(inode);
+        let request = match home {
+            Home::Inode => Request::Meta(MetaRequest::Execute(Command::Commit { inode, end, now })),
+            Home::Shared(_) => Request::Cache(CacheRequest::Commit { inode, end, now }),
+        };
+        let answer = self.ask(to, request).await?;
+        match answer.reply {
+            Reply::Meta(MetaReply::Node(node)) => Ok(FileVersion {
+                size: node.attr.size,
+                generation: node.attr.generation,
+                inline: node.attr.inline,
+                content: None,
+            }),
+            Reply::Cache(CacheReply::State(state)) => Ok(FileVersion::of_cache(state, end)),
+            _ => Err(unexpected(&answer)),
+        }
+    }
+
+    /// Sets the next `length` bytes at the file's end aside; their offset.
+    pub(super) async fn reserve(&self, home: &Home, inode: InodeId, length: u64) -> Result<u64> {
+        let now = self.runtime.now();
+        let request = match home {
+            Home::Inode => Request::Meta(MetaRequest::Execute(Command::Reserve { inode, length, now })),
+            Home::Shared(_) => Request::Cache(CacheRequest::Reserve { inode, length, now }),
+        };
+        let answer = self.ask(self.cluster.inode_home(inode), request).await?;
+        match answer.reply {
+            Reply::Meta(MetaReply::Reserved { offset, .. })
+            | Reply::Cache(CacheReply::Reserved { offset, .. }) => Ok(offset),
+            _ => Err(unexpected(&answer)),
+        }
+    }
+
+    /// Makes what the home has acknowledged survive power loss.
+    pub(super) async fn sync_home(&self, home: &Home, inode: InodeId) -> Result<()> {
+        let to = self.cluster.inode_home(inode);
+        let request = match home {
+            Home::Inode => Request::Meta(MetaRequest::Sync { durable: true }),
+            Home::Shared(_) => Request::Cache(CacheRequest::Flush { inode }),
+        };
+        self.ask(to, request).await.map(drop)
+    }
+}

@@ -1,0 +1,123 @@
+//! File data on the client's side: write-behind, read-ahead and the node's cache of units, for both views
+//! whose data is striped (job-shared and cache).
+//!
+//! A file that is open on the node has one [`FileData`], shared by all its handles, so that a write is seen by
+//! every later read on the node. Writes gather in frames and go to the units' homes as byte ranges, never as
+//! pages. What is clean in a frame was true when the file was last opened (close-to-open).
+
+mod file;
+mod flush;
+mod frames;
+mod home;
+mod read;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+pub use file::FileData;
+pub use home::{FileVersion, Home};
+
+use frames::FrameCache;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tameike_core::limits::UNIT_SIZE;
+use tameike_core::{Cluster, InodeId, Layout, Result};
+use tameike_io::fabric::Rpc;
+use tameike_io::{Pool, Runtime};
+
+/// Units read ahead of a sequential reader.
+const READ_AHEAD_UNITS: u64 = 3;
+
+/// The data of all files that the node works with in one view.
+pub struct DataEngine {
+    runtime: Runtime,
+    cluster: Arc<Cluster>,
+    rpc: Arc<dyn Rpc>,
+    frames: FrameCache,
+    files: Mutex<BTreeMap<InodeId, Arc<FileData>>>,
+}
+
+impl DataEngine {
+    /// An engine whose frames come from `pool`.
+    pub fn new(runtime: Runtime, cluster: Arc<Cluster>, rpc: Arc<dyn Rpc>, pool: Pool) -> Arc<Self> {
+        Arc::new(Self { runtime, cluster, rpc, frames: FrameCache::new(pool), files: Mutex::default() })
+    }
+
+    /// The data of a file, for one more open of it on this node. What is cached stays only if `version` is
+    /// the one under which it was cached.
+    pub fn open(
+        &self,
+        inode: InodeId,
+        layout: Layout,
+        home: Home,
+        version: FileVersion,
+    ) -> (Arc<FileData>, bool) {
+        let file = {
+            let mut files = self.files.lock();
+            files.entry(inode).or_insert_with(|| Arc::new(FileData::new(inode, layout, home.clone()))).clone()
+        };
+        let kept = file.opened(home, version);
+        (file, kept)
+    }
+
+    /// The data of a file that is open on this node, or still cached.
+    pub fn find(&self, inode: InodeId) -> Option<Arc<FileData>> {
+        self.files.lock().get(&inode).cloned()
+    }
+
+    /// One open less. A file without opens stays cached until its frames are wanted elsewhere.
+    pub fn close(&self, file: &FileData) {
+        file.closed();
+        self.drop_if_idle(file);
+    }
+
+    /// Forgets what is cached of a file.
+    pub fn forget(&self, inode: InodeId) {
+        if let Some(file) = self.find(inode) {
+            file.invalidate();
+            self.drop_if_idle(&file);
+        }
+    }
+
+    fn drop_if_idle(&self, file: &FileData) {
+        let mut files = self.files.lock();
+        if file.is_idle() {
+            files.remove(&file.inode);
+        }
+    }
+
+    /// Cuts or extends the file: waits for writes in flight, drops what lies beyond, then has `resize` tell
+    /// the file's home.
+    ///
+    /// # Errors
+    /// Those of `resize`.
+    pub async fn resize<T>(
+        self: &Arc<Self>,
+        file: &Arc<FileData>,
+        size: u64,
+        resize: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        self.settle(file).await;
+        file.cut(size);
+        let resized = resize.await?;
+        file.resized(size);
+        Ok(resized)
+    }
+}
+
+/// Parts of `offset..offset + length` by unit: unit index, first byte in the unit, number of bytes.
+fn split(offset: u64, length: u64) -> impl Iterator<Item = (u64, u32, u32)> {
+    let unit_size = UNIT_SIZE as u64;
+    let end = offset + length;
+    let mut position = offset;
+    std::iter::from_fn(move || {
+        (position < end).then(|| {
+            let (index, start) = (position / unit_size, position % unit_size);
+            let count = (unit_size - start).min(end - position);
+            position += count;
+            (index, start as u32, count as u32)
+        })
+    })
+}

@@ -1,0 +1,293 @@
+//! Reads: from a frame of this node, else from the unit's home; sequential readers are read ahead of.
+
+use super::file::{FileState, UnitFrame};
+use super::{DataEngine, FileData, READ_AHEAD_UNITS, home::unexpected, split};
+use crate::vfs::ReadBytes;
+use event_listener::listener;
+use std::ops::Range;
+use std::sync::Arc;
+use tameike_core::limits::{BLOCK_SIZE, UNIT_SIZE};
+use tameike_core::wire::meta::{MetaReply, MetaRequest};
+use tameike_core::wire::unit::{UnitReply, UnitRequest};
+use tameike_core::wire::{Reply, Request};
+use tameike_core::{Errno, Fault, Generation, Result, UnitId};
+use tameike_io::{Frame, Payload};
+
+/// What a read needs next.
+enum Plan {
+    /// The bytes are here.
+    Ready(Payload),
+    /// These bytes of the unit are to be fetched; the mark says under which state of the cache.
+    Fetch { range: Range<u32>, mark: Mark },
+    /// As `Fetch`, from this node's own store: served without keeping a copy.
+    Direct { generation: Generation },
+    /// The inline content is to be fetched.
+    Content,
+    /// Somebody fetches the unit already.
+    Wait,
+}
+
+#[derive(Clone, Copy)]
+struct Mark {
+    epoch: u64,
+    generation: Generation,
+}
+
+impl DataEngine {
+    /// Reads at most `length` bytes (at most a unit's size) at `offset`; fewer only at the end of the file.
+    ///
+    /// # Errors
+    /// Those of the unit's home.
+    pub async fn read(self: &Arc<Self>, file: &Arc<FileData>, offset: u64, length: u32) -> Result<ReadBytes> {
+        let (length, sequential) = {
+            let mut state = file.state.lock();
+            let length = u64::from(length).min(state.size.saturating_sub(offset));
+            let sequential = offset.abs_diff(state.read_end) <= UNIT_SIZE as u64;
+            state.read_end = offset + length;
+            (length, sequential)
+        };
+        let mut parts = Vec::with_capacity(2);
+        for (index, start, count) in split(offset, length) {
+            parts.push(self.read_unit(file, index, start..start + count, sequential).await?);
+        }
+        match <[Payload; 1]>::try_from(parts) {
+            Ok([only]) => Ok(ReadBytes::Frame(only)),
+            Err(parts) => Ok(ReadBytes::Memory(parts.iter().flat_map(|part| part.iter().copied()).collect())),
+        }
+    }
+
+    async fn read_unit(
+        self: &Arc<Self>,
+        file: &Arc<FileData>,
+        index: u64,
+        range: Range<u32>,
+        sequential: bool,
+    ) -> Result<Payload> {
+        let unit = UnitId { inode: file.inode, index };
+        loop {
+            listener!(file.changed => ended);
+            match self.plan(file, unit, &range, sequential) {
+                Plan::Ready(payload) => {
+                    if sequential {
+                        self.read_ahead(file, index);
+                    }
+                    return Ok(payload);
+                }
+                Plan::Wait => ended.await,
+                Plan::Content => self.fetch_content(file).await?,
+                Plan::Direct { generation } => {
+                    return self.fetch_bytes(file, unit, range, generation, None).await;
+                }
+                Plan::Fetch { range: wanted, mark } => {
+                    let frame = self.take_frame().await;
+                    self.fetch(file, unit, wanted, mark, frame).await?;
+                }
+            }
+        }
+    }
+
+    fn plan(&self, file: &Arc<FileData>, unit: UnitId, range: &Range<u32>, sequential: bool) -> Plan {
+        let mut state = file.state.lock();
+        let mark = Mark { epoch: state.epoch, generation: state.generation };
+        if let Some(held) = state.units.get_mut(&unit.index) {
+            let used = self.frames.tick();
+            self.frames.touch(file, unit.index, Some(held.used), used);
+            held.used = used;
+            if held.valid.contains(range) {
+                return Plan::Ready(held.payload(range.clone()));
+            }
+        }
+        if state.fetching.contains(&unit.index) {
+            return Plan::Wait;
+        }
+        if state.inline && state.content.is_none() {
+            return Plan::Content;
+        }
+        let local = self.cluster.unit_home(file.layout, unit) == self.rpc.local();
+        if local && !state.inline && !state.units.contains_key(&unit.index) {
+            return Plan::Direct { generation: mark.generation };
+        }
+        state.fetching.insert(unit.index);
+        Plan::Fetch { range: fetch_range(&state, unit, range, sequential), mark }
+    }
+
+    /// Fetches bytes of a unit into the cache.
+    async fn fetch(
+        &self,
+        file: &Arc<FileData>,
+        unit: UnitId,
+        range: Range<u32>,
+        mark: Mark,
+        frame: Frame,
+    ) -> Result<()> {
+        let fetching = Fetching { file, index: unit.index };
+        let content = {
+            let state = file.state.lock();
+            if state.inline { state.content.clone() } else { None }
+        };
+        let fetched = match content {
+            Some(content) => Ok(inline_bytes(&content, &range, frame)),
+            None => self.fetch_bytes(file, unit, range.clone(), mark.generation, Some(frame)).await,
+        };
+        let merged = match fetched {
+            Ok(payload) => self.merge(file, unit.index, range, mark, payload),
+            Err(fault) => Err(fault),
+        };
+        drop(fetching);
+        merged
+    }
+
+    async fn fetch_bytes(
+        &self,
+        file: &FileData,
+        unit: UnitId,
+        range: Range<u32>,
+        generation: Generation,
+        into: Option<Frame>,
+    ) -> Result<Payload> {
+        let request = UnitRequest::Read {
+            unit,
+            offset: range.start,
+            length: range.end - range.start,
+            generation,
+            backing: file.home().backing(),
+        };
+        let home = self.cluster.unit_home(file.layout, unit);
+        let answer = self.rpc.call(home, Request::Unit(request), None, into).await?;
+        match (&answer.reply, &answer.payload) {
+            (Reply::Unit(UnitReply::Read), Some(bytes)) if bytes.len() == range.len() => Ok(bytes.clone()),
+            (Reply::Unit(UnitReply::Read), _) => Err(Fault::new(
+                Errno::EPROTO,
+                format!("{home} answered a read of {} bytes with others", range.len()),
+            )),
+            _ => Err(unexpected(&answer)),
+        }
+    }
+
+    async fn fetch_content(&self, file: &FileData) -> Result<()> {
+        let home = self.cluster.inode_home(file.inode);
+        let answer = self.ask(home, Request::Meta(MetaRequest::GetContent { inode: file.inode })).await?;
+        let Reply::Meta(MetaReply::Node(node)) = answer.reply else { return Err(unexpected(&answer)) };
+        let mut state = file.state.lock();
+        state.inline = node.attr.inline;
+        state.content = node.content.map(|content| content.into_vec());
+        if state.inline && state.content.is_none() {
+            return Err(Fault::new(Errno::EPROTO, format!("{home} sent no content of {}", file.inode)));
+        }
+        Ok(())
+    }
+
+    /// Puts fetched bytes where the unit holds none yet, unless the cache was invalidated meanwhile.
+    fn merge(
+        &self,
+        file: &Arc<FileData>,
+        index: u64,
+        range: Range<u32>,
+        mark: Mark,
+        fetched: Payload,
+    ) -> Result<()> {
+        let mut state = file.state.lock();
+        if state.epoch != mark.epoch {
+            return Ok(());
+        }
+        let used = self.frames.tick();
+        match state.units.get_mut(&index) {
+            Some(unit) => {
+                if Arc::get_mut(&mut unit.frame).is_none() {
+                    // Without a spare frame the reader comes round again.
+                    let Some(spare) = self.frames.try_take() else { return Ok(()) };
+                    unit.replace_frame(spare);
+                }
+                copy_gaps(unit, &range, &fetched);
+            }
+            None => {
+                let at_place = fetched.start() == range.start;
+                let frame = match fetched.into_frame() {
+                    Some(mut frame) if !at_place => {
+                        frame.copy_within(..range.len(), range.start as usize);
+                        frame
+                    }
+                    Some(frame) => frame,
+                    None => return Ok(()),
+                };
+                let mut unit = UnitFrame::new(frame, used);
+                unit.valid.insert(range);
+                state.units.insert(index, unit);
+                self.frames.touch(file, index, None, used);
+            }
+        }
+        Ok(())
+    }
+
+    fn read_ahead(self: &Arc<Self>, file: &Arc<FileData>, index: u64) {
+        for next in index + 1..=index + READ_AHEAD_UNITS {
+            let unit = UnitId { inode: file.inode, index: next };
+            let local = self.cluster.unit_home(file.layout, unit) == self.rpc.local();
+            let Some((range, mark)) = self.plan_ahead(file, unit, local) else { continue };
+            let Some(frame) = self.frames.try_take() else {
+                file.state.lock().fetching.remove(&next);
+                return;
+            };
+            let (engine, file) = (self.clone(), file.clone());
+            self.runtime.clone().spawn(async move {
+                if let Err(fault) = engine.fetch(&file, unit, range, mark, frame).await {
+                    log::debug!("reading ahead: {fault}");
+                }
+            });
+        }
+    }
+
+    fn plan_ahead(&self, file: &FileData, unit: UnitId, local: bool) -> Option<(Range<u32>, Mark)> {
+        let mut state = file.state.lock();
+        let held = state.units.contains_key(&unit.index) || state.fetching.contains(&unit.index);
+        if local || held || unit.start() >= state.size || state.inline || self.frames.is_wanted() {
+            return None;
+        }
+        state.fetching.insert(unit.index);
+        let mark = Mark { epoch: state.epoch, generation: state.generation };
+        Some((fetch_range(&state, unit, &(0..1), true), mark))
+    }
+}
+
+/// Ends a fetch in the file's state, also when its task is dropped.
+struct Fetching<'a> {
+    file: &'a FileData,
+    index: u64,
+}
+
+impl Drop for Fetching<'_> {
+    fn drop(&mut self) {
+        self.file.state.lock().fetching.remove(&self.index);
+        self.file.changed.notify(usize::MAX);
+    }
+}
+
+/// The bytes to fetch for a read of `range`: all that the file has of the unit for a sequential reader, whole
+/// blocks for a random one.
+fn fetch_range(state: &FileState, unit: UnitId, range: &Range<u32>, sequential: bool) -> Range<u32> {
+    let in_file = state.size.saturating_sub(unit.start()).min(UNIT_SIZE as u64) as u32;
+    let end = in_file.max(range.end);
+    if sequential || state.inline {
+        return 0..end;
+    }
+    let block = BLOCK_SIZE as u32;
+    range.start / block * block..range.end.next_multiple_of(block).min(end)
+}
+
+fn inline_bytes(content: &[u8], range: &Range<u32>, mut frame: Frame) -> Payload {
+    let bytes = content.get(range.start as usize..).unwrap_or_default();
+    let count = bytes.len().min(range.len());
+    frame[..count].copy_from_slice(&bytes[..count]);
+    frame[count..range.len()].fill(0);
+    Payload::new(Arc::new(frame), 0..range.len() as u32)
+}
+
+fn copy_gaps(unit: &mut UnitFrame, range: &Range<u32>, fetched: &[u8]) {
+    let gaps = unit.valid.gaps(range.clone());
+    let Some(frame) = Arc::get_mut(&mut unit.frame) else { return };
+    for gap in gaps {
+        let source = (gap.start - range.start) as usize..(gap.end - range.start) as usize;
+        frame[gap.start as usize..gap.end as usize].copy_from_slice(&fetched[source]);
+        unit.valid.insert(gap);
+    }
+}

@@ -1,0 +1,388 @@
+//! The engines of two nodes over a small double of the homes, with messages that take random time.
+
+use super::*;
+use proptest::prelude::*;
+use std::ops::Range;
+use tameike_core::attr::{FileKind, Timestamp};
+use tameike_core::limits::INLINE_SIZE_MAX;
+use tameike_core::wire::meta::{Command, MetaReply, MetaRequest, Node};
+use tameike_core::wire::unit::{UnitReply, UnitRequest};
+use tameike_core::wire::{Reply, Request};
+use tameike_core::{Attr, Errno, Generation, JobId, NodeId, NodeInfo, Slot, UnitId};
+use tameike_io::fabric::Answer;
+use tameike_io::os::simulated::Simulation;
+use tameike_io::{Frame, Payload, Slab};
+
+const INODE: InodeId = InodeId(7);
+
+struct Inode {
+    attr: Attr,
+    content: Option<Vec<u8>>,
+}
+
+/// All homes of one file.
+#[derive(Default)]
+struct Homes {
+    inode: Option<Inode>,
+    units: BTreeMap<UnitId, Vec<u8>>,
+    failing: bool,
+}
+
+struct HomesRpc {
+    node: NodeId,
+    runtime: Runtime,
+    pool: Pool,
+    homes: Arc<Mutex<Homes>>,
+}
+
+impl Homes {
+    fn serve(&mut self, request: Request, payload: Option<Payload>) -> Result<(Reply, Vec<u8>)> {
+        match request {
+            Request::Unit(UnitRequest::Write { .. }) if self.failing => Err(Errno::ENOSPC.into()),
+            Request::Unit(UnitRequest::Write { unit, offset, .. }) => {
+                let bytes = self.units.entry(unit).or_insert_with(|| vec![0; UNIT_SIZE]);
+                let payload = payload.expect("a write has a payload");
+                bytes[offset as usize..offset as usize + payload.len()].copy_from_slice(&payload);
+                Ok((Reply::Unit(UnitReply::Done), Vec::new()))
+            }
+            Request::Unit(UnitRequest::Read { unit, offset, length, .. }) => {
+                let zeros = vec![0; UNIT_SIZE];
+                let bytes = self.units.get(&unit).unwrap_or(&zeros);
+                let range = offset as usize..(offset + length) as usize;
+                Ok((Reply::Unit(UnitReply::Read), bytes[range].to_vec()))
+            }
+            Request::Unit(_) => Ok((Reply::Unit(UnitReply::Done), Vec::new())),
+            Request::Meta(request) => Ok((Reply::Meta(self.serve_meta(request)?), Vec::new())),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn serve_meta(&mut self, request: MetaRequest) -> Result<MetaReply> {
+        let inode = self.inode.as_mut().expect("the inode is there");
+        let attr = &mut inode.attr;
+        match request {
+            MetaRequest::Execute(Command::Commit { end, .. }) => attr.size = attr.size.max(end),
+            MetaRequest::Execute(Command::WriteInline { offset, data, .. }) => {
+                let Some(content) = &mut inode.content else { return Err(Errno::EFBIG.into()) };
+                let end = offset as usize + data.len();
+                assert!(end <= INLINE_SIZE_MAX);
+                content.resize(content.len().max(end), 0);
+                content[offset as usize..end].copy_from_slice(&data);
+                attr.size = attr.size.max(end as u64);
+            }
+            MetaRequest::Execute(Command::SetAttr { change, .. }) => {
+                attr.size = change.size.expect("only sizes are set here");
+                if let Some(content) = &mut inode.content {
+                    content.resize(attr.size as usize, 0);
+                }
+                for (unit, bytes) in &mut self.units {
+                    let keep = attr.size.saturating_sub(unit.start()).min(UNIT_SIZE as u64) as usize;
+                    bytes[keep..].fill(0);
+                }
+            }
+            MetaRequest::Spill { .. } => {
+                if let Some(content) = inode.content.take() {
+                    let unit = UnitId { inode: INODE, index: 0 };
+                    self.units.entry(unit).or_insert_with(|| vec![0; UNIT_SIZE])[..content.len()]
+                        .copy_from_slice(&content);
+                }
+                attr.inline = false;
+                return Ok(MetaReply::Done);
+            }
+            MetaRequest::GetContent { .. } | MetaRequest::GetAttr { .. } => return Ok(inode.reply()),
+            MetaRequest::Sync { .. } => return Ok(MetaReply::Done),
+            other => panic!("{other:?}"),
+        }
+        attr.generation = attr.generation.next();
+        Ok(inode.reply())
+    }
+}
+
+impl Inode {
+    fn reply(&self) -> MetaReply {
+        let content = self.content.clone().map(serde_bytes::ByteBuf::from);
+        MetaReply::Node(Node { attr: self.attr.clone(), content })
+    }
+}
+
+impl Rpc for HomesRpc {
+    fn local(&self) -> NodeId {
+        self.node
+    }
+
+    fn call(
+        &self,
+        _to: NodeId,
+        request: Request,
+        payload: Option<Payload>,
+        into: Option<Frame>,
+    ) -> futures_util::future::BoxFuture<'static, Result<Answer>> {
+        let (runtime, homes, pool) = (self.runtime.clone(), self.homes.clone(), self.pool.clone());
+        Box::pin(async move {
+            let wait = runtime.random_u64() % 1000;
+            runtime.sleep(std::time::Duration::from_micros(wait)).await;
+            let (reply, bytes) = homes.lock().serve(request, payload)?;
+            runtime.sleep(std::time::Duration::from_micros(wait)).await;
+            let mut frame = match into {
+                Some(frame) => frame,
+                None => pool.take().await,
+            };
+            frame[..bytes.len()].copy_from_slice(&bytes);
+            let length = bytes.len() as u32;
+            Ok(Answer { reply, payload: (length > 0).then(|| Payload::new(Arc::new(frame), 0..length)) })
+        })
+    }
+}
+
+struct Bench {
+    simulation: Simulation,
+    homes: Arc<Mutex<Homes>>,
+    engines: Vec<Arc<DataEngine>>,
+}
+
+impl Bench {
+    fn new(seed: u64, frames: u32) -> Self {
+        let simulation = Simulation::new(seed);
+        let nodes = (0..2).map(|id| NodeInfo {
+            id: NodeId(id),
+            host: String::new(),
+            address: String::new(),
+            group: 0,
+            device: true,
+        });
+        let cluster = Cluster::new(JobId::new("test").expect("a name"), nodes.collect()).expect("two nodes");
+        let cluster = Arc::new(cluster);
+        let homes = Arc::new(Mutex::new(Homes::default()));
+        homes.lock().inode = Some(Inode { attr: new_attr(), content: Some(Vec::new()) });
+        let engine = |id| {
+            let slab = Slab::new(frames + 8).expect("a small slab");
+            let runtime = simulation.runtime();
+            let rpc = Arc::new(HomesRpc {
+                node: NodeId(id),
+                runtime: runtime.clone(),
+                pool: slab.pool(8),
+                homes: homes.clone(),
+            });
+            DataEngine::new(runtime, cluster.clone(), rpc, slab.pool(frames))
+        };
+        Self { engines: vec![engine(0), engine(1)], simulation, homes }
+    }
+
+    fn open(&self, node: usize) -> Arc<FileData> {
+        let reply = self.homes.lock().inode.as_ref().expect("the inode is there").reply();
+        let MetaReply::Node(found) = reply else { unreachable!() };
+        let version = FileVersion {
+            size: found.attr.size,
+            generation: found.attr.generation,
+            inline: found.attr.inline,
+            content: found.content.map(|content| content.into_vec()),
+        };
+        self.engines[node].open(INODE, Layout::Striped, Home::Inode, version).0
+    }
+
+    fn write(&self, node: usize, file: &Arc<FileData>, offset: u64, data: Vec<u8>) {
+        let (engine, file) = (self.engines[node].clone(), file.clone());
+        self.simulation.run(async move { engine.write(&file, offset, &data).await }).expect("the write");
+    }
+
+    fn read(&self, node: usize, file: &Arc<FileData>, offset: u64, length: u32) -> Vec<u8> {
+        let (engine, file) = (self.engines[node].clone(), file.clone());
+        self.simulation
+            .run(async move { engine.read(&file, offset, length).await })
+            .expect("the read")
+            .to_vec()
+    }
+
+    fn flush(&self, node: usize, file: &Arc<FileData>) -> Result<()> {
+        let (engine, file) = (self.engines[node].clone(), file.clone());
+        self.simulation.run(async move { engine.flush(&file, false).await })
+    }
+
+    fn truncate(&self, node: usize, file: &Arc<FileData>, size: u64) {
+        let (engine, file) = (self.engines[node].clone(), file.clone());
+        let homes = self.homes.clone();
+        let command = Command::SetAttr {
+            inode: INODE,
+            change: tameike_core::attr::AttrChange { size: Some(size), ..Default::default() },
+            now: Timestamp::default(),
+        };
+        let resize = async move { homes.lock().serve_meta(MetaRequest::Execute(command)) };
+        self.simulation.run(async move { engine.resize(&file, size, resize).await }).expect("the cut");
+    }
+}
+
+fn new_attr() -> Attr {
+    let zero = Timestamp::default();
+    Attr {
+        inode: InodeId::in_slot(Slot(0), 7),
+        kind: FileKind::File,
+        mode: 0o644,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        atime: zero,
+        mtime: zero,
+        ctime: zero,
+        generation: Generation(1),
+        layout: Layout::Striped,
+        inline: true,
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Write { node: usize, start: usize, length: usize },
+    Read { node: usize, start: usize, length: usize },
+    Flush { node: usize },
+    Reopen { node: usize },
+}
+
+/// Sizes around what matters: inline files, unit borders, several units.
+fn place() -> impl Strategy<Value = usize> {
+    prop_oneof![0..6000usize, UNIT_SIZE - 3000..UNIT_SIZE + 3000, 0..3 * UNIT_SIZE]
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let length = prop_oneof![4 => 1..5000usize, 1 => Just(UNIT_SIZE)];
+    let node = 0..2usize;
+    prop_oneof![
+        4 => (node.clone(), place(), length.clone()).prop_map(|(node, start, length)| Operation::Write { node, start, length }),
+        4 => (node.clone(), place(), length).prop_map(|(node, start, length)| Operation::Read { node, start, length }),
+        1 => node.clone().prop_map(|node| Operation::Flush { node }),
+        1 => node.prop_map(|node| Operation::Reopen { node }),
+    ]
+}
+
+/// Each byte has a version: the number of the step that wrote it last. Nodes own the bytes of alternate
+/// stripes of 1000, so that versions of a byte have one writer.
+#[derive(Default)]
+struct Model {
+    /// Written by the owner.
+    written: Vec<u8>,
+    /// Of these, told by a flush.
+    flushed: Vec<u8>,
+    /// Flushed when the node last opened the file.
+    opened: [Vec<u8>; 2],
+}
+
+fn owned(node: usize, range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let stripes = range.start / 1000..range.end.div_ceil(1000);
+    stripes
+        .filter(move |stripe| stripe % 2 == node)
+        .map(move |stripe| (stripe * 1000).max(range.start)..((stripe + 1) * 1000).min(range.end))
+}
+
+impl Model {
+    fn write(&mut self, range: Range<usize>, version: u8) {
+        self.written.resize(self.written.len().max(range.end), 0);
+        self.written[range].fill(version);
+    }
+
+    fn flush(&mut self, node: usize) {
+        self.flushed.resize(self.flushed.len().max(self.written.len()), 0);
+        for range in owned(node, 0..self.written.len()) {
+            self.flushed[range.clone()].copy_from_slice(&self.written[range]);
+        }
+    }
+
+    /// Own bytes are exact; those of the other node are no older than at the open and no newer than written.
+    fn check(&self, node: usize, start: usize, bytes: &[u8]) {
+        for (place, &byte) in (start..).zip(bytes) {
+            let of = |versions: &[u8]| versions.get(place).copied().unwrap_or(0);
+            if (place / 1000) % 2 == node {
+                assert_eq!(byte, of(&self.written), "own byte {place}");
+            } else {
+                assert!(byte >= of(&self.opened[node]), "byte {place} is stale");
+                assert!(byte <= of(&self.written), "byte {place} is from nowhere");
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// "When close or fsync has returned on one node, every later open on any node sees all that was written
+    /// before." "Two nodes that write different bytes of one file never damage each other's bytes, whatever
+    /// their alignment."
+    #[test]
+    fn two_nodes_agree(seed: u64, operations in prop::collection::vec(operation(), 1..60)) {
+        let bench = Bench::new(seed, 4);
+        let mut files = [bench.open(0), bench.open(1)];
+        let mut model = Model::default();
+        for (step, operation) in operations.into_iter().enumerate() {
+            let version = step as u8 + 1;
+            match operation {
+                Operation::Write { node, start, length } => {
+                    for range in owned(node, start..start + length) {
+                        bench.write(node, &files[node], range.start as u64, vec![version; range.len()]);
+                        model.write(range, version);
+                    }
+                }
+                Operation::Read { node, start, length } => {
+                    let bytes = bench.read(node, &files[node], start as u64, length as u32);
+                    model.check(node, start, &bytes);
+                }
+                Operation::Flush { node } => {
+                    bench.flush(node, &files[node]).expect("the flush");
+                    model.flush(node);
+                }
+                Operation::Reopen { node } => {
+                    bench.flush(node, &files[node]).expect("the flush");
+                    model.flush(node);
+                    bench.engines[node].close(&files[node]);
+                    files[node] = bench.open(node);
+                    model.opened[node] = model.flushed.clone();
+                }
+            }
+        }
+    }
+}
+
+/// "A write that was acknowledged may still fail on its way to its home; the next close or fsync of the file on
+/// that node returns the error, once."
+#[test]
+fn a_lost_write_is_told_once_and_not_shown() {
+    let bench = Bench::new(1, 4);
+    let file = bench.open(0);
+    bench.write(0, &file, 0, vec![1; 10_000]);
+    bench.flush(0, &file).expect("a good flush");
+    bench.homes.lock().failing = true;
+    bench.write(0, &file, 0, vec![2; 10_000]);
+    assert_eq!(bench.flush(0, &file).expect_err("a full device").errno, Errno::ENOSPC);
+    bench.homes.lock().failing = false;
+    assert_eq!(bench.flush(0, &file), Ok(()));
+    assert_eq!(bench.read(0, &file, 0, 10_000), vec![1; 10_000]);
+}
+
+#[test]
+fn what_a_cut_takes_away_reads_as_zeros_when_the_file_grows_again() {
+    let bench = Bench::new(1, 4);
+    let file = bench.open(0);
+    bench.write(0, &file, 0, vec![9; UNIT_SIZE + 5000]);
+    bench.truncate(0, &file, 100);
+    assert_eq!(bench.read(0, &file, 0, 1000), vec![9; 100]);
+    bench.truncate(0, &file, 2000);
+    let mut expected = vec![9; 100];
+    expected.resize(2000, 0);
+    assert_eq!(bench.read(0, &file, 0, 4000), expected);
+}
+
+#[test]
+fn more_dirty_units_than_frames_are_written_and_read_back() {
+    let bench = Bench::new(3, 2);
+    let file = bench.open(0);
+    let data: Vec<u8> = (0..7 * UNIT_SIZE + 77).map(|place| (place / 997) as u8).collect();
+    for (number, part) in data.chunks(100_000).enumerate() {
+        bench.write(0, &file, number as u64 * 100_000, part.to_vec());
+    }
+    bench.flush(0, &file).expect("the flush");
+    let other = bench.open(1);
+    for offset in (0..data.len()).step_by(UNIT_SIZE / 2) {
+        let bytes = bench.read(1, &other, offset as u64, UNIT_SIZE as u32 / 2);
+        assert!(bytes == data[offset..data.len().min(offset + UNIT_SIZE / 2)], "bytes from {offset}");
+    }
+}

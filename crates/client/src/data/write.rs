@@ -1,0 +1,235 @@
+//! Write-behind: bytes gather in frames and go to their homes when a unit is full, when frames are wanted, and
+//! at flush.
+
+use super::file::{FileState, UnitFrame};
+use super::{DataEngine, FileData, Home, split};
+use std::sync::Arc;
+use tameike_core::limits::{FILE_SIZE_MAX, INLINE_SIZE_MAX, UNIT_SIZE};
+use tameike_core::ranges::RangeSet;
+use tameike_core::wire::Request;
+use tameike_core::wire::meta::{Command, MetaRequest};
+use tameike_core::wire::unit::UnitRequest;
+use tameike_core::{Errno, Fault, NodeId, Result, UnitId};
+use tameike_io::{Frame, Payload};
+
+impl DataEngine {
+    /// Writes `data` at `offset`; every later read on this node sees it.
+    ///
+    /// # Errors
+    /// `EFBIG` beyond the largest file. What goes wrong on the way to the homes is told by the next flush.
+    pub async fn write(self: &Arc<Self>, file: &Arc<FileData>, offset: u64, data: &[u8]) -> Result<()> {
+        if offset.checked_add(data.len() as u64).is_none_or(|end| end > FILE_SIZE_MAX) {
+            return Err(Errno::EFBIG.into());
+        }
+        let mut rest = data;
+        for (index, start, count) in split(offset, data.len() as u64) {
+            let (piece, after) = rest.split_at(count as usize);
+            rest = after;
+            self.write_piece(file, index, start, piece).await;
+        }
+        Ok(())
+    }
+
+    /// Writes `data` at the end of the file, wherever other nodes have moved it.
+    ///
+    /// # Errors
+    /// Those of the home, which sets the place aside.
+    pub async fn append(self: &Arc<Self>, file: &Arc<FileData>, data: &[u8]) -> Result<()> {
+        if file.newer().is_some() {
+            self.flush(file, false).await?;
+        }
+        let offset = self.reserve(&file.home(), file.inode, data.len() as u64).await?;
+        self.write(file, offset, data).await
+    }
+
+    async fn write_piece(self: &Arc<Self>, file: &Arc<FileData>, index: u64, start: u32, piece: &[u8]) {
+        let mut spare = self.frames.try_take();
+        loop {
+            let now = self.runtime.now();
+            let written = {
+                let mut state = file.state.lock();
+                let written = put_bytes(&mut state, index, start, piece, &mut spare, self.frames.tick());
+                if let Some(old) = written {
+                    let end = index * UNIT_SIZE as u64 + u64::from(start) + piece.len() as u64;
+                    state.size = state.size.max(end);
+                    let before = state.uncommitted.map_or(0, |(end, _)| end);
+                    state.uncommitted = Some((before.max(end), now));
+                    let used = state.units[&index].used;
+                    self.frames.touch(file, index, old, used);
+                }
+                written.is_some()
+            };
+            if written {
+                break;
+            }
+            spare = Some(self.take_frame().await);
+        }
+        drop(spare);
+        let full = 0..UNIT_SIZE as u32;
+        if file.state.lock().units.get(&index).is_some_and(|unit| unit.dirty.contains(&full)) {
+            self.send_unit(file, index);
+        }
+    }
+
+    /// Starts sending a unit's dirty bytes, unless some are under way already (the fabric keeps no order) or
+    /// the file may still be kept in its inode record. Whether a send was started.
+    pub(super) fn send_unit(self: &Arc<Self>, file: &Arc<FileData>, index: u64) -> bool {
+        let parts: Vec<Payload> = {
+            let mut state = file.state.lock();
+            let Some(unit) = state.units.get_mut(&index) else { return false };
+            if unit.dirty.is_empty() || !unit.sending.is_empty() {
+                return false;
+            }
+            unit.sending = std::mem::take(&mut unit.dirty);
+            let parts = unit.sending.iter().map(|range| unit.payload(range)).collect();
+            state.in_flight += 1;
+            parts
+        };
+        let (engine, file) = (self.clone(), file.clone());
+        self.runtime.clone().spawn(async move {
+            let sent = engine.send_parts(&file, index, parts).await;
+            engine.sent(&file, index, sent);
+        });
+        true
+    }
+
+    async fn send_parts(
+        self: &Arc<Self>,
+        file: &Arc<FileData>,
+        index: u64,
+        parts: Vec<Payload>,
+    ) -> Result<()> {
+        if index == 0 && file.state.lock().inline {
+            let end = parts.iter().map(|part| part.start() as usize + part.len()).max().unwrap_or(0);
+            if end <= INLINE_SIZE_MAX && self.write_inline(file, &parts).await? {
+                return Ok(());
+            }
+        }
+        self.leave_inline(file).await?;
+        let unit = UnitId { inode: file.inode, index };
+        let home = self.cluster.unit_home(file.layout, unit);
+        self.write_unit(file, unit, home, parts).await
+    }
+
+    async fn write_unit(
+        &self,
+        file: &FileData,
+        unit: UnitId,
+        home: NodeId,
+        parts: Vec<Payload>,
+    ) -> Result<()> {
+        let generation = {
+            let mut state = file.state.lock();
+            state.unsynced.insert(home);
+            state.generation
+        };
+        let writes = parts.into_iter().map(|part| {
+            let request = Request::Unit(UnitRequest::Write { unit, offset: part.start(), generation });
+            self.rpc.call(home, request, Some(part), None)
+        });
+        futures_util::future::try_join_all(writes).await.map(drop)
+    }
+
+    /// Writes into the inode record; `false` when the content has left it.
+    async fn write_inline(&self, file: &FileData, parts: &[Payload]) -> Result<bool> {
+        let to = self.cluster.inode_home(file.inode);
+        for part in parts {
+            let command = Command::WriteInline {
+                inode: file.inode,
+                offset: part.start(),
+                data: part.to_vec(),
+                now: self.runtime.now(),
+            };
+            match self.ask(to, Request::Meta(MetaRequest::Execute(command))).await {
+                Ok(answer) => file.wrote_inline(&answer)?,
+                Err(fault) if fault.errno == Errno::EFBIG => return Ok(false),
+                Err(fault) => return Err(fault),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Has the home move inline content to its unit, so that the file can grow.
+    async fn leave_inline(&self, file: &FileData) -> Result<()> {
+        if !file.state.lock().inline || !matches!(file.home(), Home::Inode) {
+            return Ok(());
+        }
+        let request = Request::Meta(MetaRequest::Spill { inode: file.inode });
+        self.ask(self.cluster.inode_home(file.inode), request).await?;
+        let mut state = file.state.lock();
+        state.inline = false;
+        state.content = None;
+        Ok(())
+    }
+
+    /// Takes note of the end of a send.
+    fn sent(self: &Arc<Self>, file: &Arc<FileData>, index: u64, sent: Result<()>) {
+        {
+            let mut state = file.state.lock();
+            state.in_flight -= 1;
+            let wanted = self.frames.is_wanted();
+            if let Some(unit) = state.units.get_mut(&index) {
+                let ended = std::mem::take(&mut unit.sending);
+                if sent.is_err() {
+                    forget_lost(unit, &ended);
+                }
+                if wanted && unit.is_clean() {
+                    state.units.remove(&index);
+                }
+            }
+            if let Err(fault) = sent {
+                let fault = fault.context(format_args!("writing unit {index} of {}", file.inode));
+                log::warn!("{fault}");
+                state.fault.get_or_insert(fault);
+            }
+        }
+        file.changed.notify(usize::MAX);
+    }
+}
+
+/// Bytes that could not be written are not shown as if they were; bytes written again since stay.
+fn forget_lost(unit: &mut UnitFrame, lost: &RangeSet) {
+    for range in lost.iter() {
+        for gone in unit.dirty.gaps(range) {
+            unit.valid.remove(gone);
+        }
+    }
+}
+
+/// Copies `piece` into the unit's frame. `Some(the unit's former place in the order of use)`, or `None` when a
+/// spare frame is needed first.
+fn put_bytes(
+    state: &mut FileState,
+    index: u64,
+    start: u32,
+    piece: &[u8],
+    spare: &mut Option<Frame>,
+    used: u64,
+) -> Option<Option<u64>> {
+    let unit = match state.units.entry(index) {
+        std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+        std::collections::btree_map::Entry::Vacant(entry) => entry.insert(UnitFrame::new(spare.take()?, 0)),
+    };
+    if Arc::get_mut(&mut unit.frame).is_none() {
+        unit.replace_frame(spare.take()?);
+    }
+    let frame = Arc::get_mut(&mut unit.frame)?;
+    frame[start as usize..start as usize + piece.len()].copy_from_slice(piece);
+    let range = start..start + piece.len() as u32;
+    unit.valid.insert(range.clone());
+    unit.dirty.insert(range);
+    let old = std::mem::replace(&mut unit.used, used);
+    Some((old > 0).then_some(old))
+}
+
+impl FileData {
+    /// Takes note of the version after an inline write of this node.
+    fn wrote_inline(&self, answer: &tameike_io::fabric::Answer) -> Result<()> {
+        use tameike_core::wire::{Reply, meta::MetaReply};
+        let Reply::Meta(MetaReply::Node(node)) = &answer.reply else {
+            return Err(Fault::new(Errno::EPROTO, "an inline write was answered out of turn"));
+        };
+        self.own_change(node.attr.generation, node.attr.inline);
+        Ok(())
+    }
+}

@@ -1,0 +1,243 @@
+//! Names and attributes that pass through to a tree of files below one directory: what the node-local and
+//! the cache view have in common.
+//!
+//! The tree below is the truth, and others may change it; this room only remembers which path a number of the
+//! door stands for.
+
+mod listing;
+mod tree;
+
+#[cfg(test)]
+mod tests;
+
+use crate::vfs::{FileNumber, Found, ListedEntry, ViewSpace};
+use listing::Listings;
+use std::sync::Arc;
+use tameike_core::attr::AttrChange;
+use tameike_core::wire::meta::{NewInode, RenameMode};
+use tameike_core::{Errno, FileKind, InodeId, Result, name};
+use tameike_io::Runtime;
+use tameike_io::shared::{FileStat, Pin, SharedFs, Special, XattrMode, join};
+use tree::Tree;
+
+/// Where calls that may block run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// On the thread that asks: the node's own disk, which answers soon.
+    Here,
+    /// Apart: the shared file system, which may take its time.
+    Apart,
+}
+
+/// Names and attributes of one tree.
+pub struct Passthrough {
+    runtime: Runtime,
+    fs: Arc<dyn SharedFs>,
+    waiting: Waiting,
+    tree: Tree,
+    listings: Listings,
+}
+
+impl Passthrough {
+    /// The tree of `fs`.
+    pub fn new(runtime: Runtime, fs: Arc<dyn SharedFs>, waiting: Waiting) -> Self {
+        Self { runtime, fs, waiting, tree: Tree::default(), listings: Listings::default() }
+    }
+
+    /// Runs a job of calls to the file system.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&dyn SharedFs) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        match self.waiting {
+            Waiting::Here => job(&*self.fs),
+            Waiting::Apart => {
+                let fs = self.fs.clone();
+                self.runtime.block(move || job(&*fs)).await
+            }
+        }
+    }
+
+    /// A path of the file, relative to the root.
+    ///
+    /// # Errors
+    /// `ESTALE` when the file has lost the names it was known by.
+    pub fn path(&self, file: FileNumber) -> Result<Vec<u8>> {
+        self.tree.path(file).ok_or_else(|| Errno::ESTALE.into())
+    }
+
+    pub(crate) fn child(&self, dir: FileNumber, child: &[u8]) -> Result<Vec<u8>> {
+        name::check(child)?;
+        Ok(join(&self.path(dir)?, child))
+    }
+
+    /// Remembers what a name was found to be; counts a look-up.
+    pub(crate) fn found(&self, dir: FileNumber, child: &[u8], stat: &FileStat) -> Found {
+        let attr = stat.attr();
+        let file = number(attr.inode);
+        self.tree.found(dir, child, file);
+        Found { file, attr }
+    }
+
+    pub(crate) async fn lookup(&self, dir: FileNumber, child: &[u8]) -> Result<Found> {
+        let path = self.child(dir, child)?;
+        match self.run(move |fs| fs.stat(&path)).await {
+            Ok(stat) => Ok(self.found(dir, child, &stat)),
+            Err(fault) => {
+                if fault.errno == Errno::ENOENT {
+                    self.tree.lost(dir, child);
+                }
+                Err(fault)
+            }
+        }
+    }
+
+    pub(crate) fn forget(&self, file: FileNumber, count: u64) {
+        if self.tree.forget(file, count) {
+            self.listings.drop(file);
+        }
+    }
+
+    pub(crate) async fn stat(&self, file: FileNumber) -> Result<FileStat> {
+        let path = self.path(file)?;
+        self.run(move |fs| fs.stat(&path)).await
+    }
+
+    pub(crate) async fn change(&self, file: FileNumber, change: AttrChange) -> Result<()> {
+        let path = self.path(file)?;
+        self.run(move |fs| fs.change(&path, &change)).await
+    }
+
+    pub(crate) async fn readlink(&self, file: FileNumber) -> Result<Vec<u8>> {
+        let path = self.path(file)?;
+        self.run(move |fs| fs.read_link(&path)).await
+    }
+
+    /// Makes anything, also a regular file that is not to be opened.
+    pub(crate) async fn make(&self, dir: FileNumber, child: &[u8], new: NewInode) -> Result<Found> {
+        let path = self.child(dir, child)?;
+        let stat = self.run(move |fs| make(fs, &path, new)).await?;
+        Ok(self.found(dir, child, &stat))
+    }
+
+    pub(crate) async fn link(&self, file: FileNumber, dir: FileNumber, child: &[u8]) -> Result<Found> {
+        let (from, to) = (self.path(file)?, self.child(dir, child)?);
+        let stat = self
+            .run(move |fs| {
+                fs.link(&from, &to)?;
+                fs.stat(&to)
+            })
+            .await?;
+        Ok(self.found(dir, child, &stat))
+    }
+
+    /// Another path of the file than this one, if the door knows one.
+    pub(crate) fn other_path(&self, file: FileNumber, dir: FileNumber, child: &[u8]) -> Option<Vec<u8>> {
+        self.tree.other_path(file, dir, child)
+    }
+
+    /// Removes a name of anything but a directory; attributes of the file before, and a hold on its number.
+    pub(crate) async fn unlink(&self, dir: FileNumber, child: &[u8]) -> Result<(FileStat, Pin)> {
+        let path = self.child(dir, child)?;
+        let removed = self
+            .run(move |fs| {
+                let held = fs.pin(&path)?;
+                fs.unlink(&path)?;
+                Ok(held)
+            })
+            .await?;
+        self.tree.lost(dir, child);
+        Ok(removed)
+    }
+
+    pub(crate) async fn rmdir(&self, dir: FileNumber, child: &[u8]) -> Result<()> {
+        let path = self.child(dir, child)?;
+        self.run(move |fs| fs.rmdir(&path)).await?;
+        self.tree.lost(dir, child);
+        Ok(())
+    }
+
+    pub(crate) async fn rename(
+        &self,
+        from: (FileNumber, &[u8]),
+        to: (FileNumber, &[u8]),
+        mode: RenameMode,
+    ) -> Result<()> {
+        let (old, new) = (self.child(from.0, from.1)?, self.child(to.0, to.1)?);
+        self.run(move |fs| fs.rename(&old, &new, mode)).await?;
+        self.tree.renamed(from, to, mode == RenameMode::Exchange);
+        Ok(())
+    }
+
+    pub(crate) async fn readdir(&self, dir: FileNumber, after: u64, limit: u32) -> Result<Vec<ListedEntry>> {
+        if let Some(part) = self.listings.part(dir, after, limit) {
+            return Ok(part);
+        }
+        let path = self.path(dir)?;
+        let names = self.run(move |fs| fs.read_dir(&path)).await?;
+        Ok(self.listings.keep(dir, names, after, limit))
+    }
+
+    pub(crate) async fn sync_dir(&self, dir: FileNumber) -> Result<()> {
+        let path = self.path(dir)?;
+        self.run(move |fs| fs.sync_dir(&path)).await
+    }
+
+    pub(crate) async fn space(&self) -> Result<ViewSpace> {
+        let space = self.run(|fs| fs.space()).await?;
+        let inodes = space.inodes.saturating_sub(space.inodes_free);
+        Ok(ViewSpace { capacity: space.total, free: space.available, inodes })
+    }
+
+    pub(crate) async fn get_xattr(&self, file: FileNumber, name: &[u8]) -> Result<Vec<u8>> {
+        let (path, name) = (self.path(file)?, name.to_vec());
+        self.run(move |fs| fs.xattr(&path, &name)).await
+    }
+
+    pub(crate) async fn list_xattr(&self, file: FileNumber) -> Result<Vec<Vec<u8>>> {
+        let path = self.path(file)?;
+        self.run(move |fs| fs.xattrs(&path)).await
+    }
+
+    pub(crate) async fn set_xattr(
+        &self,
+        file: FileNumber,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        let (path, name, value) = (self.path(file)?, name.to_vec(), value.to_vec());
+        self.run(move |fs| fs.set_xattr(&path, &name, &value, mode)).await
+    }
+
+    pub(crate) async fn remove_xattr(&self, file: FileNumber, name: &[u8]) -> Result<()> {
+        let (path, name) = (self.path(file)?, name.to_vec());
+        self.run(move |fs| fs.remove_xattr(&path, &name)).await
+    }
+}
+
+/// The door's number of a file: the same for all its names, and what `st_ino` shows.
+pub(crate) fn number(inode: InodeId) -> FileNumber {
+    FileNumber(inode.0)
+}
+
+pub(crate) fn xattr_mode(create: bool, replace: bool) -> XattrMode {
+    match (create, replace) {
+        (true, _) => XattrMode::Create,
+        (false, true) => XattrMode::Replace,
+        (false, false) => XattrMode::Any,
+    }
+}
+
+fn make(fs: &dyn SharedFs, path: &[u8], new: NewInode) -> Result<FileStat> {
+    let NewInode { kind, mode, rdev, symlink, .. } = new;
+    let special = match kind {
+        FileKind::File => return fs.create(path, mode)?.stat(),
+        FileKind::Directory => Special::Directory(mode),
+        FileKind::Symlink => Special::Symlink(symlink),
+        FileKind::Fifo | FileKind::Socket | FileKind::CharacterDevice | FileKind::BlockDevice => {
+            Special::Node { kind, mode, rdev }
+        }
+    };
+    fs.make(path, &special)
+}

@@ -1,0 +1,109 @@
+//! Which paths the door's numbers stand for.
+
+use crate::vfs::FileNumber;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use tameike_core::limits::PATH_SIZE_MAX;
+
+type Name = (FileNumber, Vec<u8>);
+
+#[derive(Default)]
+struct Node {
+    /// Names by which the file was last known; several for hard links.
+    names: BTreeSet<Name>,
+    lookups: u64,
+}
+
+#[derive(Default)]
+struct State {
+    nodes: BTreeMap<FileNumber, Node>,
+    children: BTreeMap<Name, FileNumber>,
+}
+
+/// The part of a tree that the door holds.
+#[derive(Default)]
+pub(super) struct Tree(Mutex<State>);
+
+impl Tree {
+    /// A name was found to be `file`; counts a look-up.
+    pub(super) fn found(&self, dir: FileNumber, name: &[u8], file: FileNumber) {
+        let mut state = self.0.lock();
+        state.set((dir, name.to_vec()), Some(file));
+        state.nodes.entry(file).or_default().lookups += 1;
+    }
+
+    /// A name is gone.
+    pub(super) fn lost(&self, dir: FileNumber, name: &[u8]) {
+        self.0.lock().set((dir, name.to_vec()), None);
+    }
+
+    /// A name was given to another place; with `exchange` the two have changed places.
+    pub(super) fn renamed(&self, from: (FileNumber, &[u8]), to: (FileNumber, &[u8]), exchange: bool) {
+        let (from, to) = ((from.0, from.1.to_vec()), (to.0, to.1.to_vec()));
+        let mut state = self.0.lock();
+        let (moved, replaced) = (state.children.get(&from).copied(), state.children.get(&to).copied());
+        if moved == replaced && !exchange {
+            // Two names of one file: POSIX leaves both.
+            return;
+        }
+        state.set(from, if exchange { replaced } else { None });
+        state.set(to, moved);
+    }
+
+    /// Takes back look-ups; whether the door holds the file no more.
+    pub(super) fn forget(&self, file: FileNumber, count: u64) -> bool {
+        let mut state = self.0.lock();
+        let Some(node) = state.nodes.get_mut(&file) else { return true };
+        node.lookups = node.lookups.saturating_sub(count);
+        if node.lookups > 0 {
+            return false;
+        }
+        let names = std::mem::take(&mut node.names);
+        state.nodes.remove(&file);
+        for name in names {
+            state.children.remove(&name);
+        }
+        true
+    }
+
+    /// A path of the file, or `None` when it has lost all names.
+    pub(super) fn path(&self, file: FileNumber) -> Option<Vec<u8>> {
+        self.0.lock().path(file, None)
+    }
+
+    /// A path of the file by another name than this one.
+    pub(super) fn other_path(&self, file: FileNumber, dir: FileNumber, name: &[u8]) -> Option<Vec<u8>> {
+        self.0.lock().path(file, Some(&(dir, name.to_vec())))
+    }
+}
+
+impl State {
+    fn path(&self, file: FileNumber, without: Option<&Name>) -> Option<Vec<u8>> {
+        let (mut names, mut at, mut size) = (Vec::new(), file, 0);
+        while at != FileNumber::ROOT {
+            let mut known = self.nodes.get(&at)?.names.iter();
+            let (dir, name) = known.find(|&name| Some(name) != without)?;
+            size += name.len() + 1;
+            if size > PATH_SIZE_MAX {
+                return None;
+            }
+            names.push(name.as_slice());
+            at = *dir;
+        }
+        names.reverse();
+        Some(names.join(&b'/'))
+    }
+
+    fn set(&mut self, name: Name, file: Option<FileNumber>) {
+        let old = match file {
+            Some(file) => self.children.insert(name.clone(), file),
+            None => self.children.remove(&name),
+        };
+        if let Some(node) = old.and_then(|old| self.nodes.get_mut(&old)) {
+            node.names.remove(&name);
+        }
+        if let Some(file) = file {
+            self.nodes.entry(file).or_default().names.insert(name);
+        }
+    }
+}

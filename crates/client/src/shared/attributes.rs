@@ -1,0 +1,136 @@
+//! Attributes of the job-shared view: from the inode's home, a directory's times and counts from where its
+//! children are, the size of a file being written from this node's own writes.
+
+use super::{SharedView, unexpected};
+use crate::data::FileVersion;
+use futures_util::future::try_join_all;
+use tameike_core::attr::AttrChange;
+use tameike_core::limits::BLOCK_SIZE;
+use tameike_core::wire::admin::{AdminReply, AdminRequest};
+use tameike_core::wire::meta::{Command, DirStat, MetaReply, MetaRequest, Node};
+use tameike_core::wire::{Reply, Request};
+use tameike_core::{Attr, FileKind, InodeId, NodeId, Result, View};
+
+use crate::vfs::ViewSpace;
+
+/// The version that attributes tell of.
+pub(super) fn version_of(node: &Node) -> FileVersion {
+    FileVersion {
+        size: node.attr.size,
+        generation: node.attr.generation,
+        inline: node.attr.inline,
+        content: node.content.as_ref().map(|content| content.to_vec()),
+    }
+}
+
+impl SharedView {
+    /// Attributes from the inode's home, complete for any kind of file.
+    pub(super) async fn attributes(&self, inode: InodeId) -> Result<Attr> {
+        match self.ask_home(inode, MetaRequest::GetAttr { inode }).await? {
+            MetaReply::Node(node) => self.complete(node).await,
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Adds to attributes what their home does not know.
+    pub(super) async fn complete(&self, node: Node) -> Result<Attr> {
+        let version = version_of(&node);
+        let mut attr = node.attr;
+        match attr.kind {
+            FileKind::Directory => {
+                self.directories.learn(&attr);
+                let stat = self.directory_stat(attr.inode).await?;
+                attr.nlink = u32::try_from(2 + stat.subdirs).unwrap_or(u32::MAX);
+                attr.size = (stat.entries * 64).next_multiple_of(BLOCK_SIZE as u64).max(BLOCK_SIZE as u64);
+                attr.blocks = attr.size / 512;
+                attr.mtime = attr.mtime.max(stat.changed);
+                attr.ctime = attr.ctime.max(stat.changed);
+            }
+            FileKind::File => {
+                if let Some(file) = self.engine.find(attr.inode) {
+                    file.refresh(version);
+                    if let Some((size, time)) = file.newer() {
+                        (attr.size, attr.mtime) = (size, attr.mtime.max(time));
+                        attr.ctime = attr.ctime.max(time);
+                    }
+                }
+            }
+            FileKind::Symlink
+            | FileKind::Fifo
+            | FileKind::Socket
+            | FileKind::CharacterDevice
+            | FileKind::BlockDevice => {}
+        }
+        Ok(attr)
+    }
+
+    async fn directory_stat(&self, dir: InodeId) -> Result<DirStat> {
+        if let Some(stat) = self.directories.fresh_stat(dir, self.runtime.clock.monotonic()) {
+            return Ok(stat);
+        }
+        let mut stat = self.ask_directory_stat(self.cluster.children_home(dir), dir).await?;
+        if stat.wide {
+            stat = self.gather_directory_stat(dir).await?;
+        }
+        self.directories.set_stat(dir, stat, self.runtime.clock.monotonic());
+        Ok(stat)
+    }
+
+    async fn gather_directory_stat(&self, dir: InodeId) -> Result<DirStat> {
+        let homes = self.cluster.device_nodes().iter();
+        let parts = try_join_all(homes.map(|&home| self.ask_directory_stat(home, dir))).await?;
+        let mut all = DirStat::default();
+        parts.into_iter().for_each(|part| all.gather(part));
+        Ok(all)
+    }
+
+    async fn ask_directory_stat(&self, home: NodeId, dir: InodeId) -> Result<DirStat> {
+        match self.ask(home, MetaRequest::DirStat { dir }).await? {
+            MetaReply::DirStat(stat) => Ok(stat),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Changes attributes at the inode's home.
+    pub(super) async fn change(&self, inode: InodeId, change: AttrChange) -> Result<Attr> {
+        let resized = change.size;
+        let command = Command::SetAttr { inode, change, now: self.runtime.now() };
+        let tell_home = async {
+            match self.ask_home(inode, MetaRequest::Execute(command)).await? {
+                MetaReply::Node(node) => Ok(node),
+                other => Err(unexpected(&other)),
+            }
+        };
+        let node = match (resized, self.engine.find(inode)) {
+            (Some(size), Some(file)) => self.engine.resize(&file, size, tell_home).await?,
+            _ => {
+                // Times that a program sets must not be overtaken by an earlier write that is not yet told.
+                if let Some(file) = self.engine.find(inode).filter(|file| file.newer().is_some()) {
+                    self.engine.flush(&file, false).await?;
+                }
+                tell_home.await?
+            }
+        };
+        self.complete(node).await
+    }
+
+    /// Space of the view over all burst-buffer nodes.
+    pub(super) async fn gather_space(&self) -> Result<ViewSpace> {
+        let (view, homes) = match self.root.pinned_node() {
+            Some(home) => (View::NodeLocal, vec![home]),
+            None => (View::JobShared, self.cluster.device_nodes().to_vec()),
+        };
+        let request = Request::Admin(AdminRequest::Space { view });
+        let answers = homes.iter().map(|&home| self.rpc.call(home, request.clone(), None, None));
+        let mut space = ViewSpace::default();
+        for answer in try_join_all(answers).await? {
+            let Reply::Admin(AdminReply::Space(part)) = answer.reply else {
+                return Err(super::out_of_turn(&answer));
+            };
+            space.capacity += part.capacity;
+            space.free += part.capacity.saturating_sub(part.used);
+            space.inodes += part.inodes;
+        }
+        Ok(space)
+    }
+}

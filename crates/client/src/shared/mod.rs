@@ -1,0 +1,109 @@
+//! The job-shared view: one name space over all agents. Also serves the node-local view of a node without a
+//! device, which is the same thing under a root pinned to another node.
+//!
+//! Holds no truth about names: every look-up asks the entry's home. What it remembers of directories are
+//! beliefs that the homes correct.
+
+mod attributes;
+mod directory;
+mod names;
+mod opens;
+mod view;
+
+use crate::data::{DataEngine, FileData};
+use crate::vfs::{FileNumber, HandleNumber};
+use directory::DirectoryBeliefs;
+use opens::Closer;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tameike_core::wire::meta::{MetaReply, MetaRequest};
+use tameike_core::wire::{Reply, Request};
+use tameike_core::{Cluster, Errno, Fault, InodeId, NodeId, Result};
+use tameike_io::Runtime;
+use tameike_io::fabric::{Answer, Rpc};
+
+#[derive(Clone)]
+struct Handle {
+    file: Arc<FileData>,
+    append: bool,
+}
+
+/// The job-shared view of one node.
+pub struct SharedView {
+    runtime: Runtime,
+    cluster: Arc<Cluster>,
+    rpc: Arc<dyn Rpc>,
+    engine: Arc<DataEngine>,
+    root: InodeId,
+    directories: DirectoryBeliefs,
+    handles: Mutex<BTreeMap<HandleNumber, Handle>>,
+    next_handle: AtomicU64,
+    closer: Arc<Closer>,
+}
+
+impl SharedView {
+    /// The view whose root is `root`.
+    pub fn new(
+        runtime: Runtime,
+        cluster: Arc<Cluster>,
+        rpc: Arc<dyn Rpc>,
+        engine: Arc<DataEngine>,
+        root: InodeId,
+    ) -> Self {
+        Self {
+            closer: Arc::new(Closer::new(runtime.clone(), rpc.clone())),
+            runtime,
+            cluster,
+            rpc,
+            engine,
+            root,
+            directories: DirectoryBeliefs::default(),
+            handles: Mutex::default(),
+            next_handle: AtomicU64::new(1),
+        }
+    }
+
+    fn inode(&self, file: FileNumber) -> InodeId {
+        if file == FileNumber::ROOT { self.root } else { InodeId(file.0) }
+    }
+
+    fn number(&self, inode: InodeId) -> FileNumber {
+        if inode == self.root { FileNumber::ROOT } else { FileNumber(inode.0) }
+    }
+
+    fn local(&self) -> NodeId {
+        self.rpc.local()
+    }
+
+    async fn ask(&self, to: NodeId, request: MetaRequest) -> Result<MetaReply> {
+        let answer = self.rpc.call(to, Request::Meta(request), None, None).await?;
+        match answer.reply {
+            Reply::Meta(reply) => Ok(reply),
+            _ => Err(out_of_turn(&answer)),
+        }
+    }
+
+    async fn ask_home(&self, inode: InodeId, request: MetaRequest) -> Result<MetaReply> {
+        self.ask(self.cluster.inode_home(inode), request).await
+    }
+
+    fn add_handle(&self, file: Arc<FileData>, append: bool) -> HandleNumber {
+        let number = HandleNumber(self.next_handle.fetch_add(1, Ordering::Relaxed));
+        self.handles.lock().insert(number, Handle { file, append });
+        number
+    }
+
+    fn handle(&self, number: HandleNumber) -> Result<Handle> {
+        self.handles.lock().get(&number).cloned().ok_or_else(|| Errno::EBADF.into())
+    }
+}
+
+fn out_of_turn(answer: &Answer) -> Fault {
+    Fault::new(Errno::EPROTO, format!("an agent answered out of turn: {:?}", answer.reply))
+}
+
+fn unexpected(reply: &MetaReply) -> Fault {
+    Fault::new(Errno::EPROTO, format!("the metadata service answered out of turn: {reply:?}"))
+}

@@ -1,0 +1,193 @@
+//! Names of the job-shared view: each request goes to the home of its entry, and again where that home says
+//! that the directory is wider or narrower than believed.
+
+use super::attributes::version_of;
+use super::{SharedView, unexpected};
+use crate::data::Home;
+use crate::vfs::{Found, ListedEntry, OpenMode, Opened};
+use futures_util::future::try_join_all;
+use tameike_core::attr::AttrChange;
+use tameike_core::limits::READDIR_ENTRIES_MAX;
+use tameike_core::wire::meta::{
+    Command, DirEntry, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node, Target,
+};
+use tameike_core::{DirOffset, Errno, Fault, FileKind, InodeId, NodeId, Result, name};
+
+/// Corrections of a belief about one directory within one request.
+const CORRECTIONS_MAX: u32 = 8;
+/// Set-group-ID bit of a mode.
+const SETGID: u16 = 0o2000;
+
+/// An entry as its home told it.
+pub(super) struct Entry {
+    pub target: Target,
+    pub node: Option<Node>,
+    pub created: bool,
+}
+
+impl SharedView {
+    /// Sends what `request` makes of the belief in the directory's width to the entry's home.
+    pub(super) async fn ask_entry(
+        &self,
+        entry: &EntryName,
+        request: impl Fn(bool) -> MetaRequest,
+    ) -> Result<MetaReply> {
+        for _ in 0..CORRECTIONS_MAX {
+            let wide = self.directories.is_wide(entry.dir);
+            let home = self.cluster.entry_home(entry.dir, entry.offset(), wide);
+            match self.ask(home, request(wide)).await? {
+                MetaReply::Width { wide } => self.directories.set_wide(entry.dir, wide),
+                reply => return Ok(reply),
+            }
+        }
+        Err(Fault::new(Errno::EIO, format!("the width of directory {} does not settle", entry.dir)))
+    }
+
+    pub(super) async fn find(&self, entry: EntryName) -> Result<Entry> {
+        name::check(&entry.name)?;
+        let reply = self.ask_entry(&entry, |wide| MetaRequest::Lookup { entry: entry.clone(), wide }).await?;
+        into_entry(reply)
+    }
+
+    /// The entry with its attributes, which may live on another node.
+    pub(super) async fn found(&self, entry: Entry) -> Result<Found> {
+        let attr = match entry.node {
+            Some(node) => self.complete(node).await?,
+            None => self.attributes(entry.target.inode).await?,
+        };
+        Ok(Found { file: self.number(attr.inode), attr })
+    }
+
+    /// Makes an inode with its name; what it inherits of its directory is filled in here.
+    pub(super) async fn new_entry(
+        &self,
+        entry: EntryName,
+        mut new: NewInode,
+        exclusive: bool,
+        opener: Option<NodeId>,
+    ) -> Result<Entry> {
+        name::check(&entry.name)?;
+        self.inherit(entry.dir, &mut new).await?;
+        let now = self.runtime.now();
+        let command = |wide| {
+            let (entry, new) = (entry.clone(), new.clone());
+            MetaRequest::Execute(Command::Create { entry, new, exclusive, opener, wide, now })
+        };
+        let reply = self.ask_entry(&entry, command).await?;
+        self.directories.changed(entry.dir);
+        into_entry(reply)
+    }
+
+    async fn inherit(&self, dir: InodeId, new: &mut NewInode) -> Result<()> {
+        if self.directories.get(dir).is_none() {
+            self.attributes(dir).await?;
+        }
+        let parent = self.directories.get(dir).unwrap_or_default();
+        new.layout = match new.kind {
+            FileKind::File => parent.layout.inherited_by_file(self.local()),
+            _ => parent.layout,
+        };
+        if parent.mode & SETGID != 0 {
+            new.gid = parent.gid;
+            if new.kind == FileKind::Directory {
+                new.mode |= SETGID;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs an operation on names at the home of its coordinating name.
+    pub(super) async fn operate(
+        &self,
+        coordinator: &EntryName,
+        operation: NameOperation,
+    ) -> Result<MetaReply> {
+        let now = self.runtime.now();
+        let request = |wide| MetaRequest::Names { operation: operation.clone(), wide, now };
+        let reply = self.ask_entry(coordinator, request).await?;
+        self.directories.changed(coordinator.dir);
+        match reply {
+            MetaReply::Done | MetaReply::Node(_) => Ok(reply),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Opens a regular file whose home has already counted the open.
+    pub(super) async fn open_counted(&self, node: Node, mode: OpenMode) -> Result<Opened> {
+        let inode = node.attr.inode;
+        let (file, keep_cache) = self.engine.open(inode, node.attr.layout, Home::Inode, version_of(&node));
+        let handle = self.add_handle(file, mode.append);
+        if mode.truncate && mode.write {
+            let change = AttrChange { size: Some(0), ..AttrChange::default() };
+            if let Err(fault) = self.change(inode, change).await {
+                self.close_handle(handle);
+                return Err(fault);
+            }
+            return Ok(Opened { handle, keep_cache: false, direct: mode.append });
+        }
+        Ok(Opened { handle, keep_cache, direct: mode.append })
+    }
+
+    pub(super) fn close_handle(&self, handle: crate::vfs::HandleNumber) {
+        let Some(handle) = self.handles.lock().remove(&handle) else { return };
+        let inode = handle.file.inode;
+        self.engine.close(&handle.file);
+        self.closer.close(self.cluster.inode_home(inode), inode);
+    }
+
+    /// Entries of a directory after a cursor, in the order of their offsets.
+    pub(super) async fn list(&self, dir: InodeId, after: u64, limit: u32) -> Result<Vec<ListedEntry>> {
+        let limit = limit.clamp(1, READDIR_ENTRIES_MAX);
+        for _ in 0..CORRECTIONS_MAX {
+            let wide = self.directories.is_wide(dir) && dir.pinned_node().is_none();
+            let homes = if wide {
+                self.cluster.device_nodes().to_vec()
+            } else {
+                vec![self.cluster.children_home(dir)]
+            };
+            let request = MetaRequest::ReadDir { dir, after: DirOffset(after), limit, wide };
+            let replies = try_join_all(homes.into_iter().map(|home| self.ask(home, request.clone()))).await?;
+            let corrected = replies.iter().find_map(|reply| match reply {
+                MetaReply::Width { wide } => Some(*wide),
+                _ => None,
+            });
+            match corrected {
+                Some(wide) => self.directories.set_wide(dir, wide),
+                None => return merge(replies),
+            }
+        }
+        Err(Fault::new(Errno::EIO, format!("the width of directory {dir} does not settle")))
+    }
+}
+
+fn into_entry(reply: MetaReply) -> Result<Entry> {
+    match reply {
+        MetaReply::Entry { target, node, created } => Ok(Entry { target, node, created }),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Merges the parts of a directory. A node that has more to tell bounds what may be told now.
+fn merge(replies: Vec<MetaReply>) -> Result<Vec<ListedEntry>> {
+    let mut all: Vec<DirEntry> = Vec::new();
+    let mut bound = DirOffset(u64::MAX);
+    for reply in replies {
+        let MetaReply::Entries { entries, end } = reply else { return Err(unexpected(&reply)) };
+        if let (false, Some(last)) = (end, entries.last()) {
+            bound = bound.min(last.offset);
+        }
+        all.extend(entries);
+    }
+    all.retain(|entry| entry.offset <= bound);
+    all.sort_by(|a, b| (a.offset, &a.name).cmp(&(b.offset, &b.name)));
+    Ok(all.into_iter().map(listed).collect())
+}
+
+fn listed(entry: DirEntry) -> ListedEntry {
+    ListedEntry {
+        next: entry.offset.0,
+        inode: entry.target.inode.0,
+        kind: entry.target.kind,
+        name: entry.name,
+    }
+}

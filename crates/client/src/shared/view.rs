@@ -1,0 +1,231 @@
+//! [`Vfs`] of the job-shared view.
+
+use super::{SharedView, unexpected};
+use crate::data::FileData;
+use crate::vfs::{FileNumber, Found, HandleNumber, ListedEntry, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
+use std::sync::Arc;
+use tameike_core::attr::AttrChange;
+use tameike_core::wire::meta::{
+    Command, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, RenameMode, Target,
+};
+use tameike_core::{Attr, Errno, Fault, FileKind, Layout, Result, name};
+
+/// Shows and sets where a file's, or a directory's children's, data lies.
+pub const LAYOUT_XATTR: &[u8] = b"user.tameike.layout";
+
+impl SharedView {
+    fn entry(&self, dir: FileNumber, name: &[u8]) -> EntryName {
+        EntryName { dir: self.inode(dir), name: name.to_vec() }
+    }
+
+    async fn set_layout(&self, file: FileNumber, value: &[u8]) -> Result<()> {
+        let text = std::str::from_utf8(value).unwrap_or("?").trim_end_matches(['\0', '\n']);
+        let layout: Layout = text.parse().map_err(|wrong: String| Fault::new(Errno::EINVAL, wrong))?;
+        let inode = self.inode(file);
+        let kind = self.attributes(inode).await?.kind;
+        if kind != FileKind::Directory {
+            return Err(Fault::new(
+                Errno::ENOTDIR,
+                "a layout is set on a directory, for the files born in it after",
+            ));
+        }
+        let change = AttrChange { layout: Some(layout), ..AttrChange::default() };
+        self.change(inode, change).await.map(drop)
+    }
+
+    fn file(&self, handle: HandleNumber) -> Result<Arc<FileData>> {
+        Ok(self.handle(handle)?.file)
+    }
+}
+
+impl Vfs for SharedView {
+    async fn lookup(&self, dir: FileNumber, name: &[u8]) -> Result<Found> {
+        let entry = self.find(self.entry(dir, name)).await?;
+        self.found(entry).await
+    }
+
+    fn forget(&self, file: FileNumber, _count: u64) {
+        // Names are not counted: the number is the inode, and beliefs about a directory are soon learnt anew.
+        self.directories.forget(self.inode(file));
+    }
+
+    async fn getattr(&self, file: FileNumber) -> Result<Attr> {
+        self.attributes(self.inode(file)).await
+    }
+
+    async fn setattr(&self, file: FileNumber, change: AttrChange) -> Result<Attr> {
+        self.change(self.inode(file), change).await
+    }
+
+    async fn readlink(&self, file: FileNumber) -> Result<Vec<u8>> {
+        let inode = self.inode(file);
+        match self.ask_home(inode, MetaRequest::ReadLink { inode }).await? {
+            MetaReply::Bytes(target) => Ok(target.into_vec()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn make(&self, dir: FileNumber, name: &[u8], new: NewInode) -> Result<Found> {
+        let entry = self.new_entry(self.entry(dir, name), new, true, None).await?;
+        self.found(entry).await
+    }
+
+    async fn create(
+        &self,
+        dir: FileNumber,
+        name: &[u8],
+        new: NewInode,
+        exclusive: bool,
+        mode: OpenMode,
+    ) -> Result<(Found, Opened)> {
+        let entry = self.new_entry(self.entry(dir, name), new, exclusive, Some(self.local())).await?;
+        if entry.target.kind == FileKind::Directory {
+            return Err(Errno::EISDIR.into());
+        }
+        let counted = entry.node.clone();
+        let node = match counted {
+            Some(node) => node,
+            None => self.count_open(entry.target.inode).await?,
+        };
+        // A file just made is empty: there is nothing to cut.
+        let mode = OpenMode { truncate: mode.truncate && !entry.created, ..mode };
+        let opened = self.open_counted(node, mode).await?;
+        let found = self.found(entry).await?;
+        Ok((found, opened))
+    }
+
+    async fn link(&self, file: FileNumber, dir: FileNumber, name: &[u8]) -> Result<Found> {
+        name::check(name)?;
+        let inode = self.inode(file);
+        let entry = self.entry(dir, name);
+        let target = Target { inode, kind: self.attributes(inode).await?.kind };
+        self.operate(&entry, NameOperation::Link { entry: entry.clone(), target }).await?;
+        let attr = self.attributes(inode).await?;
+        Ok(Found { file, attr })
+    }
+
+    async fn unlink(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
+        let entry = self.entry(dir, name);
+        self.operate(&entry, NameOperation::Unlink { entry: entry.clone() }).await.map(drop)
+    }
+
+    async fn rmdir(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
+        let entry = self.entry(dir, name);
+        self.operate(&entry, NameOperation::Rmdir { entry: entry.clone() }).await.map(drop)
+    }
+
+    async fn rename(
+        &self,
+        from: (FileNumber, &[u8]),
+        to: (FileNumber, &[u8]),
+        mode: RenameMode,
+    ) -> Result<()> {
+        name::check(to.1)?;
+        let (from, to) = (self.entry(from.0, from.1), self.entry(to.0, to.1));
+        let operation = NameOperation::Rename { from: from.clone(), to: to.clone(), mode };
+        self.operate(&from, operation).await?;
+        self.directories.changed(to.dir);
+        Ok(())
+    }
+
+    async fn open(&self, file: FileNumber, mode: OpenMode) -> Result<Opened> {
+        let node = self.count_open(self.inode(file)).await?;
+        self.open_counted(node, mode).await
+    }
+
+    async fn read(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<ReadBytes> {
+        self.engine.read(&self.file(handle)?, offset, length).await
+    }
+
+    async fn write(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<()> {
+        let handle = self.handle(handle)?;
+        if handle.append {
+            return self.engine.append(&handle.file, data).await;
+        }
+        self.engine.write(&handle.file, offset, data).await
+    }
+
+    async fn flush(&self, handle: HandleNumber) -> Result<()> {
+        self.engine.flush(&self.file(handle)?, false).await
+    }
+
+    async fn fsync(&self, handle: HandleNumber) -> Result<()> {
+        self.engine.flush(&self.file(handle)?, true).await
+    }
+
+    async fn release(&self, handle: HandleNumber) {
+        self.close_handle(handle);
+    }
+
+    async fn readdir(&self, dir: FileNumber, after: u64, limit: u32) -> Result<Vec<ListedEntry>> {
+        self.list(self.inode(dir), after, limit).await
+    }
+
+    async fn fsync_dir(&self, dir: FileNumber) -> Result<()> {
+        let inode = self.inode(dir);
+        let homes = if self.directories.is_wide(inode) {
+            self.cluster.device_nodes().to_vec()
+        } else {
+            vec![self.cluster.children_home(inode), self.cluster.inode_home(inode)]
+        };
+        let syncs = homes.into_iter().map(|home| self.ask(home, MetaRequest::Sync { durable: true }));
+        futures_util::future::try_join_all(syncs).await.map(drop)
+    }
+
+    async fn space(&self) -> Result<ViewSpace> {
+        self.gather_space().await
+    }
+
+    async fn get_xattr(&self, file: FileNumber, name: &[u8]) -> Result<Vec<u8>> {
+        let inode = self.inode(file);
+        if name == LAYOUT_XATTR {
+            return Ok(self.attributes(inode).await?.layout.to_string().into_bytes());
+        }
+        match self.ask_home(inode, MetaRequest::GetXattr { inode, name: name.to_vec() }).await? {
+            MetaReply::Bytes(value) => Ok(value.into_vec()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn list_xattr(&self, file: FileNumber) -> Result<Vec<Vec<u8>>> {
+        let inode = self.inode(file);
+        match self.ask_home(inode, MetaRequest::ListXattr { inode }).await? {
+            MetaReply::Names(names) => Ok(names.into_iter().map(|name| name.into_vec()).collect()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn set_xattr(
+        &self,
+        file: FileNumber,
+        name: &[u8],
+        value: &[u8],
+        create: bool,
+        replace: bool,
+    ) -> Result<()> {
+        if name == LAYOUT_XATTR {
+            return self.set_layout(file, value).await;
+        }
+        let inode = self.inode(file);
+        let (name, value) = (name.to_vec(), value.to_vec());
+        let now = self.runtime.now();
+        let command = Command::SetXattr { inode, name, value, create, replace, now };
+        self.ask_home(inode, MetaRequest::Execute(command)).await.map(drop)
+    }
+
+    async fn remove_xattr(&self, file: FileNumber, name: &[u8]) -> Result<()> {
+        let inode = self.inode(file);
+        let command = Command::RemoveXattr { inode, name: name.to_vec(), now: self.runtime.now() };
+        self.ask_home(inode, MetaRequest::Execute(command)).await.map(drop)
+    }
+}
+
+impl SharedView {
+    /// Counts an open at the inode's home; its attributes and inline content come along.
+    async fn count_open(&self, inode: tameike_core::InodeId) -> Result<tameike_core::wire::meta::Node> {
+        match self.ask_home(inode, MetaRequest::Open { inode, node: self.local() }).await? {
+            MetaReply::Node(node) => Ok(node),
+            other => Err(unexpected(&other)),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The one interface between doors and views.
+
+use std::future::Future;
+use tameike_core::attr::AttrChange;
+use tameike_core::wire::meta::{NewInode, RenameMode};
+use tameike_core::{Attr, FileKind, Result};
+use tameike_io::Payload;
+
+/// A file of a view, as its door numbers it; 1 is the root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileNumber(pub u64);
+
+impl FileNumber {
+    /// The root of every view.
+    pub const ROOT: Self = Self(1);
+}
+
+/// An open file or directory of a view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HandleNumber(pub u64);
+
+/// A file found or made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its number; each time it is told counts as one look-up, until forgotten.
+    pub file: FileNumber,
+    /// Its attributes; `attr.inode` is what `st_ino` shows.
+    pub attr: Attr,
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenMode {
+    /// For reading.
+    pub read: bool,
+    /// For writing.
+    pub write: bool,
+    /// Every write goes to the end of the file.
+    pub append: bool,
+    /// Cut to size 0 first.
+    pub truncate: bool,
+}
+
+/// An opened file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// Its number.
+    pub handle: HandleNumber,
+    /// Whether what the kernel has cached of the file is still true.
+    pub keep_cache: bool,
+    /// Whether the kernel must not cache what goes through this handle.
+    pub direct: bool,
+}
+
+/// Bytes that were read.
+#[derive(Clone)]
+pub enum ReadBytes {
+    /// In a frame.
+    Frame(Payload),
+    /// In memory of their own.
+    Memory(Vec<u8>),
+}
+
+impl std::ops::Deref for ReadBytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Frame(payload) => payload,
+            Self::Memory(bytes) => bytes,
+        }
+    }
+}
+
+/// One entry of an open directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedEntry {
+    /// Cursor after this entry.
+    pub next: u64,
+    /// `d_ino`.
+    pub inode: u64,
+    /// `d_type`.
+    pub kind: FileKind,
+    /// The name.
+    pub name: Vec<u8>,
+}
+
+/// Space and files of a view, as `statvfs` shows them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ViewSpace {
+    /// In all, in bytes.
+    pub capacity: u64,
+    /// Free, in bytes.
+    pub free: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+}
+
+/// Operations on a view. Names are checked by the view; permissions are checked by the door's kernel against
+/// the attributes given here, and by the shared file system where operations pass through to it.
+pub trait Vfs: Send + Sync + 'static {
+    /// Finds a name. `.` and `..` are the door's.
+    fn lookup(&self, dir: FileNumber, name: &[u8]) -> impl Future<Output = Result<Found>> + Send;
+    /// Takes back `count` look-ups.
+    fn forget(&self, file: FileNumber, count: u64);
+    /// Attributes.
+    fn getattr(&self, file: FileNumber) -> impl Future<Output = Result<Attr>> + Send;
+    /// Changes attributes.
+    fn setattr(&self, file: FileNumber, change: AttrChange) -> impl Future<Output = Result<Attr>> + Send;
+    /// Target of a symbolic link.
+    fn readlink(&self, file: FileNumber) -> impl Future<Output = Result<Vec<u8>>> + Send;
+    /// Makes a name with a new inode that is not to be opened.
+    fn make(&self, dir: FileNumber, name: &[u8], new: NewInode)
+    -> impl Future<Output = Result<Found>> + Send;
+    /// Makes a regular file, or with `exclusive == false` finds it, and opens it.
+    fn create(
+        &self,
+        dir: FileNumber,
+        name: &[u8],
+        new: NewInode,
+        exclusive: bool,
+        mode: OpenMode,
+    ) -> impl Future<Output = Result<(Found, Opened)>> + Send;
+    /// Gives a file another name.
+    fn link(
+        &self,
+        file: FileNumber,
+        dir: FileNumber,
+        name: &[u8],
+    ) -> impl Future<Output = Result<Found>> + Send;
+    /// Removes a name of anything but a directory.
+    fn unlink(&self, dir: FileNumber, name: &[u8]) -> impl Future<Output = Result<()>> + Send;
+    /// Removes an empty directory.
+    fn rmdir(&self, dir: FileNumber, name: &[u8]) -> impl Future<Output = Result<()>> + Send;
+    /// Gives an entry another name.
+    fn rename(
+        &self,
+        from: (FileNumber, &[u8]),
+        to: (FileNumber, &[u8]),
+        mode: RenameMode,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// Opens a regular file.
+    fn open(&self, file: FileNumber, mode: OpenMode) -> impl Future<Output = Result<Opened>> + Send;
+    /// Reads at most `length` bytes; fewer only at the end of the file.
+    fn read(
+        &self,
+        handle: HandleNumber,
+        offset: u64,
+        length: u32,
+    ) -> impl Future<Output = Result<ReadBytes>> + Send;
+    /// Writes all of `data`. The bytes are seen by every later read on this node; other nodes see them after
+    /// [`Vfs::flush`] or [`Vfs::fsync`].
+    fn write(
+        &self,
+        handle: HandleNumber,
+        offset: u64,
+        data: &[u8],
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// One descriptor of the file is closed: every later open on any node sees all writes. Tells what went
+    /// wrong with earlier writes.
+    fn flush(&self, handle: HandleNumber) -> impl Future<Output = Result<()>> + Send;
+    /// As [`Vfs::flush`], and what was written survives power loss.
+    fn fsync(&self, handle: HandleNumber) -> impl Future<Output = Result<()>> + Send;
+    /// The last descriptor of the handle is gone.
+    fn release(&self, handle: HandleNumber) -> impl Future<Output = ()> + Send;
+    /// Entries after cursor `after` (0: the first), as many as fit the limit; none: the end.
+    fn readdir(
+        &self,
+        dir: FileNumber,
+        after: u64,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<ListedEntry>>> + Send;
+    /// Changes of names in the directory survive power loss.
+    fn fsync_dir(&self, dir: FileNumber) -> impl Future<Output = Result<()>> + Send;
+    /// Space of the view.
+    fn space(&self) -> impl Future<Output = Result<ViewSpace>> + Send;
+    /// Value of an extended attribute.
+    fn get_xattr(&self, file: FileNumber, name: &[u8]) -> impl Future<Output = Result<Vec<u8>>> + Send;
+    /// Names of the extended attributes.
+    fn list_xattr(&self, file: FileNumber) -> impl Future<Output = Result<Vec<Vec<u8>>>> + Send;
+    /// Sets an extended attribute; `create` fails when it exists, `replace` when it does not.
+    fn set_xattr(
+        &self,
+        file: FileNumber,
+        name: &[u8],
+        value: &[u8],
+        create: bool,
+        replace: bool,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// Removes an extended attribute.
+    fn remove_xattr(&self, file: FileNumber, name: &[u8]) -> impl Future<Output = Result<()>> + Send;
+}

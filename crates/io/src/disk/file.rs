@@ -1,0 +1,274 @@
+//! Disk and log on files, by positioned reads and writes.
+//!
+//! On a file system in memory (tmpfs) the calls run on the caller's thread, as they never wait for a device: a
+//! hop to another thread would cost more than the copy. Elsewhere they run in [`Runtime::block`].
+
+use super::{AppendFile, Disk};
+use crate::Runtime;
+use crate::slab::{Frame, Payload};
+use futures_util::future::{BoxFuture, FutureExt, ready};
+use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno as Os;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tameike_core::{Errno, Fault, Result};
+
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+
+/// An open file with its name, for messages.
+struct OpenFile {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl OpenFile {
+    fn open(path: &Path) -> Result<Self> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)
+            .map_err(|error| fault(format_args!("open {}", path.display()), error))?;
+        Ok(Self { fd, path: path.to_owned() })
+    }
+
+    fn fault(&self, doing: &str, error: Os) -> Fault {
+        fault(format_args!("{doing} {}", self.path.display()), error)
+    }
+
+    fn size(&self) -> Result<u64> {
+        let status = rustix::fs::fstat(&self.fd).map_err(|error| self.fault("look at", error))?;
+        Ok(status.st_size.cast_unsigned())
+    }
+
+    fn set_size(&self, size: u64) -> Result<()> {
+        rustix::fs::ftruncate(&self.fd, size).map_err(|error| self.fault("set the size of", error))
+    }
+
+    fn in_memory(&self) -> Result<bool> {
+        let status =
+            rustix::fs::fstatfs(&self.fd).map_err(|error| self.fault("look at the disk of", error))?;
+        Ok(status.f_type.cast_unsigned() == TMPFS_MAGIC)
+    }
+
+    fn read(&self, mut bytes: &mut [u8], mut offset: u64) -> Result<()> {
+        while !bytes.is_empty() {
+            match rustix::io::pread(&self.fd, &mut *bytes, offset) {
+                Ok(0) => {
+                    return Err(Fault::io(format!(
+                        "read {}: it ends at byte {offset}; it was cut by something else",
+                        self.path.display()
+                    )));
+                }
+                Ok(count) => {
+                    bytes = &mut bytes[count..];
+                    offset += count as u64;
+                }
+                Err(Os::INTR) => {}
+                Err(error) => return Err(self.fault("read", error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, mut bytes: &[u8], mut offset: u64) -> Result<()> {
+        while !bytes.is_empty() {
+            match rustix::io::pwrite(&self.fd, bytes, offset) {
+                Ok(0) => return Err(self.fault("write", Os::IO)),
+                Ok(count) => {
+                    bytes = &bytes[count..];
+                    offset += count as u64;
+                }
+                Err(Os::INTR) => {}
+                Err(error) => return Err(self.fault("write", error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        rustix::fs::fdatasync(&self.fd).map_err(|error| self.fault("sync", error))
+    }
+
+    /// Gives space back where the file system can; where it cannot, the space stays with the file.
+    fn discard(&self, range: Range<u64>) -> Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(&self.fd, flags, range.start, range.end - range.start) {
+            Ok(()) | Err(Os::OPNOTSUPP) => Ok(()),
+            Err(error) => Err(self.fault("give back space of", error)),
+        }
+    }
+}
+
+fn fault(doing: impl std::fmt::Display, error: Os) -> Fault {
+    Fault::from_os(doing, &std::io::Error::from(error))
+}
+
+/// Where a file's calls run.
+#[derive(Clone)]
+struct Place {
+    file: Arc<OpenFile>,
+    runtime: Runtime,
+    inline: bool,
+}
+
+impl Place {
+    fn open(path: &Path, runtime: Runtime) -> Result<Self> {
+        let file = Arc::new(OpenFile::open(path)?);
+        let inline = file.in_memory()?;
+        Ok(Self { file, runtime, inline })
+    }
+
+    fn run<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&OpenFile) -> T + Send + 'static,
+    ) -> BoxFuture<'static, T> {
+        if self.inline {
+            return ready(call(&self.file)).boxed();
+        }
+        let file = self.file.clone();
+        self.runtime.block(move || call(&file)).boxed()
+    }
+}
+
+/// A disk on one file. The file is sparse: it takes space as it is written, and gives it back on discard.
+pub struct FileDisk {
+    place: Place,
+    size: u64,
+}
+
+impl FileDisk {
+    /// Opens the file, or makes it. A file already larger than `size` bytes keeps its size.
+    ///
+    /// # Errors
+    /// What the system says, with the file's name.
+    pub fn open(path: &Path, size: u64, runtime: Runtime) -> Result<Self> {
+        let place = Place::open(path, runtime)?;
+        let size = size.max(place.file.size()?);
+        place.file.set_size(size)?;
+        Ok(Self { place, size })
+    }
+}
+
+impl Disk for FileDisk {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read(
+        &self,
+        offset: u64,
+        mut frame: Frame,
+        range: Range<u32>,
+    ) -> BoxFuture<'static, (Frame, Result<()>)> {
+        self.place.run(move |file| {
+            let result = file.read(&mut frame[range.start as usize..range.end as usize], offset);
+            (frame, result)
+        })
+    }
+
+    fn write(&self, offset: u64, payload: Payload) -> BoxFuture<'static, Result<()>> {
+        self.place.run(move |file| file.write(&payload, offset))
+    }
+
+    fn sync(&self) -> BoxFuture<'static, Result<()>> {
+        if self.place.inline { ready(Ok(())).boxed() } else { self.place.run(OpenFile::sync) }
+    }
+
+    fn discard(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
+        self.place.run(move |file| file.discard(range))
+    }
+}
+
+/// A log on one file.
+pub struct FileLog {
+    place: Place,
+    size: Arc<AtomicU64>,
+}
+
+impl FileLog {
+    /// Opens the file, or makes it.
+    ///
+    /// # Errors
+    /// What the system says, with the file's name.
+    pub fn open(path: &Path, runtime: Runtime) -> Result<Self> {
+        let place = Place::open(path, runtime)?;
+        let size = Arc::new(AtomicU64::new(place.file.size()?));
+        Ok(Self { place, size })
+    }
+}
+
+impl AppendFile for FileLog {
+    fn append(&self, bytes: Vec<u8>) -> BoxFuture<'static, Result<()>> {
+        let size = self.size.clone();
+        self.place.run(move |file| {
+            file.write(&bytes, size.load(Ordering::Acquire))?;
+            size.fetch_add(bytes.len() as u64, Ordering::AcqRel);
+            Ok(())
+        })
+    }
+
+    fn sync(&self) -> BoxFuture<'static, Result<()>> {
+        if self.place.inline { ready(Ok(())).boxed() } else { self.place.run(OpenFile::sync) }
+    }
+
+    fn read_all(&self) -> BoxFuture<'static, Result<Vec<u8>>> {
+        let size = self.size.load(Ordering::Acquire);
+        self.place.run(move |file| {
+            let mut bytes = vec![0; size as usize];
+            file.read(&mut bytes, 0)?;
+            Ok(bytes)
+        })
+    }
+
+    fn truncate(&self, new_size: u64) -> BoxFuture<'static, Result<()>> {
+        let size = self.size.clone();
+        self.place.run(move |file| {
+            file.set_size(new_size)?;
+            size.store(new_size, Ordering::Release);
+            Ok(())
+        })
+    }
+}
+
+/// Whether the directory lies on a file system in memory.
+///
+/// # Errors
+/// What the system says, with the directory's name.
+pub fn in_memory(directory: &Path) -> Result<bool> {
+    let status = rustix::fs::statfs(directory)
+        .map_err(|error| fault(format_args!("look at the disk of {}", directory.display()), error))?;
+    Ok(status.f_type.cast_unsigned() == TMPFS_MAGIC)
+}
+
+/// Makes the names in a directory safe against power loss.
+///
+/// # Errors
+/// What the system says, with the directory's name.
+pub fn sync_directory(directory: &Path) -> Result<()> {
+    let open =
+        rustix::fs::open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    open.and_then(rustix::fs::fsync)
+        .map_err(|error| fault(format_args!("sync the directory {}", directory.display()), error))
+}
+
+/// A lock on a file, held by this process until dropped; the system takes it from a process that dies.
+pub struct FileLock(#[expect(dead_code, reason = "the lock lives as long as its descriptor")] OwnedFd);
+
+impl FileLock {
+    /// Takes the lock.
+    ///
+    /// # Errors
+    /// `EBUSY` when another process holds it.
+    pub fn take(path: &Path) -> Result<Self> {
+        let file = OpenFile::open(path)?;
+        match rustix::fs::flock(&file.fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self(file.fd)),
+            Err(Os::WOULDBLOCK) => Err(Fault::new(
+                Errno::EBUSY,
+                format!("{} is locked by another process; end that one first", path.display()),
+            )),
+            Err(error) => Err(file.fault("lock", error)),
+        }
+    }
+}

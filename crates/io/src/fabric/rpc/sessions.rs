@@ -1,0 +1,134 @@
+//! The answerer's side: what was executed already.
+//!
+//! For each slot of a caller only the last call is kept, so memory is bounded by the calls that a caller ever
+//! had at the same time. A caller that was started anew has a new epoch, and so a new session.
+
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use tameike_core::NodeId;
+use tameike_core::wire::call::{CALLS_MAX, CallId};
+
+/// Sessions kept per node: of its present life, and of one before, of which something may still be under way.
+const SESSIONS_MAX: usize = 2;
+
+/// What to do with a request that came.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Begin {
+    /// Serve it.
+    Execute,
+    /// It is being served, or nobody waits for it any more.
+    Ignore,
+    /// It was served; this was the reply.
+    Repeat(Vec<u8>),
+}
+
+#[derive(Default)]
+enum State {
+    /// It may be executed (again): it changes nothing, or was not executed.
+    #[default]
+    Repeatable,
+    Running,
+    Answered(Vec<u8>),
+}
+
+#[derive(Default)]
+struct Slot {
+    sequence: u64,
+    state: State,
+}
+
+struct Session {
+    epoch: u64,
+    slots: Vec<Slot>,
+}
+
+/// The sessions of all callers.
+#[derive(Default)]
+pub(super) struct Sessions(Mutex<BTreeMap<NodeId, Vec<Session>>>);
+
+impl Sessions {
+    pub(super) fn begin(&self, from: NodeId, id: CallId) -> Begin {
+        if id.slot >= CALLS_MAX {
+            log::error!("{from} has more than {CALLS_MAX} calls at the same time");
+            return Begin::Ignore;
+        }
+        let mut nodes = self.0.lock();
+        let sessions = nodes.entry(from).or_default();
+        let place = sessions.iter().position(|session| session.epoch == id.epoch).unwrap_or_else(|| {
+            sessions.insert(0, Session { epoch: id.epoch, slots: Vec::new() });
+            sessions.truncate(SESSIONS_MAX);
+            0
+        });
+        let slots = &mut sessions[place].slots;
+        if slots.len() <= id.slot as usize {
+            slots.resize_with(id.slot as usize + 1, Slot::default);
+        }
+        let slot = &mut slots[id.slot as usize];
+        if id.sequence < slot.sequence {
+            return Begin::Ignore;
+        }
+        if id.sequence == slot.sequence {
+            match &slot.state {
+                State::Repeatable => {}
+                State::Running => return Begin::Ignore,
+                State::Answered(reply) => return Begin::Repeat(reply.clone()),
+            }
+        }
+        *slot = Slot { sequence: id.sequence, state: State::Running };
+        Begin::Execute
+    }
+
+    /// The request was served; `reply` answers it when it comes again. Without, it may be served again.
+    pub(super) fn finish(&self, from: NodeId, id: CallId, reply: Option<Vec<u8>>) {
+        let mut nodes = self.0.lock();
+        let session = nodes.get_mut(&from).and_then(|all| all.iter_mut().find(|one| one.epoch == id.epoch));
+        let slot = session.and_then(|session| session.slots.get_mut(id.slot as usize));
+        if let Some(slot) = slot.filter(|slot| slot.sequence == id.sequence) {
+            slot.state = reply.map_or(State::Repeatable, State::Answered);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALLER: NodeId = NodeId(3);
+
+    fn id(slot: u32, sequence: u64) -> CallId {
+        CallId { epoch: 9, slot, sequence }
+    }
+
+    #[test]
+    fn a_request_is_executed_once() {
+        let sessions = Sessions::default();
+        assert_eq!(sessions.begin(CALLER, id(5, 1)), Begin::Execute);
+        assert_eq!(sessions.begin(CALLER, id(5, 1)), Begin::Ignore);
+        sessions.finish(CALLER, id(5, 1), Some(vec![1]));
+        assert_eq!(sessions.begin(CALLER, id(5, 1)), Begin::Repeat(vec![1]));
+        assert_eq!(sessions.begin(CALLER, id(5, 2)), Begin::Execute);
+        assert_eq!(sessions.begin(CALLER, id(5, 1)), Begin::Ignore);
+        // The end of an abandoned call is not taken for that of the next one in its slot.
+        sessions.finish(CALLER, id(5, 1), Some(vec![1]));
+        assert_eq!(sessions.begin(CALLER, id(5, 2)), Begin::Ignore);
+    }
+
+    #[test]
+    fn what_changes_nothing_may_be_executed_again() {
+        let sessions = Sessions::default();
+        assert_eq!(sessions.begin(CALLER, id(0, 1)), Begin::Execute);
+        sessions.finish(CALLER, id(0, 1), None);
+        assert_eq!(sessions.begin(CALLER, id(0, 1)), Begin::Execute);
+    }
+
+    #[test]
+    fn a_new_life_of_a_caller_starts_anew_and_the_oldest_is_forgotten() {
+        let sessions = Sessions::default();
+        for epoch in 1..=3 {
+            assert_eq!(sessions.begin(CALLER, CallId { epoch, slot: 0, sequence: 1 }), Begin::Execute);
+        }
+        assert_eq!(sessions.begin(CALLER, CallId { epoch: 2, slot: 0, sequence: 1 }), Begin::Ignore);
+        assert_eq!(sessions.0.lock()[&CALLER].len(), SESSIONS_MAX);
+        assert_eq!(sessions.begin(CALLER, id(CALLS_MAX, 1)), Begin::Ignore);
+    }
+}

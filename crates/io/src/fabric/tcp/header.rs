@@ -1,0 +1,178 @@
+//! The header of every message between agents, in bytes.
+//!
+//! Little-endian; a message is its header, then the body, then the payload.
+//!
+//! ```text
+//!   0      4     6    7    8        12       16           24          32        36        40      44
+//!  +------+-----+----+----+--------+--------+------------+-----------+---------+---------+-------+
+//!  | TMKF |vers.|kind|flag| body   | payload| grant      | get       | body    | payload | this  |
+//!  |      |     |    |    | length | length |            | number    | crc32c  | crc32c  | crc32c|
+//!  +------+-----+----+----+--------+--------+------------+-----------+---------+---------+-------+
+//! ```
+//!
+//! Flag bit 0: the message is on the reply lane. What a kind does not use is zero. A connection on which a
+//! damaged header came is of no more use, since nobody knows where the next message begins.
+
+use crate::fabric::Lane;
+use tameike_core::limits::{MESSAGE_SIZE_MAX, UNIT_SIZE};
+use tameike_core::wire::PROTOCOL_VERSION;
+
+/// Size of an encoded header, in bytes.
+pub(super) const HEADER_SIZE: usize = 44;
+const MAGIC: [u8; 4] = *b"TMKF";
+const FLAG_REPLY: u8 = 1;
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A body, perhaps with a payload, for the receiver.
+    Message,
+    /// A payload for the granted frame, then a body for the receiver.
+    Put,
+    /// Asks for bytes of the granted payload; the body is their number, 4 bytes.
+    Get,
+    /// The bytes that the get of this number asked for.
+    Got,
+    /// The get of this number is refused: there is no such grant, or it has fewer bytes.
+    Refused,
+    /// Asks for a sign of life.
+    Ping,
+    /// The sign of life.
+    Pong,
+}
+
+impl Kind {
+    const ALL: [Self; 7] =
+        [Self::Message, Self::Put, Self::Get, Self::Got, Self::Refused, Self::Ping, Self::Pong];
+}
+
+/// A decoded header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub kind: Kind,
+    pub lane: Lane,
+    pub body_length: u32,
+    pub payload_length: u32,
+    pub grant: u64,
+    pub get: u64,
+    pub body_checksum: u32,
+    pub payload_checksum: u32,
+}
+
+impl Header {
+    /// A header for these bytes.
+    pub(super) fn new(kind: Kind, lane: Lane, body: &[u8], payload: &[u8]) -> Self {
+        Self {
+            kind,
+            lane,
+            body_length: body.len() as u32,
+            payload_length: payload.len() as u32,
+            grant: 0,
+            get: 0,
+            body_checksum: crc32c::crc32c(body),
+            payload_checksum: crc32c::crc32c(payload),
+        }
+    }
+
+    pub(super) fn encode(&self) -> [u8; HEADER_SIZE] {
+        let mut bytes = [0; HEADER_SIZE];
+        bytes[..4].copy_from_slice(&MAGIC);
+        bytes[4..6].copy_from_slice(&PROTOCOL_VERSION.to_le_bytes());
+        bytes[6] = 1 + self.kind as u8;
+        bytes[7] = if self.lane == Lane::Reply { FLAG_REPLY } else { 0 };
+        bytes[8..12].copy_from_slice(&self.body_length.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.payload_length.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.grant.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.get.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.body_checksum.to_le_bytes());
+        bytes[36..40].copy_from_slice(&self.payload_checksum.to_le_bytes());
+        let checksum = crc32c::crc32c(&bytes[..40]);
+        bytes[40..].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// # Errors
+    /// What is wrong with the bytes, for a person.
+    pub(super) fn decode(bytes: &[u8; HEADER_SIZE]) -> Result<Self, String> {
+        let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
+        if bytes[..4] != MAGIC || crc32c::crc32c(&bytes[..40]) != u32_at(40) {
+            return Err("the header of a message is damaged".into());
+        }
+        let version = u16::from_le_bytes([bytes[4], bytes[5]]);
+        if version != PROTOCOL_VERSION {
+            return Err(format!("a message has version {version}, not {PROTOCOL_VERSION}"));
+        }
+        let place = usize::from(bytes[6]).wrapping_sub(1);
+        let Some(&kind) = Kind::ALL.get(place) else {
+            return Err(format!("a message is of unknown kind {}", bytes[6]));
+        };
+        let lane = match bytes[7] {
+            0 => Lane::Request,
+            FLAG_REPLY => Lane::Reply,
+            flags => return Err(format!("a message has unknown flags {flags:#x}")),
+        };
+        let (body_length, payload_length) = (u32_at(8), u32_at(12));
+        if body_length as usize > MESSAGE_SIZE_MAX || payload_length as usize > UNIT_SIZE {
+            return Err(format!(
+                "a message of {body_length} + {payload_length} bytes is beyond the limits of {MESSAGE_SIZE_MAX} + {UNIT_SIZE}"
+            ));
+        }
+        Ok(Self {
+            kind,
+            lane,
+            body_length,
+            payload_length,
+            grant: u64_at(16),
+            get: u64_at(24),
+            body_checksum: u32_at(32),
+            payload_checksum: u32_at(36),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_bytes_are_those_of_version_1() {
+        let header =
+            Header { grant: 0x0102_0304_0506_0708, ..Header::new(Kind::Put, Lane::Reply, b"abc", b"12345") };
+        let mut golden = b"TMKF\x01\x00\x02\x01\x03\0\0\0\x05\0\0\0\x08\x07\x06\x05\x04\x03\x02\x01".to_vec();
+        golden.extend([0; 8]);
+        golden.extend(0x364b_3fb7_u32.to_le_bytes()); // crc32c of "abc"
+        golden.extend(crc32c::crc32c(b"12345").to_le_bytes());
+        golden.extend(crc32c::crc32c(&golden).to_le_bytes());
+        assert_eq!(header.encode().to_vec(), golden);
+        assert_eq!(Header::decode(&header.encode()), Ok(header));
+    }
+
+    #[test]
+    fn lengths_beyond_the_limits_are_refused() {
+        let mut header = Header::new(Kind::Message, Lane::Request, b"", b"");
+        header.payload_length = UNIT_SIZE as u32 + 1;
+        assert!(Header::decode(&header.encode()).is_err_and(|why| why.contains("limits")));
+        header.payload_length = 0;
+        header.body_length = MESSAGE_SIZE_MAX as u32 + 1;
+        assert!(Header::decode(&header.encode()).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn one_changed_byte_is_noticed(at in 0..HEADER_SIZE, change in 1_u8..) {
+            let mut bytes = Header::new(Kind::Message, Lane::Request, b"body", b"payload").encode();
+            bytes[at] ^= change;
+            prop_assert!(Header::decode(&bytes).is_err());
+        }
+
+        #[test]
+        fn any_bytes_end_in_a_header_or_an_error(bytes: [u8; 32], tail: [u8; 12]) {
+            let mut all = [0; HEADER_SIZE];
+            all[..32].copy_from_slice(&bytes);
+            all[32..].copy_from_slice(&tail);
+            let _ = Header::decode(&all);
+        }
+    }
+}

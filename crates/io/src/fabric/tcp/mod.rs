@@ -1,0 +1,254 @@
+//! The fabric over TCP, which every machine has.
+//!
+//! Two connections join a pair of agents, one opened by each. On the one that A opened travel A's requests and
+//! B's replies to them; puts, gets and what they bring travel like replies. So a connection that is not read
+//! because the frames for requests are all taken never holds up a reply. Either end opens its own connection
+//! as soon as it sees the other's.
+//!
+//! An idle agent costs nothing: the kernel's keep-alive watches over idle connections, and pings are sent only
+//! while somebody probes. A connection that breaks is opened again at once: a refusal says that the peer is
+//! dead, silence for the peer time limit that it is unreachable; in the latter case attempts go on.
+//!
+//! The room: `handshake` proves the job's secret, `header` has the bytes of messages, `connection` writes,
+//! `reader` reads, `grant` keeps what peers may touch, `dial` connects, `peer` decides who is connected, alive or
+//! dead.
+
+mod connection;
+mod dial;
+mod grant;
+mod handshake;
+mod header;
+mod peer;
+mod reader;
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+use super::{Fabric, GrantId, Lane, Receiver};
+use crate::os::reactor::{Reactor, Watched};
+use crate::os::runtime::{Runtime, promise};
+use crate::os::system::System;
+use crate::slab::{Frame, Payload, Pool};
+use connection::Outgoing;
+use futures_util::future::BoxFuture;
+use grant::{Grants, PendingGet};
+use header::Kind;
+use parking_lot::Mutex;
+use peer::Peer;
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tameike_core::limits::MESSAGE_SIZE_MAX;
+use tameike_core::{Errno, Fault, JobId, NodeId, Result};
+
+/// What a [`TcpFabric`] is built from.
+#[derive(Clone)]
+pub struct TcpConfig {
+    /// This node.
+    pub node: NodeId,
+    /// The job; agents of another job are refused.
+    pub job: JobId,
+    /// What all agents of the job know and nobody else.
+    pub secret: [u8; 32],
+    /// `address:port` to listen on; port 0 takes any.
+    pub listen: String,
+    /// Largest payload sent beside a message, in bytes; at most [`tameike_core::limits::UNIT_SIZE`].
+    pub inline_max: usize,
+    /// How long a silent peer is waited for.
+    pub peer_limit: Duration,
+    /// Frames for payloads of requests.
+    pub request_frames: Pool,
+    /// Frames for payloads of replies that no grant was given for. Apart from those of requests, since
+    /// serving a request may take a reply.
+    pub reply_frames: Pool,
+}
+
+/// Peers' time limit unless configured otherwise.
+pub const PEER_LIMIT_DEFAULT: Duration = Duration::from_secs(10);
+
+struct Inner {
+    config: TcpConfig,
+    runtime: Runtime,
+    reactor: Arc<Reactor>,
+    listener: Watched<TcpListener>,
+    incarnation: u64,
+    grants: Grants,
+    receiver: OnceLock<Arc<dyn Receiver>>,
+    peers: Mutex<BTreeMap<NodeId, Peer>>,
+    /// Accepted connections that have not proven themselves yet.
+    unproven: AtomicUsize,
+    stopped: AtomicBool,
+}
+
+/// The network between agents over TCP. Dropped, it closes all connections.
+pub struct TcpFabric {
+    inner: Arc<Inner>,
+    address: SocketAddr,
+}
+
+impl TcpFabric {
+    /// Listens, and accepts peers from now on. Before the first message comes in, [`Fabric::attach`] must have
+    /// said who takes it: attach before telling anybody the address.
+    ///
+    /// # Errors
+    /// When the address cannot be listened on.
+    pub fn listen(config: TcpConfig, system: &System) -> Result<Self> {
+        let doing = format!("cannot listen on {}", config.listen);
+        let listener = TcpListener::bind(&config.listen).map_err(|error| Fault::from_os(&doing, &error))?;
+        let address = listener.local_addr().map_err(|error| Fault::from_os(&doing, &error))?;
+        let watched = listener.set_nonblocking(true).and_then(|()| Watched::new(system.reactor(), listener));
+        let runtime = system.runtime().clone();
+        let inner = Arc::new(Inner {
+            incarnation: runtime.random_u64(),
+            grants: Grants::new(runtime.random_u64()),
+            config,
+            reactor: system.reactor().clone(),
+            listener: watched.map_err(|error| Fault::from_os(&doing, &error))?,
+            receiver: OnceLock::new(),
+            peers: Mutex::default(),
+            unproven: AtomicUsize::new(0),
+            stopped: AtomicBool::new(false),
+            runtime,
+        });
+        inner.runtime.spawn(inner.clone().accept_all());
+        Ok(Self { inner, address })
+    }
+
+    /// Where this agent listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Says where the peers listen, as `host:port`.
+    pub fn set_peers(&self, peers: Vec<(NodeId, String)>) {
+        self.inner.set_addresses(peers);
+    }
+
+    /// Closes all connections and accepts no more.
+    pub fn close(&self) {
+        self.inner.close();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn break_connections(&self) {
+        self.inner.break_connections();
+    }
+}
+
+impl Drop for TcpFabric {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Inner {
+    async fn transmit(
+        self: Arc<Self>,
+        to: NodeId,
+        (kind, lane, grant): (Kind, Lane, u64),
+        body: Vec<u8>,
+        payload: Option<Payload>,
+    ) -> Result<()> {
+        if body.len() > MESSAGE_SIZE_MAX {
+            return Err(Fault::new(Errno::EINVAL, format!("a message of {} bytes is too large", body.len())));
+        }
+        let payload = payload.filter(|payload| !payload.is_empty());
+        let connection = self.connection(to, lane).await?;
+        connection.send(Outgoing::new(kind, lane, body, payload, (grant, 0))).await
+    }
+
+    async fn get(
+        self: Arc<Self>,
+        from: NodeId,
+        grant: GrantId,
+        frame: Frame,
+        length: u32,
+    ) -> (Frame, Result<()>) {
+        if length as usize > frame.len() {
+            return (frame, Err(Fault::new(Errno::EINVAL, format!("{length} bytes do not fit a frame"))));
+        }
+        let connection = match self.connection(from, Lane::Reply).await {
+            Ok(connection) => connection,
+            Err(fault) => return (frame, Err(fault)),
+        };
+        let (resolver, promise) = promise();
+        let number = self.grants.begin_get(PendingGet { from, frame, length, resolver });
+        let body = length.to_le_bytes().to_vec();
+        let asked = connection.post(Outgoing::new(Kind::Get, Lane::Reply, body, None, (grant.0, number)));
+        if let Err(fault) = asked
+            && let Some(get) = self.grants.take_get(number, from)
+        {
+            return (get.frame, Err(fault));
+        }
+        promise.await
+    }
+}
+
+impl Fabric for TcpFabric {
+    fn local(&self) -> NodeId {
+        self.inner.config.node
+    }
+
+    fn inline_max(&self) -> usize {
+        self.inner.config.inline_max
+    }
+
+    fn send(
+        &self,
+        to: NodeId,
+        lane: Lane,
+        body: Vec<u8>,
+        payload: Option<Payload>,
+    ) -> BoxFuture<'static, Result<()>> {
+        let inline_max = self.inline_max();
+        if let Some(size) = payload.as_ref().map(|payload| payload.len()).filter(|&size| size > inline_max) {
+            let why = format!("a payload of {size} bytes is too large to go beside a message");
+            return Box::pin(std::future::ready(Err(Fault::new(Errno::EINVAL, why))));
+        }
+        Box::pin(self.inner.clone().transmit(to, (Kind::Message, lane, 0), body, payload))
+    }
+
+    fn grant_write(&self, frame: Frame) -> GrantId {
+        self.inner.grants.give_write(frame)
+    }
+
+    fn grant_read(&self, payload: Payload) -> GrantId {
+        self.inner.grants.give_read(payload)
+    }
+
+    fn revoke(&self, grant: GrantId) -> Option<Frame> {
+        self.inner.grants.revoke(grant)
+    }
+
+    fn put(
+        &self,
+        to: NodeId,
+        grant: GrantId,
+        source: Payload,
+        body: Vec<u8>,
+    ) -> BoxFuture<'static, Result<()>> {
+        Box::pin(self.inner.clone().transmit(to, (Kind::Put, Lane::Reply, grant.0), body, Some(source)))
+    }
+
+    fn get(
+        &self,
+        from: NodeId,
+        grant: GrantId,
+        frame: Frame,
+        length: u32,
+    ) -> BoxFuture<'static, (Frame, Result<()>)> {
+        Box::pin(self.inner.clone().get(from, grant, frame, length))
+    }
+
+    fn attach(&self, receiver: Arc<dyn Receiver>) {
+        if self.inner.receiver.set(receiver).is_err() {
+            log::error!("a second receiver was attached to the fabric, and is ignored");
+        }
+    }
+
+    fn probe(&self, peer: NodeId) {
+        self.inner.probe(peer);
+    }
+}

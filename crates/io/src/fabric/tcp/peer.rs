@@ -1,0 +1,340 @@
+//! The peers: who is connected, who is being called, who is alive.
+
+use super::connection::{Connection, Outgoing, Side};
+use super::dial::{ATTEMPT_LIMIT, DialError};
+use super::handshake::Proven;
+use super::header::Kind;
+use super::{Inner, reader};
+use crate::fabric::{Lane, PeerEvent};
+use crate::os::reactor::Watched;
+use crate::os::runtime::{Resolver, promise};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tameike_core::{Errno, Fault, NodeId, Result};
+
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Probes further apart than this belong to different occasions.
+const PROBE_GAP: Duration = Duration::from_secs(3);
+
+/// What the fabric knows of a peer's life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Life {
+    /// Nothing yet.
+    #[default]
+    New,
+    Up,
+    /// The connection broke, and is being opened again.
+    Lost,
+    Unreachable,
+    Dead,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Probe {
+    heard: u64,
+    silent_since: Duration,
+    last: Duration,
+}
+
+/// A peer.
+#[derive(Default)]
+pub(super) struct Peer {
+    address: Option<String>,
+    opened: Option<Arc<Connection>>,
+    accepted: Option<Arc<Connection>>,
+    incarnation: Option<u64>,
+    life: Life,
+    /// A task is at work to open a connection.
+    dialing: bool,
+    /// Cuts the pause between two of its attempts short.
+    hurry: Option<Resolver<()>>,
+    waiting: Vec<(Lane, Resolver<Result<Arc<Connection>>>)>,
+    probe: Probe,
+}
+
+impl Peer {
+    /// Whether the caller must start dialing.
+    fn needs_dial(&mut self) -> bool {
+        let needed = self.opened.is_none() && !self.dialing && self.address.is_some();
+        self.dialing |= needed;
+        needed
+    }
+
+    fn slot(&mut self, side: Side) -> &mut Option<Arc<Connection>> {
+        match side {
+            Side::Opened => &mut self.opened,
+            Side::Accepted => &mut self.accepted,
+        }
+    }
+
+    fn connections(&self) -> impl Iterator<Item = &Arc<Connection>> {
+        self.opened.iter().chain(&self.accepted)
+    }
+}
+
+impl Inner {
+    pub(super) fn stopped(&self) -> bool {
+        self.stopped.load(Ordering::SeqCst)
+    }
+
+    /// Where a peer listens; empty when that is not known.
+    pub(super) fn address(&self, node: NodeId) -> String {
+        self.peers.lock().get(&node).and_then(|peer| peer.address.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn set_addresses(self: &Arc<Self>, addresses: Vec<(NodeId, String)>) {
+        for (node, address) in addresses {
+            if node == self.config.node {
+                continue;
+            }
+            let dial = {
+                let mut peers = self.peers.lock();
+                let peer = peers.entry(node).or_default();
+                peer.address = Some(address);
+                peer.accepted.is_some() && peer.needs_dial()
+            };
+            if dial {
+                self.runtime.spawn(self.clone().dial(node, None));
+            }
+        }
+    }
+
+    /// The connection on which messages of `lane` to `node` travel, as soon as it is there.
+    pub(super) async fn connection(self: &Arc<Self>, node: NodeId, lane: Lane) -> Result<Arc<Connection>> {
+        let (promise, dial, hurry) = {
+            let mut peers = self.peers.lock();
+            let unknown = || Fault::new(Errno::EHOSTDOWN, format!("the address of {node} is not known"));
+            let peer = peers.get_mut(&node).ok_or_else(unknown)?;
+            let side = if lane == Lane::Request { Side::Opened } else { Side::Accepted };
+            if let Some(connection) = peer.slot(side) {
+                return Ok(connection.clone());
+            }
+            if self.stopped() {
+                return Err(stopping());
+            }
+            let dial = peer.needs_dial();
+            if peer.opened.is_none() && !peer.dialing {
+                return Err(unknown());
+            }
+            let (resolver, promise) = promise();
+            peer.waiting.push((lane, resolver));
+            (promise, dial, peer.hurry.take())
+        };
+        if dial {
+            self.runtime.spawn(self.clone().dial(node, None));
+        }
+        hurry.into_iter().for_each(|hurry| hurry.resolve(()));
+        let limit = self.config.peer_limit + ATTEMPT_LIMIT;
+        self.runtime.timeout(limit, promise).await.unwrap_or_else(|| {
+            let why = format!("{node} has not connected to this node for {} s", limit.as_secs());
+            Err(Fault::new(Errno::EHOSTDOWN, why))
+        })
+    }
+
+    /// Posts a message on the connection for replies, now or when there is one again.
+    pub(super) fn post_reply(self: &Arc<Self>, node: NodeId, message: Outgoing) {
+        let connection = self.peers.lock().get(&node).and_then(|peer| peer.accepted.clone());
+        // What cannot be posted is lost with its connection, and asked for again.
+        match connection {
+            Some(connection) => drop(connection.post(message)),
+            None => {
+                let inner = self.clone();
+                self.runtime.spawn(async move {
+                    if let Ok(connection) = inner.connection(node, Lane::Reply).await {
+                        let _ = connection.post(message);
+                    }
+                });
+            }
+        }
+    }
+
+    /// Connects to `node` until it works, the node proves to be dead, or this agent stops. `silence` says that
+    /// nothing was heard of it already for the peer time limit.
+    async fn dial(self: Arc<Self>, node: NodeId, silence: Option<Fault>) {
+        let deadline = self.runtime.clock.monotonic() + self.config.peer_limit;
+        if let Some(fault) = silence {
+            self.give_up(node, PeerEvent::Unreachable, &fault.message);
+        }
+        let mut pause = PAUSE_MIN;
+        while !self.stopped() {
+            match self.open(node).await {
+                Ok((proven, socket)) => return self.establish(proven, Side::Opened, socket),
+                Err(DialError::Gone(why)) => return self.give_up(node, PeerEvent::Dead, &why),
+                Err(DialError::Silent(why)) => {
+                    let unreachable = {
+                        let peers = self.peers.lock();
+                        peers.get(&node).is_some_and(|peer| peer.life == Life::Unreachable)
+                    };
+                    if unreachable || self.runtime.clock.monotonic() >= deadline {
+                        self.give_up(node, PeerEvent::Unreachable, &why);
+                    }
+                }
+            }
+            let (resolver, promise) = promise();
+            if let Some(peer) = self.peers.lock().get_mut(&node) {
+                peer.hurry = Some(resolver);
+            }
+            self.runtime.timeout(pause, promise).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// Tells those who wait for `node`, and the receiver, that it cannot be had.
+    fn give_up(&self, node: NodeId, event: PeerEvent, why: &str) {
+        let (life, told) = match event {
+            PeerEvent::Dead => (Life::Dead, "is dead"),
+            PeerEvent::Unreachable | PeerEvent::Up => (Life::Unreachable, "is unreachable"),
+        };
+        let (news, waiting) = {
+            let mut peers = self.peers.lock();
+            let Some(peer) = peers.get_mut(&node) else { return };
+            peer.dialing &= life != Life::Dead;
+            (std::mem::replace(&mut peer.life, life) != life, std::mem::take(&mut peer.waiting))
+        };
+        if news {
+            log::warn!("{node} {told}: {why}");
+            self.tell(node, event);
+        }
+        let limit = self.config.peer_limit.as_secs();
+        let fault = Fault::new(Errno::EHOSTDOWN, format!("{node} {told} (time limit {limit} s): {why}"));
+        waiting.into_iter().for_each(|(_, resolver)| resolver.resolve(Err(fault.clone())));
+    }
+
+    fn tell(&self, node: NodeId, event: PeerEvent) {
+        if let Some(receiver) = self.receiver.get() {
+            receiver.peer(node, event);
+        }
+    }
+
+    /// Takes a proven connection into use.
+    pub(super) fn establish(self: &Arc<Self>, proven: Proven, side: Side, socket: Watched<TcpStream>) {
+        let node = proven.node;
+        let connection = Connection::new(node, side, socket, self.runtime.clone());
+        let (mut old, mut events) = (Vec::new(), Vec::new());
+        let (waiting, dial, hurry) = {
+            let mut peers = self.peers.lock();
+            if self.stopped() {
+                return;
+            }
+            let peer = peers.entry(node).or_default();
+            let before = peer.incarnation.replace(proven.incarnation);
+            if before.is_some_and(|before| before != proven.incarnation) {
+                old.extend(peer.opened.take().into_iter().chain(peer.accepted.take()));
+                if matches!(peer.life, Life::Up | Life::Lost) {
+                    peer.life = Life::Dead;
+                    events.push(PeerEvent::Dead);
+                }
+            }
+            old.extend(peer.slot(side).replace(connection.clone()));
+            if side == Side::Opened {
+                peer.dialing = false;
+                peer.life = Life::Up;
+                events.push(PeerEvent::Up);
+            }
+            let lane = if side == Side::Opened { Lane::Request } else { Lane::Reply };
+            let (ready, rest) =
+                std::mem::take(&mut peer.waiting).into_iter().partition(|wait| wait.0 == lane);
+            peer.waiting = rest;
+            let ready: Vec<_> = ready;
+            (ready, peer.needs_dial(), peer.hurry.take())
+        };
+        let replaced = Fault::new(Errno::ECONNRESET, format!("{node} has connected anew"));
+        old.iter().for_each(|old| old.close(replaced.clone()));
+        events.into_iter().for_each(|event| self.tell(node, event));
+        waiting.into_iter().for_each(|(_, resolver)| resolver.resolve(Ok(connection.clone())));
+        hurry.into_iter().for_each(|hurry| hurry.resolve(()));
+        self.runtime.spawn(self.clone().serve(connection));
+        if dial {
+            self.runtime.spawn(self.clone().dial(node, None));
+        }
+    }
+
+    /// A connection's life: read until it ends, then see to a new one.
+    async fn serve(self: Arc<Self>, connection: Arc<Connection>) {
+        let ended = reader::read_all(&self, &connection).await;
+        connection.close(ended.clone());
+        let fault = connection.closed().unwrap_or(ended);
+        self.grants.fail_gets(Some(connection.peer), &fault);
+        let dial = {
+            let mut peers = self.peers.lock();
+            let Some(peer) = peers.get_mut(&connection.peer) else { return };
+            let slot = peer.slot(connection.side);
+            if !slot.as_ref().is_some_and(|current| Arc::ptr_eq(current, &connection)) {
+                return;
+            }
+            *slot = None;
+            if connection.side == Side::Opened && peer.life == Life::Up {
+                peer.life = Life::Lost;
+            }
+            !self.stopped() && peer.needs_dial()
+        };
+        log::info!("lost a connection with {}: {fault}", connection.peer);
+        if dial {
+            let silence = (fault.errno == Errno::ETIMEDOUT).then_some(fault);
+            self.runtime.spawn(self.clone().dial(connection.peer, silence));
+        }
+    }
+
+    /// Asks a peer for a sign of life, and drops its connections when it was silent for too long.
+    pub(super) fn probe(&self, node: NodeId) {
+        let now = self.runtime.clock.monotonic();
+        let (connections, silent) = {
+            let mut peers = self.peers.lock();
+            let Some(peer) = peers.get_mut(&node).filter(|peer| peer.opened.is_some()) else { return };
+            let connections: Vec<_> = peer.connections().cloned().collect();
+            let stalled = connections.iter().any(|connection| connection.stalled.load(Ordering::Relaxed));
+            let heard = connections.iter().map(|connection| connection.heard.load(Ordering::Relaxed)).sum();
+            let probe = &mut peer.probe;
+            if stalled || heard != probe.heard || now - probe.last > PROBE_GAP {
+                (probe.heard, probe.silent_since) = (heard, now);
+            }
+            probe.last = now;
+            (connections, now - probe.silent_since)
+        };
+        if silent >= self.config.peer_limit {
+            let why = format!("nothing was heard of {node} for {} s", silent.as_secs());
+            let fault = Fault::new(Errno::ETIMEDOUT, why);
+            connections.iter().for_each(|connection| connection.close(fault.clone()));
+        } else if let Some(connection) = connections.last() {
+            // On the connection that the peer opened, if there is one: a reply lane, which is never held up.
+            let _ = connection.post(Outgoing::bare(Kind::Ping, 0));
+        }
+    }
+
+    pub(super) fn close(&self) {
+        if self.stopped.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        // Ends the wait in `accept_all`. Fails only when the kernel has closed the socket already.
+        let _ = rustix::net::shutdown(self.listener.get(), rustix::net::Shutdown::Both);
+        let (mut connections, mut waiting) = (Vec::new(), Vec::new());
+        for peer in self.peers.lock().values_mut() {
+            connections.extend(peer.opened.take().into_iter().chain(peer.accepted.take()));
+            waiting.append(&mut peer.waiting);
+            peer.hurry.take().into_iter().for_each(|hurry| hurry.resolve(()));
+        }
+        connections.iter().for_each(|connection| connection.close(stopping()));
+        waiting.into_iter().for_each(|(_, resolver)| resolver.resolve(Err(stopping())));
+        self.grants.fail_gets(None, &stopping());
+    }
+
+    #[cfg(test)]
+    pub(super) fn break_connections(&self) {
+        let connections: Vec<_> = self
+            .peers
+            .lock()
+            .values()
+            .flat_map(|peer| peer.connections().cloned().collect::<Vec<_>>())
+            .collect();
+        for connection in connections {
+            let _ = connection.socket.get().shutdown(std::net::Shutdown::Both);
+        }
+    }
+}
+
+fn stopping() -> Fault {
+    Fault::new(Errno::EHOSTDOWN, "this agent's network is closed")
+}

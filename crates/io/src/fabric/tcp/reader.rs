@@ -1,0 +1,225 @@
+//! Reads the messages of one connection, as a task.
+//!
+//! Payloads are read from the socket straight into the frame where they belong: a frame of the receive pool
+//! of the message's lane, the granted frame of a put, the frame of a get. While the pool is dry the connection
+//! is not read, which in the end stops its sender. Anything damaged ends the connection, with its reason.
+
+use super::Inner;
+use super::connection::{Connection, Outgoing, broken};
+use super::header::{HEADER_SIZE, Header, Kind};
+use crate::fabric::{Incoming, Lane};
+use crate::slab::{Frame, Payload};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tameike_core::{Errno, Fault, Result};
+
+const BUFFER_SIZE: usize = 16 << 10;
+/// Bytes after which a busy connection lets others have a turn.
+const TURN_SIZE: usize = 4 << 20;
+
+/// Reads until the connection ends, and says why it did.
+pub(super) async fn read_all(fabric: &Arc<Inner>, connection: &Arc<Connection>) -> Fault {
+    let mut reader = Reader { fabric, connection, input: Input::new(connection) };
+    loop {
+        if let Err(fault) = reader.read_message().await {
+            return fault;
+        }
+    }
+}
+
+struct Reader<'a> {
+    fabric: &'a Arc<Inner>,
+    connection: &'a Arc<Connection>,
+    input: Input<'a>,
+}
+
+impl Reader<'_> {
+    async fn read_message(&mut self) -> Result<()> {
+        let mut bytes = [0; HEADER_SIZE];
+        self.input.read(&mut bytes).await?;
+        let header = Header::decode(&bytes).map_err(|why| self.damaged(&why))?;
+        let mut body = vec![0; header.body_length as usize];
+        self.input.read(&mut body).await?;
+        if crc32c::crc32c(&body) != header.body_checksum {
+            return Err(self.damaged("a message is damaged"));
+        }
+        match header.kind {
+            Kind::Message => self.message(&header, body).await,
+            Kind::Put => self.put(&header, body).await,
+            Kind::Get => self.get(&header, &body).await,
+            Kind::Got | Kind::Refused => self.got(&header).await,
+            Kind::Ping => {
+                self.fabric.post_reply(self.connection.peer, Outgoing::bare(Kind::Pong, 0));
+                self.skip(header.payload_length).await
+            }
+            Kind::Pong => self.skip(header.payload_length).await,
+        }
+    }
+
+    async fn message(&mut self, header: &Header, body: Vec<u8>) -> Result<()> {
+        let payload = match header.payload_length {
+            0 => None,
+            length => {
+                let mut frame = self.frame(header.lane).await;
+                self.payload(header, &mut frame).await?;
+                Some(Payload::new(Arc::new(frame), 0..length))
+            }
+        };
+        self.deliver(header.lane, body, payload);
+        Ok(())
+    }
+
+    /// A frame of the pool of this lane, as soon as there is one.
+    async fn frame(&self, lane: Lane) -> Frame {
+        let pool = match lane {
+            Lane::Request => &self.fabric.config.request_frames,
+            Lane::Reply => &self.fabric.config.reply_frames,
+        };
+        if let Some(frame) = pool.try_take() {
+            return frame;
+        }
+        self.connection.stalled.store(true, Ordering::Relaxed);
+        let frame = pool.take().await;
+        self.connection.stalled.store(false, Ordering::Relaxed);
+        frame
+    }
+
+    async fn put(&mut self, header: &Header, body: Vec<u8>) -> Result<()> {
+        let Some(mut frame) = self.fabric.grants.begin_fill(header.grant) else {
+            return self.skip(header.payload_length).await;
+        };
+        let filled = self.payload(header, &mut frame).await;
+        let active = self.fabric.grants.end_fill(header.grant, frame);
+        filled?;
+        if active {
+            self.deliver(header.lane, body, None);
+        }
+        Ok(())
+    }
+
+    async fn get(&mut self, header: &Header, body: &[u8]) -> Result<()> {
+        let Ok(length) = <[u8; 4]>::try_from(body).map(u32::from_le_bytes) else {
+            return Err(self.damaged("a get does not say how many bytes it wants"));
+        };
+        self.skip(header.payload_length).await?;
+        let answer = match self.fabric.grants.readable(header.grant, length) {
+            Some(payload) => {
+                Outgoing::new(Kind::Got, Lane::Reply, Vec::new(), Some(payload), (0, header.get))
+            }
+            None => Outgoing::bare(Kind::Refused, header.get),
+        };
+        self.fabric.post_reply(self.connection.peer, answer);
+        Ok(())
+    }
+
+    async fn got(&mut self, header: &Header) -> Result<()> {
+        let Some(mut get) = self.fabric.grants.take_get(header.get, self.connection.peer) else {
+            return self.skip(header.payload_length).await;
+        };
+        let read = if header.kind == Kind::Got && header.payload_length == get.length {
+            self.payload(header, &mut get.frame).await
+        } else {
+            self.skip(header.payload_length).await
+        };
+        let result = match (&read, header.kind) {
+            (Err(fault), _) => Err(fault.clone()),
+            (Ok(()), Kind::Got) if header.payload_length == get.length => Ok(()),
+            (Ok(()), _) => {
+                let why = format!("{} does not grant these bytes (any more)", self.connection.peer);
+                Err(Fault::new(Errno::ESTALE, why))
+            }
+        };
+        get.resolver.resolve((get.frame, result));
+        read
+    }
+
+    /// Reads the payload to the start of `frame` and checks it.
+    async fn payload(&mut self, header: &Header, frame: &mut Frame) -> Result<()> {
+        let target = &mut frame[..header.payload_length as usize];
+        self.input.read(target).await?;
+        if crc32c::crc32c(target) == header.payload_checksum {
+            Ok(())
+        } else {
+            Err(self.damaged("a payload is damaged"))
+        }
+    }
+
+    async fn skip(&mut self, length: u32) -> Result<()> {
+        let mut waste = [0; 4096];
+        let mut left = length as usize;
+        while left > 0 {
+            let piece = left.min(waste.len());
+            self.input.read(&mut waste[..piece]).await?;
+            left -= piece;
+        }
+        Ok(())
+    }
+
+    fn deliver(&self, lane: Lane, body: Vec<u8>, payload: Option<Payload>) {
+        if let Some(receiver) = self.fabric.receiver.get() {
+            receiver.message(Incoming { from: self.connection.peer, lane, body, payload });
+        }
+    }
+
+    fn damaged(&self, what: &str) -> Fault {
+        let why = format!("{what} on the connection with {}, which is closed", self.connection.peer);
+        log::error!("{why}");
+        Fault::new(Errno::ECONNRESET, why)
+    }
+}
+
+/// The stream of a connection, with a small buffer so that many small messages cost one system call.
+struct Input<'a> {
+    connection: &'a Connection,
+    buffer: Box<[u8]>,
+    start: usize,
+    end: usize,
+    turn: usize,
+}
+
+impl<'a> Input<'a> {
+    fn new(connection: &'a Connection) -> Self {
+        Self { connection, buffer: vec![0; BUFFER_SIZE].into(), start: 0, end: 0, turn: 0 }
+    }
+
+    /// Fills `target`. What the socket has beyond it goes to the buffer by the same system call.
+    async fn read(&mut self, target: &mut [u8]) -> Result<()> {
+        let mut filled = target.len().min(self.end - self.start);
+        target[..filled].copy_from_slice(&self.buffer[self.start..self.start + filled]);
+        self.start += filled;
+        while filled < target.len() {
+            let rest = &mut target[filled..];
+            let wanted = rest.len();
+            let count = match self.connection.socket.read(rest, &mut self.buffer).await {
+                Ok(0) => {
+                    let why = format!("{} has closed the connection", self.connection.peer);
+                    return Err(Fault::new(Errno::ECONNRESET, why));
+                }
+                Ok(count) => count,
+                Err(error) => return Err(broken("cannot receive", self.connection.peer, &error)),
+            };
+            self.connection.heard.fetch_add(1, Ordering::Relaxed);
+            filled += count.min(wanted);
+            (self.start, self.end) = (0, count.saturating_sub(wanted));
+            self.turn += count;
+            if self.turn > TURN_SIZE {
+                self.turn = 0;
+                give_way().await;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Lets other tasks run before this one goes on.
+async fn give_way() {
+    let mut given = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut given, true) {
+            return std::task::Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        std::task::Poll::Pending
+    })
+    .await;
+}

@@ -1,0 +1,261 @@
+use super::handshake::Identity;
+use super::*;
+use crate::fabric::conformance::{A, Agent, B, Network, TESTS, patterned, wait};
+use crate::fabric::{Incoming, PeerEvent};
+use crate::slab::Slab;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use tameike_core::limits::UNIT_SIZE;
+
+/// Two nodes on this machine, each with its own reactor.
+pub(crate) struct TcpNetwork {
+    pub systems: [System; 2],
+    pub fabrics: Mutex<[Option<Arc<TcpFabric>>; 2]>,
+    addresses: Mutex<[Option<String>; 2]>,
+    slab: Arc<Slab>,
+    own: Pool,
+    pub inline_max: usize,
+    pub frames: u32,
+    pub peer_limit: Duration,
+}
+
+impl TcpNetwork {
+    pub(crate) fn new(inline_max: usize, frames: u32) -> Self {
+        let slab = Slab::new(frames * 8 + 64).expect("memory");
+        let systems = [System::start(2).expect("threads"), System::start(2).expect("threads")];
+        let own = slab.pool(60);
+        let (fabrics, addresses) = Default::default();
+        Self {
+            systems,
+            fabrics,
+            addresses,
+            slab,
+            own,
+            inline_max,
+            frames,
+            peer_limit: Duration::from_secs(10),
+        }
+    }
+
+    pub(crate) fn config(&self, node: NodeId) -> TcpConfig {
+        let known = self.addresses.lock()[node.0 as usize].clone();
+        TcpConfig {
+            node,
+            job: JobId::new("test").expect("a valid name"),
+            secret: [7; 32],
+            listen: known.unwrap_or_else(|| "127.0.0.1:0".into()),
+            inline_max: self.inline_max,
+            peer_limit: self.peer_limit,
+            request_frames: self.slab.pool(self.frames),
+            reply_frames: self.slab.pool(self.frames),
+        }
+    }
+
+    pub(crate) fn begin(&self, config: TcpConfig) -> Arc<TcpFabric> {
+        let node = config.node.0 as usize;
+        let fabric = Arc::new(TcpFabric::listen(config, &self.systems[node]).expect("a free port"));
+        let mut addresses = self.addresses.lock();
+        let mut fabrics = self.fabrics.lock();
+        addresses[node] = Some(fabric.local_addr().to_string());
+        fabrics[node] = Some(fabric.clone());
+        for fabric in fabrics.iter().flatten() {
+            let peers = [A, B].into_iter().filter_map(|id| Some((id, addresses[id.0 as usize].clone()?)));
+            fabric.set_peers(peers.collect());
+        }
+        fabric
+    }
+
+    pub(crate) fn pool(&self, share: u32) -> Pool {
+        self.slab.pool(share)
+    }
+}
+
+impl Network for TcpNetwork {
+    fn start(&self, node: NodeId, receiver: Arc<dyn Receiver>) -> Arc<dyn Fabric> {
+        let fabric = self.begin(self.config(node));
+        fabric.attach(receiver);
+        fabric
+    }
+
+    fn kill(&self, node: NodeId) {
+        if let Some(fabric) = self.fabrics.lock()[node.0 as usize].take() {
+            fabric.close();
+        }
+    }
+
+    fn runtime(&self) -> Runtime {
+        self.systems[0].runtime().clone()
+    }
+
+    fn frames(&self) -> Pool {
+        self.own.clone()
+    }
+}
+
+impl Drop for TcpNetwork {
+    fn drop(&mut self) {
+        [A, B].into_iter().for_each(|node| self.kill(node));
+    }
+}
+
+#[test]
+fn it_does_what_every_fabric_does() {
+    for inline_max in [UNIT_SIZE, 3000] {
+        for (name, test) in TESTS {
+            println!("{name} (inline_max {inline_max})");
+            test(&TcpNetwork::new(inline_max, 4));
+        }
+    }
+}
+
+fn refusal(change: impl Fn(&mut TcpConfig)) -> Fault {
+    let network = TcpNetwork::new(UNIT_SIZE, 2);
+    let a = Agent::start(&network, A);
+    let mut config = network.config(B);
+    change(&mut config);
+    let b = network.begin(config);
+    let sent = wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"secret".to_vec(), None));
+    let back = wait(&network.runtime(), b.send(A, Lane::Request, b"secret".to_vec(), None));
+    assert_eq!(back.expect_err("a refuses b").errno, Errno::EHOSTDOWN);
+    assert!(a.messages.try_recv().is_err());
+    sent.expect_err("a refuses b")
+}
+
+#[test]
+fn who_does_not_know_the_secret_is_refused() {
+    let fault = refusal(|config| config.secret[31] ^= 1);
+    assert!(fault.message.contains("does not know this job's secret"), "{fault}");
+}
+
+#[test]
+fn who_belongs_to_another_job_is_refused() {
+    let fault = refusal(|config| config.job = JobId::new("other").expect("valid"));
+    assert!(fault.message.contains("belongs to job \"other\", this one to test"), "{fault}");
+}
+
+/// A peer made by hand: it proves itself and then does what the test wants.
+fn impostor(network: &TcpNetwork, to: &TcpFabric) -> TcpStream {
+    let config = network.config(B);
+    let stream = TcpStream::connect(to.local_addr()).expect("a listens");
+    stream.set_nonblocking(true).expect("a socket");
+    let socket = Watched::new(network.systems[1].reactor(), stream).expect("a socket");
+    let stream = socket.get().try_clone().expect("a descriptor");
+    wait(&network.runtime(), async move {
+        let identity = Identity { config: &config, incarnation: 5, nonce: [1; 32] };
+        identity.open(&socket, A).await.expect("the secret is right");
+    });
+    stream.set_nonblocking(false).expect("a socket");
+    stream
+}
+
+#[test]
+fn damage_ends_the_connection_and_nothing_else() {
+    let network = TcpNetwork::new(UNIT_SIZE, 2);
+    let a = Agent::start(&network, A);
+    let fabric = network.fabrics.lock()[0].clone().expect("started");
+    let header = header::Header::new(Kind::Message, Lane::Request, b"body", b"payload");
+    let good = [&header.encode()[..], b"body", b"payload"].concat();
+    for damaged in 0..good.len() {
+        let mut stream = impostor(&network, &fabric);
+        let mut bytes = good.clone();
+        bytes[damaged] ^= 0x10;
+        stream.write_all(&good).and_then(|()| stream.write_all(&bytes)).expect("a reads");
+        assert_eq!(a.next().body, b"body");
+        // After the damage, the end of the stream (or a reset, when bytes were left unread).
+        assert!(stream.read_to_end(&mut Vec::new()).is_ok_and(|count| count == 0) || damaged < 44);
+        assert!(a.messages.try_recv().is_err(), "byte {damaged}");
+    }
+    let _b = Agent::start(&network, B);
+    wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"alive".to_vec(), None)).expect("b is there");
+}
+
+#[test]
+fn strangers_get_nothing_and_are_shown_the_door() {
+    let network = TcpNetwork::new(UNIT_SIZE, 2);
+    let a = Agent::start(&network, A);
+    let fabric = network.fabrics.lock()[0].clone().expect("started");
+    let clock = network.runtime().clock;
+    let begun = clock.monotonic();
+    let mut silent = TcpStream::connect(fabric.local_addr()).expect("a listens");
+    let mut loud = TcpStream::connect(fabric.local_addr()).expect("a listens");
+    loud.write_all(&[0x5a; 200]).expect("a reads");
+    let mut answer = Vec::new();
+    let _ = loud.read_to_end(&mut answer);
+    assert!(answer.len() <= 112, "a hello at most, and never a proof");
+    assert_eq!(silent.read(&mut [0; 1]).expect("closed in good order"), 0);
+    assert!(clock.monotonic() - begun < Duration::from_secs(8));
+    assert!(a.messages.try_recv().is_err());
+}
+
+#[test]
+fn a_peer_that_hangs_is_unreachable_and_may_come_back() {
+    let mut network = TcpNetwork::new(UNIT_SIZE, 2);
+    network.peer_limit = Duration::from_secs(1);
+    let a = Agent::start(&network, A);
+    // Accepts, proves itself, and then says nothing.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let fabric = network.fabrics.lock()[0].clone().expect("started");
+    fabric.set_peers(vec![(B, address)]);
+    let send = a.fabric.send(B, Lane::Request, b"hello".to_vec(), None);
+    network.runtime().spawn(async move { drop(send.await) });
+    let (stream, _) = listener.accept().expect("a connects");
+    stream.set_nonblocking(true).expect("a socket");
+    let socket = Arc::new(Watched::new(network.systems[1].reactor(), stream).expect("a socket"));
+    let (config, held) = (network.config(B), socket.clone());
+    wait(&network.runtime(), async move {
+        let identity = Identity { config: &config, incarnation: 5, nonce: [1; 32] };
+        identity.accept(&held).await.expect("the secret is right");
+    });
+    a.expect_event(PeerEvent::Up);
+    let clock = network.runtime().clock;
+    let begun = clock.monotonic();
+    while a.events.try_recv().ok() != Some((B, PeerEvent::Unreachable)) {
+        assert!(clock.monotonic() - begun < Duration::from_secs(10));
+        a.fabric.probe(B);
+        wait(&network.runtime(), network.runtime().sleep(Duration::from_millis(200)));
+    }
+    assert!(clock.monotonic() - begun >= Duration::from_secs(1));
+    drop((listener, socket));
+    let b = Agent::start(&network, B);
+    a.expect_event(PeerEvent::Up);
+    wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"again".to_vec(), None)).expect("b is there");
+    assert_eq!(b.next().body, b"again");
+}
+
+/// Keeps what arrives until told to let go.
+struct Hoard(Mutex<Vec<Incoming>>);
+
+impl Receiver for Hoard {
+    fn message(&self, incoming: Incoming) {
+        self.0.lock().push(incoming);
+    }
+    fn peer(&self, _: NodeId, _: PeerEvent) {}
+}
+
+#[test]
+fn while_the_frames_for_requests_are_taken_replies_still_flow() {
+    let network = TcpNetwork::new(UNIT_SIZE, 2);
+    let a = Agent::start(&network, A);
+    let hoard = Arc::new(Hoard(Mutex::default()));
+    let b = network.start(B, hoard.clone());
+    let payload = patterned(&network.frames(), 1);
+    for _ in 0..20 {
+        let send = a.fabric.send(B, Lane::Request, Vec::new(), Some(payload.clone()));
+        network.runtime().spawn(async move { drop(send.await) });
+    }
+    for number in 0..10_u8 {
+        let grant = a.fabric.grant_read(payload.clone());
+        let frame = network.frames().try_take().expect("a frame");
+        let (_, got) = wait(&network.runtime(), b.get(A, grant, frame, UNIT_SIZE as u32));
+        got.expect("gets are not held up");
+        wait(&network.runtime(), b.send(A, Lane::Reply, vec![number], None)).expect("nor replies");
+        assert_eq!(a.next().body, [number]);
+    }
+    assert!(hoard.0.lock().len() <= 2, "no more than there are frames");
+    let mut taken = 0;
+    while taken < 20 {
+        taken += std::mem::take(&mut *hoard.0.lock()).len();
+        wait(&network.runtime(), network.runtime().sleep(Duration::from_millis(1)));
+    }
+}

@@ -1,0 +1,192 @@
+//! One thread that sleeps in `epoll` and runs whatever has become possible: woken tasks, timers that are due,
+//! and sources (descriptors) that became ready.
+//!
+//! It makes no system call but `epoll_wait` per round, and none at all while nothing happens. A wake-up from
+//! another thread costs a write to an eventfd only when the thread sleeps; one from the thread itself never.
+//! Callbacks and tasks must not block. What is due later in the same round waits for what is due before it.
+
+mod timer;
+mod watched;
+
+#[cfg(test)]
+mod tests;
+
+pub(super) use timer::Sleep;
+pub use watched::Watched;
+
+use super::executor::Task;
+use parking_lot::Mutex;
+use rustix::buffer::spare_capacity;
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use timer::Timers;
+
+const WAKEUP_TOKEN: u64 = 0;
+const EVENTS_PER_ROUND: usize = 256;
+
+/// What a descriptor has become ready for.
+#[derive(Clone, Copy, Debug)]
+pub struct Readiness {
+    /// A read may give something.
+    pub readable: bool,
+    /// A write may take something.
+    pub writable: bool,
+    /// The other end has closed, or there is an error: reads will tell.
+    pub hangup: bool,
+}
+
+/// Told on the reactor's thread when its descriptor becomes ready. Must not block.
+pub trait Source: Send + Sync {
+    /// Readiness has changed (edges, not levels).
+    fn ready(&self, readiness: Readiness);
+}
+
+/// The reactor. Its thread is owned by [`super::system::System`].
+pub struct Reactor {
+    epoll: OwnedFd,
+    wakeup: OwnedFd,
+    sleeping: AtomicBool,
+    stopping: AtomicBool,
+    ready: Mutex<VecDeque<Arc<Task>>>,
+    timers: Mutex<Timers>,
+    sources: Mutex<BTreeMap<u64, Arc<dyn Source>>>,
+    next_token: AtomicU64,
+}
+
+/// Ends the watch over a descriptor when dropped.
+pub struct Registration {
+    reactor: Arc<Reactor>,
+    token: u64,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let source = self.reactor.sources.lock().remove(&self.token);
+        drop(source); // outside the lock: it may hold whatever its owner likes
+    }
+}
+
+impl Reactor {
+    pub(super) fn new() -> std::io::Result<Arc<Self>> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let wakeup = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        // Edge triggered: each write is an event of its own, so that the counter need not be read back.
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&epoll, &wakeup, epoll::EventData::new_u64(WAKEUP_TOKEN), flags)?;
+        Ok(Arc::new(Self {
+            epoll,
+            wakeup,
+            sleeping: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            ready: Mutex::default(),
+            timers: Mutex::default(),
+            sources: Mutex::default(),
+            next_token: AtomicU64::new(WAKEUP_TOKEN + 1),
+        }))
+    }
+
+    /// Tells `source` of every change of readiness of `descriptor`, until the registration is dropped. The
+    /// first call tells the readiness found.
+    ///
+    /// # Errors
+    /// What the system says, for example that the descriptor cannot be watched.
+    pub fn register(
+        self: &Arc<Self>,
+        descriptor: impl AsFd,
+        source: Arc<dyn Source>,
+    ) -> std::io::Result<Registration> {
+        let token = self.next_token.fetch_add(1, Ordering::Relaxed);
+        self.sources.lock().insert(token, source);
+        let registration = Registration { reactor: self.clone(), token };
+        let flags =
+            epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
+        epoll::add(&self.epoll, descriptor, epoll::EventData::new_u64(token), flags)?;
+        Ok(registration)
+    }
+
+    pub(super) fn enqueue(&self, task: Arc<Task>) {
+        self.ready.lock().push_back(task);
+        self.wake();
+    }
+
+    /// Ends the sleep of the thread, if it sleeps.
+    fn wake(&self) {
+        if self.sleeping.swap(false, Ordering::SeqCst) {
+            // Fails only when the counter is full, and then the thread is being woken anyway.
+            let _ = rustix::io::write(&self.wakeup, &1_u64.to_ne_bytes());
+        }
+    }
+
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// The thread's life.
+    pub(super) fn run(&self) {
+        let mut events = Vec::with_capacity(EVENTS_PER_ROUND);
+        let mut batch = VecDeque::new();
+        while !self.stopping.load(Ordering::SeqCst) {
+            std::mem::swap(&mut batch, &mut *self.ready.lock());
+            batch.drain(..).for_each(Task::run);
+            self.fire_timers();
+            events.clear();
+            self.wait(&mut events);
+            for event in &events {
+                self.dispatch(*event);
+            }
+        }
+        // Drops what the tasks hold; they are not polled any more.
+        let tasks = std::mem::take(&mut *self.ready.lock());
+        let timers = std::mem::take(&mut *self.timers.lock());
+        let sources = std::mem::take(&mut *self.sources.lock());
+        drop((tasks, timers, sources));
+    }
+
+    /// Sleeps until something happens. `sleeping` is set before the last look at what there is to do, and who
+    /// adds something looks at `sleeping` afterwards, so that no wake-up is lost.
+    fn wait(&self, events: &mut Vec<epoll::Event>) {
+        self.sleeping.store(true, Ordering::SeqCst);
+        let timeout = if !self.ready.lock().is_empty() || self.stopping.load(Ordering::SeqCst) {
+            Some(Duration::ZERO)
+        } else {
+            let next = self.timers.lock().next();
+            next.map(|deadline| deadline.saturating_sub(super::clock::monotonic()))
+        };
+        let timeout = timeout.map(|time| Timespec {
+            tv_sec: time.as_secs().min(1 << 20) as i64,
+            tv_nsec: i64::from(time.subsec_nanos()),
+        });
+        match epoll::wait(&self.epoll, spare_capacity(events), timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => log::error!("cannot wait for events: {error}"),
+        }
+        self.sleeping.store(false, Ordering::SeqCst);
+    }
+
+    fn fire_timers(&self) {
+        let due = self.timers.lock().due(super::clock::monotonic);
+        due.into_iter().for_each(std::task::Waker::wake);
+    }
+
+    fn dispatch(&self, event: epoll::Event) {
+        let (token, flags) = (event.data.u64(), event.flags);
+        if token == WAKEUP_TOKEN {
+            return;
+        }
+        let source = self.sources.lock().get(&token).cloned();
+        if let Some(source) = source {
+            let ended = epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+            let hangup = flags.intersects(ended);
+            source.ready(Readiness {
+                readable: hangup || flags.contains(epoll::EventFlags::IN),
+                writable: hangup || flags.contains(epoll::EventFlags::OUT),
+                hangup,
+            });
+        }
+    }
+}

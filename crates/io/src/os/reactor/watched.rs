@@ -1,0 +1,137 @@
+//! A nonblocking descriptor whose readiness can be awaited.
+//!
+//! At most one task waits to read and one to write at a time. A flag per direction remembers an edge that came
+//! while nobody waited; it is taken down before an attempt, so that an edge during the attempt is kept.
+
+use super::{Reactor, Readiness, Registration, Source};
+use futures_util::task::AtomicWaker;
+use std::future::poll_fn;
+use std::io::{ErrorKind, IoSliceMut, Read};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+
+#[derive(Default)]
+struct Direction {
+    ready: AtomicBool,
+    waiter: AtomicWaker,
+}
+
+impl Direction {
+    fn set(&self) {
+        self.ready.store(true, Ordering::Release);
+        self.waiter.wake();
+    }
+
+    /// Waits for the flag and takes it down.
+    async fn take(&self) {
+        poll_fn(|context| {
+            if self.ready.swap(false, Ordering::AcqRel) {
+                return Poll::Ready(());
+            }
+            self.waiter.register(context.waker());
+            if self.ready.swap(false, Ordering::AcqRel) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
+
+#[derive(Default)]
+struct Edges {
+    read: Direction,
+    write: Direction,
+    hangup: AtomicBool,
+}
+
+impl Source for Edges {
+    fn ready(&self, readiness: Readiness) {
+        if readiness.hangup {
+            self.hangup.store(true, Ordering::Release);
+        }
+        if readiness.readable {
+            self.read.set();
+        }
+        if readiness.writable {
+            self.write.set();
+        }
+    }
+}
+
+/// A nonblocking descriptor under the reactor's watch.
+pub struct Watched<D> {
+    // Before the descriptor, so that the watch ends before the descriptor is closed.
+    _registration: Registration,
+    edges: Arc<Edges>,
+    descriptor: D,
+}
+
+impl<D: AsFd> Watched<D> {
+    /// Watches `descriptor`, which must be nonblocking.
+    ///
+    /// # Errors
+    /// When the system cannot watch it.
+    pub fn new(reactor: &Arc<Reactor>, descriptor: D) -> std::io::Result<Self> {
+        let edges = Arc::new(Edges::default());
+        let registration = reactor.register(&descriptor, edges.clone())?;
+        Ok(Self { _registration: registration, edges, descriptor })
+    }
+
+    /// The descriptor.
+    pub fn get(&self) -> &D {
+        &self.descriptor
+    }
+
+    /// Makes `attempt` each time the descriptor may be readable, until it does not say `WouldBlock`.
+    ///
+    /// # Errors
+    /// Any other error of the attempt.
+    pub async fn read_with<T>(
+        &self,
+        mut attempt: impl FnMut(&D) -> std::io::Result<T>,
+    ) -> std::io::Result<T> {
+        loop {
+            self.edges.read.take().await;
+            let result = attempt(&self.descriptor);
+            if !result.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
+                self.edges.read.ready.store(true, Ordering::Release);
+                return result;
+            }
+        }
+    }
+
+    /// Waits until a write may take something, after one that would have blocked.
+    pub async fn writable(&self) {
+        self.edges.write.take().await;
+    }
+}
+
+impl Watched<TcpStream> {
+    /// Reads into `first`, and what does not fit it into `second`; 0 at the end of the stream.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub async fn read(&self, first: &mut [u8], second: &mut [u8]) -> std::io::Result<usize> {
+        let room = first.len() + second.len();
+        loop {
+            self.edges.read.take().await;
+            let slices = &mut [IoSliceMut::new(first), IoSliceMut::new(second)];
+            match (&self.descriptor).read_vectored(slices) {
+                Ok(count) => {
+                    // A short read has emptied the socket (epoll(7)), so the next edge tells of more; but
+                    // the end of the stream, once told, is not told again.
+                    if count == room || self.edges.hangup.load(Ordering::Acquire) {
+                        self.edges.read.ready.store(true, Ordering::Release);
+                    }
+                    return Ok(count);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {
+                    self.edges.read.ready.store(true, Ordering::Release);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The real runtime: the machine's clocks, randomness, one reactor thread and a pool for blocking calls.
+
+use super::clock::{SystemClock, SystemRandom};
+use super::executor::Task;
+use super::pool::BlockingPool;
+use super::reactor::{Reactor, Sleep};
+use super::runtime::{Executor, Runtime};
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+struct SystemExecutor {
+    reactor: Arc<Reactor>,
+    pool: BlockingPool,
+}
+
+impl Executor for SystemExecutor {
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        Task::spawn(&self.reactor, task);
+    }
+
+    fn sleep(&self, time: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(Sleep::new(self.reactor.clone(), time))
+    }
+
+    fn block(&self, job: Box<dyn FnOnce() + Send>) {
+        self.pool.run(job);
+    }
+}
+
+/// Owns the threads of the real runtime. Dropped, it stops them.
+pub struct System {
+    executor: Arc<SystemExecutor>,
+    runtime: Runtime,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl System {
+    /// Starts the reactor's thread. At most `blocking_threads_max` more are started as blocking calls come.
+    ///
+    /// # Errors
+    /// What the system refuses: descriptors or the thread.
+    pub fn start(blocking_threads_max: usize) -> std::io::Result<Self> {
+        let reactor = Reactor::new()?;
+        let pool = BlockingPool::new(blocking_threads_max);
+        let executor = Arc::new(SystemExecutor { reactor: reactor.clone(), pool });
+        let runtime = Runtime {
+            clock: Arc::new(SystemClock),
+            random: Arc::new(SystemRandom),
+            executor: executor.clone(),
+        };
+        let thread =
+            std::thread::Builder::new().name("tameike-reactor".into()).spawn(move || reactor.run())?;
+        Ok(Self { executor, runtime, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Clock, randomness and executor.
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    /// The reactor, for those who watch descriptors.
+    pub fn reactor(&self) -> &Arc<Reactor> {
+        &self.executor.reactor
+    }
+
+    /// Finishes the queued blocking calls, ends all threads and waits for them. Tasks are not polled any more.
+    pub fn stop(&self) {
+        self.executor.pool.stop();
+        self.executor.reactor.stop();
+        let Some(thread) = self.thread.lock().take() else { return };
+        // A task may be what stops the system; its own thread cannot be waited for.
+        if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+            log::error!("the reactor's thread ended in a panic");
+        }
+    }
+}
+
+impl Drop for System {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

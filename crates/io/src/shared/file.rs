@@ -1,0 +1,97 @@
+//! An open file of the real tree.
+
+use super::{Allocate, FileStat, Seek, SharedFile, translate};
+use rustix::fs::{Advice, Gid, SeekFrom, Uid};
+use std::os::fd::OwnedFd;
+use tameike_core::attr::AttrChange;
+use tameike_core::{Errno, Result};
+
+/// A descriptor, and where it was opened, for messages.
+pub(super) struct PosixFile {
+    pub(super) descriptor: OwnedFd,
+    pub(super) path: Vec<u8>,
+    pub(super) root_device: u64,
+}
+
+impl PosixFile {
+    fn done<T>(&self, doing: &str, result: rustix::io::Result<T>) -> Result<T> {
+        result.map_err(|error| translate::fault(doing, &self.path, error))
+    }
+}
+
+impl SharedFile for PosixFile {
+    fn stat(&self) -> Result<FileStat> {
+        let stat = self.done("stat", rustix::fs::fstat(&self.descriptor))?;
+        Ok(translate::stat(self.root_device, &stat))
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            let place = offset + filled as u64;
+            match rustix::io::pread(&self.descriptor, &mut buffer[filled..], place) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(translate::fault("read", &self.path, error)),
+            }
+        }
+        Ok(filled)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        let mut written = 0;
+        while written < bytes.len() {
+            let place = offset + written as u64;
+            match rustix::io::pwrite(&self.descriptor, &bytes[written..], place) {
+                Ok(0) => return self.done("write", Err(rustix::io::Errno::IO)),
+                Ok(count) => written += count,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(translate::fault("write", &self.path, error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn truncate(&self, size: u64) -> Result<()> {
+        self.done("truncate", rustix::fs::ftruncate(&self.descriptor, size))
+    }
+
+    fn allocate(&self, how: Allocate, offset: u64, length: u64) -> Result<()> {
+        let flags = translate::allocate(how);
+        self.done("allocate", rustix::fs::fallocate(&self.descriptor, flags, offset, length))
+    }
+
+    fn seek(&self, what: Seek, offset: u64) -> Result<u64> {
+        let from = match what {
+            Seek::Data => SeekFrom::Data(offset),
+            Seek::Hole => SeekFrom::Hole(offset),
+        };
+        self.done("seek", rustix::fs::seek(&self.descriptor, from))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.done("fsync", rustix::fs::fsync(&self.descriptor))
+    }
+
+    fn forget_pages(&self) -> Result<()> {
+        self.done("fadvise", rustix::fs::fadvise(&self.descriptor, 0, None, Advice::DontNeed))
+    }
+
+    fn change(&self, change: &AttrChange) -> Result<()> {
+        if change.size.is_some() || change.layout.is_some() {
+            return Err(Errno::EINVAL.into());
+        }
+        if change.uid.is_some() || change.gid.is_some() {
+            let (uid, gid) = (change.uid.map(Uid::from_raw), change.gid.map(Gid::from_raw));
+            self.done("chown", rustix::fs::fchown(&self.descriptor, uid, gid))?;
+        }
+        if let Some(bits) = change.mode {
+            self.done("chmod", rustix::fs::fchmod(&self.descriptor, translate::mode(bits)))?;
+        }
+        match translate::times(change) {
+            Some(times) => self.done("set times of", rustix::fs::futimens(&self.descriptor, &times)),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! The shared file system as a parameter: a tree of files below one directory.
+//!
+//! [`SharedFs`] is what the cache view passes names and attributes to and what its data is flushed to; the
+//! node-local view is the same trait over a directory of the node's own disk. [`PosixTree`] is the real one;
+//! tests put one in between that fails on purpose, a simulated cluster has its own.
+//!
+//! Every call blocks: who must not wait runs it with [`crate::Runtime::block`], several calls in one job.
+//! Paths are bytes relative to the root, names joined by `/`, the root itself is empty. No path leaves the
+//! root, and no symbolic link is followed: a link is a thing with a target, never a way to somewhere else.
+
+mod file;
+mod posix;
+#[cfg(test)]
+mod tests;
+mod translate;
+
+pub use posix::PosixTree;
+
+use std::sync::Arc;
+use tameike_core::attr::AttrChange;
+use tameike_core::wire::cache::Stamp;
+use tameike_core::wire::meta::RenameMode;
+use tameike_core::{Attr, Errno, Fault, FileKind, Generation, InodeId, Layout, Result, Timestamp};
+
+/// What `stat` says of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileStat {
+    /// Device: 0 on the file system of the root, so that nodes which mount it under different numbers agree;
+    /// the system's number on file systems mounted below the root.
+    pub device: u64,
+    /// Inode number on the device.
+    pub inode: u64,
+    /// Kind of file.
+    pub kind: FileKind,
+    /// Permission bits with set-user-id, set-group-id and sticky.
+    pub mode: u16,
+    /// Names.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device file, as FUSE encodes it.
+    pub rdev: u32,
+    /// Size in bytes.
+    pub size: u64,
+    /// Space taken, in units of 512 bytes.
+    pub blocks: u64,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of content.
+    pub mtime: Timestamp,
+    /// Last change of content or attributes.
+    pub ctime: Timestamp,
+}
+
+impl FileStat {
+    /// The number by which the job knows the file.
+    pub fn inode_id(&self) -> InodeId {
+        InodeId::cached(self.device, self.inode)
+    }
+
+    /// What tells that the content was changed by somebody else.
+    pub fn stamp(&self) -> Stamp {
+        Stamp {
+            device: self.device,
+            inode: self.inode,
+            size: self.size,
+            mtime: self.mtime,
+            ctime: self.ctime,
+        }
+    }
+
+    /// The attributes as the views give them.
+    pub fn attr(&self) -> Attr {
+        Attr {
+            inode: self.inode_id(),
+            kind: self.kind,
+            mode: self.mode,
+            nlink: self.nlink,
+            uid: self.uid,
+            gid: self.gid,
+            rdev: self.rdev,
+            size: self.size,
+            blocks: self.blocks,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            generation: Generation(0),
+            layout: Layout::Striped,
+            inline: false,
+        }
+    }
+}
+
+/// A name in a directory; `.` and `..` are never told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedFile {
+    /// The name.
+    pub name: Vec<u8>,
+    /// The file's number, as in [`FileStat::inode_id`]; of a mount point, that of the directory below it.
+    pub inode: InodeId,
+    /// Its kind.
+    pub kind: FileKind,
+}
+
+/// Something to make that is not a regular file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Special {
+    /// A directory with these permission bits.
+    Directory(u16),
+    /// A symbolic link with this target.
+    Symlink(Vec<u8>),
+    /// A named pipe, socket or device file.
+    Node {
+        /// Which of them.
+        kind: FileKind,
+        /// Permission bits.
+        mode: u16,
+        /// Device number of a device file, as FUSE encodes it.
+        rdev: u32,
+    },
+}
+
+/// For what a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reading.
+    Read,
+    /// Reading and writing.
+    Write,
+}
+
+/// Space of the file system below a tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TreeSpace {
+    /// Bytes in all.
+    pub total: u64,
+    /// Bytes free.
+    pub free: u64,
+    /// Bytes free to this user.
+    pub available: u64,
+    /// Inodes in all.
+    pub inodes: u64,
+    /// Inodes free.
+    pub inodes_free: u64,
+}
+
+/// How an extended attribute is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XattrMode {
+    /// Whether it exists or not.
+    Any,
+    /// `EEXIST` when it exists.
+    Create,
+    /// `ENODATA` when it does not.
+    Replace,
+}
+
+/// What `fallocate` is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocate {
+    /// Space for the range; the file grows to its end.
+    Extend,
+    /// Space for the range; the size stays.
+    Keep,
+    /// No space for the range: it reads as zeros.
+    Punch,
+    /// The range reads as zeros; the file grows to its end.
+    Zero,
+}
+
+/// What `lseek` looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// The next data.
+    Data,
+    /// The next hole.
+    Hole,
+}
+
+/// An open regular file.
+pub trait SharedFile: Send + Sync {
+    /// Its attributes now.
+    fn stat(&self) -> Result<FileStat>;
+    /// Reads at `offset` until `buffer` is full or the file ends; the number of bytes read.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize>;
+    /// Writes all of `bytes` at `offset`.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()>;
+    /// Sets the size.
+    fn truncate(&self, size: u64) -> Result<()>;
+    /// Allocates or frees space.
+    fn allocate(&self, how: Allocate, offset: u64, length: u64) -> Result<()>;
+    /// The next data or hole at or after `offset`; `ENXIO` beyond the end.
+    fn seek(&self, what: Seek, offset: u64) -> Result<u64>;
+    /// Makes content and attributes safe on the file system's own terms (`fsync`).
+    fn sync(&self) -> Result<()>;
+    /// Makes the next reads come from the file system, not from this machine's memory, where it can be told.
+    fn forget_pages(&self) -> Result<()>;
+    /// Changes owner, permissions and times (the size is [`SharedFile::truncate`]'s).
+    fn change(&self, change: &AttrChange) -> Result<()>;
+}
+
+/// A hold on a file, until dropped.
+pub type Pin = Box<dyn Send + Sync>;
+
+/// A tree of files below one directory.
+pub trait SharedFs: Send + Sync {
+    /// Attributes of a file; of a symbolic link itself.
+    fn stat(&self, path: &[u8]) -> Result<FileStat>;
+    /// Attributes of a file, and a hold on it: while held, its number is not given to another file, even when it
+    /// loses its last name.
+    fn pin(&self, path: &[u8]) -> Result<(FileStat, Pin)>;
+    /// All names in a directory, in the file system's order.
+    fn read_dir(&self, path: &[u8]) -> Result<Vec<NamedFile>>;
+    /// Target of a symbolic link.
+    fn read_link(&self, path: &[u8]) -> Result<Vec<u8>>;
+    /// Opens a regular file. The owner's own permission bits do not stand in the way: a program that may write
+    /// a file it has open may have made it read-only since.
+    fn open(&self, path: &[u8], access: Access) -> Result<Arc<dyn SharedFile>>;
+    /// Makes a regular file that must not exist, with exactly these permission bits, and opens it for writing.
+    fn create(&self, path: &[u8], mode: u16) -> Result<Arc<dyn SharedFile>>;
+    /// Makes something else than a regular file, which must not exist, and tells its attributes.
+    fn make(&self, path: &[u8], special: &Special) -> Result<FileStat>;
+    /// Removes a name of anything but a directory.
+    fn unlink(&self, path: &[u8]) -> Result<()>;
+    /// Removes an empty directory.
+    fn rmdir(&self, path: &[u8]) -> Result<()>;
+    /// Gives a file another name.
+    fn rename(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()>;
+    /// Gives a file one more name.
+    fn link(&self, from: &[u8], to: &[u8]) -> Result<()>;
+    /// Changes owner, permissions and times (the size is [`SharedFile::truncate`]'s).
+    fn change(&self, path: &[u8], change: &AttrChange) -> Result<()>;
+    /// Value of an extended attribute.
+    fn xattr(&self, path: &[u8], name: &[u8]) -> Result<Vec<u8>>;
+    /// Names of all extended attributes.
+    fn xattrs(&self, path: &[u8]) -> Result<Vec<Vec<u8>>>;
+    /// Sets an extended attribute.
+    fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
+    /// Removes an extended attribute.
+    fn remove_xattr(&self, path: &[u8], name: &[u8]) -> Result<()>;
+    /// Space of the file system.
+    fn space(&self) -> Result<TreeSpace>;
+    /// Makes the names in a directory safe (`fsync` of the directory).
+    fn sync_dir(&self, path: &[u8]) -> Result<()>;
+}
+
+/// Directory and last name of a path; the root has neither.
+pub fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    match path.iter().rposition(|&byte| byte == b'/') {
+        Some(slash) => Some((&path[..slash], &path[slash + 1..])),
+        None if path.is_empty() => None,
+        None => Some((b"", path)),
+    }
+}
+
+/// The path of `name` in the directory at `path`.
+pub fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
+    if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
+}
+
+/// Opens the file at `path` and makes sure that it is still this one.
+///
+/// # Errors
+/// `ESTALE` when another file has taken the name, and what [`SharedFs::open`] says.
+pub fn open_same(
+    fs: &dyn SharedFs,
+    path: &[u8],
+    inode: InodeId,
+    access: Access,
+) -> Result<(Arc<dyn SharedFile>, FileStat)> {
+    let file = fs.open(path, access)?;
+    let stat = file.stat()?;
+    if stat.inode_id() == inode {
+        return Ok((file, stat));
+    }
+    let path = String::from_utf8_lossy(path);
+    Err(Fault::new(Errno::ESTALE, format!("open {path}: another file has taken this name")))
+}

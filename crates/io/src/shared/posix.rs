@@ -1,0 +1,305 @@
+//! The tree below a real directory.
+
+use super::file::PosixFile;
+use super::{
+    Access, FileStat, NamedFile, Pin, SharedFile, SharedFs, Special, TreeSpace, XattrMode, split, translate,
+};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Uid};
+use rustix::io::Errno as Os;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use tameike_core::attr::AttrChange;
+use tameike_core::limits::{PATH_SIZE_MAX, XATTR_SIZE_MAX};
+use tameike_core::wire::meta::RenameMode;
+use tameike_core::{Errno, FileKind, InodeId, Result};
+
+const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
+
+/// The files below one directory of this machine.
+pub struct PosixTree {
+    root: OwnedFd,
+    root_device: u64,
+}
+
+impl PosixTree {
+    /// The tree below `root`, which must be a directory.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn open(root: &Path) -> Result<Self> {
+        use std::os::unix::ffi::OsStrExt;
+        let bytes = root.as_os_str().as_bytes();
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let open = || -> rustix::io::Result<Self> {
+            let root = rustix::fs::open(root, flags, Mode::empty())?;
+            let root_device = rustix::fs::fstat(&root)?.st_dev;
+            Ok(Self { root, root_device })
+        };
+        open().map_err(|error| translate::fault("open the directory", bytes, error))
+    }
+
+    fn resolve(&self, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let path = if path.is_empty() { b"." } else { path };
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat2(&self.root, path, flags, Mode::empty(), BENEATH)
+    }
+
+    /// Runs `operation` on the directory of `path` and the last name.
+    fn at<T>(
+        &self,
+        doing: &str,
+        path: &[u8],
+        operation: impl FnOnce(BorrowedFd<'_>, &[u8]) -> rustix::io::Result<T>,
+    ) -> Result<T> {
+        let run = || match split(path) {
+            None => operation(self.root.as_fd(), b"."),
+            Some((b"", name)) => operation(self.root.as_fd(), name),
+            Some((dir, name)) => {
+                let dir = self.resolve(dir, OFlags::PATH | OFlags::DIRECTORY)?;
+                operation(dir.as_fd(), name)
+            }
+        };
+        if path.split(|&byte| byte == b'/').any(|name| name == b"..") {
+            return Err(Errno::EINVAL.into());
+        }
+        run().map_err(|error| translate::fault(doing, path, error))
+    }
+
+    /// Runs `operation` on a name in `/proc` that stands for the file itself, whatever it is.
+    fn by_descriptor<T>(
+        &self,
+        doing: &str,
+        path: &[u8],
+        operation: impl FnOnce(&str) -> rustix::io::Result<T>,
+    ) -> Result<T> {
+        let run = || {
+            let file = self.resolve(path, OFlags::PATH)?;
+            operation(&format!("/proc/self/fd/{}", file.as_raw_fd()))
+        };
+        run().map_err(|error| translate::fault(doing, path, error))
+    }
+
+    /// Opens a file whose owner's permission bits forbid it, by lending them for the moment.
+    fn open_forbidden(&self, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let file = self.resolve(path, OFlags::PATH)?;
+        let stat = rustix::fs::fstat(&file)?;
+        let own = rustix::process::geteuid().as_raw() == stat.st_uid;
+        if !own || stat.st_mode & 0o600 == 0o600 {
+            return Err(Os::ACCESS);
+        }
+        let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+        rustix::fs::chmod(&name, Mode::from_raw_mode((stat.st_mode & 0o7777) | 0o600))?;
+        let opened = rustix::fs::open(&name, flags | OFlags::CLOEXEC, Mode::empty());
+        rustix::fs::chmod(&name, Mode::from_raw_mode(stat.st_mode & 0o7777))?;
+        opened
+    }
+
+    fn file(&self, descriptor: OwnedFd, path: &[u8]) -> Arc<dyn SharedFile> {
+        Arc::new(PosixFile { descriptor, path: path.to_vec(), root_device: self.root_device })
+    }
+}
+
+/// Gives a new file exactly the bits asked for: the umask or a default access list may have taken some.
+fn set_exact_mode(dir: BorrowedFd<'_>, name: &[u8], bits: u16) -> rustix::io::Result<rustix::fs::Stat> {
+    let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    if stat.st_mode & 0o777 == u32::from(bits) & 0o777 {
+        return Ok(stat);
+    }
+    let kept = stat.st_mode & 0o7000;
+    rustix::fs::chmodat(dir, name, Mode::from_raw_mode(kept | u32::from(bits & 0o7777)), AtFlags::empty())?;
+    rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
+}
+
+impl SharedFs for PosixTree {
+    fn stat(&self, path: &[u8]) -> Result<FileStat> {
+        let stat =
+            self.at("stat", path, |dir, name| rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))?;
+        Ok(translate::stat(self.root_device, &stat))
+    }
+
+    fn pin(&self, path: &[u8]) -> Result<(FileStat, Pin)> {
+        let pin = || {
+            let file = self.resolve(path, OFlags::PATH)?;
+            let stat = rustix::fs::fstat(&file)?;
+            Ok((translate::stat(self.root_device, &stat), Box::new(file) as Pin))
+        };
+        pin().map_err(|error| translate::fault("hold", path, error))
+    }
+
+    fn read_dir(&self, path: &[u8]) -> Result<Vec<NamedFile>> {
+        let fail = |error| translate::fault("read the directory", path, error);
+        let dir = self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(fail)?;
+        let stat = rustix::fs::fstat(&dir).map_err(fail)?;
+        let device = if stat.st_dev == self.root_device { 0 } else { stat.st_dev };
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&dir).map_err(fail)? {
+            let entry = entry.map_err(fail)?;
+            let name = entry.file_name().to_bytes();
+            if matches!(name, b"." | b"..") {
+                continue;
+            }
+            let kind = match translate::kind(entry.file_type()) {
+                Some(kind) => kind,
+                None => match rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+                    Ok(stat) => translate::stat(self.root_device, &stat).kind,
+                    Err(Os::NOENT) => continue,
+                    Err(error) => return Err(fail(error)),
+                },
+            };
+            names.push(NamedFile { name: name.to_vec(), inode: InodeId::cached(device, entry.ino()), kind });
+        }
+        Ok(names)
+    }
+
+    fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
+        let target = self.at("read the link", path, |dir, name| {
+            rustix::fs::readlinkat(dir, name, Vec::with_capacity(PATH_SIZE_MAX))
+        })?;
+        Ok(target.into_bytes())
+    }
+
+    fn open(&self, path: &[u8], access: Access) -> Result<Arc<dyn SharedFile>> {
+        let flags = match access {
+            Access::Read => OFlags::RDONLY,
+            Access::Write => OFlags::RDWR,
+        } | OFlags::NONBLOCK;
+        let opened = match self.resolve(path, flags) {
+            Err(Os::ACCESS) => self.open_forbidden(path, flags),
+            other => other,
+        };
+        let descriptor = opened.map_err(|error| translate::fault("open", path, error))?;
+        let file = self.file(descriptor, path);
+        if file.stat()?.kind == FileKind::File { Ok(file) } else { Err(Errno::EINVAL.into()) }
+    }
+
+    fn create(&self, path: &[u8], mode: u16) -> Result<Arc<dyn SharedFile>> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let descriptor = self.at("create", path, |dir, name| {
+            let file = rustix::fs::openat(dir, name, flags, translate::mode(mode))?;
+            set_exact_mode(dir, name, mode)?;
+            Ok(file)
+        })?;
+        Ok(self.file(descriptor, path))
+    }
+
+    fn make(&self, path: &[u8], special: &Special) -> Result<FileStat> {
+        let stat = self.at("make", path, |dir, name| match special {
+            Special::Directory(mode) => {
+                rustix::fs::mkdirat(dir, name, translate::mode(*mode))?;
+                set_exact_mode(dir, name, *mode)
+            }
+            Special::Symlink(target) => {
+                rustix::fs::symlinkat(target.as_slice(), dir, name)?;
+                rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
+            }
+            Special::Node { kind, mode, rdev } => {
+                let device = translate::system_device(*rdev);
+                let file_type = translate::file_type(*kind);
+                rustix::fs::mknodat(dir, name, file_type, translate::mode(*mode), device)?;
+                set_exact_mode(dir, name, *mode)
+            }
+        })?;
+        Ok(translate::stat(self.root_device, &stat))
+    }
+
+    fn unlink(&self, path: &[u8]) -> Result<()> {
+        self.at("remove", path, |dir, name| rustix::fs::unlinkat(dir, name, AtFlags::empty()))
+    }
+
+    fn rmdir(&self, path: &[u8]) -> Result<()> {
+        self.at("remove", path, |dir, name| rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR))
+    }
+
+    fn rename(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
+        let flags = match mode {
+            RenameMode::Replace => RenameFlags::empty(),
+            RenameMode::NoReplace => RenameFlags::NOREPLACE,
+            RenameMode::Exchange => RenameFlags::EXCHANGE,
+        };
+        self.at("rename", from, |old_dir, old_name| {
+            Ok(self.at("rename to", to, |new_dir, new_name| {
+                rustix::fs::renameat_with(old_dir, old_name, new_dir, new_name, flags)
+            }))
+        })?
+    }
+
+    fn link(&self, from: &[u8], to: &[u8]) -> Result<()> {
+        self.at("link", from, |old_dir, old_name| {
+            Ok(self.at("link as", to, |new_dir, new_name| {
+                rustix::fs::linkat(old_dir, old_name, new_dir, new_name, AtFlags::empty())
+            }))
+        })?
+    }
+
+    fn change(&self, path: &[u8], change: &AttrChange) -> Result<()> {
+        if change.size.is_some() || change.layout.is_some() {
+            return Err(Errno::EINVAL.into());
+        }
+        if change.uid.is_some() || change.gid.is_some() {
+            let (uid, gid) = (change.uid.map(Uid::from_raw), change.gid.map(Gid::from_raw));
+            self.at("chown", path, |dir, name| {
+                rustix::fs::chownat(dir, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
+            })?;
+        }
+        if let Some(bits) = change.mode {
+            self.by_descriptor("chmod", path, |file| rustix::fs::chmod(file, translate::mode(bits)))?;
+        }
+        match translate::times(change) {
+            None => Ok(()),
+            Some(times) => self.at("set times of", path, |dir, name| {
+                rustix::fs::utimensat(dir, name, &times, AtFlags::SYMLINK_NOFOLLOW)
+            }),
+        }
+    }
+
+    fn xattr(&self, path: &[u8], name: &[u8]) -> Result<Vec<u8>> {
+        self.by_descriptor("read an attribute of", path, |file| {
+            let mut value = vec![0; XATTR_SIZE_MAX];
+            let size = rustix::fs::getxattr(file, name, value.as_mut_slice())?;
+            value.truncate(size);
+            Ok(value)
+        })
+    }
+
+    fn xattrs(&self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.by_descriptor("list the attributes of", path, |file| {
+            let mut list = vec![0; XATTR_SIZE_MAX];
+            let size = rustix::fs::listxattr(file, list.as_mut_slice())?;
+            let names = list[..size].split(|&byte| byte == 0).filter(|name| !name.is_empty());
+            Ok(names.map(<[u8]>::to_vec).collect())
+        })
+    }
+
+    fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.by_descriptor("set an attribute of", path, |file| {
+            rustix::fs::setxattr(file, name, value, translate::xattr(mode))
+        })
+    }
+
+    fn remove_xattr(&self, path: &[u8], name: &[u8]) -> Result<()> {
+        self.by_descriptor("remove an attribute of", path, |file| rustix::fs::removexattr(file, name))
+    }
+
+    fn space(&self) -> Result<TreeSpace> {
+        let fail = |error| translate::fault("ask the space of", b"the shared directory", error);
+        let root = self.resolve(b"", OFlags::RDONLY | OFlags::DIRECTORY).map_err(fail)?;
+        let space = rustix::fs::fstatvfs(&root).map_err(fail)?;
+        Ok(TreeSpace {
+            total: space.f_blocks * space.f_frsize,
+            free: space.f_bfree * space.f_frsize,
+            available: space.f_bavail * space.f_frsize,
+            inodes: space.f_files,
+            inodes_free: space.f_ffree,
+        })
+    }
+
+    fn sync_dir(&self, path: &[u8]) -> Result<()> {
+        let sync = || match self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY) {
+            // A directory that may be entered but not listed cannot be synced; its names can still be made.
+            Err(Os::ACCESS) => Ok(()),
+            other => rustix::fs::fsync(other?),
+        };
+        sync().map_err(|error| translate::fault("fsync the directory", path, error))
+    }
+}

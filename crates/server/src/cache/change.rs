@@ -1,0 +1,213 @@
+//! What clients tell the coordinator while they work on a file.
+
+use super::files::{File, fresh_generation};
+use super::record::Record;
+use super::{CacheService, UNKNOWN, locate};
+use std::sync::Arc;
+use tameike_core::wire::cache::{CacheState, Stamp};
+use tameike_core::wire::unit::UnitRequest;
+use tameike_core::{InodeId, Result, Timestamp};
+
+impl CacheService {
+    /// The file with this stamp, known or new, with everything finished that was left half done.
+    async fn meet(&self, inode: InodeId, path: &[u8], stamp: Stamp) -> Result<Arc<File>> {
+        let make = || Record::new(path, stamp, fresh_generation(&self.parts.runtime));
+        let file = self.files.get_or_make(&self.journal, inode, make)?;
+        self.revive(&file, path, stamp).await?;
+        if file.state().record.cut.is_some() {
+            let _flush = file.flush.lock().await;
+            self.finish_cut(&file).await?;
+        }
+        self.notice_change(&file, path, stamp).await?;
+        Ok(file)
+    }
+
+    /// A removed file whose number another file has got begins anew.
+    async fn revive(&self, file: &Arc<File>, path: &[u8], stamp: Stamp) -> Result<()> {
+        if !file.state().record.removed {
+            return Ok(());
+        }
+        let _flush = file.flush.lock().await;
+        if !file.state().record.removed {
+            return Ok(());
+        }
+        let request = UnitRequest::Truncate { inode: file.inode, size: 0 };
+        self.ask_units(self.homes(file.inode), &request).await?;
+        file.update(&self.journal, |state| {
+            let generation = state.record.generation.next();
+            // Written down as the removed one was, so that this supersedes it.
+            state.record = Record { journaled: true, ..Record::new(path, stamp, generation) };
+        })
+    }
+
+    /// Compares the shared file with what we know of it. A client may have seen it in the middle of a flush:
+    /// before anything is concluded, it is looked at again.
+    async fn notice_change(&self, file: &Arc<File>, path: &[u8], stamp: Stamp) -> Result<()> {
+        let as_known = {
+            let state = file.state();
+            state.flushing || state.record.is_as_known(&stamp)
+        };
+        let now = if as_known {
+            None
+        } else {
+            let (shared, inode, own) = (self.parts.shared.clone(), file.inode, path.to_vec());
+            let look = move || locate(&*shared, inode, std::iter::once(own.as_slice()));
+            Some(self.parts.runtime.block(look).await?.1.stamp())
+        };
+        file.update(&self.journal, |state| {
+            state.record.prefer_path(path);
+            if let Some(now) = now
+                && !state.flushing
+                && !state.record.is_as_known(&now)
+            {
+                state.record.take_change(now);
+            }
+        })
+    }
+
+    pub(super) async fn open(&self, inode: InodeId, path: &[u8], stamp: Stamp) -> Result<CacheState> {
+        let file = self.meet(inode, path, stamp).await?;
+        let state = file.state().record.state(Some(&stamp));
+        Ok(state)
+    }
+
+    pub(super) async fn dirty(&self, inode: InodeId, path: &[u8], stamp: Stamp) -> Result<CacheState> {
+        let file = self.meet(inode, path, stamp).await?;
+        let state = file.update(&self.journal, |state| {
+            state.changes += 1;
+            state.record.dirty = true;
+            state.record.journaled = true;
+            state.record.state(Some(&stamp))
+        })?;
+        self.mark_dirty(inode);
+        self.journal.sync(false).await?;
+        Ok(state)
+    }
+
+    pub(super) async fn commit(&self, inode: InodeId, end: u64, now: Timestamp) -> Result<CacheState> {
+        let file = self.known(inode)?;
+        if file.state().record.removed {
+            let request = UnitRequest::Truncate { inode, size: 0 };
+            self.ask_units(self.homes(inode), &request).await?;
+            let state = file.state().record.state(None);
+            return Ok(state);
+        }
+        let state = file.update(&self.journal, |state| {
+            state.changes += 1;
+            let record = &mut state.record;
+            record.generation = record.generation.next();
+            record.size = record.size.max(end);
+            record.mtime = now;
+            record.dirty = true;
+            record.journaled = true;
+            record.state(None)
+        })?;
+        self.mark_dirty(inode);
+        self.journal.sync(false).await?;
+        Ok(state)
+    }
+
+    pub(super) fn reserve(&self, inode: InodeId, length: u64, now: Timestamp) -> Result<(u64, CacheState)> {
+        let reserved = self.known(inode)?.update(&self.journal, |state| {
+            state.changes += 1;
+            let record = &mut state.record;
+            let offset = record.size;
+            record.size = offset.saturating_add(length);
+            record.mtime = now;
+            record.dirty = true;
+            record.journaled = true;
+            (offset, record.state(None))
+        })?;
+        self.mark_dirty(inode);
+        Ok(reserved)
+    }
+
+    /// A program has set the time of last change, which the client has passed to the shared file already.
+    pub(super) async fn set_mtime(&self, inode: InodeId, mtime: Timestamp) -> Result<CacheState> {
+        let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(UNKNOWN) };
+        let record = file.state().record.clone();
+        let now = self.locate(inode, &record).await.ok().map(|(_, stat)| stat.stamp());
+        let state = file.update(&self.journal, |state| {
+            if state.record.dirty {
+                state.changes += 1;
+                state.record.mtime = mtime;
+            }
+            // The change of time is our own: only a change of size tells of somebody else.
+            if let Some(now) = now.filter(|now| now.size == state.record.stamp.size && now.mtime == mtime) {
+                state.record.stamp = now;
+                if !state.record.dirty {
+                    state.record.mtime = mtime;
+                }
+            }
+            state.record.state(None)
+        })?;
+        self.journal.sync(false).await?;
+        Ok(state)
+    }
+
+    pub(super) async fn renamed(&self, inode: Option<InodeId>, from: &[u8], to: &[u8]) -> Result<()> {
+        if let Some(inode) = inode {
+            let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(()) };
+            file.update(&self.journal, |state| state.record.prefer_path(to))?;
+            return self.journal.sync(false).await;
+        }
+        for file in self.files.unjournaled() {
+            self.move_below(&file, from, to)?;
+        }
+        let mut after = None;
+        loop {
+            let page = self.journal.page(after, 1024)?;
+            let Some(&(last, _)) = page.last() else { break };
+            for (inode, _) in page {
+                if let Some(file) = self.files.get(&self.journal, inode)? {
+                    self.move_below(&file, from, to)?;
+                }
+            }
+            after = Some(last);
+        }
+        self.journal.sync(false).await
+    }
+
+    /// Adds the new paths of a file that lies below a renamed directory.
+    fn move_below(&self, file: &Arc<File>, from: &[u8], to: &[u8]) -> Result<()> {
+        let below = |path: &[u8]| {
+            Some([to, path.strip_prefix(from)?.strip_prefix(b"/").map(|_| &path[from.len()..])?].concat())
+        };
+        let moved = |record: &Record| record.paths.iter().find_map(|path| below(path));
+        if moved(&file.state().record).is_none() {
+            return Ok(());
+        }
+        file.update(&self.journal, |state| {
+            if let Some(path) = moved(&state.record) {
+                state.record.prefer_path(&path);
+            }
+        })
+    }
+
+    pub(super) async fn removed(&self, inode: InodeId) -> Result<()> {
+        let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(()) };
+        let _flush = file.flush.lock().await;
+        let journaled = file.update(&self.journal, |state| {
+            state.changes += 1;
+            state.record.removed = true;
+            state.record.dirty = false;
+            state.record.cut = None;
+            state.record.generation = state.record.generation.next();
+            state.record.journaled
+        })?;
+        self.dirty.lock().remove(&inode);
+        if journaled {
+            self.journal.drop_digests(inode, 0)?;
+            self.journal.sync(false).await?;
+            let request = UnitRequest::Truncate { inode, size: 0 };
+            self.ask_units(self.homes(inode), &request).await?;
+        }
+        Ok(())
+    }
+
+    /// `fsync`: the record and all dirty bytes are on the devices of the job.
+    pub(super) async fn make_durable(&self, inode: InodeId) -> Result<()> {
+        self.journal.sync(true).await?;
+        self.ask_units(self.homes(inode), &UnitRequest::Sync { inode, durable: true }).await
+    }
+}

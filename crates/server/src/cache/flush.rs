@@ -1,0 +1,272 @@
+//! One file goes to the shared file system.
+
+use super::CacheService;
+use super::files::File;
+use super::record::Record;
+use futures_util::future::join_all;
+use std::sync::Arc;
+use tameike_core::attr::{AttrChange, SetTime};
+use tameike_core::wire::cache::Stamp;
+use tameike_core::wire::unit::{FLUSH_UNITS_MAX, UnitDigest, UnitReply, UnitRequest};
+use tameike_core::{Errno, Fault, InodeId, NodeId, Result};
+use tameike_io::shared::{Access, SharedFs, open_same, split};
+
+/// Whether a flush gives way to foreground requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// It does.
+    GivesWay,
+    /// It does not.
+    Urgent,
+}
+
+/// What one node or all nodes flushed.
+#[derive(Default)]
+struct Flushed {
+    written: u64,
+    end: u64,
+    digests: Vec<UnitDigest>,
+    rest: bool,
+}
+
+/// Marks the file as being flushed until dropped.
+struct Flushing<'a>(&'a File);
+
+impl<'a> Flushing<'a> {
+    fn begin(file: &'a File) -> (Self, Record, u64) {
+        let mut state = file.state();
+        state.flushing = true;
+        (Self(file), state.record.clone(), state.changes)
+    }
+}
+
+impl Drop for Flushing<'_> {
+    fn drop(&mut self) {
+        self.0.state().flushing = false;
+    }
+}
+
+impl CacheService {
+    /// Flushes the file; whether it is clean now. `extra` nodes are asked beside those its size names.
+    ///
+    /// # Errors
+    /// Why it cannot be flushed; everything that is not on the shared file system stays dirty.
+    pub(super) async fn flush_file(
+        &self,
+        inode: InodeId,
+        extra: &[NodeId],
+        patience: Patience,
+    ) -> Result<bool> {
+        let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(true) };
+        let _flush = file.flush.lock().await;
+        if file.state().record.removed {
+            return Ok(true);
+        }
+        let flushed = match self.finish_cut(&file).await {
+            Ok(()) => self.flush_held(&file, extra, patience).await,
+            Err(fault) => Err(fault),
+        };
+        match flushed {
+            Ok(clean) => {
+                if clean {
+                    self.dirty.lock().remove(&inode);
+                }
+                Ok(clean)
+            }
+            Err(fault) => {
+                let why = fault.to_string();
+                file.update(&self.journal, |state| state.record.failure = why)?;
+                Err(fault)
+            }
+        }
+    }
+
+    async fn flush_held(&self, file: &Arc<File>, extra: &[NodeId], patience: Patience) -> Result<bool> {
+        let (_flushing, record, changes) = Flushing::begin(file);
+        let inode = file.inode;
+        let (path, stat) = self.locate(inode, &record).await?;
+        let record = self.begin_flush(file, record, stat.stamp())?;
+        self.journal.sync(false).await?;
+        let mut homes = self.homes_of_size(inode, record.size);
+        homes.extend(extra.iter().filter(|node| !homes.contains(node)).copied().collect::<Vec<_>>());
+        let asked = homes.into_iter().map(|home| self.flush_home(home, inode, &path, &record, patience));
+        let (mut total, mut failure) = (Flushed::default(), None);
+        for answer in join_all(asked).await {
+            match answer {
+                Ok(part) => {
+                    total.written += part.written;
+                    total.end = total.end.max(part.end);
+                    total.digests.extend(part.digests);
+                    total.rest |= part.rest;
+                }
+                Err(fault) => failure = Some(fault),
+            }
+        }
+        let size = record.size.max(total.end);
+        self.keep_digests(inode, &path, size, record.size, &mut total.digests).await?;
+        if let Some(fault) = failure {
+            return Err(fault);
+        }
+        if total.rest {
+            // Bytes of the shared file have changed: the stamp follows, so that this is not taken for a change
+            // by others.
+            let (_, stat) = self.locate(inode, &record).await?;
+            file.update(&self.journal, |state| {
+                state.record.stamp = stat.stamp();
+                state.record.written += total.written;
+                state.record.proof_lost = record.proof_lost;
+            })?;
+            return Ok(false);
+        }
+        let (shared, mtime, own_path) = (self.parts.shared.clone(), record.mtime, path.clone());
+        let set_time = record.dirty.then_some(mtime);
+        let finish = move || finish(&*shared, &own_path, inode, size, set_time);
+        let stamp = self.parts.runtime.block(finish).await?;
+        let clean = file.update(&self.journal, |state| {
+            let unchanged = state.changes == changes;
+            let proof_lost = record.proof_lost;
+            let record = &mut state.record;
+            record.proof_lost = proof_lost;
+            record.prefer_path(&path);
+            record.stamp = stamp;
+            record.written += total.written;
+            record.failure.clear();
+            record.journaled = true;
+            if unchanged {
+                (record.size, record.mtime, record.dirty) = (stamp.size, stamp.mtime, false);
+            } else {
+                record.size = record.size.max(size);
+            }
+            unchanged
+        })?;
+        self.journal.sync(false).await?;
+        Ok(clean)
+    }
+
+    /// Takes note of what others did to the shared file before we write to it, and that digests may be lost
+    /// from now on. Gives the record to flush by, with `proof_lost` as it was.
+    fn begin_flush(&self, file: &File, record: Record, now: Stamp) -> Result<Record> {
+        file.update(&self.journal, |state| {
+            if !record.has_content_of(&now) {
+                state.record.take_change(now);
+            }
+            let begun = Record { proof_lost: record.proof_lost, ..state.record.clone() };
+            state.record.proof_lost = true;
+            begun
+        })
+    }
+
+    /// Flushes what one node holds.
+    async fn flush_home(
+        &self,
+        home: NodeId,
+        inode: InodeId,
+        path: &[u8],
+        record: &Record,
+        patience: Patience,
+    ) -> Result<Flushed> {
+        let mut total = Flushed::default();
+        loop {
+            let request = UnitRequest::Flush {
+                inode,
+                path: path.to_vec(),
+                size: record.size,
+                generation: record.generation,
+                patient: patience == Patience::GivesWay,
+            };
+            let reply = self.ask_unit(home, request).await?;
+            let UnitReply::Flushed { written, end, digests, rest } = reply else {
+                return Err(Fault::new(Errno::EPROTO, format!("{home} answered a flush with {reply:?}")));
+            };
+            total.written += written;
+            total.end = total.end.max(end);
+            total.digests.extend(digests);
+            total.rest = rest;
+            if !rest || patience == Patience::GivesWay {
+                return Ok(total);
+            }
+        }
+    }
+
+    /// Writes digests down. Those made for another size than the file turned out to have are made again.
+    async fn keep_digests(
+        &self,
+        inode: InodeId,
+        path: &[u8],
+        size: u64,
+        assumed: u64,
+        digests: &mut Vec<UnitDigest>,
+    ) -> Result<()> {
+        let fits = |digest: &UnitDigest| crate::unit::digest::fits(digest, size);
+        if size != assumed {
+            let wrong = digests.iter().filter(|digest| !fits(digest)).map(|digest| digest.index).collect();
+            digests.retain(fits);
+            digests.extend(self.digest_units(inode, path, size, wrong).await?);
+        }
+        for part in digests.chunks(FLUSH_UNITS_MAX) {
+            self.journal.put_digests(inode, part)?;
+        }
+        Ok(())
+    }
+
+    /// Digests of units as the shared file system has them now, by index.
+    pub(super) async fn digest_units(
+        &self,
+        inode: InodeId,
+        path: &[u8],
+        size: u64,
+        units: Vec<u64>,
+    ) -> Result<Vec<UnitDigest>> {
+        let mut by_home = std::collections::BTreeMap::<NodeId, Vec<u64>>::new();
+        for index in units {
+            by_home.entry(self.home(tameike_core::UnitId { inode, index })).or_default().push(index);
+        }
+        let asked = by_home.into_iter().map(|(home, units)| async move {
+            let mut digests = Vec::with_capacity(units.len());
+            for part in units.chunks(FLUSH_UNITS_MAX) {
+                let request = UnitRequest::Digest { inode, path: path.to_vec(), size, units: part.to_vec() };
+                match self.ask_unit(home, request).await? {
+                    UnitReply::Digests(part) => digests.extend(part),
+                    other => {
+                        return Err(Fault::new(
+                            Errno::EPROTO,
+                            format!("{home} answered a digest with {other:?}"),
+                        ));
+                    }
+                }
+            }
+            Ok(digests)
+        });
+        let mut digests = Vec::new();
+        for answer in join_all(asked).await {
+            digests.extend(answer?);
+        }
+        digests.sort_by_key(|digest| digest.index);
+        Ok(digests)
+    }
+}
+
+/// Gives the shared file its size and time, makes file and name safe, and tells how it then is.
+fn finish(
+    shared: &dyn SharedFs,
+    path: &[u8],
+    inode: InodeId,
+    size: u64,
+    mtime: Option<tameike_core::Timestamp>,
+) -> Result<Stamp> {
+    let (file, stat) = open_same(shared, path, inode, Access::Write)?;
+    if stat.size < size {
+        file.truncate(size)?;
+    }
+    if let Some(mtime) = mtime {
+        let change = AttrChange { mtime: Some(SetTime::To(mtime)), ..AttrChange::default() };
+        match file.change(&change) {
+            // A file of another owner keeps the time of the flush.
+            Err(fault) if fault.errno == Errno::EPERM => {}
+            other => other?,
+        }
+    }
+    file.sync()?;
+    shared.sync_dir(split(path).map_or(b"", |(dir, _)| dir))?;
+    file.stat().map(|stat| stat.stamp())
+}

@@ -1,0 +1,259 @@
+//! What the coordinator writes down about a file: the journal of the cache view.
+//!
+//! ```text
+//! k f <inode: 8 bytes, big endian>                   version (1 byte), Record
+//! k d <inode: 8 bytes> <unit index: 8 bytes>         UnitDigest of the unit as it was last flushed
+//! ```
+//!
+//! A log record is the list of keys it sets and removes, so that replay needs no knowledge of files.
+
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+use std::sync::Arc;
+use tameike_core::wire::cache::{CacheState, Stamp};
+use tameike_core::wire::codec;
+use tameike_core::wire::unit::UnitDigest;
+use tameike_core::{Errno, Fault, Generation, InodeId, Result, Timestamp};
+use tameike_store::table::{Table, prefix};
+use tameike_store::{Ledger, RecordKind};
+
+/// Version of [`Record`] in the ledger.
+const RECORD_VERSION: u8 = 1;
+/// Paths under which a file is looked for.
+const PATHS_MAX: usize = 8;
+const FILE: u8 = b'f';
+const DIGEST: u8 = b'd';
+
+/// A file as its coordinator knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// Where the file may be, the likeliest first; each is checked against the inode number before use.
+    pub paths: Vec<ByteBuf>,
+    /// The shared file as we last saw it or left it.
+    pub stamp: Stamp,
+    /// Size in bytes: newer than the shared file's while dirty.
+    pub size: u64,
+    /// Last change of content, likewise.
+    pub mtime: Timestamp,
+    /// Version of the content.
+    pub generation: Generation,
+    /// Whether the shared file system lacks something of the file.
+    pub dirty: bool,
+    /// Whether the job has ever written the file: then the record is kept in the ledger, and has a receipt.
+    pub journaled: bool,
+    /// Whether the file has lost its last name: late writes to it are dropped.
+    pub removed: bool,
+    /// A cut to this size that is not yet done everywhere.
+    pub cut: Option<u64>,
+    /// Bytes flushed so far.
+    pub written: u64,
+    /// Whether another program has changed the file on the shared file system since the job began to write it.
+    pub changed_by_others: bool,
+    /// Whether digests of flushed units may be missing: a flush is under way, or was when its agent stopped or
+    /// a node did not answer.
+    pub proof_lost: bool,
+    /// Why the last flush failed; empty when it did not.
+    pub failure: String,
+}
+
+impl Record {
+    pub(super) fn new(path: &[u8], stamp: Stamp, generation: Generation) -> Self {
+        Self {
+            paths: vec![ByteBuf::from(path)],
+            stamp,
+            size: stamp.size,
+            mtime: stamp.mtime,
+            generation,
+            dirty: false,
+            journaled: false,
+            removed: false,
+            cut: None,
+            written: 0,
+            changed_by_others: false,
+            proof_lost: false,
+            failure: String::new(),
+        }
+    }
+
+    /// Puts a path before the others; whether that changed anything.
+    pub(super) fn prefer_path(&mut self, path: &[u8]) -> bool {
+        if self.paths.first().is_some_and(|first| first.as_slice() == path) {
+            return false;
+        }
+        self.paths.retain(|known| known.as_slice() != path);
+        self.paths.insert(0, ByteBuf::from(path));
+        self.paths.truncate(PATHS_MAX);
+        true
+    }
+
+    /// Whether the shared file with this stamp has the content we know.
+    pub(super) fn has_content_of(&self, stamp: &Stamp) -> bool {
+        (self.stamp.size, self.stamp.mtime) == (stamp.size, stamp.mtime)
+    }
+
+    /// Whether the shared file is as we know it. Clean data is trusted only when not even the time of last
+    /// change of attributes differs: a program can set the time of last change of content back.
+    pub(super) fn is_as_known(&self, stamp: &Stamp) -> bool {
+        self.has_content_of(stamp) && (self.dirty || self.stamp.ctime == stamp.ctime)
+    }
+
+    /// Takes note of a shared file that was changed by others.
+    pub(super) fn take_change(&mut self, stamp: Stamp) {
+        self.changed_by_others |= self.journaled && !self.has_content_of(&stamp);
+        self.generation = self.generation.next();
+        self.stamp = stamp;
+        self.size = if self.dirty { self.size.max(stamp.size) } else { stamp.size };
+        self.mtime = if self.dirty { self.mtime } else { stamp.mtime };
+    }
+
+    /// The state as clients see it, for one who saw the shared file as `seen`.
+    pub(super) fn state(&self, seen: Option<&Stamp>) -> CacheState {
+        let behind = seen.is_some_and(|seen| !self.has_content_of(seen));
+        let newer = (self.dirty || behind).then_some((self.size, self.mtime));
+        CacheState { generation: self.generation, newer }
+    }
+
+    /// The likeliest path, for people.
+    pub(super) fn shown_path(&self) -> String {
+        self.paths.first().map_or_else(String::new, |path| String::from_utf8_lossy(path).into_owned())
+    }
+}
+
+fn file_key(inode: InodeId) -> Vec<u8> {
+    [&[prefix::CACHE, FILE][..], &inode.0.to_be_bytes()].concat()
+}
+
+fn digest_key(inode: InodeId, index: u64) -> Vec<u8> {
+    [&[prefix::CACHE, DIGEST][..], &inode.0.to_be_bytes(), &index.to_be_bytes()].concat()
+}
+
+fn digest_range(inode: InodeId, from: u64) -> (Vec<u8>, Vec<u8>) {
+    let mut end = digest_key(inode, u64::MAX);
+    end.push(0);
+    (digest_key(inode, from), end)
+}
+
+fn decode_record(value: &[u8]) -> Result<Record> {
+    match value.split_first() {
+        Some((&RECORD_VERSION, body)) => codec::decode(body),
+        _ => Err(Fault::new(Errno::EBADMSG, "a cache record has a version that this program does not know")),
+    }
+}
+
+type Changes = Vec<(ByteBuf, Option<ByteBuf>)>;
+
+fn apply(changes: Changes, table: &mut dyn Table) {
+    for (key, value) in changes {
+        match value {
+            Some(value) => table.put(key.into_vec(), value.into_vec()),
+            None => table.delete(key.into_vec()),
+        }
+    }
+}
+
+/// Applies a record of kind [`RecordKind::Cache`] of the log again.
+///
+/// # Errors
+/// `EBADMSG` when the bytes are no such record.
+pub fn replay(body: &[u8], table: &mut dyn Table) -> Result<()> {
+    apply(codec::decode(body)?, table);
+    Ok(())
+}
+
+/// The cache records in the ledger.
+pub(super) struct Journal {
+    ledger: Arc<Ledger>,
+}
+
+impl Journal {
+    pub(super) fn new(ledger: Arc<Ledger>) -> Self {
+        Self { ledger }
+    }
+
+    fn write(&self, changes: Changes) -> Result<()> {
+        let body = codec::encode(&changes)?;
+        self.ledger.execute(RecordKind::Cache, &body, |table| {
+            apply(changes, table);
+            Ok(())
+        })
+    }
+
+    fn record_change(inode: InodeId, record: &Record) -> Result<(ByteBuf, Option<ByteBuf>)> {
+        let mut value = vec![RECORD_VERSION];
+        value.extend(codec::encode(record)?);
+        Ok((ByteBuf::from(file_key(inode)), Some(ByteBuf::from(value))))
+    }
+
+    /// Writes a record.
+    pub(super) fn put(&self, inode: InodeId, record: &Record) -> Result<()> {
+        self.write(vec![Self::record_change(inode, record)?])
+    }
+
+    /// Writes the digests of flushed units.
+    pub(super) fn put_digests(&self, inode: InodeId, digests: &[UnitDigest]) -> Result<()> {
+        let change = |digest: &UnitDigest| {
+            let value = ByteBuf::from(codec::encode(digest)?);
+            Ok((ByteBuf::from(digest_key(inode, digest.index)), Some(value)))
+        };
+        match digests.iter().map(change).collect::<Result<Changes>>()? {
+            changes if changes.is_empty() => Ok(()),
+            changes => self.write(changes),
+        }
+    }
+
+    /// Removes the digests of the units from `index` on.
+    pub(super) fn drop_digests(&self, inode: InodeId, index: u64) -> Result<()> {
+        const BATCH: usize = 1024;
+        let (start, end) = digest_range(inode, index);
+        loop {
+            let found = self.ledger.read(|table| table.scan(&start, &end, BATCH))?;
+            let last = found.len() < BATCH;
+            let changes: Changes = found.into_iter().map(|(key, _)| (ByteBuf::from(key), None)).collect();
+            if !changes.is_empty() {
+                self.write(changes)?;
+            }
+            if last {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The digests of all flushed units, by index.
+    pub(super) fn digests(&self, inode: InodeId) -> Result<Vec<UnitDigest>> {
+        let (start, end) = digest_range(inode, 0);
+        let found = self.ledger.read(|table| table.scan(&start, &end, usize::MAX))?;
+        found.iter().map(|(_, value)| codec::decode(value)).collect()
+    }
+
+    /// The record of a file.
+    pub(super) fn get(&self, inode: InodeId) -> Result<Option<Record>> {
+        let value = self.ledger.read(|table| table.get(&file_key(inode)))?;
+        value.map(|value| decode_record(&value)).transpose()
+    }
+
+    /// Records of the files after `after`, ascending, at most `limit`.
+    pub(super) fn page(&self, after: Option<InodeId>, limit: usize) -> Result<Vec<(InodeId, Record)>> {
+        let mut start = file_key(after.unwrap_or(InodeId(0)));
+        if after.is_some() {
+            start.push(0);
+        }
+        let end = [prefix::CACHE, FILE + 1];
+        let found = self.ledger.read(|table| table.scan(&start, &end, limit))?;
+        let record = |(key, value): (Vec<u8>, Vec<u8>)| {
+            let number = key.get(2..).and_then(|bytes| bytes.try_into().ok()).map(u64::from_be_bytes);
+            let number = number.ok_or_else(|| Fault::new(Errno::EBADMSG, "a cache record has a bad key"))?;
+            Ok((InodeId(number), decode_record(&value)?))
+        };
+        found.into_iter().map(record).collect()
+    }
+
+    /// Waits while the ledger has no room.
+    pub(super) async fn room(&self) -> Result<()> {
+        self.ledger.room().await
+    }
+
+    /// Makes all records safe, as [`Ledger::sync`].
+    pub(super) async fn sync(&self, durable: bool) -> Result<()> {
+        self.ledger.sync(durable).await
+    }
+}

@@ -1,0 +1,339 @@
+use super::bed::{Bed, bytes};
+use std::time::Duration;
+use tameike_core::limits::UNIT_SIZE;
+use tameike_core::receipt::FileOutcome;
+use tameike_core::wire::cache::{CacheReply, CacheRequest};
+use tameike_core::{Errno, NodeId};
+
+const UNIT: usize = UNIT_SIZE;
+
+fn b3(content: &[u8]) -> String {
+    blake3::hash(content).to_hex().to_string()
+}
+
+#[test]
+fn what_one_node_closes_another_reads_and_the_drain_proves() {
+    let bed = Bed::new(1, 3);
+    let content = bytes(1, 3 * UNIT + UNIT / 2);
+    let (one, two, expected) = (bed.client(0), bed.client(1), content.clone());
+    bed.run(async move {
+        one.create(b"file", &expected).await.expect("write");
+        assert_eq!(two.read(b"file").await.expect("read"), expected);
+        assert_eq!(two.size(b"file").await.expect("size"), expected.len() as u64);
+    });
+    assert_eq!(bed.real("file"), b"", "nothing goes to the shared directory before a flush");
+    let receipt = bed.drain(true);
+    assert_eq!(bed.real("file"), content);
+    assert!(receipt.is_complete(), "{receipt:?}");
+    let [file] = receipt.files.as_slice() else { panic!("{receipt:?}") };
+    assert_eq!((file.path.as_str(), file.size), ("file", content.len() as u64));
+    assert_eq!((&file.outcome, &file.checksum), (&FileOutcome::Verified, &b3(&content)));
+    assert_eq!(file.written, content.len() as u64);
+    assert_eq!(file.note, "");
+}
+
+#[test]
+fn whole_files_of_every_kind_of_size_have_the_checksum_of_b3sum() {
+    let bed = Bed::new(2, 2);
+    for size in [0, 1, 1024, UNIT - 1, UNIT, UNIT + 1, 2 * UNIT] {
+        let (client, content) = (bed.client(0), bytes(size as u64, size));
+        bed.run(async move { client.create(format!("f{size}").as_bytes(), &content).await.expect("write") });
+    }
+    let receipt = bed.drain(false);
+    for file in &receipt.files {
+        assert_eq!(file.outcome, FileOutcome::Synced);
+        assert_eq!(file.checksum, b3(&bytes(file.size, file.size as usize)), "{}", file.path);
+        assert_eq!(bed.real(&file.path), bytes(file.size, file.size as usize));
+    }
+    assert_eq!(receipt.files.len(), 7);
+}
+
+#[test]
+fn reads_fetch_once_and_keep() {
+    let bed = Bed::new(3, 2);
+    let content = bytes(4, 2 * UNIT + 100);
+    std::fs::write(bed.root.join("input"), &content).expect("write");
+    let (one, two, expected) = (bed.client(0), bed.client(1), content);
+    bed.run(async move {
+        let both = futures_util::future::join(one.read(b"input"), two.read(b"input")).await;
+        assert_eq!((both.0.expect("read"), both.1.expect("read")), (expected.clone(), expected.clone()));
+    });
+    // What is held needs the shared file system no more.
+    bed.control.set(super::faulty::Plan::From(0, Errno::EIO));
+    let reads = bed.control.reads();
+    let (one, expected) = (bed.client(0), bytes(4, 2 * UNIT + 100));
+    bed.run(async move { assert_eq!(one.read(b"input").await.expect("read"), expected) });
+    assert_eq!(bed.control.reads(), reads);
+    assert!(reads <= 3, "{reads} reads of 3 units by two nodes");
+}
+
+#[test]
+fn partial_writes_keep_the_bytes_around_them_and_only_dirty_bytes_are_written() {
+    let bed = Bed::new(4, 2);
+    let mut content = bytes(5, 2 * UNIT + 1000);
+    std::fs::write(bed.root.join("file"), &content).expect("write");
+    let client = bed.client(1);
+    bed.run(async move {
+        client.write(b"file", 10, b"abc").await.expect("write");
+        client.write(b"file", UNIT as u64 - 2, b"wxyz").await.expect("write");
+    });
+    content[10..13].copy_from_slice(b"abc");
+    content[UNIT - 2..UNIT + 2].copy_from_slice(b"wxyz");
+    let (client, expected) = (bed.client(0), content.clone());
+    bed.run(async move { assert_eq!(client.read(b"file").await.expect("read"), expected) });
+    let receipt = bed.drain(true);
+    assert_eq!(bed.real("file"), content);
+    assert_eq!(receipt.files[0].written, 7);
+    assert!(receipt.files[0].checksum.starts_with("units:"), "unit 2 was never written");
+    assert_eq!(receipt.files[0].outcome, FileOutcome::Verified);
+}
+
+#[test]
+fn a_quiet_node_flushes_by_itself_and_a_busy_one_does_not() {
+    let bed = Bed::new(5, 2);
+    bed.start_flushers();
+    let busy = [bed.keep_busy(NodeId(0)), bed.keep_busy(NodeId(1))];
+    let (client, content) = (bed.client(0), bytes(6, UNIT + 7));
+    let expected = content.clone();
+    bed.run(async move { client.create(b"file", &content).await.expect("write") });
+    bed.machine.rest(Duration::from_secs(20));
+    assert_eq!(bed.real("file"), b"");
+    drop(busy);
+    bed.machine.rest(Duration::from_secs(20));
+    assert_eq!(bed.real("file"), expected);
+    let receipt = bed.drain(true);
+    assert_eq!((receipt.files.len(), &receipt.files[0].outcome), (1, &FileOutcome::Verified));
+    let client = bed.client(0);
+    bed.run(async move { assert_eq!(client.size(b"file").await.expect("size"), expected.len() as u64) });
+}
+
+#[test]
+fn a_change_by_others_is_seen_at_the_next_open() {
+    let bed = Bed::new(6, 2);
+    let path = bed.root.join("file");
+    std::fs::write(&path, bytes(1, UNIT)).expect("write");
+    let client = bed.client(0);
+    bed.run(async move { assert_eq!(client.read(b"file").await.expect("read"), bytes(1, UNIT)) });
+    std::fs::write(&path, bytes(2, UNIT)).expect("write");
+    let later = std::time::UNIX_EPOCH + Duration::from_secs(2_000_000_000);
+    std::fs::File::open(&path).expect("open").set_modified(later).expect("a newer time");
+    let client = bed.client(1);
+    bed.run(async move { assert_eq!(client.read(b"file").await.expect("read"), bytes(2, UNIT)) });
+}
+
+#[test]
+fn dirty_data_survives_a_change_by_others_and_the_receipt_says_so() {
+    let bed = Bed::new(7, 2);
+    let path = bed.root.join("file");
+    std::fs::write(&path, bytes(1, 1000)).expect("write");
+    let client = bed.client(0);
+    bed.run(async move { client.write(b"file", 10, b"ours").await.expect("write") });
+    std::fs::write(&path, bytes(2, 2000)).expect("write");
+    let mut expected = bytes(2, 2000);
+    expected[10..14].copy_from_slice(b"ours");
+    let (client, read) = (bed.client(1), expected.clone());
+    bed.run(async move { assert_eq!(client.read(b"file").await.expect("read"), read) });
+    let receipt = bed.drain(true);
+    assert_eq!(bed.real("file"), expected);
+    assert!(receipt.files[0].note.contains("another program"), "{receipt:?}");
+}
+
+#[test]
+fn truncation_cuts_dirty_and_clean_bytes_for_ever() {
+    let bed = Bed::new(8, 3);
+    let content = bytes(3, 3 * UNIT);
+    std::fs::write(bed.root.join("file"), &content).expect("write");
+    let (client, full) = (bed.client(0), content.clone());
+    bed.run(async move {
+        assert_eq!(client.read(b"file").await.expect("read"), full);
+        client.write(b"file", 3 * UNIT as u64, b"tail").await.expect("write");
+        client.truncate(b"file", UNIT as u64 + 5).await.expect("cut");
+        client.truncate(b"file", 2 * UNIT as u64).await.expect("grow");
+        client.write(b"file", 2 * UNIT as u64 + 3, b"end").await.expect("write");
+    });
+    let mut expected = content[..UNIT + 5].to_vec();
+    expected.resize(2 * UNIT + 3, 0);
+    expected.extend_from_slice(b"end");
+    let (client, read) = (bed.client(2), expected.clone());
+    bed.run(async move { assert_eq!(client.read(b"file").await.expect("read"), read) });
+    let receipt = bed.drain(true);
+    assert_eq!(bed.real("file"), expected);
+    assert!(receipt.is_complete(), "{receipt:?}");
+}
+
+#[test]
+fn renamed_files_and_directories_find_their_way() {
+    let bed = Bed::new(9, 3);
+    std::fs::create_dir(bed.root.join("dir")).expect("mkdir");
+    let client = bed.client(0);
+    bed.run(async move {
+        client.create(b"dir/a", b"content of a").await.expect("write");
+        client.create(b"b", b"content of b").await.expect("write");
+        client.create(b"c", b"to be replaced").await.expect("write");
+        client.rename(b"dir/a", b"dir/a2").await.expect("rename");
+        client.rename(b"b", b"c").await.expect("rename over");
+        client.rename(b"dir", b"moved").await.expect("rename a directory");
+    });
+    let receipt = bed.drain(true);
+    assert!(receipt.is_complete(), "{receipt:?}");
+    let paths: Vec<_> = receipt.files.iter().map(|file| file.path.as_str()).collect();
+    assert_eq!(paths, ["c", "moved/a2"]);
+    assert_eq!((bed.real("c"), bed.real("moved/a2")), (b"content of b".to_vec(), b"content of a".to_vec()));
+}
+
+#[test]
+fn a_rename_that_was_announced_but_never_happened_loses_nothing() {
+    let bed = Bed::new(10, 2);
+    let client = bed.client(0);
+    bed.run(async move {
+        client.create(b"file", b"content").await.expect("write");
+        let inode = client.shared.stat(b"file").expect("stat").inode_id();
+        let request =
+            CacheRequest::Renamed { inode: Some(inode), from: b"file".to_vec(), to: b"gone".to_vec() };
+        client.ask(inode, request).await.expect("tell");
+    });
+    assert!(bed.drain(true).is_complete());
+    assert_eq!(bed.real("file"), b"content");
+}
+
+#[test]
+fn removed_files_leave_no_data_and_no_receipt() {
+    let bed = Bed::new(11, 2);
+    let client = bed.client(0);
+    bed.run(async move {
+        client.create(b"file", &bytes(1, 2 * UNIT)).await.expect("write");
+        let file = client.open(b"file", true).await.expect("open");
+        client.unlink(b"file").await.expect("unlink");
+        // Another node may still write what it has open.
+        client.put(file, 5, b"late").await.expect("write");
+        client.close(file, 9).await.expect("close");
+        let CacheReply::Progress { files, .. } =
+            client.ask(file.inode, CacheRequest::Progress).await.expect("progress")
+        else {
+            panic!("progress was asked for")
+        };
+        assert_eq!(files, 0);
+    });
+    let receipt = bed.drain(true);
+    assert!(receipt.is_complete() && receipt.files.is_empty(), "{receipt:?}");
+    assert!(!bed.root.join("file").exists());
+}
+
+#[test]
+fn appends_from_two_nodes_do_not_overlap() {
+    let bed = Bed::new(12, 2);
+    let client = bed.client(0);
+    bed.run(async move { client.create(b"log", b"start;").await.expect("write") });
+    let append = |node: u32, text: &'static [u8]| {
+        let client = bed.client(node);
+        async move {
+            for _ in 0..5 {
+                let file = client.open(b"log", true).await.expect("open");
+                let (inode, now) = (file.inode, tameike_core::Timestamp::default());
+                let request = CacheRequest::Reserve { inode, length: text.len() as u64, now };
+                let CacheReply::Reserved { offset, .. } = client.ask(inode, request).await.expect("reserve")
+                else {
+                    panic!("a reservation was asked for")
+                };
+                client.put(file, offset, text).await.expect("write");
+                client.close(file, offset + text.len() as u64).await.expect("close");
+            }
+        }
+    };
+    let both = futures_util::future::join(append(0, b"one;"), append(1, b"two;"));
+    bed.run(async move { both.await });
+    assert!(bed.drain(true).is_complete());
+    let text = String::from_utf8(bed.real("log")).expect("text");
+    assert_eq!(text.matches("one;").count(), 5, "{text}");
+    assert_eq!(text.matches("two;").count(), 5, "{text}");
+    assert_eq!(text.len(), 6 + 10 * 4);
+}
+
+#[test]
+fn writers_wait_for_the_flush_when_the_cache_is_full() {
+    let bed = Bed::with_capacity(13, 2, 6 << 20);
+    let client = bed.client(0);
+    bed.run(async move {
+        for count in 0..20_u64 {
+            client.create(format!("f{count}").as_bytes(), &bytes(count, UNIT)).await.expect("write");
+        }
+    });
+    let receipt = bed.drain(true);
+    assert!(receipt.is_complete(), "{receipt:?}");
+    assert_eq!(receipt.files.len(), 20);
+    for count in 0..20 {
+        assert_eq!(bed.real(&format!("f{count}")), bytes(count, UNIT));
+    }
+}
+
+#[test]
+fn a_full_cache_before_a_full_shared_file_system_is_enospc() {
+    let bed = Bed::with_capacity(14, 1, 4 << 20);
+    bed.control.set(super::faulty::Plan::From(0, Errno::ENOSPC));
+    let client = bed.client(0);
+    let written = bed.run(async move {
+        for count in 0..20_u64 {
+            match client.create(format!("f{count}").as_bytes(), &bytes(count, UNIT)).await {
+                Ok(()) => {}
+                Err(fault) => return (count, fault),
+            }
+        }
+        panic!("more was taken than there is room for")
+    });
+    assert_eq!(written.1.errno, Errno::ENOSPC, "{}", written.1);
+    bed.control.set(super::faulty::Plan::Good);
+    let receipt = bed.drain(true);
+    for count in 0..written.0 {
+        assert_eq!(bed.real(&format!("f{count}")), bytes(count, UNIT));
+    }
+    assert!(receipt.is_complete(), "{receipt:?}");
+}
+
+#[test]
+fn a_time_set_by_the_program_stays() {
+    let bed = Bed::new(15, 2);
+    let client = bed.client(0);
+    let mtime = tameike_core::Timestamp { seconds: 1_000_000_000, nanoseconds: 5 };
+    bed.run(async move {
+        client.create(b"file", b"content").await.expect("write");
+        let inode = client.shared.stat(b"file").expect("stat").inode_id();
+        let to = tameike_core::attr::SetTime::To(mtime);
+        let change = tameike_core::attr::AttrChange { mtime: Some(to), ..Default::default() };
+        client.shared.change(b"file", &change).expect("utimens");
+        client.ask(inode, CacheRequest::SetMtime { inode, mtime }).await.expect("tell");
+    });
+    let receipt = bed.drain(true);
+    assert_eq!(bed.shared.stat(b"file").expect("stat").mtime, mtime);
+    assert_eq!(receipt.files[0].note, "", "our own change of time is not one by others");
+}
+
+#[test]
+fn a_dead_node_and_a_file_changed_behind_our_back_are_told() {
+    let bed = Bed::new(16, 3);
+    let (client, content) = (bed.client(0), bytes(1, 3 * UNIT));
+    let inode = bed.run(async move {
+        client.create(b"file", &content).await.expect("write");
+        client.create(b"other", b"12345").await.expect("write");
+        client.write_back(b"other").await.expect("flush");
+        client.shared.stat(b"file").expect("stat").inode_id()
+    });
+    std::fs::write(bed.root.join("other"), b"67890").expect("write");
+    let home = bed.cluster.inode_home(inode);
+    let victim = bed.cluster.device_nodes().iter().copied().find(|&node| node != home).expect("another");
+    bed.stop(victim);
+    let receipt = bed.drain(true);
+    assert!(!receipt.is_complete());
+    let file = receipt.files.iter().find(|file| file.path == "file").expect("its coordinator lives");
+    assert!(matches!(&file.outcome, FileOutcome::Missing(why) if why.contains("down")), "{file:?}");
+    assert!(!receipt.faults.is_empty());
+    bed.start(victim);
+    let receipt = bed.drain(true);
+    let file = receipt.files.iter().find(|file| file.path == "file").expect("its coordinator lives");
+    assert_eq!(file.checksum, b3(&bytes(1, 3 * UNIT)));
+    assert_eq!(bed.real("file"), bytes(1, 3 * UNIT));
+    let other = receipt.files.iter().find(|file| file.path == "other").expect("it was written");
+    assert!(
+        matches!(&other.outcome, FileOutcome::Missing(why) if why.contains("another program")),
+        "{other:?}"
+    );
+}

@@ -1,0 +1,80 @@
+//! Every call to the shared file system fails once, and from some call on: nothing is lost, and no receipt
+//! claims what did not happen.
+
+use super::bed::{Bed, bytes};
+use super::faulty::Plan;
+use tameike_core::Errno;
+use tameike_core::limits::UNIT_SIZE;
+use tameike_core::receipt::FileReceipt;
+
+const UNIT: usize = UNIT_SIZE;
+
+/// Files as they are to be in the end.
+fn prepare(bed: &Bed) -> Vec<(&'static str, Vec<u8>)> {
+    let old = bytes(9, UNIT + UNIT / 2);
+    std::fs::write(bed.root.join("old"), &old).expect("write");
+    std::fs::create_dir(bed.root.join("dir")).expect("mkdir");
+    let client = bed.client(0);
+    bed.run(async move {
+        client.create(b"dir/new", &bytes(1, 2 * UNIT + 10)).await.expect("write");
+        client.create(b"small", b"small content").await.expect("write");
+        client.write(b"old", UNIT as u64 - 3, b"middle").await.expect("write");
+        client.truncate(b"small", 5).await.expect("cut");
+        client.rename(b"small", b"dir/small").await.expect("rename");
+    });
+    let mut changed = old;
+    changed[UNIT - 3..UNIT + 3].copy_from_slice(b"middle");
+    vec![("dir/new", bytes(1, 2 * UNIT + 10)), ("dir/small", b"small".to_vec()), ("old", changed)]
+}
+
+fn check(bed: &Bed, files: &[FileReceipt], expected: &[(&str, Vec<u8>)]) {
+    for (path, content) in expected {
+        let receipt = files.iter().find(|file| file.path == *path);
+        let receipt = receipt.unwrap_or_else(|| panic!("{path} is not told of: {files:?}"));
+        if receipt.is_complete() {
+            assert_eq!(&bed.real(path), content, "{path} is told to be complete");
+        }
+    }
+}
+
+fn fail_everywhere(plan: impl Fn(u64) -> Plan, crash: bool) {
+    let mut step = 0;
+    loop {
+        let bed = Bed::new(100 + step, 2);
+        let expected = prepare(&bed);
+        bed.control.set(plan(step));
+        let first = bed.drain(true);
+        if bed.control.failed() == 0 {
+            assert!(step > 20, "the walk has met only {step} calls");
+            assert!(first.is_complete(), "{first:?}");
+            return;
+        }
+        bed.control.set(Plan::Good);
+        check(&bed, &first.files, &expected);
+        if crash {
+            bed.crash();
+        }
+        let second = bed.drain(true);
+        assert!(second.is_complete(), "step {step}: {first:?} then {second:?}");
+        assert_eq!(second.files.len(), expected.len());
+        for (path, content) in &expected {
+            assert_eq!(&bed.real(path), content, "step {step}: {path}");
+        }
+        step += 1;
+    }
+}
+
+#[test]
+fn one_call_fails() {
+    fail_everywhere(|step| Plan::Once(step, Errno::EIO), false);
+}
+
+#[test]
+fn the_shared_directory_turns_read_only() {
+    fail_everywhere(|step| Plan::From(step, Errno::EROFS), false);
+}
+
+#[test]
+fn the_shared_directory_fills_up_and_the_agents_are_killed() {
+    fail_everywhere(|step| Plan::From(step, Errno::ENOSPC), true);
+}

@@ -1,0 +1,8 @@
+//! Tests of unit service and coordinator together, on real directories.
+
+mod basic;
+mod bed;
+mod faults;
+mod faulty;
+mod machine;
+mod random;

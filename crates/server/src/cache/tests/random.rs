@@ -1,0 +1,164 @@
+//! Random work on a few files, with flushes, crashes and changes of names in between, against a model in
+//! memory.
+
+use super::bed::{Bed, bytes};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tameike_core::limits::UNIT_SIZE;
+use tameike_core::receipt::FileOutcome;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write { node: u32, file: usize, offset: u64, length: usize },
+    Truncate { node: u32, file: usize, size: u64 },
+    Read { node: u32, file: usize },
+    Flush { file: usize },
+    Rename { from: usize, to: usize },
+    Unlink { file: usize },
+    Rest { milliseconds: u64 },
+    Crash,
+}
+
+const NAMES: [&str; 3] = ["a", "dir/b", "c"];
+
+/// Offsets around the edges of units, where mistakes live.
+fn offset() -> impl Strategy<Value = u64> {
+    (0..3_u64, -40_i64..40).prop_map(|(unit, near)| (unit * UNIT_SIZE as u64).saturating_add_signed(near))
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (node, file) = (0..3_u32, 0..NAMES.len());
+    prop_oneof![
+        6 => (node.clone(), file.clone(), offset(), 1..100_usize)
+            .prop_map(|(node, file, offset, length)| Step::Write { node, file, offset, length }),
+        2 => (node.clone(), file.clone(), offset())
+            .prop_map(|(node, file, size)| Step::Truncate { node, file, size }),
+        4 => (node, file.clone()).prop_map(|(node, file)| Step::Read { node, file }),
+        3 => file.clone().prop_map(|file| Step::Flush { file }),
+        1 => (file.clone(), file.clone()).prop_map(|(from, to)| Step::Rename { from, to }),
+        1 => file.prop_map(|file| Step::Unlink { file }),
+        2 => (1..400_u64).prop_map(|milliseconds| Step::Rest { milliseconds }),
+        1 => Just(Step::Crash),
+    ]
+}
+
+struct World {
+    bed: Bed,
+    model: BTreeMap<&'static str, Vec<u8>>,
+    count: u64,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let bed = Bed::new(seed, 3);
+        std::fs::create_dir(bed.root.join("dir")).expect("mkdir");
+        bed.start_flushers();
+        Self { bed, model: BTreeMap::new(), count: 0 }
+    }
+
+    fn ensure(&mut self, file: usize) -> &'static str {
+        let name = NAMES[file];
+        if !self.model.contains_key(name) {
+            let client = self.bed.client(0);
+            self.bed.run(async move { client.create(name.as_bytes(), b"").await.expect("create") });
+            self.model.insert(name, Vec::new());
+        }
+        name
+    }
+
+    fn run(&mut self, step: Step) {
+        self.count += 1;
+        match step {
+            Step::Write { node, file, offset, length } => {
+                let (name, data) = (self.ensure(file), bytes(self.count, length));
+                let (client, sent) = (self.bed.client(node), data.clone());
+                let flusher = self.bed.client(0);
+                // A flush of the same file at the same time.
+                let work = async move {
+                    let write = client.write(name.as_bytes(), offset, &sent);
+                    let flush = flusher.write_back(name.as_bytes());
+                    let (written, flushed) = futures_util::future::join(write, flush).await;
+                    written.expect("write");
+                    flushed.expect("flush");
+                };
+                self.bed.run(work);
+                let content = self.model.get_mut(name).expect("it was made");
+                let end = offset as usize + length;
+                content.resize(content.len().max(end), 0);
+                content[offset as usize..end].copy_from_slice(&data);
+            }
+            Step::Truncate { node, file, size } => {
+                let (name, client) = (self.ensure(file), self.bed.client(node));
+                self.bed.run(async move { client.truncate(name.as_bytes(), size).await.expect("cut") });
+                self.model.get_mut(name).expect("it was made").resize(size as usize, 0);
+            }
+            Step::Read { node, file } => self.compare(node, NAMES[file]),
+            Step::Flush { file } => {
+                let (name, client) = (self.ensure(file), self.bed.client(1));
+                self.bed.run(async move { client.write_back(name.as_bytes()).await.expect("flush") });
+            }
+            Step::Rename { from, to } if from != to => {
+                let (old, new, client) = (self.ensure(from), NAMES[to], self.bed.client(2));
+                self.bed
+                    .run(async move { client.rename(old.as_bytes(), new.as_bytes()).await.expect("rename") });
+                let content = self.model.remove(old).expect("it was made");
+                self.model.insert(new, content);
+            }
+            Step::Rename { .. } => {}
+            Step::Unlink { file } => {
+                let (name, client) = (self.ensure(file), self.bed.client(0));
+                self.bed.run(async move { client.unlink(name.as_bytes()).await.expect("unlink") });
+                self.model.remove(name);
+            }
+            Step::Rest { milliseconds } => self.bed.machine.rest(Duration::from_millis(milliseconds)),
+            Step::Crash => {
+                // In the midst of whatever goes on in the background.
+                self.bed.machine.some_steps(40);
+                self.bed.crash();
+                self.bed.start_flushers();
+            }
+        }
+    }
+
+    fn compare(&self, node: u32, name: &'static str) {
+        let Some(expected) = self.model.get(name) else { return };
+        let client = self.bed.client(node);
+        let (content, size) = self.bed.run(async move {
+            let content = client.read(name.as_bytes()).await.expect("read");
+            (content, client.size(name.as_bytes()).await.expect("size"))
+        });
+        assert_eq!(size, expected.len() as u64, "size of {name}");
+        assert!(content == *expected, "content of {name}");
+    }
+
+    fn finish(self) {
+        for (node, name) in NAMES.into_iter().enumerate() {
+            self.compare(node as u32, name);
+        }
+        let receipt = self.bed.drain(true);
+        assert!(receipt.is_complete(), "{receipt:?}");
+        for (name, expected) in &self.model {
+            assert!(self.bed.real(name) == *expected, "{name} on the shared directory");
+            let file = receipt.files.iter().find(|file| file.path == *name).expect("a receipt");
+            assert_eq!(file.size, expected.len() as u64);
+            if !file.checksum.starts_with("units:") {
+                assert_eq!(file.checksum, blake3::hash(expected).to_hex().to_string(), "{name}");
+            }
+            assert!(matches!(file.outcome, FileOutcome::Synced | FileOutcome::Verified));
+        }
+        assert_eq!(receipt.files.len(), self.model.len());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #[test]
+    fn cached_files_behave_as_files(seed in any::<u64>(), steps in prop::collection::vec(step(), 1..40)) {
+        let mut world = World::new(seed);
+        for step in steps {
+            world.run(step);
+        }
+        world.finish();
+    }
+}

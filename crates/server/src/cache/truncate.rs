@@ -1,0 +1,69 @@
+//! A file gets a new size: everywhere, or not at all as far as anybody can see.
+
+use super::CacheService;
+use super::files::File;
+use std::sync::Arc;
+use tameike_core::limits::{FILE_SIZE_MAX, UNIT_SIZE};
+use tameike_core::wire::cache::CacheState;
+use tameike_core::wire::unit::UnitRequest;
+use tameike_core::{Errno, InodeId, Result, Timestamp};
+use tameike_io::shared::{Access, open_same};
+
+impl CacheService {
+    pub(super) async fn truncate(&self, inode: InodeId, size: u64, now: Timestamp) -> Result<CacheState> {
+        if size > FILE_SIZE_MAX {
+            return Err(Errno::EFBIG.into());
+        }
+        let file = self.known(inode)?;
+        let _flush = file.flush.lock().await;
+        self.finish_cut(&file).await?;
+        let before = file.state().record.clone();
+        // The shared file is cut first: what is read from it afterwards cannot bring cut bytes back. The record
+        // says what is being done, so that a new life of this agent ends it.
+        file.update(&self.journal, |state| {
+            state.changes += 1;
+            let record = &mut state.record;
+            record.cut = (size < record.size || size < record.stamp.size).then_some(size);
+            record.generation = record.generation.next();
+            (record.size, record.mtime) = (size, now);
+            (record.dirty, record.journaled) = (true, true);
+        })?;
+        self.journal.sync(false).await?;
+        if let Err(fault) = self.cut_shared(&file).await {
+            file.update(&self.journal, |state| state.record = before)?;
+            return Err(fault);
+        }
+        self.mark_dirty(inode);
+        self.finish_cut(&file).await?;
+        let state = file.state().record.state(None);
+        Ok(state)
+    }
+
+    /// Ends a cut that the record speaks of. The file's flush lock is held.
+    pub(super) async fn finish_cut(&self, file: &Arc<File>) -> Result<()> {
+        let Some(size) = file.state().record.cut else { return Ok(()) };
+        self.cut_shared(file).await?;
+        let request = UnitRequest::Truncate { inode: file.inode, size };
+        self.ask_units(self.homes(file.inode), &request).await?;
+        self.journal.drop_digests(file.inode, size / UNIT_SIZE as u64)?;
+        file.update(&self.journal, |state| state.record.cut = None)
+    }
+
+    /// Cuts the shared file, if it is longer than the record says it is to be.
+    async fn cut_shared(&self, file: &Arc<File>) -> Result<()> {
+        let record = file.state().record.clone();
+        let Some(size) = record.cut else { return Ok(()) };
+        let (path, _) = self.locate(file.inode, &record).await?;
+        let (shared, inode) = (self.parts.shared.clone(), file.inode);
+        let cut = move || {
+            let (shared_file, stat) = open_same(&*shared, &path, inode, Access::Write)?;
+            if stat.size <= size {
+                return Ok(stat.stamp());
+            }
+            shared_file.truncate(size)?;
+            shared_file.stat().map(|stat| stat.stamp())
+        };
+        let stamp = self.parts.runtime.block(cut).await?;
+        file.update(&self.journal, |state| state.record.stamp = stamp)
+    }
+}

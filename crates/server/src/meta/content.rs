@@ -1,0 +1,203 @@
+//! Sizes of files: what reaches beyond the inode record, to the homes of the file's units.
+
+use super::{MetaService, unexpected};
+use futures_util::future::join_all;
+use std::sync::Arc;
+use std::time::Duration;
+use tameike_core::limits::INLINE_SIZE_MAX;
+use tameike_core::wire::meta::{Command, MetaReply, MetaRequest, Node};
+use tameike_core::wire::unit::UnitRequest;
+use tameike_core::{Attr, Errno, Fault, FileKind, Generation, InodeId, NodeId, Result, Timestamp, UnitId};
+use tameike_io::Payload;
+use tameike_store::meta::record::{InodeRecord, Truncation};
+use tameike_store::meta::{Applied, LogCommand, Outcome, query as table};
+
+/// Pauses between attempts to reach a node grow from the first to the second of these.
+const RETRY_TIME_MIN: Duration = Duration::from_millis(50);
+const RETRY_TIME_MAX: Duration = Duration::from_secs(5);
+
+impl MetaService {
+    pub(super) async fn set_attr(&self, inode: InodeId, command: Command) -> Result<MetaReply> {
+        self.check_inode(inode)?;
+        let Command::SetAttr { change, now, .. } = &command else { return Err(Errno::EINVAL.into()) };
+        let (is_resize, sets_mtime, now) = (change.size.is_some(), change.mtime.is_some(), *now);
+        let record = LogCommand::Wire { command, birth: 0, held: Vec::new() };
+        if is_resize {
+            let _guard = self.contents.lock(inode).await;
+            let applied = self.execute_with_room(inode, &record).await?;
+            for &(inode, truncation) in &applied.truncations {
+                self.cut(inode, truncation).await?;
+            }
+            return changed(self.parts.node, applied.outcome);
+        }
+        let reply = changed(self.parts.node, self.execute(&record)?.outcome)?;
+        if let (true, MetaReply::Node(node)) = (sets_mtime, &reply)
+            && node.attr.kind == FileKind::Directory
+        {
+            self.spread_dir_time(inode, node.attr.mtime.min(now)).await?;
+        }
+        Ok(reply)
+    }
+
+    pub(super) async fn reserve(&self, inode: InodeId, command: Command) -> Result<MetaReply> {
+        self.check_inode(inode)?;
+        let record = LogCommand::Wire { command, birth: 0, held: Vec::new() };
+        let applied = match self.execute(&record) {
+            Err(fault) if fault.errno == Errno::EFBIG => {
+                let _guard = self.contents.lock(inode).await;
+                self.execute_with_room(inode, &record).await?
+            }
+            other => other?,
+        };
+        match applied.outcome {
+            Outcome::Reserved { offset, attr } => Ok(MetaReply::Reserved { offset, attr }),
+            other => Err(unexpected(self.parts.node, &other)),
+        }
+    }
+
+    /// Executes a command that may outgrow inline content; the caller holds the content's lock.
+    async fn execute_with_room(&self, inode: InodeId, record: &LogCommand) -> Result<Applied> {
+        match self.execute(record) {
+            Err(fault) if fault.errno == Errno::EFBIG && self.is_inline(inode)? => {
+                self.spill_locked(inode).await?;
+                self.execute(record)
+            }
+            other => other,
+        }
+    }
+
+    fn is_inline(&self, inode: InodeId) -> Result<bool> {
+        let record = self.parts.ledger.read(|names| table::inode(names, inode))?;
+        Ok(record.is_some_and(|record| record.inline))
+    }
+
+    /// The nodes that keep children of the directory take the time that a program gave it as that of their
+    /// last change: gathered times are the latest of all.
+    async fn spread_dir_time(&self, dir: InodeId, changed: Timestamp) -> Result<()> {
+        let cluster = &self.parts.cluster;
+        let home = cluster.children_home(dir);
+        let request = |wide| MetaRequest::Execute(Command::SetDirTime { dir, wide, changed });
+        if let MetaReply::Width { wide: true } = self.ask(home, request(false)).await? {
+            for &node in cluster.device_nodes() {
+                self.ask(node, request(true)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn spill(&self, inode: InodeId) -> Result<MetaReply> {
+        self.check_inode(inode)?;
+        let _guard = self.contents.lock(inode).await;
+        let attr = self.spill_locked(inode).await?;
+        Ok(MetaReply::Node(Node { attr, content: None }))
+    }
+
+    async fn spill_locked(&self, inode: InodeId) -> Result<Attr> {
+        loop {
+            let (record, content) = self.parts.ledger.read(|names| {
+                let record = table::inode(names, inode)?.ok_or(Errno::ENOENT)?;
+                Ok((record, table::content(names, inode)?))
+            })?;
+            if record.kind != FileKind::File {
+                return Err(Errno::EINVAL.into());
+            }
+            if !record.inline {
+                return Ok(record.attr(inode));
+            }
+            if !content.is_empty() {
+                self.write_first_unit(inode, &record, &content).await?;
+            }
+            match self.execute(&LogCommand::Spilled { inode, generation: record.generation }) {
+                Ok(_) if !content.is_empty() => self.parts.ledger.sync(false).await?,
+                Ok(_) => (),
+                // Changed meanwhile: what was written is old.
+                Err(fault) if fault.errno == Errno::EAGAIN => (),
+                Err(fault) => return Err(fault),
+            }
+        }
+    }
+
+    /// Writes inline content to the unit. The zeros after it cover what an attempt before may have left.
+    async fn write_first_unit(&self, inode: InodeId, record: &InodeRecord, content: &[u8]) -> Result<()> {
+        let unit = UnitId { inode, index: 0 };
+        let mut frame = self.parts.pool.take().await;
+        frame[..INLINE_SIZE_MAX].fill(0);
+        frame[..content.len()].copy_from_slice(content);
+        let payload = Payload::new(Arc::new(frame), 0..INLINE_SIZE_MAX as u32);
+        let request = UnitRequest::Write { unit, offset: 0, generation: Generation::default() };
+        let home = self.parts.cluster.unit_home(record.layout, unit);
+        self.ask_unit(home, request, Some(payload)).await
+    }
+
+    /// Has all homes of a file's units cut them, and logs that they have. Goes on in the background when a
+    /// node cannot be reached.
+    async fn cut(&self, inode: InodeId, truncation: Truncation) -> Result<()> {
+        let homes = self.parts.cluster.unit_homes(truncation.layout, inode);
+        let left = self.cut_on(inode, truncation, homes).await;
+        let Some((_, fault)) = left.first() else {
+            self.execute(&LogCommand::Truncated { inode, truncation })?;
+            return Ok(());
+        };
+        let size = truncation.size;
+        let fault = fault.clone().context(format_args!(
+            "{inode} has its new size of {size} bytes, but old data is left on a node that cannot be reached; \
+             it will be cut when the node is back"
+        ));
+        let left = left.into_iter().map(|(home, _)| home).collect();
+        self.cut_again(inode, truncation, left);
+        Err(fault)
+    }
+
+    /// As [`Self::cut`], without a request that waits for it.
+    pub(super) fn cut_later(&self, inode: InodeId, truncation: Truncation) {
+        self.cut_again(inode, truncation, self.parts.cluster.unit_homes(truncation.layout, inode));
+    }
+
+    fn cut_again(&self, inode: InodeId, truncation: Truncation, homes: Vec<NodeId>) {
+        self.spawn(|service| async move {
+            let mut homes = homes;
+            let mut pause = RETRY_TIME_MIN;
+            loop {
+                let Some(this) = service.upgrade() else { return };
+                let left = this.cut_on(inode, truncation, homes).await;
+                homes = left.into_iter().map(|(home, _)| home).collect();
+                if homes.is_empty() {
+                    if let Err(fault) = this.execute(&LogCommand::Truncated { inode, truncation }) {
+                        log::error!("cannot log that the units of {inode} are cut: {fault}");
+                    }
+                    return;
+                }
+                let sleep = this.parts.runtime.sleep(pause);
+                drop(this);
+                sleep.await;
+                pause = (pause * 2).min(RETRY_TIME_MAX);
+            }
+        });
+    }
+
+    /// The homes that could not do it, and why.
+    async fn cut_on(
+        &self,
+        inode: InodeId,
+        truncation: Truncation,
+        homes: Vec<NodeId>,
+    ) -> Vec<(NodeId, Fault)> {
+        let cuts = homes.into_iter().map(|home| async move {
+            let cut = UnitRequest::Truncate { inode, size: truncation.size };
+            let cut = match self.ask_unit(home, cut, None).await {
+                // The record that asks for the cut goes: the cut must not be lost after it.
+                Ok(()) => self.ask_unit(home, UnitRequest::Sync { inode, durable: false }, None).await,
+                failed => failed,
+            };
+            cut.err().map(|fault| (home, fault))
+        });
+        join_all(cuts).await.into_iter().flatten().collect()
+    }
+}
+
+fn changed(node: NodeId, outcome: Outcome) -> Result<MetaReply> {
+    match outcome {
+        Outcome::Changed { attr } => Ok(MetaReply::Node(Node { attr, content: None })),
+        other => Err(unexpected(node, &other)),
+    }
+}

@@ -1,0 +1,369 @@
+//! Runs planned operations, and completes what a crash or a lost node cut off.
+//!
+//! The order of events makes every crash harmless. The intent is safe before the first step is asked for;
+//! each step is safe before it is answered; the decision is one logged change, safe before what follows from
+//! it is asked for. An operation without a decision is undone, one with a decision is carried through.
+
+use super::plan::{Plan, Planned};
+use super::single::is_busy;
+use super::{MetaService, unexpected};
+use futures_util::future::join_all;
+use std::time::Duration;
+use tameike_core::wire::meta::{Command, EntryName, MetaReply, MetaRequest, NameOperation, Step};
+use tameike_core::{Errno, Fault, NodeId, OperationId, Result, Timestamp};
+use tameike_store::meta::record::{Decision, Intent, PlacedStep};
+use tameike_store::meta::{LogCommand, query as table};
+
+/// Random pauses before an operation that met another one is planned anew grow up to the longer of these.
+const CONFLICT_TIME_MIN: Duration = Duration::from_millis(1);
+const CONFLICT_TIME_MAX: Duration = Duration::from_millis(100);
+/// How often an operation is planned anew before it is given up: several seconds of unbroken conflicts.
+const CONFLICTS_MAX: u32 = 200;
+/// Pauses between attempts to complete an operation grow from the first to the second of these.
+const RETRY_TIME_MIN: Duration = Duration::from_millis(50);
+const RETRY_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// What became of an operation that was to be prepared.
+enum Prepared {
+    /// It is this node's to decide.
+    Undecided,
+    /// The answer to its last step was lost, but it turned out well.
+    CarriedThrough,
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Settled {
+    /// It is done.
+    CarriedThrough,
+    /// It is as if it had never been.
+    Undone,
+}
+
+/// Why preparations ended.
+struct Unprepared {
+    fault: Fault,
+    /// Whether some step was applied, or may have been.
+    applied: bool,
+}
+
+impl MetaService {
+    pub(super) async fn names(
+        &self,
+        operation: NameOperation,
+        wide: bool,
+        now: Timestamp,
+    ) -> Result<MetaReply> {
+        let mut pause = CONFLICT_TIME_MIN;
+        for _ in 0..CONFLICTS_MAX {
+            let done = match self.plan(&operation, wide).await {
+                Ok(Planned::Nothing) => Ok(MetaReply::Done),
+                Ok(Planned::Width(wide)) => Ok(MetaReply::Width { wide }),
+                Ok(Planned::Steps(plan)) => self.run(plan, now).await.map(|()| MetaReply::Done),
+                Err(fault) => Err(fault),
+            };
+            match done {
+                Err(fault) if fault.errno == Errno::EAGAIN => self.conflict_pause(&mut pause).await,
+                done => return done,
+            }
+        }
+        Err(Fault::new(Errno::EBUSY, "other operations on the same names went on for too long; try again"))
+    }
+
+    async fn conflict_pause(&self, pause: &mut Duration) {
+        let random = self.parts.runtime.random_u64() % pause.as_micros().max(1) as u64;
+        self.parts.runtime.sleep(Duration::from_micros(random)).await;
+        *pause = (*pause * 2).min(CONFLICT_TIME_MAX);
+    }
+
+    fn operation(&self, sequence: u64) -> OperationId {
+        OperationId { node: self.parts.node, sequence }
+    }
+
+    async fn run(&self, plan: Plan, now: Timestamp) -> Result<()> {
+        let plan = self.bring_home(plan);
+        let sequence = self.state.lock().begin();
+        let before = plan.prepare.len() as u32;
+        let placed = plan.redo.iter().zip(before + 1..);
+        let redo =
+            placed.map(|((node, step), number)| PlacedStep { node: *node, number, step: step.clone() });
+        let decision = Decision { local: plan.local.clone(), redo: redo.collect() };
+        if !plan.prepare.is_empty() || plan.commit.is_some() {
+            match self.prepare(sequence, &plan, &decision, now).await? {
+                Prepared::Undecided => (),
+                Prepared::CarriedThrough => return Ok(()),
+            }
+        }
+        if let Err(fault) = self.decide(sequence, &decision, plan.busy.as_ref(), now) {
+            self.settle_or_later(sequence).await;
+            return Err(fault);
+        }
+        if !decision.redo.is_empty() {
+            self.settle_or_later(sequence).await;
+        }
+        Ok(())
+    }
+
+    /// Steps on this node become part of the decision where that is as good.
+    fn bring_home(&self, mut plan: Plan) -> Plan {
+        let here = |node: &NodeId| *node == self.parts.node;
+        if plan.commit.is_none() {
+            let (home, away): (Vec<_>, Vec<_>) =
+                plan.prepare.into_iter().partition(|(node, step)| here(node) && *step != Step::LockTree);
+            plan.prepare = away;
+            plan.local.splice(0..0, home.into_iter().map(|(_, step)| step));
+        }
+        let (home, away): (Vec<_>, Vec<_>) =
+            plan.redo.into_iter().partition(|(node, step)| here(node) && *step != Step::UnlockTree);
+        plan.redo = away;
+        plan.local.extend(home.into_iter().map(|(_, step)| step));
+        plan
+    }
+
+    /// Logs the intent and brings the operation to the point where this node can decide it. On an error
+    /// everything is undone, now or once the nodes that take part can be reached.
+    async fn prepare(
+        &self,
+        sequence: u64,
+        plan: &Plan,
+        decision: &Decision,
+        now: Timestamp,
+    ) -> Result<Prepared> {
+        let prepared = plan.prepare.iter().zip(0..).map(|((node, _), number)| (*node, number)).collect();
+        let number = plan.prepare.len() as u32;
+        let commit = plan.commit.as_ref().map(|(node, _)| (*node, number));
+        let intent = Intent::Open { prepared, commit, decision: decision.clone(), busy: plan.busy.clone() };
+        self.begin(sequence, intent, plan.busy.as_ref())?;
+        match self.try_prepare(sequence, plan, now).await {
+            Ok(()) => Ok(Prepared::Undecided),
+            Err(Unprepared { fault, applied: false }) => {
+                self.end(sequence, plan.busy.as_ref())?;
+                Err(fault)
+            }
+            Err(Unprepared { fault, applied: true }) => match self.settle_or_later(sequence).await {
+                Some(Settled::CarriedThrough) => Ok(Prepared::CarriedThrough),
+                Some(Settled::Undone) => Err(fault),
+                None => Err(fault.context("it is not known whether the names were changed")),
+            },
+        }
+    }
+
+    fn begin(&self, sequence: u64, intent: Intent, busy: Option<&EntryName>) -> Result<()> {
+        let mut state = self.state.lock();
+        let begun = match busy {
+            Some(name) if state.is_busy(name) => Err(Errno::EAGAIN.into()),
+            _ => self.execute(&LogCommand::Begin { sequence, intent }),
+        };
+        match (begun, busy) {
+            (Ok(_), Some(name)) => state.make_busy(name.clone()),
+            (Ok(_), None) => (),
+            (Err(fault), _) => {
+                state.ended(sequence);
+                return Err(fault);
+            }
+        }
+        Ok(())
+    }
+
+    async fn try_prepare(&self, sequence: u64, plan: &Plan, now: Timestamp) -> Result<(), Unprepared> {
+        let mut applied = false;
+        let unprepared = |fault, applied| Unprepared { fault, applied };
+        self.push().await.map_err(|fault| unprepared(fault, false))?;
+        for ((node, step), number) in plan.prepare.iter().zip(0..) {
+            let done = self.step(*node, sequence, number, step.clone(), now).await;
+            done.map_err(|fault| {
+                let unsure = !is_refusal(fault.errno);
+                unprepared(fault, applied || unsure)
+            })?;
+            applied = true;
+        }
+        for &(dir, ancestor) in &plan.not_below {
+            let checked = self.check_not_below(dir, ancestor).await;
+            checked.map_err(|fault| unprepared(fault, applied))?;
+        }
+        let Some((node, step)) = &plan.commit else { return Ok(()) };
+        let number = plan.prepare.len() as u32;
+        let done = self.step(*node, sequence, number, step.clone(), now).await;
+        done.map(|_| ()).map_err(|fault| {
+            let unsure = !is_refusal(fault.errno);
+            unprepared(fault, applied || unsure)
+        })
+    }
+
+    fn decide(
+        &self,
+        sequence: u64,
+        decision: &Decision,
+        busy: Option<&EntryName>,
+        now: Timestamp,
+    ) -> Result<()> {
+        let mut state = self.state.lock();
+        let mut others = decision.local.iter().filter(|step| !touches(step, busy));
+        if others.any(|step| is_busy(&state, step)) {
+            return Err(Errno::EAGAIN.into());
+        }
+        let operation = self.operation(sequence);
+        let held = state.held(&decision.local);
+        let applied =
+            self.execute(&LogCommand::Decide { operation, decision: decision.clone(), held, now })?;
+        if decision.redo.is_empty() {
+            state.ended(sequence);
+        }
+        let waiting = busy.map(|name| state.free(name)).unwrap_or_default();
+        drop(state);
+        waiting.into_iter().for_each(|waiting| waiting.resolve(()));
+        self.follow(&applied);
+        Ok(())
+    }
+
+    fn end(&self, sequence: u64, busy: Option<&EntryName>) -> Result<()> {
+        let mut state = self.state.lock();
+        self.execute(&LogCommand::End { sequence })?;
+        state.ended(sequence);
+        let waiting = busy.map(|name| state.free(name)).unwrap_or_default();
+        drop(state);
+        waiting.into_iter().for_each(|waiting| waiting.resolve(()));
+        Ok(())
+    }
+
+    /// Makes everything executed so far safe against the death of the agent.
+    pub(super) async fn push(&self) -> Result<()> {
+        let ended = self.state.lock().ended_operations();
+        self.parts.ledger.sync(false).await?;
+        self.state.lock().forget(&ended);
+        Ok(())
+    }
+
+    pub(super) async fn step(
+        &self,
+        node: NodeId,
+        sequence: u64,
+        number: u32,
+        step: Step,
+        now: Timestamp,
+    ) -> Result<MetaReply> {
+        let finished = self.state.lock().finished();
+        let operation = self.operation(sequence);
+        let command = Command::Step { operation, number, step, finished, now };
+        self.ask(node, MetaRequest::Execute(command)).await
+    }
+
+    /// Whether the step was applied and stands; else it never will be.
+    async fn undo(&self, node: NodeId, sequence: u64, number: u32) -> Result<bool> {
+        let now = self.parts.runtime.now();
+        match self.step(node, sequence, number, Step::Undo { number }, now).await? {
+            MetaReply::Settled { applied } => Ok(applied),
+            other => Err(unexpected(node, &other)),
+        }
+    }
+
+    /// Brings an operation to its end from what is logged of it.
+    async fn settle(&self, sequence: u64) -> Result<Settled> {
+        match self.parts.ledger.read(|names| table::intent(names, sequence))? {
+            None => {
+                self.state.lock().ended(sequence);
+                return Ok(Settled::Undone);
+            }
+            Some(Intent::Open { prepared, commit, decision, busy }) => {
+                if !self.is_committed(sequence, commit).await? {
+                    for (node, number) in prepared.into_iter().rev() {
+                        self.undo(node, sequence, number).await?;
+                    }
+                    self.end(sequence, busy.as_ref())?;
+                    return Ok(Settled::Undone);
+                }
+                self.decide(sequence, &decision, busy.as_ref(), self.parts.runtime.now())?;
+                if !decision.redo.is_empty() {
+                    self.redo(sequence, decision.redo).await?;
+                }
+            }
+            Some(Intent::Decided { redo }) => self.redo(sequence, redo).await?,
+            Some(Intent::Widen { dir }) => self.move_entries(sequence, dir).await?,
+        }
+        Ok(Settled::CarriedThrough)
+    }
+
+    async fn is_committed(&self, sequence: u64, commit: Option<(NodeId, u32)>) -> Result<bool> {
+        match commit {
+            Some((node, number)) => self.undo(node, sequence, number).await,
+            None => Ok(false),
+        }
+    }
+
+    async fn redo(&self, sequence: u64, redo: Vec<PlacedStep>) -> Result<()> {
+        self.push().await?;
+        for PlacedStep { node, number, step } in redo {
+            self.step(node, sequence, number, step, self.parts.runtime.now()).await?;
+        }
+        self.end(sequence, None)
+    }
+
+    /// As [`Self::settle`]; `None` when that must wait for nodes that cannot be reached.
+    pub(super) async fn settle_or_later(&self, sequence: u64) -> Option<Settled> {
+        match self.settle(sequence).await {
+            Ok(settled) => Some(settled),
+            Err(fault) => {
+                log::warn!("an operation on names will be completed later: {fault}");
+                self.spawn(|service| settle_until_done(service, sequence));
+                None
+            }
+        }
+    }
+
+    /// Completes what was under way when the agent died, and removes inodes that nobody can have open any
+    /// more. Ends when all is done: nodes that cannot be reached are asked again and again.
+    pub async fn recover(&self) {
+        let (truncations, orphans) = std::mem::take(&mut *self.unfinished.lock());
+        for inode in orphans {
+            if let Err(fault) = self.forget_unless_open(inode) {
+                log::error!("cannot remove {inode}, which has no name: {fault}");
+            }
+        }
+        for (inode, truncation) in truncations {
+            self.cut_later(inode, truncation);
+        }
+        let pending = self.parts.ledger.read(table::intents).unwrap_or_else(|fault| {
+            log::error!("cannot read which operations are to be completed: {fault}");
+            Vec::new()
+        });
+        let old = pending.into_iter().map(|(sequence, _)| sequence).filter(|&sequence| sequence < self.first);
+        join_all(old.map(|sequence| settle_until_done(self.this.clone(), sequence))).await;
+    }
+}
+
+async fn settle_until_done(service: std::sync::Weak<MetaService>, sequence: u64) {
+    let mut pause = RETRY_TIME_MIN;
+    loop {
+        let Some(this) = service.upgrade() else { return };
+        let Err(fault) = this.settle(sequence).await else { return };
+        log::debug!("operation {sequence} is not complete yet: {fault}");
+        let sleep = this.parts.runtime.sleep(pause);
+        drop(this);
+        sleep.await;
+        pause = (pause * 2).min(RETRY_TIME_MAX);
+    }
+}
+
+fn touches(step: &Step, name: Option<&EntryName>) -> bool {
+    match step {
+        Step::Attach { entry, .. } | Step::Detach { entry, .. } => Some(entry) == name,
+        _ => false,
+    }
+}
+
+/// Whether the error says that the step was looked at and not applied. After any other it may have been.
+fn is_refusal(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::EAGAIN
+            | Errno::EEXIST
+            | Errno::EINVAL
+            | Errno::EISDIR
+            | Errno::EMLINK
+            | Errno::ENAMETOOLONG
+            | Errno::ENOENT
+            | Errno::ENOTDIR
+            | Errno::ENOTEMPTY
+            | Errno::EPERM
+    )
+}

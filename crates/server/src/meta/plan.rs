@@ -1,0 +1,234 @@
+//! Plans of operations on names: from what the names say now to the steps that change them.
+//!
+//! A plan changes nothing. Its steps check what it was made from; when that does not hold any more the
+//! operation is planned anew.
+
+use super::MetaService;
+use tameike_core::wire::meta::{
+    DirStat, EntryName, MetaReply, MetaRequest, NameOperation, RenameMode, Step, Target,
+};
+use tameike_core::{Errno, Fault, FileKind, InodeId, NodeId, Result};
+use tameike_store::meta::query as table;
+
+/// Steps of an operation, each with the node that applies it.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// Needed beforehand; can fail and can be undone.
+    pub(super) prepare: Vec<(NodeId, Step)>,
+    /// While the tree is locked: the first must not be the second, nor lie below it.
+    pub(super) not_below: Vec<(InodeId, InodeId)>,
+    /// The step whose success decides the operation, when that is on another node.
+    pub(super) commit: Option<(NodeId, Step)>,
+    /// The decision on this node. After a successful `commit` it cannot fail.
+    pub(super) local: Vec<Step>,
+    /// What follows from the decision; cannot fail.
+    pub(super) redo: Vec<(NodeId, Step)>,
+    /// The name on this node that nobody may touch until `local` is done.
+    pub(super) busy: Option<EntryName>,
+}
+
+/// What is to be done about an operation.
+#[derive(Debug)]
+pub(super) enum Planned {
+    /// Nothing: it is as asked.
+    Nothing,
+    /// The sender is wrong about the directory.
+    Width(bool),
+    /// This.
+    Steps(Plan),
+}
+
+fn is_dir(target: Target) -> bool {
+    target.kind == FileKind::Directory
+}
+
+impl MetaService {
+    pub(super) async fn plan(&self, operation: &NameOperation, wide: bool) -> Result<Planned> {
+        let entry = match operation {
+            NameOperation::Unlink { entry } | NameOperation::Rmdir { entry } => entry,
+            NameOperation::Link { entry, .. } => entry,
+            NameOperation::Rename { from, .. } => from,
+        };
+        self.when_free(&[entry], |_| Ok(())).await?;
+        if let Some(wide) = self.width(entry.dir, Some(entry.offset()), wide)? {
+            return Ok(Planned::Width(wide));
+        }
+        let says = self.parts.ledger.read(|names| table::entry(names, entry))?;
+        match operation {
+            NameOperation::Unlink { entry } => self.plan_unlink(entry, wide, says.ok_or(Errno::ENOENT)?),
+            NameOperation::Rmdir { entry } => self.plan_rmdir(entry, wide, says.ok_or(Errno::ENOENT)?).await,
+            NameOperation::Link { entry, target } => self.plan_link(entry, wide, *target, says),
+            NameOperation::Rename { from, to, mode } => {
+                self.plan_rename((from, wide, says.ok_or(Errno::ENOENT)?), to, *mode).await
+            }
+        }
+    }
+
+    fn home(&self, inode: InodeId) -> NodeId {
+        self.parts.cluster.inode_home(inode)
+    }
+
+    fn plan_unlink(&self, entry: &EntryName, wide: bool, target: Target) -> Result<Planned> {
+        if is_dir(target) {
+            return Err(Errno::EISDIR.into());
+        }
+        let inode = target.inode;
+        Ok(Planned::Steps(Plan {
+            local: vec![Step::Detach { entry: entry.clone(), wide, target }],
+            redo: vec![(self.home(inode), Step::DropLink { inode })],
+            ..Plan::default()
+        }))
+    }
+
+    async fn plan_rmdir(&self, entry: &EntryName, wide: bool, target: Target) -> Result<Planned> {
+        if !is_dir(target) {
+            return Err(Errno::ENOTDIR.into());
+        }
+        let inode = target.inode;
+        Ok(Planned::Steps(Plan {
+            prepare: self.seals(inode).await?,
+            local: vec![Step::Detach { entry: entry.clone(), wide, target }],
+            redo: vec![(self.home(inode), Step::DropLink { inode })],
+            ..Plan::default()
+        }))
+    }
+
+    /// Steps that close an empty directory on all nodes that keep children of it.
+    async fn seals(&self, dir: InodeId) -> Result<Vec<(NodeId, Step)>> {
+        let home = self.parts.cluster.children_home(dir);
+        let DirStat { entries, wide, .. } = match self.ask(home, MetaRequest::DirStat { dir }).await? {
+            MetaReply::DirStat(stat) => stat,
+            other => return Err(super::unexpected(home, &other)),
+        };
+        if entries > 0 {
+            return Err(Errno::ENOTEMPTY.into());
+        }
+        let homes = if wide { self.parts.cluster.device_nodes() } else { &[home] };
+        Ok(homes.iter().map(|&node| (node, Step::Seal { dir, wide })).collect())
+    }
+
+    fn plan_link(
+        &self,
+        entry: &EntryName,
+        wide: bool,
+        target: Target,
+        says: Option<Target>,
+    ) -> Result<Planned> {
+        if is_dir(target) {
+            return Err(Errno::EPERM.into());
+        }
+        if says.is_some() {
+            return Err(Errno::EEXIST.into());
+        }
+        if target.inode.pinned_node() != entry.dir.pinned_node() {
+            return Err(Errno::EXDEV.into());
+        }
+        let inode = target.inode;
+        Ok(Planned::Steps(Plan {
+            prepare: vec![(self.home(inode), Step::AddLink { inode })],
+            local: vec![Step::Attach { entry: entry.clone(), wide, target, replaces: None }],
+            ..Plan::default()
+        }))
+    }
+
+    /// What a name that may be anywhere says, with its node and the width of its directory.
+    async fn find(&self, entry: &EntryName) -> Result<(NodeId, bool, Option<Target>)> {
+        let mut wide = false;
+        loop {
+            let node = self.parts.cluster.entry_home(entry.dir, entry.offset(), wide);
+            match self.ask(node, MetaRequest::Lookup { entry: entry.clone(), wide }).await {
+                Ok(MetaReply::Entry { target, .. }) => return Ok((node, wide, Some(target))),
+                Ok(MetaReply::Width { wide: true }) if !wide => wide = true,
+                Ok(other) => return Err(super::unexpected(node, &other)),
+                Err(fault) if fault.errno == Errno::ENOENT => return Ok((node, wide, None)),
+                Err(fault) => return Err(fault),
+            }
+        }
+    }
+
+    async fn plan_rename(
+        &self,
+        (from, from_wide, moved): (&EntryName, bool, Target),
+        to: &EntryName,
+        mode: RenameMode,
+    ) -> Result<Planned> {
+        if from.dir.pinned_node() != to.dir.pinned_node() {
+            return Err(Errno::EXDEV.into());
+        }
+        tameike_core::name::check(&to.name)?;
+        let (to_node, to_wide, replaced) = self.find(to).await?;
+        check_rename(moved, replaced, mode)?;
+        if replaced.is_some_and(|replaced| replaced.inode == moved.inode) {
+            return Ok(Planned::Nothing);
+        }
+        let mut plan = Plan::default();
+        let attach = Step::Attach { entry: to.clone(), wide: to_wide, target: moved, replaces: replaced };
+        if to_node == self.parts.node {
+            plan.local.push(attach);
+        } else {
+            plan.commit = Some((to_node, attach));
+            plan.busy = Some(from.clone());
+        }
+        let (entry, wide) = (from.clone(), from_wide);
+        match replaced {
+            Some(target) if mode == RenameMode::Exchange => {
+                plan.local.push(Step::Attach { entry, wide, target, replaces: Some(moved) });
+                self.plan_moves(&mut plan, &[(moved, from.dir, to.dir), (target, to.dir, from.dir)]);
+                return Ok(Planned::Steps(plan));
+            }
+            Some(target) if is_dir(target) => plan.prepare = self.seals(target.inode).await?,
+            _ => (),
+        }
+        plan.local.push(Step::Detach { entry, wide, target: moved });
+        if let Some(Target { inode, .. }) = replaced {
+            plan.redo.push((self.home(inode), Step::DropLink { inode }));
+        }
+        self.plan_moves(&mut plan, &[(moved, from.dir, to.dir)]);
+        Ok(Planned::Steps(plan))
+    }
+
+    /// Directories that get another parent: not one below themselves, and one at a time.
+    fn plan_moves(&self, plan: &mut Plan, moves: &[(Target, InodeId, InodeId)]) {
+        let moves = moves.iter().filter(|(target, old, new)| is_dir(*target) && old != new);
+        let moves: Vec<_> = moves.map(|(target, _, new)| (target.inode, *new)).collect();
+        let Some(&(_, parent)) = moves.first() else { return };
+        plan.redo
+            .extend(moves.iter().map(|&(dir, parent)| (self.home(dir), Step::SetParent { dir, parent })));
+        if parent.pinned_node().is_some() || self.parts.cluster.device_nodes().len() == 1 {
+            let checks = moves.iter().map(|&(ancestor, dir)| Step::NotBelow { dir, ancestor });
+            plan.local.splice(0..0, checks);
+        } else {
+            let root = self.home(InodeId::ROOT);
+            plan.prepare.insert(0, (root, Step::LockTree));
+            plan.not_below.extend(moves.iter().map(|&(ancestor, dir)| (dir, ancestor)));
+            plan.redo.push((root, Step::UnlockTree));
+        }
+    }
+
+    /// `EINVAL` when `dir` is `ancestor` or lies below it. The tree is locked.
+    pub(super) async fn check_not_below(&self, mut dir: InodeId, ancestor: InodeId) -> Result<()> {
+        while dir != ancestor {
+            let node = self.home(dir);
+            match self.ask(node, MetaRequest::Parent { inode: dir }).await? {
+                MetaReply::Parent(parent) if parent == dir => return Ok(()),
+                MetaReply::Parent(parent) => dir = parent,
+                other => return Err(super::unexpected(node, &other)),
+            }
+        }
+        Err(Fault::new(Errno::EINVAL, "a directory cannot be moved below itself"))
+    }
+}
+
+fn check_rename(moved: Target, replaced: Option<Target>, mode: RenameMode) -> Result<()> {
+    match (mode, replaced) {
+        (RenameMode::NoReplace, Some(_)) => Err(Errno::EEXIST.into()),
+        (RenameMode::Exchange, None) => Err(Errno::ENOENT.into()),
+        (RenameMode::Replace, Some(replaced)) if is_dir(moved) && !is_dir(replaced) => {
+            Err(Errno::ENOTDIR.into())
+        }
+        (RenameMode::Replace, Some(replaced)) if !is_dir(moved) && is_dir(replaced) => {
+            Err(Errno::EISDIR.into())
+        }
+        _ => Ok(()),
+    }
+}

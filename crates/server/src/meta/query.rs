@@ -1,0 +1,94 @@
+//! Requests that read.
+
+use super::MetaService;
+use serde_bytes::ByteBuf;
+use tameike_core::limits::READDIR_ENTRIES_MAX;
+use tameike_core::wire::meta::{EntryName, MetaReply, Node};
+use tameike_core::{DirOffset, Errno, FileKind, InodeId, Result};
+use tameike_store::meta::query as table;
+use tameike_store::table::Table;
+
+impl MetaService {
+    pub(super) async fn lookup(&self, entry: &EntryName, wide: bool) -> Result<MetaReply> {
+        self.when_free(&[entry], |_| Ok(())).await?;
+        if let Some(wide) = self.width(entry.dir, Some(entry.offset()), wide)? {
+            return Ok(MetaReply::Width { wide });
+        }
+        self.parts.ledger.read(|names| {
+            let target = table::entry(names, entry)?.ok_or(Errno::ENOENT)?;
+            let node = node(names, target.inode, false)?;
+            Ok(MetaReply::Entry { target, node, created: false })
+        })
+    }
+
+    pub(super) fn get_inode(&self, inode: InodeId, with_content: bool) -> Result<MetaReply> {
+        self.check_inode(inode)?;
+        let node = self.parts.ledger.read(|names| node(names, inode, with_content))?;
+        node.map(MetaReply::Node).ok_or(Errno::ENOENT.into())
+    }
+
+    pub(super) async fn dir_stat(&self, dir: InodeId) -> Result<MetaReply> {
+        self.when_free_dir(dir).await?;
+        let children = self.parts.ledger.read(|names| table::directory(names, dir))?.unwrap_or_default();
+        Ok(MetaReply::DirStat(children.stat()))
+    }
+
+    pub(super) async fn read_dir(
+        &self,
+        dir: InodeId,
+        after: DirOffset,
+        limit: u32,
+        wide: bool,
+    ) -> Result<MetaReply> {
+        self.when_free_dir(dir).await?;
+        if let Some(wide) = self.width(dir, None, wide)? {
+            return Ok(MetaReply::Width { wide });
+        }
+        let limit = limit.clamp(1, READDIR_ENTRIES_MAX) as usize;
+        let (entries, end) = self.parts.ledger.read(|names| table::entries(names, dir, after, limit))?;
+        Ok(MetaReply::Entries { entries, end })
+    }
+
+    pub(super) fn parent(&self, inode: InodeId) -> Result<MetaReply> {
+        self.check_inode(inode)?;
+        match self.parts.ledger.read(|names| table::inode(names, inode))? {
+            Some(record) if record.kind == FileKind::Directory => Ok(MetaReply::Parent(record.parent)),
+            Some(_) => Err(Errno::ENOTDIR.into()),
+            None => Err(Errno::ENOENT.into()),
+        }
+    }
+
+    pub(super) fn read_link(&self, inode: InodeId) -> Result<MetaReply> {
+        self.check_inode(inode)?;
+        let target = self.parts.ledger.read(|names| table::symlink(names, inode))?;
+        Ok(MetaReply::Bytes(ByteBuf::from(target)))
+    }
+
+    pub(super) fn open_inode(&self, inode: InodeId, opener: tameike_core::NodeId) -> Result<MetaReply> {
+        self.check_inode(inode)?;
+        let mut state = self.state.lock();
+        let node = self.parts.ledger.read(|names| node(names, inode, true))?;
+        let node = node.ok_or(Errno::ENOENT)?;
+        state.open(inode, opener);
+        Ok(MetaReply::Node(node))
+    }
+
+    pub(super) fn get_xattr(&self, inode: InodeId, name: &[u8]) -> Result<MetaReply> {
+        self.check_inode(inode)?;
+        let value = self.parts.ledger.read(|names| table::xattr(names, inode, name))?;
+        Ok(MetaReply::Bytes(ByteBuf::from(value)))
+    }
+
+    pub(super) fn list_xattr(&self, inode: InodeId) -> Result<MetaReply> {
+        self.check_inode(inode)?;
+        let names = self.parts.ledger.read(|names| table::xattr_names(names, inode))?;
+        Ok(MetaReply::Names(names.into_iter().map(ByteBuf::from).collect()))
+    }
+}
+
+/// What this node has of an inode; its inline content when it is opened.
+pub(super) fn node(names: &dyn Table, inode: InodeId, opened: bool) -> Result<Option<Node>> {
+    let Some(record) = table::inode(names, inode)? else { return Ok(None) };
+    let content = if opened && record.inline { Some(table::content(names, inode)?.into()) } else { None };
+    Ok(Some(Node { attr: record.attr(inode), content }))
+}

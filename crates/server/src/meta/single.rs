@@ -1,0 +1,169 @@
+//! Changes that concern this node alone: one logged command each.
+
+use super::query::node;
+use super::{MetaService, unexpected};
+use tameike_core::wire::meta::{Command, MetaReply, Node, Step, Target};
+use tameike_core::{Errno, Fault, FileKind, InodeId, NodeId, Result};
+use tameike_store::meta::{LogCommand, Outcome, query as table};
+
+impl MetaService {
+    pub(super) async fn create(&self, command: Command) -> Result<MetaReply> {
+        let Command::Create { entry, opener, wide, .. } = &command else { return Err(Errno::EINVAL.into()) };
+        let (entry, opener, wide) = (entry.clone(), *opener, *wide);
+        let record = LogCommand::Wire { command, birth: self.birth(), held: Vec::new() };
+        let applied = self
+            .when_free(&[&entry], |state| {
+                if let Some(wide) = self.width(entry.dir, Some(entry.offset()), wide)? {
+                    return Ok((MetaReply::Width { wide }, None));
+                }
+                let applied = self.execute(&record)?;
+                let reply = match &applied.outcome {
+                    Outcome::Created { target, attr } => {
+                        let content = opener.filter(|_| attr.inline).map(|_| Default::default());
+                        let node = Some(Node { attr: attr.clone(), content });
+                        MetaReply::Entry { target: *target, node, created: true }
+                    }
+                    Outcome::Found { target } => self.found(*target, opener.is_some())?,
+                    Outcome::Width { wide } => return Ok((MetaReply::Width { wide: *wide }, None)),
+                    other => return Err(unexpected(self.parts.node, other)),
+                };
+                if let (MetaReply::Entry { target, node: Some(_), .. }, Some(opener)) = (&reply, opener) {
+                    state.open(target.inode, opener);
+                }
+                Ok((reply, Some(applied)))
+            })
+            .await?;
+        let (reply, applied) = applied;
+        if let Some(applied) = applied {
+            self.follow(&applied);
+        }
+        if let MetaReply::Entry { target: Target { kind: FileKind::Directory, .. }, created: true, .. } =
+            reply
+        {
+            // Other nodes will keep children of this directory: it must not be lost with this agent.
+            self.parts.ledger.sync(false).await?;
+        }
+        Ok(reply)
+    }
+
+    fn found(&self, target: Target, opened: bool) -> Result<MetaReply> {
+        let node = self.parts.ledger.read(|names| node(names, target.inode, opened))?;
+        Ok(MetaReply::Entry { target, node, created: false })
+    }
+
+    /// A command on one inode that changes no names and no units.
+    pub(super) fn change_inode(&self, command: Command) -> Result<MetaReply> {
+        let record = LogCommand::Wire { command, birth: 0, held: Vec::new() };
+        match self.execute(&record)?.outcome {
+            Outcome::Changed { attr } => Ok(MetaReply::Node(Node { attr, content: None })),
+            Outcome::Reserved { offset, attr } => Ok(MetaReply::Reserved { offset, attr }),
+            Outcome::Done => Ok(MetaReply::Done),
+            other => Err(unexpected(self.parts.node, &other)),
+        }
+    }
+
+    pub(super) async fn set_dir_time(&self, command: Command) -> Result<MetaReply> {
+        let Command::SetDirTime { dir, .. } = &command else { return Err(Errno::EINVAL.into()) };
+        self.when_free_dir(*dir).await?;
+        let record = LogCommand::Wire { command, birth: 0, held: Vec::new() };
+        match self.execute(&record)?.outcome {
+            Outcome::Width { wide } => Ok(MetaReply::Width { wide }),
+            _ => Ok(MetaReply::Done),
+        }
+    }
+
+    pub(super) fn close_inodes(&self, inodes: &[InodeId], node: NodeId) -> Result<MetaReply> {
+        for &inode in inodes {
+            self.check_inode(inode)?;
+            let mut state = self.state.lock();
+            if state.close(inode, node) {
+                let applied = self.execute(&LogCommand::Forget { inode })?;
+                drop(state);
+                self.follow(&applied);
+            }
+        }
+        Ok(MetaReply::Done)
+    }
+
+    /// A node is gone: what it had open is closed.
+    pub fn peer_dead(&self, node: NodeId) {
+        let closed = self.state.lock().close_all(node);
+        for inode in closed {
+            if let Err(fault) = self.forget_unless_open(inode) {
+                log::error!("cannot remove {inode} after {node}, the last to have it open, is gone: {fault}");
+            }
+        }
+    }
+
+    pub(super) fn forget_unless_open(&self, inode: InodeId) -> Result<()> {
+        let state = self.state.lock();
+        if !state.is_open(inode) {
+            let applied = self.execute(&LogCommand::Forget { inode })?;
+            drop(state);
+            self.follow(&applied);
+        }
+        Ok(())
+    }
+
+    /// A step of another node's operation, or of this node's own on itself. Safe before it is answered.
+    pub(super) async fn foreign_step(&self, command: Command) -> Result<MetaReply> {
+        let Command::Step { operation, step, .. } = &command else { return Err(Errno::EINVAL.into()) };
+        self.check_step(step)?;
+        let applied = {
+            let state = self.state.lock();
+            if is_busy(&state, step) {
+                return Err(Fault::new(Errno::EAGAIN, "the name is in the middle of another operation"));
+            }
+            let undone = match step {
+                Step::Undo { number } => {
+                    self.parts.ledger.read(|names| table::added_link(names, *operation, *number))?
+                }
+                _ => None,
+            };
+            let undone = undone.map(|inode| Step::DropLink { inode });
+            let held = state.held(undone.iter().chain([step]));
+            self.execute(&LogCommand::Wire { command, birth: 0, held })?
+        };
+        self.follow(&applied);
+        self.parts.ledger.sync(false).await?;
+        match applied.outcome {
+            Outcome::Done => Ok(MetaReply::Done),
+            Outcome::Settled { applied } => Ok(MetaReply::Settled { applied }),
+            other => Err(unexpected(self.parts.node, &other)),
+        }
+    }
+
+    fn check_step(&self, step: &Step) -> Result<()> {
+        match step {
+            Step::AddLink { inode } | Step::DropLink { inode } | Step::SetParent { dir: inode, .. } => {
+                self.check_inode(*inode)
+            }
+            Step::Seal { dir, wide } => self.same_width(*dir, None, *wide),
+            Step::Attach { entry, wide, .. } | Step::Detach { entry, wide, .. } => {
+                self.same_width(entry.dir, Some(entry.offset()), *wide)
+            }
+            Step::LockTree | Step::UnlockTree => self.check_inode(InodeId::ROOT),
+            Step::NotBelow { .. } | Step::Receive { .. } | Step::Undo { .. } => Ok(()),
+        }
+    }
+
+    pub(super) fn same_width(
+        &self,
+        dir: InodeId,
+        offset: Option<tameike_core::DirOffset>,
+        wide: bool,
+    ) -> Result<()> {
+        match self.width(dir, offset, wide)? {
+            None => Ok(()),
+            Some(_) => Err(Fault::new(Errno::EAGAIN, "the directory has gone wide meanwhile")),
+        }
+    }
+}
+
+pub(super) fn is_busy(state: &super::State, step: &Step) -> bool {
+    match step {
+        Step::Attach { entry, .. } | Step::Detach { entry, .. } => state.is_busy(entry),
+        Step::Seal { dir, .. } => state.is_busy_dir(*dir),
+        _ => false,
+    }
+}

@@ -1,0 +1,169 @@
+//! What the metadata service knows only while it runs: who has which inode open, which names are in the
+//! middle of an operation, and which operations are not ended.
+
+use std::collections::BTreeMap;
+use tameike_core::wire::meta::{EntryName, Step};
+use tameike_core::{InodeId, NodeId};
+use tameike_io::os::runtime::{Promise, Resolver, promise};
+
+/// Who waits for something busy.
+#[derive(Default)]
+struct Waiting(Vec<Resolver<()>>);
+
+impl Waiting {
+    fn join(&mut self) -> Promise<()> {
+        let (resolver, promise) = promise();
+        self.0.push(resolver);
+        promise
+    }
+}
+
+/// State in memory. Changes to names are logged with this locked, so that what it says holds meanwhile.
+#[derive(Default)]
+pub(super) struct State {
+    /// Opens of each inode, counted by node.
+    opens: BTreeMap<InodeId, BTreeMap<NodeId, u32>>,
+    busy_names: BTreeMap<EntryName, Waiting>,
+    busy_dirs: BTreeMap<InodeId, Waiting>,
+    /// Operations of this node, and whether their end is logged.
+    operations: BTreeMap<u64, bool>,
+    next_operation: u64,
+}
+
+impl State {
+    pub(super) fn new(first_operation: u64) -> Self {
+        Self { next_operation: first_operation, ..Self::default() }
+    }
+
+    pub(super) fn open(&mut self, inode: InodeId, node: NodeId) {
+        *self.opens.entry(inode).or_default().entry(node).or_default() += 1;
+    }
+
+    /// One open less; whether nobody has the inode open any more.
+    pub(super) fn close(&mut self, inode: InodeId, node: NodeId) -> bool {
+        if let Some(nodes) = self.opens.get_mut(&inode) {
+            if let Some(count) = nodes.get_mut(&node) {
+                *count -= 1;
+            }
+            nodes.retain(|_, count| *count > 0);
+            if nodes.is_empty() {
+                self.opens.remove(&inode);
+            }
+        }
+        !self.is_open(inode)
+    }
+
+    /// Drops all opens of a node; the inodes that nobody has open any more.
+    pub(super) fn close_all(&mut self, node: NodeId) -> Vec<InodeId> {
+        let mut closed = Vec::new();
+        self.opens.retain(|&inode, nodes| {
+            if nodes.remove(&node).is_some() && nodes.is_empty() {
+                closed.push(inode);
+            }
+            !nodes.is_empty()
+        });
+        closed
+    }
+
+    pub(super) fn is_open(&self, inode: InodeId) -> bool {
+        self.opens.contains_key(&inode)
+    }
+
+    /// Inodes that lose a link by these steps and are open.
+    pub(super) fn held<'a>(&self, steps: impl IntoIterator<Item = &'a Step>) -> Vec<InodeId> {
+        let dropped = steps.into_iter().filter_map(|step| match step {
+            Step::DropLink { inode } => Some(*inode),
+            _ => None,
+        });
+        dropped.filter(|&inode| self.is_open(inode)).collect()
+    }
+
+    pub(super) fn is_busy(&self, name: &EntryName) -> bool {
+        self.busy_dirs.contains_key(&name.dir) || self.busy_names.contains_key(name)
+    }
+
+    pub(super) fn is_busy_dir(&self, dir: InodeId) -> bool {
+        self.busy_dirs.contains_key(&dir)
+    }
+
+    /// Whether a name in the directory is in the middle of an operation.
+    pub(super) fn has_busy_name(&self, dir: InodeId) -> bool {
+        let first = EntryName { dir, name: Vec::new() };
+        self.busy_names.range(first..).next().is_some_and(|(name, _)| name.dir == dir)
+    }
+
+    /// What to wait for before the name can be touched.
+    pub(super) fn wait_name(&mut self, name: &EntryName) -> Option<Promise<()>> {
+        if let Some(promise) = self.wait_dir(name.dir) {
+            return Some(promise);
+        }
+        self.busy_names.get_mut(name).map(Waiting::join)
+    }
+
+    /// What to wait for before the directory's entries can be touched.
+    pub(super) fn wait_dir(&mut self, dir: InodeId) -> Option<Promise<()>> {
+        self.busy_dirs.get_mut(&dir).map(Waiting::join)
+    }
+
+    pub(super) fn make_busy(&mut self, name: EntryName) {
+        self.busy_names.entry(name).or_default();
+    }
+
+    pub(super) fn make_busy_dir(&mut self, dir: InodeId) {
+        self.busy_dirs.entry(dir).or_default();
+    }
+
+    /// Frees a name; who waited for it is to be woken once the state is unlocked.
+    #[must_use]
+    pub(super) fn free(&mut self, name: &EntryName) -> Vec<Resolver<()>> {
+        self.busy_names.remove(name).unwrap_or_default().0
+    }
+
+    /// As [`Self::free`], for a directory.
+    #[must_use]
+    pub(super) fn free_dir(&mut self, dir: InodeId) -> Vec<Resolver<()>> {
+        self.busy_dirs.remove(&dir).unwrap_or_default().0
+    }
+
+    pub(super) fn begin(&mut self) -> u64 {
+        let sequence = self.next_operation;
+        self.next_operation += 1;
+        self.operations.insert(sequence, false);
+        sequence
+    }
+
+    pub(super) fn resume(&mut self, sequence: u64) {
+        self.operations.insert(sequence, false);
+    }
+
+    pub(super) fn ended(&mut self, sequence: u64) {
+        self.operations.insert(sequence, true);
+    }
+
+    /// Operations whose end is logged, though it may not be safe yet.
+    pub(super) fn ended_operations(&self) -> Vec<u64> {
+        self.operations.iter().filter(|(_, ended)| **ended).map(|(sequence, _)| *sequence).collect()
+    }
+
+    /// The ends of these operations are safe.
+    pub(super) fn forget(&mut self, sequences: &[u64]) {
+        for sequence in sequences {
+            self.operations.remove(sequence);
+        }
+    }
+
+    /// All operations before this one are ended for good.
+    pub(super) fn finished(&self) -> u64 {
+        self.operations.keys().next().copied().unwrap_or(self.next_operation)
+    }
+}
+
+#[cfg(test)]
+impl State {
+    /// Panics when a name or an operation is in the middle of something.
+    pub(super) fn assert_idle(&self) {
+        assert!(self.busy_names.is_empty(), "busy: {:?}", self.busy_names.keys());
+        assert!(self.busy_dirs.is_empty(), "busy: {:?}", self.busy_dirs.keys());
+        assert!(self.operations.values().all(|ended| *ended), "not ended: {:?}", self.operations);
+    }
+}

@@ -1,0 +1,131 @@
+//! What must hold of the tables of all nodes whenever nothing is under way.
+
+use super::world::World;
+use std::collections::{BTreeMap, BTreeSet};
+use tameike_core::wire::codec::decode;
+use tameike_core::wire::meta::Target;
+use tameike_core::{DirOffset, FileKind, InodeId, NodeId};
+use tameike_store::meta::query;
+use tameike_store::meta::record::{DirectoryRecord, InodeRecord};
+use tameike_store::table::prefix;
+
+type Rows = Vec<(Vec<u8>, Vec<u8>)>;
+
+fn rows(world: &World, node: usize, prefix: u8) -> Rows {
+    world.ledger(node).read(|table| table.scan(&[prefix], &[prefix + 1], usize::MAX)).unwrap()
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    u64::from_be_bytes(bytes[..8].try_into().unwrap())
+}
+
+struct Name {
+    dir: InodeId,
+    target: Target,
+}
+
+/// Panics when a record is where it should not be, or records contradict each other.
+pub(super) fn check(world: &World) {
+    let (mut inodes, mut names, mut children) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+    for node in 0..world.count() {
+        for (prefix, what) in [
+            (prefix::INTENT, "an operation that is not ended"),
+            (prefix::TREE_LOCK, "the lock on the tree"),
+            (prefix::ORPHAN, "an inode without names"),
+            (prefix::TRUNCATION, "units to be cut"),
+        ] {
+            assert!(rows(world, node, prefix).is_empty(), "node {node} is left with {what}");
+        }
+        for (key, value) in rows(world, node, prefix::INODE) {
+            let inode = InodeId(number(&key[1..]));
+            assert_eq!(world.cluster.inode_home(inode), NodeId(node as u32), "{inode} is where it belongs");
+            inodes.insert(inode, decode::<InodeRecord>(&value).unwrap());
+        }
+        for (key, value) in rows(world, node, prefix::DIRECTORY) {
+            let dir = InodeId(number(&key[1..]));
+            children.insert((dir, node), decode::<DirectoryRecord>(&value).unwrap());
+        }
+        for (key, value) in rows(world, node, prefix::ENTRY) {
+            let (dir, offset) = (InodeId(number(&key[1..])), DirOffset(number(&key[9..])));
+            assert_eq!(offset, DirOffset::of(dir, &key[17..]));
+            names.push((node, offset, Name { dir, target: decode(&value).unwrap() }));
+        }
+    }
+    check_places(world, &names, &children);
+    let names: Vec<_> = names.into_iter().map(|(.., name)| name).collect();
+    check_links(&inodes, &names);
+    check_tree(&inodes);
+    for node in 0..world.count() {
+        for inode in world.units(node).keys() {
+            assert!(inodes.contains_key(inode), "node {node} keeps units of {inode}, which is removed");
+        }
+        world.service(node).assert_idle();
+    }
+    for (dir, node) in children.keys() {
+        let sealed = children[&(*dir, *node)].sealed.is_some();
+        assert!(!(sealed && inodes.contains_key(dir)), "{dir} is closed on node {node}, but not removed");
+    }
+}
+
+fn check_places(
+    world: &World,
+    names: &[(usize, DirOffset, Name)],
+    children: &BTreeMap<(InodeId, usize), DirectoryRecord>,
+) {
+    let mut counts = BTreeMap::<_, (u64, u64)>::new();
+    for (node, offset, Name { dir, target }) in names {
+        let home = world.cluster.children_home(*dir).0 as usize;
+        let wide = children[&(*dir, home)].wide;
+        assert_eq!(world.cluster.entry_home(*dir, *offset, wide).0 as usize, *node, "an entry of {dir}");
+        let count = counts.entry((*dir, *node)).or_default();
+        count.0 += 1;
+        count.1 += u64::from(target.kind == FileKind::Directory);
+    }
+    for (key, record) in children {
+        let count = counts.get(key).copied().unwrap_or_default();
+        assert_eq!((record.entries, record.subdirs), count, "counts of {} on node {}", key.0, key.1);
+    }
+}
+
+fn check_links(inodes: &BTreeMap<InodeId, InodeRecord>, names: &[Name]) {
+    let mut links = BTreeMap::<InodeId, u32>::new();
+    for Name { dir, target } in names {
+        let record = inodes.get(&target.inode);
+        let record =
+            record.unwrap_or_else(|| panic!("a name in {dir} says {}, which is not there", target.inode));
+        assert_eq!(record.kind, target.kind);
+        assert!(inodes.get(dir).is_some_and(|dir| dir.kind == FileKind::Directory), "{dir} has entries");
+        if record.kind == FileKind::Directory {
+            assert_eq!(record.parent, *dir, "{} is in {dir}", target.inode);
+        }
+        *links.entry(target.inode).or_default() += 1;
+    }
+    for (inode, record) in inodes {
+        let is_root = record.parent == *inode;
+        assert_eq!(links.get(inode).copied().unwrap_or(u32::from(is_root)), record.links, "links of {inode}");
+        assert!(record.kind != FileKind::Directory || record.links == 1, "{inode} has one name");
+    }
+}
+
+fn check_tree(inodes: &BTreeMap<InodeId, InodeRecord>) {
+    let directories = inodes.iter().filter(|(_, record)| record.kind == FileKind::Directory);
+    for (&start, _) in directories {
+        let (mut dir, mut seen) = (start, BTreeSet::new());
+        while inodes[&dir].parent != dir {
+            assert!(seen.insert(dir), "{start} is in a loop");
+            dir = inodes[&dir].parent;
+        }
+    }
+}
+
+/// All records that the nodes' tables hold, but for what only says which numbers are used.
+pub(super) fn tables(world: &World) -> Vec<Rows> {
+    (0..world.count())
+        .map(|node| world.ledger(node).read(|table| table.scan(&[1], &[255], usize::MAX)).unwrap())
+        .collect()
+}
+
+/// Inodes without names that are kept for who has them open.
+pub(super) fn orphans(world: &World) -> Vec<InodeId> {
+    (0..world.count()).flat_map(|node| world.ledger(node).read(query::orphans).unwrap()).collect()
+}

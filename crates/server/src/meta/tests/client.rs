@@ -1,0 +1,223 @@
+//! What a client does with the service: finds the right node, gathers directories.
+
+use super::world::World;
+use std::sync::Arc;
+use tameike_core::attr::AttrChange;
+use tameike_core::wire::meta::*;
+use tameike_core::wire::{Reply, Request};
+use tameike_core::{Attr, DirOffset, Errno, FileKind, InodeId, Layout, NodeId, Result, Timestamp};
+
+#[derive(Clone)]
+pub(super) struct Client {
+    pub(super) world: Arc<World>,
+    pub(super) node: NodeId,
+}
+
+pub(super) fn name(dir: InodeId, name: &str) -> EntryName {
+    EntryName { dir, name: name.as_bytes().to_vec() }
+}
+
+pub(super) fn new(kind: FileKind) -> NewInode {
+    let symlink = if kind == FileKind::Symlink { b"target".to_vec() } else { Vec::new() };
+    NewInode { kind, mode: 0o644, uid: 1000, gid: 1000, rdev: 0, layout: Layout::Striped, symlink }
+}
+
+impl Client {
+    pub(super) fn now(&self) -> Timestamp {
+        self.world.machine.runtime(0).now()
+    }
+
+    pub(super) async fn ask(&self, node: NodeId, request: MetaRequest) -> Result<MetaReply> {
+        match self.world.clone().deliver(self.node, node, Request::Meta(request)).await? {
+            Reply::Meta(reply) => Ok(reply),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Asks the home of an entry, believing that directories are narrow until told otherwise.
+    async fn ask_home(&self, entry: &EntryName, request: impl Fn(bool) -> MetaRequest) -> Result<MetaReply> {
+        let mut wide = false;
+        loop {
+            let home = self.world.cluster.entry_home(entry.dir, entry.offset(), wide);
+            match self.ask(home, request(wide)).await? {
+                MetaReply::Width { wide: actual } => {
+                    assert_ne!(actual, wide, "told to ask as it did");
+                    wide = actual;
+                }
+                reply => return Ok(reply),
+            }
+        }
+    }
+
+    pub(super) async fn lookup(&self, dir: InodeId, entry: &str) -> Result<Target> {
+        let entry = name(dir, entry);
+        let request = |wide| MetaRequest::Lookup { entry: entry.clone(), wide };
+        match self.ask_home(&entry, request).await? {
+            MetaReply::Entry { target, .. } => Ok(target),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) async fn create_as(
+        &self,
+        dir: InodeId,
+        entry: &str,
+        new: NewInode,
+        exclusive: bool,
+        opener: Option<NodeId>,
+    ) -> Result<(Target, Option<Node>, bool)> {
+        let entry = name(dir, entry);
+        let now = self.now();
+        let request = |wide| {
+            let (entry, new) = (entry.clone(), new.clone());
+            MetaRequest::Execute(Command::Create { entry, new, exclusive, opener, wide, now })
+        };
+        match self.ask_home(&entry, request).await? {
+            MetaReply::Entry { target, node, created } => Ok((target, node, created)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) async fn create(&self, dir: InodeId, entry: &str, kind: FileKind) -> Result<InodeId> {
+        self.create_as(dir, entry, new(kind), true, None).await.map(|(target, ..)| target.inode)
+    }
+
+    pub(super) async fn names(&self, entry: &EntryName, operation: NameOperation) -> Result<()> {
+        let now = self.now();
+        let request = |wide| MetaRequest::Names { operation: operation.clone(), wide, now };
+        match self.ask_home(entry, request).await? {
+            MetaReply::Done => Ok(()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) async fn unlink(&self, dir: InodeId, entry: &str) -> Result<()> {
+        let entry = name(dir, entry);
+        self.names(&entry, NameOperation::Unlink { entry: entry.clone() }).await
+    }
+
+    pub(super) async fn rmdir(&self, dir: InodeId, entry: &str) -> Result<()> {
+        let entry = name(dir, entry);
+        self.names(&entry, NameOperation::Rmdir { entry: entry.clone() }).await
+    }
+
+    pub(super) async fn link(&self, target: Target, dir: InodeId, entry: &str) -> Result<()> {
+        let entry = name(dir, entry);
+        self.names(&entry, NameOperation::Link { entry: entry.clone(), target }).await
+    }
+
+    pub(super) async fn rename(
+        &self,
+        (from_dir, from): (InodeId, &str),
+        (to_dir, to): (InodeId, &str),
+        mode: RenameMode,
+    ) -> Result<()> {
+        let (from, to) = (name(from_dir, from), name(to_dir, to));
+        self.names(&from, NameOperation::Rename { from: from.clone(), to: to.clone(), mode }).await
+    }
+
+    pub(super) async fn on_inode(&self, inode: InodeId, request: MetaRequest) -> Result<MetaReply> {
+        self.ask(self.world.cluster.inode_home(inode), request).await
+    }
+
+    pub(super) async fn change(&self, inode: InodeId, command: Command) -> Result<MetaReply> {
+        self.on_inode(inode, MetaRequest::Execute(command)).await
+    }
+
+    pub(super) async fn set_attr(&self, inode: InodeId, change: AttrChange) -> Result<Attr> {
+        match self.change(inode, Command::SetAttr { inode, change, now: self.now() }).await? {
+            MetaReply::Node(node) => Ok(node.attr),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) async fn write_inline(&self, inode: InodeId, offset: u32, data: &[u8]) -> Result<Attr> {
+        let command = Command::WriteInline { inode, offset, data: data.to_vec(), now: self.now() };
+        match self.change(inode, command).await? {
+            MetaReply::Node(node) => Ok(node.attr),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) async fn open(&self, inode: InodeId) -> Result<Node> {
+        match self.on_inode(inode, MetaRequest::Open { inode, node: self.node }).await? {
+            MetaReply::Node(node) => Ok(node),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) async fn close(&self, inode: InodeId) -> Result<()> {
+        self.on_inode(inode, MetaRequest::Close { inodes: vec![inode], node: self.node }).await.map(|_| ())
+    }
+
+    async fn part(&self, node: NodeId, dir: InodeId) -> Result<DirStat> {
+        match self.ask(node, MetaRequest::DirStat { dir }).await? {
+            MetaReply::DirStat(stat) => Ok(stat),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) async fn dir_stat(&self, dir: InodeId) -> Result<DirStat> {
+        let home = self.world.cluster.children_home(dir);
+        let mut stat = self.part(home, dir).await?;
+        if stat.wide {
+            for &node in self.world.cluster.device_nodes().iter().filter(|node| **node != home) {
+                stat.gather(self.part(node, dir).await?);
+            }
+        }
+        Ok(stat)
+    }
+
+    /// Attributes as a program sees them.
+    pub(super) async fn stat(&self, inode: InodeId) -> Result<Attr> {
+        let mut attr = match self.on_inode(inode, MetaRequest::GetAttr { inode }).await? {
+            MetaReply::Node(node) => node.attr,
+            other => panic!("{other:?}"),
+        };
+        if attr.kind == FileKind::Directory {
+            let stat = self.dir_stat(inode).await?;
+            attr.nlink += stat.subdirs as u32;
+            attr.mtime = attr.mtime.max(stat.changed);
+            attr.ctime = attr.ctime.max(stat.changed);
+        }
+        Ok(attr)
+    }
+
+    /// All names of a directory, in the order of their offsets, read `limit` at a time.
+    pub(super) async fn read_dir(&self, dir: InodeId, limit: u32) -> Result<Vec<DirEntry>> {
+        let home = self.world.cluster.children_home(dir);
+        let wide = self.part(home, dir).await?.wide;
+        let nodes = if wide { self.world.cluster.device_nodes() } else { &[home][..] };
+        let mut all = Vec::new();
+        for &node in nodes {
+            let mut after = DirOffset::START;
+            loop {
+                let request = MetaRequest::ReadDir { dir, after, limit, wide };
+                match self.ask(node, request).await? {
+                    MetaReply::Entries { entries, end } => {
+                        after = entries.last().map_or(after, |entry| entry.offset);
+                        all.extend(entries);
+                        if end {
+                            break;
+                        }
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        all.sort_by_key(|entry| entry.offset);
+        Ok(all)
+    }
+
+    /// Follows a path from the root.
+    pub(super) async fn walk(&self, path: &[&str]) -> Result<Target> {
+        let mut target = Target { inode: InodeId::ROOT, kind: FileKind::Directory };
+        for part in path {
+            if target.kind != FileKind::Directory {
+                return Err(Errno::ENOTDIR.into());
+            }
+            target = self.lookup(target.inode, part).await?;
+        }
+        Ok(target)
+    }
+}

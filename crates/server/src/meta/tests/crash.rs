@@ -1,0 +1,334 @@
+//! Every operation, cut off at every message between nodes and at every write to a log, by the death of each
+//! node: afterwards it has happened in whole or not at all, and nothing is left of it.
+
+use super::check::check;
+use super::client::{Client, name, new};
+use super::world::{Doom, World};
+use std::sync::Arc;
+use tameike_core::attr::AttrChange;
+use tameike_core::limits::NARROW_ENTRIES_MAX;
+use tameike_core::wire::meta::{Command, MetaReply, NameOperation, RenameMode, Target};
+use tameike_core::{FileKind, InodeId, NodeId, Result};
+
+const NODES: usize = 3;
+
+/// What all operations start from.
+struct Stage {
+    /// Directories whose children lie on different nodes.
+    dirs: [InodeId; NODES],
+    file: Target,
+    sub: Target,
+}
+
+async fn stage(client: &Client) -> Stage {
+    let mut dirs = [InodeId::ROOT; NODES];
+    for number in 0.. {
+        let dir = client.create(InodeId::ROOT, &format!("dir{number}"), FileKind::Directory).await.unwrap();
+        dirs[client.world.cluster.children_home(dir).0 as usize] = dir;
+        if !dirs.contains(&InodeId::ROOT) {
+            break;
+        }
+    }
+    let file = client.create(dirs[0], "file", FileKind::File).await.unwrap();
+    let other = client.create(dirs[1], "other", FileKind::File).await.unwrap();
+    for inode in [file, other] {
+        let end = 3 << 20;
+        client.change(inode, Command::Commit { inode, end, now: client.now() }).await.unwrap();
+        for node in 0..NODES {
+            client.world.write_units(NodeId(node as u32), inode, b"data");
+        }
+    }
+    let sub = client.create(dirs[0], "sub", FileKind::Directory).await.unwrap();
+    client.create(dirs[1], "empty", FileKind::Directory).await.unwrap();
+    let file = Target { inode: file, kind: FileKind::File };
+    let sub = Target { inode: sub, kind: FileKind::Directory };
+    // Now the inode of a name may be elsewhere than the name.
+    client.link(file, dirs[2], "link").await.unwrap();
+    client.rename((dirs[1], "other"), (dirs[0], "moved"), RenameMode::Replace).await.unwrap();
+    client.rename((dirs[1], "empty"), (dirs[2], "empty"), RenameMode::Replace).await.unwrap();
+    Stage { dirs, file, sub }
+}
+
+type Work = fn(Client, Arc<Stage>) -> futures_util::future::BoxFuture<'static, Result<()>>;
+
+macro_rules! work {
+    (|$client:ident, $stage:ident| $work:expr) => {
+        |$client, $stage| Box::pin(async move { $work.await.map(|_| ()) })
+    };
+}
+
+/// Names and what they say in all directories of the stage.
+type Picture = Vec<Option<Vec<(Vec<u8>, InodeId)>>>;
+
+async fn picture(client: &Client, stage: &Stage) -> Picture {
+    let mut picture = Vec::new();
+    for dir in stage.dirs.into_iter().chain([stage.sub.inode, InodeId::ROOT]) {
+        let names = client.read_dir(dir, 500).await.ok();
+        picture
+            .push(names.map(|names| names.into_iter().map(|name| (name.name, name.target.inode)).collect()));
+    }
+    picture
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Cut {
+    Message(Doom),
+    /// The node's log fails after this many writes, then it dies.
+    Write(Doom),
+}
+
+/// Runs `work` with a cut; the names before, after, how it ended, and how many messages it took.
+fn run(work: Work, cut: Option<Cut>) -> (Picture, Picture, Result<()>, u64) {
+    let world = World::new(7, &[true; NODES]);
+    let client = super::client(&world);
+    let stage = Arc::new(world.machine.run(stage(&client)));
+    world.machine.settle();
+    let before = world.machine.run(picture(&client, &stage));
+    world.doom(match cut {
+        Some(Cut::Message(doom)) => Some(doom),
+        _ => None,
+    });
+    if let Some(Cut::Write(doom)) = cut {
+        world.faults[doom.node].after(doom.event);
+    }
+    let result = world.machine.run(work(client.clone(), stage.clone()));
+    if let Some(Cut::Write(doom)) = cut {
+        world.kill(doom.node);
+    }
+    let events = world.events();
+    if cut.is_none() {
+        world.machine.settle();
+    }
+    world.heal();
+    check(&world);
+    let after = world.machine.run(picture(&client, &stage));
+    (before, after, result, events)
+}
+
+/// Cuts `work` off in every way.
+fn walk(work: Work) {
+    let (before, done, result, events) = run(work, None);
+    result.expect("undisturbed it succeeds");
+    let check = |cut| {
+        let (_, after, result, _) = run(work, Some(cut));
+        let whole = after == done || after == before;
+        assert!(whole, "{cut:?}: ended as {result:?}\nbefore {before:?}\ndone {done:?}\nafter {after:?}");
+        after == done
+    };
+    let mut ends = [false; 2];
+    for node in 0..NODES {
+        for event in 0..=events {
+            ends[usize::from(check(Cut::Message(Doom { node, event })))] = true;
+        }
+        for event in 0..12 {
+            ends[usize::from(check(Cut::Write(Doom { node, event })))] = true;
+        }
+    }
+    assert_eq!(ends, [true; 2], "some cuts come before the decision and some after");
+}
+
+#[test]
+fn unlink_of_an_inode_elsewhere() {
+    walk(work!(|client, stage| client.unlink(stage.dirs[0], "moved")));
+    walk(work!(|client, stage| client.unlink(stage.dirs[2], "link")));
+}
+
+#[test]
+fn link_of_an_inode_elsewhere() {
+    walk(work!(|client, stage| client.link(stage.file, stage.dirs[1], "new")));
+}
+
+#[test]
+fn rmdir_with_children_elsewhere() {
+    walk(work!(|client, stage| client.rmdir(stage.dirs[0], "sub")));
+    walk(work!(|client, stage| client.rmdir(stage.dirs[2], "empty")));
+}
+
+#[test]
+fn rename_of_a_file_over_another() {
+    walk(work!(|client, stage| client.rename(
+        (stage.dirs[0], "file"),
+        (stage.dirs[1], "new"),
+        RenameMode::Replace
+    )));
+    walk(work!(|client, stage| async {
+        let rename = client.rename((stage.dirs[2], "link"), (stage.dirs[0], "moved"), RenameMode::Replace);
+        rename.await
+    }));
+}
+
+#[test]
+fn rename_of_a_directory_over_another() {
+    walk(work!(|client, stage| client.rename(
+        (stage.dirs[0], "sub"),
+        (stage.dirs[2], "empty"),
+        RenameMode::Replace
+    )));
+    walk(work!(|client, stage| client.rename(
+        (stage.dirs[2], "empty"),
+        (stage.dirs[1], "new"),
+        RenameMode::NoReplace
+    )));
+}
+
+#[test]
+fn exchange_of_a_file_and_a_directory() {
+    walk(work!(|client, stage| client.rename(
+        (stage.dirs[0], "sub"),
+        (stage.dirs[2], "link"),
+        RenameMode::Exchange
+    )));
+}
+
+#[test]
+fn an_acknowledged_operation_that_was_made_safe_is_not_lost() {
+    let world = World::new(8, &[true; NODES]);
+    let client = super::client(&world);
+    let stage = Arc::new(world.machine.run(stage(&client)));
+    let done = world.machine.run(async {
+        client.rename((stage.dirs[0], "file"), (stage.dirs[1], "new"), RenameMode::Replace).await.unwrap();
+        client.create(stage.dirs[0], "made", FileKind::File).await.unwrap();
+        for node in 0..NODES {
+            let sync = tameike_core::wire::meta::MetaRequest::Sync { durable: false };
+            assert_eq!(client.ask(NodeId(node as u32), sync).await, Ok(MetaReply::Done));
+        }
+        picture(&client, &stage).await
+    });
+    (0..NODES).for_each(|node| world.kill(node));
+    world.heal();
+    check(&world);
+    assert_eq!(world.machine.run(picture(&client, &stage)), done);
+}
+
+#[test]
+fn numbers_are_never_given_out_twice() {
+    let world = World::new(9, &[true]);
+    let client = super::client(&world);
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..5 {
+        for number in 0..5 {
+            let inode = world.machine.run(client.create(InodeId::ROOT, &format!("{number}"), FileKind::File));
+            assert!(inode.is_err() || seen.insert(inode.unwrap()));
+        }
+        world.kill(0);
+        world.heal();
+    }
+    assert!(seen.len() >= 5);
+}
+
+#[test]
+fn a_cut_of_units_is_completed_after_a_crash() {
+    for node in 0..NODES {
+        for event in 0..20 {
+            let world = World::new(10, &[true; NODES]);
+            let client = super::client(&world);
+            let stage = world.machine.run(stage(&client));
+            world.machine.settle();
+            world.doom(Some(Doom { node, event }));
+            let inode = stage.file.inode;
+            let change = AttrChange { size: Some(2), ..AttrChange::default() };
+            let result = world.machine.run(client.set_attr(inode, change));
+            world.heal();
+            check(&world);
+            let size = world.machine.run(client.stat(inode)).unwrap().size;
+            assert!(size == 2 || result.is_err());
+            for node in 0..NODES {
+                let length = world.units(node)[&inode].len();
+                assert!(length == 2 || size > 2 && length == 4, "{length} bytes are left of {size}");
+            }
+        }
+    }
+}
+
+#[test]
+fn going_wide_is_completed_after_a_crash() {
+    for node in 0..NODES {
+        for event in 0..10 {
+            let world = World::new(11, &[true; NODES]);
+            let client = super::client(&world);
+            let dir = world.machine.run(async {
+                let dir = client.create(InodeId::ROOT, "crowd", FileKind::Directory).await.unwrap();
+                for number in 0..NARROW_ENTRIES_MAX {
+                    client.create(dir, &format!("{number}"), FileKind::File).await.unwrap();
+                }
+                dir
+            });
+            world.doom(Some(Doom { node, event }));
+            let last = world.machine.run(client.create(dir, "last", FileKind::File));
+            let home = world.cluster.children_home(dir);
+            world
+                .machine
+                .run(world.machine.runtime(home.0 as usize).sleep(std::time::Duration::from_secs(60)));
+            world.heal();
+            check(&world);
+            // What was only in the memory of a node that died may be gone, in the order of its making.
+            let names = world.machine.run(client.read_dir(dir, 500)).unwrap();
+            assert!(names.len() as u64 <= NARROW_ENTRIES_MAX + 1);
+            if node != home.0 as usize {
+                assert_eq!(names.len() as u64, NARROW_ENTRIES_MAX + u64::from(last.is_ok()));
+                assert!(world.machine.run(client.dir_stat(dir)).unwrap().wide);
+            }
+        }
+    }
+}
+
+#[test]
+fn renames_that_cross_each_other_all_end() {
+    for seed in 0..200 {
+        let world = World::new(100 + seed, &[true; NODES]);
+        let client = super::client(&world);
+        let dirs = world.machine.run(stage(&client)).dirs;
+        let crossing: Vec<_> = (0..6)
+            .map(|number| {
+                let (from, to) = (dirs[number % NODES], dirs[(number + 1 + number / NODES) % NODES]);
+                let client = client.clone();
+                let mode = if number % 2 == 0 { RenameMode::Exchange } else { RenameMode::Replace };
+                async move {
+                    let made = client.create_as(from, "x", new(FileKind::File), false, None).await;
+                    made.unwrap();
+                    match client.rename((from, "x"), (to, "x"), mode).await {
+                        Ok(()) => (),
+                        Err(fault) => {
+                            let gone = tameike_core::Errno::ENOENT;
+                            assert_eq!(fault.errno, gone, "a rename ended with {fault}");
+                        }
+                    }
+                }
+            })
+            .collect();
+        world.machine.run(futures_util::future::join_all(crossing));
+        world.machine.settle();
+        check(&world);
+    }
+}
+
+#[test]
+fn directories_moved_at_once_make_no_loop() {
+    for seed in 0..100 {
+        let world = World::new(500 + seed, &[true; NODES]);
+        let client = super::client(&world);
+        let dirs = world.machine.run(stage(&client)).dirs;
+        let names = world.machine.run(client.read_dir(InodeId::ROOT, 500)).unwrap();
+        let name_of = |dir| {
+            let entry = names.iter().find(|entry| entry.target.inode == dir).unwrap();
+            String::from_utf8(entry.name.clone()).unwrap()
+        };
+        let moves: Vec<_> = (0..NODES)
+            .map(|number| {
+                let (moved, below) = (name_of(dirs[number]), dirs[(number + 1) % NODES]);
+                let client = client.clone();
+                async move {
+                    let entry = name(InodeId::ROOT, &moved);
+                    let to = name(below, "moved");
+                    let operation =
+                        NameOperation::Rename { from: entry.clone(), to, mode: RenameMode::Replace };
+                    client.names(&entry, operation).await.is_ok()
+                }
+            })
+            .collect();
+        let moved = world.machine.run(futures_util::future::join_all(moves));
+        assert_eq!(moved.iter().filter(|moved| **moved).count(), NODES - 1);
+        world.machine.settle();
+        check(&world);
+    }
+}

@@ -1,0 +1,325 @@
+//! Several metadata services joined by direct calls, on ledgers in memory that survive a crash.
+
+use super::machine::Machine;
+use crate::meta::{MetaParts, MetaService};
+use futures_util::future::{BoxFuture, FutureExt, ready};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::task::Poll;
+use std::time::Duration;
+use tameike_core::wire::unit::{UnitReply, UnitRequest};
+use tameike_core::wire::{Reply, Request};
+use tameike_core::{Cluster, Errno, Fault, InodeId, JobId, NodeId, NodeInfo, Result};
+use tameike_io::disk::memory::{Faults, MemoryLog};
+use tameike_io::fabric::{Answer, Rpc};
+use tameike_io::os::runtime::promise;
+use tameike_io::{Frame, Payload, Slab};
+use tameike_store::Ledger;
+use tameike_store::ledger::kv::MemoryKv;
+use tameike_store::ledger::{Data, LedgerOptions, Media, RecordKind};
+
+struct NoData;
+
+impl Data for NoData {
+    fn settle(&self) -> BoxFuture<'static, Result<()>> {
+        ready(Ok(())).boxed()
+    }
+    fn holds(&self, _: RecordKind, _: Vec<u8>) -> BoxFuture<'static, Result<bool>> {
+        ready(Ok(true)).boxed()
+    }
+}
+
+/// What survives a crash of a node.
+struct Disk {
+    logs: [MemoryLog; 2],
+    kv: MemoryKv,
+    /// Units in bytes from the start of the file.
+    units: BTreeMap<InodeId, Vec<u8>>,
+}
+
+struct Running {
+    service: Arc<MetaService>,
+    ledger: Arc<Ledger>,
+    _rpc: Arc<dyn Rpc>,
+}
+
+struct Site {
+    disk: Disk,
+    running: Option<Running>,
+    /// Counts the starts.
+    life: u64,
+}
+
+/// Which node dies at which message between nodes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Doom {
+    pub(super) node: usize,
+    pub(super) event: u64,
+}
+
+pub(super) struct World {
+    pub(super) machine: Machine,
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) faults: Vec<Faults>,
+    sites: Mutex<Vec<Site>>,
+    events: Mutex<(u64, Option<Doom>)>,
+    slab: Arc<Slab>,
+}
+
+impl World {
+    /// `devices` says of each node whether it has a device.
+    pub(super) fn new(seed: u64, devices: &[bool]) -> Arc<Self> {
+        let info = |(id, &device): (usize, &bool)| NodeInfo {
+            id: NodeId(id as u32),
+            host: format!("host{id}"),
+            address: String::new(),
+            group: 0,
+            device,
+        };
+        let nodes = devices.iter().enumerate().map(info).collect();
+        let cluster = Arc::new(Cluster::new(JobId::new("test").unwrap(), nodes).unwrap());
+        let faults: Vec<_> = devices.iter().map(|_| Faults::default()).collect();
+        let site = |faults: &Faults| Site {
+            disk: Disk {
+                logs: [MemoryLog::new(faults.clone()), MemoryLog::new(faults.clone())],
+                kv: MemoryKv::new(faults.clone()),
+                units: BTreeMap::new(),
+            },
+            running: None,
+            life: 0,
+        };
+        let sites = Mutex::new(faults.iter().map(site).collect());
+        let slab = Slab::new(8).unwrap();
+        let world = Arc::new(Self {
+            machine: Machine::new(seed),
+            cluster,
+            faults,
+            sites,
+            events: Mutex::default(),
+            slab,
+        });
+        (0..devices.len()).for_each(|node| world.start(node));
+        world
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.sites.lock().len()
+    }
+
+    /// Opens a node's service on what its disks have, and lets it recover.
+    pub(super) fn start(self: &Arc<Self>, node: usize) {
+        self.machine.bury();
+        self.faults[node].none();
+        let media = {
+            let sites = self.sites.lock();
+            let disk = &sites[node].disk;
+            Media {
+                logs: [Arc::new(disk.logs[0].clone()), Arc::new(disk.logs[1].clone())],
+                kv: Arc::new(disk.kv.clone()),
+                data: Arc::new(NoData),
+            }
+        };
+        let runtime = self.machine.runtime(node);
+        let options = LedgerOptions { checkpoint_bytes: 1 << 20, volatile: false, after_power_loss: false };
+        let ledger = self
+            .machine
+            .run(Ledger::open(runtime.clone(), media, options, |_, body, table| {
+                tameike_store::meta::replay(table, body)
+            }))
+            .expect("the log is whole");
+        let rpc: Arc<dyn Rpc> = Arc::new(Wire { world: Arc::downgrade(self), node });
+        let parts = MetaParts {
+            runtime: runtime.clone(),
+            cluster: self.cluster.clone(),
+            ledger: ledger.clone(),
+            rpc: Arc::downgrade(&rpc),
+            node: NodeId(node as u32),
+            pool: self.slab.pool(1),
+            owner: (1000, 1000),
+        };
+        let service = self.machine.run(MetaService::open(parts)).expect("the ledger is whole");
+        let recovering = service.clone();
+        {
+            let mut sites = self.sites.lock();
+            sites[node].running = Some(Running { service, ledger, _rpc: rpc });
+            sites[node].life += 1;
+        }
+        runtime.spawn(async move { recovering.recover().await });
+    }
+
+    pub(super) fn kill(&self, node: usize) {
+        self.machine.kill(node);
+        let running = self.sites.lock()[node].running.take();
+        drop(running);
+    }
+
+    pub(super) fn is_up(&self, node: usize) -> bool {
+        self.sites.lock()[node].running.is_some()
+    }
+
+    /// Starts what is down, and lets everything end that is under way.
+    pub(super) fn heal(self: &Arc<Self>) {
+        self.events.lock().1 = None;
+        self.faults.iter().for_each(Faults::none);
+        for node in 0..self.count() {
+            if !self.is_up(node) {
+                self.start(node);
+            }
+        }
+        self.machine.settle();
+    }
+
+    pub(super) fn service(&self, node: usize) -> Arc<MetaService> {
+        self.sites.lock()[node].running.as_ref().expect("the node is up").service.clone()
+    }
+
+    pub(super) fn ledger(&self, node: usize) -> Arc<Ledger> {
+        self.sites.lock()[node].running.as_ref().expect("the node is up").ledger.clone()
+    }
+
+    pub(super) fn units(&self, node: usize) -> BTreeMap<InodeId, Vec<u8>> {
+        self.sites.lock()[node].disk.units.clone()
+    }
+
+    /// Lets `doom` come true, and counts messages from 0 again.
+    pub(super) fn doom(&self, doom: Option<Doom>) {
+        *self.events.lock() = (0, doom);
+    }
+
+    pub(super) fn events(&self) -> u64 {
+        self.events.lock().0
+    }
+
+    /// A message is about to be delivered, or an answer to be returned.
+    fn event(&self) {
+        let doomed = {
+            let mut events = self.events.lock();
+            let doomed = events.1.filter(|doom| doom.event == events.0);
+            events.0 += 1;
+            doomed
+        };
+        if let Some(doom) = doomed {
+            self.kill(doom.node);
+        }
+    }
+
+    fn life(&self, node: usize) -> Option<u64> {
+        let sites = self.sites.lock();
+        sites[node].running.as_ref().map(|_| sites[node].life)
+    }
+
+    /// Delivers a request and waits for the answer, or for the death of the node.
+    pub(super) async fn deliver(
+        self: Arc<Self>,
+        from: NodeId,
+        to: NodeId,
+        request: Request,
+    ) -> Result<Reply> {
+        let down = || Fault::new(Errno::EHOSTDOWN, format!("{to} is down"));
+        let node = to.0 as usize;
+        let life = self.life(node).ok_or_else(down)?;
+        let (resolver, mut answer) = promise();
+        let world = self.clone();
+        self.machine.runtime(node).spawn(async move {
+            let reply = match request {
+                Request::Meta(request) => {
+                    let service = world.service(node);
+                    service.serve(from, request).await.map(Reply::Meta)
+                }
+                other => Err(Fault::new(Errno::EPROTO, format!("{other:?}"))),
+            };
+            resolver.resolve(reply);
+        });
+        std::future::poll_fn(|context| {
+            if self.life(node) != Some(life) {
+                return Poll::Ready(Err(down()));
+            }
+            answer.poll_unpin(context)
+        })
+        .await
+    }
+
+    fn serve_unit(&self, node: usize, request: UnitRequest, payload: Option<Payload>) -> Result<Reply> {
+        let mut sites = self.sites.lock();
+        if sites[node].running.is_none() {
+            return Err(Fault::new(Errno::EHOSTDOWN, "down"));
+        }
+        let units = &mut sites[node].disk.units;
+        match request {
+            UnitRequest::Write { unit, offset, .. } => {
+                let bytes = payload.expect("a write has a payload");
+                let start = (unit.start() + u64::from(offset)) as usize;
+                let content = units.entry(unit.inode).or_default();
+                content.resize(content.len().max(start + bytes.len()), 0);
+                content[start..start + bytes.len()].copy_from_slice(&bytes);
+            }
+            UnitRequest::Truncate { inode, size: 0 } => {
+                units.remove(&inode);
+            }
+            UnitRequest::Truncate { inode, size } => {
+                if let Some(content) = units.get_mut(&inode) {
+                    content.truncate(size as usize);
+                }
+            }
+            _ => (),
+        }
+        Ok(Reply::Unit(UnitReply::Done))
+    }
+
+    /// Bytes written to units as a client would, by their home.
+    pub(super) fn write_units(&self, node: NodeId, inode: InodeId, bytes: &[u8]) {
+        self.sites.lock()[node.0 as usize].disk.units.insert(inode, bytes.to_vec());
+    }
+}
+
+/// The network as one node sees it.
+struct Wire {
+    world: Weak<World>,
+    node: usize,
+}
+
+impl Rpc for Wire {
+    fn local(&self) -> NodeId {
+        NodeId(self.node as u32)
+    }
+
+    fn call(
+        &self,
+        to: NodeId,
+        request: Request,
+        payload: Option<Payload>,
+        _: Option<Frame>,
+    ) -> BoxFuture<'static, Result<Answer>> {
+        let Some(world) = self.world.upgrade() else {
+            return ready(Err(Fault::new(Errno::EHOSTDOWN, "over"))).boxed();
+        };
+        let from = self.node;
+        async move {
+            let life = world.life(from);
+            world.event();
+            world.stop_if_dead(from, life).await;
+            let reply = if let Request::Unit(request) = request {
+                world.serve_unit(to.0 as usize, request, payload)
+            } else {
+                world.clone().deliver(NodeId(from as u32), to, request).await
+            };
+            world.event();
+            world.stop_if_dead(from, life).await;
+            if reply.as_ref().is_err_and(|fault| fault.errno == Errno::EHOSTDOWN) {
+                world.machine.runtime(from).sleep(Duration::from_secs(1)).await;
+            }
+            Ok(Answer { reply: reply?, payload: None })
+        }
+        .boxed()
+    }
+}
+
+impl World {
+    /// The dead do nothing more.
+    async fn stop_if_dead(&self, node: usize, life: Option<u64>) {
+        if self.life(node) != life {
+            std::future::pending::<()>().await;
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Room for writers when the cache area is full of dirty bytes: files are flushed while the writers wait.
+
+use super::UnitService;
+use futures_util::FutureExt;
+use tameike_core::wire::Request;
+use tameike_core::wire::cache::CacheRequest;
+use tameike_core::{Errno, Fault, Result, View};
+
+/// How often a writer asks for room before it gives up: others may take what was made.
+pub(super) const ATTEMPTS_MAX: u32 = 16;
+
+impl UnitService {
+    /// Ends when a writer should try again: the cache area has room. One writer at a time has files flushed,
+    /// the others wait for it.
+    pub(super) async fn make_room(&self, attempt: u32) -> Result<()> {
+        let _only = self.relief.lock().await;
+        // On the first attempt another writer may have made room meanwhile. Later the store has refused a write
+        // in spite of what it said, so that more must go.
+        if attempt == 0 && self.has_room() {
+            return Ok(());
+        }
+        let mut refusal = None;
+        for inode in self.parts.extents.dirty_inodes()? {
+            let coordinator = self.parts.cluster.inode_home(inode);
+            let request = Request::Cache(CacheRequest::Writeback { inode });
+            match self.parts.rpc.call(coordinator, request, None, None).await {
+                Ok(_) if self.has_room() => return Ok(()),
+                Ok(_) => {}
+                Err(fault) => refusal = Some(fault),
+            }
+        }
+        if self.has_room() {
+            return Ok(());
+        }
+        let why = refusal.map_or_else(String::new, |fault| format!(": {fault}"));
+        Err(Fault::new(
+            Errno::ENOSPC,
+            format!("the cache area is full and the shared file system takes no more of it{why}"),
+        ))
+    }
+
+    fn has_room(&self) -> bool {
+        self.parts.extents.wait_for_space(View::Cache).now_or_never().is_some()
+    }
+}

@@ -1,0 +1,267 @@
+//! A store on real files in one directory.
+//!
+//! ```text
+//! format         version of everything here, and the start of the machine at which it was last opened
+//! lock           held by the agent that has the store open
+//! log.0, log.1   the ledger's log; a checkpoint turns from one to the other
+//! table          the ledger's key-value store
+//! extents        bytes of units
+//! ```
+//!
+//! `format` is one line of text: `tameike-store 1 <boot id>`. When the boot id is another than the machine's,
+//! power may have been lost since.
+
+use crate::extent::{self, ExtentData, ExtentStore};
+use crate::ledger::redb::RedbKv;
+use crate::ledger::{Ledger, LedgerOptions, Media, RecordKind};
+use crate::table::Table;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tameike_core::{Errno, Fault, Result};
+use tameike_io::disk::Disk;
+use tameike_io::disk::file::{FileDisk, FileLock, FileLog, in_memory, sync_directory};
+use tameike_io::{Pool, Runtime};
+
+const FORMAT: &str = "tameike-store 1";
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// The extents file is larger than all capacities together, for blocks that are being replaced: by a sixteenth,
+/// and at least by this, in bytes.
+const SLACK_MIN: u64 = 64 << 20;
+
+/// What a store is opened with.
+pub struct Options {
+    /// Time and tasks.
+    pub runtime: Runtime,
+    /// Frames for merging and for rewriting units; at least one.
+    pub scratch: Pool,
+    /// Limits in bytes, by [`tameike_core::View::index`].
+    pub capacity: [u64; 3],
+    /// Size of changes kept in memory (and in the log) before they move into the key-value store, in bytes. Up
+    /// to three times as much is in use while they move.
+    pub checkpoint_bytes: usize,
+    /// Memory of the key-value store's cache, in bytes.
+    pub table_cache_bytes: usize,
+}
+
+/// An open store. Nobody else can open it before it is dropped.
+pub struct Store {
+    /// Metadata.
+    pub ledger: Arc<Ledger>,
+    /// Bytes.
+    pub extents: Arc<ExtentStore>,
+    _lock: FileLock,
+}
+
+impl Store {
+    /// Opens the store in the directory `dir`, or makes one there. `replay` re-applies records of kinds other
+    /// than [`RecordKind::Extents`].
+    ///
+    /// # Errors
+    /// `EBUSY` when another process has it open, `EINVAL` when it is of another version, and what the system
+    /// and `replay` say.
+    pub async fn open(
+        dir: &Path,
+        options: Options,
+        mut replay: impl FnMut(RecordKind, &[u8], &mut dyn Table) -> Result<()> + Send,
+    ) -> Result<Self> {
+        std::fs::create_dir_all(dir)
+            .map_err(|error| Fault::from_os(format!("make the directory {}", dir.display()), &error))?;
+        let lock = FileLock::take(&dir.join("lock"))
+            .map_err(|fault| fault.context(format_args!("open the store {}", dir.display())))?;
+        let format = Format { path: dir.join("format"), boot_id: read_text(Path::new(BOOT_ID))? };
+        let after_power_loss = format.check()?;
+        let volatile = in_memory(dir)?;
+        let runtime = options.runtime;
+        let total: u64 = options.capacity.iter().sum();
+        let size = total + (total / 16).max(SLACK_MIN);
+        let disk: Arc<dyn Disk> = Arc::new(FileDisk::open(&dir.join("extents"), size, runtime.clone())?);
+        let log = |name| FileLog::open(&dir.join(name), runtime.clone());
+        let media = Media {
+            logs: [Arc::new(log("log.0")?), Arc::new(log("log.1")?)],
+            kv: Arc::new(RedbKv::open(&dir.join("table"), options.table_cache_bytes)?),
+            data: Arc::new(ExtentData::new(disk.clone(), options.scratch.clone())),
+        };
+        let ledger_options =
+            LedgerOptions { checkpoint_bytes: options.checkpoint_bytes, volatile, after_power_loss };
+        let ledger =
+            Ledger::open(runtime.clone(), media, ledger_options, move |kind, body, table| match kind {
+                RecordKind::Extents => extent::apply(body, table),
+                RecordKind::Names | RecordKind::Cache => replay(kind, body, table),
+            })
+            .await
+            .map_err(|fault| fault.context(format_args!("open the store {}", dir.display())))?;
+        let extents =
+            ExtentStore::open(runtime, ledger.clone(), disk, options.scratch, options.capacity).await?;
+        format.write()?;
+        sync_directory(dir)?;
+        Ok(Self { ledger, extents, _lock: lock })
+    }
+}
+
+/// The file that says what the others are.
+struct Format {
+    path: PathBuf,
+    boot_id: String,
+}
+
+impl Format {
+    /// Whether power may have been lost since the store was last open; `false` for a new store.
+    fn check(&self) -> Result<bool> {
+        if !self.path.exists() {
+            return Ok(false);
+        }
+        let found = read_text(&self.path)?;
+        match found.strip_prefix(FORMAT).and_then(|rest| rest.strip_prefix(' ')) {
+            Some(boot_id) => Ok(boot_id != self.boot_id),
+            None => Err(Fault::new(
+                Errno::EINVAL,
+                format!(
+                    "{} says {found:?}, and this version of tameike reads {FORMAT:?}: open the store with the \
+                     version that made it, or remove its directory",
+                    self.path.display()
+                ),
+            )),
+        }
+    }
+
+    /// Written last, and under another name first: half a file never stands there.
+    fn write(&self) -> Result<()> {
+        let text = format!("{FORMAT} {}\n", self.boot_id);
+        let draft = self.path.with_extension("draft");
+        let write = || {
+            let mut file = std::fs::File::create(&draft)?;
+            std::io::Write::write_all(&mut file, text.as_bytes())?;
+            file.sync_all()?;
+            std::fs::rename(&draft, &self.path)
+        };
+        write().map_err(|error| Fault::from_os(format!("write {}", self.path.display()), &error))
+    }
+}
+
+fn read_text(path: &Path) -> Result<String> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(text.trim_end().to_owned()),
+        Err(error) if error.kind() == ErrorKind::InvalidData => {
+            Err(Fault::new(Errno::EINVAL, format!("{} is not text", path.display())))
+        }
+        Err(error) => Err(Fault::from_os(format!("read {}", path.display()), &error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Handle;
+    use std::sync::Arc;
+    use tameike_core::{Generation, InodeId, Slot, UnitId};
+    use tameike_io::{Payload, Slab};
+
+    const UNIT: UnitId = UnitId { inode: InodeId(0x0123_0000_0000_0001), index: 2 };
+
+    struct Home {
+        machine: Handle,
+        slab: Arc<Slab>,
+        dir: tempfile::TempDir,
+    }
+
+    impl Home {
+        fn new(parent: &str) -> Self {
+            let dir = tempfile::tempdir_in(parent).unwrap();
+            Self { machine: Handle::new(1), slab: Slab::new(4).unwrap(), dir }
+        }
+
+        fn open(&self) -> Result<Store> {
+            let options = Options {
+                runtime: self.machine.runtime(),
+                scratch: self.slab.pool(1),
+                capacity: [1 << 20, 4 << 20, 0],
+                checkpoint_bytes: 1 << 20,
+                table_cache_bytes: 1 << 20,
+            };
+            self.machine.run(Store::open(self.dir.path(), options, |kind, body, table| {
+                assert_eq!(kind, RecordKind::Names);
+                table.put(body.to_vec(), b"again".to_vec());
+                Ok(())
+            }))
+        }
+
+        fn refused(&self) -> String {
+            self.open().err().expect("refused").to_string()
+        }
+
+        fn payload(&self, byte: u8) -> Payload {
+            let mut frame = self.slab.pool(1).try_take().unwrap();
+            frame[..10_000].fill(byte);
+            Payload::new(Arc::new(frame), 0..10_000)
+        }
+
+        fn read(&self, store: &Store) -> u8 {
+            let frame = self.slab.pool(1).try_take().unwrap();
+            let (frame, held) = self.machine.run(store.extents.read(UNIT, 0..10_000, frame, Generation(0)));
+            assert_eq!(held.unwrap().len(), 10_000);
+            frame[9_999]
+        }
+    }
+
+    #[test]
+    fn a_store_comes_back_from_disk_and_memory() {
+        for parent in ["/tmp", "/dev/shm"] {
+            let home = Home::new(parent);
+            let store = home.open().unwrap();
+            home.machine.run(store.extents.write(UNIT, 0, home.payload(7), false, Generation(0))).unwrap();
+            let name = |table: &mut dyn Table| {
+                table.put(b"iname".to_vec(), b"first".to_vec());
+                Ok(())
+            };
+            store.ledger.execute(RecordKind::Names, b"iname", name).unwrap();
+            home.machine.run(store.extents.sync(true)).unwrap();
+            drop(store);
+            home.machine.kill();
+            let store = home.open().unwrap();
+            assert_eq!(home.read(&store), 7);
+            let found = store.ledger.read(|table| table.get(b"iname")).unwrap();
+            assert_eq!(found.as_deref(), Some(&b"again"[..]), "the log was applied again");
+        }
+    }
+
+    #[test]
+    fn an_open_store_is_refused_to_others_by_name() {
+        let home = Home::new("/tmp");
+        let _store = home.open().unwrap();
+        let refused = home.refused();
+        assert!(refused.contains("lock is locked by another process; end that one first"), "{refused}");
+        assert!(refused.contains(&home.dir.path().display().to_string()), "{refused}");
+    }
+
+    #[test]
+    fn another_version_is_refused() {
+        let home = Home::new("/tmp");
+        drop(home.open().unwrap());
+        home.machine.kill();
+        std::fs::write(home.dir.path().join("format"), "tameike-store 2 x\n").unwrap();
+        assert!(home.refused().contains("open the store with the version that made it"));
+        std::fs::write(home.dir.path().join("format"), [0xFF, 0xFE]).unwrap();
+        assert!(home.refused().contains("format is not text"));
+    }
+
+    #[test]
+    fn after_another_start_of_the_machine_the_log_is_believed_only_with_its_data() {
+        let home = Home::new("/tmp");
+        let store = home.open().unwrap();
+        for byte in [7, 8] {
+            home.machine.run(store.extents.write(UNIT, 0, home.payload(byte), false, Generation(0))).unwrap();
+            home.machine.run(store.extents.sync(false)).unwrap();
+        }
+        drop(store);
+        home.machine.kill();
+        std::fs::write(home.dir.path().join("format"), "tameike-store 1 another-boot\n").unwrap();
+        let extents = home.dir.path().join("extents");
+        let mut bytes = std::fs::read(&extents).unwrap();
+        let lost = bytes.iter().position(|byte| *byte == 8).expect("the second write");
+        bytes[lost..lost + 4096].fill(0);
+        std::fs::write(&extents, bytes).unwrap();
+        assert_eq!(home.read(&home.open().unwrap()), 7);
+        assert_eq!(UNIT.inode.slot(), Slot(0x0123));
+    }
+}

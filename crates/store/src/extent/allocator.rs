@@ -1,0 +1,209 @@
+//! Free blocks of the device.
+//!
+//! Best fit. Free blocks are *warm* while the file below may still have space for them, and *cold* after that
+//! space was given back; warm ones are used again first. Memory: about 100 bytes per run of free blocks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// Runs of free blocks, joined where they touch.
+#[derive(Debug, Default)]
+pub(super) struct FreeMap {
+    by_start: BTreeMap<u64, u64>,
+    by_length: BTreeSet<(u64, u64)>,
+    total: u64,
+}
+
+impl FreeMap {
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    fn add_run(&mut self, run: Range<u64>) {
+        if run.start < run.end {
+            self.by_start.insert(run.start, run.end);
+            self.by_length.insert((run.end - run.start, run.start));
+            self.total += run.end - run.start;
+        }
+    }
+
+    fn remove_run(&mut self, run: &Range<u64>) {
+        self.by_start.remove(&run.start);
+        self.by_length.remove(&(run.end - run.start, run.start));
+        self.total -= run.end - run.start;
+    }
+
+    /// The run that has `block`.
+    fn run_of(&self, block: u64) -> Option<Range<u64>> {
+        let (&start, &end) = self.by_start.range(..=block).next_back()?;
+        (block < end).then_some(start..end)
+    }
+
+    pub(super) fn insert(&mut self, mut blocks: Range<u64>) {
+        if let Some(before) = blocks.start.checked_sub(1).and_then(|block| self.run_of(block)) {
+            self.remove_run(&before);
+            blocks.start = before.start;
+        }
+        if let Some(after) = self.run_of(blocks.end) {
+            self.remove_run(&after);
+            blocks.end = after.end;
+        }
+        self.add_run(blocks);
+    }
+
+    /// Takes exactly these blocks; false when not all of them are free.
+    pub(super) fn carve(&mut self, blocks: &Range<u64>) -> bool {
+        let Some(run) = self.run_of(blocks.start).filter(|run| blocks.end <= run.end) else { return false };
+        self.remove_run(&run);
+        self.add_run(run.start..blocks.start);
+        self.add_run(blocks.end..run.end);
+        true
+    }
+
+    /// Takes `count` blocks from the smallest run that has them.
+    fn take(&mut self, count: u64) -> Option<Range<u64>> {
+        let &(_, start) = self.by_length.range((count, 0)..).next()?;
+        let blocks = start..start + count;
+        self.carve(&blocks).then_some(blocks)
+    }
+
+    /// Takes the largest run, or its first `limit` blocks.
+    pub(super) fn take_largest(&mut self, limit: u64) -> Option<Range<u64>> {
+        let &(length, start) = self.by_length.last()?;
+        let blocks = start..start + length.min(limit);
+        self.carve(&blocks).then_some(blocks)
+    }
+
+    fn largest(&self) -> u64 {
+        self.by_length.last().map_or(0, |(length, _)| *length)
+    }
+}
+
+/// All free blocks.
+#[derive(Debug, Default)]
+pub(super) struct Allocator {
+    pub(super) warm: FreeMap,
+    pub(super) cold: FreeMap,
+}
+
+impl Allocator {
+    /// `count` blocks, all free. What lies below them is not known, so they are warm.
+    pub(super) fn new(count: u64) -> Self {
+        let mut allocator = Self::default();
+        allocator.warm.insert(0..count);
+        allocator
+    }
+
+    pub(super) fn free(&self) -> u64 {
+        self.warm.total() + self.cold.total()
+    }
+
+    /// Takes `count` blocks: at `wish` if they are free there, else in one run, else in several. `None` when
+    /// there are not so many.
+    pub(super) fn allocate(&mut self, count: u64, wish: Option<u64>) -> Option<Vec<Range<u64>>> {
+        if self.free() < count {
+            return None;
+        }
+        if let Some(start) = wish {
+            let blocks = start..start + count;
+            if self.warm.carve(&blocks) || self.cold.carve(&blocks) {
+                return Some(vec![blocks]);
+            }
+        }
+        if let Some(blocks) = self.warm.take(count).or_else(|| self.cold.take(count)) {
+            return Some(vec![blocks]);
+        }
+        let mut runs = Vec::new();
+        let mut missing = count;
+        while missing > 0 {
+            let from =
+                if self.warm.largest() >= self.cold.largest() { &mut self.warm } else { &mut self.cold };
+            let Some(run) = from.take_largest(missing) else { break };
+            missing -= run.end - run.start;
+            runs.push(run);
+        }
+        Some(runs)
+    }
+
+    /// Gives blocks back.
+    pub(super) fn free_blocks(&mut self, blocks: Range<u64>) {
+        self.warm.insert(blocks);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Allocate(u64, Option<u64>),
+        Free(usize),
+        Chill,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (1u64..20, prop::option::of(0u64..64)).prop_map(|(count, wish)| Step::Allocate(count, wish)),
+            3 => any::<usize>().prop_map(Step::Free),
+            1 => Just(Step::Chill),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn no_block_is_given_twice_and_none_is_lost(steps in prop::collection::vec(step(), 0..100)) {
+            let mut allocator = Allocator::new(64);
+            let mut owned = [false; 64];
+            let mut runs: Vec<Range<u64>> = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Allocate(count, wish) => {
+                        let free = owned.iter().filter(|owned| !**owned).count() as u64;
+                        let Some(taken) = allocator.allocate(count, wish) else {
+                            prop_assert!(free < count);
+                            continue;
+                        };
+                        prop_assert_eq!(taken.iter().map(|run| run.end - run.start).sum::<u64>(), count);
+                        for block in taken.iter().cloned().flatten() {
+                            prop_assert!(!owned[block as usize]);
+                            owned[block as usize] = true;
+                        }
+                        runs.extend(taken);
+                    }
+                    Step::Free(which) if !runs.is_empty() => {
+                        let run = runs.swap_remove(which % runs.len());
+                        run.clone().for_each(|block| owned[block as usize] = false);
+                        allocator.free_blocks(run);
+                    }
+                    Step::Free(_) => {}
+                    Step::Chill => {
+                        if let Some(run) = allocator.warm.take_largest(10) { allocator.cold.insert(run) }
+                    }
+                }
+                let free = owned.iter().filter(|owned| !**owned).count() as u64;
+                prop_assert_eq!(allocator.free(), free);
+                for map in [&allocator.warm, &allocator.cold] {
+                    let ends: Vec<_> = map.by_start.iter().collect();
+                    prop_assert!(ends.windows(2).all(|pair| pair[0].1 < pair[1].0), "runs that touch are joined");
+                    prop_assert_eq!(map.by_start.len(), map.by_length.len());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_smallest_run_that_fits_is_taken() {
+        let mut allocator = Allocator::new(100);
+        assert!(allocator.warm.carve(&(10..20)) && allocator.warm.carve(&(25..90)));
+        let mut only = |count, wish| match allocator.allocate(count, wish).as_deref() {
+            Some([run]) => run.clone(),
+            other => panic!("one run, not {other:?}"),
+        };
+        assert_eq!(only(5, None), 20..25);
+        assert_eq!(only(10, Some(85)), 0..10);
+        assert_eq!(only(3, Some(92)), 92..95);
+        assert_eq!(allocator.allocate(6, None), Some(vec![95..100, 90..91]));
+    }
+}

@@ -1,0 +1,138 @@
+//! The index in the ledger: opening the store from it, and questions to it.
+
+use super::locks::Locks;
+use super::record::{UnitRecord, key, unit_of};
+use super::space::Books;
+use super::{DirtyUnit, ExtentStore};
+use crate::ledger::Ledger;
+use crate::table::{Table, prefix};
+use event_listener::Event;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use tameike_core::limits::BLOCK_SIZE;
+use tameike_core::{InodeId, Result, UnitId};
+use tameike_io::disk::Disk;
+use tameike_io::{Pool, Runtime};
+
+/// Records taken from the table at once.
+const BATCH: usize = 128;
+
+/// The smallest key after all units of the file.
+fn end_of(prefix: u8, inode: InodeId) -> Vec<u8> {
+    key(prefix, UnitId { inode, index: u64::MAX })
+}
+
+fn load(table: &dyn Table, unit: UnitId) -> Result<Option<UnitRecord>> {
+    table.get(&key(prefix::UNIT, unit))?.map(|value| UnitRecord::decode(unit, &value)).transpose()
+}
+
+impl ExtentStore {
+    /// Reads the index and rebuilds the map of free space. `scratch` has at least one frame; `capacity` is in
+    /// bytes, by [`tameike_core::View::index`].
+    ///
+    /// # Errors
+    /// `EIO` when the store below fails, or when the index names blocks twice or outside of the disk.
+    pub async fn open(
+        runtime: Runtime,
+        ledger: Arc<Ledger>,
+        disk: Arc<dyn Disk>,
+        scratch: Pool,
+        capacity: [u64; 3],
+    ) -> Result<Arc<Self>> {
+        let mut books = Books::new(disk.size() / BLOCK_SIZE as u64, capacity);
+        let mut version = 0;
+        let mut start = vec![prefix::UNIT];
+        loop {
+            let batch = ledger.read(|table| table.scan(&start, &[prefix::UNIT + 1], BATCH))?;
+            for (key, value) in &batch {
+                let unit = unit_of(key)?;
+                let record = UnitRecord::decode(unit, value)?;
+                for extent in &record.extents {
+                    books.adopt(unit, &extent.device_blocks())?;
+                }
+                version = version.max(record.version());
+                if unit.inode.is_cached() {
+                    books.count_dirty(unit.inode.view(), 0, record.dirty.len());
+                    books.touch(unit, record.is_clean());
+                }
+            }
+            match batch.last() {
+                Some((key, _)) if batch.len() == BATCH => start = [key.as_slice(), &[0]].concat(),
+                _ => break,
+            }
+        }
+        let store = Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            runtime,
+            ledger,
+            disk,
+            scratch,
+            locks: Locks::default(),
+            books: Mutex::new(books),
+            versions: AtomicU64::new(version + 1),
+            space_appeared: Event::new(),
+            reclaiming: AtomicBool::new(false),
+        });
+        store.schedule_reclaim();
+        Ok(store)
+    }
+
+    pub(super) fn load(&self, unit: UnitId) -> Result<Option<UnitRecord>> {
+        self.ledger.read(|table| load(table, unit))
+    }
+
+    /// Units of the file from index `from` on, and where to go on.
+    pub(super) fn units_from(&self, inode: InodeId, from: u64) -> Result<(Vec<UnitId>, Option<u64>)> {
+        let start = key(prefix::UNIT, UnitId { inode, index: from });
+        let found = self.ledger.read(|table| table.scan(&start, &end_of(prefix::UNIT, inode), BATCH))?;
+        let units = found.iter().map(|(key, _)| unit_of(key)).collect::<Result<Vec<_>>>()?;
+        let more = units.last().filter(|_| units.len() == BATCH).map(|last| last.index + 1);
+        Ok((units, more))
+    }
+
+    /// All units from key `start` on, and where to go on.
+    pub(super) fn all_units_from(&self, start: &[u8]) -> Result<(Vec<UnitId>, Option<Vec<u8>>)> {
+        let found = self.ledger.read(|table| table.scan(start, &[prefix::UNIT + 1], BATCH))?;
+        let units = found.iter().map(|(key, _)| unit_of(key)).collect::<Result<Vec<_>>>()?;
+        let more =
+            found.last().filter(|_| found.len() == BATCH).map(|(key, _)| [key.as_slice(), &[0]].concat());
+        Ok((units, more))
+    }
+
+    /// The file's units with dirty bytes, ascending.
+    ///
+    /// # Errors
+    /// `EIO` when the store below fails.
+    pub fn dirty_units(&self, inode: InodeId) -> Result<Vec<DirtyUnit>> {
+        self.ledger.read(|table| {
+            let start = key(prefix::DIRTY, UnitId { inode, index: 0 });
+            let marks = table.scan(&start, &end_of(prefix::DIRTY, inode), usize::MAX)?;
+            let mut dirty = Vec::with_capacity(marks.len());
+            for (mark, _) in marks {
+                let unit = unit_of(&mark)?;
+                if let Some(record) = load(table, unit)? {
+                    dirty.push(DirtyUnit { unit, version: record.version(), ranges: record.dirty });
+                }
+            }
+            Ok(dirty)
+        })
+    }
+
+    /// Files with dirty bytes, ascending.
+    ///
+    /// # Errors
+    /// `EIO` when the store below fails.
+    pub fn dirty_inodes(&self) -> Result<Vec<InodeId>> {
+        self.ledger.read(|table| {
+            let mut inodes = Vec::new();
+            let mut start = vec![prefix::DIRTY];
+            while let Some((mark, _)) = table.scan(&start, &[prefix::DIRTY + 1], 1)?.pop() {
+                let inode = unit_of(&mark)?.inode;
+                inodes.push(inode);
+                start = end_of(prefix::DIRTY, inode);
+            }
+            Ok(inodes)
+        })
+    }
+}

@@ -1,0 +1,209 @@
+//! Reading units, and scrubbing them.
+
+use super::record::{BLOCK, Extent, UnitRecord, blocks_of, bytes_of, within};
+use super::{ExtentStore, ScrubReport, check_range};
+use crate::table::prefix;
+use std::ops::Range;
+use tameike_core::ranges::RangeSet;
+use tameike_core::{Fault, Generation, Result, UnitId};
+use tameike_io::Frame;
+
+/// The part of `blocks` that lies in the extent.
+fn overlap(extent: &Extent, blocks: &Range<u32>) -> Range<u32> {
+    extent.first.max(blocks.start)..extent.blocks().end.min(blocks.end)
+}
+
+/// Runs of `blocks` whose bytes are all in `wanted`, and single blocks of which only some are.
+fn split(blocks: Range<u32>, wanted: &RangeSet) -> (Vec<Range<u32>>, Vec<u32>) {
+    let (mut whole, mut partial): (Vec<Range<u32>>, Vec<u32>) = (Vec::new(), Vec::new());
+    for block in blocks {
+        let bytes = bytes_of(&(block..block + 1));
+        if wanted.contains(&bytes) {
+            match whole.last_mut() {
+                Some(run) if run.end == block => run.end += 1,
+                _ => whole.push(block..block + 1),
+            }
+        } else if !within(wanted, &bytes).is_empty() {
+            partial.push(block);
+        }
+    }
+    (whole, partial)
+}
+
+impl ExtentStore {
+    /// Reads blocks of one extent into their places in the frame, and verifies them.
+    async fn read_extent(
+        &self,
+        unit: UnitId,
+        extent: &Extent,
+        blocks: &Range<u32>,
+        frame: Frame,
+    ) -> (Frame, Result<()>) {
+        let device = extent.device + u64::from(blocks.start - extent.first);
+        let bytes = bytes_of(blocks);
+        let (frame, result) = self.disk.read(device * u64::from(BLOCK), frame, bytes.clone()).await;
+        let result = result.and_then(|()| {
+            match extent.mismatch(blocks, &frame[bytes.start as usize..bytes.end as usize]) {
+                None => Ok(()),
+                Some(block) => Err(Fault::io(format!(
+                    "unit {} of {} is damaged: the checksum of block {block} of the extents file does not match. \
+                     Its bytes are lost on this node; check the device",
+                    unit.index, unit.inode
+                ))),
+            }
+        });
+        (frame, result)
+    }
+
+    /// Reads whole blocks, as they are on the device; zeros where the unit has no block.
+    pub(super) async fn read_blocks(
+        &self,
+        unit: UnitId,
+        record: &UnitRecord,
+        blocks: &Range<u32>,
+        mut frame: Frame,
+    ) -> (Frame, Result<()>) {
+        let bytes = bytes_of(blocks);
+        if record.blocks_among(blocks) < u64::from(blocks.end - blocks.start) {
+            frame[bytes.start as usize..bytes.end as usize].fill(0);
+        }
+        for extent in &record.extents {
+            let part = overlap(extent, blocks);
+            if part.start < part.end {
+                let (filled, result) = self.read_extent(unit, extent, &part, frame).await;
+                if result.is_err() {
+                    return (filled, result);
+                }
+                frame = filled;
+            }
+        }
+        (frame, Ok(()))
+    }
+
+    /// Reads what the unit holds of `range` into the same place of `frame`, and says which bytes it holds; other
+    /// bytes of the frame stay as they are. Cached units: clean bytes of an older generation are dropped first.
+    ///
+    /// # Errors
+    /// `EIO` when the disk fails, or when a checksum does not match; then the message names the unit.
+    pub async fn read(
+        &self,
+        unit: UnitId,
+        range: Range<u32>,
+        frame: Frame,
+        generation: Generation,
+    ) -> (Frame, Result<RangeSet>) {
+        if let Err(fault) = check_range(range.start, range.len()) {
+            return (frame, Err(fault));
+        }
+        let mut guard = self.locks.read(unit).await;
+        let mut loaded = self.load(unit);
+        let stale = |record: &UnitRecord| {
+            unit.inode.is_cached() && record.generation < generation && record.has_clean()
+        };
+        if matches!(&loaded, Ok(Some(record)) if stale(record)) {
+            drop(guard);
+            if let Err(fault) = self.renew(unit, generation).await {
+                return (frame, Err(fault));
+            }
+            guard = self.locks.read(unit).await;
+            loaded = self.load(unit);
+        }
+        let record = match loaded {
+            Ok(Some(record)) => record,
+            Ok(None) => return (frame, Ok(RangeSet::new())),
+            Err(fault) => return (frame, Err(fault)),
+        };
+        let wanted = within(&record.held, &range);
+        let (frame, result) = self.read_record(unit, &record, &range, &wanted, frame).await;
+        if unit.inode.is_cached() {
+            self.books.lock().touch(unit, record.is_clean());
+        }
+        drop(guard);
+        (frame, result.map(|()| wanted))
+    }
+
+    async fn renew(&self, unit: UnitId, generation: Generation) -> Result<()> {
+        self.apart(|store| async move {
+            let mut change = store.begin(unit).await?;
+            change.renew(generation);
+            change.commit()
+        })
+        .await
+    }
+
+    /// Whole blocks go straight into the frame; of others, the wanted bytes are copied.
+    async fn read_record(
+        &self,
+        unit: UnitId,
+        record: &UnitRecord,
+        range: &Range<u32>,
+        wanted: &RangeSet,
+        mut frame: Frame,
+    ) -> (Frame, Result<()>) {
+        let mut scratch = None;
+        for extent in &record.extents {
+            let (whole, partial) = split(overlap(extent, &blocks_of(range)), wanted);
+            for run in whole {
+                let (filled, result) = self.read_extent(unit, extent, &run, frame).await;
+                frame = filled;
+                if result.is_err() {
+                    return (frame, result);
+                }
+            }
+            for block in partial {
+                let blocks = block..block + 1;
+                let free = match scratch.take() {
+                    Some(free) => free,
+                    None => self.scratch.take().await,
+                };
+                let (filled, result) = self.read_extent(unit, extent, &blocks, free).await;
+                if result.is_err() {
+                    return (frame, result);
+                }
+                for bytes in within(wanted, &bytes_of(&blocks)).iter() {
+                    let bytes = bytes.start as usize..bytes.end as usize;
+                    frame[bytes.clone()].copy_from_slice(&filled[bytes]);
+                }
+                scratch = Some(filled);
+            }
+        }
+        (frame, Ok(()))
+    }
+
+    /// Reads every unit and verifies its checksums.
+    ///
+    /// # Errors
+    /// `EIO` when the index cannot be read; damaged units are in the report.
+    pub async fn scrub(&self) -> Result<ScrubReport> {
+        let mut report = ScrubReport::default();
+        let mut next = Some(vec![prefix::UNIT]);
+        while let Some(start) = next {
+            let (units, more) = self.all_units_from(&start)?;
+            for unit in units {
+                self.scrub_unit(unit, &mut report).await;
+            }
+            next = more;
+        }
+        Ok(report)
+    }
+
+    async fn scrub_unit(&self, unit: UnitId, report: &mut ScrubReport) {
+        let _guard = self.locks.read(unit).await;
+        let record = match self.load(unit) {
+            Ok(Some(record)) => record,
+            Ok(None) => return,
+            Err(fault) => {
+                report.damaged.push((unit, fault.to_string()));
+                return;
+            }
+        };
+        let frame = self.scratch.take().await;
+        let blocks = 0..record.extents.last().map_or(0, |last| last.blocks().end);
+        let (_, result) = self.read_blocks(unit, &record, &blocks, frame).await;
+        report.units += 1;
+        report.bytes += record.block_count() * u64::from(BLOCK);
+        if let Err(fault) = result {
+            report.damaged.push((unit, fault.to_string()));
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Retired blocks become free again, and the space of free blocks goes back to the file system below.
+//!
+//! A task does it, apart from requests, as long as there is something to do.
+
+use super::ExtentStore;
+use super::record::BLOCK;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tameike_core::Result;
+
+/// Time between two rounds.
+const ROUND_TIME: Duration = Duration::from_secs(1);
+/// Free blocks whose space is kept to be used again soon: 16 MiB.
+const WARM_BLOCKS: u64 = (16 << 20) / BLOCK as u64;
+/// Blocks given back in one call: 64 MiB.
+const DISCARD_BLOCKS: u64 = (64 << 20) / BLOCK as u64;
+
+impl ExtentStore {
+    /// Starts the task if there is something to do and it does not run.
+    pub(super) fn schedule_reclaim(&self) {
+        if !self.has_work() || self.reclaiming.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (store, runtime) = (self.me.clone(), self.runtime.clone());
+        self.runtime.spawn(async move {
+            loop {
+                runtime.sleep(ROUND_TIME).await;
+                let Some(store) = store.upgrade() else { return };
+                if let Err(fault) = store.reclaim_round().await {
+                    log::warn!("cannot give space back yet: {fault}");
+                }
+                if !store.has_work() {
+                    store.reclaiming.store(false, Ordering::Release);
+                    // Work that came between the two lines above has seen the task as running.
+                    store.schedule_reclaim();
+                    return;
+                }
+            }
+        });
+    }
+
+    fn has_work(&self) -> bool {
+        let books = self.books.lock();
+        books.quarantined() > 0 || books.warm() > WARM_BLOCKS
+    }
+
+    async fn reclaim_round(&self) -> Result<()> {
+        if self.books.lock().quarantined() > 0 {
+            let confirmed = self.ledger.confirm().await?;
+            self.books.lock().release(confirmed);
+            self.space_appeared.notify(usize::MAX);
+        }
+        loop {
+            let Some(run) = self.books.lock().begin_discard(WARM_BLOCKS, DISCARD_BLOCKS) else {
+                return Ok(());
+            };
+            let unit = u64::from(BLOCK);
+            let result = self.disk.discard(run.start * unit..run.end * unit).await;
+            self.books.lock().end_discard(run, result.is_ok());
+            self.space_appeared.notify(usize::MAX);
+            result?;
+        }
+    }
+
+    /// Waits for blocks that are on their way back; false when there are none.
+    pub(super) async fn reclaim_now(&self) -> Result<bool> {
+        let appeared = self.space_appeared.listen();
+        let (returning, quarantined) = {
+            let books = self.books.lock();
+            (books.returning(), books.quarantined())
+        };
+        if quarantined > 0 {
+            let confirmed = self.ledger.confirm().await?;
+            self.books.lock().release(confirmed);
+            self.space_appeared.notify(usize::MAX);
+        } else if returning > 0 {
+            appeared.await;
+        }
+        Ok(returning > 0)
+    }
+}

@@ -1,0 +1,329 @@
+//! The index record of a unit: which bytes it holds, which of them are dirty, and where they lie.
+//!
+//! A unit is 256 blocks. Each block that holds a byte lies in one block of the device; bytes of it that the
+//! unit does not hold are of no meaning. Blocks are never changed in place. Key and value in the table:
+//!
+//! ```text
+//! key    | 'u' | inode u64 | unit u64 |             big-endian, so that keys sort by file and unit
+//! value  | flags u8 | postcard of UnitRecord |      flags: 1 = has dirty bytes
+//! dirty  | 'y' | inode u64 | unit u64 | -> empty    present while the unit has dirty bytes
+//! ```
+//!
+//! A record of the log is key and value of the unit; without a value, the unit is removed.
+
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use tameike_core::limits::{BLOCK_SIZE, BLOCKS_PER_UNIT, UNIT_SIZE};
+use tameike_core::ranges::RangeSet;
+use tameike_core::{Fault, Generation, InodeId, Result, UnitId};
+
+use crate::table::{Table, prefix};
+
+/// Size of a block, in bytes.
+pub(super) const BLOCK: u32 = BLOCK_SIZE as u32;
+const KEY_SIZE: usize = 17;
+const SUM_SIZE: usize = 4;
+const DIRTY_FLAG: u8 = 1;
+/// No device has so many blocks.
+const DEVICE_BLOCKS_MAX: u64 = 1 << 51;
+
+/// A run of blocks of the unit in a run of blocks of the device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Extent {
+    /// First block in the unit.
+    pub(super) first: u32,
+    /// First block on the device.
+    pub(super) device: u64,
+    /// When it was written, among all writes of the store.
+    pub(super) version: u64,
+    /// CRC-32C of each block, little-endian.
+    #[serde(with = "serde_bytes")]
+    sums: Vec<u8>,
+}
+
+impl Extent {
+    /// The extent of the whole blocks `bytes`.
+    pub(super) fn new(first: u32, device: u64, version: u64, bytes: &[u8]) -> Self {
+        let sums = bytes.chunks(BLOCK_SIZE).flat_map(|block| crc32c::crc32c(block).to_le_bytes()).collect();
+        Self { first, device, version, sums }
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        (self.sums.len() / SUM_SIZE) as u32
+    }
+
+    /// Its blocks in the unit.
+    pub(super) fn blocks(&self) -> Range<u32> {
+        self.first..self.first + self.count()
+    }
+
+    /// Its blocks on the device.
+    pub(super) fn device_blocks(&self) -> Range<u64> {
+        self.device..self.device + u64::from(self.count())
+    }
+
+    /// The part of it in `blocks` of the unit.
+    fn part(&self, blocks: Range<u32>) -> Option<Self> {
+        let (start, end) = (blocks.start.max(self.first), blocks.end.min(self.blocks().end));
+        (start < end).then(|| {
+            let (skip, end) = ((start - self.first) as usize, (end - self.first) as usize);
+            Self {
+                first: start,
+                device: self.device + skip as u64,
+                version: self.version,
+                sums: self.sums[skip * SUM_SIZE..end * SUM_SIZE].to_vec(),
+            }
+        })
+    }
+
+    /// The parts of it in `blocks` of the unit, verified against `bytes`, the content of exactly these blocks:
+    /// the first block of the device that does not match, if any.
+    pub(super) fn mismatch(&self, blocks: &Range<u32>, bytes: &[u8]) -> Option<u64> {
+        let skip = (blocks.start - self.first) as usize;
+        let sums = self.sums[skip * SUM_SIZE..].chunks(SUM_SIZE);
+        let bad = bytes
+            .chunks(BLOCK_SIZE)
+            .zip(sums)
+            .position(|(block, sum)| crc32c::crc32c(block).to_le_bytes() != *sum);
+        bad.map(|place| self.device + (skip + place) as u64)
+    }
+}
+
+/// What a unit holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct UnitRecord {
+    /// Cached files: version of the file to which the clean bytes belong.
+    pub(super) generation: Generation,
+    /// Bytes that it holds.
+    pub(super) held: RangeSet,
+    /// Of them, bytes that the shared file system does not have.
+    pub(super) dirty: RangeSet,
+    /// Where they lie; ascending by block.
+    pub(super) extents: Vec<Extent>,
+}
+
+/// Bytes of blocks.
+pub(super) fn bytes_of(blocks: &Range<u32>) -> Range<u32> {
+    blocks.start * BLOCK..blocks.end * BLOCK
+}
+
+/// Blocks that have bytes of the range.
+pub(super) fn blocks_of(bytes: &Range<u32>) -> Range<u32> {
+    bytes.start / BLOCK..bytes.end.div_ceil(BLOCK)
+}
+
+/// The bytes of `set` within `range`.
+pub(super) fn within(set: &RangeSet, range: &Range<u32>) -> RangeSet {
+    set.iter()
+        .map(|held| held.start.max(range.start)..held.end.min(range.end))
+        .filter(|held| held.start < held.end)
+        .collect()
+}
+
+impl UnitRecord {
+    /// Version of the last write.
+    pub(super) fn version(&self) -> u64 {
+        self.extents.iter().map(|extent| extent.version).max().unwrap_or(0)
+    }
+
+    pub(super) fn block_count(&self) -> u64 {
+        self.extents.iter().map(|extent| u64::from(extent.count())).sum()
+    }
+
+    /// Number of blocks it has among `blocks`.
+    pub(super) fn blocks_among(&self, blocks: &Range<u32>) -> u64 {
+        let count = |extent: &Extent| {
+            extent.blocks().end.min(blocks.end).saturating_sub(extent.first.max(blocks.start))
+        };
+        self.extents.iter().map(|extent| u64::from(count(extent))).sum()
+    }
+
+    pub(super) fn is_clean(&self) -> bool {
+        self.dirty.is_empty()
+    }
+
+    pub(super) fn has_clean(&self) -> bool {
+        self.held.len() > self.dirty.len()
+    }
+
+    /// Puts new extents in the place of `blocks`; returns what the old ones had on the device.
+    pub(super) fn replace(&mut self, blocks: &Range<u32>, new: Vec<Extent>) -> Vec<Range<u64>> {
+        let mut freed = Vec::new();
+        let mut kept = Vec::with_capacity(self.extents.len() + new.len() + 1);
+        for old in self.extents.drain(..) {
+            freed.extend(old.part(blocks.clone()).map(|part| part.device_blocks()));
+            kept.extend(old.part(0..blocks.start));
+            kept.extend(old.part(blocks.end..BLOCKS_PER_UNIT as u32));
+        }
+        kept.extend(new);
+        kept.sort_by_key(|extent| extent.first);
+        for extent in kept {
+            match self.extents.last_mut() {
+                Some(last)
+                    if last.blocks().end == extent.first && last.device_blocks().end == extent.device =>
+                {
+                    last.version = last.version.max(extent.version);
+                    last.sums.extend_from_slice(&extent.sums);
+                }
+                _ => self.extents.push(extent),
+            }
+        }
+        freed
+    }
+
+    /// Gives up blocks without a held byte; returns what they had on the device.
+    pub(super) fn release_unheld(&mut self) -> Vec<Range<u64>> {
+        let mut freed = Vec::new();
+        let needed: RangeSet = self.held.iter().map(|held| blocks_of(&held)).collect();
+        for blocks in needed.gaps(0..BLOCKS_PER_UNIT as u32) {
+            freed.extend(self.replace(&blocks, Vec::new()));
+        }
+        freed
+    }
+
+    /// Drops the clean bytes.
+    pub(super) fn drop_clean(&mut self) -> Vec<Range<u64>> {
+        self.held = self.dirty.clone();
+        self.release_unheld()
+    }
+
+    /// Drops the bytes at and after `size`.
+    pub(super) fn truncate(&mut self, size: u32) -> Vec<Range<u64>> {
+        self.held.remove(size..UNIT_SIZE as u32);
+        self.dirty.remove(size..UNIT_SIZE as u32);
+        self.release_unheld()
+    }
+
+    /// Makes `flushed` clean, except in blocks written after `version`.
+    pub(super) fn clean(&mut self, flushed: &RangeSet, version: u64) {
+        for extent in self.extents.iter().filter(|extent| extent.version <= version) {
+            within(flushed, &bytes_of(&extent.blocks())).iter().for_each(|range| self.dirty.remove(range));
+        }
+    }
+
+    /// Takes clean bytes between dirty ones as dirty too when there are more than `limit` ranges.
+    pub(super) fn join_dirty(&mut self, limit: usize) {
+        if self.dirty.count() > limit {
+            for gap in self.dirty.gaps(0..self.dirty.end()) {
+                if gap.start > 0 && self.held.contains(&gap) {
+                    self.dirty.insert(gap);
+                }
+            }
+        }
+    }
+
+    fn check(&self) -> Result<(), &'static str> {
+        let ascending = |set: &RangeSet| {
+            let mut end = None;
+            set.iter().all(|range| {
+                let fits = range.start < range.end && end.is_none_or(|end| range.start > end);
+                end = Some(range.end);
+                fits
+            })
+        };
+        if !ascending(&self.held) || !ascending(&self.dirty) || self.held.end() > UNIT_SIZE as u32 {
+            return Err("its byte ranges are not in order");
+        }
+        if !self.dirty.iter().all(|range| self.held.contains(&range)) {
+            return Err("it has dirty bytes that it does not hold");
+        }
+        let mut blocks = RangeSet::new();
+        for extent in &self.extents {
+            let in_unit =
+                (extent.first as usize) < BLOCKS_PER_UNIT && extent.blocks().end as usize <= BLOCKS_PER_UNIT;
+            let on_device = extent.device < DEVICE_BLOCKS_MAX;
+            if extent.sums.is_empty() || extent.sums.len() % SUM_SIZE != 0 || !in_unit || !on_device {
+                return Err("an extent is out of shape");
+            }
+            if extent.first < blocks.end() {
+                return Err("its extents are not in order");
+            }
+            blocks.insert(extent.blocks());
+        }
+        match self.held.iter().all(|held| blocks.contains(&blocks_of(&held))) {
+            true => Ok(()),
+            false => Err("it holds bytes without an extent"),
+        }
+    }
+
+    pub(super) fn encode(&self) -> Result<Vec<u8>> {
+        let flags = if self.is_clean() { 0 } else { DIRTY_FLAG };
+        postcard::to_extend(self, vec![flags])
+            .map_err(|error| Fault::io(format!("encode a unit record: {error}")))
+    }
+
+    /// Takes a value of the table apart.
+    ///
+    /// # Errors
+    /// `EIO` with the unit's name when it is damaged.
+    pub(super) fn decode(unit: UnitId, value: &[u8]) -> Result<Self> {
+        let damaged = |why: &str| {
+            Fault::io(format!("the index record of unit {} of {} is damaged: {why}", unit.index, unit.inode))
+        };
+        let (&flags, rest) = value.split_first().ok_or_else(|| damaged("it is empty"))?;
+        let (record, rest): (Self, _) =
+            postcard::take_from_bytes(rest).map_err(|error| damaged(&error.to_string()))?;
+        if !rest.is_empty() || (flags == DIRTY_FLAG) == record.is_clean() {
+            return Err(damaged("it does not end where it should, or its flags are wrong"));
+        }
+        record.check().map_err(damaged)?;
+        Ok(record)
+    }
+}
+
+/// Key of a unit, or of its mark of being dirty.
+pub(super) fn key(prefix: u8, unit: UnitId) -> Vec<u8> {
+    let mut key = Vec::with_capacity(KEY_SIZE);
+    key.push(prefix);
+    key.extend_from_slice(&unit.inode.0.to_be_bytes());
+    key.extend_from_slice(&unit.index.to_be_bytes());
+    key
+}
+
+/// The unit of a key.
+pub(super) fn unit_of(key: &[u8]) -> Result<UnitId> {
+    let (inode, index) = key
+        .get(1..)
+        .and_then(|rest| rest.split_first_chunk::<8>())
+        .and_then(|(inode, rest)| Some((*inode, <[u8; 8]>::try_from(rest).ok()?)))
+        .ok_or_else(|| Fault::io(format!("{key:?} is no key of a unit")))?;
+    Ok(UnitId { inode: InodeId(u64::from_be_bytes(inode)), index: u64::from_be_bytes(index) })
+}
+
+/// The log's record of a change of a unit.
+pub(super) fn log_body(unit: UnitId, record: Option<&UnitRecord>) -> Result<Vec<u8>> {
+    let mut body = key(prefix::UNIT, unit);
+    if let Some(record) = record {
+        body.extend(record.encode()?);
+    }
+    Ok(body)
+}
+
+/// Takes the log's record of a change of a unit apart.
+pub(super) fn split_body(body: &[u8]) -> Result<(UnitId, &[u8])> {
+    let (key, value) =
+        body.split_at_checked(KEY_SIZE).ok_or_else(|| Fault::io("an extent record is too short"))?;
+    Ok((unit_of(key)?, value))
+}
+
+/// Makes the change of one record of the log.
+///
+/// # Errors
+/// `EIO` when the record is out of shape, and those of the table.
+pub fn apply(body: &[u8], table: &mut dyn Table) -> Result<()> {
+    let (unit, value) = split_body(body)?;
+    if unit.inode.is_cached() {
+        let mark = key(prefix::DIRTY, unit);
+        let dirty = value.first() == Some(&DIRTY_FLAG);
+        if dirty != table.get(&mark)?.is_some() {
+            if dirty { table.put(mark, Vec::new()) } else { table.delete(mark) }
+        }
+    }
+    let key = key(prefix::UNIT, unit);
+    if value.is_empty() {
+        table.delete(key)
+    } else {
+        table.put(key, value.to_vec())
+    }
+    Ok(())
+}

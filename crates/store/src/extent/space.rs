@@ -1,0 +1,204 @@
+//! What is free, what is used by whom, and what may go.
+//!
+//! Freed blocks rest in quarantine until the log's record that freed them is confirmed to be safe: after a crash
+//! the table may still name them. Clean units of the cache are known with the time of their last use, at about 120 bytes of
+//! memory per unit.
+
+use super::allocator::Allocator;
+use super::record::BLOCK;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use tameike_core::limits::BLOCKS_PER_UNIT;
+use tameike_core::wire::admin::Space;
+use tameike_core::{Fault, Result, UnitId, View};
+
+/// Why blocks cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shortage {
+    /// The view is at its capacity.
+    View,
+    /// The device has no free blocks.
+    Device,
+}
+
+/// Units by time of last use.
+#[derive(Default)]
+struct Recency {
+    clock: u64,
+    by_unit: BTreeMap<UnitId, u64>,
+    by_time: BTreeMap<u64, UnitId>,
+}
+
+impl Recency {
+    fn remove(&mut self, unit: UnitId) {
+        if let Some(time) = self.by_unit.remove(&unit) {
+            self.by_time.remove(&time);
+        }
+    }
+
+    fn touch(&mut self, unit: UnitId) {
+        self.remove(unit);
+        self.clock += 1;
+        self.by_unit.insert(unit, self.clock);
+        self.by_time.insert(self.clock, unit);
+    }
+}
+
+/// The books of one disk.
+pub(super) struct Books {
+    allocator: Allocator,
+    /// Freed blocks with the sequence number of the record that freed them, ascending.
+    quarantine: VecDeque<(u64, Range<u64>)>,
+    quarantined: u64,
+    /// Blocks that are neither free nor used while their space is given back.
+    discarding: u64,
+    capacity: [u64; 3],
+    /// Blocks in the index or being written, by view.
+    used: [u64; 3],
+    dirty_bytes: [u64; 3],
+    clean: Recency,
+}
+
+impl Books {
+    pub(super) fn new(blocks: u64, capacity: [u64; 3]) -> Self {
+        Self {
+            allocator: Allocator::new(blocks),
+            quarantine: VecDeque::new(),
+            quarantined: 0,
+            discarding: 0,
+            capacity,
+            used: [0; 3],
+            dirty_bytes: [0; 3],
+            clean: Recency::default(),
+        }
+    }
+
+    /// Takes blocks that the index names.
+    pub(super) fn adopt(&mut self, unit: UnitId, blocks: &Range<u64>) -> Result<()> {
+        if !self.allocator.warm.carve(blocks) {
+            return Err(Fault::io(format!(
+                "the index is damaged: unit {} of {} names blocks {} to {} of the extents file, which lie outside \
+                 of it or belong to another unit",
+                unit.index, unit.inode, blocks.start, blocks.end
+            )));
+        }
+        self.used[unit.inode.view().index()] += blocks.end - blocks.start;
+        Ok(())
+    }
+
+    /// Takes `count` blocks for a unit, in whose index they replace `replaced` blocks.
+    pub(super) fn take(
+        &mut self,
+        view: View,
+        count: u64,
+        replaced: u64,
+        wish: Option<u64>,
+    ) -> Result<Vec<Range<u64>>, Shortage> {
+        let used = self.used[view.index()] + count - replaced;
+        if used > self.used[view.index()] && used * u64::from(BLOCK) > self.capacity[view.index()] {
+            return Err(Shortage::View);
+        }
+        let runs = self.allocator.allocate(count, wish).ok_or(Shortage::Device)?;
+        self.used[view.index()] = used;
+        Ok(runs)
+    }
+
+    /// Undoes [`Self::take`].
+    pub(super) fn untake(&mut self, view: View, runs: Vec<Range<u64>>, replaced: u64) {
+        for run in runs {
+            self.used[view.index()] -= run.end - run.start;
+            self.allocator.free_blocks(run);
+        }
+        self.used[view.index()] += replaced;
+    }
+
+    /// Blocks that the index names no more, since the record `sequence`. Not yet taken off what is used.
+    pub(super) fn retire(&mut self, sequence: u64, runs: Vec<Range<u64>>) {
+        // Two changes may come in the other order than their records: a later number is always right too.
+        let sequence = self.quarantine.back().map_or(sequence, |(last, _)| sequence.max(*last));
+        for run in runs {
+            self.quarantined += run.end - run.start;
+            self.quarantine.push_back((sequence, run));
+        }
+    }
+
+    /// Takes `count` blocks off what the view uses.
+    pub(super) fn unuse(&mut self, view: View, count: u64) {
+        self.used[view.index()] -= count;
+    }
+
+    /// Frees the blocks whose records are confirmed.
+    pub(super) fn release(&mut self, confirmed: u64) {
+        let safe = self.quarantine.partition_point(|(sequence, _)| *sequence <= confirmed);
+        for (_, run) in self.quarantine.drain(..safe) {
+            self.quarantined -= run.end - run.start;
+            self.allocator.free_blocks(run);
+        }
+    }
+
+    pub(super) fn quarantined(&self) -> u64 {
+        self.quarantined
+    }
+
+    /// Blocks that come back to the free ones by themselves.
+    pub(super) fn returning(&self) -> u64 {
+        self.quarantined + self.discarding
+    }
+
+    /// Takes a run of warm free blocks to give their space back, as long as more than `reserve` are warm.
+    pub(super) fn begin_discard(&mut self, reserve: u64, limit: u64) -> Option<Range<u64>> {
+        let run =
+            (self.allocator.warm.total() > reserve).then(|| self.allocator.warm.take_largest(limit))??;
+        self.discarding += run.end - run.start;
+        Some(run)
+    }
+
+    /// The run's space is given back, or (`!done`) could not be.
+    pub(super) fn end_discard(&mut self, run: Range<u64>, done: bool) {
+        self.discarding -= run.end - run.start;
+        if done { self.allocator.cold.insert(run) } else { self.allocator.warm.insert(run) }
+    }
+
+    #[cfg(test)]
+    pub(super) fn free(&self) -> u64 {
+        self.allocator.free()
+    }
+
+    pub(super) fn warm(&self) -> u64 {
+        self.allocator.warm.total()
+    }
+
+    /// The unit's dirty bytes were `before` and are `after`.
+    pub(super) fn count_dirty(&mut self, view: View, before: u32, after: u32) {
+        let dirty = &mut self.dirty_bytes[view.index()];
+        *dirty = *dirty + u64::from(after) - u64::from(before);
+    }
+
+    /// The unit was used, and is all clean or not.
+    pub(super) fn touch(&mut self, unit: UnitId, clean: bool) {
+        if clean { self.clean.touch(unit) } else { self.clean.remove(unit) }
+    }
+
+    /// Clean units from the least recently used on.
+    pub(super) fn victims(&self, limit: usize) -> Vec<UnitId> {
+        self.clean.by_time.values().copied().take(limit).collect()
+    }
+
+    /// Whether one more unit has room in the view, or would have after clean units went.
+    pub(super) fn has_room(&self, view: View) -> bool {
+        let unit = (BLOCKS_PER_UNIT as u64).min(self.capacity[view.index()] / u64::from(BLOCK));
+        let evictable = !self.clean.by_unit.is_empty();
+        let in_view = (self.used[view.index()] + unit) * u64::from(BLOCK) <= self.capacity[view.index()];
+        let on_device = self.allocator.free() + self.returning() >= unit;
+        (in_view || (view == View::Cache && evictable)) && (on_device || evictable)
+    }
+
+    pub(super) fn space(&self, view: View) -> Space {
+        Space {
+            capacity: self.capacity[view.index()],
+            used: self.used[view.index()] * u64::from(BLOCK),
+            dirty: self.dirty_bytes[view.index()],
+            inodes: 0,
+        }
+    }
+}

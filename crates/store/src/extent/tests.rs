@@ -1,0 +1,353 @@
+use super::*;
+use crate::ledger::kv::MemoryKv;
+use crate::ledger::{LedgerOptions, Media};
+use crate::testing::Handle;
+use std::time::Duration;
+use tameike_core::Slot;
+use tameike_core::limits::BLOCK_SIZE;
+use tameike_io::disk::memory::{Faults, MemoryDisk, MemoryLog};
+use tameike_io::{Frame, Slab};
+
+mod model;
+
+pub(super) const MIB: u64 = 1 << 20;
+
+/// The media of one node, and a machine on which the store runs.
+pub(super) struct World {
+    pub(super) machine: Handle,
+    pub(super) disk: MemoryDisk,
+    logs: [MemoryLog; 2],
+    kv: MemoryKv,
+    pub(super) faults: Faults,
+    pool: Pool,
+    scratch: Pool,
+    capacity: [u64; 3],
+}
+
+impl World {
+    pub(super) fn new(seed: u64, disk_size: usize, capacity: [u64; 3]) -> Self {
+        let faults = Faults::default();
+        let slab = Slab::new(4).unwrap();
+        Self {
+            machine: Handle::new(seed),
+            disk: MemoryDisk::new(disk_size, faults.clone()),
+            logs: [MemoryLog::new(faults.clone()), MemoryLog::new(faults.clone())],
+            kv: MemoryKv::new(faults.clone()),
+            faults,
+            pool: slab.pool(3),
+            scratch: slab.pool(1),
+            capacity,
+        }
+    }
+
+    pub(super) fn try_open(&self, after_power_loss: bool) -> Result<Arc<ExtentStore>> {
+        let disk: Arc<dyn Disk> = Arc::new(self.disk.clone());
+        let media = Media {
+            logs: [Arc::new(self.logs[0].clone()), Arc::new(self.logs[1].clone())],
+            kv: Arc::new(self.kv.clone()),
+            data: Arc::new(ExtentData::new(disk.clone(), self.scratch.clone())),
+        };
+        let options = LedgerOptions { checkpoint_bytes: 20_000, volatile: false, after_power_loss };
+        let runtime = self.machine.runtime();
+        self.machine.run(async {
+            let ledger =
+                Ledger::open(runtime.clone(), media, options, |_, body, table| apply(body, table)).await?;
+            ExtentStore::open(runtime, ledger, disk, self.scratch.clone(), self.capacity).await
+        })
+    }
+
+    pub(super) fn open(&self) -> Arc<ExtentStore> {
+        self.try_open(false).expect("the media are whole")
+    }
+
+    pub(super) fn lose_power(&self) {
+        self.disk.lose_power(|| self.machine.draw(2) == 0);
+        self.logs.iter().for_each(|log| log.lose_power(|| self.machine.draw(2) == 0));
+    }
+
+    fn frame(&self) -> Frame {
+        self.pool.try_take().expect("tests use few frames")
+    }
+
+    pub(super) fn payload(&self, bytes: &[u8]) -> Payload {
+        let mut frame = self.frame();
+        frame[7..7 + bytes.len()].copy_from_slice(bytes);
+        Payload::new(Arc::new(frame), 7..7 + bytes.len() as u32)
+    }
+
+    pub(super) fn write(&self, store: &ExtentStore, unit: UnitId, offset: u32, bytes: &[u8]) -> Result<()> {
+        let dirty = unit.inode.is_cached();
+        self.machine.run(store.write(unit, offset, self.payload(bytes), dirty, Generation(1)))
+    }
+
+    pub(super) fn fill(&self, store: &ExtentStore, unit: UnitId, offset: u32, bytes: &[u8]) {
+        self.machine.run(store.fill(unit, offset, self.payload(bytes), Generation(1))).unwrap();
+    }
+
+    /// The bytes of the range, `None` where the unit holds none.
+    pub(super) fn read(
+        &self,
+        store: &ExtentStore,
+        unit: UnitId,
+        range: Range<u32>,
+        generation: u64,
+    ) -> Result<Vec<Option<u8>>> {
+        let mut frame = self.frame();
+        frame[..range.end as usize].fill(0xEE);
+        let (frame, held) = self.machine.run(store.read(unit, range.clone(), frame, Generation(generation)));
+        let held = held?;
+        let untouched =
+            |gap: Range<u32>| frame[gap.start as usize..gap.end as usize].iter().all(|byte| *byte == 0xEE);
+        assert!(
+            held.gaps(0..range.end).into_iter().all(untouched),
+            "bytes that are not held are not touched"
+        );
+        let mut bytes = vec![None; range.len()];
+        for place in held.iter().flatten() {
+            bytes[(place - range.start) as usize] = Some(frame[place as usize]);
+        }
+        Ok(bytes)
+    }
+
+    pub(super) fn whole(&self, store: &ExtentStore, unit: UnitId, bytes: &[u8]) {
+        let expected: Vec<_> = bytes.iter().copied().map(Some).collect();
+        assert!(self.read(store, unit, 0..bytes.len() as u32, 1).unwrap() == expected, "{unit:?} is whole");
+    }
+
+    /// Lets everything retired become free, and checks that no block is lost.
+    pub(super) fn settle(&self, store: &ExtentStore) {
+        self.machine.run(store.sync(true)).unwrap();
+        self.machine.rest(Duration::from_secs(10));
+        let books = store.books.lock();
+        assert_eq!(books.returning(), 0);
+        let used: u64 = View::ALL.into_iter().map(|view| books.space(view).used / BLOCK_SIZE as u64).sum();
+        assert_eq!(books.free() + used, self.disk.size() / BLOCK_SIZE as u64);
+        assert!(store.locks.is_idle());
+    }
+}
+
+use std::ops::Range;
+
+pub(super) fn shared(index: u64) -> UnitId {
+    UnitId { inode: InodeId::in_slot(Slot(5), 77), index }
+}
+
+pub(super) fn cached(file: u64, index: u64) -> UnitId {
+    UnitId { inode: InodeId::cached(1, file), index }
+}
+
+fn pattern(seed: u8, size: usize) -> Vec<u8> {
+    (0..size).map(|place| (place as u8).wrapping_mul(31) ^ (place >> 8) as u8 ^ seed).collect()
+}
+
+#[test]
+fn a_whole_unit_is_one_extent_and_comes_back() {
+    let world = World::new(1, 8 << 20, [0, 8 * MIB, 0]);
+    let store = world.open();
+    let bytes = pattern(3, UNIT_SIZE - 8);
+    world.write(&store, shared(4), 0, &bytes).unwrap();
+    world.whole(&store, shared(4), &bytes);
+    assert_eq!(store.load(shared(4)).unwrap().unwrap().extents.len(), 1);
+    assert_eq!(store.space(View::JobShared).used, MIB);
+    world.machine.run(store.sync(false)).unwrap();
+    drop(store);
+    world.machine.kill();
+    world.whole(&world.open(), shared(4), &bytes);
+}
+
+#[test]
+fn small_appends_join_in_their_blocks() {
+    let world = World::new(1, 8 << 20, [0, 8 * MIB, 0]);
+    let store = world.open();
+    let bytes = pattern(9, 100 * 300);
+    for (place, part) in bytes.chunks(300).enumerate() {
+        world.write(&store, shared(0), place as u32 * 300, part).unwrap();
+    }
+    world.whole(&store, shared(0), &bytes);
+    assert!(store.load(shared(0)).unwrap().unwrap().extents.len() <= 8, "one per block at most");
+    assert_eq!(store.space(View::JobShared).used, 8 * 4096);
+    world.settle(&store);
+}
+
+#[test]
+fn a_unit_in_too_many_pieces_is_rewritten_as_one() {
+    let world = World::new(1, 8 << 20, [0, 8 * MIB, 8 * MIB]);
+    let store = world.open();
+    for unit in [shared(0), cached(1, 0)] {
+        for place in (0..200).rev() {
+            world.write(&store, unit, place * 5000, &[place as u8; 10]).unwrap();
+        }
+        let record = store.load(unit).unwrap().unwrap();
+        assert!(record.extents.len() <= 65, "{} extents", record.extents.len());
+        for place in 0..200 {
+            let found = world.read(&store, unit, place * 5000..place * 5000 + 10, 1).unwrap();
+            assert_eq!(found, vec![Some(place as u8); 10]);
+        }
+    }
+    assert_eq!(store.dirty_units(cached(1, 0).inode).unwrap()[0].ranges.len(), 2000, "only what was written");
+    assert!(store.load(shared(0)).unwrap().unwrap().held.count() <= 65);
+    assert_eq!(world.read(&store, shared(0), 995_010 - 100..995_010 - 90, 1).unwrap(), vec![Some(0); 10]);
+    world.settle(&store);
+}
+
+#[test]
+fn a_damaged_block_is_an_error_that_names_the_unit() {
+    let world = World::new(1, 8 << 20, [0, 8 * MIB, 0]);
+    let store = world.open();
+    world.write(&store, shared(0), 0, &pattern(1, 20_000)).unwrap();
+    world.write(&store, shared(1), 0, &pattern(2, 20_000)).unwrap();
+    let place = store.load(shared(1)).unwrap().unwrap().extents[0].device_blocks().start * BLOCK_SIZE as u64;
+    world.disk.damage(place as usize + 4096 + 5);
+    let fault = world.read(&store, shared(1), 0..20_000, 0).unwrap_err();
+    assert_eq!(fault.errno, Errno::EIO);
+    assert!(fault.message.contains("unit 1 of inode"), "{fault}");
+    assert!(world.read(&store, shared(1), 0..4096, 0).is_ok(), "other blocks can be read");
+    let report = world.machine.run(store.scrub()).unwrap();
+    assert_eq!((report.units, report.bytes), (2, 40960));
+    assert_eq!(report.damaged.iter().map(|(unit, _)| *unit).collect::<Vec<_>>(), [shared(1)]);
+}
+
+#[test]
+fn space_comes_back_on_truncate_and_delete() {
+    let world = World::new(1, 32 << 20, [0, 32 * MIB, 0]);
+    let store = world.open();
+    for index in 0..30 {
+        world.write(&store, shared(index), 0, &pattern(1, UNIT_SIZE - 8)).unwrap();
+    }
+    assert_eq!(store.space(View::JobShared).used, 30 * MIB);
+    world.machine.run(store.truncate(shared(0).inode, MIB + 5000)).unwrap();
+    assert_eq!(store.space(View::JobShared).used, MIB + 8192);
+    assert_eq!(world.read(&store, shared(1), 4998..5002, 0).unwrap()[2..], [None, None]);
+    world.machine.run(store.truncate(shared(0).inode, 0)).unwrap();
+    assert_eq!(store.space(View::JobShared).used, 0);
+    world.settle(&store);
+    assert!(store.books.lock().warm() * BLOCK_SIZE as u64 <= 16 * MIB, "the rest went back to the disk");
+    assert!(store.load(shared(0)).unwrap().is_none());
+}
+
+#[test]
+fn a_view_at_its_capacity_refuses_and_others_do_not() {
+    let world = World::new(1, 16 << 20, [MIB, 2 * MIB, 0]);
+    let store = world.open();
+    let bytes = pattern(1, UNIT_SIZE - 8);
+    world.write(&store, shared(0), 0, &bytes).unwrap();
+    world.write(&store, shared(1), 0, &bytes).unwrap();
+    let fault = world.write(&store, shared(2), 0, &[1]).unwrap_err();
+    assert_eq!(fault.errno, Errno::ENOSPC);
+    assert!(fault.message.contains("view shared, 2097152 of 2097152 bytes"), "{fault}");
+    world.write(&store, shared(1), 0, &bytes).expect("overwriting needs no more");
+    let local = UnitId { inode: InodeId::pinned(tameike_core::NodeId(0), 9), index: 0 };
+    world.write(&store, local, 0, &bytes).unwrap();
+    world.settle(&store);
+}
+
+#[test]
+fn a_full_disk_waits_for_retired_blocks() {
+    let world = World::new(1, 2 << 20, [0, 100 * MIB, 0]);
+    let store = world.open();
+    for round in 0..20 {
+        world.write(&store, shared(0), 0, &pattern(round, UNIT_SIZE - 8)).unwrap();
+    }
+    world.write(&store, shared(1), 0, &pattern(1, UNIT_SIZE - 8)).unwrap();
+    let fault = world.write(&store, shared(2), 0, &[1]).unwrap_err();
+    assert_eq!(fault.errno, Errno::ENOSPC);
+    assert!(fault.message.contains("extents file"), "{fault}");
+    world.settle(&store);
+}
+
+#[test]
+fn clean_units_make_room_least_recently_used_first_and_dirty_ones_never() {
+    let world = World::new(1, 16 << 20, [0, 0, 3 * MIB]);
+    let store = world.open();
+    let bytes = pattern(1, UNIT_SIZE - 8);
+    for file in 1..=2 {
+        world.fill(&store, cached(file, 0), 0, &bytes);
+    }
+    world.write(&store, cached(3, 0), 0, &bytes).unwrap();
+    world.whole(&store, cached(1, 0), &bytes);
+    world.write(&store, cached(4, 0), 0, &bytes).unwrap();
+    assert_eq!(world.read(&store, cached(2, 0), 0..1, 1).unwrap(), [None], "2 was used before 1");
+    world.whole(&store, cached(1, 0), &bytes);
+    world.write(&store, cached(5, 0), 0, &bytes).unwrap();
+    assert_eq!(world.write(&store, cached(6, 0), 0, &bytes).unwrap_err().errno, Errno::ENOSPC);
+    world.fill(&store, cached(7, 0), 0, &bytes);
+    assert_eq!(world.read(&store, cached(7, 0), 0..1, 1).unwrap(), [None], "no room, no error");
+    for file in 3..=5 {
+        world.whole(&store, cached(file, 0), &bytes);
+    }
+    assert_eq!(store.space(View::Cache).dirty, 3 * (MIB - 8));
+}
+
+#[test]
+fn a_writer_waits_until_the_flush_has_made_room() {
+    let world = World::new(1, 16 << 20, [0, 0, MIB]);
+    let store = world.open();
+    let bytes = pattern(1, UNIT_SIZE - 8);
+    world.write(&store, cached(1, 0), 0, &bytes).unwrap();
+    let waiting = store.clone();
+    let arrived = Arc::new(AtomicBool::new(false));
+    let seen = arrived.clone();
+    world.machine.runtime().spawn(async move {
+        waiting.wait_for_space(View::Cache).await;
+        seen.store(true, std::sync::atomic::Ordering::SeqCst);
+    });
+    world.machine.rest(Duration::from_secs(5));
+    assert!(!arrived.load(std::sync::atomic::Ordering::SeqCst));
+    let dirty = store.dirty_units(cached(1, 0).inode).unwrap();
+    world.machine.run(store.mark_clean(&dirty[0], Generation(1))).unwrap();
+    world.machine.rest(Duration::from_secs(5));
+    assert!(arrived.load(std::sync::atomic::Ordering::SeqCst));
+    world.write(&store, cached(2, 0), 0, &bytes).unwrap();
+}
+
+#[test]
+fn what_was_written_during_a_flush_stays_dirty() {
+    let world = World::new(1, 16 << 20, [0, 0, 8 * MIB]);
+    let store = world.open();
+    let unit = cached(1, 0);
+    world.write(&store, unit, 0, &pattern(1, 8192)).unwrap();
+    world.write(&store, unit, 100_000, &pattern(1, 8192)).unwrap();
+    let dirty = store.dirty_units(unit.inode).unwrap();
+    world.write(&store, unit, 4096, &pattern(2, 100)).unwrap();
+    world.machine.run(store.mark_clean(&dirty[0], Generation(2))).unwrap();
+    let left = store.dirty_units(unit.inode).unwrap();
+    assert!(left[0].ranges.contains(&(4096..4196)));
+    assert!(!left[0].ranges.contains(&(100_000..100_001)));
+    assert_eq!(store.dirty_inodes().unwrap(), [unit.inode]);
+    world.machine.run(store.mark_clean(&left[0], Generation(2))).unwrap();
+    assert_eq!(store.dirty_inodes().unwrap(), []);
+    assert_eq!(store.space(View::Cache).dirty, 0);
+}
+
+#[test]
+fn an_index_that_names_blocks_twice_is_refused() {
+    let world = World::new(1, 4 << 20, [0, 8 * MIB, 0]);
+    let store = world.open();
+    world.write(&store, shared(0), 0, &[1; 100]).unwrap();
+    let record = store.load(shared(0)).unwrap().unwrap();
+    let mut other = record.clone();
+    for (device, fits) in [(record.extents[0].device, false), (1 << 40, false), (900, true)] {
+        other.extents[0].device = device;
+        let body = record::log_body(shared(1), Some(&other)).unwrap();
+        store.ledger.execute(crate::RecordKind::Extents, &body, |table| apply(&body, table)).unwrap();
+        world.machine.run(store.ledger.sync(false)).unwrap();
+        match world.try_open(false) {
+            Ok(_) => assert!(fits),
+            Err(fault) => assert!(!fits && fault.message.contains("unit 1 of inode"), "{fault}"),
+        }
+        // The copy that was just opened has emptied the log of this one.
+        world.machine.run(store.ledger.checkpoint()).unwrap();
+    }
+}
+
+#[test]
+fn damaged_index_records_are_refused_by_name() {
+    let unit = shared(3);
+    let record = record::UnitRecord::default();
+    let whole = record.encode().unwrap();
+    assert!(record::UnitRecord::decode(unit, &whole).is_ok());
+    for damaged in [&[][..], &[1, 2, 3], &whole[1..], &[whole.as_slice(), &[0]].concat()] {
+        let fault = record::UnitRecord::decode(unit, damaged).unwrap_err();
+        assert!(fault.message.contains("unit 3 of inode"), "{fault}");
+    }
+}

@@ -1,0 +1,352 @@
+//! Random work against arrays of bytes, with death and power loss at any instant.
+
+use super::*;
+use proptest::prelude::*;
+
+const SPAN: usize = 24_000;
+
+/// What a unit holds: value and whether it is dirty.
+#[derive(Clone, PartialEq)]
+struct Image {
+    bytes: Vec<Option<(u8, bool)>>,
+    generation: u64,
+}
+
+impl Image {
+    fn new() -> Self {
+        Self { bytes: vec![None; SPAN], generation: 0 }
+    }
+
+    fn has_clean(&self) -> bool {
+        self.bytes.iter().flatten().any(|(_, dirty)| !dirty)
+    }
+
+    fn drop_clean(&mut self) {
+        self.bytes.iter_mut().for_each(|byte| *byte = byte.filter(|(_, dirty)| *dirty));
+    }
+
+    fn renew(&mut self, cached: bool, generation: u64) {
+        if cached && self.generation < generation {
+            self.drop_clean();
+            self.generation = generation;
+        }
+    }
+
+    /// Forgets bytes that are not there.
+    fn keep(&mut self, found: &[Option<u8>]) {
+        for (byte, found) in self.bytes.iter_mut().zip(found) {
+            *byte = byte.filter(|_| found.is_some());
+        }
+    }
+
+    /// A unit without bytes has no record, and so no generation.
+    fn forget_if_empty(&mut self) {
+        if self.bytes.iter().all(Option::is_none) {
+            self.generation = 0;
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write { unit: usize, offset: usize, size: usize, value: u8, generation: u64 },
+    Fill { unit: usize, offset: usize, size: usize, value: u8, generation: u64 },
+    Read { unit: usize, generation: u64 },
+    Truncate { file: usize, size: usize },
+    TakeDirty { file: usize },
+    MarkClean { generation: u64 },
+    DropClean { file: usize },
+    Sync { durable: bool },
+    Rest,
+    Death { power_loss: bool },
+}
+
+/// Places and sizes of which many, not all, are whole blocks.
+fn place() -> impl Strategy<Value = (usize, usize)> + Clone {
+    let block = (0usize..5, 1usize..4).prop_map(|(first, count)| (first * 4096, count * 4096));
+    let any = (0usize..SPAN, 1usize..7000);
+    prop_oneof![block, any].prop_map(|(offset, size)| (offset, size.min(SPAN - offset)))
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let write = (0usize..4, place(), 1u8.., 1u64..4);
+    prop_oneof![
+        8 => write.clone().prop_map(|(unit, (offset, size), value, generation)| Step::Write { unit, offset, size, value, generation }),
+        4 => write.prop_map(|(unit, (offset, size), value, generation)| Step::Fill { unit, offset, size, value, generation }),
+        1 => (0usize..4, 1u64..4).prop_map(|(unit, generation)| Step::Read { unit, generation }),
+        2 => (0usize..2, 0usize..SPAN).prop_map(|(file, size)| Step::Truncate { file, size }),
+        2 => (0usize..2).prop_map(|file| Step::TakeDirty { file }),
+        2 => (1u64..4).prop_map(|generation| Step::MarkClean { generation }),
+        1 => (0usize..2).prop_map(|file| Step::DropClean { file }),
+        3 => any::<bool>().prop_map(|durable| Step::Sync { durable }),
+        1 => Just(Step::Rest),
+        1 => any::<bool>().prop_map(|power_loss| Step::Death { power_loss }),
+    ]
+}
+
+/// Units 0 and 1 are of a job-shared file, 2 and 3 of a cached one.
+fn unit(number: usize) -> UnitId {
+    if number < 2 { shared(number as u64) } else { cached(9, number as u64 - 2) }
+}
+
+struct Test {
+    world: World,
+    store: Arc<ExtentStore>,
+    /// States of each unit that may be found after a crash, oldest first; the last one is the present.
+    histories: Vec<Vec<Image>>,
+    /// Where states that survive death and those that survive power loss begin, by unit.
+    promised: [Vec<usize>; 2],
+    taken: Vec<(DirtyUnit, Image)>,
+}
+
+impl Test {
+    fn now(&mut self, number: usize) -> &mut Image {
+        self.histories[number].last_mut().expect("never empty")
+    }
+
+    /// What the store holds now, without its dirty marks.
+    fn look(&self, number: usize) -> Vec<Option<u8>> {
+        self.world.faults.none();
+        self.world.read(&self.store, unit(number), 0..SPAN as u32, 0).expect("no block is damaged")
+    }
+
+    fn dirty(&self, number: usize) -> RangeSet {
+        let units = self.store.dirty_units(unit(number).inode).unwrap();
+        units
+            .into_iter()
+            .find(|dirty| dirty.unit == unit(number))
+            .map_or_else(RangeSet::new, |dirty| dirty.ranges)
+    }
+
+    /// Whether the store may hold this when the model holds `image`; clean bytes of the cache may have gone.
+    fn fits(number: usize, found: &[Option<u8>], dirty: &RangeSet, image: &Image) -> bool {
+        let cached = number >= 2;
+        let mut marked = vec![false; SPAN];
+        dirty.iter().flatten().for_each(|place| marked[place as usize] = true);
+        image.bytes.iter().zip(marked).all(|(byte, marked)| byte.is_some_and(|(_, dirty)| dirty) == marked)
+            && found.iter().zip(&image.bytes).all(|pair| match pair {
+                (None, None) => true,
+                (Some(found), Some((expected, _))) => found == expected,
+                (Some(found), None) => !cached && *found == 0,
+                (None, Some((_, dirty))) => cached && !dirty,
+            })
+    }
+
+    /// Compares all units with their models, and learns what clean bytes have gone.
+    fn observe(&mut self) {
+        for number in 0..4 {
+            let (found, dirty) = (self.look(number), self.dirty(number));
+            let image = self.now(number);
+            assert!(Self::fits(number, &found, &dirty, image), "unit {number} is as the model says");
+            // A new state: the old one comes back if the machine dies before the log is written.
+            if image.bytes.iter().zip(&found).any(|(byte, found)| byte.is_some() && found.is_none()) {
+                self.push(number, |image| image.keep(&found));
+            }
+        }
+        self.check_space();
+    }
+
+    fn check_space(&mut self) {
+        for (view, units) in [(View::JobShared, [0, 1]), (View::Cache, [2, 3])] {
+            let mut blocks = 0;
+            let mut dirty = 0;
+            for number in units {
+                let image = self.now(number);
+                blocks += image.bytes.chunks(4096).filter(|block| block.iter().any(Option::is_some)).count();
+                dirty += image.bytes.iter().flatten().filter(|(_, dirty)| *dirty).count();
+            }
+            let space = self.store.space(view);
+            assert_eq!((space.used, space.dirty), (blocks as u64 * 4096, dirty as u64));
+            assert!(space.used <= space.capacity);
+        }
+    }
+
+    fn push(&mut self, number: usize, change: impl FnOnce(&mut Image)) {
+        let mut image = self.now(number).clone();
+        change(&mut image);
+        image.forget_if_empty();
+        self.histories[number].push(image);
+    }
+
+    /// Does one step to the store and to the model. `Err` means that the machine died in it.
+    fn run(&mut self, step: Step) -> Result<()> {
+        match step {
+            Step::Write { unit: number, offset, size, value, generation } => {
+                let cached = number >= 2;
+                let payload = self.world.payload(&vec![value; size]);
+                let write =
+                    self.store.write(unit(number), offset as u32, payload, cached, Generation(generation));
+                let result = self.world.machine.run(write);
+                if !matches!(&result, Err(fault) if fault.errno == Errno::ENOSPC) {
+                    self.push(number, |image| {
+                        image.renew(cached, generation);
+                        image.bytes[offset..offset + size].fill(Some((value, cached)));
+                    });
+                    result?;
+                }
+            }
+            Step::Fill { unit: number, offset, size, value, generation } => {
+                let cached = number >= 2;
+                let payload = self.world.payload(&vec![value; size]);
+                let fill = self.store.fill(unit(number), offset as u32, payload, Generation(generation));
+                let result = self.world.machine.run(fill);
+                let done = result.is_err() || self.filled(number, offset..offset + size, generation);
+                if done {
+                    self.push(number, |image| {
+                        image.renew(cached, generation);
+                        if !cached || image.generation == generation {
+                            image.bytes[offset..offset + size]
+                                .iter_mut()
+                                .for_each(|byte| *byte = byte.or(Some((value, false))));
+                        }
+                    });
+                }
+                result?;
+            }
+            Step::Read { unit: number, generation } => {
+                let read = self.world.read(&self.store, unit(number), 0..SPAN as u32, generation);
+                self.push(number, |image| {
+                    if image.has_clean() {
+                        image.renew(number >= 2, generation);
+                    }
+                });
+                read?;
+            }
+            Step::Truncate { file, size } => {
+                let result = self.world.machine.run(self.store.truncate(unit(file * 2).inode, size as u64));
+                self.push(file * 2, |image| image.bytes[size..].fill(None));
+                self.push(file * 2 + 1, |image| image.bytes.fill(None));
+                result?;
+            }
+            Step::TakeDirty { file } => {
+                let units = self.store.dirty_units(unit(file * 2).inode)?;
+                self.taken =
+                    units.into_iter().map(|dirty| (dirty.clone(), self.image_of(dirty.unit))).collect();
+            }
+            Step::MarkClean { generation } => self.mark_clean(generation)?,
+            Step::DropClean { file: 1 } => {
+                let result = self.world.machine.run(self.store.drop_clean(unit(2).inode));
+                self.push(2, Image::drop_clean);
+                self.push(3, Image::drop_clean);
+                result?;
+            }
+            Step::DropClean { .. } => {}
+            Step::Sync { durable } => {
+                self.world.machine.run(self.store.sync(durable))?;
+                let ends = |history: &Vec<Image>| history.len() - 1;
+                self.promised[0] = self.histories.iter().map(ends).collect();
+                if durable {
+                    self.promised[1] = self.promised[0].clone();
+                }
+            }
+            Step::Rest => self.world.machine.rest(Duration::from_secs(2)),
+            Step::Death { .. } => unreachable!("a death is not a step of the store"),
+        }
+        Ok(())
+    }
+
+    fn image_of(&mut self, unit: UnitId) -> Image {
+        self.now(2 + unit.index as usize).clone()
+    }
+
+    /// Whether a fill was made, or skipped for want of room.
+    fn filled(&self, number: usize, range: Range<usize>, generation: u64) -> bool {
+        let record = self.store.load(unit(number)).unwrap().unwrap_or_default();
+        let renewed = number < 2 || record.generation.0 >= generation;
+        renewed && self.look(number)[range].iter().all(Option::is_some)
+    }
+
+    /// The store may leave more dirty than the model would, whole blocks that were written again; never less.
+    fn mark_clean(&mut self, generation: u64) -> Result<()> {
+        for (flushed, image) in std::mem::take(&mut self.taken) {
+            let number = 2 + flushed.unit.index as usize;
+            let result = self.world.machine.run(self.store.mark_clean(&flushed, Generation(generation)));
+            self.world.faults.none();
+            let left = self.dirty(number);
+            let mut marked = vec![false; SPAN];
+            left.iter().flatten().for_each(|place| marked[place as usize] = true);
+            self.push(number, |now| {
+                for (place, byte) in now.bytes.iter_mut().enumerate() {
+                    let flushed_value = image.bytes[place];
+                    let is_left = marked[place];
+                    if let Some((value, dirty @ true)) = byte
+                        && !is_left
+                    {
+                        assert_eq!(flushed_value, Some((*value, true)), "only what was flushed is clean");
+                        *dirty = false;
+                    }
+                }
+                now.generation = now.generation.max(generation);
+            });
+            result?;
+        }
+        Ok(())
+    }
+
+    fn crash(&mut self, power_loss: bool) {
+        self.world.machine.kill();
+        if power_loss {
+            self.world.lose_power();
+        }
+        // The next life may die while it opens.
+        if self.world.try_open(power_loss).is_err() {
+            self.world.machine.kill();
+        }
+        self.world.faults.none();
+        self.world.machine.kill();
+        self.store = self.world.try_open(power_loss).expect("a crash is no damage");
+        self.taken.clear();
+        for number in 0..4 {
+            let (found, dirty) = (self.look(number), self.dirty(number));
+            let generation = self.store.load(unit(number)).unwrap().map_or(0, |record| record.generation.0);
+            let from = self.promised[usize::from(power_loss)][number];
+            let allowed = self.histories[number][from..].iter().rev();
+            let mut image = allowed
+                .filter(|image| Self::fits(number, &found, &dirty, image))
+                .max_by_key(|image| image.generation == generation)
+                .unwrap_or_else(|| panic!("unit {number} is as it was at some time since the last sync"))
+                .clone();
+            image.keep(&found);
+            image.generation = generation;
+            image.forget_if_empty();
+            self.histories[number] = vec![image];
+        }
+        self.promised = [vec![0; 4], vec![0; 4]];
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    #[test]
+    fn units_are_what_was_written_to_them(
+        seed in any::<u64>(),
+        steps in prop::collection::vec(step(), 1..60),
+        deaths in prop::collection::vec(0u64..60, 0..5),
+    ) {
+        // Room for 10 of 12 blocks of each view, and little more on the disk.
+        let world = World::new(seed, 30 * 4096, [0, 10 * 4096, 10 * 4096]);
+        let store = world.open();
+        let histories = vec![vec![Image::new()]; 4];
+        let mut test = Test { world, store, histories, promised: [vec![0; 4], vec![0; 4]], taken: Vec::new() };
+        let mut deaths = deaths.into_iter();
+        for step in steps {
+            test.observe();
+            if let Some(calls) = deaths.next() {
+                test.world.faults.after(calls);
+            }
+            match step {
+                Step::Death { power_loss } => test.crash(power_loss),
+                step => {
+                    if test.run(step).is_err() {
+                        test.crash(seed & 1 == 0);
+                    }
+                }
+            }
+            test.world.faults.none();
+        }
+        test.observe();
+        let report = test.world.machine.run(test.store.scrub()).unwrap();
+        prop_assert!(report.damaged.is_empty(), "{:?}", report.damaged);
+        test.world.settle(&test.store);
+    }
+}

@@ -1,0 +1,196 @@
+//! Records as they lie in the log, and what to make of a log after a crash.
+//!
+//! ```text
+//!  0        4        8                  16     17
+//! +--------+--------+------------------+------+----------------+
+//! | length | crc32c | sequence         | kind | body           |
+//! +--------+--------+------------------+------+----------------+
+//! ```
+//!
+//! Numbers are little-endian. `length` is that of the body; the checksum covers all other bytes. Sequence
+//! numbers count records by one, across both files of the log. A record of kind 0, without a body, is a *mark*:
+//! it has the sequence number of the last record that is known to be safe against power loss.
+
+use super::RecordKind;
+use std::ops::Range;
+
+pub(super) const HEADER_SIZE: usize = 17;
+/// Longest body, in bytes.
+pub(super) const BODY_SIZE_MAX: usize = 16 << 20;
+const MARK: u8 = 0;
+
+/// A record's place in a file of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) sequence: u64,
+    pub(super) kind: RecordKind,
+    pub(super) start: usize,
+    pub(super) body: Range<usize>,
+}
+
+fn checksum(length: [u8; 4], rest: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&length), rest)
+}
+
+fn push(log: &mut Vec<u8>, sequence: u64, kind: u8, body: &[u8]) {
+    let length = (body.len() as u32).to_le_bytes();
+    let start = log.len();
+    log.extend_from_slice(&length);
+    log.extend_from_slice(&[0; 4]);
+    log.extend_from_slice(&sequence.to_le_bytes());
+    log.push(kind);
+    log.extend_from_slice(body);
+    let sum = checksum(length, &log[start + 8..]);
+    log[start + 4..start + 8].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Appends a record. `body` is at most [`BODY_SIZE_MAX`] long.
+pub(super) fn push_record(log: &mut Vec<u8>, sequence: u64, kind: RecordKind, body: &[u8]) {
+    push(log, sequence, kind as u8, body);
+}
+
+/// Appends a mark.
+pub(super) fn push_mark(log: &mut Vec<u8>, durable: u64) {
+    push(log, durable, MARK, &[]);
+}
+
+enum Frame {
+    Record(Record),
+    Mark { durable: u64, end: usize },
+}
+
+/// The frame at `start`, if a whole one with a right checksum stands there.
+fn frame_at(log: &[u8], start: usize) -> Option<Frame> {
+    let header = log.get(start..start.checked_add(HEADER_SIZE)?)?;
+    let (length, rest) = header.split_first_chunk::<4>()?;
+    let (sum, rest) = rest.split_first_chunk::<4>()?;
+    let (sequence, rest) = rest.split_first_chunk::<8>()?;
+    let kind = RecordKind::from_byte(*rest.first()?);
+    let size = u32::from_le_bytes(*length) as usize;
+    if size > BODY_SIZE_MAX || (kind.is_none() && (rest[0] != MARK || size != 0)) {
+        return None;
+    }
+    let body = start + HEADER_SIZE..start + HEADER_SIZE + size;
+    if checksum(*length, log.get(start + 8..body.end)?) != u32::from_le_bytes(*sum) {
+        return None;
+    }
+    let sequence = u64::from_le_bytes(*sequence);
+    Some(match kind {
+        Some(kind) => Frame::Record(Record { sequence, kind, start, body }),
+        None => Frame::Mark { durable: sequence, end: body.end },
+    })
+}
+
+/// One file of the log, taken apart.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    /// Records from the file's start up to the first place where none stands.
+    pub(super) records: Vec<Record>,
+    /// End of the last of them, in bytes.
+    pub(super) end: usize,
+    /// The last record known to be safe against power loss, by the file's marks; 0 for none.
+    pub(super) durable: u64,
+    /// Place and number of the last whole record beyond `end`, if there is one: then the bytes between are
+    /// damaged, or were lost with the power while later ones were not.
+    pub(super) beyond: Option<(usize, u64)>,
+}
+
+/// Takes a file of the log apart. Never fails: what is wrong shows in [`Contents`].
+pub(super) fn parse(log: &[u8]) -> Contents {
+    let mut contents = Contents::default();
+    let mut last = None;
+    while let Some(frame) = frame_at(log, contents.end) {
+        match frame {
+            Frame::Mark { durable, end } => {
+                contents.durable = contents.durable.max(durable);
+                contents.end = end;
+            }
+            Frame::Record(record) => {
+                if last.is_some_and(|last| record.sequence != last + 1) {
+                    break;
+                }
+                last = Some(record.sequence);
+                contents.end = record.body.end;
+                contents.records.push(record);
+            }
+        }
+    }
+    look_beyond(log, last.unwrap_or(0), &mut contents);
+    contents
+}
+
+/// Looks for whole records after the first bad place, byte by byte. Old records of an earlier use of the file
+/// have lower numbers and do not count.
+fn look_beyond(log: &[u8], last: u64, contents: &mut Contents) {
+    let mut place = contents.end + 1;
+    while place + HEADER_SIZE <= log.len() {
+        match frame_at(log, place) {
+            Some(Frame::Record(record)) if record.sequence > last => {
+                contents.beyond = Some((place, record.sequence));
+                place = record.body.end;
+            }
+            Some(Frame::Mark { durable, end }) => {
+                contents.durable = contents.durable.max(durable);
+                place = end;
+            }
+            Some(Frame::Record(_)) | None => place += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Vec<u8> {
+        let mut log = Vec::new();
+        push_record(&mut log, 7, RecordKind::Names, b"body");
+        push_mark(&mut log, 7);
+        push_record(&mut log, 8, RecordKind::Cache, b"");
+        log
+    }
+
+    #[test]
+    fn the_bytes_of_a_log_stay_as_they_are() {
+        let golden = concat!(
+            "0400000064e0e564070000000000000001626f6479",
+            "00000000fe6b3b7b070000000000000000",
+            "0000000087a47817080000000000000003",
+        );
+        let hex: String = sample().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, golden);
+    }
+
+    #[test]
+    fn a_log_cut_anywhere_gives_its_whole_records() {
+        let log = sample();
+        assert_eq!(parse(&log).records.len(), 2);
+        for cut in 0..log.len() {
+            let contents = parse(&log[..cut]);
+            let expected = usize::from(cut >= 21);
+            assert_eq!((contents.records.len(), contents.beyond), (expected, None), "cut at {cut}");
+            assert!(contents.end <= cut);
+        }
+    }
+
+    #[test]
+    fn every_damaged_byte_is_noticed() {
+        let log = sample();
+        for place in 0..21 {
+            let mut damaged = log.clone();
+            damaged[place] ^= 0x10;
+            let contents = parse(&damaged);
+            assert!(contents.records.is_empty(), "byte {place}");
+            assert_eq!((contents.beyond, contents.durable), (Some((38, 8)), 7), "byte {place}");
+        }
+    }
+
+    #[test]
+    fn remains_of_an_earlier_use_of_the_file_do_not_count() {
+        let mut log = Vec::new();
+        push_record(&mut log, 20, RecordKind::Names, b"new");
+        push_record(&mut log, 3, RecordKind::Names, b"old");
+        let contents = parse(&log);
+        assert_eq!((contents.records.len(), contents.beyond), (1, None));
+    }
+}

@@ -1,0 +1,177 @@
+//! Opening a ledger: what the log has beyond the store is applied again.
+
+use super::kv::Changes;
+use super::overlay::{Overlay, Transaction};
+use super::record::{self, Contents, Record};
+use super::writer::Writer;
+use super::{Ledger, LedgerOptions, Media, RecordKind, State};
+use crate::table::Table;
+use async_lock::Mutex as AsyncMutex;
+use event_listener::Event;
+use parking_lot::RwLock;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use tameike_core::{Fault, Result};
+use tameike_io::Runtime;
+use tameike_io::disk::AppendFile;
+
+/// Where the store keeps the sequence number of the last record in it. No table key begins with 0.
+pub(super) const APPLIED_KEY: &[u8] = &[0];
+
+pub(super) fn applied_entry(sequence: u64) -> (Vec<u8>, Vec<u8>) {
+    (APPLIED_KEY.to_vec(), sequence.to_le_bytes().to_vec())
+}
+
+/// Both files of the log with what is in them, the older one first.
+struct Log {
+    files: Vec<(Arc<dyn AppendFile>, Vec<u8>, Contents)>,
+}
+
+impl Log {
+    async fn read(media: &Media) -> Result<Self> {
+        let mut files = Vec::with_capacity(2);
+        for file in &media.logs {
+            let bytes = file.read_all().await?;
+            let contents = record::parse(&bytes);
+            files.push((file.clone(), bytes, contents));
+        }
+        files.sort_by_key(|(_, _, contents)| {
+            contents.records.first().map_or(u64::MAX, |first| first.sequence)
+        });
+        Ok(Self { files })
+    }
+
+    /// The last record known to be safe.
+    fn durable(&self) -> u64 {
+        self.files.iter().map(|(_, _, contents)| contents.durable).max().unwrap_or(0)
+    }
+
+    /// The records to apply, in order, each with the file it is in.
+    ///
+    /// A file that ends in the middle of a record was being written when the agent died: what is cut off was
+    /// never safe. Whole records beyond damage mean that safe ones were damaged, unless power was lost: then
+    /// later writes may have reached the device and earlier ones not, but none of those was safe.
+    fn tail(&self, applied: u64, after_power_loss: bool) -> Result<Vec<(&[u8], &Record)>> {
+        let durable = self.durable();
+        let mut last = applied;
+        let mut tail = Vec::new();
+        for (_, bytes, contents) in &self.files {
+            for record in contents.records.iter().filter(|record| record.sequence > applied) {
+                if record.sequence != last + 1 {
+                    return Err(damage(last + 1, "a later record stands in the other file"));
+                }
+                tail.push((bytes.as_slice(), record));
+                last = record.sequence;
+            }
+            if let Some((place, sequence)) = contents.beyond
+                && sequence > last
+                && !after_power_loss
+            {
+                let why = format!("record {sequence} stands whole beyond it, at byte {place}");
+                return Err(damage(last + 1, &why));
+            }
+        }
+        if last < durable {
+            return Err(damage(last + 1, &format!("records up to {durable} were safe")));
+        }
+        Ok(tail)
+    }
+
+    /// Empties the files, the newer one first: what is left after a crash in between still fits the store.
+    async fn clear(self) -> Result<()> {
+        for (file, ..) in self.files.into_iter().rev() {
+            file.truncate(0).await?;
+            file.sync().await?;
+        }
+        Ok(())
+    }
+}
+
+fn damage(sequence: u64, why: &str) -> Fault {
+    Fault::io(format!(
+        "the log is damaged: record {sequence} is missing or broken ({why}). Its changes cannot be restored; \
+         check the device, and start with an empty store directory"
+    ))
+}
+
+impl Ledger {
+    /// Opens a ledger and applies again what the log has beyond the store: `replay` gets each record in order.
+    ///
+    /// # Errors
+    /// Those of the media and of `replay`, and `EIO` with the place when records in the middle are damaged.
+    pub async fn open(
+        runtime: Runtime,
+        media: Media,
+        options: LedgerOptions,
+        mut replay: impl FnMut(RecordKind, &[u8], &mut dyn Table) -> Result<()> + Send,
+    ) -> Result<Arc<Self>> {
+        let applied = match media.kv.get(APPLIED_KEY)? {
+            None => 0,
+            Some(bytes) => u64::from_le_bytes(
+                bytes.try_into().map_err(|_| Fault::io("the table's record number is not 8 bytes long"))?,
+            ),
+        };
+        let log = Log::read(&media).await?;
+        let tail = log.tail(applied, options.after_power_loss)?;
+        let durable = log.durable();
+        let mut last = applied;
+        let mut changes = Overlay::default();
+        let none = Changes::new();
+        for (bytes, record) in tail {
+            let body = &bytes[record.body.clone()];
+            let doubtful = options.after_power_loss && record.sequence > durable;
+            if doubtful && !media.data.holds(record.kind, body.to_vec()).await? {
+                log::warn!(
+                    "the log is cut at record {}, whose data was lost with the power",
+                    record.sequence
+                );
+                break;
+            }
+            let mut table = Transaction::new(&changes.changes, Some(&none), &*media.kv);
+            replay(record.kind, body, &mut table)
+                .map_err(|fault| fault.context(format_args!("apply record {} again", record.sequence)))?;
+            let made = table.changes;
+            changes.merge(made);
+            last = record.sequence;
+        }
+        if last > applied {
+            Self::commit(&runtime, &media, changes.changes, last).await?;
+        }
+        log.clear().await?;
+        Ok(Self::new(runtime, media, options, last))
+    }
+
+    /// Moves what was applied again into the store.
+    async fn commit(runtime: &Runtime, media: &Media, mut changes: Changes, last: u64) -> Result<()> {
+        media.data.settle().await?;
+        let (key, value) = applied_entry(last);
+        changes.insert(key, Some(value));
+        let kv = media.kv.clone();
+        runtime.block(move || kv.commit(&changes)).await
+    }
+
+    fn new(runtime: Runtime, media: Media, options: LedgerOptions, last: u64) -> Arc<Self> {
+        let state = State {
+            active: Overlay::default(),
+            frozen: None,
+            pending: Vec::new(),
+            logged_bytes: 0,
+            last,
+            broken: None,
+            stalled: None,
+        };
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            runtime,
+            options,
+            kv: media.kv,
+            state: RwLock::new(state),
+            writer: Arc::new(AsyncMutex::new(Writer::new(media.logs, media.data, last))),
+            checkpointing: Arc::default(),
+            scheduled: Default::default(),
+            durable: AtomicU64::new(last),
+            confirmed: AtomicU64::new(last),
+            room: Event::new(),
+        })
+    }
+}

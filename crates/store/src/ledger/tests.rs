@@ -1,0 +1,359 @@
+use super::kv::MemoryKv;
+use super::*;
+use crate::testing::Handle;
+use futures_util::FutureExt;
+use futures_util::future::ready;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use tameike_io::disk::memory::{Faults, MemoryLog};
+
+/// Data of which everything is there up to a record body, and nothing from that body on.
+#[derive(Clone, Default)]
+struct Promises {
+    lost: Option<Vec<u8>>,
+}
+
+impl Data for Promises {
+    fn settle(&self) -> BoxFuture<'static, Result<()>> {
+        ready(Ok(())).boxed()
+    }
+    fn holds(&self, _: RecordKind, body: Vec<u8>) -> BoxFuture<'static, Result<bool>> {
+        ready(Ok(self.lost.as_ref() != Some(&body))).boxed()
+    }
+}
+
+#[derive(Clone)]
+struct World {
+    machine: Handle,
+    logs: [MemoryLog; 2],
+    kv: MemoryKv,
+    faults: Faults,
+    data: Promises,
+    checkpoint_bytes: usize,
+}
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+impl World {
+    fn new(seed: u64, checkpoint_bytes: usize) -> Self {
+        let faults = Faults::default();
+        let logs = [MemoryLog::new(faults.clone()), MemoryLog::new(faults.clone())];
+        let kv = MemoryKv::new(faults.clone());
+        Self { machine: Handle::new(seed), logs, kv, faults, data: Promises::default(), checkpoint_bytes }
+    }
+
+    fn try_open(&self, after_power_loss: bool) -> Result<Arc<Ledger>> {
+        let media = Media {
+            logs: [Arc::new(self.logs[0].clone()), Arc::new(self.logs[1].clone())],
+            kv: Arc::new(self.kv.clone()),
+            data: Arc::new(self.data.clone()),
+        };
+        let options =
+            LedgerOptions { checkpoint_bytes: self.checkpoint_bytes, volatile: false, after_power_loss };
+        self.machine.run(Ledger::open(self.machine.runtime(), media, options, |kind, body, table| {
+            assert_eq!(kind, RecordKind::Names);
+            apply(body, table)
+        }))
+    }
+
+    fn open(&self) -> Arc<Ledger> {
+        self.try_open(false).expect("the media are whole")
+    }
+}
+
+/// A record body is pairs of key byte and value byte; value 0 deletes.
+fn apply(body: &[u8], table: &mut dyn Table) -> Result<()> {
+    for pair in body.chunks(2) {
+        let key = vec![b'k', pair[0]];
+        if pair[1] == 0 { table.delete(key) } else { table.put(key, vec![pair[1]; pair[1] as usize]) }
+    }
+    Ok(())
+}
+
+fn apply_to_map(body: &[u8], map: &mut Map) {
+    for pair in body.chunks(2) {
+        map.remove([b'k', pair[0]].as_slice());
+        if pair[1] != 0 {
+            map.insert(vec![b'k', pair[0]], vec![pair[1]; pair[1] as usize]);
+        }
+    }
+}
+
+fn execute(ledger: &Ledger, body: &[u8]) -> Result<()> {
+    ledger.execute(RecordKind::Names, body, |table| apply(body, table))
+}
+
+fn contents(ledger: &Ledger) -> Map {
+    ledger.read(|table| table.scan(b"k", b"l", usize::MAX)).unwrap().into_iter().collect()
+}
+
+#[test]
+fn a_failed_change_leaves_nothing() {
+    let world = World::new(1, 1 << 20);
+    let ledger = world.open();
+    execute(&ledger, &[1, 1]).unwrap();
+    let refused: Result<()> = ledger.execute(RecordKind::Names, b"x", |table| {
+        table.put(b"k2".to_vec(), vec![9]);
+        assert_eq!(table.get(b"k2")?, Some(vec![9]), "a change sees itself");
+        Err(Errno::ENOENT.into())
+    });
+    assert_eq!(refused.unwrap_err().errno, Errno::ENOENT);
+    assert_eq!(contents(&ledger), Map::from([(vec![b'k', 1], vec![1])]));
+    ledger.execute(RecordKind::Names, b"x", |table| table.get(b"k2")).unwrap();
+    assert_eq!(ledger.position(), 1, "what changes nothing is not logged");
+}
+
+#[test]
+fn synced_changes_survive_death_and_others_may_not() {
+    let world = World::new(1, 1 << 20);
+    let ledger = world.open();
+    execute(&ledger, &[1, 1]).unwrap();
+    world.machine.run(ledger.sync(false)).unwrap();
+    execute(&ledger, &[2, 2]).unwrap();
+    drop(ledger);
+    world.machine.kill();
+    let ledger = world.open();
+    assert_eq!(contents(&ledger).len(), 1);
+    assert_eq!(ledger.position(), 1);
+}
+
+#[test]
+fn a_checkpoint_empties_the_log_and_keeps_the_table() {
+    let world = World::new(1, 1 << 20);
+    let ledger = world.open();
+    for key in 0..100 {
+        execute(&ledger, &[key, 7]).unwrap();
+    }
+    world.machine.run(ledger.checkpoint()).unwrap();
+    assert!(ledger.table_size_bytes().unwrap() > 0);
+    execute(&ledger, &[0, 0]).unwrap();
+    assert_eq!(contents(&ledger).len(), 99);
+    for log in &world.logs {
+        log.edit(|bytes| assert!(bytes.is_empty()));
+    }
+}
+
+#[test]
+fn a_full_overlay_begins_a_checkpoint_by_itself_and_callers_wait_for_it() {
+    let world = World::new(1, 2000);
+    let ledger = world.open();
+    let mut model = Map::new();
+    for round in 0..2000u32 {
+        let body = [(round % 200) as u8, (round % 7) as u8];
+        world.machine.run(ledger.room()).unwrap();
+        execute(&ledger, &body).unwrap();
+        apply_to_map(&body, &mut model);
+        assert!(ledger.state.read().active.bytes < 2 * 2000 + 200);
+    }
+    assert_eq!(contents(&ledger), model);
+    assert!(ledger.table_size_bytes().unwrap() > 500);
+}
+
+#[test]
+fn stuck_checkpoints_refuse_changes_and_recover() {
+    let world = World::new(1, 2000);
+    let ledger = world.open();
+    world.faults.after(3);
+    let mut refused = None;
+    for round in 0..2000u32 {
+        world.machine.rest(std::time::Duration::from_millis(1));
+        if let Err(fault) = execute(&ledger, &[round as u8, 200]) {
+            refused = Some(fault);
+            break;
+        }
+    }
+    assert!(refused.expect("memory is bounded").message.contains("injected"));
+    assert!(world.machine.run(ledger.room()).is_err());
+}
+
+#[test]
+fn a_failed_append_is_tried_again() {
+    let world = World::new(1, 1 << 20);
+    let ledger = world.open();
+    execute(&ledger, &[1, 1]).unwrap();
+    world.faults.after(0);
+    assert!(world.machine.run(ledger.sync(false)).is_err());
+    world.faults.none();
+    execute(&ledger, &[2, 2]).unwrap();
+    world.machine.run(ledger.sync(false)).unwrap();
+    drop(ledger);
+    assert_eq!(contents(&world.open()).len(), 2);
+}
+
+#[test]
+fn after_a_failed_sync_nothing_more_is_promised() {
+    let world = World::new(1, 1 << 20);
+    let ledger = world.open();
+    execute(&ledger, &[1, 1]).unwrap();
+    world.faults.after(1);
+    assert!(world.machine.run(ledger.sync(true)).is_err());
+    world.faults.none();
+    assert!(world.machine.run(ledger.sync(true)).is_err());
+    assert!(execute(&ledger, &[2, 2]).unwrap_err().message.contains("no more changes"));
+    assert_eq!(contents(&ledger).len(), 1, "reads go on");
+}
+
+/// A ledger with three records in its log, the first two of them known to be safe.
+fn three_records() -> World {
+    let world = World::new(1, 1 << 20);
+    let ledger = world.open();
+    for round in 1..=3 {
+        execute(&ledger, &[round, round]).unwrap();
+        world.machine.run(ledger.sync(round < 3)).unwrap();
+    }
+    world
+}
+
+#[test]
+fn a_torn_tail_is_cut() {
+    let world = three_records();
+    world.logs[0].edit(|log| log.truncate(log.len() - 1));
+    let ledger = world.open();
+    assert_eq!((contents(&ledger).len(), ledger.position()), (2, 2));
+    execute(&ledger, &[9, 9]).unwrap();
+    world.machine.run(ledger.sync(false)).unwrap();
+    assert_eq!(contents(&world.open()).len(), 3);
+}
+
+#[test]
+fn damage_before_whole_records_is_an_error_that_says_so() {
+    let world = three_records();
+    world.logs[0].edit(|log| log[20] ^= 1);
+    for after_power_loss in [false, true] {
+        let fault = world.try_open(after_power_loss).err().expect("damage is not taken for a crash");
+        assert_eq!(fault.errno, Errno::EIO);
+        assert!(fault.message.contains("record 2 is missing or broken"), "{fault}");
+    }
+}
+
+#[test]
+fn what_power_loss_took_before_it_was_safe_is_no_damage() {
+    let world = World::new(1, 1 << 20);
+    let ledger = world.open();
+    for round in 1..=3 {
+        execute(&ledger, &[round, round]).unwrap();
+        world.machine.run(ledger.sync(false)).unwrap();
+    }
+    let mut write = 0;
+    world.logs[0].lose_power(|| {
+        write += 1;
+        write != 2
+    });
+    assert!(world.try_open(false).is_err());
+    assert_eq!(contents(&world.try_open(true).unwrap()).len(), 1);
+}
+
+#[test]
+fn records_whose_data_was_lost_with_the_power_end_the_log() {
+    let mut world = World::new(1, 1 << 20);
+    let ledger = world.open();
+    for round in 1..=3 {
+        execute(&ledger, &[round, round]).unwrap();
+    }
+    world.machine.run(ledger.sync(false)).unwrap();
+    world.data.lost = Some(vec![2, 2]);
+    let ledger = world.try_open(true).unwrap();
+    assert_eq!((contents(&ledger).len(), ledger.position()), (1, 1));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Execute(Vec<u8>),
+    Sync(bool),
+    Checkpoint,
+    Death,
+    PowerLoss,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let body = prop::collection::vec((0u8..12, 0u8..40), 1..4);
+    prop_oneof![
+        8 => body.prop_map(|pairs| Step::Execute(pairs.into_iter().flat_map(|(key, value)| [key, value]).collect())),
+        3 => any::<bool>().prop_map(Step::Sync),
+        1 => Just(Step::Checkpoint),
+        1 => Just(Step::Death),
+        1 => Just(Step::PowerLoss),
+    ]
+}
+
+/// What the ledger may hold after a crash: the table after each record, and how many records are promised.
+struct History {
+    tables: Vec<Map>,
+    survives_death: usize,
+    survives_power_loss: usize,
+}
+
+impl History {
+    fn check(&mut self, ledger: &Ledger, power_loss: bool) {
+        let position = ledger.position() as usize;
+        let promised = if power_loss { self.survives_power_loss } else { self.survives_death };
+        assert!(position >= promised, "{promised} records were promised, {position} are there");
+        assert_eq!(&contents(ledger), &self.tables[position]);
+        self.tables.truncate(position + 1);
+        (self.survives_death, self.survives_power_loss) = (position, position);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    #[test]
+    fn nothing_promised_is_lost_at_any_instant(
+        seed in any::<u64>(),
+        steps in prop::collection::vec(step(), 1..80),
+        deaths in prop::collection::vec(0u64..40, 0..6),
+    ) {
+        let world = World::new(seed, 600);
+        let mut deaths = deaths.into_iter();
+        let arm = |deaths: &mut std::vec::IntoIter<u64>| {
+            if let Some(calls) = deaths.next() { world.faults.after(calls) }
+        };
+        let mut history = History { tables: vec![Map::new()], survives_death: 0, survives_power_loss: 0 };
+        let mut ledger = world.open();
+        arm(&mut deaths);
+        for step in steps {
+            let mut crash = None;
+            match step {
+                Step::Execute(body) => {
+                    if execute(&ledger, &body).is_ok() {
+                        let mut table = history.tables.last().expect("never empty").clone();
+                        apply_to_map(&body, &mut table);
+                        history.tables.push(table);
+                        prop_assert_eq!(ledger.position() as usize, history.tables.len() - 1);
+                    } else {
+                        crash = Some(false);
+                    }
+                }
+                Step::Sync(durable) => {
+                    let position = ledger.position() as usize;
+                    if world.machine.run(ledger.sync(durable)).is_ok() {
+                        history.survives_death = position;
+                        if durable { history.survives_power_loss = position }
+                    } else {
+                        crash = Some(seed & 1 == 0);
+                    }
+                }
+                Step::Checkpoint => {
+                    if world.machine.run(ledger.checkpoint()).is_err() { crash = Some(seed & 2 == 0) }
+                }
+                Step::Death => crash = Some(false),
+                Step::PowerLoss => crash = Some(true),
+            }
+            if let Some(power_loss) = crash {
+                drop(ledger);
+                world.machine.kill();
+                if power_loss {
+                    world.logs.iter().for_each(|log| log.lose_power(|| world.machine.draw(2) == 0));
+                }
+                // The second life may die while it opens.
+                if world.try_open(power_loss).is_err() {
+                    world.machine.kill();
+                }
+                world.faults.none();
+                ledger = world.try_open(power_loss).expect("a crash is no damage");
+                history.check(&ledger, power_loss);
+                arm(&mut deaths);
+            }
+        }
+        prop_assert_eq!(&contents(&ledger), history.tables.last().expect("never empty"));
+    }
+}

@@ -1,0 +1,251 @@
+//! From the log's buffer to its files, and from the overlay into the key-value store.
+
+use super::kv::Changes;
+use super::recovery::{APPLIED_KEY, applied_entry};
+use super::{Data, Ledger, State, record};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tameike_core::{Fault, Result};
+use tameike_io::disk::AppendFile;
+
+const CHECKPOINT: usize = 0;
+const FLUSH: usize = 1;
+const RETRY_TIME: Duration = Duration::from_secs(1);
+
+/// The end of the log. One task at a time has it.
+pub(super) struct Writer {
+    logs: [Arc<dyn AppendFile>; 2],
+    data: Arc<dyn Data>,
+    /// The file that is appended to; the other is empty, or its records are on their way into the store.
+    current: usize,
+    /// Size of the current file, in bytes.
+    size: u64,
+    /// An append failed: the file may be longer than `size`.
+    torn: bool,
+    /// Taken from the buffer, not yet in the file.
+    unwritten: Vec<u8>,
+    /// Last records taken from the buffer, in the file, safe against power loss, and said by a mark to be so.
+    taken: u64,
+    appended: u64,
+    durable: u64,
+    marked: u64,
+    /// The other file is empty.
+    spare: bool,
+}
+
+impl Writer {
+    /// The writer of two empty files, when all records up to `last` are in the store.
+    pub(super) fn new(logs: [Arc<dyn AppendFile>; 2], data: Arc<dyn Data>, last: u64) -> Self {
+        Self {
+            logs,
+            data,
+            current: 0,
+            size: 0,
+            torn: false,
+            unwritten: Vec::new(),
+            taken: last,
+            appended: last,
+            durable: last,
+            marked: last,
+            spare: true,
+        }
+    }
+
+    pub(super) fn covers(&self, sequence: u64, durable: bool) -> bool {
+        sequence <= if durable { self.durable } else { self.appended }
+    }
+
+    fn take_pending(&mut self, state: &mut State) {
+        if self.unwritten.is_empty() {
+            std::mem::swap(&mut self.unwritten, &mut state.pending);
+        } else {
+            self.unwritten.append(&mut state.pending);
+        }
+        self.taken = state.last;
+    }
+
+    /// Writes the buffer, and makes the file safe when `durable`.
+    pub(super) async fn flush(&mut self, ledger: &Ledger, durable: bool) -> Result<()> {
+        {
+            let state = &mut *ledger.state.write();
+            if let Some(fault) = &state.broken {
+                return Err(fault.clone());
+            }
+            self.take_pending(state);
+        }
+        self.write(ledger, durable).await
+    }
+
+    async fn write(&mut self, ledger: &Ledger, durable: bool) -> Result<()> {
+        if !self.unwritten.is_empty() {
+            let mut batch = Vec::with_capacity(self.unwritten.len() + record::HEADER_SIZE);
+            if self.durable > self.marked {
+                record::push_mark(&mut batch, self.durable);
+            }
+            batch.extend_from_slice(&self.unwritten);
+            self.append(batch).await?;
+            self.marked = self.durable;
+            self.appended = self.taken;
+            self.unwritten.clear();
+        }
+        if durable && self.durable < self.appended {
+            let data = self.data.clone();
+            data.settle().await.map_err(|fault| ledger.give_up(fault))?;
+            self.make_safe(ledger).await?;
+            self.durable = self.appended;
+            ledger.durable.store(self.durable, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    async fn append(&mut self, bytes: Vec<u8>) -> Result<()> {
+        let log = self.logs[self.current].clone();
+        if self.torn {
+            log.truncate(self.size).await?;
+        }
+        let size = bytes.len() as u64;
+        self.torn = true;
+        log.append(bytes).await?;
+        self.torn = false;
+        self.size += size;
+        Ok(())
+    }
+
+    async fn make_safe(&self, ledger: &Ledger) -> Result<()> {
+        self.logs[self.current].sync().await.map_err(|fault| ledger.give_up(fault))
+    }
+
+    /// Makes everything safe, and the log say so.
+    pub(super) async fn confirm(&mut self, ledger: &Ledger) -> Result<()> {
+        self.flush(ledger, true).await?;
+        if self.marked < self.durable {
+            let mut mark = Vec::new();
+            record::push_mark(&mut mark, self.durable);
+            self.append(mark).await?;
+            self.make_safe(ledger).await?;
+            self.marked = self.durable;
+        }
+        ledger.confirmed.store(self.durable, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl Ledger {
+    /// After a failed sync nobody knows what the device holds.
+    fn give_up(&self, fault: Fault) -> Fault {
+        let fault = fault.context("the log can no longer be made safe, and takes no more changes");
+        log::error!("{fault}");
+        self.state.write().broken = Some(fault.clone());
+        fault
+    }
+
+    pub(super) fn schedule_flush(&self) {
+        if self.scheduled[FLUSH].swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let ledger = self.alive();
+        self.runtime.spawn(async move {
+            let result = ledger.sync(false).await;
+            ledger.scheduled[FLUSH].store(false, Ordering::Release);
+            if let Err(fault) = result {
+                log::warn!("cannot write the log yet: {fault}");
+            }
+        });
+    }
+
+    /// Begins a checkpoint apart, and repeats it until it succeeds.
+    pub(super) fn schedule_checkpoint(&self) {
+        if self.scheduled[CHECKPOINT].swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let ledger = self.alive();
+        self.runtime.spawn(async move {
+            while let Err(fault) = ledger.checkpoint().await {
+                log::error!("cannot move changes from the log into the table, trying again: {fault}");
+                if ledger.state.read().broken.is_some() {
+                    break;
+                }
+                ledger.runtime.sleep(RETRY_TIME).await;
+            }
+            ledger.scheduled[CHECKPOINT].store(false, Ordering::Release);
+            ledger.room.notify(usize::MAX);
+        });
+    }
+
+    /// One attempt. Only one runs at a time.
+    pub(super) async fn run_checkpoint(&self) -> Result<()> {
+        let result = self.move_changes().await;
+        self.state.write().stalled = result.as_ref().err().cloned();
+        self.room.notify(usize::MAX);
+        result
+    }
+
+    async fn move_changes(&self) -> Result<()> {
+        self.finish_frozen().await?;
+        if !self.freeze().await? {
+            return Ok(());
+        }
+        self.finish_frozen().await
+    }
+
+    /// Freezes the overlay and turns to the other log file; false when there is nothing to freeze.
+    async fn freeze(&self) -> Result<bool> {
+        let mut writer = self.writer.lock().await;
+        // Most of the way first, so that little remains to be done while the overlay is between two states.
+        writer.flush(self, true).await?;
+        let last = {
+            let state = &mut *self.state.write();
+            if state.active.changes.is_empty() {
+                return Ok(false);
+            }
+            writer.take_pending(state);
+            state.logged_bytes = 0;
+            let mut frozen = std::mem::take(&mut state.active).changes;
+            let (key, value) = applied_entry(state.last);
+            frozen.insert(key, Some(value));
+            state.frozen = Some(Arc::new(frozen));
+            state.last
+        };
+        // Records of the other file must never survive a power loss that these do not.
+        if let Err(fault) = writer.write(self, true).await {
+            self.unfreeze();
+            return Err(fault);
+        }
+        debug_assert_eq!(writer.appended, last);
+        writer.current = 1 - writer.current;
+        writer.size = 0;
+        writer.spare = false;
+        Ok(true)
+    }
+
+    fn unfreeze(&self) {
+        let state = &mut *self.state.write();
+        if let Some(frozen) = state.frozen.take() {
+            let mut frozen = Arc::unwrap_or_clone(frozen);
+            frozen.remove(APPLIED_KEY);
+            let newer = std::mem::take(&mut state.active).changes;
+            state.active.merge(frozen);
+            state.active.merge(newer);
+        }
+    }
+
+    /// Moves frozen changes into the store, and empties the log file that has them.
+    async fn finish_frozen(&self) -> Result<()> {
+        let frozen: Option<Arc<Changes>> = self.state.read().frozen.clone();
+        if let Some(frozen) = frozen {
+            let kv = self.kv.clone();
+            self.runtime.block(move || kv.commit(&frozen)).await?;
+            self.state.write().frozen = None;
+        }
+        let (spare, log) = {
+            let writer = self.writer.lock().await;
+            (writer.spare, writer.logs[1 - writer.current].clone())
+        };
+        if !spare {
+            log.truncate(0).await?;
+            self.writer.lock().await.spare = true;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,206 @@
+//! Directories: entries, and the node's record of each directory's children.
+
+use super::record::{self, DirectoryRecord, InodeRecord};
+use super::{Outcome, Shard, key, query};
+use tameike_core::limits::PATH_SIZE_MAX;
+use tameike_core::wire::meta::{EntryName, NewInode, Target};
+use tameike_core::{
+    DirOffset, Errno, FileKind, Generation, InodeId, Layout, OperationId, Result, Timestamp, name,
+};
+
+/// Number of the inode born with an entry: in the entry's slot, or pinned as its directory is.
+fn born(entry: &EntryName, wide: bool, counter: u64) -> InodeId {
+    match entry.dir.pinned_node() {
+        Some(node) => InodeId::pinned(node, counter),
+        None if wide => InodeId::in_slot(entry.offset().slot(), counter),
+        None => InodeId::in_slot(entry.dir.children_slot(), counter),
+    }
+}
+
+impl Shard<'_> {
+    /// The node's record of `dir`, or the record that it would get.
+    fn children(&self, dir: InodeId, wide: bool) -> Result<DirectoryRecord> {
+        let fresh = DirectoryRecord { wide, ..DirectoryRecord::default() };
+        Ok(query::directory(self.table, dir)?.unwrap_or(fresh))
+    }
+
+    fn put_children(&mut self, dir: InodeId, children: &DirectoryRecord) -> Result<()> {
+        record::put(self.table, key::directory(dir), children)
+    }
+
+    pub(super) fn create(
+        &mut self,
+        entry: &EntryName,
+        new: &NewInode,
+        exclusive: bool,
+        wide: bool,
+        birth: u64,
+        now: Timestamp,
+    ) -> Result<Outcome> {
+        name::check(&entry.name)?;
+        let children = self.children(entry.dir, wide)?;
+        if children.wide != wide {
+            return Ok(Outcome::Width { wide: children.wide });
+        }
+        if let Some(target) = query::entry(self.table, entry)? {
+            return if exclusive { Err(Errno::EEXIST.into()) } else { Ok(Outcome::Found { target }) };
+        }
+        let inode = born(entry, wide, birth);
+        let record = self.new_inode(inode, entry.dir, new, now)?;
+        let target = Target { inode, kind: new.kind };
+        self.attach(entry, wide, target, None, now)?;
+        Ok(Outcome::Created { target, attr: record.attr(inode) })
+    }
+
+    fn new_inode(
+        &mut self,
+        inode: InodeId,
+        parent: InodeId,
+        new: &NewInode,
+        now: Timestamp,
+    ) -> Result<InodeRecord> {
+        let is_link = new.kind == FileKind::Symlink;
+        if is_link == new.symlink.is_empty() {
+            return Err(if is_link { Errno::ENOENT } else { Errno::EINVAL }.into());
+        }
+        if new.symlink.len() > PATH_SIZE_MAX {
+            return Err(Errno::ENAMETOOLONG.into());
+        }
+        if new.kind == FileKind::File && new.layout == Layout::Local {
+            return Err(Errno::EINVAL.into());
+        }
+        let record = InodeRecord {
+            kind: new.kind,
+            mode: new.mode & 0o7777,
+            links: 1,
+            uid: new.uid,
+            gid: new.gid,
+            rdev: new.rdev,
+            size: new.symlink.len() as u64,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            generation: Generation::default(),
+            layout: new.layout,
+            inline: new.kind == FileKind::File,
+            parent,
+        };
+        if is_link {
+            self.table.put(key::content(inode), new.symlink.clone());
+        }
+        self.put_inode(inode, &record)?;
+        Ok(record)
+    }
+
+    /// Makes a name say `target` in place of `replaces`.
+    pub(super) fn attach(
+        &mut self,
+        entry: &EntryName,
+        wide: bool,
+        target: Target,
+        replaces: Option<Target>,
+        now: Timestamp,
+    ) -> Result<()> {
+        name::check(&entry.name)?;
+        let mut children = self.children(entry.dir, wide)?;
+        match query::inode(self.table, entry.dir)? {
+            Some(dir) if dir.kind != FileKind::Directory => return Err(Errno::ENOTDIR.into()),
+            _ if children.sealed.is_some() => return Err(Errno::ENOENT.into()),
+            _ => (),
+        }
+        if children.wide != wide || query::entry(self.table, entry)? != replaces {
+            return Err(Errno::EAGAIN.into());
+        }
+        match replaces {
+            Some(old) => children.subdirs -= u64::from(old.kind == FileKind::Directory),
+            None => {
+                children.entries += 1;
+                self.grown = Some((entry.dir, children.entries));
+            }
+        }
+        children.subdirs += u64::from(target.kind == FileKind::Directory);
+        children.changed = children.changed.max(now);
+        record::put(self.table, key::entry(entry), &target)?;
+        self.put_children(entry.dir, &children)
+    }
+
+    /// Removes a name that says `target`.
+    pub(super) fn detach(
+        &mut self,
+        entry: &EntryName,
+        wide: bool,
+        target: Target,
+        now: Timestamp,
+    ) -> Result<()> {
+        let mut children = self.children(entry.dir, wide)?;
+        if children.wide != wide || query::entry(self.table, entry)? != Some(target) {
+            return Err(Errno::EAGAIN.into());
+        }
+        children.entries -= 1;
+        children.subdirs -= u64::from(target.kind == FileKind::Directory);
+        children.changed = children.changed.max(now);
+        self.table.delete(key::entry(entry));
+        self.put_children(entry.dir, &children)
+    }
+
+    /// Closes an empty directory for new entries. `EAGAIN` when another operation has closed it.
+    pub(super) fn seal(&mut self, dir: InodeId, wide: bool, operation: OperationId) -> Result<()> {
+        let mut children = self.children(dir, wide)?;
+        if children.wide != wide || children.sealed.is_some() {
+            return Err(Errno::EAGAIN.into());
+        }
+        if children.entries > 0 {
+            return Err(Errno::ENOTEMPTY.into());
+        }
+        children.sealed = Some(operation);
+        self.put_children(dir, &children)
+    }
+
+    pub(super) fn unseal(&mut self, dir: InodeId, operation: OperationId) -> Result<()> {
+        match query::directory(self.table, dir)? {
+            Some(mut children) if children.sealed == Some(operation) => {
+                children.sealed = None;
+                self.put_children(dir, &children)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn set_dir_time(&mut self, dir: InodeId, wide: bool, changed: Timestamp) -> Result<Outcome> {
+        let Some(mut children) = query::directory(self.table, dir)? else { return Ok(Outcome::Done) };
+        if children.wide != wide {
+            return Ok(Outcome::Width { wide: children.wide });
+        }
+        children.changed = changed;
+        self.put_children(dir, &children)?;
+        Ok(Outcome::Done)
+    }
+
+    /// Takes entries that moved here when their directory went wide.
+    pub(super) fn receive(&mut self, dir: InodeId, entries: &[(serde_bytes::ByteBuf, Target)]) -> Result<()> {
+        let mut children = self.children(dir, true)?;
+        for (name, target) in entries {
+            let entry = EntryName { dir, name: name.to_vec() };
+            children.entries += 1;
+            children.subdirs += u64::from(target.kind == FileKind::Directory);
+            record::put(self.table, key::entry(&entry), target)?;
+        }
+        self.put_children(dir, &children)
+    }
+
+    /// The directory is wide: only the entries of this node's slots stay here.
+    pub(super) fn widened(&mut self, dir: InodeId, place: u16, count: u16) -> Result<()> {
+        let mut children = self.children(dir, true)?;
+        children.wide = true;
+        let (entries, _) = query::entries(self.table, dir, DirOffset::START, usize::MAX - 1)?;
+        for entry in entries {
+            if entry.offset.slot().0 % count.max(1) == place {
+                continue;
+            }
+            children.entries -= 1;
+            children.subdirs -= u64::from(entry.target.kind == FileKind::Directory);
+            self.table.delete(key::entry(&EntryName { dir, name: entry.name }));
+        }
+        self.put_children(dir, &children)
+    }
+}

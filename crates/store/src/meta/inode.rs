@@ -1,0 +1,175 @@
+//! Inodes: attributes, links, and removal.
+
+use super::record::{self, InodeRecord, Truncation};
+use super::{Outcome, Shard, key, query};
+use tameike_core::attr::{AttrChange, SetTime};
+use tameike_core::limits::{FILE_SIZE_MAX, LINKS_MAX};
+use tameike_core::{Errno, Fault, FileKind, InodeId, Layout, Result, Timestamp};
+
+const SET_UID: u16 = 0o4000;
+const SET_GID: u16 = 0o2000;
+const GROUP_EXECUTE: u16 = 0o010;
+
+impl Shard<'_> {
+    pub(super) fn set_attr(
+        &mut self,
+        inode: InodeId,
+        change: &AttrChange,
+        now: Timestamp,
+    ) -> Result<Outcome> {
+        let mut record = self.inode(inode)?;
+        if change.uid.is_some() || change.gid.is_some() {
+            clear_privileges(&mut record);
+        }
+        record.uid = change.uid.unwrap_or(record.uid);
+        record.gid = change.gid.unwrap_or(record.gid);
+        if let Some(mode) = change.mode {
+            record.mode = mode & 0o7777;
+        }
+        if let Some(layout) = change.layout {
+            set_layout(&mut record, layout)?;
+        }
+        if let Some(size) = change.size {
+            self.resize(inode, &mut record, size)?;
+            record.mtime = now;
+        }
+        let time = |new| match new {
+            SetTime::Now => now,
+            SetTime::To(time) => time,
+        };
+        record.atime = change.atime.map_or(record.atime, time);
+        record.mtime = change.mtime.map_or(record.mtime, time);
+        if *change != AttrChange::default() {
+            record.ctime = now;
+            self.put_inode(inode, &record)?;
+        }
+        Ok(Outcome::Changed { attr: record.attr(inode) })
+    }
+
+    /// Cuts a file, or extends it with zeros. `EFBIG` when its content is inline and would no longer fit.
+    fn resize(&mut self, inode: InodeId, record: &mut InodeRecord, size: u64) -> Result<()> {
+        match record.kind {
+            FileKind::File => (),
+            FileKind::Directory => return Err(Errno::EISDIR.into()),
+            _ => return Err(Errno::EINVAL.into()),
+        }
+        if size > FILE_SIZE_MAX {
+            return Err(Errno::EFBIG.into());
+        }
+        if record.inline {
+            self.resize_inline(inode, record, size)?;
+        } else if size < record.size {
+            self.cut_units(inode, Truncation { layout: record.layout, size })?;
+        }
+        record.size = size;
+        record.generation = record.generation.next();
+        Ok(())
+    }
+
+    /// Notes that the homes of the file's units must cut them. A smaller cut that is still due stays.
+    pub(super) fn cut_units(&mut self, inode: InodeId, truncation: Truncation) -> Result<()> {
+        self.truncations.push((inode, truncation));
+        let due: Option<Truncation> = record::get(self.table, &key::truncation(inode))?;
+        let size = due.map_or(truncation.size, |due| due.size.min(truncation.size));
+        record::put(self.table, key::truncation(inode), &Truncation { size, ..truncation })
+    }
+
+    pub(super) fn truncated(&mut self, inode: InodeId, truncation: Truncation) -> Result<Outcome> {
+        let due: Option<Truncation> = record::get(self.table, &key::truncation(inode))?;
+        if due == Some(truncation) {
+            self.table.delete(key::truncation(inode));
+        }
+        Ok(Outcome::Done)
+    }
+
+    pub(super) fn add_link(&mut self, inode: InodeId, now: Timestamp) -> Result<()> {
+        let mut record = self.inode(inode)?;
+        match (record.kind, record.links) {
+            (FileKind::Directory, _) => return Err(Errno::EPERM.into()),
+            (_, 0) => return Err(Errno::ENOENT.into()),
+            (_, LINKS_MAX..) => return Err(Errno::EMLINK.into()),
+            _ => record.links += 1,
+        }
+        record.ctime = now;
+        self.put_inode(inode, &record)
+    }
+
+    /// Takes a link. Never fails for what the inode is: an operation that got here is decided.
+    pub(super) fn drop_link(&mut self, inode: InodeId, now: Timestamp) -> Result<()> {
+        let Some(mut record) = query::inode(self.table, inode)? else { return Ok(()) };
+        record.links = record.links.saturating_sub(1);
+        record.ctime = now;
+        if record.links == 0 && !self.held.contains(&inode) {
+            return self.remove(inode, &record);
+        }
+        if record.links == 0 {
+            self.table.put(key::orphan(inode), Vec::new());
+        }
+        self.put_inode(inode, &record)
+    }
+
+    pub(super) fn forget(&mut self, inode: InodeId) -> Result<Outcome> {
+        match query::inode(self.table, inode)? {
+            Some(record) if record.links == 0 => self.remove(inode, &record)?,
+            _ => (),
+        }
+        Ok(Outcome::Done)
+    }
+
+    fn remove(&mut self, inode: InodeId, record: &InodeRecord) -> Result<()> {
+        let (start, end) = key::xattrs(inode);
+        for (xattr, _) in self.table.scan(&start, &end, usize::MAX)? {
+            self.table.delete(xattr);
+        }
+        if record.kind == FileKind::File && !record.inline {
+            self.cut_units(inode, Truncation { layout: record.layout, size: 0 })?;
+        }
+        self.table.delete(key::content(inode));
+        self.table.delete(key::orphan(inode));
+        self.table.delete(key::inode(inode));
+        Ok(())
+    }
+
+    pub(super) fn set_parent(&mut self, dir: InodeId, parent: InodeId) -> Result<()> {
+        let Some(mut record) = query::inode(self.table, dir)? else { return Ok(()) };
+        record.parent = parent;
+        self.put_inode(dir, &record)
+    }
+
+    /// `EINVAL` when `dir` is `ancestor` or lies below it.
+    pub(super) fn not_below(&self, mut dir: InodeId, ancestor: InodeId) -> Result<()> {
+        loop {
+            if dir == ancestor {
+                return Err(Errno::EINVAL.into());
+            }
+            let parent = self.inode(dir)?.parent;
+            if parent == dir {
+                return Ok(());
+            }
+            dir = parent;
+        }
+    }
+}
+
+/// Who gets a program gets no privileges of its former owner, as in Linux: set-user-id goes, and set-group-id
+/// where it means that (without group execution it once meant mandatory locking).
+fn clear_privileges(record: &mut InodeRecord) {
+    if record.kind == FileKind::Directory {
+        return;
+    }
+    record.mode &= !SET_UID;
+    if record.mode & GROUP_EXECUTE != 0 {
+        record.mode &= !SET_GID;
+    }
+}
+
+fn set_layout(record: &mut InodeRecord, layout: Layout) -> Result<()> {
+    if record.kind != FileKind::Directory {
+        return Err(Fault::new(
+            Errno::ENOTDIR,
+            "the layout of a file is fixed at its birth; set it on its directory and make the file anew",
+        ));
+    }
+    record.layout = layout;
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! Operations over several nodes: what their coordinator logs, and the steps it asks of other nodes.
+//!
+//! ```text
+//! coordinator   Begin ---------------------------------> Decide ----------------> End
+//!                 | prepare (can fail, can be undone)      ^  | redo (cannot fail)
+//! other nodes     +--> Step 0, Step 1, ... commit step ----+  +--> Step n, ...
+//! ```
+//!
+//! An operation without steps elsewhere is a `Decide` alone: one atomic change. A step's result is kept under
+//! its operation and number until the coordinator says that the operation is ended, so that a step is applied
+//! once however often it is asked for.
+
+use super::record::{self, Decision, Intent, StepRecord};
+use super::{Outcome, Shard, key, query};
+use tameike_core::wire::meta::Step;
+use tameike_core::{Errno, Fault, OperationId, Result, Timestamp};
+
+impl Shard<'_> {
+    pub(super) fn begin(&mut self, sequence: u64, intent: &Intent) -> Result<Outcome> {
+        if let Intent::Open { busy: Some(entry), decision, .. } = intent {
+            let now_says = query::entry(self.table, entry)?;
+            let replaced = decision.local.iter().find_map(|step| match step {
+                Step::Detach { entry: name, target, .. } if name == entry => Some(Some(*target)),
+                Step::Attach { entry: name, replaces, .. } if name == entry => Some(*replaces),
+                _ => None,
+            });
+            if replaced != Some(now_says) {
+                return Err(Errno::EAGAIN.into());
+            }
+        }
+        record::put(self.table, key::intent(sequence), intent)?;
+        Ok(Outcome::Done)
+    }
+
+    pub(super) fn decide(
+        &mut self,
+        operation: OperationId,
+        decision: &Decision,
+        now: Timestamp,
+    ) -> Result<Outcome> {
+        for step in &decision.local {
+            self.step(operation, step, now)?;
+        }
+        if decision.redo.is_empty() {
+            return self.end(operation.sequence);
+        }
+        let intent = Intent::Decided { redo: decision.redo.clone() };
+        record::put(self.table, key::intent(operation.sequence), &intent)?;
+        Ok(Outcome::Done)
+    }
+
+    pub(super) fn end(&mut self, sequence: u64) -> Result<Outcome> {
+        if query::intent(self.table, sequence)?.is_some() {
+            self.table.delete(key::intent(sequence));
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// A step of an operation that another node coordinates.
+    pub(super) fn foreign_step(
+        &mut self,
+        operation: OperationId,
+        number: u32,
+        step: &Step,
+        finished: u64,
+        now: Timestamp,
+    ) -> Result<Outcome> {
+        self.forget_steps(operation, finished)?;
+        if let Step::Undo { number } = step {
+            return self.undo(operation, *number, now);
+        }
+        match record::get(self.table, &key::step(operation, number))? {
+            None => (),
+            Some(StepRecord::Undone) => {
+                return Err(Fault::new(Errno::EAGAIN, "the step was taken back before it arrived"));
+            }
+            Some(_) => return Ok(Outcome::Done),
+        }
+        self.step(operation, step, now)?;
+        let result = match step {
+            Step::AddLink { inode } => StepRecord::LinkAdded(*inode),
+            Step::Seal { dir, .. } => StepRecord::Sealed(*dir),
+            Step::LockTree => StepRecord::TreeLocked,
+            _ => StepRecord::Applied,
+        };
+        record::put(self.table, key::step(operation, number), &result)?;
+        Ok(Outcome::Done)
+    }
+
+    /// Drops the results of operations that their coordinator has ended.
+    fn forget_steps(&mut self, operation: OperationId, finished: u64) -> Result<()> {
+        let known: u64 = record::get(self.table, &key::finished(operation.node))?.unwrap_or_default();
+        if operation.sequence < known {
+            return Err(Fault::new(Errno::ESTALE, "a step of an operation that is ended came late"));
+        }
+        if finished <= known {
+            return Ok(());
+        }
+        let (start, end) = key::steps_before(operation.node, finished);
+        for (key, _) in self.table.scan(&start, &end, usize::MAX)? {
+            self.table.delete(key);
+        }
+        record::put(self.table, key::finished(operation.node), &finished)
+    }
+
+    fn undo(&mut self, operation: OperationId, number: u32, now: Timestamp) -> Result<Outcome> {
+        let applied = match record::get(self.table, &key::step(operation, number))? {
+            Some(StepRecord::Applied) => return Ok(Outcome::Settled { applied: true }),
+            applied => applied.unwrap_or(StepRecord::Undone),
+        };
+        match applied {
+            StepRecord::LinkAdded(inode) => self.drop_link(inode, now)?,
+            StepRecord::Sealed(dir) => self.unseal(dir, operation)?,
+            StepRecord::TreeLocked => self.unlock_tree(operation)?,
+            StepRecord::Applied | StepRecord::Undone => (),
+        }
+        record::put(self.table, key::step(operation, number), &StepRecord::Undone)?;
+        Ok(Outcome::Settled { applied: false })
+    }
+
+    fn step(&mut self, operation: OperationId, step: &Step, now: Timestamp) -> Result<()> {
+        match step {
+            Step::AddLink { inode } => self.add_link(*inode, now),
+            Step::DropLink { inode } => self.drop_link(*inode, now),
+            Step::Seal { dir, wide } => self.seal(*dir, *wide, operation),
+            Step::Attach { entry, wide, target, replaces } => {
+                self.attach(entry, *wide, *target, *replaces, now)
+            }
+            Step::Detach { entry, wide, target } => self.detach(entry, *wide, *target, now),
+            Step::SetParent { dir, parent } => self.set_parent(*dir, *parent),
+            Step::NotBelow { dir, ancestor } => self.not_below(*dir, *ancestor),
+            Step::LockTree => self.lock_tree(operation),
+            Step::UnlockTree => self.unlock_tree(operation),
+            Step::Receive { dir, entries } => self.receive(*dir, entries),
+            Step::Undo { .. } => Err(Fault::new(Errno::EINVAL, "only a step of another node can be undone")),
+        }
+    }
+
+    fn lock_tree(&mut self, operation: OperationId) -> Result<()> {
+        match record::get::<OperationId>(self.table, &key::tree_lock())? {
+            Some(holder) if holder != operation => Err(Errno::EAGAIN.into()),
+            _ => record::put(self.table, key::tree_lock(), &operation),
+        }
+    }
+
+    fn unlock_tree(&mut self, operation: OperationId) -> Result<()> {
+        if record::get(self.table, &key::tree_lock())? == Some(operation) {
+            self.table.delete(key::tree_lock());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,140 @@
+//! Questions to the metadata shard that change nothing.
+
+use super::key;
+use super::record::{self, DirectoryRecord, InodeRecord, Intent, StepRecord, Truncation};
+use crate::table::{Table, prefix};
+use tameike_core::wire::meta::{DirEntry, EntryName, Target};
+use tameike_core::{DirOffset, Errno, Fault, FileKind, InodeId, OperationId, Result};
+
+/// An inode's record.
+///
+/// # Errors
+/// `EIO` when the record is damaged or the store below fails; so for all questions.
+pub fn inode(table: &dyn Table, inode: InodeId) -> Result<Option<InodeRecord>> {
+    record::get(table, &key::inode(inode))
+}
+
+/// What a name says.
+pub fn entry(table: &dyn Table, entry: &EntryName) -> Result<Option<Target>> {
+    record::get(table, &key::entry(entry))
+}
+
+/// What this node knows of a directory's children.
+pub fn directory(table: &dyn Table, dir: InodeId) -> Result<Option<DirectoryRecord>> {
+    record::get(table, &key::directory(dir))
+}
+
+/// Content of an inline file, or target of a symbolic link.
+pub fn content(table: &dyn Table, inode: InodeId) -> Result<Vec<u8>> {
+    Ok(table.get(&key::content(inode))?.unwrap_or_default())
+}
+
+/// Target of a symbolic link.
+///
+/// # Errors
+/// `ENOENT`, or `EINVAL` when the inode is none.
+pub fn symlink(table: &dyn Table, link: InodeId) -> Result<Vec<u8>> {
+    match inode(table, link)? {
+        Some(record) if record.kind == FileKind::Symlink => content(table, link),
+        Some(_) => Err(Errno::EINVAL.into()),
+        None => Err(Errno::ENOENT.into()),
+    }
+}
+
+/// Value of an extended attribute.
+///
+/// # Errors
+/// `ENODATA` when the inode has none of this name.
+pub fn xattr(table: &dyn Table, inode: InodeId, name: &[u8]) -> Result<Vec<u8>> {
+    table.get(&key::xattr(inode, name))?.ok_or(Errno::ENODATA.into())
+}
+
+/// Names of all extended attributes, ascending.
+pub fn xattr_names(table: &dyn Table, inode: InodeId) -> Result<Vec<Vec<u8>>> {
+    let (start, end) = key::xattrs(inode);
+    let names = table.scan(&start, &end, usize::MAX)?;
+    Ok(names.into_iter().map(|(key, _)| key[start.len()..].to_vec()).collect())
+}
+
+/// Entries of `dir` on this node after `after`, ascending, about `limit` of them, and whether these are the
+/// last. Entries of one offset are never parted.
+pub fn entries(
+    table: &dyn Table,
+    dir: InodeId,
+    after: DirOffset,
+    limit: usize,
+) -> Result<(Vec<DirEntry>, bool)> {
+    let Some(first) = after.0.checked_add(1) else { return Ok((Vec::new(), true)) };
+    let (start, end) = (key::entries_from(dir, DirOffset(first)), key::entries_end(dir));
+    let mut found = read_entries(table, &start, &end, limit + 1)?;
+    if found.len() <= limit {
+        return Ok((found, true));
+    }
+    let parted = found[limit].offset;
+    if found[0].offset == parted {
+        let next = key::entries_from(dir, DirOffset(parted.0 + 1));
+        found = read_entries(table, &start, &next, usize::MAX)?;
+    } else {
+        found.retain(|entry| entry.offset != parted);
+    }
+    Ok((found, false))
+}
+
+fn read_entries(table: &dyn Table, start: &[u8], end: &[u8], limit: usize) -> Result<Vec<DirEntry>> {
+    let found = table.scan(start, end, limit)?;
+    found
+        .into_iter()
+        .map(|(key, value)| {
+            let (offset, name) = key::place_and_name(&key)
+                .ok_or_else(|| Fault::io("the key of a directory entry is damaged"))?;
+            Ok(DirEntry { offset, name: name.to_vec(), target: record::decode(&key, &value)? })
+        })
+        .collect()
+}
+
+/// Operations that are not ended, by sequence number.
+pub fn intents(table: &dyn Table) -> Result<Vec<(u64, Intent)>> {
+    numbered(table, prefix::INTENT)?
+        .into_iter()
+        .map(|(sequence, value)| Ok((sequence, record::decode(&[prefix::INTENT], &value)?)))
+        .collect()
+}
+
+/// One operation that is not ended.
+pub fn intent(table: &dyn Table, sequence: u64) -> Result<Option<Intent>> {
+    record::get(table, &key::intent(sequence))
+}
+
+/// The inode that step `number` of an operation gave a link which can be taken back.
+pub fn added_link(table: &dyn Table, operation: OperationId, number: u32) -> Result<Option<InodeId>> {
+    Ok(match record::get(table, &key::step(operation, number))? {
+        Some(StepRecord::LinkAdded(inode)) => Some(inode),
+        _ => None,
+    })
+}
+
+/// Files whose units are to be cut.
+pub fn truncations(table: &dyn Table) -> Result<Vec<(InodeId, Truncation)>> {
+    numbered(table, prefix::TRUNCATION)?
+        .into_iter()
+        .map(|(inode, value)| Ok((InodeId(inode), record::decode(&[prefix::TRUNCATION], &value)?)))
+        .collect()
+}
+
+/// Inodes without links that were open.
+pub fn orphans(table: &dyn Table) -> Result<Vec<InodeId>> {
+    Ok(numbered(table, prefix::ORPHAN)?.into_iter().map(|(inode, _)| InodeId(inode)).collect())
+}
+
+fn numbered(table: &dyn Table, prefix: u8) -> Result<Vec<(u64, Vec<u8>)>> {
+    let (start, end) = key::all(prefix);
+    let found = table.scan(&start, &end, usize::MAX)?;
+    found
+        .into_iter()
+        .map(|(key, value)| {
+            let number =
+                key::number(&key).ok_or_else(|| Fault::io("the key of a metadata record is damaged"))?;
+            Ok((number, value))
+        })
+        .collect()
+}

@@ -1,0 +1,153 @@
+//! Starts the ranks of one run, keeps them in step, and gathers what they did.
+//!
+//! The barrier between two steps is this process: it says go once all ranks have answered. Ranks that are
+//! still there when a run ends, well or not, are killed.
+
+use crate::outcome::{Context, Outcome};
+use crate::rank::{FromRank, Link, ToRank};
+use crate::wait::{self, Interrupt};
+use crate::workload::{Plan, Step, Work};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Where ranks run, and in which directory.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The command that starts a rank on its node; empty for this machine.
+    pub launcher: Vec<String>,
+    /// Its directory; `$NAME` is looked up in the rank's environment.
+    pub directory: String,
+    /// How many nodes there are.
+    pub nodes: u32,
+}
+
+/// When to give up.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// The longest that a step may take.
+    pub step: Duration,
+    /// Whether somebody wants it to end.
+    pub interrupt: Interrupt,
+}
+
+/// Runs all steps of `plan` at `place`: for each step the work of every rank.
+pub fn run(plan: &Plan, place: &Place, limits: &Limits) -> Outcome<Vec<(Step, Vec<Work>)>> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).context(|| "listen for ranks")?;
+    let mut ranks = Ranks::start(plan, place, &listener)?;
+    let mut links = greet(plan, &listener, &mut ranks, limits)?;
+    let mut done = Vec::new();
+    for &step in plan.workload.steps() {
+        for link in &mut links {
+            link.say(&ToRank::Go)?;
+        }
+        let mut works = Vec::new();
+        for link in &mut links {
+            works.push(answer(link, &mut ranks, limits).map_err(|error| format!("{step:?}: {error}"))?);
+        }
+        done.push((step, works));
+    }
+    ranks.finish(limits)?;
+    Ok(done)
+}
+
+/// One connection per rank, in the order of ranks, each told the plan.
+fn greet(plan: &Plan, listener: &TcpListener, ranks: &mut Ranks, limits: &Limits) -> Outcome<Vec<Link>> {
+    let mut links: Vec<Option<Link>> = (0..plan.ranks).map(|_| None).collect();
+    while links.iter().any(Option::is_none) {
+        wait::readable(listener, limits.step, || ranks.check_started(limits))
+            .map_err(|error| format!("waiting for ranks to start: {error}"))?;
+        let (stream, _) = listener.accept().context(|| "accept a rank")?;
+        let mut link = Link::new(stream)?;
+        wait::readable(link.stream(), limits.step, || ranks.check_started(limits))?;
+        match link.hear()? {
+            Some(FromRank::Hello { rank, token }) if token == plan.run && rank < plan.ranks => {
+                link.say(&ToRank::Plan(plan.clone()))?;
+                links[rank as usize] = Some(link);
+            }
+            // Not one of this run's ranks: somebody else on this machine tried the port.
+            _ => drop(link),
+        }
+    }
+    Ok(links.into_iter().flatten().collect())
+}
+
+fn answer(link: &mut Link, ranks: &mut Ranks, limits: &Limits) -> Outcome<Work> {
+    wait::readable(link.stream(), limits.step, || ranks.check(limits))?;
+    match link.hear()? {
+        Some(FromRank::Done(work)) => Ok(work),
+        Some(FromRank::Failed(message)) => Err(message),
+        Some(FromRank::Hello { .. }) => Err("a rank said hello twice".to_owned()),
+        None => Err("a rank ended before its work did; what it said is above".to_owned()),
+    }
+}
+
+/// The processes of a run.
+#[derive(Debug)]
+struct Ranks(Vec<Child>);
+
+impl Ranks {
+    fn start(plan: &Plan, place: &Place, listener: &TcpListener) -> Outcome<Self> {
+        let address = listener.local_addr().context(|| "listen for ranks")?.to_string();
+        let program = std::env::current_exe().context(|| "find this program")?.display().to_string();
+        let mut ranks = Self(Vec::new());
+        for rank in 0..plan.ranks {
+            let fill = |word: &String| {
+                word.replace("{node}", &(rank % place.nodes).to_string()).replace("{rank}", &rank.to_string())
+            };
+            let mut words: Vec<String> = place.launcher.iter().map(fill).collect();
+            words.extend([&program, "rank", "--coordinator", &address].map(str::to_owned));
+            words.extend(["--rank", &rank.to_string(), "--token", &plan.run].map(str::to_owned));
+            words.extend(["--directory".to_owned(), fill(&place.directory)]);
+            let child = Command::new(&words[0])
+                .args(&words[1..])
+                .stdin(Stdio::null())
+                .spawn()
+                .context(|| format!("start {}", words.join(" ")))?;
+            ranks.0.push(child);
+        }
+        Ok(ranks)
+    }
+
+    /// An error when a rank has ended although it has not said hello.
+    fn check_started(&mut self, limits: &Limits) -> Outcome<()> {
+        limits.interrupt.check()?;
+        self.ended().map_or(Ok(()), |(rank, status)| Err(format!("rank {rank} ended early: {status}")))
+    }
+
+    /// An error when a rank has failed; one may be through while others still work.
+    fn check(&mut self, limits: &Limits) -> Outcome<()> {
+        limits.interrupt.check()?;
+        match self.ended() {
+            Some((rank, status)) if !status.success() => Err(format!("rank {rank} failed: {status}")),
+            _ => Ok(()),
+        }
+    }
+
+    /// A rank that has ended, a failed one first.
+    fn ended(&mut self) -> Option<(usize, std::process::ExitStatus)> {
+        let ended = |(rank, child): (usize, &mut Child)| Some((rank, child.try_wait().ok()??));
+        self.0.iter_mut().enumerate().filter_map(ended).min_by_key(|(_, status)| status.success())
+    }
+
+    /// Waits until every rank has ended well.
+    fn finish(&mut self, limits: &Limits) -> Outcome<()> {
+        for rank in 0..self.0.len() {
+            wait::until(&format!("the end of rank {rank}"), limits.step, || {
+                self.check(limits)?;
+                Ok(self.0[rank].try_wait().context(|| "wait for a rank")?.is_some())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // Both fail only for a process that has ended, which is what is wanted.
+            child.kill().ok();
+            child.wait().ok();
+        }
+    }
+}

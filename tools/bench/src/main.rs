@@ -1,0 +1,36 @@
+//! Measures file systems side by side, and checks every byte it reads.
+//!
+//! `tameike-bench run` measures one or more targets (a plain directory, tmpfs, GlusterFS, Tameike) in turn,
+//! repetition by repetition, and writes a report. The ranks that do the reading and writing are processes of
+//! their own (`tameike-bench rank`), each started on a node of its own where the target has nodes.
+#![forbid(unsafe_code)]
+
+mod clock;
+mod coordinator;
+mod options;
+mod outcome;
+mod pattern;
+mod rank;
+mod report;
+mod suite;
+mod target;
+mod wait;
+mod workload;
+
+use clap::Parser;
+use options::{Command, Options};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let outcome = match Options::parse().command {
+        Command::Run(options) => suite::run(&options),
+        Command::Rank(options) => rank::serve(&options),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("tameike-bench: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

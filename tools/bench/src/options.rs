@@ -1,0 +1,115 @@
+//! The command line.
+
+use crate::workload::Workload;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Measure file systems side by side, and check every byte.
+#[derive(Debug, Parser)]
+#[command(version)]
+pub struct Options {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Measure the targets in turn, and write a report.
+    Run(RunOptions),
+    /// One process of a run; started by `run`.
+    #[command(hide = true)]
+    Rank(RankOptions),
+}
+
+/// A target that the program sets up itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BuiltIn {
+    /// A directory on this machine's disk.
+    Disk,
+    /// A directory in /dev/shm.
+    Tmpfs,
+    /// A distributed GlusterFS volume, one brick in /dev/shm and one mount per node (needs root).
+    Glusterfs,
+    /// The job-shared view of a Tameike job, RAM device, one agent per node.
+    Tameike,
+}
+
+/// Options of `run`.
+#[derive(Debug, Args)]
+pub struct RunOptions {
+    /// What to measure.
+    #[arg(long, value_delimiter = ',', default_value = "disk,tmpfs,glusterfs,tameike")]
+    pub targets: Vec<BuiltIn>,
+    /// Measure this directory too, under this name. `$VARIABLE` stands for the rank's own environment,
+    /// `{node}` and `{rank}` for its numbers.
+    #[arg(long = "also", value_name = "NAME=DIRECTORY")]
+    pub also: Vec<String>,
+    /// Start the ranks of the target NAME through this command: `NAME=ssh host{node}`.
+    #[arg(long = "launcher", value_name = "NAME=COMMAND")]
+    pub launchers: Vec<String>,
+    /// The target that ratios are relative to [default: glusterfs, or else the first].
+    #[arg(long)]
+    pub base: Option<String>,
+    /// What to do to each target.
+    #[arg(long, value_delimiter = ',', default_value = "sequential,random,metadata,metadata-shared,small")]
+    pub workloads: Vec<Workload>,
+    /// Processes that read and write at once.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub ranks: u32,
+    /// Nodes of GlusterFS and Tameike; rank r runs on node r modulo this.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub nodes: u32,
+    /// Repetitions; the report gives their median.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub repetitions: u32,
+    /// Size of each rank's large file, in MiB.
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..))]
+    pub size_mib: u64,
+    /// Empty files and small files of each rank.
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub files: u32,
+    /// Random reads and writes of each rank.
+    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+    pub operations: u32,
+    /// Very little of everything, to see that it works: sizes and repetitions above are ignored.
+    #[arg(long)]
+    pub tiny: bool,
+    /// Where the plain directory on disk is made.
+    #[arg(long, default_value = "/var/tmp")]
+    pub disk: PathBuf,
+    /// The `tameike` program.
+    #[arg(long, default_value = "tameike")]
+    pub tameike: PathBuf,
+    /// What the bytes written follow from.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// A phase that takes longer than this many seconds has failed.
+    #[arg(long, default_value_t = 600)]
+    pub limit_s: u64,
+    /// The report goes to OUT/DATE-NAME.
+    #[arg(long, default_value = "run")]
+    pub name: String,
+    /// Where reports are kept.
+    #[arg(long, default_value = "bench/runs")]
+    pub out: PathBuf,
+}
+
+/// Options of `rank`.
+#[derive(Debug, Args)]
+pub struct RankOptions {
+    /// Where the coordinator listens.
+    #[arg(long)]
+    pub coordinator: SocketAddr,
+    /// Which rank this is.
+    #[arg(long)]
+    pub rank: u32,
+    /// Shows the coordinator that this rank is of its run.
+    #[arg(long)]
+    pub token: String,
+    /// Where to read and write; `$VARIABLE` is looked up in this process's environment.
+    #[arg(long)]
+    pub directory: String,
+}

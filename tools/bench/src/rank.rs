@@ -1,0 +1,105 @@
+//! One rank: does what the coordinator plans, a step at a time.
+//!
+//! Coordinator and rank exchange lines of JSON over one connection. The coordinator sends the plan, then one
+//! [`ToRank::Go`] per step once every rank has finished the step before; the rank answers each with its work.
+
+use crate::options::RankOptions;
+use crate::outcome::{Context, Outcome};
+use crate::workload::{Plan, Site, Work};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+
+/// What the coordinator says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum ToRank {
+    /// What will be done; said once.
+    Plan(Plan),
+    /// Do the next step now.
+    Go,
+}
+
+/// What a rank says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum FromRank {
+    /// I am here.
+    Hello {
+        /// Which rank.
+        rank: u32,
+        /// What the coordinator gave it.
+        token: String,
+    },
+    /// The step is done.
+    Done(Work),
+    /// The step failed, and why.
+    Failed(String),
+}
+
+/// One end of the connection between coordinator and rank.
+#[derive(Debug)]
+pub struct Link(BufReader<TcpStream>);
+
+impl Link {
+    /// Over `stream`.
+    pub fn new(stream: TcpStream) -> Outcome<Self> {
+        stream.set_nodelay(true).context(|| "set up a connection")?;
+        Ok(Self(BufReader::new(stream)))
+    }
+
+    /// The connection, to wait on.
+    pub fn stream(&self) -> &TcpStream {
+        self.0.get_ref()
+    }
+
+    /// Sends one message.
+    pub fn say(&mut self, message: &impl Serialize) -> Outcome<()> {
+        let mut line = serde_json::to_vec(message).context(|| "write a message")?;
+        line.push(b'\n');
+        self.0.get_mut().write_all(&line).context(|| "send a message")
+    }
+
+    /// The next message; `None` when the other end has gone.
+    pub fn hear<T: DeserializeOwned>(&mut self) -> Outcome<Option<T>> {
+        let mut line = String::new();
+        match self.0.read_line(&mut line).context(|| "read a message")? {
+            0 => Ok(None),
+            _ => serde_json::from_str(&line).map(Some).context(|| "understand a message"),
+        }
+    }
+}
+
+/// Serves one coordinator from hello to the last step.
+pub fn serve(options: &RankOptions) -> Outcome<()> {
+    let rank = options.rank;
+    let gone = || format!("rank {rank}: the coordinator has gone");
+    let directory = expand(&options.directory)?;
+    let stream =
+        TcpStream::connect(options.coordinator).context(|| format!("reach {}", options.coordinator))?;
+    let mut link = Link::new(stream)?;
+    link.say(&FromRank::Hello { rank, token: options.token.clone() })?;
+    let Some(ToRank::Plan(plan)) = link.hear()? else { return Err(gone()) };
+    let steps = plan.workload.steps();
+    let site = Site::new(plan, rank, &directory);
+    for &step in steps {
+        let Some(ToRank::Go) = link.hear()? else { return Err(gone()) };
+        match site.take(step) {
+            Ok(work) => link.say(&FromRank::Done(work))?,
+            Err(message) => {
+                let message = format!("rank {rank}: {message}");
+                link.say(&FromRank::Failed(message.clone()))?;
+                return Err(message);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `$NAME/rest` with NAME taken from the environment: views may be elsewhere on each node.
+fn expand(directory: &str) -> Outcome<PathBuf> {
+    let Some(variable) = directory.strip_prefix('$') else { return Ok(directory.into()) };
+    let (name, rest) = variable.split_once('/').unwrap_or((variable, ""));
+    let value =
+        std::env::var_os(name).ok_or_else(|| format!("{name} is not set where this rank was started"))?;
+    Ok(PathBuf::from(value).join(rest))
+}

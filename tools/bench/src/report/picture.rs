@@ -1,0 +1,115 @@
+//! The report as a picture: a panel per step, a line per target, a dot at the median of its rates.
+//!
+//! The axes are logarithmic, as a file system in memory may be a hundred times as fast as one over a network:
+//! equal distances are equal ratios. Written as SVG by hand: lines, dots and text are all it needs.
+
+use super::{Cell, Report, Row, grouped};
+
+const COLUMNS: usize = 2;
+const PANEL_WIDTH: usize = 480;
+const TITLE_HEIGHT: usize = 30;
+const LINE_HEIGHT: usize = 20;
+const AXIS_HEIGHT: usize = 34;
+const MARGIN: usize = 20;
+const HEAD_HEIGHT: usize = 50;
+const LABEL_WIDTH: usize = 90;
+const VALUE_WIDTH: usize = 130;
+/// Told apart also by people who see few colours (Okabe and Ito).
+const COLOURS: [&str; 6] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00"];
+
+/// The picture of `rows`.
+pub fn svg(report: &Report, rows: &[Row]) -> String {
+    let panel_height = TITLE_HEIGHT + report.targets.len() * LINE_HEIGHT + AXIS_HEIGHT;
+    let width = COLUMNS * (PANEL_WIDTH + MARGIN) + MARGIN;
+    let height = HEAD_HEIGHT + rows.len().div_ceil(COLUMNS) * panel_height + MARGIN;
+    let mut text = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+         viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n\
+         <text x=\"{MARGIN}\" y=\"26\" font-size=\"15\">Rates, higher is better; {ranks} ranks on {nodes} nodes, median \
+         of {repetitions} with lowest and highest; (ratio to {base})</text>\n",
+        ranks = report.ranks,
+        nodes = report.nodes,
+        repetitions = report.repetitions,
+        base = escaped(&report.base),
+    );
+    for (index, row) in rows.iter().enumerate() {
+        let left = MARGIN + (index % COLUMNS) * (PANEL_WIDTH + MARGIN);
+        let top = HEAD_HEIGHT + (index / COLUMNS) * panel_height;
+        text += &panel(row, left, top);
+    }
+    text + "</svg>\n"
+}
+
+/// From a rate to its place on the page.
+#[derive(Clone, Copy, Debug)]
+struct Axis {
+    start: usize,
+    /// The decades at both ends: 3 stands for 1,000.
+    first: i32,
+    last: i32,
+}
+
+impl Axis {
+    /// Whole decades that hold all rates of `cells`.
+    fn over(cells: &[Cell], start: usize) -> Self {
+        let lowest = cells.iter().map(|cell| cell.lowest).fold(f64::INFINITY, f64::min);
+        let highest = cells.iter().map(|cell| cell.highest).fold(0.0, f64::max);
+        let first = lowest.log10().floor() as i32;
+        Self { start, first, last: (highest.log10().ceil() as i32).max(first + 1) }
+    }
+
+    fn at(self, rate: f64) -> f64 {
+        let share = (rate.log10() - f64::from(self.first)) / f64::from(self.last - self.first);
+        self.start as f64 + share * (PANEL_WIDTH - LABEL_WIDTH - VALUE_WIDTH) as f64
+    }
+}
+
+fn panel(row: &Row, left: usize, top: usize) -> String {
+    let axis = Axis::over(&row.cells, left + LABEL_WIDTH);
+    let first_line = top + TITLE_HEIGHT;
+    let bottom = first_line + row.cells.len() * LINE_HEIGHT;
+    let mut text = format!(
+        "<text x=\"{left}\" y=\"{}\" font-weight=\"bold\">{} [{}]</text>\n",
+        first_line - 10,
+        escaped(row.title),
+        row.unit.name()
+    );
+    for decade in axis.first..=axis.last {
+        let rate = 10f64.powi(decade);
+        text += &format!(
+            "<line x1=\"{at:.1}\" y1=\"{first_line}\" x2=\"{at:.1}\" y2=\"{bottom}\" stroke=\"#cccccc\"/>\n\
+             <text x=\"{at:.1}\" y=\"{}\" font-size=\"9\" fill=\"#666666\" text-anchor=\"middle\">{}</text>\n",
+            bottom + 11,
+            if rate < 99.5 { rate.to_string() } else { grouped(rate) },
+            at = axis.at(rate),
+        );
+    }
+    for (index, cell) in row.cells.iter().enumerate() {
+        let colour = COLOURS[index % COLOURS.len()];
+        text += &line(cell, axis, colour, left, first_line + index * LINE_HEIGHT + LINE_HEIGHT / 2);
+    }
+    text
+}
+
+fn line(cell: &Cell, axis: Axis, colour: &str, left: usize, middle: usize) -> String {
+    format!(
+        "<text x=\"{label}\" y=\"{baseline}\" text-anchor=\"end\">{name}</text>\n\
+         <line x1=\"{lowest:.1}\" y1=\"{middle}\" x2=\"{highest:.1}\" y2=\"{middle}\" stroke=\"{colour}\" stroke-width=\"3\"/>\n\
+         <circle cx=\"{median:.1}\" cy=\"{middle}\" r=\"5\" fill=\"{colour}\"/>\n\
+         <text x=\"{value}\" y=\"{baseline}\">{rate} ({ratio:.2})</text>\n",
+        label = left + LABEL_WIDTH - 8,
+        baseline = middle + 4,
+        name = escaped(&cell.target),
+        lowest = axis.at(cell.lowest),
+        highest = axis.at(cell.highest),
+        median = axis.at(cell.median),
+        value = left + PANEL_WIDTH - VALUE_WIDTH + 10,
+        rate = grouped(cell.median),
+        ratio = cell.ratio,
+    )
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}

@@ -1,0 +1,109 @@
+//! A whole run: every workload on every target, in turn, repetition by repetition.
+//!
+//! Turns are short (one workload on one target), so that whatever changes on the machine during a run changes
+//! for all targets alike.
+
+use crate::coordinator::{self, Limits};
+use crate::options::RunOptions;
+use crate::outcome::Outcome;
+use crate::report::{self, Sample};
+use crate::target::{self, Target};
+use crate::wait::Interrupt;
+use crate::workload::{Plan, Workload};
+use std::time::Duration;
+
+/// What is done in each turn.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    repetitions: u32,
+    size_bytes: u64,
+    files: u32,
+    operations: u32,
+}
+
+/// Measures, and writes the report.
+pub fn run(options: &RunOptions) -> Outcome<()> {
+    let limits = Limits { step: Duration::from_secs(options.limit_s), interrupt: Interrupt::listen()? };
+    // Refused now rather than after an hour of measuring.
+    let place = report::make_directory(&options.out, &options.name)?;
+    let outcome = measure(options, &limits).and_then(|(targets, samples)| {
+        let base = base(options, &targets)?;
+        let report = report::Report::new(options, &targets, base, samples)?;
+        for target in targets {
+            target.stop()?;
+        }
+        report.write(&place)
+    });
+    match &outcome {
+        Ok(()) => println!("report: {}", place.join("report.md").display()),
+        // Nothing was written: an empty directory must not pass for a report.
+        Err(_) => drop(std::fs::remove_dir(&place)),
+    }
+    outcome
+}
+
+fn measure(options: &RunOptions, limits: &Limits) -> Outcome<(Vec<Target>, Vec<Sample>)> {
+    let sizes = sizes(options);
+    let targets = target::start_all(options, limits)?;
+    base(options, &targets)?;
+    let mut samples = Vec::new();
+    for &workload in &options.workloads {
+        for repetition in 0..sizes.repetitions {
+            for target in &targets {
+                let turn = samples.len();
+                let plan = plan(options, sizes, workload, turn);
+                let done = coordinator::run(&plan, &target.place, limits)
+                    .map_err(|message| format!("{workload:?} on {}: {message}", target.label.name))?;
+                for (step, ranks) in done.into_iter().filter(|(step, _)| step.unit().is_some()) {
+                    let target = target.label.name.clone();
+                    samples.push(Sample { workload, step, target, repetition, ranks });
+                }
+                let name = &target.label.name;
+                let rates: Vec<String> = samples[turn..].iter().map(Sample::summary).collect();
+                println!(
+                    "{}/{} {workload:?} {name}: {}",
+                    repetition + 1,
+                    sizes.repetitions,
+                    rates.join(", ")
+                );
+            }
+        }
+    }
+    Ok((targets, samples))
+}
+
+fn sizes(options: &RunOptions) -> Sizes {
+    let (repetitions, files, operations) = (options.repetitions, options.files, options.operations);
+    match options.tiny {
+        // A size that is no whole number of calls, so that the last call is a short one.
+        true => Sizes { repetitions: 1, size_bytes: (3 << 20) + 8192, files: 20, operations: 40 },
+        false => Sizes { repetitions, size_bytes: options.size_mib << 20, files, operations },
+    }
+}
+
+fn plan(options: &RunOptions, sizes: Sizes, workload: Workload, turn: usize) -> Plan {
+    Plan {
+        workload,
+        ranks: options.ranks,
+        // Other bytes in every turn: what an earlier turn left behind never passes for this one's.
+        seed: options.seed.wrapping_add(turn as u64),
+        size_bytes: sizes.size_bytes,
+        files: sizes.files,
+        operations: sizes.operations,
+        run: format!("run-{}-{turn}", std::process::id()),
+    }
+}
+
+/// The target that ratios are relative to.
+fn base(options: &RunOptions, targets: &[Target]) -> Outcome<String> {
+    let names: Vec<&str> = targets.iter().map(|target| target.label.name.as_str()).collect();
+    let wanted = match &options.base {
+        Some(base) => base.as_str(),
+        None if names.contains(&"glusterfs") => "glusterfs",
+        None => names[0],
+    };
+    match names.contains(&wanted) {
+        true => Ok(wanted.to_owned()),
+        false => Err(format!("--base {wanted}: there are only {}", names.join(", "))),
+    }
+}

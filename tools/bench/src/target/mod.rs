@@ -1,0 +1,131 @@
+//! What is measured: a directory, and how to start a process where it is mounted.
+//!
+//! A target that this program sets up is taken down again when it is dropped, also after a failure.
+
+mod gluster;
+mod job;
+
+use crate::coordinator::{Limits, Place};
+use crate::options::{BuiltIn, RunOptions};
+use crate::outcome::{Context, Outcome};
+use serde::Serialize;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// What reports say of a target.
+#[derive(Clone, Debug, Serialize)]
+pub struct Label {
+    /// How they call it.
+    pub name: String,
+    /// What it is: program and version, or the kind of the file system.
+    pub version: String,
+}
+
+/// A place to measure, ready for ranks.
+#[derive(Debug)]
+pub struct Target {
+    /// For reports.
+    pub label: Label,
+    /// Where ranks run.
+    pub place: Place,
+    backing: Backing,
+}
+
+/// What has to be taken down again.
+#[derive(Debug)]
+enum Backing {
+    Given,
+    Directory(TempDir),
+    Gluster(gluster::Volume),
+    Job(job::Job),
+}
+
+impl Target {
+    /// Takes it down, and says when that failed.
+    pub fn stop(self) -> Outcome<()> {
+        match self.backing {
+            Backing::Given => Ok(()),
+            Backing::Directory(directory) => {
+                directory.close().context(|| format!("remove {}", self.place.directory))
+            }
+            Backing::Gluster(mut volume) => volume.stop(),
+            Backing::Job(mut job) => job.stop(),
+        }
+    }
+}
+
+/// All targets that `options` ask for, ready.
+pub fn start_all(options: &RunOptions, limits: &Limits) -> Outcome<Vec<Target>> {
+    let mut targets = Vec::new();
+    for &kind in &options.targets {
+        limits.interrupt.check()?;
+        targets.push(start(kind, options, limits)?);
+    }
+    for also in &options.also {
+        let (name, directory) =
+            also.split_once('=').ok_or_else(|| format!("--also {also}: not NAME=DIRECTORY"))?;
+        let version = if directory.starts_with('$') { directory.to_owned() } else { kind_of(directory) };
+        targets.push(target(name, version, directory.to_owned(), options.nodes, Backing::Given));
+    }
+    for launcher in &options.launchers {
+        let (name, command) =
+            launcher.split_once('=').ok_or_else(|| format!("--launcher {launcher}: not NAME=COMMAND"))?;
+        let target = targets.iter_mut().find(|target| target.label.name == name);
+        let target = target.ok_or_else(|| format!("--launcher {launcher}: there is no target {name}"))?;
+        target.place.launcher = command.split_whitespace().map(str::to_owned).collect();
+    }
+    match targets.is_empty() {
+        true => Err("nothing to measure: give --targets or --also".to_owned()),
+        false => Ok(targets),
+    }
+}
+
+fn start(kind: BuiltIn, options: &RunOptions, limits: &Limits) -> Outcome<Target> {
+    match kind {
+        BuiltIn::Disk => directory("disk", &options.disk, options),
+        BuiltIn::Tmpfs => directory("tmpfs", Path::new("/dev/shm"), options),
+        BuiltIn::Glusterfs => {
+            let volume = gluster::Volume::start(options.nodes, limits)?;
+            let (version, directory) = (gluster::version()?, volume.mount_template());
+            Ok(target("glusterfs", version, directory, options.nodes, Backing::Gluster(volume)))
+        }
+        BuiltIn::Tameike => {
+            let job = job::Job::start(&options.tameike, options.nodes)?;
+            let (version, launcher) = (job::version(&options.tameike)?, job.launcher());
+            let mut target =
+                target("tameike", version, "$TAMEIKE_SHARED".to_owned(), options.nodes, Backing::Job(job));
+            target.place.launcher = launcher;
+            Ok(target)
+        }
+    }
+}
+
+fn directory(name: &str, parent: &Path, options: &RunOptions) -> Outcome<Target> {
+    let doing = || format!("make a directory in {}", parent.display());
+    let own = tempfile::Builder::new().prefix("tameike-bench-").tempdir_in(parent).context(doing)?;
+    let path = own.path().display().to_string();
+    Ok(target(name, kind_of(&path), path, options.nodes, Backing::Directory(own)))
+}
+
+fn target(name: &str, version: String, directory: String, nodes: u32, backing: Backing) -> Target {
+    let place = Place { launcher: Vec::new(), directory, nodes };
+    Target { label: Label { name: name.to_owned(), version }, place, backing }
+}
+
+/// The kind of the file system that holds `directory`, as the kernel calls it.
+fn kind_of(directory: &str) -> String {
+    let path = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.into());
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let holder = |line: &&str| line.split(' ').nth(1).is_some_and(|at| path.starts_with(at));
+    let longest = mounts.lines().filter(holder).max_by_key(|line| line.split(' ').nth(1).map(str::len));
+    longest.and_then(|line| line.split(' ').nth(2)).unwrap_or("unknown").to_owned()
+}
+
+/// The first line that `program --version` prints.
+fn version_of(program: &Path) -> Outcome<String> {
+    let output = std::process::Command::new(program)
+        .arg("--version")
+        .output()
+        .context(|| format!("start {} --version", program.display()))?;
+    Ok(String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or("unknown").to_owned())
+}

@@ -1,0 +1,68 @@
+//! `cargo xtask`: the house lints, and what CI does, as one command.
+#![forbid(unsafe_code)]
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+  lint           check the rules of the house that the compiler and clippy do not know
+  ci [--locked]  formatting, clippy, house lints and all tests; stops at the first that fails";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match words.as_slice() {
+        ["lint"] => lint(),
+        ["ci"] => ci(&[]),
+        ["ci", "--locked"] => ci(&["--locked"]),
+        _ => Err(USAGE.to_owned()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// All house lints on this repository; every finding on a line of its own.
+fn lint() -> Result<(), String> {
+    let root = xtask::repository_root();
+    let findings = xtask::lint(&root)?;
+    for finding in &findings {
+        println!("{finding}");
+    }
+    match findings.len() {
+        0 => Ok(()),
+        count => Err(format!("xtask: {count} findings; each line above says what to do")),
+    }
+}
+
+/// What CI runs; the house lints come before the long steps.
+fn ci(locked: &[&str]) -> Result<(), String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    run(&cargo, &["fmt", "--all", "--check"], "run `cargo fmt --all`")?;
+    println!("xtask: house lints");
+    lint()?;
+    let clippy = [&["clippy", "--workspace", "--all-targets"], locked, &["--", "-D", "warnings"]].concat();
+    run(&cargo, &clippy, "mend what clippy says above")?;
+    let test = [&["test", "--workspace", "--no-fail-fast"], locked].concat();
+    run(&cargo, &test, "mend what failed above")
+}
+
+fn run(program: &OsStr, arguments: &[&str], remedy: &str) -> Result<(), String> {
+    println!("xtask: cargo {}", arguments.join(" "));
+    let name = Path::new(program).display();
+    let status = Command::new(program)
+        .args(arguments)
+        .current_dir(xtask::repository_root())
+        .status()
+        .map_err(|error| format!("xtask: cannot start {name}: {error}"))?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(format!("xtask: cargo {} failed ({status}): {remedy}", arguments[0])),
+    }
+}

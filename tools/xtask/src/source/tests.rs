@@ -1,0 +1,67 @@
+use super::*;
+
+fn messages(path: &str, text: &str) -> Vec<String> {
+    check(Path::new(path), text).iter().map(ToString::to_string).collect()
+}
+
+fn of_lines(count: usize) -> String {
+    format!("//! A room.\n{}", "// A line.\n".repeat(count - 1))
+}
+
+#[test]
+fn a_clean_file_has_no_findings() {
+    assert_eq!(messages("crates/store/src/extent.rs", "//! Extents.\npub fn read() {}\n"), [""; 0]);
+}
+
+#[test]
+fn unfinished_work_is_found_where_it_is() {
+    for mark in UNFINISHED_WORDS {
+        let found = messages("crates/store/src/extent.rs", &format!("//! A room.\n\n// {mark}: later\n"));
+        assert_eq!(found, [format!("crates/store/src/extent.rs:3: {mark}: finish it, or take it out")]);
+    }
+    for call in UNFINISHED_CALLS {
+        let line = format!("    {call}()");
+        assert_eq!(messages("tools/bench/src/a.rs", &format!("//! A room.\n{line}\n")).len(), 1, "{call}");
+    }
+    let script = format!("# {}\n", UNFINISHED_WORDS[0]);
+    assert_eq!(messages("scripts/install.sh", &script).len(), 1);
+}
+
+#[test]
+fn words_that_only_hold_a_mark_are_left_alone() {
+    let (word, call) = (UNFINISHED_WORDS[2], UNFINISHED_CALLS[2]);
+    let template = format!("//! A room.\n// mktemp {word}{word}, my_{call}(x)\n");
+    assert_eq!(messages("crates/io/src/a.rs", &template), [""; 0]);
+}
+
+#[test]
+fn a_file_must_open_with_what_it_is_for() {
+    assert_eq!(messages("crates/store/src/extent.rs", "use std::fs;\n").len(), 1);
+    assert_eq!(messages("crates/store/src/extent/tests.rs", "use super::*;\n"), [""; 0]);
+}
+
+#[test]
+fn names_that_say_nothing_are_found() {
+    for path in ["crates/io/src/utils.rs", "crates/io/src/common/mod.rs", "crates/io/src/helpers2.rs"] {
+        assert_eq!(messages(path, "//! A room.\n").len(), 1, "{path}");
+    }
+    assert_eq!(messages("crates/io/src/commonwealth.rs", "//! A room.\n"), [""; 0]);
+}
+
+#[test]
+fn a_long_file_is_found_at_the_first_line_too_many() {
+    let path = "crates/store/src/extent.rs";
+    assert_eq!(messages(path, &of_lines(PRODUCT_LINES_MAX)), [""; 0]);
+    let found = messages(path, &of_lines(PRODUCT_LINES_MAX + 1));
+    assert!(found[0].starts_with("crates/store/src/extent.rs:401: 401 lines"), "{found:?}");
+    assert_eq!(messages("crates/store/src/extent/tests.rs", &of_lines(TEST_LINES_MAX)), [""; 0]);
+    assert_eq!(messages("crates/store/tests/crash.rs", &of_lines(TEST_LINES_MAX + 1)).len(), 1);
+}
+
+#[test]
+fn tests_at_the_end_of_a_file_are_not_product_code() {
+    let path = "crates/store/src/extent.rs";
+    let tests = format!("#[cfg(test)]\nmod tests {{\n{}}}\n", "    // A line.\n".repeat(100));
+    assert_eq!(messages(path, &(of_lines(350) + &tests)), [""; 0]);
+    assert_eq!(messages(path, &(of_lines(350) + &tests.repeat(4))).len(), 1);
+}

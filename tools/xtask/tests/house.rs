@@ -1,0 +1,49 @@
+//! The rules of the house hold for this repository, and a bad repository is told so.
+
+use std::fs;
+use std::path::Path;
+
+#[test]
+fn this_repository_keeps_the_rules() {
+    let findings = xtask::lint(&xtask::repository_root()).expect("the repository can be read");
+    let lines: Vec<String> = findings.iter().map(ToString::to_string).collect();
+    assert!(lines.is_empty(), "{} findings:\n{}", lines.len(), lines.join("\n"));
+}
+
+/// A workspace of two crates that breaks one rule of each kind.
+fn bad_repository(root: &Path) {
+    let write = |path: &str, text: &str| {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
+        fs::write(path, text).expect("a file");
+    };
+    let package = |name| format!("[package]\nname = \"{name}\"\nversion = \"0.1.0\"\nedition = \"2024\"\n");
+    write("Cargo.toml", "[workspace]\nresolver = \"3\"\nmembers = [\"core\", \"io\"]\n");
+    let edge = "[dev-dependencies]\ntameike-io = { path = \"../io\" }\n";
+    write("core/Cargo.toml", &(package("tameike-core") + edge));
+    write("core/src/lib.rs", "//! Words.\npub mod utils;\n");
+    write("core/src/utils.rs", "pub fn nothing() {}\n");
+    write("io/Cargo.toml", &package("tameike-io"));
+    write("io/src/lib.rs", &format!("//! Machine.\n// {}: all of it\n", concat!("TO", "DO")));
+    write("README.md", "[more](docs/more.md)\n");
+    write(".gitignore", "/target\n");
+    write("target/debug/build.rs", "fn main() {}\n");
+}
+
+#[test]
+fn a_bad_repository_is_told_of_every_breach() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    bad_repository(root.path());
+    let findings = xtask::lint(root.path()).expect("the repository can be read");
+    let places: Vec<(String, usize)> =
+        findings.iter().map(|finding| (finding.path.display().to_string(), finding.line)).collect();
+    let expected = [
+        ("README.md", 1),
+        ("core/Cargo.toml", 6),
+        ("core/src/lib.rs", 1),
+        ("core/src/utils.rs", 1),
+        ("core/src/utils.rs", 1),
+        ("io/src/lib.rs", 2),
+    ];
+    assert_eq!(places, expected.map(|(path, line)| (path.to_owned(), line)), "{findings:#?}");
+}
