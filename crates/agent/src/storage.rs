@@ -2,7 +2,6 @@
 
 use crate::control::Left;
 use std::path::Path;
-use tameike_core::limits::UNIT_SIZE;
 use tameike_core::{Fault, Result, View};
 use tameike_io::os::system::System;
 use tameike_io::{Pool, Runtime, Slab};
@@ -57,8 +56,7 @@ pub fn inspect(dir: &Path) -> Result<Left> {
     let doing = || format!("looking into the journal in {}", dir.display());
     let system = System::start(1).map_err(|error| Fault::from_os(doing(), &error))?;
     let slab = Slab::new(INSPECTION_FRAMES).map_err(|error| Fault::from_os(doing(), &error))?;
-    // What is there is only read: no limit may stand in the way.
-    let capacity = [u64::MAX / 4 / UNIT_SIZE as u64 * UNIT_SIZE as u64; 3];
-    let store = pollster::block_on(open(system.runtime(), dir, capacity, slab.pool(INSPECTION_FRAMES)));
+    // What is there is only read: no room for more is needed.
+    let store = pollster::block_on(open(system.runtime(), dir, [0; 3], slab.pool(INSPECTION_FRAMES)));
     store.and_then(|store| left(&store)).map_err(|fault| fault.context(doing()))
 }

@@ -38,12 +38,14 @@ fn write(receipt: &Receipt, out: &mut dyn Write) -> std::io::Result<()> {
 }
 
 fn row(file: &FileReceipt) -> [String; 4] {
-    let state = match &file.outcome {
+    let mut state = match &file.outcome {
         FileOutcome::Synced => "synced".to_owned(),
         FileOutcome::Verified => "verified".to_owned(),
         FileOutcome::Missing(why) => format!("MISSING: {why}"),
     };
-    let state = if file.note.is_empty() { state } else { format!("{state} ({})", file.note) };
+    if !file.note.is_empty() {
+        state = format!("{state} ({})", file.note);
+    }
     let path = file.path.escape_debug().to_string();
     [path, show_size(file.size), file.checksum.chars().take(CHECKSUM_DIGITS).collect(), state]
 }
@@ -112,7 +114,7 @@ mod tests {
 
     fn file(path: &str, outcome: FileOutcome) -> FileReceipt {
         let checksum = "0123456789abcdef0123".to_owned();
-        FileReceipt { path: path.into(), size: 2048, written: 2048, checksum, note: String::new(), outcome }
+        FileReceipt { path: path.into(), size: 2048, written: 2048, checksum, outcome, note: String::new() }
     }
 
     fn text(receipt: &Receipt) -> String {

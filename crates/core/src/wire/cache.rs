@@ -19,7 +19,7 @@ pub struct Stamp {
     pub size: u64,
     /// Last change of content.
     pub mtime: Timestamp,
-    /// Last change of content or attributes. Not compared when only attributes changed through Tameike.
+    /// Last change of content or attributes. Compared only while the job has no dirty data of the file.
     pub ctime: Timestamp,
 }
 

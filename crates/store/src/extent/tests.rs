@@ -22,6 +22,7 @@ pub(super) struct World {
     pool: Pool,
     scratch: Pool,
     capacity: [u64; 3],
+    pub(super) volatile: bool,
 }
 
 impl World {
@@ -37,6 +38,7 @@ impl World {
             pool: slab.pool(3),
             scratch: slab.pool(1),
             capacity,
+            volatile: false,
         }
     }
 
@@ -47,7 +49,7 @@ impl World {
             kv: Arc::new(self.kv.clone()),
             data: Arc::new(ExtentData::new(disk.clone(), self.scratch.clone())),
         };
-        let options = LedgerOptions { checkpoint_bytes: 20_000, volatile: false, after_power_loss };
+        let options = LedgerOptions { checkpoint_bytes: 20_000, volatile: self.volatile, after_power_loss };
         let runtime = self.machine.runtime();
         self.machine.run(async {
             let ledger =

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::*;
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Attr, DirOffset, Errno, FileKind, InodeId, Layout, NodeId, Result, Timestamp};
+use tameike_core::{Attr, DirOffset, FileKind, InodeId, Layout, NodeId, Result, Timestamp};
 
 #[derive(Clone)]
 pub(super) struct Client {
@@ -139,6 +139,13 @@ impl Client {
         }
     }
 
+    pub(super) async fn content(&self, inode: InodeId) -> Result<Vec<u8>> {
+        match self.on_inode(inode, MetaRequest::GetContent { inode }).await? {
+            MetaReply::Node(Node { content: Some(content), .. }) => Ok(content.into_vec()),
+            other => panic!("{other:?}"),
+        }
+    }
+
     pub(super) async fn open(&self, inode: InodeId) -> Result<Node> {
         match self.on_inode(inode, MetaRequest::Open { inode, node: self.node }).await? {
             MetaReply::Node(node) => Ok(node),
@@ -207,17 +214,5 @@ impl Client {
         }
         all.sort_by_key(|entry| entry.offset);
         Ok(all)
-    }
-
-    /// Follows a path from the root.
-    pub(super) async fn walk(&self, path: &[&str]) -> Result<Target> {
-        let mut target = Target { inode: InodeId::ROOT, kind: FileKind::Directory };
-        for part in path {
-            if target.kind != FileKind::Directory {
-                return Err(Errno::ENOTDIR.into());
-            }
-            target = self.lookup(target.inode, part).await?;
-        }
-        Ok(target)
     }
 }
