@@ -153,7 +153,10 @@ impl Driver {
     fn await_command(&mut self, command: &mut Command) -> Option<u8> {
         loop {
             match self.next(command.kill_at) {
-                Notice::CommandEnded(code) => return Some(code),
+                Notice::CommandEnded(code) => {
+                    self.limit_drain(command);
+                    return Some(code);
+                }
                 Notice::Signal(arrived) => {
                     let now = monotonic();
                     if command.asked.is_some_and(|asked| arrived.signal != SIGINT || now - asked < AGAIN) {
@@ -198,6 +201,15 @@ impl Driver {
         }
         if let Some(signal) = signal {
             self.signal_command(command, signal);
+        }
+    }
+
+    /// A command that ended soon after a Ctrl-C was ended by it: the drain then has the rest of the grace time.
+    /// A Ctrl-C long before was the command's own affair.
+    fn limit_drain(&self, command: &mut Command) {
+        let grace = Duration::from_secs(self.record.plan.grace_s);
+        if let Some(asked) = command.asked.filter(|asked| monotonic() - *asked < grace) {
+            command.drain_until.get_or_insert(asked + grace);
         }
     }
 
