@@ -48,6 +48,9 @@ fn a_full_node_local_view_says_so_and_keeps_what_it_has() {
     let script = format!(
         r#"on() {{ shift; sh -euc "$*"; }}
         cd "$TAMEIKE_NODE_LOCAL"; {FILL}
+        # Holes take no space, what is put into them does.
+        echo x | dd of=holes bs=1 seek=5000000000 status=none; test $(free) -gt 15000; test $(stat -c %s holes) = 5000000002
+        ! head -c 20000000 /dev/zero | dd of=holes bs=100000 conv=notrunc status=none 2>/dev/null; rm holes
         # What is removed while open takes its space until it is closed, and no longer.
         i=0; while [ $i -lt 10 ]; do
             exec 3<>temporary; rm temporary; head -c 12000000 /dev/zero >&3; test $(free) -lt 6000; exec 3>&-; i=$((i + 1))
