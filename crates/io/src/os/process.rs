@@ -80,10 +80,26 @@ pub fn wait_ended(processes: &[ProcessId], limit: Duration) {
 /// The processes, other than this one, that share its mount namespace.
 pub fn sharing_mounts() -> Vec<ProcessId> {
     let Ok(own) = std::fs::read_link("/proc/self/ns/mnt") else { return Vec::new() };
+    let shares = |pid: &u32| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).is_ok_and(|link| link == own);
+    others().filter(shares).filter_map(ProcessId::now).collect()
+}
+
+/// The processes, other than this one, that were started with all of these variables, each as `NAME=VALUE`. Of
+/// other users' processes nothing is known.
+pub fn with_variables(variables: &[Vec<u8>]) -> Vec<ProcessId> {
+    let has_all = |pid: &u32| {
+        std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environment| {
+            variables.iter().all(|variable| environment.split(|byte| *byte == 0).any(|one| one == variable))
+        })
+    };
+    others().filter(has_all).filter_map(ProcessId::now).collect()
+}
+
+/// The numbers of all processes but this one.
+fn others() -> impl Iterator<Item = u32> {
     let numbers = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let shares = |pid: &u32| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).is_ok_and(|link| link == own);
-    numbers.filter(|&pid| pid != std::process::id()).filter(shares).filter_map(ProcessId::now).collect()
+    numbers.filter(|&pid| pid != std::process::id())
 }
 
 /// Start time of a process that is not a zombie, from field 22 of its `stat`.
@@ -191,6 +207,19 @@ mod tests {
         let status = child.wait().expect("it is our child");
         assert_eq!(status.signal(), Some(15));
         assert!(!process.is_alive());
+    }
+
+    #[test]
+    fn processes_are_found_by_their_environment() {
+        let mut command = Command::new("sleep");
+        let mut child = command.arg("1000").env("FOUND", "here").env("BY", "us").spawn().expect("sleep");
+        let variables = |value: &str| [b"BY=us".to_vec(), format!("FOUND={value}").into_bytes()];
+        let found = with_variables(&variables("here"));
+        let part = with_variables(&variables("her"));
+        child.kill().expect("it is our child");
+        child.wait().expect("it is our child");
+        assert_eq!(found.iter().map(|process| process.pid).collect::<Vec<_>>(), [child.id()]);
+        assert_eq!(part, []);
     }
 
     #[test]
