@@ -5,6 +5,7 @@ use super::start::NodeStart;
 use crate::place::base::{self, Base, JobDir};
 use crate::place::record::JobRecord;
 use crate::place::{janitor, tree};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tameike_agent::control::{Isolation, Left};
@@ -62,7 +63,7 @@ impl Belongings {
         self.mounts.push(path);
     }
 
-    /// Ends the programs that run in the node's namespaces: asks them, then kills them.
+    /// Ends the node's programs: asks them, then kills them.
     pub(super) fn end_programs(&self) {
         if self.mounts.is_empty() {
             return;

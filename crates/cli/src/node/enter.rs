@@ -19,6 +19,8 @@ use tameike_io::os::process::ProcessId;
 
 /// Names the directory of the job, for commands inside it.
 pub const JOB_DIR_VARIABLE: &str = "TAMEIKE_JOB_DIR";
+/// Names the node, for commands in it.
+pub const NODE_VARIABLE: &str = "TAMEIKE_NODE";
 
 /// Says which node a command runs on.
 pub const NODE_VARIABLE: &str = "TAMEIKE_NODE";

@@ -101,6 +101,14 @@ fn make_device_dir(device: &DeviceStart, mode: AgentMode) -> Result<()> {
             let message = format!("{}: what is there is not a directory of yours; remove it", doing());
             Err(Fault::new(Errno::EACCES, message))
         }
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            let message = format!(
+                "{}: it is there already, of another job of this name (with another TMPDIR) or of somebody \
+                 else; choose another --job or --device, or remove it if you know it is a leftover",
+                doing()
+            );
+            Err(Fault::new(Errno::EEXIST, message))
+        }
         result => result.map_err(|error| Fault::from_os(doing(), &error)),
     }
 }

@@ -211,6 +211,19 @@ mod tests {
     }
 
     #[test]
+    fn processes_are_found_by_their_environment() {
+        let mut command = Command::new("sleep");
+        let mut child = command.arg("1000").env("FOUND", "here").env("BY", "us").spawn().expect("sleep");
+        let variables = |value: &str| [b"BY=us".to_vec(), format!("FOUND={value}").into_bytes()];
+        let found = with_variables(&variables("here"));
+        let part = with_variables(&variables("her"));
+        child.kill().expect("it is our child");
+        child.wait().expect("it is our child");
+        assert_eq!(found.iter().map(|process| process.pid).collect::<Vec<_>>(), [child.id()]);
+        assert_eq!(part, []);
+    }
+
+    #[test]
     fn random_bytes_differ() {
         assert_ne!(random_bytes::<32>().expect("urandom"), random_bytes::<32>().expect("urandom"));
     }
