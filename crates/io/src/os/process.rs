@@ -214,9 +214,8 @@ mod tests {
     fn processes_are_found_by_their_environment() {
         let mut command = Command::new("sleep");
         let mut child = command.arg("1000").env("FOUND", "here").env("BY", "us").spawn().expect("sleep");
-        let variables = |value: &str| [b"BY=us".to_vec(), format!("FOUND={value}").into_bytes()];
-        let found = with_variables(&variables("here"));
-        let part = with_variables(&variables("her"));
+        let found = with_variables(&[("BY", "us".as_ref()), ("FOUND", "here".as_ref())]);
+        let part = with_variables(&[("BY", "us".as_ref()), ("FOUND", "her".as_ref())]);
         child.kill().expect("it is our child");
         child.wait().expect("it is our child");
         assert_eq!(found.iter().map(|process| process.pid).collect::<Vec<_>>(), [child.id()]);
