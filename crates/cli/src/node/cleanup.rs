@@ -5,7 +5,6 @@ use super::start::NodeStart;
 use crate::place::base::{self, Base, JobDir};
 use crate::place::record::JobRecord;
 use crate::place::{janitor, tree};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tameike_agent::control::{Isolation, Left};

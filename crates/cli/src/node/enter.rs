@@ -22,9 +22,6 @@ pub const JOB_DIR_VARIABLE: &str = "TAMEIKE_JOB_DIR";
 /// Names the node, for commands in it.
 pub const NODE_VARIABLE: &str = "TAMEIKE_NODE";
 
-/// Says which node a command runs on.
-pub const NODE_VARIABLE: &str = "TAMEIKE_NODE";
-
 /// A command that was entered, in `node-K/commands/NAME`.
 #[derive(Serialize, Deserialize)]
 struct Entered {
