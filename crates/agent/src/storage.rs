@@ -5,6 +5,7 @@ use std::path::Path;
 use tameike_core::{Fault, Result, View};
 use tameike_io::os::system::System;
 use tameike_io::{Pool, Runtime, Slab};
+use tameike_server::cache::{Journaled, journaled};
 use tameike_store::ledger::RecordKind;
 use tameike_store::table::Table;
 use tameike_store::{Options, Store, meta};
@@ -44,8 +45,9 @@ fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
 /// # Errors
 /// When the store cannot be read.
 pub fn left(store: &Store) -> Result<Left> {
-    let files = store.extents.dirty_inodes()?.len() as u64;
-    Ok(Left { files, bytes: store.extents.space(View::Cache).dirty })
+    let Journaled { mut dirty, named } = journaled(store.ledger.clone())?;
+    dirty.extend(store.extents.dirty_inodes()?);
+    Ok(Left { files: dirty.len() as u64, bytes: store.extents.space(View::Cache).dirty, named })
 }
 
 /// As [`left`], for the device directory of an agent that is dead.

@@ -45,6 +45,10 @@ impl Driver {
         deadline: Option<Duration>,
         clients: &[Sender<DriverReply>],
     ) -> Drained {
+        if self.record.plan.shared_dir.is_none() {
+            // Nothing can be dirty, whoever is lost.
+            return Drained { receipt: Receipt::default(), broken_off: false };
+        }
         let mut deadline = deadline;
         let mut show = DrainProgress::new();
         let mut broken_off = false;

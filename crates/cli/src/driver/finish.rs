@@ -8,6 +8,7 @@ use crate::place::record::JobState;
 use crate::place::tree;
 use std::time::Duration;
 use tameike_agent::control::{AgentControl, AgentMode, AgentReply, AgentRequest, Left};
+use tameike_core::Errno;
 use tameike_io::os::process::monotonic;
 
 /// How long agents may take to end beyond the grace they are given.
@@ -46,7 +47,7 @@ impl Driver {
     /// Ends the agents, gives up everything that is not needed, and says what is. With `keep`, the job's
     /// record stays for `recover`, because the drain before was incomplete.
     pub(super) fn take_down<A: AgentControl>(mut self, grace: Duration, keep: bool) -> Remains {
-        let faults = self.stop_agents(grace, STOP_LIMIT);
+        let faults = self.stop_agents(grace, STOP_LIMIT, keep);
         let mut remains = Remains { left: Left::default(), faults };
         for left in self.left.values() {
             remains.left.files += left.files;
@@ -54,7 +55,7 @@ impl Driver {
         }
         let dir = self.job_dir.path().to_owned();
         janitor::unmount_below(&dir, &mut remains.faults);
-        self.look_after_the_dead::<A>(&mut remains);
+        self.look_after_the_dead::<A>(&mut remains, keep);
         let kept = if keep || !remains.is_nothing() {
             self.record.state = JobState::CutOff;
             self.record.write(&dir).err()
@@ -67,12 +68,11 @@ impl Driver {
     }
 
     /// Stops the agents and waits for their end; returns what went wrong.
-    fn stop_agents(&mut self, grace: Duration, limit: Duration) -> Vec<String> {
+    fn stop_agents(&mut self, grace: Duration, limit: Duration, keep: bool) -> Vec<String> {
         self.stopping = true;
         let deadline = monotonic() + grace + limit;
         let grace_ms = grace.as_millis().try_into().unwrap_or(u64::MAX);
-        let dead_before: Vec<_> = self.lost.keys().copied().collect();
-        let stop = self.ask(&AgentRequest::Stop { grace_ms }, None);
+        let stop = self.ask(&AgentRequest::Stop { grace_ms, keep }, None);
         self.await_gather(stop, deadline);
         for link in &mut self.links {
             link.hang_up();
@@ -84,7 +84,8 @@ impl Driver {
         self.await_ends(monotonic() + KILL_LIMIT);
         let answers = self.take_gather(stop).answers;
         let fault = |(node, reply): (u32, AgentReply)| match reply {
-            AgentReply::Failed(fault) if !dead_before.contains(&node) => {
+            // What one that died holds is looked into later.
+            AgentReply::Failed(fault) if fault.errno != Errno::EHOSTDOWN => {
                 Some(format!("node {node}: {fault}"))
             }
             _ => None,
@@ -101,7 +102,7 @@ impl Driver {
     }
 
     /// Looks into what agents that did not end in order left: here, by looking; elsewhere it is not known.
-    fn look_after_the_dead<A: AgentControl>(&self, remains: &mut Remains) {
+    fn look_after_the_dead<A: AgentControl>(&self, remains: &mut Remains, keep: bool) {
         for (&node, how) in self.lost.iter().filter(|(node, _)| !self.left.contains_key(node)) {
             let host = &self.record.plan.nodes[node as usize];
             if !host.is_here() {
@@ -109,7 +110,7 @@ impl Driver {
                 remains.faults.push(message);
                 continue;
             }
-            match janitor::sweep_node::<A>(self.job_dir.path(), node) {
+            match janitor::sweep_node::<A>(self.job_dir.path(), node, keep) {
                 Ok(left) => {
                     remains.left.files += left.files;
                     remains.left.bytes += left.bytes;
@@ -130,7 +131,8 @@ impl Driver {
 
     /// Takes everything down after a failed start. Nothing is dirty that was not before.
     pub(super) fn take_down_failed_start(mut self) {
-        let mut faults = self.stop_agents(Duration::ZERO, FAILED_STOP_LIMIT);
+        let keep = self.mode == AgentMode::Recover;
+        let mut faults = self.stop_agents(Duration::ZERO, FAILED_STOP_LIMIT, keep);
         let dir = self.job_dir.path();
         let cleared = if self.mode == AgentMode::Serve {
             // Agents that failed have cleared away; those that had to be killed have not.

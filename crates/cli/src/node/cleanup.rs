@@ -98,14 +98,14 @@ impl Belongings {
     /// Puts everything away after a failed start, when nothing can be dirty that was not before.
     pub(super) fn put_away_unused(self) {
         let left = if self.is_new { Ok(Left::default()) } else { Err(Fault::io("the start failed")) };
-        self.put_away(&left);
+        self.put_away(&left, false);
     }
 
     /// Puts everything away after the agent has ended; a device directory with dirty data, or of which
-    /// nobody knows, stays.
-    pub(super) fn put_away(self, left: &Result<Left>) {
+    /// nobody knows, stays, and when other nodes may hold dirty data (`keep`), one with names of files.
+    pub(super) fn put_away(self, left: &Result<Left>, keep: bool) {
         self.unmount();
-        if !matches!(left, Ok(left) if left.is_nothing()) {
+        if !matches!(left, Ok(left) if left.is_needless(keep)) {
             return;
         }
         if let Err(fault) = self.remove() {

@@ -75,7 +75,9 @@ fn start_in<A: AgentControl>(node_start: &NodeStart, belongings: &mut Belongings
         belongings.add_device(device.dir.clone());
         let free = free_space(device)? / u64::from(node_start.sharers.max(1));
         start.capacity = node_start.record.plan.capacity.resolve(free, start.shared_dir.is_some());
-        check_space(&start, device, free)?;
+        if start.mode == AgentMode::Serve {
+            check_space(&start, device, free)?;
+        }
     }
     let mut doors = Vec::new();
     if start.mode == AgentMode::Serve {

@@ -126,6 +126,12 @@ pub enum CacheRequest {
     },
     /// How much is left to flush on this node.
     Progress,
+    /// The file is about to lose its last name: when nothing of it is found later, it was the job that removed
+    /// it, and not another program.
+    Removing {
+        /// Which file.
+        inode: InodeId,
+    },
 }
 
 /// What the job knows of a file. Generation 0 says that it knows nothing.

@@ -72,6 +72,7 @@ impl Request {
                 | Cache::Truncate { .. }
                 | Cache::SetMtime { .. }
                 | Cache::Renamed { .. }
+                | Cache::Removing { .. }
                 | Cache::Removed { .. }
                 | Cache::Flush { .. }
                 | Cache::Writeback { .. }

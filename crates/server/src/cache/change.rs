@@ -6,7 +6,7 @@ use super::{CacheService, UNKNOWN, locate};
 use std::sync::Arc;
 use tameike_core::wire::cache::{CacheState, Stamp};
 use tameike_core::wire::unit::UnitRequest;
-use tameike_core::{InodeId, Result, Timestamp};
+use tameike_core::{Errno, InodeId, Result, Timestamp};
 
 impl CacheService {
     /// The file with this stamp, known or new, with everything finished that was left half done.
@@ -56,6 +56,7 @@ impl CacheService {
         };
         file.update(&self.journal, |state| {
             state.record.prefer_path(path);
+            state.record.removing = false;
             if let Some(now) = now
                 && !state.flushing
                 && !state.record.is_as_known(&now)
@@ -184,12 +185,41 @@ impl CacheService {
         })
     }
 
+    /// Notes in the journal of a file that it is about to be removed, so that a removal which is cut off before
+    /// [`CacheService::removed`] is known for what it was.
+    pub(super) async fn removing(&self, inode: InodeId) -> Result<()> {
+        let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(()) };
+        file.update(&self.journal, |state| state.record.removing = true)?;
+        self.journal.sync(false).await
+    }
+
     pub(super) async fn removed(&self, inode: InodeId) -> Result<()> {
         let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(()) };
         let _flush = file.flush.lock().await;
+        self.forget_removed(&file).await
+    }
+
+    /// Ends a removal that was cut off; whether the file is gone. The file's flush lock is held.
+    pub(super) async fn finish_removal(&self, file: &File) -> Result<bool> {
+        let record = file.state().record.clone();
+        if !record.removing {
+            return Ok(record.removed);
+        }
+        match self.locate(file.inode, &record).await {
+            Err(fault) if matches!(fault.errno, Errno::ENOENT | Errno::ESTALE) => {
+                self.forget_removed(file).await.map(|()| true)
+            }
+            found => found.map(|_| false),
+        }
+    }
+
+    /// Drops what the job holds of a removed file. The file's flush lock is held.
+    async fn forget_removed(&self, file: &File) -> Result<()> {
+        let inode = file.inode;
         let journaled = file.update(&self.journal, |state| {
             state.changes += 1;
             state.record.removed = true;
+            state.record.removing = false;
             state.record.dirty = false;
             state.record.cut = None;
             state.record.generation = state.record.generation.next();

@@ -59,7 +59,8 @@ impl CacheService {
     ) -> Result<bool> {
         let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(true) };
         let _flush = file.flush.lock().await;
-        if file.state().record.removed {
+        if self.finish_removal(&file).await? {
+            self.dirty.lock().remove(&inode);
             return Ok(true);
         }
         let flushed = match self.finish_cut(&file).await {
