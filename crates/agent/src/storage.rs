@@ -2,7 +2,7 @@
 
 use crate::control::Left;
 use std::path::Path;
-use tameike_core::{Fault, Result, View};
+use tameike_core::{Fault, InodeId, Result, View};
 use tameike_io::os::system::System;
 use tameike_io::{Pool, Runtime, Slab};
 use tameike_store::ledger::RecordKind;
@@ -33,7 +33,7 @@ pub async fn open(runtime: &Runtime, dir: &Path, capacity: [u64; 3], scratch: Po
 
 fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
     match kind {
-        RecordKind::Names => meta::apply(table, &tameike_core::wire::codec::decode(body)?).map(drop),
+        RecordKind::Names => meta::replay(table, body),
         RecordKind::Cache => tameike_server::cache::replay(body, table),
         RecordKind::Extents => Err(Fault::io("a record of extents came to the wrong room")),
     }
@@ -44,7 +44,13 @@ fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
 /// # Errors
 /// When the store cannot be read.
 pub fn left(store: &Store) -> Result<Left> {
-    let files = store.extents.dirty_inodes()?.len() as u64;
+    let (mut files, mut after) = (0, InodeId(0));
+    loop {
+        let inodes = store.extents.dirty_inodes(after)?;
+        let Some(&last) = inodes.last() else { break };
+        files += inodes.len() as u64;
+        after = last;
+    }
     Ok(Left { files, bytes: store.extents.space(View::Cache).dirty })
 }
 

@@ -64,7 +64,8 @@ pub(super) fn timestamp(time: SystemTime) -> Timestamp {
             let before = error.duration();
             let borrow = i64::from(before.subsec_nanos() > 0);
             let nanoseconds = (1_000_000_000 - before.subsec_nanos()) % 1_000_000_000;
-            Timestamp { seconds: -(before.as_secs() as i64) - borrow, nanoseconds }
+            let seconds = 0_i64.saturating_sub_unsigned(before.as_secs()).saturating_sub(borrow);
+            Timestamp { seconds, nanoseconds }
         }
     }
 }
@@ -144,7 +145,9 @@ mod tests {
 
     #[test]
     fn times_survive_the_way_to_the_kernel_and_back() {
-        for (seconds, nanoseconds) in [(0, 0), (1_700_000_000, 999_999_999), (-1, 0), (-1, 500_000_000)] {
+        let ends = [(i64::MAX, 999_999_999), (i64::MIN, 0)];
+        let common = [(0, 0), (1_700_000_000, 999_999_999), (-1, 0), (-1, 500_000_000)];
+        for (seconds, nanoseconds) in common.into_iter().chain(ends) {
             let time = Timestamp { seconds, nanoseconds };
             assert_eq!(timestamp(system_time(time)), time);
         }

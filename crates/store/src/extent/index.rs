@@ -100,14 +100,14 @@ impl ExtentStore {
         Ok((units, more))
     }
 
-    /// The file's units with dirty bytes, ascending.
+    /// The file's first units with dirty bytes, ascending, at most `limit`.
     ///
     /// # Errors
     /// `EIO` when the store below fails.
-    pub fn dirty_units(&self, inode: InodeId) -> Result<Vec<DirtyUnit>> {
+    pub fn dirty_units(&self, inode: InodeId, limit: usize) -> Result<Vec<DirtyUnit>> {
         self.ledger.read(|table| {
             let start = key(prefix::DIRTY, UnitId { inode, index: 0 });
-            let marks = table.scan(&start, &end_of(prefix::DIRTY, inode), usize::MAX)?;
+            let marks = table.scan(&start, &end_of(prefix::DIRTY, inode), limit)?;
             let mut dirty = Vec::with_capacity(marks.len());
             for (mark, _) in marks {
                 let unit = unit_of(&mark)?;
@@ -119,15 +119,17 @@ impl ExtentStore {
         })
     }
 
-    /// Files with dirty bytes, ascending.
+    /// Files after `after` with dirty bytes, ascending: the next few of them, none at the end.
     ///
     /// # Errors
     /// `EIO` when the store below fails.
-    pub fn dirty_inodes(&self) -> Result<Vec<InodeId>> {
+    pub fn dirty_inodes(&self, after: InodeId) -> Result<Vec<InodeId>> {
         self.ledger.read(|table| {
-            let mut inodes = Vec::new();
-            let mut start = vec![prefix::DIRTY];
-            while let Some((mark, _)) = table.scan(&start, &[prefix::DIRTY + 1], 1)?.pop() {
+            let mut inodes = Vec::with_capacity(BATCH);
+            let mut start = end_of(prefix::DIRTY, after);
+            while inodes.len() < BATCH
+                && let Some((mark, _)) = table.scan(&start, &[prefix::DIRTY + 1], 1)?.pop()
+            {
                 let inode = unit_of(&mark)?.inode;
                 inodes.push(inode);
                 start = end_of(prefix::DIRTY, inode);
