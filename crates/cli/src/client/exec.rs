@@ -17,7 +17,7 @@ use crate::report;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-use tameike_core::{Fault, Result};
+use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::start_thread;
 use tameike_io::os::signal;
 use task::{Stdio, Task, Way};
@@ -37,10 +37,12 @@ pub fn exec(arguments: &ExecArguments) -> u8 {
 fn find_job(arguments: &ExecArguments) -> Result<(PathBuf, JobRecord)> {
     if let (Some(dir), Some(job)) = (std::env::var_os(JOB_DIR_VARIABLE), &arguments.job.job) {
         let dir = PathBuf::from(dir);
-        if dir.file_name() == Some(job.as_str().as_ref())
-            && let Some(record) = JobRecord::read(&dir)?
-        {
-            return Ok((dir, record));
+        if dir.file_name() == Some(job.as_str().as_ref()) {
+            let elsewhere = || {
+                let message = format!("job {job} was started on another host: use `tameike exec` there");
+                Fault::new(Errno::ENOENT, message)
+            };
+            return Ok((dir.clone(), JobRecord::read(&dir)?.ok_or_else(elsewhere)?));
         }
     }
     JobRecord::find(&Base::open(&base::path())?, arguments.job.job.as_ref())

@@ -2,6 +2,7 @@
 
 use super::start::NodeStart;
 use crate::place::base::{self, Base, JobDir};
+use crate::place::record::JobRecord;
 use crate::place::{janitor, tree};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -118,10 +119,12 @@ impl Belongings {
         if self.driver_is_here {
             return Ok(());
         }
-        // The last node of the job on this host takes the job's directory along.
+        // The last node of the job on this host takes the job's directory along, unless the driver's record
+        // is in it: the directory is on a file system of several hosts then.
         let _lock = self.base.lock()?;
-        if janitor::nodes_in(self.job_dir.path()).is_empty() {
-            tree::remove(self.job_dir.path())
+        let dir = self.job_dir.path();
+        if janitor::nodes_in(dir).is_empty() && JobRecord::read(dir)?.is_none() {
+            tree::remove(dir)
         } else {
             Ok(())
         }

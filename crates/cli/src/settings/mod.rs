@@ -22,8 +22,19 @@ const GRACE_S: u64 = 20;
 const START_LIMIT_S: u64 = 60;
 /// Memory of an agent for buffers.
 const MEMORY: u64 = 256 << 20;
-/// How other hosts are reached when nothing else is said.
-const SSH: [&str; 5] = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=30"];
+/// How other hosts are reached when nothing else is said. A host that falls silent ends its ssh within a minute,
+/// by which the driver knows.
+const SSH: [&str; 9] = [
+    "ssh",
+    "-o",
+    "BatchMode=yes",
+    "-o",
+    "ConnectTimeout=30",
+    "-o",
+    "ServerAliveInterval=15",
+    "-o",
+    "ServerAliveCountMax=3",
+];
 /// Names the way to reach other hosts.
 const SSH_VARIABLE: &str = "TAMEIKE_SSH";
 /// Where RAM devices are made.

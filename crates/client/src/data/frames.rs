@@ -1,8 +1,11 @@
 //! The engine's frames: lent to units, taken back in order of use.
 
 use super::{DataEngine, FileData};
+use event_listener::{Event, listener};
+use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tameike_io::{Frame, Pool};
@@ -16,11 +19,19 @@ pub(super) struct FrameCache {
     /// Units with a frame by last use.
     order: Mutex<BTreeMap<u64, (Weak<FileData>, u64)>>,
     waiting: AtomicU32,
+    /// Notified when a unit with a frame may have become clean.
+    clean: Event,
 }
 
 impl FrameCache {
     pub(super) fn new(pool: Pool) -> Self {
-        Self { pool, clock: AtomicU64::new(1), order: Mutex::default(), waiting: AtomicU32::new(0) }
+        Self {
+            pool,
+            clock: AtomicU64::new(1),
+            order: Mutex::default(),
+            waiting: AtomicU32::new(0),
+            clean: Event::new(),
+        }
     }
 
     /// A place at the end of the order of use.
@@ -42,6 +53,11 @@ impl FrameCache {
         self.waiting.load(Ordering::Acquire) > 0
     }
 
+    /// A unit may have become clean: who waits for a frame looks again.
+    pub(super) fn freed(&self) {
+        self.clean.notify(usize::MAX);
+    }
+
     pub(super) fn try_take(&self) -> Option<Frame> {
         self.pool.try_take()
     }
@@ -50,19 +66,26 @@ impl FrameCache {
 impl DataEngine {
     /// A frame, if need be that of the clean unit unused for longest; if all are dirty, some are sent.
     pub(super) async fn take_frame(self: &Arc<Self>) -> Frame {
-        loop {
-            if let Some(frame) = self.frames.try_take() {
-                return frame;
-            }
-            if self.evict_one() {
-                continue;
-            }
-            self.frames.waiting.fetch_add(1, Ordering::AcqRel);
-            let waiting = Waiting(&self.frames.waiting);
-            self.send_oldest();
-            let frame = self.frames.pool.take().await;
-            drop(waiting);
+        if let Some(frame) = self.frames.try_take() {
             return frame;
+        }
+        self.frames.waiting.fetch_add(1, Ordering::AcqRel);
+        let _waiting = Waiting(&self.frames.waiting);
+        let mut taken = pin!(self.frames.pool.take());
+        loop {
+            // Listening starts before looking, so that what becomes clean in between is not missed.
+            listener!(self.frames.clean => clean);
+            // A unit's frame may still be read by others: then one more is dropped.
+            while self.evict_one() {
+                if let Some(frame) = self.frames.try_take() {
+                    return frame;
+                }
+            }
+            self.send_oldest();
+            match select(taken, clean).await {
+                Either::Left((frame, _)) => return frame,
+                Either::Right(((), still)) => taken = still,
+            }
         }
     }
 

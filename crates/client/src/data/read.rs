@@ -123,7 +123,9 @@ impl DataEngine {
         let fetching = Fetching { file, index: unit.index };
         let content = {
             let state = file.state.lock();
-            if state.inline { state.content.clone() } else { None }
+            // All units but the first are holes while the content is inline.
+            let whole = || if unit.index == 0 { state.content.clone() } else { Some(Vec::new()) };
+            if state.inline { whole() } else { None }
         };
         let fetched = match content {
             Some(content) => Ok(inline_bytes(&content, &range, frame)),
@@ -134,6 +136,7 @@ impl DataEngine {
             Err(fault) => Err(fault),
         };
         drop(fetching);
+        self.frames.freed();
         merged
     }
 

@@ -3,6 +3,7 @@
 
 use super::file::{FileState, UnitFrame};
 use super::{DataEngine, FileData, Home, split};
+use futures_util::future::join_all;
 use std::sync::Arc;
 use tameike_core::limits::{FILE_SIZE_MAX, INLINE_SIZE_MAX, UNIT_SIZE};
 use tameike_core::ranges::RangeSet;
@@ -50,6 +51,7 @@ impl DataEngine {
                 let mut state = file.state.lock();
                 let written = put_bytes(&mut state, index, start, piece, &mut spare, self.frames.tick());
                 if let Some(old) = written {
+                    state.writes += 1;
                     let end = index * UNIT_SIZE as u64 + u64::from(start) + piece.len() as u64;
                     state.size = state.size.max(end);
                     let before = state.uncommitted.map_or(0, |(end, _)| end);
@@ -81,6 +83,7 @@ impl DataEngine {
                 return false;
             }
             unit.sending = std::mem::take(&mut unit.dirty);
+            unit.sending_since = unit.dirty_since;
             let parts = unit.sending.iter().map(|range| unit.payload(range)).collect();
             state.in_flight += 1;
             parts
@@ -127,7 +130,8 @@ impl DataEngine {
             let request = Request::Unit(UnitRequest::Write { unit, offset: part.start(), generation });
             self.rpc.call(home, request, Some(part), None)
         });
-        futures_util::future::try_join_all(writes).await.map(drop)
+        // All end before the outcome is known: bytes still on their way must not overtake newer ones.
+        join_all(writes).await.into_iter().try_for_each(|written| written.map(drop))
     }
 
     /// Writes into the inode record; `false` when the content has left it.
@@ -180,10 +184,12 @@ impl DataEngine {
             if let Err(fault) = sent {
                 let fault = fault.context(format_args!("writing unit {index} of {}", file.inode));
                 log::warn!("{fault}");
-                state.fault.get_or_insert(fault);
+                state.fault = Some(fault);
+                state.faults += 1;
             }
         }
         file.changed.notify(usize::MAX);
+        self.frames.freed();
     }
 }
 
@@ -216,6 +222,9 @@ fn put_bytes(
     let frame = Arc::get_mut(&mut unit.frame)?;
     frame[start as usize..start as usize + piece.len()].copy_from_slice(piece);
     let range = start..start + piece.len() as u32;
+    if unit.dirty.is_empty() {
+        unit.dirty_since = state.writes + 1;
+    }
     unit.valid.insert(range.clone());
     unit.dirty.insert(range);
     let old = std::mem::replace(&mut unit.used, used);

@@ -68,6 +68,11 @@ impl SharedView {
         if let Some(stat) = self.directories.fresh_stat(dir, self.runtime.clock.monotonic()) {
             return Ok(stat);
         }
+        self.fetch_directory_stat(dir).await
+    }
+
+    /// Times and counts of a directory from where its children are.
+    pub(super) async fn fetch_directory_stat(&self, dir: InodeId) -> Result<DirStat> {
         let mut stat = self.ask_directory_stat(self.cluster.children_home(dir), dir).await?;
         if stat.wide {
             stat = self.gather_directory_stat(dir).await?;
@@ -111,6 +116,8 @@ impl SharedView {
                 tell_home.await?
             }
         };
+        // The time of a directory that this node has just set must not wait for a belief to grow old.
+        self.directories.changed(inode);
         self.complete(node).await
     }
 

@@ -116,7 +116,7 @@ impl SharedView {
     pub(super) async fn open_counted(&self, node: Node, mode: OpenMode) -> Result<Opened> {
         let inode = node.attr.inode;
         let (file, keep_cache) = self.engine.open(inode, node.attr.layout, Home::Inode, version_of(&node));
-        let handle = self.add_handle(file, mode.append);
+        let handle = self.add_handle(file, mode);
         if mode.truncate && mode.write {
             let change = AttrChange { size: Some(0), ..AttrChange::default() };
             if let Err(fault) = self.change(inode, change).await {

@@ -3,11 +3,60 @@
 //! A [`Command`] changes the state of one node's metadata shard. It is deterministic: times, owners and
 //! everything else that could differ between two runs stand in it. The same bytes are sent and logged.
 
-pub use super::names::{EntryName, NameOperation, NewInode, RenameMode, Step, Target};
+mod operation;
 
-use crate::attr::{Attr, AttrChange, Timestamp};
+pub use operation::{NameOperation, RenameMode, Step};
+
+use crate::attr::{Attr, AttrChange, FileKind, Timestamp};
 use crate::ids::{DirOffset, InodeId, NodeId, OperationId};
+use crate::placement::Layout;
 use serde::{Deserialize, Serialize};
+
+/// A name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct EntryName {
+    /// The directory.
+    pub dir: InodeId,
+    /// 1 to 255 bytes.
+    #[serde(with = "serde_bytes")]
+    pub name: Vec<u8>,
+}
+
+impl EntryName {
+    /// Its place in the directory.
+    pub fn offset(&self) -> DirOffset {
+        DirOffset::of(self.dir, &self.name)
+    }
+}
+
+/// What a directory entry says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    /// The inode.
+    pub inode: InodeId,
+    /// Its kind.
+    pub kind: FileKind,
+}
+
+/// A new inode.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewInode {
+    /// Kind of file.
+    pub kind: FileKind,
+    /// Permission bits, after umask.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device file.
+    pub rdev: u32,
+    /// Layout of the file, or of the children of the directory.
+    pub layout: Layout,
+    /// Target of a symbolic link, else empty.
+    #[serde(with = "serde_bytes")]
+    pub symlink: Vec<u8>,
+}
 
 /// A change to one node's metadata.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,7 +10,6 @@ pub mod cache;
 pub mod call;
 pub mod codec;
 pub mod meta;
-mod names;
 pub mod unit;
 
 #[cfg(test)]

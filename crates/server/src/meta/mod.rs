@@ -1,7 +1,7 @@
 //! The metadata service of a node: names and inodes of the slots that the node serves.
 //!
 //! A request that concerns this node alone is answered without waiting: one logged change, or a read. What
-//! touches other nodes is planned ([`plan`]), then run as a logged operation ([`operation`]) that
+//! touches other nodes is planned (`plan`), then run as a logged operation (`operation`) that
 //! [`MetaService::recover`] completes after a crash. Commands on a name that is in the middle of an operation,
 //! or in a directory that goes wide, wait for it.
 //!

@@ -48,7 +48,7 @@ impl MetaService {
             let done = match self.plan(&operation, wide).await {
                 Ok(Planned::Nothing) => Ok(MetaReply::Done),
                 Ok(Planned::Width(wide)) => Ok(MetaReply::Width { wide }),
-                Ok(Planned::Steps(plan)) => self.run(plan, now).await.map(|()| MetaReply::Done),
+                Ok(Planned::Steps(plan)) => self.run(*plan, now).await.map(|()| MetaReply::Done),
                 Err(fault) => Err(fault),
             };
             match done {

@@ -23,6 +23,11 @@ fn end_of(prefix: u8, inode: InodeId) -> Vec<u8> {
     key(prefix, UnitId { inode, index: u64::MAX })
 }
 
+/// The smallest key after `key`.
+fn after(key: &[u8]) -> Vec<u8> {
+    [key, &[0]].concat()
+}
+
 fn load(table: &dyn Table, unit: UnitId) -> Result<Option<UnitRecord>> {
     table.get(&key(prefix::UNIT, unit))?.map(|value| UnitRecord::decode(unit, &value)).transpose()
 }
@@ -58,7 +63,7 @@ impl ExtentStore {
                 }
             }
             match batch.last() {
-                Some((key, _)) if batch.len() == BATCH => start = [key.as_slice(), &[0]].concat(),
+                Some((key, _)) if batch.len() == BATCH => start = after(key),
                 _ => break,
             }
         }
@@ -95,8 +100,7 @@ impl ExtentStore {
     pub(super) fn all_units_from(&self, start: &[u8]) -> Result<(Vec<UnitId>, Option<Vec<u8>>)> {
         let found = self.ledger.read(|table| table.scan(start, &[prefix::UNIT + 1], BATCH))?;
         let units = found.iter().map(|(key, _)| unit_of(key)).collect::<Result<Vec<_>>>()?;
-        let more =
-            found.last().filter(|_| found.len() == BATCH).map(|(key, _)| [key.as_slice(), &[0]].concat());
+        let more = found.last().filter(|_| found.len() == BATCH).map(|(key, _)| after(key));
         Ok((units, more))
     }
 
@@ -105,18 +109,26 @@ impl ExtentStore {
     /// # Errors
     /// `EIO` when the store below fails.
     pub fn dirty_units(&self, inode: InodeId, limit: usize) -> Result<Vec<DirtyUnit>> {
-        self.ledger.read(|table| {
-            let start = key(prefix::DIRTY, UnitId { inode, index: 0 });
-            let marks = table.scan(&start, &end_of(prefix::DIRTY, inode), limit)?;
-            let mut dirty = Vec::with_capacity(marks.len());
-            for (mark, _) in marks {
-                let unit = unit_of(&mark)?;
-                if let Some(record) = load(table, unit)? {
-                    dirty.push(DirtyUnit { unit, version: record.version(), ranges: record.dirty });
+        let mut dirty = Vec::new();
+        let mut start = key(prefix::DIRTY, UnitId { inode, index: 0 });
+        loop {
+            // In batches: others wait while the table is read.
+            let batch = BATCH.min(limit - dirty.len());
+            let marks = self.ledger.read(|table| {
+                let marks = table.scan(&start, &end_of(prefix::DIRTY, inode), batch)?;
+                for (mark, _) in &marks {
+                    let unit = unit_of(mark)?;
+                    if let Some(record) = load(table, unit)? {
+                        dirty.push(DirtyUnit { unit, version: record.version(), ranges: record.dirty });
+                    }
                 }
+                Ok(marks)
+            })?;
+            match marks.last() {
+                Some((last, _)) if marks.len() == batch && dirty.len() < limit => start = after(last),
+                _ => return Ok(dirty),
             }
-            Ok(dirty)
-        })
+        }
     }
 
     /// Files after `after` with dirty bytes, ascending: the next few of them, none at the end.
@@ -124,17 +136,16 @@ impl ExtentStore {
     /// # Errors
     /// `EIO` when the store below fails.
     pub fn dirty_inodes(&self, after: InodeId) -> Result<Vec<InodeId>> {
-        self.ledger.read(|table| {
-            let mut inodes = Vec::with_capacity(BATCH);
-            let mut start = end_of(prefix::DIRTY, after);
-            while inodes.len() < BATCH
-                && let Some((mark, _)) = table.scan(&start, &[prefix::DIRTY + 1], 1)?.pop()
-            {
-                let inode = unit_of(&mark)?.inode;
-                inodes.push(inode);
-                start = end_of(prefix::DIRTY, inode);
-            }
-            Ok(inodes)
-        })
+        let mut inodes = Vec::with_capacity(BATCH);
+        let mut start = end_of(prefix::DIRTY, after);
+        while inodes.len() < BATCH
+            && let Some((mark, _)) =
+                self.ledger.read(|table| table.scan(&start, &[prefix::DIRTY + 1], 1))?.pop()
+        {
+            let inode = unit_of(&mark)?.inode;
+            inodes.push(inode);
+            start = end_of(prefix::DIRTY, inode);
+        }
+        Ok(inodes)
     }
 }

@@ -139,6 +139,13 @@ impl Client {
         }
     }
 
+    pub(super) async fn content(&self, inode: InodeId) -> Result<Vec<u8>> {
+        match self.on_inode(inode, MetaRequest::GetContent { inode }).await? {
+            MetaReply::Node(Node { content: Some(content), .. }) => Ok(content.into_vec()),
+            other => panic!("{other:?}"),
+        }
+    }
+
     pub(super) async fn open(&self, inode: InodeId) -> Result<Node> {
         match self.on_inode(inode, MetaRequest::Open { inode, node: self.node }).await? {
             MetaReply::Node(node) => Ok(node),

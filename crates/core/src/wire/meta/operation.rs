@@ -1,58 +1,8 @@
-//! Names of the job-shared name space: what a name says, operations on names, and the steps they are made of.
-//!
-//! An operation that touches several nodes is planned and run by one of them, its coordinator; the other nodes
-//! see its steps. Requests and replies that carry these are in [`super::meta`].
+//! Operations on names that may touch several nodes, and the steps they are made of.
 
-use crate::attr::FileKind;
-use crate::ids::{DirOffset, InodeId};
-use crate::placement::Layout;
+use super::{EntryName, Target};
+use crate::ids::InodeId;
 use serde::{Deserialize, Serialize};
-
-/// A name in a directory.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct EntryName {
-    /// The directory.
-    pub dir: InodeId,
-    /// 1 to 255 bytes.
-    #[serde(with = "serde_bytes")]
-    pub name: Vec<u8>,
-}
-
-impl EntryName {
-    /// Its place in the directory.
-    pub fn offset(&self) -> DirOffset {
-        DirOffset::of(self.dir, &self.name)
-    }
-}
-
-/// What a directory entry says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Target {
-    /// The inode.
-    pub inode: InodeId,
-    /// Its kind.
-    pub kind: FileKind,
-}
-
-/// A new inode.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NewInode {
-    /// Kind of file.
-    pub kind: FileKind,
-    /// Permission bits, after umask.
-    pub mode: u16,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Device number of a device file.
-    pub rdev: u32,
-    /// Layout of the file, or of the children of the directory.
-    pub layout: Layout,
-    /// Target of a symbolic link, else empty.
-    #[serde(with = "serde_bytes")]
-    pub symlink: Vec<u8>,
-}
 
 /// How a rename treats an existing target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -166,7 +116,7 @@ pub enum Step {
         entries: Vec<(serde_bytes::ByteBuf, Target)>,
     },
     /// Takes step `number` of the same operation back if it was applied and can be, and sees to it that it
-    /// is never applied later. Answered by [`super::meta::MetaReply::Settled`].
+    /// is never applied later. Answered by [`MetaReply::Settled`].
     Undo {
         /// Number of the step in its operation.
         number: u32,
