@@ -338,7 +338,7 @@ mod tests {
         let record = UnitRecord {
             generation: Generation(9),
             held: [0..5000, 8192..8200].into_iter().collect(),
-            dirty: [100..300].into_iter().collect(),
+            dirty: std::iter::once(100..300).collect(),
             extents: vec![Extent::new(0, 300, 7, &[0; 8192]), Extent::new(2, 130, 128, &[1; 4096])],
         };
         let golden = concat!(

@@ -177,7 +177,7 @@ mod tests {
 
     fn changes(round: u8) -> Changes {
         let size = |key: u8| usize::from(key) * usize::from(round);
-        let value = |key: u8| (key.wrapping_mul(round) % 3 != 0).then(|| vec![round; size(key)]);
+        let value = |key: u8| (!key.wrapping_mul(round).is_multiple_of(3)).then(|| vec![round; size(key)]);
         (0..50u8).map(|key| (vec![key % 7, key], value(key))).collect()
     }
 
