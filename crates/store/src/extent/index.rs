@@ -104,17 +104,18 @@ impl ExtentStore {
         Ok((units, more))
     }
 
-    /// The file's units with dirty bytes, ascending.
+    /// The file's first units with dirty bytes, ascending, at most `limit`.
     ///
     /// # Errors
     /// `EIO` when the store below fails.
-    pub fn dirty_units(&self, inode: InodeId) -> Result<Vec<DirtyUnit>> {
+    pub fn dirty_units(&self, inode: InodeId, limit: usize) -> Result<Vec<DirtyUnit>> {
         let mut dirty = Vec::new();
         let mut start = key(prefix::DIRTY, UnitId { inode, index: 0 });
         loop {
             // In batches: others wait while the table is read.
+            let batch = BATCH.min(limit - dirty.len());
             let marks = self.ledger.read(|table| {
-                let marks = table.scan(&start, &end_of(prefix::DIRTY, inode), BATCH)?;
+                let marks = table.scan(&start, &end_of(prefix::DIRTY, inode), batch)?;
                 for (mark, _) in &marks {
                     let unit = unit_of(mark)?;
                     if let Some(record) = load(table, unit)? {
@@ -124,21 +125,22 @@ impl ExtentStore {
                 Ok(marks)
             })?;
             match marks.last() {
-                Some((last, _)) if marks.len() == BATCH => start = after(last),
+                Some((last, _)) if marks.len() == batch && dirty.len() < limit => start = after(last),
                 _ => return Ok(dirty),
             }
         }
     }
 
-    /// Files with dirty bytes, ascending.
+    /// Files after `after` with dirty bytes, ascending: the next few of them, none at the end.
     ///
     /// # Errors
     /// `EIO` when the store below fails.
-    pub fn dirty_inodes(&self) -> Result<Vec<InodeId>> {
-        let mut inodes = Vec::new();
-        let mut start = vec![prefix::DIRTY];
-        while let Some((mark, _)) =
-            self.ledger.read(|table| table.scan(&start, &[prefix::DIRTY + 1], 1))?.pop()
+    pub fn dirty_inodes(&self, after: InodeId) -> Result<Vec<InodeId>> {
+        let mut inodes = Vec::with_capacity(BATCH);
+        let mut start = end_of(prefix::DIRTY, after);
+        while inodes.len() < BATCH
+            && let Some((mark, _)) =
+                self.ledger.read(|table| table.scan(&start, &[prefix::DIRTY + 1], 1))?.pop()
         {
             let inode = unit_of(&mark)?.inode;
             inodes.push(inode);

@@ -111,7 +111,7 @@ impl Test {
     }
 
     fn dirty(&self, number: usize) -> RangeSet {
-        let units = self.store.dirty_units(unit(number).inode).unwrap();
+        let units = self.store.dirty_units(unit(number).inode, usize::MAX).unwrap();
         units
             .into_iter()
             .find(|dirty| dirty.unit == unit(number))
@@ -193,7 +193,7 @@ impl Test {
                 result?;
             }
             Step::TakeDirty { file } => {
-                let units = self.store.dirty_units(unit(file * 2).inode)?;
+                let units = self.store.dirty_units(unit(file * 2).inode, usize::MAX)?;
                 self.taken =
                     units.into_iter().map(|dirty| (dirty.clone(), self.image_of(dirty.unit))).collect();
             }
