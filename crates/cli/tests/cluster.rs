@@ -92,7 +92,9 @@ impl Watched {
     fn until(&mut self, nodes: &[u32], word: &str, count: usize) {
         let mut counts = vec![0; nodes.len()];
         while counts.iter().any(|&seen| seen < count) {
-            let line = self.line().unwrap_or_else(|| panic!("it ended before {word}: {:#?}", self.said));
+            let line = self.line();
+            assert!(line.is_some(), "it ended before {word}: {:#?}", self.said);
+            let line = line.unwrap_or_default();
             for (&node, seen) in nodes.iter().zip(&mut counts) {
                 *seen += usize::from(line.starts_with(&format!("[{node}] {word}")));
             }
