@@ -159,6 +159,8 @@ pub enum AgentRequest {
     Stop {
         /// How long a flush that is under way may go on, in milliseconds.
         grace_ms: u64,
+        /// Whether the drain before was incomplete, so that what names another node's dirty data must stay, too.
+        keep: bool,
     },
 }
 
@@ -243,12 +245,19 @@ pub struct Left {
     pub files: u64,
     /// Dirty bytes.
     pub bytes: u64,
+    /// Files that the journal names: needed as long as another node of the job holds dirty data.
+    pub named: u64,
 }
 
 impl Left {
-    /// Whether nothing is left.
+    /// Whether nothing is left that the shared file system lacks.
     pub fn is_nothing(self) -> bool {
-        self == Self::default()
+        (self.files, self.bytes) == (0, 0)
+    }
+
+    /// Whether the directory can go, when other nodes of the job hold dirty data (`others`) or do not.
+    pub fn is_needless(self, others: bool) -> bool {
+        self.is_nothing() && !(others && self.named > 0)
     }
 }
 
@@ -285,7 +294,7 @@ pub trait AgentControl: Send + Sync + Sized + 'static {
     /// The journal could not be closed; the device directory is then kept.
     fn stop(&self, grace: Duration) -> Result<Left>;
 
-    /// What the device directory of an agent that is dead holds; changes nothing in it.
+    /// What the device directory of an agent that is dead holds; what is dirty in it stays so.
     ///
     /// # Errors
     /// It cannot be read; the directory is then kept.

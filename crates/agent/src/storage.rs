@@ -2,10 +2,10 @@
 
 use crate::control::Left;
 use std::path::Path;
-use tameike_core::limits::UNIT_SIZE;
-use tameike_core::{Fault, Result, View};
+use tameike_core::{Fault, InodeId, Result, View};
 use tameike_io::os::system::System;
 use tameike_io::{Pool, Runtime, Slab};
+use tameike_server::cache::{Journaled, journaled};
 use tameike_store::ledger::RecordKind;
 use tameike_store::table::Table;
 use tameike_store::{Options, Store, meta};
@@ -34,7 +34,7 @@ pub async fn open(runtime: &Runtime, dir: &Path, capacity: [u64; 3], scratch: Po
 
 fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
     match kind {
-        RecordKind::Names => meta::apply(table, &tameike_core::wire::codec::decode(body)?).map(drop),
+        RecordKind::Names => meta::replay(table, body),
         RecordKind::Cache => tameike_server::cache::replay(body, table),
         RecordKind::Extents => Err(Fault::io("a record of extents came to the wrong room")),
     }
@@ -45,8 +45,15 @@ fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
 /// # Errors
 /// When the store cannot be read.
 pub fn left(store: &Store) -> Result<Left> {
-    let files = store.extents.dirty_inodes()?.len() as u64;
-    Ok(Left { files, bytes: store.extents.space(View::Cache).dirty })
+    let Journaled { mut dirty, named } = journaled(store.ledger.clone())?;
+    let mut after = InodeId(0);
+    loop {
+        let inodes = store.extents.dirty_inodes(after)?;
+        let Some(&last) = inodes.last() else { break };
+        dirty.extend(inodes);
+        after = last;
+    }
+    Ok(Left { files: dirty.len() as u64, bytes: store.extents.space(View::Cache).dirty, named })
 }
 
 /// As [`left`], for the device directory of an agent that is dead.
@@ -57,8 +64,7 @@ pub fn inspect(dir: &Path) -> Result<Left> {
     let doing = || format!("looking into the journal in {}", dir.display());
     let system = System::start(1).map_err(|error| Fault::from_os(doing(), &error))?;
     let slab = Slab::new(INSPECTION_FRAMES).map_err(|error| Fault::from_os(doing(), &error))?;
-    // What is there is only read: no limit may stand in the way.
-    let capacity = [u64::MAX / 4 / UNIT_SIZE as u64 * UNIT_SIZE as u64; 3];
-    let store = pollster::block_on(open(system.runtime(), dir, capacity, slab.pool(INSPECTION_FRAMES)));
+    // What is there is only read: no room for more is needed.
+    let store = pollster::block_on(open(system.runtime(), dir, [0; 3], slab.pool(INSPECTION_FRAMES)));
     store.and_then(|store| left(&store)).map_err(|fault| fault.context(doing()))
 }

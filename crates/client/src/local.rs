@@ -279,6 +279,10 @@ impl Vfs for LocalView {
         self.close(handle);
     }
 
+    async fn open_dir(&self, dir: FileNumber) -> Result<()> {
+        self.below.path(dir).map(drop)
+    }
+
     async fn readdir(&self, dir: FileNumber, after: u64, limit: u32) -> Result<Vec<ListedEntry>> {
         self.below.readdir(dir, after, limit).await
     }

@@ -26,6 +26,8 @@ pub const READDIR_ENTRIES_MAX: u32 = 512;
 pub const MESSAGE_SIZE_MAX: usize = 256 << 10;
 /// Largest file, in bytes: offsets are signed in POSIX.
 pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
+/// Directories above one another.
+pub const DIRECTORY_DEPTH_MAX: u32 = 1 << 16;
 /// Links to one inode.
 pub const LINKS_MAX: u32 = 65_000;
 /// Pieces of one unit beyond which its extents are rewritten as one.

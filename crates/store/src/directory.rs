@@ -35,7 +35,7 @@ pub struct Options {
     pub runtime: Runtime,
     /// Frames for merging and for rewriting units; at least one.
     pub scratch: Pool,
-    /// Limits in bytes, by [`tameike_core::View::index`].
+    /// Limits in bytes, by [`tameike_core::View::index`]. What a store already holds beyond them stays.
     pub capacity: [u64; 3],
     /// Size of changes kept in memory (and in the log) before they move into the key-value store, in bytes. Up
     /// to three times as much is in use while they move.
@@ -73,8 +73,8 @@ impl Store {
         let after_power_loss = format.check()?;
         let volatile = in_memory(dir)?;
         let runtime = options.runtime;
-        let total: u64 = options.capacity.iter().sum();
-        let size = total + (total / 16).max(SLACK_MIN);
+        let total = options.capacity.iter().fold(0u64, |sum, limit| sum.saturating_add(*limit));
+        let size = total.saturating_add((total / 16).max(SLACK_MIN));
         let disk: Arc<dyn Disk> = Arc::new(FileDisk::open(&dir.join("extents"), size, runtime.clone())?);
         let log = |name| FileLog::open(&dir.join(name), runtime.clone());
         let media = Media {
@@ -163,19 +163,25 @@ mod tests {
         machine: Handle,
         slab: Arc<Slab>,
         dir: tempfile::TempDir,
+        capacity: [u64; 3],
     }
 
     impl Home {
         fn new(parent: &str) -> Self {
             let dir = tempfile::tempdir_in(parent).unwrap();
-            Self { machine: Handle::new(1), slab: Slab::new(4).unwrap(), dir }
+            Self {
+                machine: Handle::new(1),
+                slab: Slab::new(4).unwrap(),
+                dir,
+                capacity: [1 << 20, 4 << 20, 0],
+            }
         }
 
         fn open(&self) -> Result<Store> {
             let options = Options {
                 runtime: self.machine.runtime(),
                 scratch: self.slab.pool(1),
-                capacity: [1 << 20, 4 << 20, 0],
+                capacity: self.capacity,
                 checkpoint_bytes: 1 << 20,
                 table_cache_bytes: 1 << 20,
             };
@@ -232,6 +238,77 @@ mod tests {
         let refused = home.refused();
         assert!(refused.contains("lock is locked by another process; end that one first"), "{refused}");
         assert!(refused.contains(&home.dir.path().display().to_string()), "{refused}");
+    }
+
+    #[test]
+    fn a_store_opens_with_less_capacity_than_it_holds() {
+        let mut home = Home::new("/dev/shm");
+        let store = home.open().unwrap();
+        home.machine.run(store.extents.write(UNIT, 0, home.payload(7), false, Generation(0))).unwrap();
+        home.machine.run(store.extents.sync(false)).unwrap();
+        drop(store);
+        home.machine.kill();
+        home.capacity = [0; 3];
+        let store = home.open().unwrap();
+        assert_eq!(home.read(&store), 7);
+        let other = UnitId { index: 3, ..UNIT };
+        let write = store.extents.write(other, 0, home.payload(8), false, Generation(0));
+        assert_eq!(home.machine.run(write).unwrap_err().errno, Errno::ENOSPC);
+    }
+
+    #[test]
+    fn many_threads_use_one_store() {
+        let dir = tempfile::tempdir().unwrap();
+        let system = tameike_io::os::system::System::start(4).unwrap();
+        let (runtime, slab) = (system.runtime().clone(), Slab::new(10).unwrap());
+        let options = Options {
+            runtime: runtime.clone(),
+            scratch: slab.pool(2),
+            capacity: [0, 64 << 20, 0],
+            checkpoint_bytes: 100_000,
+            table_cache_bytes: 1 << 20,
+        };
+        let store = pollster::block_on(Store::open(dir.path(), options, |_, _, _| Ok(()))).unwrap();
+        let (extents, pool) = (store.extents.clone(), slab.pool(8));
+        let workers: Vec<_> = (0..8u64)
+            .map(|worker| {
+                let (extents, pool) = (extents.clone(), pool.clone());
+                let (resolver, done) = tameike_io::os::runtime::promise();
+                runtime.spawn(async move { resolver.resolve(work(&extents, &pool, worker).await) });
+                done
+            })
+            .collect();
+        for done in workers {
+            pollster::block_on(done).unwrap();
+        }
+        assert!(pollster::block_on(extents.scrub()).unwrap().damaged.is_empty());
+        assert!(store.ledger.table_size_bytes().unwrap() > 0);
+    }
+
+    /// Writes and reads units of its own and one that all share, in which each has its own bytes.
+    async fn work(extents: &ExtentStore, pool: &Pool, worker: u64) -> Result<()> {
+        let own = |round: u64| UnitId { inode: InodeId(0x0200_0000_0000_0000 + worker), index: round % 5 };
+        let place = worker as u32 * 10_000;
+        for round in 0..60u64 {
+            let byte = (round * 8 + worker) as u8;
+            let mut frame = pool.take().await;
+            frame[..10_000].fill(byte);
+            let payload = Payload::new(Arc::new(frame), 0..10_000);
+            extents.write(own(round), place, payload.clone(), false, Generation(0)).await?;
+            extents.write(UNIT, place, payload, false, Generation(0)).await?;
+            for unit in [own(round), UNIT] {
+                let (frame, held) =
+                    extents.read(unit, place..place + 10_000, pool.take().await, Generation(0)).await;
+                assert_eq!(held?.len(), 10_000);
+                assert!(frame[place as usize..place as usize + 10_000].iter().all(|found| *found == byte));
+            }
+            match round % 10 {
+                3 => extents.sync(round % 20 == 3).await?,
+                7 => extents.truncate(own(0).inode, 0).await?,
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     #[test]

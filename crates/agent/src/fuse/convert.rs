@@ -64,7 +64,8 @@ fn requested_time(time: SystemTime) -> Timestamp {
         Ok(after) => Timestamp { seconds: after.as_secs() as i64, nanoseconds: after.subsec_nanos() },
         Err(error) => {
             let before = error.duration();
-            Timestamp { seconds: -(before.as_secs() as i64), nanoseconds: before.subsec_nanos() }
+            let seconds = 0_i64.saturating_sub_unsigned(before.as_secs());
+            Timestamp { seconds, nanoseconds: before.subsec_nanos() }
         }
     }
 }

@@ -45,6 +45,10 @@ impl Driver {
         deadline: Option<Duration>,
         clients: &[Sender<DriverReply>],
     ) -> Drained {
+        if self.record.plan.shared_dir.is_none() {
+            // Nothing can be dirty, whoever is lost.
+            return Drained { receipt: Receipt::default(), broken_off: false };
+        }
         let mut deadline = deadline;
         let mut show = DrainProgress::new();
         let mut broken_off = false;
@@ -72,7 +76,11 @@ impl Driver {
                     ));
                 }
                 Notice::AgentLost(node) => self.tell_lost(node),
-                Notice::Gathered | Notice::Progress(_) | Notice::CommandEnded(_) | Notice::Down { .. } => {}
+                Notice::Gathered
+                | Notice::AgentEnded
+                | Notice::Progress(_)
+                | Notice::CommandEnded(_)
+                | Notice::Down { .. } => {}
             }
         }
         show.finish();

@@ -60,6 +60,8 @@ pub enum Notice {
     Progress(GatherId),
     /// The agent of a node is gone, without having been asked to.
     AgentLost(u32),
+    /// An agent that was asked to has ended.
+    AgentEnded,
     /// Somebody asks the job to end.
     Down {
         /// Whether to read everything back.

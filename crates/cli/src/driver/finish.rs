@@ -8,10 +8,15 @@ use crate::place::record::JobState;
 use crate::place::tree;
 use std::time::Duration;
 use tameike_agent::control::{AgentControl, AgentMode, AgentReply, AgentRequest, Left};
+use tameike_core::Errno;
 use tameike_io::os::process::monotonic;
 
 /// How long agents may take to end beyond the grace they are given.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
+/// How long they may take when the job never ran.
+const FAILED_STOP_LIMIT: Duration = Duration::from_secs(5);
+/// How long the end of killed agents may take.
+const KILL_LIMIT: Duration = Duration::from_secs(5);
 /// How long agents may take to end programs that still run in their nodes.
 const END_COMMANDS_LIMIT: Duration = Duration::from_secs(20);
 
@@ -42,7 +47,7 @@ impl Driver {
     /// Ends the agents, gives up everything that is not needed, and says what is. With `keep`, the job's
     /// record stays for `recover`, because the drain before was incomplete.
     pub(super) fn take_down<A: AgentControl>(mut self, grace: Duration, keep: bool) -> Remains {
-        let faults = self.stop_agents(grace);
+        let faults = self.stop_agents(grace, STOP_LIMIT, keep);
         let mut remains = Remains { left: Left::default(), faults };
         for left in self.left.values() {
             remains.left.files += left.files;
@@ -50,7 +55,7 @@ impl Driver {
         }
         let dir = self.job_dir.path().to_owned();
         janitor::unmount_below(&dir, &mut remains.faults);
-        self.look_after_the_dead::<A>(&mut remains);
+        self.look_after_the_dead::<A>(&mut remains, keep);
         let kept = if keep || !remains.is_nothing() {
             self.record.state = JobState::CutOff;
             self.record.write(&dir).err()
@@ -63,27 +68,24 @@ impl Driver {
     }
 
     /// Stops the agents and waits for their end; returns what went wrong.
-    fn stop_agents(&mut self, grace: Duration) -> Vec<String> {
+    fn stop_agents(&mut self, grace: Duration, limit: Duration, keep: bool) -> Vec<String> {
         self.stopping = true;
-        let deadline = monotonic() + grace + STOP_LIMIT;
+        let deadline = monotonic() + grace + limit;
         let grace_ms = grace.as_millis().try_into().unwrap_or(u64::MAX);
-        let dead_before: Vec<_> = self.lost.keys().copied().collect();
-        let stop = self.ask(&AgentRequest::Stop { grace_ms }, None);
+        let stop = self.ask(&AgentRequest::Stop { grace_ms, keep }, None);
         self.await_gather(stop, deadline);
         for link in &mut self.links {
             link.hang_up();
         }
-        while self.lost.len() < self.links.len() {
-            if let Notice::TimedOut = self.next(Some(deadline)) {
-                break;
-            }
-        }
+        self.await_ends(deadline);
         for link in self.links.iter().filter(|link| !self.lost.contains_key(&link.node())) {
             link.kill();
         }
+        self.await_ends(monotonic() + KILL_LIMIT);
         let answers = self.take_gather(stop).answers;
         let fault = |(node, reply): (u32, AgentReply)| match reply {
-            AgentReply::Failed(fault) if !dead_before.contains(&node) => {
+            // What one that died holds is looked into later.
+            AgentReply::Failed(fault) if fault.errno != Errno::EHOSTDOWN => {
                 Some(format!("node {node}: {fault}"))
             }
             _ => None,
@@ -91,8 +93,16 @@ impl Driver {
         answers.into_iter().filter_map(fault).collect()
     }
 
+    fn await_ends(&mut self, deadline: Duration) {
+        while self.lost.len() < self.links.len() {
+            if let Notice::TimedOut = self.next(Some(deadline)) {
+                return;
+            }
+        }
+    }
+
     /// Looks into what agents that did not end in order left: here, by looking; elsewhere it is not known.
-    fn look_after_the_dead<A: AgentControl>(&self, remains: &mut Remains) {
+    fn look_after_the_dead<A: AgentControl>(&self, remains: &mut Remains, keep: bool) {
         for (&node, how) in self.lost.iter().filter(|(node, _)| !self.left.contains_key(node)) {
             let host = &self.record.plan.nodes[node as usize];
             if !host.is_here() {
@@ -100,7 +110,7 @@ impl Driver {
                 remains.faults.push(message);
                 continue;
             }
-            match janitor::sweep_node::<A>(self.job_dir.path(), node) {
+            match janitor::sweep_node::<A>(self.job_dir.path(), node, keep) {
                 Ok(left) => {
                     remains.left.files += left.files;
                     remains.left.bytes += left.bytes;
@@ -121,15 +131,22 @@ impl Driver {
 
     /// Takes everything down after a failed start. Nothing is dirty that was not before.
     pub(super) fn take_down_failed_start(mut self) {
-        let faults = self.stop_agents(Duration::ZERO);
-        let removed = if self.mode == AgentMode::Serve {
-            // Agents that failed have cleared away; what they could not clear is in their directories.
-            self.base.lock().and_then(|_lock| tree::remove(self.job_dir.path()))
+        let keep = self.mode == AgentMode::Recover;
+        let mut faults = self.stop_agents(Duration::ZERO, FAILED_STOP_LIMIT, keep);
+        let dir = self.job_dir.path();
+        let cleared = if self.mode == AgentMode::Serve {
+            // Agents that failed have cleared away; those that had to be killed have not.
+            janitor::unmount_below(dir, &mut faults);
+            let discard = janitor::nodes_in(dir).into_iter().map(|node| janitor::discard_node(dir, node));
+            faults.extend(discard.filter_map(Result::err).map(|fault| fault.to_string()));
+            self.base.lock().and_then(|_lock| tree::remove(dir))
         } else {
             self.record.state = JobState::CutOff;
-            self.record.write(self.job_dir.path())
+            self.record.write(dir)
         };
-        let faults = faults.into_iter().chain(removed.err().map(|fault| fault.to_string()));
-        faults.for_each(|fault| log::info!("after a failed start: {fault}"));
+        faults.extend(cleared.err().map(|fault| fault.to_string()));
+        for fault in faults {
+            crate::report::say(format_args!("after the failed start: {fault}"));
+        }
     }
 }

@@ -133,10 +133,6 @@ impl Driver {
             }
             gathered = self.finish_gather(id).or(gathered);
         }
-        if !expected {
-            return Some(Notice::AgentLost(node));
-        }
-        let all_gone = self.lost.len() == self.links.len();
-        gathered.or_else(|| all_gone.then_some(Notice::Gathered))
+        if expected { gathered.or(Some(Notice::AgentEnded)) } else { Some(Notice::AgentLost(node)) }
     }
 }

@@ -8,8 +8,12 @@ use crate::place::janitor;
 use crate::place::record::{JobRecord, JobState};
 use crate::report;
 use std::path::PathBuf;
+use std::time::Duration;
 use tameike_agent::control::{AgentControl, AgentMode};
 use tameike_core::{Errno, Fault, JobId, Result};
+
+/// How long agents of a job whose driver was killed may take to end.
+const END_LIMIT: Duration = Duration::from_secs(60);
 
 /// Recovers the named job, or all of this user on this host. Returns the exit code: the worst of all jobs'.
 pub fn recover<A: AgentControl>(arguments: &RecoverArguments) -> u8 {
@@ -38,6 +42,7 @@ pub fn recover<A: AgentControl>(arguments: &RecoverArguments) -> u8 {
 
 /// The jobs to recover: first whatever holds nothing is swept, and what is kept needs recovery.
 fn cut_off<A: AgentControl>(base: &Base, job: Option<&JobId>) -> Result<Vec<JobId>> {
+    janitor::await_orphans(base, END_LIMIT)?;
     let kept: Vec<_> = janitor::sweep::<A>(base)?.into_iter().map(|kept| kept.job).collect();
     let Some(job) = job else { return Ok(kept) };
     if kept.contains(job) {
@@ -53,7 +58,8 @@ fn cut_off<A: AgentControl>(base: &Base, job: Option<&JobId>) -> Result<Vec<JobI
 
 fn recover_job<A: AgentControl>(base: &Base, job: &JobId, arguments: &RecoverArguments) -> Result<bool> {
     let busy = || Fault::new(Errno::EBUSY, "somebody else recovers it now");
-    let job_dir = JobDir::take_dead(base, job)?.ok_or_else(busy)?;
+    let lock = base.lock()?;
+    let job_dir = JobDir::take_dead(base, &lock, job)?.ok_or_else(busy)?;
     let none = || {
         let message = format!(
             "its record is not on this host: run `tameike recover --job {job}` where the job was started"
@@ -64,6 +70,7 @@ fn recover_job<A: AgentControl>(base: &Base, job: &JobId, arguments: &RecoverArg
     let started = old.started;
     let record = JobRecord { state: JobState::CutOff, started, ..JobRecord::new(old.plan)? };
     job_dir.revive()?;
+    drop(lock);
     let mut driver =
         Driver::start(Starting { base: base.clone(), job_dir, record, mode: AgentMode::Recover })?;
     driver.open_door()?;

@@ -113,9 +113,8 @@ impl Driver {
                 memory: plan.memory,
                 shared_dir: plan.shared_dir.clone(),
             },
-            capacity: plan.capacity.clone(),
+            record: self.record.clone(),
             sharers: same_host.count() as u32,
-            node_count: plan.nodes.len() as u32,
             grace_ms: plan.grace_s.saturating_mul(1000),
             log_level: std::env::var(LOG_VARIABLE).unwrap_or_else(|_| "info".to_owned()),
             driver_is_here: spec.is_here(),
@@ -155,6 +154,7 @@ impl Driver {
                 }
                 Notice::AgentLost(_)
                 | Notice::Gathered
+                | Notice::AgentEnded
                 | Notice::Progress(_)
                 | Notice::CommandEnded(_)
                 | Notice::Down { .. } => {}

@@ -36,17 +36,24 @@ pub fn serve<A: AgentControl>(node: PreparedNode<A>) -> u8 {
         belongings: parking_lot::Mutex::new(Some(node.belongings)),
     });
     tell(0, ready);
-    match obey(&serving) {
-        Some((id, grace_ms)) => stop(&serving, Some(id), grace_ms),
-        None => {
-            log::warn!("the driver is gone: ending, dirty data stays in the journal");
-            stop(&serving, None, grace_ms)
-        }
-    }
+    let order = obey(&serving).unwrap_or_else(|| {
+        log::warn!("the driver is gone: ending, dirty data stays in the journal");
+        StopOrder { id: None, grace_ms, keep: true }
+    });
+    stop(&serving, &order)
+}
+
+/// How the agent is to end.
+struct StopOrder {
+    /// The command to answer; none when the driver is gone.
+    id: Option<u64>,
+    grace_ms: u64,
+    /// Whether other nodes may hold dirty data. Without a driver nobody here knows.
+    keep: bool,
 }
 
 /// Carries out commands until one says stop; `None` when the driver is gone.
-fn obey<A: AgentControl>(serving: &Arc<Serving<A>>) -> Option<(u64, u64)> {
+fn obey<A: AgentControl>(serving: &Arc<Serving<A>>) -> Option<StopOrder> {
     for line in std::io::stdin().lock().lines() {
         let command: AgentCommand = match serde_json::from_str(&line.ok()?) {
             Ok(command) => command,
@@ -55,8 +62,8 @@ fn obey<A: AgentControl>(serving: &Arc<Serving<A>>) -> Option<(u64, u64)> {
                 continue;
             }
         };
-        if let AgentRequest::Stop { grace_ms } = command.request {
-            return Some((command.id, grace_ms));
+        if let AgentRequest::Stop { grace_ms, keep } = command.request {
+            return Some(StopOrder { id: Some(command.id), grace_ms, keep });
         }
         let at_work = serving.clone();
         let id = command.id;
@@ -101,16 +108,16 @@ impl<A: AgentControl> Serving<A> {
 }
 
 /// Ends the agent, puts the node away, and says so.
-fn stop<A: AgentControl>(serving: &Serving<A>, id: Option<u64>, grace_ms: u64) -> u8 {
+fn stop<A: AgentControl>(serving: &Serving<A>, order: &StopOrder) -> u8 {
     let belongings = serving.belongings.lock().take();
     if let Some(belongings) = &belongings {
         belongings.end_programs();
     }
-    let left = serving.agent.stop(Duration::from_millis(grace_ms));
+    let left = serving.agent.stop(Duration::from_millis(order.grace_ms));
     if let Some(belongings) = belongings {
-        belongings.put_away(&left);
+        belongings.put_away(&left, order.keep);
     }
-    if let Some(id) = id {
+    if let Some(id) = order.id {
         tell(id, left.clone().map_or_else(AgentReply::Failed, AgentReply::Stopped));
     }
     if left.is_ok() { 0 } else { crate::exit::FAILED }

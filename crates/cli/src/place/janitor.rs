@@ -7,9 +7,11 @@ use super::base::{Base, JobDir, node_of_dir};
 use super::record::{JobRecord, NodeState};
 use super::tree;
 use std::path::Path;
+use std::time::Duration;
 use tameike_agent::control::{AgentControl, Left};
 use tameike_core::{Fault, JobId, Result};
 use tameike_io::os::mount;
+use tameike_io::os::process::wait_ended;
 
 /// What was kept of a dead job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +28,8 @@ impl Kept {
     /// The line that tells the user.
     pub fn describe(&self) -> String {
         let what = match self.left {
-            Left { files: 0, bytes: 0 } => "may have left data on its nodes".to_owned(),
-            Left { files, bytes } => {
+            Left { files: 0, bytes: 0, .. } => "may have left data on its nodes".to_owned(),
+            Left { files, bytes, .. } => {
                 let size = crate::settings::size::show(bytes);
                 format!("left {size} of {files} files that are not on the shared file system")
             }
@@ -42,10 +44,10 @@ impl Kept {
 /// # Errors
 /// The base cannot be read or locked.
 pub fn sweep<A: AgentControl>(base: &Base) -> Result<Vec<Kept>> {
-    let _lock = base.lock()?;
+    let lock = base.lock()?;
     let mut kept = Vec::new();
     for job in base.jobs()? {
-        let Some(dir) = JobDir::take_dead(base, &job)? else { continue };
+        let Some(dir) = JobDir::take_dead(base, &lock, &job)? else { continue };
         kept.extend(sweep_job::<A>(&job, dir.path()));
     }
     Ok(kept)
@@ -56,16 +58,22 @@ pub fn sweep_job<A: AgentControl>(job: &JobId, dir: &Path) -> Option<Kept> {
     let mut kept = Kept { job: job.clone(), left: Left::default(), faults: Vec::new() };
     let mut keep = false;
     unmount_below(dir, &mut kept.faults);
+    let mut nodes = Vec::new();
     for node in nodes_in(dir) {
-        match sweep_node::<A>(dir, node) {
-            Ok(left) if left.is_nothing() => {}
+        match look_into_node::<A>(dir, node) {
             Ok(left) => {
                 kept.left.files += left.files;
                 kept.left.bytes += left.bytes;
-                keep = true;
+                keep |= !left.is_nothing();
+                nodes.push((node, left));
             }
             Err(fault) => kept.faults.push(fault.to_string()),
         }
+    }
+    // One node's dirty data may need the names that another node's journal knows.
+    let others = keep || !kept.faults.is_empty();
+    for (node, _) in nodes.into_iter().filter(|(_, left)| left.is_needless(others)) {
+        kept.faults.extend(discard_node(dir, node).err().map(|fault| fault.to_string()));
     }
     // Other hosts cannot be seen from here: their journals are found by the record.
     keep |= JobRecord::read(dir).is_ok_and(|record| record.is_some_and(|record| record.has_other_hosts()));
@@ -78,20 +86,51 @@ pub fn sweep_job<A: AgentControl>(job: &JobId, dir: &Path) -> Option<Kept> {
     Some(kept)
 }
 
-/// Removes the device directory of a dead agent unless something dirty is in it, then the node's directory.
+fn look_into_node<A: AgentControl>(dir: &Path, node: u32) -> Result<Left> {
+    let Some(device) = NodeState::read(dir, node)?.and_then(|state| state.device_dir) else {
+        return Ok(Left::default());
+    };
+    if tree::is_empty(&device)? { Ok(Left::default()) } else { A::inspect(&device) }
+}
+
+/// Removes the device directory of a dead agent, then the node's directory; unless something dirty is in it, or
+/// other nodes of the job hold dirty data (`others`) and it has names of files.
 ///
 /// # Errors
 /// Something could not be looked into or removed; it is still there.
-pub fn sweep_node<A: AgentControl>(dir: &Path, node: u32) -> Result<Left> {
-    if let Some(device) = NodeState::read(dir, node)?.and_then(|state| state.device_dir) {
-        let left = if tree::is_empty(&device)? { Left::default() } else { A::inspect(&device)? };
-        if !left.is_nothing() {
-            return Ok(left);
+pub fn sweep_node<A: AgentControl>(dir: &Path, node: u32, others: bool) -> Result<Left> {
+    let left = look_into_node::<A>(dir, node)?;
+    if left.is_needless(others) {
+        discard_node(dir, node)?;
+    }
+    Ok(left)
+}
+
+/// Waits, not beyond `limit`, for the agents on this host of jobs whose driver is dead: they are ending.
+///
+/// # Errors
+/// The base cannot be read.
+pub fn await_orphans(base: &Base, limit: Duration) -> Result<()> {
+    for job in base.jobs()? {
+        let dir = base.job_path(&job);
+        // A record that cannot be read is told when the job is swept.
+        if JobRecord::read(&dir).is_ok_and(|record| record.is_some_and(|record| !record.driver_is_alive())) {
+            let states = nodes_in(&dir).into_iter().filter_map(|node| NodeState::read(&dir, node).ok()?);
+            wait_ended(&states.map(|state| state.process()).collect::<Vec<_>>(), limit);
         }
+    }
+    Ok(())
+}
+
+/// Removes all of a node of a job that never ran, whose agent is dead.
+///
+/// # Errors
+/// Something could not be removed.
+pub fn discard_node(dir: &Path, node: u32) -> Result<()> {
+    if let Some(device) = NodeState::read(dir, node)?.and_then(|state| state.device_dir) {
         tree::remove(&device)?;
     }
-    tree::remove(&super::base::node_dir(dir, node))?;
-    Ok(Left::default())
+    tree::remove(&super::base::node_dir(dir, node))
 }
 
 /// Unmounts what `fusermount3` mounted for a job that is dead.

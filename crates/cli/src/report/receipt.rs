@@ -38,11 +38,14 @@ fn write(receipt: &Receipt, out: &mut dyn Write) -> std::io::Result<()> {
 }
 
 fn row(file: &FileReceipt) -> [String; 4] {
-    let state = match &file.outcome {
+    let mut state = match &file.outcome {
         FileOutcome::Synced => "synced".to_owned(),
         FileOutcome::Verified => "verified".to_owned(),
         FileOutcome::Missing(why) => format!("MISSING: {why}"),
     };
+    if !file.note.is_empty() {
+        state = format!("{state} ({})", file.note);
+    }
     let path = file.path.escape_debug().to_string();
     [path, show_size(file.size), file.checksum.chars().take(CHECKSUM_DIGITS).collect(), state]
 }
@@ -111,7 +114,7 @@ mod tests {
 
     fn file(path: &str, outcome: FileOutcome) -> FileReceipt {
         let checksum = "0123456789abcdef0123".to_owned();
-        FileReceipt { path: path.into(), size: 2048, written: 2048, checksum, outcome }
+        FileReceipt { path: path.into(), size: 2048, written: 2048, checksum, outcome, note: String::new() }
     }
 
     fn text(receipt: &Receipt) -> String {
@@ -122,10 +125,11 @@ mod tests {
 
     #[test]
     fn a_good_receipt_is_a_table_and_a_sum() {
-        let files = vec![file("a", FileOutcome::Verified), file("long name\n", FileOutcome::Verified)];
+        let mut files = vec![file("a", FileOutcome::Verified), file("long name\n", FileOutcome::Verified)];
+        files[0].note = "sparse".into();
         let shown = text(&Receipt { files, faults: Vec::new() });
         let lines: Vec<_> = shown.lines().collect();
-        assert_eq!(lines[1], "a            2.00 KiB  0123456789abcdef  verified");
+        assert_eq!(lines[1], "a            2.00 KiB  0123456789abcdef  verified (sparse)");
         assert_eq!(lines[2], "long name\\n  2.00 KiB  0123456789abcdef  verified");
         assert!(lines[3].ends_with("2 files, 4.00 KiB written, all synced, read back and equal"), "{shown}");
     }

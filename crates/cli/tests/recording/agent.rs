@@ -35,7 +35,7 @@ impl Recording {
 
 fn left_in(device_dir: &Path) -> Left {
     match std::fs::read(device_dir.join("dirty")) {
-        Ok(bytes) => Left { files: 1, bytes: bytes.len() as u64 },
+        Ok(bytes) => Left { files: 1, bytes: bytes.len() as u64, named: 1 },
         Err(_) => Left::default(),
     }
 }

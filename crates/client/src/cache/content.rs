@@ -221,11 +221,15 @@ impl CacheView {
                 None => self.tell(inode, CacheRequest::Writeback { inode }).await,
             };
         }
-        if stat.kind != FileKind::File || opens.is_empty() {
+        if stat.kind != FileKind::File {
             return Ok(());
+        }
+        if opens.is_empty() {
+            return self.tell(inode, CacheRequest::Removing { inode }).await;
         }
         self.engine.flush(&opens[0].data, false).await?;
         self.tell(inode, CacheRequest::Writeback { inode }).await?;
+        self.tell(inode, CacheRequest::Removing { inode }).await?;
         opens.iter().for_each(|open| open.set_orphan());
         self.engine.forget(inode);
         Ok(())

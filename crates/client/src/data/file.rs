@@ -93,6 +93,14 @@ pub(super) struct FileState {
 }
 
 impl FileState {
+    /// Bytes of the unit that were here are dropped. What is being fetched of it may have been read at the home
+    /// before they came there, so that it is not cached.
+    pub(super) fn dropped(&mut self, index: u64) {
+        if self.fetching.contains(&index) {
+            self.epoch += 1;
+        }
+    }
+
     fn drop_clean(&mut self) {
         self.epoch += 1;
         self.content = None;

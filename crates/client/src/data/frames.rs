@@ -58,6 +58,13 @@ impl FrameCache {
         self.clean.notify(usize::MAX);
     }
 
+    /// The unit at place `from` in the order of use, or the next one after it.
+    fn next_used(&self, from: u64) -> Option<(u64, Weak<FileData>, u64)> {
+        let order = self.order.lock();
+        let (&used, (file, unit)) = order.range(from..).next()?;
+        Some((used, file.clone(), *unit))
+    }
+
     pub(super) fn try_take(&self) -> Option<Frame> {
         self.pool.try_take()
     }
@@ -91,14 +98,9 @@ impl DataEngine {
 
     /// Drops one clean unit; whether there was one.
     fn evict_one(&self) -> bool {
-        let candidates: Vec<_> = self
-            .frames
-            .order
-            .lock()
-            .iter()
-            .map(|(&used, (file, unit))| (used, file.clone(), *unit))
-            .collect();
-        for (used, file, unit) in candidates {
+        let mut from = 0;
+        while let Some((used, file, unit)) = self.frames.next_used(from) {
+            from = used + 1;
             let Some(file) = file.upgrade() else {
                 self.frames.order.lock().remove(&used);
                 continue;
@@ -110,6 +112,7 @@ impl DataEngine {
             }
             if current == Some(true) {
                 state.units.remove(&unit);
+                state.dropped(unit);
                 drop(state);
                 self.drop_if_idle(&file);
                 return true;
@@ -119,15 +122,13 @@ impl DataEngine {
     }
 
     fn send_oldest(self: &Arc<Self>) {
-        let oldest: Vec<_> = self.frames.order.lock().values().cloned().collect();
-        let dirty = oldest.into_iter().filter_map(|(file, unit)| Some((file.upgrade()?, unit)));
-        let mut sent = 0;
-        for (file, unit) in dirty {
-            if self.send_unit(&file, unit) {
+        let (mut from, mut sent) = (0, 0);
+        while sent < SENT_UNDER_PRESSURE
+            && let Some((used, file, unit)) = self.frames.next_used(from)
+        {
+            from = used + 1;
+            if file.upgrade().is_some_and(|file| self.send_unit(&file, unit)) {
                 sent += 1;
-            }
-            if sent == SENT_UNDER_PRESSURE {
-                return;
             }
         }
     }

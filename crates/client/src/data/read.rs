@@ -52,7 +52,10 @@ impl DataEngine {
         }
         match <[Payload; 1]>::try_from(parts) {
             Ok([only]) => Ok(ReadBytes::Frame(only)),
-            Err(parts) => Ok(ReadBytes::Memory(parts.iter().flat_map(|part| part.iter().copied()).collect())),
+            Err(parts) => {
+                let slices: Vec<&[u8]> = parts.iter().map(|part| &**part).collect();
+                Ok(ReadBytes::Memory(slices.concat()))
+            }
         }
     }
 

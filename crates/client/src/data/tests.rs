@@ -27,6 +27,8 @@ struct Homes {
     inode: Option<Inode>,
     units: BTreeMap<UnitId, Vec<u8>>,
     failing: bool,
+    /// Requests under way, and the most there were.
+    under_way: (usize, usize),
 }
 
 struct HomesRpc {
@@ -121,9 +123,16 @@ impl Rpc for HomesRpc {
         let (runtime, homes, pool) = (self.runtime.clone(), self.homes.clone(), self.pool.clone());
         Box::pin(async move {
             let wait = runtime.random_u64() % 1000;
+            {
+                let (now, most) = &mut homes.lock().under_way;
+                *now += 1;
+                *most = (*most).max(*now);
+            }
             runtime.sleep(std::time::Duration::from_micros(wait)).await;
-            let (reply, bytes) = homes.lock().serve(request, payload)?;
+            let served = homes.lock().serve(request, payload);
             runtime.sleep(std::time::Duration::from_micros(wait)).await;
+            homes.lock().under_way.0 -= 1;
+            let (reply, bytes) = served?;
             let mut frame = match into {
                 Some(frame) => frame,
                 None => pool.take().await,
@@ -485,5 +494,32 @@ fn frames_that_become_clean_reach_those_who_wait() {
             });
             futures_util::future::join_all(tasks).await;
         });
+    }
+}
+
+/// Each piece of a unit is a message of its own. Every second byte of a unit, written one by one, once were half
+/// a million messages at the same time, more than the fabric takes: the bytes were lost.
+#[test]
+fn a_unit_in_many_pieces_goes_out_a_few_at_a_time() {
+    const PIECES: usize = 3000;
+    let bench = Bench::new(5, 4);
+    let file = bench.open(0);
+    bench.write(0, &file, 0, vec![1; INLINE_SIZE_MAX + 1]);
+    bench.flush(0, &file).expect("flushed");
+    bench.homes.lock().under_way = (0, 0);
+    for piece in 0..PIECES {
+        bench.write(0, &file, 2 * piece as u64, vec![2]);
+        let state = file.state.lock();
+        let unit = &state.units[&0];
+        assert!(unit.dirty.count() + unit.sending.count() <= 2 * tameike_core::limits::PIECES_MAX + 1);
+    }
+    bench.flush(0, &file).expect("flushed");
+    assert!(bench.homes.lock().under_way.1 <= 20, "{:?} at once", bench.homes.lock().under_way);
+    let other = bench.open(1);
+    let found = bench.read(1, &other, 0, 2 * PIECES as u32);
+    let expected =
+        |place: usize| if place.is_multiple_of(2) { 2 } else { u8::from(place <= INLINE_SIZE_MAX) };
+    for (place, byte) in found.into_iter().enumerate() {
+        assert_eq!(byte, expected(place), "byte {place}");
     }
 }

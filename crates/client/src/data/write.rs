@@ -3,15 +3,19 @@
 
 use super::file::{FileState, UnitFrame};
 use super::{DataEngine, FileData, Home, split};
-use futures_util::future::join_all;
+use event_listener::listener;
+use futures_util::{StreamExt, stream};
 use std::sync::Arc;
-use tameike_core::limits::{FILE_SIZE_MAX, INLINE_SIZE_MAX, UNIT_SIZE};
+use tameike_core::limits::{FILE_SIZE_MAX, INLINE_SIZE_MAX, PIECES_MAX, UNIT_SIZE};
 use tameike_core::ranges::RangeSet;
 use tameike_core::wire::Request;
 use tameike_core::wire::meta::{Command, MetaRequest};
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::{Errno, Fault, NodeId, Result, UnitId};
 use tameike_io::{Frame, Payload};
+
+/// Pieces of one unit that are on their way at the same time.
+const WRITES_AT_ONCE: usize = 16;
 
 impl DataEngine {
     /// Writes `data` at `offset`; every later read on this node sees it.
@@ -44,6 +48,7 @@ impl DataEngine {
     }
 
     async fn write_piece(self: &Arc<Self>, file: &Arc<FileData>, index: u64, start: u32, piece: &[u8]) {
+        self.send_scattered(file, index).await;
         let mut spare = self.frames.try_take();
         loop {
             let now = self.runtime.now();
@@ -70,6 +75,22 @@ impl DataEngine {
         let full = 0..UNIT_SIZE as u32;
         if file.state.lock().units.get(&index).is_some_and(|unit| unit.dirty.contains(&full)) {
             self.send_unit(file, index);
+        }
+    }
+
+    /// Sends a unit whose dirty bytes are in many pieces, after those that are under way: what the pieces take in
+    /// memory and in messages stays bounded.
+    async fn send_scattered(self: &Arc<Self>, file: &Arc<FileData>, index: u64) {
+        let is_scattered = || {
+            let state = file.state.lock();
+            state.units.get(&index).is_some_and(|unit| unit.dirty.count() >= PIECES_MAX)
+        };
+        while is_scattered() {
+            listener!(file.changed => ended);
+            if self.send_unit(file, index) || !is_scattered() {
+                return;
+            }
+            ended.await;
         }
     }
 
@@ -126,12 +147,13 @@ impl DataEngine {
             state.unsynced.insert(home);
             state.generation
         };
-        let writes = parts.into_iter().map(|part| {
+        let writes = stream::iter(parts).map(|part| {
             let request = Request::Unit(UnitRequest::Write { unit, offset: part.start(), generation });
             self.rpc.call(home, request, Some(part), None)
         });
         // All end before the outcome is known: bytes still on their way must not overtake newer ones.
-        join_all(writes).await.into_iter().try_for_each(|written| written.map(drop))
+        let written: Vec<_> = writes.buffer_unordered(WRITES_AT_ONCE).collect().await;
+        written.into_iter().try_for_each(|written| written.map(drop))
     }
 
     /// Writes into the inode record; `false` when the content has left it.
@@ -177,8 +199,14 @@ impl DataEngine {
                 if sent.is_err() {
                     forget_lost(unit, &ended);
                 }
-                if wanted && unit.is_clean() {
-                    state.units.remove(&index);
+                // What is in many pieces is not worth its memory.
+                let is_scattered = unit.valid.count() > PIECES_MAX;
+                if is_scattered || (wanted && unit.is_clean()) {
+                    unit.valid = unit.dirty.clone();
+                    if unit.is_clean() {
+                        state.units.remove(&index);
+                    }
+                    state.dropped(index);
                 }
             }
             if let Err(fault) = sent {

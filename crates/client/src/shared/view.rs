@@ -117,12 +117,12 @@ impl Vfs for SharedView {
 
     async fn unlink(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
         let entry = self.entry(dir, name);
-        self.operate(&entry, NameOperation::Unlink { entry: entry.clone() }).await.map(drop)
+        self.operate(&entry, NameOperation::Unlink { entry: entry.clone() }).await
     }
 
     async fn rmdir(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
         let entry = self.entry(dir, name);
-        self.operate(&entry, NameOperation::Rmdir { entry: entry.clone() }).await.map(drop)
+        self.operate(&entry, NameOperation::Rmdir { entry: entry.clone() }).await
     }
 
     async fn rename(
@@ -177,6 +177,10 @@ impl Vfs for SharedView {
             self.engine.flush_mapped(&open.file, open.mode).await;
         }
         self.close_handle(handle);
+    }
+
+    async fn open_dir(&self, dir: FileNumber) -> Result<()> {
+        self.fetch_directory_stat(self.inode(dir)).await.map(drop)
     }
 
     async fn readdir(&self, dir: FileNumber, after: u64, limit: u32) -> Result<Vec<ListedEntry>> {

@@ -19,7 +19,7 @@ pub struct Stamp {
     pub size: u64,
     /// Last change of content.
     pub mtime: Timestamp,
-    /// Last change of content or attributes. Not compared when only attributes changed through Tameike.
+    /// Last change of content or attributes. Compared only while the job has no dirty data of the file.
     pub ctime: Timestamp,
 }
 
@@ -126,6 +126,12 @@ pub enum CacheRequest {
     },
     /// How much is left to flush on this node.
     Progress,
+    /// The file is about to lose its last name: when nothing of it is found later, it was the job that removed
+    /// it, and not another program.
+    Removing {
+        /// Which file.
+        inode: InodeId,
+    },
 }
 
 /// What the job knows of a file. Generation 0 says that it knows nothing.

@@ -12,6 +12,9 @@ pub mod codec;
 pub mod meta;
 pub mod unit;
 
+#[cfg(test)]
+mod tests;
+
 use crate::errno::Fault;
 use serde::{Deserialize, Serialize};
 
@@ -69,6 +72,7 @@ impl Request {
                 | Cache::Truncate { .. }
                 | Cache::SetMtime { .. }
                 | Cache::Renamed { .. }
+                | Cache::Removing { .. }
                 | Cache::Removed { .. }
                 | Cache::Flush { .. }
                 | Cache::Writeback { .. }

@@ -4,9 +4,10 @@ use super::files::{File, fresh_generation};
 use super::record::Record;
 use super::{CacheService, UNKNOWN, locate};
 use std::sync::Arc;
+use tameike_core::limits::FILE_SIZE_MAX;
 use tameike_core::wire::cache::{CacheState, Stamp};
 use tameike_core::wire::unit::UnitRequest;
-use tameike_core::{InodeId, Result, Timestamp};
+use tameike_core::{Errno, InodeId, Result, Timestamp};
 
 impl CacheService {
     /// The file with this stamp, known or new, with everything finished that was left half done.
@@ -56,6 +57,7 @@ impl CacheService {
         };
         file.update(&self.journal, |state| {
             state.record.prefer_path(path);
+            state.record.removing = false;
             if let Some(now) = now
                 && !state.flushing
                 && !state.record.is_as_known(&now)
@@ -92,6 +94,9 @@ impl CacheService {
             let state = file.state().record.state(None);
             return Ok(state);
         }
+        if end > FILE_SIZE_MAX {
+            return Err(Errno::EFBIG.into());
+        }
         let state = file.update(&self.journal, |state| {
             state.changes += 1;
             let record = &mut state.record;
@@ -109,17 +114,21 @@ impl CacheService {
 
     pub(super) fn reserve(&self, inode: InodeId, length: u64, now: Timestamp) -> Result<(u64, CacheState)> {
         let reserved = self.known(inode)?.update(&self.journal, |state| {
-            state.changes += 1;
             let record = &mut state.record;
             let offset = record.size;
-            record.size = offset.saturating_add(length);
+            let size =
+                offset.checked_add(length).filter(|&size| size <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
+            state.changes += 1;
+            record.size = size;
             record.mtime = now;
             record.dirty = true;
             record.journaled = true;
-            (offset, record.state(None))
+            Ok((offset, record.state(None)))
         })?;
-        self.mark_dirty(inode);
-        Ok(reserved)
+        if reserved.is_ok() {
+            self.mark_dirty(inode);
+        }
+        reserved
     }
 
     /// A program has set the time of last change, which the client has passed to the shared file already.
@@ -184,12 +193,41 @@ impl CacheService {
         })
     }
 
+    /// Notes in the journal of a file that it is about to be removed, so that a removal which is cut off before
+    /// [`CacheService::removed`] is known for what it was.
+    pub(super) async fn removing(&self, inode: InodeId) -> Result<()> {
+        let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(()) };
+        file.update(&self.journal, |state| state.record.removing = true)?;
+        self.journal.sync(false).await
+    }
+
     pub(super) async fn removed(&self, inode: InodeId) -> Result<()> {
         let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(()) };
         let _flush = file.flush.lock().await;
+        self.forget_removed(&file).await
+    }
+
+    /// Ends a removal that was cut off; whether the file is gone. The file's flush lock is held.
+    pub(super) async fn finish_removal(&self, file: &File) -> Result<bool> {
+        let record = file.state().record.clone();
+        if !record.removing {
+            return Ok(record.removed);
+        }
+        match self.locate(file.inode, &record).await {
+            Err(fault) if matches!(fault.errno, Errno::ENOENT | Errno::ESTALE) => {
+                self.forget_removed(file).await.map(|()| true)
+            }
+            found => found.map(|_| false),
+        }
+    }
+
+    /// Drops what the job holds of a removed file. The file's flush lock is held.
+    async fn forget_removed(&self, file: &File) -> Result<()> {
+        let inode = file.inode;
         let journaled = file.update(&self.journal, |state| {
             state.changes += 1;
             state.record.removed = true;
+            state.record.removing = false;
             state.record.dirty = false;
             state.record.cut = None;
             state.record.generation = state.record.generation.next();

@@ -37,8 +37,12 @@ impl CacheService {
 
     async fn flush_all(&self, receipt: &mut Receipt) -> Result<()> {
         let mut holders = self.find_holders(receipt).await;
-        for inode in self.dirty.lock().keys() {
-            holders.entry(*inode).or_default();
+        let mut after = None;
+        while let Some((last, dirty)) = self.dirty_records(after)? {
+            dirty.into_iter().for_each(|inode| {
+                holders.entry(inode).or_default();
+            });
+            after = Some(last);
         }
         let flush = |(inode, nodes): (InodeId, Vec<NodeId>)| async move {
             match self.files.get(&self.journal, inode) {
@@ -62,6 +66,13 @@ impl CacheService {
         let faults = stream::iter(holders).map(flush).buffer_unordered(parallel);
         receipt.faults.extend(faults.filter_map(std::future::ready).collect::<Vec<_>>().await);
         Ok(())
+    }
+
+    /// The dirty ones of the next records in the ledger, and the last record looked at.
+    fn dirty_records(&self, after: Option<InodeId>) -> Result<Option<(InodeId, Vec<InodeId>)>> {
+        let page = self.journal.page(after, 1024)?;
+        let dirty = page.iter().filter(|(_, record)| record.dirty).map(|(inode, _)| *inode).collect();
+        Ok(page.last().map(|(last, _)| (*last, dirty)))
     }
 
     /// Flushes again what was written while it was flushed, a few times.

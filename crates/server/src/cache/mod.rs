@@ -21,7 +21,7 @@ mod tests;
 mod truncate;
 
 pub use activity::{Activity, Foreground};
-pub use record::replay;
+pub use record::{Journaled, journaled, replay};
 
 use event_listener::Event;
 use files::{File, Files, fresh_generation};
@@ -103,7 +103,7 @@ impl CacheService {
             for (inode, mut record) in page {
                 record.generation = fresh.max(record.generation.next());
                 self.journal.put(inode, &record)?;
-                if record.dirty {
+                if record.dirty || record.removing {
                     self.dirty.lock().insert(inode, Wait::default());
                 }
             }
@@ -140,6 +140,10 @@ impl CacheService {
             CacheRequest::SetMtime { inode, mtime } => CacheReply::State(self.set_mtime(inode, mtime).await?),
             CacheRequest::Renamed { inode, from, to } => {
                 self.renamed(inode, &from, &to).await?;
+                CacheReply::Done
+            }
+            CacheRequest::Removing { inode } => {
+                self.removing(inode).await?;
                 CacheReply::Done
             }
             CacheRequest::Removed { inode } => {

@@ -9,6 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tameike_core::wire::cache::{CacheState, Stamp};
 use tameike_core::wire::codec;
@@ -43,6 +44,8 @@ pub(super) struct Record {
     pub journaled: bool,
     /// Whether the file has lost its last name: late writes to it are dropped.
     pub removed: bool,
+    /// Whether the file is about to lose its last name: when it is gone, the job has removed it.
+    pub removing: bool,
     /// A cut to this size that is not yet done everywhere.
     pub cut: Option<u64>,
     /// Bytes flushed so far.
@@ -67,6 +70,7 @@ impl Record {
             dirty: false,
             journaled: false,
             removed: false,
+            removing: false,
             cut: None,
             written: 0,
             changed_by_others: false,
@@ -99,7 +103,9 @@ impl Record {
 
     /// Takes note of a shared file that was changed by others.
     pub(super) fn take_change(&mut self, stamp: Stamp) {
-        self.changed_by_others |= self.journaled && !self.has_content_of(&stamp);
+        // After a flush that was cut off, the change may be our own.
+        let by_others = self.journaled && !self.proof_lost;
+        self.changed_by_others |= by_others && !self.has_content_of(&stamp);
         self.generation = self.generation.next();
         self.stamp = stamp;
         self.size = if self.dirty { self.size.max(stamp.size) } else { stamp.size };
@@ -158,6 +164,31 @@ fn apply(changes: Changes, table: &mut dyn Table) {
 pub fn replay(body: &[u8], table: &mut dyn Table) -> Result<()> {
     apply(codec::decode(body)?, table);
     Ok(())
+}
+
+/// What the ledger of an agent, dead or alive, says of files of the cache view.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Journaled {
+    /// Files that the shared file system lacks something of, as their coordinator knows.
+    pub dirty: BTreeSet<InodeId>,
+    /// Files with a record: their names are known here.
+    pub named: u64,
+}
+
+/// Reads what a ledger says of files.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn journaled(ledger: Arc<Ledger>) -> Result<Journaled> {
+    let journal = Journal::new(ledger);
+    let (mut found, mut after) = (Journaled::default(), None);
+    loop {
+        let page = journal.page(after, 1024)?;
+        let Some(&(last, _)) = page.last() else { return Ok(found) };
+        found.named += page.len() as u64;
+        found.dirty.extend(page.iter().filter(|(_, record)| record.dirty).map(|(inode, _)| *inode));
+        after = Some(last);
+    }
 }
 
 /// The cache records in the ledger.
@@ -255,5 +286,35 @@ impl Journal {
     /// Makes all records safe, as [`Ledger::sync`].
     pub(super) async fn sync(&self, durable: bool) -> Result<()> {
         self.ledger.sync(durable).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bytes_of_log_records_stay_as_they_are() {
+        let inode = InodeId(0x8000_0000_0000_0102);
+        let changes: Changes = vec![
+            (ByteBuf::from(file_key(inode)), Some(ByteBuf::from(vec![RECORD_VERSION, 5]))),
+            (ByteBuf::from(digest_key(inode, 3)), None),
+        ];
+        let golden = concat!(
+            "020a",
+            "6b66",
+            "8000000000000102",
+            "01",
+            "02",
+            "0105",
+            "12",
+            "6b64",
+            "8000000000000102",
+            "0000000000000003",
+            "00",
+        );
+        let hex: String = codec::encode(&changes).unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, golden);
+        assert!(decode_record(&[RECORD_VERSION + 1, 5]).is_err());
     }
 }

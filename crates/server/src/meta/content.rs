@@ -1,20 +1,16 @@
 //! Sizes of files: what reaches beyond the inode record, to the homes of the file's units.
 
-use super::{MetaService, unexpected};
+use super::{MetaService, RETRY_TIME_MAX, RETRY_TIME_MIN, unexpected};
 use futures_util::future::join_all;
 use std::sync::Arc;
-use std::time::Duration;
 use tameike_core::limits::INLINE_SIZE_MAX;
 use tameike_core::wire::meta::{Command, MetaReply, MetaRequest, Node};
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::{Attr, Errno, Fault, FileKind, Generation, InodeId, NodeId, Result, Timestamp, UnitId};
 use tameike_io::Payload;
+use tameike_io::os::runtime::{Promise, promise};
 use tameike_store::meta::record::{InodeRecord, Truncation};
 use tameike_store::meta::{Applied, LogCommand, Outcome, query as table};
-
-/// Pauses between attempts to reach a node grow from the first to the second of these.
-const RETRY_TIME_MIN: Duration = Duration::from_millis(50);
-const RETRY_TIME_MAX: Duration = Duration::from_secs(5);
 
 impl MetaService {
     pub(super) async fn set_attr(&self, inode: InodeId, command: Command) -> Result<MetaReply> {
@@ -23,7 +19,7 @@ impl MetaService {
         let (is_resize, sets_mtime, now) = (change.size.is_some(), change.mtime.is_some(), *now);
         let record = LogCommand::Wire { command, birth: 0, held: Vec::new() };
         if is_resize {
-            let _guard = self.contents.lock(inode).await;
+            let _guard = self.contents.hold(inode).await;
             let applied = self.execute_with_room(inode, &record).await?;
             for &(inode, truncation) in &applied.truncations {
                 self.cut(inode, truncation).await?;
@@ -44,7 +40,7 @@ impl MetaService {
         let record = LogCommand::Wire { command, birth: 0, held: Vec::new() };
         let applied = match self.execute(&record) {
             Err(fault) if fault.errno == Errno::EFBIG => {
-                let _guard = self.contents.lock(inode).await;
+                let _guard = self.contents.hold(inode).await;
                 self.execute_with_room(inode, &record).await?
             }
             other => other?,
@@ -87,7 +83,7 @@ impl MetaService {
 
     pub(super) async fn spill(&self, inode: InodeId) -> Result<MetaReply> {
         self.check_inode(inode)?;
-        let _guard = self.contents.lock(inode).await;
+        let _guard = self.contents.hold(inode).await;
         let attr = self.spill_locked(inode).await?;
         Ok(MetaReply::Node(Node { attr, content: None }))
     }
@@ -129,42 +125,29 @@ impl MetaService {
         self.ask_unit(home, request, Some(payload)).await
     }
 
-    /// Has all homes of a file's units cut them, and logs that they have. Goes on in the background when a
-    /// node cannot be reached.
-    async fn cut(&self, inode: InodeId, truncation: Truncation) -> Result<()> {
+    /// Has all homes of a file's units cut them, and logs that they have. The promise tells how the first
+    /// attempt ended; nodes that cannot be reached are asked again until they have done it.
+    pub(super) fn cut(&self, inode: InodeId, truncation: Truncation) -> Promise<Result<()>> {
+        let (resolver, first) = promise();
         let homes = self.parts.cluster.unit_homes(truncation.layout, inode);
-        let left = self.cut_on(inode, truncation, homes).await;
-        let Some((_, fault)) = left.first() else {
-            self.execute(&LogCommand::Truncated { inode, truncation })?;
-            return Ok(());
-        };
-        let size = truncation.size;
-        let fault = fault.clone().context(format_args!(
-            "{inode} has its new size of {size} bytes, but old data is left on a node that cannot be reached; \
-             it will be cut when the node is back"
-        ));
-        let left = left.into_iter().map(|(home, _)| home).collect();
-        self.cut_again(inode, truncation, left);
-        Err(fault)
-    }
-
-    /// As [`Self::cut`], without a request that waits for it.
-    pub(super) fn cut_later(&self, inode: InodeId, truncation: Truncation) {
-        self.cut_again(inode, truncation, self.parts.cluster.unit_homes(truncation.layout, inode));
-    }
-
-    fn cut_again(&self, inode: InodeId, truncation: Truncation, homes: Vec<NodeId>) {
         self.spawn(|service| async move {
             let mut homes = homes;
+            let mut resolver = Some(resolver);
             let mut pause = RETRY_TIME_MIN;
             loop {
                 let Some(this) = service.upgrade() else { return };
-                let left = this.cut_on(inode, truncation, homes).await;
+                let left = this.try_cut(inode, truncation, homes).await;
+                let result = match left.first() {
+                    None => this.execute(&LogCommand::Truncated { inode, truncation }).map(|_| ()),
+                    Some((_, fault)) => Err(not_everywhere_cut(inode, truncation, fault)),
+                };
+                if let Some(resolver) = resolver.take() {
+                    resolver.resolve(result);
+                } else if let Err(fault) = result {
+                    log::debug!("{fault}");
+                }
                 homes = left.into_iter().map(|(home, _)| home).collect();
                 if homes.is_empty() {
-                    if let Err(fault) = this.execute(&LogCommand::Truncated { inode, truncation }) {
-                        log::error!("cannot log that the units of {inode} are cut: {fault}");
-                    }
                     return;
                 }
                 let sleep = this.parts.runtime.sleep(pause);
@@ -173,15 +156,20 @@ impl MetaService {
                 pause = (pause * 2).min(RETRY_TIME_MAX);
             }
         });
+        first
     }
 
-    /// The homes that could not do it, and why.
-    async fn cut_on(
+    /// The homes that could not do it, and why. What makes the cut necessary is safe before: after a crash
+    /// there must be no file that has its old size again but not its data.
+    async fn try_cut(
         &self,
         inode: InodeId,
         truncation: Truncation,
         homes: Vec<NodeId>,
     ) -> Vec<(NodeId, Fault)> {
+        if let Err(fault) = self.parts.ledger.sync(false).await {
+            return homes.into_iter().map(|home| (home, fault.clone())).collect();
+        }
         let cuts = homes.into_iter().map(|home| async move {
             let cut = UnitRequest::Truncate { inode, size: truncation.size };
             let cut = match self.ask_unit(home, cut, None).await {
@@ -193,6 +181,13 @@ impl MetaService {
         });
         join_all(cuts).await.into_iter().flatten().collect()
     }
+}
+
+fn not_everywhere_cut(inode: InodeId, Truncation { size, .. }: Truncation, fault: &Fault) -> Fault {
+    fault.clone().context(format_args!(
+        "{inode} has its new size of {size} bytes, but old data is left on a node that cannot be reached; it \
+         will be cut when the node is back"
+    ))
 }
 
 fn changed(node: NodeId, outcome: Outcome) -> Result<MetaReply> {

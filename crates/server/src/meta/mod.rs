@@ -1,7 +1,7 @@
 //! The metadata service of a node: names and inodes of the slots that the node serves.
 //!
 //! A request that concerns this node alone is answered without waiting: one logged change, or a read. What
-//! touches other nodes is planned ([`plan`]), then run as a logged operation ([`operation`]) that
+//! touches other nodes is planned (`plan`), then run as a logged operation (`operation`) that
 //! [`MetaService::recover`] completes after a crash. Commands on a name that is in the middle of an operation,
 //! or in a directory that goes wide, wait for it.
 //!
@@ -9,18 +9,18 @@
 //! content outgrows the inode. It checks no permissions: the door does, from the attributes.
 
 mod content;
-mod locks;
 mod operation;
 mod plan;
 mod query;
+mod recovery;
 mod single;
 mod state;
 #[cfg(test)]
 mod tests;
 mod widen;
 
+use crate::locks::Locks;
 use futures_util::future::BoxFuture;
-use locks::InodeLocks;
 use parking_lot::Mutex;
 use state::State;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,6 +39,10 @@ use tameike_store::{Ledger, RecordKind};
 
 /// How long a request waits for a name that is in the middle of an operation.
 const BUSY_TIME_LIMIT: Duration = Duration::from_secs(30);
+
+/// Pauses between attempts to reach a node grow from the first to the second of these.
+const RETRY_TIME_MIN: Duration = Duration::from_millis(50);
+const RETRY_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// What the service is made of.
 pub struct MetaParts {
@@ -67,7 +71,8 @@ pub struct MetaService {
     /// Of this incarnation: numbers of operations and inodes begin here.
     first: u64,
     births: AtomicU64,
-    contents: InodeLocks,
+    /// Held while the content of a file is moved or cut.
+    contents: Locks<InodeId>,
     /// What [`Self::recover`] takes up: units to be cut, and inodes without names.
     unfinished: Mutex<Unfinished>,
 }
@@ -101,7 +106,7 @@ impl MetaService {
             state: Mutex::new(state),
             first,
             births: AtomicU64::new(first),
-            contents: InodeLocks::default(),
+            contents: Locks::new(),
             unfinished: Mutex::new(unfinished),
         }))
     }
@@ -189,7 +194,7 @@ impl MetaService {
     /// Does what a change made necessary, apart from the request that made it.
     fn follow(&self, applied: &Applied) {
         for &(inode, truncation) in &applied.truncations {
-            self.cut_later(inode, truncation);
+            drop(self.cut(inode, truncation));
         }
         if let Some((dir, entries)) = applied.grown {
             self.widen_if_crowded(dir, entries);

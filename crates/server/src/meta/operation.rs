@@ -1,27 +1,25 @@
-//! Runs planned operations, and completes what a crash or a lost node cut off.
+//! Runs planned operations.
 //!
 //! The order of events makes every crash harmless. The intent is safe before the first step is asked for;
 //! each step is safe before it is answered; the decision is one logged change, safe before what follows from
 //! it is asked for. An operation without a decision is undone, one with a decision is carried through.
 
+use super::MetaService;
 use super::plan::{Plan, Planned};
+use super::recovery::Settled;
 use super::single::is_busy;
-use super::{MetaService, unexpected};
-use futures_util::future::join_all;
 use std::time::Duration;
 use tameike_core::wire::meta::{Command, EntryName, MetaReply, MetaRequest, NameOperation, Step};
 use tameike_core::{Errno, Fault, NodeId, OperationId, Result, Timestamp};
+use tameike_io::os::runtime::promise;
+use tameike_store::meta::LogCommand;
 use tameike_store::meta::record::{Decision, Intent, PlacedStep};
-use tameike_store::meta::{LogCommand, query as table};
 
 /// Random pauses before an operation that met another one is planned anew grow up to the longer of these.
 const CONFLICT_TIME_MIN: Duration = Duration::from_millis(1);
 const CONFLICT_TIME_MAX: Duration = Duration::from_millis(100);
 /// How often an operation is planned anew before it is given up: several seconds of unbroken conflicts.
 const CONFLICTS_MAX: u32 = 200;
-/// Pauses between attempts to complete an operation grow from the first to the second of these.
-const RETRY_TIME_MIN: Duration = Duration::from_millis(50);
-const RETRY_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// What became of an operation that was to be prepared.
 enum Prepared {
@@ -29,15 +27,6 @@ enum Prepared {
     Undecided,
     /// The answer to its last step was lost, but it turned out well.
     CarriedThrough,
-}
-
-/// How an operation ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Settled {
-    /// It is done.
-    CarriedThrough,
-    /// It is as if it had never been.
-    Undone,
 }
 
 /// Why preparations ended.
@@ -59,7 +48,10 @@ impl MetaService {
             let done = match self.plan(&operation, wide).await {
                 Ok(Planned::Nothing) => Ok(MetaReply::Done),
                 Ok(Planned::Width(wide)) => Ok(MetaReply::Width { wide }),
-                Ok(Planned::Steps(plan)) => self.run(plan, now).await.map(|()| MetaReply::Done),
+                Ok(Planned::Steps(plan)) => match self.run(*plan, now).await {
+                    Ok(()) => self.narrow_stat(operation.coordinator().dir, wide).map(names_done),
+                    Err(fault) => Err(fault),
+                },
                 Err(fault) => Err(fault),
             };
             match done {
@@ -88,20 +80,40 @@ impl MetaService {
         let redo =
             placed.map(|((node, step), number)| PlacedStep { node: *node, number, step: step.clone() });
         let decision = Decision { local: plan.local.clone(), redo: redo.collect() };
+        if plan.prepare.is_empty() && plan.commit.is_none() && decision.redo.is_empty() {
+            let decided = self.decide(sequence, &decision, None, now);
+            if decided.is_err() {
+                self.state.lock().ended(sequence);
+            }
+            return decided;
+        }
+        // A task of its own: what is begun is ended even if the caller stops waiting.
+        let (resolver, done) = promise();
+        self.spawn(|service| async move {
+            let Some(this) = service.upgrade() else { return };
+            resolver.resolve(this.run_with_others(sequence, &plan, &decision, now).await);
+        });
+        done.await
+    }
+
+    async fn run_with_others(
+        &self,
+        sequence: u64,
+        plan: &Plan,
+        decision: &Decision,
+        now: Timestamp,
+    ) -> Result<()> {
         if !plan.prepare.is_empty() || plan.commit.is_some() {
-            match self.prepare(sequence, &plan, &decision, now).await? {
+            match self.prepare(sequence, plan, decision, now).await? {
                 Prepared::Undecided => (),
                 Prepared::CarriedThrough => return Ok(()),
             }
         }
-        if let Err(fault) = self.decide(sequence, &decision, plan.busy.as_ref(), now) {
-            self.settle_or_later(sequence).await;
-            return Err(fault);
-        }
-        if !decision.redo.is_empty() {
+        let decided = self.decide(sequence, decision, plan.busy.as_ref(), now);
+        if decided.is_err() || !decision.redo.is_empty() {
             self.settle_or_later(sequence).await;
         }
-        Ok(())
+        decided
     }
 
     /// Steps on this node become part of the decision where that is as good.
@@ -190,7 +202,7 @@ impl MetaService {
         })
     }
 
-    fn decide(
+    pub(super) fn decide(
         &self,
         sequence: u64,
         decision: &Decision,
@@ -216,7 +228,7 @@ impl MetaService {
         Ok(())
     }
 
-    fn end(&self, sequence: u64, busy: Option<&EntryName>) -> Result<()> {
+    pub(super) fn end(&self, sequence: u64, busy: Option<&EntryName>) -> Result<()> {
         let mut state = self.state.lock();
         self.execute(&LogCommand::End { sequence })?;
         state.ended(sequence);
@@ -247,101 +259,10 @@ impl MetaService {
         let command = Command::Step { operation, number, step, finished, now };
         self.ask(node, MetaRequest::Execute(command)).await
     }
-
-    /// Whether the step was applied and stands; else it never will be.
-    async fn undo(&self, node: NodeId, sequence: u64, number: u32) -> Result<bool> {
-        let now = self.parts.runtime.now();
-        match self.step(node, sequence, number, Step::Undo { number }, now).await? {
-            MetaReply::Settled { applied } => Ok(applied),
-            other => Err(unexpected(node, &other)),
-        }
-    }
-
-    /// Brings an operation to its end from what is logged of it.
-    async fn settle(&self, sequence: u64) -> Result<Settled> {
-        match self.parts.ledger.read(|names| table::intent(names, sequence))? {
-            None => {
-                self.state.lock().ended(sequence);
-                return Ok(Settled::Undone);
-            }
-            Some(Intent::Open { prepared, commit, decision, busy }) => {
-                if !self.is_committed(sequence, commit).await? {
-                    for (node, number) in prepared.into_iter().rev() {
-                        self.undo(node, sequence, number).await?;
-                    }
-                    self.end(sequence, busy.as_ref())?;
-                    return Ok(Settled::Undone);
-                }
-                self.decide(sequence, &decision, busy.as_ref(), self.parts.runtime.now())?;
-                if !decision.redo.is_empty() {
-                    self.redo(sequence, decision.redo).await?;
-                }
-            }
-            Some(Intent::Decided { redo }) => self.redo(sequence, redo).await?,
-            Some(Intent::Widen { dir }) => self.move_entries(sequence, dir).await?,
-        }
-        Ok(Settled::CarriedThrough)
-    }
-
-    async fn is_committed(&self, sequence: u64, commit: Option<(NodeId, u32)>) -> Result<bool> {
-        match commit {
-            Some((node, number)) => self.undo(node, sequence, number).await,
-            None => Ok(false),
-        }
-    }
-
-    async fn redo(&self, sequence: u64, redo: Vec<PlacedStep>) -> Result<()> {
-        self.push().await?;
-        for PlacedStep { node, number, step } in redo {
-            self.step(node, sequence, number, step, self.parts.runtime.now()).await?;
-        }
-        self.end(sequence, None)
-    }
-
-    /// As [`Self::settle`]; `None` when that must wait for nodes that cannot be reached.
-    pub(super) async fn settle_or_later(&self, sequence: u64) -> Option<Settled> {
-        match self.settle(sequence).await {
-            Ok(settled) => Some(settled),
-            Err(fault) => {
-                log::warn!("an operation on names will be completed later: {fault}");
-                self.spawn(|service| settle_until_done(service, sequence));
-                None
-            }
-        }
-    }
-
-    /// Completes what was under way when the agent died, and removes inodes that nobody can have open any
-    /// more. Ends when all is done: nodes that cannot be reached are asked again and again.
-    pub async fn recover(&self) {
-        let (truncations, orphans) = std::mem::take(&mut *self.unfinished.lock());
-        for inode in orphans {
-            if let Err(fault) = self.forget_unless_open(inode) {
-                log::error!("cannot remove {inode}, which has no name: {fault}");
-            }
-        }
-        for (inode, truncation) in truncations {
-            self.cut_later(inode, truncation);
-        }
-        let pending = self.parts.ledger.read(table::intents).unwrap_or_else(|fault| {
-            log::error!("cannot read which operations are to be completed: {fault}");
-            Vec::new()
-        });
-        let old = pending.into_iter().map(|(sequence, _)| sequence).filter(|&sequence| sequence < self.first);
-        join_all(old.map(|sequence| settle_until_done(self.this.clone(), sequence))).await;
-    }
 }
 
-async fn settle_until_done(service: std::sync::Weak<MetaService>, sequence: u64) {
-    let mut pause = RETRY_TIME_MIN;
-    loop {
-        let Some(this) = service.upgrade() else { return };
-        let Err(fault) = this.settle(sequence).await else { return };
-        log::debug!("operation {sequence} is not complete yet: {fault}");
-        let sleep = this.parts.runtime.sleep(pause);
-        drop(this);
-        sleep.await;
-        pause = (pause * 2).min(RETRY_TIME_MAX);
-    }
+fn names_done(dir: Option<tameike_core::wire::meta::DirStat>) -> MetaReply {
+    dir.map_or(MetaReply::Done, MetaReply::DirChanged)
 }
 
 fn touches(step: &Step, name: Option<&EntryName>) -> bool {

@@ -3,7 +3,8 @@
 //! A plan changes nothing. Its steps check what it was made from; when that does not hold any more the
 //! operation is planned anew.
 
-use super::MetaService;
+use super::{MetaService, unexpected};
+use tameike_core::limits::DIRECTORY_DEPTH_MAX;
 use tameike_core::wire::meta::{
     DirStat, EntryName, MetaReply, MetaRequest, NameOperation, RenameMode, Step, Target,
 };
@@ -27,6 +28,12 @@ pub(super) struct Plan {
     pub(super) busy: Option<EntryName>,
 }
 
+impl Plan {
+    fn found(self) -> Planned {
+        Planned::Steps(Box::new(self))
+    }
+}
+
 /// What is to be done about an operation.
 #[derive(Debug)]
 pub(super) enum Planned {
@@ -35,7 +42,7 @@ pub(super) enum Planned {
     /// The sender is wrong about the directory.
     Width(bool),
     /// This.
-    Steps(Plan),
+    Steps(Box<Plan>),
 }
 
 fn is_dir(target: Target) -> bool {
@@ -73,7 +80,7 @@ impl MetaService {
             return Err(Errno::EISDIR.into());
         }
         let inode = target.inode;
-        Ok(Planned::Steps(Plan {
+        Ok(Plan::found(Plan {
             local: vec![Step::Detach { entry: entry.clone(), wide, target }],
             redo: vec![(self.home(inode), Step::DropLink { inode })],
             ..Plan::default()
@@ -85,7 +92,7 @@ impl MetaService {
             return Err(Errno::ENOTDIR.into());
         }
         let inode = target.inode;
-        Ok(Planned::Steps(Plan {
+        Ok(Plan::found(Plan {
             prepare: self.seals(inode).await?,
             local: vec![Step::Detach { entry: entry.clone(), wide, target }],
             redo: vec![(self.home(inode), Step::DropLink { inode })],
@@ -98,7 +105,7 @@ impl MetaService {
         let home = self.parts.cluster.children_home(dir);
         let DirStat { entries, wide, .. } = match self.ask(home, MetaRequest::DirStat { dir }).await? {
             MetaReply::DirStat(stat) => stat,
-            other => return Err(super::unexpected(home, &other)),
+            other => return Err(unexpected(home, &other)),
         };
         if entries > 0 {
             return Err(Errno::ENOTEMPTY.into());
@@ -124,7 +131,7 @@ impl MetaService {
             return Err(Errno::EXDEV.into());
         }
         let inode = target.inode;
-        Ok(Planned::Steps(Plan {
+        Ok(Plan::found(Plan {
             prepare: vec![(self.home(inode), Step::AddLink { inode })],
             local: vec![Step::Attach { entry: entry.clone(), wide, target, replaces: None }],
             ..Plan::default()
@@ -139,7 +146,7 @@ impl MetaService {
             match self.ask(node, MetaRequest::Lookup { entry: entry.clone(), wide }).await {
                 Ok(MetaReply::Entry { target, .. }) => return Ok((node, wide, Some(target))),
                 Ok(MetaReply::Width { wide: true }) if !wide => wide = true,
-                Ok(other) => return Err(super::unexpected(node, &other)),
+                Ok(other) => return Err(unexpected(node, &other)),
                 Err(fault) if fault.errno == Errno::ENOENT => return Ok((node, wide, None)),
                 Err(fault) => return Err(fault),
             }
@@ -174,7 +181,7 @@ impl MetaService {
             Some(target) if mode == RenameMode::Exchange => {
                 plan.local.push(Step::Attach { entry, wide, target, replaces: Some(moved) });
                 self.plan_moves(&mut plan, &[(moved, from.dir, to.dir), (target, to.dir, from.dir)]);
-                return Ok(Planned::Steps(plan));
+                return Ok(plan.found());
             }
             Some(target) if is_dir(target) => plan.prepare = self.seals(target.inode).await?,
             _ => (),
@@ -184,7 +191,7 @@ impl MetaService {
             plan.redo.push((self.home(inode), Step::DropLink { inode }));
         }
         self.plan_moves(&mut plan, &[(moved, from.dir, to.dir)]);
-        Ok(Planned::Steps(plan))
+        Ok(plan.found())
     }
 
     /// Directories that get another parent: not one below themselves, and one at a time.
@@ -207,15 +214,18 @@ impl MetaService {
 
     /// `EINVAL` when `dir` is `ancestor` or lies below it. The tree is locked.
     pub(super) async fn check_not_below(&self, mut dir: InodeId, ancestor: InodeId) -> Result<()> {
-        while dir != ancestor {
+        for _ in 0..DIRECTORY_DEPTH_MAX {
+            if dir == ancestor {
+                return Err(Fault::new(Errno::EINVAL, "a directory cannot be moved below itself"));
+            }
             let node = self.home(dir);
             match self.ask(node, MetaRequest::Parent { inode: dir }).await? {
                 MetaReply::Parent(parent) if parent == dir => return Ok(()),
                 MetaReply::Parent(parent) => dir = parent,
-                other => return Err(super::unexpected(node, &other)),
+                other => return Err(unexpected(node, &other)),
             }
         }
-        Err(Fault::new(Errno::EINVAL, "a directory cannot be moved below itself"))
+        Err(Errno::ELOOP.into())
     }
 }
 

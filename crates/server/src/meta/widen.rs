@@ -67,8 +67,7 @@ impl MetaService {
             }
         }
         self.execute(&LogCommand::Widened { sequence, dir, place: place as u16, count: nodes.len() as u16 })?;
-        // Nobody may hear that the directory is wide before that is certain.
-        self.parts.ledger.sync(false).await?;
+        // Were this record lost, the intent would still be there and the directory go wide again.
         let waiting = {
             let mut state = self.state.lock();
             state.ended(sequence);

@@ -5,7 +5,7 @@ use super::{Outcome, Shard, key, query};
 use tameike_core::limits::PATH_SIZE_MAX;
 use tameike_core::wire::meta::{EntryName, NewInode, Target};
 use tameike_core::{
-    DirOffset, Errno, FileKind, Generation, InodeId, Layout, OperationId, Result, Timestamp, name,
+    DirOffset, Errno, Fault, FileKind, Generation, InodeId, Layout, OperationId, Result, Timestamp, name,
 };
 
 /// Number of the inode born with an entry: in the entry's slot, or pinned as its directory is.
@@ -15,6 +15,15 @@ fn born(entry: &EntryName, wide: bool, counter: u64) -> InodeId {
         None if wide => InodeId::in_slot(entry.offset().slot(), counter),
         None => InodeId::in_slot(entry.dir.children_slot(), counter),
     }
+}
+
+/// Takes entries that say `target` out of the counts.
+fn uncount(children: &mut DirectoryRecord, entries: u64, target: Target) -> Result<()> {
+    let wrong = || Fault::io("the counts of a directory are smaller than what it has");
+    children.entries = children.entries.checked_sub(entries).ok_or_else(wrong)?;
+    let subdirs = u64::from(target.kind == FileKind::Directory);
+    children.subdirs = children.subdirs.checked_sub(subdirs).ok_or_else(wrong)?;
+    Ok(())
 }
 
 impl Shard<'_> {
@@ -112,7 +121,7 @@ impl Shard<'_> {
             return Err(Errno::EAGAIN.into());
         }
         match replaces {
-            Some(old) => children.subdirs -= u64::from(old.kind == FileKind::Directory),
+            Some(old) => uncount(&mut children, 0, old)?,
             None => {
                 children.entries += 1;
                 self.grown = Some((entry.dir, children.entries));
@@ -136,8 +145,7 @@ impl Shard<'_> {
         if children.wide != wide || query::entry(self.table, entry)? != Some(target) {
             return Err(Errno::EAGAIN.into());
         }
-        children.entries -= 1;
-        children.subdirs -= u64::from(target.kind == FileKind::Directory);
+        uncount(&mut children, 1, target)?;
         children.changed = children.changed.max(now);
         self.table.delete(key::entry(entry));
         self.put_children(entry.dir, &children)
@@ -181,6 +189,9 @@ impl Shard<'_> {
         let mut children = self.children(dir, true)?;
         for (name, target) in entries {
             let entry = EntryName { dir, name: name.to_vec() };
+            if query::entry(self.table, &entry)?.is_some() {
+                return Err(Fault::io(format!("an entry of directory {dir} moved here twice")));
+            }
             children.entries += 1;
             children.subdirs += u64::from(target.kind == FileKind::Directory);
             record::put(self.table, key::entry(&entry), target)?;
@@ -197,8 +208,7 @@ impl Shard<'_> {
             if entry.offset.slot().0 % count.max(1) == place {
                 continue;
             }
-            children.entries -= 1;
-            children.subdirs -= u64::from(entry.target.kind == FileKind::Directory);
+            uncount(&mut children, 1, entry.target)?;
             self.table.delete(key::entry(&EntryName { dir, name: entry.name }));
         }
         self.put_children(dir, &children)

@@ -3,7 +3,7 @@
 use super::record::{self, InodeRecord, Truncation};
 use super::{Outcome, Shard, key, query};
 use tameike_core::attr::{AttrChange, SetTime};
-use tameike_core::limits::{FILE_SIZE_MAX, LINKS_MAX};
+use tameike_core::limits::{DIRECTORY_DEPTH_MAX, FILE_SIZE_MAX, LINKS_MAX};
 use tameike_core::{Errno, Fault, FileKind, InodeId, Layout, Result, Timestamp};
 
 const SET_UID: u16 = 0o4000;
@@ -138,7 +138,7 @@ impl Shard<'_> {
 
     /// `EINVAL` when `dir` is `ancestor` or lies below it.
     pub(super) fn not_below(&self, mut dir: InodeId, ancestor: InodeId) -> Result<()> {
-        loop {
+        for _ in 0..DIRECTORY_DEPTH_MAX {
             if dir == ancestor {
                 return Err(Errno::EINVAL.into());
             }
@@ -148,6 +148,7 @@ impl Shard<'_> {
             }
             dir = parent;
         }
+        Err(Errno::ELOOP.into())
     }
 }
 

@@ -1,1 +1,438 @@
+use super::record::{DirectoryRecord, InodeRecord, PlacedStep, StepRecord};
 use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use tameike_core::attr::AttrChange;
+use tameike_core::limits::{FILE_SIZE_MAX, INLINE_SIZE_MAX};
+use tameike_core::wire::meta::{EntryName, NewInode, Step};
+use tameike_core::{DirOffset, Layout, NodeId};
+
+#[derive(Clone, Default, PartialEq, Debug)]
+struct Map(BTreeMap<Vec<u8>, Vec<u8>>);
+
+impl Table for Map {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        Ok(self.0.get(key).cloned())
+    }
+    fn scan(&self, start: &[u8], end: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let range = self.0.range(start.to_vec()..end.to_vec());
+        Ok(range.take(limit).map(|(key, value)| (key.clone(), value.clone())).collect())
+    }
+    fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
+        self.0.insert(key, value);
+    }
+    fn delete(&mut self, key: Vec<u8>) {
+        self.0.remove(&key);
+    }
+}
+
+impl Map {
+    /// A shard with the root, after its first start.
+    fn started() -> Self {
+        let mut map = Self::default();
+        let start = LogCommand::Start { roots: vec![InodeId::ROOT], uid: 1, gid: 2, now: at(1) };
+        assert_eq!(map.run(&start).unwrap().outcome, Outcome::Started { incarnation: 1 });
+        map
+    }
+
+    /// As the ledger: an error leaves the table as it was.
+    fn run(&mut self, command: &LogCommand) -> Result<Applied> {
+        let mut changed = self.clone();
+        let applied = apply(&mut changed, command)?;
+        *self = changed;
+        Ok(applied)
+    }
+
+    fn wire(&mut self, command: Command) -> Result<Outcome> {
+        let birth = 1 << 32 | self.0.len() as u64;
+        self.run(&LogCommand::Wire { command, birth, held: Vec::new() }).map(|applied| applied.outcome)
+    }
+
+    fn create(&mut self, name: &str) -> InodeId {
+        match self.wire(create(name, FileKind::File)).unwrap() {
+            Outcome::Created { target, .. } => target.inode,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn step(&mut self, sequence: u64, number: u32, finished: u64, step: Step) -> Result<Outcome> {
+        let operation = OperationId { node: NodeId(9), sequence };
+        self.wire(Command::Step { operation, number, step, finished, now: at(5) })
+    }
+
+    fn record(&self, inode: InodeId) -> InodeRecord {
+        query::inode(self, inode).unwrap().expect("the inode is there")
+    }
+}
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp { seconds, nanoseconds: 0 }
+}
+
+fn entry(name: &str) -> EntryName {
+    EntryName { dir: InodeId::ROOT, name: name.into() }
+}
+
+fn create(name: &str, kind: FileKind) -> Command {
+    let symlink = if kind == FileKind::Symlink { b"there".to_vec() } else { Vec::new() };
+    let new = NewInode { kind, mode: 0o640, uid: 3, gid: 4, rdev: 0, layout: Layout::Striped, symlink };
+    Command::Create { entry: entry(name), new, exclusive: true, opener: None, wide: false, now: at(2) }
+}
+
+#[test]
+fn starts_are_counted_and_roots_kept() {
+    let mut map = Map::started();
+    let root = map.record(InodeId::ROOT);
+    let start = LogCommand::Start { roots: vec![InodeId::ROOT], uid: 8, gid: 9, now: at(9) };
+    assert_eq!(map.run(&start).unwrap().outcome, Outcome::Started { incarnation: 2 });
+    assert_eq!(map.record(InodeId::ROOT), root);
+}
+
+#[test]
+fn an_inode_is_born_in_the_slot_of_its_entry() {
+    let mut map = Map::started();
+    let inode = map.create("file");
+    assert_eq!(inode.slot(), InodeId::ROOT.children_slot());
+    let pinned = InodeId::local_root(NodeId(5), NodeId(3));
+    let Command::Create { new, .. } = create("file", FileKind::File) else { unreachable!() };
+    let wide_dir = InodeId::in_slot(tameike_core::Slot(7), 9);
+    for (dir, wide) in [(pinned, false), (wide_dir, true)] {
+        let entry = EntryName { dir, name: b"file".to_vec() };
+        let (new, offset) = (new.clone(), entry.offset());
+        let made = map.wire(Command::Create { entry, new, exclusive: true, opener: None, wide, now: at(2) });
+        let Ok(Outcome::Created { target, .. }) = made else { panic!("{made:?}") };
+        assert_eq!(target.inode.pinned_node(), dir.pinned_node());
+        assert!(dir == pinned || target.inode.slot() == offset.slot());
+    }
+}
+
+#[test]
+fn bad_new_inodes_are_refused() {
+    let mut map = Map::started();
+    let with = |change: fn(&mut NewInode)| {
+        let mut command = create("file", FileKind::File);
+        if let Command::Create { new, .. } = &mut command {
+            change(new);
+        }
+        command
+    };
+    for (command, errno) in [
+        (with(|new| new.kind = FileKind::Symlink), Errno::ENOENT),
+        (with(|new| new.symlink = b"x".to_vec()), Errno::EINVAL),
+        (with(|new| new.layout = Layout::Local), Errno::EINVAL),
+        (
+            with(|new| {
+                new.kind = FileKind::Symlink;
+                new.symlink = vec![b'x'; 4097];
+            }),
+            Errno::ENAMETOOLONG,
+        ),
+    ] {
+        assert_eq!(map.wire(command).unwrap_err().errno, errno);
+    }
+    let file = map.create("file");
+    let mut below = create("below", FileKind::File);
+    if let Command::Create { entry, .. } = &mut below {
+        entry.dir = file;
+    }
+    assert_eq!(map.wire(below).unwrap_err().errno, Errno::ENOTDIR);
+}
+
+#[test]
+fn a_step_is_applied_once_until_its_operation_is_ended() {
+    let mut map = Map::started();
+    let inode = map.create("file");
+    for _ in 0..3 {
+        map.step(10, 0, 0, Step::AddLink { inode }).unwrap();
+    }
+    assert_eq!(map.record(inode).links, 2);
+    assert_eq!(map.step(10, 1, 0, Step::Undo { number: 0 }), Ok(Outcome::Settled { applied: false }));
+    assert_eq!(map.record(inode).links, 1);
+    assert_eq!(map.step(10, 0, 0, Step::AddLink { inode }).unwrap_err().errno, Errno::EAGAIN);
+    assert_eq!(map.step(10, 1, 0, Step::Undo { number: 0 }), Ok(Outcome::Settled { applied: false }));
+    assert_eq!(map.record(inode).links, 1);
+    map.step(11, 0, 11, Step::AddLink { inode }).unwrap();
+    assert_eq!(query::added_link(&map, OperationId { node: NodeId(9), sequence: 10 }, 0), Ok(None));
+    let late = map.step(10, 0, 0, Step::AddLink { inode });
+    assert_eq!(late.unwrap_err().errno, Errno::ESTALE);
+    assert_eq!(map.record(inode).links, 2);
+    map.step(12, 0, 11, Step::DropLink { inode }).unwrap();
+    assert_eq!(map.step(12, 1, 11, Step::Undo { number: 0 }), Ok(Outcome::Settled { applied: true }));
+    assert_eq!(map.record(inode).links, 1);
+}
+
+#[test]
+fn a_step_that_was_undone_before_it_came_is_refused() {
+    let mut map = Map::started();
+    let inode = map.create("file");
+    assert_eq!(map.step(10, 1, 0, Step::Undo { number: 0 }), Ok(Outcome::Settled { applied: false }));
+    assert_eq!(map.step(10, 0, 0, Step::AddLink { inode }).unwrap_err().errno, Errno::EAGAIN);
+    assert_eq!(map.record(inode).links, 1);
+    assert_eq!(
+        record::get(&map, &key::step(OperationId { node: NodeId(9), sequence: 10 }, 0)),
+        Ok(Some(StepRecord::Undone))
+    );
+}
+
+#[test]
+fn sizes_stay_within_what_files_can_have() {
+    let mut map = Map::started();
+    let inode = map.create("file");
+    let size = |size| AttrChange { size: Some(size), ..AttrChange::default() };
+    let mut resize = |to| map.wire(Command::SetAttr { inode, change: size(to), now: at(3) });
+    assert_eq!(resize(FILE_SIZE_MAX + 1).unwrap_err().errno, Errno::EFBIG);
+    resize(5).unwrap();
+    assert_eq!(resize(INLINE_SIZE_MAX as u64 + 1).unwrap_err().errno, Errno::EFBIG);
+    resize(0).unwrap();
+    resize(FILE_SIZE_MAX).unwrap();
+    let reserve = map.wire(Command::Reserve { inode, length: 1, now: at(3) });
+    assert_eq!(reserve.unwrap_err().errno, Errno::EFBIG);
+    assert!(!map.record(inode).inline);
+}
+
+#[test]
+fn a_smaller_cut_that_is_due_is_not_forgotten_for_a_larger_one() {
+    let mut map = Map::started();
+    let inode = map.create("file");
+    let mut set = |command| map.run(&LogCommand::Wire { command, birth: 0, held: Vec::new() }).unwrap();
+    let size = |size| {
+        let change = AttrChange { size: Some(size), ..AttrChange::default() };
+        Command::SetAttr { inode, change, now: at(3) }
+    };
+    let commit = Command::Commit { inode, end: 9 << 20, now: at(3) };
+    set(commit.clone());
+    let first = set(size(10)).truncations;
+    set(commit);
+    let second = set(size(20)).truncations;
+    let due = |size| vec![(inode, Truncation { layout: Layout::Striped, size })];
+    assert_eq!((&first, &second), (&due(10), &due(20)));
+    map.run(&LogCommand::Truncated { inode, truncation: second[0].1 }).unwrap();
+    assert_eq!(query::truncations(&map), Ok(due(10)));
+    map.run(&LogCommand::Truncated { inode, truncation: first[0].1 }).unwrap();
+    assert_eq!(query::truncations(&map), Ok(Vec::new()));
+}
+
+/// Entries with the same offset cannot be made; they are put into the table.
+#[test]
+fn entries_of_one_offset_are_never_parted() {
+    let mut map = Map::started();
+    let target = Target { inode: InodeId::ROOT, kind: FileKind::File };
+    for (offset, names) in [(20, 1), (30, 3), (40, 2)] {
+        for name in 0..names {
+            let mut key = key::entries_from(InodeId::ROOT, DirOffset(offset));
+            key.push(b'a' + name);
+            record::put(&mut map, key, &target).unwrap();
+        }
+    }
+    for limit in 1..8 {
+        let (mut after, mut offsets, mut end) = (DirOffset::START, Vec::new(), false);
+        while !end {
+            let (entries, is_end) = query::entries(&map, InodeId::ROOT, after, limit).unwrap();
+            assert!(is_end || !entries.is_empty(), "every answer goes on");
+            after = entries.last().map_or(after, |entry| entry.offset);
+            offsets.extend(entries.into_iter().map(|entry| entry.offset.0));
+            end = is_end;
+        }
+        assert_eq!(offsets, [20, 30, 30, 30, 40, 40], "limit {limit}");
+    }
+}
+
+fn any_inode() -> impl Strategy<Value = InodeId> {
+    prop_oneof![
+        2 => Just(InodeId::ROOT),
+        4 => (0..12_u64).prop_map(|birth| InodeId::in_slot(InodeId::ROOT.children_slot(), birth)),
+        1 => any::<u64>().prop_map(InodeId),
+    ]
+}
+
+fn any_entry() -> impl Strategy<Value = EntryName> {
+    (any_inode(), "[a-c/.]{0,2}").prop_map(|(dir, name)| EntryName { dir, name: name.into_bytes() })
+}
+
+fn any_target() -> impl Strategy<Value = Target> {
+    (any_inode(), prop_oneof![Just(FileKind::File), Just(FileKind::Directory)])
+        .prop_map(|(inode, kind)| Target { inode, kind })
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        any_inode().prop_map(|inode| Step::AddLink { inode }),
+        any_inode().prop_map(|inode| Step::DropLink { inode }),
+        (any_inode(), any::<bool>()).prop_map(|(dir, wide)| Step::Seal { dir, wide }),
+        (any_entry(), any::<bool>(), any_target(), prop::option::of(any_target()))
+            .prop_map(|(entry, wide, target, replaces)| Step::Attach { entry, wide, target, replaces }),
+        (any_entry(), any::<bool>(), any_target()).prop_map(|(entry, wide, target)| Step::Detach {
+            entry,
+            wide,
+            target
+        }),
+        (any_inode(), any_inode()).prop_map(|(dir, parent)| Step::SetParent { dir, parent }),
+        Just(Step::LockTree),
+        Just(Step::UnlockTree),
+        (any_inode(), prop::collection::vec(("[a-c]{1,2}", any_target()), 0..3)).prop_map(
+            |(dir, entries)| {
+                let entries = entries.into_iter().map(|(name, target)| (name.into_bytes().into(), target));
+                Step::Receive { dir, entries: entries.collect() }
+            }
+        ),
+        (0..4_u32).prop_map(|number| Step::Undo { number }),
+    ]
+}
+
+fn any_command() -> impl Strategy<Value = Command> {
+    let kind = prop_oneof![Just(FileKind::File), Just(FileKind::Directory), Just(FileKind::Symlink)];
+    prop_oneof![
+        3 => (any_entry(), kind, any::<bool>(), any::<bool>()).prop_map(|(name, kind, exclusive, wide)| {
+            let mut command = create("", kind);
+            if let Command::Create { entry, exclusive: is_exclusive, wide: is_wide, .. } = &mut command {
+                (*entry, *is_exclusive, *is_wide) = (name, exclusive, wide);
+            }
+            command
+        }),
+        1 => (any_inode(), prop_oneof![0..9000_u64, any::<u64>()]).prop_map(|(inode, size)| {
+            let change = AttrChange { size: Some(size), uid: Some(1), ..AttrChange::default() };
+            Command::SetAttr { inode, change, now: at(3) }
+        }),
+        1 => (any_inode(), any::<u64>()).prop_map(|(inode, end)| Command::Commit { inode, end, now: at(3) }),
+        1 => (any_inode(), any::<u32>(), prop::collection::vec(any::<u8>(), 0..9)).prop_map(
+            |(inode, offset, data)| Command::WriteInline { inode, offset, data, now: at(3) }
+        ),
+        1 => (any_inode(), any::<u64>())
+            .prop_map(|(inode, length)| Command::Reserve { inode, length, now: at(3) }),
+        1 => (any_inode(), any::<bool>()).prop_map(|(inode, create)| Command::SetXattr {
+            inode, name: b"user.x".to_vec(), value: vec![1], create, replace: !create, now: at(3)
+        }),
+        4 => (0..6_u64, 0..4_u32, 0..6_u64, any_step()).prop_map(|(sequence, number, finished, step)| {
+            let operation = OperationId { node: NodeId(9), sequence };
+            Command::Step { operation, number, step, finished, now: at(4) }
+        }),
+        1 => (any_inode(), any::<bool>())
+            .prop_map(|(dir, wide)| Command::SetDirTime { dir, wide, changed: at(7) }),
+    ]
+}
+
+fn any_log() -> impl Strategy<Value = Vec<LogCommand>> {
+    let command = prop_oneof![
+        8 => (any_command(), prop::collection::vec(any_inode(), 0..3))
+            .prop_map(|(command, held)| LogCommand::Wire { command, birth: 0, held }),
+        1 => (0..6_u64, prop::collection::vec(any_step(), 0..4)).prop_map(|(sequence, local)| {
+            let operation = OperationId { node: NodeId(0), sequence };
+            let decision = Decision { local, redo: Vec::new() };
+            LogCommand::Decide { operation, decision, held: Vec::new(), now: at(6) }
+        }),
+        1 => any_inode().prop_map(|inode| LogCommand::Forget { inode }),
+        1 => (any_inode(), 0..3_u16, 0..3_u16)
+            .prop_map(|(dir, place, count)| LogCommand::Widened { sequence: 1, dir, place, count }),
+    ];
+    prop::collection::vec(command, 0..60).prop_map(|mut log| {
+        for (number, command) in log.iter_mut().enumerate() {
+            if let LogCommand::Wire { birth, .. } = command {
+                *birth = number as u64;
+            }
+        }
+        log
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// Whatever comes, nothing panics, and the commands that succeeded make the same table again from the
+    /// bytes that were logged.
+    #[test]
+    fn replay_gives_the_same_table(log in any_log()) {
+        let (mut map, mut replayed) = (Map::started(), Map::started());
+        for command in &log {
+            let body = codec::encode(command).unwrap();
+            if map.run(command).is_ok() {
+                replay(&mut replayed, &body).unwrap();
+            }
+        }
+        prop_assert_eq!(map, replayed);
+    }
+
+    #[test]
+    fn damaged_records_are_errors(log in any_log(), place: usize, flip in 1..255_u8) {
+        let mut map = Map::started();
+        for command in &log {
+            let _ = map.run(command);
+        }
+        let place = place % map.0.len();
+        let value = map.0.values_mut().nth(place).unwrap();
+        if let Some(byte) = value.first_mut() {
+            *byte ^= flip;
+        }
+        for command in &log {
+            let _ = map.run(command);
+        }
+    }
+}
+
+/// Records of the log and values of the table, as they lie on devices.
+#[test]
+fn the_bytes_of_records_stay_as_they_are() {
+    let now = Timestamp { seconds: -2, nanoseconds: 300 };
+    let (inode, operation) = (InodeId(0x1_0203), OperationId { node: NodeId(200), sequence: 129 });
+    let name = EntryName { dir: InodeId(1), name: b"ab".to_vec() };
+    let placed = PlacedStep { node: NodeId(3), number: 2, step: Step::DropLink { inode } };
+    let decision = Decision { local: vec![Step::LockTree], redo: vec![placed.clone()] };
+    let truncation = Truncation { layout: Layout::On(NodeId(3)), size: 300 };
+    let open = Intent::Open {
+        prepared: vec![(NodeId(3), 0)],
+        commit: Some((NodeId(4), 1)),
+        decision: decision.clone(),
+        busy: Some(name),
+    };
+    let wire = Command::Commit { inode, end: 300, now };
+    let commands = [
+        (LogCommand::Start { roots: vec![InodeId(1)], uid: 1000, gid: 100, now }, "000101e8076403ac02"),
+        (
+            LogCommand::Wire { command: wire, birth: 300, held: vec![inode] },
+            "0102838404ac0203ac02ac0201838404",
+        ),
+        (
+            LogCommand::Begin { sequence: 129, intent: open },
+            "028101000103000104010107010302018384040101026162",
+        ),
+        (
+            LogCommand::Begin { sequence: 129, intent: Intent::Decided { redo: vec![placed] } },
+            "0281010101030201838404",
+        ),
+        (LogCommand::Begin { sequence: 129, intent: Intent::Widen { dir: inode } }, "02810102838404"),
+        (
+            LogCommand::Decide { operation, decision, held: vec![inode], now },
+            "03c80181010107010302018384040183840403ac02",
+        ),
+        (LogCommand::End { sequence: 129 }, "048101"),
+        (LogCommand::Widened { sequence: 129, dir: inode, place: 1, count: 300 }, "05810183840401ac02"),
+        (LogCommand::Spilled { inode, generation: Generation(300) }, "06838404ac02"),
+        (LogCommand::Truncated { inode, truncation }, "078384040303ac02"),
+        (LogCommand::Forget { inode }, "08838404"),
+    ];
+    for (command, golden) in commands {
+        assert_eq!(hex(&command), golden, "{command:?}");
+    }
+    let steps = [
+        (StepRecord::Applied, "00"),
+        (StepRecord::LinkAdded(inode), "01838404"),
+        (StepRecord::Sealed(inode), "02838404"),
+        (StepRecord::TreeLocked, "03"),
+        (StepRecord::Undone, "04"),
+    ];
+    for (step, golden) in steps {
+        assert_eq!(hex(&step), golden, "{step:?}");
+    }
+    assert_eq!(
+        hex(&root_record(InodeId(1), (1000, 100), now)),
+        "01ed0301e80764000003ac0203ac0203ac0200000001"
+    );
+    let sealed = Some(operation);
+    let children = DirectoryRecord { entries: 300, subdirs: 1, changed: now, wide: true, sealed };
+    assert_eq!(hex(&children), "ac020103ac020101c8018101");
+    assert_eq!(hex(&ShardRecord { incarnation: 300 }), "ac02");
+    assert_eq!(hex(&truncation), "0303ac02");
+}
+
+fn hex(record: &impl Serialize) -> String {
+    codec::encode(record).unwrap().iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,3 +1,5 @@
+//! Files written, flushed, drained and recovered on one or several nodes.
+
 use super::bed::{Bed, bytes};
 use std::time::Duration;
 use tameike_core::limits::UNIT_SIZE;
@@ -241,7 +243,7 @@ fn appends_from_two_nodes_do_not_overlap() {
         }
     };
     let both = futures_util::future::join(append(0, b"one;"), append(1, b"two;"));
-    bed.run(async move { both.await });
+    bed.run(both);
     assert!(bed.drain(true).is_complete());
     let text = String::from_utf8(bed.real("log")).expect("text");
     assert_eq!(text.matches("one;").count(), 5, "{text}");

@@ -152,7 +152,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
     #[test]
     fn cached_files_behave_as_files(seed in any::<u64>(), steps in prop::collection::vec(step(), 1..40)) {
         let mut world = World::new(seed);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::*;
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Attr, DirOffset, Errno, FileKind, InodeId, Layout, NodeId, Result, Timestamp};
+use tameike_core::{Attr, DirOffset, FileKind, InodeId, Layout, NodeId, Result, Timestamp};
 
 #[derive(Clone)]
 pub(super) struct Client {
@@ -73,7 +73,7 @@ impl Client {
             MetaRequest::Execute(Command::Create { entry, new, exclusive, opener, wide, now })
         };
         match self.ask_home(&entry, request).await? {
-            MetaReply::Entry { target, node, created } => Ok((target, node, created)),
+            MetaReply::Entry { target, node, created, .. } => Ok((target, node, created)),
             other => panic!("{other:?}"),
         }
     }
@@ -135,6 +135,13 @@ impl Client {
         let command = Command::WriteInline { inode, offset, data: data.to_vec(), now: self.now() };
         match self.change(inode, command).await? {
             MetaReply::Node(node) => Ok(node.attr),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) async fn content(&self, inode: InodeId) -> Result<Vec<u8>> {
+        match self.on_inode(inode, MetaRequest::GetContent { inode }).await? {
+            MetaReply::Node(Node { content: Some(content), .. }) => Ok(content.into_vec()),
             other => panic!("{other:?}"),
         }
     }
@@ -207,17 +214,5 @@ impl Client {
         }
         all.sort_by_key(|entry| entry.offset);
         Ok(all)
-    }
-
-    /// Follows a path from the root.
-    pub(super) async fn walk(&self, path: &[&str]) -> Result<Target> {
-        let mut target = Target { inode: InodeId::ROOT, kind: FileKind::Directory };
-        for part in path {
-            if target.kind != FileKind::Directory {
-                return Err(Errno::ENOTDIR.into());
-            }
-            target = self.lookup(target.inode, part).await?;
-        }
-        Ok(target)
     }
 }

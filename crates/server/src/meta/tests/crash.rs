@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::limits::NARROW_ENTRIES_MAX;
 use tameike_core::wire::meta::{Command, MetaReply, NameOperation, RenameMode, Target};
-use tameike_core::{FileKind, InodeId, NodeId, Result};
+use tameike_core::{Errno, FileKind, InodeId, NodeId, Result};
 
 const NODES: usize = 3;
 
@@ -234,7 +234,7 @@ fn a_cut_of_units_is_completed_after_a_crash() {
             assert!(size == 2 || result.is_err());
             for node in 0..NODES {
                 let length = world.units(node)[&inode].len();
-                assert!(length == 2 || size > 2 && length == 4, "{length} bytes are left of {size}");
+                assert_eq!(length, if size == 2 { 2 } else { 4 }, "{length} bytes are left of {size}");
             }
         }
     }
@@ -246,13 +246,7 @@ fn going_wide_is_completed_after_a_crash() {
         for event in 0..10 {
             let world = World::new(11, &[true; NODES]);
             let client = super::client(&world);
-            let dir = world.machine.run(async {
-                let dir = client.create(InodeId::ROOT, "crowd", FileKind::Directory).await.unwrap();
-                for number in 0..NARROW_ENTRIES_MAX {
-                    client.create(dir, &format!("{number}"), FileKind::File).await.unwrap();
-                }
-                dir
-            });
+            let dir = world.machine.run(crowd(&client));
             world.doom(Some(Doom { node, event }));
             let last = world.machine.run(client.create(dir, "last", FileKind::File));
             let home = world.cluster.children_home(dir);
@@ -273,6 +267,68 @@ fn going_wide_is_completed_after_a_crash() {
 }
 
 #[test]
+fn names_of_an_operation_wait_until_its_nodes_are_back() {
+    let world = World::new(12, &[true; NODES]);
+    let client = super::client(&world);
+    let stage = world.machine.run(stage(&client));
+    let (from, to) = ((stage.dirs[0], "file"), (stage.dirs[1], "new"));
+    // The node of the new name dies before it answers; whether it has the name is not known.
+    world.doom(Some(Doom { node: 1, event: 3 }));
+    let result = world.machine.run(client.rename(from, to, RenameMode::Replace));
+    assert_eq!(result.unwrap_err().errno, Errno::EHOSTDOWN);
+    for restart in [false, true] {
+        if restart {
+            world.kill(0);
+            world.start(0);
+        }
+        for result in [
+            world.machine.run(client.lookup(from.0, from.1)).map(|_| ()),
+            world.machine.run(client.unlink(from.0, from.1)),
+            world.machine.run(client.rename((stage.dirs[2], "link"), from, RenameMode::Replace)),
+        ] {
+            let errno = result.unwrap_err().errno;
+            assert!(matches!(errno, Errno::ETIMEDOUT | Errno::EBUSY), "{errno:?}");
+        }
+        assert!(world.machine.run(client.lookup(stage.dirs[0], "sub")).is_ok());
+    }
+    world.heal();
+    check(&world);
+    assert_eq!(world.machine.run(client.lookup(to.0, to.1)), Ok(stage.file));
+    assert_eq!(world.machine.run(client.lookup(from.0, from.1)).unwrap_err().errno, Errno::ENOENT);
+}
+
+#[test]
+fn a_directory_that_goes_wide_waits_until_its_nodes_are_back() {
+    let world = World::new(13, &[true; NODES]);
+    let client = super::client(&world);
+    let dir = world.machine.run(crowd(&client));
+    let home = world.cluster.children_home(dir).0 as usize;
+    world.kill((home + 1) % NODES);
+    world.machine.run(client.create(dir, "last", FileKind::File)).unwrap();
+    for restart in [false, true] {
+        if restart {
+            world.kill(home);
+            world.start(home);
+        }
+        let create = world.machine.run(client.create(dir, "more", FileKind::File));
+        assert_eq!(create.unwrap_err().errno, Errno::ETIMEDOUT);
+    }
+    world.heal();
+    check(&world);
+    let names = world.machine.run(client.read_dir(dir, 500)).unwrap();
+    assert_eq!(names.len() as u64, NARROW_ENTRIES_MAX + 1);
+    assert!(world.machine.run(client.dir_stat(dir)).unwrap().wide);
+}
+
+async fn crowd(client: &Client) -> InodeId {
+    let dir = client.create(InodeId::ROOT, "crowd", FileKind::Directory).await.unwrap();
+    for number in 0..NARROW_ENTRIES_MAX {
+        client.create(dir, &format!("{number}"), FileKind::File).await.unwrap();
+    }
+    dir
+}
+
+#[test]
 fn renames_that_cross_each_other_all_end() {
     for seed in 0..200 {
         let world = World::new(100 + seed, &[true; NODES]);
@@ -289,7 +345,7 @@ fn renames_that_cross_each_other_all_end() {
                     match client.rename((from, "x"), (to, "x"), mode).await {
                         Ok(()) => (),
                         Err(fault) => {
-                            let gone = tameike_core::Errno::ENOENT;
+                            let gone = Errno::ENOENT;
                             assert_eq!(fault.errno, gone, "a rename ended with {fault}");
                         }
                     }

@@ -297,15 +297,21 @@ impl Rpc for Wire {
         let from = self.node;
         async move {
             let life = world.life(from);
+            let travel = Duration::from_micros(world.machine.draw(200));
+            world.machine.runtime(from).sleep(travel).await;
             world.event();
             world.stop_if_dead(from, life).await;
-            let reply = if let Request::Unit(request) = request {
+            let peer = world.life(to.0 as usize);
+            let mut reply = if let Request::Unit(request) = request {
                 world.serve_unit(to.0 as usize, request, payload)
             } else {
                 world.clone().deliver(NodeId(from as u32), to, request).await
             };
             world.event();
             world.stop_if_dead(from, life).await;
+            if world.life(to.0 as usize) != peer {
+                reply = Err(Fault::new(Errno::EHOSTDOWN, "the answer is lost"));
+            }
             if reply.as_ref().is_err_and(|fault| fault.errno == Errno::EHOSTDOWN) {
                 world.machine.runtime(from).sleep(Duration::from_secs(1)).await;
             }

@@ -1,0 +1,137 @@
+//! What a writing program was promised, from its log, and whether the shared directory keeps it.
+//!
+//! ```text
+//! begin NAME               content is about to change: anything is allowed until `whole`
+//! prefix NAME SIZE SHA     whatever follows, the first SIZE bytes stay
+//! whole NAME SIZE SHA      close has returned: the file is exactly this
+//! rename A B, renamed A B  before and after: in between, the content is under A or B
+//! remove A, removed A      before and after
+//! line N                   line N of this node is in the file that all nodes append to
+//! ```
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// The file that all nodes append to.
+pub const TOGETHER: &str = "together";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Promise {
+    Whole { size: usize, sum: String },
+    Prefix { size: usize, sum: String },
+    Nothing,
+    Gone,
+}
+
+/// What was promised about the files of one node.
+#[derive(Default)]
+pub struct Promises {
+    files: BTreeMap<String, Promise>,
+    /// A rename that was not acknowledged.
+    moving: Option<(String, String, Promise)>,
+    lines: Vec<String>,
+    /// Errors that the writer met.
+    pub errors: Vec<String>,
+}
+
+impl Promises {
+    /// Reads the log of a node; a last line that was cut says nothing.
+    pub fn read(log: &Path, node: u32) -> Self {
+        let mut promises = Self::default();
+        let text = fs::read_to_string(log).unwrap_or_default();
+        for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
+            promises.take(node, &line.split_whitespace().collect::<Vec<_>>());
+        }
+        promises
+    }
+
+    fn take(&mut self, node: u32, words: &[&str]) {
+        let known = |size: &str, sum: &str| (size.parse().expect("a size"), sum.to_owned());
+        match *words {
+            ["begin", name] | ["remove", name] => {
+                self.files.insert(name.to_owned(), Promise::Nothing);
+            }
+            ["prefix", name, size, sum] => {
+                let (size, sum) = known(size, sum);
+                self.files.insert(name.to_owned(), Promise::Prefix { size, sum });
+            }
+            ["whole", name, size, sum] => {
+                let (size, sum) = known(size, sum);
+                self.files.insert(name.to_owned(), Promise::Whole { size, sum });
+            }
+            ["removed", name] => {
+                self.files.insert(name.to_owned(), Promise::Gone);
+            }
+            ["rename", from, to] => {
+                let promise = self.files.remove(from).expect("a known file is renamed");
+                self.files.remove(to);
+                self.moving = Some((from.to_owned(), to.to_owned(), promise));
+            }
+            ["renamed", from, to] => {
+                let (_, _, promise) = self.moving.take().expect("the rename has begun");
+                self.files.insert(to.to_owned(), promise);
+                self.files.insert(from.to_owned(), Promise::Gone);
+            }
+            ["line", number] => self.lines.push(format!("node {node} line {number}")),
+            ["error", error] => self.errors.push(error.to_owned()),
+            ["end"] => {}
+            _ => panic!("a line that no writer writes: {words:?}"),
+        }
+    }
+
+    /// How many files are promised whole.
+    pub fn whole_files(&self) -> usize {
+        self.files.values().filter(|promise| matches!(promise, Promise::Whole { .. })).count()
+    }
+
+    /// The promises that the directory does not keep, in words.
+    pub fn broken(&self, dir: &Path) -> Vec<String> {
+        let mut broken: Vec<_> =
+            self.files.iter().filter_map(|(name, promise)| breach(dir, name, promise)).collect();
+        if let Some((from, to, promise)) = &self.moving
+            && let (Some(at_from), Some(at_to)) = (breach(dir, from, promise), breach(dir, to, promise))
+        {
+            broken.push(format!("neither before nor after the rename: {at_from}; {at_to}"));
+        }
+        let together = fs::read_to_string(dir.join(TOGETHER)).unwrap_or_default();
+        let present: std::collections::BTreeSet<_> = together.lines().collect();
+        let absent = self.lines.iter().filter(|line| !present.contains(line.as_str()));
+        broken.extend(absent.map(|line| format!("{TOGETHER} lacks: {line}")));
+        broken
+    }
+
+    /// As [`Promises::broken`] for one file; `None` when it is as promised, or nothing is promised.
+    pub fn breach(&self, dir: &Path, name: &str) -> Option<String> {
+        breach(dir, name, self.files.get(name)?)
+    }
+}
+
+fn breach(dir: &Path, name: &str, promise: &Promise) -> Option<String> {
+    let (size, sum, exact) = match promise {
+        Promise::Nothing => return None,
+        Promise::Gone => return dir.join(name).exists().then(|| format!("{name} was removed, and is there")),
+        Promise::Whole { size, sum } => (*size, sum, true),
+        Promise::Prefix { size, sum } => (*size, sum, false),
+    };
+    let Ok(found) = fs::read(dir.join(name)) else {
+        return Some(format!("{name} of {size} bytes is not there"));
+    };
+    if found.len() < size || (exact && found.len() != size) {
+        return Some(format!("{name} has {} bytes in place of {size}", found.len()));
+    }
+    (sha256(&found[..size]) != *sum).then(|| format!("{name}: wrong bytes among the first {size}"))
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    let mut child = Command::new("sha256sum")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("sha256sum is installed");
+    child.stdin.take().expect("a pipe").write_all(bytes).expect("sha256sum reads");
+    let output = child.wait_with_output().expect("sha256sum ends");
+    String::from_utf8_lossy(&output.stdout).split_whitespace().next().expect("a sum").to_owned()
+}

@@ -1,0 +1,118 @@
+//! Brings operations to their end that a crash or a lost node cut off.
+//!
+//! What is logged of an operation says what to do: undo what is not decided, carry through what is. Every step
+//! can be asked for again.
+
+use super::{MetaService, RETRY_TIME_MAX, RETRY_TIME_MIN, unexpected};
+use futures_util::future::join_all;
+use std::sync::Weak;
+use tameike_core::wire::meta::{MetaReply, Step};
+use tameike_core::{NodeId, Result};
+use tameike_store::meta::query as table;
+use tameike_store::meta::record::{Intent, PlacedStep};
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Settled {
+    /// It is done.
+    CarriedThrough,
+    /// It is as if it had never been.
+    Undone,
+}
+
+impl MetaService {
+    /// Whether the step was applied and stands; else it never will be.
+    async fn undo(&self, node: NodeId, sequence: u64, number: u32) -> Result<bool> {
+        let now = self.parts.runtime.now();
+        match self.step(node, sequence, number, Step::Undo { number }, now).await? {
+            MetaReply::Settled { applied } => Ok(applied),
+            other => Err(unexpected(node, &other)),
+        }
+    }
+
+    /// Brings an operation to its end from what is logged of it.
+    async fn settle(&self, sequence: u64) -> Result<Settled> {
+        match self.parts.ledger.read(|names| table::intent(names, sequence))? {
+            None => {
+                self.state.lock().ended(sequence);
+                return Ok(Settled::Undone);
+            }
+            Some(Intent::Open { prepared, commit, decision, busy }) => {
+                if !self.is_committed(sequence, commit).await? {
+                    for (node, number) in prepared.into_iter().rev() {
+                        self.undo(node, sequence, number).await?;
+                    }
+                    self.end(sequence, busy.as_ref())?;
+                    return Ok(Settled::Undone);
+                }
+                self.decide(sequence, &decision, busy.as_ref(), self.parts.runtime.now())?;
+                if !decision.redo.is_empty() {
+                    self.redo(sequence, decision.redo).await?;
+                }
+            }
+            Some(Intent::Decided { redo }) => self.redo(sequence, redo).await?,
+            Some(Intent::Widen { dir }) => self.move_entries(sequence, dir).await?,
+        }
+        Ok(Settled::CarriedThrough)
+    }
+
+    async fn is_committed(&self, sequence: u64, commit: Option<(NodeId, u32)>) -> Result<bool> {
+        match commit {
+            Some((node, number)) => self.undo(node, sequence, number).await,
+            None => Ok(false),
+        }
+    }
+
+    async fn redo(&self, sequence: u64, redo: Vec<PlacedStep>) -> Result<()> {
+        self.push().await?;
+        for PlacedStep { node, number, step } in redo {
+            self.step(node, sequence, number, step, self.parts.runtime.now()).await?;
+        }
+        self.end(sequence, None)
+    }
+
+    /// As [`Self::settle`]; `None` when that must wait for nodes that cannot be reached.
+    pub(super) async fn settle_or_later(&self, sequence: u64) -> Option<Settled> {
+        match self.settle(sequence).await {
+            Ok(settled) => Some(settled),
+            Err(fault) => {
+                log::warn!("an operation on names will be completed later: {fault}");
+                self.spawn(|service| settle_until_done(service, sequence));
+                None
+            }
+        }
+    }
+
+    /// Completes what was under way when the agent died, and removes inodes that nobody can have open any
+    /// more. Ends when all is done: nodes that cannot be reached are asked again and again.
+    pub async fn recover(&self) {
+        let (truncations, orphans) = std::mem::take(&mut *self.unfinished.lock());
+        for inode in orphans {
+            if let Err(fault) = self.forget_unless_open(inode) {
+                log::error!("cannot remove {inode}, which has no name: {fault}");
+            }
+        }
+        for (inode, truncation) in truncations {
+            drop(self.cut(inode, truncation));
+        }
+        let pending = self.parts.ledger.read(table::intents).unwrap_or_else(|fault| {
+            log::error!("cannot read which operations are to be completed: {fault}");
+            Vec::new()
+        });
+        let old = pending.into_iter().map(|(sequence, _)| sequence).filter(|&sequence| sequence < self.first);
+        join_all(old.map(|sequence| settle_until_done(self.this.clone(), sequence))).await;
+    }
+}
+
+async fn settle_until_done(service: Weak<MetaService>, sequence: u64) {
+    let mut pause = RETRY_TIME_MIN;
+    loop {
+        let Some(this) = service.upgrade() else { return };
+        let Err(fault) = this.settle(sequence).await else { return };
+        log::debug!("operation {sequence} is not complete yet: {fault}");
+        let sleep = this.parts.runtime.sleep(pause);
+        drop(this);
+        sleep.await;
+        pause = (pause * 2).min(RETRY_TIME_MAX);
+    }
+}
