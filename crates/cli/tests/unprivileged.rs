@@ -96,7 +96,7 @@ fn diagnosis(user: &User<'_>, allows: Allows, name: &str) -> (bool, String, Stri
     let output = user.tameike(allows, &["doctor", "--json"]).output().expect("a doctor");
     let document = serde_json::from_slice::<serde_json::Value>(&output.stdout);
     assert!(document.is_ok(), "{}", shown(&output));
-    let document = document.unwrap_or_default();
+    let document = document.expect("checked");
     let works = document["works"].as_bool().expect("works");
     assert_eq!(output.status.code(), Some(if works { 0 } else { 71 }), "{}", shown(&output));
     let checks = document["checks"].as_array().expect("checks");

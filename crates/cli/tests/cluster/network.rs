@@ -1,5 +1,5 @@
 //! Hosts of a cluster: network namespaces joined by a bridge, each with a `/dev/shm` and a directory for jobs of
-//! its own, reached by a stub for ssh. The first host is where jobs are started.
+//! its own, reached by a stub for ssh. Jobs are started on the first host, or beside it as from a login node.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -30,8 +30,18 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Makes the hosts. `words` are those of each host's line in the hostfile, beside its address.
+    /// Makes hosts of which the first is where jobs are started. `words` are those of each host's line in the
+    /// hostfile, beside its address.
     pub fn new(words: &[&str]) -> Self {
+        Self::started(words, "localhost")
+    }
+
+    /// Makes hosts on none of which jobs are started.
+    pub fn from_login_node(words: &[&str]) -> Self {
+        Self::started(words, "")
+    }
+
+    fn started(words: &[&str], first: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let root = fs::metadata("/proc/self").expect("/proc").uid() == 0;
         assert!(root, "run the tests of clusters as root: they make network namespaces");
@@ -41,7 +51,8 @@ impl Cluster {
         cluster.connect();
         let mut hostfile = String::new();
         for (host, words) in (0..).zip(words) {
-            let name = if host == 0 { "localhost".to_owned() } else { cluster.host(host) };
+            let here = host == 0 && !first.is_empty();
+            let name = if here { first.to_owned() } else { cluster.host(host) };
             hostfile += &format!("{name} address=10.213.0.{} {words}\n", host + 1);
             for place in [cluster.hosts_dir(), cluster.memory_dir()] {
                 fs::create_dir_all(place.join(cluster.host(host))).expect("a directory");
