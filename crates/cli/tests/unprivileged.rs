@@ -36,6 +36,9 @@ const EVERYTHING: &str = r#"
     cat "$TAMEIKE_CACHE/from-0" "$TAMEIKE_CACHE/from-1" > "$TAMEIKE_CACHE/both"
     tameike exec --node 1 -- sh -euc 'test "$(cat "$TAMEIKE_CACHE/both")" = "$(printf "from 0\nfrom 1")"'
     tameike exec --node 1 -- sh -euc 'echo "$TAMEIKE_SHARED"' > "$TAMEIKE_SHARED/path"
+    # What a job leaves running ends with it.
+    setsid sleep 1000 > /dev/null 2>&1 &
+    tameike exec --node 1 -- sh -c 'setsid sleep 1000 > /dev/null 2>&1 &'
     if [ "$(cat "$TAMEIKE_SHARED/path")" = "$TAMEIKE_SHARED" ]; then echo same paths; else echo other paths; fi"#;
 
 fn everything_works(allows: Allows, paths: &str) {

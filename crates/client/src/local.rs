@@ -69,16 +69,21 @@ impl LocalView {
         self.handles.lock().get(&number).cloned().ok_or_else(|| Errno::EBADF.into())
     }
 
-    /// Runs a change of a file's content and counts the space it took or gave back.
+    /// Runs a change of a file's content that brings `written` bytes up to `end`, and counts the space it took
+    /// or gave back.
     fn change_size(
         &self,
         file: &dyn SharedFile,
         end: u64,
+        written: u64,
         change: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let _one = self.growing.lock();
         let before = file.stat()?;
-        let growth = end.saturating_sub(before.size.max(before.blocks * STAT_BLOCK));
+        let held = before.blocks * STAT_BLOCK;
+        // Where a file has holes, any byte may need space; elsewhere only those behind its end.
+        let is_sparse = held < before.size;
+        let growth = if is_sparse { written } else { end.saturating_sub(held).min(written) };
         if growth > 0 && self.used() + growth > self.capacity {
             return Err(Errno::ENOSPC.into());
         }
@@ -121,7 +126,7 @@ impl LocalView {
 
     async fn cut(&self, file: &dyn SharedFile, size: u64) -> Result<()> {
         // Growing by a hole takes no space.
-        self.change_size(file, 0, || file.truncate(size))
+        self.change_size(file, 0, 0, || file.truncate(size))
     }
 
     async fn open_path(&self, path: Vec<u8>, mode: OpenMode) -> Result<Arc<dyn SharedFile>> {
@@ -259,7 +264,7 @@ impl Vfs for LocalView {
         let file = &*handle.file;
         let offset = if handle.mode.append { file.stat()?.size } else { offset };
         let end = offset.checked_add(data.len() as u64).ok_or(Errno::EFBIG)?;
-        self.change_size(file, end, || file.write_at(data, offset))
+        self.change_size(file, end, data.len() as u64, || file.write_at(data, offset))
     }
 
     async fn flush(&self, handle: HandleNumber) -> Result<()> {

@@ -11,6 +11,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use tameike_agent::control::Isolation;
+use tameike_core::JobId;
 use tameike_io::os::mount::{FUSE_DEVICE, FUSE_HELPER, find_program};
 
 /// Locked memory with which frames of the default size can be registered with devices.
@@ -194,7 +195,8 @@ fn ssh() -> Check {
 fn leftovers() -> Check {
     let name = "leftovers";
     let dead = Base::open(&base::path()).and_then(|base| {
-        let is_dead = |job: &tameike_core::JobId| matches!(JobDir::take_dead(&base, job), Ok(Some(_)));
+        let lock = base.lock()?;
+        let is_dead = |job: &JobId| matches!(JobDir::take_dead(&base, &lock, job), Ok(Some(_)));
         Ok(base.jobs()?.into_iter().filter(is_dead).map(String::from).collect::<Vec<_>>())
     });
     match dead {

@@ -19,6 +19,11 @@ use tameike_io::os::process::ProcessId;
 
 /// Names the directory of the job, for commands inside it.
 pub const JOB_DIR_VARIABLE: &str = "TAMEIKE_JOB_DIR";
+/// Names the node, for commands in it.
+pub const NODE_VARIABLE: &str = "TAMEIKE_NODE";
+
+/// Says which node a command runs on.
+pub const NODE_VARIABLE: &str = "TAMEIKE_NODE";
 
 /// A command that was entered, in `node-K/commands/NAME`.
 #[derive(Serialize, Deserialize)]
@@ -73,7 +78,7 @@ pub fn variables(state: &NodeState, job_dir: &Path) -> Vec<(&'static str, OsStri
     let mut variables = vec![
         ("TAMEIKE_JOB", job),
         (JOB_DIR_VARIABLE, job_dir.into()),
-        ("TAMEIKE_NODE", state.record.node.0.to_string().into()),
+        (NODE_VARIABLE, state.record.node.0.to_string().into()),
         ("TAMEIKE_NODES", state.node_count.to_string().into()),
     ];
     variables.extend(state.record.mounts.iter().map(|(view, path)| (view.variable(), path.into())));

@@ -64,16 +64,17 @@ fn start_in<A: AgentControl>(node_start: &NodeStart, belongings: &mut Belongings
             isolation: Isolation::None,
             mounts: Vec::new(),
         },
-        node_count: node_start.node_count,
+        node_count: node_start.record.plan.nodes.len() as u32,
         device_dir: start.device.as_ref().map(|device| device.dir.clone()),
     };
     state.write(&job_dir)?;
+    node_start.record.write(&node_dir)?;
     log_file::open(&node_dir.join("agent.log"), &node_start.log_level)?;
     if let Some(device) = &start.device {
         make_device_dir(device, start.mode)?;
         belongings.add_device(device.dir.clone());
         let free = free_space(device)? / u64::from(node_start.sharers.max(1));
-        start.capacity = node_start.capacity.resolve(free, start.shared_dir.is_some());
+        start.capacity = node_start.record.plan.capacity.resolve(free, start.shared_dir.is_some());
         check_space(&start, device, free)?;
     }
     let mut doors = Vec::new();
@@ -99,6 +100,14 @@ fn make_device_dir(device: &DeviceStart, mode: AgentMode) -> Result<()> {
             }
             let message = format!("{}: what is there is not a directory of yours; remove it", doing());
             Err(Fault::new(Errno::EACCES, message))
+        }
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            let message = format!(
+                "{}: it is there already, of another job of this name (with another TMPDIR) or of somebody \
+                 else; choose another --job or --device, or remove it if you know it is a leftover",
+                doing()
+            );
+            Err(Fault::new(Errno::EEXIST, message))
         }
         result => result.map_err(|error| Fault::from_os(doing(), &error)),
     }

@@ -42,10 +42,10 @@ impl Kept {
 /// # Errors
 /// The base cannot be read or locked.
 pub fn sweep<A: AgentControl>(base: &Base) -> Result<Vec<Kept>> {
-    let _lock = base.lock()?;
+    let lock = base.lock()?;
     let mut kept = Vec::new();
     for job in base.jobs()? {
-        let Some(dir) = JobDir::take_dead(base, &job)? else { continue };
+        let Some(dir) = JobDir::take_dead(base, &lock, &job)? else { continue };
         kept.extend(sweep_job::<A>(&job, dir.path()));
     }
     Ok(kept)

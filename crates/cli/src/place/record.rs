@@ -95,7 +95,20 @@ impl JobRecord {
         };
         let dir = base.job_path(&job);
         let none = || Fault::new(Errno::ENOENT, format!("there is no job {job} of yours on this host"));
-        Ok((dir.clone(), Self::read(&dir)?.ok_or_else(none)?))
+        let record = Self::read_anywhere(&dir)?.ok_or_else(none)?;
+        Ok((dir, record))
+    }
+
+    /// Reads the record of a job from its directory, or from that of a node on a host without the driver.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read_anywhere(job_dir: &Path) -> Result<Option<Self>> {
+        if let Some(record) = Self::read(job_dir)? {
+            return Ok(Some(record));
+        }
+        let nodes = super::janitor::nodes_in(job_dir).into_iter();
+        nodes.map(|node| Self::read(&node_dir(job_dir, node))).find_map(Result::transpose).transpose()
     }
 
     /// All jobs that have a record.

@@ -78,7 +78,7 @@ impl Passthrough {
     pub(crate) fn found(&self, dir: FileNumber, child: &[u8], stat: &FileStat) -> Found {
         let attr = stat.attr();
         let file = number(attr.inode);
-        self.tree.found(dir, child, file, attr.kind == FileKind::Directory);
+        self.tree.found(dir, child, file, attr.kind == FileKind::Directory || attr.nlink == 1);
         Found { file, attr }
     }
 

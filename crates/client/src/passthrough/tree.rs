@@ -25,12 +25,12 @@ struct State {
 pub(super) struct Tree(Mutex<State>);
 
 impl Tree {
-    /// A name was found to be `file`; counts a look-up. A directory has one name: what it was called before is
-    /// forgotten.
-    pub(super) fn found(&self, dir: FileNumber, name: &[u8], file: FileNumber, is_directory: bool) {
+    /// A name was found to be `file`; counts a look-up. If it is the file's only one, what the file was called
+    /// before is forgotten: another node has moved it, or its number has gone to a new file.
+    pub(super) fn found(&self, dir: FileNumber, name: &[u8], file: FileNumber, is_only: bool) {
         let mut state = self.0.lock();
         let name = (dir, name.to_vec());
-        if is_directory {
+        if is_only {
             let former = state.nodes.get(&file).map(|node| node.names.clone()).unwrap_or_default();
             former.into_iter().filter(|former| *former != name).for_each(|former| state.set(former, None));
         }

@@ -117,12 +117,12 @@ impl Vfs for SharedView {
 
     async fn unlink(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
         let entry = self.entry(dir, name);
-        self.operate(&entry, NameOperation::Unlink { entry: entry.clone() }).await.map(drop)
+        self.operate(&entry, NameOperation::Unlink { entry: entry.clone() }).await
     }
 
     async fn rmdir(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
         let entry = self.entry(dir, name);
-        self.operate(&entry, NameOperation::Rmdir { entry: entry.clone() }).await.map(drop)
+        self.operate(&entry, NameOperation::Rmdir { entry: entry.clone() }).await
     }
 
     async fn rename(

@@ -321,6 +321,8 @@ pub enum MetaReply {
         node: Option<Node>,
         /// Whether the request made it.
         created: bool,
+        /// Times and counts of the directory after a change, when it is narrow.
+        dir: Option<DirStat>,
     },
     /// Attributes (and inline content).
     Node(Node),
@@ -356,4 +358,6 @@ pub enum MetaReply {
         /// What it is.
         wide: bool,
     },
+    /// An operation on names is done; times and counts of its coordinating name's directory, which is narrow.
+    DirChanged(DirStat),
 }

@@ -19,7 +19,7 @@ impl MetaService {
                 return Err(missing(names, entry.dir)?.into());
             };
             let node = node(names, target.inode, false)?;
-            Ok(MetaReply::Entry { target, node, created: false })
+            Ok(MetaReply::Entry { target, node, created: false, dir: None })
         })
     }
 

@@ -47,6 +47,16 @@ pub enum NameOperation {
     },
 }
 
+impl NameOperation {
+    /// The name whose home coordinates the operation.
+    pub fn coordinator(&self) -> &EntryName {
+        match self {
+            Self::Unlink { entry } | Self::Rmdir { entry } | Self::Link { entry, .. } => entry,
+            Self::Rename { from, .. } => from,
+        }
+    }
+}
+
 /// One step of a [`NameOperation`]. On its coordinator's node it is part of one atomic change; on another
 /// node it is a command of its own, applied once. A step whose condition does not hold changes nothing; it
 /// fails with `EAGAIN` when the operation must be planned anew from what the names say now.

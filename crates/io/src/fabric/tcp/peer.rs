@@ -107,7 +107,7 @@ impl Inner {
 
     /// The connection on which messages of `lane` to `node` travel, as soon as it is there.
     pub(super) async fn connection(self: &Arc<Self>, node: NodeId, lane: Lane) -> Result<Arc<Connection>> {
-        let (promise, dial, hurry, limit) = {
+        let (promise, dial, hurry, is_known_unreachable) = {
             let mut peers = self.peers.lock();
             let unknown = || Fault::new(Errno::EHOSTDOWN, format!("the address of {node} is not known"));
             let peer = peers.get_mut(&node).ok_or_else(unknown)?;
@@ -124,18 +124,19 @@ impl Inner {
             }
             let (resolver, promise) = promise();
             peer.waiting.push((lane, resolver));
-            let limit = match peer.life {
-                Life::Unreachable => UNREACHABLE_WAIT,
-                Life::New | Life::Up | Life::Lost | Life::Dead => self.config.peer_limit + ATTEMPT_LIMIT,
-            };
-            (promise, dial, peer.hurry.take(), limit)
+            let known = peer.life == Life::Unreachable;
+            (promise, dial, peer.hurry.take(), known)
         };
         if dial {
             self.runtime.spawn(self.clone().dial(node, None));
         }
         hurry.into_iter().for_each(|hurry| hurry.resolve(()));
+        let peer_limit = self.config.peer_limit;
+        let limit = if is_known_unreachable { UNREACHABLE_WAIT } else { peer_limit + ATTEMPT_LIMIT };
         self.runtime.timeout(limit, promise).await.unwrap_or_else(|| {
-            let why = format!("{node} is not connected with this node, also after {} s", limit.as_secs_f32());
+            let limit = peer_limit.as_secs();
+            let why =
+                format!("{node} is unreachable: it was silent for {limit} s, and still does not answer");
             Err(Fault::new(Errno::EHOSTDOWN, why))
         })
     }

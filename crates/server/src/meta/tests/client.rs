@@ -73,7 +73,7 @@ impl Client {
             MetaRequest::Execute(Command::Create { entry, new, exclusive, opener, wide, now })
         };
         match self.ask_home(&entry, request).await? {
-            MetaReply::Entry { target, node, created } => Ok((target, node, created)),
+            MetaReply::Entry { target, node, created, .. } => Ok((target, node, created)),
             other => panic!("{other:?}"),
         }
     }
