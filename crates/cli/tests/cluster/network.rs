@@ -9,17 +9,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::support::{Site, binary, files_below, processes_naming, succeed};
 
-/// What stands for ssh. As with ssh, of the environment only a few variables arrive. The host where jobs are started
-/// goes by the machine's own name, the others have names of their own.
+/// What stands for ssh. As with ssh, it does not matter from inside which node it is called, and of the environment
+/// only a few variables arrive. The host where jobs are started goes by the machine's own name, the others have
+/// names of their own.
 const SSH: &str = r#"#!/bin/sh
 set -eu
 host=$1
 shift
+outside="nsenter --mount=/proc/@TEST@/ns/mnt --"
 for_all='env -i PATH="$PATH" HOME="$HOME" STARTED_FOR="@BASE@" sh -c "$*"'
 if [ "$host" = "@HERE@" ]; then
-    exec ip netns exec "@FIRST@" sh -euc "exec $for_all" sh "$@"
+    exec $outside ip netns exec "@FIRST@" sh -euc "exec $for_all" sh "$@"
 fi
-exec ip netns exec "$host" unshare --mount --uts sh -euc '
+exec $outside ip netns exec "$host" unshare --mount --uts sh -euc '
     hostname "$1"
     mount --bind "@HOSTS@/$1" "@BASE@"
     mount --bind "@MEMORY@/$1" /dev/shm
@@ -88,6 +90,7 @@ impl Cluster {
         let here = fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
         let shown = |path: PathBuf| path.to_str().expect("plain path").to_owned();
         SSH.replace("@HERE@", here.trim())
+            .replace("@TEST@", &std::process::id().to_string())
             .replace("@FIRST@", &self.host(0))
             .replace("@BASE@", &shown(self.site.base()))
             .replace("@HOSTS@", &shown(self.hosts_dir()))
