@@ -50,6 +50,9 @@ fn three_hosts_have_the_same_views() {
            done
            tameike exec --all -- sh -euc 'echo $TAMEIKE_NODE > "$TAMEIKE_NODE_LOCAL/own"; ls "$TAMEIKE_NODE_LOCAL"'
            tameike exec --all -- sh -euc 'test "$(cat "$TAMEIKE_NODE_LOCAL/own")" = $TAMEIKE_NODE; ip -br addr show eth0'
+           # From inside every node, to all of them.
+           tameike exec --all -- tameike exec --all -- sh -euc 'echo "to $TAMEIKE_NODE" >> "$TAMEIKE_SHARED/nested"'
+           for k in 0 1 2; do test $(grep -c "^to $k$" "$TAMEIKE_SHARED/nested") = 3; done
            tameike status"#,
     );
     for node in 0..3 {

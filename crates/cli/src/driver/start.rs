@@ -120,7 +120,7 @@ impl Driver {
                 memory: plan.memory,
                 shared_dir: plan.shared_dir.clone(),
             },
-            record: self.record.clone(),
+            record: if spec.is_here() { self.record.clone() } else { self.record.seen_from_elsewhere() },
             sharers: same_host.count() as u32,
             grace_ms: plan.grace_s.saturating_mul(1000),
             log_level: std::env::var(LOG_VARIABLE).unwrap_or_else(|_| "info".to_owned()),

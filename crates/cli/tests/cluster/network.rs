@@ -9,17 +9,24 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::support::{Site, binary, files_below, processes_naming, succeed};
 
-/// What stands for ssh. As with ssh, of the environment only a few variables arrive.
+/// What stands for ssh. As with ssh, it does not matter from inside which node it is called, and of the environment
+/// only a few variables arrive. The host where jobs are started goes by the machine's own name, the others have
+/// names of their own.
 const SSH: &str = r#"#!/bin/sh
 set -eu
 host=$1
 shift
-exec ip netns exec "$host" unshare --mount sh -euc '
-    host=$1
+outside="nsenter --mount=/proc/@TEST@/ns/mnt --"
+for_all='env -i PATH="$PATH" HOME="$HOME" STARTED_FOR="@BASE@" sh -c "$*"'
+if [ "$host" = "@HERE@" ]; then
+    exec $outside ip netns exec "@FIRST@" sh -euc "exec $for_all" sh "$@"
+fi
+exec $outside ip netns exec "$host" unshare --mount --uts sh -euc '
+    hostname "$1"
+    mount --bind "@HOSTS@/$1" "@BASE@"
+    mount --bind "@MEMORY@/$1" /dev/shm
     shift
-    mount --bind "$HOSTS/$host" "$TMPDIR"
-    mount --bind "$MEMORY/$host" /dev/shm
-    exec env -i PATH="$PATH" HOME="$HOME" STARTED_FOR="$TMPDIR" sh -c "$*"' sh "$host" "$@"
+    exec '"$for_all" sh "$host" "$@"
 "#;
 
 /// Hosts on a network, and what they share.
@@ -59,7 +66,7 @@ impl Cluster {
             }
         }
         fs::write(cluster.path("hostfile"), hostfile).expect("a hostfile");
-        fs::write(cluster.path("ssh"), SSH).expect("a script");
+        fs::write(cluster.path("ssh"), cluster.ssh()).expect("a script");
         fs::set_permissions(cluster.path("ssh"), fs::Permissions::from_mode(0o755)).expect("a mode");
         cluster
     }
@@ -77,6 +84,17 @@ impl Cluster {
             ip(&format!("-n {namespace} link set eth0 up"));
             ip(&format!("-n {namespace} link set lo up"));
         }
+    }
+
+    fn ssh(&self) -> String {
+        let here = fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
+        let shown = |path: PathBuf| path.to_str().expect("plain path").to_owned();
+        SSH.replace("@HERE@", here.trim())
+            .replace("@TEST@", &std::process::id().to_string())
+            .replace("@FIRST@", &self.host(0))
+            .replace("@BASE@", &shown(self.site.base()))
+            .replace("@HOSTS@", &shown(self.hosts_dir()))
+            .replace("@MEMORY@", &shown(self.memory_dir()))
     }
 
     fn host(&self, host: u32) -> String {
@@ -133,7 +151,6 @@ impl Cluster {
         command.env("PATH", format!("{}:{path}", directory.display()));
         command.env("TMPDIR", self.site.base()).env_remove("TAMEIKE_JOB");
         command.env("TAMEIKE_SSH", self.path("ssh"));
-        command.env("HOSTS", self.hosts_dir()).env("MEMORY", self.memory_dir());
         command
     }
 
