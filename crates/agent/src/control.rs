@@ -302,7 +302,7 @@ pub trait AgentControl: Send + Sync + Sized + 'static {
     /// The journal could not be closed; the device directory is then kept.
     fn stop(&self, grace: Duration) -> Result<Left>;
 
-    /// What the device directory of an agent that is dead holds; changes nothing in it.
+    /// What the device directory of an agent that is dead holds; what is dirty in it stays so.
     ///
     /// # Errors
     /// It cannot be read; the directory is then kept.

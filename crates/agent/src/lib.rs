@@ -13,3 +13,4 @@ mod node;
 mod storage;
 
 pub use agent::Agent;
+pub use memory::MEMORY_MIN;

@@ -7,6 +7,8 @@ use tameike_io::{Pool, Slab};
 
 /// Fewest frames with which every use has some.
 const FRAMES_MIN: u32 = 48;
+/// Least memory for frames, in bytes.
+pub const MEMORY_MIN: u64 = FRAMES_MIN as u64 * UNIT_SIZE as u64;
 
 /// The slab of an agent and its shares.
 pub struct Memory {
@@ -36,9 +38,8 @@ impl Memory {
     pub fn new(bytes: u64) -> Result<Self> {
         let count = u32::try_from(bytes / UNIT_SIZE as u64).unwrap_or(u32::MAX);
         if count < FRAMES_MIN {
-            let least = u64::from(FRAMES_MIN) * UNIT_SIZE as u64;
             let message =
-                format!("an agent needs at least {least} bytes for frames, not {bytes}: raise --memory");
+                format!("an agent needs at least {MEMORY_MIN} bytes for frames, not {bytes}: raise --memory");
             return Err(Fault::new(Errno::ENOMEM, message));
         }
         let slab = Slab::new(count).map_err(|error| Fault::from_os("mapping the frames", &error))?;

@@ -2,7 +2,7 @@
 
 use crate::control::Left;
 use std::path::Path;
-use tameike_core::{Fault, Result, View};
+use tameike_core::{Fault, InodeId, Result, View};
 use tameike_io::os::system::System;
 use tameike_io::{Pool, Runtime, Slab};
 use tameike_server::cache::{Journaled, journaled};
@@ -52,7 +52,7 @@ pub enum Care {
 
 fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
     match kind {
-        RecordKind::Names => meta::apply(table, &tameike_core::wire::codec::decode(body)?).map(drop),
+        RecordKind::Names => meta::replay(table, body),
         RecordKind::Cache => tameike_server::cache::replay(body, table),
         RecordKind::Extents => Err(Fault::io("a record of extents came to the wrong room")),
     }
@@ -64,7 +64,13 @@ fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
 /// When the store cannot be read.
 fn left(store: &Store) -> Result<Left> {
     let Journaled { mut dirty, named } = journaled(store.ledger.clone())?;
-    dirty.extend(store.extents.dirty_inodes()?);
+    let mut after = InodeId(0);
+    loop {
+        let inodes = store.extents.dirty_inodes(after)?;
+        let Some(&last) = inodes.last() else { break };
+        dirty.extend(inodes);
+        after = last;
+    }
     Ok(Left { files: dirty.len() as u64, bytes: store.extents.space(View::Cache).dirty, named })
 }
 

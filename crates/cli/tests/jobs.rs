@@ -3,9 +3,8 @@
 mod place;
 
 use place::{Place, assert_code, err, out};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
 /// A script's line that makes node K's device dirty.
 fn dirty(place: &Place, node: u32) -> String {
@@ -137,31 +136,24 @@ fn a_drain_that_takes_too_long_is_cut_off() {
 #[test]
 fn a_second_interrupt_ends_at_once_and_leaves_the_journal() {
     let place = Place::new();
-    let script = format!("{} trap '' INT; echo ready; while :; do sleep 0.05; done", dirty(&place, 0));
-    let run = place.start("--job twice", &script);
+    let script = "trap 'echo again' INT; echo ready; while :; do sleep 0.05; done";
+    let mut run = place.start("--job twice", &format!("{} {script}", dirty(&place, 0)));
     run.signal("INT");
-    std::thread::sleep(Duration::from_millis(200));
+    run.read("again\n");
     run.signal("INT");
     let output = run.finish();
     assert_code(&output, 130);
     assert!(err(&output).contains("tameike recover --job twice"), "{}", err(&output));
-    // The agents end by themselves: recover waits for none, so it is tried until they have.
-    let recovered = until_recovered(&place, "twice");
+    let recovered = recover(&place, "twice");
     assert_code(&recovered, 0);
     assert!(place.shared("from-node-0").exists());
     place.assert_clean();
 }
 
-/// Recovers a job whose agents are just ending.
-fn until_recovered(place: &Place, job: &str) -> Output {
-    for _ in 0..100 {
-        let output = place.tameike(&["recover", "--job", job]).output().expect("starts");
-        if !err(&output).contains("still running") {
-            return output;
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    panic!("job {job} never ended");
+/// Recovers a job whose driver is dead, when its agents have ended.
+fn recover(place: &Place, job: &str) -> Output {
+    place.await_end(job);
+    place.tameike(&["recover", "--job", job]).output().expect("starts")
 }
 
 #[test]
@@ -170,14 +162,14 @@ fn a_killed_driver_leaves_only_the_journal() {
     let run = place.start("--local 2 --job killed", &format!("{} echo ready; sleep 1000", dirty(&place, 1)));
     run.signal("KILL");
     run.finish();
-    let recovered = until_recovered(&place, "killed");
+    let recovered = recover(&place, "killed");
     assert_code(&recovered, 0);
     assert_eq!(std::fs::read(place.shared("from-node-1")).expect("drained"), b"data\n");
     place.assert_clean();
     let run = place.start("--local 2 --job killed", "echo ready; sleep 1000");
     run.signal("KILL");
     run.finish();
-    until_recovered(&place, "killed");
+    recover(&place, "killed");
     assert_code(&place.run("", "true"), 0);
     place.assert_clean();
 }
@@ -312,9 +304,7 @@ fn views_are_seen_by_the_job_alone() {
     let place = Place::new();
     let mut run =
         place.start("--local 2", "echo ready; grep -c fuse.tameike /proc/self/mounts; cat > /dev/null");
-    let mut count = [0; 2];
-    run.child.stdout.as_mut().expect("piped").read_exact(&mut count).expect("the count");
-    assert_eq!(&count, b"3\n");
+    run.read("3\n");
     let mounts = std::fs::read_to_string("/proc/self/mounts").expect("proc");
     assert!(!mounts.contains(place.path("").to_str().expect("UTF-8")), "{mounts}");
     assert_code(&run.finish(), 0);

@@ -3,7 +3,7 @@
 //! Calls run on the thread that asks: the disk is this node's own. Where the kernel and privileges allow,
 //! reading and writing can pass by the agent altogether; that is the door's business.
 
-use crate::passthrough::{Passthrough, Waiting, xattr_mode};
+use crate::passthrough::{Owner, Passthrough, Waiting, number, xattr_mode};
 use crate::vfs::{FileNumber, Found, HandleNumber, ListedEntry, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -20,8 +20,9 @@ const STAT_BLOCK: u64 = 512;
 
 #[derive(Clone)]
 struct Handle {
+    number: FileNumber,
     file: Arc<dyn SharedFile>,
-    append: bool,
+    mode: OpenMode,
 }
 
 /// The node-local view of one node.
@@ -58,9 +59,9 @@ impl LocalView {
         self.used.load(Ordering::Relaxed)
     }
 
-    fn add_handle(&self, file: Arc<dyn SharedFile>, mode: OpenMode) -> Opened {
+    fn add_handle(&self, number: FileNumber, file: Arc<dyn SharedFile>, mode: OpenMode) -> Opened {
         let handle = HandleNumber(self.next_handle.fetch_add(1, Ordering::Relaxed));
-        self.handles.lock().insert(handle, Handle { file, append: mode.append });
+        self.handles.lock().insert(handle, Handle { number, file, mode });
         Opened { handle, keep_cache: true, direct: false }
     }
 
@@ -68,16 +69,21 @@ impl LocalView {
         self.handles.lock().get(&number).cloned().ok_or_else(|| Errno::EBADF.into())
     }
 
-    /// Runs a change of a file's content and counts the space it took or gave back.
+    /// Runs a change of a file's content that brings `written` bytes up to `end`, and counts the space it took
+    /// or gave back.
     fn change_size(
         &self,
         file: &dyn SharedFile,
         end: u64,
+        written: u64,
         change: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let _one = self.growing.lock();
         let before = file.stat()?;
-        let growth = end.saturating_sub(before.size.max(before.blocks * STAT_BLOCK));
+        let held = before.blocks * STAT_BLOCK;
+        // Where a file has holes, any byte may need space; elsewhere only those behind its end.
+        let is_sparse = held < before.size;
+        let growth = if is_sparse { written } else { end.saturating_sub(held).min(written) };
         if growth > 0 && self.used() + growth > self.capacity {
             return Err(Errno::ENOSPC.into());
         }
@@ -92,21 +98,35 @@ impl LocalView {
             self.used.fetch_add((after - before) * STAT_BLOCK, Ordering::Relaxed);
         } else {
             let less = (before - after) * STAT_BLOCK;
-            let used = self.used();
-            self.used.store(used.saturating_sub(less), Ordering::Relaxed);
+            let lessen = |used: u64| Some(used.saturating_sub(less));
+            let _ = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lessen);
         }
     }
 
-    /// A file has lost a name; the last one gives its space back.
+    /// A file has lost a name; the last one gives its space back, unless the file is still open.
     fn lost_name(&self, stat: &FileStat) {
-        if stat.nlink <= 1 && stat.kind == FileKind::File {
+        let is_last = stat.nlink <= 1 && stat.kind == FileKind::File;
+        if is_last && self.open_file(number(stat.inode_id()), false).is_none() {
             self.account(stat.blocks, 0);
+        }
+    }
+
+    /// Ends a handle; the last one of a file that has lost its names gives its space back.
+    fn close(&self, handle: HandleNumber) {
+        let closed = self.handles.lock().remove(&handle);
+        let Some(closed) = closed.filter(|closed| self.open_file(closed.number, false).is_none()) else {
+            return;
+        };
+        match closed.file.stat() {
+            Ok(stat) if stat.nlink == 0 => self.account(stat.blocks, 0),
+            Ok(_) => {}
+            Err(fault) => log::warn!("space of a closed file: {fault}"),
         }
     }
 
     async fn cut(&self, file: &dyn SharedFile, size: u64) -> Result<()> {
         // Growing by a hole takes no space.
-        self.change_size(file, 0, || file.truncate(size))
+        self.change_size(file, 0, 0, || file.truncate(size))
     }
 
     async fn open_path(&self, path: Vec<u8>, mode: OpenMode) -> Result<Arc<dyn SharedFile>> {
@@ -131,17 +151,30 @@ impl Vfs for LocalView {
     async fn getattr(&self, file: FileNumber) -> Result<Attr> {
         match self.below.stat(file).await {
             Ok(stat) => Ok(stat.attr()),
-            Err(fault) => self.open_file(file).ok_or(fault)?.stat().map(|stat| stat.attr()),
+            Err(fault) => self.open_file(file, false).ok_or(fault)?.stat().map(|stat| stat.attr()),
         }
     }
 
     async fn setattr(&self, file: FileNumber, change: AttrChange) -> Result<Attr> {
         if let Some(size) = change.size {
-            let path = self.below.path(file)?;
-            let open = self.below.run(move |fs| fs.open(&path, Access::Write)).await?;
+            let open = match self.open_file(file, true) {
+                Some(open) => open,
+                None => {
+                    let path = self.below.path(file)?;
+                    self.below.run(move |fs| fs.open(&path, Access::Write)).await?
+                }
+            };
             self.cut(&*open, size).await?;
         }
-        self.below.change(file, AttrChange { size: None, ..change }).await?;
+        let rest = AttrChange { size: None, ..change };
+        if rest != AttrChange::default() {
+            match self.below.change(file, rest.clone()).await {
+                Err(fault) if fault.errno == Errno::ESTALE => {
+                    self.open_file(file, false).ok_or(fault)?.change(&rest)?;
+                }
+                other => other?,
+            }
+        }
         self.getattr(file).await
     }
 
@@ -164,14 +197,16 @@ impl Vfs for LocalView {
         let path = self.below.child(dir, name)?;
         let created = {
             let path = path.clone();
-            self.below.run(move |fs| fs.create(&path, new.mode)).await
+            let owner = Owner::of(&new);
+            self.below.run(move |fs| owner.create(fs, &path, new.mode)).await
         };
         let file = match created {
             Err(fault) if fault.errno == Errno::EEXIST && !exclusive => self.open_path(path, mode).await?,
             created => created?,
         };
         let found = self.below.found(dir, name, &file.stat()?);
-        Ok((found, self.add_handle(file, mode)))
+        let opened = self.add_handle(found.file, file, mode);
+        Ok((found, opened))
     }
 
     async fn link(&self, file: FileNumber, dir: FileNumber, name: &[u8]) -> Result<Found> {
@@ -212,9 +247,9 @@ impl Vfs for LocalView {
         let open = match self.below.path(file) {
             Ok(path) => self.open_path(path, mode).await?,
             // It has lost its names, but is still open.
-            Err(stale) => self.open_file(file).ok_or(stale)?,
+            Err(stale) => self.open_file(file, mode.write).ok_or(stale)?,
         };
-        Ok(self.add_handle(open, mode))
+        Ok(self.add_handle(file, open, mode))
     }
 
     async fn read(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<ReadBytes> {
@@ -227,9 +262,9 @@ impl Vfs for LocalView {
     async fn write(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<()> {
         let handle = self.handle(handle)?;
         let file = &*handle.file;
-        let offset = if handle.append { file.stat()?.size } else { offset };
+        let offset = if handle.mode.append { file.stat()?.size } else { offset };
         let end = offset.checked_add(data.len() as u64).ok_or(Errno::EFBIG)?;
-        self.change_size(file, end, || file.write_at(data, offset))
+        self.change_size(file, end, data.len() as u64, || file.write_at(data, offset))
     }
 
     async fn flush(&self, handle: HandleNumber) -> Result<()> {
@@ -241,7 +276,11 @@ impl Vfs for LocalView {
     }
 
     async fn release(&self, handle: HandleNumber) {
-        self.handles.lock().remove(&handle);
+        self.close(handle);
+    }
+
+    async fn open_dir(&self, dir: FileNumber) -> Result<()> {
+        self.below.path(dir).map(drop)
     }
 
     async fn readdir(&self, dir: FileNumber, after: u64, limit: u32) -> Result<Vec<ListedEntry>> {
@@ -283,9 +322,10 @@ impl Vfs for LocalView {
 }
 
 impl LocalView {
-    /// A file that has lost its names but is still open.
-    fn open_file(&self, file: FileNumber) -> Option<Arc<dyn SharedFile>> {
-        let is_it = |open: &Arc<dyn SharedFile>| open.stat().is_ok_and(|stat| stat.inode_id().0 == file.0);
-        self.handles.lock().values().map(|handle| handle.file.clone()).find(is_it)
+    /// A file that is open, for writing if `write`: it may have lost its names, or the right to be opened.
+    fn open_file(&self, file: FileNumber, write: bool) -> Option<Arc<dyn SharedFile>> {
+        let handles = self.handles.lock();
+        let mut fitting = handles.values().filter(|open| open.number == file && (open.mode.write || !write));
+        fitting.next().map(|open| open.file.clone())
     }
 }

@@ -162,6 +162,8 @@ pub trait Vfs: Send + Sync + 'static {
     fn fsync(&self, handle: HandleNumber) -> impl Future<Output = Result<()>> + Send;
     /// The last descriptor of the handle is gone.
     fn release(&self, handle: HandleNumber) -> impl Future<Output = ()> + Send;
+    /// Makes sure that a directory that is opened is still there (`ESTALE`).
+    fn open_dir(&self, dir: FileNumber) -> impl Future<Output = Result<()>> + Send;
     /// Entries after cursor `after` (0: the first), as many as fit the limit; none: the end.
     fn readdir(
         &self,

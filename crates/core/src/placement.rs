@@ -71,7 +71,7 @@ pub struct NodeInfo {
 }
 
 /// The nodes of a job and the functions that place names and data on them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
     /// The job.
     pub job: JobId,

@@ -4,5 +4,6 @@
 #![forbid(unsafe_code)]
 
 pub mod cache;
+mod locks;
 pub mod meta;
 pub mod unit;

@@ -1,17 +1,22 @@
 //! Answers that several requests share, with how long the kernel may believe them.
 
 use super::convert::{errno, file_attr};
-use super::{ATTRIBUTE_LIFETIME, NAME_LIFETIME};
-use fuser::{Generation, ReplyAttr, ReplyData, ReplyEntry, ReplyStatfs};
+use super::{ATTRIBUTE_LIFETIME, DIRECTORY_NAME_LIFETIME, NAME_LIFETIME};
+use fuser::{FileHandle, FopenFlags, Generation, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, ReplyStatfs};
+use std::time::Duration;
 use tameike_client::vfs::{FileNumber, Found, ViewSpace};
 use tameike_core::limits::{BLOCK_SIZE, NAME_SIZE_MAX};
-use tameike_core::{Attr, Result};
+use tameike_core::{Attr, FileKind, Result};
+
+fn name_lifetime(kind: FileKind) -> Duration {
+    if kind == FileKind::Directory { DIRECTORY_NAME_LIFETIME } else { NAME_LIFETIME }
+}
 
 pub(super) fn answer_entry(reply: ReplyEntry, found: Result<Found>) {
     match found {
         Ok(found) => {
             let attr = file_attr(found.file, &found.attr);
-            reply.entry_with_ttls(&ATTRIBUTE_LIFETIME, &NAME_LIFETIME, &attr, Generation(0));
+            reply.entry_with_ttls(&ATTRIBUTE_LIFETIME, &name_lifetime(found.attr.kind), &attr, Generation(0));
         }
         Err(fault) => reply.error(errno(&fault)),
     }
@@ -20,6 +25,14 @@ pub(super) fn answer_entry(reply: ReplyEntry, found: Result<Found>) {
 pub(super) fn answer_attr(reply: ReplyAttr, file: FileNumber, attr: Result<Attr>) {
     match attr {
         Ok(attr) => reply.attr(&ATTRIBUTE_LIFETIME, &file_attr(file, &attr)),
+        Err(fault) => reply.error(errno(&fault)),
+    }
+}
+
+pub(super) fn answer_open_dir(reply: ReplyOpen, opened: Result<()>) {
+    match opened {
+        // Directories need no handle: cursors say it all.
+        Ok(()) => reply.opened(FileHandle(0), FopenFlags::empty()),
         Err(fault) => reply.error(errno(&fault)),
     }
 }

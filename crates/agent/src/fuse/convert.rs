@@ -57,14 +57,15 @@ pub(super) fn system_time(time: Timestamp) -> SystemTime {
     if time.seconds >= 0 { UNIX_EPOCH + whole + nanoseconds } else { UNIX_EPOCH - whole + nanoseconds }
 }
 
-pub(super) fn timestamp(time: SystemTime) -> Timestamp {
+/// The time of a request. The binding takes the nanoseconds of times before 1970 away from the seconds instead
+/// of adding them; here the kernel's two numbers are had back.
+fn requested_time(time: SystemTime) -> Timestamp {
     match time.duration_since(UNIX_EPOCH) {
         Ok(after) => Timestamp { seconds: after.as_secs() as i64, nanoseconds: after.subsec_nanos() },
         Err(error) => {
             let before = error.duration();
-            let borrow = i64::from(before.subsec_nanos() > 0);
-            let nanoseconds = (1_000_000_000 - before.subsec_nanos()) % 1_000_000_000;
-            Timestamp { seconds: -(before.as_secs() as i64) - borrow, nanoseconds }
+            let seconds = 0_i64.saturating_sub_unsigned(before.as_secs());
+            Timestamp { seconds, nanoseconds: before.subsec_nanos() }
         }
     }
 }
@@ -72,7 +73,7 @@ pub(super) fn timestamp(time: SystemTime) -> Timestamp {
 pub(super) fn set_time(time: TimeOrNow) -> SetTime {
     match time {
         TimeOrNow::Now => SetTime::Now,
-        TimeOrNow::SpecificTime(time) => SetTime::To(timestamp(time)),
+        TimeOrNow::SpecificTime(time) => SetTime::To(requested_time(time)),
     }
 }
 
@@ -142,11 +143,18 @@ pub(super) fn new_inode(request: &Request, kind: FileKind, mode: u32, umask: u32
 mod tests {
     use super::*;
 
+    /// Times before 1970 with a fraction came out a second early.
     #[test]
-    fn times_survive_the_way_to_the_kernel_and_back() {
-        for (seconds, nanoseconds) in [(0, 0), (1_700_000_000, 999_999_999), (-1, 0), (-1, 500_000_000)] {
-            let time = Timestamp { seconds, nanoseconds };
-            assert_eq!(timestamp(system_time(time)), time);
-        }
+    fn times_are_the_kernels() {
+        let ago = |seconds: u64, nanoseconds| UNIX_EPOCH - Duration::new(seconds, nanoseconds);
+        let at = |seconds, nanoseconds| Timestamp { seconds, nanoseconds };
+        // What the binding makes of seconds -3600 and nanoseconds 500000000.
+        assert_eq!(requested_time(ago(3600, 500_000_000)), at(-3600, 500_000_000));
+        assert_eq!(requested_time(ago(1, 0)), at(-1, 0));
+        assert_eq!(requested_time(ago(1 << 63, 0)), at(i64::MIN, 0));
+        assert_eq!(requested_time(UNIX_EPOCH + Duration::new(7, 9)), at(7, 9));
+        // The way back keeps to what the system means by such a time.
+        assert_eq!(system_time(at(-3600, 500_000_000)), ago(3599, 500_000_000));
+        assert_eq!(system_time(at(7, 9)), UNIX_EPOCH + Duration::new(7, 9));
     }
 }

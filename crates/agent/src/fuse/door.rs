@@ -1,6 +1,6 @@
 //! [`fuser::Filesystem`] over a [`Vfs`].
 
-use super::answer::{answer_attr, answer_bytes, answer_entry, answer_space};
+use super::answer::{answer_attr, answer_bytes, answer_entry, answer_open_dir, answer_space};
 use super::convert::{
     O_EXCL, XATTR_CREATE, XATTR_REPLACE, errno, file, file_attr, handle, kind_of_mode, new_inode, open_mode,
     rename_mode, set_time,
@@ -318,6 +318,11 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
             vfs.release(handle(number)).await;
             Ok(())
         });
+    }
+
+    fn opendir(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let vfs = self.vfs.clone();
+        self.runtime.spawn(async move { answer_open_dir(reply, vfs.open_dir(file(number)).await) });
     }
 
     fn readdir(

@@ -5,7 +5,8 @@
 //! Writes are taken into frames on the reading thread, which waits when no frame is free: that is the
 //! back-pressure on programs.
 //!
-//! Caching by the kernel follows from close-to-open: names are asked for anew each time; attributes live for
+//! Caching by the kernel follows from close-to-open: names are asked for anew each time (those of directories
+//! once in [`DIRECTORY_NAME_LIFETIME`]); attributes live for
 //! [`ATTRIBUTE_LIFETIME`], which only calls on an open descriptor can see, since every path walk refreshes
 //! them; pages live until an open finds another version. There is no write-back cache: byte ranges, never
 //! pages, leave the node.
@@ -25,7 +26,10 @@ use tameike_core::{Fault, Result};
 
 /// How long attributes may be shown without asking.
 const ATTRIBUTE_LIFETIME: Duration = Duration::from_millis(100);
-/// How long names may be used without asking.
+/// How long the name of a directory may be used without asking: path walks then ask for the last name only. A
+/// directory that another node removes answers ESTALE, upon which the kernel walks again and asks.
+const DIRECTORY_NAME_LIFETIME: Duration = Duration::from_secs(1);
+/// How long other names may be used without asking.
 const NAME_LIFETIME: Duration = Duration::ZERO;
 /// Threads that read requests of one view.
 const THREADS_PER_VIEW: usize = 2;

@@ -116,10 +116,12 @@ whether the file was synced or read back and compared (--verify).
 
 Ctrl-C and SIGTERM go to CMD; when it has ended, what can be drained within the
 grace time is. What cannot stays in a journal, which `tameike recover` finishes.
-A second Ctrl-C ends at once and leaves the journal.
+A second Ctrl-C within two seconds, or while draining, ends at once and leaves
+the journal.
 
 Environment:
-  TAMEIKE_SSH     how to reach other hosts [ssh -o BatchMode=yes -o ConnectTimeout=30]
+  TAMEIKE_SSH     how to reach other hosts [ssh -o BatchMode=yes -o ConnectTimeout=30
+                  -o ServerAliveInterval=15 -o ServerAliveCountMax=3]
   TAMEIKE_CONFIG  a configuration file, as --config
   TAMEIKE_LOG     error, warn, info, debug or trace: how much agents log
   TMPDIR          where jobs keep sockets and logs, in tameike-UID [/tmp]

@@ -47,3 +47,14 @@ fn every_option_and_command_has_help() {
     }
     check(&Cli::command());
 }
+
+#[test]
+fn every_option_is_in_the_page_of_configuration() {
+    let page = include_str!("../../../../docs/configuration.md");
+    let command = Cli::command();
+    for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+        for option in command.get_arguments().filter_map(clap::Arg::get_long) {
+            assert!(page.contains(&format!("`--{option}")), "{} --{option}", command.get_name());
+        }
+    }
+}

@@ -11,13 +11,13 @@ use crate::arguments::ExecArguments;
 use crate::driver::protocol::Launch;
 use crate::exit;
 use crate::node::enter::JOB_DIR_VARIABLE;
-use crate::place::base::{self, Base};
+use crate::place::base::{self, Base, control_socket};
 use crate::place::record::{JobRecord, user_namespace};
 use crate::report;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-use tameike_core::{Fault, Result};
+use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::start_thread;
 use tameike_io::os::signal;
 use task::{Stdio, Task, Way};
@@ -37,10 +37,9 @@ pub fn exec(arguments: &ExecArguments) -> u8 {
 fn find_job(arguments: &ExecArguments) -> Result<(PathBuf, JobRecord)> {
     if let (Some(dir), Some(job)) = (std::env::var_os(JOB_DIR_VARIABLE), &arguments.job.job) {
         let dir = PathBuf::from(dir);
-        if dir.file_name() == Some(job.as_str().as_ref())
-            && let Some(record) = JobRecord::read(&dir)?
-        {
-            return Ok((dir, record));
+        if dir.file_name() == Some(job.as_str().as_ref()) {
+            let gone = || Fault::new(Errno::ENOENT, format!("job {job} has no record in {}", dir.display()));
+            return Ok((dir.clone(), JobRecord::read_anywhere(&dir)?.ok_or_else(gone)?));
         }
     }
     JobRecord::find(&Base::open(&base::path())?, arguments.job.job.as_ref())
@@ -48,7 +47,9 @@ fn find_job(arguments: &ExecArguments) -> Result<(PathBuf, JobRecord)> {
 
 fn start(arguments: &ExecArguments) -> Result<Vec<Task>> {
     let (job_dir, record) = find_job(arguments)?;
-    let way = if record.driver_namespace == user_namespace() { Way::Directly } else { Way::ByDriver };
+    let outside = record.driver_namespace == user_namespace();
+    // On a host without the driver, ssh from here is the only way.
+    let way = if outside || !control_socket(&job_dir).exists() { Way::Directly } else { Way::ByDriver };
     let cwd = match &arguments.cwd {
         Some(dir) => dir.clone(),
         None => std::env::current_dir()

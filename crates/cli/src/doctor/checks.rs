@@ -11,6 +11,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use tameike_agent::control::Isolation;
+use tameike_core::JobId;
 use tameike_io::os::mount::{FUSE_DEVICE, FUSE_HELPER, find_program};
 
 /// Locked memory with which frames of the default size can be registered with devices.
@@ -25,9 +26,7 @@ const SET_USER_ID: u32 = 0o4000;
 pub fn all() -> Vec<Check> {
     let probe = probe::in_child()
         .unwrap_or_else(|fault| Probe { isolation: Err(fault.to_string()), mount: Err(fault.to_string()) });
-    let helper = helper_works();
-    let mut checks =
-        vec![fuse_device(helper), namespaces(&probe), mounts(&probe, helper), fuse_helper(&probe)];
+    let mut checks = vec![fuse_device(), namespaces(&probe), mounts(&probe), fuse_helper(&probe)];
     checks.extend([
         base_directory(),
         loopback(),
@@ -40,17 +39,21 @@ pub fn all() -> Vec<Check> {
     checks
 }
 
-fn fuse_device(helper: bool) -> Check {
+/// Opens the device as a mount would; `fusermount3` does so with the user's rights too.
+fn open_device() -> std::io::Result<File> {
+    File::options().read(true).write(true).open(FUSE_DEVICE)
+}
+
+fn fuse_device() -> Check {
     let name = "FUSE device";
     if !Path::new(FUSE_DEVICE).exists() {
         return Check::missing(name, format!("{FUSE_DEVICE} is not there"), "as root: modprobe fuse");
     }
-    match File::options().read(true).write(true).open(FUSE_DEVICE) {
+    match open_device() {
         Ok(_) => Check::ok(name, format!("{FUSE_DEVICE} opens")),
         Err(error) => {
-            let mend = format!("as root: chmod 666 {FUSE_DEVICE} (Debian's fuse3 package does it at boot)");
-            let found = format!("{FUSE_DEVICE}: {error}");
-            if helper { Check::slow(name, found, mend) } else { Check::missing(name, found, mend) }
+            let mend = format!("as root: chmod 666 {FUSE_DEVICE} (udev does it at boot, where it runs)");
+            Check::missing(name, format!("{FUSE_DEVICE}: {error}"), mend)
         }
     }
 }
@@ -76,21 +79,18 @@ fn helper_works() -> bool {
     find_program(FUSE_HELPER).is_some_and(|path| set_user_id(&path))
 }
 
-fn mounts(probe: &Probe, helper: bool) -> Check {
+fn mounts(probe: &Probe) -> Check {
     let name = "mounts";
     match probe.clone().usable() {
         Ok(_) => Check::ok(name, "FUSE file systems can be mounted in namespaces"),
-        Err(why) if helper => {
-            let mend = "mend the FUSE device and the namespaces above".to_owned();
-            Check::slow(name, format!("through {FUSE_HELPER} only ({why})"), mend)
+        Err(why) if open_device().is_err() => Check::missing(name, why, "mend the FUSE device above"),
+        Err(why) if helper_works() => {
+            Check::slow(name, format!("through {FUSE_HELPER} only ({why})"), "mend the namespaces above")
         }
-        Err(why) => Check::missing(
-            name,
-            why,
-            format!(
-                "mend the FUSE device and the namespaces above, or as root: apt install fuse3 ({FUSE_HELPER})"
-            ),
-        ),
+        Err(why) => {
+            let mend = format!("mend the namespaces above, or as root: apt install fuse3 ({FUSE_HELPER})");
+            Check::missing(name, why, mend)
+        }
     }
 }
 
@@ -195,7 +195,8 @@ fn ssh() -> Check {
 fn leftovers() -> Check {
     let name = "leftovers";
     let dead = Base::open(&base::path()).and_then(|base| {
-        let is_dead = |job: &tameike_core::JobId| matches!(JobDir::take_dead(&base, job), Ok(Some(_)));
+        let lock = base.lock()?;
+        let is_dead = |job: &JobId| matches!(JobDir::take_dead(&base, &lock, job), Ok(Some(_)));
         Ok(base.jobs()?.into_iter().filter(is_dead).map(String::from).collect::<Vec<_>>())
     });
     match dead {

@@ -67,7 +67,8 @@ fn cut_off<A: AgentControl>(base: &Base, job: Option<&JobId>) -> Result<Vec<JobI
 
 fn recover_job<A: AgentControl>(base: &Base, job: &JobId, arguments: &RecoverArguments) -> Result<bool> {
     let busy = || Fault::new(Errno::EBUSY, "somebody else recovers it now");
-    let job_dir = JobDir::take_dead(base, job)?.ok_or_else(busy)?;
+    let lock = base.lock()?;
+    let job_dir = JobDir::take_dead(base, &lock, job)?.ok_or_else(busy)?;
     let none = || {
         let message = format!(
             "its record is not on this host: run `tameike recover --job {job}` where the job was started"
@@ -78,6 +79,7 @@ fn recover_job<A: AgentControl>(base: &Base, job: &JobId, arguments: &RecoverArg
     let started = old.started;
     let record = JobRecord { state: JobState::CutOff, started, ..JobRecord::new(old.plan)? };
     job_dir.revive()?;
+    drop(lock);
     let mut driver =
         Driver::start(Starting { base: base.clone(), job_dir, record, mode: AgentMode::Recover })?;
     driver.open_door()?;

@@ -93,7 +93,7 @@ fn with_command<A: AgentControl>(mut driver: Driver, launch: &Launch, receipt: O
     };
     driver.end_commands();
     let verify = driver.record.plan.verify || command.down.iter().any(|(verify, _)| *verify);
-    let clients: Vec<_> = command.down.iter().map(|(_, client)| client.clone()).collect();
+    let clients: Vec<_> = command.down.into_iter().map(|(_, client)| client).collect();
     let drained = driver.drain(verify, command.drain_until, &clients);
     for client in &clients {
         // A client that went away has lost interest. Who stays sees the connection end when all is down.
@@ -101,6 +101,8 @@ fn with_command<A: AgentControl>(mut driver: Driver, launch: &Launch, receipt: O
     }
     let agent_lost = command.agent_lost || !driver.lost.is_empty();
     let complete = driver.end_after_drain::<A>(&drained, receipt);
+    // The connections end with the process, so that nothing of the job is left when a client sees it.
+    std::mem::forget(clients);
     match (complete, agent_lost) {
         (false, _) => exit::DRAIN_INCOMPLETE,
         (true, true) => exit::AGENT_LOST,
@@ -151,7 +153,10 @@ impl Driver {
     fn await_command(&mut self, command: &mut Command) -> Option<u8> {
         loop {
             match self.next(command.kill_at) {
-                Notice::CommandEnded(code) => return Some(code),
+                Notice::CommandEnded(code) => {
+                    self.limit_drain(command);
+                    return Some(code);
+                }
                 Notice::Signal(arrived) => {
                     let now = monotonic();
                     if command.asked.is_some_and(|asked| arrived.signal != SIGINT || now - asked < AGAIN) {
@@ -196,6 +201,15 @@ impl Driver {
         }
         if let Some(signal) = signal {
             self.signal_command(command, signal);
+        }
+    }
+
+    /// A command that ended soon after a Ctrl-C was ended by it: the drain then has the rest of the grace time.
+    /// A Ctrl-C long before was the command's own affair.
+    fn limit_drain(&self, command: &mut Command) {
+        let grace = Duration::from_secs(self.record.plan.grace_s);
+        if let Some(asked) = command.asked.filter(|asked| monotonic() - *asked < grace) {
+            command.drain_until.get_or_insert(asked + grace);
         }
     }
 

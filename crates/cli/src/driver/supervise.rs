@@ -87,5 +87,7 @@ fn until_down<A: AgentControl>(mut driver: Driver) -> u8 {
         let _ = client.send(DriverReply::Receipt(drained.receipt.clone()));
     }
     let complete = driver.end_after_drain::<A>(&drained, None);
+    // The connections end with the process, so that nothing of the job is left when a client sees it.
+    std::mem::forget(clients);
     if complete { 0 } else { exit::DRAIN_INCOMPLETE }
 }

@@ -1,14 +1,16 @@
 //! Putting a node away: programs, mounts, device, directories. Dirty data stays, with the records to find it.
 
+use super::enter::{JOB_DIR_VARIABLE, NODE_VARIABLE};
 use super::start::NodeStart;
 use crate::place::base::{self, Base, JobDir};
+use crate::place::record::JobRecord;
 use crate::place::{janitor, tree};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tameike_agent::control::{Isolation, Left};
 use tameike_core::{Fault, Result};
 use tameike_io::os::mount;
-use tameike_io::os::process::{sharing_mounts, wait_ended};
+use tameike_io::os::process::{ProcessId, sharing_mounts, wait_ended, with_variables};
 
 /// How long programs that are asked to end may take before they are killed.
 const END_LIMIT: Duration = Duration::from_secs(5);
@@ -60,13 +62,13 @@ impl Belongings {
         self.mounts.push(path);
     }
 
-    /// Ends the programs that run in the node's namespaces: asks them, then kills them.
+    /// Ends the node's programs: asks them, then kills them.
     pub(super) fn end_programs(&self) {
-        if self.isolation == Isolation::None || self.mounts.is_empty() {
+        if self.mounts.is_empty() {
             return;
         }
         for round in 0..END_ROUNDS {
-            let programs = sharing_mounts();
+            let programs = self.programs();
             if programs.is_empty() {
                 return;
             }
@@ -77,6 +79,19 @@ impl Belongings {
                 let _ = program.signal(signal);
             }
             wait_ended(&programs, END_LIMIT);
+        }
+    }
+
+    /// The programs that run in the node: known by its namespace, or, where it has none, by the variables
+    /// that they were started with.
+    fn programs(&self) -> Vec<ProcessId> {
+        match self.isolation {
+            Isolation::MountNamespace | Isolation::UserNamespace => sharing_mounts(),
+            Isolation::None => {
+                let node = self.node.to_string();
+                let job_dir = self.job_dir.path().as_os_str();
+                with_variables(&[(JOB_DIR_VARIABLE, job_dir), (NODE_VARIABLE, node.as_ref())])
+            }
         }
     }
 
@@ -118,10 +133,12 @@ impl Belongings {
         if self.driver_is_here {
             return Ok(());
         }
-        // The last node of the job on this host takes the job's directory along.
+        // The last node of the job on this host takes the job's directory along, unless the driver's record
+        // is in it: the directory is on a file system of several hosts then.
         let _lock = self.base.lock()?;
-        if janitor::nodes_in(self.job_dir.path()).is_empty() {
-            tree::remove(self.job_dir.path())
+        let dir = self.job_dir.path();
+        if janitor::nodes_in(dir).is_empty() && JobRecord::read(dir)?.is_none() {
+            tree::remove(dir)
         } else {
             Ok(())
         }

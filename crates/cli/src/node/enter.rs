@@ -19,6 +19,8 @@ use tameike_io::os::process::ProcessId;
 
 /// Names the directory of the job, for commands inside it.
 pub const JOB_DIR_VARIABLE: &str = "TAMEIKE_JOB_DIR";
+/// Names the node, for commands in it.
+pub const NODE_VARIABLE: &str = "TAMEIKE_NODE";
 
 /// A command that was entered, in `node-K/commands/NAME`.
 #[derive(Serialize, Deserialize)]
@@ -52,6 +54,7 @@ fn enter(arguments: &EnterArguments) -> Result<Command> {
     }
     write_command(&node_dir(&arguments.job_dir, arguments.node), &arguments.name)?;
     match state.record.isolation {
+        _ if shares_mounts(state.record.pid) => {}
         Isolation::MountNamespace => namespace::enter(state.record.pid, Namespaces::Mount)?,
         Isolation::UserNamespace => namespace::enter(state.record.pid, Namespaces::UserAndMount)?,
         Isolation::None => {}
@@ -67,13 +70,19 @@ fn enter(arguments: &EnterArguments) -> Result<Command> {
     Ok(command)
 }
 
+/// Whether this process was started inside the node, and is in its namespaces already.
+fn shares_mounts(pid: u32) -> bool {
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+    namespace("self").is_some_and(|own| namespace(&pid.to_string()) == Some(own))
+}
+
 /// The variables by which programs find the views and each other.
 pub fn variables(state: &NodeState, job_dir: &Path) -> Vec<(&'static str, OsString)> {
     let job = job_dir.file_name().unwrap_or_default().to_owned();
     let mut variables = vec![
         ("TAMEIKE_JOB", job),
         (JOB_DIR_VARIABLE, job_dir.into()),
-        ("TAMEIKE_NODE", state.record.node.0.to_string().into()),
+        (NODE_VARIABLE, state.record.node.0.to_string().into()),
         ("TAMEIKE_NODES", state.node_count.to_string().into()),
     ];
     variables.extend(state.record.mounts.iter().map(|(view, path)| (view.variable(), path.into())));

@@ -9,13 +9,13 @@ use crate::place::janitor;
 use crate::place::record::NodeState;
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use tameike_agent::control::{
     AgentControl, AgentMode, AgentStart, DeviceStart, Isolation, NodeRecord, StartInput, ViewDoor,
 };
-use tameike_core::{Fault, Result, View};
-use tameike_io::os::process::ProcessId;
+use tameike_core::{Errno, Fault, Result, View};
+use tameike_io::os::process::{self, ProcessId};
 use tameike_io::os::{mount, namespace};
 
 /// A node whose agent is started.
@@ -64,16 +64,17 @@ fn start_in<A: AgentControl>(node_start: &NodeStart, belongings: &mut Belongings
             isolation: Isolation::None,
             mounts: Vec::new(),
         },
-        node_count: node_start.node_count,
+        node_count: node_start.record.plan.nodes.len() as u32,
         device_dir: start.device.as_ref().map(|device| device.dir.clone()),
     };
     state.write(&job_dir)?;
+    node_start.record.write(&node_dir)?;
     log_file::open(&node_dir.join("agent.log"), &node_start.log_level)?;
     if let Some(device) = &start.device {
         make_device_dir(device, start.mode)?;
         belongings.add_device(device.dir.clone());
         let free = free_space(device)? / u64::from(node_start.sharers.max(1));
-        start.capacity = node_start.capacity.resolve(free, start.shared_dir.is_some());
+        start.capacity = node_start.record.plan.capacity.resolve(free, start.shared_dir.is_some());
         if start.mode == AgentMode::Serve {
             check_space(&start, device, free)?;
         }
@@ -89,13 +90,28 @@ fn start_in<A: AgentControl>(node_start: &NodeStart, belongings: &mut Belongings
     Ok((agent, state.record))
 }
 
-/// Makes the device directory. A new job's must not be there: what is in it would be somebody's data.
+/// Makes the device directory. A new job's must not be there: what is in it would be somebody's data. The one
+/// of a job that is recovered must be the user's own: what is in it goes to the shared directory.
 fn make_device_dir(device: &DeviceStart, mode: AgentMode) -> Result<()> {
+    let doing = || format!("making the device directory {}", device.dir.display());
     match DirBuilder::new().mode(0o700).create(&device.dir) {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists && mode == AgentMode::Recover => Ok(()),
-        result => result.map_err(|error| {
-            Fault::from_os(format_args!("making the device directory {}", device.dir.display()), &error)
-        }),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && mode == AgentMode::Recover => {
+            let found = device.dir.symlink_metadata().map_err(|error| Fault::from_os(doing(), &error))?;
+            if found.is_dir() && found.uid() == process::user() {
+                return Ok(());
+            }
+            let message = format!("{}: what is there is not a directory of yours; remove it", doing());
+            Err(Fault::new(Errno::EACCES, message))
+        }
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            let message = format!(
+                "{}: it is there already, of another job of this name (with another TMPDIR) or of somebody \
+                 else; choose another --job or --device, or remove it if you know it is a leftover",
+                doing()
+            );
+            Err(Fault::new(Errno::EEXIST, message))
+        }
+        result => result.map_err(|error| Fault::from_os(doing(), &error)),
     }
 }
 
@@ -128,7 +144,7 @@ fn check_space(start: &AgentStart, device: &DeviceStart, free: u64) -> Result<()
         device.dir.parent().unwrap_or(&device.dir).display(),
         show(there)
     );
-    Err(Fault::new(tameike_core::Errno::ENOSPC, message))
+    Err(Fault::new(Errno::ENOSPC, message))
 }
 
 /// The shared directory must be there on every node.
@@ -145,11 +161,11 @@ fn mount_views(
     job_dir: &Path,
     belongings: &mut Belongings,
 ) -> Result<(Isolation, Vec<ViewDoor>)> {
-    let isolation = match probe::in_child()?.usable() {
-        Ok(_) => probe::isolation_of(namespace::isolate()?),
+    let (isolation, why) = match probe::in_child()?.usable() {
+        Ok(_) => (probe::isolation_of(namespace::isolate()?), String::new()),
         Err(why) => {
             log::info!("no namespaces of our own, mounting with {}: {why}", mount::FUSE_HELPER);
-            Isolation::None
+            (Isolation::None, why)
         }
     };
     let apart = (isolation == Isolation::None).then_some(start.node.0);
@@ -160,7 +176,10 @@ fn mount_views(
         base::make_private_dir(&path)?;
         let source = format!("tameike:{}:{}", start.job, view.as_str());
         let fuse = match isolation {
-            Isolation::None => mount::mount_fuse_by_helper(&source, &path),
+            Isolation::None => mount::mount_fuse_by_helper(&source, &path).map_err(|fault| {
+                let message = format!("{fault}, and namespaces cannot be used either ({why})");
+                Fault::new(fault.errno, format!("{message}; `tameike doctor` says what mends it"))
+            }),
             Isolation::MountNamespace | Isolation::UserNamespace => mount::mount_fuse(&source, &path),
         }?;
         belongings.add_mount(isolation, path.clone());

@@ -149,11 +149,12 @@ impl JobDir {
         Ok(Self { path, lock })
     }
 
-    /// Takes the directory of a job of which nothing lives any more; `None` when something does.
+    /// Takes the directory of a job of which nothing lives any more; `None` when something does. The lock on
+    /// the base keeps agents that are just joining from being turned away meanwhile.
     ///
     /// # Errors
     /// It cannot be opened.
-    pub fn take_dead(base: &Base, job: &JobId) -> Result<Option<Self>> {
+    pub fn take_dead(base: &Base, _lock: &BaseLock, job: &JobId) -> Result<Option<Self>> {
         let path = base.job_path(job);
         let lock = open_dir(&path)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -247,11 +248,13 @@ mod tests {
         assert!(JobDir::open(&base, &job, JobDirUse::New).is_err());
         let agent = JobDir::open(&base, &job, JobDirUse::Join).expect("there");
         drop(driver);
-        assert!(JobDir::take_dead(&base, &job).expect("opened").is_none());
+        let lock = base.lock().expect("ours");
+        assert!(JobDir::take_dead(&base, &lock, &job).expect("opened").is_none());
         drop(agent);
-        assert_eq!(base.jobs().expect("read"), [job.clone()]);
-        let dead = JobDir::take_dead(&base, &job).expect("opened").expect("dead");
+        assert_eq!(base.jobs().expect("read"), std::slice::from_ref(&job));
+        let dead = JobDir::take_dead(&base, &lock, &job).expect("opened").expect("dead");
         dead.revive().expect("ours");
+        drop(lock);
         JobDir::open(&base, &job, JobDirUse::Join).expect("shared again");
     }
 }

@@ -44,10 +44,10 @@ impl Kept {
 /// # Errors
 /// The base cannot be read or locked.
 pub fn sweep<A: AgentControl>(base: &Base) -> Result<Vec<Kept>> {
-    let _lock = base.lock()?;
+    let lock = base.lock()?;
     let mut kept = Vec::new();
     for job in base.jobs()? {
-        let Some(dir) = JobDir::take_dead(base, &job)? else { continue };
+        let Some(dir) = JobDir::take_dead(base, &lock, &job)? else { continue };
         kept.extend(sweep_job::<A>(&job, dir.path()));
     }
     Ok(kept)
@@ -138,9 +138,9 @@ pub fn discard_node(dir: &Path, node: u32) -> Result<()> {
 /// # Errors
 /// Something of the job lives, or could not be removed.
 pub fn discard_job(base: &Base, job: &JobId) -> Result<()> {
-    let _lock = base.lock()?;
+    let lock = base.lock()?;
     let busy = || Fault::new(Errno::EBUSY, "something of the job still runs");
-    let dir = JobDir::take_dead(base, job)?.ok_or_else(busy)?;
+    let dir = JobDir::take_dead(base, &lock, job)?.ok_or_else(busy)?;
     nodes_in(dir.path()).into_iter().try_for_each(|node| discard_node(dir.path(), node))?;
     tree::remove(dir.path())
 }

@@ -58,6 +58,14 @@ impl JobRecord {
         })
     }
 
+    /// The record as other hosts can use it: this one stands in it with its name.
+    pub fn seen_from_elsewhere(&self) -> Self {
+        let mut record = self.clone();
+        let here = record.plan.nodes.iter_mut().filter(|node| node.is_here());
+        here.for_each(|node| node.host = process::host_name());
+        record
+    }
+
     /// Whether the driver lives.
     pub fn driver_is_alive(&self) -> bool {
         ProcessId { pid: self.driver_pid, start: self.driver_start }.is_alive()
@@ -95,7 +103,20 @@ impl JobRecord {
         };
         let dir = base.job_path(&job);
         let none = || Fault::new(Errno::ENOENT, format!("there is no job {job} of yours on this host"));
-        Ok((dir.clone(), Self::read(&dir)?.ok_or_else(none)?))
+        let record = Self::read_anywhere(&dir)?.ok_or_else(none)?;
+        Ok((dir, record))
+    }
+
+    /// Reads the record of a job from its directory, or from that of a node on a host without the driver.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read_anywhere(job_dir: &Path) -> Result<Option<Self>> {
+        if let Some(record) = Self::read(job_dir)? {
+            return Ok(Some(record));
+        }
+        let nodes = super::janitor::nodes_in(job_dir).into_iter();
+        nodes.map(|node| Self::read(&node_dir(job_dir, node))).find_map(Result::transpose).transpose()
     }
 
     /// All jobs that have a record.

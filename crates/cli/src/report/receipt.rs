@@ -125,10 +125,11 @@ mod tests {
 
     #[test]
     fn a_good_receipt_is_a_table_and_a_sum() {
-        let files = vec![file("a", FileOutcome::Verified), file("long name\n", FileOutcome::Verified)];
+        let mut files = vec![file("a", FileOutcome::Verified), file("long name\n", FileOutcome::Verified)];
+        files[0].note = "sparse".into();
         let shown = text(&Receipt { files, faults: Vec::new() });
         let lines: Vec<_> = shown.lines().collect();
-        assert_eq!(lines[1], "a            2.00 KiB  0123456789abcdef  verified");
+        assert_eq!(lines[1], "a            2.00 KiB  0123456789abcdef  verified (sparse)");
         assert_eq!(lines[2], "long name\\n  2.00 KiB  0123456789abcdef  verified");
         assert!(lines[3].ends_with("2 files, 4.00 KiB written, all synced, read back and equal"), "{shown}");
     }

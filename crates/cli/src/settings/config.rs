@@ -142,6 +142,21 @@ mod tests {
     }
 
     #[test]
+    fn the_page_of_configuration_has_every_key_and_a_good_example() {
+        let page = include_str!("../../../../docs/configuration.md");
+        let example =
+            page.split("```").nth(1).and_then(|block| block.strip_prefix("toml")).expect("an example");
+        parse(example).expect("a good file");
+        let known = parse("no-such-key = 1").expect_err("unknown").to_string();
+        let (_, expected) = known.split_once("expected one of ").expect("the parser tells what it knows");
+        let keys: Vec<_> = expected.split('`').skip(1).step_by(2).collect();
+        assert!(keys.contains(&"start-limit") && keys.len() > 10, "{known}");
+        for key in keys {
+            assert!(page.contains(&format!("| `{key}` |")), "{key}");
+        }
+    }
+
+    #[test]
     fn mistakes_name_their_line() {
         for (text, part) in [
             ("local = 2\nlocla = 3\n", "line 2"),

@@ -30,9 +30,15 @@ impl HostSpec {
     /// Whether the host is the one we are on.
     pub fn is_here(&self) -> bool {
         let here = host_name();
-        let short = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
-        matches!(self.host.as_str(), "localhost" | "127.0.0.1" | "::1") || short(&self.host) == short(&here)
+        matches!(self.host.as_str(), "localhost" | "127.0.0.1" | "::1") || is_same_host(&self.host, &here)
     }
+}
+
+/// Whether two names are of one host. A name without its domain stands for the one with it.
+fn is_same_host(one: &str, other: &str) -> bool {
+    let short = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
+    let both_full = one.contains('.') && other.contains('.');
+    if both_full { one.eq_ignore_ascii_case(other) } else { short(one) == short(other) }
 }
 
 /// Reads `a,b,c`.
@@ -143,5 +149,7 @@ mod tests {
         assert!(HostSpec::new("localhost").is_here());
         assert!(HostSpec::new(&host_name()).is_here());
         assert!(!HostSpec::new("no-such-host.invalid").is_here());
+        assert!(is_same_host("N1", "n1.a.example") && is_same_host("n1.a.example", "n1.A.example"));
+        assert!(!is_same_host("n1.b.example", "n1.a.example") && !is_same_host("n2", "n1.a.example"));
     }
 }

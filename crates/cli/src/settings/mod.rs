@@ -11,7 +11,8 @@ use capacity::Capacity;
 use hostfile::HostSpec;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use tameike_core::limits::{NODES_MAX, UNIT_SIZE};
+use tameike_agent::MEMORY_MIN;
+use tameike_core::limits::NODES_MAX;
 use tameike_core::{Errno, Fault, JobId, Result};
 use tameike_io::os::process;
 
@@ -21,10 +22,19 @@ const GRACE_S: u64 = 20;
 const START_LIMIT_S: u64 = 60;
 /// Memory of an agent for buffers.
 const MEMORY: u64 = 256 << 20;
-/// Least memory of an agent: a few units in each direction.
-const MEMORY_MIN: u64 = 16 * UNIT_SIZE as u64;
-/// How other hosts are reached when nothing else is said.
-const SSH: [&str; 5] = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=30"];
+/// How other hosts are reached when nothing else is said. A host that falls silent ends its ssh within a minute,
+/// by which the driver knows.
+const SSH: [&str; 9] = [
+    "ssh",
+    "-o",
+    "BatchMode=yes",
+    "-o",
+    "ConnectTimeout=30",
+    "-o",
+    "ServerAliveInterval=15",
+    "-o",
+    "ServerAliveCountMax=3",
+];
 /// Names the way to reach other hosts.
 const SSH_VARIABLE: &str = "TAMEIKE_SSH";
 /// Where RAM devices are made.
@@ -182,7 +192,7 @@ mod tests {
         };
         assert!(with(|o| o.local = Some(0)).contains("1 to 4096 nodes"));
         assert!(with(|o| o.local = Some(u32::MAX)).contains("1 to 4096 nodes"));
-        assert!(with(|o| o.memory = Some(1)).contains("at least 16.0 MiB"));
+        assert!(with(|o| o.memory = Some(1)).contains("at least 48.0 MiB"));
         assert!(with(|o| o.shared = Some("/no/such/dir".into())).contains("shared directory /no/such/dir"));
         assert!(with(|o| o.shared = Some("/etc/hostname".into())).contains("not a directory"));
     }

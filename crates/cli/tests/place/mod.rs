@@ -1,7 +1,9 @@
 //! A place of its own for each test: base directory, devices and shared directory in one temporary directory,
 //! and the program with the recording agent to run there.
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::fs::Permissions;
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -83,13 +85,24 @@ impl Place {
 
     /// A run beside which the test goes on, from where its script prints `ready`.
     pub fn start(&self, options: &str, script: &str) -> Started {
-        let mut command = self.run_command(options, script);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-        let mut ready = [0; 6];
-        std::io::Read::read_exact(child.stdout.as_mut().expect("piped"), &mut ready)
-            .expect("the script runs");
-        assert_eq!(&ready, b"ready\n");
-        Started { child }
+        self.start_command(self.run_command(options, script))
+    }
+
+    /// The same with a command that the test has made itself.
+    pub fn start_command(&self, mut command: Command) -> Started {
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut started = Started { child };
+        started.read("ready\n");
+        started
+    }
+
+    /// Waits until nothing of a job lives any more, by the lock on its directory.
+    pub fn await_end(&self, job: &str) {
+        let dir = self.path("tmp").join(format!("tameike-{}", tameike_io::os::process::user())).join(job);
+        if dir.exists() {
+            let status = Command::new("flock").arg(dir).arg("true").status().expect("flock is installed");
+            assert!(status.success());
+        }
     }
 
     /// What there is below the base directories and the disk, without the lock file.
@@ -133,6 +146,13 @@ pub struct Started {
 }
 
 impl Started {
+    /// Waits for the next output of the command, which must be this.
+    pub fn read(&mut self, expected: &str) {
+        let mut bytes = vec![0; expected.len()];
+        self.child.stdout.as_mut().expect("piped").read_exact(&mut bytes).expect("the command goes on");
+        assert_eq!(String::from_utf8_lossy(&bytes), expected);
+    }
+
     /// Signals the driver.
     pub fn signal(&self, name: &str) {
         let status = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status();

@@ -18,7 +18,7 @@ impl Site {
     /// New, empty directories.
     pub fn new() -> Self {
         let dir = TempDir::with_prefix("tk").expect("a temporary directory");
-        for name in ["shared", "tmp"] {
+        for name in ["shared", "tmp", "plain"] {
             fs::create_dir(dir.path().join(name)).expect("a directory");
         }
         Self { dir }
@@ -27,6 +27,11 @@ impl Site {
     /// The shared directory.
     pub fn shared(&self) -> PathBuf {
         self.dir.path().join("shared")
+    }
+
+    /// A directory that no job touches, to compare with.
+    pub fn plain(&self) -> PathBuf {
+        self.dir.path().join("plain")
     }
 
     /// Where the jobs of the test keep their things.

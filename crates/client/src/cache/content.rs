@@ -105,6 +105,7 @@ impl CacheView {
             };
             return self.below.run(write).await;
         }
+        open.data.check_room(&open.told)?;
         self.announce(open).await?;
         if open.mode.append {
             return self.engine.append(&open.data, data).await;
@@ -234,6 +235,11 @@ impl CacheView {
         Ok(())
     }
 
+    /// The removal that [`Self::before_removal`] prepared did not happen.
+    pub(super) fn not_removed(&self, stat: &FileStat) {
+        self.opens.all_of(number(stat.inode_id())).iter().for_each(|open| open.set_named());
+    }
+
     /// A file has lost a name.
     pub(super) async fn after_removal(&self, stat: &FileStat) -> Result<()> {
         if stat.kind != FileKind::File || stat.nlink > 1 {
@@ -250,6 +256,10 @@ impl CacheView {
             let shared = open.shared.clone();
             return if durable { self.below.run(move |_| shared.sync()).await } else { Ok(()) };
         }
-        self.engine.flush(&open.data, durable).await
+        if !durable && !open.mode.write {
+            return Ok(());
+        }
+        self.engine.flush(&open.data, durable).await?;
+        open.data.tell(&open.told)
     }
 }

@@ -91,7 +91,13 @@ impl CacheView {
         if let Some(open) = self.opens.of_file(file).filter(|open| open.is_orphan()) {
             return self.below.run(move |_| open.shared.stat()).await;
         }
-        self.below.stat(file).await
+        match (self.below.stat(file).await, self.opens.of_file(file)) {
+            // Another node has moved or removed what is open here.
+            (Err(fault), Some(open)) if matches!(fault.errno, Errno::ENOENT | Errno::ESTALE) => {
+                self.below.run(move |_| open.shared.stat()).await
+            }
+            (stat, _) => stat,
+        }
     }
 
     fn handle(&self, handle: HandleNumber) -> Result<Arc<OpenFile>> {

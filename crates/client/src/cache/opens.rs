@@ -1,6 +1,6 @@
 //! Files that are open in the cache view on this node.
 
-use crate::data::FileData;
+use crate::data::{FileData, Told};
 use crate::vfs::{FileNumber, HandleNumber, OpenMode};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -21,6 +21,8 @@ pub(super) struct OpenFile {
     pub mode: OpenMode,
     /// Whether the coordinator knows that this handle writes.
     pub announced: AtomicBool,
+    /// What its holder knows of writes that went wrong.
+    pub told: Told,
     /// Whether the file has lost its last name: reads and writes then pass through to the shared file.
     orphan: AtomicBool,
     /// Whether it was opened when it was an orphan already.
@@ -37,7 +39,8 @@ impl OpenFile {
         mode: OpenMode,
     ) -> Self {
         let (announced, orphan) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { number, data, shared, path, stamp, mode, announced, orphan, is_reopened: false }
+        let told = data.told();
+        Self { number, data, shared, path, stamp, mode, announced, told, orphan, is_reopened: false }
     }
 
     /// One more handle of an orphan.
@@ -54,6 +57,12 @@ impl OpenFile {
 
     pub(super) fn set_orphan(&self) {
         self.orphan.store(true, Ordering::Release);
+    }
+
+    /// The name was not removed after all.
+    pub(super) fn set_named(&self) {
+        self.announced.store(false, Ordering::Release);
+        self.orphan.store(false, Ordering::Release);
     }
 }
 

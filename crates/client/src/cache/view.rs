@@ -1,7 +1,7 @@
 //! [`Vfs`] of the cache view.
 
 use super::CacheView;
-use crate::passthrough::xattr_mode;
+use crate::passthrough::{Owner, xattr_mode};
 use crate::vfs::{FileNumber, Found, HandleNumber, ListedEntry, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{NewInode, RenameMode};
@@ -47,8 +47,9 @@ impl Vfs for CacheView {
     ) -> Result<(Found, Opened)> {
         let path = self.below.child(dir, name)?;
         let at = path.clone();
+        let owner = Owner::of(&new);
         let created = self.below.run(move |fs| {
-            let file = fs.create(&at, new.mode)?;
+            let file = owner.create(fs, &at, new.mode)?;
             let stat = file.stat()?;
             Ok((file, stat))
         });
@@ -77,7 +78,8 @@ impl Vfs for CacheView {
         let stat = self.below.run(move |fs| fs.stat(&at)).await?;
         self.before_removal(&stat, dir, name, &path).await?;
         // The number must not go to a new file before the coordinator has dropped the old one's data.
-        let (removed, _pin) = self.below.unlink(dir, name).await?;
+        let removed = self.below.unlink(dir, name).await;
+        let (removed, _pin) = removed.inspect_err(|_| self.not_removed(&stat))?;
         if removed.nlink > 1 {
             self.opens.refresh_paths(|file| self.below.path(file).ok());
         }
@@ -100,15 +102,19 @@ impl Vfs for CacheView {
         let (moved, target) = stats.await?;
         let (target, _pin) = target.unzip();
         let target = target.filter(|target| target.inode_id() != moved.inode_id());
-        self.tell_rename(&moved, &old, &new).await?;
-        if let Some(target) = &target {
-            match mode {
-                RenameMode::Replace => self.before_removal(target, to.0, to.1, &new).await?,
-                RenameMode::Exchange => self.tell_rename(target, &new, &old).await?,
-                RenameMode::NoReplace => return Err(Errno::EEXIST.into()),
-            }
+        if target.is_some() && mode == RenameMode::NoReplace {
+            return Err(Errno::EEXIST.into());
         }
-        self.below.rename(from, to, mode).await?;
+        self.tell_rename(&moved, &old, &new).await?;
+        match (&target, mode) {
+            (Some(target), RenameMode::Replace) => self.before_removal(target, to.0, to.1, &new).await?,
+            (Some(target), RenameMode::Exchange) => self.tell_rename(target, &new, &old).await?,
+            (Some(_), RenameMode::NoReplace) | (None, _) => {}
+        }
+        if let Err(fault) = self.below.rename(from, to, mode).await {
+            target.iter().for_each(|target| self.not_removed(target));
+            return Err(fault);
+        }
         self.opens.refresh_paths(|file| self.below.path(file).ok());
         match target {
             Some(target) if mode == RenameMode::Replace => self.after_removal(&target).await,
@@ -147,7 +153,14 @@ impl Vfs for CacheView {
     }
 
     async fn release(&self, handle: HandleNumber) {
+        if let Some(open) = self.opens.get(handle).filter(|open| !open.is_orphan()) {
+            self.engine.flush_mapped(&open.data, open.mode).await;
+        }
         self.close(handle);
+    }
+
+    async fn open_dir(&self, dir: FileNumber) -> Result<()> {
+        self.below.stat(dir).await.map(drop)
     }
 
     async fn readdir(&self, dir: FileNumber, after: u64, limit: u32) -> Result<Vec<ListedEntry>> {

@@ -6,9 +6,10 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::ranges::RangeSet;
-use tameike_core::{Fault, Generation, InodeId, Layout, NodeId, Timestamp};
+use tameike_core::{Errno, Fault, Generation, InodeId, Layout, NodeId, Result, Timestamp};
 use tameike_io::{Frame, Payload};
 
 /// A unit in memory.
@@ -21,6 +22,9 @@ pub(super) struct UnitFrame {
     pub dirty: RangeSet,
     /// Of them, bytes on their way to the home.
     pub sending: RangeSet,
+    /// Number of the oldest write among the dirty bytes, and among those on their way.
+    pub dirty_since: u64,
+    pub sending_since: u64,
     /// Place in the order of use.
     pub used: u64,
 }
@@ -28,7 +32,14 @@ pub(super) struct UnitFrame {
 impl UnitFrame {
     pub(super) fn new(frame: Frame, used: u64) -> Self {
         let (valid, dirty, sending) = Default::default();
-        Self { frame: Arc::new(frame), valid, dirty, sending, used }
+        let (dirty_since, sending_since) = (0, 0);
+        Self { frame: Arc::new(frame), valid, dirty, sending, dirty_since, sending_since, used }
+    }
+
+    /// Whether bytes of write number `write` or an earlier one are not at the home.
+    pub(super) fn holds_back(&self, write: u64) -> bool {
+        (!self.dirty.is_empty() && self.dirty_since <= write)
+            || (!self.sending.is_empty() && self.sending_since <= write)
     }
 
     pub(super) fn is_clean(&self) -> bool {
@@ -67,17 +78,29 @@ pub(super) struct FileState {
     pub epoch: u64,
     /// Sends under way.
     pub in_flight: u32,
-    /// End and time of the last write that the home was not told of.
+    /// Counts writes.
+    pub writes: u64,
+    /// End of all writes and time of the last that the home was not told of.
     pub uncommitted: Option<(u64, Timestamp)>,
     /// Unit homes that hold writes not yet made safe.
     pub unsynced: BTreeSet<NodeId>,
-    /// What went wrong with a write that had been acknowledged; told at the next flush.
+    /// What last went wrong with a write that had been acknowledged; told once to each handle that writes.
     pub fault: Option<Fault>,
+    /// Counts such writes.
+    pub faults: u64,
     /// Where a sequential reader would go on.
     pub read_end: u64,
 }
 
 impl FileState {
+    /// Bytes of the unit that were here are dropped. What is being fetched of it may have been read at the home
+    /// before they came there, so that it is not cached.
+    pub(super) fn dropped(&mut self, index: u64) {
+        if self.fetching.contains(&index) {
+            self.epoch += 1;
+        }
+    }
+
     fn drop_clean(&mut self) {
         self.epoch += 1;
         self.content = None;
@@ -150,6 +173,11 @@ impl FileData {
         self.state.lock().opens > 0
     }
 
+    #[cfg(test)]
+    pub(super) fn generation(&self) -> Generation {
+        self.state.lock().generation
+    }
+
     pub(super) fn is_inline(&self) -> bool {
         self.state.lock().inline
     }
@@ -158,10 +186,42 @@ impl FileData {
         self.state.lock().drop_clean();
     }
 
-    /// Whether no write waits to be sent or is under way.
-    pub(super) fn is_settled(&self) -> bool {
+    /// Whether its home lacks nothing that was written.
+    pub fn is_flushed(&self) -> bool {
         let state = self.state.lock();
-        state.in_flight == 0 && state.units.values().all(UnitFrame::is_clean)
+        state.uncommitted.is_none() && state.in_flight == 0 && state.units.values().all(UnitFrame::is_clean)
+    }
+
+    /// What a handle that is opened now has been told.
+    pub fn told(&self) -> Told {
+        Told(AtomicU64::new(self.state.lock().faults))
+    }
+
+    /// What went wrong with earlier writes and was not yet told to the holder of `told`.
+    ///
+    /// # Errors
+    /// What went wrong last.
+    pub fn tell(&self, told: &Told) -> Result<()> {
+        let state = self.state.lock();
+        if told.0.swap(state.faults, Ordering::AcqRel) == state.faults {
+            return Ok(());
+        }
+        state.fault.clone().map_or(Ok(()), Err)
+    }
+
+    /// Fails when a home was full and the holder of `told` does not know yet: writing on would be in vain. It
+    /// still has to be told at the end.
+    ///
+    /// # Errors
+    /// `ENOSPC`.
+    pub fn check_room(&self, told: &Told) -> Result<()> {
+        let state = self.state.lock();
+        match &state.fault {
+            Some(fault) if fault.errno == Errno::ENOSPC && told.0.load(Ordering::Acquire) != state.faults => {
+                Err(fault.clone())
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -169,7 +229,7 @@ impl FileData {
         state.opens == 0 && state.units.is_empty() && state.in_flight == 0 && state.fetching.is_empty()
     }
 
-    /// Drops all bytes at and after `size`. No send is under way.
+    /// Drops all bytes at and after `size`.
     pub(super) fn cut(&self, size: u64) {
         let mut state = self.state.lock();
         state.epoch += 1;
@@ -180,13 +240,10 @@ impl FileData {
             for set in [&mut unit.valid, &mut unit.dirty] {
                 set.remove(keep..UNIT_SIZE as u32);
             }
-            !unit.valid.is_empty()
+            !(unit.valid.is_empty() && unit.is_clean())
         });
         if let Some(content) = &mut state.content {
             content.truncate(size as usize);
-        }
-        if let Some((end, _)) = &mut state.uncommitted {
-            *end = (*end).min(size);
         }
     }
 
@@ -194,6 +251,9 @@ impl FileData {
     /// cached stays true.
     pub(super) fn own_change(&self, generation: Generation, inline: bool) {
         let mut state = self.state.lock();
+        if generation < state.generation {
+            return;
+        }
         let alone = generation == state.generation.next() || generation == state.generation;
         if !alone {
             state.drop_clean();
@@ -207,13 +267,23 @@ impl FileData {
     pub(super) fn resized(&self, size: u64) {
         let mut state = self.state.lock();
         state.size = size;
+        if let Some((end, _)) = &mut state.uncommitted {
+            *end = (*end).min(size);
+        }
         // The home may have changed the place or the zeros of inline content.
         state.content = None;
     }
 }
 
-/// Takes over the home's version; the node's own uncommitted size stays in sight.
+/// Which faults of a file the holder of a handle knows of.
+pub struct Told(AtomicU64);
+
+/// Takes over the home's version, unless a newer one is known already: answers overtake each other. What the
+/// node has written beyond it stays in sight.
 fn adopt(state: &mut FileState, version: FileVersion) {
+    if version.generation < state.generation {
+        return;
+    }
     if version.generation != state.generation || state.epoch == 0 {
         state.drop_clean();
     }
@@ -222,5 +292,5 @@ fn adopt(state: &mut FileState, version: FileVersion) {
     if version.content.is_some() {
         state.content = version.content;
     }
-    state.size = if state.uncommitted.is_some() { state.size.max(version.size) } else { version.size };
+    state.size = version.size.max(state.uncommitted.map_or(0, |(end, _)| end));
 }

@@ -1,6 +1,7 @@
 //! Flush: what was written before is at its homes, safe, and known to the file's home.
 
 use super::{DataEngine, FileData};
+use crate::vfs::OpenMode;
 use event_listener::listener;
 use futures_util::future::try_join_all;
 use std::sync::Arc;
@@ -10,26 +11,33 @@ use tameike_core::{NodeId, Result, Timestamp};
 
 impl DataEngine {
     /// Sends all writes acknowledged so far and tells the home; every later open on any node sees them.
-    /// `durable`: they survive power loss, too.
+    /// `durable`: they survive power loss, too. What went wrong with single writes is [`FileData::tell`]'s; the
+    /// others reach their homes all the same.
     ///
     /// # Errors
-    /// What went wrong with any write since the last flush; it is told once.
+    /// When the homes cannot be told; the next flush tries again.
     pub async fn flush(self: &Arc<Self>, file: &Arc<FileData>, durable: bool) -> Result<()> {
         let _order = file.flushing.lock().await;
         self.settle(file).await;
-        let (fault, uncommitted) = {
-            let mut state = file.state.lock();
-            (state.fault.take(), state.uncommitted.take())
-        };
-        if let Some(fault) = fault {
-            return Err(fault);
+        // It stays in sight until the home knows it.
+        let uncommitted = file.state.lock().uncommitted;
+        self.make_safe(file, uncommitted, durable).await?;
+        let mut state = file.state.lock();
+        if state.uncommitted == uncommitted {
+            state.uncommitted = None;
         }
-        let flushed = self.make_safe(file, uncommitted, durable).await;
-        if flushed.is_err() {
-            let mut state = file.state.lock();
-            state.uncommitted = later(state.uncommitted, uncommitted);
+        Ok(())
+    }
+
+    /// Flushes what came through a mapping after the last close: such bytes are told to nobody else. What goes
+    /// wrong is logged, as no program is left to be told.
+    pub async fn flush_mapped(self: &Arc<Self>, file: &Arc<FileData>, mode: OpenMode) {
+        if !mode.write || file.is_flushed() {
+            return;
         }
-        flushed
+        if let Err(fault) = self.flush(file, false).await {
+            log::error!("bytes written through a mapping of {} are not flushed: {fault}", file.inode);
+        }
     }
 
     async fn make_safe(
@@ -67,33 +75,24 @@ impl DataEngine {
         try_join_all(homes.iter().map(|&home| self.ask(home, Request::Unit(request.clone())))).await.map(drop)
     }
 
-    /// Sends everything dirty and waits until nothing is under way.
+    /// Sends what has been written so far, and waits until it is at its homes. Writes that come meanwhile are
+    /// not waited for: a program that writes on and on must not keep another from closing the file.
     pub(super) async fn settle(self: &Arc<Self>, file: &Arc<FileData>) {
+        let last = file.state.lock().writes;
         loop {
             listener!(file.changed => ended);
-            let dirty: Vec<u64> = {
+            let held_back: Vec<u64> = {
                 let state = file.state.lock();
-                state
-                    .units
-                    .iter()
-                    .filter(|(_, unit)| !unit.dirty.is_empty())
-                    .map(|(&index, _)| index)
-                    .collect()
+                let units = state.units.iter().filter(|(_, unit)| unit.holds_back(last));
+                units.map(|(&index, _)| index).collect()
             };
-            for index in &dirty {
-                self.send_unit(file, *index);
-            }
-            if file.is_settled() {
+            if held_back.is_empty() {
                 return;
+            }
+            for index in held_back {
+                self.send_unit(file, index);
             }
             ended.await;
         }
-    }
-}
-
-fn later(a: Option<(u64, Timestamp)>, b: Option<(u64, Timestamp)>) -> Option<(u64, Timestamp)> {
-    match (a, b) {
-        (Some((end_a, time_a)), Some((end_b, time_b))) => Some((end_a.max(end_b), time_a.max(time_b))),
-        (a, b) => a.or(b),
     }
 }

@@ -1,8 +1,11 @@
 //! The engine's frames: lent to units, taken back in order of use.
 
 use super::{DataEngine, FileData};
+use event_listener::{Event, listener};
+use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tameike_io::{Frame, Pool};
@@ -16,11 +19,19 @@ pub(super) struct FrameCache {
     /// Units with a frame by last use.
     order: Mutex<BTreeMap<u64, (Weak<FileData>, u64)>>,
     waiting: AtomicU32,
+    /// Notified when a unit with a frame may have become clean.
+    clean: Event,
 }
 
 impl FrameCache {
     pub(super) fn new(pool: Pool) -> Self {
-        Self { pool, clock: AtomicU64::new(1), order: Mutex::default(), waiting: AtomicU32::new(0) }
+        Self {
+            pool,
+            clock: AtomicU64::new(1),
+            order: Mutex::default(),
+            waiting: AtomicU32::new(0),
+            clean: Event::new(),
+        }
     }
 
     /// A place at the end of the order of use.
@@ -42,6 +53,18 @@ impl FrameCache {
         self.waiting.load(Ordering::Acquire) > 0
     }
 
+    /// A unit may have become clean: who waits for a frame looks again.
+    pub(super) fn freed(&self) {
+        self.clean.notify(usize::MAX);
+    }
+
+    /// The unit at place `from` in the order of use, or the next one after it.
+    fn next_used(&self, from: u64) -> Option<(u64, Weak<FileData>, u64)> {
+        let order = self.order.lock();
+        let (&used, (file, unit)) = order.range(from..).next()?;
+        Some((used, file.clone(), *unit))
+    }
+
     pub(super) fn try_take(&self) -> Option<Frame> {
         self.pool.try_take()
     }
@@ -50,32 +73,34 @@ impl FrameCache {
 impl DataEngine {
     /// A frame, if need be that of the clean unit unused for longest; if all are dirty, some are sent.
     pub(super) async fn take_frame(self: &Arc<Self>) -> Frame {
-        loop {
-            if let Some(frame) = self.frames.try_take() {
-                return frame;
-            }
-            if self.evict_one() {
-                continue;
-            }
-            self.frames.waiting.fetch_add(1, Ordering::AcqRel);
-            let waiting = Waiting(&self.frames.waiting);
-            self.send_oldest();
-            let frame = self.frames.pool.take().await;
-            drop(waiting);
+        if let Some(frame) = self.frames.try_take() {
             return frame;
+        }
+        self.frames.waiting.fetch_add(1, Ordering::AcqRel);
+        let _waiting = Waiting(&self.frames.waiting);
+        let mut taken = pin!(self.frames.pool.take());
+        loop {
+            // Listening starts before looking, so that what becomes clean in between is not missed.
+            listener!(self.frames.clean => clean);
+            // A unit's frame may still be read by others: then one more is dropped.
+            while self.evict_one() {
+                if let Some(frame) = self.frames.try_take() {
+                    return frame;
+                }
+            }
+            self.send_oldest();
+            match select(taken, clean).await {
+                Either::Left((frame, _)) => return frame,
+                Either::Right(((), still)) => taken = still,
+            }
         }
     }
 
     /// Drops one clean unit; whether there was one.
     fn evict_one(&self) -> bool {
-        let candidates: Vec<_> = self
-            .frames
-            .order
-            .lock()
-            .iter()
-            .map(|(&used, (file, unit))| (used, file.clone(), *unit))
-            .collect();
-        for (used, file, unit) in candidates {
+        let mut from = 0;
+        while let Some((used, file, unit)) = self.frames.next_used(from) {
+            from = used + 1;
             let Some(file) = file.upgrade() else {
                 self.frames.order.lock().remove(&used);
                 continue;
@@ -87,6 +112,7 @@ impl DataEngine {
             }
             if current == Some(true) {
                 state.units.remove(&unit);
+                state.dropped(unit);
                 drop(state);
                 self.drop_if_idle(&file);
                 return true;
@@ -96,15 +122,13 @@ impl DataEngine {
     }
 
     fn send_oldest(self: &Arc<Self>) {
-        let oldest: Vec<_> = self.frames.order.lock().values().cloned().collect();
-        let dirty = oldest.into_iter().filter_map(|(file, unit)| Some((file.upgrade()?, unit)));
-        let mut sent = 0;
-        for (file, unit) in dirty {
-            if self.send_unit(&file, unit) {
+        let (mut from, mut sent) = (0, 0);
+        while sent < SENT_UNDER_PRESSURE
+            && let Some((used, file, unit)) = self.frames.next_used(from)
+        {
+            from = used + 1;
+            if file.upgrade().is_some_and(|file| self.send_unit(&file, unit)) {
                 sent += 1;
-            }
-            if sent == SENT_UNDER_PRESSURE {
-                return;
             }
         }
     }

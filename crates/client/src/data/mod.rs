@@ -15,7 +15,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use file::FileData;
+pub use file::{FileData, Told};
 pub use home::{FileVersion, Home};
 
 use frames::FrameCache;
@@ -54,10 +54,10 @@ impl DataEngine {
         home: Home,
         version: FileVersion,
     ) -> (Arc<FileData>, bool) {
-        let file = {
-            let mut files = self.files.lock();
-            files.entry(inode).or_insert_with(|| Arc::new(FileData::new(inode, layout, home.clone()))).clone()
-        };
+        let mut files = self.files.lock();
+        let make = || Arc::new(FileData::new(inode, layout, home.clone()));
+        let file = files.entry(inode).or_insert_with(make).clone();
+        // Still under the lock: a file that somebody drops as idle just now would be there twice.
         let kept = file.opened(home, version);
         (file, kept)
     }
@@ -102,6 +102,8 @@ impl DataEngine {
         self.settle(file).await;
         file.cut(size);
         let resized = resize.await?;
+        // Bytes beyond the new size that were read while the home was at it go, too.
+        file.cut(size);
         file.resized(size);
         Ok(resized)
     }

@@ -52,7 +52,10 @@ impl DataEngine {
         }
         match <[Payload; 1]>::try_from(parts) {
             Ok([only]) => Ok(ReadBytes::Frame(only)),
-            Err(parts) => Ok(ReadBytes::Memory(parts.iter().flat_map(|part| part.iter().copied()).collect())),
+            Err(parts) => {
+                let slices: Vec<&[u8]> = parts.iter().map(|part| &**part).collect();
+                Ok(ReadBytes::Memory(slices.concat()))
+            }
         }
     }
 
@@ -123,7 +126,9 @@ impl DataEngine {
         let fetching = Fetching { file, index: unit.index };
         let content = {
             let state = file.state.lock();
-            if state.inline { state.content.clone() } else { None }
+            // All units but the first are holes while the content is inline.
+            let whole = || if unit.index == 0 { state.content.clone() } else { Some(Vec::new()) };
+            if state.inline { whole() } else { None }
         };
         let fetched = match content {
             Some(content) => Ok(inline_bytes(&content, &range, frame)),
@@ -134,6 +139,7 @@ impl DataEngine {
             Err(fault) => Err(fault),
         };
         drop(fetching);
+        self.frames.freed();
         merged
     }
 

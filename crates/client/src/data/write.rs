@@ -3,14 +3,19 @@
 
 use super::file::{FileState, UnitFrame};
 use super::{DataEngine, FileData, Home, split};
+use event_listener::listener;
+use futures_util::{StreamExt, stream};
 use std::sync::Arc;
-use tameike_core::limits::{FILE_SIZE_MAX, INLINE_SIZE_MAX, UNIT_SIZE};
+use tameike_core::limits::{FILE_SIZE_MAX, INLINE_SIZE_MAX, PIECES_MAX, UNIT_SIZE};
 use tameike_core::ranges::RangeSet;
 use tameike_core::wire::Request;
 use tameike_core::wire::meta::{Command, MetaRequest};
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::{Errno, Fault, NodeId, Result, UnitId};
 use tameike_io::{Frame, Payload};
+
+/// Pieces of one unit that are on their way at the same time.
+const WRITES_AT_ONCE: usize = 16;
 
 impl DataEngine {
     /// Writes `data` at `offset`; every later read on this node sees it.
@@ -43,6 +48,7 @@ impl DataEngine {
     }
 
     async fn write_piece(self: &Arc<Self>, file: &Arc<FileData>, index: u64, start: u32, piece: &[u8]) {
+        self.send_scattered(file, index).await;
         let mut spare = self.frames.try_take();
         loop {
             let now = self.runtime.now();
@@ -50,6 +56,7 @@ impl DataEngine {
                 let mut state = file.state.lock();
                 let written = put_bytes(&mut state, index, start, piece, &mut spare, self.frames.tick());
                 if let Some(old) = written {
+                    state.writes += 1;
                     let end = index * UNIT_SIZE as u64 + u64::from(start) + piece.len() as u64;
                     state.size = state.size.max(end);
                     let before = state.uncommitted.map_or(0, |(end, _)| end);
@@ -71,6 +78,22 @@ impl DataEngine {
         }
     }
 
+    /// Sends a unit whose dirty bytes are in many pieces, after those that are under way: what the pieces take in
+    /// memory and in messages stays bounded.
+    async fn send_scattered(self: &Arc<Self>, file: &Arc<FileData>, index: u64) {
+        let is_scattered = || {
+            let state = file.state.lock();
+            state.units.get(&index).is_some_and(|unit| unit.dirty.count() >= PIECES_MAX)
+        };
+        while is_scattered() {
+            listener!(file.changed => ended);
+            if self.send_unit(file, index) || !is_scattered() {
+                return;
+            }
+            ended.await;
+        }
+    }
+
     /// Starts sending a unit's dirty bytes, unless some are under way already (the fabric keeps no order) or
     /// the file may still be kept in its inode record. Whether a send was started.
     pub(super) fn send_unit(self: &Arc<Self>, file: &Arc<FileData>, index: u64) -> bool {
@@ -81,6 +104,7 @@ impl DataEngine {
                 return false;
             }
             unit.sending = std::mem::take(&mut unit.dirty);
+            unit.sending_since = unit.dirty_since;
             let parts = unit.sending.iter().map(|range| unit.payload(range)).collect();
             state.in_flight += 1;
             parts
@@ -123,11 +147,13 @@ impl DataEngine {
             state.unsynced.insert(home);
             state.generation
         };
-        let writes = parts.into_iter().map(|part| {
+        let writes = stream::iter(parts).map(|part| {
             let request = Request::Unit(UnitRequest::Write { unit, offset: part.start(), generation });
             self.rpc.call(home, request, Some(part), None)
         });
-        futures_util::future::try_join_all(writes).await.map(drop)
+        // All end before the outcome is known: bytes still on their way must not overtake newer ones.
+        let written: Vec<_> = writes.buffer_unordered(WRITES_AT_ONCE).collect().await;
+        written.into_iter().try_for_each(|written| written.map(drop))
     }
 
     /// Writes into the inode record; `false` when the content has left it.
@@ -173,17 +199,25 @@ impl DataEngine {
                 if sent.is_err() {
                     forget_lost(unit, &ended);
                 }
-                if wanted && unit.is_clean() {
-                    state.units.remove(&index);
+                // What is in many pieces is not worth its memory.
+                let is_scattered = unit.valid.count() > PIECES_MAX;
+                if is_scattered || (wanted && unit.is_clean()) {
+                    unit.valid = unit.dirty.clone();
+                    if unit.is_clean() {
+                        state.units.remove(&index);
+                    }
+                    state.dropped(index);
                 }
             }
             if let Err(fault) = sent {
                 let fault = fault.context(format_args!("writing unit {index} of {}", file.inode));
                 log::warn!("{fault}");
-                state.fault.get_or_insert(fault);
+                state.fault = Some(fault);
+                state.faults += 1;
             }
         }
         file.changed.notify(usize::MAX);
+        self.frames.freed();
     }
 }
 
@@ -216,6 +250,9 @@ fn put_bytes(
     let frame = Arc::get_mut(&mut unit.frame)?;
     frame[start as usize..start as usize + piece.len()].copy_from_slice(piece);
     let range = start..start + piece.len() as u32;
+    if unit.dirty.is_empty() {
+        unit.dirty_since = state.writes + 1;
+    }
     unit.valid.insert(range.clone());
     unit.dirty.insert(range);
     let old = std::mem::replace(&mut unit.used, used);

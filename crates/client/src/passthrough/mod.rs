@@ -5,12 +5,15 @@
 //! door stands for.
 
 mod listing;
+mod owner;
 mod tree;
 
 #[cfg(test)]
 mod tests;
 
 use crate::vfs::{FileNumber, Found, ListedEntry, ViewSpace};
+pub(crate) use owner::Owner;
+
 use listing::Listings;
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
@@ -75,7 +78,7 @@ impl Passthrough {
     pub(crate) fn found(&self, dir: FileNumber, child: &[u8], stat: &FileStat) -> Found {
         let attr = stat.attr();
         let file = number(attr.inode);
-        self.tree.found(dir, child, file);
+        self.tree.found(dir, child, file, attr.kind == FileKind::Directory || attr.nlink == 1);
         Found { file, attr }
     }
 
@@ -99,8 +102,20 @@ impl Passthrough {
     }
 
     pub(crate) async fn stat(&self, file: FileNumber) -> Result<FileStat> {
-        let path = self.path(file)?;
-        self.run(move |fs| fs.stat(&path)).await
+        loop {
+            let path = self.path(file)?;
+            let at = path.clone();
+            let gone = match self.run(move |fs| fs.stat(&at)).await {
+                Ok(stat) if file == FileNumber::ROOT || number(stat.inode_id()) == file => return Ok(stat),
+                // Another file has taken the name: it is not the one that was asked for.
+                Ok(_) => Errno::ESTALE.into(),
+                Err(fault) if fault.errno == Errno::ENOENT => fault,
+                Err(fault) => return Err(fault),
+            };
+            if !self.tree.not_at(file, &path) {
+                return Err(gone);
+            }
+        }
     }
 
     pub(crate) async fn change(&self, file: FileNumber, change: AttrChange) -> Result<()> {
@@ -230,14 +245,25 @@ pub(crate) fn xattr_mode(create: bool, replace: bool) -> XattrMode {
 }
 
 fn make(fs: &dyn SharedFs, path: &[u8], new: NewInode) -> Result<FileStat> {
+    let owner = Owner::of(&new);
     let NewInode { kind, mode, rdev, symlink, .. } = new;
     let special = match kind {
-        FileKind::File => return fs.create(path, mode)?.stat(),
+        FileKind::File => return owner.create(fs, path, mode)?.stat(),
         FileKind::Directory => Special::Directory(mode),
         FileKind::Symlink => Special::Symlink(symlink),
         FileKind::Fifo | FileKind::Socket | FileKind::CharacterDevice | FileKind::BlockDevice => {
             Special::Node { kind, mode, rdev }
         }
     };
-    fs.make(path, &special)
+    let stat = fs.make(path, &special)?;
+    // The bits of a symbolic link are nobody's business.
+    let bits = (kind != FileKind::Symlink).then_some(mode);
+    match owner.missing(fs, path, &stat, bits) {
+        None => Ok(stat),
+        Some(change) => match fs.change(path, &change) {
+            Err(fault) if fault.errno == Errno::EPERM => Ok(stat),
+            Err(fault) => Err(fault),
+            Ok(()) => fs.stat(path),
+        },
+    }
 }

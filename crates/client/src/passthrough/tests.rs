@@ -7,8 +7,8 @@ const OTHER: FileNumber = FileNumber(30);
 
 fn tree() -> Tree {
     let tree = Tree::default();
-    tree.found(FileNumber::ROOT, b"dir", DIR);
-    tree.found(DIR, b"file", FILE);
+    tree.found(FileNumber::ROOT, b"dir", DIR, true);
+    tree.found(DIR, b"file", FILE, false);
     tree
 }
 
@@ -24,7 +24,7 @@ fn paths_follow_a_rename_of_a_directory_above() {
 #[test]
 fn a_file_with_two_names_keeps_the_other_when_one_goes() {
     let tree = tree();
-    tree.found(FileNumber::ROOT, b"link", FILE);
+    tree.found(FileNumber::ROOT, b"link", FILE, false);
     tree.lost(DIR, b"file");
     assert_eq!(tree.path(FILE), Some(b"link".to_vec()));
     tree.lost(FileNumber::ROOT, b"link");
@@ -34,7 +34,7 @@ fn a_file_with_two_names_keeps_the_other_when_one_goes() {
 #[test]
 fn a_replaced_or_exchanged_file_is_known_by_its_right_name() {
     let tree = tree();
-    tree.found(DIR, b"other", OTHER);
+    tree.found(DIR, b"other", OTHER, false);
     tree.renamed((DIR, b"file"), (DIR, b"other"), true);
     assert_eq!(
         (tree.path(FILE), tree.path(OTHER)),
@@ -47,8 +47,31 @@ fn a_replaced_or_exchanged_file_is_known_by_its_right_name() {
 #[test]
 fn what_the_door_forgets_is_forgotten() {
     let tree = tree();
-    tree.found(DIR, b"file", FILE);
+    tree.found(DIR, b"file", FILE, false);
     assert!(!tree.forget(FILE, 1));
     assert!(tree.forget(FILE, 1));
     assert_eq!(tree.path(FILE), None);
+}
+
+/// Another node had renamed a directory; this node then found it under its new name, but went on using the
+/// old one, which sorts first, for everything below.
+#[test]
+fn a_directory_that_another_node_has_renamed_is_known_by_its_new_name_only() {
+    let tree = tree();
+    tree.found(OTHER, b"moved", DIR, true);
+    tree.found(FileNumber::ROOT, b"new", OTHER, true);
+    assert_eq!(tree.path(FILE), Some(b"new/moved/file".to_vec()));
+    tree.found(FileNumber::ROOT, b"dir", FileNumber(40), true);
+    assert_eq!(tree.path(FILE), Some(b"new/moved/file".to_vec()));
+}
+
+#[test]
+fn a_name_that_another_node_has_taken_away_gives_way_to_the_others() {
+    let tree = tree();
+    tree.found(FileNumber::ROOT, b"link", FILE, false);
+    assert_eq!(tree.path(FILE), Some(b"link".to_vec()));
+    assert!(tree.not_at(FILE, b"link"));
+    assert!(tree.not_at(FILE, b"link"), "what is no longer believed is not lost twice");
+    assert_eq!(tree.path(FILE), Some(b"dir/file".to_vec()));
+    assert!(!tree.not_at(FILE, b"dir/file"));
 }

@@ -2,15 +2,15 @@
 
 use crate::vfs::FileNumber;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use tameike_core::limits::PATH_SIZE_MAX;
 
 type Name = (FileNumber, Vec<u8>);
 
 #[derive(Default)]
 struct Node {
-    /// Names by which the file was last known; several for hard links.
-    names: BTreeSet<Name>,
+    /// Names by which the file was last known, the latest last; several for hard links.
+    names: Vec<Name>,
     lookups: u64,
 }
 
@@ -25,11 +25,29 @@ struct State {
 pub(super) struct Tree(Mutex<State>);
 
 impl Tree {
-    /// A name was found to be `file`; counts a look-up.
-    pub(super) fn found(&self, dir: FileNumber, name: &[u8], file: FileNumber) {
+    /// A name was found to be `file`; counts a look-up. If it is the file's only one, what the file was called
+    /// before is forgotten: another node has moved it, or its number has gone to a new file.
+    pub(super) fn found(&self, dir: FileNumber, name: &[u8], file: FileNumber, is_only: bool) {
         let mut state = self.0.lock();
-        state.set((dir, name.to_vec()), Some(file));
+        let name = (dir, name.to_vec());
+        if is_only {
+            let former = state.nodes.get(&file).map(|node| node.names.clone()).unwrap_or_default();
+            former.into_iter().filter(|former| *former != name).for_each(|former| state.set(former, None));
+        }
+        state.set(name, Some(file));
         state.nodes.entry(file).or_default().lookups += 1;
+    }
+
+    /// The file is no longer at a path that [`Self::path`] told: another node has taken the name away. Whether
+    /// it is known by another.
+    pub(super) fn not_at(&self, file: FileNumber, path: &[u8]) -> bool {
+        let mut state = self.0.lock();
+        if state.path(file, None).as_deref() == Some(path)
+            && let Some(name) = state.nodes.get(&file).and_then(|node| node.names.last()).cloned()
+        {
+            state.set(name, None);
+        }
+        state.nodes.get(&file).is_some_and(|node| !node.names.is_empty())
     }
 
     /// A name is gone.
@@ -81,7 +99,7 @@ impl State {
     fn path(&self, file: FileNumber, without: Option<&Name>) -> Option<Vec<u8>> {
         let (mut names, mut at, mut size) = (Vec::new(), file, 0);
         while at != FileNumber::ROOT {
-            let mut known = self.nodes.get(&at)?.names.iter();
+            let mut known = self.nodes.get(&at)?.names.iter().rev();
             let (dir, name) = known.find(|&name| Some(name) != without)?;
             size += name.len() + 1;
             if size > PATH_SIZE_MAX {
@@ -100,10 +118,10 @@ impl State {
             None => self.children.remove(&name),
         };
         if let Some(node) = old.and_then(|old| self.nodes.get_mut(&old)) {
-            node.names.remove(&name);
+            node.names.retain(|known| *known != name);
         }
         if let Some(file) = file {
-            self.nodes.entry(file).or_default().names.insert(name);
+            self.nodes.entry(file).or_default().names.push(name);
         }
     }
 }

@@ -26,6 +26,9 @@ pub(super) fn version_of(node: &Node) -> FileVersion {
 impl SharedView {
     /// Attributes from the inode's home, complete for any kind of file.
     pub(super) async fn attributes(&self, inode: InodeId) -> Result<Attr> {
+        if let Some(attr) = self.directories.fresh_attr(inode, self.runtime.clock.monotonic()) {
+            return self.with_children(attr).await;
+        }
         match self.ask_home(inode, MetaRequest::GetAttr { inode }).await? {
             MetaReply::Node(node) => self.complete(node).await,
             other => Err(unexpected(&other)),
@@ -38,13 +41,8 @@ impl SharedView {
         let mut attr = node.attr;
         match attr.kind {
             FileKind::Directory => {
-                self.directories.learn(&attr);
-                let stat = self.directory_stat(attr.inode).await?;
-                attr.nlink = u32::try_from(2 + stat.subdirs).unwrap_or(u32::MAX);
-                attr.size = (stat.entries * 64).next_multiple_of(BLOCK_SIZE as u64).max(BLOCK_SIZE as u64);
-                attr.blocks = attr.size / 512;
-                attr.mtime = attr.mtime.max(stat.changed);
-                attr.ctime = attr.ctime.max(stat.changed);
+                self.directories.learn(&attr, self.runtime.clock.monotonic());
+                return self.with_children(attr).await;
             }
             FileKind::File => {
                 if let Some(file) = self.engine.find(attr.inode) {
@@ -64,10 +62,26 @@ impl SharedView {
         Ok(attr)
     }
 
+    /// Adds to a directory's attributes what the homes of its children know.
+    async fn with_children(&self, mut attr: Attr) -> Result<Attr> {
+        let stat = self.directory_stat(attr.inode).await?;
+        attr.nlink = u32::try_from(2 + stat.subdirs).unwrap_or(u32::MAX);
+        attr.size = (stat.entries * 64).next_multiple_of(BLOCK_SIZE as u64).max(BLOCK_SIZE as u64);
+        attr.blocks = attr.size / 512;
+        attr.mtime = attr.mtime.max(stat.changed);
+        attr.ctime = attr.ctime.max(stat.changed);
+        Ok(attr)
+    }
+
     async fn directory_stat(&self, dir: InodeId) -> Result<DirStat> {
         if let Some(stat) = self.directories.fresh_stat(dir, self.runtime.clock.monotonic()) {
             return Ok(stat);
         }
+        self.fetch_directory_stat(dir).await
+    }
+
+    /// Times and counts of a directory from where its children are.
+    pub(super) async fn fetch_directory_stat(&self, dir: InodeId) -> Result<DirStat> {
         let mut stat = self.ask_directory_stat(self.cluster.children_home(dir), dir).await?;
         if stat.wide {
             stat = self.gather_directory_stat(dir).await?;
@@ -111,6 +125,8 @@ impl SharedView {
                 tell_home.await?
             }
         };
+        // The time of a directory that this node has just set must not wait for a belief to grow old.
+        self.directories.changed(inode);
         self.complete(node).await
     }
 

@@ -4,20 +4,17 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tameike_core::wire::meta::DirStat;
-use tameike_core::{Attr, InodeId, Layout};
+use tameike_core::{Attr, InodeId};
 
-/// How long the counts and times of a directory, gathered from other nodes, are believed.
-pub const DIRECTORY_STAT_LIFETIME: Duration = Duration::from_millis(100);
+/// How long the attributes of a directory, gathered from other nodes, are believed.
+pub const DIRECTORY_LIFETIME: Duration = Duration::from_millis(100);
 
-/// What children inherit, and where they live.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Belief {
-    pub layout: Layout,
-    pub mode: u16,
-    pub gid: u32,
-    pub wide: bool,
-    /// Times and counts, and when they were gathered.
-    pub stat: Option<(DirStat, Duration)>,
+/// One directory: what its own home and the homes of its children said, and when.
+#[derive(Default)]
+struct Belief {
+    attr: Option<(Attr, Duration)>,
+    stat: Option<(DirStat, Duration)>,
+    wide: bool,
 }
 
 /// The directories that the door holds. Entries go when the door forgets them.
@@ -25,19 +22,25 @@ pub(super) struct Belief {
 pub(super) struct DirectoryBeliefs(Mutex<BTreeMap<InodeId, Belief>>);
 
 impl DirectoryBeliefs {
-    pub(super) fn get(&self, dir: InodeId) -> Option<Belief> {
-        self.0.lock().get(&dir).copied()
-    }
-
     pub(super) fn is_wide(&self, dir: InodeId) -> bool {
-        self.get(dir).is_some_and(|belief| belief.wide)
+        self.0.lock().get(&dir).is_some_and(|belief| belief.wide)
     }
 
-    /// Takes note of a directory's own attributes.
-    pub(super) fn learn(&self, attr: &Attr) {
-        let mut beliefs = self.0.lock();
-        let belief = beliefs.entry(attr.inode).or_default();
-        (belief.layout, belief.mode, belief.gid) = (attr.layout, attr.mode, attr.gid);
+    /// Takes note of what a directory's home said of it.
+    pub(super) fn learn(&self, attr: &Attr, now: Duration) {
+        self.0.lock().entry(attr.inode).or_default().attr = Some((attr.clone(), now));
+    }
+
+    /// What a directory's home said of it last: what children inherit.
+    pub(super) fn own_attr(&self, dir: InodeId) -> Option<Attr> {
+        Some(self.0.lock().get(&dir)?.attr.as_ref()?.0.clone())
+    }
+
+    /// As [`Self::own_attr`], if it was said just now.
+    pub(super) fn fresh_attr(&self, dir: InodeId, now: Duration) -> Option<Attr> {
+        let beliefs = self.0.lock();
+        let (attr, said) = beliefs.get(&dir)?.attr.as_ref()?;
+        is_fresh(*said, now).then(|| attr.clone())
     }
 
     pub(super) fn set_wide(&self, dir: InodeId, wide: bool) {
@@ -48,7 +51,11 @@ impl DirectoryBeliefs {
         let mut beliefs = self.0.lock();
         let belief = beliefs.entry(dir).or_default();
         belief.wide = stat.wide;
-        belief.stat = Some((stat, now));
+        // Answers may overtake each other.
+        let older = belief.stat.is_some_and(|(old, said)| is_fresh(said, now) && old.changed > stat.changed);
+        if !older {
+            belief.stat = Some((stat, now));
+        }
     }
 
     /// This node has changed the directory.
@@ -59,11 +66,15 @@ impl DirectoryBeliefs {
     }
 
     pub(super) fn fresh_stat(&self, dir: InodeId, now: Duration) -> Option<DirStat> {
-        let (stat, gathered) = self.get(dir)?.stat?;
-        (now.saturating_sub(gathered) < DIRECTORY_STAT_LIFETIME).then_some(stat)
+        let (stat, said) = self.0.lock().get(&dir)?.stat?;
+        is_fresh(said, now).then_some(stat)
     }
 
     pub(super) fn forget(&self, dir: InodeId) {
         self.0.lock().remove(&dir);
     }
+}
+
+fn is_fresh(said: Duration, now: Duration) -> bool {
+    now.saturating_sub(said) < DIRECTORY_LIFETIME
 }

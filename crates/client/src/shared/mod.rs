@@ -10,8 +10,8 @@ mod names;
 mod opens;
 mod view;
 
-use crate::data::{DataEngine, FileData};
-use crate::vfs::{FileNumber, HandleNumber};
+use crate::data::{DataEngine, FileData, Told};
+use crate::vfs::{FileNumber, HandleNumber, OpenMode};
 use directory::DirectoryBeliefs;
 use opens::Closer;
 use parking_lot::Mutex;
@@ -27,7 +27,8 @@ use tameike_io::fabric::{Answer, Rpc};
 #[derive(Clone)]
 struct Handle {
     file: Arc<FileData>,
-    append: bool,
+    mode: OpenMode,
+    told: Arc<Told>,
 }
 
 /// The job-shared view of one node.
@@ -89,9 +90,10 @@ impl SharedView {
         self.ask(self.cluster.inode_home(inode), request).await
     }
 
-    fn add_handle(&self, file: Arc<FileData>, append: bool) -> HandleNumber {
+    fn add_handle(&self, file: Arc<FileData>, mode: OpenMode) -> HandleNumber {
         let number = HandleNumber(self.next_handle.fetch_add(1, Ordering::Relaxed));
-        self.handles.lock().insert(number, Handle { file, append });
+        let told = Arc::new(file.told());
+        self.handles.lock().insert(number, Handle { file, mode, told });
         number
     }
 

@@ -9,7 +9,7 @@ use futures_util::future::try_join_all;
 use tameike_core::attr::AttrChange;
 use tameike_core::limits::READDIR_ENTRIES_MAX;
 use tameike_core::wire::meta::{
-    Command, DirEntry, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node, Target,
+    Command, DirEntry, DirStat, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node, Target,
 };
 use tameike_core::{DirOffset, Errno, Fault, FileKind, InodeId, NodeId, Result, name};
 
@@ -23,6 +23,8 @@ pub(super) struct Entry {
     pub target: Target,
     pub node: Option<Node>,
     pub created: bool,
+    /// Times and counts of the directory after the change.
+    pub dir: Option<DirStat>,
 }
 
 impl SharedView {
@@ -73,16 +75,16 @@ impl SharedView {
             let (entry, new) = (entry.clone(), new.clone());
             MetaRequest::Execute(Command::Create { entry, new, exclusive, opener, wide, now })
         };
-        let reply = self.ask_entry(&entry, command).await?;
-        self.directories.changed(entry.dir);
-        into_entry(reply)
+        let made = into_entry(self.ask_entry(&entry, command).await?)?;
+        self.changed_directory(entry.dir, made.dir);
+        Ok(made)
     }
 
     async fn inherit(&self, dir: InodeId, new: &mut NewInode) -> Result<()> {
-        if self.directories.get(dir).is_none() {
-            self.attributes(dir).await?;
-        }
-        let parent = self.directories.get(dir).unwrap_or_default();
+        let parent = match self.directories.own_attr(dir) {
+            Some(attr) => attr,
+            None => self.attributes(dir).await?,
+        };
         new.layout = match new.kind {
             FileKind::File => parent.layout.inherited_by_file(self.local()),
             _ => parent.layout,
@@ -97,18 +99,24 @@ impl SharedView {
     }
 
     /// Runs an operation on names at the home of its coordinating name.
-    pub(super) async fn operate(
-        &self,
-        coordinator: &EntryName,
-        operation: NameOperation,
-    ) -> Result<MetaReply> {
+    pub(super) async fn operate(&self, coordinator: &EntryName, operation: NameOperation) -> Result<()> {
         let now = self.runtime.now();
         let request = |wide| MetaRequest::Names { operation: operation.clone(), wide, now };
         let reply = self.ask_entry(coordinator, request).await?;
-        self.directories.changed(coordinator.dir);
-        match reply {
-            MetaReply::Done | MetaReply::Node(_) => Ok(reply),
-            other => Err(unexpected(&other)),
+        let dir = match reply {
+            MetaReply::DirChanged(stat) => Some(stat),
+            MetaReply::Done => None,
+            other => return Err(unexpected(&other)),
+        };
+        self.changed_directory(coordinator.dir, dir);
+        Ok(())
+    }
+
+    /// This node has changed a directory, whose times and counts may have come with the answer.
+    fn changed_directory(&self, dir: InodeId, stat: Option<DirStat>) {
+        match stat {
+            Some(stat) => self.directories.set_stat(dir, stat, self.runtime.clock.monotonic()),
+            None => self.directories.changed(dir),
         }
     }
 
@@ -116,7 +124,7 @@ impl SharedView {
     pub(super) async fn open_counted(&self, node: Node, mode: OpenMode) -> Result<Opened> {
         let inode = node.attr.inode;
         let (file, keep_cache) = self.engine.open(inode, node.attr.layout, Home::Inode, version_of(&node));
-        let handle = self.add_handle(file, mode.append);
+        let handle = self.add_handle(file, mode);
         if mode.truncate && mode.write {
             let change = AttrChange { size: Some(0), ..AttrChange::default() };
             if let Err(fault) = self.change(inode, change).await {
@@ -162,7 +170,7 @@ impl SharedView {
 
 fn into_entry(reply: MetaReply) -> Result<Entry> {
     match reply {
-        MetaReply::Entry { target, node, created } => Ok(Entry { target, node, created }),
+        MetaReply::Entry { target, node, created, dir } => Ok(Entry { target, node, created, dir }),
         other => Err(unexpected(&other)),
     }
 }

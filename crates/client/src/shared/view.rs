@@ -13,6 +13,12 @@ use tameike_core::{Attr, Errno, Fault, FileKind, Layout, Result, name};
 /// Shows and sets where a file's, or a directory's children's, data lies.
 pub const LAYOUT_XATTR: &[u8] = b"user.tameike.layout";
 
+/// Attributes in which the system speaks to a file system, such as access lists, are not just kept: a program
+/// that was told they are would believe that they are also followed.
+fn check_xattr(name: &[u8]) -> Result<()> {
+    if name.starts_with(b"system.") { Err(Errno::EOPNOTSUPP.into()) } else { Ok(()) }
+}
+
 impl SharedView {
     fn entry(&self, dir: FileNumber, name: &[u8]) -> EntryName {
         EntryName { dir: self.inode(dir), name: name.to_vec() }
@@ -90,8 +96,13 @@ impl Vfs for SharedView {
         // A file just made is empty: there is nothing to cut.
         let mode = OpenMode { truncate: mode.truncate && !entry.created, ..mode };
         let opened = self.open_counted(node, mode).await?;
-        let found = self.found(entry).await?;
-        Ok((found, opened))
+        match self.found(entry).await {
+            Ok(found) => Ok((found, opened)),
+            Err(fault) => {
+                self.close_handle(opened.handle);
+                Err(fault)
+            }
+        }
     }
 
     async fn link(&self, file: FileNumber, dir: FileNumber, name: &[u8]) -> Result<Found> {
@@ -106,12 +117,12 @@ impl Vfs for SharedView {
 
     async fn unlink(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
         let entry = self.entry(dir, name);
-        self.operate(&entry, NameOperation::Unlink { entry: entry.clone() }).await.map(drop)
+        self.operate(&entry, NameOperation::Unlink { entry: entry.clone() }).await
     }
 
     async fn rmdir(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
         let entry = self.entry(dir, name);
-        self.operate(&entry, NameOperation::Rmdir { entry: entry.clone() }).await.map(drop)
+        self.operate(&entry, NameOperation::Rmdir { entry: entry.clone() }).await
     }
 
     async fn rename(
@@ -139,22 +150,37 @@ impl Vfs for SharedView {
 
     async fn write(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<()> {
         let handle = self.handle(handle)?;
-        if handle.append {
+        handle.file.check_room(&handle.told)?;
+        if handle.mode.append {
             return self.engine.append(&handle.file, data).await;
         }
         self.engine.write(&handle.file, offset, data).await
     }
 
     async fn flush(&self, handle: HandleNumber) -> Result<()> {
-        self.engine.flush(&self.file(handle)?, false).await
+        let handle = self.handle(handle)?;
+        if !handle.mode.write {
+            return Ok(());
+        }
+        self.engine.flush(&handle.file, false).await?;
+        handle.file.tell(&handle.told)
     }
 
     async fn fsync(&self, handle: HandleNumber) -> Result<()> {
-        self.engine.flush(&self.file(handle)?, true).await
+        let handle = self.handle(handle)?;
+        self.engine.flush(&handle.file, true).await?;
+        handle.file.tell(&handle.told)
     }
 
     async fn release(&self, handle: HandleNumber) {
+        if let Ok(open) = self.handle(handle) {
+            self.engine.flush_mapped(&open.file, open.mode).await;
+        }
         self.close_handle(handle);
+    }
+
+    async fn open_dir(&self, dir: FileNumber) -> Result<()> {
+        self.fetch_directory_stat(self.inode(dir)).await.map(drop)
     }
 
     async fn readdir(&self, dir: FileNumber, after: u64, limit: u32) -> Result<Vec<ListedEntry>> {
@@ -181,6 +207,7 @@ impl Vfs for SharedView {
         if name == LAYOUT_XATTR {
             return Ok(self.attributes(inode).await?.layout.to_string().into_bytes());
         }
+        check_xattr(name)?;
         match self.ask_home(inode, MetaRequest::GetXattr { inode, name: name.to_vec() }).await? {
             MetaReply::Bytes(value) => Ok(value.into_vec()),
             other => Err(unexpected(&other)),
@@ -206,6 +233,7 @@ impl Vfs for SharedView {
         if name == LAYOUT_XATTR {
             return self.set_layout(file, value).await;
         }
+        check_xattr(name)?;
         let inode = self.inode(file);
         let (name, value) = (name.to_vec(), value.to_vec());
         let now = self.runtime.now();

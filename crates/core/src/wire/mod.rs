@@ -12,6 +12,9 @@ pub mod codec;
 pub mod meta;
 pub mod unit;
 
+#[cfg(test)]
+mod tests;
+
 use crate::errno::Fault;
 use serde::{Deserialize, Serialize};
 

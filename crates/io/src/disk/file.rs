@@ -176,7 +176,9 @@ impl Disk for FileDisk {
     }
 
     fn discard(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
-        self.place.run(move |file| file.discard(range))
+        // Never on the caller's thread: to give many pages back takes milliseconds.
+        let file = self.place.file.clone();
+        self.place.runtime.block(move || file.discard(range)).boxed()
     }
 }
 

@@ -9,6 +9,7 @@ use rustix::process::{getegid, geteuid};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use tameike_core::{Fault, Result};
 
 /// Which namespaces a process made for itself.
@@ -52,7 +53,8 @@ fn write_map(name: &str, content: &str) -> Result<()> {
     std::fs::write(&path, content).map_err(|error| Fault::from_os(format_args!("writing {path}"), &error))
 }
 
-/// Moves the calling process into the namespaces that process `pid` made with [`isolate`].
+/// Moves the calling process into the namespaces that process `pid` made with [`isolate`]. Where it is there
+/// already, it stays.
 ///
 /// # Errors
 /// The process is gone, or belongs to somebody else.
@@ -67,8 +69,20 @@ pub fn enter(pid: u32, namespaces: Namespaces) -> Result<()> {
         })
     };
     let mounts = open("mnt")?;
+    if is_own("mnt", &mounts)? {
+        return Ok(());
+    }
     if namespaces == Namespaces::UserAndMount {
         join(&open("user")?, LinkNameSpaceType::User)?;
     }
     join(&mounts, LinkNameSpaceType::Mount)
+}
+
+/// Whether an open namespace is that of the calling process.
+fn is_own(kind: &str, namespace: &File) -> Result<bool> {
+    let path = format!("/proc/self/ns/{kind}");
+    let failed = |error: std::io::Error| Fault::from_os(format_args!("looking at {path}"), &error);
+    let own = std::fs::metadata(&path).map_err(failed)?;
+    let other = namespace.metadata().map_err(failed)?;
+    Ok((own.dev(), own.ino()) == (other.dev(), other.ino()))
 }

@@ -7,6 +7,8 @@
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::{ClockId, Timespec, clock_gettime};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
@@ -80,10 +82,25 @@ pub fn wait_ended(processes: &[ProcessId], limit: Duration) {
 /// The processes, other than this one, that share its mount namespace.
 pub fn sharing_mounts() -> Vec<ProcessId> {
     let Ok(own) = std::fs::read_link("/proc/self/ns/mnt") else { return Vec::new() };
+    others(|pid| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).is_ok_and(|link| link == own))
+}
+
+/// The processes of this user, other than this one, that were started with all of these variables.
+pub fn with_variables(variables: &[(&str, &OsStr)]) -> Vec<ProcessId> {
+    let assignment = |(name, value): &(&str, &OsStr)| [name.as_bytes(), b"=", value.as_bytes()].concat();
+    let wanted: Vec<_> = variables.iter().map(assignment).collect();
+    others(|pid| {
+        let found = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        wanted.iter().all(|one| found.split(|&byte| byte == 0).any(|variable| variable == one))
+    })
+}
+
+/// The processes, other than this one, of which `is_wanted` is true.
+fn others(is_wanted: impl Fn(u32) -> bool) -> Vec<ProcessId> {
     let numbers = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let shares = |pid: &u32| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).is_ok_and(|link| link == own);
-    numbers.filter(|&pid| pid != std::process::id()).filter(shares).filter_map(ProcessId::now).collect()
+    let wanted = numbers.filter(|&pid| pid != std::process::id() && is_wanted(pid));
+    wanted.filter_map(ProcessId::now).collect()
 }
 
 /// Start time of a process that is not a zombie, from field 22 of its `stat`.
@@ -191,6 +208,18 @@ mod tests {
         let status = child.wait().expect("it is our child");
         assert_eq!(status.signal(), Some(15));
         assert!(!process.is_alive());
+    }
+
+    #[test]
+    fn processes_are_found_by_their_environment() {
+        let mut command = Command::new("sleep");
+        let mut child = command.arg("1000").env("FOUND", "here").env("BY", "us").spawn().expect("sleep");
+        let found = with_variables(&[("BY", "us".as_ref()), ("FOUND", "here".as_ref())]);
+        let part = with_variables(&[("BY", "us".as_ref()), ("FOUND", "her".as_ref())]);
+        child.kill().expect("it is our child");
+        child.wait().expect("it is our child");
+        assert_eq!(found.iter().map(|process| process.pid).collect::<Vec<_>>(), [child.id()]);
+        assert_eq!(part, []);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::files::{File, fresh_generation};
 use super::record::Record;
 use super::{CacheService, UNKNOWN, locate};
 use std::sync::Arc;
+use tameike_core::limits::FILE_SIZE_MAX;
 use tameike_core::wire::cache::{CacheState, Stamp};
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::{Errno, InodeId, Result, Timestamp};
@@ -103,6 +104,9 @@ impl CacheService {
             let state = file.state().record.state(None);
             return Ok(state);
         }
+        if end > FILE_SIZE_MAX {
+            return Err(Errno::EFBIG.into());
+        }
         let state = file.update(&self.journal, |state| {
             state.changes += 1;
             let record = &mut state.record;
@@ -120,17 +124,21 @@ impl CacheService {
 
     pub(super) fn reserve(&self, inode: InodeId, length: u64, now: Timestamp) -> Result<(u64, CacheState)> {
         let reserved = self.known(inode)?.update(&self.journal, |state| {
-            state.changes += 1;
             let record = &mut state.record;
             let offset = record.size;
-            record.size = offset.saturating_add(length);
+            let size =
+                offset.checked_add(length).filter(|&size| size <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
+            state.changes += 1;
+            record.size = size;
             record.mtime = now;
             record.dirty = true;
             record.journaled = true;
-            (offset, record.state(None))
+            Ok((offset, record.state(None)))
         })?;
-        self.mark_dirty(inode);
-        Ok(reserved)
+        if reserved.is_ok() {
+            self.mark_dirty(inode);
+        }
+        reserved
     }
 
     /// A program has set the time of last change, which the client has passed to the shared file already.

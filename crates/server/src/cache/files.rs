@@ -86,9 +86,9 @@ impl Files {
 
     fn insert(files: &mut BTreeMap<InodeId, Arc<File>>, inode: InodeId, record: Record) -> Arc<File> {
         if files.len() >= IDLE_FILES_MAX {
-            // Files whose record is in the ledger come back from there. Of the others only the generation is
-            // lost: they get a new one when they are opened next, and are read anew.
-            files.retain(|_, file| Arc::strong_count(file) > 1 || file.state().record.dirty);
+            // Files whose record is in the ledger, as all dirty ones are, come back from there. Of the others only
+            // the generation is lost: they get a new one when they are opened next, and are read anew.
+            files.retain(|_, file| Arc::strong_count(file) > 1);
         }
         let file = File::new(inode, record);
         files.insert(inode, file.clone());

@@ -82,25 +82,10 @@ impl CacheService {
         self.journal.sync(false).await?;
         let mut homes = self.homes_of_size(inode, record.size);
         homes.extend(extra.iter().filter(|node| !homes.contains(node)).copied().collect::<Vec<_>>());
-        let asked = homes.into_iter().map(|home| self.flush_home(home, inode, &path, &record, patience));
-        let (mut total, mut failure) = (Flushed::default(), None);
-        for answer in join_all(asked).await {
-            match answer {
-                Ok(part) => {
-                    total.written += part.written;
-                    total.end = total.end.max(part.end);
-                    total.digests.extend(part.digests);
-                    total.rest |= part.rest;
-                }
-                Err(fault) => failure = Some(fault),
-            }
-        }
+        let (mut total, failure) = self.flush_homes(homes, inode, &path, &record, patience).await;
         let size = record.size.max(total.end);
         self.keep_digests(inode, &path, size, record.size, &mut total.digests).await?;
-        if let Some(fault) = failure {
-            return Err(fault);
-        }
-        if total.rest {
+        if total.rest || failure.is_some() {
             // Bytes of the shared file have changed: the stamp follows, so that this is not taken for a change
             // by others.
             let (_, stat) = self.locate(inode, &record).await?;
@@ -109,7 +94,7 @@ impl CacheService {
                 state.record.written += total.written;
                 state.record.proof_lost = record.proof_lost;
             })?;
-            return Ok(false);
+            return failure.map_or(Ok(false), Err);
         }
         let (shared, mtime, own_path) = (self.parts.shared.clone(), record.mtime, path.clone());
         let set_time = record.dirty.then_some(mtime);
@@ -149,6 +134,31 @@ impl CacheService {
             state.record.proof_lost = true;
             begun
         })
+    }
+
+    /// Flushes what these nodes hold, all at once; what they did, also when one of them failed.
+    async fn flush_homes(
+        &self,
+        homes: Vec<NodeId>,
+        inode: InodeId,
+        path: &[u8],
+        record: &Record,
+        patience: Patience,
+    ) -> (Flushed, Option<Fault>) {
+        let asked = homes.into_iter().map(|home| self.flush_home(home, inode, path, record, patience));
+        let (mut total, mut failure) = (Flushed::default(), None);
+        for answer in join_all(asked).await {
+            match answer {
+                Ok(part) => {
+                    total.written += part.written;
+                    total.end = total.end.max(part.end);
+                    total.digests.extend(part.digests);
+                    total.rest |= part.rest;
+                }
+                Err(fault) => failure = Some(fault),
+            }
+        }
+        (total, failure)
     }
 
     /// Flushes what one node holds.

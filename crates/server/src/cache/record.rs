@@ -288,3 +288,33 @@ impl Journal {
         self.ledger.sync(durable).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bytes_of_log_records_stay_as_they_are() {
+        let inode = InodeId(0x8000_0000_0000_0102);
+        let changes: Changes = vec![
+            (ByteBuf::from(file_key(inode)), Some(ByteBuf::from(vec![RECORD_VERSION, 5]))),
+            (ByteBuf::from(digest_key(inode, 3)), None),
+        ];
+        let golden = concat!(
+            "020a",
+            "6b66",
+            "8000000000000102",
+            "01",
+            "02",
+            "0105",
+            "12",
+            "6b64",
+            "8000000000000102",
+            "0000000000000003",
+            "00",
+        );
+        let hex: String = codec::encode(&changes).unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, golden);
+        assert!(decode_record(&[RECORD_VERSION + 1, 5]).is_err());
+    }
+}

@@ -19,7 +19,7 @@ impl MetaService {
         let (is_resize, sets_mtime, now) = (change.size.is_some(), change.mtime.is_some(), *now);
         let record = LogCommand::Wire { command, birth: 0, held: Vec::new() };
         if is_resize {
-            let _guard = self.contents.lock(inode).await;
+            let _guard = self.contents.hold(inode).await;
             let applied = self.execute_with_room(inode, &record).await?;
             for &(inode, truncation) in &applied.truncations {
                 self.cut(inode, truncation).await?;
@@ -40,7 +40,7 @@ impl MetaService {
         let record = LogCommand::Wire { command, birth: 0, held: Vec::new() };
         let applied = match self.execute(&record) {
             Err(fault) if fault.errno == Errno::EFBIG => {
-                let _guard = self.contents.lock(inode).await;
+                let _guard = self.contents.hold(inode).await;
                 self.execute_with_room(inode, &record).await?
             }
             other => other?,
@@ -83,7 +83,7 @@ impl MetaService {
 
     pub(super) async fn spill(&self, inode: InodeId) -> Result<MetaReply> {
         self.check_inode(inode)?;
-        let _guard = self.contents.lock(inode).await;
+        let _guard = self.contents.hold(inode).await;
         let attr = self.spill_locked(inode).await?;
         Ok(MetaReply::Node(Node { attr, content: None }))
     }

@@ -1,7 +1,7 @@
 //! The metadata service of a node: names and inodes of the slots that the node serves.
 //!
 //! A request that concerns this node alone is answered without waiting: one logged change, or a read. What
-//! touches other nodes is planned ([`plan`]), then run as a logged operation ([`operation`]) that
+//! touches other nodes is planned (`plan`), then run as a logged operation (`operation`) that
 //! [`MetaService::recover`] completes after a crash. Commands on a name that is in the middle of an operation,
 //! or in a directory that goes wide, wait for it.
 //!
@@ -9,7 +9,6 @@
 //! content outgrows the inode. It checks no permissions: the door does, from the attributes.
 
 mod content;
-mod locks;
 mod operation;
 mod plan;
 mod query;
@@ -20,8 +19,8 @@ mod state;
 mod tests;
 mod widen;
 
+use crate::locks::Locks;
 use futures_util::future::BoxFuture;
-use locks::InodeLocks;
 use parking_lot::Mutex;
 use state::State;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -72,7 +71,8 @@ pub struct MetaService {
     /// Of this incarnation: numbers of operations and inodes begin here.
     first: u64,
     births: AtomicU64,
-    contents: InodeLocks,
+    /// Held while the content of a file is moved or cut.
+    contents: Locks<InodeId>,
     /// What [`Self::recover`] takes up: units to be cut, and inodes without names.
     unfinished: Mutex<Unfinished>,
 }
@@ -106,7 +106,7 @@ impl MetaService {
             state: Mutex::new(state),
             first,
             births: AtomicU64::new(first),
-            contents: InodeLocks::default(),
+            contents: Locks::new(),
             unfinished: Mutex::new(unfinished),
         }))
     }

@@ -48,7 +48,10 @@ impl MetaService {
             let done = match self.plan(&operation, wide).await {
                 Ok(Planned::Nothing) => Ok(MetaReply::Done),
                 Ok(Planned::Width(wide)) => Ok(MetaReply::Width { wide }),
-                Ok(Planned::Steps(plan)) => self.run(plan, now).await.map(|()| MetaReply::Done),
+                Ok(Planned::Steps(plan)) => match self.run(*plan, now).await {
+                    Ok(()) => self.narrow_stat(operation.coordinator().dir, wide).map(names_done),
+                    Err(fault) => Err(fault),
+                },
                 Err(fault) => Err(fault),
             };
             match done {
@@ -256,6 +259,10 @@ impl MetaService {
         let command = Command::Step { operation, number, step, finished, now };
         self.ask(node, MetaRequest::Execute(command)).await
     }
+}
+
+fn names_done(dir: Option<tameike_core::wire::meta::DirStat>) -> MetaReply {
+    dir.map_or(MetaReply::Done, MetaReply::DirChanged)
 }
 
 fn touches(step: &Step, name: Option<&EntryName>) -> bool {

@@ -28,6 +28,12 @@ pub(super) struct Plan {
     pub(super) busy: Option<EntryName>,
 }
 
+impl Plan {
+    fn found(self) -> Planned {
+        Planned::Steps(Box::new(self))
+    }
+}
+
 /// What is to be done about an operation.
 #[derive(Debug)]
 pub(super) enum Planned {
@@ -36,7 +42,7 @@ pub(super) enum Planned {
     /// The sender is wrong about the directory.
     Width(bool),
     /// This.
-    Steps(Plan),
+    Steps(Box<Plan>),
 }
 
 fn is_dir(target: Target) -> bool {
@@ -74,7 +80,7 @@ impl MetaService {
             return Err(Errno::EISDIR.into());
         }
         let inode = target.inode;
-        Ok(Planned::Steps(Plan {
+        Ok(Plan::found(Plan {
             local: vec![Step::Detach { entry: entry.clone(), wide, target }],
             redo: vec![(self.home(inode), Step::DropLink { inode })],
             ..Plan::default()
@@ -86,7 +92,7 @@ impl MetaService {
             return Err(Errno::ENOTDIR.into());
         }
         let inode = target.inode;
-        Ok(Planned::Steps(Plan {
+        Ok(Plan::found(Plan {
             prepare: self.seals(inode).await?,
             local: vec![Step::Detach { entry: entry.clone(), wide, target }],
             redo: vec![(self.home(inode), Step::DropLink { inode })],
@@ -125,7 +131,7 @@ impl MetaService {
             return Err(Errno::EXDEV.into());
         }
         let inode = target.inode;
-        Ok(Planned::Steps(Plan {
+        Ok(Plan::found(Plan {
             prepare: vec![(self.home(inode), Step::AddLink { inode })],
             local: vec![Step::Attach { entry: entry.clone(), wide, target, replaces: None }],
             ..Plan::default()
@@ -175,7 +181,7 @@ impl MetaService {
             Some(target) if mode == RenameMode::Exchange => {
                 plan.local.push(Step::Attach { entry, wide, target, replaces: Some(moved) });
                 self.plan_moves(&mut plan, &[(moved, from.dir, to.dir), (target, to.dir, from.dir)]);
-                return Ok(Planned::Steps(plan));
+                return Ok(plan.found());
             }
             Some(target) if is_dir(target) => plan.prepare = self.seals(target.inode).await?,
             _ => (),
@@ -185,7 +191,7 @@ impl MetaService {
             plan.redo.push((self.home(inode), Step::DropLink { inode }));
         }
         self.plan_moves(&mut plan, &[(moved, from.dir, to.dir)]);
-        Ok(Planned::Steps(plan))
+        Ok(plan.found())
     }
 
     /// Directories that get another parent: not one below themselves, and one at a time.

@@ -15,21 +15,26 @@ impl MetaService {
             return Ok(MetaReply::Width { wide });
         }
         self.parts.ledger.read(|names| {
-            let target = table::entry(names, entry)?.ok_or(Errno::ENOENT)?;
+            let Some(target) = table::entry(names, entry)? else {
+                return Err(missing(names, entry.dir)?.into());
+            };
             let node = node(names, target.inode, false)?;
-            Ok(MetaReply::Entry { target, node, created: false })
+            Ok(MetaReply::Entry { target, node, created: false, dir: None })
         })
     }
 
     pub(super) fn get_inode(&self, inode: InodeId, with_content: bool) -> Result<MetaReply> {
         self.check_inode(inode)?;
         let node = self.parts.ledger.read(|names| node(names, inode, with_content))?;
-        node.map(MetaReply::Node).ok_or(Errno::ENOENT.into())
+        node.map(MetaReply::Node).ok_or(Errno::ESTALE.into())
     }
 
     pub(super) async fn dir_stat(&self, dir: InodeId) -> Result<MetaReply> {
         self.when_free_dir(dir).await?;
         let children = self.parts.ledger.read(|names| table::directory(names, dir))?.unwrap_or_default();
+        if children.sealed.is_some() {
+            return Err(Errno::ESTALE.into());
+        }
         Ok(MetaReply::DirStat(children.stat()))
     }
 
@@ -68,7 +73,7 @@ impl MetaService {
         self.check_inode(inode)?;
         let mut state = self.state.lock();
         let node = self.parts.ledger.read(|names| node(names, inode, true))?;
-        let node = node.ok_or(Errno::ENOENT)?;
+        let node = node.ok_or(Errno::ESTALE)?;
         state.open(inode, opener);
         Ok(MetaReply::Node(node))
     }
@@ -84,6 +89,12 @@ impl MetaService {
         let names = self.parts.ledger.read(|names| table::xattr_names(names, inode))?;
         Ok(MetaReply::Names(names.into_iter().map(ByteBuf::from).collect()))
     }
+}
+
+/// What to say of a name that is not there: whoever still believes in a directory that is gone looks it up anew.
+fn missing(names: &dyn Table, dir: InodeId) -> Result<Errno> {
+    let sealed = table::directory(names, dir)?.is_some_and(|children| children.sealed.is_some());
+    Ok(if sealed { Errno::ESTALE } else { Errno::ENOENT })
 }
 
 /// What this node has of an inode; its inline content when it is opened.

@@ -2,7 +2,7 @@
 
 use super::query::node;
 use super::{MetaService, unexpected};
-use tameike_core::wire::meta::{Command, MetaReply, Node, Step, Target};
+use tameike_core::wire::meta::{Command, DirStat, MetaReply, Node, Step, Target};
 use tameike_core::{Errno, Fault, FileKind, InodeId, NodeId, Result};
 use tameike_store::meta::{LogCommand, Outcome, query as table};
 
@@ -21,7 +21,8 @@ impl MetaService {
                     Outcome::Created { target, attr } => {
                         let content = opener.filter(|_| attr.inline).map(|_| Default::default());
                         let node = Some(Node { attr: attr.clone(), content });
-                        MetaReply::Entry { target: *target, node, created: true }
+                        let dir = self.narrow_stat(entry.dir, wide)?;
+                        MetaReply::Entry { target: *target, node, created: true, dir }
                     }
                     Outcome::Found { target } => self.found(*target, opener.is_some())?,
                     Outcome::Width { wide } => return Ok((MetaReply::Width { wide: *wide }, None)),
@@ -46,9 +47,18 @@ impl MetaService {
         Ok(reply)
     }
 
+    /// Times and counts of a narrow directory whose children are here.
+    pub(super) fn narrow_stat(&self, dir: InodeId, wide: bool) -> Result<Option<DirStat>> {
+        if wide {
+            return Ok(None);
+        }
+        let children = self.parts.ledger.read(|names| table::directory(names, dir))?;
+        Ok(children.map(|children| children.stat()))
+    }
+
     fn found(&self, target: Target, opened: bool) -> Result<MetaReply> {
         let node = self.parts.ledger.read(|names| node(names, target.inode, opened))?;
-        Ok(MetaReply::Entry { target, node, created: false })
+        Ok(MetaReply::Entry { target, node, created: false, dir: None })
     }
 
     /// A command on one inode that changes no names and no units.

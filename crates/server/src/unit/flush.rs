@@ -25,7 +25,8 @@ impl UnitService {
     pub(super) async fn flush(&self, order: Order) -> Result<UnitReply> {
         let extents = &self.parts.extents;
         let _only = self.flush_locks.hold(order.inode).await;
-        let dirty = extents.dirty_units(order.inode)?;
+        // One more than are flushed, to know whether any are left.
+        let dirty = extents.dirty_units(order.inode, FLUSH_UNITS_MAX + 1)?;
         let mut done = Vec::new();
         let (mut written, mut end, mut digests) = (0, 0, Vec::new());
         let busy = |done: &[_]| order.patient && !done.is_empty() && !self.parts.activity.is_quiet();

@@ -8,11 +8,10 @@
 pub(crate) mod digest;
 mod fetch;
 mod flush;
-pub(crate) mod locks;
 mod relief;
 
 use crate::cache::Activity;
-use locks::Locks;
+use crate::locks::Locks;
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::limits::{FILE_SIZE_MAX, UNIT_SIZE};
@@ -157,12 +156,16 @@ impl UnitService {
     }
 
     fn dirty_inodes(&self, coordinator: NodeId, after: InodeId, limit: u32) -> Result<Vec<InodeId>> {
-        let mut inodes = self.parts.extents.dirty_inodes()?;
-        inodes.retain(|&inode| {
-            inode.is_cached() && inode > after && self.parts.cluster.inode_home(inode) == coordinator
-        });
-        inodes.truncate(limit as usize);
-        Ok(inodes)
+        let limit = limit as usize;
+        let (mut found, mut after) = (Vec::new(), after);
+        while found.len() < limit {
+            let inodes = self.parts.extents.dirty_inodes(after)?;
+            let Some(&last) = inodes.last() else { break };
+            found.extend(inodes.into_iter().filter(|&id| self.parts.cluster.inode_home(id) == coordinator));
+            after = last;
+        }
+        found.truncate(limit);
+        Ok(found)
     }
 }
 

@@ -4,7 +4,7 @@ use super::UnitService;
 use futures_util::FutureExt;
 use tameike_core::wire::Request;
 use tameike_core::wire::cache::CacheRequest;
-use tameike_core::{Errno, Fault, Result, View};
+use tameike_core::{Errno, Fault, InodeId, Result, View};
 
 /// How often a writer asks for room before it gives up: others may take what was made.
 pub(super) const ATTEMPTS_MAX: u32 = 16;
@@ -19,15 +19,20 @@ impl UnitService {
         if attempt == 0 && self.has_room() {
             return Ok(());
         }
-        let mut refusal = None;
-        for inode in self.parts.extents.dirty_inodes()? {
-            let coordinator = self.parts.cluster.inode_home(inode);
-            let request = Request::Cache(CacheRequest::Writeback { inode });
-            match self.parts.rpc.call(coordinator, request, None, None).await {
-                Ok(_) if self.has_room() => return Ok(()),
-                Ok(_) => {}
-                Err(fault) => refusal = Some(fault),
+        let (mut refusal, mut after) = (None, InodeId(0));
+        loop {
+            let inodes = self.parts.extents.dirty_inodes(after)?;
+            let Some(&last) = inodes.last() else { break };
+            for inode in inodes {
+                let coordinator = self.parts.cluster.inode_home(inode);
+                let request = Request::Cache(CacheRequest::Writeback { inode });
+                match self.parts.rpc.call(coordinator, request, None, None).await {
+                    Ok(_) if self.has_room() => return Ok(()),
+                    Ok(_) => {}
+                    Err(fault) => refusal = Some(fault),
+                }
             }
+            after = last;
         }
         if self.has_room() {
             return Ok(());

@@ -23,6 +23,11 @@ fn end_of(prefix: u8, inode: InodeId) -> Vec<u8> {
     key(prefix, UnitId { inode, index: u64::MAX })
 }
 
+/// The smallest key after `key`.
+fn after(key: &[u8]) -> Vec<u8> {
+    [key, &[0]].concat()
+}
+
 fn load(table: &dyn Table, unit: UnitId) -> Result<Option<UnitRecord>> {
     table.get(&key(prefix::UNIT, unit))?.map(|value| UnitRecord::decode(unit, &value)).transpose()
 }
@@ -96,7 +101,7 @@ impl ExtentStore {
                 }
             }
             match batch.last() {
-                Some((key, _)) if batch.len() == BATCH => start = [key.as_slice(), &[0]].concat(),
+                Some((key, _)) if batch.len() == BATCH => start = after(key),
                 _ => break,
             }
         }
@@ -133,44 +138,52 @@ impl ExtentStore {
     pub(super) fn all_units_from(&self, start: &[u8]) -> Result<(Vec<UnitId>, Option<Vec<u8>>)> {
         let found = self.ledger.read(|table| table.scan(start, &[prefix::UNIT + 1], BATCH))?;
         let units = found.iter().map(|(key, _)| unit_of(key)).collect::<Result<Vec<_>>>()?;
-        let more =
-            found.last().filter(|_| found.len() == BATCH).map(|(key, _)| [key.as_slice(), &[0]].concat());
+        let more = found.last().filter(|_| found.len() == BATCH).map(|(key, _)| after(key));
         Ok((units, more))
     }
 
-    /// The file's units with dirty bytes, ascending.
+    /// The file's first units with dirty bytes, ascending, at most `limit`.
     ///
     /// # Errors
     /// `EIO` when the store below fails.
-    pub fn dirty_units(&self, inode: InodeId) -> Result<Vec<DirtyUnit>> {
-        self.ledger.read(|table| {
-            let start = key(prefix::DIRTY, UnitId { inode, index: 0 });
-            let marks = table.scan(&start, &end_of(prefix::DIRTY, inode), usize::MAX)?;
-            let mut dirty = Vec::with_capacity(marks.len());
-            for (mark, _) in marks {
-                let unit = unit_of(&mark)?;
-                if let Some(record) = load(table, unit)? {
-                    dirty.push(DirtyUnit { unit, version: record.version(), ranges: record.dirty });
+    pub fn dirty_units(&self, inode: InodeId, limit: usize) -> Result<Vec<DirtyUnit>> {
+        let mut dirty = Vec::new();
+        let mut start = key(prefix::DIRTY, UnitId { inode, index: 0 });
+        loop {
+            // In batches: others wait while the table is read.
+            let batch = BATCH.min(limit - dirty.len());
+            let marks = self.ledger.read(|table| {
+                let marks = table.scan(&start, &end_of(prefix::DIRTY, inode), batch)?;
+                for (mark, _) in &marks {
+                    let unit = unit_of(mark)?;
+                    if let Some(record) = load(table, unit)? {
+                        dirty.push(DirtyUnit { unit, version: record.version(), ranges: record.dirty });
+                    }
                 }
+                Ok(marks)
+            })?;
+            match marks.last() {
+                Some((last, _)) if marks.len() == batch && dirty.len() < limit => start = after(last),
+                _ => return Ok(dirty),
             }
-            Ok(dirty)
-        })
+        }
     }
 
-    /// Files with dirty bytes, ascending.
+    /// Files after `after` with dirty bytes, ascending: the next few of them, none at the end.
     ///
     /// # Errors
     /// `EIO` when the store below fails.
-    pub fn dirty_inodes(&self) -> Result<Vec<InodeId>> {
-        self.ledger.read(|table| {
-            let mut inodes = Vec::new();
-            let mut start = vec![prefix::DIRTY];
-            while let Some((mark, _)) = table.scan(&start, &[prefix::DIRTY + 1], 1)?.pop() {
-                let inode = unit_of(&mark)?.inode;
-                inodes.push(inode);
-                start = end_of(prefix::DIRTY, inode);
-            }
-            Ok(inodes)
-        })
+    pub fn dirty_inodes(&self, after: InodeId) -> Result<Vec<InodeId>> {
+        let mut inodes = Vec::with_capacity(BATCH);
+        let mut start = end_of(prefix::DIRTY, after);
+        while inodes.len() < BATCH
+            && let Some((mark, _)) =
+                self.ledger.read(|table| table.scan(&start, &[prefix::DIRTY + 1], 1))?.pop()
+        {
+            let inode = unit_of(&mark)?.inode;
+            inodes.push(inode);
+            start = end_of(prefix::DIRTY, inode);
+        }
+        Ok(inodes)
     }
 }

@@ -92,10 +92,14 @@ impl ExtentStore {
     where
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let work = work(self.me.upgrade().expect("a store that is borrowed lives"));
+        let work = work(self.alive());
         let (resolver, done) = promise();
         self.runtime.spawn(async move { resolver.resolve(work.await) });
         done.await
+    }
+
+    fn alive(&self) -> Arc<Self> {
+        self.me.upgrade().expect("a store that is borrowed lives")
     }
 
     /// Writes `payload` at `offset` of the unit. `dirty` marks bytes that the shared file system does not have.

@@ -15,9 +15,17 @@ const WARM_BLOCKS: u64 = (16 << 20) / BLOCK as u64;
 /// Blocks given back in one call: 64 MiB.
 const DISCARD_BLOCKS: u64 = (64 << 20) / BLOCK as u64;
 
+/// Retired blocks in memory beyond which they are not left waiting: pages used again at once cost less than
+/// new ones. 4 MiB.
+const RETIRED_BLOCKS_IN_MEMORY: u64 = (4 << 20) / BLOCK as u64;
+
 impl ExtentStore {
     /// Starts the task if there is something to do and it does not run.
     pub(super) fn schedule_reclaim(&self) {
+        if self.ledger.is_volatile() && self.books.lock().quarantined() > RETIRED_BLOCKS_IN_MEMORY {
+            let store = self.alive();
+            self.runtime.spawn(async move { report(store.release().await) });
+        }
         if !self.has_work() || self.reclaiming.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -26,17 +34,28 @@ impl ExtentStore {
             loop {
                 runtime.sleep(ROUND_TIME).await;
                 let Some(store) = store.upgrade() else { return };
-                if let Err(fault) = store.reclaim_round().await {
-                    log::warn!("cannot give space back yet: {fault}");
-                }
-                if !store.has_work() {
+                let result = store.reclaim_round().await;
+                let failed = result.is_err();
+                report(result);
+                if failed || !store.has_work() {
                     store.reclaiming.store(false, Ordering::Release);
-                    // Work that came between the two lines above has seen the task as running.
-                    store.schedule_reclaim();
+                    // Work that came between the two lines above has seen the task as running. After a failure
+                    // the next change tries again.
+                    if !failed {
+                        store.schedule_reclaim();
+                    }
                     return;
                 }
             }
         });
+    }
+
+    /// Frees the retired blocks.
+    async fn release(&self) -> Result<()> {
+        let confirmed = self.ledger.confirm().await?;
+        self.books.lock().release(confirmed);
+        self.space_appeared.notify(usize::MAX);
+        Ok(())
     }
 
     fn has_work(&self) -> bool {
@@ -46,9 +65,7 @@ impl ExtentStore {
 
     async fn reclaim_round(&self) -> Result<()> {
         if self.books.lock().quarantined() > 0 {
-            let confirmed = self.ledger.confirm().await?;
-            self.books.lock().release(confirmed);
-            self.space_appeared.notify(usize::MAX);
+            self.release().await?;
         }
         loop {
             let Some(run) = self.books.lock().begin_discard(WARM_BLOCKS, DISCARD_BLOCKS) else {
@@ -70,12 +87,16 @@ impl ExtentStore {
             (books.returning(), books.quarantined())
         };
         if quarantined > 0 {
-            let confirmed = self.ledger.confirm().await?;
-            self.books.lock().release(confirmed);
-            self.space_appeared.notify(usize::MAX);
+            self.release().await?;
         } else if returning > 0 {
             appeared.await;
         }
         Ok(returning > 0)
+    }
+}
+
+fn report(result: Result<()>) {
+    if let Err(fault) = result {
+        log::warn!("cannot give space back yet: {fault}");
     }
 }

@@ -327,3 +327,31 @@ pub fn apply(body: &[u8], table: &mut dyn Table) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bytes_of_a_unit_record_stay_as_they_are() {
+        let unit = UnitId { inode: InodeId(0x8000_0000_0000_0102), index: 3 };
+        let record = UnitRecord {
+            generation: Generation(9),
+            held: [0..5000, 8192..8200].into_iter().collect(),
+            dirty: std::iter::once(100..300).collect(),
+            extents: vec![Extent::new(0, 300, 7, &[0; 8192]), Extent::new(2, 130, 128, &[1; 4096])],
+        };
+        let golden = concat!(
+            "75800000000000010200000000000000030109",
+            "02008827804088400164ac02",
+            "0200ac0207088941f9988941f998",
+            "0282018001047f6b1842",
+        );
+        let body = log_body(unit, Some(&record)).unwrap();
+        let hex: String = body.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, golden);
+        let (found, value) = split_body(&body).unwrap();
+        assert_eq!((found, UnitRecord::decode(found, value).unwrap()), (unit, record));
+        assert_eq!(log_body(unit, None).unwrap(), body[..KEY_SIZE]);
+    }
+}

@@ -186,7 +186,11 @@ fn a_unit_in_too_many_pieces_is_rewritten_as_one() {
             assert_eq!(found, vec![Some(place as u8); 10]);
         }
     }
-    assert_eq!(store.dirty_units(cached(1, 0).inode).unwrap()[0].ranges.len(), 2000, "only what was written");
+    assert_eq!(
+        store.dirty_units(cached(1, 0).inode, usize::MAX).unwrap()[0].ranges.len(),
+        2000,
+        "only what was written"
+    );
     assert!(store.load(shared(0)).unwrap().unwrap().held.count() <= 65);
     assert_eq!(world.read(&store, shared(0), 995_010 - 100..995_010 - 90, 1).unwrap(), vec![Some(0); 10]);
     world.settle(&store);
@@ -295,7 +299,7 @@ fn a_writer_waits_until_the_flush_has_made_room() {
     });
     world.machine.rest(Duration::from_secs(5));
     assert!(!arrived.load(std::sync::atomic::Ordering::SeqCst));
-    let dirty = store.dirty_units(cached(1, 0).inode).unwrap();
+    let dirty = store.dirty_units(cached(1, 0).inode, usize::MAX).unwrap();
     world.machine.run(store.mark_clean(&dirty[0], Generation(1))).unwrap();
     world.machine.rest(Duration::from_secs(5));
     assert!(arrived.load(std::sync::atomic::Ordering::SeqCst));
@@ -309,15 +313,15 @@ fn what_was_written_during_a_flush_stays_dirty() {
     let unit = cached(1, 0);
     world.write(&store, unit, 0, &pattern(1, 8192)).unwrap();
     world.write(&store, unit, 100_000, &pattern(1, 8192)).unwrap();
-    let dirty = store.dirty_units(unit.inode).unwrap();
+    let dirty = store.dirty_units(unit.inode, usize::MAX).unwrap();
     world.write(&store, unit, 4096, &pattern(2, 100)).unwrap();
     world.machine.run(store.mark_clean(&dirty[0], Generation(2))).unwrap();
-    let left = store.dirty_units(unit.inode).unwrap();
+    let left = store.dirty_units(unit.inode, usize::MAX).unwrap();
     assert!(left[0].ranges.contains(&(4096..4196)));
     assert!(!left[0].ranges.contains(&(100_000..100_001)));
-    assert_eq!(store.dirty_inodes().unwrap(), [unit.inode]);
+    assert_eq!(store.dirty_inodes(InodeId(0)).unwrap(), [unit.inode]);
     world.machine.run(store.mark_clean(&left[0], Generation(2))).unwrap();
-    assert_eq!(store.dirty_inodes().unwrap(), []);
+    assert_eq!(store.dirty_inodes(InodeId(0)).unwrap(), []);
     assert_eq!(store.space(View::Cache).dirty, 0);
 }
 

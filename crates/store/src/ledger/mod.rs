@@ -256,6 +256,11 @@ impl Ledger {
         self.me.upgrade().expect("a ledger that is borrowed lives")
     }
 
+    /// Whether the media forget all at power loss, so that to confirm costs no more than a write.
+    pub fn is_volatile(&self) -> bool {
+        self.options.volatile
+    }
+
     /// Sequence number of the last executed record.
     pub fn position(&self) -> u64 {
         self.state.read().last

@@ -1,23 +1,76 @@
 //! The key-value store on one file, by redb.
 //!
-//! Why redb: `docs/decisions/0002-key-value-store.md`.
+//! Why redb: `docs/decisions/0002-key-value-store.md`. After an error of the disk redb refuses all further work,
+//! reading too, until the file is opened again; that is done here, so that a full disk stops changes only as
+//! long as it is full.
 
 use super::kv::{Changes, Kv};
 use parking_lot::RwLock;
-use redb::{Database, ReadOnlyTable, ReadableDatabase, TableDefinition};
+use redb::{Builder, Database, DatabaseError, ReadOnlyTable, ReadableDatabase, TableDefinition};
 use std::path::{Path, PathBuf};
 use tameike_core::{Fault, Result};
 
 type Bytes = &'static [u8];
+type Opener = Box<dyn Fn(&Builder) -> Result<Database, DatabaseError> + Send + Sync>;
 
 const TABLE: TableDefinition<'static, Bytes, Bytes> = TableDefinition::new("ledger");
 
 /// A key-value store in one file.
 pub struct RedbKv {
-    database: Database,
-    /// The table as of the last commit: opening it for each read would cost more than the read.
-    snapshot: RwLock<ReadOnlyTable<Bytes, Bytes>>,
+    /// `None` while the file cannot be opened again.
+    state: RwLock<Option<Open>>,
+    opener: Opener,
     path: PathBuf,
+    cache_bytes: usize,
+}
+
+struct Open {
+    /// The table as of the last commit: opening it for each read would cost more than the read.
+    snapshot: ReadOnlyTable<Bytes, Bytes>,
+    database: Database,
+}
+
+impl Open {
+    fn new(opener: &Opener, cache_bytes: usize) -> Result<Self, redb::Error> {
+        let database = opener(Builder::new().set_cache_size(cache_bytes))?;
+        // A file that has the table is not written: a full disk can still be read.
+        let snapshot = match look(&database) {
+            Err(redb::Error::TableDoesNotExist(_)) => {
+                let write = begin_write(&database)?;
+                write.open_table(TABLE)?;
+                write.commit()?;
+                look(&database)?
+            }
+            found => found?,
+        };
+        Ok(Self { snapshot, database })
+    }
+
+    fn commit(&self, changes: &Changes) -> Result<ReadOnlyTable<Bytes, Bytes>, redb::Error> {
+        let write = begin_write(&self.database)?;
+        {
+            let mut table = write.open_table(TABLE)?;
+            for (key, value) in changes {
+                match value {
+                    Some(value) => table.insert(key.as_slice(), value.as_slice())?,
+                    None => table.remove(key.as_slice())?,
+                };
+            }
+        }
+        write.commit()?;
+        look(&self.database)
+    }
+}
+
+/// A write whose commit is safe against power loss and needs no scan of the file after a crash.
+fn begin_write(database: &Database) -> Result<redb::WriteTransaction, redb::Error> {
+    let mut write = database.begin_write()?;
+    write.set_quick_repair(true);
+    Ok(write)
+}
+
+fn look(database: &Database) -> Result<ReadOnlyTable<Bytes, Bytes>, redb::Error> {
+    Ok(database.begin_read()?.open_table(TABLE)?)
 }
 
 fn fault(doing: &str, path: &Path, error: impl Into<redb::Error>) -> Fault {
@@ -34,15 +87,14 @@ impl RedbKv {
     /// # Errors
     /// What the system says, and `EIO` for a file that is no such store.
     pub fn open(path: &Path, cache_bytes: usize) -> Result<Self> {
-        let database = Database::builder()
-            .set_cache_size(cache_bytes)
-            .create(path)
-            .map_err(|error| fault("open", path, error))?;
-        let write = begin_write(&database).map_err(|error| fault("open", path, error))?;
-        write.open_table(TABLE).map_err(|error| fault("open", path, error))?;
-        write.commit().map_err(|error| fault("open", path, error))?;
-        let snapshot = RwLock::new(look(&database).map_err(|error| fault("open", path, error))?);
-        Ok(Self { database, snapshot, path: path.to_owned() })
+        let file = path.to_owned();
+        Self::with_opener(path, cache_bytes, Box::new(move |builder| builder.create(&file)))
+    }
+
+    fn with_opener(path: &Path, cache_bytes: usize, opener: Opener) -> Result<Self> {
+        let kv = Self { state: RwLock::new(None), opener, path: path.to_owned(), cache_bytes };
+        kv.open_again()?;
+        Ok(kv)
     }
 
     /// Reads the whole file and compares its checksums; a file that is not there is whole.
@@ -67,57 +119,69 @@ impl RedbKv {
         checked.unwrap_or_else(|_| Err(Fault::io(format!("the table {} is damaged", path.display()))))
     }
 
-    fn try_commit(&self, changes: &Changes) -> Result<(), redb::Error> {
-        let write = begin_write(&self.database)?;
-        {
-            let mut table = write.open_table(TABLE)?;
-            for (key, value) in changes {
-                match value {
-                    Some(value) => table.insert(key.as_slice(), value.as_slice())?,
-                    None => table.remove(key.as_slice())?,
-                };
-            }
-        }
-        write.commit()?;
-        *self.snapshot.write() = look(&self.database)?;
+    fn fault(&self, doing: &str, error: impl Into<redb::Error>) -> Fault {
+        fault(doing, &self.path, error)
+    }
+
+    fn open_again(&self) -> Result<()> {
+        let state = &mut *self.state.write();
+        // The old one first: it holds a lock on the file.
+        *state = None;
+        let open = Open::new(&self.opener, self.cache_bytes).map_err(|error| self.fault("open", error))?;
+        *state = Some(open);
         Ok(())
     }
-}
 
-/// A write whose commit is safe against power loss and needs no scan of the file after a crash.
-fn begin_write(database: &Database) -> Result<redb::WriteTransaction, redb::Error> {
-    let mut write = database.begin_write()?;
-    write.set_quick_repair(true);
-    Ok(write)
-}
-
-fn look(database: &Database) -> Result<ReadOnlyTable<Bytes, Bytes>, redb::Error> {
-    Ok(database.begin_read()?.open_table(TABLE)?)
+    fn read<T>(
+        &self,
+        query: impl FnOnce(&ReadOnlyTable<Bytes, Bytes>) -> Result<T, redb::StorageError>,
+    ) -> Result<T> {
+        match &*self.state.read() {
+            Some(open) => query(&open.snapshot).map_err(|error| self.fault("read", error)),
+            None => Err(Fault::io(format!("read the table {}: its disk has failed", self.path.display()))),
+        }
+    }
 }
 
 impl Kv for RedbKv {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let value = self.snapshot.read().get(key).map_err(|error| fault("read", &self.path, error))?;
-        Ok(value.map(|value| value.value().to_vec()))
+        self.read(|table| Ok(table.get(key)?.map(|value| value.value().to_vec())))
     }
 
     fn scan(&self, start: &[u8], end: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         if start >= end {
             return Ok(Vec::new());
         }
-        let range =
-            self.snapshot.read().range(start..end).map_err(|error| fault("read", &self.path, error))?;
-        range
-            .take(limit)
-            .map(|entry| match entry {
-                Ok((key, value)) => Ok((key.value().to_vec(), value.value().to_vec())),
-                Err(error) => Err(fault("read", &self.path, error)),
-            })
-            .collect()
+        self.read(|table| {
+            let entries = table.range(start..end)?.take(limit);
+            entries
+                .map(|entry| entry.map(|(key, value)| (key.value().to_vec(), value.value().to_vec())))
+                .collect()
+        })
     }
 
     fn commit(&self, changes: &Changes) -> Result<()> {
-        self.try_commit(changes).map_err(|error| fault("change", &self.path, error))
+        if self.state.read().is_none() {
+            self.open_again()?;
+        }
+        // Others read while this goes on.
+        let committed = self.state.read().as_ref().map(|open| open.commit(changes));
+        match committed {
+            Some(Ok(snapshot)) => {
+                if let Some(open) = &mut *self.state.write() {
+                    open.snapshot = snapshot;
+                }
+                Ok(())
+            }
+            Some(Err(error)) => {
+                let fault = self.fault("change", error);
+                if let Err(fault) = self.open_again() {
+                    log::error!("{fault}");
+                }
+                Err(fault)
+            }
+            None => Err(Fault::io(format!("change the table {}: it is not open", self.path.display()))),
+        }
     }
 
     fn size_bytes(&self) -> Result<u64> {
@@ -131,6 +195,17 @@ impl Kv for RedbKv {
 mod tests {
     use super::super::kv::MemoryKv;
     use super::*;
+    use parking_lot::Mutex;
+    use std::collections::BTreeSet;
+    use std::io::{Error, ErrorKind};
+    use std::sync::Arc;
+    use tameike_core::Errno;
+
+    fn changes(round: u8) -> Changes {
+        let size = |key: u8| usize::from(key) * usize::from(round);
+        let value = |key: u8| (!key.wrapping_mul(round).is_multiple_of(3)).then(|| vec![round; size(key)]);
+        (0..50u8).map(|key| (vec![key % 7, key], value(key))).collect()
+    }
 
     #[test]
     fn a_file_keeps_what_memory_keeps() {
@@ -139,12 +214,7 @@ mod tests {
         let model = MemoryKv::default();
         let mut kv = RedbKv::open(&path, 1 << 20).unwrap();
         for round in 0..20u8 {
-            let changes: Changes = (0..50u8)
-                .map(|key| {
-                    let value = (key.wrapping_mul(round) % 3 != 0).then(|| vec![round; usize::from(key)]);
-                    (vec![key % 7, key], value)
-                })
-                .collect();
+            let changes = changes(round);
             model.commit(&changes).unwrap();
             kv.commit(&changes).unwrap();
             if round % 5 == 0 {
@@ -167,5 +237,63 @@ mod tests {
         std::fs::write(&path, [7; 10_000]).unwrap();
         let fault = RedbKv::open(&path, 1 << 20).err().unwrap();
         assert!(fault.message.contains("table"), "{fault}");
+    }
+
+    /// A file in memory on a disk that can be full: what was written before can be written again.
+    #[derive(Clone, Debug, Default)]
+    struct Full {
+        bytes: Arc<Mutex<Vec<u8>>>,
+        written: Arc<Mutex<BTreeSet<usize>>>,
+        full: Arc<Mutex<bool>>,
+    }
+
+    impl redb::StorageBackend for Full {
+        fn len(&self) -> std::io::Result<u64> {
+            Ok(self.bytes.lock().len() as u64)
+        }
+        fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+            out.copy_from_slice(&self.bytes.lock()[offset as usize..][..out.len()]);
+            Ok(())
+        }
+        fn set_len(&self, len: u64) -> std::io::Result<()> {
+            self.bytes.lock().resize(len as usize, 0);
+            Ok(())
+        }
+        fn sync_data(&self) -> std::io::Result<()> {
+            Ok(())
+        }
+        fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+            let end = offset as usize + data.len();
+            let written = &mut *self.written.lock();
+            for page in offset as usize / 4096..end.div_ceil(4096) {
+                if written.insert(page) && *self.full.lock() {
+                    written.remove(&page);
+                    return Err(Error::from(ErrorKind::StorageFull));
+                }
+            }
+            self.bytes.lock()[offset as usize..][..data.len()].copy_from_slice(data);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_full_disk_stops_changes_as_long_as_it_is_full() {
+        let disk = Full::default();
+        let file = disk.clone();
+        let opener: Opener = Box::new(move |builder| builder.create_with_backend(file.clone()));
+        let kv = RedbKv::with_opener(Path::new("table"), 1 << 20, opener).unwrap();
+        kv.commit(&changes(2)).unwrap();
+        for round in [20, 200] {
+            *disk.full.lock() = true;
+            assert_eq!(kv.commit(&changes(round)).unwrap_err().errno, Errno::EIO);
+            for (key, value) in changes(round / 10) {
+                assert_eq!(kv.get(&key).unwrap(), value, "reading goes on");
+            }
+            *disk.full.lock() = false;
+            kv.commit(&changes(round)).unwrap();
+            for (key, value) in changes(round) {
+                assert_eq!(kv.get(&key).unwrap(), value);
+            }
+        }
     }
 }

@@ -1,4 +1,4 @@
-use super::record::{InodeRecord, StepRecord};
+use super::record::{DirectoryRecord, InodeRecord, PlacedStep, StepRecord};
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -366,4 +366,73 @@ proptest! {
             let _ = map.run(command);
         }
     }
+}
+
+/// Records of the log and values of the table, as they lie on devices.
+#[test]
+fn the_bytes_of_records_stay_as_they_are() {
+    let now = Timestamp { seconds: -2, nanoseconds: 300 };
+    let (inode, operation) = (InodeId(0x1_0203), OperationId { node: NodeId(200), sequence: 129 });
+    let name = EntryName { dir: InodeId(1), name: b"ab".to_vec() };
+    let placed = PlacedStep { node: NodeId(3), number: 2, step: Step::DropLink { inode } };
+    let decision = Decision { local: vec![Step::LockTree], redo: vec![placed.clone()] };
+    let truncation = Truncation { layout: Layout::On(NodeId(3)), size: 300 };
+    let open = Intent::Open {
+        prepared: vec![(NodeId(3), 0)],
+        commit: Some((NodeId(4), 1)),
+        decision: decision.clone(),
+        busy: Some(name),
+    };
+    let wire = Command::Commit { inode, end: 300, now };
+    let commands = [
+        (LogCommand::Start { roots: vec![InodeId(1)], uid: 1000, gid: 100, now }, "000101e8076403ac02"),
+        (
+            LogCommand::Wire { command: wire, birth: 300, held: vec![inode] },
+            "0102838404ac0203ac02ac0201838404",
+        ),
+        (
+            LogCommand::Begin { sequence: 129, intent: open },
+            "028101000103000104010107010302018384040101026162",
+        ),
+        (
+            LogCommand::Begin { sequence: 129, intent: Intent::Decided { redo: vec![placed] } },
+            "0281010101030201838404",
+        ),
+        (LogCommand::Begin { sequence: 129, intent: Intent::Widen { dir: inode } }, "02810102838404"),
+        (
+            LogCommand::Decide { operation, decision, held: vec![inode], now },
+            "03c80181010107010302018384040183840403ac02",
+        ),
+        (LogCommand::End { sequence: 129 }, "048101"),
+        (LogCommand::Widened { sequence: 129, dir: inode, place: 1, count: 300 }, "05810183840401ac02"),
+        (LogCommand::Spilled { inode, generation: Generation(300) }, "06838404ac02"),
+        (LogCommand::Truncated { inode, truncation }, "078384040303ac02"),
+        (LogCommand::Forget { inode }, "08838404"),
+    ];
+    for (command, golden) in commands {
+        assert_eq!(hex(&command), golden, "{command:?}");
+    }
+    let steps = [
+        (StepRecord::Applied, "00"),
+        (StepRecord::LinkAdded(inode), "01838404"),
+        (StepRecord::Sealed(inode), "02838404"),
+        (StepRecord::TreeLocked, "03"),
+        (StepRecord::Undone, "04"),
+    ];
+    for (step, golden) in steps {
+        assert_eq!(hex(&step), golden, "{step:?}");
+    }
+    assert_eq!(
+        hex(&root_record(InodeId(1), (1000, 100), now)),
+        "01ed0301e80764000003ac0203ac0203ac0200000001"
+    );
+    let sealed = Some(operation);
+    let children = DirectoryRecord { entries: 300, subdirs: 1, changed: now, wide: true, sealed };
+    assert_eq!(hex(&children), "ac020103ac020101c8018101");
+    assert_eq!(hex(&ShardRecord { incarnation: 300 }), "ac02");
+    assert_eq!(hex(&truncation), "0303ac02");
+}
+
+fn hex(record: &impl Serialize) -> String {
+    codec::encode(record).unwrap().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -175,13 +175,13 @@ impl Calls {
         !std::mem::replace(&mut self.state.lock().ticking, true)
     }
 
-    /// Counts a tick. `None` when no call waits: then the ticking ends.
+    /// Counts a tick. `None` when no call waits: then the ticking ends. When an answer takes its time, all peers
+    /// that were ever called are probed: of several that cannot be reached, each is waited for at the same time.
     pub(super) fn tick(&self) -> Option<Round> {
         let mut state = self.state.lock();
         let mut round = Round::default();
-        let mut waiting = false;
+        let (mut waiting, mut probe) = (false, false);
         for (node, peer) in &mut state.peers {
-            let mut probe = false;
             for (place, slot) in peer.slots.iter_mut().enumerate() {
                 let Some(call) = &mut slot.call else { continue };
                 waiting = true;
@@ -193,9 +193,9 @@ impl Calls {
                     round.resend.push((*node, id));
                 }
             }
-            if probe {
-                round.probe.push(*node);
-            }
+        }
+        if probe {
+            round.probe.extend(state.peers.keys());
         }
         state.ticking = waiting;
         waiting.then_some(round)

@@ -13,7 +13,7 @@ use crate::slab::Payload;
 use parking_lot::Mutex;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use std::collections::VecDeque;
-use std::io::IoSlice;
+use std::io::{ErrorKind, IoSlice};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -244,9 +244,16 @@ impl Connection {
     }
 }
 
-/// The fault of a connection that broke: `ETIMEDOUT` when nothing was heard, else `ECONNRESET`.
+/// The fault of a connection that broke: `ETIMEDOUT` when nothing was heard, else `ECONNRESET`. That no way leads
+/// to the peer is what the kernel says of an established connection only after its time limit.
 pub(super) fn broken(doing: &str, peer: NodeId, error: &std::io::Error) -> Fault {
-    let silent = error.kind() == std::io::ErrorKind::TimedOut;
+    let silent = matches!(
+        error.kind(),
+        ErrorKind::TimedOut
+            | ErrorKind::HostUnreachable
+            | ErrorKind::NetworkUnreachable
+            | ErrorKind::NetworkDown
+    );
     let errno = if silent { Errno::ETIMEDOUT } else { Errno::ECONNRESET };
     Fault::new(errno, format!("{doing} to or from {peer}: {error}"))
 }

@@ -16,6 +16,9 @@ use tameike_core::{Errno, Fault, NodeId, Result};
 
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// How long senders wait for a peer that is known to be unreachable: an attempt to connect is made for them at
+/// once, and if it can be reached again that is enough.
+const UNREACHABLE_WAIT: Duration = Duration::from_millis(500);
 /// Probes further apart than this belong to different occasions.
 const PROBE_GAP: Duration = Duration::from_secs(3);
 
@@ -104,7 +107,7 @@ impl Inner {
 
     /// The connection on which messages of `lane` to `node` travel, as soon as it is there.
     pub(super) async fn connection(self: &Arc<Self>, node: NodeId, lane: Lane) -> Result<Arc<Connection>> {
-        let (promise, dial, hurry) = {
+        let (promise, dial, hurry, is_known_unreachable) = {
             let mut peers = self.peers.lock();
             let unknown = || Fault::new(Errno::EHOSTDOWN, format!("the address of {node} is not known"));
             let peer = peers.get_mut(&node).ok_or_else(unknown)?;
@@ -121,15 +124,19 @@ impl Inner {
             }
             let (resolver, promise) = promise();
             peer.waiting.push((lane, resolver));
-            (promise, dial, peer.hurry.take())
+            let known = peer.life == Life::Unreachable;
+            (promise, dial, peer.hurry.take(), known)
         };
         if dial {
             self.runtime.spawn(self.clone().dial(node, None));
         }
         hurry.into_iter().for_each(|hurry| hurry.resolve(()));
-        let limit = self.config.peer_limit + ATTEMPT_LIMIT;
+        let peer_limit = self.config.peer_limit;
+        let limit = if is_known_unreachable { UNREACHABLE_WAIT } else { peer_limit + ATTEMPT_LIMIT };
         self.runtime.timeout(limit, promise).await.unwrap_or_else(|| {
-            let why = format!("{node} has not connected to this node for {} s", limit.as_secs());
+            let limit = peer_limit.as_secs();
+            let why =
+                format!("{node} is unreachable: it was silent for {limit} s, and still does not answer");
             Err(Fault::new(Errno::EHOSTDOWN, why))
         })
     }

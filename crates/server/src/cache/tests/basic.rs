@@ -1,3 +1,5 @@
+//! Files written, flushed, drained and recovered on one or several nodes.
+
 use super::bed::{Bed, bytes};
 use std::time::Duration;
 use tameike_core::limits::UNIT_SIZE;

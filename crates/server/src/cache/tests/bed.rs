@@ -250,6 +250,14 @@ impl Bed {
         }
     }
 
+    /// Has all nodes drain, and does not wait for it.
+    pub(super) fn begin_drain(&self) {
+        for node in self.cluster.nodes() {
+            let (client, id) = (self.client(node.id.0), node.id);
+            self.machine.runtime().spawn(async move { drop(client.drain(id, true).await) });
+        }
+    }
+
     /// Drains all nodes, as the command line does.
     pub(super) fn drain(&self, verify: bool) -> Receipt {
         let mut receipt = Receipt::default();

@@ -138,14 +138,20 @@ impl Machine {
         drop((ready, timers));
     }
 
-    /// Runs a random number of steps, at most `bound`.
-    pub(super) fn some_steps(&self, bound: u64) {
-        for _ in 0..self.draw(bound) {
+    /// Runs so many steps, or as many as there are; whether there were no more.
+    pub(super) fn steps(&self, count: u64) -> bool {
+        for _ in 0..count {
             if self.0.lock().ready.is_empty() {
-                return;
+                return true;
             }
             self.step();
         }
+        false
+    }
+
+    /// Runs a random number of steps, at most `bound`.
+    pub(super) fn some_steps(&self, bound: u64) {
+        self.steps(self.draw(bound));
     }
 }
 

@@ -1,3 +1,5 @@
+//! What one client asks, on clusters of several shapes.
+
 use super::check::{orphans, tables};
 use super::client::{Client, new};
 use super::world::World;
@@ -51,7 +53,7 @@ fn names_are_made_found_listed_and_removed() {
             client.rmdir(ROOT, "dir").await.unwrap();
             assert_eq!(errno(client.lookup(ROOT, "dir").await), Errno::ENOENT);
             assert_eq!(errno(client.create(dir, "late", FILE).await), Errno::ENOENT);
-            assert_eq!(errno(client.stat(inodes[3]).await), Errno::ENOENT);
+            assert_eq!(errno(client.stat(inodes[3]).await), Errno::ESTALE);
         });
     }
 }
@@ -94,7 +96,7 @@ fn links_and_renames_cross_nodes() {
                     client.unlink(dir, std::str::from_utf8(&entry.name).unwrap()).await.unwrap();
                 }
             }
-            assert_eq!(errno(client.stat(inode).await), Errno::ENOENT);
+            assert_eq!(errno(client.stat(inode).await), Errno::ESTALE);
         });
     }
 }
@@ -140,15 +142,17 @@ fn an_open_file_outlives_its_names() {
             assert_eq!(client.stat(inode).await.unwrap().nlink, 0);
             assert_eq!(client.open(inode).await.unwrap().content.unwrap().as_slice(), b"still here");
             client.close(inode).await.unwrap();
-            assert_eq!(errno(client.stat(inode).await), Errno::ENOENT);
+            assert_eq!(client.content(inode).await.unwrap(), b"still here", "it is open once more");
+            client.close(inode).await.unwrap();
+            assert_eq!(errno(client.stat(inode).await), Errno::ESTALE);
         });
         let inode = run_open(&world);
         (0..world.count()).for_each(|node| world.service(node).peer_dead(NodeId(0)));
-        run(&world, async |client| assert_eq!(errno(client.stat(inode).await), Errno::ENOENT));
+        run(&world, async |client| assert_eq!(errno(client.stat(inode).await), Errno::ESTALE));
         let inode = run_open(&world);
         (0..world.count()).for_each(|node| world.kill(node));
         world.heal();
-        run(&world, async |client| assert_eq!(errno(client.stat(inode).await), Errno::ENOENT));
+        run(&world, async |client| assert_eq!(errno(client.stat(inode).await), Errno::ESTALE));
     }
 }
 
@@ -173,13 +177,11 @@ fn small_files_live_in_their_inode_until_they_outgrow_it() {
             let inode = client.create(ROOT, "file", FILE).await.unwrap();
             let attr = client.write_inline(inode, 5, b"hello").await.unwrap();
             assert_eq!((attr.size, attr.blocks, attr.inline), (10, 8, true));
-            let content = client.open(inode).await.unwrap().content.unwrap();
-            assert_eq!(content.as_slice(), b"\0\0\0\0\0hello");
+            assert_eq!(client.content(inode).await.unwrap(), b"\0\0\0\0\0hello");
             let size = |size| AttrChange { size: Some(size), ..AttrChange::default() };
             assert_eq!(client.set_attr(inode, size(7)).await.unwrap().size, 7);
             assert_eq!(client.set_attr(inode, size(9)).await.unwrap().size, 9);
-            let content = client.open(inode).await.unwrap().content.unwrap();
-            assert_eq!(content.as_slice(), b"\0\0\0\0\0he\0\0");
+            assert_eq!(client.content(inode).await.unwrap(), b"\0\0\0\0\0he\0\0");
             let big = vec![1; INLINE_SIZE_MAX];
             assert_eq!(errno(client.write_inline(inode, 1, &big).await), Errno::EFBIG);
             let reserve = Command::Reserve { inode, length: 5000, now: client.now() };
@@ -197,7 +199,6 @@ fn small_files_live_in_their_inode_until_they_outgrow_it() {
             world.write_units(home, inode, &vec![7; 5009]);
             client.set_attr(inode, size(100)).await.unwrap();
             assert_eq!(world.units(home.0 as usize)[&inode].len(), 100);
-            client.close(inode).await.unwrap();
             client.unlink(ROOT, "file").await.unwrap();
         });
         assert!((0..world.count()).all(|node| world.units(node).is_empty()));

@@ -73,7 +73,7 @@ impl Client {
             MetaRequest::Execute(Command::Create { entry, new, exclusive, opener, wide, now })
         };
         match self.ask_home(&entry, request).await? {
-            MetaReply::Entry { target, node, created } => Ok((target, node, created)),
+            MetaReply::Entry { target, node, created, .. } => Ok((target, node, created)),
             other => panic!("{other:?}"),
         }
     }
@@ -135,6 +135,13 @@ impl Client {
         let command = Command::WriteInline { inode, offset, data: data.to_vec(), now: self.now() };
         match self.change(inode, command).await? {
             MetaReply::Node(node) => Ok(node.attr),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) async fn content(&self, inode: InodeId) -> Result<Vec<u8>> {
+        match self.on_inode(inode, MetaRequest::GetContent { inode }).await? {
+            MetaReply::Node(Node { content: Some(content), .. }) => Ok(content.into_vec()),
             other => panic!("{other:?}"),
         }
     }

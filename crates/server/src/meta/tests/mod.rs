@@ -1,3 +1,7 @@
+//! Tests of the metadata service: clusters on one thread, with simulated time, messages that take a while, and
+//! nodes that die and come back with what their logs hold. After every test the tables of all nodes are checked
+//! against each other.
+
 mod basic;
 mod check;
 mod client;

@@ -44,10 +44,13 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
+/// Number and kind of an inode.
+type Entry = (u64, FileKind);
+
 /// A tree as POSIX has it: inodes by number, directories with their names.
 #[derive(Default)]
 struct Model {
-    directories: BTreeMap<u64, BTreeMap<u8, (u64, FileKind)>>,
+    directories: BTreeMap<u64, BTreeMap<u8, Entry>>,
     links: BTreeMap<u64, u32>,
     next: u64,
 }
@@ -59,7 +62,7 @@ impl Model {
         Self { directories: BTreeMap::from([(ROOT, BTreeMap::new())]), links: BTreeMap::new(), next: 1 }
     }
 
-    fn find(&self, path: &[u8]) -> Result<(u64, FileKind)> {
+    fn find(&self, path: &[u8]) -> Result<Entry> {
         let mut found = (ROOT, FileKind::Directory);
         for name in path {
             if found.1 != FileKind::Directory {
@@ -70,7 +73,7 @@ impl Model {
         Ok(found)
     }
 
-    fn place(&self, path: &[u8]) -> Result<(u64, u8, Option<(u64, FileKind)>)> {
+    fn place(&self, path: &[u8]) -> Result<(u64, u8, Option<Entry>)> {
         let (&name, dir) = path.split_last().expect("a path has a name");
         match self.find(dir)? {
             (dir, FileKind::Directory) => Ok((dir, name, self.directories[&dir].get(&name).copied())),
@@ -78,7 +81,7 @@ impl Model {
         }
     }
 
-    fn put(&mut self, dir: u64, name: u8, entry: (u64, FileKind)) {
+    fn put(&mut self, dir: u64, name: u8, entry: Entry) {
         self.directories.get_mut(&dir).unwrap().insert(name, entry);
     }
 

@@ -111,7 +111,7 @@ impl Test {
     }
 
     fn dirty(&self, number: usize) -> RangeSet {
-        let units = self.store.dirty_units(unit(number).inode).unwrap();
+        let units = self.store.dirty_units(unit(number).inode, usize::MAX).unwrap();
         units
             .into_iter()
             .find(|dirty| dirty.unit == unit(number))
@@ -171,37 +171,11 @@ impl Test {
     /// Does one step to the store and to the model. `Err` means that the machine died in it.
     fn run(&mut self, step: Step) -> Result<()> {
         match step {
-            Step::Write { unit: number, offset, size, value, generation } => {
-                let cached = number >= 2;
-                let payload = self.world.payload(&vec![value; size]);
-                let write =
-                    self.store.write(unit(number), offset as u32, payload, cached, Generation(generation));
-                let result = self.world.machine.run(write);
-                if !matches!(&result, Err(fault) if fault.errno == Errno::ENOSPC) {
-                    self.push(number, |image| {
-                        image.renew(cached, generation);
-                        image.bytes[offset..offset + size].fill(Some((value, cached)));
-                    });
-                    result?;
-                }
+            Step::Write { unit, offset, size, value, generation } => {
+                self.write(unit, offset..offset + size, value, generation)?;
             }
-            Step::Fill { unit: number, offset, size, value, generation } => {
-                let cached = number >= 2;
-                let payload = self.world.payload(&vec![value; size]);
-                let fill = self.store.fill(unit(number), offset as u32, payload, Generation(generation));
-                let result = self.world.machine.run(fill);
-                let done = result.is_err() || self.filled(number, offset..offset + size, generation);
-                if done {
-                    self.push(number, |image| {
-                        image.renew(cached, generation);
-                        if !cached || image.generation == generation {
-                            image.bytes[offset..offset + size]
-                                .iter_mut()
-                                .for_each(|byte| *byte = byte.or(Some((value, false))));
-                        }
-                    });
-                }
-                result?;
+            Step::Fill { unit, offset, size, value, generation } => {
+                self.fill(unit, offset..offset + size, value, generation)?;
             }
             Step::Read { unit: number, generation } => {
                 let read = self.world.read(&self.store, unit(number), 0..SPAN as u32, generation);
@@ -219,7 +193,7 @@ impl Test {
                 result?;
             }
             Step::TakeDirty { file } => {
-                let units = self.store.dirty_units(unit(file * 2).inode)?;
+                let units = self.store.dirty_units(unit(file * 2).inode, usize::MAX)?;
                 self.taken =
                     units.into_iter().map(|dirty| (dirty.clone(), self.image_of(dirty.unit))).collect();
             }
@@ -243,6 +217,38 @@ impl Test {
             Step::Death { .. } => unreachable!("a death is not a step of the store"),
         }
         Ok(())
+    }
+
+    fn write(&mut self, number: usize, range: Range<usize>, value: u8, generation: u64) -> Result<()> {
+        let cached = number >= 2;
+        let payload = self.world.payload(&vec![value; range.len()]);
+        let write =
+            self.store.write(unit(number), range.start as u32, payload, cached, Generation(generation));
+        let result = self.world.machine.run(write);
+        if !matches!(&result, Err(fault) if fault.errno == Errno::ENOSPC) {
+            self.push(number, |image| {
+                image.renew(cached, generation);
+                image.bytes[range].fill(Some((value, cached)));
+            });
+            result?;
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self, number: usize, range: Range<usize>, value: u8, generation: u64) -> Result<()> {
+        let cached = number >= 2;
+        let payload = self.world.payload(&vec![value; range.len()]);
+        let fill = self.store.fill(unit(number), range.start as u32, payload, Generation(generation));
+        let result = self.world.machine.run(fill);
+        if result.is_err() || self.filled(number, range.clone(), generation) {
+            self.push(number, |image| {
+                image.renew(cached, generation);
+                if !cached || image.generation == generation {
+                    image.bytes[range].iter_mut().for_each(|byte| *byte = byte.or(Some((value, false))));
+                }
+            });
+        }
+        result
     }
 
     fn image_of(&mut self, unit: UnitId) -> Image {

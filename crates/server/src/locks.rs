@@ -1,4 +1,4 @@
-//! One lock per file or unit, made when first asked for and forgotten when nobody holds it.
+//! One lock per file, inode or unit, made when first asked for and forgotten when nobody holds it.
 
 use async_lock::{RwLock, RwLockReadGuardArc, RwLockWriteGuardArc};
 use parking_lot::Mutex;

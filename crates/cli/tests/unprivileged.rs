@@ -1,0 +1,274 @@
+//! Jobs of plain users: without root, beside each other, and where the host forbids this or that.
+
+mod support;
+#[path = "unprivileged/user.rs"]
+mod user;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{chown, symlink};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use support::{shown, succeed};
+use user::{Allows, Host, User};
+
+/// Users that every Debian has.
+const NOBODY: u32 = 65534;
+const DAEMON: u32 = 1;
+
+/// What a job of two nodes must be able to do, whatever its paths are.
+const EVERYTHING: &str = r#"
+    me=$(id -u):$(id -g)
+    for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE" "$TAMEIKE_NODE_LOCAL"; do
+        mkdir "$view/dir"
+        echo made > "$view/dir/file"
+        test "$(stat -c %u:%g "$view/dir/file")" = "$me"
+        test "$(stat -c %u:%g "$view/dir")" = "$me"
+        chmod 600 "$view/dir/file"
+        mv "$view/dir/file" "$view/dir/moved"
+    done
+    rm "$TAMEIKE_CACHE/dir/moved"
+    rmdir "$TAMEIKE_CACHE/dir"
+    tameike exec --all -- sh -euc '
+        test "$(cat "$TAMEIKE_SHARED/dir/moved")" = made
+        test "$(stat -c %u:%g "$TAMEIKE_SHARED/dir/moved")" = "$(id -u):$(id -g)"
+        echo "from $TAMEIKE_NODE" > "$TAMEIKE_CACHE/from-$TAMEIKE_NODE"'
+    cat "$TAMEIKE_CACHE/from-0" "$TAMEIKE_CACHE/from-1" > "$TAMEIKE_CACHE/both"
+    tameike exec --node 1 -- sh -euc 'test "$(cat "$TAMEIKE_CACHE/both")" = "$(printf "from 0\nfrom 1")"'
+    tameike exec --node 1 -- sh -euc 'echo "$TAMEIKE_SHARED"' > "$TAMEIKE_SHARED/path"
+    # What a job leaves running ends with it.
+    setsid sleep 1000 > /dev/null 2>&1 &
+    tameike exec --node 1 -- sh -c 'setsid sleep 1000 > /dev/null 2>&1 &'
+    if [ "$(cat "$TAMEIKE_SHARED/path")" = "$TAMEIKE_SHARED" ]; then echo same paths; else echo other paths; fi"#;
+
+fn everything_works(allows: Allows, paths: &str) {
+    let host = Host::new();
+    let user = host.user(NOBODY);
+    let job = format!("{}-{}", paths.replace(' ', "-"), std::process::id());
+    let output = user.job(allows, &job, EVERYTHING).output().expect("a job");
+    assert!(output.status.success(), "{}", shown(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains(paths), "{}", shown(&output));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("drain complete: 3 files"), "{said}");
+    assert!(said.contains("all synced, read back and equal"), "{said}");
+    user.assert_shared("from-0", "from 0\n");
+    user.assert_shared("from-1", "from 1\n");
+    user.assert_shared("both", "from 0\nfrom 1\n");
+    assert_no_device(&job);
+    host.assert_clean();
+}
+
+/// Nothing of the job is in memory any more.
+fn assert_no_device(job: &str) {
+    let names = fs::read_dir("/dev/shm").expect("/dev/shm").flatten().map(|entry| entry.file_name());
+    let left: Vec<_> = names.filter(|name| name.to_string_lossy().contains(job)).collect();
+    assert!(left.is_empty(), "devices left: {left:?}");
+}
+
+#[test]
+fn a_plain_user_has_a_job_in_namespaces() {
+    everything_works(Allows::Everything, "same paths");
+}
+
+#[test]
+fn fusermount3_mounts_where_namespaces_are_refused() {
+    everything_works(Allows::NoNamespaces, "other paths");
+}
+
+#[test]
+fn where_no_mount_is_allowed_the_job_says_what_to_do() {
+    let host = Host::new();
+    let user = host.user(NOBODY);
+    let job = format!("none-{}", std::process::id());
+    for (allows, part) in [(Allows::NoDevice, "/dev/fuse"), (Allows::Nothing, "namespace")] {
+        let output = user.job(allows, &job, "exit 0").output().expect("a try");
+        assert_eq!(output.status.code(), Some(71), "{}", shown(&output));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(part) && said.contains("fusermount3"), "{allows:?}: {said}");
+        assert!(said.contains("`tameike doctor` says what mends it"), "{allows:?}: {said}");
+        assert_no_device(&job);
+        host.assert_clean();
+    }
+}
+
+/// What the doctor says about `name`: the finding and the mend.
+fn diagnosis(user: &User<'_>, allows: Allows, name: &str) -> (bool, String, String) {
+    let output = user.tameike(allows, &["doctor", "--json"]).output().expect("a doctor");
+    let document = serde_json::from_slice::<serde_json::Value>(&output.stdout);
+    assert!(document.is_ok(), "{}", shown(&output));
+    let document = document.expect("checked");
+    let works = document["works"].as_bool().expect("works");
+    assert_eq!(output.status.code(), Some(if works { 0 } else { 71 }), "{}", shown(&output));
+    let checks = document["checks"].as_array().expect("checks");
+    let check = checks.iter().find(|check| check["name"] == name).expect(name);
+    let text = |key: &str| check[key].as_str().expect(key).to_owned();
+    (works, text("outcome"), text("mend"))
+}
+
+#[test]
+fn the_doctor_names_the_mend() {
+    let host = Host::new();
+    let user = host.user(NOBODY);
+    let cases = [
+        (Allows::Everything, "FUSE device", true, "ok", ""),
+        (Allows::Everything, "namespaces", true, "ok", ""),
+        (Allows::Everything, "mounts", true, "ok", ""),
+        (Allows::NoDevice, "FUSE device", false, "missing", "chmod 666 /dev/fuse"),
+        (Allows::NoDevice, "mounts", false, "missing", "mend the FUSE device"),
+        (Allows::NoNamespaces, "FUSE device", true, "ok", ""),
+        (Allows::NoNamespaces, "namespaces", true, "slow", "sysctl -w user.max_user_namespaces"),
+        (Allows::NoNamespaces, "mounts", true, "slow", "mend the namespaces"),
+        (Allows::Nothing, "namespaces", false, "slow", "sysctl -w user.max_user_namespaces"),
+        (Allows::Nothing, "mounts", false, "missing", "apt install fuse3"),
+        (Allows::Nothing, "fusermount3", false, "slow", "apt install fuse3"),
+    ];
+    for (allows, name, works, outcome, mend) in cases {
+        let found = diagnosis(&user, allows, name);
+        assert_eq!((found.0, found.1.as_str()), (works, outcome), "{allows:?}, {name}: {found:?}");
+        assert!(found.2.contains(mend) && (!mend.is_empty() || found.2.is_empty()), "{allows:?}: {found:?}");
+    }
+    host.assert_clean();
+}
+
+/// A job that waits for a word of the test.
+struct Waiting {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Waiting {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a job");
+        let input = child.stdin.take().expect("piped");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let mut waiting = Self { child, input, output };
+        assert_eq!(waiting.line(), "ready");
+        waiting
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("text");
+        line.trim_end().to_owned()
+    }
+
+    /// Lets the job end, well.
+    fn end(mut self) {
+        writeln!(self.input, "go").expect("it waits");
+        assert_eq!(self.line(), "done");
+        assert!(self.child.wait().expect("our child").success());
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        // Only after a failed assertion does it still run; its agents end when it does.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Two users at once with jobs of one name, and two jobs of one user, on one host with one `/tmp`.
+#[test]
+fn jobs_of_several_users_and_of_one_do_not_collide() {
+    let host = Host::new();
+    let (nobody, daemon) = (host.user(NOBODY), host.user(DAEMON));
+    let names = ["one", "two"].map(|name| format!("{name}-{}", std::process::id()));
+    let script = |word: &str| {
+        format!(
+            r#"echo {word} > "$TAMEIKE_SHARED/word"; echo ready; read -r go
+               tameike exec --node 1 -- sh -euc 'cp "$TAMEIKE_SHARED/word" "$TAMEIKE_CACHE/{word}"'
+               echo done"#
+        )
+    };
+    let allows = Allows::Everything;
+    let first = Waiting::start(&mut nobody.job(allows, &names[0], &script("first")));
+    let second = Waiting::start(&mut nobody.job(allows, &names[1], &script("second")));
+    let other = Waiting::start(&mut daemon.job(allows, &names[0], &script("other")));
+
+    let status = succeed(&mut nobody.tameike(allows, &["status"]));
+    assert!(names.iter().all(|name| status.contains(name.as_str())), "{status}");
+    let status = succeed(&mut daemon.tameike(allows, &["status"]));
+    assert!(status.contains(&names[0]) && !status.contains(&names[1]), "{status}");
+
+    let ambiguous = nobody.tameike(allows, &["exec", "--", "true"]).output().expect("a try");
+    let said = String::from_utf8_lossy(&ambiguous.stderr);
+    assert!(!ambiguous.status.success() && said.contains("say which with --job"), "{said}");
+    let foreign =
+        daemon.tameike(allows, &["exec", "--job", &names[1], "--", "true"]).output().expect("a try");
+    let said = String::from_utf8_lossy(&foreign.stderr);
+    assert!(!foreign.status.success() && said.contains("there is no job"), "{said}");
+    // Beside a job, its views are entered from outside.
+    let script = ["sh", "-euc", r#"cat "$TAMEIKE_SHARED/word""#];
+    let beside = |user: &User<'_>, job: &str| {
+        succeed(
+            &mut user.tameike(allows, &[&["exec", "--job", job, "--node", "1", "--"], &script[..]].concat()),
+        )
+    };
+    assert_eq!(beside(&nobody, &names[0]), "first\n");
+    assert_eq!(beside(&nobody, &names[1]), "second\n");
+    assert_eq!(beside(&daemon, &names[0]), "other\n");
+    // A name that is taken is refused, and the job that has it goes on.
+    let taken = nobody.job(allows, &names[1], "exit 0").output().expect("a try");
+    let said = String::from_utf8_lossy(&taken.stderr);
+    assert!(taken.status.code() == Some(71) && said.contains("there is a job named"), "{said}");
+
+    second.end();
+    other.end();
+    first.end();
+    nobody.assert_shared("first", "first\n");
+    nobody.assert_shared("second", "second\n");
+    daemon.assert_shared("other", "other\n");
+    names.iter().for_each(|name| assert_no_device(name));
+    host.assert_clean();
+}
+
+#[test]
+fn a_directory_of_another_user_in_place_of_ours_is_refused() {
+    let host = Host::new();
+    let user = host.user(NOBODY);
+    let job = format!("base-{}", std::process::id());
+    let refused = |part: &str| {
+        let output = user.job(Allows::Everything, &job, "exit 0").output().expect("a try");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(71), "{}", shown(&output));
+        assert!(said.contains(part) && said.contains("set TMPDIR"), "{said}");
+        assert!(said.contains(user.base().to_str().expect("plain path")), "{said}");
+    };
+    let elsewhere = host.tmp().join("elsewhere");
+    fs::create_dir(user.base()).expect("a directory");
+    chown(user.base(), Some(DAEMON), Some(DAEMON)).expect("an owner");
+    refused("belongs to somebody else");
+    fs::rename(user.base(), &elsewhere).expect("moved");
+    symlink(&elsewhere, user.base()).expect("a link");
+    refused("is a link");
+    assert_eq!(fs::read_dir(&elsewhere).expect("a directory").count(), 0, "something was put there");
+    fs::remove_file(user.base()).expect("a link");
+    assert_no_device(&job);
+    host.assert_clean();
+}
+
+#[test]
+fn a_device_directory_of_another_user_in_place_of_ours_is_refused() {
+    /// Removes the directory also when an assertion fails.
+    struct Foreign<'a>(&'a Path);
+    impl Drop for Foreign<'_> {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(self.0);
+        }
+    }
+    let host = Host::new();
+    let user = host.user(NOBODY);
+    let job = format!("dev-{}", std::process::id());
+    let path = format!("/dev/shm/tameike-{NOBODY}-{job}-1");
+    fs::create_dir(&path).expect("a directory");
+    let _foreign = Foreign(Path::new(&path));
+    fs::write(Path::new(&path).join("precious"), "theirs").expect("a file");
+    let output = user.job(Allows::Everything, &job, "exit 0").output().expect("a try");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(71), "{}", shown(&output));
+    assert!(said.contains(&path) && said.contains("node 1"), "{said}");
+    assert_eq!(fs::read_to_string(Path::new(&path).join("precious")).expect("still there"), "theirs");
+    host.assert_clean();
+}

@@ -1,0 +1,184 @@
+//! Plain users on a host that allows them as much as a test says.
+//!
+//! Every command runs in a mount namespace of its own, where `/dev/fuse` is what the test needs, and as a user
+//! without any right of root's. Nothing of the host itself is changed.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tempfile::TempDir;
+
+use crate::support::{binary, files_below, processes_naming};
+
+/// Longest time one command may take.
+const COMMAND_LIMIT_SECONDS: &str = "120";
+
+/// What a host allows to its users.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allows {
+    /// What Debian with the package fuse3 does: `/dev/fuse` for everybody, and namespaces.
+    Everything,
+    /// `/dev/fuse` for root only, which stops `fusermount3` too.
+    NoDevice,
+    /// No user namespaces: `fusermount3` is the way.
+    NoNamespaces,
+    /// No user namespaces and no `fusermount3`.
+    Nothing,
+}
+
+impl Allows {
+    /// What root does first, as shell text; `"$@"` is the command.
+    fn preparation(self) -> String {
+        let mode = if self == Self::NoDevice { "600" } else { "666" };
+        let device = format!(
+            r#"mount -t tmpfs none "$PLACE"
+               mknod "$PLACE/fuse" c 10 229
+               chmod {mode} "$PLACE/fuse"
+               mount --bind "$PLACE/fuse" /dev/fuse"#
+        );
+        match self {
+            Self::Everything | Self::NoDevice => format!("{device}\nexec \"$@\""),
+            Self::NoNamespaces => format!("{device}\n{WITHOUT_NAMESPACES}"),
+            Self::Nothing => {
+                let helper = r#"mount --bind /dev/null "$(command -v fusermount3)""#;
+                format!("{device}\n{helper}\n{WITHOUT_NAMESPACES}")
+            }
+        }
+    }
+}
+
+/// Only in a user namespace of its own can a test forbid further ones without forbidding them to the host. All
+/// users are mapped to themselves there, so that set-user-id programs work as ever.
+const WITHOUT_NAMESPACES: &str = r#"
+    mkfifo "$PLACE/made" "$PLACE/mapped"
+    {
+        read -r made < "$PLACE/made"
+        echo "0 0 65536" > /proc/$$/uid_map
+        echo "0 0 65536" > /proc/$$/gid_map
+        echo > "$PLACE/mapped"
+    } &
+    exec unshare --user --mount sh -euc '
+        echo > "$PLACE/made"
+        read -r mapped < "$PLACE/mapped"
+        exec sh -euc "echo 0 > /proc/sys/user/max_user_namespaces; exec \"\$@\"" sh "$@"' sh "$@""#;
+
+/// Runs the command, and fails when it has left a mount.
+const WITHOUT_LEFTOVERS: &str = r#"
+    code=0; "$@" || code=$?
+    if grep fuse.tameike /proc/self/mounts; then echo "mounts are left" >&2; exit 99; fi
+    exit $code"#;
+
+/// A host of a test.
+pub struct Host {
+    dir: TempDir,
+}
+
+impl Host {
+    /// A host with a directory for everybody's temporary files.
+    pub fn new() -> Self {
+        assert_eq!(
+            fs::metadata("/proc/self").expect("/proc").uid(),
+            0,
+            "run the tests of plain users as root"
+        );
+        let dir = TempDir::with_prefix("tk").expect("a temporary directory");
+        let host = Self { dir };
+        for (name, mode) in [("", 0o755), ("bin", 0o755), ("tmp", 0o1777)] {
+            let path = host.path(name);
+            fs::create_dir_all(&path).expect("a directory");
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("a mode");
+        }
+        // The binary's own directory may be closed to users.
+        fs::copy(binary(), host.path("bin/tameike")).expect("a copy of the binary");
+        host
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The directory for everybody's temporary files.
+    pub fn tmp(&self) -> PathBuf {
+        self.path("tmp")
+    }
+
+    /// A user with a shared directory.
+    pub fn user(&self, id: u32) -> User<'_> {
+        let user = User { host: self, id };
+        fs::create_dir(user.shared()).expect("a directory");
+        chown(user.shared(), Some(id), Some(id)).expect("an owner");
+        user
+    }
+
+    /// Panics if a job of this host has left a process or a file.
+    pub fn assert_clean(&self) {
+        let tmp = self.tmp();
+        assert_eq!(
+            processes_naming(tmp.to_str().expect("plain path")),
+            Vec::<String>::new(),
+            "processes left"
+        );
+        let mut left = files_below(&tmp);
+        left.retain(|path| path.is_file() && !path.ends_with("lock"));
+        assert!(left.is_empty(), "files left: {left:#?}");
+    }
+}
+
+/// A plain user.
+pub struct User<'a> {
+    host: &'a Host,
+    id: u32,
+}
+
+impl User<'_> {
+    /// The user's shared directory.
+    pub fn shared(&self) -> PathBuf {
+        self.host.path(&format!("shared-{}", self.id))
+    }
+
+    /// The user's directory for jobs.
+    pub fn base(&self) -> PathBuf {
+        self.host.tmp().join(format!("tameike-{}", self.id))
+    }
+
+    /// `tameike` with these arguments, on a host that allows this.
+    pub fn tameike(&self, allows: Allows, arguments: &[&str]) -> Command {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let place = self.host.path(&format!("place-{}", COUNT.fetch_add(1, Ordering::Relaxed)));
+        fs::create_dir(&place).expect("a directory");
+        let id = self.id.to_string();
+        let binaries = self.host.path("bin");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-euc", &allows.preparation(), "sh"]);
+        command.args(["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"]);
+        command.args(["sh", "-euc", WITHOUT_LEFTOVERS, "sh"]);
+        command.args(["timeout", "--signal=KILL", COMMAND_LIMIT_SECONDS]).arg(binaries.join("tameike"));
+        command.args(arguments);
+        command.current_dir(self.shared()).env("PLACE", &place).env("TMPDIR", self.host.tmp());
+        command.env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", binaries.display()));
+        command.env("HOME", "/nonexistent").env_remove("TAMEIKE_JOB").env_remove("TAMEIKE_CONFIG");
+        command
+    }
+
+    /// `tameike run --local 2 --shared DIR --verify --job JOB -- sh -euc SCRIPT`.
+    pub fn job(&self, allows: Allows, job: &str, script: &str) -> Command {
+        let shared = self.shared();
+        let shared = shared.to_str().expect("plain path");
+        let arguments = ["run", "--local", "2", "--shared", shared, "--verify", "--job", job];
+        self.tameike(allows, &[&arguments[..], &["--", "sh", "-euc", script]].concat())
+    }
+
+    /// Panics if the file in the shared directory is not this user's, or has other content.
+    pub fn assert_shared(&self, name: &str, content: &str) {
+        let path = self.shared().join(name);
+        assert_eq!(fs::read_to_string(&path).expect(name), content, "{name}");
+        assert_eq!(owner(&path), (self.id, self.id), "owner of {name}");
+    }
+}
+
+fn owner(path: &Path) -> (u32, u32) {
+    let found = path.symlink_metadata().expect("it is there");
+    (found.uid(), found.gid())
+}

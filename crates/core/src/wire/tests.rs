@@ -1,0 +1,447 @@
+//! Golden bytes: every variant of every message with representative values. When one of these tests fails, the
+//! format has changed: agents of the two formats must refuse each other (`PROTOCOL_VERSION`), and stores written
+//! by the one must not be read by the other, before the bytes here are changed.
+
+use super::admin::{AdminReply, AdminRequest, Counter, NodeStatus, Space};
+use super::cache::{CacheReply, CacheRequest, CacheState, Stamp};
+use super::codec::{decode, decode_first, encode};
+use super::meta::{
+    Command, DirEntry, DirStat, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node, RenameMode,
+    Step, Target,
+};
+use super::unit::{Backing, UnitDigest, UnitReply, UnitRequest};
+use super::{Reply, Request};
+use crate::attr::{Attr, AttrChange, FileKind, SetTime, Timestamp};
+use crate::errno::{Errno, Fault};
+use crate::ids::{DirOffset, Generation, InodeId, NodeId, OperationId, UnitId, View};
+use crate::placement::Layout;
+use crate::receipt::{FileOutcome, FileReceipt, Receipt};
+use serde::{Serialize, de::DeserializeOwned};
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+
+const NOW: Timestamp = Timestamp { seconds: -2, nanoseconds: 300 };
+const NODE: NodeId = NodeId(200);
+const GENERATION: Generation = Generation(9);
+const TARGET: Target = Target { inode: INODE, kind: FileKind::Symlink };
+/// Needs more than seven bits, so that its encoding shows.
+const INODE: InodeId = InodeId(0x1_0203);
+const UNIT: UnitId = UnitId { inode: INODE, index: 130 };
+const OPERATION: OperationId = OperationId { node: NODE, sequence: 129 };
+const STAMP: Stamp = Stamp { device: 1, inode: 2, size: 3, mtime: NOW, ctime: NOW };
+const STATE: CacheState = CacheState { generation: GENERATION, newer: Some((128, NOW)) };
+const STAT: DirStat = DirStat { entries: 300, subdirs: 2, changed: NOW, wide: true };
+const SPACE: Space = Space { capacity: 300, used: 200, dirty: 100, inodes: 4 };
+const DIGEST: UnitDigest = UnitDigest { index: 130, length: 129, root: true, value: [0xab; 32] };
+
+fn entry() -> EntryName {
+    EntryName { dir: InodeId(1), name: b"ab".to_vec() }
+}
+
+fn node(content: Option<&[u8]>) -> Node {
+    let attr = Attr {
+        inode: INODE,
+        kind: FileKind::File,
+        mode: 0o644,
+        nlink: 1,
+        uid: 1000,
+        gid: 100,
+        rdev: 0,
+        size: 300,
+        blocks: 8,
+        atime: NOW,
+        mtime: NOW,
+        ctime: NOW,
+        generation: GENERATION,
+        layout: Layout::On(NODE),
+        inline: true,
+    };
+    Node { attr, content: content.map(|bytes| bytes.to_vec().into()) }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(cases: &[(T, &str)]) {
+    for (message, golden) in cases {
+        let bytes = encode(message).expect("small");
+        assert_eq!(hex(&bytes), *golden, "{message:?}");
+        assert_eq!(decode::<T>(&bytes).as_ref(), Ok(message));
+        let mut cut = bytes.clone();
+        cut.pop();
+        assert!(decode::<T>(&cut).is_err(), "{message:?} without its last byte");
+        assert!(decode::<T>(&[&bytes[..], &[0]].concat()).is_err(), "{message:?} with a byte too many");
+    }
+    // Zeros after the number of a variant always decode: so the numbers without golden bytes are those of none.
+    let known: BTreeSet<_> = cases.iter().map(|(_, golden)| golden[..2].to_owned()).collect();
+    for variant in 0..128 {
+        let mut bytes = [0; 256];
+        bytes[0] = variant;
+        let exists = decode_first::<T>(&bytes).is_ok();
+        assert_eq!(exists, known.contains(&hex(&[variant])), "golden bytes of variant {variant}");
+    }
+}
+
+fn receipt() -> Receipt {
+    let file = |outcome| FileReceipt {
+        path: "p".to_owned(),
+        size: 300,
+        written: 200,
+        checksum: "c".to_owned(),
+        note: String::new(),
+        outcome,
+    };
+    let outcomes = [FileOutcome::Synced, FileOutcome::Verified, FileOutcome::Missing("why".to_owned())];
+    Receipt { files: outcomes.map(file).to_vec(), faults: vec!["f".to_owned()] }
+}
+
+fn status() -> NodeStatus {
+    NodeStatus {
+        node: NODE,
+        pid: 300,
+        space: [SPACE, Space::default(), SPACE],
+        resident_bytes: 400,
+        frames: (1, 256),
+        unreachable: vec![NODE],
+        counters: vec![Counter { name: "n_bytes".to_owned(), value: 5 }],
+    }
+}
+
+#[test]
+fn the_kinds_of_message() {
+    check(&[
+        (Request::Meta(MetaRequest::GetAttr { inode: INODE }), "0001838404"),
+        (Request::Unit(UnitRequest::Sync { inode: INODE, durable: true }), "010283840401"),
+        (Request::Cache(CacheRequest::Progress), "020c"),
+        (Request::Admin(AdminRequest::Status), "0301"),
+    ]);
+}
+
+#[test]
+fn the_kinds_of_reply() {
+    check(&[
+        (Reply::Meta(MetaReply::Done), "0000"),
+        (Reply::Unit(UnitReply::Done), "0100"),
+        (Reply::Cache(CacheReply::Done), "0200"),
+        (Reply::Admin(AdminReply::Space(SPACE)), "0300ac02c8016404"),
+        (Reply::Fault(Fault::new(Errno::ENOENT, "gone")), "040404676f6e65"),
+    ]);
+}
+
+#[test]
+fn requests_to_the_metadata_service() {
+    check(&[
+        (MetaRequest::Lookup { entry: entry(), wide: true }, "000102616201"),
+        (MetaRequest::GetAttr { inode: INODE }, "01838404"),
+        (MetaRequest::DirStat { dir: INODE }, "02838404"),
+        (
+            MetaRequest::ReadDir { dir: INODE, after: DirOffset(300), limit: 200, wide: false },
+            "03838404ac02c80100",
+        ),
+        (MetaRequest::GetContent { inode: INODE }, "04838404"),
+        (MetaRequest::Parent { inode: INODE }, "05838404"),
+        (MetaRequest::ReadLink { inode: INODE }, "06838404"),
+        (MetaRequest::Open { inode: INODE, node: NODE }, "07838404c801"),
+        (MetaRequest::Close { inodes: vec![INODE, InodeId(5)], node: NODE }, "080283840405c801"),
+        (MetaRequest::Spill { inode: INODE }, "09838404"),
+        (MetaRequest::Sync { durable: true }, "0a01"),
+        (MetaRequest::GetXattr { inode: INODE, name: b"user.a".to_vec() }, "0b83840406757365722e61"),
+        (MetaRequest::ListXattr { inode: INODE }, "0c838404"),
+        (MetaRequest::Execute(Command::Commit { inode: INODE, end: 300, now: NOW }), "0d02838404ac0203ac02"),
+        (
+            MetaRequest::Names { operation: NameOperation::Unlink { entry: entry() }, wide: true, now: NOW },
+            "0e00010261620103ac02",
+        ),
+    ]);
+}
+
+#[test]
+fn replies_of_the_metadata_service() {
+    check(&[
+        (MetaReply::Done, "00"),
+        (MetaReply::Entry { target: TARGET, node: None, created: true, dir: None }, "0183840402000100"),
+        (
+            MetaReply::Entry { target: TARGET, node: None, created: false, dir: Some(STAT) },
+            "0183840402000001ac020203ac0201",
+        ),
+        (
+            MetaReply::Node(node(Some(b"xyz"))),
+            "0283840400a40301e8076400ac020803ac0203ac0203ac020903c80101010378797a",
+        ),
+        (MetaReply::DirStat(STAT), "03ac020203ac0201"),
+        (
+            MetaReply::Entries {
+                entries: vec![DirEntry { offset: DirOffset(300), name: b"n".to_vec(), target: TARGET }],
+                end: true,
+            },
+            "0401ac02016e8384040201",
+        ),
+        (MetaReply::Bytes(b"bytes".to_vec().into()), "05056279746573"),
+        (MetaReply::Names(vec![b"a".to_vec().into(), b"bc".to_vec().into()]), "06020161026263"),
+        (
+            MetaReply::Reserved { offset: 300, attr: node(None).attr },
+            "07ac0283840400a40301e8076400ac020803ac0203ac0203ac020903c80101",
+        ),
+        (MetaReply::Parent(INODE), "08838404"),
+        (MetaReply::Settled { applied: true }, "0901"),
+        (MetaReply::Width { wide: true }, "0a01"),
+        (MetaReply::DirChanged(STAT), "0bac020203ac0201"),
+    ]);
+}
+
+#[test]
+fn commands_of_the_metadata_service() {
+    check(&[
+        (
+            Command::Create {
+                entry: entry(),
+                new: NewInode {
+                    kind: FileKind::Symlink,
+                    mode: 0o777,
+                    uid: 1000,
+                    gid: 100,
+                    rdev: 0,
+                    layout: Layout::StripedOver(3),
+                    symlink: b"to".to_vec(),
+                },
+                exclusive: true,
+                opener: Some(NODE),
+                wide: false,
+                now: NOW,
+            },
+            "000102616202ff03e8076400010302746f0101c8010003ac02",
+        ),
+        (
+            Command::SetAttr {
+                inode: INODE,
+                change: AttrChange {
+                    mode: Some(0o600),
+                    uid: Some(1),
+                    gid: Some(2),
+                    size: Some(300),
+                    atime: Some(SetTime::Now),
+                    mtime: Some(SetTime::To(NOW)),
+                    layout: Some(Layout::Local),
+                },
+                now: NOW,
+            },
+            "018384040180030101010201ac020100010103ac02010203ac02",
+        ),
+        (
+            Command::SetAttr { inode: INODE, change: AttrChange::default(), now: NOW },
+            "018384040000000000000003ac02",
+        ),
+        (Command::Commit { inode: INODE, end: 300, now: NOW }, "02838404ac0203ac02"),
+        (
+            Command::WriteInline { inode: INODE, offset: 200, data: b"data".to_vec(), now: NOW },
+            "03838404c801046461746103ac02",
+        ),
+        (Command::Reserve { inode: INODE, length: 300, now: NOW }, "04838404ac0203ac02"),
+        (
+            Command::SetXattr {
+                inode: INODE,
+                name: b"n".to_vec(),
+                value: b"vw".to_vec(),
+                create: true,
+                replace: false,
+                now: NOW,
+            },
+            "05838404016e027677010003ac02",
+        ),
+        (Command::RemoveXattr { inode: INODE, name: b"n".to_vec(), now: NOW }, "06838404016e03ac02"),
+        (
+            Command::Step { operation: OPERATION, number: 3, step: Step::LockTree, finished: 128, now: NOW },
+            "07c80181010307800103ac02",
+        ),
+        (Command::SetDirTime { dir: INODE, wide: true, changed: NOW }, "088384040103ac02"),
+    ]);
+}
+
+#[test]
+fn steps_of_operations() {
+    check(&[
+        (Step::AddLink { inode: INODE }, "00838404"),
+        (Step::DropLink { inode: INODE }, "01838404"),
+        (Step::Seal { dir: INODE, wide: true }, "0283840401"),
+        (
+            Step::Attach { entry: entry(), wide: true, target: TARGET, replaces: Some(TARGET) },
+            "030102616201838404020183840402",
+        ),
+        (Step::Detach { entry: entry(), wide: false, target: TARGET }, "04010261620083840402"),
+        (Step::SetParent { dir: INODE, parent: InodeId(1) }, "0583840401"),
+        (Step::NotBelow { dir: INODE, ancestor: InodeId(1) }, "0683840401"),
+        (Step::LockTree, "07"),
+        (Step::UnlockTree, "08"),
+        (
+            Step::Receive { dir: INODE, entries: vec![(b"n".to_vec().into(), TARGET)] },
+            "0983840401016e83840402",
+        ),
+        (Step::Undo { number: 200 }, "0ac801"),
+    ]);
+}
+
+#[test]
+fn operations_on_names() {
+    check(&[
+        (NameOperation::Unlink { entry: entry() }, "0001026162"),
+        (NameOperation::Rmdir { entry: entry() }, "0101026162"),
+        (NameOperation::Link { entry: entry(), target: TARGET }, "020102616283840402"),
+        (
+            NameOperation::Rename { from: entry(), to: entry(), mode: RenameMode::Replace },
+            "03010261620102616200",
+        ),
+        (
+            NameOperation::Rename { from: entry(), to: entry(), mode: RenameMode::NoReplace },
+            "03010261620102616201",
+        ),
+        (
+            NameOperation::Rename { from: entry(), to: entry(), mode: RenameMode::Exchange },
+            "03010261620102616202",
+        ),
+    ]);
+}
+
+#[test]
+fn requests_to_the_unit_service() {
+    check(&[
+        (UnitRequest::Write { unit: UNIT, offset: 300, generation: GENERATION }, "008384048201ac0209"),
+        (
+            UnitRequest::Read {
+                unit: UNIT,
+                offset: 300,
+                length: 200,
+                generation: GENERATION,
+                backing: Backing::Zeros,
+            },
+            "018384048201ac02c8010900",
+        ),
+        (
+            UnitRequest::Read {
+                unit: UNIT,
+                offset: 0,
+                length: 1,
+                generation: GENERATION,
+                backing: Backing::Shared { path: b"p".to_vec() },
+            },
+            "018384048201000109010170",
+        ),
+        (UnitRequest::Sync { inode: INODE, durable: false }, "0283840400"),
+        (UnitRequest::Truncate { inode: INODE, size: 300 }, "03838404ac02"),
+        (
+            UnitRequest::Flush {
+                inode: INODE,
+                path: b"p/q".to_vec(),
+                size: 300,
+                generation: GENERATION,
+                patient: true,
+            },
+            "0483840403702f71ac020901",
+        ),
+        (UnitRequest::DirtyInodes { coordinator: NODE, after: INODE, limit: 300 }, "05c801838404ac02"),
+        (
+            UnitRequest::Digest { inode: INODE, path: b"p".to_vec(), size: 300, units: vec![0, 130] },
+            "068384040170ac0202008201",
+        ),
+    ]);
+}
+
+#[test]
+fn replies_of_the_unit_service() {
+    check(&[
+        (UnitReply::Done, "00"),
+        (UnitReply::Read, "01"),
+        (
+            UnitReply::Flushed { written: 300, end: 400, digests: vec![DIGEST], rest: true },
+            "02ac029003018201810101abababababababababababababababababababababababababababababababab01",
+        ),
+        (UnitReply::DirtyInodes(vec![INODE]), "0301838404"),
+        (
+            UnitReply::Digests(vec![DIGEST]),
+            "04018201810101abababababababababababababababababababababababababababababababab",
+        ),
+    ]);
+}
+
+#[test]
+fn requests_to_coordinators() {
+    check(&[
+        (CacheRequest::State { inode: INODE, size: 300, mtime: NOW }, "00838404ac0203ac02"),
+        (
+            CacheRequest::Open { inode: INODE, path: b"p".to_vec(), stamp: STAMP },
+            "01838404017001020303ac0203ac02",
+        ),
+        (
+            CacheRequest::Dirty { inode: INODE, path: b"p".to_vec(), stamp: STAMP },
+            "02838404017001020303ac0203ac02",
+        ),
+        (CacheRequest::Commit { inode: INODE, end: 300, now: NOW }, "03838404ac0203ac02"),
+        (CacheRequest::Reserve { inode: INODE, length: 300, now: NOW }, "04838404ac0203ac02"),
+        (CacheRequest::Truncate { inode: INODE, size: 300, now: NOW }, "05838404ac0203ac02"),
+        (CacheRequest::SetMtime { inode: INODE, mtime: NOW }, "0683840403ac02"),
+        (CacheRequest::Renamed { inode: None, from: b"a".to_vec(), to: b"b".to_vec() }, "070001610162"),
+        (CacheRequest::Removed { inode: INODE }, "08838404"),
+        (CacheRequest::Flush { inode: INODE }, "09838404"),
+        (CacheRequest::Writeback { inode: INODE }, "0a838404"),
+        (CacheRequest::Drain { verify: true, after: Some(INODE) }, "0b0101838404"),
+        (CacheRequest::Progress, "0c"),
+    ]);
+}
+
+#[test]
+fn replies_of_coordinators() {
+    check(&[
+        (CacheReply::Done, "00"),
+        (CacheReply::State(STATE), "010901800103ac02"),
+        (CacheReply::Reserved { offset: 300, state: STATE }, "02ac020901800103ac02"),
+        (
+            CacheReply::Receipt { receipt: receipt(), next: Some(INODE) },
+            "03030170ac02c801016300000170ac02c801016300010170ac02c801016300020377687901016601838404",
+        ),
+        (CacheReply::Progress { files: 1, bytes: 300, flushed: 200 }, "0401ac02c801"),
+    ]);
+}
+
+#[test]
+fn requests_to_agents() {
+    check(&[
+        (AdminRequest::Space { view: View::NodeLocal }, "0000"),
+        (AdminRequest::Space { view: View::JobShared }, "0001"),
+        (AdminRequest::Space { view: View::Cache }, "0002"),
+        (AdminRequest::Status, "01"),
+    ]);
+}
+
+#[test]
+fn replies_of_agents() {
+    check(&[
+        (AdminReply::Space(SPACE), "00ac02c8016404"),
+        (
+            AdminReply::Status(Box::new(status())),
+            "01c801ac02ac02c801640400000000ac02c8016404900301800201c80101076e5f627974657305",
+        ),
+    ]);
+}
+
+#[test]
+fn kinds_of_file() {
+    check(&[
+        (FileKind::File, "00"),
+        (FileKind::Directory, "01"),
+        (FileKind::Symlink, "02"),
+        (FileKind::Fifo, "03"),
+        (FileKind::Socket, "04"),
+        (FileKind::CharacterDevice, "05"),
+        (FileKind::BlockDevice, "06"),
+    ]);
+}
+
+#[test]
+fn layouts() {
+    check(&[
+        (Layout::Striped, "00"),
+        (Layout::StripedOver(300), "01ac02"),
+        (Layout::Local, "02"),
+        (Layout::On(NODE), "03c801"),
+    ]);
+}
