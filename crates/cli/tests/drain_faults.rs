@@ -136,8 +136,9 @@ fn a_shared_directory_that_turns_read_only_leaves_a_journal() {
 }
 
 /// The file system takes all writes into memory, and the disk below has no room for them: only fsync tells. The
-/// files are there before, as holes of the disk, so that nothing but their content can fail. The disk is full to
-/// the last page: of a write for which it has some room, the kernel's loop device loses the rest without a word.
+/// files are there before, as holes of the disk, so that nothing but their content can fail. Of a write for which
+/// the disk has some room, the kernel's loop device loses the rest and reports success: such a file is called
+/// synced, and only reading back (`--verify`) tells.
 #[test]
 fn a_failed_fsync_is_no_success() {
     let Some(scene) = Scene::new("fsync") else { return };
@@ -161,16 +162,32 @@ fn a_failed_fsync_is_no_success() {
     }
     let output = scene.run("");
     let missing = scene.check_incomplete(&output, "fsync");
-    assert_eq!(missing, FILES as usize, "the disk had room: {}", shown(&output));
+    assert!(missing > FILES as usize / 2, "the disk had room: {}", shown(&output));
     scene.mounts.must(&format!("mount -o remount,size=96m {disk}"));
-    scene.check_recovery_on_disk(&format!("umount {shared}; mount -o loop {disk}/image {shared}"));
+    let recovered = scene.recover();
+    let code = recovered.status.code();
+    assert!(matches!(code, Some(0 | INCOMPLETE)), "{}", shown(&recovered));
+    let verified = scene.verified();
+    assert!(verified.len() >= missing, "{}", shown(&recovered));
+    // What was verified is on the disk, and not only in memory.
+    scene.mounts.must(&format!("umount {shared}; mount -o loop {disk}/image {shared}"));
+    verified.iter().for_each(|name| scene.check_file(name));
+    if code == Some(INCOMPLETE) {
+        assert!(shown(&recovered).contains("read back differently"), "{}", shown(&recovered));
+        let given_up =
+            scene.mounts.tameike(&scene.site, &["recover", "--job", &scene.place.job, "--discard"]);
+        assert_ne!(given_up.status.code(), Some(71), "{}", shown(&given_up));
+    }
+    scene.place.assert_gone();
 }
 
 impl Scene {
-    /// As [`Scene::check_recovery`]; `again` has the disk read anew.
-    fn check_recovery_on_disk(&self, again: &str) {
-        self.check_recovery();
-        self.mounts.must(again);
-        (1..=FILES).for_each(|name| self.check_file(&name.to_string()));
+    /// The files that the last receipt calls verified.
+    fn verified(&self) -> Vec<String> {
+        let receipt = fs::read(self.receipt_path()).expect("a receipt");
+        let receipt: Value = serde_json::from_slice(&receipt).expect("JSON");
+        let files = receipt["files"].as_array().expect("files");
+        let verified = files.iter().filter(|file| file["outcome"] == "verified");
+        verified.map(|file| file["path"].as_str().expect("a path").to_owned()).collect()
     }
 }

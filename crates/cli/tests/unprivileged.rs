@@ -94,7 +94,9 @@ fn where_no_mount_is_allowed_the_job_says_what_to_do() {
 /// What the doctor says about `name`: the finding and the mend.
 fn diagnosis(user: &User<'_>, allows: Allows, name: &str) -> (bool, String, String) {
     let output = user.tameike(allows, &["doctor", "--json"]).output().expect("a doctor");
-    let document: serde_json::Value = serde_json::from_slice(&output.stdout).expect(&shown(&output));
+    let document = serde_json::from_slice::<serde_json::Value>(&output.stdout);
+    assert!(document.is_ok(), "{}", shown(&output));
+    let document = document.expect("checked");
     let works = document["works"].as_bool().expect("works");
     assert_eq!(output.status.code(), Some(if works { 0 } else { 71 }), "{}", shown(&output));
     let checks = document["checks"].as_array().expect("checks");

@@ -151,6 +151,7 @@ mod tests {
         // What the binding makes of seconds -3600 and nanoseconds 500000000.
         assert_eq!(requested_time(ago(3600, 500_000_000)), at(-3600, 500_000_000));
         assert_eq!(requested_time(ago(1, 0)), at(-1, 0));
+        assert_eq!(requested_time(ago(1 << 63, 0)), at(i64::MIN, 0));
         assert_eq!(requested_time(UNIX_EPOCH + Duration::new(7, 9)), at(7, 9));
         // The way back keeps to what the system means by such a time.
         assert_eq!(system_time(at(-3600, 500_000_000)), ago(3599, 500_000_000));

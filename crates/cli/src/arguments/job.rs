@@ -161,6 +161,10 @@ memory (/dev/shm, lost at reboot) or in the directory of --device. `recover`
 starts agents on the same nodes, finishes the drain, prints the receipt, and
 removes the journal when everything is on the shared file system.
 
+With --discard the journals on this host go in any case: what the receipt calls
+MISSING is then lost. That is for files that nobody wants any more, and for
+journals that are damaged.
+
 Exit code: 0 when everything is, or when there was nothing to do; 75 when
 something is still missing (the journal stays); 71 when a node could not be
 reached.";

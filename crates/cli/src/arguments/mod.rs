@@ -195,6 +195,9 @@ pub struct RecoverArguments {
     /// Also write the receipt to FILE, as JSON
     #[arg(long, value_name = "FILE")]
     pub receipt: Option<PathBuf>,
+    /// Give up what cannot be drained now: remove the job's journals on this host, whatever is in them
+    #[arg(long)]
+    pub discard: bool,
 }
 
 /// `tameike doctor`

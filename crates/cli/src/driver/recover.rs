@@ -29,13 +29,22 @@ pub fn recover<A: AgentControl>(arguments: &RecoverArguments) -> u8 {
     if jobs.is_empty() {
         report::say(format_args!("nothing to recover: no job of yours on this host was cut off"));
     }
-    let recover_one = |job: &JobId| match recover_job::<A>(&base, job, arguments) {
-        Ok(true) => 0,
-        Ok(false) => exit::DRAIN_INCOMPLETE,
-        Err(fault) => {
-            report::say(format_args!("recovering job {job}: {fault}"));
-            exit::FAILED
+    let recover_one = |job: &JobId| {
+        let code = match recover_job::<A>(&base, job, arguments) {
+            Ok(true) => return 0,
+            Ok(false) => exit::DRAIN_INCOMPLETE,
+            Err(fault) => {
+                report::say(format_args!("recovering job {job}: {fault}"));
+                exit::FAILED
+            }
+        };
+        if arguments.discard {
+            match janitor::discard_job(&base, job) {
+                Ok(()) => report::say(format_args!("job {job}: its journals on this host are removed")),
+                Err(fault) => report::say(format_args!("removing the journals of job {job}: {fault}")),
+            }
         }
+        code
     };
     jobs.iter().map(recover_one).max().unwrap_or(0)
 }

@@ -54,6 +54,7 @@ fn enter(arguments: &EnterArguments) -> Result<Command> {
     }
     write_command(&node_dir(&arguments.job_dir, arguments.node), &arguments.name)?;
     match state.record.isolation {
+        _ if shares_mounts(state.record.pid) => {}
         Isolation::MountNamespace => namespace::enter(state.record.pid, Namespaces::Mount)?,
         Isolation::UserNamespace => namespace::enter(state.record.pid, Namespaces::UserAndMount)?,
         Isolation::None => {}
@@ -67,6 +68,12 @@ fn enter(arguments: &EnterArguments) -> Result<Command> {
     command.args(rest);
     command.envs(variables(&state, &arguments.job_dir)).envs(arguments.variables.iter().cloned());
     Ok(command)
+}
+
+/// Whether this process was started inside the node, and is in its namespaces already.
+fn shares_mounts(pid: u32) -> bool {
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+    namespace("self").is_some_and(|own| namespace(&pid.to_string()) == Some(own))
 }
 
 /// The variables by which programs find the views and each other.

@@ -9,7 +9,7 @@ use super::tree;
 use std::path::Path;
 use std::time::Duration;
 use tameike_agent::control::{AgentControl, Left};
-use tameike_core::{Fault, JobId, Result};
+use tameike_core::{Errno, Fault, JobId, Result};
 use tameike_io::os::mount;
 use tameike_io::os::process::wait_ended;
 
@@ -131,6 +131,18 @@ pub fn discard_node(dir: &Path, node: u32) -> Result<()> {
         tree::remove(&device)?;
     }
     tree::remove(&super::base::node_dir(dir, node))
+}
+
+/// Removes all of a dead job on this host, whatever its journals hold.
+///
+/// # Errors
+/// Something of the job lives, or could not be removed.
+pub fn discard_job(base: &Base, job: &JobId) -> Result<()> {
+    let lock = base.lock()?;
+    let busy = || Fault::new(Errno::EBUSY, "something of the job still runs");
+    let dir = JobDir::take_dead(base, &lock, job)?.ok_or_else(busy)?;
+    nodes_in(dir.path()).into_iter().try_for_each(|node| discard_node(dir.path(), node))?;
+    tree::remove(dir.path())
 }
 
 /// Unmounts what `fusermount3` mounted for a job that is dead.

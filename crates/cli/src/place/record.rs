@@ -58,6 +58,14 @@ impl JobRecord {
         })
     }
 
+    /// The record as other hosts can use it: this one stands in it with its name.
+    pub fn seen_from_elsewhere(&self) -> Self {
+        let mut record = self.clone();
+        let here = record.plan.nodes.iter_mut().filter(|node| node.is_here());
+        here.for_each(|node| node.host = process::host_name());
+        record
+    }
+
     /// Whether the driver lives.
     pub fn driver_is_alive(&self) -> bool {
         ProcessId { pid: self.driver_pid, start: self.driver_start }.is_alive()

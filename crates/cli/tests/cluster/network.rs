@@ -1,5 +1,5 @@
 //! Hosts of a cluster: network namespaces joined by a bridge, each with a `/dev/shm` and a directory for jobs of
-//! its own, reached by a stub for ssh. The first host is where jobs are started.
+//! its own, reached by a stub for ssh. Jobs are started on the first host, or beside it as from a login node.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -9,17 +9,24 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::support::{Site, binary, files_below, processes_naming, succeed};
 
-/// What stands for ssh. As with ssh, of the environment only a few variables arrive.
+/// What stands for ssh. As with ssh, it does not matter from inside which node it is called, and of the environment
+/// only a few variables arrive. The host where jobs are started goes by the machine's own name, the others have
+/// names of their own.
 const SSH: &str = r#"#!/bin/sh
 set -eu
 host=$1
 shift
-exec ip netns exec "$host" unshare --mount sh -euc '
-    host=$1
+outside="nsenter --mount=/proc/@TEST@/ns/mnt --"
+for_all='env -i PATH="$PATH" HOME="$HOME" STARTED_FOR="@BASE@" sh -c "$*"'
+if [ "$host" = "@HERE@" ]; then
+    exec $outside ip netns exec "@FIRST@" sh -euc "exec $for_all" sh "$@"
+fi
+exec $outside ip netns exec "$host" unshare --mount --uts sh -euc '
+    hostname "$1"
+    mount --bind "@HOSTS@/$1" "@BASE@"
+    mount --bind "@MEMORY@/$1" /dev/shm
     shift
-    mount --bind "$HOSTS/$host" "$TMPDIR"
-    mount --bind "$MEMORY/$host" /dev/shm
-    exec env -i PATH="$PATH" HOME="$HOME" STARTED_FOR="$TMPDIR" sh -c "$*"' sh "$host" "$@"
+    exec '"$for_all" sh "$host" "$@"
 "#;
 
 /// Hosts on a network, and what they share.
@@ -30,8 +37,18 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Makes the hosts. `words` are those of each host's line in the hostfile, beside its address.
+    /// Makes hosts of which the first is where jobs are started. `words` are those of each host's line in the
+    /// hostfile, beside its address.
     pub fn new(words: &[&str]) -> Self {
+        Self::started(words, "localhost")
+    }
+
+    /// Makes hosts on none of which jobs are started.
+    pub fn from_login_node(words: &[&str]) -> Self {
+        Self::started(words, "")
+    }
+
+    fn started(words: &[&str], first: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let root = fs::metadata("/proc/self").expect("/proc").uid() == 0;
         assert!(root, "run the tests of clusters as root: they make network namespaces");
@@ -41,14 +58,15 @@ impl Cluster {
         cluster.connect();
         let mut hostfile = String::new();
         for (host, words) in (0..).zip(words) {
-            let name = if host == 0 { "localhost".to_owned() } else { cluster.host(host) };
+            let here = host == 0 && !first.is_empty();
+            let name = if here { first.to_owned() } else { cluster.host(host) };
             hostfile += &format!("{name} address=10.213.0.{} {words}\n", host + 1);
             for place in [cluster.hosts_dir(), cluster.memory_dir()] {
                 fs::create_dir_all(place.join(cluster.host(host))).expect("a directory");
             }
         }
         fs::write(cluster.path("hostfile"), hostfile).expect("a hostfile");
-        fs::write(cluster.path("ssh"), SSH).expect("a script");
+        fs::write(cluster.path("ssh"), cluster.ssh()).expect("a script");
         fs::set_permissions(cluster.path("ssh"), fs::Permissions::from_mode(0o755)).expect("a mode");
         cluster
     }
@@ -66,6 +84,17 @@ impl Cluster {
             ip(&format!("-n {namespace} link set eth0 up"));
             ip(&format!("-n {namespace} link set lo up"));
         }
+    }
+
+    fn ssh(&self) -> String {
+        let here = fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
+        let shown = |path: PathBuf| path.to_str().expect("plain path").to_owned();
+        SSH.replace("@HERE@", here.trim())
+            .replace("@TEST@", &std::process::id().to_string())
+            .replace("@FIRST@", &self.host(0))
+            .replace("@BASE@", &shown(self.site.base()))
+            .replace("@HOSTS@", &shown(self.hosts_dir()))
+            .replace("@MEMORY@", &shown(self.memory_dir()))
     }
 
     fn host(&self, host: u32) -> String {
@@ -122,7 +151,6 @@ impl Cluster {
         command.env("PATH", format!("{}:{path}", directory.display()));
         command.env("TMPDIR", self.site.base()).env_remove("TAMEIKE_JOB");
         command.env("TAMEIKE_SSH", self.path("ssh"));
-        command.env("HOSTS", self.hosts_dir()).env("MEMORY", self.memory_dir());
         command
     }
 

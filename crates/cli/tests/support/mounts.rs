@@ -1,4 +1,5 @@
 //! A mount namespace of a test's own, in which its shared directory is a small file system of its own.
+#![allow(dead_code, reason = "each test program uses its part")]
 
 use crate::support::{Site, shown};
 use std::io::{BufRead, BufReader};

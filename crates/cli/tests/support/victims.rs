@@ -1,5 +1,6 @@
 //! Jobs that run in the background of a test, and processes of theirs that are killed.
 #![allow(dead_code, reason = "each test program uses its part")]
+#![allow(clippy::disallowed_methods, reason = "whom a test kills lives in real time")]
 
 use crate::support::{Site, files_below, processes_naming};
 use serde_json::Value;

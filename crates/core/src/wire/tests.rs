@@ -4,7 +4,7 @@
 
 use super::admin::{AdminReply, AdminRequest, Counter, NodeStatus, Space};
 use super::cache::{CacheReply, CacheRequest, CacheState, Stamp};
-use super::codec::{decode, encode};
+use super::codec::{decode, decode_first, encode};
 use super::meta::{
     Command, DirEntry, DirStat, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node, RenameMode,
     Step, Target,
@@ -17,6 +17,7 @@ use crate::ids::{DirOffset, Generation, InodeId, NodeId, OperationId, UnitId, Vi
 use crate::placement::Layout;
 use crate::receipt::{FileOutcome, FileReceipt, Receipt};
 use serde::{Serialize, de::DeserializeOwned};
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 const NOW: Timestamp = Timestamp { seconds: -2, nanoseconds: 300 };
@@ -29,6 +30,7 @@ const UNIT: UnitId = UnitId { inode: INODE, index: 130 };
 const OPERATION: OperationId = OperationId { node: NODE, sequence: 129 };
 const STAMP: Stamp = Stamp { device: 1, inode: 2, size: 3, mtime: NOW, ctime: NOW };
 const STATE: CacheState = CacheState { generation: GENERATION, newer: Some((128, NOW)) };
+const STAT: DirStat = DirStat { entries: 300, subdirs: 2, changed: NOW, wide: true };
 const SPACE: Space = Space { capacity: 300, used: 200, dirty: 100, inodes: 4 };
 const DIGEST: UnitDigest = UnitDigest { index: 130, length: 129, root: true, value: [0xab; 32] };
 
@@ -70,6 +72,14 @@ fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(cases: &[(T, &str)
         cut.pop();
         assert!(decode::<T>(&cut).is_err(), "{message:?} without its last byte");
         assert!(decode::<T>(&[&bytes[..], &[0]].concat()).is_err(), "{message:?} with a byte too many");
+    }
+    // Zeros after the number of a variant always decode: so the numbers without golden bytes are those of none.
+    let known: BTreeSet<_> = cases.iter().map(|(_, golden)| golden[..2].to_owned()).collect();
+    for variant in 0..128 {
+        let mut bytes = [0; 256];
+        bytes[0] = variant;
+        let exists = decode_first::<T>(&bytes).is_ok();
+        assert_eq!(exists, known.contains(&hex(&[variant])), "golden bytes of variant {variant}");
     }
 }
 
@@ -152,13 +162,14 @@ fn replies_of_the_metadata_service() {
         (MetaReply::Done, "00"),
         (MetaReply::Entry { target: TARGET, node: None, created: true, dir: None }, "0183840402000100"),
         (
+            MetaReply::Entry { target: TARGET, node: None, created: false, dir: Some(STAT) },
+            "0183840402000001ac020203ac0201",
+        ),
+        (
             MetaReply::Node(node(Some(b"xyz"))),
             "0283840400a40301e8076400ac020803ac0203ac0203ac020903c80101010378797a",
         ),
-        (
-            MetaReply::DirStat(DirStat { entries: 300, subdirs: 2, changed: NOW, wide: true }),
-            "03ac020203ac0201",
-        ),
+        (MetaReply::DirStat(STAT), "03ac020203ac0201"),
         (
             MetaReply::Entries {
                 entries: vec![DirEntry { offset: DirOffset(300), name: b"n".to_vec(), target: TARGET }],
@@ -175,6 +186,7 @@ fn replies_of_the_metadata_service() {
         (MetaReply::Parent(INODE), "08838404"),
         (MetaReply::Settled { applied: true }, "0901"),
         (MetaReply::Width { wide: true }, "0a01"),
+        (MetaReply::DirChanged(STAT), "0bac020203ac0201"),
     ]);
 }
 

@@ -42,29 +42,39 @@ impl CacheService {
     }
 
     /// Compares the shared file with what we know of it. A client may have seen it in the middle of a flush:
-    /// before anything is concluded, it is looked at again.
+    /// before anything is concluded, it is looked at again, and once more when a flush has ended meanwhile: what
+    /// was seen before its end would give the file an old size.
     async fn notice_change(&self, file: &Arc<File>, path: &[u8], stamp: Stamp) -> Result<()> {
-        let as_known = {
-            let state = file.state();
-            state.flushing || state.record.is_as_known(&stamp)
-        };
-        let now = if as_known {
-            None
-        } else {
-            let (shared, inode, own) = (self.parts.shared.clone(), file.inode, path.to_vec());
-            let look = move || locate(&*shared, inode, std::iter::once(own.as_slice()));
-            Some(self.parts.runtime.block(look).await?.1.stamp())
-        };
-        file.update(&self.journal, |state| {
-            state.record.prefer_path(path);
-            state.record.removing = false;
-            if let Some(now) = now
-                && !state.flushing
-                && !state.record.is_as_known(&now)
-            {
-                state.record.take_change(now);
+        loop {
+            let known = {
+                let state = file.state();
+                let as_known = state.flushing || state.record.is_as_known(&stamp);
+                (!as_known).then_some(state.record.stamp)
+            };
+            let now = match known {
+                Some(known) => {
+                    let (shared, inode, own) = (self.parts.shared.clone(), file.inode, path.to_vec());
+                    let look = move || locate(&*shared, inode, std::iter::once(own.as_slice()));
+                    Some((known, self.parts.runtime.block(look).await?.1.stamp()))
+                }
+                None => None,
+            };
+            let concluded = file.update(&self.journal, |state| {
+                state.record.prefer_path(path);
+                state.record.removing = false;
+                match now {
+                    Some((known, _)) if !state.flushing && state.record.stamp != known => false,
+                    Some((_, now)) if !state.flushing && !state.record.is_as_known(&now) => {
+                        state.record.take_change(now);
+                        true
+                    }
+                    _ => true,
+                }
+            })?;
+            if concluded {
+                return Ok(());
             }
-        })
+        }
     }
 
     pub(super) async fn open(&self, inode: InodeId, path: &[u8], stamp: Stamp) -> Result<CacheState> {
