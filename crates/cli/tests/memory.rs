@@ -3,7 +3,7 @@
 
 mod support;
 
-use support::{Site, succeed};
+use support::{Site, is_soak, succeed};
 
 /// What an agent may hold beside its frames, as `docs/memory.md` says and tells where it goes.
 const ALLOWANCE_MIB: u64 = 128;
@@ -28,10 +28,6 @@ for pid, resident in sorted(agents(json.load(sys.stdin))):
 "; }
 "#;
 
-fn soaking() -> bool {
-    std::env::var_os("TAMEIKE_SOAK").is_some()
-}
-
 /// Runs a script in a job of two nodes, and checks the memory of their agents at its end.
 fn assert_bounded(script: &str) {
     let site = Site::new();
@@ -48,7 +44,7 @@ fn assert_bounded(script: &str) {
 
 #[test]
 fn memory_stays_bounded_while_data_passes_through() {
-    let rounds = if soaking() { 80 } else { 8 };
+    let rounds = if is_soak() { 80 } else { 8 };
     assert_bounded(&format!(
         r#"round=0
         while [ $round -lt {rounds} ]; do
@@ -65,7 +61,7 @@ fn memory_stays_bounded_while_data_passes_through() {
 
 #[test]
 fn memory_stays_bounded_while_files_come_and_go() {
-    let files = if soaking() { 100_000 } else { 4_000 };
+    let files = if is_soak() { 100_000 } else { 4_000 };
     assert_bounded(&format!(
         r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do
             cd "$view"

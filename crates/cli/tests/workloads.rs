@@ -8,7 +8,7 @@ mod support;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use support::{Site, files_below, shown, succeed};
+use support::{Site, files_below, is_soak, shown, succeed};
 use tempfile::TempDir;
 
 /// Runs a command on a node of the job, in the same directory.
@@ -253,6 +253,28 @@ fn odd_sizes_holes_and_cuts_come_out_right() {
         rm random source kept piece wanted sparse again"#,
     );
     assert_as_plain(&site);
+}
+
+/// Bytes that had been cut off came back when the file grew again, when they had been written since the last
+/// close.
+#[test]
+fn random_operations_of_two_nodes_in_turn_match_a_model() {
+    let program = TempDir::with_prefix("tk").expect("a temporary directory");
+    fs::write(program.path().join("model.py"), include_str!("support/model.py")).expect("the program");
+    let seeds = if is_soak() { 40 } else { 1 };
+    let site = run_in_views(&format!(
+        r#"for seed in $(seq {seeds}); do for turn in 0 1 2 3 4 5; do
+            on $((turn % 2)) "python3 {}/model.py file-$seed $seed $turn"
+        done; done"#,
+        program.path().display()
+    ));
+    for seed in 1..=seeds {
+        let drained = |name: String| fs::read(site.shared().join("work").join(name)).expect("a drained file");
+        assert!(
+            drained(format!("file-{seed}")) == drained(format!("file-{seed}.model")),
+            "file-{seed} differs"
+        );
+    }
 }
 
 #[test]

@@ -8,6 +8,13 @@ use tempfile::TempDir;
 
 /// Longest time one command may take; a job that hangs fails its test instead of stopping all.
 const COMMAND_LIMIT_SECONDS: &str = "240";
+/// The same when `TAMEIKE_SOAK=1` asks for the long variants of the tests.
+const SOAK_COMMAND_LIMIT_SECONDS: &str = "3600";
+
+/// Whether the long variants of the tests are asked for.
+pub fn is_soak() -> bool {
+    std::env::var_os("TAMEIKE_SOAK").is_some_and(|value| value == "1")
+}
 
 /// Directories of one test.
 pub struct Site {
@@ -42,7 +49,8 @@ impl Site {
     /// The binary with these arguments, killed after a time limit.
     pub fn tameike(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("timeout");
-        command.args(["--signal=KILL", COMMAND_LIMIT_SECONDS, binary()]).args(arguments);
+        let limit = if is_soak() { SOAK_COMMAND_LIMIT_SECONDS } else { COMMAND_LIMIT_SECONDS };
+        command.args(["--signal=KILL", limit, binary()]).args(arguments);
         command.env("TMPDIR", self.base()).env_remove("TAMEIKE_JOB");
         command
     }

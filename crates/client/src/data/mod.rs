@@ -99,6 +99,10 @@ impl DataEngine {
         size: u64,
         resize: impl Future<Output = Result<T>>,
     ) -> Result<T> {
+        if file.newer().is_some() {
+            // The home cuts what lies below the size it knows: it must know of all that is in the units.
+            self.flush(file, false).await?;
+        }
         self.settle(file).await;
         file.cut(size);
         let resized = resize.await?;

@@ -74,11 +74,12 @@ impl Homes {
                 attr.size = attr.size.max(end as u64);
             }
             MetaRequest::Execute(Command::SetAttr { change, .. }) => {
-                attr.size = change.size.expect("only sizes are set here");
+                let before = std::mem::replace(&mut attr.size, change.size.expect("only sizes are set here"));
                 if let Some(content) = &mut inode.content {
                     content.resize(attr.size as usize, 0);
                 }
-                for (unit, bytes) in &mut self.units {
+                // As the real one, it lets units be when the file grows.
+                for (unit, bytes) in self.units.iter_mut().filter(|_| attr.size < before) {
                     let keep = attr.size.saturating_sub(unit.start()).min(UNIT_SIZE as u64) as usize;
                     bytes[keep..].fill(0);
                 }
@@ -386,6 +387,21 @@ fn what_a_cut_takes_away_reads_as_zeros_when_the_file_grows_again() {
     let mut expected = vec![9; 100];
     expected.resize(2000, 0);
     assert_eq!(bench.read(0, &file, 0, 4000), expected);
+}
+
+/// A cut to less than what was written, but more than what the home knew of, left the bytes between the two in
+/// the units: they came back when the file grew.
+#[test]
+fn a_cut_takes_away_what_the_home_was_not_told_of() {
+    let bench = Bench::new(1, 4);
+    let file = bench.open(0);
+    bench.write(0, &file, 0, vec![8; 90_000]);
+    bench.flush(0, &file).expect("the flush");
+    bench.write(0, &file, 0, vec![9; UNIT_SIZE]);
+    bench.truncate(0, &file, 300_000);
+    bench.truncate(0, &file, 400_000);
+    let expected = [vec![9; 300_000], vec![0; 100_000]].concat();
+    assert!(bench.read(0, &file, 0, UNIT_SIZE as u32) == expected);
 }
 
 #[test]
