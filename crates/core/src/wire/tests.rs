@@ -385,6 +385,7 @@ fn requests_to_coordinators() {
         (CacheRequest::Writeback { inode: INODE }, "0a838404"),
         (CacheRequest::Drain { verify: true, after: Some(INODE) }, "0b0101838404"),
         (CacheRequest::Progress, "0c"),
+        (CacheRequest::Removing { inode: INODE }, "0d838404"),
     ]);
 }
 

@@ -252,6 +252,27 @@ fn appends_from_two_nodes_do_not_overlap() {
 }
 
 #[test]
+fn a_size_that_no_file_can_have_is_refused() {
+    let bed = Bed::new(13, 1);
+    let client = bed.client(0);
+    bed.run(async move {
+        client.create(b"file", b"12345").await.expect("write");
+        let inode = client.open(b"file", true).await.expect("open").inode;
+        let now = tameike_core::Timestamp::default();
+        for request in [
+            CacheRequest::Reserve { inode, length: u64::MAX, now },
+            CacheRequest::Reserve { inode, length: i64::MAX as u64, now },
+            CacheRequest::Commit { inode, end: u64::MAX, now },
+        ] {
+            let refused = client.ask(inode, request).await.err().map(|fault| fault.errno);
+            assert_eq!(refused, Some(Errno::EFBIG));
+        }
+        assert_eq!(client.size(b"file").await, Ok(5));
+    });
+    assert!(bed.drain(true).is_complete());
+}
+
+#[test]
 fn writers_wait_for_the_flush_when_the_cache_is_full() {
     let bed = Bed::with_capacity(13, 2, 6 << 20);
     let client = bed.client(0);

@@ -86,7 +86,7 @@ impl Client {
         let now = self.now();
         let request = |wide| MetaRequest::Names { operation: operation.clone(), wide, now };
         match self.ask_home(entry, request).await? {
-            MetaReply::Done => Ok(()),
+            MetaReply::Done | MetaReply::DirChanged(_) => Ok(()),
             other => panic!("{other:?}"),
         }
     }
