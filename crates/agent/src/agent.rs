@@ -4,7 +4,7 @@ use crate::control::{AgentControl, AgentMode, AgentStart, Left, Progress, StartI
 use crate::doors::Views;
 use crate::memory::Memory;
 use crate::node::{Node, Services};
-use crate::storage;
+use crate::storage::{self, Care};
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -195,7 +195,11 @@ impl AgentControl for Agent {
         let store = match &start.device {
             Some(device) => {
                 let scratch = memory.scratch.clone();
-                let open = storage::open(system.runtime(), &device.dir, start.capacity, scratch);
+                let care = match start.mode {
+                    AgentMode::Serve => Care::Whole,
+                    AgentMode::Recover => Care::Salvage,
+                };
+                let open = storage::open(system.runtime(), &device.dir, start.capacity, scratch, care);
                 Some(pollster::block_on(open)?)
             }
             None => None,
@@ -272,6 +276,10 @@ impl AgentControl for Agent {
                 }
             }
         }
+    }
+
+    fn damage(&self) -> Vec<String> {
+        self.store.as_ref().map_or_else(Vec::new, |store| store.damage.clone())
     }
 
     fn status(&self) -> Result<NodeStatus> {

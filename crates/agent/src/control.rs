@@ -185,7 +185,10 @@ pub enum AgentReply {
         address: String,
     },
     /// The agent has reached its peers and serves.
-    Joined,
+    Joined {
+        /// As [`AgentControl::damage`].
+        damage: Vec<String>,
+    },
     /// Done.
     Done,
     /// How far the drain is.
@@ -283,6 +286,11 @@ pub trait AgentControl: Send + Sync + Sized + 'static {
     /// Flushes every file that this node coordinates, tells how far it is now and then, and returns the
     /// receipt; also when files or agents fail, which the receipt then says.
     fn drain(&self, verify: bool, progress: &mut dyn FnMut(Progress)) -> Receipt;
+
+    /// What of its journal was damaged and is missing, in plain words; empty for a whole one.
+    fn damage(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// State of the agent.
     fn status(&self) -> Result<NodeStatus>;

@@ -21,7 +21,13 @@ const INSPECTION_FRAMES: u32 = 4;
 ///
 /// # Errors
 /// When another agent has it open, it is damaged, or the disk fails.
-pub async fn open(runtime: &Runtime, dir: &Path, capacity: [u64; 3], scratch: Pool) -> Result<Store> {
+pub async fn open(
+    runtime: &Runtime,
+    dir: &Path,
+    capacity: [u64; 3],
+    scratch: Pool,
+    care: Care,
+) -> Result<Store> {
     let options = Options {
         runtime: runtime.clone(),
         scratch,
@@ -29,7 +35,19 @@ pub async fn open(runtime: &Runtime, dir: &Path, capacity: [u64; 3], scratch: Po
         checkpoint_bytes: CHECKPOINT_BYTES,
         table_cache_bytes: TABLE_CACHE_BYTES,
     };
-    Store::open(dir, options, replay).await
+    match care {
+        Care::Whole => Store::open(dir, options, replay).await,
+        Care::Salvage => Store::salvage(dir, options, replay).await,
+    }
+}
+
+/// What is to become of damage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Care {
+    /// A damaged store is not opened.
+    Whole,
+    /// What can be read is.
+    Salvage,
 }
 
 fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
@@ -64,7 +82,9 @@ pub fn inspect(dir: &Path) -> Result<Left> {
     let doing = || format!("looking into the journal in {}", dir.display());
     let system = System::start(1).map_err(|error| Fault::from_os(doing(), &error))?;
     let slab = Slab::new(INSPECTION_FRAMES).map_err(|error| Fault::from_os(doing(), &error))?;
+    Store::verify_table(dir).map_err(|fault| fault.context(doing()))?;
     // What is there is only read: no room for more is needed.
-    let store = pollster::block_on(open(system.runtime(), dir, [0; 3], slab.pool(INSPECTION_FRAMES)));
+    let store =
+        pollster::block_on(open(system.runtime(), dir, [0; 3], slab.pool(INSPECTION_FRAMES), Care::Whole));
     store.and_then(|store| left(&store)).map_err(|fault| fault.context(doing()))
 }

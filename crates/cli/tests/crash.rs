@@ -133,7 +133,7 @@ impl Round {
                 assert!(self.status().contains(&self.place.job), "status does not name the job");
                 true
             }
-            _ => panic!("seed {}: {}", self.seed, shown(output)),
+            _ => unreachable!("seed {}: {}", self.seed, shown(output)),
         };
         self.check_receipt(&self.logs.join("receipt"), promises);
         cut_off

@@ -6,6 +6,8 @@
 //! log.0, log.1   the ledger's log; a checkpoint turns from one to the other
 //! table          the ledger's key-value store
 //! extents        bytes of units
+//! damage         what a salvage found missing, one line each; absent in a whole store
+//! table.damaged  a table that a salvage has set aside
 //! ```
 //!
 //! `format` is one line of text: `tameike-store 1 <boot id>`. When the boot id is another than the machine's,
@@ -23,6 +25,9 @@ use tameike_io::disk::Disk;
 use tameike_io::disk::file::{FileDisk, FileLock, FileLog, in_memory, sync_directory};
 use tameike_io::{Pool, Runtime};
 
+const TABLE: &str = "table";
+const TABLE_ASIDE: &str = "table.damaged";
+const DAMAGE: &str = "damage";
 const FORMAT: &str = "tameike-store 1";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// The extents file is larger than all capacities together, for blocks that are being replaced: by a sixteenth,
@@ -50,7 +55,38 @@ pub struct Store {
     pub ledger: Arc<Ledger>,
     /// Bytes.
     pub extents: Arc<ExtentStore>,
+    /// What was damaged when the store was salvaged, now or before, in plain words.
+    pub damage: Vec<String>,
     _lock: FileLock,
+}
+
+/// What of a store is open before its ledger is.
+struct Parts {
+    lock: FileLock,
+    format: Format,
+    disk: Arc<dyn Disk>,
+    media: Media,
+    ledger_options: LedgerOptions,
+}
+
+fn open_parts(dir: &Path, options: &Options) -> Result<Parts> {
+    let lock = FileLock::take(&dir.join("lock"))
+        .map_err(|fault| fault.context(format_args!("open the store {}", dir.display())))?;
+    let format = Format { path: dir.join("format"), boot_id: read_text(Path::new(BOOT_ID))? };
+    let after_power_loss = format.check()?;
+    let volatile = in_memory(dir)?;
+    let total = options.capacity.iter().fold(0u64, |sum, limit| sum.saturating_add(*limit));
+    let size = total.saturating_add((total / 16).max(SLACK_MIN));
+    let disk: Arc<dyn Disk> = Arc::new(FileDisk::open(&dir.join("extents"), size, options.runtime.clone())?);
+    let log = |name| FileLog::open(&dir.join(name), options.runtime.clone());
+    let media = Media {
+        logs: [Arc::new(log("log.0")?), Arc::new(log("log.1")?)],
+        kv: Arc::new(RedbKv::open(&dir.join(TABLE), options.table_cache_bytes)?),
+        data: Arc::new(ExtentData::new(disk.clone(), options.scratch.clone())),
+    };
+    let ledger_options =
+        LedgerOptions { checkpoint_bytes: options.checkpoint_bytes, volatile, after_power_loss };
+    Ok(Parts { lock, format, disk, media, ledger_options })
 }
 
 impl Store {
@@ -67,23 +103,9 @@ impl Store {
     ) -> Result<Self> {
         std::fs::create_dir_all(dir)
             .map_err(|error| Fault::from_os(format!("make the directory {}", dir.display()), &error))?;
-        let lock = FileLock::take(&dir.join("lock"))
-            .map_err(|fault| fault.context(format_args!("open the store {}", dir.display())))?;
-        let format = Format { path: dir.join("format"), boot_id: read_text(Path::new(BOOT_ID))? };
-        let after_power_loss = format.check()?;
-        let volatile = in_memory(dir)?;
+        let damage = read_damage(dir)?;
+        let Parts { lock, format, disk, media, ledger_options } = open_parts(dir, &options)?;
         let runtime = options.runtime;
-        let total = options.capacity.iter().fold(0u64, |sum, limit| sum.saturating_add(*limit));
-        let size = total.saturating_add((total / 16).max(SLACK_MIN));
-        let disk: Arc<dyn Disk> = Arc::new(FileDisk::open(&dir.join("extents"), size, runtime.clone())?);
-        let log = |name| FileLog::open(&dir.join(name), runtime.clone());
-        let media = Media {
-            logs: [Arc::new(log("log.0")?), Arc::new(log("log.1")?)],
-            kv: Arc::new(RedbKv::open(&dir.join("table"), options.table_cache_bytes)?),
-            data: Arc::new(ExtentData::new(disk.clone(), options.scratch.clone())),
-        };
-        let ledger_options =
-            LedgerOptions { checkpoint_bytes: options.checkpoint_bytes, volatile, after_power_loss };
         let ledger =
             Ledger::open(runtime.clone(), media, ledger_options, move |kind, body, table| match kind {
                 RecordKind::Extents => extent::apply(body, table),
@@ -95,8 +117,88 @@ impl Store {
             ExtentStore::open(runtime, ledger.clone(), disk, options.scratch, options.capacity).await?;
         format.write()?;
         sync_directory(dir)?;
-        Ok(Self { ledger, extents, _lock: lock })
+        Ok(Self { ledger, extents, damage, _lock: lock })
     }
+
+    /// Whether the table of the store is as it was written. The log is checked whenever a store is opened, and
+    /// bytes of units whenever they are read.
+    ///
+    /// # Errors
+    /// `EIO` when it is not.
+    pub fn verify_table(dir: &Path) -> Result<()> {
+        RedbKv::verify(&dir.join(TABLE))
+    }
+
+    /// Opens a store of a dead agent as far as it can be read, to get out what is in it: damaged records are left
+    /// out, a damaged table is set aside. What is missing stands in [`Store::damage`], from now on for good.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub async fn salvage(
+        dir: &Path,
+        options: Options,
+        mut replay: impl FnMut(RecordKind, &[u8], &mut dyn Table) -> Result<()> + Send,
+    ) -> Result<Self> {
+        let mut damage = read_damage(dir)?;
+        let known = damage.len();
+        if let Err(fault) = Self::verify_table(dir) {
+            let (table, aside) = (dir.join(TABLE), dir.join(TABLE_ASIDE));
+            std::fs::rename(&table, &aside)
+                .map_err(|error| Fault::from_os(format!("set {} aside", table.display()), &error))?;
+            damage.push(format!("{fault}; it is set aside as {}", aside.display()));
+            write_damage(dir, &damage)?;
+        }
+        let Parts { lock, format, disk, media, ledger_options } = open_parts(dir, &options)?;
+        let runtime = options.runtime;
+        let mut found = Vec::new();
+        let ledger = Ledger::salvage(
+            runtime.clone(),
+            media,
+            ledger_options,
+            &mut found,
+            // The log is emptied: what was missing in it must be known to those who come later.
+            |damage| write_damage(dir, damage),
+            move |kind, body, table| match kind {
+                RecordKind::Extents => extent::apply(body, table),
+                RecordKind::Names | RecordKind::Cache => replay(kind, body, table),
+            },
+        )
+        .await
+        .map_err(|fault| fault.context(format_args!("open the store {}", dir.display())))?;
+        let extents =
+            ExtentStore::salvage(runtime, ledger.clone(), disk, options.scratch, &mut found).await?;
+        damage.extend(found);
+        if damage.len() > known {
+            write_damage(dir, &damage)?;
+        }
+        format.write()?;
+        sync_directory(dir)?;
+        Ok(Self { ledger, extents, damage, _lock: lock })
+    }
+}
+
+fn read_damage(dir: &Path) -> Result<Vec<String>> {
+    let path = dir.join(DAMAGE);
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    Ok(read_text(&path)?.lines().map(str::to_owned).collect())
+}
+
+/// Adds what is not in the file yet.
+fn write_damage(dir: &Path, damage: &[String]) -> Result<()> {
+    let mut lines = read_damage(dir)?;
+    for line in damage.iter().map(|line| line.replace('\n', " ")) {
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let path = dir.join(DAMAGE);
+    std::fs::write(&path, lines.join("\n") + "\n")
+        .map_err(|error| Fault::from_os(format!("write {}", path.display()), &error))
 }
 
 /// The file that says what the others are.

@@ -8,7 +8,7 @@ use crate::report::progress::DrainProgress;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 use tameike_agent::control::{AgentReply, AgentRequest, Progress};
-use tameike_core::receipt::Receipt;
+use tameike_core::receipt::{FileOutcome, Receipt};
 
 /// How long agents may still flush when the drain is over.
 pub const CLOSE_GRACE: Duration = Duration::from_secs(2);
@@ -34,6 +34,18 @@ pub fn merge(gather: &Gather, in_time: bool) -> Receipt {
     let why = if in_time { "did not answer" } else { "was not done when the time was over" };
     receipt.faults.extend(gather.waiting.iter().map(|node| format!("node {node} {why}")));
     receipt
+}
+
+/// Nothing is called complete that a damaged journal may have held more of.
+fn doubt(receipt: &mut Receipt, damage: &[String]) {
+    if damage.is_empty() {
+        return;
+    }
+    for file in receipt.files.iter_mut().filter(|file| file.is_complete()) {
+        let why = "written as far as it is known, but a damaged journal may have held more of it";
+        file.outcome = FileOutcome::Missing(why.to_owned());
+    }
+    receipt.faults.extend(damage.iter().cloned());
 }
 
 impl Driver {
@@ -85,7 +97,9 @@ impl Driver {
         }
         show.finish();
         let in_time = self.is_gathered(id);
-        Drained { receipt: merge(&self.take_gather(id), in_time), broken_off }
+        let mut receipt = merge(&self.take_gather(id), in_time);
+        doubt(&mut receipt, &self.damage);
+        Drained { receipt, broken_off }
     }
 
     /// The end of the grace time that begins now.

@@ -48,4 +48,6 @@ pub struct Driver {
     /// What agents that ended in order left.
     left: BTreeMap<u32, Left>,
     stopping: bool,
+    /// What is missing in journals that were damaged, in plain words.
+    damage: Vec<String>,
 }

@@ -56,6 +56,7 @@ impl Driver {
             lost: BTreeMap::new(),
             left: BTreeMap::new(),
             stopping: false,
+            damage: Vec::new(),
         };
         match driver.bring_up() {
             Ok(()) => Ok(driver),
@@ -78,7 +79,13 @@ impl Driver {
         let nodes = self.acquaintance(ready)?;
         self.record.write(self.job_dir.path())?;
         let join = self.ask(&AgentRequest::Join { nodes }, None);
-        self.await_start(join, deadline, "join the others").map(drop)
+        for (node, reply) in self.await_start(join, deadline, "join the others")?.answers {
+            if let AgentReply::Joined { damage } = reply {
+                let told = damage.iter().map(|what| format!("the journal of node {node} is damaged: {what}"));
+                self.damage.extend(told);
+            }
+        }
+        Ok(())
     }
 
     fn start_agents(&mut self) -> Result<()> {

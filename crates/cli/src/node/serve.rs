@@ -85,7 +85,7 @@ impl<A: AgentControl> Serving<A> {
         Ok(match request {
             AgentRequest::Join { nodes } => {
                 self.agent.join(nodes)?;
-                AgentReply::Joined
+                AgentReply::Joined { damage: self.agent.damage() }
             }
             AgentRequest::Drain { verify } => {
                 let mut progress = |progress| tell(id, AgentReply::Progress(progress));

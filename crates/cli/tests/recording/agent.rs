@@ -4,6 +4,10 @@
 //!
 //! Names in the shared directory steer it: `slow-drain` lets a drain last until `stop`, `fail-drain` makes the
 //! file missing, `fail-start-K` lets node K fail to start, `hang-start-K` lets it never get ready.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a part of the tests: what cannot go wrong here would be their mistake"
+)]
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,12 +19,15 @@ use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
 use tameike_core::wire::admin::{NodeStatus, Space};
 use tameike_core::{Fault, NodeInfo, Result};
 
+/// Both ends of what ends a drain that waits.
+type Stop = (Option<Sender<()>>, Option<Receiver<()>>);
+
 struct Recording {
     start: AgentStart,
     /// Held open, so that programs in the mounts wait as they do for a busy agent.
     _doors: Vec<ViewDoor>,
     peers: Mutex<Vec<NodeInfo>>,
-    stop: Mutex<(Option<Sender<()>>, Option<Receiver<()>>)>,
+    stop: Mutex<Stop>,
 }
 
 impl Recording {

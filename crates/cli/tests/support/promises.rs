@@ -78,7 +78,7 @@ impl Promises {
             ["line", number] => self.lines.push(format!("node {node} line {number}")),
             ["error", error] => self.errors.push(error.to_owned()),
             ["end"] => {}
-            _ => panic!("a line that no writer writes: {words:?}"),
+            _ => unreachable!("a line that no writer writes: {words:?}"),
         }
     }
 

@@ -352,8 +352,8 @@ proptest! {
     }
 }
 
-/// "A write that was acknowledged may still fail on its way to its home; the next close or fsync of the file on
-/// that node returns the error, once."
+/// "A write that was acknowledged may still fail on its way to its home; the next close or fsync of every
+/// descriptor of the file that is open for writing on that node returns the error, once."
 #[test]
 fn a_lost_write_is_told_once_and_not_shown() {
     let bench = Bench::new(1, 4);

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use tameike_core::limits::BLOCK_SIZE;
-use tameike_core::{InodeId, Result, UnitId};
+use tameike_core::{Fault, InodeId, Result, UnitId};
 use tameike_io::disk::Disk;
 use tameike_io::{Pool, Runtime};
 
@@ -45,16 +45,54 @@ impl ExtentStore {
         scratch: Pool,
         capacity: [u64; 3],
     ) -> Result<Arc<Self>> {
+        Self::open_by(runtime, ledger, disk, scratch, capacity, &mut |_, fault| Err(fault))
+    }
+
+    /// As [`ExtentStore::open`], but units whose records cannot be right are named in `damage` and stay in the
+    /// index: reading them is an error, as their blocks do not have their checksums. Nothing should be written
+    /// to such a store.
+    ///
+    /// # Errors
+    /// `EIO` when the store below fails.
+    pub async fn salvage(
+        runtime: Runtime,
+        ledger: Arc<Ledger>,
+        disk: Arc<dyn Disk>,
+        scratch: Pool,
+        damage: &mut Vec<String>,
+    ) -> Result<Arc<Self>> {
+        Self::open_by(runtime, ledger, disk, scratch, [0; 3], &mut |key, fault| {
+            damage.push(format!("unit {key:02x?}: {fault}"));
+            Ok(())
+        })
+    }
+
+    fn open_by(
+        runtime: Runtime,
+        ledger: Arc<Ledger>,
+        disk: Arc<dyn Disk>,
+        scratch: Pool,
+        capacity: [u64; 3],
+        wrong: &mut dyn FnMut(&[u8], Fault) -> Result<()>,
+    ) -> Result<Arc<Self>> {
         let mut books = Books::new(disk.size() / BLOCK_SIZE as u64, capacity);
         let mut version = 0;
         let mut start = vec![prefix::UNIT];
         loop {
             let batch = ledger.read(|table| table.scan(&start, &[prefix::UNIT + 1], BATCH))?;
             for (key, value) in &batch {
-                let unit = unit_of(key)?;
-                let record = UnitRecord::decode(unit, value)?;
+                let decoded = unit_of(key).and_then(|unit| Ok((unit, UnitRecord::decode(unit, value)?)));
+                let (unit, record) = match decoded {
+                    Ok(decoded) => decoded,
+                    Err(fault) => {
+                        wrong(key, fault)?;
+                        continue;
+                    }
+                };
                 for extent in &record.extents {
-                    books.adopt(unit, &extent.device_blocks())?;
+                    if let Err(fault) = books.adopt(unit, &extent.device_blocks()) {
+                        wrong(key, fault)?;
+                    }
                 }
                 version = version.max(record.version());
                 if unit.inode.is_cached() {

@@ -119,6 +119,29 @@ pub(super) fn parse(log: &[u8]) -> Contents {
     contents
 }
 
+/// Takes a damaged file of the log apart: all whole records in it, whatever stands between them. Nothing counts as
+/// being beyond.
+pub(super) fn parse_damaged(log: &[u8]) -> Contents {
+    let mut contents = Contents::default();
+    let (mut place, mut last) = (0, 0);
+    while place + HEADER_SIZE <= log.len() {
+        match frame_at(log, place) {
+            Some(Frame::Record(record)) if record.sequence > last => {
+                last = record.sequence;
+                place = record.body.end;
+                contents.end = place;
+                contents.records.push(record);
+            }
+            Some(Frame::Mark { durable, end }) => {
+                contents.durable = contents.durable.max(durable);
+                place = end;
+            }
+            Some(Frame::Record(_)) | None => place += 1,
+        }
+    }
+    contents
+}
+
 /// Looks for whole records after the first bad place, byte by byte. Old records of an earlier use of the file
 /// have lower numbers and do not count.
 fn look_beyond(log: &[u8], last: u64, contents: &mut Contents) {
@@ -183,6 +206,15 @@ mod tests {
             assert!(contents.records.is_empty(), "byte {place}");
             assert_eq!((contents.beyond, contents.durable), (Some((38, 8)), 7), "byte {place}");
         }
+    }
+
+    #[test]
+    fn whole_records_of_a_damaged_log_are_found() {
+        let mut log = sample();
+        log[3] ^= 1;
+        let contents = parse_damaged(&log);
+        assert_eq!(contents.records.iter().map(|record| record.sequence).collect::<Vec<_>>(), [8]);
+        assert_eq!((contents.durable, contents.beyond), (7, None));
     }
 
     #[test]

@@ -28,11 +28,11 @@ struct Log {
 }
 
 impl Log {
-    async fn read(media: &Media) -> Result<Self> {
+    async fn read(media: &Media, parse: impl Fn(&[u8]) -> Contents) -> Result<Self> {
         let mut files = Vec::with_capacity(2);
         for file in &media.logs {
             let bytes = file.read_all().await?;
-            let contents = record::parse(&bytes);
+            let contents = parse(&bytes);
             files.push((file.clone(), bytes, contents));
         }
         files.sort_by_key(|(_, _, contents)| {
@@ -77,6 +77,27 @@ impl Log {
         Ok(tail)
     }
 
+    /// All whole records to apply, in order, and what is missing among them.
+    fn salvaged_tail(&self, applied: u64, damage: &mut Vec<String>) -> Vec<(&[u8], &Record)> {
+        let mut last = applied;
+        let mut tail = Vec::new();
+        for (_, bytes, contents) in &self.files {
+            for record in contents.records.iter().filter(|record| record.sequence > applied) {
+                if record.sequence > last + 1 {
+                    damage.push(lost(last + 1, record.sequence - 1));
+                }
+                if record.sequence > last {
+                    tail.push((bytes.as_slice(), record));
+                    last = record.sequence;
+                }
+            }
+        }
+        if last < self.durable() {
+            damage.push(lost(last + 1, self.durable()));
+        }
+        tail
+    }
+
     /// Empties the files, the newer one first: what is left after a crash in between still fits the store.
     async fn clear(self) -> Result<()> {
         for (file, ..) in self.files.into_iter().rev() {
@@ -87,11 +108,22 @@ impl Log {
     }
 }
 
+fn lost(first: u64, last: u64) -> String {
+    format!("records {first} to {last} of the log are missing or broken")
+}
+
 fn damage(sequence: u64, why: &str) -> Fault {
     Fault::io(format!(
         "the log is damaged: record {sequence} is missing or broken ({why}). Its changes cannot be restored; \
          check the device, and start with an empty store directory"
     ))
+}
+
+/// The last record in the store.
+fn applied(media: &Media) -> Result<u64> {
+    let Some(bytes) = media.kv.get(APPLIED_KEY)? else { return Ok(0) };
+    let wrong = |_| Fault::io("the table's record number is not 8 bytes long");
+    Ok(u64::from_le_bytes(bytes.try_into().map_err(wrong)?))
 }
 
 impl Ledger {
@@ -105,13 +137,8 @@ impl Ledger {
         options: LedgerOptions,
         mut replay: impl FnMut(RecordKind, &[u8], &mut dyn Table) -> Result<()> + Send,
     ) -> Result<Arc<Self>> {
-        let applied = match media.kv.get(APPLIED_KEY)? {
-            None => 0,
-            Some(bytes) => u64::from_le_bytes(
-                bytes.try_into().map_err(|_| Fault::io("the table's record number is not 8 bytes long"))?,
-            ),
-        };
-        let log = Log::read(&media).await?;
+        let applied = applied(&media)?;
+        let log = Log::read(&media, record::parse).await?;
         let tail = log.tail(applied, options.after_power_loss)?;
         let durable = log.durable();
         let mut last = applied;
@@ -134,6 +161,43 @@ impl Ledger {
             changes.merge(made);
             last = record.sequence;
         }
+        if last > applied {
+            Self::commit(&runtime, &media, changes.changes, last).await?;
+        }
+        log.clear().await?;
+        Ok(Self::new(runtime, media, options, last))
+    }
+
+    /// Opens a ledger as far as it can be read: applies all whole records of the log, and says in `damage` what
+    /// is missing. `note` is told before the log is emptied.
+    ///
+    /// # Errors
+    /// Those of the media.
+    pub async fn salvage(
+        runtime: Runtime,
+        media: Media,
+        options: LedgerOptions,
+        damage: &mut Vec<String>,
+        note: impl FnOnce(&[String]) -> Result<()> + Send,
+        mut replay: impl FnMut(RecordKind, &[u8], &mut dyn Table) -> Result<()> + Send,
+    ) -> Result<Arc<Self>> {
+        let applied = applied(&media)?;
+        let log = Log::read(&media, record::parse_damaged).await?;
+        let mut last = applied;
+        let mut changes = Overlay::default();
+        let none = Changes::new();
+        for (bytes, record) in log.salvaged_tail(applied, damage) {
+            let mut table = Transaction::new(&changes.changes, Some(&none), &*media.kv);
+            match replay(record.kind, &bytes[record.body.clone()], &mut table) {
+                Ok(()) => {
+                    let made = table.changes;
+                    changes.merge(made);
+                }
+                Err(fault) => damage.push(format!("record {} cannot be applied: {fault}", record.sequence)),
+            }
+            last = record.sequence;
+        }
+        note(damage)?;
         if last > applied {
             Self::commit(&runtime, &media, changes.changes, last).await?;
         }

@@ -73,6 +73,14 @@ fn look(database: &Database) -> Result<ReadOnlyTable<Bytes, Bytes>, redb::Error>
     Ok(database.begin_read()?.open_table(TABLE)?)
 }
 
+fn fault(doing: &str, path: &Path, error: impl Into<redb::Error>) -> Fault {
+    let doing = format!("{doing} the table {}", path.display());
+    match error.into() {
+        redb::Error::Io(error) => Fault::from_os(doing, &error),
+        error => Fault::io(format!("{doing}: {error}")),
+    }
+}
+
 impl RedbKv {
     /// Opens the file, or makes it. `cache_bytes` bounds the memory for its pages.
     ///
@@ -89,12 +97,26 @@ impl RedbKv {
         Ok(kv)
     }
 
-    fn fault(&self, doing: &str, error: impl Into<redb::Error>) -> Fault {
-        let doing = format!("{doing} the table {}", self.path.display());
-        match error.into() {
-            redb::Error::Io(error) => Fault::from_os(doing, &error),
-            error => Fault::io(format!("{doing}: {error}")),
+    /// Reads the whole file and compares its checksums; a file that is not there is whole.
+    ///
+    /// # Errors
+    /// `EIO` when it is damaged.
+    pub fn verify(path: &Path) -> Result<()> {
+        if !path.exists() {
+            return Ok(());
         }
+        // The library gives up damaged files with a panic at some places.
+        let check = || {
+            let mut database = Database::builder().open(path).map_err(|error| fault("open", path, error))?;
+            let whole = database.check_integrity().map_err(|error| fault("check", path, error))?;
+            if whole { Ok(()) } else { Err(Fault::io(format!("the table {} is damaged", path.display()))) }
+        };
+        std::panic::catch_unwind(check)
+            .unwrap_or_else(|_| Err(Fault::io(format!("the table {} is damaged", path.display()))))
+    }
+
+    fn fault(&self, doing: &str, error: impl Into<redb::Error>) -> Fault {
+        fault(doing, &self.path, error)
     }
 
     fn open_again(&self) -> Result<()> {
