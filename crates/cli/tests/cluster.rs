@@ -68,7 +68,7 @@ fn three_hosts_have_the_same_views() {
 /// A job that is watched line by line.
 struct Watched {
     child: Child,
-    input: ChildStdin,
+    input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
     said: Vec<String>,
 }
@@ -76,9 +76,21 @@ struct Watched {
 impl Watched {
     fn start(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a job");
-        let input = child.stdin.take().expect("piped");
+        let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().expect("piped"));
         Self { child, input, output, said: Vec::new() }
+    }
+
+    /// Says a line to the job.
+    fn say(&mut self, line: &str) {
+        let input = self.input.as_mut().expect("open until the end");
+        writeln!(input, "{line}").expect("it waits");
+    }
+
+    /// Sends it a signal, as a batch system would.
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        let _ = Command::new("kill").args([signal, &pid]).stderr(Stdio::null()).status();
     }
 
     /// The next line; `None` at the end.
@@ -114,9 +126,12 @@ impl Watched {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        // Only after a failed assertion does it still run; its agents end when it does.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        // Only after a failed assertion does it still run: it drains within its grace time, and ends.
+        self.input.take();
+        if !matches!(self.child.try_wait(), Ok(Some(_))) {
+            self.signal("-TERM");
+            let _ = self.child.wait();
+        }
     }
 }
 
@@ -129,12 +144,12 @@ fn a_job_from_a_login_node_is_as_one_from_here() {
         trap 'echo ended > "$TAMEIKE_CACHE/ended"; exit 17' TERM
         echo waiting
         while :; do sleep 0.1; done"#;
-    let mut job = Watched::start(&mut cluster.job(&["--job", "from-login"], script));
+    let mut job = Watched::start(&mut cluster.job(&[], script));
     assert_eq!(job.line().as_deref(), Some("ready on node 0 of 2"));
     let said = succeed(&mut cluster.tameike(&[
         "exec",
         "--job",
-        "from-login",
+        cluster.job_name(),
         "--all",
         "--",
         "sh",
@@ -142,12 +157,13 @@ fn a_job_from_a_login_node_is_as_one_from_here() {
         "hostname -I; exit 0",
     ]));
     assert!(said.contains("[0] 10.213.0.1") && said.contains("[1] 10.213.0.2"), "{said}");
-    let code =
-        cluster.tameike(&["exec", "--job", "from-login", "--node", "1", "--", "sh", "-c", "exit 9"]).status();
+    let code = cluster
+        .tameike(&["exec", "--job", cluster.job_name(), "--node", "1", "--", "sh", "-c", "exit 9"])
+        .status();
     assert_eq!(code.expect("it starts").code(), Some(9));
-    writeln!(job.input, "hello").expect("it waits");
+    job.say("hello");
     assert_eq!(job.line().as_deref(), Some("waiting"));
-    succeed(Command::new("kill").args(["-TERM", &job.child.id().to_string()]));
+    job.signal("-TERM");
     let (said, code) = job.end();
     assert_eq!(code, Some(17), "{said:#?}");
     assert_eq!(fs::read_to_string(cluster.shared().join("word")).expect("a word"), "hello\n");
@@ -221,13 +237,13 @@ fn a_link_that_is_cut_in_the_drain_is_told_and_recovered() {
     // The workers end at their first fault, and the job goes on to its drain with the link still cut.
     let script = format!("tameike exec --all -- {}; echo over; read -r end", worker(&cluster, "work"));
     let receipt = cluster.plain_dir("receipt").join("receipt.json");
-    let options = ["--job", "cut-in-drain", "--receipt", receipt.to_str().expect("plain path")];
+    let options = ["--receipt", receipt.to_str().expect("plain path")];
     let mut job = Watched::start(&mut cluster.job(&options, &script));
     job.until(&[0, 1, 2], "whole", 3);
     cluster.cut(2);
     fs::write(account.join("stop"), "").expect("a word to the workers");
     while job.line().is_some_and(|line| line != "over") {}
-    writeln!(job.input, "end").expect("it waits");
+    job.say("end");
     let (said, code) = job.end();
     assert_eq!(code, Some(75), "{said:#?}");
     let document = fs::read(&receipt).expect("a receipt");
@@ -236,7 +252,7 @@ fn a_link_that_is_cut_in_the_drain_is_told_and_recovered() {
 
     cluster.heal(2);
     let recovered =
-        cluster.tameike(&["recover", "--job", "cut-in-drain", "--verify"]).output().expect("a recovery");
+        cluster.tameike(&["recover", "--job", cluster.job_name(), "--verify"]).output().expect("a recovery");
     assert_eq!(recovered.status.code(), Some(0), "{}\n{document:#}", shown(&recovered));
     let checked = worker(&cluster, "check");
     let shared = cluster.shared();

@@ -133,14 +133,14 @@ fn the_doctor_names_the_mend() {
 /// A job that waits for a word of the test.
 struct Waiting {
     child: Child,
-    input: ChildStdin,
+    input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
 
 impl Waiting {
     fn start(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a job");
-        let input = child.stdin.take().expect("piped");
+        let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().expect("piped"));
         let mut waiting = Self { child, input, output };
         assert_eq!(waiting.line(), "ready");
@@ -155,7 +155,7 @@ impl Waiting {
 
     /// Lets the job end, well.
     fn end(mut self) {
-        writeln!(self.input, "go").expect("it waits");
+        writeln!(self.input.as_mut().expect("open until the end"), "go").expect("it waits");
         assert_eq!(self.line(), "done");
         assert!(self.child.wait().expect("our child").success());
     }
@@ -163,8 +163,8 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        // Only after a failed assertion does it still run; its agents end when it does.
-        let _ = self.child.kill();
+        // Only after a failed assertion does it still run: its script ends when there is nothing to read.
+        self.input.take();
         let _ = self.child.wait();
     }
 }

@@ -53,7 +53,7 @@ impl Cluster {
         let root = fs::metadata("/proc/self").expect("/proc").uid() == 0;
         assert!(root, "run the tests of clusters as root: they make network namespaces");
         // Names of links have 15 characters at most.
-        let name = format!("t{}{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let name = format!("t{}n{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let cluster = Self { name, hosts: words.len() as u32, site: Site::new() };
         cluster.connect();
         let mut hostfile = String::new();
@@ -131,6 +131,11 @@ impl Cluster {
         self.site.shared()
     }
 
+    /// The name of the cluster's jobs, of which there is one at a time.
+    pub fn job_name(&self) -> &str {
+        &self.name
+    }
+
     /// Cuts a host off from all others.
     pub fn cut(&self, host: u32) {
         ip(&format!("link set {} down", self.port(host)));
@@ -159,7 +164,8 @@ impl Cluster {
         let (hostfile, shared) = (self.path("hostfile"), self.shared());
         let (hostfile, shared) =
             (hostfile.to_str().expect("plain path"), shared.to_str().expect("plain path"));
-        let arguments = ["run", "--hostfile", hostfile, "--shared", shared, "--capacity", "2G"];
+        let arguments =
+            ["run", "--hostfile", hostfile, "--shared", shared, "--capacity", "2G", "--job", &self.name];
         self.tameike(&[&arguments[..], options, &["--", "sh", "-euc", script]].concat())
     }
 
@@ -197,6 +203,8 @@ impl Drop for Cluster {
             let _ = Command::new("sleep").arg("0.2").status();
         }
         let _ = fs::remove_dir_all(self.memory_dir());
+        // The device of the host where jobs are started is in the machine's own memory.
+        let _ = fs::remove_dir_all(format!("/dev/shm/tameike-0-{}-0", self.name));
     }
 }
 
