@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 
 /// Longest time one command may take; a job that hangs fails its test instead of stopping all.
-const COMMAND_LIMIT_SECONDS: &str = "240";
+const COMMAND_LIMIT_SECONDS: &str = "600";
 /// The same when `TAMEIKE_SOAK=1` asks for the long variants of the tests.
 const SOAK_COMMAND_LIMIT_SECONDS: &str = "3600";
 
