@@ -63,8 +63,13 @@ impl Vfs for CacheView {
             }
         };
         let found = self.below.found(dir, name, &stat);
-        let attr = self.overlay(found.attr).await?;
-        Ok((Found { attr, ..found }, opened))
+        match self.overlay(found.attr).await {
+            Ok(attr) => Ok((Found { attr, ..found }, opened)),
+            Err(fault) => {
+                self.close(opened.handle);
+                Err(fault)
+            }
+        }
     }
 
     async fn link(&self, file: FileNumber, dir: FileNumber, name: &[u8]) -> Result<Found> {
