@@ -42,6 +42,13 @@ struct Probe {
     last: Duration,
 }
 
+impl Probe {
+    /// How long the peer has been silent, as far as it was probed until now.
+    fn silence(self, now: Duration) -> Duration {
+        if now - self.last > PROBE_GAP { Duration::ZERO } else { now - self.silent_since }
+    }
+}
+
 /// A peer.
 #[derive(Default)]
 pub(super) struct Peer {
@@ -158,11 +165,14 @@ impl Inner {
         }
     }
 
-    /// Connects to `node` until it works, the node proves to be dead, or this agent stops. `silence` says that
+    /// Connects to `node` until it works, the node proves to be dead, or this agent stops. `silent` says that
     /// nothing was heard of it already for the peer time limit.
-    async fn dial(self: Arc<Self>, node: NodeId, silence: Option<Fault>) {
-        let deadline = self.runtime.clock.monotonic() + self.config.peer_limit;
-        if let Some(fault) = silence {
+    async fn dial(self: Arc<Self>, node: NodeId, silent: Option<Fault>) {
+        let now = self.runtime.clock.monotonic();
+        // What was silent before its connection broke is not waited for anew.
+        let silence = self.peers.lock().get(&node).map_or(Duration::ZERO, |peer| peer.probe.silence(now));
+        let deadline = now + self.config.peer_limit.saturating_sub(silence);
+        if let Some(fault) = silent {
             self.give_up(node, PeerEvent::Unreachable, &fault.message);
         }
         let mut pause = PAUSE_MIN;
