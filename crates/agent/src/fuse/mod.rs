@@ -32,7 +32,7 @@ const DIRECTORY_NAME_LIFETIME: Duration = Duration::from_secs(1);
 /// How long other names may be used without asking.
 const NAME_LIFETIME: Duration = Duration::ZERO;
 /// Threads that read requests of one view.
-const THREADS_PER_VIEW: usize = 2;
+const THREADS_PER_VIEW: usize = 4;
 /// Largest read and write request, and the kernel's read-ahead, in bytes.
 const REQUEST_SIZE_MAX: u32 = 1 << 20;
 
