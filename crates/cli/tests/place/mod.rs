@@ -32,7 +32,10 @@ impl Place {
             .and_then(Path::parent)
             .map(|target| target.join("examples/tameike-recording"));
         let program = dir.path().join("tameike");
-        std::fs::copy(built.expect("target/PROFILE/deps"), &program).expect("cargo builds the examples");
+        // Copied by another process: a file that this one has open for writing while another test forks cannot
+        // be run ("Text file busy").
+        let copied = Command::new("cp").arg(built.expect("target/PROFILE/deps")).arg(&program).status();
+        assert!(copied.expect("cp").success(), "cargo builds the examples");
         Self { dir, program }
     }
 
