@@ -84,7 +84,7 @@ fn appends_of_all_nodes_land_whole() {
     site.assert_clean();
 }
 
-/// Operations that the issue of a view must not lose, in each view.
+/// What programs expect of any file system, in each view.
 #[test]
 fn every_view_does_what_a_file_system_does() {
     let site = Site::new();
