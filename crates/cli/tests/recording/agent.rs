@@ -9,9 +9,9 @@
     reason = "a part of the tests: what cannot go wrong here would be their mistake"
 )]
 
+use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 use tameike_agent::control::{AgentControl, AgentStart, Left, Progress, StartInput, ViewDoor};
@@ -27,7 +27,9 @@ struct Recording {
     /// Held open, so that programs in the mounts wait as they do for a busy agent.
     _doors: Vec<ViewDoor>,
     peers: Mutex<Vec<NodeInfo>>,
-    stop: Mutex<Stop>,
+    /// Dropped at `stop`, which ends a slow drain.
+    stopper: Mutex<Option<Sender<()>>>,
+    stopped: Mutex<Option<Receiver<()>>>,
 }
 
 impl Recording {
@@ -54,7 +56,8 @@ impl AgentControl for Recording {
             start: input.start,
             _doors: input.doors,
             peers: Mutex::default(),
-            stop: Mutex::new((Some(sender), Some(receiver))),
+            stopper: Mutex::new(Some(sender)),
+            stopped: Mutex::new(Some(receiver)),
         };
         let node = agent.start.node.0;
         if agent.told(&format!("fail-start-{node}")) {
@@ -71,14 +74,14 @@ impl AgentControl for Recording {
     }
 
     fn join(&self, nodes: Vec<NodeInfo>) -> Result<()> {
-        *self.peers.lock().unwrap() = nodes;
+        *self.peers.lock() = nodes;
         Ok(())
     }
 
     fn drain(&self, _verify: bool, progress: &mut dyn FnMut(Progress)) -> Receipt {
         progress(Progress { files_left: 1, bytes_left: 10, bytes_flushed: 0 });
         if self.told("slow-drain") {
-            let receiver = self.stop.lock().unwrap().1.take();
+            let receiver = self.stopped.lock().take();
             let _ = receiver.map(|receiver| receiver.recv());
             return Receipt { files: Vec::new(), faults: vec!["told to stop".into()] };
         }
@@ -90,8 +93,8 @@ impl AgentControl for Recording {
         let outcome = if self.told("fail-drain") {
             FileOutcome::Missing("told to fail".into())
         } else {
-            std::fs::write(shared.join(&path), &bytes).unwrap();
-            std::fs::remove_file(&dirty).unwrap();
+            std::fs::write(shared.join(&path), &bytes).expect("the test's own file");
+            std::fs::remove_file(&dirty).expect("the test's own file");
             FileOutcome::Synced
         };
         let size = bytes.len() as u64;
@@ -113,14 +116,14 @@ impl AgentControl for Recording {
             pid: std::process::id(),
             space,
             resident_bytes: self.start.memory,
-            frames: (0, self.peers.lock().unwrap().len() as u32),
+            frames: (0, self.peers.lock().len() as u32),
             unreachable: Vec::new(),
             counters: Vec::new(),
         })
     }
 
     fn stop(&self, _grace: Duration) -> Result<Left> {
-        drop(self.stop.lock().unwrap().0.take());
+        drop(self.stopper.lock().take());
         Ok(self.start.device.as_ref().map_or_else(Left::default, |device| left_in(&device.dir)))
     }
 
