@@ -4,10 +4,6 @@
 //!
 //! Names in the shared directory steer it: `slow-drain` lets a drain last until `stop`, `fail-drain` makes the
 //! file missing, `fail-start-K` lets node K fail to start, `hang-start-K` lets it never get ready.
-#![allow(
-    clippy::unwrap_used,
-    reason = "a part of the tests: what cannot go wrong here would be their mistake"
-)]
 
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
@@ -18,9 +14,6 @@ use tameike_agent::control::{AgentControl, AgentStart, Left, Progress, StartInpu
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
 use tameike_core::wire::admin::{NodeStatus, Space};
 use tameike_core::{Fault, NodeInfo, Result};
-
-/// Both ends of what ends a drain that waits.
-type Stop = (Option<Sender<()>>, Option<Receiver<()>>);
 
 struct Recording {
     start: AgentStart,
