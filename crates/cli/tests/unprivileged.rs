@@ -61,7 +61,16 @@ fn everything_works(allows: Allows, paths: &str) {
 /// Nothing of the job is in memory any more.
 fn assert_no_device(job: &str) {
     let names = fs::read_dir("/dev/shm").expect("/dev/shm").flatten().map(|entry| entry.file_name());
-    let left: Vec<_> = names.filter(|name| name.to_string_lossy().contains(job)).collect();
+    let of_job = |name: &std::ffi::OsString| {
+        let name = name.to_string_lossy().into_owned();
+        name.rsplit_once('-').is_some_and(|(device, _)| {
+            device
+                .strip_prefix("tameike-")
+                .and_then(|rest| rest.split_once('-'))
+                .is_some_and(|(_, of)| of == job)
+        })
+    };
+    let left: Vec<_> = names.filter(of_job).collect();
     assert!(left.is_empty(), "devices left: {left:?}");
 }
 

@@ -1,13 +1,18 @@
 //! Signals as events.
 
-use super::process::start_thread;
+use super::process::{monotonic, start_thread};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
+use std::time::Duration;
 use tameike_core::{Fault, Result};
 
 /// The signals by which people and batch systems ask a program to end.
 pub const ENDING: [i32; 4] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
+
+/// The same signal again within this time is an echo: `timeout` and batch systems signal a process and then its
+/// whole group.
+const ECHO: Duration = Duration::from_millis(50);
 
 /// A signal that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +35,14 @@ pub fn watch_ending(mut take: impl FnMut(Arrived) + Send + 'static) -> Result<()
     let mut signals = SignalsInfo::<WithOrigin>::new(watched)
         .map_err(|error| Fault::from_os("preparing to receive signals", &error))?;
     start_thread("signals", move || {
+        let mut last = None;
         for origin in signals.forever() {
+            let now = monotonic();
+            let echo = last.is_some_and(|(signal, then)| signal == origin.signal && now - then < ECHO);
+            last = Some((origin.signal, now));
+            if echo {
+                continue;
+            }
             take(Arrived { signal: origin.signal, from_process: origin.process.is_some() });
         }
     })?;
