@@ -213,8 +213,9 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
     fn open(&self, _request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let vfs = self.vfs.clone();
         self.runtime.spawn(async move {
-            match vfs.open(file(number), open_mode(flags)).await {
-                Ok(opened) => reply.opened(FileHandle(opened.handle.0), open_flags(opened)),
+            let mode = open_mode(flags);
+            match vfs.open(file(number), mode).await {
+                Ok(opened) => reply.opened(FileHandle(opened.handle.0), open_flags(opened, mode)),
                 Err(fault) => reply.error(errno(&fault)),
             }
         });
@@ -240,7 +241,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
                     &file_attr(found.file, &found.attr),
                     Generation(0),
                     FileHandle(opened.handle.0),
-                    open_flags(opened),
+                    open_flags(opened, mode),
                 ),
                 Err(fault) => reply.error(errno(&fault)),
             }

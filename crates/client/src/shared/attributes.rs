@@ -1,9 +1,11 @@
 //! Attributes of the job-shared view: from the inode's home, a directory's times and counts from where its
 //! children are, the size of a file being written from this node's own writes.
 
+use super::directory::BELIEF_LIFETIME;
 use super::{SharedView, unexpected};
 use crate::data::FileVersion;
 use futures_util::future::try_join_all;
+use std::sync::atomic::Ordering;
 use tameike_core::attr::AttrChange;
 use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::wire::admin::{AdminReply, AdminRequest};
@@ -29,10 +31,19 @@ impl SharedView {
         if let Some(attr) = self.directories.fresh_attr(inode, self.runtime.clock.monotonic()) {
             return self.with_children(attr).await;
         }
+        if let Some(attr) = self.attr_at_birth(inode) {
+            return Ok(attr);
+        }
         match self.ask_home(inode, MetaRequest::GetAttr { inode }).await? {
             MetaReply::Node(node) => self.complete(node).await,
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// Attributes of a file that this node has just made: the kernel asks for them after each create.
+    fn attr_at_birth(&self, inode: InodeId) -> Option<Attr> {
+        let earliest = self.runtime.clock.monotonic().saturating_sub(BELIEF_LIFETIME);
+        self.engine.find(inode)?.attr_at_birth(earliest, self.changes.load(Ordering::Acquire))
     }
 
     /// Adds to attributes what their home does not know.
@@ -74,33 +85,40 @@ impl SharedView {
     }
 
     async fn directory_stat(&self, dir: InodeId) -> Result<DirStat> {
-        if let Some(stat) = self.directories.fresh_stat(dir, self.runtime.clock.monotonic()) {
+        let homes = self.children_homes(dir);
+        if let Some(stat) = self.directories.fresh_stat(dir, &homes, self.runtime.clock.monotonic()) {
             return Ok(stat);
         }
         self.fetch_directory_stat(dir).await
     }
 
-    /// Times and counts of a directory from where its children are.
-    pub(super) async fn fetch_directory_stat(&self, dir: InodeId) -> Result<DirStat> {
-        let mut stat = self.ask_directory_stat(self.cluster.children_home(dir), dir).await?;
-        if stat.wide {
-            stat = self.gather_directory_stat(dir).await?;
+    /// Who keeps the children of a directory, as far as this node knows.
+    pub(super) fn children_homes(&self, dir: InodeId) -> Vec<NodeId> {
+        if self.directories.is_wide(dir) && dir.pinned_node().is_none() {
+            self.cluster.device_nodes().to_vec()
+        } else {
+            vec![self.cluster.children_home(dir)]
         }
-        self.directories.set_stat(dir, stat, self.runtime.clock.monotonic());
-        Ok(stat)
     }
 
-    async fn gather_directory_stat(&self, dir: InodeId) -> Result<DirStat> {
-        let homes = self.cluster.device_nodes().iter();
-        let parts = try_join_all(homes.map(|&home| self.ask_directory_stat(home, dir))).await?;
-        let mut all = DirStat::default();
-        parts.into_iter().for_each(|part| all.gather(part));
+    /// Times and counts of a directory from where its children are.
+    pub(super) async fn fetch_directory_stat(&self, dir: InodeId) -> Result<DirStat> {
+        let first = self.cluster.children_home(dir);
+        let mut all = self.ask_directory_stat(first, dir).await?;
+        if all.wide {
+            let others = self.cluster.device_nodes().iter().filter(|&&home| home != first);
+            let parts = try_join_all(others.map(|&home| self.ask_directory_stat(home, dir))).await?;
+            parts.into_iter().for_each(|part| all.gather(part));
+        }
         Ok(all)
     }
 
     async fn ask_directory_stat(&self, home: NodeId, dir: InodeId) -> Result<DirStat> {
         match self.ask(home, MetaRequest::DirStat { dir }).await? {
-            MetaReply::DirStat(stat) => Ok(stat),
+            MetaReply::DirStat(stat) => {
+                self.directories.set_part(dir, home, stat, self.runtime.clock.monotonic());
+                Ok(stat)
+            }
             other => Err(unexpected(&other)),
         }
     }
@@ -127,6 +145,7 @@ impl SharedView {
         };
         // The time of a directory that this node has just set must not wait for a belief to grow old.
         self.directories.changed(inode);
+        self.changes.fetch_add(1, Ordering::AcqRel);
         self.complete(node).await
     }
 

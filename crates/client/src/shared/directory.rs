@@ -4,17 +4,25 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tameike_core::wire::meta::DirStat;
-use tameike_core::{Attr, InodeId};
+use tameike_core::{Attr, InodeId, NodeId};
 
-/// How long the attributes of a directory, gathered from other nodes, are believed.
-pub const DIRECTORY_LIFETIME: Duration = Duration::from_millis(100);
+/// How long attributes that another node gave are believed.
+pub(super) const BELIEF_LIFETIME: Duration = Duration::from_millis(100);
 
-/// One directory: what its own home and the homes of its children said, and when.
+/// One directory: what its own home and each home of its children said, and when.
 #[derive(Default)]
 struct Belief {
     attr: Option<(Attr, Duration)>,
-    stat: Option<(DirStat, Duration)>,
+    parts: BTreeMap<NodeId, (DirStat, Duration)>,
     wide: bool,
+}
+
+impl Belief {
+    fn set_wide(&mut self, wide: bool) {
+        if std::mem::replace(&mut self.wide, wide) != wide {
+            self.parts.clear(); // entries have moved
+        }
+    }
 }
 
 /// The directories that the door holds. Entries go when the door forgets them.
@@ -44,30 +52,38 @@ impl DirectoryBeliefs {
     }
 
     pub(super) fn set_wide(&self, dir: InodeId, wide: bool) {
-        self.0.lock().entry(dir).or_default().wide = wide;
+        self.0.lock().entry(dir).or_default().set_wide(wide);
     }
 
-    pub(super) fn set_stat(&self, dir: InodeId, stat: DirStat, now: Duration) {
+    /// Takes note of what `home` said of the children that it keeps.
+    pub(super) fn set_part(&self, dir: InodeId, home: NodeId, part: DirStat, now: Duration) {
         let mut beliefs = self.0.lock();
         let belief = beliefs.entry(dir).or_default();
-        belief.wide = stat.wide;
+        belief.set_wide(part.wide);
         // Answers may overtake each other.
-        let older = belief.stat.is_some_and(|(old, said)| is_fresh(said, now) && old.changed > stat.changed);
-        if !older {
-            belief.stat = Some((stat, now));
+        let newer = |(old, said): &(DirStat, Duration)| is_fresh(*said, now) && old.changed > part.changed;
+        if !belief.parts.get(&home).is_some_and(newer) {
+            belief.parts.insert(home, (part, now));
         }
     }
 
     /// This node has changed the directory.
     pub(super) fn changed(&self, dir: InodeId) {
         if let Some(belief) = self.0.lock().get_mut(&dir) {
-            belief.stat = None;
+            belief.parts.clear();
         }
     }
 
-    pub(super) fn fresh_stat(&self, dir: InodeId, now: Duration) -> Option<DirStat> {
-        let (stat, said) = self.0.lock().get(&dir)?.stat?;
-        is_fresh(said, now).then_some(stat)
+    /// What all `homes` of a directory's children said just now, gathered.
+    pub(super) fn fresh_stat(&self, dir: InodeId, homes: &[NodeId], now: Duration) -> Option<DirStat> {
+        let beliefs = self.0.lock();
+        let belief = beliefs.get(&dir)?;
+        let mut all = DirStat::default();
+        for home in homes {
+            let (part, said) = belief.parts.get(home)?;
+            all.gather(is_fresh(*said, now).then_some(*part)?);
+        }
+        Some(all)
     }
 
     pub(super) fn forget(&self, dir: InodeId) {
@@ -76,5 +92,5 @@ impl DirectoryBeliefs {
 }
 
 fn is_fresh(said: Duration, now: Duration) -> bool {
-    now.saturating_sub(said) < DIRECTORY_LIFETIME
+    now.saturating_sub(said) < BELIEF_LIFETIME
 }

@@ -41,6 +41,8 @@ pub struct SharedView {
     directories: DirectoryBeliefs,
     handles: Mutex<BTreeMap<HandleNumber, Handle>>,
     next_handle: AtomicU64,
+    /// Counts the changes that this node has made to attributes and links.
+    changes: AtomicU64,
     closer: Arc<Closer>,
 }
 
@@ -63,6 +65,7 @@ impl SharedView {
             directories: DirectoryBeliefs::default(),
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
+            changes: AtomicU64::new(0),
         }
     }
 

@@ -6,6 +6,7 @@ use super::{SharedView, unexpected};
 use crate::data::Home;
 use crate::vfs::{Found, ListedEntry, OpenMode, Opened};
 use futures_util::future::try_join_all;
+use std::sync::atomic::Ordering;
 use tameike_core::attr::AttrChange;
 use tameike_core::limits::READDIR_ENTRIES_MAX;
 use tameike_core::wire::meta::{
@@ -23,23 +24,22 @@ pub(super) struct Entry {
     pub target: Target,
     pub node: Option<Node>,
     pub created: bool,
-    /// Times and counts of the directory after the change.
-    pub dir: Option<DirStat>,
 }
 
 impl SharedView {
-    /// Sends what `request` makes of the belief in the directory's width to the entry's home.
+    /// Sends what `request` makes of the belief in the directory's width to the entry's home, which is told with
+    /// its answer.
     pub(super) async fn ask_entry(
         &self,
         entry: &EntryName,
         request: impl Fn(bool) -> MetaRequest,
-    ) -> Result<MetaReply> {
+    ) -> Result<(NodeId, MetaReply)> {
         for _ in 0..CORRECTIONS_MAX {
             let wide = self.directories.is_wide(entry.dir);
             let home = self.cluster.entry_home(entry.dir, entry.offset(), wide);
             match self.ask(home, request(wide)).await? {
                 MetaReply::Width { wide } => self.directories.set_wide(entry.dir, wide),
-                reply => return Ok(reply),
+                reply => return Ok((home, reply)),
             }
         }
         Err(Fault::new(Errno::EIO, format!("the width of directory {} does not settle", entry.dir)))
@@ -47,8 +47,9 @@ impl SharedView {
 
     pub(super) async fn find(&self, entry: EntryName) -> Result<Entry> {
         name::check(&entry.name)?;
-        let reply = self.ask_entry(&entry, |wide| MetaRequest::Lookup { entry: entry.clone(), wide }).await?;
-        into_entry(reply)
+        let lookup = |wide| MetaRequest::Lookup { entry: entry.clone(), wide };
+        let (_, reply) = self.ask_entry(&entry, lookup).await?;
+        into_entry(reply).map(|(entry, _)| entry)
     }
 
     /// The entry with its attributes, which may live on another node.
@@ -75,8 +76,9 @@ impl SharedView {
             let (entry, new) = (entry.clone(), new.clone());
             MetaRequest::Execute(Command::Create { entry, new, exclusive, opener, wide, now })
         };
-        let made = into_entry(self.ask_entry(&entry, command).await?)?;
-        self.changed_directory(entry.dir, made.dir);
+        let (home, reply) = self.ask_entry(&entry, command).await?;
+        let (made, part) = into_entry(reply)?;
+        self.changed_directory(entry.dir, home, part);
         Ok(made)
     }
 
@@ -102,20 +104,21 @@ impl SharedView {
     pub(super) async fn operate(&self, coordinator: &EntryName, operation: NameOperation) -> Result<()> {
         let now = self.runtime.now();
         let request = |wide| MetaRequest::Names { operation: operation.clone(), wide, now };
-        let reply = self.ask_entry(coordinator, request).await?;
-        let dir = match reply {
+        let (home, reply) = self.ask_entry(coordinator, request).await?;
+        let part = match reply {
             MetaReply::DirChanged(stat) => Some(stat),
             MetaReply::Done => None,
             other => return Err(unexpected(&other)),
         };
-        self.changed_directory(coordinator.dir, dir);
+        self.changed_directory(coordinator.dir, home, part);
+        self.changes.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }
 
-    /// This node has changed a directory, whose times and counts may have come with the answer.
-    fn changed_directory(&self, dir: InodeId, stat: Option<DirStat>) {
-        match stat {
-            Some(stat) => self.directories.set_stat(dir, stat, self.runtime.clock.monotonic()),
+    /// This node has changed a directory; what the entry's home says of it since may have come with the answer.
+    fn changed_directory(&self, dir: InodeId, home: NodeId, part: Option<DirStat>) {
+        match part {
+            Some(part) => self.directories.set_part(dir, home, part, self.runtime.clock.monotonic()),
             None => self.directories.changed(dir),
         }
     }
@@ -148,11 +151,7 @@ impl SharedView {
         let limit = limit.clamp(1, READDIR_ENTRIES_MAX);
         for _ in 0..CORRECTIONS_MAX {
             let wide = self.directories.is_wide(dir) && dir.pinned_node().is_none();
-            let homes = if wide {
-                self.cluster.device_nodes().to_vec()
-            } else {
-                vec![self.cluster.children_home(dir)]
-            };
+            let homes = self.children_homes(dir);
             let request = MetaRequest::ReadDir { dir, after: DirOffset(after), limit, wide };
             let replies = try_join_all(homes.into_iter().map(|home| self.ask(home, request.clone()))).await?;
             let corrected = replies.iter().find_map(|reply| match reply {
@@ -168,9 +167,10 @@ impl SharedView {
     }
 }
 
-fn into_entry(reply: MetaReply) -> Result<Entry> {
+/// The entry, and what its home says of the directory's children that it keeps.
+fn into_entry(reply: MetaReply) -> Result<(Entry, Option<DirStat>)> {
     match reply {
-        MetaReply::Entry { target, node, created, dir } => Ok(Entry { target, node, created, dir }),
+        MetaReply::Entry { target, node, created, dir } => Ok((Entry { target, node, created }, dir)),
         other => Err(unexpected(&other)),
     }
 }

@@ -1,9 +1,10 @@
 //! [`Vfs`] of the job-shared view.
 
 use super::{SharedView, unexpected};
-use crate::data::FileData;
+use crate::data::{Birth, FileData};
 use crate::vfs::{FileNumber, Found, HandleNumber, ListedEntry, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{
     Command, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, RenameMode, Target,
@@ -84,6 +85,7 @@ impl Vfs for SharedView {
         exclusive: bool,
         mode: OpenMode,
     ) -> Result<(Found, Opened)> {
+        let (time, changes) = (self.runtime.clock.monotonic(), self.changes.load(Ordering::Acquire));
         let entry = self.new_entry(self.entry(dir, name), new, exclusive, Some(self.local())).await?;
         if entry.target.kind == FileKind::Directory {
             return Err(Errno::EISDIR.into());
@@ -95,7 +97,11 @@ impl Vfs for SharedView {
         };
         // A file just made is empty: there is nothing to cut.
         let mode = OpenMode { truncate: mode.truncate && !entry.created, ..mode };
+        let birth = entry.created.then(|| Birth { attr: node.attr.clone(), time, changes });
         let opened = self.open_counted(node, mode).await?;
+        if let (Some(birth), Ok(open)) = (birth, self.handle(opened.handle)) {
+            open.file.set_birth(birth);
+        }
         match self.found(entry).await {
             Ok(found) => Ok((found, opened)),
             Err(fault) => {
@@ -242,13 +248,17 @@ impl Vfs for SharedView {
         let (name, value) = (name.to_vec(), value.to_vec());
         let now = self.runtime.now();
         let command = Command::SetXattr { inode, name, value, create, replace, now };
-        self.ask_home(inode, MetaRequest::Execute(command)).await.map(drop)
+        self.ask_home(inode, MetaRequest::Execute(command)).await?;
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        Ok(())
     }
 
     async fn remove_xattr(&self, file: FileNumber, name: &[u8]) -> Result<()> {
         let inode = self.inode(file);
         let command = Command::RemoveXattr { inode, name: name.to_vec(), now: self.runtime.now() };
-        self.ask_home(inode, MetaRequest::Execute(command)).await.map(drop)
+        self.ask_home(inode, MetaRequest::Execute(command)).await?;
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        Ok(())
     }
 }
 

@@ -321,12 +321,12 @@ pub enum MetaReply {
         node: Option<Node>,
         /// Whether the request made it.
         created: bool,
-        /// Times and counts of the directory after a change, when it is narrow.
+        /// What the node knows of the directory's children after a change.
         dir: Option<DirStat>,
     },
     /// Attributes (and inline content).
     Node(Node),
-    /// Times and counts of a directory.
+    /// What the node knows of a directory's children.
     DirStat(DirStat),
     /// Entries, ascending.
     Entries {
@@ -358,6 +358,6 @@ pub enum MetaReply {
         /// What it is.
         wide: bool,
     },
-    /// An operation on names is done; times and counts of its coordinating name's directory, which is narrow.
+    /// An operation on names is done; what the node knows of the children of its coordinating name's directory.
     DirChanged(DirStat),
 }

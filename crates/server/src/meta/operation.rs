@@ -49,7 +49,7 @@ impl MetaService {
                 Ok(Planned::Nothing) => Ok(MetaReply::Done),
                 Ok(Planned::Width(wide)) => Ok(MetaReply::Width { wide }),
                 Ok(Planned::Steps(plan)) => match self.run(*plan, now).await {
-                    Ok(()) => self.narrow_stat(operation.coordinator().dir, wide).map(names_done),
+                    Ok(()) => self.children_stat(operation.coordinator().dir).map(MetaReply::DirChanged),
                     Err(fault) => Err(fault),
                 },
                 Err(fault) => Err(fault),
@@ -259,10 +259,6 @@ impl MetaService {
         let command = Command::Step { operation, number, step, finished, now };
         self.ask(node, MetaRequest::Execute(command)).await
     }
-}
-
-fn names_done(dir: Option<tameike_core::wire::meta::DirStat>) -> MetaReply {
-    dir.map_or(MetaReply::Done, MetaReply::DirChanged)
 }
 
 fn touches(step: &Step, name: Option<&EntryName>) -> bool {

@@ -31,11 +31,10 @@ impl MetaService {
 
     pub(super) async fn dir_stat(&self, dir: InodeId) -> Result<MetaReply> {
         self.when_free_dir(dir).await?;
-        let children = self.parts.ledger.read(|names| table::directory(names, dir))?.unwrap_or_default();
-        if children.sealed.is_some() {
+        if self.parts.ledger.read(|names| is_sealed(names, dir))? {
             return Err(Errno::ESTALE.into());
         }
-        Ok(MetaReply::DirStat(children.stat()))
+        self.children_stat(dir).map(MetaReply::DirStat)
     }
 
     pub(super) async fn read_dir(
@@ -93,8 +92,11 @@ impl MetaService {
 
 /// What to say of a name that is not there: whoever still believes in a directory that is gone looks it up anew.
 fn missing(names: &dyn Table, dir: InodeId) -> Result<Errno> {
-    let sealed = table::directory(names, dir)?.is_some_and(|children| children.sealed.is_some());
-    Ok(if sealed { Errno::ESTALE } else { Errno::ENOENT })
+    Ok(if is_sealed(names, dir)? { Errno::ESTALE } else { Errno::ENOENT })
+}
+
+fn is_sealed(names: &dyn Table, dir: InodeId) -> Result<bool> {
+    Ok(table::directory(names, dir)?.is_some_and(|children| children.sealed.is_some()))
 }
 
 /// What this node has of an inode; its inline content when it is opened.

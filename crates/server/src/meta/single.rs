@@ -21,8 +21,8 @@ impl MetaService {
                     Outcome::Created { target, attr } => {
                         let content = opener.filter(|_| attr.inline).map(|_| Default::default());
                         let node = Some(Node { attr: attr.clone(), content });
-                        let dir = self.narrow_stat(entry.dir, wide)?;
-                        MetaReply::Entry { target: *target, node, created: true, dir }
+                        let dir = self.children_stat(entry.dir)?;
+                        MetaReply::Entry { target: *target, node, created: true, dir: Some(dir) }
                     }
                     Outcome::Found { target } => self.found(*target, opener.is_some())?,
                     Outcome::Width { wide } => return Ok((MetaReply::Width { wide: *wide }, None)),
@@ -47,13 +47,12 @@ impl MetaService {
         Ok(reply)
     }
 
-    /// Times and counts of a narrow directory whose children are here.
-    pub(super) fn narrow_stat(&self, dir: InodeId, wide: bool) -> Result<Option<DirStat>> {
-        if wide {
-            return Ok(None);
-        }
+    /// What this node knows of the children of a directory. That it keeps any without being their first home
+    /// says that the directory is wide.
+    pub(super) fn children_stat(&self, dir: InodeId) -> Result<DirStat> {
         let children = self.parts.ledger.read(|names| table::directory(names, dir))?;
-        Ok(children.map(|children| children.stat()))
+        let wide = self.parts.cluster.children_home(dir) != self.parts.node;
+        Ok(children.map_or_else(|| DirStat { wide, ..DirStat::default() }, |children| children.stat()))
     }
 
     fn found(&self, target: Target, opened: bool) -> Result<MetaReply> {
