@@ -21,7 +21,7 @@ pub use door::FuseDoor;
 use fuser::{Config, FopenFlags, MountOption, Session, SessionACL};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
-use tameike_client::vfs::Vfs;
+use tameike_client::vfs::{OpenMode, Opened, Vfs};
 use tameike_core::{Fault, Result};
 
 /// How long attributes may be shown without asking.
@@ -51,8 +51,10 @@ pub fn serve<V: Vfs>(door: FuseDoor<V>, fuse: OwnedFd, all_users: bool) -> Resul
         .map_err(|error| Fault::from_os("serving a view through FUSE", &error))
 }
 
-fn open_flags(opened: tameike_client::vfs::Opened) -> FopenFlags {
+fn open_flags(opened: Opened, mode: OpenMode) -> FopenFlags {
     let mut flags = FopenFlags::empty();
+    // Who cannot write has nothing to flush: the kernel need not ask at close.
+    flags.set(FopenFlags::FOPEN_NOFLUSH, !mode.write);
     flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keep_cache);
     flags.set(FopenFlags::FOPEN_DIRECT_IO, opened.direct);
     flags
