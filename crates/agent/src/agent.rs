@@ -236,7 +236,13 @@ impl AgentControl for Agent {
         let cluster = Arc::new(cluster);
         let services = self.services(&cluster)?;
         let views = self.views(&cluster)?;
-        let node = Node::new(self.start.node, self.memory.slab.clone(), services, views.local_space());
+        let node = Node::new(
+            self.start.node,
+            self.memory.slab.clone(),
+            services,
+            views.local_space(),
+            views.revoker(),
+        );
         self.rpc.attach(node.clone());
         self.greet(&cluster)?;
         if let Some(services) = node.services() {

@@ -82,6 +82,15 @@ impl Views {
         }
     }
 
+    /// Tells the views that another node has changed an inode, or its name.
+    pub fn revoker(&self) -> Box<dyn Fn(InodeId) + Send + Sync> {
+        let mut views = vec![self.shared.clone()];
+        if let Local::Remote(view) = &self.local {
+            views.push(view.clone());
+        }
+        Box::new(move |inode| views.iter().for_each(|view| view.revoke(inode)))
+    }
+
     /// Serves a mounted view on threads of its own, until it is unmounted.
     ///
     /// # Errors

@@ -6,8 +6,9 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tameike_core::wire::admin::{AdminReply, AdminRequest, NodeStatus, Space};
+use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Errno, Fault, NodeId, Result, View};
+use tameike_core::{Errno, Fault, InodeId, NodeId, Result, View};
 use tameike_io::fabric::{PeerEvent, Service};
 use tameike_io::{Payload, Slab};
 use tameike_server::cache::{Activity, CacheService};
@@ -35,18 +36,21 @@ pub struct Node {
     slab: Arc<Slab>,
     services: Option<Services>,
     local_space: Box<dyn Fn() -> Space + Send + Sync>,
+    revoke: Box<dyn Fn(InodeId) + Send + Sync>,
     unreachable: Mutex<BTreeSet<NodeId>>,
 }
 
 impl Node {
-    /// A node. `local_space` tells the space of its own node-local directory.
+    /// A node. `local_space` tells the space of its own node-local directory; `revoke` tells its views that another
+    /// node has changed an inode.
     pub fn new(
         node: NodeId,
         slab: Arc<Slab>,
         services: Option<Services>,
         local_space: Box<dyn Fn() -> Space + Send + Sync>,
+        revoke: Box<dyn Fn(InodeId) + Send + Sync>,
     ) -> Arc<Self> {
-        Arc::new(Self { node, slab, services, local_space, unreachable: Mutex::default() })
+        Arc::new(Self { node, slab, services, local_space, revoke, unreachable: Mutex::default() })
     }
 
     /// The services, if the node has a device.
@@ -92,6 +96,11 @@ impl Node {
     }
 }
 
+/// A reply that is there already.
+fn ready(reply: Reply) -> BoxFuture<'static, (Reply, Option<Payload>)> {
+    std::future::ready((reply, None)).boxed()
+}
+
 /// Takes apart what a service answered.
 fn replied<T>(answer: Result<T>, wrap: impl FnOnce(T) -> Reply) -> (Reply, Option<Payload>) {
     (answer.map_or_else(Reply::Fault, wrap), None)
@@ -104,13 +113,16 @@ impl Service for Node {
         request: Request,
         payload: Option<Payload>,
     ) -> BoxFuture<'static, (Reply, Option<Payload>)> {
-        if let Request::Admin(request) = request {
-            let reply = Reply::Admin(self.admin(request));
-            return async move { (reply, None) }.boxed();
-        }
+        let request = match request {
+            Request::Admin(request) => return ready(Reply::Admin(self.admin(request))),
+            Request::Client(ClientRequest::Revoke { inodes }) => {
+                inodes.into_iter().for_each(&self.revoke);
+                return ready(Reply::Client(ClientReply::Done));
+            }
+            request => request,
+        };
         let Some(services) = &self.services else {
-            let fault = Reply::Fault(self.no_device());
-            return async move { (fault, None) }.boxed();
+            return ready(Reply::Fault(self.no_device()));
         };
         let foreground = services.activity.of_request(&request);
         let (meta, unit, cache) = (services.meta.clone(), services.unit.clone(), services.cache.clone());
@@ -122,7 +134,7 @@ impl Service for Node {
                     Ok((reply, payload)) => (Reply::Unit(reply), payload),
                     Err(fault) => (Reply::Fault(fault), None),
                 },
-                Request::Admin(_) => unreachable!("answered above"),
+                Request::Admin(_) | Request::Client(_) => unreachable!("answered above"),
             };
             drop(foreground);
             answer

@@ -67,6 +67,30 @@ fn nodes_see_each_others_names_and_files() {
     site.assert_clean();
 }
 
+/// "A name that one node has made, removed or changed is so on every node from the moment the call returns."
+#[test]
+fn what_one_node_does_to_names_every_node_sees_at_once() {
+    let site = Site::new();
+    site.run(
+        3,
+        r#"cd "$TAMEIKE_SHARED"
+           for round in 1 2 3 4 5; do
+               mkdir dir && echo one > dir/file && echo two > dir/other && mkdir dir/below
+               test "$(cat dir/file)" = one
+               tameike exec --node 1 -- sh -euc 'test -d dir/below; test "$(stat -c %s dir/file)" = 4; chmod 600 dir/file; chmod 700 dir'
+               test "$(stat -c %a dir)$(stat -c %a dir/file)" = 700600
+               tameike exec --node 2 -- sh -euc 'mv dir/other dir/file; mv dir/below dir/moved'
+               test "$(cat dir/file)" = two
+               test ! -e dir/other && test ! -e dir/below && test -d dir/moved
+               tameike exec --node 1 -- sh -euc 'echo longer > dir/file; rmdir dir/moved'
+               test "$(stat -c %s dir/file)" = 7 && test ! -e dir/moved
+               tameike exec --node 2 -- rm -r dir
+               test ! -e dir
+           done"#,
+    );
+    site.assert_clean();
+}
+
 /// "Appends (O_APPEND) of several nodes to one file do not overlap: each lands whole at an end of its own."
 #[test]
 fn appends_of_all_nodes_land_whole() {

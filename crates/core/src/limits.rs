@@ -1,5 +1,7 @@
 //! Every named limit of the product, and the relations between them that must hold.
 
+use std::time::Duration;
+
 /// Size of one unit of file data, of one frame, and of the largest payload of a message, in bytes.
 pub const UNIT_SIZE: usize = 1 << 20;
 /// Device block, and the span covered by one checksum of an extent, in bytes.
@@ -18,8 +20,9 @@ pub const NAME_SIZE_MAX: usize = 255;
 pub const PATH_SIZE_MAX: usize = 4096;
 /// Largest value of an extended attribute, in bytes.
 pub const XATTR_SIZE_MAX: usize = 64 << 10;
-/// Entries of a narrow directory beyond which it goes wide.
-pub const NARROW_ENTRIES_MAX: u64 = 2000;
+/// Entries of a narrow directory beyond which it goes wide. One node serves and lists that many well; the directory
+/// splits of GIGA+ (Patil and Gibson, FAST 2011) begin at the same number.
+pub const NARROW_ENTRIES_MAX: u64 = 8000;
 /// Most entries in one answer to a directory read.
 pub const READDIR_ENTRIES_MAX: u32 = 512;
 /// Largest encoded message without its payload, in bytes.
@@ -30,11 +33,25 @@ pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 pub const DIRECTORY_DEPTH_MAX: u32 = 1 << 16;
 /// Links to one inode.
 pub const LINKS_MAX: u32 = 65_000;
+/// How long a node that was granted the lease of a file's name may answer for it, counted from when it asked. Another
+/// node's change waits that long for a holder that cannot be told.
+pub const NAME_LEASE: Duration = Duration::from_secs(5);
+/// Leases of names and sights of directories that one node grants at the same time.
+pub const LEASES_MAX: usize = 1 << 16;
+/// Names that one view of a node holds leases of.
+pub const HELD_NAMES_MAX: usize = 1 << 14;
+/// How long a kernel shows a directory's name, and how long an agent and then a kernel show its attributes, without
+/// asking.
+pub const DIRECTORY_LIFETIME: Duration = Duration::from_millis(100);
+/// How long after a home's answer a directory may still be shown: twice its lifetime, and as much again for the
+/// answer's way.
+pub const DIRECTORY_SIGHT: Duration = Duration::from_millis(400);
 /// Pieces of one unit beyond which its extents are rewritten as one.
 pub const PIECES_MAX: usize = 64;
 
 const _: () = assert!(UNIT_SIZE.is_multiple_of(BLOCK_SIZE));
 const _: () = assert!(UNIT_SIZE.is_power_of_two() && UNIT_SIZE <= u32::MAX as usize);
+const _: () = assert!(2 * DIRECTORY_LIFETIME.as_millis() < DIRECTORY_SIGHT.as_millis());
 const _: () = assert!(SLOT_COUNT.is_power_of_two());
 const _: () = assert!(INLINE_SIZE_MAX <= UNIT_SIZE);
 const _: () = assert!(XATTR_SIZE_MAX + PATH_SIZE_MAX < MESSAGE_SIZE_MAX);

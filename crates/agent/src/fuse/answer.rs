@@ -1,7 +1,7 @@
 //! Answers that several requests share, with how long the kernel may believe them.
 
 use super::convert::{errno, file_attr};
-use super::{ATTRIBUTE_LIFETIME, DIRECTORY_NAME_LIFETIME, NAME_LIFETIME};
+use super::{ATTRIBUTE_LIFETIME, NAME_LIFETIME};
 use fuser::{FileHandle, FopenFlags, Generation, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, ReplyStatfs};
 use std::time::Duration;
 use tameike_client::vfs::{FileNumber, Found, ViewSpace};
@@ -9,7 +9,7 @@ use tameike_core::limits::{BLOCK_SIZE, NAME_SIZE_MAX};
 use tameike_core::{Attr, FileKind, Result};
 
 fn name_lifetime(kind: FileKind) -> Duration {
-    if kind == FileKind::Directory { DIRECTORY_NAME_LIFETIME } else { NAME_LIFETIME }
+    if kind == FileKind::Directory { ATTRIBUTE_LIFETIME } else { NAME_LIFETIME }
 }
 
 pub(super) fn answer_entry(reply: ReplyEntry, found: Result<Found>) {

@@ -5,10 +5,10 @@
 //! Writes are taken into frames on the reading thread, which waits when no frame is free: that is the
 //! back-pressure on programs.
 //!
-//! Caching by the kernel follows from close-to-open: names are asked for anew each time (those of directories
-//! once in [`DIRECTORY_NAME_LIFETIME`]); attributes live for
-//! [`ATTRIBUTE_LIFETIME`], which only calls on an open descriptor can see, since every path walk refreshes
-//! them; pages live until an open finds another version. There is no write-back cache: byte ranges, never
+//! Caching by the kernel follows from close-to-open: names of files are asked for anew each time; those of
+//! directories, and attributes, live for [`DIRECTORY_LIFETIME`], which is over before another node's call that
+//! changes the directory returns. Of files only calls on an open descriptor see attributes that old, since every
+//! path walk refreshes them; pages live until an open finds another version. There is no write-back cache: byte ranges, never
 //! pages, leave the node.
 
 mod answer;
@@ -22,13 +22,12 @@ use fuser::{Config, FopenFlags, MountOption, Session, SessionACL};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 use tameike_client::vfs::{OpenMode, Opened, Vfs};
+use tameike_core::limits::DIRECTORY_LIFETIME;
 use tameike_core::{Fault, Result};
 
-/// How long attributes may be shown without asking.
-const ATTRIBUTE_LIFETIME: Duration = Duration::from_millis(100);
-/// How long the name of a directory may be used without asking: path walks then ask for the last name only. A
-/// directory that another node removes answers ESTALE, upon which the kernel walks again and asks.
-const DIRECTORY_NAME_LIFETIME: Duration = Duration::from_secs(1);
+/// How long attributes may be shown without asking, and the name of a directory used: path walks then ask for the
+/// last name only.
+const ATTRIBUTE_LIFETIME: Duration = DIRECTORY_LIFETIME;
 /// How long other names may be used without asking.
 const NAME_LIFETIME: Duration = Duration::ZERO;
 /// Threads that read requests of one view.

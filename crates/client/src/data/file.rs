@@ -7,10 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::ranges::RangeSet;
-use tameike_core::{Attr, Errno, Fault, Generation, InodeId, Layout, NodeId, Result, Timestamp};
+use tameike_core::{Errno, Fault, Generation, InodeId, Layout, NodeId, Result, Timestamp};
 use tameike_io::{Frame, Payload};
 
 /// A unit in memory.
@@ -91,18 +90,6 @@ pub(super) struct FileState {
     pub faults: u64,
     /// Where a sequential reader would go on.
     pub read_end: u64,
-    /// What the home said when this node made the file.
-    pub birth: Option<Birth>,
-}
-
-/// Attributes of a file that this node has just made.
-pub struct Birth {
-    /// What the home said.
-    pub attr: Attr,
-    /// When the home was asked.
-    pub time: Duration,
-    /// How many changes this node had made to attributes of whichever files.
-    pub changes: u64,
 }
 
 impl FileState {
@@ -181,17 +168,9 @@ impl FileData {
         state.uncommitted.map(|(_, time)| (state.size, time))
     }
 
-    /// Takes note that this node has just made the file.
-    pub fn set_birth(&self, birth: Birth) {
-        self.state.lock().birth = Some(birth);
-    }
-
-    /// The attributes it was made with, if that was after `earliest` and this node has made no more than `changes`.
-    pub fn attr_at_birth(&self, earliest: Duration, changes: u64) -> Option<Attr> {
-        let state = self.state.lock();
-        let birth = state.birth.as_ref()?;
-        let is_unwritten = state.writes == 0 && state.generation == birth.attr.generation;
-        (is_unwritten && birth.time >= earliest && birth.changes == changes).then(|| birth.attr.clone())
+    /// Whether this node has written to it: its attributes have changed, or will when the home is told.
+    pub fn is_written(&self) -> bool {
+        self.state.lock().writes > 0
     }
 
     /// Whether any handle of this node is open.

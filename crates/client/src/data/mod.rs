@@ -15,7 +15,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use file::{Birth, FileData, Told};
+pub use file::{FileData, Told};
 pub use home::{FileVersion, Home};
 
 use frames::FrameCache;

@@ -1,11 +1,9 @@
 //! Attributes of the job-shared view: from the inode's home, a directory's times and counts from where its
 //! children are, the size of a file being written from this node's own writes.
 
-use super::directory::BELIEF_LIFETIME;
 use super::{SharedView, unexpected};
 use crate::data::FileVersion;
 use futures_util::future::try_join_all;
-use std::sync::atomic::Ordering;
 use tameike_core::attr::AttrChange;
 use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::wire::admin::{AdminReply, AdminRequest};
@@ -31,19 +29,13 @@ impl SharedView {
         if let Some(attr) = self.directories.fresh_attr(inode, self.runtime.clock.monotonic()) {
             return self.with_children(attr).await;
         }
-        if let Some(attr) = self.attr_at_birth(inode) {
-            return Ok(attr);
+        if let Some(attr) = self.held.attr(inode, self.runtime.clock.monotonic()) {
+            return self.complete(Node { attr, content: None }).await;
         }
         match self.ask_home(inode, MetaRequest::GetAttr { inode }).await? {
             MetaReply::Node(node) => self.complete(node).await,
             other => Err(unexpected(&other)),
         }
-    }
-
-    /// Attributes of a file that this node has just made: the kernel asks for them after each create.
-    fn attr_at_birth(&self, inode: InodeId) -> Option<Attr> {
-        let earliest = self.runtime.clock.monotonic().saturating_sub(BELIEF_LIFETIME);
-        self.engine.find(inode)?.attr_at_birth(earliest, self.changes.load(Ordering::Acquire))
     }
 
     /// Adds to attributes what their home does not know.
@@ -145,7 +137,7 @@ impl SharedView {
         };
         // The time of a directory that this node has just set must not wait for a belief to grow old.
         self.directories.changed(inode);
-        self.changes.fetch_add(1, Ordering::AcqRel);
+        self.held.changed(inode);
         self.complete(node).await
     }
 

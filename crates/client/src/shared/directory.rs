@@ -3,11 +3,9 @@
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use tameike_core::limits::DIRECTORY_LIFETIME;
 use tameike_core::wire::meta::DirStat;
 use tameike_core::{Attr, InodeId, NodeId};
-
-/// How long attributes that another node gave are believed.
-pub(super) const BELIEF_LIFETIME: Duration = Duration::from_millis(100);
 
 /// One directory: what its own home and each home of its children said, and when.
 #[derive(Default)]
@@ -92,5 +90,5 @@ impl DirectoryBeliefs {
 }
 
 fn is_fresh(said: Duration, now: Duration) -> bool {
-    now.saturating_sub(said) < BELIEF_LIFETIME
+    now.saturating_sub(said) < DIRECTORY_LIFETIME
 }

@@ -1,11 +1,12 @@
 //! The job-shared view: one name space over all agents. Also serves the node-local view of a node without a
 //! device, which is the same thing under a root pinned to another node.
 //!
-//! Holds no truth about names: every look-up asks the entry's home. What it remembers of directories are
-//! beliefs that the homes correct.
+//! Holds no truth about names: a look-up asks the entry's home, unless that has let this node answer for the name
+//! itself. What it remembers of directories are beliefs that the homes correct.
 
 mod attributes;
 mod directory;
+mod held;
 mod names;
 mod opens;
 mod view;
@@ -13,6 +14,7 @@ mod view;
 use crate::data::{DataEngine, FileData, Told};
 use crate::vfs::{FileNumber, HandleNumber, OpenMode};
 use directory::DirectoryBeliefs;
+use held::HeldNames;
 use opens::Closer;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -41,8 +43,7 @@ pub struct SharedView {
     directories: DirectoryBeliefs,
     handles: Mutex<BTreeMap<HandleNumber, Handle>>,
     next_handle: AtomicU64,
-    /// Counts the changes that this node has made to attributes and links.
-    changes: AtomicU64,
+    held: HeldNames,
     closer: Arc<Closer>,
 }
 
@@ -65,8 +66,13 @@ impl SharedView {
             directories: DirectoryBeliefs::default(),
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
-            changes: AtomicU64::new(0),
+            held: HeldNames::default(),
         }
+    }
+
+    /// Another node has changed an inode, or its name.
+    pub fn revoke(&self, inode: InodeId) {
+        self.held.changed(inode);
     }
 
     fn inode(&self, file: FileNumber) -> InodeId {

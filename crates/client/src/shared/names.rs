@@ -2,11 +2,11 @@
 //! that the directory is wider or narrower than believed.
 
 use super::attributes::version_of;
+use super::held::Asked;
 use super::{SharedView, unexpected};
 use crate::data::Home;
 use crate::vfs::{Found, ListedEntry, OpenMode, Opened};
 use futures_util::future::try_join_all;
-use std::sync::atomic::Ordering;
 use tameike_core::attr::AttrChange;
 use tameike_core::limits::READDIR_ENTRIES_MAX;
 use tameike_core::wire::meta::{
@@ -47,9 +47,10 @@ impl SharedView {
 
     pub(super) async fn find(&self, entry: EntryName) -> Result<Entry> {
         name::check(&entry.name)?;
-        let lookup = |wide| MetaRequest::Lookup { entry: entry.clone(), wide };
+        let asked = self.held.asking(self.runtime.clock.monotonic());
+        let lookup = |wide| MetaRequest::Lookup { entry: entry.clone(), wide, view: true };
         let (_, reply) = self.ask_entry(&entry, lookup).await?;
-        into_entry(reply).map(|(entry, _)| entry)
+        self.told(entry, reply, asked).map(|(entry, _)| entry)
     }
 
     /// The entry with its attributes, which may live on another node.
@@ -71,14 +72,16 @@ impl SharedView {
     ) -> Result<Entry> {
         name::check(&entry.name)?;
         self.inherit(entry.dir, &mut new).await?;
+        let asked = self.held.asking(self.runtime.clock.monotonic());
         let now = self.runtime.now();
         let command = |wide| {
             let (entry, new) = (entry.clone(), new.clone());
             MetaRequest::Execute(Command::Create { entry, new, exclusive, opener, wide, now })
         };
         let (home, reply) = self.ask_entry(&entry, command).await?;
-        let (made, part) = into_entry(reply)?;
-        self.changed_directory(entry.dir, home, part);
+        let dir = entry.dir;
+        let (made, part) = self.told(entry, reply, asked)?;
+        self.changed_directory(dir, home, part);
         Ok(made)
     }
 
@@ -104,15 +107,40 @@ impl SharedView {
     pub(super) async fn operate(&self, coordinator: &EntryName, operation: NameOperation) -> Result<()> {
         let now = self.runtime.now();
         let request = |wide| MetaRequest::Names { operation: operation.clone(), wide, now };
-        let (home, reply) = self.ask_entry(coordinator, request).await?;
+        let done = self.ask_entry(coordinator, request).await;
+        // Also what failed may have changed something.
+        self.drop_held(&operation);
+        let (home, reply) = done?;
         let part = match reply {
             MetaReply::DirChanged(stat) => Some(stat),
             MetaReply::Done => None,
             other => return Err(unexpected(&other)),
         };
         self.changed_directory(coordinator.dir, home, part);
-        self.changes.fetch_add(1, Ordering::AcqRel);
         Ok(())
+    }
+
+    /// This node answers no more for what an operation changes.
+    fn drop_held(&self, operation: &NameOperation) {
+        match operation {
+            NameOperation::Unlink { entry } | NameOperation::Rmdir { entry } => self.held.renamed(entry),
+            NameOperation::Link { target, .. } => self.held.changed(target.inode),
+            NameOperation::Rename { from, to, .. } => {
+                self.held.renamed(from);
+                self.held.renamed(to);
+            }
+        }
+    }
+
+    /// What a home has told of an entry, and of the directory's children that it keeps.
+    fn told(&self, entry: EntryName, reply: MetaReply, asked: Asked) -> Result<(Entry, Option<DirStat>)> {
+        let MetaReply::Entry { target, node, created, dir, lease } = reply else {
+            return Err(unexpected(&reply));
+        };
+        if let (true, Some(node)) = (lease, &node) {
+            self.held.hold(entry, node.attr.clone(), asked);
+        }
+        Ok((Entry { target, node, created }, dir))
     }
 
     /// This node has changed a directory; what the entry's home says of it since may have come with the answer.
@@ -164,14 +192,6 @@ impl SharedView {
             }
         }
         Err(Fault::new(Errno::EIO, format!("the width of directory {dir} does not settle")))
-    }
-}
-
-/// The entry, and what its home says of the directory's children that it keeps.
-fn into_entry(reply: MetaReply) -> Result<(Entry, Option<DirStat>)> {
-    match reply {
-        MetaReply::Entry { target, node, created, dir } => Ok((Entry { target, node, created }, dir)),
-        other => Err(unexpected(&other)),
     }
 }
 

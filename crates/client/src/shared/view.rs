@@ -1,13 +1,12 @@
 //! [`Vfs`] of the job-shared view.
 
 use super::{SharedView, unexpected};
-use crate::data::{Birth, FileData};
+use crate::data::FileData;
 use crate::vfs::{FileNumber, Found, HandleNumber, ListedEntry, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{
-    Command, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, RenameMode, Target,
+    Command, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node, RenameMode, Target,
 };
 use tameike_core::{Attr, Errno, Fault, FileKind, Layout, Result, name};
 
@@ -47,7 +46,12 @@ impl SharedView {
 
 impl Vfs for SharedView {
     async fn lookup(&self, dir: FileNumber, name: &[u8]) -> Result<Found> {
-        let entry = self.find(self.entry(dir, name)).await?;
+        let entry = self.entry(dir, name);
+        if let Some(attr) = self.held.find(&entry, self.runtime.clock.monotonic()) {
+            let attr = self.complete(Node { attr, content: None }).await?;
+            return Ok(Found { file: self.number(attr.inode), attr });
+        }
+        let entry = self.find(entry).await?;
         self.found(entry).await
     }
 
@@ -85,7 +89,6 @@ impl Vfs for SharedView {
         exclusive: bool,
         mode: OpenMode,
     ) -> Result<(Found, Opened)> {
-        let (time, changes) = (self.runtime.clock.monotonic(), self.changes.load(Ordering::Acquire));
         let entry = self.new_entry(self.entry(dir, name), new, exclusive, Some(self.local())).await?;
         if entry.target.kind == FileKind::Directory {
             return Err(Errno::EISDIR.into());
@@ -97,11 +100,7 @@ impl Vfs for SharedView {
         };
         // A file just made is empty: there is nothing to cut.
         let mode = OpenMode { truncate: mode.truncate && !entry.created, ..mode };
-        let birth = entry.created.then(|| Birth { attr: node.attr.clone(), time, changes });
         let opened = self.open_counted(node, mode).await?;
-        if let (Some(birth), Ok(open)) = (birth, self.handle(opened.handle)) {
-            open.file.set_birth(birth);
-        }
         match self.found(entry).await {
             Ok(found) => Ok((found, opened)),
             Err(fault) => {
@@ -158,7 +157,9 @@ impl Vfs for SharedView {
         let handle = self.handle(handle)?;
         handle.file.check_room(&handle.told)?;
         if handle.mode.append {
-            return self.engine.append(&handle.file, data).await;
+            let appended = self.engine.append(&handle.file, data).await;
+            self.held.changed(handle.file.inode);
+            return appended;
         }
         self.engine.write(&handle.file, offset, data).await
     }
@@ -168,19 +169,20 @@ impl Vfs for SharedView {
         if !handle.mode.write {
             return Ok(());
         }
-        self.engine.flush(&handle.file, false).await?;
+        self.flush_file(&handle.file, false).await?;
         handle.file.tell(&handle.told)
     }
 
     async fn fsync(&self, handle: HandleNumber) -> Result<()> {
         let handle = self.handle(handle)?;
-        self.engine.flush(&handle.file, true).await?;
+        self.flush_file(&handle.file, true).await?;
         handle.file.tell(&handle.told)
     }
 
     async fn release(&self, handle: HandleNumber) {
         if let Ok(open) = self.handle(handle) {
             self.engine.flush_mapped(&open.file, open.mode).await;
+            self.drop_written(&open.file);
         }
         self.close_handle(handle);
     }
@@ -248,21 +250,34 @@ impl Vfs for SharedView {
         let (name, value) = (name.to_vec(), value.to_vec());
         let now = self.runtime.now();
         let command = Command::SetXattr { inode, name, value, create, replace, now };
-        self.ask_home(inode, MetaRequest::Execute(command)).await?;
-        self.changes.fetch_add(1, Ordering::AcqRel);
-        Ok(())
+        let done = self.ask_home(inode, MetaRequest::Execute(command)).await;
+        self.held.changed(inode);
+        done.map(drop)
     }
 
     async fn remove_xattr(&self, file: FileNumber, name: &[u8]) -> Result<()> {
         let inode = self.inode(file);
         let command = Command::RemoveXattr { inode, name: name.to_vec(), now: self.runtime.now() };
-        self.ask_home(inode, MetaRequest::Execute(command)).await?;
-        self.changes.fetch_add(1, Ordering::AcqRel);
-        Ok(())
+        let done = self.ask_home(inode, MetaRequest::Execute(command)).await;
+        self.held.changed(inode);
+        done.map(drop)
     }
 }
 
 impl SharedView {
+    async fn flush_file(&self, file: &Arc<FileData>, durable: bool) -> Result<()> {
+        let flushed = self.engine.flush(file, durable).await;
+        self.drop_written(file);
+        flushed
+    }
+
+    /// The home may have been told of writes: this node does not answer for attributes from before.
+    fn drop_written(&self, file: &FileData) {
+        if file.is_written() {
+            self.held.changed(file.inode);
+        }
+    }
+
     /// Counts an open at the inode's home; its attributes and inline content come along.
     async fn count_open(&self, inode: tameike_core::InodeId) -> Result<tameike_core::wire::meta::Node> {
         match self.ask_home(inode, MetaRequest::Open { inode, node: self.local() }).await? {

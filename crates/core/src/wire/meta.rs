@@ -151,6 +151,8 @@ pub enum Command {
         number: u32,
         /// What to do.
         step: Step,
+        /// The node whose program asked for the operation and knows what it does; none when it is completed later.
+        by: Option<NodeId>,
         /// The coordinator has ended all its operations before this sequence number: their results can go.
         finished: u64,
         /// Time of the request.
@@ -168,6 +170,21 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// The inode whose attributes it changes, when it is on one inode and no name.
+    pub fn changes(&self) -> Option<InodeId> {
+        match self {
+            Self::SetAttr { inode, .. }
+            | Self::Commit { inode, .. }
+            | Self::Reserve { inode, .. }
+            | Self::WriteInline { inode, .. }
+            | Self::SetXattr { inode, .. }
+            | Self::RemoveXattr { inode, .. } => Some(*inode),
+            Self::Create { .. } | Self::Step { .. } | Self::SetDirTime { .. } => None,
+        }
+    }
+}
+
 /// A request to the metadata service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MetaRequest {
@@ -177,6 +194,8 @@ pub enum MetaRequest {
         entry: EntryName,
         /// Whether the sender believes the directory is wide.
         wide: bool,
+        /// Whether it is a view that asks: it takes the lease of a file's name if it gets it, and shows a directory.
+        view: bool,
     },
     /// Attributes of an inode, without the gathered part of a directory's.
     GetAttr {
@@ -323,6 +342,9 @@ pub enum MetaReply {
         created: bool,
         /// What the node knows of the directory's children after a change.
         dir: Option<DirStat>,
+        /// The view that asked may answer for the name and its inode by itself for
+        /// [`NAME_LEASE`](crate::limits::NAME_LEASE), or until it is told otherwise.
+        lease: bool,
     },
     /// Attributes (and inline content).
     Node(Node),

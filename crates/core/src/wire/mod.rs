@@ -8,6 +8,7 @@
 pub mod admin;
 pub mod cache;
 pub mod call;
+pub mod client;
 pub mod codec;
 pub mod meta;
 pub mod unit;
@@ -32,6 +33,8 @@ pub enum Request {
     Cache(cache::CacheRequest),
     /// To the agent itself.
     Admin(admin::AdminRequest),
+    /// To the node's views.
+    Client(client::ClientRequest),
 }
 
 impl Request {
@@ -81,6 +84,7 @@ impl Request {
             Self::Admin(request) => match request {
                 Admin::Space { .. } | Admin::Status => true,
             },
+            Self::Client(client::ClientRequest::Revoke { .. }) => true,
         }
     }
 
@@ -103,4 +107,6 @@ pub enum Reply {
     Admin(admin::AdminReply),
     /// The request failed and changed nothing, or its effect is told by the fault.
     Fault(Fault),
+    /// From the node's views.
+    Client(client::ClientReply),
 }

@@ -4,6 +4,7 @@
 
 use super::admin::{AdminReply, AdminRequest, Counter, NodeStatus, Space};
 use super::cache::{CacheReply, CacheRequest, CacheState, Stamp};
+use super::client::{ClientReply, ClientRequest};
 use super::codec::{decode, decode_first, encode};
 use super::meta::{
     Command, DirEntry, DirStat, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node, RenameMode,
@@ -115,6 +116,7 @@ fn the_kinds_of_message() {
         (Request::Unit(UnitRequest::Sync { inode: INODE, durable: true }), "010283840401"),
         (Request::Cache(CacheRequest::Progress), "020c"),
         (Request::Admin(AdminRequest::Status), "0301"),
+        (Request::Client(ClientRequest::Revoke { inodes: vec![INODE] }), "040001838404"),
     ]);
 }
 
@@ -126,13 +128,14 @@ fn the_kinds_of_reply() {
         (Reply::Cache(CacheReply::Done), "0200"),
         (Reply::Admin(AdminReply::Space(SPACE)), "0300ac02c8016404"),
         (Reply::Fault(Fault::new(Errno::ENOENT, "gone")), "040404676f6e65"),
+        (Reply::Client(ClientReply::Done), "0500"),
     ]);
 }
 
 #[test]
 fn requests_to_the_metadata_service() {
     check(&[
-        (MetaRequest::Lookup { entry: entry(), wide: true }, "000102616201"),
+        (MetaRequest::Lookup { entry: entry(), wide: true, view: true }, "00010261620101"),
         (MetaRequest::GetAttr { inode: INODE }, "01838404"),
         (MetaRequest::DirStat { dir: INODE }, "02838404"),
         (
@@ -160,10 +163,13 @@ fn requests_to_the_metadata_service() {
 fn replies_of_the_metadata_service() {
     check(&[
         (MetaReply::Done, "00"),
-        (MetaReply::Entry { target: TARGET, node: None, created: true, dir: None }, "0183840402000100"),
         (
-            MetaReply::Entry { target: TARGET, node: None, created: false, dir: Some(STAT) },
-            "0183840402000001ac020203ac0201",
+            MetaReply::Entry { target: TARGET, node: None, created: true, dir: None, lease: true },
+            "018384040200010001",
+        ),
+        (
+            MetaReply::Entry { target: TARGET, node: None, created: false, dir: Some(STAT), lease: false },
+            "0183840402000001ac020203ac020100",
         ),
         (
             MetaReply::Node(node(Some(b"xyz"))),
@@ -190,21 +196,25 @@ fn replies_of_the_metadata_service() {
     ]);
 }
 
+fn new_symlink() -> NewInode {
+    NewInode {
+        kind: FileKind::Symlink,
+        mode: 0o777,
+        uid: 1000,
+        gid: 100,
+        rdev: 0,
+        layout: Layout::StripedOver(3),
+        symlink: b"to".to_vec(),
+    }
+}
+
 #[test]
 fn commands_of_the_metadata_service() {
     check(&[
         (
             Command::Create {
                 entry: entry(),
-                new: NewInode {
-                    kind: FileKind::Symlink,
-                    mode: 0o777,
-                    uid: 1000,
-                    gid: 100,
-                    rdev: 0,
-                    layout: Layout::StripedOver(3),
-                    symlink: b"to".to_vec(),
-                },
+                new: new_symlink(),
                 exclusive: true,
                 opener: Some(NODE),
                 wide: false,
@@ -251,8 +261,15 @@ fn commands_of_the_metadata_service() {
         ),
         (Command::RemoveXattr { inode: INODE, name: b"n".to_vec(), now: NOW }, "06838404016e03ac02"),
         (
-            Command::Step { operation: OPERATION, number: 3, step: Step::LockTree, finished: 128, now: NOW },
-            "07c80181010307800103ac02",
+            Command::Step {
+                operation: OPERATION,
+                number: 3,
+                step: Step::LockTree,
+                by: Some(NODE),
+                finished: 128,
+                now: NOW,
+            },
+            "07c8018101030701c801800103ac02",
         ),
         (Command::SetDirTime { dir: INODE, wide: true, changed: NOW }, "088384040103ac02"),
     ]);

@@ -9,12 +9,14 @@
 //! content outgrows the inode. It checks no permissions: the door does, from the attributes.
 
 mod content;
+mod leases;
 mod operation;
 mod plan;
 mod query;
 mod recovery;
 mod single;
 mod state;
+mod tell;
 #[cfg(test)]
 mod tests;
 mod widen;
@@ -134,11 +136,13 @@ impl MetaService {
     /// The errno of POSIX for what was asked; `EPROTO` when this node does not keep what the request is about;
     /// `EHOSTDOWN` when a node that takes part cannot be reached; `ETIMEDOUT` when a name stays in the middle
     /// of an operation, which is completed once its nodes can be reached.
-    pub async fn serve(&self, _from: NodeId, request: MetaRequest) -> Result<MetaReply> {
+    pub async fn serve(&self, from: NodeId, request: MetaRequest) -> Result<MetaReply> {
         match request {
-            MetaRequest::Lookup { entry, wide } => self.lookup(&entry, wide).await,
-            MetaRequest::GetAttr { inode } => self.get_inode(inode, false),
-            MetaRequest::GetContent { inode } => self.get_inode(inode, true),
+            MetaRequest::Lookup { entry, wide, view } => {
+                self.lookup(&entry, wide, view.then_some(from)).await
+            }
+            MetaRequest::GetAttr { inode } => self.get_attr(inode, from),
+            MetaRequest::GetContent { inode } => self.get_content(inode),
             MetaRequest::DirStat { dir } => self.dir_stat(dir).await,
             MetaRequest::ReadDir { dir, after, limit, wide } => self.read_dir(dir, after, limit, wide).await,
             MetaRequest::Parent { inode } => self.parent(inode),
@@ -154,18 +158,23 @@ impl MetaService {
             MetaRequest::ListXattr { inode } => self.list_xattr(inode),
             MetaRequest::Execute(command) => {
                 self.parts.ledger.room().await?;
-                self.command(command).await
+                let inode = command.changes();
+                let reply = self.command(command, from).await;
+                if let Some(inode) = inode {
+                    self.tell_of(inode, from, &reply).await;
+                }
+                reply
             }
             MetaRequest::Names { operation, wide, now } => {
                 self.parts.ledger.room().await?;
-                self.names(operation, wide, now).await
+                self.names(operation, wide, from, now).await
             }
         }
     }
 
-    async fn command(&self, command: Command) -> Result<MetaReply> {
+    async fn command(&self, command: Command, from: NodeId) -> Result<MetaReply> {
         match &command {
-            Command::Create { .. } => self.create(command).await,
+            Command::Create { .. } => self.create(command, from).await,
             Command::SetAttr { inode, .. } => {
                 let inode = *inode;
                 self.set_attr(inode, command).await

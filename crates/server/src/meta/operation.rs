@@ -5,6 +5,7 @@
 //! it is asked for. An operation without a decision is undone, one with a decision is carried through.
 
 use super::MetaService;
+use super::leases::Untold;
 use super::plan::{Plan, Planned};
 use super::recovery::Settled;
 use super::single::is_busy;
@@ -41,6 +42,7 @@ impl MetaService {
         &self,
         operation: NameOperation,
         wide: bool,
+        by: NodeId,
         now: Timestamp,
     ) -> Result<MetaReply> {
         let mut pause = CONFLICT_TIME_MIN;
@@ -48,7 +50,7 @@ impl MetaService {
             let done = match self.plan(&operation, wide).await {
                 Ok(Planned::Nothing) => Ok(MetaReply::Done),
                 Ok(Planned::Width(wide)) => Ok(MetaReply::Width { wide }),
-                Ok(Planned::Steps(plan)) => match self.run(*plan, now).await {
+                Ok(Planned::Steps(plan)) => match self.run(*plan, by, now).await {
                     Ok(()) => self.children_stat(operation.coordinator().dir).map(MetaReply::DirChanged),
                     Err(fault) => Err(fault),
                 },
@@ -72,7 +74,7 @@ impl MetaService {
         OperationId { node: self.parts.node, sequence }
     }
 
-    async fn run(&self, plan: Plan, now: Timestamp) -> Result<()> {
+    async fn run(&self, plan: Plan, by: NodeId, now: Timestamp) -> Result<()> {
         let plan = self.bring_home(plan);
         let sequence = self.state.lock().begin();
         let before = plan.prepare.len() as u32;
@@ -81,17 +83,18 @@ impl MetaService {
             placed.map(|((node, step), number)| PlacedStep { node: *node, number, step: step.clone() });
         let decision = Decision { local: plan.local.clone(), redo: redo.collect() };
         if plan.prepare.is_empty() && plan.commit.is_none() && decision.redo.is_empty() {
-            let decided = self.decide(sequence, &decision, None, now);
+            let decided = self.decide(sequence, &decision, None, Some(by), now);
             if decided.is_err() {
                 self.state.lock().ended(sequence);
             }
-            return decided;
+            self.tell(decided?).await;
+            return Ok(());
         }
         // A task of its own: what is begun is ended even if the caller stops waiting.
         let (resolver, done) = promise();
         self.spawn(|service| async move {
             let Some(this) = service.upgrade() else { return };
-            resolver.resolve(this.run_with_others(sequence, &plan, &decision, now).await);
+            resolver.resolve(this.run_with_others(sequence, &plan, &decision, by, now).await);
         });
         done.await
     }
@@ -101,19 +104,21 @@ impl MetaService {
         sequence: u64,
         plan: &Plan,
         decision: &Decision,
+        by: NodeId,
         now: Timestamp,
     ) -> Result<()> {
         if !plan.prepare.is_empty() || plan.commit.is_some() {
-            match self.prepare(sequence, plan, decision, now).await? {
+            match self.prepare(sequence, plan, decision, by, now).await? {
                 Prepared::Undecided => (),
                 Prepared::CarriedThrough => return Ok(()),
             }
         }
-        let decided = self.decide(sequence, decision, plan.busy.as_ref(), now);
+        let decided = self.decide(sequence, decision, plan.busy.as_ref(), Some(by), now);
         if decided.is_err() || !decision.redo.is_empty() {
-            self.settle_or_later(sequence).await;
+            self.settle_or_later(sequence, Some(by)).await;
         }
-        decided
+        self.tell(decided?).await;
+        Ok(())
     }
 
     /// Steps on this node become part of the decision where that is as good.
@@ -139,6 +144,7 @@ impl MetaService {
         sequence: u64,
         plan: &Plan,
         decision: &Decision,
+        by: NodeId,
         now: Timestamp,
     ) -> Result<Prepared> {
         let prepared = plan.prepare.iter().zip(0..).map(|((node, _), number)| (*node, number)).collect();
@@ -146,17 +152,19 @@ impl MetaService {
         let commit = plan.commit.as_ref().map(|(node, _)| (*node, number));
         let intent = Intent::Open { prepared, commit, decision: decision.clone(), busy: plan.busy.clone() };
         self.begin(sequence, intent, plan.busy.as_ref())?;
-        match self.try_prepare(sequence, plan, now).await {
+        match self.try_prepare(sequence, plan, by, now).await {
             Ok(()) => Ok(Prepared::Undecided),
             Err(Unprepared { fault, applied: false }) => {
                 self.end(sequence, plan.busy.as_ref())?;
                 Err(fault)
             }
-            Err(Unprepared { fault, applied: true }) => match self.settle_or_later(sequence).await {
-                Some(Settled::CarriedThrough) => Ok(Prepared::CarriedThrough),
-                Some(Settled::Undone) => Err(fault),
-                None => Err(fault.context("it is not known whether the names were changed")),
-            },
+            Err(Unprepared { fault, applied: true }) => {
+                match self.settle_or_later(sequence, Some(by)).await {
+                    Some(Settled::CarriedThrough) => Ok(Prepared::CarriedThrough),
+                    Some(Settled::Undone) => Err(fault),
+                    None => Err(fault.context("it is not known whether the names were changed")),
+                }
+            }
         }
     }
 
@@ -177,12 +185,18 @@ impl MetaService {
         Ok(())
     }
 
-    async fn try_prepare(&self, sequence: u64, plan: &Plan, now: Timestamp) -> Result<(), Unprepared> {
+    async fn try_prepare(
+        &self,
+        sequence: u64,
+        plan: &Plan,
+        by: NodeId,
+        now: Timestamp,
+    ) -> Result<(), Unprepared> {
         let mut applied = false;
         let unprepared = |fault, applied| Unprepared { fault, applied };
         self.push().await.map_err(|fault| unprepared(fault, false))?;
         for ((node, step), number) in plan.prepare.iter().zip(0..) {
-            let done = self.step(*node, sequence, number, step.clone(), now).await;
+            let done = self.step(*node, (sequence, number), step.clone(), Some(by), now).await;
             done.map_err(|fault| {
                 let unsure = !is_refusal(fault.errno);
                 unprepared(fault, applied || unsure)
@@ -195,7 +209,7 @@ impl MetaService {
         }
         let Some((node, step)) = &plan.commit else { return Ok(()) };
         let number = plan.prepare.len() as u32;
-        let done = self.step(*node, sequence, number, step.clone(), now).await;
+        let done = self.step(*node, (sequence, number), step.clone(), Some(by), now).await;
         done.map(|_| ()).map_err(|fault| {
             let unsure = !is_refusal(fault.errno);
             unprepared(fault, applied || unsure)
@@ -207,8 +221,9 @@ impl MetaService {
         sequence: u64,
         decision: &Decision,
         busy: Option<&EntryName>,
+        by: Option<NodeId>,
         now: Timestamp,
-    ) -> Result<()> {
+    ) -> Result<Vec<Untold>> {
         let mut state = self.state.lock();
         let mut others = decision.local.iter().filter(|step| !touches(step, busy));
         if others.any(|step| is_busy(&state, step)) {
@@ -221,11 +236,12 @@ impl MetaService {
         if decision.redo.is_empty() {
             state.ended(sequence);
         }
+        let untold = self.untold(&mut state, &decision.local, by);
         let waiting = busy.map(|name| state.free(name)).unwrap_or_default();
         drop(state);
         waiting.into_iter().for_each(|waiting| waiting.resolve(()));
         self.follow(&applied);
-        Ok(())
+        Ok(untold)
     }
 
     pub(super) fn end(&self, sequence: u64, busy: Option<&EntryName>) -> Result<()> {
@@ -249,14 +265,14 @@ impl MetaService {
     pub(super) async fn step(
         &self,
         node: NodeId,
-        sequence: u64,
-        number: u32,
+        (sequence, number): (u64, u32),
         step: Step,
+        by: Option<NodeId>,
         now: Timestamp,
     ) -> Result<MetaReply> {
         let finished = self.state.lock().finished();
         let operation = self.operation(sequence);
-        let command = Command::Step { operation, number, step, finished, now };
+        let command = Command::Step { operation, number, step, by, finished, now };
         self.ask(node, MetaRequest::Execute(command)).await
     }
 }

@@ -143,7 +143,7 @@ impl MetaService {
         let mut wide = false;
         loop {
             let node = self.parts.cluster.entry_home(entry.dir, entry.offset(), wide);
-            match self.ask(node, MetaRequest::Lookup { entry: entry.clone(), wide }).await {
+            match self.ask(node, MetaRequest::Lookup { entry: entry.clone(), wide, view: false }).await {
                 Ok(MetaReply::Entry { target, .. }) => return Ok((node, wide, Some(target))),
                 Ok(MetaReply::Width { wide: true }) if !wide => wide = true,
                 Ok(other) => return Err(unexpected(node, &other)),

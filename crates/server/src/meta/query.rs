@@ -4,26 +4,49 @@ use super::MetaService;
 use serde_bytes::ByteBuf;
 use tameike_core::limits::READDIR_ENTRIES_MAX;
 use tameike_core::wire::meta::{EntryName, MetaReply, Node};
-use tameike_core::{DirOffset, Errno, FileKind, InodeId, Result};
+use tameike_core::{Attr, DirOffset, Errno, FileKind, InodeId, NodeId, Result};
 use tameike_store::meta::query as table;
 use tameike_store::table::Table;
 
 impl MetaService {
-    pub(super) async fn lookup(&self, entry: &EntryName, wide: bool) -> Result<MetaReply> {
-        self.when_free(&[entry], |_| Ok(())).await?;
-        if let Some(wide) = self.width(entry.dir, Some(entry.offset()), wide)? {
-            return Ok(MetaReply::Width { wide });
-        }
-        self.parts.ledger.read(|names| {
-            let Some(target) = table::entry(names, entry)? else {
-                return Err(missing(names, entry.dir)?.into());
-            };
-            let node = node(names, target.inode, false)?;
-            Ok(MetaReply::Entry { target, node, created: false, dir: None })
+    /// `view` is the node whose view asks, if it is one.
+    pub(super) async fn lookup(
+        &self,
+        entry: &EntryName,
+        wide: bool,
+        view: Option<NodeId>,
+    ) -> Result<MetaReply> {
+        self.when_free(&[entry], |state| {
+            if let Some(wide) = self.width(entry.dir, Some(entry.offset()), wide)? {
+                return Ok(MetaReply::Width { wide });
+            }
+            let (target, node) = self.parts.ledger.read(|names| {
+                let Some(target) = table::entry(names, entry)? else {
+                    return Err(missing(names, entry.dir)?.into());
+                };
+                Ok((target, node(names, target.inode, false)?))
+            })?;
+            let lease = view.is_some_and(|view| self.lease(state, entry.dir, target, node.as_ref(), view));
+            Ok(MetaReply::Entry { target, node, created: false, dir: None, lease })
         })
+        .await
     }
 
-    pub(super) fn get_inode(&self, inode: InodeId, with_content: bool) -> Result<MetaReply> {
+    /// `from` shows a directory, when it is one.
+    pub(super) fn get_attr(&self, inode: InodeId, from: NodeId) -> Result<MetaReply> {
+        let mut state = self.state.lock();
+        let reply = self.get_inode(inode, false)?;
+        if let MetaReply::Node(Node { attr: Attr { kind: FileKind::Directory, .. }, .. }) = reply {
+            state.leases.see(inode, from, self.parts.runtime.clock.monotonic());
+        }
+        Ok(reply)
+    }
+
+    pub(super) fn get_content(&self, inode: InodeId) -> Result<MetaReply> {
+        self.get_inode(inode, true)
+    }
+
+    fn get_inode(&self, inode: InodeId, with_content: bool) -> Result<MetaReply> {
         self.check_inode(inode)?;
         let node = self.parts.ledger.read(|names| node(names, inode, with_content))?;
         node.map(MetaReply::Node).ok_or(Errno::ESTALE.into())

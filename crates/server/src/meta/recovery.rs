@@ -24,14 +24,14 @@ impl MetaService {
     /// Whether the step was applied and stands; else it never will be.
     async fn undo(&self, node: NodeId, sequence: u64, number: u32) -> Result<bool> {
         let now = self.parts.runtime.now();
-        match self.step(node, sequence, number, Step::Undo { number }, now).await? {
+        match self.step(node, (sequence, number), Step::Undo { number }, None, now).await? {
             MetaReply::Settled { applied } => Ok(applied),
             other => Err(unexpected(node, &other)),
         }
     }
 
     /// Brings an operation to its end from what is logged of it.
-    async fn settle(&self, sequence: u64) -> Result<Settled> {
+    async fn settle(&self, sequence: u64, by: Option<NodeId>) -> Result<Settled> {
         match self.parts.ledger.read(|names| table::intent(names, sequence))? {
             None => {
                 self.state.lock().ended(sequence);
@@ -45,12 +45,13 @@ impl MetaService {
                     self.end(sequence, busy.as_ref())?;
                     return Ok(Settled::Undone);
                 }
-                self.decide(sequence, &decision, busy.as_ref(), self.parts.runtime.now())?;
+                let untold = self.decide(sequence, &decision, busy.as_ref(), by, self.parts.runtime.now())?;
                 if !decision.redo.is_empty() {
-                    self.redo(sequence, decision.redo).await?;
+                    self.redo(sequence, decision.redo, by).await?;
                 }
+                self.tell(untold).await;
             }
-            Some(Intent::Decided { redo }) => self.redo(sequence, redo).await?,
+            Some(Intent::Decided { redo }) => self.redo(sequence, redo, by).await?,
             Some(Intent::Widen { dir }) => self.move_entries(sequence, dir).await?,
         }
         Ok(Settled::CarriedThrough)
@@ -63,17 +64,17 @@ impl MetaService {
         }
     }
 
-    async fn redo(&self, sequence: u64, redo: Vec<PlacedStep>) -> Result<()> {
+    async fn redo(&self, sequence: u64, redo: Vec<PlacedStep>, by: Option<NodeId>) -> Result<()> {
         self.push().await?;
         for PlacedStep { node, number, step } in redo {
-            self.step(node, sequence, number, step, self.parts.runtime.now()).await?;
+            self.step(node, (sequence, number), step, by, self.parts.runtime.now()).await?;
         }
         self.end(sequence, None)
     }
 
-    /// As [`Self::settle`]; `None` when that must wait for nodes that cannot be reached.
-    pub(super) async fn settle_or_later(&self, sequence: u64) -> Option<Settled> {
-        match self.settle(sequence).await {
+    /// As [`Self::settle`], for a program of the node `by`; `None` when that must wait for nodes that cannot be reached.
+    pub(super) async fn settle_or_later(&self, sequence: u64, by: Option<NodeId>) -> Option<Settled> {
+        match self.settle(sequence, by).await {
             Ok(settled) => Some(settled),
             Err(fault) => {
                 log::warn!("an operation on names will be completed later: {fault}");
@@ -108,7 +109,7 @@ async fn settle_until_done(service: Weak<MetaService>, sequence: u64) {
     let mut pause = RETRY_TIME_MIN;
     loop {
         let Some(this) = service.upgrade() else { return };
-        let Err(fault) = this.settle(sequence).await else { return };
+        let Err(fault) = this.settle(sequence, None).await else { return };
         log::debug!("operation {sequence} is not complete yet: {fault}");
         let sleep = this.parts.runtime.sleep(pause);
         drop(this);

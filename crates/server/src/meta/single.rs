@@ -7,7 +7,7 @@ use tameike_core::{Errno, Fault, FileKind, InodeId, NodeId, Result};
 use tameike_store::meta::{LogCommand, Outcome, query as table};
 
 impl MetaService {
-    pub(super) async fn create(&self, command: Command) -> Result<MetaReply> {
+    pub(super) async fn create(&self, command: Command, from: NodeId) -> Result<MetaReply> {
         let Command::Create { entry, opener, wide, .. } = &command else { return Err(Errno::EINVAL.into()) };
         let (entry, opener, wide) = (entry.clone(), *opener, *wide);
         let record = LogCommand::Wire { command, birth: self.birth(), held: Vec::new() };
@@ -22,7 +22,8 @@ impl MetaService {
                         let content = opener.filter(|_| attr.inline).map(|_| Default::default());
                         let node = Some(Node { attr: attr.clone(), content });
                         let dir = self.children_stat(entry.dir)?;
-                        MetaReply::Entry { target: *target, node, created: true, dir: Some(dir) }
+                        let lease = self.lease(state, entry.dir, *target, node.as_ref(), from);
+                        MetaReply::Entry { target: *target, node, created: true, dir: Some(dir), lease }
                     }
                     Outcome::Found { target } => self.found(*target, opener.is_some())?,
                     Outcome::Width { wide } => return Ok((MetaReply::Width { wide: *wide }, None)),
@@ -57,7 +58,7 @@ impl MetaService {
 
     fn found(&self, target: Target, opened: bool) -> Result<MetaReply> {
         let node = self.parts.ledger.read(|names| node(names, target.inode, opened))?;
-        Ok(MetaReply::Entry { target, node, created: false, dir: None })
+        Ok(MetaReply::Entry { target, node, created: false, dir: None, lease: false })
     }
 
     /// A command on one inode that changes no names and no units.
@@ -96,7 +97,11 @@ impl MetaService {
 
     /// A node is gone: what it had open is closed.
     pub fn peer_dead(&self, node: NodeId) {
-        let closed = self.state.lock().close_all(node);
+        let closed = {
+            let mut state = self.state.lock();
+            state.leases.forget_node(node);
+            state.close_all(node)
+        };
         for inode in closed {
             if let Err(fault) = self.forget_unless_open(inode) {
                 log::error!("cannot remove {inode} after {node}, the last to have it open, is gone: {fault}");
@@ -116,10 +121,10 @@ impl MetaService {
 
     /// A step of another node's operation, or of this node's own on itself. Safe before it is answered.
     pub(super) async fn foreign_step(&self, command: Command) -> Result<MetaReply> {
-        let Command::Step { operation, step, .. } = &command else { return Err(Errno::EINVAL.into()) };
+        let Command::Step { operation, step, by, .. } = &command else { return Err(Errno::EINVAL.into()) };
         self.check_step(step)?;
-        let applied = {
-            let state = self.state.lock();
+        let (applied, untold) = {
+            let mut state = self.state.lock();
             if is_busy(&state, step) {
                 return Err(Fault::new(Errno::EAGAIN, "the name is in the middle of another operation"));
             }
@@ -130,10 +135,13 @@ impl MetaService {
                 _ => None,
             };
             let undone = undone.map(|inode| Step::DropLink { inode });
-            let held = state.held(undone.iter().chain([step]));
-            self.execute(&LogCommand::Wire { command, birth: 0, held })?
+            let steps: Vec<_> = undone.into_iter().chain([step.clone()]).collect();
+            let (held, by) = (state.held(&steps), *by);
+            let applied = self.execute(&LogCommand::Wire { command, birth: 0, held })?;
+            (applied, self.untold(&mut state, &steps, by))
         };
         self.follow(&applied);
+        self.tell(untold).await;
         self.parts.ledger.sync(false).await?;
         match applied.outcome {
             Outcome::Done => Ok(MetaReply::Done),

@@ -1,6 +1,7 @@
 //! What the metadata service knows only while it runs: who has which inode open, which names are in the
 //! middle of an operation, and which operations are not ended.
 
+use super::leases::Leases;
 use std::collections::BTreeMap;
 use tameike_core::wire::meta::{EntryName, Step};
 use tameike_core::{InodeId, NodeId};
@@ -23,6 +24,8 @@ impl Waiting {
 pub(super) struct State {
     /// Opens of each inode, counted by node.
     opens: BTreeMap<InodeId, BTreeMap<NodeId, u32>>,
+    /// What nodes believe without asking.
+    pub(super) leases: Leases,
     busy_names: BTreeMap<EntryName, Waiting>,
     busy_dirs: BTreeMap<InodeId, Waiting>,
     /// Operations of this node, and whether their end is logged.

@@ -26,7 +26,7 @@ impl MetaService {
             let Some(this) = service.upgrade() else { return };
             match this.begin_widening(dir) {
                 Ok(Some(sequence)) => {
-                    this.settle_or_later(sequence).await;
+                    this.settle_or_later(sequence, None).await;
                 }
                 Ok(None) => (),
                 Err(fault) => log::error!("directory {dir} cannot go wide: {fault}"),
@@ -63,9 +63,12 @@ impl MetaService {
         for ((node, entries), first) in self.entries_by_node(dir)?.into_iter().zip((0..).step_by(1 << 16)) {
             for (batch, number) in entries.chunks(BATCH_ENTRIES_MAX).zip(first..) {
                 let step = Step::Receive { dir, entries: batch.to_vec() };
-                self.step(node, sequence, number, step, self.parts.runtime.now()).await?;
+                self.step(node, (sequence, number), step, None, self.parts.runtime.now()).await?;
             }
         }
+        // Names are changed elsewhere from now on.
+        let untold = self.state.lock().leases.moved(dir, self.parts.runtime.clock.monotonic());
+        self.tell(untold).await;
         self.execute(&LogCommand::Widened { sequence, dir, place: place as u16, count: nodes.len() as u16 })?;
         // Were this record lost, the intent would still be there and the directory go wide again.
         let waiting = {

@@ -226,7 +226,7 @@ impl<'a> Shard<'a> {
                 self.set_xattr(*inode, name, value, (*create, *replace), *now)
             }
             Command::RemoveXattr { inode, name, now } => self.remove_xattr(*inode, name, *now),
-            Command::Step { operation, number, step, finished, now } => {
+            Command::Step { operation, number, step, finished, now, .. } => {
                 self.foreign_step(*operation, *number, step, *finished, *now)
             }
             Command::SetDirTime { dir, wide, changed } => self.set_dir_time(*dir, *wide, *changed),

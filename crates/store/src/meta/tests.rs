@@ -57,7 +57,7 @@ impl Map {
 
     fn step(&mut self, sequence: u64, number: u32, finished: u64, step: Step) -> Result<Outcome> {
         let operation = OperationId { node: NodeId(9), sequence };
-        self.wire(Command::Step { operation, number, step, finished, now: at(5) })
+        self.wire(Command::Step { operation, number, step, by: None, finished, now: at(5) })
     }
 
     fn record(&self, inode: InodeId) -> InodeRecord {
@@ -304,7 +304,7 @@ fn any_command() -> impl Strategy<Value = Command> {
         }),
         4 => (0..6_u64, 0..4_u32, 0..6_u64, any_step()).prop_map(|(sequence, number, finished, step)| {
             let operation = OperationId { node: NodeId(9), sequence };
-            Command::Step { operation, number, step, finished, now: at(4) }
+            Command::Step { operation, number, step, by: None, finished, now: at(4) }
         }),
         1 => (any_inode(), any::<bool>())
             .prop_map(|(dir, wide)| Command::SetDirTime { dir, wide, changed: at(7) }),

@@ -35,7 +35,11 @@ impl Client {
     }
 
     /// Asks the home of an entry, believing that directories are narrow until told otherwise.
-    async fn ask_home(&self, entry: &EntryName, request: impl Fn(bool) -> MetaRequest) -> Result<MetaReply> {
+    pub(super) async fn ask_home(
+        &self,
+        entry: &EntryName,
+        request: impl Fn(bool) -> MetaRequest,
+    ) -> Result<MetaReply> {
         let mut wide = false;
         loop {
             let home = self.world.cluster.entry_home(entry.dir, entry.offset(), wide);
@@ -51,7 +55,7 @@ impl Client {
 
     pub(super) async fn lookup(&self, dir: InodeId, entry: &str) -> Result<Target> {
         let entry = name(dir, entry);
-        let request = |wide| MetaRequest::Lookup { entry: entry.clone(), wide };
+        let request = |wide| MetaRequest::Lookup { entry: entry.clone(), wide, view: false };
         match self.ask_home(&entry, request).await? {
             MetaReply::Entry { target, .. } => Ok(target),
             other => panic!("{other:?}"),

@@ -6,6 +6,7 @@ mod basic;
 mod check;
 mod client;
 mod crash;
+mod leases;
 mod machine;
 mod model;
 mod world;

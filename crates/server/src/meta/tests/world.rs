@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
+use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Cluster, Errno, Fault, InodeId, JobId, NodeId, NodeInfo, Result};
@@ -65,6 +66,8 @@ pub(super) struct World {
     sites: Mutex<Vec<Site>>,
     events: Mutex<(u64, Option<Doom>)>,
     slab: Arc<Slab>,
+    /// What the views of each node were told.
+    pub(super) revoked: Mutex<Vec<(NodeId, InodeId)>>,
 }
 
 impl World {
@@ -97,6 +100,7 @@ impl World {
             faults,
             sites,
             events: Mutex::default(),
+            revoked: Mutex::default(),
             slab,
         });
         (0..devices.len()).for_each(|node| world.start(node));
@@ -226,6 +230,10 @@ impl World {
                 Request::Meta(request) => {
                     let service = world.service(node);
                     service.serve(from, request).await.map(Reply::Meta)
+                }
+                Request::Client(ClientRequest::Revoke { inodes }) => {
+                    world.revoked.lock().extend(inodes.into_iter().map(|inode| (to, inode)));
+                    Ok(Reply::Client(ClientReply::Done))
                 }
                 other => Err(Fault::new(Errno::EPROTO, format!("{other:?}"))),
             };

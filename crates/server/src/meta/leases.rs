@@ -1,0 +1,239 @@
+//! What nodes believe without asking again, and for how long.
+//!
+//! The name of a file is leased to one node at a time, which then answers look-ups of it by itself. When another
+//! node changes the file or its name, the holder is told before that node's call returns.
+//!
+//! Directories are shown by the kernels of many nodes, which cannot all be told: each answer about one counts as
+//! seen for [`DIRECTORY_SIGHT`], and a call that changes a directory returns when what others saw has lapsed.
+//! Who asks after the change sees it at once, so that no call waits for longer than that.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+use tameike_core::limits::{DIRECTORY_SIGHT, LEASES_MAX, NAME_LEASE};
+use tameike_core::wire::meta::Step;
+use tameike_core::{InodeId, NodeId};
+
+/// How long nobody gets a lease that had to be taken away: files that several nodes change are asked for.
+const CONTENTION: Duration = Duration::from_secs(1);
+
+enum Belief {
+    /// A node answers for the name of a file in this directory.
+    Name { holder: NodeId, dir: InodeId },
+    /// Several nodes want the name.
+    Contended,
+    /// The kernel of this node shows the directory, or those of several nodes do.
+    Directory { node: Option<NodeId> },
+}
+
+struct Record {
+    belief: Belief,
+    until: Duration,
+}
+
+/// Somebody who believes what is not so any more.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Untold {
+    /// Of which inode.
+    pub(super) inode: InodeId,
+    /// Whom to tell; there is nothing but to wait otherwise.
+    pub(super) holder: Option<NodeId>,
+    /// When the belief ends by itself.
+    pub(super) until: Duration,
+}
+
+/// The beliefs in names and inodes of one node. Times are of the monotonic clock.
+#[derive(Default)]
+pub(super) struct Leases {
+    records: BTreeMap<InodeId, Record>,
+    /// Each record at least once, by the time when it is to be looked at.
+    order: VecDeque<(Duration, InodeId)>,
+    /// Until when directories may be seen that there was no room to record.
+    unrecorded_until: Duration,
+}
+
+impl Leases {
+    /// Lets `node` answer for the name of `inode` in `dir`, unless another node may, or there is no room.
+    pub(super) fn grant(&mut self, inode: InodeId, dir: InodeId, node: NodeId, now: Duration) -> bool {
+        self.purge(now);
+        let until = now + NAME_LEASE;
+        let belief = Belief::Name { holder: node, dir };
+        match self.records.get_mut(&inode) {
+            Some(Record { belief: Belief::Name { holder, .. }, until: old }) if *holder == node => {
+                *old = until;
+                true
+            }
+            Some(record) if record.until > now => false,
+            Some(record) => {
+                *record = Record { belief, until };
+                true
+            }
+            None => self.insert(inode, Record { belief, until }),
+        }
+    }
+
+    /// Takes note that `node` is shown a directory.
+    pub(super) fn see(&mut self, dir: InodeId, node: NodeId, now: Duration) {
+        self.purge(now);
+        let until = now + DIRECTORY_SIGHT;
+        if let Some(record) = self.records.get_mut(&dir) {
+            let alone = record.until <= now
+                || matches!(record.belief, Belief::Directory { node: Some(one) } if one == node);
+            *record = Record { belief: Belief::Directory { node: alone.then_some(node) }, until };
+        } else if !self.insert(dir, Record { belief: Belief::Directory { node: Some(node) }, until }) {
+            self.unrecorded_until = until;
+        }
+    }
+
+    fn insert(&mut self, inode: InodeId, record: Record) -> bool {
+        let has_room = self.records.len() < LEASES_MAX;
+        if has_room {
+            self.order.push_back((record.until, inode));
+            self.records.insert(inode, record);
+        }
+        has_room
+    }
+
+    /// `by` (if known) has changed `inode`: who else believes what was.
+    pub(super) fn changed(
+        &mut self,
+        inode: InodeId,
+        is_dir: bool,
+        by: Option<NodeId>,
+        now: Duration,
+    ) -> Option<Untold> {
+        let Some(record) = self.records.get_mut(&inode) else {
+            let until = self.unrecorded_until;
+            return (is_dir && until > now).then_some(Untold { inode, holder: None, until });
+        };
+        let until = record.until;
+        let holder = match record.belief {
+            _ if until <= now => return None,
+            Belief::Contended => return None,
+            Belief::Name { holder, .. } if by == Some(holder) => return None,
+            Belief::Directory { node: Some(node) } if by == Some(node) => return None,
+            Belief::Directory { .. } => None,
+            Belief::Name { holder, .. } => {
+                *record = Record { belief: Belief::Contended, until: now + CONTENTION };
+                Some(holder)
+            }
+        };
+        Some(Untold { inode, holder, until })
+    }
+
+    /// The entries of a directory move to other nodes: who answers for any of them.
+    pub(super) fn moved(&mut self, dir: InodeId, now: Duration) -> Vec<Untold> {
+        let is_in = |record: &Record| matches!(record.belief, Belief::Name { dir: of, .. } if of == dir);
+        let inodes = self.records.iter().filter(|(_, record)| is_in(record)).map(|(inode, _)| *inode);
+        let inodes: Vec<_> = inodes.collect();
+        inodes.into_iter().filter_map(|inode| self.changed(inode, false, None, now)).collect()
+    }
+
+    /// A node is gone: it believes nothing any more.
+    pub(super) fn forget_node(&mut self, node: NodeId) {
+        self.records.retain(|_, record| match record.belief {
+            Belief::Name { holder, .. } => holder != node,
+            Belief::Directory { node: one } => one != Some(node),
+            Belief::Contended => true,
+        });
+    }
+
+    /// Removes what has lapsed.
+    fn purge(&mut self, now: Duration) {
+        while let Some(&(_, inode)) = self.order.front().filter(|(until, _)| *until <= now) {
+            self.order.pop_front();
+            match self.records.get(&inode).map(|record| record.until) {
+                Some(until) if until > now => self.order.push_back((until, inode)),
+                _ => drop(self.records.remove(&inode)),
+            }
+        }
+    }
+}
+
+/// Inodes whose names or links a step changes, and whether each is a directory.
+pub(super) fn touched(step: &Step) -> Vec<(InodeId, bool)> {
+    let of = |target: &tameike_core::wire::meta::Target| {
+        (target.inode, target.kind == tameike_core::FileKind::Directory)
+    };
+    match step {
+        Step::AddLink { inode } | Step::DropLink { inode } => vec![(*inode, false)],
+        Step::Detach { target, .. } => vec![of(target)],
+        Step::Attach { target, replaces, .. } => std::iter::once(target).chain(replaces).map(of).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIR: InodeId = InodeId(7);
+    const FILE: InodeId = InodeId(8);
+    const A: NodeId = NodeId(1);
+    const B: NodeId = NodeId(2);
+    const START: Duration = Duration::from_secs(100);
+    const MOMENT: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_name_is_held_by_one_node_which_is_told_of_changes_by_others() {
+        let mut leases = Leases::default();
+        assert!(leases.grant(FILE, DIR, A, START));
+        assert!(!leases.grant(FILE, DIR, B, START));
+        assert_eq!(leases.changed(FILE, false, Some(A), START), None);
+        let told = leases.changed(FILE, false, Some(B), START + MOMENT);
+        assert_eq!(told, Some(Untold { inode: FILE, holder: Some(A), until: START + NAME_LEASE }));
+        // It is told once, and nobody holds what is contended.
+        assert_eq!(leases.changed(FILE, false, Some(B), START + MOMENT), None);
+        assert!(!leases.grant(FILE, DIR, A, START + MOMENT));
+        assert!(leases.grant(FILE, DIR, B, START + MOMENT + CONTENTION));
+    }
+
+    #[test]
+    fn a_lease_ends_by_itself_and_is_prolonged_by_its_holder() {
+        let mut leases = Leases::default();
+        assert!(leases.grant(FILE, DIR, A, START));
+        assert!(leases.grant(FILE, DIR, A, START + MOMENT));
+        assert!(!leases.grant(FILE, DIR, B, START + NAME_LEASE));
+        assert!(leases.grant(FILE, DIR, B, START + NAME_LEASE + MOMENT));
+        assert_eq!(leases.changed(FILE, false, Some(A), START + 3 * NAME_LEASE), None);
+    }
+
+    #[test]
+    fn who_changes_a_directory_waits_for_what_others_saw() {
+        let mut leases = Leases::default();
+        leases.see(DIR, A, START);
+        assert_eq!(leases.changed(DIR, true, Some(A), START), None);
+        let wait = |until| Some(Untold { inode: DIR, holder: None, until });
+        assert_eq!(leases.changed(DIR, true, Some(B), START), wait(START + DIRECTORY_SIGHT));
+        leases.see(DIR, B, START + MOMENT);
+        assert_eq!(
+            leases.changed(DIR, true, Some(B), START + MOMENT),
+            wait(START + MOMENT + DIRECTORY_SIGHT)
+        );
+        assert_eq!(leases.changed(DIR, true, Some(B), START + 2 * DIRECTORY_SIGHT), None);
+    }
+
+    #[test]
+    fn entries_that_move_and_nodes_that_die_hold_nothing() {
+        let mut leases = Leases::default();
+        let other = InodeId(9);
+        assert!(leases.grant(FILE, DIR, A, START) && leases.grant(other, InodeId(10), A, START));
+        assert_eq!(leases.moved(DIR, START).len(), 1);
+        leases.forget_node(A);
+        assert_eq!(leases.changed(other, false, Some(B), START), None);
+    }
+
+    #[test]
+    fn records_are_bounded_and_no_directory_is_forgotten() {
+        let mut leases = Leases::default();
+        for inode in 0..LEASES_MAX as u64 {
+            assert!(leases.grant(InodeId(100 + inode), DIR, A, START));
+        }
+        assert!(!leases.grant(FILE, DIR, A, START));
+        leases.see(DIR, A, START);
+        assert!(leases.changed(DIR, true, Some(A), START + MOMENT).is_some());
+        // What has lapsed makes room.
+        assert!(leases.grant(FILE, DIR, A, START + NAME_LEASE));
+        assert_eq!(leases.records.len(), 1);
+        assert_eq!(leases.order.len(), 1);
+    }
+}

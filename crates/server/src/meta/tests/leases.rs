@@ -1,0 +1,143 @@
+//! What nodes believe without asking is not believed any more when another node's change is answered.
+
+use super::client::{Client, name};
+use super::world::World;
+use super::{client, run};
+use std::sync::Arc;
+use std::time::Duration;
+use tameike_core::attr::AttrChange;
+use tameike_core::limits::{DIRECTORY_SIGHT, NAME_LEASE, NARROW_ENTRIES_MAX};
+use tameike_core::wire::meta::*;
+use tameike_core::{FileKind, InodeId, NodeId};
+
+const NODES: [bool; 3] = [true; 3];
+
+/// The client of another node.
+fn other(world: &Arc<World>, node: u32) -> Client {
+    Client { node: NodeId(node), ..client(world) }
+}
+
+impl Client {
+    /// Looks a name up as a view does; the inode, and whether the view holds the name from now on.
+    async fn view(&self, dir: InodeId, entry: &str) -> Option<(InodeId, bool)> {
+        let entry = name(dir, entry);
+        let request = |wide| MetaRequest::Lookup { entry: entry.clone(), wide, view: true };
+        match self.ask_home(&entry, request).await {
+            Ok(MetaReply::Entry { target, lease, .. }) => Some((target.inode, lease)),
+            _ => None,
+        }
+    }
+
+    async fn chmod(&self, inode: InodeId) {
+        let change = AttrChange { mode: Some(0o600), ..AttrChange::default() };
+        self.set_attr(inode, change).await.unwrap();
+    }
+}
+
+/// Runs `work` on a new file that node 1 holds the name of, and then expects node 1 to have been told.
+fn told_of(work: impl AsyncFnOnce(&Client, InodeId)) {
+    let world = World::new(7, &NODES);
+    run(&world, async |client| {
+        let inode = client.create(InodeId::ROOT, "file", FileKind::File).await.unwrap();
+        // Until now its maker holds the name.
+        let holder = other(&world, 1);
+        world.machine.runtime(0).sleep(NAME_LEASE).await;
+        assert_eq!(holder.view(InodeId::ROOT, "file").await, Some((inode, true)));
+        assert_eq!(*world.revoked.lock(), []);
+        holder.chmod(inode).await;
+        assert_eq!(*world.revoked.lock(), [], "who changes a file knows");
+        work(client, inode).await;
+        assert_eq!(*world.revoked.lock(), [(NodeId(1), inode)]);
+    });
+}
+
+#[test]
+fn a_holder_is_told_of_each_kind_of_change() {
+    let (file, new) = ((InodeId::ROOT, "file"), (InodeId::ROOT, "new"));
+    told_of(async |client, inode| client.chmod(inode).await);
+    told_of(async |client, _| client.unlink(InodeId::ROOT, "file").await.unwrap());
+    told_of(async |client, _| {
+        client.rename(file, new, RenameMode::Replace).await.unwrap();
+    });
+    told_of(async |client, inode| {
+        let target = Target { inode, kind: FileKind::File };
+        client.link(target, InodeId::ROOT, "link").await.unwrap();
+    });
+    told_of(async |client, _| {
+        client.create(InodeId::ROOT, "new", FileKind::File).await.unwrap();
+        client.rename(new, file, RenameMode::Replace).await.unwrap();
+    });
+}
+
+#[test]
+fn a_holder_is_told_of_changes_from_other_directories() {
+    for seed in 0..20 {
+        let world = World::new(seed, &NODES);
+        run(&world, async |client| {
+            let dir = client.create(InodeId::ROOT, "dir", FileKind::Directory).await.unwrap();
+            let made = client.create(dir, "file", FileKind::File).await.unwrap();
+            client.create(InodeId::ROOT, "file", FileKind::File).await.unwrap();
+            world.machine.runtime(0).sleep(NAME_LEASE).await;
+            assert_eq!(other(&world, 1).view(dir, "file").await, Some((made, true)));
+            client.rename((InodeId::ROOT, "file"), (dir, "file"), RenameMode::Replace).await.unwrap();
+            assert!(world.revoked.lock().contains(&(NodeId(1), made)));
+        });
+    }
+}
+
+#[test]
+fn holders_are_told_before_the_entries_of_a_directory_move() {
+    let world = World::new(5, &NODES);
+    run(&world, async |client| {
+        let holder = other(&world, 1);
+        let dir = client.create(InodeId::ROOT, "dir", FileKind::Directory).await.unwrap();
+        let held = holder.create(dir, "held", FileKind::File).await.unwrap();
+        for number in 0..=NARROW_ENTRIES_MAX {
+            if number % 1000 == 0 && number < NARROW_ENTRIES_MAX {
+                assert_eq!(holder.view(dir, "held").await, Some((held, true)));
+            }
+            client.create(dir, &number.to_string(), FileKind::Symlink).await.unwrap();
+        }
+        world.machine.runtime(0).sleep(Duration::from_secs(1)).await;
+        assert!(client.dir_stat(dir).await.unwrap().wide, "the directory went wide");
+        assert!(world.revoked.lock().contains(&(NodeId(1), held)));
+    });
+}
+
+#[test]
+fn a_holder_that_cannot_be_told_is_waited_for_until_its_lease_is_over() {
+    let world = World::new(3, &[true, true, false]);
+    run(&world, async |client| {
+        client.create(InodeId::ROOT, "file", FileKind::File).await.unwrap();
+        world.machine.runtime(0).sleep(NAME_LEASE).await;
+        let (inode, lease) = other(&world, 2).view(InodeId::ROOT, "file").await.unwrap();
+        assert!(lease);
+        world.kill(2);
+        let clock = &world.machine.runtime(0).clock;
+        let start = clock.monotonic();
+        client.chmod(inode).await;
+        let took = clock.monotonic() - start;
+        assert!(took > NAME_LEASE - Duration::from_millis(10), "{took:?}");
+        assert!(took < NAME_LEASE + Duration::from_millis(10), "{took:?}");
+        world.heal();
+    });
+}
+
+#[test]
+fn a_change_of_a_directory_waits_for_what_others_were_shown() {
+    let world = World::new(4, &NODES);
+    run(&world, async |client| {
+        let clock = world.machine.runtime(0).clock.clone();
+        let dir = client.create(InodeId::ROOT, "dir", FileKind::Directory).await.unwrap();
+        // Who made it need not wait.
+        let start = clock.monotonic();
+        client.chmod(dir).await;
+        assert!(clock.monotonic() - start < DIRECTORY_SIGHT / 4);
+        assert!(other(&world, 1).view(InodeId::ROOT, "dir").await.is_some());
+        let shown = clock.monotonic();
+        client.rmdir(InodeId::ROOT, "dir").await.unwrap();
+        let took = clock.monotonic() - shown;
+        assert!(took > DIRECTORY_SIGHT - Duration::from_millis(10), "{took:?}");
+        assert!(took < DIRECTORY_SIGHT + Duration::from_millis(10), "{took:?}");
+    });
+}
