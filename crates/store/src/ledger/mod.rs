@@ -265,7 +265,7 @@ impl Ledger {
     pub async fn confirm(&self) -> Result<u64> {
         if self.options.volatile {
             self.sync(true).await?;
-            return Ok(self.durable.load(Ordering::Acquire));
+            return Ok(self.confirmed());
         }
         let target = self.position();
         let mut writer = self.writer.lock_arc().await;
@@ -279,7 +279,12 @@ impl Ledger {
             });
             written.await?;
         }
-        Ok(self.confirmed.load(Ordering::Acquire))
+        Ok(self.confirmed())
+    }
+
+    /// Number of the last record that recovery knows to be safe, without making more so.
+    pub fn confirmed(&self) -> u64 {
+        if self.options.volatile { &self.durable } else { &self.confirmed }.load(Ordering::Acquire)
     }
 
     fn alive(&self) -> Arc<Self> {

@@ -95,6 +95,7 @@ impl Writer {
             self.make_safe(ledger).await?;
             self.durable = self.appended;
             ledger.durable.store(self.durable, Ordering::Release);
+            ledger.confirmed.fetch_max(self.marked, Ordering::AcqRel);
         }
         Ok(())
     }
@@ -126,7 +127,7 @@ impl Writer {
             self.make_safe(ledger).await?;
             self.marked = self.durable;
         }
-        ledger.confirmed.store(self.durable, Ordering::Release);
+        ledger.confirmed.fetch_max(self.durable, Ordering::AcqRel);
         Ok(())
     }
 }
