@@ -249,10 +249,16 @@ impl Journal {
         }
     }
 
-    /// The digests of all flushed units, by index.
-    pub(super) fn digests(&self, inode: InodeId) -> Result<Vec<UnitDigest>> {
-        let (start, end) = digest_range(inode, 0);
-        let found = self.ledger.read(|table| table.scan(&start, &end, usize::MAX))?;
+    /// The digests of the flushed units from `from` to `to` (excluded), ascending, at most `limit`.
+    pub(super) fn digests(
+        &self,
+        inode: InodeId,
+        from: u64,
+        to: u64,
+        limit: usize,
+    ) -> Result<Vec<UnitDigest>> {
+        let (start, end) = (digest_key(inode, from), digest_key(inode, to));
+        let found = self.ledger.read(|table| table.scan(&start, &end, limit))?;
         found.iter().map(|(_, value)| codec::decode(value)).collect()
     }
 
