@@ -197,7 +197,7 @@ impl AgentControl for Agent {
                 let scratch = memory.scratch.clone();
                 let care = match start.mode {
                     AgentMode::Serve => Care::Whole,
-                    AgentMode::Recover => Care::Salvage,
+                    AgentMode::Recover => Care::Salvage(&start.damage),
                 };
                 let open = storage::open(system.runtime(), &device.dir, start.capacity, scratch, care);
                 Some(pollster::block_on(open)?)

@@ -98,6 +98,10 @@ pub struct AgentStart {
     pub memory: u64,
     /// The directory of the shared file system behind the cache view.
     pub shared_dir: Option<PathBuf>,
+    /// What is known to be missing in the device directory of a job that is recovered, in plain words. It is
+    /// told in [`AgentControl::damage`], by this agent and by later ones.
+    #[serde(default)]
+    pub damage: Vec<String>,
 }
 
 /// A mounted view that waits to be served.
@@ -244,7 +248,7 @@ pub struct Progress {
 /// What an agent, or a device directory, holds that is not on the shared file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Left {
-    /// Files with dirty data.
+    /// Files with dirty data that this node coordinates: each file is counted by one node, wherever its data is.
     pub files: u64,
     /// Dirty bytes.
     pub bytes: u64,

@@ -2,7 +2,7 @@
 
 use crate::control::Left;
 use std::path::Path;
-use tameike_core::{Fault, InodeId, Result, View};
+use tameike_core::{Fault, Result, View};
 use tameike_io::os::system::System;
 use tameike_io::{Pool, Runtime, Slab};
 use tameike_server::cache::{Journaled, journaled};
@@ -26,7 +26,7 @@ pub async fn open(
     dir: &Path,
     capacity: [u64; 3],
     scratch: Pool,
-    care: Care,
+    care: Care<'_>,
 ) -> Result<Store> {
     let options = Options {
         runtime: runtime.clone(),
@@ -37,17 +37,17 @@ pub async fn open(
     };
     match care {
         Care::Whole => Store::open(dir, options, replay).await,
-        Care::Salvage => Store::salvage(dir, options, replay).await,
+        Care::Salvage(missing) => Store::salvage(dir, options, missing, replay).await,
     }
 }
 
 /// What is to become of damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Care {
+pub enum Care<'a> {
     /// A damaged store is not opened.
     Whole,
-    /// What can be read is.
-    Salvage,
+    /// What can be read is; this is known to be missing.
+    Salvage(&'a [String]),
 }
 
 fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
@@ -63,15 +63,8 @@ fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
 /// # Errors
 /// When the store cannot be read.
 fn left(store: &Store) -> Result<Left> {
-    let Journaled { mut dirty, named } = journaled(store.ledger.clone())?;
-    let mut after = InodeId(0);
-    loop {
-        let inodes = store.extents.dirty_inodes(after)?;
-        let Some(&last) = inodes.last() else { break };
-        dirty.extend(inodes);
-        after = last;
-    }
-    Ok(Left { files: dirty.len() as u64, bytes: store.extents.space(View::Cache).dirty, named })
+    let Journaled { dirty, named } = journaled(store.ledger.clone())?;
+    Ok(Left { files: dirty, bytes: store.extents.space(View::Cache).dirty, named })
 }
 
 /// As [`left`], but a store that was salvaged is never called empty: somebody has to decide to give it up.

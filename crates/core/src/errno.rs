@@ -32,6 +32,7 @@ errnos! {
     ENOENT = 2, "no such file or directory";
     EINTR = 4, "interrupted";
     EIO = 5, "input/output error";
+    ENXIO = 6, "no such address";
     EBADF = 9, "bad file descriptor";
     EAGAIN = 11, "try again";
     ENOMEM = 12, "out of memory";

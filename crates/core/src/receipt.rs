@@ -24,7 +24,8 @@ pub struct FileReceipt {
     /// Bytes of it that Tameike wrote.
     pub written: u64,
     /// BLAKE3 of the whole file in hexadecimal (as `b3sum` prints it) when Tameike wrote into every unit of it;
-    /// else, after `units:`, BLAKE3 over (index, digest) of the units that it wrote into.
+    /// else, after `units:`, BLAKE3 over (index, digest) of the units that it wrote into. After a flush that was
+    /// cut off, units in which the file has data stand for those.
     pub checksum: String,
     /// What a person should know besides; empty in the normal case.
     pub note: String,

@@ -4,6 +4,5 @@
 #![forbid(unsafe_code)]
 
 pub mod cache;
-mod locks;
 pub mod meta;
 pub mod unit;

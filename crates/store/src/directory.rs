@@ -130,15 +130,18 @@ impl Store {
     }
 
     /// Opens a store of a dead agent as far as it can be read, to get out what is in it: damaged records are left
-    /// out, a damaged table is set aside. What is missing stands in [`Store::damage`], from now on for good.
+    /// out, a damaged table is set aside. What is missing, and what is known (`missing`) to have been lost before,
+    /// stands in [`Store::damage`], from now on for good.
     ///
     /// # Errors
     /// As [`Store::open`].
     pub async fn salvage(
         dir: &Path,
         options: Options,
+        missing: &[String],
         mut replay: impl FnMut(RecordKind, &[u8], &mut dyn Table) -> Result<()> + Send,
     ) -> Result<Self> {
+        write_damage(dir, missing)?;
         let mut damage = read_damage(dir)?;
         let known = damage.len();
         if let Err(fault) = Self::verify_table(dir) {

@@ -8,6 +8,7 @@
 pub mod directory;
 pub mod extent;
 pub mod ledger;
+pub mod locks;
 pub mod meta;
 pub mod table;
 #[cfg(test)]

@@ -165,6 +165,9 @@ With --discard the journals on this host go in any case: what the receipt calls
 MISSING is then lost. That is for files that nobody wants any more, and for
 journals that are damaged.
 
+What was only in memory is lost when the machine restarts: `recover` then says
+which nodes' data that was, and drains what the others have.
+
 Exit code: 0 when everything is, or when there was nothing to do; 75 when
-something is still missing (the journal stays); 71 when a node could not be
-reached.";
+something is still missing (the journal stays) or lost; 71 when a node could not
+be reached.";

@@ -16,7 +16,17 @@ pub fn listen_addresses(nodes: &[HostSpec]) -> Result<Vec<IpAddr>> {
     if alone {
         return Ok(vec![Ipv4Addr::LOCALHOST.into(); nodes.len()]);
     }
-    let resolved: Vec<_> = nodes.iter().map(resolve).collect::<Result<_>>()?;
+    let (mut resolved, mut unknown) = (Vec::with_capacity(nodes.len()), Vec::new());
+    for node in nodes {
+        match resolve(node) {
+            Ok(address) => resolved.push(address),
+            Err(fault) => unknown.push(fault.to_string()),
+        }
+    }
+    unknown.dedup();
+    if !unknown.is_empty() {
+        return Err(Fault::new(Errno::EHOSTDOWN, unknown.join("; ")));
+    }
     let other = resolved.iter().find(|address| !address.is_loopback()).copied();
     let reachable = |(node, address): (&HostSpec, &IpAddr)| match other {
         Some(other) if address.is_loopback() && node.is_here() => own_address_towards(other),

@@ -35,15 +35,6 @@ impl Gather {
             bytes_flushed: sum.bytes_flushed + one.bytes_flushed,
         })
     }
-
-    /// The faults among the answers, with their node.
-    pub fn faults(&self) -> Vec<String> {
-        let fault = |(node, reply): (&u32, &AgentReply)| match reply {
-            AgentReply::Failed(fault) => Some(format!("node {node}: {fault}")),
-            _ => None,
-        };
-        self.answers.iter().filter_map(fault).collect()
-    }
 }
 
 impl Driver {

@@ -4,13 +4,15 @@ use super::{Driver, Starting};
 use crate::arguments::RecoverArguments;
 use crate::exit;
 use crate::place::base::{self, Base, JobDir};
-use crate::place::janitor;
+use crate::place::janitor::{self, Kept};
 use crate::place::record::{JobRecord, JobState};
-use crate::report;
-use std::path::PathBuf;
+use crate::place::tree;
+use crate::report::{self, plural};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tameike_agent::control::{AgentControl, AgentMode};
 use tameike_core::{Errno, Fault, JobId, Result};
+use tameike_io::os::process::wall_seconds;
 
 /// How long agents of a job whose driver was killed may take to end.
 const END_LIMIT: Duration = Duration::from_secs(60);
@@ -29,7 +31,11 @@ pub fn recover<A: AgentControl>(arguments: &RecoverArguments) -> u8 {
     if jobs.is_empty() {
         report::say(format_args!("nothing to recover: no job of yours on this host was cut off"));
     }
-    let recover_one = |job: &JobId| {
+    let recover_one = |kept: &Kept| {
+        let job = &kept.job;
+        if is_all_lost(&base, kept) {
+            return tell_lost(&base, kept);
+        }
         let code = match recover_job::<A>(&base, job, arguments) {
             Ok(true) => return 0,
             Ok(false) => exit::DRAIN_INCOMPLETE,
@@ -46,16 +52,73 @@ pub fn recover<A: AgentControl>(arguments: &RecoverArguments) -> u8 {
         }
         code
     };
-    jobs.iter().map(recover_one).max().unwrap_or(0)
+    let code = jobs.iter().map(recover_one).max().unwrap_or(0);
+    code.max(look_after_orphans::<A>(arguments))
+}
+
+/// Whether nothing of the job is left to be drained, here or elsewhere, but something was.
+fn is_all_lost(base: &Base, kept: &Kept) -> bool {
+    let here = |record: JobRecord| !record.has_other_hosts();
+    let record = JobRecord::read(&base.job_path(&kept.job));
+    !kept.lost.is_empty()
+        && kept.left.is_nothing()
+        && kept.faults.is_empty()
+        && record.is_ok_and(|record| record.is_some_and(here))
+}
+
+/// Says what is lost, and clears away what is left of the job.
+fn tell_lost(base: &Base, kept: &Kept) -> u8 {
+    let job = &kept.job;
+    kept.lost.iter().for_each(|lost| report::say(format_args!("job {job}: {lost}")));
+    if let Ok(Some(record)) = JobRecord::read(&base.job_path(job)) {
+        let dir = record.plan.shared_dir.as_deref().unwrap_or(Path::new("?")).display();
+        let minutes = (wall_seconds() - record.started) / 60;
+        let nodes = record.plan.nodes.len();
+        report::say(format_args!(
+            "job {job} (of {nodes} {}, started {minutes} minutes ago): nothing can be recovered. Of what it wrote \
+             to the cache view of {dir}, only what was flushed before is there: look for files that are missing, \
+             short or partly zero",
+            plural(nodes, "node")
+        ));
+    }
+    match janitor::discard_job(base, job) {
+        Ok(()) => report::say(format_args!("job {job}: its records on this host are removed")),
+        Err(fault) => report::say(format_args!("removing the records of job {job}: {fault}")),
+    }
+    exit::DRAIN_INCOMPLETE
+}
+
+/// Tells of device directories whose jobs are gone; with `--discard`, those with dirty data are given up.
+fn look_after_orphans<A: AgentControl>(arguments: &RecoverArguments) -> u8 {
+    let orphans = janitor::sweep_orphans::<A>().unwrap_or_else(|fault| {
+        report::say(format_args!("{fault}"));
+        Vec::new()
+    });
+    let mut code = 0;
+    for orphan in orphans.iter().filter(|orphan| arguments.job.as_ref().is_none_or(|job| *job == orphan.job))
+    {
+        let kept = orphan.fault.is_some() || !orphan.left.is_nothing();
+        if kept && arguments.discard {
+            match tree::remove(&orphan.device) {
+                Ok(()) => report::say(format_args!("{} is removed", orphan.device.display())),
+                Err(fault) => report::say(format_args!("{fault}")),
+            }
+        } else {
+            report::say(format_args!("{}", orphan.describe()));
+        }
+        code = code.max(if kept { exit::DRAIN_INCOMPLETE } else { 0 });
+    }
+    code
 }
 
 /// The jobs to recover: first whatever holds nothing is swept, and what is kept needs recovery.
-fn cut_off<A: AgentControl>(base: &Base, job: Option<&JobId>) -> Result<Vec<JobId>> {
+fn cut_off<A: AgentControl>(base: &Base, job: Option<&JobId>) -> Result<Vec<Kept>> {
     janitor::await_orphans(base, END_LIMIT)?;
-    let kept: Vec<_> = janitor::sweep::<A>(base)?.into_iter().map(|kept| kept.job).collect();
+    let mut kept = janitor::sweep::<A>(base)?;
     let Some(job) = job else { return Ok(kept) };
-    if kept.contains(job) {
-        return Ok(vec![job.clone()]);
+    kept.retain(|kept| kept.job == *job);
+    if !kept.is_empty() {
+        return Ok(kept);
     }
     if base.jobs()?.contains(job) {
         let message = format!("job {job} is still running; `tameike drain --job {job}` drains it");

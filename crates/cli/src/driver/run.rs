@@ -51,6 +51,9 @@ pub(super) fn start_job<A: AgentControl>(plan: JobPlan) -> Result<Driver> {
     for kept in janitor::sweep::<A>(&base)? {
         report::say(format_args!("{}", kept.describe()));
     }
+    for orphan in janitor::sweep_orphans::<A>()? {
+        report::say(format_args!("{}", orphan.describe()));
+    }
     let begin = monotonic();
     let job_dir = JobDir::open(&base, &plan.job, JobDirUse::New)?;
     let record = JobRecord::new(plan)?;

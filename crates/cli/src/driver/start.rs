@@ -20,6 +20,8 @@ use tameike_io::os::signal;
 
 /// Names how much agents log.
 const LOG_VARIABLE: &str = "TAMEIKE_LOG";
+/// How long the other agents may take to fail, too, when one has failed to start.
+const FAULTS_TIME: Duration = Duration::from_secs(3);
 /// The number of the answers to the start itself.
 const START_ID: GatherId = 0;
 
@@ -119,6 +121,7 @@ impl Driver {
                 capacity: [0; 3],
                 memory: plan.memory,
                 shared_dir: plan.shared_dir.clone(),
+                damage: Vec::new(),
             },
             record: if spec.is_here() { self.record.clone() } else { self.record.seen_from_elsewhere() },
             sharers: same_host.count() as u32,
@@ -128,18 +131,38 @@ impl Driver {
         }
     }
 
-    /// Waits until every agent has answered well.
+    /// What went wrong on which hosts, if anything did.
+    fn start_faults(&self, id: GatherId) -> Vec<String> {
+        let answers = self.gather(id).map(|gather| &gather.answers);
+        let host = |node: u32| &self.record.plan.nodes[node as usize].host;
+        let failed = |(&node, reply): (&u32, &AgentReply)| match reply {
+            AgentReply::Failed(fault) => Some((node, fault.to_string())),
+            _ => None,
+        };
+        let mut faults: BTreeMap<u32, String> = answers.into_iter().flatten().filter_map(failed).collect();
+        // One that failed has said why; another may have died after it had answered.
+        for (&node, how) in &self.lost {
+            faults.entry(node).or_insert_with(|| format!("its agent ended: {how}"));
+        }
+        faults.into_iter().map(|(node, why)| format!("node {node} on {}: {why}", host(node))).collect()
+    }
+
+    /// Waits until every agent has answered well. When one has failed, the others have a moment to say what is
+    /// wrong with them too.
     fn await_start(&mut self, id: GatherId, deadline: Duration, what: &str) -> Result<Gather> {
+        let mut patience = None;
         loop {
-            if let Some(gather) = self.gather(id)
-                && let Some(fault) = gather.faults().into_iter().next()
-            {
-                return Err(Fault::new(Errno::EHOSTDOWN, fault));
-            }
-            if self.is_gathered(id) {
+            let faults = self.start_faults(id);
+            if !faults.is_empty() {
+                let until = *patience.get_or_insert_with(|| deadline.min(monotonic() + FAULTS_TIME));
+                if self.is_gathered(id) || monotonic() >= until {
+                    return Err(Fault::new(Errno::EHOSTDOWN, faults.join("; ")));
+                }
+            } else if self.is_gathered(id) {
                 return Ok(self.take_gather(id));
             }
-            match self.next(Some(deadline)) {
+            match self.next(Some(patience.unwrap_or(deadline))) {
+                Notice::TimedOut if patience.is_some() => {}
                 Notice::TimedOut => {
                     let late: Vec<_> = self.gather(id).into_iter().flat_map(|g| &g.waiting).collect();
                     let limit = self.record.plan.start_limit_s;
@@ -149,15 +172,6 @@ impl Driver {
                 Notice::Signal(arrived) => {
                     let message = format!("signal {} arrived while the job was starting", arrived.signal);
                     return Err(Fault::new(Errno::EINTR, message));
-                }
-                // One that failed has said why, and is looked at above.
-                Notice::AgentLost(node)
-                    if self.gather(id).is_none_or(|gather| gather.faults().is_empty()) =>
-                {
-                    let how = self.lost.get(&node).cloned().unwrap_or_default();
-                    let host = &self.record.plan.nodes[node as usize].host;
-                    let message = format!("the agent of node {node} on {host} ended: {how}");
-                    return Err(Fault::new(Errno::EHOSTDOWN, message));
                 }
                 Notice::AgentLost(_)
                 | Notice::Gathered

@@ -24,7 +24,7 @@ pub struct Belongings {
     base: Base,
     job_dir: JobDir,
     node: u32,
-    device_dir: Option<PathBuf>,
+    has_device: bool,
     mounts: Vec<PathBuf>,
     isolation: Isolation,
     driver_is_here: bool,
@@ -37,7 +37,7 @@ impl Belongings {
             base,
             job_dir,
             node: start.start.node.0,
-            device_dir: None,
+            has_device: false,
             mounts: Vec::new(),
             isolation: Isolation::None,
             driver_is_here: start.driver_is_here,
@@ -53,8 +53,12 @@ impl Belongings {
         base::node_dir(self.job_dir.path(), self.node)
     }
 
-    pub(super) fn add_device(&mut self, dir: PathBuf) {
-        self.device_dir = Some(dir);
+    pub(super) fn base(&self) -> &Base {
+        &self.base
+    }
+
+    pub(super) fn add_device(&mut self) {
+        self.has_device = true;
     }
 
     pub(super) fn add_mount(&mut self, isolation: Isolation, path: PathBuf) {
@@ -126,10 +130,11 @@ impl Belongings {
     }
 
     fn remove(&self) -> Result<()> {
-        if let Some(device) = &self.device_dir {
-            tree::remove(device)?;
+        if self.has_device {
+            janitor::discard_node(self.job_dir.path(), self.node)?;
+        } else {
+            tree::remove(&self.node_dir())?;
         }
-        tree::remove(&self.node_dir())?;
         if self.driver_is_here {
             return Ok(());
         }

@@ -6,7 +6,7 @@ use super::start::NodeStart;
 use super::{log_file, probe};
 use crate::place::base::{self, Base, JobDir, JobDirUse};
 use crate::place::janitor;
-use crate::place::record::NodeState;
+use crate::place::record::{DeviceOwner, NodeState, boot_id};
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -34,10 +34,9 @@ pub struct PreparedNode<A> {
 pub fn prepare<A: AgentControl>(node_start: &NodeStart) -> Result<PreparedNode<A>> {
     let base = Base::open(&node_start.start.base_dir)?;
     if !node_start.driver_is_here {
-        for kept in janitor::sweep::<A>(&base)? {
-            // Its own driver tells the user; here it only must not be swept.
-            log::info!("{}", kept.describe());
-        }
+        // Its own driver tells the user; here it only must not be swept.
+        janitor::sweep::<A>(&base)?.iter().for_each(|kept| log::info!("{}", kept.describe()));
+        janitor::sweep_orphans::<A>()?.iter().for_each(|orphan| log::info!("{}", orphan.describe()));
     }
     let job_dir = JobDir::open(&base, &node_start.start.job, JobDirUse::Join)?;
     let mut belongings = Belongings::new(base, job_dir, node_start);
@@ -56,6 +55,11 @@ fn start_in<A: AgentControl>(node_start: &NodeStart, belongings: &mut Belongings
     let node_dir = base::node_dir(&job_dir, start.node.0);
     base::make_private_dir(&node_dir.join("commands"))?;
     let process = ProcessId::own()?;
+    let before =
+        if start.mode == AgentMode::Recover { NodeState::read(&job_dir, start.node.0)? } else { None };
+    if let Some(before) = &before {
+        start.damage.extend(before.lost_device()?);
+    }
     let mut state = NodeState {
         record: NodeRecord {
             node: start.node,
@@ -66,13 +70,16 @@ fn start_in<A: AgentControl>(node_start: &NodeStart, belongings: &mut Belongings
         },
         node_count: node_start.record.plan.nodes.len() as u32,
         device_dir: start.device.as_ref().map(|device| device.dir.clone()),
+        device_used: before.is_some_and(|before| before.device_used),
+        boot_id: boot_id(),
     };
     state.write(&job_dir)?;
     node_start.record.write(&node_dir)?;
     log_file::open(&node_dir.join("agent.log"), &node_start.log_level)?;
     if let Some(device) = &start.device {
         make_device_dir(device, start.mode)?;
-        belongings.add_device(device.dir.clone());
+        belongings.add_device();
+        DeviceOwner::new(belongings.base(), &start.job, start.node)?.write(&device.dir)?;
         let free = free_space(device)? / u64::from(node_start.sharers.max(1));
         start.capacity = node_start.record.plan.capacity.resolve(free, start.shared_dir.is_some());
         if start.mode == AgentMode::Serve {
@@ -87,6 +94,8 @@ fn start_in<A: AgentControl>(node_start: &NodeStart, belongings: &mut Belongings
         state.write(&job_dir)?;
     }
     let agent = A::start(StartInput { start, doors })?;
+    state.device_used = state.device_dir.is_some();
+    state.write(&job_dir)?;
     Ok((agent, state.record))
 }
 

@@ -4,14 +4,18 @@
 //! directory whose journal holds data that is not on the shared file system yet, and the records to find it.
 
 use super::base::{Base, JobDir, node_of_dir};
-use super::record::{JobRecord, NodeState};
+use super::record::{DeviceOwner, JobRecord, NodeState};
 use super::tree;
-use std::path::Path;
+use crate::report::plural;
+use crate::settings::hostfile::HostSpec;
+use crate::settings::{RAM_DIR, device_prefix};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tameike_agent::control::{AgentControl, Left};
 use tameike_core::{Errno, Fault, JobId, Result};
 use tameike_io::os::mount;
-use tameike_io::os::process::wait_ended;
+use tameike_io::os::process::{self, wait_ended};
 
 /// What was kept of a dead job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +24,8 @@ pub struct Kept {
     pub job: JobId,
     /// Dirty data on this host.
     pub left: Left,
+    /// What was on this host and is there no more, in plain words.
+    pub lost: Vec<String>,
     /// What could not be swept or looked into, in plain words.
     pub faults: Vec<String>,
 }
@@ -28,15 +34,24 @@ impl Kept {
     /// The line that tells the user.
     pub fn describe(&self) -> String {
         let what = match self.left {
-            Left { files: 0, bytes: 0, .. } => "may have left data on its nodes".to_owned(),
-            Left { files, bytes, .. } => {
-                let size = crate::settings::size::show(bytes);
-                format!("left {size} of {files} files that are not on the shared file system")
-            }
+            left if left.is_nothing() && !self.lost.is_empty() => "lost data".to_owned(),
+            left if left.is_nothing() => "may have left data on its nodes".to_owned(),
+            left => format!("left {}", show_left(left)),
         };
-        let faults = self.faults.iter().map(|fault| format!(" ({fault})")).collect::<String>();
+        let faults = self.lost.iter().chain(&self.faults);
+        let faults = faults.map(|fault| format!(" ({fault})")).collect::<String>();
         format!("job {} was cut off and {what}{faults}; run: tameike recover --job {}", self.job, self.job)
     }
+}
+
+fn show_left(left: Left) -> String {
+    let size = crate::settings::size::show(left.bytes);
+    let files = match left.files {
+        // The node that knows them is another one.
+        0 => String::new(),
+        files => format!(" of {files} {}", plural(files as usize, "file")),
+    };
+    format!("{size}{files} not on the shared file system")
 }
 
 /// Sweeps all dead jobs of the base; returns what was kept.
@@ -55,11 +70,17 @@ pub fn sweep<A: AgentControl>(base: &Base) -> Result<Vec<Kept>> {
 
 /// Sweeps one job of which nothing lives on this host.
 pub fn sweep_job<A: AgentControl>(job: &JobId, dir: &Path) -> Option<Kept> {
-    let mut kept = Kept { job: job.clone(), left: Left::default(), faults: Vec::new() };
+    let mut kept = Kept { job: job.clone(), left: Left::default(), lost: Vec::new(), faults: Vec::new() };
     let mut keep = false;
+    // A record that cannot be read says nothing; the start of the job elsewhere may have one.
+    let record = JobRecord::read_anywhere(dir).ok().flatten();
     unmount_below(dir, &mut kept.faults);
     let mut nodes = Vec::new();
     for node in nodes_in(dir) {
+        match lost_device(dir, node, record.as_ref()) {
+            Ok(lost) => kept.lost.extend(lost),
+            Err(fault) => kept.faults.push(fault.to_string()),
+        }
         match look_into_node::<A>(dir, node) {
             Ok(left) => {
                 kept.left.files += left.files;
@@ -71,8 +92,12 @@ pub fn sweep_job<A: AgentControl>(job: &JobId, dir: &Path) -> Option<Kept> {
         }
     }
     // One node's dirty data may need the names that another node's journal knows.
+    keep |= !kept.lost.is_empty();
     let others = keep || !kept.faults.is_empty();
-    for (node, _) in nodes.into_iter().filter(|(_, left)| left.is_needless(others)) {
+    // That something is lost is known by the directory of its node.
+    let needless = |left: Left| kept.lost.is_empty() && left.is_needless(others);
+    let needless: Vec<_> = nodes.into_iter().filter(|(_, left)| needless(*left)).collect();
+    for (node, _) in needless {
         kept.faults.extend(discard_node(dir, node).err().map(|fault| fault.to_string()));
     }
     // Other hosts cannot be seen from here: their journals are found by the record.
@@ -84,6 +109,89 @@ pub fn sweep_job<A: AgentControl>(job: &JobId, dir: &Path) -> Option<Kept> {
         }
     }
     Some(kept)
+}
+
+/// What was lost with a node's device directory that is gone. Without a cache view it was to be lost anyhow, and
+/// what is on other hosts cannot be seen from here.
+fn lost_device(dir: &Path, node: u32, record: Option<&JobRecord>) -> Result<Option<String>> {
+    let matters = record.is_none_or(|record| {
+        let is_here = record.plan.nodes.get(node as usize).is_none_or(HostSpec::is_here);
+        record.plan.shared_dir.is_some() && is_here
+    });
+    match NodeState::read(dir, node)?.filter(|_| matters) {
+        Some(state) => state.lost_device(),
+        None => Ok(None),
+    }
+}
+
+/// A device directory in memory of which nothing else of its job is left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Orphan {
+    /// The job.
+    pub job: JobId,
+    /// The directory.
+    pub device: PathBuf,
+    /// What it holds that is not on the shared file system: then it was kept.
+    pub left: Left,
+    /// Why it was kept besides.
+    pub fault: Option<String>,
+}
+
+impl Orphan {
+    /// The line that tells the user.
+    pub fn describe(&self) -> String {
+        let Self { job, device, left, fault } = self;
+        let device = device.display();
+        match fault {
+            Some(fault) => format!("{device} of job {job}, whose directory is gone, is kept: {fault}"),
+            None if left.is_nothing() => {
+                format!("{device} of job {job}, whose directory is gone, was needless and is removed")
+            }
+            None => format!(
+                "{device} of job {job}, whose directory is gone, is kept: it holds {}; nobody can bring it there \
+                 any more: `tameike recover --discard` gives it up",
+                show_left(*left)
+            ),
+        }
+    }
+}
+
+/// Sweeps device directories in memory that belong to this user's jobs of which nothing else is left. Those with
+/// dirty data are kept, and told.
+///
+/// # Errors
+/// The directory of the devices cannot be read.
+pub fn sweep_orphans<A: AgentControl>() -> Result<Vec<Orphan>> {
+    let root = Path::new(RAM_DIR);
+    let failed = |error| Fault::from_os(format_args!("reading {RAM_DIR}"), &error);
+    let prefix = device_prefix();
+    let mut found = Vec::new();
+    for entry in root.read_dir().map_err(failed)? {
+        let device = entry.map_err(failed)?.path();
+        let ours =
+            device.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(&prefix));
+        let ours = ours
+            && device
+                .symlink_metadata()
+                .is_ok_and(|status| status.is_dir() && status.uid() == process::user());
+        // Without a readable owner, or while that one is there, it is none of our business.
+        let owner = if ours { DeviceOwner::read(&device).ok().flatten() } else { None };
+        if let Some(owner) = owner.filter(DeviceOwner::is_gone) {
+            found.extend(sweep_orphan::<A>(owner.job, device));
+        }
+    }
+    Ok(found)
+}
+
+fn sweep_orphan<A: AgentControl>(job: JobId, device: PathBuf) -> Option<Orphan> {
+    let (left, fault) = match A::inspect(&device) {
+        // Somebody has it open after all.
+        Err(fault) if fault.errno == Errno::EBUSY => return None,
+        Err(fault) => (Left::default(), Some(fault.to_string())),
+        Ok(left) if left.is_nothing() => (left, tree::remove(&device).err().map(|fault| fault.to_string())),
+        Ok(left) => (left, None),
+    };
+    Some(Orphan { job, device, left, fault })
 }
 
 fn look_into_node<A: AgentControl>(dir: &Path, node: u32) -> Result<Left> {
@@ -127,8 +235,13 @@ pub fn await_orphans(base: &Base, limit: Duration) -> Result<()> {
 /// # Errors
 /// Something could not be removed.
 pub fn discard_node(dir: &Path, node: u32) -> Result<()> {
-    if let Some(device) = NodeState::read(dir, node)?.and_then(|state| state.device_dir) {
-        tree::remove(&device)?;
+    if let Some(mut state) = NodeState::read(dir, node)? {
+        state.device_used = false;
+        // Where it cannot be written, a death in between would be told as a loss: no reason to keep all.
+        let _ = state.write(dir);
+        if let Some(device) = &state.device_dir {
+            tree::remove(device)?;
+        }
     }
     tree::remove(&super::base::node_dir(dir, node))
 }

@@ -2,13 +2,15 @@
 //! janitor, `recover`. No secret stands in them.
 
 use super::base::{Base, node_dir};
+use super::tree;
 use crate::settings::JobPlan;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use tameike_agent::control::NodeRecord;
-use tameike_core::{Errno, Fault, JobId, Result};
+use tameike_core::{Errno, Fault, JobId, NodeId, Result};
 use tameike_io::os::process::{self, ProcessId};
 
 /// What became of a job.
@@ -156,12 +158,39 @@ pub struct NodeState {
     pub node_count: u32,
     /// The agent's device directory.
     pub device_dir: Option<PathBuf>,
+    /// Whether the device directory has been used and not been given up: then it must be there.
+    #[serde(default)]
+    pub device_used: bool,
+    /// The start of the machine during which the agent ran.
+    #[serde(default)]
+    pub boot_id: String,
 }
 
 impl NodeState {
     /// The agent's process.
     pub fn process(&self) -> ProcessId {
         ProcessId { pid: self.record.pid, start: self.record.pid_start }
+    }
+
+    /// What became of a device directory that must be there and is not, in plain words.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn lost_device(&self) -> Result<Option<String>> {
+        let Some(device) = self.device_dir.as_ref().filter(|_| self.device_used) else { return Ok(None) };
+        if !tree::is_empty(device)? {
+            return Ok(None);
+        }
+        let why = if self.boot_id == boot_id() {
+            "something else has removed it"
+        } else {
+            "the machine has been restarted since"
+        };
+        let node = self.record.node;
+        Ok(Some(format!(
+            "what {node} had only in {} is lost, it is not there any more: {why}",
+            device.display()
+        )))
     }
 
     /// Writes the record.
@@ -184,6 +213,78 @@ impl NodeState {
 /// Names the user namespace of this process.
 pub fn user_namespace() -> String {
     std::fs::read_link("/proc/self/ns/user").map(|link| link.display().to_string()).unwrap_or_default()
+}
+
+/// Names this start of the machine.
+pub fn boot_id() -> String {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    text.trim_end().to_owned()
+}
+
+/// The record in a device directory of whose it is, `owner.json`: with it a directory is known to be needless
+/// when everything else of its job was removed by hand.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceOwner {
+    /// The job's name.
+    pub job: JobId,
+    /// The directory of the node in that of its job.
+    pub node_dir: PathBuf,
+    /// The directory in which the user's directory for jobs was made, and its numbers on that host: who sees
+    /// another directory under its name cannot say what is in it.
+    pub place: PathBuf,
+    /// Numbers of its device and inode.
+    pub place_id: (u64, u64),
+    /// Process of the agent.
+    pub pid: u32,
+    /// Start time of that process.
+    pub pid_start: u64,
+}
+
+impl DeviceOwner {
+    /// The record for a device directory of this process.
+    ///
+    /// # Errors
+    /// The directory above the user's directory for jobs cannot be looked at.
+    pub fn new(base: &Base, job: &JobId, node: NodeId) -> Result<Self> {
+        let process = ProcessId::own()?;
+        let job_dir = base.job_path(job);
+        let place = job_dir.parent().and_then(Path::parent).unwrap_or(Path::new("/")).to_owned();
+        let place_id = numbers(&place)?;
+        let node_dir = node_dir(&job_dir, node.0);
+        Ok(Self { job: job.clone(), node_dir, place, place_id, pid: process.pid, pid_start: process.start })
+    }
+
+    /// Whether nothing else of the agent is left: its process has ended, and its directory, whose place is the
+    /// one that was seen then, is not there.
+    pub fn is_gone(&self) -> bool {
+        let process = ProcessId { pid: self.pid, start: self.pid_start };
+        !process.is_alive()
+            && numbers(&self.place).is_ok_and(|found| found == self.place_id)
+            && matches!(self.node_dir.symlink_metadata(), Err(error) if error.kind() == ErrorKind::NotFound)
+    }
+
+    /// Writes the record.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&self, device: &Path) -> Result<()> {
+        write_json(&device.join("owner.json"), self)
+    }
+
+    /// Reads the record; `None` where there is none.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(device: &Path) -> Result<Option<Self>> {
+        read_json(&device.join("owner.json"))
+    }
+}
+
+fn numbers(path: &Path) -> Result<(u64, u64)> {
+    let found = path
+        .metadata()
+        .map_err(|error| Fault::from_os(format_args!("looking at {}", path.display()), &error))?;
+    Ok((found.dev(), found.ino()))
 }
 
 /// Writes a file whole or not at all.

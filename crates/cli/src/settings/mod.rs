@@ -40,6 +40,11 @@ const SSH_VARIABLE: &str = "TAMEIKE_SSH";
 /// Where RAM devices are made.
 pub const RAM_DIR: &str = "/dev/shm";
 
+/// How the names of this user's device directories begin.
+pub fn device_prefix() -> String {
+    format!("tameike-{}-", process::user())
+}
+
 /// A job as it is to be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobPlan {
@@ -109,7 +114,7 @@ impl JobPlan {
 
     /// The device directory of a node.
     pub fn device_dir(&self, node: u32) -> PathBuf {
-        self.device_root.join(format!("tameike-{}-{}-{node}", process::user(), self.job))
+        self.device_root.join(format!("{}{}-{node}", device_prefix(), self.job))
     }
 
     /// Whether the devices are in memory.

@@ -25,7 +25,6 @@ pub(super) enum Patience {
 struct Flushed {
     written: u64,
     end: u64,
-    digests: Vec<UnitDigest>,
     rest: bool,
 }
 
@@ -82,9 +81,8 @@ impl CacheService {
         self.journal.sync(false).await?;
         let mut homes = self.homes_of_size(inode, record.size);
         homes.extend(extra.iter().filter(|node| !homes.contains(node)).copied().collect::<Vec<_>>());
-        let (mut total, failure) = self.flush_homes(homes, inode, &path, &record, patience).await;
+        let (total, failure) = self.flush_homes(homes, inode, &path, &record, patience).await;
         let size = record.size.max(total.end);
-        self.keep_digests(inode, &path, size, record.size, &mut total.digests).await?;
         if total.rest || failure.is_some() {
             // Bytes of the shared file have changed: the stamp follows, so that this is not taken for a change
             // by others.
@@ -152,7 +150,6 @@ impl CacheService {
                 Ok(part) => {
                     total.written += part.written;
                     total.end = total.end.max(part.end);
-                    total.digests.extend(part.digests);
                     total.rest |= part.rest;
                 }
                 Err(fault) => failure = Some(fault),
@@ -185,33 +182,13 @@ impl CacheService {
             };
             total.written += written;
             total.end = total.end.max(end);
-            total.digests.extend(digests);
+            // Those made for another size than the file has in the end are made again for its receipt.
+            self.journal.put_digests(inode, &digests)?;
             total.rest = rest;
             if !rest || patience == Patience::GivesWay {
                 return Ok(total);
             }
         }
-    }
-
-    /// Writes digests down. Those made for another size than the file turned out to have are made again.
-    async fn keep_digests(
-        &self,
-        inode: InodeId,
-        path: &[u8],
-        size: u64,
-        assumed: u64,
-        digests: &mut Vec<UnitDigest>,
-    ) -> Result<()> {
-        let fits = |digest: &UnitDigest| crate::unit::digest::fits(digest, size);
-        if size != assumed {
-            let wrong = digests.iter().filter(|digest| !fits(digest)).map(|digest| digest.index).collect();
-            digests.retain(fits);
-            digests.extend(self.digest_units(inode, path, size, wrong).await?);
-        }
-        for part in digests.chunks(FLUSH_UNITS_MAX) {
-            self.journal.put_digests(inode, part)?;
-        }
-        Ok(())
     }
 
     /// Digests of units as the shared file system has them now, by index.

@@ -9,7 +9,6 @@
 
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use tameike_core::wire::cache::{CacheState, Stamp};
 use tameike_core::wire::codec;
@@ -167,10 +166,10 @@ pub fn replay(body: &[u8], table: &mut dyn Table) -> Result<()> {
 }
 
 /// What the ledger of an agent, dead or alive, says of files of the cache view.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Journaled {
     /// Files that the shared file system lacks something of, as their coordinator knows.
-    pub dirty: BTreeSet<InodeId>,
+    pub dirty: u64,
     /// Files with a record: their names are known here.
     pub named: u64,
 }
@@ -186,7 +185,7 @@ pub fn journaled(ledger: Arc<Ledger>) -> Result<Journaled> {
         let page = journal.page(after, 1024)?;
         let Some(&(last, _)) = page.last() else { return Ok(found) };
         found.named += page.len() as u64;
-        found.dirty.extend(page.iter().filter(|(_, record)| record.dirty).map(|(inode, _)| *inode));
+        found.dirty += page.iter().filter(|(_, record)| record.dirty).count() as u64;
         after = Some(last);
     }
 }
@@ -249,10 +248,16 @@ impl Journal {
         }
     }
 
-    /// The digests of all flushed units, by index.
-    pub(super) fn digests(&self, inode: InodeId) -> Result<Vec<UnitDigest>> {
-        let (start, end) = digest_range(inode, 0);
-        let found = self.ledger.read(|table| table.scan(&start, &end, usize::MAX))?;
+    /// The digests of the flushed units from `from` to `to` (excluded), ascending, at most `limit`.
+    pub(super) fn digests(
+        &self,
+        inode: InodeId,
+        from: u64,
+        to: u64,
+        limit: usize,
+    ) -> Result<Vec<UnitDigest>> {
+        let (start, end) = (digest_key(inode, from), digest_key(inode, to));
+        let found = self.ledger.read(|table| table.scan(&start, &end, limit))?;
         found.iter().map(|(_, value)| codec::decode(value)).collect()
     }
 

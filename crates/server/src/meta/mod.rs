@@ -21,7 +21,6 @@ mod tell;
 mod tests;
 mod widen;
 
-use crate::locks::Locks;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use state::State;
@@ -35,6 +34,7 @@ use tameike_core::{Cluster, DirOffset, Errno, Fault, InodeId, NodeId, Result};
 use tameike_io::fabric::Rpc;
 use tameike_io::os::runtime::Promise;
 use tameike_io::{Payload, Pool, Runtime};
+use tameike_store::locks::Locks;
 use tameike_store::meta::record::{Intent, Truncation};
 use tameike_store::meta::{Applied, LogCommand, Outcome, apply, query as table};
 use tameike_store::{Ledger, RecordKind};
@@ -108,7 +108,7 @@ impl MetaService {
             state: Mutex::new(state),
             first,
             births: AtomicU64::new(first),
-            contents: Locks::new(),
+            contents: Locks::default(),
             unfinished: Mutex::new(unfinished),
         }))
     }

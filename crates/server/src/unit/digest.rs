@@ -44,45 +44,60 @@ pub(crate) fn size_when_made(digest: &UnitDigest) -> u64 {
     if digest.root { end } else { end.max(UNIT_SIZE as u64 + 1) }
 }
 
-/// The hash of a file of `size` bytes from the digests of all its units, in order.
-pub(crate) fn of_file(units: &[UnitDigest], size: u64) -> Option<[u8; 32]> {
-    let complete = units.len() as u64 == unit_count(size)
-        && (0..).zip(units).all(|(index, unit)| unit.index == index && fits(unit, size));
-    if !complete {
-        return None;
+/// The checksum of a file, taken from the digests of its units one after another: in memory is one chaining
+/// value per level of the hash tree, however large the file.
+pub(crate) struct Sum {
+    size: u64,
+    /// Units that came in an unbroken row from the first one on.
+    row: u64,
+    /// Chaining values of the subtrees on the left of `last`, the largest first.
+    left: Vec<ChainingValue>,
+    /// The last unit of the row: not merged before it is known whether it is the last of the file.
+    last: Option<ChainingValue>,
+    /// Over index and digest of each unit that came.
+    some: blake3::Hasher,
+}
+
+impl Sum {
+    /// Of a file of `size` bytes.
+    pub(crate) fn new(size: u64) -> Self {
+        Self { size, row: 0, left: Vec::new(), last: None, some: blake3::Hasher::new() }
     }
-    Some(match units {
-        [] => *blake3::hash(b"").as_bytes(),
-        [only] => only.value,
-        many => {
-            let (left, right) = many.split_at(left_units(many.len()));
-            *merge_subtrees_root(&subtree(left), &subtree(right), Mode::Hash).as_bytes()
+
+    /// Adds the digest of a unit beyond all that came before.
+    pub(crate) fn add(&mut self, unit: &UnitDigest) {
+        self.some.update(&unit.index.to_le_bytes()).update(&unit.value);
+        if unit.index != self.row || !fits(unit, self.size) {
+            return;
         }
-    })
-}
-
-fn subtree(units: &[UnitDigest]) -> ChainingValue {
-    match units {
-        [only] => only.value,
-        many => {
-            let (left, right) = many.split_at(left_units(many.len()));
-            merge_subtrees_non_root(&subtree(left), &subtree(right), Mode::Hash)
+        if let Some(mut subtree) = self.last.replace(unit.value) {
+            // Subtrees of the same size become one, as a carry does in counting.
+            for _ in 0..self.row.trailing_zeros() {
+                let Some(left) = self.left.pop() else { break };
+                subtree = merge_subtrees_non_root(&left, &subtree, Mode::Hash);
+            }
+            self.left.push(subtree);
         }
+        self.row += 1;
     }
-}
 
-/// The left part of `count` (at least 2) units: the largest power of two below it.
-fn left_units(count: usize) -> usize {
-    count.next_power_of_two() / 2
-}
-
-/// A hash over some units of a file, for files that were only partly written.
-pub(crate) fn of_some_units(units: &[UnitDigest]) -> [u8; 32] {
-    let mut hasher = blake3::Hasher::new();
-    for unit in units {
-        hasher.update(&unit.index.to_le_bytes()).update(&unit.value);
+    /// The hash of the file as `b3sum` prints it, when all of its units came.
+    pub(crate) fn whole(&self) -> Option<[u8; 32]> {
+        if self.row != unit_count(self.size) {
+            return None;
+        }
+        let Some(mut right) = self.last else { return Some(*blake3::hash(b"").as_bytes()) };
+        let Some((root, left)) = self.left.split_first() else { return Some(right) };
+        for left in left.iter().rev() {
+            right = merge_subtrees_non_root(left, &right, Mode::Hash);
+        }
+        Some(*merge_subtrees_root(root, &right, Mode::Hash).as_bytes())
     }
-    *hasher.finalize().as_bytes()
+
+    /// A hash over the units that came: for a file of which some did not.
+    pub(crate) fn some(&self) -> [u8; 32] {
+        *self.some.finalize().as_bytes()
+    }
 }
 
 #[cfg(test)]
@@ -116,9 +131,17 @@ mod tests {
             let file = &content[..size];
             let units: Vec<_> =
                 (0..).zip(file.chunks(unit)).map(|(index, part)| of_unit(index, part, size as u64)).collect();
-            let merged = of_file(&units, size as u64).expect("all units are there");
-            assert_eq!(merged, *blake3::hash(file).as_bytes(), "{size} bytes");
-            assert_eq!(of_file(&units, size as u64 + 1), None, "a digest of another size is refused");
+            let sum = |units: &[UnitDigest], size: usize| {
+                let mut sum = Sum::new(size as u64);
+                units.iter().for_each(|unit| sum.add(unit));
+                assert!(sum.left.len() < 8, "memory by the levels of the tree");
+                sum.whole()
+            };
+            assert_eq!(sum(&units, size), Some(*blake3::hash(file).as_bytes()), "{size} bytes");
+            assert_eq!(sum(&units, size + 1), None, "a digest of another size is refused");
+            if let Some((_, rest)) = units.split_first() {
+                assert_eq!(sum(rest, size), None, "a unit is missing");
+            }
         }
     }
 }

@@ -11,7 +11,6 @@ mod flush;
 mod relief;
 
 use crate::cache::Activity;
-use crate::locks::Locks;
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::limits::{FILE_SIZE_MAX, UNIT_SIZE};
@@ -21,6 +20,7 @@ use tameike_io::fabric::Rpc;
 use tameike_io::shared::SharedFs;
 use tameike_io::{Payload, Pool, Runtime};
 use tameike_store::ExtentStore;
+use tameike_store::locks::Locks;
 
 /// What the unit service works with.
 pub struct UnitParts {
@@ -60,9 +60,9 @@ impl UnitService {
     pub fn new(parts: UnitParts) -> Arc<Self> {
         Arc::new(Self {
             parts,
-            file_locks: Locks::new(),
-            unit_locks: Locks::new(),
-            flush_locks: Locks::new(),
+            file_locks: Locks::default(),
+            unit_locks: Locks::default(),
+            flush_locks: Locks::default(),
             relief: async_lock::Mutex::new(()),
         })
     }

@@ -1,10 +1,10 @@
 //! One change of one unit: blocks are taken and written, the record is logged, the old blocks are retired.
 
-use super::locks::WriteGuard;
 use super::record::{self, BLOCK, Extent, UnitRecord, blocks_of, bytes_of, within};
 use super::space::Shortage;
 use super::{DirtyUnit, ExtentStore};
 use crate::ledger::RecordKind;
+use crate::locks::Held;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +21,32 @@ pub(super) struct Change<'a> {
     /// Blocks taken, with the number of the unit's blocks for which they stand.
     taken: Vec<(Vec<Range<u64>>, u64)>,
     freed: Vec<Range<u64>>,
-    _guard: WriteGuard,
+    _guard: Held<UnitId>,
+}
+
+/// Why a change did not get its blocks.
+pub(super) enum Refused {
+    /// Clean units could go, but all of them are in use, this one first: when it is let go, the whole change is
+    /// to be tried again.
+    Busy(UnitId),
+    /// What else went wrong; `ENOSPC` when nothing could go.
+    Fault(Fault),
+}
+
+impl From<Fault> for Refused {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+/// What became of an attempt to let a clean unit go.
+#[derive(PartialEq, Eq)]
+enum Eviction {
+    Done,
+    /// All of them are in use; this is the one that was used least recently.
+    Busy(UnitId),
+    /// There is none.
+    Nothing,
 }
 
 fn covers(outer: &Range<u32>, inner: &Range<u32>) -> bool {
@@ -35,66 +60,87 @@ fn count(runs: &[Range<u64>]) -> u64 {
 impl ExtentStore {
     /// Takes the unit for a change.
     pub(super) async fn begin(&self, unit: UnitId) -> Result<Change<'_>> {
-        let guard = self.locks.write(unit).await;
+        let guard = self.locks.hold(unit).await;
         self.change(unit, guard)
     }
 
-    fn change(&self, unit: UnitId, guard: WriteGuard) -> Result<Change<'_>> {
+    fn change(&self, unit: UnitId, guard: Held<UnitId>) -> Result<Change<'_>> {
         let before = self.load(unit)?.unwrap_or_default();
         let record = before.clone();
         Ok(Change { store: self, unit, before, record, taken: Vec::new(), freed: Vec::new(), _guard: guard })
     }
 
-    /// Lets one clean unit go; false when there is none that nobody uses.
-    fn evict(&self) -> Result<bool> {
-        /// Units in use that are passed over before giving up.
-        const TRIES: usize = 16;
-        let victims = self.books.lock().victims(TRIES);
-        for victim in victims {
-            let Some(guard) = self.locks.try_write(victim) else { continue };
-            let mut change = self.change(victim, guard)?;
-            change.drop_clean();
-            change.commit()?;
-            return Ok(true);
+    /// Lets the clean unit go that was used least recently, of those that nobody uses. `own` is the unit for
+    /// which room is made.
+    fn evict(&self, own: UnitId) -> Result<Eviction> {
+        /// Units looked at with the books locked.
+        const BATCH: usize = 16;
+        let (mut time, mut busy) = (0, None);
+        loop {
+            let victims = self.books.lock().victims(time, BATCH);
+            let Some(&(last, _)) = victims.last() else {
+                return Ok(busy.map_or(Eviction::Nothing, Eviction::Busy));
+            };
+            for (_, victim) in victims.into_iter().filter(|(_, victim)| *victim != own) {
+                let Some(guard) = self.locks.try_hold(victim) else {
+                    busy = busy.or(Some(victim));
+                    continue;
+                };
+                let mut change = self.change(victim, guard)?;
+                if !change.has_clean() {
+                    continue;
+                }
+                change.drop_clean();
+                change.commit()?;
+                return Ok(Eviction::Done);
+            }
+            time = last;
         }
-        Ok(false)
     }
 
-    /// Takes blocks, after making room where that can be done.
+    /// Takes blocks for `unit`, after making room where that can be done.
     async fn take(
         &self,
-        view: View,
+        unit: UnitId,
         count: u64,
         replaced: u64,
         wish: Option<u64>,
-    ) -> Result<Vec<Range<u64>>> {
+    ) -> Result<Vec<Range<u64>>, Refused> {
+        let view = unit.inode.view();
         loop {
             let shortage = match self.books.lock().take(view, count, replaced, wish) {
                 Ok(runs) => return Ok(runs),
                 Err(shortage) => shortage,
             };
-            let made_room = match shortage {
-                Shortage::View => view == View::Cache && self.evict()?,
-                Shortage::Device => self.reclaim_now().await? || self.evict()?,
+            let evicted = match shortage {
+                Shortage::View if view != View::Cache => Eviction::Nothing,
+                Shortage::Device if self.reclaim_now().await? => Eviction::Done,
+                Shortage::View | Shortage::Device => self.evict(unit)?,
             };
-            if !made_room {
-                let space = self.space(view);
-                let what = match shortage {
-                    Shortage::View => "the capacity of the view",
-                    Shortage::Device => "the space of the extents file",
-                };
-                return Err(Fault::new(
-                    Errno::ENOSPC,
-                    format!(
-                        "{what} is used up on this node: view {}, {} of {} bytes used, {} of them dirty",
-                        view.as_str(),
-                        space.used,
-                        space.capacity,
-                        space.dirty
-                    ),
-                ));
+            match evicted {
+                Eviction::Done => {}
+                Eviction::Busy(unit) => return Err(Refused::Busy(unit)),
+                Eviction::Nothing => return Err(self.full(view, shortage).into()),
             }
         }
+    }
+
+    fn full(&self, view: View, shortage: Shortage) -> Fault {
+        let space = self.space(view);
+        let what = match shortage {
+            Shortage::View => "the capacity of the view",
+            Shortage::Device => "the space of the extents file",
+        };
+        Fault::new(
+            Errno::ENOSPC,
+            format!(
+                "{what} is used up on this node: view {}, {} of {} bytes used, {} of them dirty",
+                view.as_str(),
+                space.used,
+                space.capacity,
+                space.dirty
+            ),
+        )
     }
 }
 
@@ -112,6 +158,10 @@ impl Change<'_> {
         self.freed.extend(self.record.drop_clean());
     }
 
+    pub(super) fn has_clean(&self) -> bool {
+        self.unit.inode.is_cached() && self.before.has_clean()
+    }
+
     pub(super) fn truncate(&mut self, size: u32) {
         self.freed.extend(self.record.truncate(size));
     }
@@ -126,7 +176,12 @@ impl Change<'_> {
     }
 
     /// Puts `payload` in the place of `range`.
-    pub(super) async fn put(&mut self, range: Range<u32>, payload: Payload, dirty: bool) -> Result<()> {
+    pub(super) async fn put(
+        &mut self,
+        range: Range<u32>,
+        payload: Payload,
+        dirty: bool,
+    ) -> Result<(), Refused> {
         let blocks = blocks_of(&range);
         let payload = self.whole_blocks(&range, payload).await?;
         self.store_blocks(&blocks, &payload).await?;
@@ -165,12 +220,12 @@ impl Change<'_> {
     }
 
     /// Writes the whole content of `blocks` to newly taken blocks.
-    async fn store_blocks(&mut self, blocks: &Range<u32>, payload: &Payload) -> Result<()> {
+    async fn store_blocks(&mut self, blocks: &Range<u32>, payload: &Payload) -> Result<(), Refused> {
         let replaced = self.record.blocks_among(blocks);
         let wanted = u64::from(blocks.end - blocks.start);
         let before = self.record.extents.iter().find(|extent| extent.blocks().end == blocks.start);
         let wish = before.map(|extent| extent.device_blocks().end);
-        let runs = self.store.take(self.unit.inode.view(), wanted, replaced, wish).await?;
+        let runs = self.store.take(self.unit, wanted, replaced, wish).await?;
         self.taken.push((runs.clone(), replaced));
         let version = self.store.versions.fetch_add(1, Ordering::AcqRel);
         let mut extents = Vec::with_capacity(runs.len());
@@ -207,9 +262,10 @@ impl Change<'_> {
         }
         let payload = Payload::new(Arc::new(frame), bytes_of(&blocks));
         match self.store_blocks(&blocks, &payload).await {
+            Ok(()) => {}
+            Err(Refused::Fault(fault)) if fault.errno != Errno::ENOSPC => return Err(fault),
             // The unit stays in pieces: worse to read, but whole.
-            Err(fault) if fault.errno == Errno::ENOSPC => return Ok(()),
-            result => result?,
+            Err(_) => return Ok(()),
         }
         if !cached {
             // What it does not hold is zero to its readers, and now in fact.

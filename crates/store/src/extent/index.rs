@@ -1,10 +1,10 @@
 //! The index in the ledger: opening the store from it, and questions to it.
 
-use super::locks::Locks;
 use super::record::{UnitRecord, key, unit_of};
 use super::space::Books;
 use super::{DirtyUnit, ExtentStore};
 use crate::ledger::Ledger;
+use crate::locks::Locks;
 use crate::table::{Table, prefix};
 use event_listener::Event;
 use parking_lot::Mutex;

@@ -10,7 +10,6 @@
 mod allocator;
 mod change;
 mod index;
-mod locks;
 mod proof;
 mod read;
 mod reclaim;
@@ -20,8 +19,9 @@ mod space;
 mod tests;
 
 use crate::ledger::Ledger;
+use crate::locks::Locks;
+use change::Refused;
 use event_listener::Event;
-use locks::Locks;
 use parking_lot::Mutex;
 use space::Books;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -66,7 +66,7 @@ pub struct ExtentStore {
     ledger: Arc<Ledger>,
     disk: Arc<dyn Disk>,
     scratch: Pool,
-    locks: Locks,
+    locks: Locks<UnitId>,
     books: Mutex<Books>,
     /// Counts writes; larger than every version in the index.
     versions: AtomicU64,
@@ -120,11 +120,30 @@ impl ExtentStore {
         }
         self.ledger.room().await?;
         self.apart(|store| async move {
-            let mut change = store.begin(unit).await?;
-            change.renew(generation);
-            change.put(offset..offset + payload.len() as u32, payload, dirty).await?;
-            change.tidy().await?;
-            change.commit()
+            let range = offset..offset + payload.len() as u32;
+            loop {
+                let mut change = store.begin(unit).await?;
+                change.renew(generation);
+                let refused = match change.put(range.clone(), payload.clone(), dirty).await {
+                    Ok(()) => {
+                        change.tidy().await?;
+                        return change.commit();
+                    }
+                    Err(refused) => refused,
+                };
+                // Nobody waits for room with a unit in his hands: it may be the one that could go.
+                match refused {
+                    Refused::Busy(other) => {
+                        drop(change);
+                        drop(store.locks.hold(other).await);
+                    }
+                    Refused::Fault(fault) if fault.errno == Errno::ENOSPC && change.has_clean() => {
+                        drop(change);
+                        store.drop_clean_of(unit).await?;
+                    }
+                    Refused::Fault(fault) => return Err(fault),
+                }
+            }
         })
         .await
     }
@@ -151,8 +170,9 @@ impl ExtentStore {
             for gap in change.gaps(offset..offset + payload.len() as u32) {
                 let bytes = payload.slice(gap.start - offset..gap.end - offset);
                 match change.put(gap, bytes, false).await {
-                    Err(fault) if fault.errno == Errno::ENOSPC => return Ok(()),
-                    result => result?,
+                    Ok(()) => {}
+                    Err(Refused::Fault(fault)) if fault.errno != Errno::ENOSPC => return Err(fault),
+                    Err(_) => return Ok(()),
                 }
             }
             change.commit()
@@ -208,15 +228,19 @@ impl ExtentStore {
             while let Some(from) = next {
                 let (units, more) = store.units_from(inode, from)?;
                 for unit in units {
-                    let mut change = store.begin(unit).await?;
-                    change.drop_clean();
-                    change.commit()?;
+                    store.drop_clean_of(unit).await?;
                 }
                 next = more;
             }
             Ok(())
         })
         .await
+    }
+
+    async fn drop_clean_of(&self, unit: UnitId) -> Result<()> {
+        let mut change = self.begin(unit).await?;
+        change.drop_clean();
+        change.commit()
     }
 
     /// Capacity, use and dirty bytes of a view. Inodes are not counted here: always 0.

@@ -95,7 +95,7 @@ impl ExtentStore {
         if let Err(fault) = check_range(range.start, range.len()) {
             return (frame, Err(fault));
         }
-        let mut guard = self.locks.read(unit).await;
+        let mut guard = self.locks.share(unit).await;
         let mut loaded = self.load(unit);
         let stale = |record: &UnitRecord| {
             unit.inode.is_cached() && record.generation < generation && record.has_clean()
@@ -105,7 +105,7 @@ impl ExtentStore {
             if let Err(fault) = self.renew(unit, generation).await {
                 return (frame, Err(fault));
             }
-            guard = self.locks.read(unit).await;
+            guard = self.locks.share(unit).await;
             loaded = self.load(unit);
         }
         let record = match loaded {
@@ -188,7 +188,7 @@ impl ExtentStore {
     }
 
     async fn scrub_unit(&self, unit: UnitId, report: &mut ScrubReport) {
-        let _guard = self.locks.read(unit).await;
+        let _guard = self.locks.share(unit).await;
         let record = match self.load(unit) {
             Ok(Some(record)) => record,
             Ok(None) => return,

@@ -1,6 +1,7 @@
 //! Retired blocks become free again, and the space of free blocks goes back to the file system below.
 //!
-//! A task does it, apart from requests, as long as there is something to do.
+//! A task does it, apart from requests, as long as there is something to do. It has the log synced only when
+//! that is worth a sync.
 
 use super::ExtentStore;
 use super::record::BLOCK;
@@ -10,13 +11,17 @@ use tameike_core::Result;
 
 /// Time between two rounds.
 const ROUND_TIME: Duration = Duration::from_secs(1);
+/// Rounds after which retired blocks are freed however few they are: their space may be of use to others.
+const ROUNDS_MAX: u32 = 30;
 /// Free blocks whose space is kept to be used again soon: 16 MiB.
 const WARM_BLOCKS: u64 = (16 << 20) / BLOCK as u64;
 /// Blocks given back in one call: 64 MiB.
 const DISCARD_BLOCKS: u64 = (64 << 20) / BLOCK as u64;
 
-/// Retired blocks in memory beyond which they are not left waiting: pages used again at once cost less than
-/// new ones. 4 MiB.
+/// Retired blocks beyond which the log is synced to free them: 32 MiB. Fewer wait for a sync that somebody asks
+/// for, for a writer who needs them, or for their time.
+const RETIRED_BLOCKS_MAX: u64 = (32 << 20) / BLOCK as u64;
+/// The same in memory, where a sync costs nothing, and pages used again at once cost less than new ones: 4 MiB.
 const RETIRED_BLOCKS_IN_MEMORY: u64 = (4 << 20) / BLOCK as u64;
 
 impl ExtentStore {
@@ -31,10 +36,11 @@ impl ExtentStore {
         }
         let (store, runtime) = (self.me.clone(), self.runtime.clone());
         self.runtime.spawn(async move {
+            let mut waited = 0;
             loop {
                 runtime.sleep(ROUND_TIME).await;
                 let Some(store) = store.upgrade() else { return };
-                let result = store.reclaim_round().await;
+                let result = store.reclaim_round(&mut waited).await;
                 let failed = result.is_err();
                 report(result);
                 if failed || !store.has_work() {
@@ -53,9 +59,14 @@ impl ExtentStore {
     /// Frees the retired blocks.
     async fn release(&self) -> Result<()> {
         let confirmed = self.ledger.confirm().await?;
+        self.free_retired(confirmed);
+        Ok(())
+    }
+
+    /// Frees the blocks that were retired up to this record of the log.
+    fn free_retired(&self, confirmed: u64) {
         self.books.lock().release(confirmed);
         self.space_appeared.notify(usize::MAX);
-        Ok(())
     }
 
     fn has_work(&self) -> bool {
@@ -63,8 +74,13 @@ impl ExtentStore {
         books.quarantined() > 0 || books.warm() > WARM_BLOCKS
     }
 
-    async fn reclaim_round(&self) -> Result<()> {
-        if self.books.lock().quarantined() > 0 {
+    /// `waited` counts the rounds that blocks have been left waiting.
+    async fn reclaim_round(&self, waited: &mut u32) -> Result<()> {
+        self.free_retired(self.ledger.confirmed());
+        let left = self.books.lock().quarantined();
+        *waited = if left > 0 { *waited + 1 } else { 0 };
+        if left > RETIRED_BLOCKS_MAX || *waited >= ROUNDS_MAX || (left > 0 && self.ledger.is_volatile()) {
+            *waited = 0;
             self.release().await?;
         }
         loop {

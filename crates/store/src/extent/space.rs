@@ -179,9 +179,9 @@ impl Books {
         if clean { self.clean.touch(unit) } else { self.clean.remove(unit) }
     }
 
-    /// Clean units from the least recently used on.
-    pub(super) fn victims(&self, limit: usize) -> Vec<UnitId> {
-        self.clean.by_time.values().copied().take(limit).collect()
+    /// Clean units used after `time`, the least recently used first, each with the time.
+    pub(super) fn victims(&self, time: u64, limit: usize) -> Vec<(u64, UnitId)> {
+        self.clean.by_time.range(time + 1..).map(|(&time, &unit)| (time, unit)).take(limit).collect()
     }
 
     /// Whether one more unit has room in the view, or would have after clean units went.

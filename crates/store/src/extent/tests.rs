@@ -9,6 +9,7 @@ use tameike_io::disk::memory::{Faults, MemoryDisk, MemoryLog};
 use tameike_io::{Frame, Slab};
 
 mod model;
+mod room;
 
 pub(super) const MIB: u64 = 1 << 20;
 
@@ -43,7 +44,10 @@ impl World {
     }
 
     pub(super) fn try_open(&self, after_power_loss: bool) -> Result<Arc<ExtentStore>> {
-        let disk: Arc<dyn Disk> = Arc::new(self.disk.clone());
+        self.open_on(Arc::new(self.disk.clone()), after_power_loss)
+    }
+
+    fn open_on(&self, disk: Arc<dyn Disk>, after_power_loss: bool) -> Result<Arc<ExtentStore>> {
         let media = Media {
             logs: [Arc::new(self.logs[0].clone()), Arc::new(self.logs[1].clone())],
             kv: Arc::new(self.kv.clone()),
@@ -119,7 +123,7 @@ impl World {
     /// Lets everything retired become free, and checks that no block is lost.
     pub(super) fn settle(&self, store: &ExtentStore) {
         self.machine.run(store.sync(true)).unwrap();
-        self.machine.rest(Duration::from_secs(10));
+        self.machine.rest(Duration::from_secs(60));
         let books = store.books.lock();
         assert_eq!(books.returning(), 0);
         let used: u64 = View::ALL.into_iter().map(|view| books.space(view).used / BLOCK_SIZE as u64).sum();

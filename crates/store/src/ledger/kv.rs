@@ -12,16 +12,9 @@ pub type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
 /// An ordered map on a disk. Calls block.
 pub trait Kv: Send + Sync {
-    /// The value of a key.
-    ///
-    /// # Errors
-    /// `EIO` when the disk fails or its content is damaged.
-    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>>;
-    /// Keys from `start` (included) to `end` (excluded) with their values, ascending, at most `limit`.
-    ///
-    /// # Errors
-    /// `EIO` when the disk fails or its content is damaged.
-    fn scan(&self, start: &[u8], end: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
+    /// The map as of its last commit. It costs no read of the disk, and is to be dropped soon: what was removed
+    /// since takes space until then, and a store that must open its file again waits for it.
+    fn snapshot(&self) -> Arc<dyn Snapshot>;
     /// Makes all `changes`, atomically and safe against power loss.
     ///
     /// # Errors
@@ -34,10 +27,26 @@ pub trait Kv: Send + Sync {
     fn size_bytes(&self) -> Result<u64>;
 }
 
+/// The content of a [`Kv`] at one moment: later commits do not change it. Calls block.
+pub trait Snapshot: Send + Sync {
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// `EIO` when the disk fails or its content is damaged.
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>>;
+    /// Keys from `start` (included) to `end` (excluded) with their values, ascending, at most `limit`.
+    ///
+    /// # Errors
+    /// `EIO` when the disk fails or its content is damaged.
+    fn scan(&self, start: &[u8], end: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
+}
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
 /// A key-value store in memory, for tests and simulated clusters.
 #[derive(Clone, Default)]
 pub struct MemoryKv {
-    map: Arc<Mutex<BTreeMap<Vec<u8>, Vec<u8>>>>,
+    map: Arc<Mutex<Arc<Map>>>,
     faults: Faults,
 }
 
@@ -48,18 +57,23 @@ impl MemoryKv {
     }
 }
 
-impl Kv for MemoryKv {
+impl Snapshot for Map {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        Ok(self.map.lock().get(key).cloned())
+        Ok(BTreeMap::get(self, key).cloned())
     }
 
     fn scan(&self, start: &[u8], end: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         if start >= end {
             return Ok(Vec::new());
         }
-        let map = self.map.lock();
-        let range = map.range::<[u8], _>((Bound::Included(start), Bound::Excluded(end)));
+        let range = self.range::<[u8], _>((Bound::Included(start), Bound::Excluded(end)));
         Ok(range.take(limit).map(|(key, value)| (key.clone(), value.clone())).collect())
+    }
+}
+
+impl Kv for MemoryKv {
+    fn snapshot(&self) -> Arc<dyn Snapshot> {
+        self.map.lock().clone()
     }
 
     fn commit(&self, changes: &Changes) -> Result<()> {
@@ -67,7 +81,8 @@ impl Kv for MemoryKv {
         if fate == Fate::Dead {
             return Err(Fault::io("injected failure"));
         }
-        let mut map = self.map.lock();
+        let mut shared = self.map.lock();
+        let map = Arc::make_mut(&mut shared);
         for (key, value) in changes {
             match value {
                 Some(value) => map.insert(key.clone(), value.clone()),

@@ -9,6 +9,10 @@
 //! Bytes that records name lie elsewhere, behind [`Data`]. They are made safe against power loss before the
 //! records that name them count as safe; records beyond are believed after a power loss only if their bytes
 //! prove to be there.
+//!
+//! Changes run one after another. Readers see the table of one moment, and neither wait for a change nor make
+//! one wait, however long the store below takes to answer: the overlay keeps what it said at that moment until
+//! they are done. The lock on the ledger's state is held for steps in memory only.
 
 pub mod kv;
 mod overlay;
@@ -17,21 +21,23 @@ mod recovery;
 pub mod redb;
 #[cfg(test)]
 mod tests;
+mod transaction;
 mod writer;
 
 use crate::table::Table;
 use async_lock::Mutex as AsyncMutex;
 use event_listener::Event;
 use futures_util::future::BoxFuture;
-use kv::{Changes, Kv};
-use overlay::{Overlay, Transaction};
-use parking_lot::RwLock;
+use kv::Kv;
+use overlay::{Overlay, Readers};
+use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::Runtime;
 use tameike_io::disk::AppendFile;
 use tameike_io::os::runtime::promise;
+use transaction::{Moment, Transaction};
 use writer::Writer;
 
 /// To whom a record belongs: the first byte of its content.
@@ -90,7 +96,10 @@ pub struct Ledger {
     runtime: Runtime,
     options: LedgerOptions,
     kv: Arc<dyn Kv>,
+    /// Held by the one change that is being made, also while it reads the store; taken before `state`.
+    turn: Mutex<()>,
     state: RwLock<State>,
+    readers: Readers,
     writer: Arc<AsyncMutex<Writer>>,
     /// Held by whoever moves changes into the store.
     checkpointing: Arc<AsyncMutex<()>>,
@@ -104,8 +113,8 @@ pub struct Ledger {
 }
 
 struct State {
-    active: Overlay,
-    frozen: Option<Arc<Changes>>,
+    active: Arc<Overlay>,
+    frozen: Option<Arc<Overlay>>,
     /// Records not yet handed to the log file, encoded.
     pending: Vec<u8>,
     /// Size of the records since the last freeze.
@@ -134,28 +143,35 @@ impl Ledger {
         if body.len() > record::BODY_SIZE_MAX {
             return Err(Fault::new(Errno::EINVAL, format!("a record of {} bytes is too large", body.len())));
         }
-        let (answer, overlay_full, log_full) = {
-            let state = &mut *self.state.write();
+        let turn = self.turn.lock();
+        let moment = {
+            let state = self.state.read();
             if let Some(fault) = &state.broken {
                 return Err(fault.clone());
             }
-            if let (true, Some(fault)) = (self.is_crowded(state), &state.stalled) {
+            if let (true, Some(fault)) = (self.is_crowded(&state), &state.stalled) {
                 return Err(fault.clone());
             }
-            let mut table = Transaction::new(&state.active.changes, state.frozen.as_deref(), &*self.kv);
-            let answer = change(&mut table)?;
-            let changes = table.changes;
-            if changes.is_empty() {
-                return Ok(answer);
-            }
+            self.moment(&state)
+        };
+        let mut table = Transaction::new(moment);
+        let answer = change(&mut table)?;
+        // Whoever opens the store's file again waits for the snapshot, and others with the state locked for him.
+        let changes = table.into_changes();
+        if changes.is_empty() {
+            return Ok(answer);
+        }
+        let (overlay_full, log_full) = {
+            let state = &mut *self.state.write();
             state.last += 1;
-            state.active.merge(changes);
+            state.active.merge(changes, state.last, &self.readers);
             state.logged_bytes += record::HEADER_SIZE + body.len();
             record::push_record(&mut state.pending, state.last, kind, body);
             let limit = self.options.checkpoint_bytes;
-            let overlay_full = state.active.bytes >= limit || state.logged_bytes >= limit;
-            (answer, overlay_full, state.pending.len() >= PENDING_SIZE_MAX)
+            let overlay_full = state.active.read().bytes() >= limit || state.logged_bytes >= limit;
+            (overlay_full, state.pending.len() >= PENDING_SIZE_MAX)
         };
+        drop(turn);
         if overlay_full {
             self.schedule_checkpoint();
         } else if log_full {
@@ -164,17 +180,31 @@ impl Ledger {
         Ok(answer)
     }
 
-    /// Runs `query` on the table as it is now.
+    /// Runs `query` on the table as it is now. Changes that are made meanwhile are not seen, and do not wait.
+    /// The query must not use the ledger itself.
     ///
     /// # Errors
     /// Those of `query`.
     pub fn read<T>(&self, query: impl FnOnce(&dyn Table) -> Result<T>) -> Result<T> {
-        let state = self.state.read();
-        query(&Transaction::new(&state.active.changes, state.frozen.as_deref(), &*self.kv))
+        let (moment, _reader) = {
+            let state = self.state.read();
+            (self.moment(&state), self.readers.begin(state.last))
+        };
+        query(&Transaction::new(moment))
+    }
+
+    /// The table as it is now. Frozen changes may be in the store already: they say the same.
+    fn moment(&self, state: &State) -> Moment {
+        Moment {
+            active: state.active.clone(),
+            frozen: state.frozen.clone(),
+            stored: self.kv.snapshot(),
+            sequence: state.last,
+        }
     }
 
     fn is_crowded(&self, state: &State) -> bool {
-        state.active.bytes >= 2 * self.options.checkpoint_bytes
+        state.active.read().bytes() >= 2 * self.options.checkpoint_bytes
     }
 
     /// Waits while the changes since the last checkpoint take more memory than they may. Whoever executes many
@@ -235,7 +265,7 @@ impl Ledger {
     pub async fn confirm(&self) -> Result<u64> {
         if self.options.volatile {
             self.sync(true).await?;
-            return Ok(self.durable.load(Ordering::Acquire));
+            return Ok(self.confirmed());
         }
         let target = self.position();
         let mut writer = self.writer.lock_arc().await;
@@ -249,7 +279,12 @@ impl Ledger {
             });
             written.await?;
         }
-        Ok(self.confirmed.load(Ordering::Acquire))
+        Ok(self.confirmed())
+    }
+
+    /// Number of the last record that recovery knows to be safe, without making more so.
+    pub fn confirmed(&self) -> u64 {
+        if self.options.volatile { &self.durable } else { &self.confirmed }.load(Ordering::Acquire)
     }
 
     fn alive(&self) -> Arc<Self> {

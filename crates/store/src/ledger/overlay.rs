@@ -1,191 +1,193 @@
-//! The table as changes over changes over the key-value store.
+//! Changes in memory, readable as they were at any moment at which somebody still reads.
 
-use super::kv::{Changes, Kv};
-use crate::table::Table;
-use std::collections::btree_map;
-use std::iter::Peekable;
+use super::kv::Changes;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
-use tameike_core::Result;
 
 /// What a change weighs beside its key and value: nodes of the map and headers of the vectors, in bytes.
 const ENTRY_OVERHEAD: usize = 64;
 
-fn weight(key: &[u8], value: Option<&Vec<u8>>) -> usize {
-    key.len() + value.map_or(0, Vec::len) + ENTRY_OVERHEAD
+/// A value, or a removal.
+type Change = Option<Vec<u8>>;
+
+fn weight(key: &[u8], change: Option<&Change>) -> usize {
+    key.len() + change.and_then(Option::as_ref).map_or(0, Vec::len) + ENTRY_OVERHEAD
 }
 
-/// Changes with their weight in memory.
+/// Moments at which somebody reads: sequence numbers of the last record that the reader sees, with the number
+/// of readers.
 #[derive(Default)]
-pub(super) struct Overlay {
-    pub(super) changes: Changes,
-    pub(super) bytes: usize,
+pub(super) struct Readers(Mutex<BTreeMap<u64, usize>>);
+
+/// A reader, until dropped.
+pub(super) struct Reader<'a> {
+    readers: &'a Readers,
+    sequence: u64,
+}
+
+impl Readers {
+    pub(super) fn begin(&self, sequence: u64) -> Reader<'_> {
+        *self.0.lock().entry(sequence).or_default() += 1;
+        Reader { readers: self, sequence }
+    }
+
+    fn earliest(&self) -> Option<u64> {
+        self.0.lock().first_key_value().map(|(&sequence, _)| sequence)
+    }
+}
+
+impl Drop for Reader<'_> {
+    fn drop(&mut self) {
+        let readers = &mut *self.readers.0.lock();
+        if let Some(count) = readers.get_mut(&self.sequence) {
+            *count -= 1;
+            if *count == 0 {
+                readers.remove(&self.sequence);
+            }
+        }
+    }
+}
+
+/// Changes, and what they replaced as long as somebody reads who must not see them yet.
+#[derive(Default)]
+pub(super) struct Overlay(RwLock<Versions>);
+
+#[derive(Default)]
+pub(super) struct Versions {
+    changes: Changes,
+    /// By key: what the overlay said of it before the record of that number (`None`: nothing), ascending.
+    replaced: BTreeMap<Vec<u8>, VecDeque<(u64, Option<Change>)>>,
+    /// The keys of `replaced` by record.
+    order: VecDeque<(u64, Vec<u8>)>,
+    /// What both weigh in memory.
+    bytes: usize,
 }
 
 impl Overlay {
-    /// Puts `newer` over these changes.
-    pub(super) fn merge(&mut self, newer: Changes) {
-        for (key, value) in newer {
-            self.bytes += weight(&key, value.as_ref());
+    /// Puts the changes of record `sequence` over these.
+    pub(super) fn merge(&self, newer: Changes, sequence: u64, readers: &Readers) {
+        let versions = &mut *self.0.write();
+        let earliest = readers.earliest();
+        versions.forget(earliest.unwrap_or(u64::MAX));
+        for (key, change) in newer {
+            versions.bytes += weight(&key, Some(&change));
+            let noted = earliest.map(|_| key.clone());
             let size = key.len();
-            if let Some(old) = self.changes.insert(key, value) {
-                self.bytes -= size + old.map_or(0, |old| old.len()) + ENTRY_OVERHEAD;
+            let old = versions.changes.insert(key, change);
+            if let Some(old) = &old {
+                versions.bytes -= size + old.as_ref().map_or(0, Vec::len) + ENTRY_OVERHEAD;
+            }
+            if let Some(key) = noted {
+                versions.bytes += weight(&key, old.as_ref());
+                versions.replaced.entry(key.clone()).or_default().push_back((sequence, old));
+                versions.order.push_back((sequence, key));
             }
         }
     }
-}
 
-/// One change in the making: its own changes over those of the layers, newest first, over the store.
-pub(super) struct Transaction<'a> {
-    pub(super) changes: Changes,
-    layers: [Option<&'a Changes>; 2],
-    kv: &'a dyn Kv,
-}
-
-impl<'a> Transaction<'a> {
-    pub(super) fn new(active: &'a Changes, frozen: Option<&'a Changes>, kv: &'a dyn Kv) -> Self {
-        Self { changes: Changes::new(), layers: [Some(active), frozen], kv }
-    }
-
-    fn layers(&self) -> impl Iterator<Item = &Changes> {
-        std::iter::once(&self.changes).chain(self.layers.iter().flatten().copied())
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, Versions> {
+        self.0.read()
     }
 }
 
-impl Table for Transaction<'_> {
-    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        match self.layers().find_map(|changes| changes.get(key)) {
-            Some(change) => Ok(change.clone()),
-            None => self.kv.get(key),
-        }
-    }
-
-    fn scan(&self, start: &[u8], end: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        let mut found = Vec::new();
-        let mut start = start.to_vec();
-        while found.len() < limit && start.as_slice() < end {
-            let wanted = limit - found.len();
-            let stored = self.kv.scan(&start, end, wanted)?;
-            // What the store did not give lies at or beyond `bound`.
-            let bound = match stored.last() {
-                Some((key, _)) if stored.len() == wanted => successor(key),
-                _ => end.to_vec(),
-            };
-            let layers = self.layers().map(|changes| {
-                changes
-                    .range::<[u8], _>((Bound::Included(start.as_slice()), Bound::Excluded(bound.as_slice())))
-            });
-            Merge { layers: layers.map(Iterator::peekable).collect(), stored: stored.into_iter().peekable() }
-                .take_into(&mut found, limit);
-            start = bound;
-        }
-        Ok(found)
-    }
-
-    fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
-        self.changes.insert(key, Some(value));
-    }
-
-    fn delete(&mut self, key: Vec<u8>) {
-        self.changes.insert(key, None);
-    }
-}
-
-/// The smallest key after `key`.
-fn successor(key: &[u8]) -> Vec<u8> {
-    let mut next = Vec::with_capacity(key.len() + 1);
-    next.extend_from_slice(key);
-    next.push(0);
-    next
-}
-
-type Layer<'a> = Peekable<btree_map::Range<'a, Vec<u8>, Option<Vec<u8>>>>;
-
-/// Ascending keys of several layers, newest first, and of the store.
-struct Merge<'a> {
-    layers: Vec<Layer<'a>>,
-    stored: Peekable<std::vec::IntoIter<(Vec<u8>, Vec<u8>)>>,
-}
-
-impl Merge<'_> {
-    fn take_into(&mut self, found: &mut Vec<(Vec<u8>, Vec<u8>)>, limit: usize) {
-        while found.len() < limit {
-            let changed = self.layers.iter_mut().filter_map(|layer| layer.peek().map(|(key, _)| *key)).min();
-            let stored = self.stored.peek().map(|(key, _)| key);
-            let from_store = match (changed, stored) {
-                (None, None) => return,
-                (None, Some(_)) => true,
-                (Some(_), None) => false,
-                (Some(changed), Some(stored)) => stored < changed,
-            };
-            if from_store {
-                found.extend(self.stored.next());
-            } else if let Some(key) = changed {
-                self.stored.next_if(|(stored, _)| stored == key);
-                let mut newest = None;
-                for layer in &mut self.layers {
-                    if let Some((_, value)) = layer.next_if(|(other, _)| *other == key) {
-                        newest = newest.or(Some(value));
-                    }
+impl Versions {
+    /// Forgets what only readers before `earliest` would ask for.
+    fn forget(&mut self, earliest: u64) {
+        while self.order.front().is_some_and(|(sequence, _)| *sequence <= earliest) {
+            let Some((_, key)) = self.order.pop_front() else { return };
+            if let Some(history) = self.replaced.get_mut(&key) {
+                if let Some((_, old)) = history.pop_front() {
+                    self.bytes -= weight(&key, old.as_ref());
                 }
-                if let Some(Some(value)) = newest {
-                    found.push((key.clone(), value.clone()));
+                if history.is_empty() {
+                    self.replaced.remove(&key);
                 }
             }
         }
+    }
+
+    /// What the overlay said of the key after record `sequence`; `now` is what it says at last.
+    fn as_of<'a>(&'a self, key: &[u8], now: Option<&'a Change>, sequence: u64) -> Option<&'a Change> {
+        let later = |history: &'a VecDeque<(u64, Option<Change>)>| {
+            history.get(history.partition_point(|(record, _)| *record <= sequence))
+        };
+        match self.replaced.get(key).and_then(later) {
+            Some((_, old)) => old.as_ref(),
+            None => now,
+        }
+    }
+
+    /// What it said of a key after record `sequence`, if anything.
+    pub(super) fn get(&self, key: &[u8], sequence: u64) -> Option<&Change> {
+        self.as_of(key, self.changes.get(key), sequence)
+    }
+
+    /// What it said after record `sequence` of the keys from `start` (included) to `end` (excluded).
+    pub(super) fn range<'a>(
+        &'a self,
+        start: &'a [u8],
+        end: &'a [u8],
+        sequence: u64,
+    ) -> impl Iterator<Item = (&'a Vec<u8>, &'a Change)> {
+        let bounds = (Bound::Included(start), Bound::Excluded(end));
+        let seen = move |(key, now): (&'a Vec<u8>, _)| Some((key, self.as_of(key, Some(now), sequence)?));
+        self.changes.range::<[u8], _>(bounds).filter_map(seen)
+    }
+
+    /// All changes as they are now.
+    pub(super) fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
+    /// What the overlay takes of memory, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::kv::MemoryKv;
+    use super::super::transaction::tests::changes;
     use super::*;
     use proptest::prelude::*;
-    use std::collections::BTreeMap;
-
-    fn changes() -> impl Strategy<Value = Changes> {
-        let change = prop::option::of(prop::collection::vec(any::<u8>(), 0..3));
-        prop::collection::btree_map(prop::collection::vec(0u8..4, 1..4), change, 0..20)
-    }
 
     proptest! {
         #[test]
-        fn layers_look_like_one_map(
-            bottom in changes(), frozen in changes(), active in changes(), own in changes(),
-            start in prop::collection::vec(0u8..4, 0..3), end in prop::collection::vec(0u8..5, 0..3),
-            limit in 0usize..12,
+        fn an_overlay_is_what_it_was_as_long_as_somebody_reads(
+            steps in prop::collection::vec((changes(), prop::option::of(0usize..6), any::<bool>()), 0..24),
         ) {
-            let kv = MemoryKv::default();
-            kv.commit(&bottom)?;
-            let mut model = BTreeMap::new();
-            for (key, value) in [&bottom, &frozen, &active, &own].into_iter().flatten() {
-                model.insert(key.clone(), value.clone());
-            }
-            model.retain(|_, value| value.is_some());
-            let mut table = Transaction::new(&active, Some(&frozen), &kv);
-            for (key, value) in own {
-                match value {
-                    Some(value) => table.put(key, value),
-                    None => table.delete(key),
+            let (overlay, readers) = (Overlay::default(), Readers::default());
+            let mut reading: Vec<(u64, Changes, Reader<'_>)> = Vec::new();
+            for (sequence, (step, ends, begins)) in (1..).zip(steps) {
+                overlay.merge(step, sequence, &readers);
+                if let Some(place) = ends && place < reading.len() {
+                    reading.swap_remove(place);
                 }
+                let now = overlay.read().changes().clone();
+                if begins {
+                    reading.push((sequence, now, readers.begin(sequence)));
+                }
+                let versions = overlay.read();
+                for (sequence, then, _) in &reading {
+                    let seen: Changes = versions
+                        .range(&[], &[9], *sequence)
+                        .map(|(key, change)| (key.clone(), change.clone()))
+                        .collect();
+                    prop_assert_eq!(&seen, then);
+                    for key in versions.changes().keys() {
+                        prop_assert_eq!(versions.get(key, *sequence), then.get(key));
+                    }
+                }
+                let now = versions.changes.iter().map(|(key, change)| weight(key, Some(change)));
+                let old = versions.replaced.iter().flat_map(|(key, history)| {
+                    history.iter().map(move |(_, old)| weight(key, old.as_ref()))
+                });
+                prop_assert_eq!(versions.bytes(), now.chain(old).sum::<usize>());
             }
-            let expected: Vec<_> = model
-                .iter()
-                .filter(|(key, _)| **key >= start && **key < end)
-                .filter_map(|(key, value)| Some((key.clone(), value.clone()?)))
-                .take(limit)
-                .collect();
-            prop_assert_eq!(table.scan(&start, &end, limit)?, expected);
-            for key in bottom.keys() {
-                prop_assert_eq!(table.get(key)?, model.get(key).cloned().flatten());
-            }
-        }
-
-        #[test]
-        fn an_overlay_knows_its_weight(steps in prop::collection::vec(changes(), 0..5)) {
-            let mut overlay = Overlay::default();
-            steps.into_iter().for_each(|step| overlay.merge(step));
-            let expected: usize = overlay.changes.iter().map(|(key, value)| weight(key, value.as_ref())).sum();
-            prop_assert_eq!(overlay.bytes, expected);
+            drop(reading);
+            overlay.merge(Changes::from([(vec![1], None)]), u64::MAX, &readers);
+            prop_assert!(overlay.read().replaced.is_empty() && overlay.read().order.is_empty());
         }
     }
 }

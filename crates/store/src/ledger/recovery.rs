@@ -1,14 +1,15 @@
 //! Opening a ledger: what the log has beyond the store is applied again.
 
-use super::kv::Changes;
-use super::overlay::{Overlay, Transaction};
+use super::kv::{Changes, Kv};
+use super::overlay::{Overlay, Readers};
 use super::record::{self, Contents, Record};
+use super::transaction::{Moment, Transaction};
 use super::writer::Writer;
 use super::{Ledger, LedgerOptions, Media, RecordKind, State};
 use crate::table::Table;
 use async_lock::Mutex as AsyncMutex;
 use event_listener::Event;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use tameike_core::{Fault, Result};
@@ -16,10 +17,10 @@ use tameike_io::Runtime;
 use tameike_io::disk::AppendFile;
 
 /// Where the store keeps the sequence number of the last record in it. No table key begins with 0.
-pub(super) const APPLIED_KEY: &[u8] = &[0];
+const APPLIED_KEY: &[u8] = &[0];
 
-pub(super) fn applied_entry(sequence: u64) -> (Vec<u8>, Vec<u8>) {
-    (APPLIED_KEY.to_vec(), sequence.to_le_bytes().to_vec())
+pub(super) fn applied_entry(sequence: u64) -> (Vec<u8>, Option<Vec<u8>>) {
+    (APPLIED_KEY.to_vec(), Some(sequence.to_le_bytes().to_vec()))
 }
 
 /// Both files of the log with what is in them, the older one first.
@@ -121,9 +122,34 @@ fn damage(sequence: u64, why: &str) -> Fault {
 
 /// The last record in the store.
 fn applied(media: &Media) -> Result<u64> {
-    let Some(bytes) = media.kv.get(APPLIED_KEY)? else { return Ok(0) };
+    let Some(bytes) = media.kv.snapshot().get(APPLIED_KEY)? else { return Ok(0) };
     let wrong = |_| Fault::io("the table's record number is not 8 bytes long");
     Ok(u64::from_le_bytes(bytes.try_into().map_err(wrong)?))
+}
+
+/// Records of the log, applied again over the store.
+struct Replay<'a> {
+    kv: &'a dyn Kv,
+    made: Arc<Overlay>,
+}
+
+impl<'a> Replay<'a> {
+    fn new(kv: &'a dyn Kv) -> Self {
+        Self { kv, made: Arc::default() }
+    }
+
+    fn apply(&self, change: impl FnOnce(&mut dyn Table) -> Result<()>) -> Result<()> {
+        let moment =
+            Moment { active: self.made.clone(), frozen: None, stored: self.kv.snapshot(), sequence: 0 };
+        let mut table = Transaction::new(moment);
+        change(&mut table)?;
+        self.made.merge(table.into_changes(), 0, &Readers::default());
+        Ok(())
+    }
+
+    fn changes(&self) -> Changes {
+        self.made.read().changes().clone()
+    }
 }
 
 impl Ledger {
@@ -142,8 +168,7 @@ impl Ledger {
         let tail = log.tail(applied, options.after_power_loss)?;
         let durable = log.durable();
         let mut last = applied;
-        let mut changes = Overlay::default();
-        let none = Changes::new();
+        let applied_again = Replay::new(&*media.kv);
         for (bytes, record) in tail {
             let body = &bytes[record.body.clone()];
             let doubtful = options.after_power_loss && record.sequence > durable;
@@ -154,15 +179,13 @@ impl Ledger {
                 );
                 break;
             }
-            let mut table = Transaction::new(&changes.changes, Some(&none), &*media.kv);
-            replay(record.kind, body, &mut table)
+            applied_again
+                .apply(|table| replay(record.kind, body, table))
                 .map_err(|fault| fault.context(format_args!("apply record {} again", record.sequence)))?;
-            let made = table.changes;
-            changes.merge(made);
             last = record.sequence;
         }
         if last > applied {
-            Self::commit(&runtime, &media, changes.changes, last).await?;
+            Self::commit(&runtime, &media, applied_again.changes(), last).await?;
         }
         log.clear().await?;
         Ok(Self::new(runtime, media, options, last))
@@ -184,22 +207,17 @@ impl Ledger {
         let applied = applied(&media)?;
         let log = Log::read(&media, record::parse_damaged).await?;
         let mut last = applied;
-        let mut changes = Overlay::default();
-        let none = Changes::new();
+        let applied_again = Replay::new(&*media.kv);
         for (bytes, record) in log.salvaged_tail(applied, damage) {
-            let mut table = Transaction::new(&changes.changes, Some(&none), &*media.kv);
-            match replay(record.kind, &bytes[record.body.clone()], &mut table) {
-                Ok(()) => {
-                    let made = table.changes;
-                    changes.merge(made);
-                }
-                Err(fault) => damage.push(format!("record {} cannot be applied: {fault}", record.sequence)),
+            let body = &bytes[record.body.clone()];
+            if let Err(fault) = applied_again.apply(|table| replay(record.kind, body, table)) {
+                damage.push(format!("record {} cannot be applied: {fault}", record.sequence));
             }
             last = record.sequence;
         }
         note(damage)?;
         if last > applied {
-            Self::commit(&runtime, &media, changes.changes, last).await?;
+            Self::commit(&runtime, &media, applied_again.changes(), last).await?;
         }
         log.clear().await?;
         Ok(Self::new(runtime, media, options, last))
@@ -208,15 +226,14 @@ impl Ledger {
     /// Moves what was applied again into the store.
     async fn commit(runtime: &Runtime, media: &Media, mut changes: Changes, last: u64) -> Result<()> {
         media.data.settle().await?;
-        let (key, value) = applied_entry(last);
-        changes.insert(key, Some(value));
+        changes.extend([applied_entry(last)]);
         let kv = media.kv.clone();
         runtime.block(move || kv.commit(&changes)).await
     }
 
     fn new(runtime: Runtime, media: Media, options: LedgerOptions, last: u64) -> Arc<Self> {
         let state = State {
-            active: Overlay::default(),
+            active: Arc::default(),
             frozen: None,
             pending: Vec::new(),
             logged_bytes: 0,
@@ -229,7 +246,9 @@ impl Ledger {
             runtime,
             options,
             kv: media.kv,
+            turn: Mutex::new(()),
             state: RwLock::new(state),
+            readers: Readers::default(),
             writer: Arc::new(AsyncMutex::new(Writer::new(media.logs, media.data, last))),
             checkpointing: Arc::default(),
             scheduled: Default::default(),

@@ -4,10 +4,11 @@
 //! reading too, until the file is opened again; that is done here, so that a full disk stops changes only as
 //! long as it is full.
 
-use super::kv::{Changes, Kv};
-use parking_lot::RwLock;
+use super::kv::{Changes, Kv, Snapshot};
+use parking_lot::{Condvar, Mutex, RwLock};
 use redb::{Builder, Database, DatabaseError, ReadOnlyTable, ReadableDatabase, TableDefinition};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tameike_core::{Fault, Result};
 
 type Bytes = &'static [u8];
@@ -26,15 +27,95 @@ pub struct RedbKv {
 
 struct Open {
     /// The table as of the last commit: opening it for each read would cost more than the read.
-    snapshot: ReadOnlyTable<Bytes, Bytes>,
+    snapshot: Arc<Committed>,
     database: Database,
+    snapshots: Arc<Snapshots>,
+}
+
+/// Snapshots of one opening of the file: while any is left, the library keeps the file open.
+#[derive(Default)]
+struct Snapshots {
+    count: Mutex<usize>,
+    gone: Condvar,
+}
+
+impl Snapshots {
+    fn take(self: &Arc<Self>, table: ReadOnlyTable<Bytes, Bytes>, path: &Path) -> Arc<Committed> {
+        *self.count.lock() += 1;
+        let counted = Counted(self.clone());
+        Arc::new(Committed { table, _counted: counted, path: path.to_owned() })
+    }
+
+    fn wait_until_gone(&self) {
+        let mut count = self.count.lock();
+        while *count > 0 {
+            self.gone.wait(&mut count);
+        }
+    }
+}
+
+struct Counted(Arc<Snapshots>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut count = self.0.count.lock();
+        *count -= 1;
+        if *count == 0 {
+            self.0.gone.notify_all();
+        }
+    }
+}
+
+/// The table as of one commit. Fields are dropped in this order: the table first, then it no longer counts.
+struct Committed {
+    table: ReadOnlyTable<Bytes, Bytes>,
+    _counted: Counted,
+    path: PathBuf,
+}
+
+impl Snapshot for Committed {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let value = self.table.get(key).map_err(|error| fault("read", &self.path, error))?;
+        Ok(value.map(|value| value.value().to_vec()))
+    }
+
+    fn scan(&self, start: &[u8], end: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        if start >= end {
+            return Ok(Vec::new());
+        }
+        let read = || {
+            let entries = self.table.range(start..end)?.take(limit);
+            entries
+                .map(|entry| entry.map(|(key, value)| (key.value().to_vec(), value.value().to_vec())))
+                .collect::<Result<_, redb::StorageError>>()
+        };
+        read().map_err(|error| fault("read", &self.path, error))
+    }
+}
+
+/// The table while its file cannot be opened.
+struct Closed(PathBuf);
+
+impl Closed {
+    fn fault(&self) -> Fault {
+        Fault::io(format!("read the table {}: its disk has failed", self.0.display()))
+    }
+}
+
+impl Snapshot for Closed {
+    fn get(&self, _: &[u8]) -> Result<Option<Vec<u8>>> {
+        Err(self.fault())
+    }
+    fn scan(&self, _: &[u8], _: &[u8], _: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        Err(self.fault())
+    }
 }
 
 impl Open {
-    fn new(opener: &Opener, cache_bytes: usize) -> Result<Self, redb::Error> {
+    fn new(opener: &Opener, path: &Path, cache_bytes: usize) -> Result<Self, redb::Error> {
         let database = opener(Builder::new().set_cache_size(cache_bytes))?;
         // A file that has the table is not written: a full disk can still be read.
-        let snapshot = match look(&database) {
+        let table = match look(&database) {
             Err(redb::Error::TableDoesNotExist(_)) => {
                 let write = begin_write(&database)?;
                 write.open_table(TABLE)?;
@@ -43,7 +124,8 @@ impl Open {
             }
             found => found?,
         };
-        Ok(Self { snapshot, database })
+        let snapshots = Arc::<Snapshots>::default();
+        Ok(Self { snapshot: snapshots.take(table, path), database, snapshots })
     }
 
     fn commit(&self, changes: &Changes) -> Result<ReadOnlyTable<Bytes, Bytes>, redb::Error> {
@@ -125,39 +207,23 @@ impl RedbKv {
 
     fn open_again(&self) -> Result<()> {
         let state = &mut *self.state.write();
-        // The old one first: it holds a lock on the file.
-        *state = None;
-        let open = Open::new(&self.opener, self.cache_bytes).map_err(|error| self.fault("open", error))?;
-        *state = Some(open);
-        Ok(())
-    }
-
-    fn read<T>(
-        &self,
-        query: impl FnOnce(&ReadOnlyTable<Bytes, Bytes>) -> Result<T, redb::StorageError>,
-    ) -> Result<T> {
-        match &*self.state.read() {
-            Some(open) => query(&open.snapshot).map_err(|error| self.fault("read", error)),
-            None => Err(Fault::io(format!("read the table {}: its disk has failed", self.path.display()))),
+        // The old one first, with all who still read it: it holds a lock on the file.
+        if let Some(Open { snapshot, database, snapshots }) = state.take() {
+            drop((snapshot, database));
+            snapshots.wait_until_gone();
         }
+        let open = Open::new(&self.opener, &self.path, self.cache_bytes);
+        *state = Some(open.map_err(|error| self.fault("open", error))?);
+        Ok(())
     }
 }
 
 impl Kv for RedbKv {
-    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.read(|table| Ok(table.get(key)?.map(|value| value.value().to_vec())))
-    }
-
-    fn scan(&self, start: &[u8], end: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        if start >= end {
-            return Ok(Vec::new());
+    fn snapshot(&self) -> Arc<dyn Snapshot> {
+        match &*self.state.read() {
+            Some(open) => open.snapshot.clone(),
+            None => Arc::new(Closed(self.path.clone())),
         }
-        self.read(|table| {
-            let entries = table.range(start..end)?.take(limit);
-            entries
-                .map(|entry| entry.map(|(key, value)| (key.value().to_vec(), value.value().to_vec())))
-                .collect()
-        })
     }
 
     fn commit(&self, changes: &Changes) -> Result<()> {
@@ -167,9 +233,9 @@ impl Kv for RedbKv {
         // Others read while this goes on.
         let committed = self.state.read().as_ref().map(|open| open.commit(changes));
         match committed {
-            Some(Ok(snapshot)) => {
+            Some(Ok(table)) => {
                 if let Some(open) = &mut *self.state.write() {
-                    open.snapshot = snapshot;
+                    open.snapshot = open.snapshots.take(table, &self.path);
                 }
                 Ok(())
             }
@@ -221,13 +287,30 @@ mod tests {
                 drop(kv);
                 kv = RedbKv::open(&path, 1 << 20).unwrap();
             }
-            assert_eq!(kv.scan(&[2], &[5, 3], 10).unwrap(), model.scan(&[2], &[5, 3], 10).unwrap());
-            assert_eq!(kv.scan(&[3], &[2], 10).unwrap(), []);
+            assert_eq!(
+                kv.snapshot().scan(&[2], &[5, 3], 10).unwrap(),
+                model.snapshot().scan(&[2], &[5, 3], 10).unwrap()
+            );
+            assert_eq!(kv.snapshot().scan(&[3], &[2], 10).unwrap(), []);
             for key in changes.keys() {
-                assert_eq!(kv.get(key).unwrap(), model.get(key).unwrap());
+                assert_eq!(kv.snapshot().get(key).unwrap(), model.snapshot().get(key).unwrap());
             }
         }
         assert!(kv.size_bytes().unwrap() > 0);
+    }
+
+    #[test]
+    fn a_snapshot_stays_as_it_was_when_more_is_committed() {
+        let directory = tempfile::tempdir().unwrap();
+        let kv = RedbKv::open(&directory.path().join("table"), 1 << 20).unwrap();
+        kv.commit(&changes(2)).unwrap();
+        let before = kv.snapshot();
+        kv.commit(&changes(5)).unwrap();
+        for (snapshot, round) in [(before, 2), (kv.snapshot(), 5)] {
+            for (key, value) in changes(round) {
+                assert_eq!(snapshot.get(&key).unwrap(), value);
+            }
+        }
     }
 
     #[test]
@@ -287,12 +370,12 @@ mod tests {
             *disk.full.lock() = true;
             assert_eq!(kv.commit(&changes(round)).unwrap_err().errno, Errno::EIO);
             for (key, value) in changes(round / 10) {
-                assert_eq!(kv.get(&key).unwrap(), value, "reading goes on");
+                assert_eq!(kv.snapshot().get(&key).unwrap(), value, "reading goes on");
             }
             *disk.full.lock() = false;
             kv.commit(&changes(round)).unwrap();
             for (key, value) in changes(round) {
-                assert_eq!(kv.get(&key).unwrap(), value);
+                assert_eq!(kv.snapshot().get(&key).unwrap(), value);
             }
         }
     }

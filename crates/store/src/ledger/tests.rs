@@ -1,3 +1,5 @@
+mod reading;
+
 use super::kv::MemoryKv;
 use super::*;
 use crate::testing::Handle;
@@ -43,9 +45,13 @@ impl World {
     }
 
     fn try_open(&self, after_power_loss: bool) -> Result<Arc<Ledger>> {
+        self.open_with(Arc::new(self.kv.clone()), after_power_loss)
+    }
+
+    fn open_with(&self, kv: Arc<dyn Kv>, after_power_loss: bool) -> Result<Arc<Ledger>> {
         let media = Media {
             logs: [Arc::new(self.logs[0].clone()), Arc::new(self.logs[1].clone())],
-            kv: Arc::new(self.kv.clone()),
+            kv,
             data: Arc::new(self.data.clone()),
         };
         let options =
@@ -143,7 +149,7 @@ fn a_full_overlay_begins_a_checkpoint_by_itself_and_callers_wait_for_it() {
         world.machine.run(ledger.room()).unwrap();
         execute(&ledger, &body).unwrap();
         apply_to_map(&body, &mut model);
-        assert!(ledger.state.read().active.bytes < 2 * 2000 + 200);
+        assert!(ledger.state.read().active.read().bytes() < 2 * 2000 + 200);
     }
     assert_eq!(contents(&ledger), model);
     assert!(ledger.table_size_bytes().unwrap() > 500);

@@ -1,7 +1,7 @@
 //! From the log's buffer to its files, and from the overlay into the key-value store.
 
 use super::kv::Changes;
-use super::recovery::{APPLIED_KEY, applied_entry};
+use super::recovery::applied_entry;
 use super::{Data, Ledger, State, record};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -95,6 +95,7 @@ impl Writer {
             self.make_safe(ledger).await?;
             self.durable = self.appended;
             ledger.durable.store(self.durable, Ordering::Release);
+            ledger.confirmed.fetch_max(self.marked, Ordering::AcqRel);
         }
         Ok(())
     }
@@ -126,7 +127,7 @@ impl Writer {
             self.make_safe(ledger).await?;
             self.marked = self.durable;
         }
-        ledger.confirmed.store(self.durable, Ordering::Release);
+        ledger.confirmed.fetch_max(self.durable, Ordering::AcqRel);
         Ok(())
     }
 }
@@ -195,16 +196,16 @@ impl Ledger {
         // Most of the way first, so that little remains to be done while the overlay is between two states.
         writer.flush(self, true).await?;
         let last = {
+            let _turn = self.turn.lock();
             let state = &mut *self.state.write();
-            if state.active.changes.is_empty() {
+            if state.active.read().changes().is_empty() {
                 return Ok(false);
             }
             writer.take_pending(state);
             state.logged_bytes = 0;
-            let mut frozen = std::mem::take(&mut state.active).changes;
-            let (key, value) = applied_entry(state.last);
-            frozen.insert(key, Some(value));
-            state.frozen = Some(Arc::new(frozen));
+            let applied = applied_entry(state.last);
+            state.active.merge(Changes::from([applied]), state.last, &self.readers);
+            state.frozen = Some(std::mem::take(&mut state.active));
             state.last
         };
         // Records of the other file must never survive a power loss that these do not.
@@ -219,23 +220,23 @@ impl Ledger {
         Ok(true)
     }
 
-    fn unfreeze(&self) {
+    /// The frozen changes are the active ones again, with what came after them on top.
+    pub(super) fn unfreeze(&self) {
+        let _turn = self.turn.lock();
         let state = &mut *self.state.write();
         if let Some(frozen) = state.frozen.take() {
-            let mut frozen = Arc::unwrap_or_clone(frozen);
-            frozen.remove(APPLIED_KEY);
-            let newer = std::mem::take(&mut state.active).changes;
-            state.active.merge(frozen);
-            state.active.merge(newer);
+            let newer = std::mem::replace(&mut state.active, frozen);
+            let newer = newer.read().changes().clone();
+            state.active.merge(newer, state.last, &self.readers);
         }
     }
 
     /// Moves frozen changes into the store, and empties the log file that has them.
     async fn finish_frozen(&self) -> Result<()> {
-        let frozen: Option<Arc<Changes>> = self.state.read().frozen.clone();
+        let frozen = self.state.read().frozen.clone();
         if let Some(frozen) = frozen {
             let kv = self.kv.clone();
-            self.runtime.block(move || kv.commit(&frozen)).await?;
+            self.runtime.block(move || kv.commit(frozen.read().changes())).await?;
             self.state.write().frozen = None;
         }
         let (spare, log) = {

@@ -6,3 +6,4 @@ mod faults;
 mod faulty;
 mod machine;
 mod random;
+mod sparse;

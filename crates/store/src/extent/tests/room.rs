@@ -1,0 +1,141 @@
+//! Room for writers, and what it costs to get it.
+
+use super::*;
+use futures_util::future::{BoxFuture, FutureExt};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A disk that counts syncs.
+struct Counting {
+    disk: MemoryDisk,
+    syncs: Arc<AtomicUsize>,
+}
+
+impl Disk for Counting {
+    fn size(&self) -> u64 {
+        self.disk.size()
+    }
+    fn read(&self, offset: u64, frame: Frame, range: Range<u32>) -> BoxFuture<'static, (Frame, Result<()>)> {
+        self.disk.read(offset, frame, range)
+    }
+    fn write(&self, offset: u64, payload: Payload) -> BoxFuture<'static, Result<()>> {
+        self.disk.write(offset, payload)
+    }
+    fn sync(&self) -> BoxFuture<'static, Result<()>> {
+        self.syncs.fetch_add(1, Ordering::SeqCst);
+        self.disk.sync()
+    }
+    fn discard(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
+        self.disk.discard(range)
+    }
+}
+
+/// The retired blocks of a store that overwrites now and then had the disk synced every second.
+#[test]
+fn a_few_retired_blocks_are_not_worth_a_sync() {
+    let world = World::new(1, 128 << 20, [0, 128 * MIB, 0]);
+    let syncs = Arc::new(AtomicUsize::new(0));
+    let counting = Counting { disk: world.disk.clone(), syncs: syncs.clone() };
+    let store = world.open_on(Arc::new(counting), false).unwrap();
+    let retired = || store.books.lock().quarantined();
+    for round in 0..20 {
+        world.write(&store, shared(0), 0, &pattern(round, 8192)).unwrap();
+        world.machine.rest(Duration::from_secs(1));
+    }
+    assert_eq!(syncs.load(Ordering::SeqCst), 0);
+    assert_eq!(retired(), 19 * 2);
+    world.machine.rest(Duration::from_secs(60));
+    assert_eq!((syncs.load(Ordering::SeqCst), retired()), (1, 0), "they do not stay for ever");
+
+    // Programs that sync free them beside.
+    for round in 0..5 {
+        world.write(&store, shared(0), 0, &pattern(round, 8192)).unwrap();
+        world.machine.run(store.sync(true)).unwrap();
+    }
+    world.machine.rest(Duration::from_secs(3));
+    assert_eq!((syncs.load(Ordering::SeqCst), retired()), (6, 2));
+    world.machine.rest(Duration::from_secs(60));
+
+    // Many are worth it.
+    for round in 0..50 {
+        world.write(&store, shared(1), 0, &pattern(round, UNIT_SIZE - 8)).unwrap();
+    }
+    world.machine.rest(Duration::from_secs(2));
+    assert!(retired() <= 32 * MIB / BLOCK_SIZE as u64, "{} of 12544 are left", retired());
+    world.settle(&store);
+}
+
+/// A spawned write and what became of it.
+fn writing(
+    world: &World,
+    store: &Arc<ExtentStore>,
+    unit: UnitId,
+    bytes: &[u8],
+) -> Arc<Mutex<Option<Result<()>>>> {
+    let ended = Arc::new(Mutex::new(None));
+    let (store, payload, told) = (store.clone(), world.payload(bytes), ended.clone());
+    world.machine.runtime().spawn(async move {
+        let result = store.write(unit, 0, payload, true, Generation(1)).await;
+        *told.lock() = Some(result);
+    });
+    ended
+}
+
+/// With the sixteen least recently used clean units in use, a writer was told that there is no space.
+#[test]
+fn busy_clean_units_are_passed_over_or_waited_for() {
+    let world = World::new(1, 32 << 20, [0, 0, 20 * MIB]);
+    let store = world.open();
+    let bytes = pattern(1, UNIT_SIZE - 8);
+    (0..20).for_each(|index| world.fill(&store, cached(1, index), 0, &bytes));
+    let mut used: Vec<_> =
+        (0..19).map(|index| store.locks.share(cached(1, index)).now_or_never().unwrap()).collect();
+    world.write(&store, cached(2, 0), 0, &bytes).expect("the twentieth can go");
+    assert_eq!(world.read(&store, cached(1, 19), 0..1, 1).unwrap(), [None]);
+
+    let waiting = writing(&world, &store, cached(2, 1), &bytes);
+    world.machine.rest(Duration::from_secs(5));
+    assert!(waiting.lock().is_none(), "it waits for one to be let go");
+    drop(used.remove(0));
+    world.machine.rest(Duration::from_secs(5));
+    assert!(matches!(*waiting.lock(), Some(Ok(()))));
+    drop(used);
+    for index in 0..2 {
+        world.whole(&store, cached(2, index), &bytes);
+    }
+    world.settle(&store);
+}
+
+#[test]
+fn writers_that_hold_clean_units_do_not_wait_for_each_other() {
+    let world = World::new(1, 32 << 20, [0, 0, 2 * MIB]);
+    let store = world.open();
+    let half = pattern(1, UNIT_SIZE / 2);
+    let last = pattern(2, UNIT_SIZE - 4096);
+    for file in [1, 2] {
+        world.fill(&store, cached(file, 0), UNIT_SIZE as u32 / 2, &half);
+    }
+    world.write(&store, cached(3, 0), 0, &pattern(3, UNIT_SIZE - 8)).unwrap();
+    let written = [1, 2].map(|file| writing(&world, &store, cached(file, 0), &last));
+    world.machine.rest(Duration::from_secs(60));
+    let ended: Vec<_> =
+        written.iter().map(|result| result.lock().take().expect("nobody waits for ever")).collect();
+    assert!(ended.iter().any(Result::is_ok));
+    assert!(ended.iter().filter_map(|end| end.as_ref().err()).all(|fault| fault.errno == Errno::ENOSPC));
+    world.settle(&store);
+}
+
+/// The clean bytes of the unit that is written can go as well as those of others.
+#[test]
+fn a_writer_gives_up_the_clean_bytes_of_its_own_unit() {
+    let world = World::new(1, 32 << 20, [0, 0, MIB]);
+    let store = world.open();
+    world.fill(&store, cached(1, 0), 0, &pattern(1, UNIT_SIZE / 2));
+    world.write(&store, cached(2, 0), 0, &pattern(2, UNIT_SIZE / 2)).unwrap();
+    let rest = pattern(3, 8192);
+    let offset = UNIT_SIZE as u32 / 2;
+    world.machine.run(store.write(cached(1, 0), offset, world.payload(&rest), true, Generation(1))).unwrap();
+    assert_eq!(world.read(&store, cached(1, 0), 0..1, 1).unwrap(), [None]);
+    assert_eq!(store.space(View::Cache).dirty, MIB / 2 + 8192);
+    world.settle(&store);
+}
