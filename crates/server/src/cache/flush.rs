@@ -68,8 +68,11 @@ impl CacheService {
             Err(fault) => Err(fault),
         };
         if let Err(fault) = &flushed {
-            let why = fault.to_string();
-            file.update(&self.journal, |state| state.record.failure = why)?;
+            let (why, unsynced) = (fault.to_string(), may_be_unsynced(fault.errno));
+            file.update(&self.journal, |state| {
+                state.record.failure = why;
+                state.record.unsynced |= unsynced;
+            })?;
         }
         flushed
     }
@@ -109,6 +112,7 @@ impl CacheService {
             record.stamp = stamp;
             record.written += total.written;
             record.failure.clear();
+            record.unsynced = false;
             record.journaled = true;
             if unchanged {
                 (record.size, record.mtime, record.dirty) = (stamp.size, stamp.mtime, false);
@@ -155,7 +159,12 @@ impl CacheService {
                     total.digests.extend(part.digests);
                     total.rest |= part.rest;
                 }
-                Err(fault) => failure = Some(fault),
+                Err(fault) => {
+                    // Of several, one that leaves more in doubt is told.
+                    if failure.as_ref().is_none_or(|known: &Fault| !may_be_unsynced(known.errno)) {
+                        failure = Some(fault);
+                    }
+                }
             }
         }
         (total, failure)
@@ -178,6 +187,7 @@ impl CacheService {
                 size: record.size,
                 generation: record.generation,
                 patient: patience == Patience::GivesWay,
+                distrust: record.unsynced || record.proof_lost,
             };
             let reply = self.ask_unit(home, request).await?;
             let UnitReply::Flushed { written, end, digests, rest } = reply else {
@@ -251,6 +261,11 @@ impl CacheService {
     }
 }
 
+/// Whether a flush that failed so may have met a failing fsync: all but those that found no room when they wrote.
+fn may_be_unsynced(errno: Errno) -> bool {
+    !matches!(errno, Errno::ENOSPC | Errno::EDQUOT)
+}
+
 /// Gives the shared file its size and time, makes file and name safe, and tells how it then is.
 fn finish(
     shared: &dyn SharedFs,
@@ -271,7 +286,7 @@ fn finish(
             other => other?,
         }
     }
-    file.sync()?;
+    file.sync().map_err(|fault| Fault::io(fault.to_string()))?;
     shared.sync_dir(split(path).map_or(b"", |(dir, _)| dir))?;
     file.stat().map(|stat| stat.stamp())
 }
