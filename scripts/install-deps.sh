@@ -8,8 +8,8 @@ purpose=${1:-}
 compiler=(gcc libc6-dev)
 case $purpose in
     build) packages=("${compiler[@]}") ;;
-    test) packages=("${compiler[@]}" attr binutils-source fio fuse3 git iproute2 make procps python3 rsync sqlite3 tar
-        util-linux xz-utils) ;;
+    test) packages=("${compiler[@]}" attr binutils-source e2fsprogs fio fuse3 git iproute2 make procps python3 rsync sqlite3 tar
+        util-linux xfsprogs xz-utils) ;;
     run) packages=("${compiler[@]}" fuse3 montage python-drizzle-testdata python3) ;;
     bench) packages=("${compiler[@]}" fuse3 glusterfs-client glusterfs-server) ;;
     *)

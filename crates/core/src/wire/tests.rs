@@ -352,8 +352,9 @@ fn requests_to_the_unit_service() {
                 size: 300,
                 generation: GENERATION,
                 patient: true,
+                distrust: false,
             },
-            "0483840403702f71ac020901",
+            "0483840403702f71ac02090100",
         ),
         (UnitRequest::DirtyInodes { coordinator: NODE, after: INODE, limit: 300 }, "05c801838404ac02"),
         (

@@ -71,6 +71,9 @@ pub enum UnitRequest {
         generation: Generation,
         /// Stops early when foreground requests come to this node.
         patient: bool,
+        /// An earlier fsync of the file failed, or nobody knows how it ended: what the kernel holds of the file is
+        /// dropped first, and the bytes are read back before they become clean.
+        distrust: bool,
     },
     /// Which files of this coordinator have dirty bytes on this node.
     DirtyInodes {

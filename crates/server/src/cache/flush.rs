@@ -67,8 +67,11 @@ impl CacheService {
             Err(fault) => Err(fault),
         };
         if let Err(fault) = &flushed {
-            let why = fault.to_string();
-            file.update(&self.journal, |state| state.record.failure = why)?;
+            let (why, unsynced) = (fault.to_string(), may_be_unsynced(fault.errno));
+            file.update(&self.journal, |state| {
+                state.record.failure = why;
+                state.record.unsynced |= unsynced;
+            })?;
         }
         flushed
     }
@@ -107,6 +110,7 @@ impl CacheService {
             record.stamp = stamp;
             record.written += total.written;
             record.failure.clear();
+            record.unsynced = false;
             record.journaled = true;
             if unchanged {
                 (record.size, record.mtime, record.dirty) = (stamp.size, stamp.mtime, false);
@@ -152,7 +156,12 @@ impl CacheService {
                     total.end = total.end.max(part.end);
                     total.rest |= part.rest;
                 }
-                Err(fault) => failure = Some(fault),
+                Err(fault) => {
+                    // Of several, one that leaves more in doubt is told.
+                    if failure.as_ref().is_none_or(|known: &Fault| !may_be_unsynced(known.errno)) {
+                        failure = Some(fault);
+                    }
+                }
             }
         }
         (total, failure)
@@ -175,6 +184,7 @@ impl CacheService {
                 size: record.size,
                 generation: record.generation,
                 patient: patience == Patience::GivesWay,
+                distrust: record.unsynced || record.proof_lost,
             };
             let reply = self.ask_unit(home, request).await?;
             let UnitReply::Flushed { written, end, digests, rest } = reply else {
@@ -228,6 +238,11 @@ impl CacheService {
     }
 }
 
+/// Whether a flush that failed so may have met a failing fsync: all but those that found no room when they wrote.
+fn may_be_unsynced(errno: Errno) -> bool {
+    !matches!(errno, Errno::ENOSPC | Errno::EDQUOT)
+}
+
 /// Gives the shared file its size and time, makes file and name safe, and tells how it then is.
 fn finish(
     shared: &dyn SharedFs,
@@ -248,7 +263,7 @@ fn finish(
             other => other?,
         }
     }
-    file.sync()?;
+    file.sync().map_err(|fault| Fault::io(fault.to_string()))?;
     shared.sync_dir(split(path).map_or(b"", |(dir, _)| dir))?;
     file.stat().map(|stat| stat.stamp())
 }

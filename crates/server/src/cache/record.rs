@@ -56,6 +56,9 @@ pub(super) struct Record {
     pub proof_lost: bool,
     /// Why the last flush failed; empty when it did not.
     pub failure: String,
+    /// Whether an fsync of the shared file may have failed since the last flush that succeeded: the next one
+    /// trusts nothing that a kernel holds of the file.
+    pub unsynced: bool,
 }
 
 impl Record {
@@ -75,6 +78,7 @@ impl Record {
             changed_by_others: false,
             proof_lost: false,
             failure: String::new(),
+            unsynced: false,
         }
     }
 

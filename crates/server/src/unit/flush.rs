@@ -1,13 +1,20 @@
 //! Dirty bytes go to the shared file: exactly those, ascending, and clean only after fsync.
+//!
+//! A descriptor that writes also fsyncs: the kernel tells an error of write-back once to each descriptor that was
+//! open before. After a failed fsync its pages count as written, and a file system may have lost where they belong:
+//! ext4 then takes the same bytes again and leaves their extents marked as unwritten, or an indirect block that
+//! never reached the disk as it is, and the next fsync succeeds. So the next flush of such a file trusts nothing that
+//! is in memory: it drops the pages, frees the blocks of what it writes, and reads back after fsync.
 
 use super::fetch::read_gap;
 use super::{UnitService, check_index, digest};
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::limits::UNIT_SIZE;
+use tameike_core::ranges::RangeSet;
 use tameike_core::wire::unit::{FLUSH_UNITS_MAX, UnitDigest, UnitReply};
 use tameike_core::{Errno, Fault, Generation, InodeId, Result, UnitId};
-use tameike_io::shared::{Access, SharedFile, open_same};
+use tameike_io::shared::{Access, Allocate, SharedFile, open_same};
 use tameike_store::extent::DirtyUnit;
 
 /// What a flush is asked for.
@@ -17,6 +24,7 @@ pub(super) struct Order {
     pub(super) size: u64,
     pub(super) generation: Generation,
     pub(super) patient: bool,
+    pub(super) distrust: bool,
 }
 
 const WHOLE: Range<u32> = 0..UNIT_SIZE as u32;
@@ -34,6 +42,10 @@ impl UnitService {
             return Ok(UnitReply::Flushed { written, end, digests, rest: !dirty.is_empty() });
         }
         let file = self.open(&order, Access::Write).await?;
+        if order.distrust {
+            let file = file.clone();
+            self.parts.runtime.block(move || file.forget_pages()).await?;
+        }
         for unit in dirty.iter().take(FLUSH_UNITS_MAX) {
             if busy(&done) {
                 break;
@@ -44,7 +56,13 @@ impl UnitService {
             digests.push(digest);
             done.push(unit);
         }
-        self.parts.runtime.block(move || file.sync()).await?;
+        // Whatever the reason, fsync has failed: to the coordinator that is another thing than a write that found
+        // no room.
+        let unsynced = |fault: Fault| Fault::io(fault.to_string());
+        self.parts.runtime.block(move || file.sync()).await.map_err(unsynced)?;
+        if order.distrust {
+            self.read_back(&order, &digests).await?;
+        }
         let _alone = self.file_locks.hold(order.inode).await;
         for unit in &done {
             extents.mark_clean(unit, order.generation).await?;
@@ -79,7 +97,11 @@ impl UnitService {
             return Err(Fault::new(Errno::EIO, message));
         }
         let (file, ranges) = (file.clone(), dirty.ranges.clone());
+        let distrust = order.distrust;
         let write = move || {
+            if distrust {
+                free_blocks(&*file, start, &ranges, size.max(file.stat()?.size));
+            }
             for range in ranges.iter() {
                 let bytes = &frame[range.start as usize..range.end as usize];
                 file.write_at(bytes, start + u64::from(range.start))?;
@@ -94,6 +116,21 @@ impl UnitService {
         self.parts.runtime.block(write).await
     }
 
+    /// Makes sure that the shared file holds what was written, as far as this machine can be made to look.
+    async fn read_back(&self, order: &Order, written: &[UnitDigest]) -> Result<()> {
+        for digest in written {
+            let (path, size) = (order.path.clone(), digest::size_when_made(digest));
+            if self.digests(order.inode, path, size, vec![digest.index]).await? != [*digest] {
+                return Err(Fault::io(format!(
+                    "fsync {}: it succeeded after one that had failed, but unit {} reads back differently",
+                    String::from_utf8_lossy(&order.path),
+                    digest.index
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Digests of units as the shared file system has them, not as this machine's memory does.
     pub(super) async fn digests(
         &self,
@@ -106,7 +143,7 @@ impl UnitService {
             return Err(Fault::new(Errno::EINVAL, format!("{} units are too many to digest", units.len())));
         }
         units.iter().try_for_each(|&index| check_index(index))?;
-        let order = Order { inode, path, size, generation: Generation(0), patient: false };
+        let order = Order { inode, path, size, generation: Generation(0), patient: false, distrust: false };
         let file = self.open(&order, Access::Read).await?;
         let forget = file.clone();
         self.parts.runtime.block(move || forget.forget_pages()).await?;
@@ -122,5 +159,18 @@ impl UnitService {
             digests.push(self.parts.runtime.block(digest).await?);
         }
         Ok(digests)
+    }
+}
+
+/// Has the file system forget where it meant to keep these bytes of the unit at `start`, which are written next:
+/// new blocks get new records of their own. At the end of the file, the last block goes with all that it has.
+fn free_blocks(file: &dyn SharedFile, start: u64, ranges: &RangeSet, size: u64) {
+    for range in ranges.iter() {
+        let from = start + u64::from(range.start);
+        let to = start + u64::from(range.end);
+        let to = if to >= size { start + UNIT_SIZE as u64 } else { to };
+        // The first call may fail for what an earlier write met. Of a file system that cannot free blocks nothing
+        // more can be asked: reading back tells.
+        let _ = (0..2).any(|_| file.allocate(Allocate::Punch, from, to - from).is_ok());
     }
 }

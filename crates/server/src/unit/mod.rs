@@ -105,8 +105,8 @@ impl UnitService {
                 }
                 UnitReply::Done
             }
-            UnitRequest::Flush { inode, path, size, generation, patient } => {
-                self.flush(flush::Order { inode, path, size, generation, patient }).await?
+            UnitRequest::Flush { inode, path, size, generation, patient, distrust } => {
+                self.flush(flush::Order { inode, path, size, generation, patient, distrust }).await?
             }
             UnitRequest::DirtyInodes { coordinator, after, limit } => {
                 UnitReply::DirtyInodes(self.dirty_inodes(coordinator, after, limit)?)

@@ -1,10 +1,11 @@
 //! A shared file system that fails on purpose.
 
 use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
-use tameike_core::{Errno, Fault, Result};
+use tameike_core::{Errno, Fault, InodeId, Result};
 use tameike_io::shared::{
     Access, Allocate, FileStat, NamedFile, Pin, Seek, SharedFile, SharedFs, Special, TreeSpace, XattrMode,
 };
@@ -24,6 +25,11 @@ pub(super) struct Control {
     plan: Mutex<Plan>,
     failed: Mutex<u64>,
     reads: Mutex<u64>,
+    /// Files of which an fsync has failed. As with ext4, what is written to one of them after that stays in memory
+    /// for good, and fsync says that it is safe, until the file's pages are dropped.
+    spoilt: Mutex<BTreeSet<InodeId>>,
+    /// How many fsyncs of a file have failed: each descriptor that was open then is told once.
+    errors: Mutex<BTreeMap<InodeId, u64>>,
 }
 
 impl Control {
@@ -40,6 +46,10 @@ impl Control {
     /// Reads of file content so far.
     pub(super) fn reads(&self) -> u64 {
         *self.reads.lock()
+    }
+
+    fn errors(&self, inode: InodeId) -> u64 {
+        self.errors.lock().get(&inode).copied().unwrap_or_default()
     }
 
     fn call(&self, changes: bool) -> Result<()> {
@@ -77,17 +87,26 @@ impl FaultyFs {
                 plan: Mutex::new(Plan::Good),
                 failed: Mutex::new(0),
                 reads: Mutex::new(0),
+                spoilt: Mutex::default(),
+                errors: Mutex::default(),
             }),
         }
     }
 
-    fn wrap(&self, file: Arc<dyn SharedFile>) -> Arc<dyn SharedFile> {
-        Arc::new(FaultyFile { inner: file, control: self.control.clone() })
+    fn wrap(&self, file: Arc<dyn SharedFile>) -> Result<Arc<dyn SharedFile>> {
+        let inode = file.stat()?.inode_id();
+        let (control, told) = (self.control.clone(), Mutex::new(self.control.errors(inode)));
+        Ok(Arc::new(FaultyFile { inner: file, inode, unsynced: Mutex::default(), told, control }))
     }
 }
 
 struct FaultyFile {
     inner: Arc<dyn SharedFile>,
+    inode: InodeId,
+    /// What was there before each write since the last fsync: a failing one takes them back.
+    unsynced: Mutex<Vec<(u64, Vec<u8>)>>,
+    /// Errors of the file that this descriptor has been told, or that were before it.
+    told: Mutex<u64>,
     control: Arc<Control>,
 }
 
@@ -102,6 +121,12 @@ impl SharedFile for FaultyFile {
         self.inner.read_at(buffer, offset)
     }
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        if self.control.spoilt.lock().contains(&self.inode) {
+            return self.control.call(true);
+        }
+        let mut before = vec![0; bytes.len()];
+        self.inner.read_at(&mut before, offset)?;
+        self.unsynced.lock().push((offset, before));
         if let Err(fault) = self.control.call(true) {
             // As a full disk does: a part is written.
             let _ = self.inner.write_at(&bytes[..bytes.len() / 2], offset);
@@ -122,11 +147,25 @@ impl SharedFile for FaultyFile {
         self.inner.seek(what, offset)
     }
     fn sync(&self) -> Result<()> {
-        self.control.call(true)?;
+        let told = std::mem::replace(&mut *self.told.lock(), self.control.errors(self.inode));
+        if told < self.control.errors(self.inode) {
+            return Err(Fault::new(Errno::EIO, "failed for another descriptor"));
+        }
+        if let Err(fault) = self.control.call(true) {
+            self.control.spoilt.lock().insert(self.inode);
+            *self.control.errors.lock().entry(self.inode).or_default() += 1;
+            *self.told.lock() += 1;
+            for (offset, before) in self.unsynced.lock().drain(..).rev() {
+                self.inner.write_at(&before, offset)?;
+            }
+            return Err(fault);
+        }
+        self.unsynced.lock().clear();
         self.inner.sync()
     }
     fn forget_pages(&self) -> Result<()> {
         self.control.call(false)?;
+        self.control.spoilt.lock().remove(&self.inode);
         self.inner.forget_pages()
     }
     fn change(&self, change: &AttrChange) -> Result<()> {
@@ -154,11 +193,11 @@ impl SharedFs for FaultyFs {
     }
     fn open(&self, path: &[u8], access: Access) -> Result<Arc<dyn SharedFile>> {
         self.control.call(access == Access::Write)?;
-        self.inner.open(path, access).map(|file| self.wrap(file))
+        self.inner.open(path, access).and_then(|file| self.wrap(file))
     }
     fn create(&self, path: &[u8], mode: u16) -> Result<Arc<dyn SharedFile>> {
         self.control.call(true)?;
-        self.inner.create(path, mode).map(|file| self.wrap(file))
+        self.inner.create(path, mode).and_then(|file| self.wrap(file))
     }
     fn make(&self, path: &[u8], special: &Special) -> Result<FileStat> {
         self.control.call(true)?;
