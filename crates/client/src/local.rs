@@ -129,6 +129,14 @@ impl LocalView {
         self.change_size(file, 0, 0, || file.truncate(size))
     }
 
+    fn write_whole(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<()> {
+        let handle = self.handle(handle)?;
+        let file = &*handle.file;
+        let offset = if handle.mode.append { file.stat()?.size } else { offset };
+        let end = offset.checked_add(data.len() as u64).ok_or(Errno::EFBIG)?;
+        self.change_size(file, end, data.len() as u64, || file.write_at(data, offset))
+    }
+
     async fn open_path(&self, path: Vec<u8>, mode: OpenMode) -> Result<Arc<dyn SharedFile>> {
         let access = if mode.write { Access::Write } else { Access::Read };
         let file = self.below.run(move |fs| fs.open(&path, access)).await?;
@@ -259,12 +267,13 @@ impl Vfs for LocalView {
         Ok(ReadBytes::Memory(bytes))
     }
 
+    fn write_now(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<usize> {
+        self.write_whole(handle, offset, data)?;
+        Ok(data.len())
+    }
+
     async fn write(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<()> {
-        let handle = self.handle(handle)?;
-        let file = &*handle.file;
-        let offset = if handle.mode.append { file.stat()?.size } else { offset };
-        let end = offset.checked_add(data.len() as u64).ok_or(Errno::EFBIG)?;
-        self.change_size(file, end, data.len() as u64, || file.write_at(data, offset))
+        self.write_whole(handle, offset, data)
     }
 
     async fn flush(&self, handle: HandleNumber) -> Result<()> {

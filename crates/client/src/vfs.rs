@@ -147,6 +147,12 @@ pub trait Vfs: Send + Sync + 'static {
         offset: u64,
         length: u32,
     ) -> impl Future<Output = Result<ReadBytes>> + Send;
+    /// Writes as much of `data` from its start as can be written without waiting; the number of bytes. What is
+    /// left is [`Vfs::write`]'s: at most all of it, as for an append that must first be given its place.
+    ///
+    /// # Errors
+    /// Those of [`Vfs::write`], if they are known at once.
+    fn write_now(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<usize>;
     /// Writes all of `data`. The bytes are seen by every later read on this node; other nodes see them after
     /// [`Vfs::flush`] or [`Vfs::fsync`].
     fn write(

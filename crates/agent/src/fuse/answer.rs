@@ -2,7 +2,9 @@
 
 use super::convert::{errno, file_attr};
 use super::{ATTRIBUTE_LIFETIME, DIRECTORY_NAME_LIFETIME, NAME_LIFETIME};
-use fuser::{FileHandle, FopenFlags, Generation, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, ReplyStatfs};
+use fuser::{
+    FileHandle, FopenFlags, Generation, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite,
+};
 use std::time::Duration;
 use tameike_client::vfs::{FileNumber, Found, ViewSpace};
 use tameike_core::limits::{BLOCK_SIZE, NAME_SIZE_MAX};
@@ -40,6 +42,13 @@ pub(super) fn answer_open_dir(reply: ReplyOpen, opened: Result<()>) {
 pub(super) fn answer_bytes<B: std::ops::Deref<Target = [u8]>>(reply: ReplyData, bytes: Result<B>) {
     match bytes {
         Ok(bytes) => reply.data(&bytes),
+        Err(fault) => reply.error(errno(&fault)),
+    }
+}
+
+pub(super) fn answer_write(reply: ReplyWrite, size: u32, written: Result<()>) {
+    match written {
+        Ok(()) => reply.written(size),
         Err(fault) => reply.error(errno(&fault)),
     }
 }

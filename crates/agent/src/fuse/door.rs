@@ -1,12 +1,12 @@
 //! [`fuser::Filesystem`] over a [`Vfs`].
 
-use super::answer::{answer_attr, answer_bytes, answer_entry, answer_open_dir, answer_space};
+use super::answer::{answer_attr, answer_bytes, answer_entry, answer_open_dir, answer_space, answer_write};
 use super::convert::{
     O_EXCL, XATTR_CREATE, XATTR_REPLACE, errno, file, file_attr, handle, kind_of_mode, new_inode, open_mode,
     rename_mode, set_time,
 };
 use super::lists::{answer_xattr, joined, list};
-use super::{NAME_LIFETIME, REQUEST_SIZE_MAX, open_flags};
+use super::{NAME_LIFETIME, REQUEST_SIZE_MAX, WaitingRoom, open_flags};
 use fuser::{
     BsdFileFlags, FileHandle, Filesystem, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags,
     RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen,
@@ -27,12 +27,13 @@ use tameike_io::Runtime;
 pub struct FuseDoor<V> {
     runtime: Runtime,
     vfs: Arc<V>,
+    waiting: WaitingRoom,
 }
 
 impl<V: Vfs> FuseDoor<V> {
-    /// A door to `vfs`.
-    pub fn new(runtime: Runtime, vfs: Arc<V>) -> Self {
-        Self { runtime, vfs }
+    /// A door to `vfs`, whose writes wait in `waiting`.
+    pub fn new(runtime: Runtime, vfs: Arc<V>, waiting: WaitingRoom) -> Self {
+        Self { runtime, vfs, waiting }
     }
 
     /// Makes a name with a new inode, and answers.
@@ -276,10 +277,9 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match pollster::block_on(self.vfs.write(handle(number), offset, data)) {
-            Ok(()) => reply.written(data.len() as u32),
-            Err(fault) => reply.error(errno(&fault)),
-        }
+        let size = data.len() as u32;
+        let write = (handle(number), offset, data);
+        self.waiting.write(&self.runtime, &self.vfs, write, move |done| answer_write(reply, size, done));
     }
 
     fn flush(

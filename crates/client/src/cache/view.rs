@@ -145,6 +145,10 @@ impl Vfs for CacheView {
         self.read_open(&*self.handle(handle)?, offset, length).await
     }
 
+    fn write_now(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<usize> {
+        self.write_open_now(&*self.handle(handle)?, offset, data)
+    }
+
     async fn write(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<()> {
         self.write_open(&*self.handle(handle)?, offset, data).await
     }

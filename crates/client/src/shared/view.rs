@@ -148,6 +148,15 @@ impl Vfs for SharedView {
         self.engine.read(&self.file(handle)?, offset, length).await
     }
 
+    fn write_now(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<usize> {
+        let handle = self.handle(handle)?;
+        if handle.mode.append {
+            return Ok(0);
+        }
+        handle.file.check_room(&handle.told)?;
+        self.engine.write_now(&handle.file, offset, data)
+    }
+
     async fn write(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<()> {
         let handle = self.handle(handle)?;
         handle.file.check_room(&handle.told)?;
