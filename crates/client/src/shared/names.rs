@@ -125,6 +125,7 @@ impl SharedView {
         let inode = node.attr.inode;
         let (file, keep_cache) = self.engine.open(inode, node.attr.layout, Home::Inode, version_of(&node));
         let handle = self.add_handle(file, mode);
+        self.closer.reached(self.cluster.inode_home(inode));
         if mode.truncate && mode.write {
             let change = AttrChange { size: Some(0), ..AttrChange::default() };
             if let Err(fault) = self.change(inode, change).await {

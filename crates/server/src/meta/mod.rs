@@ -144,7 +144,7 @@ impl MetaService {
             MetaRequest::Parent { inode } => self.parent(inode),
             MetaRequest::ReadLink { inode } => self.read_link(inode),
             MetaRequest::Open { inode, node } => self.open_inode(inode, node),
-            MetaRequest::Close { inodes, node } => self.close_inodes(&inodes, node),
+            MetaRequest::Close { inodes, node, batch } => self.close_inodes(&inodes, node, batch),
             MetaRequest::Spill { inode } => self.spill(inode).await,
             MetaRequest::Sync { durable } => {
                 self.parts.ledger.sync(durable).await?;
