@@ -6,6 +6,7 @@
 
 pub mod cache;
 pub mod data;
+mod directory;
 pub mod local;
 pub mod passthrough;
 pub mod shared;

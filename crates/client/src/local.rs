@@ -4,7 +4,7 @@
 //! reading and writing can pass by the agent altogether; that is the door's business.
 
 use crate::passthrough::{Owner, Passthrough, Waiting, number, xattr_mode};
-use crate::vfs::{FileNumber, Found, HandleNumber, ListedEntry, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
+use crate::vfs::{Entries, FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -288,12 +288,16 @@ impl Vfs for LocalView {
         self.close(handle);
     }
 
-    async fn open_dir(&self, dir: FileNumber) -> Result<()> {
-        self.below.path(dir).map(drop)
+    async fn open_dir(&self, dir: FileNumber) -> Result<HandleNumber> {
+        self.below.open_dir(dir).await
     }
 
-    async fn readdir(&self, dir: FileNumber, after: u64, limit: u32) -> Result<Vec<ListedEntry>> {
-        self.below.readdir(dir, after, limit).await
+    async fn readdir(&self, dir: HandleNumber, after: u64) -> Result<Entries> {
+        self.below.readdir(dir, after).await
+    }
+
+    fn release_dir(&self, dir: HandleNumber) {
+        self.below.release_dir(dir);
     }
 
     async fn fsync_dir(&self, dir: FileNumber) -> Result<()> {

@@ -1,5 +1,7 @@
 //! The one interface between doors and views.
 
+pub use crate::directory::Entries;
+
 use std::future::Future;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{NewInode, RenameMode};
@@ -71,9 +73,9 @@ impl std::ops::Deref for ReadBytes {
     }
 }
 
-/// One entry of an open directory.
+/// One entry of a directory, as its view was told of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListedEntry {
+pub(crate) struct ListedEntry {
     /// Cursor after this entry.
     pub next: u64,
     /// `d_ino`.
@@ -168,15 +170,13 @@ pub trait Vfs: Send + Sync + 'static {
     fn fsync(&self, handle: HandleNumber) -> impl Future<Output = Result<()>> + Send;
     /// The last descriptor of the handle is gone.
     fn release(&self, handle: HandleNumber) -> impl Future<Output = ()> + Send;
-    /// Makes sure that a directory that is opened is still there (`ESTALE`).
-    fn open_dir(&self, dir: FileNumber) -> impl Future<Output = Result<()>> + Send;
-    /// Entries after cursor `after` (0: the first), as many as fit the limit; none: the end.
-    fn readdir(
-        &self,
-        dir: FileNumber,
-        after: u64,
-        limit: u32,
-    ) -> impl Future<Output = Result<Vec<ListedEntry>>> + Send;
+    /// Opens a directory that is still there (`ESTALE`).
+    fn open_dir(&self, dir: FileNumber) -> impl Future<Output = Result<HandleNumber>> + Send;
+    /// Entries of an open directory after a cursor (0: the first), `.` and `..` among them: some, none at the end.
+    /// What is there from the first entry to the end is told once, whatever else comes and goes meanwhile.
+    fn readdir(&self, dir: HandleNumber, after: u64) -> impl Future<Output = Result<Entries>> + Send;
+    /// The last descriptor of the open directory is gone.
+    fn release_dir(&self, dir: HandleNumber);
     /// Changes of names in the directory survive power loss.
     fn fsync_dir(&self, dir: FileNumber) -> impl Future<Output = Result<()>> + Send;
     /// Space of the view.

@@ -1,12 +1,12 @@
 //! Answers that several requests share, with how long the kernel may believe them.
 
 use super::convert::{errno, file_attr};
-use super::{ATTRIBUTE_LIFETIME, DIRECTORY_NAME_LIFETIME, NAME_LIFETIME};
+use super::{ATTRIBUTE_LIFETIME, DIRECTORY_NAME_LIFETIME, NAME_LIFETIME, open_flags};
 use fuser::{
     FileHandle, FopenFlags, Generation, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite,
 };
 use std::time::Duration;
-use tameike_client::vfs::{FileNumber, Found, ViewSpace};
+use tameike_client::vfs::{FileNumber, Found, HandleNumber, Opened, ViewSpace};
 use tameike_core::limits::{BLOCK_SIZE, NAME_SIZE_MAX};
 use tameike_core::{Attr, FileKind, Result};
 
@@ -31,10 +31,16 @@ pub(super) fn answer_attr(reply: ReplyAttr, file: FileNumber, attr: Result<Attr>
     }
 }
 
-pub(super) fn answer_open_dir(reply: ReplyOpen, opened: Result<()>) {
+pub(super) fn answer_open(reply: ReplyOpen, opened: Result<Opened>) {
     match opened {
-        // Directories need no handle: cursors say it all.
-        Ok(()) => reply.opened(FileHandle(0), FopenFlags::empty()),
+        Ok(opened) => reply.opened(FileHandle(opened.handle.0), open_flags(opened)),
+        Err(fault) => reply.error(errno(&fault)),
+    }
+}
+
+pub(super) fn answer_open_dir(reply: ReplyOpen, opened: Result<HandleNumber>) {
+    match opened {
+        Ok(handle) => reply.opened(FileHandle(handle.0), FopenFlags::empty()),
         Err(fault) => reply.error(errno(&fault)),
     }
 }

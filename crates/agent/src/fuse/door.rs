@@ -1,9 +1,11 @@
 //! [`fuser::Filesystem`] over a [`Vfs`].
 
-use super::answer::{answer_attr, answer_bytes, answer_entry, answer_open_dir, answer_space, answer_write};
+use super::answer::{
+    answer_attr, answer_bytes, answer_entry, answer_open, answer_open_dir, answer_space, answer_write,
+};
 use super::convert::{
-    O_EXCL, XATTR_CREATE, XATTR_REPLACE, errno, file, file_attr, handle, kind_of_mode, new_inode, open_mode,
-    rename_mode, set_time,
+    O_EXCL, XATTR_CREATE, XATTR_REPLACE, attr_change, errno, file, file_attr, handle, kind_of_mode,
+    new_inode, open_mode, rename_mode,
 };
 use super::lists::{answer_xattr, joined, list};
 use super::{NAME_LIFETIME, REQUEST_SIZE_MAX, WaitingRoom, open_flags};
@@ -18,7 +20,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 use tameike_client::vfs::Vfs;
-use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::NewInode;
 use tameike_core::{FileKind, Result};
 use tameike_io::Runtime;
@@ -115,15 +116,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let change = AttrChange {
-            mode: mode.map(|mode| (mode & 0o7777) as u16),
-            uid,
-            gid,
-            size,
-            atime: atime.map(set_time),
-            mtime: mtime.map(set_time),
-            layout: None,
-        };
+        let change = attr_change(mode, (uid, gid), size, (atime, mtime));
         let vfs = self.vfs.clone();
         self.runtime.spawn(async move {
             answer_attr(reply, file(number), vfs.setattr(file(number), change).await);
@@ -132,9 +125,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
 
     fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
         let vfs = self.vfs.clone();
-        self.runtime.spawn(async move {
-            answer_bytes(reply, vfs.readlink(file(number)).await);
-        });
+        self.runtime.spawn(async move { answer_bytes(reply, vfs.readlink(file(number)).await) });
     }
 
     fn mknod(
@@ -214,10 +205,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
     fn open(&self, _request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let vfs = self.vfs.clone();
         self.runtime.spawn(async move {
-            match vfs.open(file(number), open_mode(flags)).await {
-                Ok(opened) => reply.opened(FileHandle(opened.handle.0), open_flags(opened)),
-                Err(fault) => reply.error(errno(&fault)),
-            }
+            answer_open(reply, vfs.open(file(number), open_mode(flags)).await);
         });
     }
 
@@ -328,18 +316,30 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
     fn readdir(
         &self,
         _request: &Request,
-        number: INodeNo,
-        _handle: FileHandle,
-        offset: u64,
+        _number: INodeNo,
+        dir: FileHandle,
+        after: u64,
         mut reply: ReplyDirectory,
     ) {
         let vfs = self.vfs.clone();
         self.runtime.spawn(async move {
-            match list(&*vfs, file(number), offset, &mut reply).await {
+            match list(&*vfs, handle(dir), after, &mut reply).await {
                 Ok(()) => reply.ok(),
                 Err(fault) => reply.error(errno(&fault)),
             }
         });
+    }
+
+    fn releasedir(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        dir: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.vfs.release_dir(handle(dir));
+        reply.ok();
     }
 
     fn fsyncdir(
@@ -355,9 +355,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
 
     fn statfs(&self, _request: &Request, _number: INodeNo, reply: ReplyStatfs) {
         let vfs = self.vfs.clone();
-        self.runtime.spawn(async move {
-            answer_space(reply, vfs.space().await);
-        });
+        self.runtime.spawn(async move { answer_space(reply, vfs.space().await) });
     }
 
     fn setxattr(

@@ -6,11 +6,13 @@
 
 mod attributes;
 mod directory;
+mod listing;
 mod names;
 mod opens;
 mod view;
 
 use crate::data::{DataEngine, FileData, Told};
+use crate::directory::OpenDirs;
 use crate::vfs::{FileNumber, HandleNumber, OpenMode};
 use directory::DirectoryBeliefs;
 use opens::Closer;
@@ -39,6 +41,7 @@ pub struct SharedView {
     engine: Arc<DataEngine>,
     root: InodeId,
     directories: DirectoryBeliefs,
+    open_dirs: OpenDirs<InodeId>,
     handles: Mutex<BTreeMap<HandleNumber, Handle>>,
     next_handle: AtomicU64,
     closer: Arc<Closer>,
@@ -61,6 +64,7 @@ impl SharedView {
             engine,
             root,
             directories: DirectoryBeliefs::default(),
+            open_dirs: OpenDirs::default(),
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
         }

@@ -2,7 +2,7 @@
 
 use super::{SharedView, unexpected};
 use crate::data::FileData;
-use crate::vfs::{FileNumber, Found, HandleNumber, ListedEntry, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
+use crate::vfs::{Entries, FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{
@@ -188,12 +188,18 @@ impl Vfs for SharedView {
         self.close_handle(handle);
     }
 
-    async fn open_dir(&self, dir: FileNumber) -> Result<()> {
-        self.fetch_directory_stat(self.inode(dir)).await.map(drop)
+    async fn open_dir(&self, dir: FileNumber) -> Result<HandleNumber> {
+        let inode = self.inode(dir);
+        self.fetch_directory_stat(inode).await?;
+        Ok(self.open_dirs.open(inode))
     }
 
-    async fn readdir(&self, dir: FileNumber, after: u64, limit: u32) -> Result<Vec<ListedEntry>> {
-        self.list(self.inode(dir), after, limit).await
+    async fn readdir(&self, dir: HandleNumber, after: u64) -> Result<Entries> {
+        self.open_dirs.read(dir, after, |inode| self.list(inode, after)).await
+    }
+
+    fn release_dir(&self, dir: HandleNumber) {
+        self.open_dirs.close(dir);
     }
 
     async fn fsync_dir(&self, dir: FileNumber) -> Result<()> {
