@@ -80,7 +80,7 @@ impl Views {
         match &self.local {
             Local::Directory(view) => {
                 let view = view.clone();
-                Box::new(move || Space { capacity: view.capacity(), used: view.used(), ..Space::default() })
+                Box::new(move || view.usage())
             }
             Local::Remote(_) => Box::new(Space::default),
         }

@@ -77,7 +77,8 @@ impl Node {
         }
         // Files of nodes without a device lie in units, this node's own in its directory.
         let local = (self.local_space)();
-        Space { capacity: local.capacity.max(own.capacity), used: local.used + own.used, ..local }
+        let capacity = local.capacity.max(own.capacity);
+        Space { capacity, used: local.used + own.used, inodes: local.inodes + own.inodes, ..local }
     }
 
     fn admin(&self, request: AdminRequest) -> AdminReply {

@@ -95,6 +95,8 @@ pub struct ViewSpace {
     pub free: u64,
     /// Inodes in use.
     pub inodes: u64,
+    /// Inodes that can still be made.
+    pub inodes_free: u64,
 }
 
 /// Operations on a view. Names are checked by the view; permissions are checked by the door's kernel against

@@ -65,7 +65,8 @@ pub(super) fn answer_space(reply: ReplyStatfs, space: Result<ViewSpace>) {
             let block = BLOCK_SIZE as u64;
             let (all, free) = (space.capacity / block, space.free / block);
             let (size, name) = (BLOCK_SIZE as u32, NAME_SIZE_MAX as u32);
-            reply.statfs(all, free, free, space.inodes + free, free, size, name, size);
+            let files = space.inodes + space.inodes_free;
+            reply.statfs(all, free, free, files, space.inodes_free, size, name, size);
         }
         Err(fault) => reply.error(errno(&fault)),
     }

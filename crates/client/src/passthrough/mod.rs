@@ -217,7 +217,8 @@ impl Passthrough {
     pub(crate) async fn space(&self) -> Result<ViewSpace> {
         let space = self.run(|fs| fs.space()).await?;
         let inodes = space.inodes.saturating_sub(space.inodes_free);
-        Ok(ViewSpace { capacity: space.total, free: space.available, inodes })
+        let (capacity, free) = (space.total, space.available);
+        Ok(ViewSpace { capacity, free, inodes, inodes_free: space.inodes_free })
     }
 
     pub(crate) async fn get_xattr(&self, file: FileNumber, name: &[u8]) -> Result<Vec<u8>> {
