@@ -69,7 +69,10 @@ impl Node {
 
     fn space(&self, view: View) -> Space {
         let own = match &self.services {
-            Some(services) => services.extents.space(view),
+            Some(services) => {
+                let inodes = services.meta.inodes(view);
+                Space { inodes, ..services.extents.space(view) }
+            }
             None => Space::default(),
         };
         if view != View::NodeLocal {
