@@ -1,7 +1,7 @@
 //! The views of a node, behind its doors.
 
 use crate::control::ViewDoor;
-use crate::fuse::{self, FuseDoor};
+use crate::fuse::{self, FuseDoor, WaitingRoom};
 use crate::memory::Memory;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,6 +23,8 @@ pub struct Views {
     shared: Arc<SharedView>,
     local: Local,
     cache: Option<Arc<CacheView>>,
+    shared_waiting: WaitingRoom,
+    cache_waiting: WaitingRoom,
 }
 
 enum Local {
@@ -68,7 +70,9 @@ impl Views {
             let (cluster, rpc, engine) = (cluster.clone(), rpc.clone(), engine(&memory.cache_view));
             Arc::new(CacheView::new(runtime.clone(), cluster, rpc, engine, tree))
         });
-        Ok(Self { runtime: runtime.clone(), shared: striped(InodeId::ROOT), local, cache })
+        let (shared_waiting, cache_waiting) = (memory.shared_waiting.clone(), memory.cache_waiting.clone());
+        let (runtime, shared) = (runtime.clone(), striped(InodeId::ROOT));
+        Ok(Self { runtime, shared, local, cache, shared_waiting, cache_waiting })
     }
 
     /// Tells the space of the node-local directory.
@@ -76,7 +80,7 @@ impl Views {
         match &self.local {
             Local::Directory(view) => {
                 let view = view.clone();
-                Box::new(move || Space { capacity: view.capacity(), used: view.used(), ..Space::default() })
+                Box::new(move || view.usage())
             }
             Local::Remote(_) => Box::new(Space::default),
         }
@@ -96,21 +100,23 @@ impl Views {
     /// # Errors
     /// When a thread cannot be started, or there is no such view.
     pub fn serve(&self, door: ViewDoor) -> Result<()> {
+        // The node-local view either never waits, or for the frames of the job-shared view.
+        let waiting = &self.shared_waiting;
         match door.view {
-            View::JobShared => self.serve_view(&self.shared, door),
+            View::JobShared => self.serve_view(&self.shared, waiting, door),
             View::NodeLocal => match &self.local {
-                Local::Directory(view) => self.serve_view(view, door),
-                Local::Remote(view) => self.serve_view(view, door),
+                Local::Directory(view) => self.serve_view(view, waiting, door),
+                Local::Remote(view) => self.serve_view(view, waiting, door),
             },
             View::Cache => match &self.cache {
-                Some(view) => self.serve_view(view, door),
+                Some(view) => self.serve_view(view, &self.cache_waiting, door),
                 None => Err(Fault::new(Errno::EINVAL, "a cache view needs a shared directory")),
             },
         }
     }
 
-    fn serve_view<V: Vfs>(&self, view: &Arc<V>, door: ViewDoor) -> Result<()> {
-        let fuse_door = FuseDoor::new(self.runtime.clone(), view.clone());
+    fn serve_view<V: Vfs>(&self, view: &Arc<V>, waiting: &WaitingRoom, door: ViewDoor) -> Result<()> {
+        let fuse_door = FuseDoor::new(self.runtime.clone(), view.clone(), waiting.clone());
         let all_users = process::user() == 0;
         let path = door.path;
         let name = format!("tameike-{}", door.view.as_str());

@@ -1,5 +1,7 @@
-//! How the slab is shared out. The shares are fixed at start, so that each use waits only for itself.
+//! How an agent's memory for file data is shared out. The shares are fixed at start, so that each use waits only
+//! for itself.
 
+use crate::fuse::WaitingRoom;
 use std::sync::Arc;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::{Errno, Fault, Result};
@@ -10,7 +12,10 @@ const FRAMES_MIN: u32 = 48;
 /// Least memory for frames, in bytes.
 pub const MEMORY_MIN: u64 = FRAMES_MIN as u64 * UNIT_SIZE as u64;
 
-/// The slab of an agent and its shares.
+/// Of a view's share, one part in so many is room for writes that wait for its frames.
+const WAITING_PART: u32 = 8;
+
+/// The slab of an agent and its shares, and the memory that is set aside beside it.
 pub struct Memory {
     /// All frames.
     pub slab: Arc<Slab>,
@@ -28,10 +33,14 @@ pub struct Memory {
     pub shared_view: Pool,
     /// Write-behind and read-ahead of the cache view.
     pub cache_view: Pool,
+    /// Writes that wait for a frame of `shared_view`.
+    pub shared_waiting: WaitingRoom,
+    /// Writes that wait for a frame of `cache_view`.
+    pub cache_waiting: WaitingRoom,
 }
 
 impl Memory {
-    /// A slab of at most `bytes`, shared out.
+    /// At most `bytes`, shared out.
     ///
     /// # Errors
     /// `ENOMEM` when `bytes` is too little, or the system refuses.
@@ -42,13 +51,29 @@ impl Memory {
                 format!("an agent needs at least {MEMORY_MIN} bytes for frames, not {bytes}: raise --memory");
             return Err(Fault::new(Errno::ENOMEM, message));
         }
-        let slab = Slab::new(count).map_err(|error| Fault::from_os("mapping the frames", &error))?;
         let part = count / 16;
         let server = [2 * part, 2 * part, 2 * part, part, part];
         let views = (count - server.iter().sum::<u32>()) / 2;
+        let waiting = views / WAITING_PART;
+        let slab =
+            Slab::new(count - 2 * waiting).map_err(|error| Fault::from_os("mapping the frames", &error))?;
+        let views = views - waiting;
         let [requests, replies, reads, flushes, scratch] = server.map(|share| slab.pool(share));
         let (shared_view, cache_view) = (slab.pool(views), slab.pool(views));
-        Ok(Self { requests, replies, reads, flushes, scratch, shared_view, cache_view, slab })
+        let waiting = || WaitingRoom::new(waiting as usize * UNIT_SIZE);
+        let (shared_waiting, cache_waiting) = (waiting(), waiting());
+        Ok(Self {
+            slab,
+            requests,
+            replies,
+            reads,
+            flushes,
+            scratch,
+            shared_view,
+            cache_view,
+            shared_waiting,
+            cache_waiting,
+        })
     }
 }
 
@@ -70,7 +95,12 @@ mod tests {
                 &memory.cache_view,
             ];
             assert!(pools.iter().all(|pool| pool.share() >= 3));
-            assert!(pools.iter().map(|pool| pool.share()).sum::<u32>() <= frames);
+            let (_, slab) = memory.slab.usage();
+            assert!(pools.iter().map(|pool| pool.share()).sum::<u32>() <= slab);
+            // What waits has its own part.
+            let waiting = memory.shared_waiting.free() + memory.cache_waiting.free();
+            assert!(memory.shared_waiting.free() >= UNIT_SIZE);
+            assert!(slab as usize * UNIT_SIZE + waiting <= frames as usize * UNIT_SIZE);
         }
         assert_eq!(Memory::new(1 << 20).err().map(|fault| fault.errno), Some(Errno::ENOMEM));
     }

@@ -73,7 +73,10 @@ impl Node {
 
     fn space(&self, view: View) -> Space {
         let own = match &self.services {
-            Some(services) => services.extents.space(view),
+            Some(services) => {
+                let inodes = services.meta.inodes(view);
+                Space { inodes, ..services.extents.space(view) }
+            }
             None => Space::default(),
         };
         if view != View::NodeLocal {
@@ -81,7 +84,8 @@ impl Node {
         }
         // Files of nodes without a device lie in units, this node's own in its directory.
         let local = (self.local_space)();
-        Space { capacity: local.capacity.max(own.capacity), used: local.used + own.used, ..local }
+        let capacity = local.capacity.max(own.capacity);
+        Space { capacity, used: local.used + own.used, inodes: local.inodes + own.inodes, ..local }
     }
 
     fn admin(&self, request: AdminRequest) -> AdminReply {

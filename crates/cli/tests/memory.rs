@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::fs;
 use support::{Site, is_soak, succeed};
 
 /// What an agent may hold beside its frames, as `docs/memory.md` says and tells where it goes.
@@ -77,4 +78,19 @@ for start in range(0, {files} // 2, 1000):
 os.rmdir(mine)"
         done"#
     ));
+}
+
+/// Node 1 stands still while four programs of node 0 write files of which half belongs there, until no frame is
+/// left; then node 0 still reads what it has itself. The four threads that serve the view once waited in those
+/// writes, and the read with them.
+#[test]
+fn a_view_is_served_while_writes_wait_for_frames() {
+    let site = Site::new();
+    let program = site.plain().join("pressure.py");
+    fs::write(&program, include_str!("memory/pressure.py")).expect("the program");
+    let script = format!("python3 {}", program.display());
+    let options = ["--capacity", "shared=512M,cache=512M,node-local=64M", "--memory", "128M"];
+    let said = succeed(&mut site.job(2, &options, &script));
+    assert_eq!(said.matches("read while").count(), 2, "{said}");
+    site.assert_clean();
 }

@@ -6,6 +6,8 @@
 
 pub mod cache;
 pub mod data;
+mod directory;
+mod handles;
 pub mod local;
 pub mod passthrough;
 pub mod shared;

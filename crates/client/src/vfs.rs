@@ -1,5 +1,7 @@
 //! The one interface between doors and views.
 
+pub use crate::directory::Entries;
+
 use std::future::Future;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{NewInode, RenameMode};
@@ -71,9 +73,9 @@ impl std::ops::Deref for ReadBytes {
     }
 }
 
-/// One entry of an open directory.
+/// One entry of a directory, as its view was told of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListedEntry {
+pub(crate) struct ListedEntry {
     /// Cursor after this entry.
     pub next: u64,
     /// `d_ino`.
@@ -93,6 +95,8 @@ pub struct ViewSpace {
     pub free: u64,
     /// Inodes in use.
     pub inodes: u64,
+    /// Inodes that can still be made.
+    pub inodes_free: u64,
 }
 
 /// Operations on a view. Names are checked by the view; permissions are checked by the door's kernel against
@@ -147,6 +151,12 @@ pub trait Vfs: Send + Sync + 'static {
         offset: u64,
         length: u32,
     ) -> impl Future<Output = Result<ReadBytes>> + Send;
+    /// Writes as much of `data` from its start as can be written without waiting; the number of bytes. What is
+    /// left is [`Vfs::write`]'s: at most all of it, as for an append that must first be given its place.
+    ///
+    /// # Errors
+    /// Those of [`Vfs::write`], if they are known at once.
+    fn write_now(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<usize>;
     /// Writes all of `data`. The bytes are seen by every later read on this node; other nodes see them after
     /// [`Vfs::flush`] or [`Vfs::fsync`].
     fn write(
@@ -162,15 +172,13 @@ pub trait Vfs: Send + Sync + 'static {
     fn fsync(&self, handle: HandleNumber) -> impl Future<Output = Result<()>> + Send;
     /// The last descriptor of the handle is gone.
     fn release(&self, handle: HandleNumber) -> impl Future<Output = ()> + Send;
-    /// Makes sure that a directory that is opened is still there (`ESTALE`).
-    fn open_dir(&self, dir: FileNumber) -> impl Future<Output = Result<()>> + Send;
-    /// Entries after cursor `after` (0: the first), as many as fit the limit; none: the end.
-    fn readdir(
-        &self,
-        dir: FileNumber,
-        after: u64,
-        limit: u32,
-    ) -> impl Future<Output = Result<Vec<ListedEntry>>> + Send;
+    /// Opens a directory that is still there (`ESTALE`).
+    fn open_dir(&self, dir: FileNumber) -> impl Future<Output = Result<HandleNumber>> + Send;
+    /// Entries of an open directory after a cursor (0: the first), `.` and `..` among them: some, none at the end.
+    /// What is there from the first entry to the end is told once, whatever else comes and goes meanwhile.
+    fn readdir(&self, dir: HandleNumber, after: u64) -> impl Future<Output = Result<Entries>> + Send;
+    /// The last descriptor of the open directory is gone.
+    fn release_dir(&self, dir: HandleNumber);
     /// Changes of names in the directory survive power loss.
     fn fsync_dir(&self, dir: FileNumber) -> impl Future<Output = Result<()>> + Send;
     /// Space of the view.

@@ -1,10 +1,12 @@
 //! Answers that several requests share, with how long the kernel may believe them.
 
 use super::convert::{errno, file_attr};
-use super::{ATTRIBUTE_LIFETIME, NAME_LIFETIME};
-use fuser::{FileHandle, FopenFlags, Generation, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, ReplyStatfs};
+use super::{ATTRIBUTE_LIFETIME, NAME_LIFETIME, open_flags};
+use fuser::{
+    FileHandle, FopenFlags, Generation, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite,
+};
 use std::time::Duration;
-use tameike_client::vfs::{FileNumber, Found, ViewSpace};
+use tameike_client::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, ViewSpace};
 use tameike_core::limits::{BLOCK_SIZE, NAME_SIZE_MAX};
 use tameike_core::{Attr, FileKind, Result};
 
@@ -29,10 +31,16 @@ pub(super) fn answer_attr(reply: ReplyAttr, file: FileNumber, attr: Result<Attr>
     }
 }
 
-pub(super) fn answer_open_dir(reply: ReplyOpen, opened: Result<()>) {
+pub(super) fn answer_open(reply: ReplyOpen, opened: Result<Opened>, mode: OpenMode) {
     match opened {
-        // Directories need no handle: cursors say it all.
-        Ok(()) => reply.opened(FileHandle(0), FopenFlags::empty()),
+        Ok(opened) => reply.opened(FileHandle(opened.handle.0), open_flags(opened, mode)),
+        Err(fault) => reply.error(errno(&fault)),
+    }
+}
+
+pub(super) fn answer_open_dir(reply: ReplyOpen, opened: Result<HandleNumber>) {
+    match opened {
+        Ok(handle) => reply.opened(FileHandle(handle.0), FopenFlags::empty()),
         Err(fault) => reply.error(errno(&fault)),
     }
 }
@@ -44,13 +52,21 @@ pub(super) fn answer_bytes<B: std::ops::Deref<Target = [u8]>>(reply: ReplyData, 
     }
 }
 
+pub(super) fn answer_write(reply: ReplyWrite, size: u32, written: Result<()>) {
+    match written {
+        Ok(()) => reply.written(size),
+        Err(fault) => reply.error(errno(&fault)),
+    }
+}
+
 pub(super) fn answer_space(reply: ReplyStatfs, space: Result<ViewSpace>) {
     match space {
         Ok(space) => {
             let block = BLOCK_SIZE as u64;
             let (all, free) = (space.capacity / block, space.free / block);
             let (size, name) = (BLOCK_SIZE as u32, NAME_SIZE_MAX as u32);
-            reply.statfs(all, free, free, space.inodes + free, free, size, name, size);
+            let files = space.inodes + space.inodes_free;
+            reply.statfs(all, free, free, files, space.inodes_free, size, name, size);
         }
         Err(fault) => reply.error(errno(&fault)),
     }

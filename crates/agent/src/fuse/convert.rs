@@ -5,7 +5,7 @@ use fuser::{
 };
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tameike_client::vfs::{FileNumber, HandleNumber, OpenMode};
-use tameike_core::attr::SetTime;
+use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::meta::{NewInode, RenameMode};
 use tameike_core::{Attr, Errno, Fault, FileKind, Layout, Result, Timestamp};
@@ -70,7 +70,24 @@ fn requested_time(time: SystemTime) -> Timestamp {
     }
 }
 
-pub(super) fn set_time(time: TimeOrNow) -> SetTime {
+pub(super) fn attr_change(
+    mode: Option<u32>,
+    (uid, gid): (Option<u32>, Option<u32>),
+    size: Option<u64>,
+    (atime, mtime): (Option<TimeOrNow>, Option<TimeOrNow>),
+) -> AttrChange {
+    AttrChange {
+        mode: mode.map(|mode| (mode & 0o7777) as u16),
+        uid,
+        gid,
+        size,
+        atime: atime.map(set_time),
+        mtime: mtime.map(set_time),
+        layout: None,
+    }
+}
+
+fn set_time(time: TimeOrNow) -> SetTime {
     match time {
         TimeOrNow::Now => SetTime::Now,
         TimeOrNow::SpecificTime(time) => SetTime::To(requested_time(time)),

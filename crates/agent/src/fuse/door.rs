@@ -1,12 +1,14 @@
 //! [`fuser::Filesystem`] over a [`Vfs`].
 
-use super::answer::{answer_attr, answer_bytes, answer_entry, answer_open_dir, answer_space};
+use super::answer::{
+    answer_attr, answer_bytes, answer_entry, answer_open, answer_open_dir, answer_space, answer_write,
+};
 use super::convert::{
-    O_EXCL, XATTR_CREATE, XATTR_REPLACE, errno, file, file_attr, handle, kind_of_mode, new_inode, open_mode,
-    rename_mode, set_time,
+    O_EXCL, XATTR_CREATE, XATTR_REPLACE, attr_change, errno, file, file_attr, handle, kind_of_mode,
+    new_inode, open_mode, rename_mode,
 };
 use super::lists::{answer_xattr, joined, list};
-use super::{NAME_LIFETIME, REQUEST_SIZE_MAX, open_flags};
+use super::{NAME_LIFETIME, REQUEST_SIZE_MAX, WaitingRoom, open_flags};
 use fuser::{
     BsdFileFlags, FileHandle, Filesystem, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags,
     RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen,
@@ -18,7 +20,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 use tameike_client::vfs::Vfs;
-use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::NewInode;
 use tameike_core::{FileKind, Result};
 use tameike_io::Runtime;
@@ -27,12 +28,13 @@ use tameike_io::Runtime;
 pub struct FuseDoor<V> {
     runtime: Runtime,
     vfs: Arc<V>,
+    waiting: WaitingRoom,
 }
 
 impl<V: Vfs> FuseDoor<V> {
-    /// A door to `vfs`.
-    pub fn new(runtime: Runtime, vfs: Arc<V>) -> Self {
-        Self { runtime, vfs }
+    /// A door to `vfs`, whose writes wait in `waiting`.
+    pub fn new(runtime: Runtime, vfs: Arc<V>, waiting: WaitingRoom) -> Self {
+        Self { runtime, vfs, waiting }
     }
 
     /// Makes a name with a new inode, and answers.
@@ -114,15 +116,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let change = AttrChange {
-            mode: mode.map(|mode| (mode & 0o7777) as u16),
-            uid,
-            gid,
-            size,
-            atime: atime.map(set_time),
-            mtime: mtime.map(set_time),
-            layout: None,
-        };
+        let change = attr_change(mode, (uid, gid), size, (atime, mtime));
         let vfs = self.vfs.clone();
         self.runtime.spawn(async move {
             answer_attr(reply, file(number), vfs.setattr(file(number), change).await);
@@ -131,9 +125,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
 
     fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
         let vfs = self.vfs.clone();
-        self.runtime.spawn(async move {
-            answer_bytes(reply, vfs.readlink(file(number)).await);
-        });
+        self.runtime.spawn(async move { answer_bytes(reply, vfs.readlink(file(number)).await) });
     }
 
     fn mknod(
@@ -214,10 +206,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         let vfs = self.vfs.clone();
         self.runtime.spawn(async move {
             let mode = open_mode(flags);
-            match vfs.open(file(number), mode).await {
-                Ok(opened) => reply.opened(FileHandle(opened.handle.0), open_flags(opened, mode)),
-                Err(fault) => reply.error(errno(&fault)),
-            }
+            answer_open(reply, vfs.open(file(number), mode).await, mode);
         });
     }
 
@@ -277,10 +266,9 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match pollster::block_on(self.vfs.write(handle(number), offset, data)) {
-            Ok(()) => reply.written(data.len() as u32),
-            Err(fault) => reply.error(errno(&fault)),
-        }
+        let size = data.len() as u32;
+        let write = (handle(number), offset, data);
+        self.waiting.write(&self.runtime, &self.vfs, write, move |done| answer_write(reply, size, done));
     }
 
     fn flush(
@@ -329,18 +317,30 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
     fn readdir(
         &self,
         _request: &Request,
-        number: INodeNo,
-        _handle: FileHandle,
-        offset: u64,
+        _number: INodeNo,
+        dir: FileHandle,
+        after: u64,
         mut reply: ReplyDirectory,
     ) {
         let vfs = self.vfs.clone();
         self.runtime.spawn(async move {
-            match list(&*vfs, file(number), offset, &mut reply).await {
+            match list(&*vfs, handle(dir), after, &mut reply).await {
                 Ok(()) => reply.ok(),
                 Err(fault) => reply.error(errno(&fault)),
             }
         });
+    }
+
+    fn releasedir(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        dir: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.vfs.release_dir(handle(dir));
+        reply.ok();
     }
 
     fn fsyncdir(
@@ -356,9 +356,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
 
     fn statfs(&self, _request: &Request, _number: INodeNo, reply: ReplyStatfs) {
         let vfs = self.vfs.clone();
-        self.runtime.spawn(async move {
-            answer_space(reply, vfs.space().await);
-        });
+        self.runtime.spawn(async move { answer_space(reply, vfs.space().await) });
     }
 
     fn setxattr(

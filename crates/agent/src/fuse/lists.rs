@@ -4,40 +4,24 @@ use super::convert::kind;
 use fuser::{INodeNo, ReplyDirectory, ReplyXattr};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use tameike_client::vfs::{FileNumber, Vfs};
-use tameike_core::limits::READDIR_ENTRIES_MAX;
+use tameike_client::vfs::{HandleNumber, Vfs};
 use tameike_core::{Errno, Result};
 
-/// Cursors after `.` and after `..`; a view's own cursors are larger.
-const AFTER_DOT: u64 = 1;
-const AFTER_DOTDOT: u64 = 2;
-
-/// Fills one answer to a directory read from cursor `offset`.
+/// Fills one answer to a read of an open directory after cursor `after`: with what its view has at hand, so that
+/// what the kernel cannot use of it is still at hand when it asks again.
 pub(super) async fn list<V: Vfs>(
     vfs: &V,
-    dir: FileNumber,
-    offset: u64,
+    dir: HandleNumber,
+    after: u64,
     reply: &mut ReplyDirectory,
 ) -> Result<()> {
-    let number = INodeNo(dir.0);
-    if offset < AFTER_DOT && reply.add(number, AFTER_DOT, fuser::FileType::Directory, ".") {
-        return Ok(());
-    }
-    if offset < AFTER_DOTDOT && reply.add(number, AFTER_DOTDOT, fuser::FileType::Directory, "..") {
-        return Ok(());
-    }
-    let mut after = if offset <= AFTER_DOTDOT { 0 } else { offset };
-    loop {
-        let entries = vfs.readdir(dir, after, READDIR_ENTRIES_MAX).await?;
-        let Some(last) = entries.last() else { return Ok(()) };
-        after = last.next;
-        for entry in &entries {
-            let name = OsStr::from_bytes(&entry.name);
-            if reply.add(INodeNo(entry.inode), entry.next, kind(entry.kind), name) {
-                return Ok(());
-            }
+    let entries = vfs.readdir(dir, after).await?;
+    for (next, inode, file_kind, name) in entries.iter() {
+        if reply.add(INodeNo(inode), next, kind(file_kind), OsStr::from_bytes(name)) {
+            break;
         }
     }
+    Ok(())
 }
 
 /// Answers a request for an attribute's value or the list of names: its size when the kernel asks for that.

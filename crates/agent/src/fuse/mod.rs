@@ -2,8 +2,9 @@
 //!
 //! A request is decoded, and its future polled for the first time, on the thread that read it; what need not
 //! wait is answered there, without a hop. What waits is answered by the thread that brings the last reply.
-//! Writes are taken into frames on the reading thread, which waits when no frame is free: that is the
-//! back-pressure on programs.
+//! Writes are taken into frames on the reading thread. A write for which no frame is free waits with a copy of
+//! its bytes, for which there is room in `--memory` ([`WaitingRoom`]); when that is full, the reading thread
+//! waits, and with it in the end the view. That is the back-pressure on programs.
 //!
 //! Caching by the kernel follows from close-to-open: names of files are asked for anew each time; those of
 //! directories, and attributes, live for [`DIRECTORY_LIFETIME`], which is over before another node's call that
@@ -15,8 +16,10 @@ mod answer;
 mod convert;
 mod door;
 mod lists;
+mod waiting;
 
 pub use door::FuseDoor;
+pub use waiting::WaitingRoom;
 
 use fuser::{Config, FopenFlags, MountOption, Session, SessionACL};
 use std::os::fd::OwnedFd;

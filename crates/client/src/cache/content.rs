@@ -96,6 +96,15 @@ impl CacheView {
         bytes.await.map(ReadBytes::Memory)
     }
 
+    /// What of a write needs no waiting: all, unless frames are short, or somebody must be asked first.
+    pub(super) fn write_open_now(&self, open: &OpenFile, offset: u64, data: &[u8]) -> Result<usize> {
+        if open.is_orphan() || open.mode.append || !open.announced.load(Ordering::Acquire) {
+            return Ok(0);
+        }
+        open.data.check_room(&open.told)?;
+        self.engine.write_now(&open.data, offset, data)
+    }
+
     pub(super) async fn write_open(&self, open: &OpenFile, offset: u64, data: &[u8]) -> Result<()> {
         if open.is_orphan() {
             let (shared, data, append) = (open.shared.clone(), data.to_vec(), open.mode.append);

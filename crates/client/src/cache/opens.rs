@@ -1,11 +1,11 @@
 //! Files that are open in the cache view on this node.
 
 use crate::data::{FileData, Told};
+use crate::handles::Handles;
 use crate::vfs::{FileNumber, HandleNumber, OpenMode};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use tameike_core::wire::cache::Stamp;
 use tameike_io::shared::SharedFile;
 
@@ -66,41 +66,36 @@ impl OpenFile {
     }
 }
 
+/// All of them.
 #[derive(Default)]
-pub(super) struct Opens {
-    handles: Mutex<BTreeMap<HandleNumber, Arc<OpenFile>>>,
-    last: AtomicU64,
-}
+pub(super) struct Opens(Handles<Arc<OpenFile>>);
 
 impl Opens {
     pub(super) fn add(&self, open: OpenFile) -> HandleNumber {
-        let handle = HandleNumber(self.last.fetch_add(1, Ordering::Relaxed) + 1);
-        self.handles.lock().insert(handle, Arc::new(open));
-        handle
+        self.0.add(open.number, |_| Arc::new(open))
     }
 
     pub(super) fn get(&self, handle: HandleNumber) -> Option<Arc<OpenFile>> {
-        self.handles.lock().get(&handle).cloned()
+        self.0.get(handle)
     }
 
     pub(super) fn remove(&self, handle: HandleNumber) -> Option<Arc<OpenFile>> {
-        self.handles.lock().remove(&handle)
+        self.0.remove(handle).map(|(_, open, _)| open)
     }
 
     /// All handles of a file.
     pub(super) fn all_of(&self, file: FileNumber) -> Vec<Arc<OpenFile>> {
-        self.handles.lock().values().filter(|open| open.number == file).cloned().collect()
+        self.0.all_of(file)
     }
 
     pub(super) fn of_file(&self, file: FileNumber) -> Option<Arc<OpenFile>> {
-        self.handles.lock().values().find(|open| open.number == file).cloned()
+        self.0.find(file, |_| true)
     }
 
     /// Gives every open file the path that `path` tells for it now.
     pub(super) fn refresh_paths(&self, path: impl Fn(FileNumber) -> Option<Vec<u8>>) {
-        let opens: Vec<_> = self.handles.lock().values().cloned().collect();
-        for open in opens {
-            if let Some(new) = path(open.number) {
+        for (file, open) in self.0.all() {
+            if let Some(new) = path(file) {
                 *open.path.lock() = new;
             }
         }

@@ -2,7 +2,7 @@
 
 use super::CacheView;
 use crate::passthrough::{Owner, xattr_mode};
-use crate::vfs::{FileNumber, Found, HandleNumber, ListedEntry, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
+use crate::vfs::{Entries, FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{NewInode, RenameMode};
 use tameike_core::{Attr, Errno, Result};
@@ -145,6 +145,10 @@ impl Vfs for CacheView {
         self.read_open(&*self.handle(handle)?, offset, length).await
     }
 
+    fn write_now(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<usize> {
+        self.write_open_now(&*self.handle(handle)?, offset, data)
+    }
+
     async fn write(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<()> {
         self.write_open(&*self.handle(handle)?, offset, data).await
     }
@@ -164,12 +168,16 @@ impl Vfs for CacheView {
         self.close(handle);
     }
 
-    async fn open_dir(&self, dir: FileNumber) -> Result<()> {
-        self.below.stat(dir).await.map(drop)
+    async fn open_dir(&self, dir: FileNumber) -> Result<HandleNumber> {
+        self.below.open_dir(dir).await
     }
 
-    async fn readdir(&self, dir: FileNumber, after: u64, limit: u32) -> Result<Vec<ListedEntry>> {
-        self.below.readdir(dir, after, limit).await
+    async fn readdir(&self, dir: HandleNumber, after: u64) -> Result<Entries> {
+        self.below.readdir(dir, after).await
+    }
+
+    fn release_dir(&self, dir: HandleNumber) {
+        self.below.release_dir(dir);
     }
 
     async fn fsync_dir(&self, dir: FileNumber) -> Result<()> {

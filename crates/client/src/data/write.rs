@@ -4,7 +4,7 @@
 use super::file::{FileState, UnitFrame};
 use super::{DataEngine, FileData, Home, split};
 use event_listener::listener;
-use futures_util::{StreamExt, stream};
+use futures_util::{FutureExt, StreamExt, stream};
 use std::sync::Arc;
 use tameike_core::limits::{FILE_SIZE_MAX, INLINE_SIZE_MAX, PIECES_MAX, UNIT_SIZE};
 use tameike_core::ranges::RangeSet;
@@ -23,14 +23,34 @@ impl DataEngine {
     /// # Errors
     /// `EFBIG` beyond the largest file. What goes wrong on the way to the homes is told by the next flush.
     pub async fn write(self: &Arc<Self>, file: &Arc<FileData>, offset: u64, data: &[u8]) -> Result<()> {
+        self.write_counted(file, offset, data, &mut 0).await
+    }
+
+    /// Writes as much of `data` from its start as needs no waiting for frames; the number of bytes.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn write_now(self: &Arc<Self>, file: &Arc<FileData>, offset: u64, data: &[u8]) -> Result<usize> {
+        let mut written = 0;
+        // Given up where it waits for a frame, it has written whole pieces and holds nothing.
+        self.write_counted(file, offset, data, &mut written).now_or_never().transpose()?;
+        Ok(written)
+    }
+
+    async fn write_counted(
+        self: &Arc<Self>,
+        file: &Arc<FileData>,
+        offset: u64,
+        data: &[u8],
+        written: &mut usize,
+    ) -> Result<()> {
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > FILE_SIZE_MAX) {
             return Err(Errno::EFBIG.into());
         }
-        let mut rest = data;
         for (index, start, count) in split(offset, data.len() as u64) {
-            let (piece, after) = rest.split_at(count as usize);
-            rest = after;
+            let piece = &data[*written..*written + count as usize];
             self.write_piece(file, index, start, piece).await;
+            *written += piece.len();
         }
         Ok(())
     }

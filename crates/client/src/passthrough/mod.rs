@@ -4,23 +4,22 @@
 //! The tree below is the truth, and others may change it; this room only remembers which path a number of the
 //! door stands for.
 
-mod listing;
 mod owner;
 mod tree;
 
 #[cfg(test)]
 mod tests;
 
-use crate::vfs::{FileNumber, Found, ListedEntry, ViewSpace};
+use crate::directory::OpenDirs;
+use crate::vfs::{Entries, FileNumber, Found, HandleNumber, ListedEntry, ViewSpace};
 pub(crate) use owner::Owner;
 
-use listing::Listings;
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{NewInode, RenameMode};
 use tameike_core::{Errno, FileKind, InodeId, Result, name};
 use tameike_io::Runtime;
-use tameike_io::shared::{FileStat, Pin, SharedFs, Special, XattrMode, join};
+use tameike_io::shared::{FileStat, NamedFile, Pin, SharedDir, SharedFs, Special, XattrMode, join};
 use tree::Tree;
 
 /// Where calls that may block run.
@@ -38,13 +37,13 @@ pub struct Passthrough {
     fs: Arc<dyn SharedFs>,
     waiting: Waiting,
     tree: Tree,
-    listings: Listings,
+    open_dirs: OpenDirs<OpenDir>,
 }
 
 impl Passthrough {
     /// The tree of `fs`.
     pub fn new(runtime: Runtime, fs: Arc<dyn SharedFs>, waiting: Waiting) -> Self {
-        Self { runtime, fs, waiting, tree: Tree::default(), listings: Listings::default() }
+        Self { runtime, fs, waiting, tree: Tree::default(), open_dirs: OpenDirs::default() }
     }
 
     /// Runs a job of calls to the file system.
@@ -96,9 +95,7 @@ impl Passthrough {
     }
 
     pub(crate) fn forget(&self, file: FileNumber, count: u64) {
-        if self.tree.forget(file, count) {
-            self.listings.drop(file);
-        }
+        self.tree.forget(file, count);
     }
 
     pub(crate) async fn stat(&self, file: FileNumber) -> Result<FileStat> {
@@ -184,13 +181,32 @@ impl Passthrough {
         Ok(())
     }
 
-    pub(crate) async fn readdir(&self, dir: FileNumber, after: u64, limit: u32) -> Result<Vec<ListedEntry>> {
-        if let Some(part) = self.listings.part(dir, after, limit) {
-            return Ok(part);
-        }
+    pub(crate) async fn open_dir(&self, dir: FileNumber) -> Result<HandleNumber> {
+        // Finds out where it is now, which another node may have changed.
+        self.stat(dir).await?;
         let path = self.path(dir)?;
-        let names = self.run(move |fs| fs.read_dir(&path)).await?;
-        Ok(self.listings.keep(dir, names, after, limit))
+        let opened = self.run(move |fs| {
+            let open = fs.open_dir(&path)?;
+            Ok((open.stat()?, open))
+        });
+        let (stat, open) = opened.await?;
+        if dir != FileNumber::ROOT && number(stat.inode_id()) != dir {
+            // It has just been moved, and another has its name: the caller looks it up anew.
+            return Err(Errno::ESTALE.into());
+        }
+        Ok(self.open_dirs.open(OpenDir { number: dir, open }))
+    }
+
+    pub(crate) async fn readdir(&self, dir: HandleNumber, after: u64) -> Result<Entries> {
+        let fetch = |OpenDir { number, open }| async move {
+            let names = self.run(move |_| open.read(after)).await?;
+            Ok(names.into_iter().map(|named| listed(number, named)).collect())
+        };
+        self.open_dirs.read(dir, after, fetch).await
+    }
+
+    pub(crate) fn release_dir(&self, dir: HandleNumber) {
+        self.open_dirs.close(dir);
     }
 
     pub(crate) async fn sync_dir(&self, dir: FileNumber) -> Result<()> {
@@ -201,7 +217,8 @@ impl Passthrough {
     pub(crate) async fn space(&self) -> Result<ViewSpace> {
         let space = self.run(|fs| fs.space()).await?;
         let inodes = space.inodes.saturating_sub(space.inodes_free);
-        Ok(ViewSpace { capacity: space.total, free: space.available, inodes })
+        let (capacity, free) = (space.total, space.available);
+        Ok(ViewSpace { capacity, free, inodes, inodes_free: space.inodes_free })
     }
 
     pub(crate) async fn get_xattr(&self, file: FileNumber, name: &[u8]) -> Result<Vec<u8>> {
@@ -229,6 +246,20 @@ impl Passthrough {
         let (path, name) = (self.path(file)?, name.to_vec());
         self.run(move |fs| fs.remove_xattr(&path, &name)).await
     }
+}
+
+/// An open directory, and the door's number of it.
+#[derive(Clone)]
+struct OpenDir {
+    number: FileNumber,
+    open: Arc<dyn SharedDir>,
+}
+
+fn listed(dir: FileNumber, named: NamedFile) -> ListedEntry {
+    let NamedFile { name, inode, kind, next } = named;
+    // What the file system says of itself and of what is above it is not the view's.
+    let inode = if matches!(&name[..], b"." | b"..") { dir.0 } else { inode.0 };
+    ListedEntry { next, inode, kind, name }
 }
 
 /// The door's number of a file: the same for all its names, and what `st_ino` shows.

@@ -158,6 +158,8 @@ impl SharedView {
             space.free += part.capacity.saturating_sub(part.used);
             space.inodes += part.inodes;
         }
+        // Nothing else limits their number.
+        space.inodes_free = space.free / BLOCK_SIZE as u64;
         Ok(space)
     }
 }

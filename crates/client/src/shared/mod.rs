@@ -7,11 +7,13 @@
 mod attributes;
 mod directory;
 mod held;
+mod listing;
 mod names;
 mod opens;
 mod view;
 
 use crate::data::{DataEngine, FileData, Told};
+use crate::directory::OpenDirs;
 use crate::vfs::{FileNumber, HandleNumber, OpenMode};
 use directory::DirectoryBeliefs;
 use held::HeldNames;
@@ -41,6 +43,7 @@ pub struct SharedView {
     engine: Arc<DataEngine>,
     root: InodeId,
     directories: DirectoryBeliefs,
+    open_dirs: OpenDirs<InodeId>,
     handles: Mutex<BTreeMap<HandleNumber, Handle>>,
     next_handle: AtomicU64,
     held: HeldNames,
@@ -64,6 +67,7 @@ impl SharedView {
             engine,
             root,
             directories: DirectoryBeliefs::default(),
+            open_dirs: OpenDirs::default(),
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
             held: HeldNames::default(),

@@ -5,17 +5,15 @@ use super::attributes::version_of;
 use super::held::Asked;
 use super::{SharedView, unexpected};
 use crate::data::Home;
-use crate::vfs::{Found, ListedEntry, OpenMode, Opened};
-use futures_util::future::try_join_all;
+use crate::vfs::{Found, OpenMode, Opened};
 use tameike_core::attr::AttrChange;
-use tameike_core::limits::READDIR_ENTRIES_MAX;
 use tameike_core::wire::meta::{
-    Command, DirEntry, DirStat, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node, Target,
+    Command, DirStat, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node, Target,
 };
-use tameike_core::{DirOffset, Errno, Fault, FileKind, InodeId, NodeId, Result, name};
+use tameike_core::{Errno, Fault, FileKind, InodeId, NodeId, Result, name};
 
 /// Corrections of a belief about one directory within one request.
-const CORRECTIONS_MAX: u32 = 8;
+pub(super) const CORRECTIONS_MAX: u32 = 8;
 /// Set-group-ID bit of a mode.
 const SETGID: u16 = 0o2000;
 
@@ -156,6 +154,7 @@ impl SharedView {
         let inode = node.attr.inode;
         let (file, keep_cache) = self.engine.open(inode, node.attr.layout, Home::Inode, version_of(&node));
         let handle = self.add_handle(file, mode);
+        self.closer.reached(self.cluster.inode_home(inode));
         if mode.truncate && mode.write {
             let change = AttrChange { size: Some(0), ..AttrChange::default() };
             if let Err(fault) = self.change(inode, change).await {
@@ -172,50 +171,5 @@ impl SharedView {
         let inode = handle.file.inode;
         self.engine.close(&handle.file);
         self.closer.close(self.cluster.inode_home(inode), inode);
-    }
-
-    /// Entries of a directory after a cursor, in the order of their offsets.
-    pub(super) async fn list(&self, dir: InodeId, after: u64, limit: u32) -> Result<Vec<ListedEntry>> {
-        let limit = limit.clamp(1, READDIR_ENTRIES_MAX);
-        for _ in 0..CORRECTIONS_MAX {
-            let wide = self.directories.is_wide(dir) && dir.pinned_node().is_none();
-            let homes = self.children_homes(dir);
-            let request = MetaRequest::ReadDir { dir, after: DirOffset(after), limit, wide };
-            let replies = try_join_all(homes.into_iter().map(|home| self.ask(home, request.clone()))).await?;
-            let corrected = replies.iter().find_map(|reply| match reply {
-                MetaReply::Width { wide } => Some(*wide),
-                _ => None,
-            });
-            match corrected {
-                Some(wide) => self.directories.set_wide(dir, wide),
-                None => return merge(replies),
-            }
-        }
-        Err(Fault::new(Errno::EIO, format!("the width of directory {dir} does not settle")))
-    }
-}
-
-/// Merges the parts of a directory. A node that has more to tell bounds what may be told now.
-fn merge(replies: Vec<MetaReply>) -> Result<Vec<ListedEntry>> {
-    let mut all: Vec<DirEntry> = Vec::new();
-    let mut bound = DirOffset(u64::MAX);
-    for reply in replies {
-        let MetaReply::Entries { entries, end } = reply else { return Err(unexpected(&reply)) };
-        if let (false, Some(last)) = (end, entries.last()) {
-            bound = bound.min(last.offset);
-        }
-        all.extend(entries);
-    }
-    all.retain(|entry| entry.offset <= bound);
-    all.sort_by(|a, b| (a.offset, &a.name).cmp(&(b.offset, &b.name)));
-    Ok(all.into_iter().map(listed).collect())
-}
-
-fn listed(entry: DirEntry) -> ListedEntry {
-    ListedEntry {
-        next: entry.offset.0,
-        inode: entry.target.inode.0,
-        kind: entry.target.kind,
-        name: entry.name,
     }
 }

@@ -1,57 +1,264 @@
 //! Tells the homes of closed files, in batches and after the fact: a program does not wait for it.
+//!
+//! A home counts who has its files open, and frees a removed file with the last close; so each close is told
+//! until the home answers. Closes of one home are told one batch after the other, and a batch that is sent again
+//! bears its number again, by which the home knows it.
 
+use event_listener::{Event, listener};
+use futures_util::future::select;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_core::wire::Request;
-use tameike_core::wire::meta::MetaRequest;
-use tameike_core::{InodeId, NodeId};
+use tameike_core::wire::meta::{CloseBatch, MetaRequest};
+use tameike_core::{Errno, Fault, InodeId, NodeId};
 use tameike_io::Runtime;
 use tameike_io::fabric::Rpc;
 
-/// Closes gathered before they are sent at once.
-const BATCH_MAX: usize = 64;
+/// Closes for which others are not waited any longer.
+const COMPANY: usize = 64;
 /// Longest wait of a close for company.
-const BATCH_WAIT: Duration = Duration::from_millis(20);
+const COMPANY_WAIT: Duration = Duration::from_millis(20);
+/// Most closes in one message.
+const BATCH_MAX: usize = 1024;
+/// Pauses between two attempts to tell a home that cannot be reached.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// Closes that one home does not know of yet.
+#[derive(Default)]
+struct Untold {
+    inodes: Vec<InodeId>,
+    /// Whether a task tells them.
+    telling: bool,
+    /// Whether the home could not be told last.
+    failed: bool,
+    /// Number of the last batch.
+    batch: u64,
+    /// Notified when there is company, or the home was reached.
+    hurry: Arc<Event>,
+}
 
 pub(super) struct Closer {
     runtime: Runtime,
     rpc: Arc<dyn Rpc>,
-    pending: Mutex<BTreeMap<NodeId, Vec<InodeId>>>,
+    sender: u64,
+    homes: Mutex<BTreeMap<NodeId, Untold>>,
 }
 
 impl Closer {
     pub(super) fn new(runtime: Runtime, rpc: Arc<dyn Rpc>) -> Self {
-        Self { runtime, rpc, pending: Mutex::default() }
+        Self { sender: runtime.random_u64(), runtime, rpc, homes: Mutex::default() }
     }
 
+    /// Has the home told of a close.
     pub(super) fn close(self: &Arc<Self>, home: NodeId, inode: InodeId) {
-        let count = {
-            let mut pending = self.pending.lock();
-            let batch = pending.entry(home).or_default();
-            batch.push(inode);
-            batch.len()
+        let start = {
+            let mut homes = self.homes.lock();
+            let untold = homes.entry(home).or_default();
+            untold.inodes.push(inode);
+            if untold.inodes.len() == COMPANY {
+                untold.hurry.notify(usize::MAX);
+            }
+            !std::mem::replace(&mut untold.telling, true)
         };
-        if count == BATCH_MAX {
-            self.send(home);
-        } else if count == 1 {
-            let closer = self.clone();
-            self.runtime.spawn(async move {
-                closer.runtime.sleep(BATCH_WAIT).await;
-                closer.send(home);
-            });
+        if start {
+            self.runtime.spawn(self.clone().tell(home));
         }
     }
 
-    fn send(self: &Arc<Self>, home: NodeId) {
-        let Some(inodes) = self.pending.lock().remove(&home) else { return };
-        let request = MetaRequest::Close { inodes, node: self.rpc.local() };
-        let call = self.rpc.call(home, Request::Meta(request), None, None);
-        self.runtime.spawn(async move {
-            if let Err(fault) = call.await {
-                log::warn!("telling {home} of closed files: {fault}");
+    /// The home has just answered something: if it could not be told before, it can be now. So what is not told
+    /// never grows beyond what was open while the home could not be reached.
+    pub(super) fn reached(&self, home: NodeId) {
+        if let Some(untold) = self.homes.lock().get(&home).filter(|untold| untold.failed) {
+            untold.hurry.notify(usize::MAX);
+        }
+    }
+
+    fn set_failed(&self, home: NodeId, failed: bool) {
+        if let Some(untold) = self.homes.lock().get_mut(&home) {
+            untold.failed = failed;
+        }
+    }
+
+    /// Tells a home until nothing is left.
+    async fn tell(self: Arc<Self>, home: NodeId) {
+        let Some(hurry) = self.homes.lock().get(&home).map(|untold| untold.hurry.clone()) else { return };
+        loop {
+            listener!(hurry => company);
+            let has_company =
+                self.homes.lock().get(&home).is_some_and(|untold| untold.inodes.len() >= COMPANY);
+            if !has_company {
+                select(company, self.runtime.sleep(COMPANY_WAIT)).await;
             }
-        });
+            let Some(request) = self.next_batch(home) else { return };
+            self.tell_batch(home, &hurry, request).await;
+            self.set_failed(home, false);
+        }
+    }
+
+    fn next_batch(&self, home: NodeId) -> Option<MetaRequest> {
+        let mut homes = self.homes.lock();
+        let untold = homes.get_mut(&home)?;
+        if untold.inodes.is_empty() {
+            untold.telling = false;
+            untold.inodes.shrink_to_fit();
+            return None;
+        }
+        let rest = untold.inodes.split_off(untold.inodes.len().min(BATCH_MAX));
+        let inodes = std::mem::replace(&mut untold.inodes, rest);
+        untold.batch += 1;
+        let batch = CloseBatch { sender: self.sender, number: untold.batch };
+        Some(MetaRequest::Close { inodes, node: self.rpc.local(), batch })
+    }
+
+    /// Sends a batch until the home answers it.
+    async fn tell_batch(&self, home: NodeId, hurry: &Event, request: MetaRequest) {
+        let mut pause = PAUSE_MIN;
+        loop {
+            listener!(hurry => reached);
+            match self.rpc.call(home, Request::Meta(request.clone()), None, None).await {
+                Ok(_) => return,
+                Err(fault) if is_answer(&fault) => {
+                    return log::warn!("{home} was told of closed files: {fault}");
+                }
+                Err(fault) if pause == PAUSE_MIN => {
+                    log::warn!("{home} cannot be told of closed files yet: {fault}");
+                }
+                Err(_) => {}
+            }
+            self.set_failed(home, true);
+            select(pin!(reached), self.runtime.sleep(pause)).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+}
+
+/// Whether the home itself has answered so: then telling it again changes nothing.
+fn is_answer(fault: &Fault) -> bool {
+    ![Errno::EHOSTDOWN, Errno::ETIMEDOUT, Errno::ECONNRESET, Errno::EAGAIN].contains(&fault.errno)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+    use futures_util::future::BoxFuture;
+    use std::collections::BTreeMap;
+    use tameike_core::Result;
+    use tameike_core::wire::Reply;
+    use tameike_core::wire::meta::MetaReply;
+    use tameike_io::fabric::Answer;
+    use tameike_io::os::simulated::Simulation;
+    use tameike_io::{Frame, Payload};
+
+    const HOME: NodeId = NodeId(3);
+
+    /// A home that counts closes, over a network that fails.
+    #[derive(Default)]
+    struct Home {
+        closed: BTreeMap<InodeId, u32>,
+        last: u64,
+        /// Calls that fail yet, and whether they are executed all the same.
+        failing: (u32, bool),
+        calls: u32,
+    }
+
+    struct HomeRpc(Mutex<Home>);
+
+    impl Rpc for HomeRpc {
+        fn local(&self) -> NodeId {
+            NodeId(1)
+        }
+
+        fn call(
+            &self,
+            to: NodeId,
+            request: Request,
+            _: Option<Payload>,
+            _: Option<Frame>,
+        ) -> BoxFuture<'static, Result<Answer>> {
+            assert_eq!(to, HOME);
+            let Request::Meta(MetaRequest::Close { inodes, batch, .. }) = request else {
+                panic!("{request:?}")
+            };
+            let mut home = self.0.lock();
+            home.calls += 1;
+            let (failing, executed) = home.failing;
+            if (failing == 0 || executed) && batch.number > home.last {
+                home.last = batch.number;
+                inodes.into_iter().for_each(|inode| *home.closed.entry(inode).or_default() += 1);
+            }
+            home.failing.0 = failing.saturating_sub(1);
+            let answer = if failing > 0 {
+                Err(Errno::EHOSTDOWN.into())
+            } else {
+                Ok(Answer { reply: Reply::Meta(MetaReply::Done), payload: None })
+            };
+            async move { answer }.boxed()
+        }
+    }
+
+    fn bed() -> (Simulation, Arc<HomeRpc>, Arc<Closer>) {
+        let simulation = Simulation::new(5);
+        let rpc = Arc::new(HomeRpc(Mutex::default()));
+        let closer = Arc::new(Closer::new(simulation.runtime(), rpc.clone()));
+        (simulation, rpc, closer)
+    }
+
+    fn run_out(simulation: &Simulation) {
+        while simulation.step() {}
+    }
+
+    /// A close that could not be told was logged and forgotten: its home counted the file as open for ever.
+    #[test]
+    fn closes_are_told_until_the_home_answers_and_counted_once() {
+        for executed in [false, true] {
+            let (simulation, rpc, closer) = bed();
+            rpc.0.lock().failing = (7, executed);
+            for number in 0..3000 {
+                closer.close(HOME, InodeId(number % 1000));
+            }
+            run_out(&simulation);
+            let home = rpc.0.lock();
+            assert_eq!(home.closed.len(), 1000);
+            assert!(home.closed.values().all(|&count| count == 3), "some were counted too often: {executed}");
+            assert!(closer.homes.lock().values().all(|untold| untold.inodes.is_empty() && !untold.telling));
+        }
+    }
+
+    #[test]
+    fn closes_go_in_company_and_one_alone_does_not_wait_long() {
+        let (simulation, rpc, closer) = bed();
+        closer.close(HOME, InodeId(1));
+        run_out(&simulation);
+        assert_eq!((rpc.0.lock().calls, simulation.runtime().clock.monotonic()), (1, 2 * COMPANY_WAIT));
+        for number in 0..COMPANY as u64 {
+            closer.close(HOME, InodeId(number));
+        }
+        simulation.settle();
+        assert_eq!(rpc.0.lock().calls, 2, "all at once, without waiting");
+        run_out(&simulation);
+        closer.close(HOME, InodeId(2));
+        closer.reached(HOME);
+        simulation.settle();
+        assert_eq!(rpc.0.lock().calls, 2, "a home that answers as ever is no reason to hurry");
+    }
+
+    #[test]
+    fn a_home_that_is_reached_again_is_told_at_once() {
+        let (simulation, rpc, closer) = bed();
+        rpc.0.lock().failing = (5, false);
+        closer.close(HOME, InodeId(1));
+        while rpc.0.lock().failing.0 > 0 {
+            assert!(simulation.step());
+        }
+        let before = simulation.runtime().clock.monotonic();
+        closer.reached(HOME);
+        simulation.settle();
+        assert_eq!(rpc.0.lock().closed.len(), 1);
+        assert_eq!(simulation.runtime().clock.monotonic(), before);
     }
 }

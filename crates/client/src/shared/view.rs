@@ -2,7 +2,7 @@
 
 use super::{SharedView, unexpected};
 use crate::data::FileData;
-use crate::vfs::{FileNumber, Found, HandleNumber, ListedEntry, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
+use crate::vfs::{Entries, FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{
@@ -153,6 +153,15 @@ impl Vfs for SharedView {
         self.engine.read(&self.file(handle)?, offset, length).await
     }
 
+    fn write_now(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<usize> {
+        let handle = self.handle(handle)?;
+        if handle.mode.append {
+            return Ok(0);
+        }
+        handle.file.check_room(&handle.told)?;
+        self.engine.write_now(&handle.file, offset, data)
+    }
+
     async fn write(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<()> {
         let handle = self.handle(handle)?;
         handle.file.check_room(&handle.told)?;
@@ -187,12 +196,18 @@ impl Vfs for SharedView {
         self.close_handle(handle);
     }
 
-    async fn open_dir(&self, dir: FileNumber) -> Result<()> {
-        self.fetch_directory_stat(self.inode(dir)).await.map(drop)
+    async fn open_dir(&self, dir: FileNumber) -> Result<HandleNumber> {
+        let inode = self.inode(dir);
+        self.fetch_directory_stat(inode).await?;
+        Ok(self.open_dirs.open(inode))
     }
 
-    async fn readdir(&self, dir: FileNumber, after: u64, limit: u32) -> Result<Vec<ListedEntry>> {
-        self.list(self.inode(dir), after, limit).await
+    async fn readdir(&self, dir: HandleNumber, after: u64) -> Result<Entries> {
+        self.open_dirs.read(dir, after, |inode| self.list(inode, after)).await
+    }
+
+    fn release_dir(&self, dir: HandleNumber) {
+        self.open_dirs.close(dir);
     }
 
     async fn fsync_dir(&self, dir: FileNumber) -> Result<()> {

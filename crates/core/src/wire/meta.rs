@@ -185,6 +185,15 @@ impl Command {
     }
 }
 
+/// Number of a batch of closes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CloseBatch {
+    /// One view of one life of an agent, drawn at random.
+    pub sender: u64,
+    /// Ascending; the one before was answered before this one was first sent.
+    pub number: u64,
+}
+
 /// A request to the metadata service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MetaRequest {
@@ -240,12 +249,15 @@ pub enum MetaRequest {
         /// The node.
         node: NodeId,
     },
-    /// One open less of each inode (which may stand several times) on a node.
+    /// One open less of each inode (which may stand several times) on a node. Sent again with the same batch
+    /// until it is answered; executed once.
     Close {
         /// Which inodes.
         inodes: Vec<InodeId>,
         /// The node.
         node: NodeId,
+        /// Number of this batch.
+        batch: CloseBatch,
     },
     /// Moves inline content to units, so that the file can grow.
     Spill {

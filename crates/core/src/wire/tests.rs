@@ -7,8 +7,8 @@ use super::cache::{CacheReply, CacheRequest, CacheState, Stamp};
 use super::client::{ClientReply, ClientRequest};
 use super::codec::{decode, decode_first, encode};
 use super::meta::{
-    Command, DirEntry, DirStat, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node, RenameMode,
-    Step, Target,
+    CloseBatch, Command, DirEntry, DirStat, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node,
+    RenameMode, Step, Target,
 };
 use super::unit::{Backing, UnitDigest, UnitReply, UnitRequest};
 use super::{Reply, Request};
@@ -146,7 +146,14 @@ fn requests_to_the_metadata_service() {
         (MetaRequest::Parent { inode: INODE }, "05838404"),
         (MetaRequest::ReadLink { inode: INODE }, "06838404"),
         (MetaRequest::Open { inode: INODE, node: NODE }, "07838404c801"),
-        (MetaRequest::Close { inodes: vec![INODE, InodeId(5)], node: NODE }, "080283840405c801"),
+        (
+            MetaRequest::Close {
+                inodes: vec![INODE, InodeId(5)],
+                node: NODE,
+                batch: CloseBatch { sender: 300, number: 7 },
+            },
+            "080283840405c801ac0207",
+        ),
         (MetaRequest::Spill { inode: INODE }, "09838404"),
         (MetaRequest::Sync { durable: true }, "0a01"),
         (MetaRequest::GetXattr { inode: INODE, name: b"user.a".to_vec() }, "0b83840406757365722e61"),

@@ -8,6 +8,7 @@
 //! Paths are bytes relative to the root, names joined by `/`, the root itself is empty. No path leaves the
 //! root, and no symbolic link is followed: a link is a thing with a target, never a way to somewhere else.
 
+mod directory;
 mod file;
 mod posix;
 #[cfg(test)]
@@ -93,7 +94,7 @@ impl FileStat {
     }
 }
 
-/// A name in a directory; `.` and `..` are never told.
+/// A name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedFile {
     /// The name.
@@ -102,6 +103,8 @@ pub struct NamedFile {
     pub inode: InodeId,
     /// Its kind.
     pub kind: FileKind,
+    /// Cursor after it; never 0.
+    pub next: u64,
 }
 
 /// Something to make that is not a regular file.
@@ -201,6 +204,15 @@ pub trait SharedFile: Send + Sync {
     fn change(&self, change: &AttrChange) -> Result<()>;
 }
 
+/// An open directory.
+pub trait SharedDir: Send + Sync {
+    /// Its attributes now.
+    fn stat(&self) -> Result<FileStat>;
+    /// The next names after a cursor (0: the first), `.` and `..` among them, in the file system's order: as many
+    /// as it gives at once, none at the end. Cursors are the file system's own, and hold as long as it says.
+    fn read(&self, after: u64) -> Result<Vec<NamedFile>>;
+}
+
 /// A hold on a file, until dropped.
 pub type Pin = Box<dyn Send + Sync>;
 
@@ -211,8 +223,8 @@ pub trait SharedFs: Send + Sync {
     /// Attributes of a file, and a hold on it: while held, its number is not given to another file, even when it
     /// loses its last name.
     fn pin(&self, path: &[u8]) -> Result<(FileStat, Pin)>;
-    /// All names in a directory, in the file system's order.
-    fn read_dir(&self, path: &[u8]) -> Result<Vec<NamedFile>>;
+    /// Opens a directory.
+    fn open_dir(&self, path: &[u8]) -> Result<Arc<dyn SharedDir>>;
     /// Target of a symbolic link.
     fn read_link(&self, path: &[u8]) -> Result<Vec<u8>>;
     /// Opens a regular file. The owner's own permission bits do not stand in the way: a program that may write

@@ -1,8 +1,9 @@
 //! The tree below a real directory.
 
+use super::directory::PosixDir;
 use super::file::PosixFile;
 use super::{
-    Access, FileStat, NamedFile, Pin, SharedFile, SharedFs, Special, TreeSpace, XattrMode, split, translate,
+    Access, FileStat, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode, split, translate,
 };
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Uid};
 use rustix::io::Errno as Os;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::limits::{PATH_SIZE_MAX, XATTR_SIZE_MAX};
 use tameike_core::wire::meta::RenameMode;
-use tameike_core::{Errno, FileKind, InodeId, Result};
+use tameike_core::{Errno, FileKind, Result};
 
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
 
@@ -127,29 +128,15 @@ impl SharedFs for PosixTree {
         pin().map_err(|error| translate::fault("hold", path, error))
     }
 
-    fn read_dir(&self, path: &[u8]) -> Result<Vec<NamedFile>> {
-        let fail = |error| translate::fault("read the directory", path, error);
-        let dir = self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(fail)?;
-        let stat = rustix::fs::fstat(&dir).map_err(fail)?;
-        let device = if stat.st_dev == self.root_device { 0 } else { stat.st_dev };
-        let mut names = Vec::new();
-        for entry in rustix::fs::Dir::read_from(&dir).map_err(fail)? {
-            let entry = entry.map_err(fail)?;
-            let name = entry.file_name().to_bytes();
-            if matches!(name, b"." | b"..") {
-                continue;
-            }
-            let kind = match translate::kind(entry.file_type()) {
-                Some(kind) => kind,
-                None => match rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
-                    Ok(stat) => translate::stat(self.root_device, &stat).kind,
-                    Err(Os::NOENT) => continue,
-                    Err(error) => return Err(fail(error)),
-                },
-            };
-            names.push(NamedFile { name: name.to_vec(), inode: InodeId::cached(device, entry.ino()), kind });
+    fn open_dir(&self, path: &[u8]) -> Result<Arc<dyn SharedDir>> {
+        let open = || {
+            let descriptor = self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+            PosixDir::new(descriptor, path, self.root_device)
+        };
+        match open() {
+            Ok(dir) => Ok(Arc::new(dir)),
+            Err(error) => Err(translate::fault("open the directory", path, error)),
         }
-        Ok(names)
     }
 
     fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {

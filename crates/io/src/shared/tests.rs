@@ -24,12 +24,59 @@ fn files_are_made_read_renamed_and_removed_below_the_root() {
     assert_eq!(&buffer[..7], b"\0\0hello");
     tree.link(b"moved", b"sub/again").expect("link");
     assert_eq!(tree.stat(b"moved").expect("stat").nlink, 2);
-    let names: Vec<_> = tree.read_dir(b"").expect("read").into_iter().map(|file| file.name).collect();
-    assert!(names.contains(&b"sub".to_vec()) && names.contains(&b"moved".to_vec()) && names.len() == 2);
+    let mut names = names(&*tree.open_dir(b"").expect("open"), 0);
+    names.sort();
+    assert_eq!(names, [&b"."[..], b"..", b"moved", b"sub"]);
     assert_eq!(tree.rmdir(b"sub"), Err(Errno::ENOTEMPTY.into()));
     tree.unlink(b"sub/again").expect("unlink");
     tree.rmdir(b"sub").expect("rmdir");
     assert!(!dir.path().join("sub").exists());
+}
+
+/// Names in a directory after a cursor.
+fn names(dir: &dyn SharedDir, mut after: u64) -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    loop {
+        let part = dir.read(after).expect("read");
+        let Some(last) = part.last() else { return all };
+        after = last.next;
+        all.extend(part.into_iter().map(|named| named.name));
+    }
+}
+
+#[test]
+fn a_directory_is_read_in_parts_again_and_from_any_cursor() {
+    let (dir, tree) = tree();
+    let name = |number: u32| format!("a file with number {number:05}").into_bytes();
+    for number in 0..3000 {
+        tree.create(&name(number), 0o600).expect("create");
+    }
+    let open = tree.open_dir(b"").expect("open");
+    assert_eq!(open.stat().expect("stat"), tree.stat(b"").expect("stat"));
+    let first = open.read(0).expect("read");
+    assert!(first.len() > 100 && first.len() < 3000, "{} names at once", first.len());
+    let inode = tree.stat(&first[50].name).expect("stat").inode_id();
+    assert_eq!((first[50].inode, first[50].kind), (inode, FileKind::File));
+    // What was told is removed, and names come: those that were there all along come once.
+    for named in first.iter().filter(|named| named.kind == FileKind::File) {
+        tree.unlink(&named.name).expect("unlink");
+    }
+    tree.create(b"new", 0o600).expect("create");
+    let mut rest = names(&*open, first.last().expect("some").next);
+    rest.retain(|name| name != b"new");
+    let told: std::collections::BTreeSet<_> =
+        rest.iter().chain(first.iter().map(|named| &named.name)).cloned().collect();
+    assert_eq!((told.len(), rest.len() + first.len()), (3002, 3002));
+    assert!(open.read(0).expect("read").iter().any(|named| named.name == b"new"), "a new listing");
+    let again = names(&*open, 0);
+    assert_eq!(again.len(), rest.len() + 3);
+    // Any cursor leads back to where it came from.
+    let part = open.read(0).expect("read");
+    let (middle, at) = (part[part.len() / 2].next, part.len() / 2 + 1);
+    assert_eq!(names(&*open, middle), again[at..]);
+    assert_eq!(open.read(part.last().expect("some").next).expect("read")[0].name, again[part.len()]);
+    std::fs::remove_dir_all(dir.path()).expect("remove");
+    assert_eq!(open.read(0), Err(Errno::ENOENT.into()));
 }
 
 #[test]

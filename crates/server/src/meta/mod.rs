@@ -30,7 +30,7 @@ use std::time::Duration;
 use tameike_core::wire::meta::{Command, EntryName, MetaReply, MetaRequest};
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::wire::{Reply, Request, codec};
-use tameike_core::{Cluster, DirOffset, Errno, Fault, InodeId, NodeId, Result};
+use tameike_core::{Cluster, DirOffset, Errno, Fault, InodeId, NodeId, Result, View};
 use tameike_io::fabric::Rpc;
 use tameike_io::os::runtime::Promise;
 use tameike_io::{Payload, Pool, Runtime};
@@ -73,6 +73,8 @@ pub struct MetaService {
     /// Of this incarnation: numbers of operations and inodes begin here.
     first: u64,
     births: AtomicU64,
+    /// Inodes of each view on this node.
+    inodes: [AtomicU64; View::ALL.len()],
     /// Held while the content of a file is moved or cut.
     contents: Locks<InodeId>,
     /// What [`Self::recover`] takes up: units to be cut, and inodes without names.
@@ -101,6 +103,7 @@ impl MetaService {
         }
         let unfinished =
             parts.ledger.read(|names| Ok((table::truncations(names)?, table::orphans(names)?)))?;
+        let inodes = parts.ledger.read(table::count_inodes)?.map(AtomicU64::new);
         parts.ledger.sync(false).await?;
         Ok(Arc::new_cyclic(|this| Self {
             parts,
@@ -108,6 +111,7 @@ impl MetaService {
             state: Mutex::new(state),
             first,
             births: AtomicU64::new(first),
+            inodes,
             contents: Locks::default(),
             unfinished: Mutex::new(unfinished),
         }))
@@ -148,7 +152,7 @@ impl MetaService {
             MetaRequest::Parent { inode } => self.parent(inode),
             MetaRequest::ReadLink { inode } => self.read_link(inode),
             MetaRequest::Open { inode, node } => self.open_inode(inode, node),
-            MetaRequest::Close { inodes, node } => self.close_inodes(&inodes, node),
+            MetaRequest::Close { inodes, node, batch } => self.close_inodes(&inodes, node, batch),
             MetaRequest::Spill { inode } => self.spill(inode).await,
             MetaRequest::Sync { durable } => {
                 self.parts.ledger.sync(durable).await?;
@@ -197,7 +201,18 @@ impl MetaService {
 
     /// Logs and applies a command. Commands that touch names or links run with the state locked.
     fn execute(&self, command: &LogCommand) -> Result<Applied> {
-        execute(&self.parts.ledger, command)
+        let applied = execute(&self.parts.ledger, command)?;
+        for (count, change) in self.inodes.iter().zip(applied.inodes) {
+            if change != 0 {
+                count.fetch_add(change as u64, Ordering::Relaxed);
+            }
+        }
+        Ok(applied)
+    }
+
+    /// Number of inodes of a view that live on this node.
+    pub fn inodes(&self, view: View) -> u64 {
+        self.inodes[view.index()].load(Ordering::Relaxed)
     }
 
     /// Does what a change made necessary, apart from the request that made it.

@@ -2,7 +2,7 @@
 
 use super::query::node;
 use super::{MetaService, unexpected};
-use tameike_core::wire::meta::{Command, DirStat, MetaReply, Node, Step, Target};
+use tameike_core::wire::meta::{CloseBatch, Command, DirStat, MetaReply, Node, Step, Target};
 use tameike_core::{Errno, Fault, FileKind, InodeId, NodeId, Result};
 use tameike_store::meta::{LogCommand, Outcome, query as table};
 
@@ -82,17 +82,30 @@ impl MetaService {
         }
     }
 
-    pub(super) fn close_inodes(&self, inodes: &[InodeId], node: NodeId) -> Result<MetaReply> {
-        for &inode in inodes {
-            self.check_inode(inode)?;
-            let mut state = self.state.lock();
-            if state.close(inode, node) {
-                let applied = self.execute(&LogCommand::Forget { inode })?;
-                drop(state);
-                self.follow(&applied);
-            }
+    pub(super) fn close_inodes(
+        &self,
+        inodes: &[InodeId],
+        node: NodeId,
+        batch: CloseBatch,
+    ) -> Result<MetaReply> {
+        if !self.state.lock().begin_close(node, batch) {
+            return Ok(MetaReply::Done);
         }
+        // What is wrong with one of them must not keep the others open.
+        let closed = inodes.iter().map(|&inode| self.close_inode(inode, node));
+        closed.fold(Ok(()), Result::and)?;
         Ok(MetaReply::Done)
+    }
+
+    fn close_inode(&self, inode: InodeId, node: NodeId) -> Result<()> {
+        self.check_inode(inode)?;
+        let mut state = self.state.lock();
+        if state.close(inode, node) {
+            let applied = self.execute(&LogCommand::Forget { inode })?;
+            drop(state);
+            self.follow(&applied);
+        }
+        Ok(())
     }
 
     /// A node is gone: what it had open is closed.

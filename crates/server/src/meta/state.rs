@@ -3,7 +3,7 @@
 
 use super::leases::Leases;
 use std::collections::BTreeMap;
-use tameike_core::wire::meta::{EntryName, Step};
+use tameike_core::wire::meta::{CloseBatch, EntryName, Step};
 use tameike_core::{InodeId, NodeId};
 use tameike_io::os::runtime::{Promise, Resolver, promise};
 
@@ -26,6 +26,8 @@ pub(super) struct State {
     opens: BTreeMap<InodeId, BTreeMap<NodeId, u32>>,
     /// What nodes believe without asking.
     pub(super) leases: Leases,
+    /// Number of the last batch of closes of each sender on a node.
+    closes: BTreeMap<(NodeId, u64), u64>,
     busy_names: BTreeMap<EntryName, Waiting>,
     busy_dirs: BTreeMap<InodeId, Waiting>,
     /// Operations of this node, and whether their end is logged.
@@ -40,6 +42,14 @@ impl State {
 
     pub(super) fn open(&mut self, inode: InodeId, node: NodeId) {
         *self.opens.entry(inode).or_default().entry(node).or_default() += 1;
+    }
+
+    /// Takes note of a batch of closes; `false` when it was executed before.
+    pub(super) fn begin_close(&mut self, node: NodeId, batch: CloseBatch) -> bool {
+        let last = self.closes.entry((node, batch.sender)).or_default();
+        let is_new = batch.number > *last;
+        *last = batch.number.max(*last);
+        is_new
     }
 
     /// One open less; whether nobody has the inode open any more.
@@ -59,6 +69,7 @@ impl State {
     /// Drops all opens of a node; the inodes that nobody has open any more.
     pub(super) fn close_all(&mut self, node: NodeId) -> Vec<InodeId> {
         let mut closed = Vec::new();
+        self.closes.retain(|&(of, _), _| of != node);
         self.opens.retain(|&inode, nodes| {
             if nodes.remove(&node).is_some() && nodes.is_empty() {
                 closed.push(inode);

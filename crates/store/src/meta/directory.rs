@@ -98,6 +98,7 @@ impl Shard<'_> {
             self.table.put(key::content(inode), new.symlink.clone());
         }
         self.put_inode(inode, &record)?;
+        self.inodes[inode.view().index()] += 1;
         Ok(record)
     }
 

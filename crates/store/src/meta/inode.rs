@@ -127,6 +127,7 @@ impl Shard<'_> {
         self.table.delete(key::content(inode));
         self.table.delete(key::orphan(inode));
         self.table.delete(key::inode(inode));
+        self.inodes[inode.view().index()] -= 1;
         Ok(())
     }
 

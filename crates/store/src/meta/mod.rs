@@ -24,7 +24,9 @@ use record::{Decision, InodeRecord, Intent, ShardRecord, Truncation};
 use serde::{Deserialize, Serialize};
 use tameike_core::wire::codec;
 use tameike_core::wire::meta::{Command, Target};
-use tameike_core::{Attr, Errno, FileKind, Generation, InodeId, Layout, OperationId, Result, Timestamp};
+use tameike_core::{
+    Attr, Errno, FileKind, Generation, InodeId, Layout, OperationId, Result, Timestamp, View,
+};
 
 /// A record of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -159,6 +161,8 @@ pub struct Applied {
     pub truncations: Vec<(InodeId, Truncation)>,
     /// A directory that got an entry, and how many it has on this node now.
     pub grown: Option<(InodeId, u64)>,
+    /// Inodes made less inodes removed, by view.
+    pub inodes: [i64; View::ALL.len()],
 }
 
 /// Applies `command`. On an error the table may be changed in part: the caller undoes the changes.
@@ -166,9 +170,11 @@ pub struct Applied {
 /// # Errors
 /// The errno of POSIX for what the command asks; `EIO` when a record is damaged.
 pub fn apply(table: &mut dyn Table, command: &LogCommand) -> Result<Applied> {
-    let mut shard = Shard { table, held: &[], truncations: Vec::new(), grown: None };
+    let inodes = Default::default();
+    let mut shard = Shard { table, held: &[], truncations: Vec::new(), grown: None, inodes };
     let outcome = shard.run(command)?;
-    Ok(Applied { outcome, truncations: shard.truncations, grown: shard.grown })
+    let Shard { truncations, grown, inodes, .. } = shard;
+    Ok(Applied { outcome, truncations, grown, inodes })
 }
 
 /// Applies a record of the log again.
@@ -185,6 +191,7 @@ struct Shard<'a> {
     held: &'a [InodeId],
     truncations: Vec<(InodeId, Truncation)>,
     grown: Option<(InodeId, u64)>,
+    inodes: [i64; View::ALL.len()],
 }
 
 impl<'a> Shard<'a> {

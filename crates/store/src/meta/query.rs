@@ -4,7 +4,7 @@ use super::key;
 use super::record::{self, DirectoryRecord, InodeRecord, Intent, StepRecord, Truncation};
 use crate::table::{Table, prefix};
 use tameike_core::wire::meta::{DirEntry, EntryName, Target};
-use tameike_core::{DirOffset, Errno, Fault, FileKind, InodeId, OperationId, Result};
+use tameike_core::{DirOffset, Errno, Fault, FileKind, InodeId, OperationId, Result, View};
 
 /// An inode's record.
 ///
@@ -124,6 +124,24 @@ pub fn truncations(table: &dyn Table) -> Result<Vec<(InodeId, Truncation)>> {
 /// Inodes without links that were open.
 pub fn orphans(table: &dyn Table) -> Result<Vec<InodeId>> {
     Ok(numbered(table, prefix::ORPHAN)?.into_iter().map(|(inode, _)| InodeId(inode)).collect())
+}
+
+/// Inodes at once while they are counted.
+const COUNTED_AT_ONCE: usize = 1024;
+
+/// Number of inodes of each view.
+pub fn count_inodes(table: &dyn Table) -> Result<[u64; View::ALL.len()]> {
+    let (mut counts, (mut start, end)) = ([0; View::ALL.len()], key::all(prefix::INODE));
+    loop {
+        let found = table.scan(&start, &end, COUNTED_AT_ONCE)?;
+        for (key, _) in &found {
+            let number =
+                key::number(key).ok_or_else(|| Fault::io("the key of an inode's record is damaged"))?;
+            counts[InodeId(number).view().index()] += 1;
+        }
+        let Some((last, _)) = found.into_iter().last() else { return Ok(counts) };
+        start = [&last[..], &[0]].concat();
+    }
 }
 
 fn numbered(table: &dyn Table, prefix: u8) -> Result<Vec<(u64, Vec<u8>)>> {

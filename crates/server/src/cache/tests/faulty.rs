@@ -7,7 +7,7 @@ use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, Fault, InodeId, Result};
 use tameike_io::shared::{
-    Access, Allocate, FileStat, NamedFile, Pin, Seek, SharedFile, SharedFs, Special, TreeSpace, XattrMode,
+    Access, Allocate, FileStat, Pin, Seek, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode,
 };
 
 /// Which call fails.
@@ -183,9 +183,9 @@ impl SharedFs for FaultyFs {
         self.control.call(false)?;
         self.inner.pin(path)
     }
-    fn read_dir(&self, path: &[u8]) -> Result<Vec<NamedFile>> {
+    fn open_dir(&self, path: &[u8]) -> Result<Arc<dyn SharedDir>> {
         self.control.call(false)?;
-        self.inner.read_dir(path)
+        self.inner.open_dir(path)
     }
     fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
         self.control.call(false)?;

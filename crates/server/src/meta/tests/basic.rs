@@ -7,8 +7,8 @@ use super::{check, run};
 use std::sync::Arc;
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::limits::{INLINE_SIZE_MAX, NARROW_ENTRIES_MAX};
-use tameike_core::wire::meta::{Command, MetaReply, MetaRequest, RenameMode, Target};
-use tameike_core::{Errno, FileKind, InodeId, NodeId, Result, Timestamp, UnitId};
+use tameike_core::wire::meta::{CloseBatch, Command, MetaReply, MetaRequest, RenameMode, Target};
+use tameike_core::{Errno, FileKind, InodeId, NodeId, Result, Slot, Timestamp, UnitId};
 
 const ROOT: InodeId = InodeId::ROOT;
 const FILE: FileKind = FileKind::File;
@@ -154,6 +154,43 @@ fn an_open_file_outlives_its_names() {
         world.heal();
         run(&world, async |client| assert_eq!(errno(client.stat(inode).await), Errno::ESTALE));
     }
+}
+
+/// A close whose answer was lost is told again: it once would have counted twice, had it been told twice.
+#[test]
+fn a_batch_of_closes_that_is_sent_again_counts_once() {
+    for world in clusters() {
+        let inode = run_open(&world);
+        run(&world, async |client| {
+            let batch = |number| CloseBatch { sender: 7, number };
+            client.open(inode).await.unwrap();
+            client.close_batch(inode, batch(1)).await.unwrap();
+            client.close_batch(inode, batch(1)).await.unwrap();
+            assert_eq!(client.stat(inode).await.unwrap().nlink, 0, "one open is left");
+            // Another view of the node counts for itself.
+            client.open(inode).await.unwrap();
+            client.close_batch(inode, CloseBatch { sender: 8, number: 1 }).await.unwrap();
+            assert_eq!(client.stat(inode).await.unwrap().nlink, 0, "one open is left");
+            client.close_batch(inode, batch(2)).await.unwrap();
+            assert_eq!(errno(client.stat(inode).await), Errno::ESTALE);
+        });
+    }
+}
+
+/// One inode that a home did not keep was enough for all that were named after it to stay open.
+#[test]
+fn a_wrong_inode_in_a_batch_of_closes_keeps_no_other_open() {
+    let world = World::new(2, &[true; 3]);
+    let inode = run_open(&world);
+    let home = world.cluster.inode_home(inode);
+    let slots = (0..).map(|slot| InodeId::in_slot(Slot(slot), 77));
+    let elsewhere = slots.take(100).find(|&other| world.cluster.inode_home(other) != home).unwrap();
+    run(&world, async |client| {
+        let batch = CloseBatch { sender: 7, number: 1 };
+        let close = MetaRequest::Close { inodes: vec![elsewhere, inode], node: client.node, batch };
+        assert_eq!(errno(client.ask(home, close).await), Errno::EPROTO);
+        assert_eq!(errno(client.stat(inode).await), Errno::ESTALE);
+    });
 }
 
 fn run_open(world: &Arc<World>) -> InodeId {

@@ -4,7 +4,7 @@ use super::world::World;
 use std::collections::{BTreeMap, BTreeSet};
 use tameike_core::wire::codec::decode;
 use tameike_core::wire::meta::Target;
-use tameike_core::{DirOffset, FileKind, InodeId, NodeId};
+use tameike_core::{DirOffset, FileKind, InodeId, NodeId, View};
 use tameike_store::meta::query;
 use tameike_store::meta::record::{DirectoryRecord, InodeRecord};
 use tameike_store::table::prefix;
@@ -36,11 +36,15 @@ pub(super) fn check(world: &World) {
         ] {
             assert!(rows(world, node, prefix).is_empty(), "node {node} is left with {what}");
         }
+        let mut counts = [0; View::ALL.len()];
         for (key, value) in rows(world, node, prefix::INODE) {
             let inode = InodeId(number(&key[1..]));
             assert_eq!(world.cluster.inode_home(inode), NodeId(node as u32), "{inode} is where it belongs");
             inodes.insert(inode, decode::<InodeRecord>(&value).unwrap());
+            counts[inode.view().index()] += 1;
         }
+        let counted = View::ALL.map(|view| world.service(node).inodes(view));
+        assert_eq!(counted, View::ALL.map(|view| counts[view.index()]), "inodes of node {node}");
         for (key, value) in rows(world, node, prefix::DIRECTORY) {
             let dir = InodeId(number(&key[1..]));
             children.insert((dir, node), decode::<DirectoryRecord>(&value).unwrap());

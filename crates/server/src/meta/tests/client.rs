@@ -158,7 +158,13 @@ impl Client {
     }
 
     pub(super) async fn close(&self, inode: InodeId) -> Result<()> {
-        self.on_inode(inode, MetaRequest::Close { inodes: vec![inode], node: self.node }).await.map(|_| ())
+        let batch = CloseBatch { sender: self.world.machine.runtime(0).random_u64(), number: 1 };
+        self.close_batch(inode, batch).await
+    }
+
+    pub(super) async fn close_batch(&self, inode: InodeId, batch: CloseBatch) -> Result<()> {
+        let close = MetaRequest::Close { inodes: vec![inode], node: self.node, batch };
+        self.on_inode(inode, close).await.map(|_| ())
     }
 
     async fn part(&self, node: NodeId, dir: InodeId) -> Result<DirStat> {

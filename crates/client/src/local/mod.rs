@@ -3,13 +3,19 @@
 //! Calls run on the thread that asks: the disk is this node's own. Where the kernel and privileges allow,
 //! reading and writing can pass by the agent altogether; that is the door's business.
 
+mod space;
+#[cfg(test)]
+mod tests;
+
+use crate::handles::Handles;
 use crate::passthrough::{Owner, Passthrough, Waiting, number, xattr_mode};
-use crate::vfs::{FileNumber, Found, HandleNumber, ListedEntry, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
+use crate::vfs::{Entries, FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use space::LocalSpace;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::attr::AttrChange;
+use tameike_core::limits::BLOCK_SIZE;
+use tameike_core::wire::admin::Space;
 use tameike_core::wire::meta::{NewInode, RenameMode};
 use tameike_core::{Attr, Errno, FileKind, Result};
 use tameike_io::Runtime;
@@ -20,20 +26,17 @@ const STAT_BLOCK: u64 = 512;
 
 #[derive(Clone)]
 struct Handle {
-    number: FileNumber,
     file: Arc<dyn SharedFile>,
     mode: OpenMode,
+    /// Held while the content of the file is changed; shared by all its handles.
+    changing: Arc<Mutex<()>>,
 }
 
 /// The node-local view of one node.
 pub struct LocalView {
     below: Passthrough,
-    capacity: u64,
-    used: AtomicU64,
-    handles: Mutex<BTreeMap<HandleNumber, Handle>>,
-    next_handle: AtomicU64,
-    /// Held while space is taken, so that two writers do not take the same.
-    growing: Mutex<()>,
+    space: LocalSpace,
+    handles: Handles<Handle>,
 }
 
 impl LocalView {
@@ -41,102 +44,109 @@ impl LocalView {
     pub fn new(runtime: Runtime, fs: Arc<dyn SharedFs>, capacity: u64) -> Self {
         Self {
             below: Passthrough::new(runtime, fs, Waiting::Here),
-            capacity,
-            used: AtomicU64::new(0),
-            handles: Mutex::default(),
-            next_handle: AtomicU64::new(1),
-            growing: Mutex::new(()),
+            space: LocalSpace::new(capacity),
+            handles: Handles::default(),
         }
     }
 
-    /// The limit, in bytes.
-    pub fn capacity(&self) -> u64 {
-        self.capacity
+    /// Space and inodes in use.
+    pub fn usage(&self) -> Space {
+        let (capacity, used, inodes) = (self.space.capacity(), self.space.used(), self.space.inodes());
+        Space { capacity, used, dirty: 0, inodes }
     }
 
-    /// Bytes in use.
-    pub fn used(&self) -> u64 {
-        self.used.load(Ordering::Relaxed)
-    }
-
-    fn add_handle(&self, number: FileNumber, file: Arc<dyn SharedFile>, mode: OpenMode) -> Opened {
-        let handle = HandleNumber(self.next_handle.fetch_add(1, Ordering::Relaxed));
-        self.handles.lock().insert(handle, Handle { number, file, mode });
-        Opened { handle, keep_cache: true, direct: false }
+    fn add_handle(&self, number: FileNumber, file: Arc<dyn SharedFile>, mode: OpenMode) -> HandleNumber {
+        self.handles.add(number, |other: Option<&Handle>| {
+            let changing = other.map(|other| other.changing.clone()).unwrap_or_default();
+            Handle { file, mode, changing }
+        })
     }
 
     fn handle(&self, number: HandleNumber) -> Result<Handle> {
-        self.handles.lock().get(&number).cloned().ok_or_else(|| Errno::EBADF.into())
+        self.handles.get(number).ok_or_else(|| Errno::EBADF.into())
     }
 
-    /// Runs a change of a file's content that brings `written` bytes up to `end`, and counts the space it took
-    /// or gave back.
-    fn change_size(
+    /// A handle of a file that is open, for writing if `write`: it may have lost its names, or the right to be
+    /// opened.
+    fn open_handle(&self, file: FileNumber, write: bool) -> Option<Handle> {
+        self.handles.find(file, |open| open.mode.write || !write)
+    }
+
+    /// Changes a file's content, one change at a time, and counts the space that it took or gave back. `growth`
+    /// says from the attributes before what it may take; what else it says goes to `change`.
+    fn change_content<T>(
         &self,
-        file: &dyn SharedFile,
-        end: u64,
-        written: u64,
-        change: impl FnOnce() -> Result<()>,
+        open: &Handle,
+        growth: impl FnOnce(&FileStat) -> Result<(u64, T)>,
+        change: impl FnOnce(T) -> Result<()>,
     ) -> Result<()> {
-        let _one = self.growing.lock();
-        let before = file.stat()?;
-        let held = before.blocks * STAT_BLOCK;
-        // Where a file has holes, any byte may need space; elsewhere only those behind its end.
-        let is_sparse = held < before.size;
-        let growth = if is_sparse { written } else { end.saturating_sub(held).min(written) };
-        if growth > 0 && self.used() + growth > self.capacity {
-            return Err(Errno::ENOSPC.into());
-        }
-        let changed = change();
-        let after = file.stat()?;
-        self.account(before.blocks, after.blocks);
+        let _one = open.changing.lock();
+        let before = open.file.stat()?;
+        let (growth, with) = growth(&before)?;
+        let _reserved = self.space.reserve(growth)?;
+        let changed = change(with);
+        let after = open.file.stat()?;
+        self.space.changed(before.blocks * STAT_BLOCK, after.blocks * STAT_BLOCK);
         changed
     }
 
-    fn account(&self, before: u64, after: u64) {
-        if after >= before {
-            self.used.fetch_add((after - before) * STAT_BLOCK, Ordering::Relaxed);
-        } else {
-            let less = (before - after) * STAT_BLOCK;
-            let lessen = |used: u64| Some(used.saturating_sub(less));
-            let _ = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lessen);
+    fn write_whole(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<()> {
+        let open = self.handle(handle)?;
+        let growth = |before: &FileStat| {
+            let offset = if open.mode.append { before.size } else { offset };
+            let length = data.len() as u64;
+            let end = offset.checked_add(length).ok_or(Errno::EFBIG)?;
+            let held = before.blocks * STAT_BLOCK;
+            // Where a file has holes, any byte may need space; elsewhere only those behind its end.
+            let is_sparse = held < before.size;
+            let growth = if is_sparse { length } else { end.saturating_sub(held).min(length) };
+            Ok((growth, offset))
+        };
+        self.change_content(&open, growth, |offset| open.file.write_at(data, offset))
+    }
+
+    fn cut(&self, open: &Handle, size: u64) -> Result<()> {
+        // Growing by a hole takes no space.
+        self.change_content(open, |_| Ok((0, ())), |()| open.file.truncate(size))
+    }
+
+    /// Opens a file, and cuts it if it is to be cut.
+    fn opened(&self, number: FileNumber, file: Arc<dyn SharedFile>, mode: OpenMode) -> Result<Opened> {
+        let handle = self.add_handle(number, file, mode);
+        if mode.write && mode.truncate {
+            let cut = self.handle(handle).and_then(|open| self.cut(&open, 0));
+            cut.inspect_err(|_| self.close(handle))?;
         }
+        Ok(Opened { handle, keep_cache: true, direct: false })
     }
 
     /// A file has lost a name; the last one gives its space back, unless the file is still open.
     fn lost_name(&self, stat: &FileStat) {
-        let is_last = stat.nlink <= 1 && stat.kind == FileKind::File;
-        if is_last && self.open_file(number(stat.inode_id()), false).is_none() {
-            self.account(stat.blocks, 0);
+        let is_last = stat.nlink <= 1 || stat.kind == FileKind::Directory;
+        if is_last && self.open_handle(number(stat.inode_id()), false).is_none() {
+            self.space.inode_gone(space_of(stat));
         }
     }
 
     /// Ends a handle; the last one of a file that has lost its names gives its space back.
     fn close(&self, handle: HandleNumber) {
-        let closed = self.handles.lock().remove(&handle);
-        let Some(closed) = closed.filter(|closed| self.open_file(closed.number, false).is_none()) else {
-            return;
-        };
+        let Some((_, closed, true)) = self.handles.remove(handle) else { return };
         match closed.file.stat() {
-            Ok(stat) if stat.nlink == 0 => self.account(stat.blocks, 0),
+            Ok(stat) if stat.nlink == 0 => self.space.inode_gone(space_of(&stat)),
             Ok(_) => {}
             Err(fault) => log::warn!("space of a closed file: {fault}"),
         }
     }
 
-    async fn cut(&self, file: &dyn SharedFile, size: u64) -> Result<()> {
-        // Growing by a hole takes no space.
-        self.change_size(file, 0, 0, || file.truncate(size))
-    }
-
     async fn open_path(&self, path: Vec<u8>, mode: OpenMode) -> Result<Arc<dyn SharedFile>> {
         let access = if mode.write { Access::Write } else { Access::Read };
-        let file = self.below.run(move |fs| fs.open(&path, access)).await?;
-        if mode.write && mode.truncate {
-            self.cut(&*file, 0).await?;
-        }
-        Ok(file)
+        self.below.run(move |fs| fs.open(&path, access)).await
     }
+}
+
+/// Space that is counted for a file: that of its content.
+fn space_of(stat: &FileStat) -> u64 {
+    if stat.kind == FileKind::File { stat.blocks * STAT_BLOCK } else { 0 }
 }
 
 impl Vfs for LocalView {
@@ -151,26 +161,28 @@ impl Vfs for LocalView {
     async fn getattr(&self, file: FileNumber) -> Result<Attr> {
         match self.below.stat(file).await {
             Ok(stat) => Ok(stat.attr()),
-            Err(fault) => self.open_file(file, false).ok_or(fault)?.stat().map(|stat| stat.attr()),
+            Err(fault) => self.open_handle(file, false).ok_or(fault)?.file.stat().map(|stat| stat.attr()),
         }
     }
 
     async fn setattr(&self, file: FileNumber, change: AttrChange) -> Result<Attr> {
         if let Some(size) = change.size {
-            let open = match self.open_file(file, true) {
-                Some(open) => open,
+            match self.open_handle(file, true) {
+                Some(open) => self.cut(&open, size)?,
                 None => {
-                    let path = self.below.path(file)?;
-                    self.below.run(move |fs| fs.open(&path, Access::Write)).await?
+                    let mode = OpenMode { write: true, ..OpenMode::default() };
+                    let opened = self.open(file, mode).await?;
+                    let cut = self.handle(opened.handle).and_then(|open| self.cut(&open, size));
+                    self.close(opened.handle);
+                    cut?;
                 }
-            };
-            self.cut(&*open, size).await?;
+            }
         }
         let rest = AttrChange { size: None, ..change };
         if rest != AttrChange::default() {
             match self.below.change(file, rest.clone()).await {
                 Err(fault) if fault.errno == Errno::ESTALE => {
-                    self.open_file(file, false).ok_or(fault)?.change(&rest)?;
+                    self.open_handle(file, false).ok_or(fault)?.file.change(&rest)?;
                 }
                 other => other?,
             }
@@ -183,7 +195,9 @@ impl Vfs for LocalView {
     }
 
     async fn make(&self, dir: FileNumber, name: &[u8], new: NewInode) -> Result<Found> {
-        self.below.make(dir, name, new).await
+        let made = self.below.make(dir, name, new).await?;
+        self.space.inode_made();
+        Ok(made)
     }
 
     async fn create(
@@ -202,11 +216,12 @@ impl Vfs for LocalView {
         };
         let file = match created {
             Err(fault) if fault.errno == Errno::EEXIST && !exclusive => self.open_path(path, mode).await?,
-            created => created?,
+            created => created.inspect(|_| self.space.inode_made())?,
         };
-        let found = self.below.found(dir, name, &file.stat()?);
-        let opened = self.add_handle(found.file, file, mode);
-        Ok((found, opened))
+        let stat = file.stat()?;
+        let opened = self.opened(number(stat.inode_id()), file.clone(), mode)?;
+        let stat = file.stat().inspect_err(|_| self.close(opened.handle))?;
+        Ok((self.below.found(dir, name, &stat), opened))
     }
 
     async fn link(&self, file: FileNumber, dir: FileNumber, name: &[u8]) -> Result<Found> {
@@ -220,7 +235,9 @@ impl Vfs for LocalView {
     }
 
     async fn rmdir(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
-        self.below.rmdir(dir, name).await
+        self.below.rmdir(dir, name).await?;
+        self.space.inode_gone(0);
+        Ok(())
     }
 
     async fn rename(
@@ -247,9 +264,9 @@ impl Vfs for LocalView {
         let open = match self.below.path(file) {
             Ok(path) => self.open_path(path, mode).await?,
             // It has lost its names, but is still open.
-            Err(stale) => self.open_file(file, mode.write).ok_or(stale)?,
+            Err(stale) => self.open_handle(file, mode.write).ok_or(stale)?.file,
         };
-        Ok(self.add_handle(file, open, mode))
+        self.opened(file, open, mode)
     }
 
     async fn read(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<ReadBytes> {
@@ -259,12 +276,13 @@ impl Vfs for LocalView {
         Ok(ReadBytes::Memory(bytes))
     }
 
+    fn write_now(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<usize> {
+        self.write_whole(handle, offset, data)?;
+        Ok(data.len())
+    }
+
     async fn write(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<()> {
-        let handle = self.handle(handle)?;
-        let file = &*handle.file;
-        let offset = if handle.mode.append { file.stat()?.size } else { offset };
-        let end = offset.checked_add(data.len() as u64).ok_or(Errno::EFBIG)?;
-        self.change_size(file, end, data.len() as u64, || file.write_at(data, offset))
+        self.write_whole(handle, offset, data)
     }
 
     async fn flush(&self, handle: HandleNumber) -> Result<()> {
@@ -279,12 +297,16 @@ impl Vfs for LocalView {
         self.close(handle);
     }
 
-    async fn open_dir(&self, dir: FileNumber) -> Result<()> {
-        self.below.path(dir).map(drop)
+    async fn open_dir(&self, dir: FileNumber) -> Result<HandleNumber> {
+        self.below.open_dir(dir).await
     }
 
-    async fn readdir(&self, dir: FileNumber, after: u64, limit: u32) -> Result<Vec<ListedEntry>> {
-        self.below.readdir(dir, after, limit).await
+    async fn readdir(&self, dir: HandleNumber, after: u64) -> Result<Entries> {
+        self.below.readdir(dir, after).await
+    }
+
+    fn release_dir(&self, dir: HandleNumber) {
+        self.below.release_dir(dir);
     }
 
     async fn fsync_dir(&self, dir: FileNumber) -> Result<()> {
@@ -293,8 +315,12 @@ impl Vfs for LocalView {
 
     async fn space(&self) -> Result<ViewSpace> {
         let below = self.below.space().await?;
-        let free = self.capacity.saturating_sub(self.used()).min(below.free);
-        Ok(ViewSpace { capacity: self.capacity, free, inodes: below.inodes })
+        let free = self.space.capacity().saturating_sub(self.space.used()).min(below.free);
+        let by_space = free / BLOCK_SIZE as u64;
+        // A file system that has inodes without number says that it has none.
+        let is_limited = below.inodes + below.inodes_free > 0;
+        let inodes_free = if is_limited { by_space.min(below.inodes_free) } else { by_space };
+        Ok(ViewSpace { capacity: self.space.capacity(), free, inodes: self.space.inodes(), inodes_free })
     }
 
     async fn get_xattr(&self, file: FileNumber, name: &[u8]) -> Result<Vec<u8>> {
@@ -318,14 +344,5 @@ impl Vfs for LocalView {
 
     async fn remove_xattr(&self, file: FileNumber, name: &[u8]) -> Result<()> {
         self.below.remove_xattr(file, name).await
-    }
-}
-
-impl LocalView {
-    /// A file that is open, for writing if `write`: it may have lost its names, or the right to be opened.
-    fn open_file(&self, file: FileNumber, write: bool) -> Option<Arc<dyn SharedFile>> {
-        let handles = self.handles.lock();
-        let mut fitting = handles.values().filter(|open| open.number == file && (open.mode.write || !write));
-        fitting.next().map(|open| open.file.clone())
     }
 }

@@ -1,0 +1,99 @@
+//! Writes, and the bytes of those that wait for a frame.
+//!
+//! The kernel lends a request's bytes only until the thread that has read it reads the next one. A write that
+//! must wait takes a copy of them along, and the thread goes on serving the view. The room for copies is a part
+//! of the agent's `--memory`; while it is full, the thread waits itself.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tameike_client::vfs::{HandleNumber, Vfs};
+use tameike_core::Result;
+use tameike_io::Runtime;
+
+/// Room for the bytes of writes that wait.
+#[derive(Clone)]
+pub struct WaitingRoom(Arc<AtomicUsize>);
+
+impl WaitingRoom {
+    /// Room for `bytes`.
+    pub fn new(bytes: usize) -> Self {
+        Self(Arc::new(AtomicUsize::new(bytes)))
+    }
+
+    /// Bytes of room that are free.
+    pub fn free(&self) -> usize {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Has `vfs` write `data` at an offset of a handle: at once and without a copy as far as it can. What then has
+    /// to wait does so apart, unless the room is full.
+    pub(super) fn write<V: Vfs>(
+        &self,
+        runtime: &Runtime,
+        vfs: &Arc<V>,
+        (handle, offset, data): (HandleNumber, u64, &[u8]),
+        answer: impl FnOnce(Result<()>) + Send + 'static,
+    ) {
+        let written = match vfs.write_now(handle, offset, data) {
+            Ok(written) if written == data.len() => return answer(Ok(())),
+            Ok(written) => written,
+            Err(fault) => return answer(Err(fault)),
+        };
+        let (offset, rest) = (offset + written as u64, &data[written..]);
+        let Some(held) = self.hold(rest) else {
+            return answer(pollster::block_on(vfs.write(handle, offset, rest)));
+        };
+        let vfs = vfs.clone();
+        runtime.spawn(async move {
+            let written = vfs.write(handle, offset, &held).await;
+            drop(held);
+            answer(written);
+        });
+    }
+
+    /// A copy of `bytes`, if there is room.
+    fn hold(&self, bytes: &[u8]) -> Option<HeldBytes> {
+        let take = |free: usize| free.checked_sub(bytes.len());
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).ok()?;
+        Some(HeldBytes { bytes: bytes.to_vec(), room: self.clone() })
+    }
+}
+
+/// Bytes of a write that waits; their room is free again when they are dropped.
+struct HeldBytes {
+    bytes: Vec<u8>,
+    room: WaitingRoom,
+}
+
+impl Deref for HeldBytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes).len();
+        self.room.0.fetch_add(bytes, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_is_bounded_and_room_comes_back() {
+        let room = WaitingRoom::new(10);
+        let first = room.hold(b"123456").expect("there is room");
+        assert!(room.hold(b"12345").is_none(), "more waits than there is room for");
+        let second = room.hold(b"1234").expect("just enough room");
+        assert_eq!((&*first, &*second), (&b"123456"[..], &b"1234"[..]));
+        drop(first);
+        assert!(room.hold(b"1234567").is_none());
+        drop(second);
+        assert!(room.hold(&[0; 10]).is_some());
+    }
+}

@@ -1,0 +1,121 @@
+//! Open files of a view, by handle and by file.
+
+use crate::vfs::{FileNumber, HandleNumber};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+
+struct State<T> {
+    handles: BTreeMap<HandleNumber, (FileNumber, T)>,
+    files: BTreeSet<(FileNumber, HandleNumber)>,
+    last: u64,
+}
+
+/// The open files of a view.
+pub(crate) struct Handles<T>(Mutex<State<T>>);
+
+impl<T> Default for Handles<T> {
+    fn default() -> Self {
+        Self(Mutex::new(State { handles: BTreeMap::new(), files: BTreeSet::new(), last: 0 }))
+    }
+}
+
+fn of(file: FileNumber) -> RangeInclusive<(FileNumber, HandleNumber)> {
+    (file, HandleNumber(0))..=(file, HandleNumber(u64::MAX))
+}
+
+impl<T: Clone> Handles<T> {
+    /// Opens a file; `make` is given a handle of it that is open already.
+    pub(crate) fn add(&self, file: FileNumber, make: impl FnOnce(Option<&T>) -> T) -> HandleNumber {
+        let state = &mut *self.0.lock();
+        let other = state.files.range(of(file)).next().and_then(|(_, handle)| state.handles.get(handle));
+        let open = make(other.map(|(_, open)| open));
+        state.last += 1;
+        let handle = HandleNumber(state.last);
+        state.handles.insert(handle, (file, open));
+        state.files.insert((file, handle));
+        handle
+    }
+
+    pub(crate) fn get(&self, handle: HandleNumber) -> Option<T> {
+        self.0.lock().handles.get(&handle).map(|(_, open)| open.clone())
+    }
+
+    /// Closes a handle; its file, and whether that is open no more.
+    pub(crate) fn remove(&self, handle: HandleNumber) -> Option<(FileNumber, T, bool)> {
+        let mut state = self.0.lock();
+        let (file, open) = state.handles.remove(&handle)?;
+        state.files.remove(&(file, handle));
+        let is_last = state.files.range(of(file)).next().is_none();
+        Some((file, open, is_last))
+    }
+
+    /// The first handle of a file that fits.
+    pub(crate) fn find(&self, file: FileNumber, fits: impl Fn(&T) -> bool) -> Option<T> {
+        let state = self.0.lock();
+        let mut handles = state.files.range(of(file)).filter_map(|(_, handle)| state.handles.get(handle));
+        handles.find(|(_, open)| fits(open)).map(|(_, open)| open.clone())
+    }
+
+    /// All handles of a file.
+    pub(crate) fn all_of(&self, file: FileNumber) -> Vec<T> {
+        let state = self.0.lock();
+        let handles = state.files.range(of(file)).filter_map(|(_, handle)| state.handles.get(handle));
+        handles.map(|(_, open)| open.clone()).collect()
+    }
+
+    /// All handles with their files.
+    pub(crate) fn all(&self) -> Vec<(FileNumber, T)> {
+        self.0.lock().handles.values().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn handles_are_found_by_number_and_by_file() {
+        let handles = Handles::default();
+        let (one, two) = (FileNumber(1), FileNumber(2));
+        let a = handles.add(one, |other: Option<&&str>| other.map_or("a", |_| "again"));
+        let b = handles.add(one, |other| other.map_or("b", |_| "again"));
+        let c = handles.add(two, |_| "c");
+        assert_eq!((handles.get(a), handles.get(b), handles.get(c)), (Some("a"), Some("again"), Some("c")));
+        assert_eq!(handles.all_of(one), ["a", "again"]);
+        assert_eq!(handles.find(one, |open| open.len() > 1), Some("again"));
+        assert_eq!(handles.find(two, |open| open.len() > 1), None);
+        assert_eq!(handles.remove(a), Some((one, "a", false)));
+        assert_eq!(handles.remove(b), Some((one, "again", true)));
+        assert_eq!((handles.remove(b), handles.all_of(one)), (None, vec![]));
+        assert_eq!(handles.all(), [(two, "c")]);
+    }
+
+    /// Counts how often it is copied: once for each handle that a look-up touches.
+    struct Counted(Arc<AtomicUsize>);
+
+    impl Clone for Counted {
+        fn clone(&self) -> Self {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Self(self.0.clone())
+        }
+    }
+
+    /// Each request for attributes once went through all files that were open in the view.
+    #[test]
+    fn other_open_files_are_not_looked_at() {
+        let (handles, looks) = (Handles::default(), Arc::new(AtomicUsize::new(0)));
+        for number in 0..10_000 {
+            handles.add(FileNumber(number), |_| Counted(looks.clone()));
+        }
+        let fitted = AtomicUsize::new(0);
+        for number in 0..10_000 {
+            let fits = |_: &Counted| fitted.fetch_add(1, Ordering::Relaxed) < usize::MAX;
+            assert!(handles.find(FileNumber(number), fits).is_some());
+            assert_eq!(handles.all_of(FileNumber(number)).len(), 1);
+        }
+        assert_eq!((fitted.into_inner(), looks.load(Ordering::Relaxed)), (10_000, 20_000));
+    }
+}

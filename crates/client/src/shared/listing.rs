@@ -1,0 +1,205 @@
+//! Listings of directories of the job-shared view: from one home, or merged from all of them.
+
+use super::names::CORRECTIONS_MAX;
+use super::{SharedView, unexpected};
+use crate::vfs::ListedEntry;
+use futures_util::future::try_join_all;
+use tameike_core::limits::READDIR_ENTRIES_MAX;
+use tameike_core::wire::meta::{DirEntry, MetaReply, MetaRequest};
+use tameike_core::{DirOffset, Errno, Fault, FileKind, InodeId, Result};
+
+/// Cursors after `.` and after `..`; those of entries are larger ([`DirOffset`]).
+const AFTER_DOT: u64 = 1;
+const AFTER_DOTDOT: u64 = 2;
+/// Fewest entries that a home of a wide directory is asked for: what one home tells beyond the last entry of
+/// another must be asked for again, and the more are asked for at once, the smaller is that part.
+const WIDE_ENTRIES_MIN: u32 = 128;
+
+impl SharedView {
+    /// Entries of a directory after a cursor, in the order of their offsets, `.` and `..` first.
+    pub(super) async fn list(&self, dir: InodeId, after: u64) -> Result<Vec<ListedEntry>> {
+        let own = self.number(dir).0;
+        let dot = |next, name: &[u8]| ListedEntry {
+            next,
+            inode: own,
+            kind: FileKind::Directory,
+            name: name.to_vec(),
+        };
+        let dots = [dot(AFTER_DOT, b"."), dot(AFTER_DOTDOT, b"..")];
+        let mut listed: Vec<_> = dots.into_iter().filter(|dot| dot.next > after).collect();
+        listed.extend(self.list_names(dir, if after <= AFTER_DOTDOT { 0 } else { after }).await?);
+        Ok(listed)
+    }
+
+    async fn list_names(&self, dir: InodeId, after: u64) -> Result<Vec<ListedEntry>> {
+        for _ in 0..CORRECTIONS_MAX {
+            let wide = self.directories.is_wide(dir) && dir.pinned_node().is_none();
+            let (homes, limit) = if wide {
+                let homes = self.cluster.device_nodes();
+                (homes.to_vec(), 2 * READDIR_ENTRIES_MAX / homes.len() as u32)
+            } else {
+                (vec![self.cluster.children_home(dir)], READDIR_ENTRIES_MAX)
+            };
+            let limit = limit.clamp(WIDE_ENTRIES_MIN, READDIR_ENTRIES_MAX);
+            let request = MetaRequest::ReadDir { dir, after: DirOffset(after), limit, wide };
+            let replies = try_join_all(homes.into_iter().map(|home| self.ask(home, request.clone()))).await?;
+            let corrected = replies.iter().find_map(|reply| match reply {
+                MetaReply::Width { wide } => Some(*wide),
+                _ => None,
+            });
+            match corrected {
+                Some(wide) => self.directories.set_wide(dir, wide),
+                None => return merge(replies),
+            }
+        }
+        Err(Fault::new(Errno::EIO, format!("the width of directory {dir} does not settle")))
+    }
+}
+
+/// Merges the parts of a directory. A node that has more to tell bounds what may be told now.
+fn merge(replies: Vec<MetaReply>) -> Result<Vec<ListedEntry>> {
+    let mut all: Vec<DirEntry> = Vec::new();
+    let mut bound = DirOffset(u64::MAX);
+    for reply in replies {
+        let MetaReply::Entries { entries, end } = reply else { return Err(unexpected(&reply)) };
+        if let (false, Some(last)) = (end, entries.last()) {
+            bound = bound.min(last.offset);
+        }
+        all.extend(entries);
+    }
+    all.retain(|entry| entry.offset <= bound);
+    all.sort_by(|a, b| (a.offset, &a.name).cmp(&(b.offset, &b.name)));
+    let mut last = 0;
+    let listed = all.into_iter().map(|entry| {
+        // Entries of one place get cursors of their own, so that a reader may stop between them.
+        last = entry.offset.0.max(last + 1);
+        ListedEntry { next: last, inode: entry.target.inode.0, kind: entry.target.kind, name: entry.name }
+    });
+    Ok(listed.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::DataEngine;
+    use crate::vfs::{FileNumber, Vfs};
+    use futures_util::FutureExt;
+    use futures_util::future::BoxFuture;
+    use parking_lot::Mutex;
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::sync::Arc;
+    use tameike_core::wire::meta::{DirStat, EntryName, Target};
+    use tameike_core::wire::{Reply, Request};
+    use tameike_core::{Cluster, JobId, NodeId, NodeInfo};
+    use tameike_io::fabric::{Answer, Rpc};
+    use tameike_io::os::simulated::Simulation;
+    use tameike_io::{Frame, Payload, Slab};
+
+    /// The homes of one wide directory.
+    #[derive(Default)]
+    struct Homes {
+        parts: BTreeMap<NodeId, BTreeMap<DirOffset, Vec<u8>>>,
+        told: Mutex<usize>,
+    }
+
+    impl Homes {
+        fn part(&self, home: NodeId, after: DirOffset, limit: u32) -> MetaReply {
+            let from = DirOffset(after.0 + 1);
+            let mut rest = self.parts[&home].range(from..);
+            let target = Target { inode: InodeId(99), kind: FileKind::File };
+            let entries: Vec<_> = rest
+                .by_ref()
+                .take(limit as usize)
+                .map(|(&offset, name)| DirEntry { offset, name: name.clone(), target })
+                .collect();
+            *self.told.lock() += entries.len();
+            MetaReply::Entries { entries, end: rest.next().is_none() }
+        }
+    }
+
+    impl Rpc for Homes {
+        fn local(&self) -> NodeId {
+            NodeId(0)
+        }
+
+        fn call(
+            &self,
+            to: NodeId,
+            request: Request,
+            _: Option<Payload>,
+            _: Option<Frame>,
+        ) -> BoxFuture<'static, Result<Answer>> {
+            let reply = match request {
+                Request::Meta(MetaRequest::ReadDir { wide: false, .. }) => MetaReply::Width { wide: true },
+                Request::Meta(MetaRequest::ReadDir { after, limit, .. }) => self.part(to, after, limit),
+                Request::Meta(MetaRequest::DirStat { .. }) => MetaReply::DirStat(DirStat::default()),
+                other => panic!("{other:?}"),
+            };
+            async move { Ok(Answer { reply: Reply::Meta(reply), payload: None }) }.boxed()
+        }
+    }
+
+    fn view(nodes: u32, names: u32) -> (SharedView, Arc<Homes>) {
+        let info = |id| NodeInfo {
+            id: NodeId(id),
+            host: String::new(),
+            address: String::new(),
+            group: 0,
+            device: true,
+        };
+        let job = JobId::new("test").expect("a name");
+        let cluster = Arc::new(Cluster::new(job, (0..nodes).map(info).collect()).expect("a cluster"));
+        let mut homes = Homes::default();
+        (0..nodes).for_each(|id| drop(homes.parts.insert(NodeId(id), BTreeMap::new())));
+        for number in 0..names {
+            let entry = EntryName { dir: InodeId::ROOT, name: format!("file {number}").into_bytes() };
+            let home = cluster.entry_home(InodeId::ROOT, entry.offset(), true);
+            homes.parts.entry(home).or_default().insert(entry.offset(), entry.name);
+        }
+        let homes = Arc::new(homes);
+        let (runtime, pool) = (Simulation::new(1).runtime(), Slab::new(1).expect("a frame").pool(1));
+        let engine = DataEngine::new(runtime.clone(), cluster.clone(), homes.clone(), pool);
+        (SharedView::new(runtime, cluster, homes.clone(), engine, InodeId::ROOT), homes)
+    }
+
+    /// A directory of many entries was fetched five times over, and on many nodes far more often.
+    #[test]
+    fn entries_of_a_wide_directory_are_told_once_and_fetched_about_once() {
+        for (nodes, most) in [(1, 1.0), (4, 1.15), (32, 1.35)] {
+            let (view, homes) = view(nodes, 100_000);
+            let dir = view.open_dir(FileNumber::ROOT).now_or_never().expect("nothing waits").expect("open");
+            let (mut after, mut names, mut portions) = (0, BTreeSet::new(), 0);
+            loop {
+                let entries = view.readdir(dir, after).now_or_never().expect("nothing waits").expect("read");
+                let before = names.len();
+                // What fits into the kernel's buffer of one page.
+                for (next, _, _, name) in entries.iter().take(100) {
+                    assert!(names.insert(name.to_vec()), "told twice");
+                    after = next;
+                }
+                portions += 1;
+                if names.len() == before {
+                    break;
+                }
+            }
+            assert_eq!(names.len(), 100_002);
+            assert!(portions > 1000);
+            let told = *homes.told.lock();
+            assert!(told as f64 <= 100_000.0 * most, "{nodes} nodes told {told} entries");
+        }
+    }
+
+    #[test]
+    fn entries_of_one_place_have_cursors_of_their_own() {
+        let entry = |offset, name: &[u8]| DirEntry {
+            offset: DirOffset(offset),
+            name: name.to_vec(),
+            target: Target { inode: InodeId(1), kind: FileKind::File },
+        };
+        let one = MetaReply::Entries { entries: vec![entry(20, b"b"), entry(30, b"c")], end: false };
+        let two = MetaReply::Entries { entries: vec![entry(20, b"a"), entry(31, b"d")], end: true };
+        let listed = merge(vec![one, two]).expect("a listing");
+        let told: Vec<_> = listed.iter().map(|entry| (entry.next, &entry.name[..])).collect();
+        assert_eq!(told, [(20, &b"a"[..]), (21, b"b"), (30, b"c")], "the first has more to tell before 31");
+    }
+}

@@ -1,0 +1,89 @@
+//! An open directory of the real tree.
+
+use super::{FileStat, NamedFile, SharedDir, translate};
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, RawDir, RawDirEntry, SeekFrom};
+use rustix::io::Errno as Os;
+use std::os::fd::OwnedFd;
+use tameike_core::{InodeId, Result};
+
+/// Bytes of the system's own entries that one read takes: about a thousand with short names.
+const READ_SIZE: usize = 32 << 10;
+
+/// A descriptor, and where it was opened, for messages.
+pub(super) struct PosixDir {
+    descriptor: OwnedFd,
+    path: Vec<u8>,
+    root_device: u64,
+    /// Device of its files, as [`FileStat::device`].
+    device: u64,
+    /// Cursor at which the descriptor stands. Locked while it is read.
+    position: Mutex<u64>,
+}
+
+impl PosixDir {
+    pub(super) fn new(descriptor: OwnedFd, path: &[u8], root_device: u64) -> rustix::io::Result<Self> {
+        let stat = rustix::fs::fstat(&descriptor)?;
+        let device = if stat.st_dev == root_device { 0 } else { stat.st_dev };
+        Ok(Self { descriptor, path: path.to_vec(), root_device, device, position: Mutex::new(0) })
+    }
+
+    /// One piece of what the system lists; whether it was the last.
+    fn read_piece(&self, position: &mut u64) -> rustix::io::Result<(Vec<NamedFile>, bool)> {
+        let (mut names, mut is_end) = (Vec::new(), true);
+        let mut buffer = Vec::with_capacity(READ_SIZE);
+        let mut piece = RawDir::new(&self.descriptor, buffer.spare_capacity_mut());
+        while let Some(entry) = piece.next() {
+            let entry = entry?;
+            is_end = false;
+            *position = entry.next_entry_cookie();
+            names.extend(self.named(&entry)?);
+            if piece.is_buffer_empty() {
+                break;
+            }
+        }
+        Ok((names, is_end))
+    }
+
+    /// The file of an entry, unless it is gone already.
+    fn named(&self, entry: &RawDirEntry<'_>) -> rustix::io::Result<Option<NamedFile>> {
+        let name = entry.file_name();
+        let kind = match translate::kind(entry.file_type()) {
+            Some(kind) => kind,
+            None => match rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => translate::stat(self.root_device, &stat).kind,
+                Err(Os::NOENT) => return Ok(None),
+                Err(error) => return Err(error),
+            },
+        };
+        let inode = InodeId::cached(self.device, entry.ino());
+        Ok(Some(NamedFile { name: name.to_bytes().to_vec(), inode, kind, next: entry.next_entry_cookie() }))
+    }
+}
+
+impl SharedDir for PosixDir {
+    fn stat(&self) -> Result<FileStat> {
+        match rustix::fs::fstat(&self.descriptor) {
+            Ok(stat) => Ok(translate::stat(self.root_device, &stat)),
+            Err(error) => Err(translate::fault("stat", &self.path, error)),
+        }
+    }
+
+    fn read(&self, after: u64) -> Result<Vec<NamedFile>> {
+        let mut position = self.position.lock();
+        let mut read = || {
+            // From the start it is always a new listing: what has come since is in it.
+            if after == 0 || after != *position {
+                rustix::fs::seek(&self.descriptor, SeekFrom::Start(after))?;
+                *position = after;
+            }
+            loop {
+                let (names, is_end) = self.read_piece(&mut position)?;
+                if is_end || !names.is_empty() {
+                    return Ok(names);
+                }
+            }
+        };
+        read().map_err(|error| translate::fault("read the directory", &self.path, error))
+    }
+}
