@@ -88,12 +88,13 @@ impl CacheService {
         let size = record.size.max(total.end);
         if total.rest || failure.is_some() {
             // Bytes of the shared file have changed: the stamp follows, so that this is not taken for a change
-            // by others.
+            // by others. A node that did not answer may go on changing them.
             let (_, stat) = self.locate(inode, &record).await?;
+            let unanswered = failure.as_ref().is_some_and(|fault| !is_refusal(fault.errno));
             file.update(&self.journal, |state| {
                 state.record.stamp = stat.stamp();
                 state.record.written += total.written;
-                state.record.proof_lost = record.proof_lost;
+                state.record.proof_lost = record.proof_lost || unanswered;
             })?;
             return failure.map_or(Ok(false), Err);
         }
@@ -158,7 +159,8 @@ impl CacheService {
                 }
                 Err(fault) => {
                     // Of several, one that leaves more in doubt is told.
-                    if failure.as_ref().is_none_or(|known: &Fault| !may_be_unsynced(known.errno)) {
+                    let doubt = |errno| (!is_refusal(errno), may_be_unsynced(errno));
+                    if failure.as_ref().is_none_or(|known: &Fault| doubt(known.errno) < doubt(fault.errno)) {
                         failure = Some(fault);
                     }
                 }
@@ -236,6 +238,11 @@ impl CacheService {
         digests.sort_by_key(|digest| digest.index);
         Ok(digests)
     }
+}
+
+/// Whether a node said so, and not that none could be heard of.
+fn is_refusal(errno: Errno) -> bool {
+    !matches!(errno, Errno::EHOSTDOWN | Errno::ECONNRESET | Errno::ETIMEDOUT)
 }
 
 /// Whether a flush that failed so may have met a failing fsync: all but those that found no room when they wrote.

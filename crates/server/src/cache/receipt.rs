@@ -73,7 +73,7 @@ impl CacheService {
         };
         if content.unproven > 0 && receipt.note.is_empty() {
             receipt.note = format!(
-                "{} units were flushed by an agent that stopped; their checksum is that of what was read back",
+                "{} units were flushed by an agent that stopped or did not answer; their checksum is that of what was read back",
                 content.unproven
             );
         }

@@ -141,6 +141,28 @@ fn dirty_data_survives_a_change_by_others_and_the_receipt_says_so() {
 }
 
 #[test]
+fn a_flush_that_ends_after_it_was_given_up_is_not_taken_for_a_change_by_others() {
+    let bed = Bed::new(7, 3);
+    let client = bed.client(0);
+    bed.run(async move { client.create(b"file", &bytes(1, 6 * UNIT)).await.expect("create") });
+    let late = Duration::from_millis(100);
+    for node in 0..3 {
+        bed.answer_late(NodeId(node), Some(late));
+        let (client, runtime) = (bed.client(0), bed.machine.runtime());
+        bed.run(async move {
+            client.write_back(b"file").await.expect_err("a node does not answer");
+            runtime.sleep(2 * late).await;
+        });
+        bed.answer_late(NodeId(node), None);
+    }
+    let receipt = bed.drain(true);
+    assert_eq!(bed.real("file"), bytes(1, 6 * UNIT));
+    assert!(receipt.is_complete(), "{receipt:?}");
+    let note = &receipt.files[0].note;
+    assert!(!note.contains("another program") && note.contains("did not answer"), "{receipt:?}");
+}
+
+#[test]
 fn truncation_cuts_dirty_and_clean_bytes_for_ever() {
     let bed = Bed::new(8, 3);
     let content = bytes(3, 3 * UNIT);

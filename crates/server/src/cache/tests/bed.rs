@@ -6,6 +6,7 @@ use crate::cache::{Activity, CacheParts, CacheService, replay};
 use crate::unit::{UnitParts, UnitService};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +42,8 @@ struct Node {
 struct Net {
     runtime: Runtime,
     nodes: Mutex<Vec<Option<Arc<Node>>>>,
+    /// Nodes that seem dead to others, and do this long afterwards what they were asked to flush.
+    late: Mutex<BTreeMap<NodeId, Duration>>,
 }
 
 struct NetRpc {
@@ -66,6 +69,16 @@ impl Rpc for NetRpc {
             net.runtime.block(|| ()).await;
             let node = net.nodes.lock()[to.0 as usize].clone();
             let node = node.ok_or_else(|| Fault::new(Errno::EHOSTDOWN, format!("{to} is down")))?;
+            let late = net.late.lock().get(&to).copied();
+            if let (Some(late), Request::Unit(UnitRequest::Flush { .. })) = (late, &request) {
+                let runtime = net.runtime.clone();
+                net.runtime.spawn(async move {
+                    runtime.sleep(late).await;
+                    let Request::Unit(request) = request else { return };
+                    node.unit.serve(request, payload).await.expect("a late flush");
+                });
+                return Err(Fault::new(Errno::EHOSTDOWN, format!("{to} does not answer")));
+            }
             let _foreground = node.activity.of_request(&request);
             let (reply, payload) = match request {
                 Request::Unit(request) => {
@@ -138,7 +151,11 @@ impl Bed {
         });
         let job = JobId::new("job").expect("a name");
         let cluster = Arc::new(Cluster::new(job, infos.collect()).expect("a cluster"));
-        let net = Net { runtime: machine.runtime(), nodes: Mutex::new((0..nodes).map(|_| None).collect()) };
+        let net = Net {
+            runtime: machine.runtime(),
+            nodes: Mutex::new((0..nodes).map(|_| None).collect()),
+            late: Mutex::default(),
+        };
         let bed = Self {
             cluster,
             control: faulty.control.clone(),
@@ -155,6 +172,15 @@ impl Bed {
         };
         (0..nodes).for_each(|id| bed.start(NodeId(id)));
         bed
+    }
+
+    /// What a node is asked to flush from now on it does `late`, and the asker never hears of it.
+    pub(super) fn answer_late(&self, node: NodeId, late: Option<Duration>) {
+        let mut all = self.net.late.lock();
+        match late {
+            Some(late) => drop(all.insert(node, late)),
+            None => drop(all.remove(&node)),
+        }
     }
 
     fn rpc(&self, local: NodeId) -> Arc<NetRpc> {
