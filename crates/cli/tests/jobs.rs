@@ -75,7 +75,7 @@ fn an_incomplete_drain_leaves_a_journal_that_recover_finishes() {
     assert!(err(&output).contains("tameike recover --job half"), "{}", err(&output));
     let again = place.run("--job other", "true");
     assert_code(&again, 0);
-    assert!(err(&again).contains("job half was cut off and left 5 B of 1 files"), "{}", err(&again));
+    assert!(err(&again).contains("job half was cut off and left 5 B of 1 file not"), "{}", err(&again));
     let taken = place.run("--job half", "true");
     assert_code(&taken, 71);
     let still = place.tameike(&["recover"]).output().expect("starts");
@@ -209,7 +209,7 @@ fn starts_that_fail_say_why_and_leave_nothing() {
     place.tell("fail-start-1");
     let output = place.run("--local 3", "true");
     assert_code(&output, 71);
-    assert!(err(&output).contains("node 1: told to fail"), "{}", err(&output));
+    assert!(err(&output).contains("node 1 on localhost: told to fail"), "{}", err(&output));
     place.assert_clean();
     place.untell("fail-start-1");
     place.tell("hang-start-2");

@@ -170,19 +170,18 @@ impl CacheService {
             file.update(&self.journal, |state| state.record.prefer_path(to))?;
             return self.journal.sync(false).await;
         }
-        for file in self.files.unjournaled() {
+        for file in self.files.below(from) {
             self.move_below(&file, from, to)?;
         }
-        let mut after = None;
-        loop {
-            let page = self.journal.page(after, 1024)?;
-            let Some(&(last, _)) = page.last() else { break };
-            for (inode, _) in page {
+        let mut next = Some(Vec::new());
+        while let Some(start) = next {
+            let (inodes, more) = self.journal.below(from, start, 1024)?;
+            for inode in inodes {
                 if let Some(file) = self.files.get(&self.journal, inode)? {
                     self.move_below(&file, from, to)?;
                 }
             }
-            after = Some(last);
+            next = more;
         }
         self.journal.sync(false).await
     }

@@ -1,5 +1,6 @@
 //! The coordinated files in memory: those in use, and as many others as fit.
 
+use super::paths::Paths;
 use super::record::{Journal, Record};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -15,6 +16,8 @@ pub(super) struct File {
     /// Held while the file is flushed or cut.
     pub(super) flush: async_lock::Mutex<()>,
     state: Mutex<State>,
+    /// Where its paths are noted, as those of all files in memory.
+    paths: Arc<Paths>,
 }
 
 /// What changes of a file.
@@ -27,9 +30,10 @@ pub(super) struct State {
 }
 
 impl File {
-    fn new(inode: InodeId, record: Record) -> Arc<Self> {
-        let state = State { record, changes: 0, flushing: false };
-        Arc::new(Self { inode, flush: async_lock::Mutex::new(()), state: Mutex::new(state) })
+    fn new(inode: InodeId, record: Record, paths: Arc<Paths>) -> Arc<Self> {
+        paths.replace(inode, &[], &record.paths);
+        let state = Mutex::new(State { record, changes: 0, flushing: false });
+        Arc::new(Self { inode, flush: async_lock::Mutex::new(()), state, paths })
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -43,28 +47,39 @@ impl File {
         let result = change(&mut state);
         if state.record.journaled
             && state.record != before
-            && let Err(fault) = journal.put(self.inode, &state.record)
+            && let Err(fault) = journal.put(self.inode, before.journaled.then_some(&before), &state.record)
         {
             state.record = before;
             return Err(fault);
         }
+        self.paths.replace(self.inode, &before.paths, &state.record.paths);
         Ok(result)
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let state = self.state.get_mut();
+        self.paths.replace(self.inode, &state.record.paths, &[]);
     }
 }
 
 /// The files in memory.
 #[derive(Default)]
-pub(super) struct Files(Mutex<BTreeMap<InodeId, Arc<File>>>);
+pub(super) struct Files {
+    by_inode: Mutex<BTreeMap<InodeId, Arc<File>>>,
+    paths: Arc<Paths>,
+}
 
 impl Files {
     /// The file, from memory or from the ledger.
     pub(super) fn get(&self, journal: &Journal, inode: InodeId) -> Result<Option<Arc<File>>> {
-        let mut files = self.0.lock();
+        let mut files = self.by_inode.lock();
         if let Some(file) = files.get(&inode) {
             return Ok(Some(file.clone()));
         }
         let Some(record) = journal.get(inode)? else { return Ok(None) };
-        Ok(Some(Self::insert(&mut files, inode, record)))
+        Ok(Some(self.insert(&mut files, inode, record)))
     }
 
     /// The file, made from `record` when it is not known yet.
@@ -77,27 +92,34 @@ impl Files {
         if let Some(file) = self.get(journal, inode)? {
             return Ok(file);
         }
-        let mut files = self.0.lock();
+        let mut files = self.by_inode.lock();
         if let Some(file) = files.get(&inode) {
             return Ok(file.clone());
         }
-        Ok(Self::insert(&mut files, inode, record()))
+        Ok(self.insert(&mut files, inode, record()))
     }
 
-    fn insert(files: &mut BTreeMap<InodeId, Arc<File>>, inode: InodeId, record: Record) -> Arc<File> {
+    fn insert(&self, files: &mut BTreeMap<InodeId, Arc<File>>, inode: InodeId, record: Record) -> Arc<File> {
         if files.len() >= IDLE_FILES_MAX {
             // Files whose record is in the ledger, as all dirty ones are, come back from there. Of the others only
             // the generation is lost: they get a new one when they are opened next, and are read anew.
             files.retain(|_, file| Arc::strong_count(file) > 1);
         }
-        let file = File::new(inode, record);
+        let file = File::new(inode, record, self.paths.clone());
         files.insert(inode, file.clone());
         file
     }
 
-    /// The files in memory of which the ledger knows nothing.
-    pub(super) fn unjournaled(&self) -> Vec<Arc<File>> {
-        self.0.lock().values().filter(|file| !file.state().record.journaled).cloned().collect()
+    /// The files in memory with a path below `directory`.
+    pub(super) fn below(&self, directory: &[u8]) -> Vec<Arc<File>> {
+        let inodes = self.paths.below(directory);
+        let files = self.by_inode.lock();
+        inodes.iter().filter_map(|inode| files.get(inode).cloned()).collect()
+    }
+
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.by_inode.lock().len()
     }
 }
 

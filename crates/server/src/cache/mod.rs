@@ -14,6 +14,7 @@ mod drain;
 mod files;
 mod flush;
 mod flusher;
+mod paths;
 mod receipt;
 mod record;
 #[cfg(test)]
@@ -100,9 +101,10 @@ impl CacheService {
         loop {
             let page = self.journal.page(after, 1024)?;
             let Some(&(last, _)) = page.last() else { return Ok(()) };
-            for (inode, mut record) in page {
-                record.generation = fresh.max(record.generation.next());
-                self.journal.put(inode, &record)?;
+            for (inode, before) in page {
+                let generation = fresh.max(before.generation.next());
+                let record = Record { generation, ..before.clone() };
+                self.journal.put(inode, Some(&before), &record)?;
                 if record.dirty || record.removing {
                     self.dirty.lock().insert(inode, Wait::default());
                 }

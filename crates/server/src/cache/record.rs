@@ -3,10 +3,12 @@
 //! ```text
 //! k f <inode: 8 bytes, big endian>                   version (1 byte), Record
 //! k d <inode: 8 bytes> <unit index: 8 bytes>         UnitDigest of the unit as it was last flushed
+//! k p <path> <0> <inode: 8 bytes>                    empty: the record of the inode has this path
 //! ```
 //!
 //! A log record is the list of keys it sets and removes, so that replay needs no knowledge of files.
 
+use super::paths;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 use std::sync::Arc;
@@ -149,7 +151,7 @@ fn decode_record(value: &[u8]) -> Result<Record> {
     }
 }
 
-type Changes = Vec<(ByteBuf, Option<ByteBuf>)>;
+pub(super) type Changes = Vec<(ByteBuf, Option<ByteBuf>)>;
 
 fn apply(changes: Changes, table: &mut dyn Table) {
     for (key, value) in changes {
@@ -218,9 +220,16 @@ impl Journal {
         Ok((ByteBuf::from(file_key(inode)), Some(ByteBuf::from(value))))
     }
 
-    /// Writes a record.
-    pub(super) fn put(&self, inode: InodeId, record: &Record) -> Result<()> {
-        self.write(vec![Self::record_change(inode, record)?])
+    /// Writes a record in the place of `before`, if there was one.
+    pub(super) fn put(&self, inode: InodeId, before: Option<&Record>, record: &Record) -> Result<()> {
+        let mut changes = paths::changes(inode, before, record);
+        changes.push(Self::record_change(inode, record)?);
+        self.write(changes)
+    }
+
+    /// Keys from `start` to `end` (excluded) with their values, ascending, at most `limit`.
+    pub(super) fn scan(&self, start: &[u8], end: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        self.ledger.read(|table| table.scan(start, end, limit))
     }
 
     /// Writes the digests of flushed units.
@@ -240,7 +249,7 @@ impl Journal {
         const BATCH: usize = 1024;
         let (start, end) = digest_range(inode, index);
         loop {
-            let found = self.ledger.read(|table| table.scan(&start, &end, BATCH))?;
+            let found = self.scan(&start, &end, BATCH)?;
             let last = found.len() < BATCH;
             let changes: Changes = found.into_iter().map(|(key, _)| (ByteBuf::from(key), None)).collect();
             if !changes.is_empty() {
@@ -261,7 +270,7 @@ impl Journal {
         limit: usize,
     ) -> Result<Vec<UnitDigest>> {
         let (start, end) = (digest_key(inode, from), digest_key(inode, to));
-        let found = self.ledger.read(|table| table.scan(&start, &end, limit))?;
+        let found = self.scan(&start, &end, limit)?;
         found.iter().map(|(_, value)| codec::decode(value)).collect()
     }
 
@@ -278,7 +287,7 @@ impl Journal {
             start.push(0);
         }
         let end = [prefix::CACHE, FILE + 1];
-        let found = self.ledger.read(|table| table.scan(&start, &end, limit))?;
+        let found = self.scan(&start, &end, limit)?;
         let record = |(key, value): (Vec<u8>, Vec<u8>)| {
             let number = key.get(2..).and_then(|bytes| bytes.try_into().ok()).map(u64::from_be_bytes);
             let number = number.ok_or_else(|| Fault::new(Errno::EBADMSG, "a cache record has a bad key"))?;

@@ -205,6 +205,41 @@ fn renamed_files_and_directories_find_their_way() {
     assert_eq!((bed.real("c"), bed.real("moved/a2")), (b"content of b".to_vec(), b"content of a".to_vec()));
 }
 
+/// Every record of the job was taken up when any directory was renamed.
+#[test]
+fn the_renaming_of_a_directory_costs_what_is_below_it() {
+    let bed = Bed::new(17, 2);
+    for dir in ["dir", "dir/sub", "dir.x", "dir0"] {
+        std::fs::create_dir(bed.root.join(dir)).expect("mkdir");
+    }
+    let client = bed.client(0);
+    bed.run(async move {
+        for path in ["dir/a", "dir/sub/b", "dir.x/c", "dir0/d", "dirt"] {
+            client.create(path.as_bytes(), path.as_bytes()).await.expect("write");
+        }
+        for number in 0..100 {
+            client.create(format!("other{number}").as_bytes(), b"x").await.expect("write");
+        }
+    });
+    bed.crash();
+    assert_eq!(bed.files_in_memory(), 0);
+    let client = bed.client(1);
+    bed.run(async move { client.rename(b"dir", b"moved").await.expect("rename") });
+    assert_eq!(bed.files_in_memory(), 2);
+    let client = bed.client(1);
+    bed.run(async move { client.rename(b"moved/sub", b"dir0/sub").await.expect("rename") });
+    assert_eq!(bed.files_in_memory(), 2);
+    let receipt = bed.drain(true);
+    assert!(receipt.is_complete(), "{receipt:?}");
+    for (path, content) in
+        [("moved/a", "dir/a"), ("dir0/sub/b", "dir/sub/b"), ("dir.x/c", "dir.x/c"), ("dir0/d", "dir0/d")]
+    {
+        assert_eq!(bed.real(path), content.as_bytes());
+        assert!(receipt.files.iter().any(|file| file.path == path), "{path}: {receipt:?}");
+    }
+    assert!(receipt.files.iter().any(|file| file.path == "dirt"));
+}
+
 #[test]
 fn a_rename_that_was_announced_but_never_happened_loses_nothing() {
     let bed = Bed::new(10, 2);

@@ -265,6 +265,11 @@ impl Bed {
         self.net.nodes.lock()[id.0 as usize].as_ref().expect("the node runs").activity.begin()
     }
 
+    /// Files that the coordinators have in memory.
+    pub(super) fn files_in_memory(&self) -> usize {
+        self.net.nodes.lock().iter().flatten().map(|node| node.cache.files.count()).sum()
+    }
+
     /// A client on a node.
     pub(super) fn client(&self, node: u32) -> Client {
         Client {

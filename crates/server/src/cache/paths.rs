@@ -1,0 +1,78 @@
+//! Files by path, so that the renaming of a directory costs what is below it.
+//!
+//! A path is a hint: a file is found under it only when its inode number says so. The journal keeps, beside
+//! each record, the paths of the record as keys; the files in memory keep theirs in a set.
+
+use super::record::{Changes, Journal, Record};
+use parking_lot::Mutex;
+use serde_bytes::ByteBuf;
+use std::collections::BTreeSet;
+use tameike_core::{Errno, Fault, InodeId, Result};
+use tameike_store::table::prefix;
+
+const PATH: u8 = b'p';
+
+fn key(path: &[u8], inode: InodeId) -> Vec<u8> {
+    // No path has a NUL: no other path's keys lie between those of one path.
+    [&[prefix::CACHE, PATH], path, &[0], &inode.0.to_be_bytes()].concat()
+}
+
+/// All paths below a directory lie from the first of these (included) to the second.
+fn below(directory: &[u8]) -> [Vec<u8>; 2] {
+    [b'/', b'/' + 1].map(|bound| [directory, &[bound]].concat())
+}
+
+/// What must change in the journal's paths of a file when its record becomes `after`.
+pub(super) fn changes(inode: InodeId, before: Option<&Record>, after: &Record) -> Changes {
+    let old = before.map_or(&[][..], |before| before.paths.as_slice());
+    let gone = old.iter().filter(|path| !after.paths.contains(path)).map(|path| (path, None));
+    let new = after.paths.iter().filter(|path| !old.contains(path)).map(|path| (path, Some(ByteBuf::new())));
+    gone.chain(new).map(|(path, value)| (ByteBuf::from(key(path, inode)), value)).collect()
+}
+
+impl Journal {
+    /// Files with a path below `directory`, from key `start` on (empty: from the first on), at most `limit`
+    /// paths of them; and where to go on.
+    pub(super) fn below(
+        &self,
+        directory: &[u8],
+        start: Vec<u8>,
+        limit: usize,
+    ) -> Result<(Vec<InodeId>, Option<Vec<u8>>)> {
+        let [first, end] = below(directory).map(|bound| [&[prefix::CACHE, PATH], bound.as_slice()].concat());
+        let found = self.scan(&first.max(start), &end, limit)?;
+        let inode = |key: &[u8]| {
+            let number = key.last_chunk().copied().map(u64::from_be_bytes);
+            number
+                .map(InodeId)
+                .ok_or_else(|| Fault::new(Errno::EBADMSG, "a path of a cache record is damaged"))
+        };
+        let next =
+            found.last().filter(|_| found.len() == limit).map(|(last, _)| [last.as_slice(), &[0]].concat());
+        Ok((found.iter().map(|(key, _)| inode(key)).collect::<Result<_>>()?, next))
+    }
+}
+
+/// Paths of the files in memory.
+#[derive(Default)]
+pub(super) struct Paths(Mutex<BTreeSet<(Vec<u8>, InodeId)>>);
+
+impl Paths {
+    /// The paths of a file were `before` and are `after`.
+    pub(super) fn replace(&self, inode: InodeId, before: &[ByteBuf], after: &[ByteBuf]) {
+        if before == after {
+            return;
+        }
+        let mut paths = self.0.lock();
+        for path in before {
+            paths.remove(&(path.to_vec(), inode));
+        }
+        paths.extend(after.iter().map(|path| (path.to_vec(), inode)));
+    }
+
+    /// Files with a path below `directory`.
+    pub(super) fn below(&self, directory: &[u8]) -> BTreeSet<InodeId> {
+        let [first, end] = below(directory).map(|bound| (bound, InodeId(0)));
+        self.0.lock().range(first..end).map(|(_, inode)| *inode).collect()
+    }
+}
