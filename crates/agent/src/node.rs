@@ -1,7 +1,8 @@
 //! Which service answers which request.
 
+use crate::doors::Views;
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, ready};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,19 +35,14 @@ pub struct Node {
     node: NodeId,
     slab: Arc<Slab>,
     services: Option<Services>,
-    local_space: Box<dyn Fn() -> Space + Send + Sync>,
+    views: Arc<Views>,
     unreachable: Mutex<BTreeSet<NodeId>>,
 }
 
 impl Node {
-    /// A node. `local_space` tells the space of its own node-local directory.
-    pub fn new(
-        node: NodeId,
-        slab: Arc<Slab>,
-        services: Option<Services>,
-        local_space: Box<dyn Fn() -> Space + Send + Sync>,
-    ) -> Arc<Self> {
-        Arc::new(Self { node, slab, services, local_space, unreachable: Mutex::default() })
+    /// A node with its services and its views.
+    pub fn new(node: NodeId, slab: Arc<Slab>, services: Option<Services>, views: Arc<Views>) -> Arc<Self> {
+        Arc::new(Self { node, slab, services, views, unreachable: Mutex::default() })
     }
 
     /// The services, if the node has a device.
@@ -79,15 +75,18 @@ impl Node {
             return own;
         }
         // Files of nodes without a device lie in units, this node's own in its directory.
-        let local = (self.local_space)();
+        let local = self.views.local_usage();
         let capacity = local.capacity.max(own.capacity);
         Space { capacity, used: local.used + own.used, inodes: local.inodes + own.inodes, ..local }
     }
 
-    fn admin(&self, request: AdminRequest) -> AdminReply {
+    fn admin(&self, request: AdminRequest) -> BoxFuture<'static, AdminReply> {
         match request {
-            AdminRequest::Space { view } => AdminReply::Space(self.space(view)),
-            AdminRequest::Status => AdminReply::Status(Box::new(self.status())),
+            AdminRequest::Space { view } => ready(AdminReply::Space(self.space(view))).boxed(),
+            AdminRequest::Status => ready(AdminReply::Status(Box::new(self.status()))).boxed(),
+            AdminRequest::Moved { dir, from, to } => {
+                self.views.moved(dir, from, to).map(|()| AdminReply::Done).boxed()
+            }
         }
     }
 
@@ -109,8 +108,7 @@ impl Service for Node {
         payload: Option<Payload>,
     ) -> BoxFuture<'static, (Reply, Option<Payload>)> {
         if let Request::Admin(request) = request {
-            let reply = Reply::Admin(self.admin(request));
-            return async move { (reply, None) }.boxed();
+            return self.admin(request).map(|reply| (Reply::Admin(reply), None)).boxed();
         }
         let Some(services) = &self.services else {
             let fault = Reply::Fault(self.no_device());

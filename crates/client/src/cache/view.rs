@@ -121,7 +121,12 @@ impl Vfs for CacheView {
             return Err(fault);
         }
         self.opens.refresh_paths(|file| self.below.path(file).ok());
+        self.tell_moved(&moved, &old, &new).await;
         match target {
+            Some(target) if mode == RenameMode::Exchange => {
+                self.tell_moved(&target, &new, &old).await;
+                Ok(())
+            }
             Some(target) if mode == RenameMode::Replace => self.after_removal(&target).await,
             _ => Ok(()),
         }

@@ -176,9 +176,24 @@ impl Passthrough {
         mode: RenameMode,
     ) -> Result<()> {
         let (old, new) = (self.child(from.0, from.1)?, self.child(to.0, to.1)?);
-        self.run(move |fs| fs.rename(&old, &new, mode)).await?;
-        self.tree.renamed(from, to, mode == RenameMode::Exchange);
+        let paths = (old.clone(), new.clone());
+        self.run(move |fs| fs.rename(&paths.0, &paths.1, mode)).await?;
+        let exchange = mode == RenameMode::Exchange;
+        self.tree.renamed(from, to, exchange);
+        let both = [(&old[..], &new[..]), (&new, &old)];
+        self.tree.rebase(if exchange { &both } else { &both[..1] });
         Ok(())
+    }
+
+    /// Another node says that it has renamed a directory; whether that is so.
+    pub(crate) async fn moved(&self, dir: FileNumber, from: &[u8], to: &[u8]) -> Result<bool> {
+        let at = to.to_vec();
+        let stat = self.run(move |fs| fs.stat(&at)).await?;
+        let is_there = number(stat.inode_id()) == dir;
+        if is_there {
+            self.tree.moved(dir, from, to);
+        }
+        Ok(is_there)
     }
 
     pub(crate) async fn open_dir(&self, dir: FileNumber) -> Result<HandleNumber> {

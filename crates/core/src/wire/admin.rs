@@ -1,6 +1,6 @@
 //! Messages to an agent itself: capacity, status, readiness.
 
-use crate::ids::{NodeId, View};
+use crate::ids::{InodeId, NodeId, View};
 use serde::{Deserialize, Serialize};
 
 /// Space of one view on one node, in bytes.
@@ -54,6 +54,17 @@ pub enum AdminRequest {
     },
     /// State of this agent.
     Status,
+    /// A directory of the shared file system has another path since a rename: views that hold it follow.
+    Moved {
+        /// The directory.
+        dir: InodeId,
+        /// Old path, relative to the shared directory.
+        #[serde(with = "serde_bytes")]
+        from: Vec<u8>,
+        /// New path, relative to the shared directory.
+        #[serde(with = "serde_bytes")]
+        to: Vec<u8>,
+    },
 }
 
 /// The answer to an [`AdminRequest`].
@@ -63,4 +74,6 @@ pub enum AdminReply {
     Space(Space),
     /// State.
     Status(Box<NodeStatus>),
+    /// Done.
+    Done,
 }

@@ -79,7 +79,7 @@ impl Request {
                 | Cache::Drain { .. } => false,
             },
             Self::Admin(request) => match request {
-                Admin::Space { .. } | Admin::Status => true,
+                Admin::Space { .. } | Admin::Status | Admin::Moved { .. } => true,
             },
         }
     }

@@ -417,6 +417,10 @@ fn requests_to_agents() {
         (AdminRequest::Space { view: View::JobShared }, "0001"),
         (AdminRequest::Space { view: View::Cache }, "0002"),
         (AdminRequest::Status, "01"),
+        (
+            AdminRequest::Moved { dir: INODE, from: b"a".to_vec(), to: b"b/c".to_vec() },
+            "02838404016103622f63",
+        ),
     ]);
 }
 
@@ -428,6 +432,7 @@ fn replies_of_agents() {
             AdminReply::Status(Box::new(status())),
             "01c801ac02ac02c801640400000000ac02c8016404900301800201c80101076e5f627974657305",
         ),
+        (AdminReply::Done, "02"),
     ]);
 }
 
