@@ -235,14 +235,8 @@ impl AgentControl for Agent {
             Cluster::new(self.start.job.clone(), nodes).map_err(|wrong| Fault::new(Errno::EINVAL, wrong))?;
         let cluster = Arc::new(cluster);
         let services = self.services(&cluster)?;
-        let views = self.views(&cluster)?;
-        let node = Node::new(
-            self.start.node,
-            self.memory.slab.clone(),
-            services,
-            views.local_space(),
-            views.revoker(),
-        );
+        let views = Arc::new(self.views(&cluster)?);
+        let node = Node::new(self.start.node, self.memory.slab.clone(), services, views.clone());
         self.rpc.attach(node.clone());
         self.greet(&cluster)?;
         if let Some(services) = node.services() {

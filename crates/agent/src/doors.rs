@@ -3,6 +3,8 @@
 use crate::control::ViewDoor;
 use crate::fuse::{self, FuseDoor, WaitingRoom};
 use crate::memory::Memory;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use std::path::Path;
 use std::sync::Arc;
 use tameike_client::cache::CacheView;
@@ -75,24 +77,31 @@ impl Views {
         Ok(Self { runtime, shared, local, cache, shared_waiting, cache_waiting })
     }
 
-    /// Tells the space of the node-local directory.
-    pub fn local_space(&self) -> Box<dyn Fn() -> Space + Send + Sync> {
+    /// Space and inodes in use in the node-local directory.
+    pub fn local_usage(&self) -> Space {
         match &self.local {
-            Local::Directory(view) => {
-                let view = view.clone();
-                Box::new(move || view.usage())
-            }
-            Local::Remote(_) => Box::new(Space::default),
+            Local::Directory(view) => view.usage(),
+            Local::Remote(_) => Space::default(),
         }
     }
 
-    /// Tells the views that another node has changed an inode, or its name.
-    pub fn revoker(&self) -> Box<dyn Fn(InodeId) + Send + Sync> {
-        let mut views = vec![self.shared.clone()];
+    /// Another node has changed an inode, or its name.
+    pub fn revoke(&self, inode: InodeId) {
+        self.shared.revoke(inode);
         if let Local::Remote(view) = &self.local {
-            views.push(view.clone());
+            view.revoke(inode);
         }
-        Box::new(move |inode| views.iter().for_each(|view| view.revoke(inode)))
+    }
+
+    /// Another node has renamed a directory of the shared file system.
+    pub fn moved(&self, dir: InodeId, from: Vec<u8>, to: Vec<u8>) -> BoxFuture<'static, ()> {
+        let cache = self.cache.clone();
+        async move {
+            if let Some(cache) = cache {
+                cache.moved(dir, &from, &to).await;
+            }
+        }
+        .boxed()
     }
 
     /// Serves a mounted view on threads of its own, until it is unmounted.

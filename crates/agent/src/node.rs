@@ -1,14 +1,15 @@
 //! Which service answers which request.
 
+use crate::doors::Views;
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, ready};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tameike_core::wire::admin::{AdminReply, AdminRequest, NodeStatus, Space};
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Errno, Fault, InodeId, NodeId, Result, View};
+use tameike_core::{Errno, Fault, NodeId, Result, View};
 use tameike_io::fabric::{PeerEvent, Service};
 use tameike_io::{Payload, Slab};
 use tameike_server::cache::{Activity, CacheService};
@@ -35,22 +36,14 @@ pub struct Node {
     node: NodeId,
     slab: Arc<Slab>,
     services: Option<Services>,
-    local_space: Box<dyn Fn() -> Space + Send + Sync>,
-    revoke: Box<dyn Fn(InodeId) + Send + Sync>,
+    views: Arc<Views>,
     unreachable: Mutex<BTreeSet<NodeId>>,
 }
 
 impl Node {
-    /// A node. `local_space` tells the space of its own node-local directory; `revoke` tells its views that another
-    /// node has changed an inode.
-    pub fn new(
-        node: NodeId,
-        slab: Arc<Slab>,
-        services: Option<Services>,
-        local_space: Box<dyn Fn() -> Space + Send + Sync>,
-        revoke: Box<dyn Fn(InodeId) + Send + Sync>,
-    ) -> Arc<Self> {
-        Arc::new(Self { node, slab, services, local_space, revoke, unreachable: Mutex::default() })
+    /// A node with its services and its views.
+    pub fn new(node: NodeId, slab: Arc<Slab>, services: Option<Services>, views: Arc<Views>) -> Arc<Self> {
+        Arc::new(Self { node, slab, services, views, unreachable: Mutex::default() })
     }
 
     /// The services, if the node has a device.
@@ -83,7 +76,7 @@ impl Node {
             return own;
         }
         // Files of nodes without a device lie in units, this node's own in its directory.
-        let local = (self.local_space)();
+        let local = self.views.local_usage();
         let capacity = local.capacity.max(own.capacity);
         Space { capacity, used: local.used + own.used, inodes: local.inodes + own.inodes, ..local }
     }
@@ -95,14 +88,21 @@ impl Node {
         }
     }
 
+    fn client(&self, request: ClientRequest) -> BoxFuture<'static, ClientReply> {
+        match request {
+            ClientRequest::Revoke { inodes } => {
+                inodes.into_iter().for_each(|inode| self.views.revoke(inode));
+                ready(ClientReply::Done).boxed()
+            }
+            ClientRequest::Moved { dir, from, to } => {
+                self.views.moved(dir, from, to).map(|()| ClientReply::Done).boxed()
+            }
+        }
+    }
+
     fn no_device(&self) -> Fault {
         Fault::new(Errno::EPROTO, format!("{} has no device and keeps no data", self.node))
     }
-}
-
-/// A reply that is there already.
-fn ready(reply: Reply) -> BoxFuture<'static, (Reply, Option<Payload>)> {
-    std::future::ready((reply, None)).boxed()
 }
 
 /// Takes apart what a service answered.
@@ -118,15 +118,14 @@ impl Service for Node {
         payload: Option<Payload>,
     ) -> BoxFuture<'static, (Reply, Option<Payload>)> {
         let request = match request {
-            Request::Admin(request) => return ready(Reply::Admin(self.admin(request))),
-            Request::Client(ClientRequest::Revoke { inodes }) => {
-                inodes.into_iter().for_each(&self.revoke);
-                return ready(Reply::Client(ClientReply::Done));
+            Request::Admin(request) => return ready((Reply::Admin(self.admin(request)), None)).boxed(),
+            Request::Client(request) => {
+                return self.client(request).map(|reply| (Reply::Client(reply), None)).boxed();
             }
             request => request,
         };
         let Some(services) = &self.services else {
-            return ready(Reply::Fault(self.no_device()));
+            return ready((Reply::Fault(self.no_device()), None)).boxed();
         };
         let foreground = services.activity.of_request(&request);
         let (meta, unit, cache) = (services.meta.clone(), services.unit.clone(), services.cache.clone());

@@ -99,9 +99,41 @@ pub struct ViewSpace {
     pub inodes_free: u64,
 }
 
+/// Open directories of a view.
+pub trait Directories: Send + Sync + 'static {
+    /// Opens a directory that is still there (`ESTALE`).
+    fn open_dir(&self, dir: FileNumber) -> impl Future<Output = Result<HandleNumber>> + Send;
+    /// Entries of an open directory after a cursor (0: the first), `.` and `..` among them: some, none at the end.
+    /// What is there from the first entry to the end is told once, whatever else comes and goes meanwhile.
+    fn readdir(&self, dir: HandleNumber, after: u64) -> impl Future<Output = Result<Entries>> + Send;
+    /// The last descriptor of the open directory is gone.
+    fn release_dir(&self, dir: HandleNumber);
+    /// Changes of names in the directory survive power loss.
+    fn fsync_dir(&self, dir: FileNumber) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// Extended attributes of a view.
+pub trait Xattrs: Send + Sync + 'static {
+    /// Value of an extended attribute.
+    fn get_xattr(&self, file: FileNumber, name: &[u8]) -> impl Future<Output = Result<Vec<u8>>> + Send;
+    /// Names of the extended attributes.
+    fn list_xattr(&self, file: FileNumber) -> impl Future<Output = Result<Vec<Vec<u8>>>> + Send;
+    /// Sets an extended attribute; `create` fails when it exists, `replace` when it does not.
+    fn set_xattr(
+        &self,
+        file: FileNumber,
+        name: &[u8],
+        value: &[u8],
+        create: bool,
+        replace: bool,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// Removes an extended attribute.
+    fn remove_xattr(&self, file: FileNumber, name: &[u8]) -> impl Future<Output = Result<()>> + Send;
+}
+
 /// Operations on a view. Names are checked by the view; permissions are checked by the door's kernel against
 /// the attributes given here, and by the shared file system where operations pass through to it.
-pub trait Vfs: Send + Sync + 'static {
+pub trait Vfs: Directories + Xattrs {
     /// Finds a name. `.` and `..` are the door's.
     fn lookup(&self, dir: FileNumber, name: &[u8]) -> impl Future<Output = Result<Found>> + Send;
     /// Takes back `count` look-ups.
@@ -172,30 +204,6 @@ pub trait Vfs: Send + Sync + 'static {
     fn fsync(&self, handle: HandleNumber) -> impl Future<Output = Result<()>> + Send;
     /// The last descriptor of the handle is gone.
     fn release(&self, handle: HandleNumber) -> impl Future<Output = ()> + Send;
-    /// Opens a directory that is still there (`ESTALE`).
-    fn open_dir(&self, dir: FileNumber) -> impl Future<Output = Result<HandleNumber>> + Send;
-    /// Entries of an open directory after a cursor (0: the first), `.` and `..` among them: some, none at the end.
-    /// What is there from the first entry to the end is told once, whatever else comes and goes meanwhile.
-    fn readdir(&self, dir: HandleNumber, after: u64) -> impl Future<Output = Result<Entries>> + Send;
-    /// The last descriptor of the open directory is gone.
-    fn release_dir(&self, dir: HandleNumber);
-    /// Changes of names in the directory survive power loss.
-    fn fsync_dir(&self, dir: FileNumber) -> impl Future<Output = Result<()>> + Send;
     /// Space of the view.
     fn space(&self) -> impl Future<Output = Result<ViewSpace>> + Send;
-    /// Value of an extended attribute.
-    fn get_xattr(&self, file: FileNumber, name: &[u8]) -> impl Future<Output = Result<Vec<u8>>> + Send;
-    /// Names of the extended attributes.
-    fn list_xattr(&self, file: FileNumber) -> impl Future<Output = Result<Vec<Vec<u8>>>> + Send;
-    /// Sets an extended attribute; `create` fails when it exists, `replace` when it does not.
-    fn set_xattr(
-        &self,
-        file: FileNumber,
-        name: &[u8],
-        value: &[u8],
-        create: bool,
-        replace: bool,
-    ) -> impl Future<Output = Result<()>> + Send;
-    /// Removes an extended attribute.
-    fn remove_xattr(&self, file: FileNumber, name: &[u8]) -> impl Future<Output = Result<()>> + Send;
 }

@@ -4,6 +4,7 @@
 //! file system cannot know yet (size and time of files with dirty data) comes from the file's coordinator.
 
 mod content;
+mod moved;
 mod opens;
 mod view;
 

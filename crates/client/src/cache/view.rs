@@ -1,11 +1,17 @@
 //! [`Vfs`] of the cache view.
 
 use super::CacheView;
-use crate::passthrough::{Owner, xattr_mode};
-use crate::vfs::{Entries, FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
+use crate::passthrough::{OverTree, Owner, Passthrough};
+use crate::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{NewInode, RenameMode};
 use tameike_core::{Attr, Errno, Result};
+
+impl OverTree for CacheView {
+    fn below(&self) -> &Passthrough {
+        &self.below
+    }
+}
 
 impl Vfs for CacheView {
     async fn lookup(&self, dir: FileNumber, name: &[u8]) -> Result<Found> {
@@ -121,7 +127,12 @@ impl Vfs for CacheView {
             return Err(fault);
         }
         self.opens.refresh_paths(|file| self.below.path(file).ok());
+        self.tell_moved(&moved, &old, &new).await;
         match target {
+            Some(target) if mode == RenameMode::Exchange => {
+                self.tell_moved(&target, &new, &old).await;
+                Ok(())
+            }
             Some(target) if mode == RenameMode::Replace => self.after_removal(&target).await,
             _ => Ok(()),
         }
@@ -168,46 +179,7 @@ impl Vfs for CacheView {
         self.close(handle);
     }
 
-    async fn open_dir(&self, dir: FileNumber) -> Result<HandleNumber> {
-        self.below.open_dir(dir).await
-    }
-
-    async fn readdir(&self, dir: HandleNumber, after: u64) -> Result<Entries> {
-        self.below.readdir(dir, after).await
-    }
-
-    fn release_dir(&self, dir: HandleNumber) {
-        self.below.release_dir(dir);
-    }
-
-    async fn fsync_dir(&self, dir: FileNumber) -> Result<()> {
-        self.below.sync_dir(dir).await
-    }
-
     async fn space(&self) -> Result<ViewSpace> {
         self.below.space().await
-    }
-
-    async fn get_xattr(&self, file: FileNumber, name: &[u8]) -> Result<Vec<u8>> {
-        self.below.get_xattr(file, name).await
-    }
-
-    async fn list_xattr(&self, file: FileNumber) -> Result<Vec<Vec<u8>>> {
-        self.below.list_xattr(file).await
-    }
-
-    async fn set_xattr(
-        &self,
-        file: FileNumber,
-        name: &[u8],
-        value: &[u8],
-        create: bool,
-        replace: bool,
-    ) -> Result<()> {
-        self.below.set_xattr(file, name, value, xattr_mode(create, replace)).await
-    }
-
-    async fn remove_xattr(&self, file: FileNumber, name: &[u8]) -> Result<()> {
-        self.below.remove_xattr(file, name).await
     }
 }

@@ -8,8 +8,8 @@ mod space;
 mod tests;
 
 use crate::handles::Handles;
-use crate::passthrough::{Owner, Passthrough, Waiting, number, xattr_mode};
-use crate::vfs::{Entries, FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
+use crate::passthrough::{OverTree, Owner, Passthrough, Waiting, number};
+use crate::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
 use parking_lot::Mutex;
 use space::LocalSpace;
 use std::sync::Arc;
@@ -147,6 +147,12 @@ impl LocalView {
 /// Space that is counted for a file: that of its content.
 fn space_of(stat: &FileStat) -> u64 {
     if stat.kind == FileKind::File { stat.blocks * STAT_BLOCK } else { 0 }
+}
+
+impl OverTree for LocalView {
+    fn below(&self) -> &Passthrough {
+        &self.below
+    }
 }
 
 impl Vfs for LocalView {
@@ -297,22 +303,6 @@ impl Vfs for LocalView {
         self.close(handle);
     }
 
-    async fn open_dir(&self, dir: FileNumber) -> Result<HandleNumber> {
-        self.below.open_dir(dir).await
-    }
-
-    async fn readdir(&self, dir: HandleNumber, after: u64) -> Result<Entries> {
-        self.below.readdir(dir, after).await
-    }
-
-    fn release_dir(&self, dir: HandleNumber) {
-        self.below.release_dir(dir);
-    }
-
-    async fn fsync_dir(&self, dir: FileNumber) -> Result<()> {
-        self.below.sync_dir(dir).await
-    }
-
     async fn space(&self) -> Result<ViewSpace> {
         let below = self.below.space().await?;
         let free = self.space.capacity().saturating_sub(self.space.used()).min(below.free);
@@ -321,28 +311,5 @@ impl Vfs for LocalView {
         let is_limited = below.inodes + below.inodes_free > 0;
         let inodes_free = if is_limited { by_space.min(below.inodes_free) } else { by_space };
         Ok(ViewSpace { capacity: self.space.capacity(), free, inodes: self.space.inodes(), inodes_free })
-    }
-
-    async fn get_xattr(&self, file: FileNumber, name: &[u8]) -> Result<Vec<u8>> {
-        self.below.get_xattr(file, name).await
-    }
-
-    async fn list_xattr(&self, file: FileNumber) -> Result<Vec<Vec<u8>>> {
-        self.below.list_xattr(file).await
-    }
-
-    async fn set_xattr(
-        &self,
-        file: FileNumber,
-        name: &[u8],
-        value: &[u8],
-        create: bool,
-        replace: bool,
-    ) -> Result<()> {
-        self.below.set_xattr(file, name, value, xattr_mode(create, replace)).await
-    }
-
-    async fn remove_xattr(&self, file: FileNumber, name: &[u8]) -> Result<()> {
-        self.below.remove_xattr(file, name).await
     }
 }

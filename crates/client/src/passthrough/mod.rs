@@ -4,22 +4,25 @@
 //! The tree below is the truth, and others may change it; this room only remembers which path a number of the
 //! door stands for.
 
+mod directory;
 mod owner;
 mod tree;
+mod xattr;
 
 #[cfg(test)]
 mod tests;
 
 use crate::directory::OpenDirs;
-use crate::vfs::{Entries, FileNumber, Found, HandleNumber, ListedEntry, ViewSpace};
+use crate::vfs::{FileNumber, Found, ViewSpace};
 pub(crate) use owner::Owner;
 
+use directory::OpenDir;
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{NewInode, RenameMode};
 use tameike_core::{Errno, FileKind, InodeId, Result, name};
 use tameike_io::Runtime;
-use tameike_io::shared::{FileStat, NamedFile, Pin, SharedDir, SharedFs, Special, XattrMode, join};
+use tameike_io::shared::{FileStat, Pin, SharedFs, Special, join};
 use tree::Tree;
 
 /// Where calls that may block run.
@@ -29,6 +32,12 @@ pub enum Waiting {
     Here,
     /// Apart: the shared file system, which may take its time.
     Apart,
+}
+
+/// A view over a tree, whose directories and extended attributes are those of the tree.
+pub trait OverTree: Send + Sync + 'static {
+    /// The tree.
+    fn below(&self) -> &Passthrough;
 }
 
 /// Names and attributes of one tree.
@@ -176,42 +185,24 @@ impl Passthrough {
         mode: RenameMode,
     ) -> Result<()> {
         let (old, new) = (self.child(from.0, from.1)?, self.child(to.0, to.1)?);
-        self.run(move |fs| fs.rename(&old, &new, mode)).await?;
-        self.tree.renamed(from, to, mode == RenameMode::Exchange);
+        let paths = (old.clone(), new.clone());
+        self.run(move |fs| fs.rename(&paths.0, &paths.1, mode)).await?;
+        let exchange = mode == RenameMode::Exchange;
+        self.tree.renamed(from, to, exchange);
+        let both = [(&old[..], &new[..]), (&new, &old)];
+        self.tree.rebase(if exchange { &both } else { &both[..1] });
         Ok(())
     }
 
-    pub(crate) async fn open_dir(&self, dir: FileNumber) -> Result<HandleNumber> {
-        // Finds out where it is now, which another node may have changed.
-        self.stat(dir).await?;
-        let path = self.path(dir)?;
-        let opened = self.run(move |fs| {
-            let open = fs.open_dir(&path)?;
-            Ok((open.stat()?, open))
-        });
-        let (stat, open) = opened.await?;
-        if dir != FileNumber::ROOT && number(stat.inode_id()) != dir {
-            // It has just been moved, and another has its name: the caller looks it up anew.
-            return Err(Errno::ESTALE.into());
+    /// Another node says that it has renamed a directory; whether that is so.
+    pub(crate) async fn moved(&self, dir: FileNumber, from: &[u8], to: &[u8]) -> Result<bool> {
+        let at = to.to_vec();
+        let stat = self.run(move |fs| fs.stat(&at)).await?;
+        let is_there = number(stat.inode_id()) == dir;
+        if is_there {
+            self.tree.moved(dir, from, to);
         }
-        Ok(self.open_dirs.open(OpenDir { number: dir, open }))
-    }
-
-    pub(crate) async fn readdir(&self, dir: HandleNumber, after: u64) -> Result<Entries> {
-        let fetch = |OpenDir { number, open }| async move {
-            let names = self.run(move |_| open.read(after)).await?;
-            Ok(names.into_iter().map(|named| listed(number, named)).collect())
-        };
-        self.open_dirs.read(dir, after, fetch).await
-    }
-
-    pub(crate) fn release_dir(&self, dir: HandleNumber) {
-        self.open_dirs.close(dir);
-    }
-
-    pub(crate) async fn sync_dir(&self, dir: FileNumber) -> Result<()> {
-        let path = self.path(dir)?;
-        self.run(move |fs| fs.sync_dir(&path)).await
+        Ok(is_there)
     }
 
     pub(crate) async fn space(&self) -> Result<ViewSpace> {
@@ -220,59 +211,11 @@ impl Passthrough {
         let (capacity, free) = (space.total, space.available);
         Ok(ViewSpace { capacity, free, inodes, inodes_free: space.inodes_free })
     }
-
-    pub(crate) async fn get_xattr(&self, file: FileNumber, name: &[u8]) -> Result<Vec<u8>> {
-        let (path, name) = (self.path(file)?, name.to_vec());
-        self.run(move |fs| fs.xattr(&path, &name)).await
-    }
-
-    pub(crate) async fn list_xattr(&self, file: FileNumber) -> Result<Vec<Vec<u8>>> {
-        let path = self.path(file)?;
-        self.run(move |fs| fs.xattrs(&path)).await
-    }
-
-    pub(crate) async fn set_xattr(
-        &self,
-        file: FileNumber,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-    ) -> Result<()> {
-        let (path, name, value) = (self.path(file)?, name.to_vec(), value.to_vec());
-        self.run(move |fs| fs.set_xattr(&path, &name, &value, mode)).await
-    }
-
-    pub(crate) async fn remove_xattr(&self, file: FileNumber, name: &[u8]) -> Result<()> {
-        let (path, name) = (self.path(file)?, name.to_vec());
-        self.run(move |fs| fs.remove_xattr(&path, &name)).await
-    }
-}
-
-/// An open directory, and the door's number of it.
-#[derive(Clone)]
-struct OpenDir {
-    number: FileNumber,
-    open: Arc<dyn SharedDir>,
-}
-
-fn listed(dir: FileNumber, named: NamedFile) -> ListedEntry {
-    let NamedFile { name, inode, kind, next } = named;
-    // What the file system says of itself and of what is above it is not the view's.
-    let inode = if matches!(&name[..], b"." | b"..") { dir.0 } else { inode.0 };
-    ListedEntry { next, inode, kind, name }
 }
 
 /// The door's number of a file: the same for all its names, and what `st_ino` shows.
 pub(crate) fn number(inode: InodeId) -> FileNumber {
     FileNumber(inode.0)
-}
-
-pub(crate) fn xattr_mode(create: bool, replace: bool) -> XattrMode {
-    match (create, replace) {
-        (true, _) => XattrMode::Create,
-        (false, true) => XattrMode::Replace,
-        (false, false) => XattrMode::Any,
-    }
 }
 
 fn make(fs: &dyn SharedFs, path: &[u8], new: NewInode) -> Result<FileStat> {

@@ -75,3 +75,43 @@ fn a_name_that_another_node_has_taken_away_gives_way_to_the_others() {
     assert_eq!(tree.path(FILE), Some(b"dir/file".to_vec()));
     assert!(!tree.not_at(FILE, b"dir/file"));
 }
+
+/// A process in a directory that another node renames, or renames something above, goes on in it. It was told
+/// that its directory is gone.
+#[test]
+fn a_directory_follows_what_other_nodes_do_to_its_path() {
+    let tree = tree();
+    tree.moved(DIR, b"dir", b"new");
+    assert_eq!(tree.path(FILE), Some(b"new/file".to_vec()));
+    // To a place that this node does not know; what is above it moves on.
+    tree.moved(DIR, b"new", b"far/away/dir");
+    assert_eq!(tree.path(FILE), Some(b"far/away/dir/file".to_vec()));
+    tree.moved(OTHER, b"far/away", b"near");
+    assert_eq!(tree.path(FILE), Some(b"near/dir/file".to_vec()));
+    assert_eq!(tree.path(OTHER), None, "nobody has looked it up");
+    // This node's own renames, too: here both change places.
+    tree.rebase(&[(b"near", b"there"), (b"there", b"near")]);
+    assert_eq!(tree.path(FILE), Some(b"there/dir/file".to_vec()));
+    tree.rebase(&[(b"the", b"no"), (b"there/di", b"no")]);
+    assert_eq!(tree.path(FILE), Some(b"there/dir/file".to_vec()), "a name is not a part of another");
+    // Found again by its name.
+    tree.found(FileNumber::ROOT, b"there", OTHER, true);
+    tree.found(OTHER, b"dir", DIR, true);
+    assert_eq!(tree.path(FILE), Some(b"there/dir/file".to_vec()));
+    tree.moved(OTHER, b"there", b"last");
+    assert_eq!(tree.path(FILE), Some(b"last/dir/file".to_vec()));
+    assert_eq!(tree.path(OTHER), Some(b"last".to_vec()));
+}
+
+/// What a path leads to by the names that are known need not be what is there.
+#[test]
+fn a_directory_that_was_moved_below_another_moved_one_is_known_by_its_path() {
+    let tree = tree();
+    tree.found(FileNumber::ROOT, b"other", OTHER, true);
+    tree.found(FileNumber::ROOT, b"new", FileNumber(40), true);
+    tree.moved(OTHER, b"other", b"far/other");
+    tree.moved(DIR, b"dir", b"far/other/dir");
+    assert_eq!(tree.path(FILE), Some(b"far/other/dir/file".to_vec()));
+    tree.moved(DIR, b"far/other/dir", b"new/dir");
+    assert_eq!(tree.path(FILE), Some(b"new/dir/file".to_vec()));
+}

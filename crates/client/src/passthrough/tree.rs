@@ -4,12 +4,14 @@ use crate::vfs::FileNumber;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use tameike_core::limits::PATH_SIZE_MAX;
+use tameike_io::shared::split;
 
 type Name = (FileNumber, Vec<u8>);
 
 #[derive(Default)]
 struct Node {
-    /// Names by which the file was last known, the latest last; several for hard links.
+    /// Names by which the file was last known, the latest last; several for hard links. A directory that another
+    /// node has moved to where this one has never been is named by its whole path, in the root.
     names: Vec<Name>,
     lookups: u64,
 }
@@ -68,6 +70,26 @@ impl Tree {
         state.set(to, moved);
     }
 
+    /// Another node has renamed a directory. It is known by its new path, even when what is above it is not known
+    /// here.
+    pub(super) fn moved(&self, dir: FileNumber, from: &[u8], to: &[u8]) {
+        let mut state = self.0.lock();
+        state.rebase(&[(from, to)]);
+        let Some(former) = state.nodes.get(&dir).map(|node| node.names.clone()) else { return };
+        former.into_iter().for_each(|name| state.set(name, None));
+        let name = state.name_of(to);
+        state.set(name, Some(dir));
+        if state.path(dir, None).as_deref() != Some(to) {
+            // What it thinks is above it was moved, too.
+            state.set((FileNumber::ROOT, to.to_vec()), Some(dir));
+        }
+    }
+
+    /// Directories that are known by their whole path follow what was renamed above them.
+    pub(super) fn rebase(&self, renamed: &[(&[u8], &[u8])]) {
+        self.0.lock().rebase(renamed);
+    }
+
     /// Takes back look-ups; whether the door holds the file no more.
     pub(super) fn forget(&self, file: FileNumber, count: u64) -> bool {
         let mut state = self.0.lock();
@@ -96,6 +118,31 @@ impl Tree {
 }
 
 impl State {
+    /// Name of a path: in the directory above it, if that is known, else in the root, by the whole path.
+    fn name_of(&self, path: &[u8]) -> Name {
+        let (above, name) = split(path).unwrap_or_default();
+        let mut dir = Some(FileNumber::ROOT);
+        for part in above.split(|&byte| byte == b'/').filter(|part| !part.is_empty()) {
+            dir = dir.and_then(|dir| self.children.get(&(dir, part.to_vec())).copied());
+        }
+        dir.map_or((FileNumber::ROOT, path.to_vec()), |dir| (dir, name.to_vec()))
+    }
+
+    fn rebase(&mut self, renamed: &[(&[u8], &[u8])]) {
+        let mut changes = Vec::new();
+        for (from, to) in renamed {
+            let first = (FileNumber::ROOT, [from, &b"/"[..]].concat());
+            let below = self.children.range(first.clone()..);
+            let below = below.take_while(|((dir, path), _)| *dir == first.0 && path.starts_with(&first.1));
+            changes.extend(below.map(|(name, &file)| {
+                let path = [to, &name.1[from.len()..]].concat();
+                (name.clone(), (FileNumber::ROOT, path), file)
+            }));
+        }
+        changes.iter().for_each(|(old, ..)| self.set(old.clone(), None));
+        changes.into_iter().for_each(|(_, new, file)| self.set(new, Some(file)));
+    }
+
     fn path(&self, file: FileNumber, without: Option<&Name>) -> Option<Vec<u8>> {
         let (mut names, mut at, mut size) = (Vec::new(), file, 0);
         while at != FileNumber::ROOT {

@@ -82,7 +82,7 @@ fn merge(replies: Vec<MetaReply>) -> Result<Vec<ListedEntry>> {
 mod tests {
     use super::*;
     use crate::data::DataEngine;
-    use crate::vfs::{FileNumber, Vfs};
+    use crate::vfs::{Directories, FileNumber};
     use futures_util::FutureExt;
     use futures_util::future::BoxFuture;
     use parking_lot::Mutex;

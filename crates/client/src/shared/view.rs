@@ -2,7 +2,10 @@
 
 use super::{SharedView, unexpected};
 use crate::data::FileData;
-use crate::vfs::{Entries, FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
+use crate::vfs::{
+    Directories, Entries, FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace,
+    Xattrs,
+};
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{
@@ -196,6 +199,12 @@ impl Vfs for SharedView {
         self.close_handle(handle);
     }
 
+    async fn space(&self) -> Result<ViewSpace> {
+        self.gather_space().await
+    }
+}
+
+impl Directories for SharedView {
     async fn open_dir(&self, dir: FileNumber) -> Result<HandleNumber> {
         let inode = self.inode(dir);
         self.fetch_directory_stat(inode).await?;
@@ -220,11 +229,9 @@ impl Vfs for SharedView {
         let syncs = homes.into_iter().map(|home| self.ask(home, MetaRequest::Sync { durable: true }));
         futures_util::future::try_join_all(syncs).await.map(drop)
     }
+}
 
-    async fn space(&self) -> Result<ViewSpace> {
-        self.gather_space().await
-    }
-
+impl Xattrs for SharedView {
     async fn get_xattr(&self, file: FileNumber, name: &[u8]) -> Result<Vec<u8>> {
         let inode = self.inode(file);
         if name == LAYOUT_XATTR {

@@ -11,6 +11,17 @@ pub enum ClientRequest {
         /// Which inodes.
         inodes: Vec<InodeId>,
     },
+    /// A directory of the shared file system has another path since a rename: views that hold it follow.
+    Moved {
+        /// The directory.
+        dir: InodeId,
+        /// Old path, relative to the shared directory.
+        #[serde(with = "serde_bytes")]
+        from: Vec<u8>,
+        /// New path, relative to the shared directory.
+        #[serde(with = "serde_bytes")]
+        to: Vec<u8>,
+    },
 }
 
 /// The answer to a [`ClientRequest`].

@@ -42,6 +42,7 @@ impl Request {
     pub fn is_read_only(&self) -> bool {
         use admin::AdminRequest as Admin;
         use cache::CacheRequest as Cache;
+        use client::ClientRequest as Client;
         use meta::MetaRequest as Meta;
         use unit::UnitRequest as Unit;
         match self {
@@ -84,7 +85,8 @@ impl Request {
             Self::Admin(request) => match request {
                 Admin::Space { .. } | Admin::Status => true,
             },
-            Self::Client(client::ClientRequest::Revoke { .. }) => true,
+            // Taken note of twice, they say nothing more.
+            Self::Client(Client::Revoke { .. } | Client::Moved { .. }) => true,
         }
     }
 

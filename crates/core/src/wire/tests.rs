@@ -429,6 +429,17 @@ fn replies_of_coordinators() {
 }
 
 #[test]
+fn requests_to_views() {
+    check(&[
+        (ClientRequest::Revoke { inodes: vec![INODE] }, "0001838404"),
+        (
+            ClientRequest::Moved { dir: INODE, from: b"a".to_vec(), to: b"b/c".to_vec() },
+            "01838404016103622f63",
+        ),
+    ]);
+}
+
+#[test]
 fn requests_to_agents() {
     check(&[
         (AdminRequest::Space { view: View::NodeLocal }, "0000"),

@@ -1,0 +1,58 @@
+//! Open directories of a view over a tree: those of the file system below.
+
+use super::{OverTree, number};
+use crate::vfs::{Directories, Entries, FileNumber, HandleNumber, ListedEntry};
+use std::sync::Arc;
+use tameike_core::{Errno, Result};
+use tameike_io::shared::{NamedFile, SharedDir};
+
+/// An open directory, and the door's number of it.
+#[derive(Clone)]
+pub(super) struct OpenDir {
+    number: FileNumber,
+    open: Arc<dyn SharedDir>,
+}
+
+impl<V: OverTree> Directories for V {
+    async fn open_dir(&self, dir: FileNumber) -> Result<HandleNumber> {
+        let below = self.below();
+        // Finds out where it is now, which another node may have changed.
+        below.stat(dir).await?;
+        let path = below.path(dir)?;
+        let opened = below.run(move |fs| {
+            let open = fs.open_dir(&path)?;
+            Ok((open.stat()?, open))
+        });
+        let (stat, open) = opened.await?;
+        if dir != FileNumber::ROOT && number(stat.inode_id()) != dir {
+            // It has just been moved, and another has its name: the caller looks it up anew.
+            return Err(Errno::ESTALE.into());
+        }
+        Ok(below.open_dirs.open(OpenDir { number: dir, open }))
+    }
+
+    async fn readdir(&self, dir: HandleNumber, after: u64) -> Result<Entries> {
+        let below = self.below();
+        let fetch = |OpenDir { number, open }| async move {
+            let names = below.run(move |_| open.read(after)).await?;
+            Ok(names.into_iter().map(|named| listed(number, named)).collect())
+        };
+        below.open_dirs.read(dir, after, fetch).await
+    }
+
+    fn release_dir(&self, dir: HandleNumber) {
+        self.below().open_dirs.close(dir);
+    }
+
+    async fn fsync_dir(&self, dir: FileNumber) -> Result<()> {
+        let path = self.below().path(dir)?;
+        self.below().run(move |fs| fs.sync_dir(&path)).await
+    }
+}
+
+fn listed(dir: FileNumber, named: NamedFile) -> ListedEntry {
+    let NamedFile { name, inode, kind, next } = named;
+    // What the file system says of itself and of what is above it is not the view's.
+    let inode = if matches!(&name[..], b"." | b"..") { dir.0 } else { inode.0 };
+    ListedEntry { next, inode, kind, name }
+}
