@@ -6,7 +6,7 @@ use super::convert::{
     rename_mode, set_time,
 };
 use super::lists::{answer_xattr, joined, list};
-use super::{NAME_LIFETIME, REQUEST_SIZE_MAX, open_flags};
+use super::{NAME_LIFETIME, REQUEST_SIZE_MAX, THREADS_LENT_MAX, open_flags};
 use fuser::{
     BsdFileFlags, FileHandle, Filesystem, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags,
     RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen,
@@ -22,17 +22,18 @@ use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::NewInode;
 use tameike_core::{FileKind, Result};
 use tameike_io::Runtime;
+use tameike_io::os::lending::Lender;
 
 /// One view behind one FUSE mount.
 pub struct FuseDoor<V> {
-    runtime: Runtime,
+    runtime: Lender,
     vfs: Arc<V>,
 }
 
 impl<V: Vfs> FuseDoor<V> {
     /// A door to `vfs`.
     pub fn new(runtime: Runtime, vfs: Arc<V>) -> Self {
-        Self { runtime, vfs }
+        Self { runtime: Lender::new(runtime, THREADS_LENT_MAX), vfs }
     }
 
     /// Makes a name with a new inode, and answers.
@@ -276,7 +277,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match pollster::block_on(self.vfs.write(handle(number), offset, data)) {
+        match self.runtime.wait(|| pollster::block_on(self.vfs.write(handle(number), offset, data))) {
             Ok(()) => reply.written(data.len() as u32),
             Err(fault) => reply.error(errno(&fault)),
         }

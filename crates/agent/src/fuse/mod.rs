@@ -1,7 +1,8 @@
 //! The FUSE door: requests of the kernel to one view.
 //!
 //! A request is decoded, and its future polled for the first time, on the thread that read it; what need not
-//! wait is answered there, without a hop. What waits is answered by the thread that brings the last reply.
+//! wait is answered there, without a hop. Calls to the file system behind the view are made there, too, as long as
+//! other threads are left to read. What waits is answered by the thread that brings the last reply.
 //! Writes are taken into frames on the reading thread, which waits when no frame is free: that is the
 //! back-pressure on programs.
 //!
@@ -33,6 +34,8 @@ const DIRECTORY_NAME_LIFETIME: Duration = Duration::from_secs(1);
 const NAME_LIFETIME: Duration = Duration::ZERO;
 /// Threads that read requests of one view.
 const THREADS_PER_VIEW: usize = 4;
+/// Of these, how many may be held up by calls to the file system behind the view: the others go on reading.
+const THREADS_LENT_MAX: usize = THREADS_PER_VIEW / 2;
 /// Largest read and write request, and the kernel's read-ahead, in bytes.
 const REQUEST_SIZE_MAX: u32 = 1 << 20;
 
