@@ -19,14 +19,14 @@ fn a_working_directory_goes_on_when_another_node_renames_it() {
         for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do
             export view; cd "$view"; mkdir -p a/b; echo right > a/b/file; cd a/b
             on 'mv a c; mkdir -p a/b; echo wrong > a/b/file'
-            test "$(cat file)" = right; echo more >> file; mkdir sub; cd sub
+            test "$(cat file)" = right; echo more >> file; mkdir sub; cd -P sub
             test "$(cat ../file | tr '\n' ' ')" = "right more "
-            # To where this node has never been, and on from there.
+            # (Without -P, cd goes goes by the path that it remembers.) To where this node has never been, and on from there.
             on 'mkdir -p far/away; mv c far/away/d; test "$(cat far/away/d/b/file | wc -l)" = 2'
             echo here > new; mv new newer; ls | grep -qx newer; test "$(cat ../file | wc -l)" = 2
             exec 7< ..
             on 'mv far near; mv near/away/d/b near/last'
-            test "$(cat newer)" = here; rm newer; cd ..; rmdir sub; echo end >> file
+            test "$(cat newer)" = here; rm newer; cd -P ..; rmdir sub; echo end >> file
             python3 -c 'import os; assert os.listdir(7) == ["file"], os.listdir(7)'
             exec 7<&-
             on 'test "$(wc -l < near/last/file)" = 3; test "$(cat a/b/file)" = wrong; rm -r a near'
