@@ -183,6 +183,16 @@ impl Command {
             Self::Create { .. } | Self::Step { .. } | Self::SetDirTime { .. } => None,
         }
     }
+
+    /// Whether it changes who may do what with an inode.
+    pub fn changes_access(&self) -> bool {
+        match self {
+            Self::SetAttr { change, .. } => {
+                change.mode.is_some() || change.uid.is_some() || change.gid.is_some()
+            }
+            _ => false,
+        }
+    }
 }
 
 /// Number of a batch of closes.

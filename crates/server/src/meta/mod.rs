@@ -162,10 +162,10 @@ impl MetaService {
             MetaRequest::ListXattr { inode } => self.list_xattr(inode),
             MetaRequest::Execute(command) => {
                 self.parts.ledger.room().await?;
-                let inode = command.changes();
+                let (inode, access) = (command.changes(), command.changes_access());
                 let reply = self.command(command, from).await;
                 if let Some(inode) = inode {
-                    self.tell_of(inode, from, &reply).await;
+                    self.tell_of(inode, from, access, &reply).await;
                 }
                 reply
             }

@@ -33,13 +33,23 @@ impl MetaService {
         inode.is_some_and(|inode| inode.attr.nlink == 1) && state.leases.grant(target.inode, dir, node, now)
     }
 
-    /// `from` has changed an inode, or tried to.
-    pub(super) async fn tell_of(&self, inode: InodeId, from: NodeId, reply: &Result<MetaReply>) {
+    /// `from` has changed an inode, or tried to; `access` says that mode or owner changed. Nobody is promised to
+    /// see a directory's other attributes at once.
+    pub(super) async fn tell_of(
+        &self,
+        inode: InodeId,
+        from: NodeId,
+        access: bool,
+        reply: &Result<MetaReply>,
+    ) {
         let is_dir = matches!(reply, Ok(MetaReply::Node(node)) if node.attr.kind == FileKind::Directory);
         let now = self.parts.runtime.clock.monotonic();
         let untold = {
             let mut state = self.state.lock();
-            let untold = state.leases.changed(inode, is_dir, Some(from), now);
+            let untold = match is_dir && !access {
+                true => None,
+                false => state.leases.changed(inode, is_dir, Some(from), now),
+            };
             if is_dir {
                 state.leases.see(inode, from, now); // in the reply
             }
