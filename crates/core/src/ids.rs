@@ -253,6 +253,15 @@ pub struct OperationId {
     pub sequence: u64,
 }
 
+/// Number of a batch of closes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CloseBatch {
+    /// One view of one life of an agent, drawn at random.
+    pub sender: u64,
+    /// Ascending; the one before was answered before this one was first sent.
+    pub number: u64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,6 +8,7 @@ mod operation;
 pub use operation::{NameOperation, RenameMode, Step};
 
 use crate::attr::{Attr, AttrChange, FileKind, Timestamp};
+pub use crate::ids::CloseBatch;
 use crate::ids::{DirOffset, InodeId, NodeId, OperationId};
 use crate::placement::Layout;
 use serde::{Deserialize, Serialize};
@@ -193,15 +194,6 @@ impl Command {
             _ => false,
         }
     }
-}
-
-/// Number of a batch of closes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CloseBatch {
-    /// One view of one life of an agent, drawn at random.
-    pub sender: u64,
-    /// Ascending; the one before was answered before this one was first sent.
-    pub number: u64,
 }
 
 /// A request to the metadata service.
