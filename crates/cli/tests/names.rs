@@ -75,3 +75,30 @@ cache, below = os.statvfs(os.environ["TAMEIKE_CACHE"]), os.statvfs(sys.argv[1])
 assert cache.f_files == below.f_files, (cache, below)
 assert abs(cache.f_ffree - below.f_ffree) < 1000, (cache, below)
 "#;
+
+/// A program goes down from directory to directory, and names what it makes by short paths: how deep it is does not
+/// matter. In the views over a tree it was told `ENAMETOOLONG`, and a socket was among what it could not make.
+#[test]
+fn deep_directories_are_as_good_as_others() {
+    let site = Site::new();
+    let program = site.plain().join("deep.py");
+    fs::write(&program, DEEP).expect("the program");
+    succeed(&mut site.job(2, &[], &format!("python3 {}", program.display())));
+    site.assert_clean();
+}
+
+const DEEP: &str = r#"
+import os, stat
+for name in ("TAMEIKE_SHARED", "TAMEIKE_NODE_LOCAL", "TAMEIKE_CACHE"):
+    os.chdir(os.environ[name])
+    for _ in range(40):
+        os.mkdir("d" * 250); os.chdir("d" * 250)
+    os.mknod("s" * 255, stat.S_IFSOCK | 0o640)
+    assert stat.S_ISSOCK(os.stat("s" * 255).st_mode)
+    with open("file", "w") as file: file.write("deep")
+    os.rename("file", "moved")
+    assert open("moved").read() == "deep" and sorted(os.listdir(".")) == ["moved", "s" * 255]
+    os.unlink("s" * 255); os.unlink("moved")
+    for _ in range(40):
+        os.chdir(".."); os.rmdir("d" * 250)
+"#;

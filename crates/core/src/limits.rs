@@ -16,8 +16,11 @@ pub const NODES_MAX: u32 = SLOT_COUNT as u32;
 pub const INLINE_SIZE_MAX: usize = 4096;
 /// Longest name of a directory entry, in bytes.
 pub const NAME_SIZE_MAX: usize = 255;
-/// Longest target of a symbolic link and longest path, in bytes.
+/// Longest target of a symbolic link, and longest path in one call of the system, in bytes.
 pub const PATH_SIZE_MAX: usize = 4096;
+/// Longest path from the root of the shared directory, or of the node-local one, in bytes: a program in a deep
+/// directory may name what is below it by a path of [`PATH_SIZE_MAX`] again.
+pub const TREE_PATH_SIZE_MAX: usize = 4 * PATH_SIZE_MAX;
 /// Largest value of an extended attribute, in bytes.
 pub const XATTR_SIZE_MAX: usize = 64 << 10;
 /// Entries of a narrow directory beyond which it goes wide. One node serves and lists that many well; the directory
@@ -55,4 +58,5 @@ const _: () = assert!(2 * DIRECTORY_LIFETIME.as_millis() < DIRECTORY_SIGHT.as_mi
 const _: () = assert!(SLOT_COUNT.is_power_of_two());
 const _: () = assert!(INLINE_SIZE_MAX <= UNIT_SIZE);
 const _: () = assert!(XATTR_SIZE_MAX + PATH_SIZE_MAX < MESSAGE_SIZE_MAX);
+const _: () = assert!(3 * TREE_PATH_SIZE_MAX < MESSAGE_SIZE_MAX);
 const _: () = assert!(READDIR_ENTRIES_MAX as usize * (NAME_SIZE_MAX + 160) < MESSAGE_SIZE_MAX);

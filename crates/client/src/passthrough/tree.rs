@@ -3,7 +3,7 @@
 use crate::vfs::FileNumber;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use tameike_core::limits::PATH_SIZE_MAX;
+use tameike_core::limits::TREE_PATH_SIZE_MAX;
 use tameike_io::shared::split;
 
 type Name = (FileNumber, Vec<u8>);
@@ -149,7 +149,7 @@ impl State {
             let mut known = self.nodes.get(&at)?.names.iter().rev();
             let (dir, name) = known.find(|&name| Some(name) != without)?;
             size += name.len() + 1;
-            if size > PATH_SIZE_MAX {
+            if size > TREE_PATH_SIZE_MAX {
                 return None;
             }
             names.push(name.as_slice());

@@ -41,9 +41,20 @@ impl PosixTree {
     }
 
     fn resolve(&self, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
-        let path = if path.is_empty() { b"." } else { path };
-        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::openat2(&self.root, path, flags, Mode::empty(), BENEATH)
+        let open = |at: Option<&OwnedFd>, path: &[u8], flags| {
+            let path = if path.is_empty() { b"." } else { path };
+            let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            rustix::fs::openat2(at.unwrap_or(&self.root), path, flags, Mode::empty(), BENEATH)
+        };
+        // The system takes no path of this length at once.
+        let (mut at, mut rest) = (None, path);
+        while rest.len() >= PATH_SIZE_MAX {
+            let slash =
+                rest[..PATH_SIZE_MAX].iter().rposition(|&byte| byte == b'/').ok_or(Os::NAMETOOLONG)?;
+            at = Some(open(at.as_ref(), &rest[..slash], OFlags::PATH | OFlags::DIRECTORY)?);
+            rest = &rest[slash + 1..];
+        }
+        open(at.as_ref(), rest, flags)
     }
 
     /// Runs `operation` on the directory of `path` and the last name.

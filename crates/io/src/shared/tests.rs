@@ -99,6 +99,28 @@ fn no_path_leaves_the_root() {
     assert!(outside.path().join("secret").exists());
 }
 
+/// A path from the root was one call of the system, so that nothing could be made where it came to 4 KiB, though
+/// the program was in a directory on the way and its own path was short.
+#[test]
+fn what_is_deeper_than_one_call_can_name_is_there_all_the_same() {
+    let (_dir, tree) = tree();
+    let mut path = vec![b'x'; 255];
+    while path.len() < 3 * 4096 {
+        tree.make(&path, &Special::Directory(0o700)).expect("mkdir");
+        path = join(&path, &[b'x'; 255]);
+    }
+    let (file, moved) = (path.clone(), [&path[..path.len() - 1], b"y"].concat());
+    tree.create(&file, 0o600).expect("create").write_at(b"deep", 0).expect("write");
+    tree.rename(&file, &moved, RenameMode::NoReplace).expect("rename");
+    let node = Special::Node { kind: FileKind::Socket, mode: 0o600, rdev: 0 };
+    assert_eq!(tree.make(&file, &node).expect("mknod").kind, FileKind::Socket);
+    assert_eq!(tree.open(&moved, Access::Read).expect("open").stat().expect("stat").size, 4);
+    let (above, _) = split(&path).expect("it is deep");
+    assert_eq!(names(&*tree.open_dir(above).expect("open"), 0).len(), 4);
+    let out = [above, b"/", &b"../".repeat(60), b"etc"].concat();
+    assert!(tree.stat(&out).is_err(), "it led out of the root");
+}
+
 #[test]
 fn attributes_change_as_asked() {
     let (dir, tree) = tree();
