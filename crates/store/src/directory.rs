@@ -257,15 +257,15 @@ fn read_text(path: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Handle;
     use std::sync::Arc;
     use tameike_core::{Generation, InodeId, Slot, UnitId};
+    use tameike_io::os::simulated::Simulation;
     use tameike_io::{Payload, Slab};
 
     const UNIT: UnitId = UnitId { inode: InodeId(0x0123_0000_0000_0001), index: 2 };
 
     struct Home {
-        machine: Handle,
+        machine: Simulation,
         slab: Arc<Slab>,
         dir: tempfile::TempDir,
         capacity: [u64; 3],
@@ -275,7 +275,7 @@ mod tests {
         fn new(parent: &str) -> Self {
             let dir = tempfile::tempdir_in(parent).unwrap();
             Self {
-                machine: Handle::new(1),
+                machine: Simulation::shuffled(1),
                 slab: Slab::new(4).unwrap(),
                 dir,
                 capacity: [1 << 20, 4 << 20, 0],

@@ -11,8 +11,6 @@ pub mod ledger;
 pub mod locks;
 pub mod meta;
 pub mod table;
-#[cfg(test)]
-mod testing;
 
 pub use directory::{Options, Store};
 pub use extent::ExtentStore;

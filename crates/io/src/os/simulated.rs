@@ -1,68 +1,139 @@
 //! A runtime on simulated time: one thread, one seed, the same run every time.
 //!
-//! Tasks run in the order in which they were woken. Time stands still while anything can run, and then jumps
-//! to the next sleeper. Blocking jobs run at once. It is what tests and the simulated cluster run on.
+//! Tasks run in the order in which they were woken, or ([`Simulation::shuffled`]) in one that the seed decides.
+//! Time stands still while anything can run, and then jumps to the next sleeper. Several nodes can be simulated
+//! at once, and each can die with its tasks. It is what tests and the simulated cluster run on.
 
 use super::runtime::{Clock, Executor, Random, Runtime};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tameike_core::Timestamp;
 
 /// Time of day at the start of every simulation: 2020-01-01 UTC.
 const WALL_START_SECONDS: i64 = 1_577_836_800;
+/// Steps of one run after which whatever is waited for will never come.
+const STEPS_MAX: u64 = 10_000_000;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+enum Ready {
+    /// A task by its number.
+    Task(u64),
+    /// What [`Simulation::run`] waits for, by its flag.
+    Awaited(Arc<AtomicBool>),
+    /// A blocking job of a node.
+    Job(usize, Job),
+}
+
+struct Task {
+    node: usize,
+    /// Elsewhere while it runs.
+    future: Option<BoxFuture<'static, ()>>,
+}
 
 #[derive(Default)]
 struct State {
+    shuffled: bool,
     now: Duration,
-    ready: VecDeque<u64>,
-    tasks: BTreeMap<u64, BoxFuture<'static, ()>>,
+    ready: VecDeque<Ready>,
+    tasks: BTreeMap<u64, Task>,
     next_task: u64,
     sleepers: BTreeMap<(Duration, u64), Waker>,
     next_sleeper: u64,
     random: u64,
+    /// Nodes that were killed and are not buried yet.
+    doomed: Vec<usize>,
 }
 
-/// The simulated machine behind a [`Runtime`].
+impl State {
+    /// SplitMix64 (Steele, Lea, Flood 2014).
+    fn random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn next_ready(&mut self) -> Option<Ready> {
+        if self.shuffled && self.ready.len() > 1 {
+            let turn = self.random() % self.ready.len() as u64;
+            return self.ready.swap_remove_back(turn as usize);
+        }
+        self.ready.pop_front()
+    }
+}
+
+/// The simulated machines behind a [`Runtime`] each.
 #[derive(Clone, Default)]
 pub struct Simulation(Arc<Mutex<State>>);
 
 impl Simulation {
-    /// A simulation whose random numbers follow from `seed`.
+    /// A simulation whose random numbers follow from `seed`. Blocking jobs run at once.
     pub fn new(seed: u64) -> Self {
         let simulation = Self::default();
         simulation.0.lock().random = seed;
         simulation
     }
 
+    /// A simulation in which `seed` also decides which task goes on next. Blocking jobs take their turn as tasks
+    /// do.
+    pub fn shuffled(seed: u64) -> Self {
+        let simulation = Self::new(seed);
+        simulation.0.lock().shuffled = true;
+        simulation
+    }
+
     /// The runtime for product code.
     pub fn runtime(&self) -> Runtime {
+        self.runtime_of(0)
+    }
+
+    /// The runtime of a node: what it runs ends with the node.
+    pub fn runtime_of(&self, node: usize) -> Runtime {
         let parts = Arc::new(self.clone());
-        Runtime { clock: parts.clone(), random: parts.clone(), executor: parts }
+        let executor = Arc::new(Node { simulation: self.clone(), node });
+        Runtime { clock: parts.clone(), random: parts, executor }
+    }
+
+    /// A random number below `bound`.
+    pub fn draw(&self, bound: u64) -> u64 {
+        (self.0.lock().random() >> 11) % bound
     }
 
     /// Runs until `future` ends.
     ///
     /// # Panics
-    /// When nothing can run, nobody sleeps, and the future has not ended: a deadlock.
-    pub fn run<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> T {
-        let result = Arc::new(Mutex::new(None));
-        let slot = result.clone();
-        self.spawn(Box::pin(async move {
-            let output = future.await;
-            *slot.lock() = Some(output);
-        }));
+    /// When nothing can run, nobody sleeps, and the future has not ended: a deadlock; and when it does not end
+    /// whatever runs.
+    pub fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        let mut future = pin!(future);
+        let flag = Arc::new(AtomicBool::new(true));
+        let waker = Waker::from(Arc::new(AwaitedWaker { simulation: self.clone(), flag: flag.clone() }));
+        let mut steps = 0;
         loop {
-            if let Some(output) = result.lock().take() {
-                return output;
+            steps += 1;
+            assert!(steps < STEPS_MAX, "nothing comes of {STEPS_MAX} steps");
+            if flag.swap(false, Ordering::SeqCst) {
+                if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                    return output;
+                }
+            } else {
+                assert!(self.step(), "nothing can run and nobody sleeps, but the future has not ended");
             }
-            assert!(self.step(), "nothing can run and nobody sleeps, but the future has not ended");
         }
+    }
+
+    /// Lets time pass, with everything that happens in it.
+    pub fn rest(&self, time: Duration) {
+        self.run(self.sleep(time));
     }
 
     /// Runs until nothing can run any more without time going on.
@@ -70,14 +141,72 @@ impl Simulation {
         while self.run_one() {}
     }
 
+    /// Runs until no task is left.
+    ///
+    /// # Panics
+    /// When tasks wait for ever, or go on for ever.
+    pub fn finish(&self) {
+        for steps in 0_u64.. {
+            assert!(steps < STEPS_MAX, "tasks go on for ever");
+            self.bury();
+            if self.0.lock().tasks.is_empty() {
+                return;
+            }
+            assert!(self.step(), "tasks wait for ever");
+        }
+    }
+
     /// Runs one task, or lets time go on to the next sleeper; `false` when there is neither.
     pub fn step(&self) -> bool {
         self.run_one() || self.wake_next()
     }
 
+    /// Runs so many steps, or as many as can be without time going on; whether there were no more.
+    pub fn steps(&self, count: u64) -> bool {
+        !(0..count).all(|_| self.run_one())
+    }
+
+    /// Ends all tasks and jobs where they are; a running task ends at its next wait.
+    pub fn kill(&self) {
+        let mut state = self.0.lock();
+        let ended = (std::mem::take(&mut state.tasks), std::mem::take(&mut state.ready));
+        drop(state);
+        drop(ended);
+    }
+
+    /// Ends the tasks and jobs of a node, before anything else runs.
+    pub fn kill_node(&self, node: usize) {
+        self.0.lock().doomed.push(node);
+    }
+
+    /// Takes away what was killed.
+    pub fn bury(&self) {
+        let mut state = self.0.lock();
+        let doomed = std::mem::take(&mut state.doomed);
+        if doomed.is_empty() {
+            return;
+        }
+        let (dead, alive): (BTreeMap<_, _>, _) =
+            std::mem::take(&mut state.tasks).into_iter().partition(|(_, task)| doomed.contains(&task.node));
+        state.tasks = alive;
+        let is_dead = |ready: &Ready| matches!(ready, Ready::Job(node, _) if doomed.contains(node));
+        let (jobs, ready): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut state.ready).into_iter().partition(is_dead);
+        state.ready = ready;
+        drop(state);
+        // Their ends may wake others.
+        drop((dead, jobs));
+    }
+
     fn run_one(&self) -> bool {
-        let Some(id) = self.0.lock().ready.pop_front() else { return false };
-        self.poll(id);
+        self.bury();
+        let ready = self.0.lock().next_ready();
+        match ready {
+            None => return false,
+            Some(Ready::Task(id)) => self.poll(id),
+            Some(Ready::Awaited(flag)) => flag.store(true, Ordering::SeqCst),
+            Some(Ready::Job(_, job)) => job(),
+        }
         true
     }
 
@@ -93,12 +222,42 @@ impl Simulation {
     }
 
     fn poll(&self, id: u64) {
-        // The task is out of the table while it runs, so that it may spawn and wake others.
-        let Some(mut task) = self.0.lock().tasks.remove(&id) else { return };
+        // The future is out of the table while it runs, so that it may spawn and wake others.
+        let future = self.0.lock().tasks.get_mut(&id).and_then(|task| task.future.take());
+        let Some(mut future) = future else { return };
         let waker = Waker::from(Arc::new(TaskWaker { simulation: self.clone(), id }));
-        if task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
-            self.0.lock().tasks.insert(id, task);
+        let ended = future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+        let mut state = self.0.lock();
+        if ended {
+            state.tasks.remove(&id);
+        } else if let Some(task) = state.tasks.get_mut(&id) {
+            task.future = Some(future);
+            return;
         }
+        drop(state);
+        drop(future);
+    }
+
+    fn spawn_on(&self, node: usize, future: BoxFuture<'static, ()>) {
+        let id = {
+            let mut state = self.0.lock();
+            let id = state.next_task;
+            state.next_task += 1;
+            state.tasks.insert(id, Task { node, future: Some(future) });
+            id
+        };
+        self.poll(id);
+    }
+
+    fn block_on(&self, node: usize, job: Job) {
+        {
+            let mut state = self.0.lock();
+            if state.shuffled {
+                state.ready.push_back(Ready::Job(node, job));
+                return;
+            }
+        }
+        job();
     }
 }
 
@@ -110,8 +269,23 @@ struct TaskWaker {
 impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
         let mut state = self.simulation.0.lock();
-        if !state.ready.contains(&self.id) {
-            state.ready.push_back(self.id);
+        if !state.ready.iter().any(|ready| matches!(ready, Ready::Task(id) if *id == self.id)) {
+            state.ready.push_back(Ready::Task(self.id));
+        }
+    }
+}
+
+struct AwaitedWaker {
+    simulation: Simulation,
+    flag: Arc<AtomicBool>,
+}
+
+impl Wake for AwaitedWaker {
+    fn wake(self: Arc<Self>) {
+        let mut state = self.simulation.0.lock();
+        let is_this = |ready: &Ready| matches!(ready, Ready::Awaited(flag) if Arc::ptr_eq(flag, &self.flag));
+        if !state.ready.iter().any(is_this) {
+            state.ready.push_back(Ready::Awaited(self.flag.clone()));
         }
     }
 }
@@ -130,27 +304,13 @@ impl Clock for Simulation {
 impl Random for Simulation {
     fn fill(&self, bytes: &mut [u8]) {
         let mut state = self.0.lock();
-        for byte in bytes {
-            // SplitMix64 (Steele, Lea, Flood 2014).
-            state.random = state.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let mut mixed = state.random;
-            mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            *byte = (mixed ^ (mixed >> 31)) as u8;
-        }
+        bytes.iter_mut().for_each(|byte| *byte = state.random() as u8);
     }
 }
 
 impl Executor for Simulation {
     fn spawn(&self, task: BoxFuture<'static, ()>) {
-        let id = {
-            let mut state = self.0.lock();
-            let id = state.next_task;
-            state.next_task += 1;
-            state.tasks.insert(id, task);
-            id
-        };
-        self.poll(id);
+        self.spawn_on(0, task);
     }
 
     fn sleep(&self, time: Duration) -> BoxFuture<'static, ()> {
@@ -158,8 +318,28 @@ impl Executor for Simulation {
         Box::pin(Sleep { simulation: self.clone(), until, place: None })
     }
 
-    fn block(&self, job: Box<dyn FnOnce() + Send>) {
-        job();
+    fn block(&self, job: Job) {
+        self.block_on(0, job);
+    }
+}
+
+/// A simulation as one node sees it.
+struct Node {
+    simulation: Simulation,
+    node: usize,
+}
+
+impl Executor for Node {
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        self.simulation.spawn_on(self.node, task);
+    }
+
+    fn sleep(&self, time: Duration) -> BoxFuture<'static, ()> {
+        self.simulation.sleep(time)
+    }
+
+    fn block(&self, job: Job) {
+        self.simulation.block_on(self.node, job);
     }
 }
 
@@ -231,5 +411,31 @@ mod tests {
         let outcome = simulation
             .run(async move { runtime.timeout(Duration::from_secs(1), std::future::pending::<()>()).await });
         assert_eq!(outcome, None);
+    }
+
+    #[test]
+    fn a_seed_decides_the_order_and_a_node_dies_with_its_tasks() {
+        let run = |seed| {
+            let simulation = Simulation::shuffled(seed);
+            let log = Arc::new(Mutex::new(Vec::new()));
+            for number in 0..6 {
+                let (runtime, log) = (simulation.runtime_of(number % 2), log.clone());
+                runtime.clone().spawn(async move {
+                    runtime.sleep(Duration::from_secs(number as u64 / 4)).await;
+                    let number = runtime.block(move || number).await;
+                    log.lock().push(number);
+                });
+            }
+            simulation.rest(Duration::from_millis(1));
+            simulation.kill_node(1);
+            simulation.finish();
+            std::mem::take(&mut *log.lock())
+        };
+        let orders: std::collections::BTreeSet<_> = (0..50).map(run).collect();
+        assert_eq!(run(7), run(7));
+        assert!(orders.len() > 5, "{orders:?}");
+        for order in orders {
+            assert!(order.contains(&4) && !order.contains(&5), "the one had died before: {order:?}");
+        }
     }
 }

@@ -35,7 +35,7 @@ use tameike_io::fabric::Rpc;
 use tameike_io::os::runtime::Promise;
 use tameike_io::{Payload, Pool, Runtime};
 use tameike_store::locks::Locks;
-use tameike_store::meta::record::{Intent, Truncation};
+use tameike_store::meta::record::{Intent, Share, Truncation};
 use tameike_store::meta::{Applied, LogCommand, Outcome, apply, query as table};
 use tameike_store::{Ledger, RecordKind};
 
@@ -127,7 +127,8 @@ impl MetaService {
         let local = owners.filter(|&owner| cluster.device_of(owner) == parts.node);
         roots.extend(local.map(|owner| InodeId::local_root(owner, parts.node)));
         let (uid, gid) = parts.owner;
-        let command = LogCommand::Start { roots, uid, gid, now: parts.runtime.now() };
+        let share = share(cluster, parts.node);
+        let command = LogCommand::Start { roots, share, uid, gid, now: parts.runtime.now() };
         match execute(&parts.ledger, &command)?.outcome {
             Outcome::Started { incarnation } => Ok(incarnation),
             other => Err(Fault::io(format!("a start ended as {other:?}"))),
@@ -322,6 +323,13 @@ impl MetaService {
     fn birth(&self) -> u64 {
         self.births.fetch_add(1, Ordering::Relaxed)
     }
+}
+
+/// Which inodes `node` is the home of; `None` when it has no device.
+fn share(cluster: &Cluster, node: NodeId) -> Option<Share> {
+    let nodes = cluster.device_nodes();
+    let place = nodes.iter().position(|&other| other == node)?;
+    Some(Share { node, place: place as u16, count: nodes.len() as u16 })
 }
 
 fn execute(ledger: &Ledger, command: &LogCommand) -> Result<Applied> {

@@ -54,7 +54,7 @@ impl MetaService {
 
     pub(super) async fn dir_stat(&self, dir: InodeId) -> Result<MetaReply> {
         self.when_free_dir(dir).await?;
-        if self.parts.ledger.read(|names| is_sealed(names, dir))? {
+        if self.parts.ledger.read(|names| table::is_removed(names, dir))? {
             return Err(Errno::ESTALE.into());
         }
         self.children_stat(dir).map(MetaReply::DirStat)
@@ -115,11 +115,7 @@ impl MetaService {
 
 /// What to say of a name that is not there: whoever still believes in a directory that is gone looks it up anew.
 fn missing(names: &dyn Table, dir: InodeId) -> Result<Errno> {
-    Ok(if is_sealed(names, dir)? { Errno::ESTALE } else { Errno::ENOENT })
-}
-
-fn is_sealed(names: &dyn Table, dir: InodeId) -> Result<bool> {
-    Ok(table::directory(names, dir)?.is_some_and(|children| children.sealed.is_some()))
+    Ok(if table::is_removed(names, dir)? { Errno::ESTALE } else { Errno::ENOENT })
 }
 
 /// What this node has of an inode; its inline content when it is opened.

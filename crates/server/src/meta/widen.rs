@@ -3,13 +3,13 @@
 //! Meanwhile everything on the directory waits. Once the intent is logged the directory goes wide, whatever
 //! crashes: its entries cannot change before that is done, so that the same steps are asked for again.
 
-use super::MetaService;
+use super::{MetaService, share};
 use serde_bytes::ByteBuf;
 use std::collections::BTreeMap;
 use tameike_core::limits::NARROW_ENTRIES_MAX;
 use tameike_core::wire::meta::{Step, Target};
 use tameike_core::{DirOffset, Fault, InodeId, NodeId, Result};
-use tameike_store::meta::record::Intent;
+use tameike_store::meta::record::{Intent, Share};
 use tameike_store::meta::{LogCommand, query as table};
 
 /// Entries moved by one step: fit a message with names of any length.
@@ -57,9 +57,9 @@ impl MetaService {
 
     pub(super) async fn move_entries(&self, sequence: u64, dir: InodeId) -> Result<()> {
         self.push().await?;
-        let nodes = self.parts.cluster.device_nodes();
-        let place = nodes.iter().position(|&node| node == self.parts.node);
-        let place = place.ok_or_else(|| Fault::io("a node without a device keeps a directory"))?;
+        let share = share(&self.parts.cluster, self.parts.node);
+        let without = || Fault::io("a node without a device keeps a directory");
+        let Share { place, count, .. } = share.ok_or_else(without)?;
         for ((node, entries), first) in self.entries_by_node(dir)?.into_iter().zip((0..).step_by(1 << 16)) {
             for (batch, number) in entries.chunks(BATCH_ENTRIES_MAX).zip(first..) {
                 let step = Step::Receive { dir, entries: batch.to_vec() };
@@ -69,7 +69,7 @@ impl MetaService {
         // Names are changed elsewhere from now on.
         let untold = self.state.lock().leases.moved(dir, self.parts.runtime.clock.monotonic());
         self.tell(untold).await;
-        self.execute(&LogCommand::Widened { sequence, dir, place: place as u16, count: nodes.len() as u16 })?;
+        self.execute(&LogCommand::Widened { sequence, dir, place, count })?;
         // Were this record lost, the intent would still be there and the directory go wide again.
         let waiting = {
             let mut state = self.state.lock();

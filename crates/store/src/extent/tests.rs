@@ -1,11 +1,11 @@
 use super::*;
 use crate::ledger::kv::MemoryKv;
 use crate::ledger::{LedgerOptions, Media};
-use crate::testing::Handle;
 use std::time::Duration;
 use tameike_core::Slot;
 use tameike_core::limits::BLOCK_SIZE;
 use tameike_io::disk::memory::{Faults, MemoryDisk, MemoryLog};
+use tameike_io::os::simulated::Simulation;
 use tameike_io::{Frame, Slab};
 
 mod model;
@@ -15,7 +15,7 @@ pub(super) const MIB: u64 = 1 << 20;
 
 /// The media of one node, and a machine on which the store runs.
 pub(super) struct World {
-    pub(super) machine: Handle,
+    pub(super) machine: Simulation,
     pub(super) disk: MemoryDisk,
     logs: [MemoryLog; 2],
     kv: MemoryKv,
@@ -31,7 +31,7 @@ impl World {
         let faults = Faults::default();
         let slab = Slab::new(4).unwrap();
         Self {
-            machine: Handle::new(seed),
+            machine: Simulation::shuffled(seed),
             disk: MemoryDisk::new(disk_size, faults.clone()),
             logs: [MemoryLog::new(faults.clone()), MemoryLog::new(faults.clone())],
             kv: MemoryKv::new(faults.clone()),

@@ -2,12 +2,12 @@ mod reading;
 
 use super::kv::MemoryKv;
 use super::*;
-use crate::testing::Handle;
 use futures_util::FutureExt;
 use futures_util::future::ready;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use tameike_io::disk::memory::{Faults, MemoryLog};
+use tameike_io::os::simulated::Simulation;
 
 /// Data of which everything is there up to a record body, and nothing from that body on.
 #[derive(Clone, Default)]
@@ -26,7 +26,7 @@ impl Data for Promises {
 
 #[derive(Clone)]
 struct World {
-    machine: Handle,
+    machine: Simulation,
     logs: [MemoryLog; 2],
     kv: MemoryKv,
     faults: Faults,
@@ -41,7 +41,14 @@ impl World {
         let faults = Faults::default();
         let logs = [MemoryLog::new(faults.clone()), MemoryLog::new(faults.clone())];
         let kv = MemoryKv::new(faults.clone());
-        Self { machine: Handle::new(seed), logs, kv, faults, data: Promises::default(), checkpoint_bytes }
+        Self {
+            machine: Simulation::shuffled(seed),
+            logs,
+            kv,
+            faults,
+            data: Promises::default(),
+            checkpoint_bytes,
+        }
     }
 
     fn try_open(&self, after_power_loss: bool) -> Result<Arc<Ledger>> {

@@ -33,6 +33,23 @@ impl Shard<'_> {
         Ok(query::directory(self.table, dir)?.unwrap_or(fresh))
     }
 
+    /// The same, for one that is to get entries or to be closed. `ENOENT` when the directory was removed.
+    fn children_to_change(&self, dir: InodeId, wide: bool) -> Result<DirectoryRecord> {
+        match query::directory(self.table, dir)? {
+            Some(children) => Ok(children),
+            None if query::is_gone(self.table, dir)? => Err(Errno::ENOENT.into()),
+            None => self.children(dir, wide),
+        }
+    }
+
+    /// A directory has lost its name. What closed it here goes: the inode says from now on that it is gone.
+    pub(super) fn forget_children(&mut self, dir: InodeId) -> Result<()> {
+        if query::directory(self.table, dir)?.is_some_and(|children| children.sealed.is_some()) {
+            self.table.delete(key::directory(dir));
+        }
+        Ok(())
+    }
+
     fn put_children(&mut self, dir: InodeId, children: &DirectoryRecord) -> Result<()> {
         record::put(self.table, key::directory(dir), children)
     }
@@ -112,7 +129,7 @@ impl Shard<'_> {
         now: Timestamp,
     ) -> Result<()> {
         name::check(&entry.name)?;
-        let mut children = self.children(entry.dir, wide)?;
+        let mut children = self.children_to_change(entry.dir, wide)?;
         match query::inode(self.table, entry.dir)? {
             Some(dir) if dir.kind != FileKind::Directory => return Err(Errno::ENOTDIR.into()),
             _ if children.sealed.is_some() => return Err(Errno::ENOENT.into()),
@@ -154,7 +171,7 @@ impl Shard<'_> {
 
     /// Closes an empty directory for new entries. `EAGAIN` when another operation has closed it.
     pub(super) fn seal(&mut self, dir: InodeId, wide: bool, operation: OperationId) -> Result<()> {
-        let mut children = self.children(dir, wide)?;
+        let mut children = self.children_to_change(dir, wide)?;
         if children.wide != wide || children.sealed.is_some() {
             return Err(Errno::EAGAIN.into());
         }

@@ -99,6 +99,9 @@ impl Shard<'_> {
         let Some(mut record) = query::inode(self.table, inode)? else { return Ok(()) };
         record.links = record.links.saturating_sub(1);
         record.ctime = now;
+        if record.kind == FileKind::Directory {
+            self.forget_children(inode)?;
+        }
         if record.links == 0 && !self.held.contains(&inode) {
             return self.remove(inode, &record);
         }

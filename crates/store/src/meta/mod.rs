@@ -20,7 +20,7 @@ mod tests;
 mod xattr;
 
 use crate::table::Table;
-use record::{Decision, InodeRecord, Intent, ShardRecord, Truncation};
+use record::{Decision, InodeRecord, Intent, ShardRecord, Share, Truncation};
 use serde::{Deserialize, Serialize};
 use tameike_core::wire::codec;
 use tameike_core::wire::meta::{Command, Target};
@@ -35,6 +35,8 @@ pub enum LogCommand {
     Start {
         /// Roots that this node keeps.
         roots: Vec<InodeId>,
+        /// Which inodes it is the home of; `None` without a device.
+        share: Option<Share>,
         /// Owner of new roots.
         uid: u32,
         /// Group of new roots.
@@ -197,7 +199,9 @@ struct Shard<'a> {
 impl<'a> Shard<'a> {
     fn run(&mut self, command: &'a LogCommand) -> Result<Outcome> {
         match command {
-            LogCommand::Start { roots, uid, gid, now } => self.start(roots, (*uid, *gid), *now),
+            LogCommand::Start { roots, share, uid, gid, now } => {
+                self.start(roots, *share, (*uid, *gid), *now)
+            }
             LogCommand::Wire { command, birth, held } => {
                 self.held = held;
                 self.wire(command, *birth)
@@ -240,10 +244,16 @@ impl<'a> Shard<'a> {
         }
     }
 
-    fn start(&mut self, roots: &[InodeId], owner: (u32, u32), now: Timestamp) -> Result<Outcome> {
-        let shard: ShardRecord = record::get(self.table, &key::shard())?.unwrap_or_default();
-        let incarnation = shard.incarnation.checked_add(1).ok_or(Errno::EDQUOT)?;
-        record::put(self.table, key::shard(), &ShardRecord { incarnation })?;
+    fn start(
+        &mut self,
+        roots: &[InodeId],
+        share: Option<Share>,
+        owner: (u32, u32),
+        now: Timestamp,
+    ) -> Result<Outcome> {
+        let shard: Option<ShardRecord> = record::get(self.table, &key::shard())?;
+        let incarnation = shard.map_or(0, |shard| shard.incarnation).checked_add(1).ok_or(Errno::EDQUOT)?;
+        record::put(self.table, key::shard(), &ShardRecord { incarnation, share })?;
         for &root in roots {
             if query::inode(self.table, root)?.is_none() {
                 self.put_inode(root, &root_record(root, owner, now))?;

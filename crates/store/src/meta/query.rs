@@ -1,7 +1,7 @@
 //! Questions to the metadata shard that change nothing.
 
 use super::key;
-use super::record::{self, DirectoryRecord, InodeRecord, Intent, StepRecord, Truncation};
+use super::record::{self, DirectoryRecord, InodeRecord, Intent, ShardRecord, StepRecord, Truncation};
 use crate::table::{Table, prefix};
 use tameike_core::wire::meta::{DirEntry, EntryName, Target};
 use tameike_core::{DirOffset, Errno, Fault, FileKind, InodeId, OperationId, Result, View};
@@ -155,4 +155,25 @@ fn numbered(table: &dyn Table, prefix: u8) -> Result<Vec<(u64, Vec<u8>)>> {
             Ok((number, value))
         })
         .collect()
+}
+
+/// Whether this node knows of a directory whose children it has no record of that it was removed. One that never
+/// had an entry here has none either: then only the home of its inode knows.
+pub(super) fn is_gone(table: &dyn Table, dir: InodeId) -> Result<bool> {
+    if let Some(record) = inode(table, dir)? {
+        return Ok(record.links == 0);
+    }
+    let shard: Option<ShardRecord> = record::get(table, &key::shard())?;
+    Ok(shard.and_then(|shard| shard.share).is_some_and(|share| share.keeps(dir)))
+}
+
+/// Whether this node knows that the directory was removed, or is being removed.
+///
+/// # Errors
+/// When the table fails or the record is damaged.
+pub fn is_removed(table: &dyn Table, dir: InodeId) -> Result<bool> {
+    match directory(table, dir)? {
+        Some(children) => Ok(children.sealed.is_some()),
+        None => is_gone(table, dir),
+    }
 }

@@ -8,11 +8,31 @@ use tameike_core::{
     Attr, Errno, Fault, FileKind, Generation, InodeId, Layout, NodeId, OperationId, Result, Timestamp,
 };
 
+/// Which inodes a node is the home of (`core::placement`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// The node.
+    pub node: NodeId,
+    /// Its place among the burst-buffer nodes.
+    pub place: u16,
+    /// Number of burst-buffer nodes.
+    pub count: u16,
+}
+
+impl Share {
+    /// Whether the inode's record is on this node, if the inode exists.
+    pub fn keeps(self, inode: InodeId) -> bool {
+        inode.pinned_node().map_or(inode.slot().0 % self.count.max(1) == self.place, |node| node == self.node)
+    }
+}
+
 /// State of the shard itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardRecord {
     /// How often the service has started; the high bits of all numbers it gives out.
     pub incarnation: u16,
+    /// Which inodes it is the home of; `None` without a device: of none.
+    pub share: Option<Share>,
 }
 
 /// An inode.
@@ -94,8 +114,9 @@ pub struct DirectoryRecord {
     pub changed: Timestamp,
     /// Whether the entries are spread over all burst-buffer nodes.
     pub wide: bool,
-    /// The operation that removes the directory, or has removed it: no new entries ever. The record of a
-    /// removed directory stays, since a node that has not heard of the removal may still ask.
+    /// The operation that removes the directory, or has removed it: no new entries ever. At the home of the
+    /// directory's inode the record goes with the inode, whose absence says the same. On other nodes it stays,
+    /// since a node that has not heard of the removal may still ask.
     pub sealed: Option<OperationId>,
 }
 

@@ -26,11 +26,15 @@ impl Table for Map {
     }
 }
 
+/// The node is the home of the root's slot and of nothing else that the tests name.
+const SHARE: Share = Share { node: NodeId(0), place: 0, count: 4096 };
+
 impl Map {
     /// A shard with the root, after its first start.
     fn started() -> Self {
         let mut map = Self::default();
-        let start = LogCommand::Start { roots: vec![InodeId::ROOT], uid: 1, gid: 2, now: at(1) };
+        let start =
+            LogCommand::Start { roots: vec![InodeId::ROOT], share: Some(SHARE), uid: 1, gid: 2, now: at(1) };
         assert_eq!(map.run(&start).unwrap().outcome, Outcome::Started { incarnation: 1 });
         map
     }
@@ -83,7 +87,8 @@ fn create(name: &str, kind: FileKind) -> Command {
 fn starts_are_counted_and_roots_kept() {
     let mut map = Map::started();
     let root = map.record(InodeId::ROOT);
-    let start = LogCommand::Start { roots: vec![InodeId::ROOT], uid: 8, gid: 9, now: at(9) };
+    let start =
+        LogCommand::Start { roots: vec![InodeId::ROOT], share: Some(SHARE), uid: 8, gid: 9, now: at(9) };
     assert_eq!(map.run(&start).unwrap().outcome, Outcome::Started { incarnation: 2 });
     assert_eq!(map.record(InodeId::ROOT), root);
 }
@@ -385,7 +390,16 @@ fn the_bytes_of_records_stay_as_they_are() {
     };
     let wire = Command::Commit { inode, end: 300, now };
     let commands = [
-        (LogCommand::Start { roots: vec![InodeId(1)], uid: 1000, gid: 100, now }, "000101e8076403ac02"),
+        (
+            LogCommand::Start {
+                roots: vec![InodeId(1)],
+                share: Some(Share { node: NodeId(3), place: 2, count: 300 }),
+                uid: 1000,
+                gid: 100,
+                now,
+            },
+            "000101010302ac02e8076403ac02",
+        ),
         (
             LogCommand::Wire { command: wire, birth: 300, held: vec![inode] },
             "0102838404ac0203ac02ac0201838404",
@@ -429,10 +443,87 @@ fn the_bytes_of_records_stay_as_they_are() {
     let sealed = Some(operation);
     let children = DirectoryRecord { entries: 300, subdirs: 1, changed: now, wide: true, sealed };
     assert_eq!(hex(&children), "ac020103ac020101c8018101");
-    assert_eq!(hex(&ShardRecord { incarnation: 300 }), "ac02");
+    assert_eq!(hex(&ShardRecord { incarnation: 300, share: Some(SHARE) }), "ac020100008020");
     assert_eq!(hex(&truncation), "0303ac02");
 }
 
 fn hex(record: &impl Serialize) -> String {
     codec::encode(record).unwrap().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The record of a removed directory stayed for the life of the job wherever it was.
+#[test]
+fn what_closed_a_directory_goes_with_its_inode() {
+    let mut map = Map::started();
+    // Its children are kept here whatever its number; so is its inode when all is on one node.
+    let share = Some(Share { count: 1, ..SHARE });
+    map.run(&LogCommand::Start { roots: vec![InodeId::ROOT], share, uid: 1, gid: 2, now: at(1) }).unwrap();
+    let Ok(Outcome::Created { target, .. }) = map.wire(create("dir", FileKind::Directory)) else {
+        panic!("a directory was to be made")
+    };
+    let dir = target.inode;
+    let below = EntryName { dir, name: b"file".to_vec() };
+    let attach = |target| Step::Attach { entry: below.clone(), wide: false, target, replaces: None };
+    let file = Target { inode: map.create("file"), kind: FileKind::File };
+    map.step(1, 0, 0, attach(file)).unwrap();
+    map.step(1, 1, 0, Step::Detach { entry: below.clone(), wide: false, target: file }).unwrap();
+    map.step(2, 0, 0, Step::Seal { dir, wide: false }).unwrap();
+    assert!(query::is_removed(&map, dir).unwrap(), "it is being removed");
+    map.step(2, 1, 0, Step::Detach { entry: entry("dir"), wide: false, target }).unwrap();
+    // Somebody has it open: the inode stays for a while.
+    let step = Step::DropLink { inode: dir };
+    let operation = OperationId { node: NodeId(9), sequence: 2 };
+    let command = Command::Step { operation, number: 2, step, by: None, finished: 0, now: at(5) };
+    map.run(&LogCommand::Wire { command, birth: 0, held: vec![dir] }).unwrap();
+    for forgotten in [false, true] {
+        if forgotten {
+            map.run(&LogCommand::Forget { inode: dir }).unwrap();
+        }
+        assert_eq!(query::directory(&map, dir).unwrap(), None);
+        assert!(query::is_removed(&map, dir).unwrap());
+        let late = [attach(file), Step::Seal { dir, wide: false }];
+        for (step, number) in late.into_iter().zip(0..) {
+            let refused = map.step(3, number, 0, step).unwrap_err();
+            assert_eq!(refused.errno, Errno::ENOENT);
+        }
+        let made = map.wire(Command::Create {
+            entry: below.clone(),
+            new: NewInode {
+                kind: FileKind::File,
+                mode: 0o600,
+                uid: 0,
+                gid: 0,
+                rdev: 0,
+                layout: Layout::Striped,
+                symlink: Vec::new(),
+            },
+            exclusive: true,
+            opener: None,
+            wide: false,
+            now: at(6),
+        });
+        assert_eq!(made.unwrap_err().errno, Errno::ENOENT);
+    }
+}
+
+/// On nodes that are not the home of its inode the record stays: this is what it takes.
+#[test]
+fn what_is_left_of_a_directory_on_other_nodes_is_small() {
+    let mut map = Map::started();
+    let dir = InodeId::in_slot(tameike_core::Slot(7), 1 << 40);
+    let operation = OperationId { node: NodeId(4095), sequence: 1 << 40 };
+    let seal = Command::Step {
+        operation,
+        number: 0,
+        step: Step::Seal { dir, wide: false },
+        by: None,
+        finished: 0,
+        now: at(1 << 33),
+    };
+    map.wire(seal).unwrap();
+    map.step(1, 0, u64::MAX, Step::DropLink { inode: dir }).unwrap();
+    let seal_record = query::directory(&map, dir).unwrap().expect("only the home of the inode knows more");
+    assert_eq!(seal_record.sealed, Some(operation));
+    let key = key::directory(dir);
+    assert!(key.len() + map.0[&key].len() <= 48, "{} bytes", key.len() + map.0[&key].len());
 }

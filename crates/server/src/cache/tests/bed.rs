@@ -1,7 +1,6 @@
 //! Several nodes in one process, on real directories, and a client as simple as can be.
 
 use super::faulty::{Control, FaultyFs};
-use super::machine::Machine;
 use crate::cache::{Activity, CacheParts, CacheService, replay};
 use crate::unit::{UnitParts, UnitService};
 use futures_util::future::BoxFuture;
@@ -21,6 +20,7 @@ use tameike_core::{
 use tameike_io::disk::Disk;
 use tameike_io::disk::memory::{Faults, MemoryDisk, MemoryLog};
 use tameike_io::fabric::{Answer, Rpc};
+use tameike_io::os::simulated::Simulation;
 use tameike_io::shared::{PosixTree, SharedFs};
 use tameike_io::{Frame, Payload, Pool, Runtime, Slab};
 use tameike_store::extent::{ExtentData, apply};
@@ -113,7 +113,7 @@ impl StoreMedia {
 
 /// All of it.
 pub(super) struct Bed {
-    pub(super) machine: Machine,
+    pub(super) machine: Simulation,
     pub(super) cluster: Arc<Cluster>,
     pub(super) control: Arc<Control>,
     pub(super) root: PathBuf,
@@ -138,7 +138,7 @@ impl Bed {
         let dirs = tempfile::tempdir().expect("a temporary directory");
         let root = dirs.path().join("shared");
         std::fs::create_dir(&root).expect("the shared directory");
-        let machine = Machine::new(seed);
+        let machine = Simulation::shuffled(seed);
         let shared: Arc<dyn SharedFs> = Arc::new(PosixTree::open(&root).expect("a tree"));
         let faulty = Arc::new(FaultyFs::new(shared.clone()));
         let slab = Slab::new(64).expect("a small slab");

@@ -4,6 +4,5 @@ mod basic;
 mod bed;
 mod faults;
 mod faulty;
-mod machine;
 mod random;
 mod sparse;

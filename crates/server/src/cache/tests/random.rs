@@ -114,7 +114,7 @@ impl World {
             Step::Rest { milliseconds } => self.bed.machine.rest(Duration::from_millis(milliseconds)),
             Step::Crash => {
                 // In the midst of whatever goes on in the background.
-                self.bed.machine.some_steps(40);
+                self.bed.machine.steps(self.bed.machine.draw(40));
                 self.bed.crash();
                 self.bed.start_flushers();
             }

@@ -203,7 +203,7 @@ fn run_open(world: &Arc<World>) -> InodeId {
         client.unlink(ROOT, "file").await.unwrap();
         inode
     });
-    world.machine.settle();
+    world.machine.finish();
     inode
 }
 

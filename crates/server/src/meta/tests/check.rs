@@ -68,6 +68,8 @@ pub(super) fn check(world: &World) {
     for (dir, node) in children.keys() {
         let sealed = children[&(*dir, *node)].sealed.is_some();
         assert!(!(sealed && inodes.contains_key(dir)), "{dir} is closed on node {node}, but not removed");
+        let home = world.cluster.inode_home(*dir).0 as usize;
+        assert!(!(sealed && home == *node), "what closed {dir} is still there, its inode is not");
     }
 }
 

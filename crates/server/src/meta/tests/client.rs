@@ -24,7 +24,7 @@ pub(super) fn new(kind: FileKind) -> NewInode {
 
 impl Client {
     pub(super) fn now(&self) -> Timestamp {
-        self.world.machine.runtime(0).now()
+        self.world.machine.runtime_of(0).now()
     }
 
     pub(super) async fn ask(&self, node: NodeId, request: MetaRequest) -> Result<MetaReply> {
@@ -158,7 +158,7 @@ impl Client {
     }
 
     pub(super) async fn close(&self, inode: InodeId) -> Result<()> {
-        let batch = CloseBatch { sender: self.world.machine.runtime(0).random_u64(), number: 1 };
+        let batch = CloseBatch { sender: self.world.machine.runtime_of(0).random_u64(), number: 1 };
         self.close_batch(inode, batch).await
     }
 

@@ -82,7 +82,7 @@ fn run(work: Work, cut: Option<Cut>) -> (Picture, Picture, Result<()>, u64) {
     let world = World::new(7, &[true; NODES]);
     let client = super::client(&world);
     let stage = Arc::new(world.machine.run(stage(&client)));
-    world.machine.settle();
+    world.machine.finish();
     let before = world.machine.run(picture(&client, &stage));
     world.doom(match cut {
         Some(Cut::Message(doom)) => Some(doom),
@@ -97,7 +97,7 @@ fn run(work: Work, cut: Option<Cut>) -> (Picture, Picture, Result<()>, u64) {
     }
     let events = world.events();
     if cut.is_none() {
-        world.machine.settle();
+        world.machine.finish();
     }
     world.heal();
     check(&world);
@@ -223,7 +223,7 @@ fn a_cut_of_units_is_completed_after_a_crash() {
             let world = World::new(10, &[true; NODES]);
             let client = super::client(&world);
             let stage = world.machine.run(stage(&client));
-            world.machine.settle();
+            world.machine.finish();
             world.doom(Some(Doom { node, event }));
             let inode = stage.file.inode;
             let change = AttrChange { size: Some(2), ..AttrChange::default() };
@@ -252,7 +252,7 @@ fn going_wide_is_completed_after_a_crash() {
             let home = world.cluster.children_home(dir);
             world
                 .machine
-                .run(world.machine.runtime(home.0 as usize).sleep(std::time::Duration::from_secs(60)));
+                .run(world.machine.runtime_of(home.0 as usize).sleep(std::time::Duration::from_secs(60)));
             world.heal();
             check(&world);
             // What was only in the memory of a node that died may be gone, in the order of its making.
@@ -353,7 +353,7 @@ fn renames_that_cross_each_other_all_end() {
             })
             .collect();
         world.machine.run(futures_util::future::join_all(crossing));
-        world.machine.settle();
+        world.machine.finish();
         check(&world);
     }
 }
@@ -384,7 +384,7 @@ fn directories_moved_at_once_make_no_loop() {
             .collect();
         let moved = world.machine.run(futures_util::future::join_all(moves));
         assert_eq!(moved.iter().filter(|moved| **moved).count(), NODES - 1);
-        world.machine.settle();
+        world.machine.finish();
         check(&world);
     }
 }

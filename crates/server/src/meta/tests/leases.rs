@@ -41,7 +41,7 @@ fn told_of(work: impl AsyncFnOnce(&Client, InodeId)) {
         let inode = client.create(InodeId::ROOT, "file", FileKind::File).await.unwrap();
         // Until now its maker holds the name.
         let holder = other(&world, 1);
-        world.machine.runtime(0).sleep(NAME_LEASE).await;
+        world.machine.runtime_of(0).sleep(NAME_LEASE).await;
         assert_eq!(holder.view(InodeId::ROOT, "file").await, Some((inode, true)));
         assert_eq!(*world.revoked.lock(), []);
         holder.chmod(inode).await;
@@ -77,7 +77,7 @@ fn a_holder_is_told_of_changes_from_other_directories() {
             let dir = client.create(InodeId::ROOT, "dir", FileKind::Directory).await.unwrap();
             let made = client.create(dir, "file", FileKind::File).await.unwrap();
             client.create(InodeId::ROOT, "file", FileKind::File).await.unwrap();
-            world.machine.runtime(0).sleep(NAME_LEASE).await;
+            world.machine.runtime_of(0).sleep(NAME_LEASE).await;
             assert_eq!(other(&world, 1).view(dir, "file").await, Some((made, true)));
             client.rename((InodeId::ROOT, "file"), (dir, "file"), RenameMode::Replace).await.unwrap();
             assert!(world.revoked.lock().contains(&(NodeId(1), made)));
@@ -98,7 +98,7 @@ fn holders_are_told_before_the_entries_of_a_directory_move() {
             }
             client.create(dir, &number.to_string(), FileKind::Symlink).await.unwrap();
         }
-        world.machine.runtime(0).sleep(Duration::from_secs(1)).await;
+        world.machine.runtime_of(0).sleep(Duration::from_secs(1)).await;
         assert!(client.dir_stat(dir).await.unwrap().wide, "the directory went wide");
         assert!(world.revoked.lock().contains(&(NodeId(1), held)));
     });
@@ -109,11 +109,11 @@ fn a_holder_that_cannot_be_told_is_waited_for_until_its_lease_is_over() {
     let world = World::new(3, &[true, true, false]);
     run(&world, async |client| {
         client.create(InodeId::ROOT, "file", FileKind::File).await.unwrap();
-        world.machine.runtime(0).sleep(NAME_LEASE).await;
+        world.machine.runtime_of(0).sleep(NAME_LEASE).await;
         let (inode, lease) = other(&world, 2).view(InodeId::ROOT, "file").await.unwrap();
         assert!(lease);
         world.kill(2);
-        let clock = &world.machine.runtime(0).clock;
+        let clock = &world.machine.runtime_of(0).clock;
         let start = clock.monotonic();
         client.chmod(inode).await;
         let took = clock.monotonic() - start;
@@ -127,7 +127,7 @@ fn a_holder_that_cannot_be_told_is_waited_for_until_its_lease_is_over() {
 fn a_change_of_a_directory_waits_for_what_others_were_shown() {
     let world = World::new(4, &NODES);
     run(&world, async |client| {
-        let clock = world.machine.runtime(0).clock.clone();
+        let clock = world.machine.runtime_of(0).clock.clone();
         let dir = client.create(InodeId::ROOT, "dir", FileKind::Directory).await.unwrap();
         // Who made it need not wait.
         let start = clock.monotonic();

@@ -7,7 +7,6 @@ mod check;
 mod client;
 mod crash;
 mod leases;
-mod machine;
 mod model;
 mod world;
 
@@ -32,7 +31,7 @@ fn client(world: &Arc<World>) -> Client {
 fn run<T>(world: &Arc<World>, work: impl AsyncFnOnce(&Client) -> T) -> T {
     let client = client(world);
     let result = world.machine.run(work(&client));
-    world.machine.settle();
+    world.machine.finish();
     check::check(world);
     result
 }

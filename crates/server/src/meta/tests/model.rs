@@ -355,7 +355,7 @@ fn compare(seed: u64, devices: &[bool], operations: &[Operation]) {
         let got = world.machine.run(perform(&client, operation)).map_err(|fault| fault.errno);
         assert_eq!(got, wanted, "{operation:?}");
     }
-    world.machine.settle();
+    world.machine.finish();
     check(&world);
     assert_eq!(world.machine.run(seen(&client)), expected(&model));
     check_replay(&world, &client);

@@ -1,12 +1,11 @@
 //! Several metadata services joined by direct calls, on ledgers in memory that survive a crash.
 
-use super::machine::Machine;
 use crate::meta::{MetaParts, MetaService};
-use futures_util::future::{BoxFuture, FutureExt, ready};
+use event_listener::Event;
+use futures_util::future::{BoxFuture, Either, FutureExt, ready, select};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
-use std::task::Poll;
 use std::time::Duration;
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
@@ -15,6 +14,7 @@ use tameike_core::{Cluster, Errno, Fault, InodeId, JobId, NodeId, NodeInfo, Resu
 use tameike_io::disk::memory::{Faults, MemoryLog};
 use tameike_io::fabric::{Answer, Rpc};
 use tameike_io::os::runtime::promise;
+use tameike_io::os::simulated::Simulation;
 use tameike_io::{Frame, Payload, Slab};
 use tameike_store::Ledger;
 use tameike_store::ledger::kv::MemoryKv;
@@ -60,7 +60,9 @@ pub(super) struct Doom {
 }
 
 pub(super) struct World {
-    pub(super) machine: Machine,
+    pub(super) machine: Simulation,
+    /// A node died.
+    deaths: Event,
     pub(super) cluster: Arc<Cluster>,
     pub(super) faults: Vec<Faults>,
     sites: Mutex<Vec<Site>>,
@@ -95,7 +97,8 @@ impl World {
         let sites = Mutex::new(faults.iter().map(site).collect());
         let slab = Slab::new(8).unwrap();
         let world = Arc::new(Self {
-            machine: Machine::new(seed),
+            machine: Simulation::shuffled(seed),
+            deaths: Event::new(),
             cluster,
             faults,
             sites,
@@ -124,7 +127,7 @@ impl World {
                 data: Arc::new(NoData),
             }
         };
-        let runtime = self.machine.runtime(node);
+        let runtime = self.machine.runtime_of(node);
         let options = LedgerOptions { checkpoint_bytes: 1 << 20, volatile: false, after_power_loss: false };
         let ledger = self
             .machine
@@ -153,9 +156,10 @@ impl World {
     }
 
     pub(super) fn kill(&self, node: usize) {
-        self.machine.kill(node);
+        self.machine.kill_node(node);
         let running = self.sites.lock()[node].running.take();
         drop(running);
+        self.deaths.notify(usize::MAX);
     }
 
     pub(super) fn is_up(&self, node: usize) -> bool {
@@ -171,7 +175,7 @@ impl World {
                 self.start(node);
             }
         }
-        self.machine.settle();
+        self.machine.finish();
     }
 
     pub(super) fn service(&self, node: usize) -> Arc<MetaService> {
@@ -225,7 +229,7 @@ impl World {
         let life = self.life(node).ok_or_else(down)?;
         let (resolver, mut answer) = promise();
         let world = self.clone();
-        self.machine.runtime(node).spawn(async move {
+        self.machine.runtime_of(node).spawn(async move {
             let reply = match request {
                 Request::Meta(request) => {
                     let service = world.service(node);
@@ -239,13 +243,17 @@ impl World {
             };
             resolver.resolve(reply);
         });
-        std::future::poll_fn(|context| {
+        loop {
+            let death = self.deaths.listen();
             if self.life(node) != Some(life) {
-                return Poll::Ready(Err(down()));
+                return Err(down());
             }
-            answer.poll_unpin(context)
-        })
-        .await
+            if let Either::Left((reply, _)) = select(&mut answer, death).await
+                && self.life(node) == Some(life)
+            {
+                return reply;
+            }
+        }
     }
 
     fn serve_unit(&self, node: usize, request: UnitRequest, payload: Option<Payload>) -> Result<Reply> {
@@ -306,7 +314,7 @@ impl Rpc for Wire {
         async move {
             let life = world.life(from);
             let travel = Duration::from_micros(world.machine.draw(200));
-            world.machine.runtime(from).sleep(travel).await;
+            world.machine.runtime_of(from).sleep(travel).await;
             world.event();
             world.stop_if_dead(from, life).await;
             let peer = world.life(to.0 as usize);
@@ -321,7 +329,7 @@ impl Rpc for Wire {
                 reply = Err(Fault::new(Errno::EHOSTDOWN, "the answer is lost"));
             }
             if reply.as_ref().is_err_and(|fault| fault.errno == Errno::EHOSTDOWN) {
-                world.machine.runtime(from).sleep(Duration::from_secs(1)).await;
+                world.machine.runtime_of(from).sleep(Duration::from_secs(1)).await;
             }
             Ok(Answer { reply: reply?, payload: None })
         }
