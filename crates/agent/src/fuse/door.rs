@@ -8,7 +8,7 @@ use super::convert::{
     new_inode, open_mode, rename_mode,
 };
 use super::lists::{answer_xattr, joined, list};
-use super::{NAME_LIFETIME, REQUEST_SIZE_MAX, WaitingRoom, open_flags};
+use super::{NAME_LIFETIME, REQUEST_SIZE_MAX, THREADS_LENT_MAX, WaitingRoom, open_flags};
 use fuser::{
     BsdFileFlags, FileHandle, Filesystem, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags,
     RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen,
@@ -23,10 +23,11 @@ use tameike_client::vfs::Vfs;
 use tameike_core::wire::meta::NewInode;
 use tameike_core::{FileKind, Result};
 use tameike_io::Runtime;
+use tameike_io::os::lending::Lender;
 
 /// One view behind one FUSE mount.
 pub struct FuseDoor<V> {
-    runtime: Runtime,
+    runtime: Lender,
     vfs: Arc<V>,
     waiting: WaitingRoom,
 }
@@ -34,7 +35,7 @@ pub struct FuseDoor<V> {
 impl<V: Vfs> FuseDoor<V> {
     /// A door to `vfs`, whose writes wait in `waiting`.
     pub fn new(runtime: Runtime, vfs: Arc<V>, waiting: WaitingRoom) -> Self {
-        Self { runtime, vfs, waiting }
+        Self { runtime: Lender::new(runtime, THREADS_LENT_MAX), vfs, waiting }
     }
 
     /// Makes a name with a new inode, and answers.

@@ -1,7 +1,8 @@
 //! The FUSE door: requests of the kernel to one view.
 //!
 //! A request is decoded, and its future polled for the first time, on the thread that read it; what need not
-//! wait is answered there, without a hop. What waits is answered by the thread that brings the last reply.
+//! wait is answered there, without a hop. Calls to the file system behind the view are made there, too, as long as
+//! other threads are left to read. What waits is answered by the thread that brings the last reply.
 //! Writes are taken into frames on the reading thread. A write for which no frame is free waits with a copy of
 //! its bytes, for which there is room in `--memory` ([`WaitingRoom`]); when that is full, the reading thread
 //! waits, and with it in the end the view. That is the back-pressure on programs.
@@ -35,6 +36,8 @@ const ATTRIBUTE_LIFETIME: Duration = DIRECTORY_LIFETIME;
 const NAME_LIFETIME: Duration = Duration::ZERO;
 /// Threads that read requests of one view.
 const THREADS_PER_VIEW: usize = 4;
+/// Of these, how many may be held up by calls to the file system behind the view: the others go on reading.
+const THREADS_LENT_MAX: usize = THREADS_PER_VIEW / 2;
 /// Largest read and write request, and the kernel's read-ahead, in bytes.
 const REQUEST_SIZE_MAX: u32 = 1 << 20;
 

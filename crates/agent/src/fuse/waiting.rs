@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tameike_client::vfs::{HandleNumber, Vfs};
 use tameike_core::Result;
-use tameike_io::Runtime;
+use tameike_io::os::lending::Lender;
 
 /// Room for the bytes of writes that wait.
 #[derive(Clone)]
@@ -30,7 +30,7 @@ impl WaitingRoom {
     /// to wait does so apart, unless the room is full.
     pub(super) fn write<V: Vfs>(
         &self,
-        runtime: &Runtime,
+        runtime: &Lender,
         vfs: &Arc<V>,
         (handle, offset, data): (HandleNumber, u64, &[u8]),
         answer: impl FnOnce(Result<()>) + Send + 'static,
@@ -42,7 +42,7 @@ impl WaitingRoom {
         };
         let (offset, rest) = (offset + written as u64, &data[written..]);
         let Some(held) = self.hold(rest) else {
-            return answer(pollster::block_on(vfs.write(handle, offset, rest)));
+            return answer(runtime.wait(|| pollster::block_on(vfs.write(handle, offset, rest))));
         };
         let vfs = vfs.clone();
         runtime.spawn(async move {

@@ -6,6 +6,7 @@
 
 mod clock;
 mod executor;
+pub mod lending;
 pub mod mount;
 pub mod namespace;
 mod pool;

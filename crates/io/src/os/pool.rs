@@ -94,7 +94,7 @@ fn work(shared: &Shared) {
     }
 }
 
-fn run_job(job: Job) {
+pub(super) fn run_job(job: Job) {
     if catch_unwind(AssertUnwindSafe(job)).is_err() {
         log::error!("a blocking call panicked; who waits for it gets no answer");
     }

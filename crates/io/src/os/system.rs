@@ -2,7 +2,8 @@
 
 use super::clock::{SystemClock, SystemRandom};
 use super::executor::Task;
-use super::pool::BlockingPool;
+use super::lending;
+use super::pool::{self, BlockingPool};
 use super::reactor::{Reactor, Sleep};
 use super::runtime::{Executor, Runtime};
 use futures_util::future::BoxFuture;
@@ -18,7 +19,7 @@ struct SystemExecutor {
 
 impl Executor for SystemExecutor {
     fn spawn(&self, task: BoxFuture<'static, ()>) {
-        Task::spawn(&self.reactor, task);
+        lending::first_poll(|| Task::spawn(&self.reactor, task));
     }
 
     fn sleep(&self, time: Duration) -> BoxFuture<'static, ()> {
@@ -26,7 +27,7 @@ impl Executor for SystemExecutor {
     }
 
     fn block(&self, job: Box<dyn FnOnce() + Send>) {
-        self.pool.run(job);
+        if lending::is_taken() { pool::run_job(job) } else { self.pool.run(job) }
     }
 }
 
