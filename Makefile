@@ -37,14 +37,9 @@ bench: ## measure beside plain disk, tmpfs and GlusterFS; NAME= names the report
 	cargo build --release $(LOCKED) --package tameike --package tameike-bench
 	PATH="$(TARGET_DIR)/release:$$PATH" tameike-bench run --name "$(NAME)"
 
-soak: ## the random tests over and over with fresh seeds, for SOAK_MINUTES= (30)
+soak: ## the long variants of all tests, then random ones for the rest of SOAK_MINUTES= (30); ends in a summary
 	@scripts/install-deps.sh test
-	cargo test --workspace $(LOCKED) --no-run
-	@end=$$(( SECONDS + 60 * $(SOAK_MINUTES) )); round=0; \
-	while [ $$SECONDS -lt $$end ]; do \
-	    round=$$(( round + 1 )); echo "soak: round $$round, $$(( (end - SECONDS) / 60 )) minutes left"; \
-	    PROPTEST_CASES=2048 cargo test --workspace --quiet $(LOCKED); \
-	done; echo "soak: $$round rounds, nothing failed"
+	scripts/soak.sh $(SOAK_MINUTES)
 
 install: build ## install the program, its manual page and completions under PREFIX= (/usr/local)
 	@dest="$(DESTDIR)$(PREFIX)"; program="$(TARGET_DIR)/release/tameike"; share="$$dest/share"; \
