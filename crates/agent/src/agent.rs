@@ -115,7 +115,7 @@ impl Agent {
         self.start.device.as_ref().map(|device| device.dir.as_path())
     }
 
-    fn views(&self, cluster: &Arc<Cluster>) -> Result<Views> {
+    fn views(&self, cluster: &Arc<Cluster>, activity: Option<Arc<Activity>>) -> Result<Views> {
         let local = match self.device_dir() {
             Some(dir) => {
                 let local = dir.join(LOCAL_DIR);
@@ -126,7 +126,7 @@ impl Agent {
         };
         let local = local.as_ref().map(|(dir, capacity)| (dir.as_path(), *capacity));
         let runtime = self.system.runtime();
-        Views::new(runtime, cluster, &self.rpc(), &self.memory, local, self.shared.clone())
+        Views::new(runtime, cluster, &self.rpc(), &self.memory, local, self.shared.clone(), activity)
     }
 
     /// Makes sure that every peer is there and knows the secret.
@@ -235,7 +235,8 @@ impl AgentControl for Agent {
             Cluster::new(self.start.job.clone(), nodes).map_err(|wrong| Fault::new(Errno::EINVAL, wrong))?;
         let cluster = Arc::new(cluster);
         let services = self.services(&cluster)?;
-        let views = Arc::new(self.views(&cluster)?);
+        let activity = services.as_ref().map(|services| services.activity.clone());
+        let views = Arc::new(self.views(&cluster, activity)?);
         let node = Node::new(self.start.node, self.memory.slab.clone(), services, views.clone());
         self.rpc.attach(node.clone());
         self.greet(&cluster)?;

@@ -1,7 +1,7 @@
 //! The views of a node, behind its doors.
 
 use crate::control::ViewDoor;
-use crate::fuse::{self, FuseDoor, WaitingRoom};
+use crate::fuse::{self, FuseDoor, Tasks, WaitingRoom};
 use crate::memory::Memory;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -18,6 +18,7 @@ use tameike_io::Runtime;
 use tameike_io::fabric::Rpc;
 use tameike_io::os::process;
 use tameike_io::shared::{PosixTree, SharedFs};
+use tameike_server::cache::Activity;
 
 /// The views of one node.
 pub struct Views {
@@ -27,6 +28,7 @@ pub struct Views {
     cache: Option<Arc<CacheView>>,
     shared_waiting: WaitingRoom,
     cache_waiting: WaitingRoom,
+    activity: Option<Arc<Activity>>,
 }
 
 enum Local {
@@ -38,7 +40,7 @@ enum Local {
 
 impl Views {
     /// The views of this node. `local_dir` is the node-local directory, if the node has a device; `shared` the
-    /// shared file system, if there is a cache view.
+    /// shared file system, if there is a cache view, and `activity` where its requests are seen.
     ///
     /// # Errors
     /// When the node-local directory cannot be opened.
@@ -49,6 +51,7 @@ impl Views {
         memory: &Memory,
         local_dir: Option<(&Path, u64)>,
         shared: Option<Arc<dyn SharedFs>>,
+        activity: Option<Arc<Activity>>,
     ) -> Result<Self> {
         let engine = |pool: &tameike_io::Pool| {
             DataEngine::new(runtime.clone(), cluster.clone(), rpc.clone(), pool.clone())
@@ -74,7 +77,7 @@ impl Views {
         });
         let (shared_waiting, cache_waiting) = (memory.shared_waiting.clone(), memory.cache_waiting.clone());
         let (runtime, shared) = (runtime.clone(), striped(InodeId::ROOT));
-        Ok(Self { runtime, shared, local, cache, shared_waiting, cache_waiting })
+        Ok(Self { runtime, shared, local, cache, shared_waiting, cache_waiting, activity })
     }
 
     /// Space and inodes in use in the node-local directory.
@@ -125,7 +128,9 @@ impl Views {
     }
 
     fn serve_view<V: Vfs>(&self, view: &Arc<V>, waiting: &WaitingRoom, door: ViewDoor) -> Result<()> {
-        let fuse_door = FuseDoor::new(self.runtime.clone(), view.clone(), waiting.clone());
+        let activity = self.activity.clone().filter(|_| door.view == View::Cache);
+        let tasks = Tasks::new(self.runtime.clone(), activity);
+        let fuse_door = FuseDoor::new(tasks, view.clone(), waiting.clone());
         let all_users = process::user() == 0;
         let path = door.path;
         let name = format!("tameike-{}", door.view.as_str());

@@ -8,7 +8,8 @@ use super::convert::{
     new_inode, open_mode, rename_mode,
 };
 use super::lists::{answer_xattr, joined, list};
-use super::{NAME_LIFETIME, REQUEST_SIZE_MAX, THREADS_LENT_MAX, WaitingRoom, open_flags};
+use super::tasks::Tasks;
+use super::{NAME_LIFETIME, REQUEST_SIZE_MAX, WaitingRoom, open_flags};
 use fuser::{
     BsdFileFlags, FileHandle, Filesystem, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags,
     RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen,
@@ -22,26 +23,24 @@ use std::time::SystemTime;
 use tameike_client::vfs::Vfs;
 use tameike_core::wire::meta::NewInode;
 use tameike_core::{FileKind, Result};
-use tameike_io::Runtime;
-use tameike_io::os::lending::Lender;
 
 /// One view behind one FUSE mount.
 pub struct FuseDoor<V> {
-    runtime: Lender,
+    tasks: Tasks,
     vfs: Arc<V>,
     waiting: WaitingRoom,
 }
 
 impl<V: Vfs> FuseDoor<V> {
     /// A door to `vfs`, whose writes wait in `waiting`.
-    pub fn new(runtime: Runtime, vfs: Arc<V>, waiting: WaitingRoom) -> Self {
-        Self { runtime: Lender::new(runtime, THREADS_LENT_MAX), vfs, waiting }
+    pub fn new(tasks: Tasks, vfs: Arc<V>, waiting: WaitingRoom) -> Self {
+        Self { tasks, vfs, waiting }
     }
 
     /// Makes a name with a new inode, and answers.
     fn make(&self, dir: INodeNo, name: &OsStr, new: NewInode, reply: ReplyEntry) {
         let (vfs, name) = (self.vfs.clone(), name.as_bytes().to_vec());
-        self.runtime.spawn(async move {
+        self.tasks.spawn(async move {
             answer_entry(reply, vfs.make(file(dir), &name, new).await);
         });
     }
@@ -52,7 +51,7 @@ impl<V: Vfs> FuseDoor<V> {
         F: Future<Output = Result<()>> + Send + 'static,
     {
         let done = operation(self.vfs.clone());
-        self.runtime.spawn(async move {
+        self.tasks.spawn(async move {
             match done.await {
                 Ok(()) => reply.ok(),
                 Err(fault) => reply.error(errno(&fault)),
@@ -83,7 +82,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (vfs, name) = (self.vfs.clone(), name.as_bytes().to_vec());
-        self.runtime.spawn(async move {
+        self.tasks.spawn(async move {
             answer_entry(reply, vfs.lookup(file(parent), &name).await);
         });
     }
@@ -94,7 +93,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
 
     fn getattr(&self, _request: &Request, number: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
         let vfs = self.vfs.clone();
-        self.runtime.spawn(async move {
+        self.tasks.spawn(async move {
             answer_attr(reply, file(number), vfs.getattr(file(number)).await);
         });
     }
@@ -119,14 +118,14 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
     ) {
         let change = attr_change(mode, (uid, gid), size, (atime, mtime));
         let vfs = self.vfs.clone();
-        self.runtime.spawn(async move {
+        self.tasks.spawn(async move {
             answer_attr(reply, file(number), vfs.setattr(file(number), change).await);
         });
     }
 
     fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
         let vfs = self.vfs.clone();
-        self.runtime.spawn(async move { answer_bytes(reply, vfs.readlink(file(number)).await) });
+        self.tasks.spawn(async move { answer_bytes(reply, vfs.readlink(file(number)).await) });
     }
 
     fn mknod(
@@ -198,14 +197,14 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
 
     fn link(&self, _request: &Request, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (vfs, name) = (self.vfs.clone(), name.as_bytes().to_vec());
-        self.runtime.spawn(async move {
+        self.tasks.spawn(async move {
             answer_entry(reply, vfs.link(file(number), file(parent), &name).await);
         });
     }
 
     fn open(&self, _request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let vfs = self.vfs.clone();
-        self.runtime.spawn(async move {
+        self.tasks.spawn(async move {
             let mode = open_mode(flags);
             answer_open(reply, vfs.open(file(number), mode).await, mode);
         });
@@ -223,7 +222,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
     ) {
         let (vfs, name) = (self.vfs.clone(), name.as_bytes().to_vec());
         let new = new_inode(request, FileKind::File, mode, umask);
-        self.runtime.spawn(async move {
+        self.tasks.spawn(async move {
             let mode = open_mode(OpenFlags(flags));
             match vfs.create(file(parent), &name, new, flags & O_EXCL != 0, mode).await {
                 Ok((found, opened)) => reply.created(
@@ -250,7 +249,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         reply: ReplyData,
     ) {
         let vfs = self.vfs.clone();
-        self.runtime.spawn(async move {
+        self.tasks.spawn(async move {
             answer_bytes(reply, vfs.read(handle(number), offset, size).await);
         });
     }
@@ -269,7 +268,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
     ) {
         let size = data.len() as u32;
         let write = (handle(number), offset, data);
-        self.waiting.write(&self.runtime, &self.vfs, write, move |done| answer_write(reply, size, done));
+        self.waiting.write(&self.tasks, &self.vfs, write, move |done| answer_write(reply, size, done));
     }
 
     fn flush(
@@ -312,7 +311,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
 
     fn opendir(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let vfs = self.vfs.clone();
-        self.runtime.spawn(async move { answer_open_dir(reply, vfs.open_dir(file(number)).await) });
+        self.tasks.spawn(async move { answer_open_dir(reply, vfs.open_dir(file(number)).await) });
     }
 
     fn readdir(
@@ -324,7 +323,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         mut reply: ReplyDirectory,
     ) {
         let vfs = self.vfs.clone();
-        self.runtime.spawn(async move {
+        self.tasks.spawn(async move {
             match list(&*vfs, handle(dir), after, &mut reply).await {
                 Ok(()) => reply.ok(),
                 Err(fault) => reply.error(errno(&fault)),
@@ -357,7 +356,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
 
     fn statfs(&self, _request: &Request, _number: INodeNo, reply: ReplyStatfs) {
         let vfs = self.vfs.clone();
-        self.runtime.spawn(async move { answer_space(reply, vfs.space().await) });
+        self.tasks.spawn(async move { answer_space(reply, vfs.space().await) });
     }
 
     fn setxattr(
@@ -380,14 +379,14 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
 
     fn getxattr(&self, _request: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let (vfs, name) = (self.vfs.clone(), name.as_bytes().to_vec());
-        self.runtime.spawn(async move {
+        self.tasks.spawn(async move {
             answer_xattr(reply, size, vfs.get_xattr(file(number), &name).await);
         });
     }
 
     fn listxattr(&self, _request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
         let vfs = self.vfs.clone();
-        self.runtime.spawn(async move {
+        self.tasks.spawn(async move {
             answer_xattr(reply, size, vfs.list_xattr(file(number)).await.map(joined));
         });
     }

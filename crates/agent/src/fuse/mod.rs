@@ -17,9 +17,11 @@ mod answer;
 mod convert;
 mod door;
 mod lists;
+mod tasks;
 mod waiting;
 
 pub use door::FuseDoor;
+pub use tasks::Tasks;
 pub use waiting::WaitingRoom;
 
 use fuser::{Config, FopenFlags, MountOption, Session, SessionACL};

@@ -4,12 +4,12 @@
 //! must wait takes a copy of them along, and the thread goes on serving the view. The room for copies is a part
 //! of the agent's `--memory`; while it is full, the thread waits itself.
 
+use super::tasks::Tasks;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tameike_client::vfs::{HandleNumber, Vfs};
 use tameike_core::Result;
-use tameike_io::os::lending::Lender;
 
 /// Room for the bytes of writes that wait.
 #[derive(Clone)]
@@ -30,7 +30,7 @@ impl WaitingRoom {
     /// to wait does so apart, unless the room is full.
     pub(super) fn write<V: Vfs>(
         &self,
-        lender: &Lender,
+        tasks: &Tasks,
         vfs: &Arc<V>,
         (handle, offset, data): (HandleNumber, u64, &[u8]),
         answer: impl FnOnce(Result<()>) + Send + 'static,
@@ -42,10 +42,10 @@ impl WaitingRoom {
         };
         let (offset, rest) = (offset + written as u64, &data[written..]);
         let Some(held) = self.hold(rest) else {
-            return answer(lender.wait(|| pollster::block_on(vfs.write(handle, offset, rest))));
+            return answer(tasks.wait(|| pollster::block_on(vfs.write(handle, offset, rest))));
         };
         let vfs = vfs.clone();
-        lender.spawn(async move {
+        tasks.spawn(async move {
             let written = vfs.write(handle, offset, &held).await;
             drop(held);
             answer(written);

@@ -1,0 +1,61 @@
+//! Requests of a door on their way: where they run, and that they are seen.
+//!
+//! Background work of the node waits while a program waits. Services see the requests that reach them; calls that
+//! pass through to the shared file system reach none, and are seen here.
+
+use std::sync::Arc;
+use tameike_io::Runtime;
+use tameike_io::os::lending::Lender;
+use tameike_server::cache::Activity;
+
+/// Runs the requests of one door.
+pub struct Tasks {
+    lender: Lender,
+    activity: Option<Arc<Activity>>,
+}
+
+impl Tasks {
+    /// Requests count as foreground requests in `activity`, if there is one.
+    pub fn new(runtime: Runtime, activity: Option<Arc<Activity>>) -> Self {
+        Self { lender: Lender::new(runtime, super::THREADS_LENT_MAX), activity }
+    }
+
+    /// Runs a request to its end; see [`Lender::spawn`].
+    pub fn spawn(&self, request: impl Future<Output = ()> + Send + 'static) {
+        let foreground = self.activity.as_ref().map(Activity::begin);
+        self.lender.spawn(async move {
+            request.await;
+            drop(foreground);
+        });
+    }
+
+    /// Runs a request that holds this thread up; see [`Lender::wait`].
+    pub fn wait<T>(&self, request: impl FnOnce() -> T) -> T {
+        let _foreground = self.activity.as_ref().map(Activity::begin);
+        self.lender.wait(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tameike_io::os::runtime::promise;
+    use tameike_io::os::system::System;
+
+    /// A program that waited for the shared file system alone was not seen: the flusher took the node for quiet.
+    #[test]
+    fn a_request_keeps_the_node_from_being_quiet_until_it_ends() {
+        let system = System::start(1).expect("a system");
+        let activity = Activity::new(system.runtime().clone(), Duration::ZERO);
+        let tasks = Tasks::new(system.runtime().clone(), Some(activity.clone()));
+        assert!(activity.is_quiet());
+        let (answer, waits) = promise();
+        tasks.spawn(waits);
+        assert!(!activity.is_quiet(), "a request waits");
+        answer.resolve(());
+        pollster::block_on(activity.until_quiet());
+        assert!(!tasks.wait(|| activity.is_quiet()), "a write is on its way");
+        assert!(activity.is_quiet());
+    }
+}
