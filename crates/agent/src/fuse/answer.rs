@@ -18,7 +18,8 @@ pub(super) fn answer_entry(reply: ReplyEntry, found: Result<Found>) {
     match found {
         Ok(found) => {
             let attr = file_attr(found.file, &found.attr);
-            reply.entry_with_ttls(&ATTRIBUTE_LIFETIME, &name_lifetime(found.attr.kind), &attr, Generation(0));
+            let (lifetime, generation) = (name_lifetime(found.attr.kind), Generation(found.generation));
+            reply.entry_with_ttls(&ATTRIBUTE_LIFETIME, &lifetime, &attr, generation);
         }
         Err(fault) => reply.error(errno(&fault)),
     }

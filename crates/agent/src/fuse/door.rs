@@ -228,7 +228,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
                 Ok((found, opened)) => reply.created(
                     &NAME_LIFETIME,
                     &file_attr(found.file, &found.attr),
-                    Generation(0),
+                    Generation(found.generation),
                     FileHandle(opened.handle.0),
                     open_flags(opened, mode),
                 ),

@@ -59,16 +59,18 @@ impl Vfs for CacheView {
             let stat = file.stat()?;
             Ok((file, stat))
         });
-        let (stat, opened) = match created.await {
-            Err(fault) if fault.errno == Errno::EEXIST && !exclusive => self.open_at(path, mode).await?,
+        let (found, opened) = match created.await {
+            Err(fault) if fault.errno == Errno::EEXIST && !exclusive => {
+                let (stat, opened) = self.open_at(path, mode).await?;
+                (self.below.found(dir, name, &stat), opened)
+            }
             Err(fault) => return Err(fault),
             Ok((file, stat)) => {
                 let mode = OpenMode { truncate: false, ..mode };
                 let opened = self.open_shared(path, file, &stat, mode).await?;
-                (stat, opened)
+                (self.below.made(dir, name, &stat), opened)
             }
         };
-        let found = self.below.found(dir, name, &stat);
         match self.overlay(found.attr).await {
             Ok(attr) => Ok((Found { attr, ..found }, opened)),
             Err(fault) => {

@@ -220,14 +220,20 @@ impl Vfs for LocalView {
             let owner = Owner::of(&new);
             self.below.run(move |fs| owner.create(fs, &path, new.mode)).await
         };
-        let file = match created {
-            Err(fault) if fault.errno == Errno::EEXIST && !exclusive => self.open_path(path, mode).await?,
-            created => created.inspect(|_| self.space.inode_made())?,
+        let (file, is_new) = match created {
+            Err(fault) if fault.errno == Errno::EEXIST && !exclusive => {
+                (self.open_path(path, mode).await?, false)
+            }
+            created => (created.inspect(|_| self.space.inode_made())?, true),
         };
         let stat = file.stat()?;
         let opened = self.opened(number(stat.inode_id()), file.clone(), mode)?;
         let stat = file.stat().inspect_err(|_| self.close(opened.handle))?;
-        Ok((self.below.found(dir, name, &stat), opened))
+        let found = match is_new {
+            true => self.below.made(dir, name, &stat),
+            false => self.below.found(dir, name, &stat),
+        };
+        Ok((found, opened))
     }
 
     async fn link(&self, file: FileNumber, dir: FileNumber, name: &[u8]) -> Result<Found> {

@@ -20,10 +20,10 @@ use directory::OpenDir;
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{NewInode, RenameMode};
-use tameike_core::{Errno, FileKind, InodeId, Result, name};
+use tameike_core::{Attr, Errno, FileKind, InodeId, Result, name};
 use tameike_io::Runtime;
 use tameike_io::shared::{FileStat, Pin, SharedFs, Special, join};
-use tree::Tree;
+use tree::{Links, Tree};
 
 /// Where calls that may block run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,8 +86,16 @@ impl Passthrough {
     pub(crate) fn found(&self, dir: FileNumber, child: &[u8], stat: &FileStat) -> Found {
         let attr = stat.attr();
         let file = number(attr.inode);
-        self.tree.found(dir, child, file, attr.kind == FileKind::Directory || attr.nlink == 1);
-        Found { file, attr }
+        let generation = self.tree.found(dir, child, file, links(&attr));
+        Found { file, generation, attr }
+    }
+
+    /// As [`Self::found`], for a file that was just made under the name.
+    pub(crate) fn made(&self, dir: FileNumber, child: &[u8], stat: &FileStat) -> Found {
+        let attr = stat.attr();
+        let file = number(attr.inode);
+        let generation = self.tree.made(dir, child, file, links(&attr));
+        Found { file, generation, attr }
     }
 
     pub(crate) async fn lookup(&self, dir: FileNumber, child: &[u8]) -> Result<Found> {
@@ -138,7 +146,7 @@ impl Passthrough {
     pub(crate) async fn make(&self, dir: FileNumber, child: &[u8], new: NewInode) -> Result<Found> {
         let path = self.child(dir, child)?;
         let stat = self.run(move |fs| make(fs, &path, new)).await?;
-        Ok(self.found(dir, child, &stat))
+        Ok(self.made(dir, child, &stat))
     }
 
     pub(crate) async fn link(&self, file: FileNumber, dir: FileNumber, child: &[u8]) -> Result<Found> {
@@ -174,7 +182,7 @@ impl Passthrough {
     pub(crate) async fn rmdir(&self, dir: FileNumber, child: &[u8]) -> Result<()> {
         let path = self.child(dir, child)?;
         self.run(move |fs| fs.rmdir(&path)).await?;
-        self.tree.lost(dir, child);
+        self.tree.removed(dir, child);
         Ok(())
     }
 
@@ -216,6 +224,14 @@ impl Passthrough {
 /// The door's number of a file: the same for all its names, and what `st_ino` shows.
 pub(crate) fn number(inode: InodeId) -> FileNumber {
     FileNumber(inode.0)
+}
+
+fn links(attr: &Attr) -> Links {
+    match attr.kind {
+        FileKind::Directory => Links::Directory,
+        _ if attr.nlink == 1 => Links::One,
+        _ => Links::Several,
+    }
 }
 
 fn make(fs: &dyn SharedFs, path: &[u8], new: NewInode) -> Result<FileStat> {

@@ -14,6 +14,23 @@ struct Node {
     /// node has moved to where this one has never been is named by its whole path, in the root.
     names: Vec<Name>,
     lookups: u64,
+    /// Tells files apart that the door held under this number one after the other.
+    generation: u64,
+    /// What the number stands for is a directory.
+    is_dir: bool,
+    /// The directory was removed by this node: whatever has its number now is another file.
+    is_removed: bool,
+}
+
+/// How many names a file can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Links {
+    /// One: it is a directory.
+    Directory,
+    /// One, as the file system says.
+    One,
+    /// Others beside the one that was found.
+    Several,
 }
 
 #[derive(Default)]
@@ -27,17 +44,30 @@ struct State {
 pub(super) struct Tree(Mutex<State>);
 
 impl Tree {
-    /// A name was found to be `file`; counts a look-up. If it is the file's only one, what the file was called
-    /// before is forgotten: another node has moved it, or its number has gone to a new file.
-    pub(super) fn found(&self, dir: FileNumber, name: &[u8], file: FileNumber, is_only: bool) {
+    /// A name was found to be `file`; counts a look-up, and tells the generation of the file. If the name is the
+    /// file's only one, what the file was called before is forgotten: another node has moved it, or its number has
+    /// gone to a new file.
+    pub(super) fn found(&self, dir: FileNumber, name: &[u8], file: FileNumber, links: Links) -> u64 {
+        self.0.lock().found((dir, name.to_vec()), file, links)
+    }
+
+    /// As [`Self::found`], for a file that was just made: if its number is known, it was that of a file that is gone,
+    /// which the kernel must not take for this one.
+    pub(super) fn made(&self, dir: FileNumber, name: &[u8], file: FileNumber, links: Links) -> u64 {
+        let mut state = self.0.lock();
+        if let Some(node) = state.nodes.get_mut(&file) {
+            node.is_removed = true;
+        }
+        state.found((dir, name.to_vec()), file, links)
+    }
+
+    /// An empty directory was removed.
+    pub(super) fn removed(&self, dir: FileNumber, name: &[u8]) {
         let mut state = self.0.lock();
         let name = (dir, name.to_vec());
-        if is_only {
-            let former = state.nodes.get(&file).map(|node| node.names.clone()).unwrap_or_default();
-            former.into_iter().filter(|former| *former != name).for_each(|former| state.set(former, None));
-        }
-        state.set(name, Some(file));
-        state.nodes.entry(file).or_default().lookups += 1;
+        let removed = state.children.get(&name).copied();
+        state.remove_dir(removed);
+        state.set(name, None);
     }
 
     /// The file is no longer at a path that [`Self::path`] told: another node has taken the name away. Whether
@@ -65,6 +95,9 @@ impl Tree {
         if moved == replaced && !exchange {
             // Two names of one file: POSIX leaves both.
             return;
+        }
+        if !exchange {
+            state.remove_dir(replaced);
         }
         state.set(from, if exchange { replaced } else { None });
         state.set(to, moved);
@@ -118,6 +151,25 @@ impl Tree {
 }
 
 impl State {
+    fn found(&mut self, name: Name, file: FileNumber, links: Links) -> u64 {
+        if links != Links::Several {
+            let former = self.nodes.get(&file).map(|node| node.names.clone()).unwrap_or_default();
+            former.into_iter().filter(|former| *former != name).for_each(|former| self.set(former, None));
+        }
+        self.set(name, Some(file));
+        let node = self.nodes.entry(file).or_default();
+        node.lookups += 1;
+        node.is_dir = links == Links::Directory;
+        node.generation += u64::from(std::mem::take(&mut node.is_removed));
+        node.generation
+    }
+
+    fn remove_dir(&mut self, file: Option<FileNumber>) {
+        if let Some(node) = file.and_then(|file| self.nodes.get_mut(&file)) {
+            node.is_removed |= node.is_dir;
+        }
+    }
+
     /// Name of a path: in the directory above it, if that is known, else in the root, by the whole path.
     fn name_of(&self, path: &[u8]) -> Name {
         let (above, name) = split(path).unwrap_or_default();

@@ -57,7 +57,7 @@ impl SharedView {
             Some(node) => self.complete(node).await?,
             None => self.attributes(entry.target.inode).await?,
         };
-        Ok(Found { file: self.number(attr.inode), attr })
+        Ok(Found { file: self.number(attr.inode), generation: 0, attr })
     }
 
     /// Makes an inode with its name; what it inherits of its directory is filled in here.

@@ -52,7 +52,7 @@ impl Vfs for SharedView {
         let entry = self.entry(dir, name);
         if let Some(attr) = self.held.find(&entry, self.runtime.clock.monotonic()) {
             let attr = self.complete(Node { attr, content: None }).await?;
-            return Ok(Found { file: self.number(attr.inode), attr });
+            return Ok(Found { file: self.number(attr.inode), generation: 0, attr });
         }
         let entry = self.find(entry).await?;
         self.found(entry).await
@@ -120,7 +120,7 @@ impl Vfs for SharedView {
         let target = Target { inode, kind: self.attributes(inode).await?.kind };
         self.operate(&entry, NameOperation::Link { entry: entry.clone(), target }).await?;
         let attr = self.attributes(inode).await?;
-        Ok(Found { file, attr })
+        Ok(Found { file, generation: 0, attr })
     }
 
     async fn unlink(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
