@@ -1,7 +1,13 @@
 //! Removing directories with a guard: nothing on another file system is ever touched, so that a mount that is
 //! still there can never lose its content to a clean-up.
 
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, statat, unlinkat};
+use rustix::io::Errno as Os;
+use rustix::path::Arg;
+use std::ffi::{CStr, CString};
 use std::io::ErrorKind;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use tameike_core::{Errno, Fault, Result};
@@ -23,19 +29,68 @@ pub fn remove(path: &Path) -> Result<()> {
     remove_on(path, found.dev())
 }
 
+/// Goes down and up by single names: the path of what a program has made in a view can be longer than the system
+/// takes at once, and the tree deeper than the descriptors that a process may have.
 fn remove_on(path: &Path, device: u64) -> Result<()> {
-    let failed = |error| Fault::from_os(format_args!("removing {}", path.display()), &error);
-    let found = path.symlink_metadata().map_err(failed)?;
-    if found.dev() != device {
-        return Err(Fault::new(Errno::EXDEV, format!("{} is mounted; it was left alone", path.display())));
+    let failed = |error: Os| match error {
+        Os::XDEV => {
+            let why = format!("something is mounted in {}; it was left alone", path.display());
+            Fault::new(Errno::EXDEV, why)
+        }
+        error => Fault::from_os(format_args!("removing {}", path.display()), &error.into()),
+    };
+    let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(Fault::new(Errno::EINVAL, format!("{} cannot be removed", path.display())));
+    };
+    let above = open_dir(CWD, above).map_err(failed)?;
+    let mut down = vec![CString::new(name.as_bytes()).map_err(|_| failed(Os::INVAL))?];
+    if !is_dir(&above, &down[0], device).map_err(failed)? {
+        return unlinkat(&above, &down[0], AtFlags::empty()).map_err(failed);
     }
-    if !found.is_dir() {
-        return std::fs::remove_file(path).map_err(failed);
+    let mut at = open_dir(&above, &down[0]).map_err(failed)?;
+    loop {
+        if let Some(sub) = remove_files(&at, device).map_err(failed)? {
+            at = open_dir(&at, &sub).map_err(failed)?;
+            down.push(sub);
+            continue;
+        }
+        let Some(empty) = down.pop() else { return Ok(()) };
+        let Some(_) = down.last() else {
+            return unlinkat(&above, &empty, AtFlags::REMOVEDIR).map_err(failed);
+        };
+        at = open_dir(&at, c"..").map_err(failed)?;
+        unlinkat(&at, &empty, AtFlags::REMOVEDIR).map_err(failed)?;
     }
-    for entry in path.read_dir().map_err(failed)? {
-        remove_on(&entry.map_err(failed)?.path(), device)?;
+}
+
+fn open_dir(above: impl AsFd, name: impl Arg) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(above, name, flags, Mode::empty())
+}
+
+/// `EXDEV` when something else is mounted there.
+fn is_dir(above: &OwnedFd, name: &CStr, device: u64) -> rustix::io::Result<bool> {
+    let found = statat(above, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    if found.st_dev != device {
+        return Err(Os::XDEV);
     }
-    std::fs::remove_dir(path).map_err(failed)
+    Ok(FileType::from_raw_mode(found.st_mode) == FileType::Directory)
+}
+
+/// Removes what is in a directory up to the first directory in it, which is told.
+fn remove_files(dir: &OwnedFd, device: u64) -> rustix::io::Result<Option<CString>> {
+    for entry in Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        if is_dir(dir, name, device)? {
+            return Ok(Some(name.to_owned()));
+        }
+        unlinkat(dir, name, AtFlags::empty())?;
+    }
+    Ok(None)
 }
 
 /// Whether a directory is not there, or has nothing in it.
@@ -67,5 +122,23 @@ mod tests {
         remove(&tree).expect("gone already");
         assert!(!tree.exists() && keep.join("sub").is_dir());
         assert!(is_empty(&tree).expect("not there") && !is_empty(&keep).expect("read"));
+    }
+
+    #[test]
+    fn trees_deeper_than_a_path_and_than_descriptors_go() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let tree = temp.path().join("tree");
+        std::fs::create_dir(&tree).expect("made");
+        let mut at = open_dir(CWD, &tree).expect("open");
+        for depth in 0..3000 {
+            for name in [c"a", c"b"].into_iter().take(1 + usize::from(depth % 1000 == 0)) {
+                rustix::fs::mkdirat(&at, name, Mode::RWXU).expect("made");
+            }
+            at = open_dir(&at, c"a").expect("open");
+        }
+        rustix::fs::symlinkat("nowhere", &at, c"link").expect("a link");
+        drop(at);
+        remove(&tree).expect("removed");
+        assert!(!tree.exists());
     }
 }
