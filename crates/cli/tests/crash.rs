@@ -22,6 +22,7 @@ use victims::{Background, Chance, JobPlace, is_soak, let_pass_ms, seed, wait_for
 const NODES: u32 = 3;
 const INCOMPLETE: i32 = 75;
 const AGENT_LOST: i32 = 70;
+const FAILED: i32 = 71;
 /// Moments in the long test and in the normal one.
 const MOMENTS: u64 = 50;
 const FEW_MOMENTS: u64 = 6;
@@ -170,7 +171,13 @@ impl Round {
             let output = first.output();
             assert!(!hit || blow == 1 || output.status.code() != Some(0) || !self.place.dir.exists());
         }
-        let output = self.site.tameike(&arguments).output().expect("it starts");
+        // Agents whose driver was killed see it, and end: until then the job is not to be had.
+        let is_held = |said: &str| said.contains("is still running") || said.contains("is locked by another");
+        let output = wait_for("the end of the agents of the first recovery", || {
+            let output = self.site.tameike(&arguments).output().expect("it starts");
+            let held = output.status.code() == Some(FAILED) && is_held(&shown(&output));
+            (!held).then_some(output)
+        });
         assert_eq!(output.status.code(), Some(0), "seed {}: {}", self.seed, shown(&output));
         if receipt.exists() {
             self.check_receipt(&receipt, promises);

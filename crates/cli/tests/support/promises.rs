@@ -96,10 +96,17 @@ impl Promises {
         {
             broken.push(format!("neither before nor after the rename: {at_from}; {at_to}"));
         }
-        let together = fs::read_to_string(dir.join(TOGETHER)).unwrap_or_default();
-        let present: std::collections::BTreeSet<_> = together.lines().collect();
+        let together = fs::read(dir.join(TOGETHER)).unwrap_or_default();
+        let together = String::from_utf8_lossy(&together);
+        // A node that died between taking its place at the end and writing there has left zeros.
+        let present: std::collections::BTreeSet<_> =
+            together.lines().map(|line| line.trim_start_matches('\0')).collect();
         let absent = self.lines.iter().filter(|line| !present.contains(line.as_str()));
-        broken.extend(absent.map(|line| format!("{TOGETHER} lacks: {line}")));
+        let lacks: Vec<_> = absent.map(|line| format!("{TOGETHER} lacks: {line}")).collect();
+        if !lacks.is_empty() {
+            broken.extend(lacks);
+            broken.push(format!("{TOGETHER}: {together:?}"));
+        }
         broken
     }
 
