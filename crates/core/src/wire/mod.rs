@@ -65,7 +65,11 @@ impl Request {
             },
             Self::Unit(request) => match request {
                 Unit::Read { .. } | Unit::Digest { .. } | Unit::DirtyInodes { .. } => true,
-                Unit::Write { .. } | Unit::Sync { .. } | Unit::Truncate { .. } | Unit::Flush { .. } => false,
+                Unit::Write { .. }
+                | Unit::Sync { .. }
+                | Unit::Truncate { .. }
+                | Unit::Flush { .. }
+                | Unit::MarkClean { .. } => false,
             },
             Self::Cache(request) => match request {
                 Cache::State { .. } | Cache::Progress => true,

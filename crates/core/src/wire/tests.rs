@@ -360,14 +360,16 @@ fn requests_to_the_unit_service() {
                 generation: GENERATION,
                 patient: true,
                 distrust: false,
+                round: Some(300),
             },
-            "0483840403702f71ac02090100",
+            "0483840403702f71ac0209010001ac02",
         ),
         (UnitRequest::DirtyInodes { coordinator: NODE, after: INODE, limit: 300 }, "05c801838404ac02"),
         (
             UnitRequest::Digest { inode: INODE, path: b"p".to_vec(), size: 300, units: vec![0, 130] },
             "068384040170ac0202008201",
         ),
+        (UnitRequest::MarkClean { inode: INODE, round: 300 }, "07838404ac02"),
     ]);
 }
 

@@ -57,8 +57,9 @@ pub enum UnitRequest {
         /// New size of the file, in bytes.
         size: u64,
     },
-    /// Writes dirty bytes of the inode on this node to the shared file and fsyncs it; they become clean. One
-    /// request flushes at most [`FLUSH_UNITS_MAX`] units. Sent by the coordinator of the file only.
+    /// Writes dirty bytes of the inode on this node to the shared file and fsyncs it; they become clean, at once or
+    /// with [`UnitRequest::MarkClean`]. One request flushes at most [`FLUSH_UNITS_MAX`] units. Sent by the
+    /// coordinator of the file only.
     Flush {
         /// Which file.
         inode: InodeId,
@@ -74,6 +75,10 @@ pub enum UnitRequest {
         /// An earlier fsync of the file failed, or nobody knows how it ended: what the kernel holds of the file is
         /// dropped first, and the bytes are read back before they become clean.
         distrust: bool,
+        /// Several nodes flush the file in this round, and the failed fsync of one of them may be hidden from the
+        /// others: what is flushed stays dirty until the coordinator has heard of all of them. Without a round it
+        /// is clean when the request is answered.
+        round: Option<u64>,
     },
     /// Which files of this coordinator have dirty bytes on this node.
     DirtyInodes {
@@ -95,6 +100,15 @@ pub enum UnitRequest {
         size: u64,
         /// The units, each in this node's care.
         units: Vec<u64>,
+    },
+    /// No node's fsync failed in this round: what this node flushed in it, and was not written again since, becomes
+    /// clean. Refused with `ESTALE` when the node has stopped since, or has flushed or cut the file again: the bytes
+    /// are dirty then.
+    MarkClean {
+        /// Which file.
+        inode: InodeId,
+        /// As it was given to [`UnitRequest::Flush`].
+        round: u64,
     },
 }
 

@@ -49,7 +49,10 @@ impl Activity {
             Request::Admin(_) | Request::Client(_) => true,
             Request::Unit(request) => matches!(
                 request,
-                UnitRequest::Flush { .. } | UnitRequest::Digest { .. } | UnitRequest::DirtyInodes { .. }
+                UnitRequest::Flush { .. }
+                    | UnitRequest::MarkClean { .. }
+                    | UnitRequest::Digest { .. }
+                    | UnitRequest::DirtyInodes { .. }
             ),
             Request::Cache(request) => matches!(
                 request,

@@ -20,7 +20,7 @@ pub(super) enum Patience {
     Urgent,
 }
 
-/// What one node or all nodes flushed.
+/// What all nodes flushed.
 #[derive(Default)]
 struct Flushed {
     written: u64,
@@ -139,67 +139,77 @@ impl CacheService {
         })
     }
 
-    /// Flushes what these nodes hold, all at once; what they did, also when one of them failed.
+    /// Flushes what these nodes hold; what they did, also when one of them failed. They are asked in rounds, all at
+    /// once, as long as one has more.
     async fn flush_homes(
         &self,
-        homes: Vec<NodeId>,
+        mut homes: Vec<NodeId>,
         inode: InodeId,
         path: &[u8],
         record: &Record,
         patience: Patience,
     ) -> (Flushed, Option<Fault>) {
-        let asked = homes.into_iter().map(|home| self.flush_home(home, inode, path, record, patience));
+        let distrust = record.unsynced || record.proof_lost;
         let (mut total, mut failure) = (Flushed::default(), None);
-        for answer in join_all(asked).await {
-            match answer {
-                Ok(part) => {
-                    total.written += part.written;
-                    total.end = total.end.max(part.end);
-                    total.rest |= part.rest;
-                }
-                Err(fault) => {
-                    // Of several, one that leaves more in doubt is told.
-                    let doubt = |errno| (!is_refusal(errno), may_be_unsynced(errno));
-                    if failure.as_ref().is_none_or(|known: &Fault| doubt(known.errno) < doubt(fault.errno)) {
-                        failure = Some(fault);
-                    }
-                }
-            }
-        }
-        (total, failure)
-    }
-
-    /// Flushes what one node holds.
-    async fn flush_home(
-        &self,
-        home: NodeId,
-        inode: InodeId,
-        path: &[u8],
-        record: &Record,
-        patience: Patience,
-    ) -> Result<Flushed> {
-        let mut total = Flushed::default();
         loop {
+            // A node that opens the file after the fsync of another one has failed is not told: none is believed
+            // before all have succeeded. One that distrusts the kernel needs no word of others.
+            let round = (homes.len() > 1 && !distrust).then(|| self.parts.runtime.random_u64());
             let request = UnitRequest::Flush {
                 inode,
                 path: path.to_vec(),
                 size: record.size,
                 generation: record.generation,
                 patient: patience == Patience::GivesWay,
-                distrust: record.unsynced || record.proof_lost,
+                distrust,
+                round,
             };
-            let reply = self.ask_unit(home, request).await?;
-            let UnitReply::Flushed { written, end, digests, rest } = reply else {
-                return Err(Fault::new(Errno::EPROTO, format!("{home} answered a flush with {reply:?}")));
-            };
-            total.written += written;
-            total.end = total.end.max(end);
-            // Those made for another size than the file has in the end are made again for its receipt.
-            self.journal.put_digests(inode, &digests)?;
-            total.rest = rest;
-            if !rest || patience == Patience::GivesWay {
-                return Ok(total);
+            let asked = homes.iter().map(|&home| self.ask_unit(home, request.clone()));
+            let answers = join_all(asked).await;
+            let (mut flushed, mut digests, mut rest) = (Vec::new(), Vec::new(), Vec::new());
+            for (&home, answer) in homes.iter().zip(answers) {
+                match answer {
+                    Ok(UnitReply::Flushed { written, end, digests: made, rest: more }) => {
+                        total.written += written;
+                        total.end = total.end.max(end);
+                        flushed.extend((!made.is_empty()).then_some(home));
+                        digests.extend(made);
+                        rest.extend(more.then_some(home));
+                    }
+                    Ok(reply) => {
+                        let what = format!("{home} answered a flush with {reply:?}");
+                        failure = Some(graver(failure, Fault::new(Errno::EPROTO, what)));
+                    }
+                    Err(fault) => failure = Some(graver(failure, fault)),
+                }
             }
+            total.rest = !rest.is_empty();
+            if round.is_some() && failure.as_ref().is_some_and(|fault| may_be_unsynced(fault.errno)) {
+                return (total, failure);
+            }
+            if let Err(fault) = self.take_flushed(inode, &digests, flushed, round).await {
+                return (total, Some(graver(failure, fault)));
+            }
+            if rest.is_empty() || patience == Patience::GivesWay {
+                return (total, failure);
+            }
+            homes = rest;
+        }
+    }
+
+    /// What these nodes flushed in a round is on the shared file system.
+    async fn take_flushed(
+        &self,
+        inode: InodeId,
+        digests: &[UnitDigest],
+        nodes: Vec<NodeId>,
+        round: Option<u64>,
+    ) -> Result<()> {
+        // Those made for another size than the file has in the end are made again for its receipt.
+        digests.chunks(FLUSH_UNITS_MAX).try_for_each(|part| self.journal.put_digests(inode, part))?;
+        match round {
+            Some(round) => self.ask_units(nodes, &UnitRequest::MarkClean { inode, round }).await,
+            None => Ok(()),
         }
     }
 
@@ -237,6 +247,15 @@ impl CacheService {
         }
         digests.sort_by_key(|digest| digest.index);
         Ok(digests)
+    }
+}
+
+/// Of two faults, the one that leaves more in doubt; the first of equal ones.
+fn graver(known: Option<Fault>, other: Fault) -> Fault {
+    let doubt = |fault: &Fault| (!is_refusal(fault.errno), may_be_unsynced(fault.errno));
+    match known {
+        Some(known) if doubt(&known) >= doubt(&other) => known,
+        _ => other,
     }
 }
 

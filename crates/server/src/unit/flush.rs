@@ -1,5 +1,8 @@
 //! Dirty bytes go to the shared file: exactly those, ascending, and clean only after fsync.
 //!
+//! When several nodes flush a file in one round, they are clean only after the coordinator has heard that all of
+//! them succeeded: who opens the file after the fsync of another one has failed is not told of it.
+//!
 //! A descriptor that writes also fsyncs: the kernel tells an error of write-back once to each descriptor that was
 //! open before. After a failed fsync its pages count as written, and a file system may have lost where they belong:
 //! ext4 then takes the same bytes again and leaves their extents marked as unwritten, or an indirect block that
@@ -25,6 +28,14 @@ pub(super) struct Order {
     pub(super) generation: Generation,
     pub(super) patient: bool,
     pub(super) distrust: bool,
+    pub(super) round: Option<u64>,
+}
+
+/// What was flushed in one round, and is dirty until [`UnitService::mark_round_clean`].
+pub(super) struct Flushed {
+    round: u64,
+    units: Vec<DirtyUnit>,
+    generation: Generation,
 }
 
 const WHOLE: Range<u32> = 0..UNIT_SIZE as u32;
@@ -33,9 +44,10 @@ impl UnitService {
     pub(super) async fn flush(&self, order: Order) -> Result<UnitReply> {
         let extents = &self.parts.extents;
         let _only = self.flush_locks.hold(order.inode).await;
+        self.flushed.lock().remove(&order.inode);
         // One more than are flushed, to know whether any are left.
         let dirty = extents.dirty_units(order.inode, FLUSH_UNITS_MAX + 1)?;
-        let mut done = Vec::new();
+        let (dirty_count, mut done) = (dirty.len(), Vec::new());
         let (mut written, mut end, mut digests) = (0, 0, Vec::new());
         let busy = |done: &[_]| order.patient && !done.is_empty() && !self.parts.activity.is_quiet();
         if dirty.is_empty() || (order.patient && !self.parts.activity.is_quiet()) {
@@ -46,11 +58,11 @@ impl UnitService {
             let file = file.clone();
             self.parts.runtime.block(move || file.forget_pages()).await?;
         }
-        for unit in dirty.iter().take(FLUSH_UNITS_MAX) {
+        for unit in dirty.into_iter().take(FLUSH_UNITS_MAX) {
             if busy(&done) {
                 break;
             }
-            let (count, digest) = self.flush_unit(&file, unit, &order).await?;
+            let (count, digest) = self.flush_unit(&file, &unit, &order).await?;
             written += count;
             end = end.max(unit.unit.start() + u64::from(unit.ranges.end()));
             digests.push(digest);
@@ -63,14 +75,44 @@ impl UnitService {
         if order.distrust {
             self.read_back(&order, &digests).await?;
         }
-        let _alone = self.file_locks.hold(order.inode).await;
-        for unit in &done {
-            extents.mark_clean(unit, order.generation).await?;
+        let rest = done.len() < dirty_count;
+        self.parts.activity.add_flushed(written);
+        match order.round {
+            Some(round) => {
+                let flushed = Flushed { round, units: done, generation: order.generation };
+                self.flushed.lock().insert(order.inode, flushed);
+            }
+            None => self.mark_clean(order.inode, &done, order.generation).await?,
+        }
+        Ok(UnitReply::Flushed { written, end, digests, rest })
+    }
+
+    /// What was flushed in this round is clean.
+    pub(super) async fn mark_round_clean(&self, inode: InodeId, round: u64) -> Result<()> {
+        let _only = self.flush_locks.hold(inode).await;
+        let flushed = {
+            let mut all = self.flushed.lock();
+            let known = all.get(&inode).is_some_and(|flushed| flushed.round == round);
+            if known { all.remove(&inode) } else { None }
+        };
+        let Some(flushed) = flushed else {
+            return Err(Fault::new(
+                Errno::ESTALE,
+                format!(
+                    "{inode}: the agent knows of no such flush, as it was started again: the file stays dirty until the next"
+                ),
+            ));
+        };
+        self.mark_clean(inode, &flushed.units, flushed.generation).await
+    }
+
+    async fn mark_clean(&self, inode: InodeId, units: &[DirtyUnit], generation: Generation) -> Result<()> {
+        let _alone = self.file_locks.hold(inode).await;
+        for unit in units {
+            self.parts.extents.mark_clean(unit, generation).await?;
         }
         // What is clean must not turn dirty again when the agent dies: others may change the file from now on.
-        extents.sync(false).await?;
-        self.parts.activity.add_flushed(written);
-        Ok(UnitReply::Flushed { written, end, digests, rest: done.len() < dirty.len() })
+        self.parts.extents.sync(false).await
     }
 
     async fn open(&self, order: &Order, access: Access) -> Result<Arc<dyn SharedFile>> {
@@ -143,7 +185,15 @@ impl UnitService {
             return Err(Fault::new(Errno::EINVAL, format!("{} units are too many to digest", units.len())));
         }
         units.iter().try_for_each(|&index| check_index(index))?;
-        let order = Order { inode, path, size, generation: Generation(0), patient: false, distrust: false };
+        let order = Order {
+            inode,
+            path,
+            size,
+            generation: Generation(0),
+            patient: false,
+            distrust: false,
+            round: None,
+        };
         let file = self.open(&order, Access::Read).await?;
         let forget = file.clone();
         self.parts.runtime.block(move || forget.forget_pages()).await?;

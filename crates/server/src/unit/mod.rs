@@ -2,8 +2,8 @@
 //!
 //! Reads fill what the node does not hold: with zeros, or from the shared file system, each unit once however
 //! many ask. Writes to cached files are dirty until flushed. A flush writes exactly the dirty bytes, and bytes
-//! become clean only after the shared file system has confirmed an fsync. The service knows no names and no
-//! sizes of files: those come with the requests.
+//! become clean only after the shared file system has confirmed an fsync, of every node that flushed the file at the
+//! same time. The service knows no names and no sizes of files: those come with the requests.
 
 pub(crate) mod digest;
 mod fetch;
@@ -11,6 +11,8 @@ mod flush;
 mod relief;
 
 use crate::cache::Activity;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::limits::{FILE_SIZE_MAX, UNIT_SIZE};
@@ -52,6 +54,8 @@ pub struct UnitService {
     unit_locks: Locks<UnitId>,
     /// One flush of a file at a time.
     flush_locks: Locks<InodeId>,
+    /// What was flushed in a round of several nodes that is not yet known to be good.
+    flushed: Mutex<BTreeMap<InodeId, flush::Flushed>>,
     relief: async_lock::Mutex<()>,
 }
 
@@ -63,6 +67,7 @@ impl UnitService {
             file_locks: Locks::default(),
             unit_locks: Locks::default(),
             flush_locks: Locks::default(),
+            flushed: Mutex::default(),
             relief: async_lock::Mutex::new(()),
         })
     }
@@ -71,7 +76,7 @@ impl UnitService {
     ///
     /// # Errors
     /// `EINVAL` for a malformed request, `ENOSPC` when neither the store nor the shared file system takes more,
-    /// `ESTALE` when the file's path now belongs to another file, and what disks and the shared file system say.
+    /// `ESTALE` when the file's path now belongs to another file or a round of flushes is not known here, and what disks and the shared file system say.
     pub async fn serve(
         &self,
         request: UnitRequest,
@@ -97,6 +102,7 @@ impl UnitService {
             }
             UnitRequest::Truncate { inode, size } => {
                 let _alone = self.file_locks.hold(inode).await;
+                self.flushed.lock().remove(&inode);
                 self.parts.extents.truncate(inode, size).await?;
                 if inode.is_cached() {
                     // Dirty bytes that were cut must not come back when the agent dies: the coordinator
@@ -105,8 +111,12 @@ impl UnitService {
                 }
                 UnitReply::Done
             }
-            UnitRequest::Flush { inode, path, size, generation, patient, distrust } => {
-                self.flush(flush::Order { inode, path, size, generation, patient, distrust }).await?
+            UnitRequest::Flush { inode, path, size, generation, patient, distrust, round } => {
+                self.flush(flush::Order { inode, path, size, generation, patient, distrust, round }).await?
+            }
+            UnitRequest::MarkClean { inode, round } => {
+                self.mark_round_clean(inode, round).await?;
+                UnitReply::Done
             }
             UnitRequest::DirtyInodes { coordinator, after, limit } => {
                 UnitReply::DirtyInodes(self.dirty_inodes(coordinator, after, limit)?)

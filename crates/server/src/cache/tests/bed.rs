@@ -44,6 +44,10 @@ struct Net {
     nodes: Mutex<Vec<Option<Arc<Node>>>>,
     /// Nodes that seem dead to others, and do this long afterwards what they were asked to flush.
     late: Mutex<BTreeMap<NodeId, Duration>>,
+    /// Nodes that are asked to flush this long after others.
+    slow: Mutex<BTreeMap<NodeId, Duration>>,
+    /// Nodes that were told that a round of flushes was good.
+    rounds: Mutex<Vec<NodeId>>,
 }
 
 struct NetRpc {
@@ -65,8 +69,15 @@ impl Rpc for NetRpc {
     ) -> BoxFuture<'static, Result<Answer>> {
         let net = self.net.clone();
         Box::pin(async move {
+            if let Request::Unit(UnitRequest::MarkClean { .. }) = &request {
+                net.rounds.lock().push(to);
+            }
             // Requests to different nodes overtake each other.
             net.runtime.block(|| ()).await;
+            let slow = net.slow.lock().get(&to).copied();
+            if let (Some(slow), Request::Unit(UnitRequest::Flush { .. })) = (slow, &request) {
+                net.runtime.sleep(slow).await;
+            }
             let node = net.nodes.lock()[to.0 as usize].clone();
             let node = node.ok_or_else(|| Fault::new(Errno::EHOSTDOWN, format!("{to} is down")))?;
             let late = net.late.lock().get(&to).copied();
@@ -155,6 +166,8 @@ impl Bed {
             runtime: machine.runtime(),
             nodes: Mutex::new((0..nodes).map(|_| None).collect()),
             late: Mutex::default(),
+            slow: Mutex::default(),
+            rounds: Mutex::default(),
         };
         let bed = Self {
             cluster,
@@ -181,6 +194,16 @@ impl Bed {
             Some(late) => drop(all.insert(node, late)),
             None => drop(all.remove(&node)),
         }
+    }
+
+    /// What a node is asked to flush from now on reaches it so much later.
+    pub(super) fn flush_slowly(&self, node: NodeId, slow: Duration) {
+        self.net.slow.lock().insert(node, slow);
+    }
+
+    /// Nodes that were told that a round of flushes was good, since the last question.
+    pub(super) fn rounds(&self) -> Vec<NodeId> {
+        std::mem::take(&mut *self.net.rounds.lock())
     }
 
     fn rpc(&self, local: NodeId) -> Arc<NetRpc> {
@@ -357,7 +380,12 @@ impl Client {
         }
     }
 
-    async fn unit(&self, to: NodeId, request: UnitRequest, payload: Option<Payload>) -> Result<Answer> {
+    pub(super) async fn unit(
+        &self,
+        to: NodeId,
+        request: UnitRequest,
+        payload: Option<Payload>,
+    ) -> Result<Answer> {
         self.rpc.call(to, Request::Unit(request), payload, None).await
     }
 

@@ -19,6 +19,10 @@ pub(super) enum Plan {
     Once(u64, Errno),
     /// That one and all after it that change something.
     From(u64, Errno),
+    /// Only the next fsync of a file.
+    Fsync(Errno),
+    /// Only the next write to this offset of a file.
+    Write(u64, Errno),
 }
 
 pub(super) struct Control {
@@ -55,7 +59,7 @@ impl Control {
     fn call(&self, changes: bool) -> Result<()> {
         let mut plan = self.plan.lock();
         let errno = match &mut *plan {
-            Plan::Good => return Ok(()),
+            Plan::Good | Plan::Fsync(_) | Plan::Write(..) => return Ok(()),
             Plan::Once(0, errno) => {
                 let errno = *errno;
                 *plan = Plan::Good;
@@ -70,6 +74,24 @@ impl Control {
         };
         *self.failed.lock() += 1;
         Err(Fault::new(errno, "failed on purpose"))
+    }
+
+    fn fsync(&self) -> Result<()> {
+        let plan = *self.plan.lock();
+        if let Plan::Fsync(errno) = plan {
+            *self.plan.lock() = Plan::Once(0, errno);
+        }
+        self.call(true)
+    }
+
+    fn write(&self, offset: u64) -> Result<()> {
+        let plan = *self.plan.lock();
+        if let Plan::Write(place, errno) = plan
+            && place == offset
+        {
+            *self.plan.lock() = Plan::Once(0, errno);
+        }
+        self.call(true)
     }
 }
 
@@ -127,7 +149,7 @@ impl SharedFile for FaultyFile {
         let mut before = vec![0; bytes.len()];
         self.inner.read_at(&mut before, offset)?;
         self.unsynced.lock().push((offset, before));
-        if let Err(fault) = self.control.call(true) {
+        if let Err(fault) = self.control.write(offset) {
             // As a full disk does: a part is written.
             let _ = self.inner.write_at(&bytes[..bytes.len() / 2], offset);
             return Err(fault);
@@ -151,7 +173,7 @@ impl SharedFile for FaultyFile {
         if told < self.control.errors(self.inode) {
             return Err(Fault::new(Errno::EIO, "failed for another descriptor"));
         }
-        if let Err(fault) = self.control.call(true) {
+        if let Err(fault) = self.control.fsync() {
             self.control.spoilt.lock().insert(self.inode);
             *self.control.errors.lock().entry(self.inode).or_default() += 1;
             *self.told.lock() += 1;

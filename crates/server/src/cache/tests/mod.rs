@@ -5,4 +5,5 @@ mod bed;
 mod faults;
 mod faulty;
 mod random;
+mod rounds;
 mod sparse;
