@@ -155,7 +155,8 @@ fn a_node_that_was_started_again_does_not_take_the_word() {
     bed.start(victim);
     bed.machine.rest(Duration::from_secs(1));
     let fault = outcome.lock().take().expect("it has ended").expect_err("one node knows of no flush");
-    assert_eq!(fault.errno, Errno::ESTALE, "{fault}");
+    // The word came when it was up again, or while it was not.
+    assert!(matches!(fault.errno, Errno::ESTALE | Errno::EHOSTDOWN), "{fault}");
     assert!(is_dirty(&bed, victim, inode));
     let receipt = bed.drain(true);
     assert!(receipt.is_complete(), "{receipt:?}");

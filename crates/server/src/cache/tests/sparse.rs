@@ -2,9 +2,9 @@
 
 use super::bed::{Bed, bytes};
 use super::faulty::Plan;
-use tameike_core::Errno;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::receipt::{FileOutcome, Receipt};
+use tameike_core::{Errno, Layout, UnitId};
 
 const UNIT: u64 = UNIT_SIZE as u64;
 /// As large as files of all usual file systems may be.
@@ -18,14 +18,26 @@ fn holes_cost_a_receipt_neither_memory_nor_time() {
     for step in 0.. {
         let bed = Bed::new(300 + step, 2);
         let client = bed.client(0);
+        let opened = bed.run(async move {
+            client.create(b"sparse", b"").await.expect("write");
+            client.open(b"sparse", false).await.expect("open")
+        });
+        // On another node than the one with the journal: that a unit is clean there does not make its digest safe.
+        let inode = opened.inode;
+        let is_away = |&index: &u64| {
+            bed.cluster.unit_home(Layout::Striped, UnitId { inode, index }) != bed.cluster.inode_home(inode)
+        };
+        let near = (0..).find(is_away).expect("a unit") * UNIT;
+        let far = (FAR / UNIT..).find(is_away).expect("a unit") * UNIT;
+        let client = bed.client(0);
         bed.run(async move {
-            client.create(b"sparse", b"head").await.expect("write");
-            client.write(b"sparse", FAR + 7, b"tail").await.expect("write");
+            client.write(b"sparse", near, b"head").await.expect("write");
+            client.write(b"sparse", far + 7, b"tail").await.expect("write");
         });
         let (receipt, failed) = drain_with_failure(&bed, step);
         let [file] = receipt.files.as_slice() else { panic!("step {step}: {receipt:?}") };
         assert!(receipt.is_complete(), "step {step}: {file:?}");
-        assert_eq!(file.size, FAR + 11);
+        assert_eq!(file.size, far + 11);
         assert!(file.checksum.starts_with("units:"), "step {step}: {file:?}");
         assert!(bed.control.reads() < 20, "step {step}: {} reads", bed.control.reads());
         unproven += u32::from(file.note.contains("2 units were flushed by an agent that stopped"));
@@ -51,11 +63,18 @@ fn what_was_lost_is_found_where_the_file_has_data() {
     assert_eq!(whole.files[0].outcome, FileOutcome::Verified);
     for step in 0.. {
         let again = Bed::new(401 + step, 3);
-        let client = again.client(0);
+        let (client, cluster) = (again.client(0), again.cluster.clone());
         let source = std::fs::File::open(bed.root.join("sparse")).expect("it is there");
         copy(&source, &again.root.join("sparse"), &written);
-        // The job writes one byte of what is there.
-        again.run(async move { client.write(b"sparse", 0, &bytes(0, 1)).await.expect("write") });
+        // The job writes one byte of what is there, to another node than the one with the journal of the file.
+        again.run(async move {
+            let inode = client.open(b"sparse", false).await.expect("open").inode;
+            let home = |index| cluster.unit_home(Layout::Striped, UnitId { inode, index });
+            let index = (0..3).find(|&index| home(index) != cluster.inode_home(inode)).expect("a unit");
+            let start = (index * UNIT) as usize;
+            let byte = &bytes(0, start + 1)[start..];
+            client.write(b"sparse", start as u64, byte).await.expect("write");
+        });
         let (lost, failed) = drain_with_failure(&again, step);
         assert!(failed, "no digest was ever lost");
         if lost.files[0].note.contains("agent that stopped") {
