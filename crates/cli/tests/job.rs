@@ -15,6 +15,27 @@ fn what_a_job_writes_in_the_cache_view_is_in_the_shared_directory_at_the_end() {
     site.assert_clean();
 }
 
+/// "A change that somebody outside the job has made to a file is seen at the next open, unless the job has dirty
+/// data in that file: then the job's data wins at the flush, and the receipt says so." A time that the job has set
+/// itself is no such change.
+#[test]
+fn a_file_that_the_job_has_touched_is_not_one_that_others_have_changed() {
+    let site = Site::new();
+    let receipt = site.base().join("receipt");
+    let options = ["--receipt", receipt.to_str().expect("plain path")];
+    let script = r#"cd "$TAMEIKE_CACHE"
+        for i in $(seq 20); do echo $i > $i; touch $i; done
+        sleep 1
+        touch 1 2 3; touch -d 2001-02-03 4 5 6; cat 1 4 > both"#;
+    let output = site.job(2, &options, script).output().expect("a job");
+    assert!(output.status.success(), "{}", shown(&output));
+    let told = fs::read_to_string(&receipt).expect("a receipt");
+    fs::remove_file(&receipt).expect("a receipt");
+    assert!(told.contains("both"), "{told}");
+    assert!(!told.contains("another program"), "{told}");
+    site.assert_clean();
+}
+
 #[test]
 fn the_commands_exit_code_and_output_are_the_jobs() {
     let site = Site::new();

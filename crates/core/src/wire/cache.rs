@@ -83,7 +83,7 @@ pub enum CacheRequest {
         /// Time of the request.
         now: Timestamp,
     },
-    /// The program sets the time of last change of a file that has dirty data.
+    /// The program has set the time of last change of a file, on the shared file already.
     SetMtime {
         /// Which file.
         inode: InodeId,

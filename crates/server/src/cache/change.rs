@@ -65,7 +65,7 @@ impl CacheService {
                 match now {
                     Some((known, _)) if !state.flushing && state.record.stamp != known => false,
                     Some((_, now)) if !state.flushing && !state.record.is_as_known(&now) => {
-                        state.record.take_change(now);
+                        state.take_change(now);
                         true
                     }
                     _ => true,
@@ -141,25 +141,28 @@ impl CacheService {
         reserved
     }
 
-    /// A program has set the time of last change, which the client has passed to the shared file already.
+    /// A program has set the time of last change, which the client has passed to the shared file already. A flush
+    /// that was under way may have set another one since: then the file is to be flushed once more.
     pub(super) async fn set_mtime(&self, inode: InodeId, mtime: Timestamp) -> Result<CacheState> {
         let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(UNKNOWN) };
-        let record = file.state().record.clone();
-        let now = self.locate(inode, &record).await.ok().map(|(_, stat)| stat.stamp());
-        let state = file.update(&self.journal, |state| {
-            if state.record.dirty {
-                state.changes += 1;
-                state.record.mtime = mtime;
-            }
-            // The change of time is our own: only a change of size tells of somebody else.
-            if let Some(now) = now.filter(|now| now.size == state.record.stamp.size && now.mtime == mtime) {
-                state.record.stamp = now;
-                if !state.record.dirty {
-                    state.record.mtime = mtime;
+        let state = loop {
+            let seen = file.state().record.clone();
+            let now = self.locate(inode, &seen).await.ok().map(|(_, stat)| stat.stamp());
+            let taken = file.update(&self.journal, |state| {
+                // A flush has ended meanwhile: what was seen may be of the time before.
+                if (state.record.stamp, state.record.dirty) != (seen.stamp, seen.dirty) {
+                    return None;
                 }
+                state.take_mtime(mtime, now);
+                Some((state.record.state(None), state.record.dirty))
+            })?;
+            if let Some((state, dirty)) = taken {
+                if dirty {
+                    self.mark_dirty(inode);
+                }
+                break state;
             }
-            state.record.state(None)
-        })?;
+        };
         self.journal.sync(false).await?;
         Ok(state)
     }

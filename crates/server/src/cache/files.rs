@@ -5,7 +5,8 @@ use super::record::{Journal, Record};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tameike_core::{Generation, InodeId, Result};
+use tameike_core::wire::cache::Stamp;
+use tameike_core::{Generation, InodeId, Result, Timestamp};
 
 /// Files kept in memory without being in use.
 const IDLE_FILES_MAX: usize = 64 << 10;
@@ -27,12 +28,49 @@ pub(super) struct State {
     pub(super) changes: u64,
     /// Whether a flush is changing the shared file just now.
     pub(super) flushing: bool,
+    /// The time that made the shared file look changed by others, until it turns out that a client has set it.
+    pub(super) suspect: Option<Timestamp>,
+}
+
+impl State {
+    /// Takes note of a shared file that was changed by others, as it seems: a client sets a time on it before it
+    /// tells us.
+    pub(super) fn take_change(&mut self, stamp: Stamp) {
+        let record = &mut self.record;
+        let (known, size) = (record.changed_by_others, record.stamp.size);
+        record.take_change(stamp);
+        let is_first = record.changed_by_others && !known && stamp.size == size;
+        self.suspect = is_first.then_some(stamp.mtime);
+    }
+
+    /// Takes note of the time that a program has set on the shared file, which is `now` so.
+    pub(super) fn take_mtime(&mut self, mtime: Timestamp, now: Option<Stamp>) {
+        if self.suspect.take_if(|suspect| *suspect == mtime).is_some() {
+            self.record.changed_by_others = false;
+        }
+        let record = &mut self.record;
+        let overtaken = |now: Stamp| record.has_content_of(&now) && now.mtime != mtime;
+        if record.journaled && !record.removed && now.is_some_and(overtaken) {
+            record.dirty = true;
+        }
+        if record.dirty {
+            self.changes += 1;
+            record.mtime = mtime;
+        }
+        // The change of time is our own: only a change of size tells of somebody else.
+        if let Some(now) = now.filter(|now| now.size == record.stamp.size && now.mtime == mtime) {
+            record.stamp = now;
+            if !record.dirty {
+                record.mtime = mtime;
+            }
+        }
+    }
 }
 
 impl File {
     fn new(inode: InodeId, record: Record, paths: Arc<Paths>) -> Arc<Self> {
         paths.replace(inode, &[], &record.paths);
-        let state = Mutex::new(State { record, changes: 0, flushing: false });
+        let state = Mutex::new(State { record, changes: 0, flushing: false, suspect: None });
         Arc::new(Self { inode, flush: async_lock::Mutex::new(()), state, paths })
     }
 

@@ -131,7 +131,7 @@ impl CacheService {
     fn begin_flush(&self, file: &File, record: Record, now: Stamp) -> Result<Record> {
         file.update(&self.journal, |state| {
             if !record.has_content_of(&now) {
-                state.record.take_change(now);
+                state.take_change(now);
             }
             let begun = Record { proof_lost: record.proof_lost, ..state.record.clone() };
             state.record.proof_lost = true;

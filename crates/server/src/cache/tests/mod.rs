@@ -7,3 +7,4 @@ mod faulty;
 mod random;
 mod rounds;
 mod sparse;
+mod times;
