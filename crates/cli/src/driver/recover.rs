@@ -12,8 +12,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tameike_agent::control::{AgentControl, AgentMode};
 use tameike_core::{Errno, Fault, JobId, Result};
-use tameike_io::os::process::wall_seconds;
+use tameike_io::os::process::{wait_ended, wall_seconds};
 
+/// How long a driver that was just killed may take to end.
+const DYING_LIMIT: Duration = Duration::from_secs(1);
 /// How long agents of a job whose driver was killed may take to end.
 const END_LIMIT: Duration = Duration::from_secs(60);
 
@@ -113,6 +115,9 @@ fn look_after_orphans<A: AgentControl>(arguments: &RecoverArguments) -> u8 {
 
 /// The jobs to recover: first whatever holds nothing is swept, and what is kept needs recovery.
 fn cut_off<A: AgentControl>(base: &Base, job: Option<&JobId>) -> Result<Vec<Kept>> {
+    if let Some(record) = job.and_then(|job| JobRecord::read(&base.job_path(job)).ok().flatten()) {
+        wait_ended(&[record.driver()], DYING_LIMIT);
+    }
     janitor::await_orphans(base, END_LIMIT)?;
     let mut kept = janitor::sweep::<A>(base)?;
     let Some(job) = job else { return Ok(kept) };

@@ -70,7 +70,12 @@ impl JobRecord {
 
     /// Whether the driver lives.
     pub fn driver_is_alive(&self) -> bool {
-        ProcessId { pid: self.driver_pid, start: self.driver_start }.is_alive()
+        self.driver().is_alive()
+    }
+
+    /// The process that runs the job.
+    pub fn driver(&self) -> ProcessId {
+        ProcessId { pid: self.driver_pid, start: self.driver_start }
     }
 
     /// Whether nodes of the job are on other hosts.
