@@ -126,6 +126,22 @@ fn of_two_that_wait_for_each_other_one_is_told() {
     );
 }
 
+/// "So does one of two calls of flock that both wait to turn a shared lock into an exclusive one"
+#[test]
+fn of_two_that_upgrade_one_is_told() {
+    run(
+        2,
+        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do
+               file=$view/upgraded; : > $file
+               on 0 upgrade $file $marks/a $marks/b $marks/said & first=$!
+               on 1 upgrade $file $marks/b $marks/a $marks/said & second=$!
+               wait $first; wait $second
+               grep -qx locked $marks/said; grep -qx EDEADLK $marks/said; test $(wc -l < $marks/said) = 2
+               rm $marks/*
+           done"#,
+    );
+}
+
 /// "with its node, and with the agent that is the file's home, whose files then have no locks: EHOSTDOWN."
 #[test]
 fn an_agent_that_is_killed_takes_its_locks_along() {

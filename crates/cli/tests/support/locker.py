@@ -114,13 +114,28 @@ def deadlock(first, second, ready, other, said):
         lock("posix", one, EXCLUSIVE)
         say(ready)
         wait_for(other)
-        try:
-            lock("posix", two, EXCLUSIVE)
-            outcome = "locked"
-        except OSError as error:
-            outcome = "EDEADLK" if error.errno == errno.EDEADLK else str(error)
+        outcome = outcome_of_lock("posix", two)
     with open(said, "a") as file:
         file.write(outcome + "\n")
+
+
+def upgrade(path, ready, other, said):
+    """Reads under a shared lock together with somebody else, then both want to write; says how it ended."""
+    with open(path, "r+") as file:
+        lock("flock", file, SHARED)
+        say(ready)
+        wait_for(other)
+        outcome = outcome_of_lock("flock", file)
+    with open(said, "a") as file:
+        file.write(outcome + "\n")
+
+
+def outcome_of_lock(kind, file):
+    try:
+        lock(kind, file, EXCLUSIVE)
+        return "locked"
+    except OSError as error:
+        return "EDEADLK" if error.errno == errno.EDEADLK else str(error)
 
 
 def interrupted(path):
