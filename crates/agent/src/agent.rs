@@ -23,6 +23,7 @@ use tameike_io::os::process;
 use tameike_io::os::system::System;
 use tameike_io::shared::{PosixTree, SharedFs};
 use tameike_server::cache::{Activity, CacheParts, CacheService};
+use tameike_server::lock::LockService;
 use tameike_server::meta::{MetaParts, MetaService};
 use tameike_server::unit::{UnitParts, UnitService};
 use tameike_store::Store;
@@ -98,7 +99,8 @@ impl Agent {
             activity: activity.clone(),
             flush_parallel: FLUSH_PARALLEL,
         })?;
-        Ok(Some(Services { meta, unit, cache, extents: store.extents.clone(), activity }))
+        let locks = Arc::new(LockService::new(self.start.node, cluster.clone()));
+        Ok(Some(Services { meta, unit, cache, locks, extents: store.extents.clone(), activity }))
     }
 
     fn shared_or_nothing(&self) -> Result<Arc<dyn SharedFs>> {

@@ -13,6 +13,7 @@ use tameike_client::local::LocalView;
 use tameike_client::shared::SharedView;
 use tameike_client::vfs::Vfs;
 use tameike_core::wire::admin::Space;
+use tameike_core::wire::lock::LockOwner;
 use tameike_core::{Cluster, Errno, Fault, InodeId, Result, View};
 use tameike_io::Runtime;
 use tameike_io::fabric::Rpc;
@@ -105,6 +106,12 @@ impl Views {
             }
         }
         .boxed()
+    }
+
+    /// For locks of which files an owner of this node waits.
+    pub fn lock_waits(&self, owner: LockOwner) -> Vec<InodeId> {
+        let views = [self.shared.locks(), self.cache.as_ref().and_then(|cache| cache.locks())];
+        views.into_iter().flatten().flat_map(|locks| locks.waits_of(owner)).collect()
     }
 
     /// Serves a mounted view on threads of its own, until it is unmounted.

@@ -13,6 +13,7 @@ use tameike_core::{Errno, Fault, NodeId, Result, View};
 use tameike_io::fabric::{PeerEvent, Service};
 use tameike_io::{Payload, Slab};
 use tameike_server::cache::{Activity, CacheService};
+use tameike_server::lock::LockService;
 use tameike_server::meta::MetaService;
 use tameike_server::unit::UnitService;
 use tameike_store::ExtentStore;
@@ -25,6 +26,8 @@ pub struct Services {
     pub unit: Arc<UnitService>,
     /// Cached files.
     pub cache: Arc<CacheService>,
+    /// Locks of files.
+    pub locks: Arc<LockService>,
     /// Space.
     pub extents: Arc<ExtentStore>,
     /// Whether programs wait for this node.
@@ -97,6 +100,9 @@ impl Node {
             ClientRequest::Moved { dir, from, to } => {
                 self.views.moved(dir, from, to).map(|()| ClientReply::Done).boxed()
             }
+            ClientRequest::LockWaits { owner } => {
+                ready(ClientReply::Waits(self.views.lock_waits(owner))).boxed()
+            }
         }
     }
 
@@ -129,9 +135,11 @@ impl Service for Node {
         };
         let foreground = services.activity.of_request(&request);
         let (meta, unit, cache) = (services.meta.clone(), services.unit.clone(), services.cache.clone());
+        let locks = services.locks.clone();
         async move {
             let answer = match request {
                 Request::Meta(request) => replied(meta.serve(from, request).await, Reply::Meta),
+                Request::Lock(request) => replied(locks.serve(from, request).await, Reply::Lock),
                 Request::Cache(request) => replied(cache.serve(request).await, Reply::Cache),
                 Request::Unit(request) => match unit.serve(request, payload).await {
                     Ok((reply, payload)) => (Reply::Unit(reply), payload),
@@ -159,6 +167,7 @@ impl Service for Node {
                 unreachable.insert(peer);
                 if let Some(services) = &self.services {
                     services.meta.peer_dead(peer);
+                    services.locks.peer_dead(peer);
                 }
             }
         }

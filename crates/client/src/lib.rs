@@ -9,6 +9,7 @@ pub mod data;
 mod directory;
 mod handles;
 pub mod local;
+pub mod locks;
 pub mod passthrough;
 pub mod shared;
 pub mod vfs;

@@ -2,10 +2,12 @@
 
 pub use crate::directory::Entries;
 
+use crate::locks::FileLocks;
 use std::future::Future;
+use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{NewInode, RenameMode};
-use tameike_core::{Attr, FileKind, Result};
+use tameike_core::{Attr, Errno, FileKind, Generation, InodeId, Result};
 use tameike_io::Payload;
 
 /// A file of a view, as its door numbers it; 1 is the root.
@@ -204,6 +206,29 @@ pub trait Vfs: Directories + Xattrs {
     fn flush(&self, handle: HandleNumber) -> impl Future<Output = Result<()>> + Send;
     /// As [`Vfs::flush`], and what was written survives power loss.
     fn fsync(&self, handle: HandleNumber) -> impl Future<Output = Result<()>> + Send;
+    /// Where the locks of the view's files are kept; `None` leaves them to the kernel of the node, which has all of
+    /// the view's programs. Locks are set by [`crate::locks`].
+    fn locks(&self) -> Option<&Arc<FileLocks>> {
+        None
+    }
+    /// The file of a handle, as locks name it.
+    ///
+    /// # Errors
+    /// `EBADF` when there is no such handle.
+    fn locked_inode(&self, _handle: HandleNumber) -> Result<InodeId> {
+        Err(Errno::EOPNOTSUPP.into())
+    }
+    /// What this node has written is at its homes, so that who has the next lock of the file reads it.
+    fn publish(&self, _handle: HandleNumber) -> impl Future<Output = Result<()>> + Send {
+        std::future::ready(Ok(()))
+    }
+    /// What this node has cached of the file is as true as after opening it. Tells a version when the kernel's pages
+    /// may be of another one: they must be dropped, and that be told to [`Vfs::pages_dropped`].
+    fn revalidate(&self, _handle: HandleNumber) -> impl Future<Output = Result<Option<Generation>>> + Send {
+        std::future::ready(Ok(None))
+    }
+    /// The kernel has dropped the file's pages that are older than this.
+    fn pages_dropped(&self, _handle: HandleNumber, _generation: Generation) {}
     /// The last descriptor of the handle is gone.
     fn release(&self, handle: HandleNumber) -> impl Future<Output = ()> + Send;
     /// Space of the view.

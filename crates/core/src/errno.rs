@@ -50,6 +50,7 @@ errnos! {
     EROFS = 30, "read-only file system";
     EMLINK = 31, "too many links";
     ERANGE = 34, "result too large";
+    EDEADLK = 35, "deadlock";
     ENAMETOOLONG = 36, "name too long";
     ENOSYS = 38, "not implemented";
     ENOTEMPTY = 39, "directory not empty";

@@ -32,9 +32,9 @@ pub(super) fn answer_attr(reply: ReplyAttr, file: FileNumber, attr: Result<Attr>
     }
 }
 
-pub(super) fn answer_open(reply: ReplyOpen, opened: Result<Opened>, mode: OpenMode) {
+pub(super) fn answer_open(reply: ReplyOpen, opened: Result<Opened>, mode: OpenMode, keeps_locks: bool) {
     match opened {
-        Ok(opened) => reply.opened(FileHandle(opened.handle.0), open_flags(opened, mode)),
+        Ok(opened) => reply.opened(FileHandle(opened.handle.0), open_flags(opened, mode, keeps_locks)),
         Err(fault) => reply.error(errno(&fault)),
     }
 }

@@ -8,75 +8,25 @@ use super::convert::{
     new_inode, open_mode, rename_mode,
 };
 use super::lists::{answer_xattr, joined, list};
-use super::tasks::Tasks;
-use super::{NAME_LIFETIME, REQUEST_SIZE_MAX, WaitingRoom, open_flags};
+use super::lock::{self, LockArguments, SetLock};
+use super::{FuseDoor, NAME_LIFETIME, open_flags};
 use fuser::{
-    BsdFileFlags, FileHandle, Filesystem, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags,
-    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, FileHandle, Filesystem, Generation, INodeNo, KernelConfig, LockOwner, OpenFlags,
+    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::SystemTime;
+use tameike_client::locks;
 use tameike_client::vfs::Vfs;
+use tameike_core::FileKind;
 use tameike_core::wire::meta::NewInode;
-use tameike_core::{FileKind, Result};
-
-/// One view behind one FUSE mount.
-pub struct FuseDoor<V> {
-    tasks: Tasks,
-    vfs: Arc<V>,
-    waiting: WaitingRoom,
-}
-
-impl<V: Vfs> FuseDoor<V> {
-    /// A door to `vfs`, whose writes wait in `waiting`.
-    pub fn new(tasks: Tasks, vfs: Arc<V>, waiting: WaitingRoom) -> Self {
-        Self { tasks, vfs, waiting }
-    }
-
-    /// Makes a name with a new inode, and answers.
-    fn make(&self, dir: INodeNo, name: &OsStr, new: NewInode, reply: ReplyEntry) {
-        let (vfs, name) = (self.vfs.clone(), name.as_bytes().to_vec());
-        self.tasks.spawn(async move {
-            answer_entry(reply, vfs.make(file(dir), &name, new).await);
-        });
-    }
-
-    /// Runs an operation that is answered by success alone.
-    fn run<F>(&self, reply: ReplyEmpty, operation: impl FnOnce(Arc<V>) -> F)
-    where
-        F: Future<Output = Result<()>> + Send + 'static,
-    {
-        let done = operation(self.vfs.clone());
-        self.tasks.spawn(async move {
-            match done.await {
-                Ok(()) => reply.ok(),
-                Err(fault) => reply.error(errno(&fault)),
-            }
-        });
-    }
-}
 
 impl<V: Vfs> Filesystem for FuseDoor<V> {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        for wanted in [
-            InitFlags::FUSE_ASYNC_READ,
-            InitFlags::FUSE_BIG_WRITES,
-            InitFlags::FUSE_MAX_PAGES,
-            InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
-        ] {
-            // An older kernel does without.
-            let _ = config.add_capabilities(wanted);
-        }
-        for refused in [config.set_max_write(REQUEST_SIZE_MAX), config.set_max_readahead(REQUEST_SIZE_MAX)] {
-            if let Err(nearest) = refused {
-                log::info!("the kernel takes requests of {nearest} bytes at most");
-            }
-        }
+        self.configure(config);
         Ok(())
     }
 
@@ -206,7 +156,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         let vfs = self.vfs.clone();
         self.tasks.spawn(async move {
             let mode = open_mode(flags);
-            answer_open(reply, vfs.open(file(number), mode).await, mode);
+            answer_open(reply, vfs.open(file(number), mode).await, mode, vfs.locks().is_some());
         });
     }
 
@@ -230,7 +180,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
                     &file_attr(found.file, &found.attr),
                     Generation(found.generation),
                     FileHandle(opened.handle.0),
-                    open_flags(opened, mode),
+                    open_flags(opened, mode, vfs.locks().is_some()),
                 ),
                 Err(fault) => reply.error(errno(&fault)),
             }
@@ -276,10 +226,51 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         _request: &Request,
         _number: INodeNo,
         number: FileHandle,
-        _owner: LockOwner,
+        owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        self.run(reply, |vfs| async move { vfs.flush(handle(number)).await });
+        self.run(reply, |vfs| async move {
+            let flushed = vfs.flush(handle(number)).await;
+            locks::closed(&*vfs, handle(number), owner.0).await;
+            flushed
+        });
+    }
+
+    fn getlk(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        number: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        pid: u32,
+        reply: ReplyLock,
+    ) {
+        let vfs = self.vfs.clone();
+        let wanted = LockArguments { owner, start, end, kind, pid };
+        self.tasks.spawn(async move { lock::test(&*vfs, number, wanted, reply).await });
+    }
+
+    fn setlk(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        pid: u32,
+        sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        let (runtime, vfs, kernel) = (self.tasks.runtime().clone(), self.vfs.clone(), self.kernel.clone());
+        let waits = sleep.then(|| request.pid());
+        let set = SetLock { runtime, vfs, kernel, file: number, handle, waits };
+        // It may wait for long, for another program: that is no reason to put off background work.
+        self.tasks.runtime().spawn(set.run(LockArguments { owner, start, end, kind, pid }, reply));
     }
 
     fn fsync(
@@ -304,7 +295,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         reply: ReplyEmpty,
     ) {
         self.run(reply, |vfs| async move {
-            vfs.release(handle(number)).await;
+            locks::release(&*vfs, handle(number)).await;
             Ok(())
         });
     }

@@ -16,11 +16,14 @@
 mod answer;
 mod convert;
 mod door;
+mod kernel_cache;
 mod lists;
+mod lock;
+mod state;
 mod tasks;
 mod waiting;
 
-pub use door::FuseDoor;
+pub use state::FuseDoor;
 pub use tasks::Tasks;
 pub use waiting::WaitingRoom;
 
@@ -53,15 +56,19 @@ pub fn serve<V: Vfs>(door: FuseDoor<V>, fuse: OwnedFd, all_users: bool) -> Resul
     config.n_threads = Some(THREADS_PER_VIEW);
     config.clone_fd = true;
     let acl = if all_users { SessionACL::All } else { SessionACL::Owner };
-    Session::from_fd(door, fuse, acl, config)
-        .and_then(Session::run)
-        .map_err(|error| Fault::from_os("serving a view through FUSE", &error))
+    let kernel = door.kernel_cache();
+    let failed = |error| Fault::from_os("serving a view through FUSE", &error);
+    let session = Session::from_fd(door, fuse, acl, config).map_err(failed)?;
+    kernel.attach(session.notifier())?;
+    drop(kernel);
+    session.run().map_err(failed)
 }
 
-fn open_flags(opened: Opened, mode: OpenMode) -> FopenFlags {
+/// `keeps_locks`: the view keeps the locks of its files, and must hear of every close, which gives them back.
+fn open_flags(opened: Opened, mode: OpenMode, keeps_locks: bool) -> FopenFlags {
     let mut flags = FopenFlags::empty();
-    // Who cannot write has nothing to flush: the kernel need not ask at close.
-    flags.set(FopenFlags::FOPEN_NOFLUSH, !mode.write);
+    // Else who cannot write has nothing to flush: the kernel need not ask at close.
+    flags.set(FopenFlags::FOPEN_NOFLUSH, !mode.write && !keeps_locks);
     flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keep_cache);
     flags.set(FopenFlags::FOPEN_DIRECT_IO, opened.direct);
     flags

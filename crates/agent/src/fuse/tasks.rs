@@ -10,6 +10,7 @@ use tameike_server::cache::Activity;
 
 /// Runs the requests of one door.
 pub struct Tasks {
+    runtime: Runtime,
     lender: Lender,
     activity: Option<Arc<Activity>>,
 }
@@ -17,7 +18,13 @@ pub struct Tasks {
 impl Tasks {
     /// Requests count as foreground requests in `activity`, if there is one.
     pub fn new(runtime: Runtime, activity: Option<Arc<Activity>>) -> Self {
-        Self { lender: Lender::new(runtime, super::THREADS_LENT_MAX), activity }
+        let lender = Lender::new(runtime.clone(), super::THREADS_LENT_MAX);
+        Self { runtime, lender, activity }
+    }
+
+    /// For requests that wait for other programs, which do not count.
+    pub(super) fn runtime(&self) -> &Runtime {
+        &self.runtime
     }
 
     /// Runs a request to its end; see [`Lender::spawn`].

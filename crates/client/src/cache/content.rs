@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::wire::cache::CacheRequest;
-use tameike_core::{Attr, Errno, FileKind, InodeId, Result};
+use tameike_core::{Attr, Errno, FileKind, Generation, InodeId, Result};
 use tameike_io::shared::{Access, FileStat, SharedFile};
 
 impl CacheView {
@@ -266,6 +266,17 @@ impl CacheView {
         let inode = stat.inode_id();
         self.engine.forget(inode);
         self.tell(inode, CacheRequest::Removed { inode }).await
+    }
+
+    /// Makes what is cached of an open file as true as after opening it; the version that the kernel's pages lack.
+    pub(super) async fn revalidate_open(&self, open: &OpenFile) -> Result<Option<Generation>> {
+        if open.is_orphan() {
+            return Ok(Some(Generation(0))); // others write to the shared file behind the kernel's back
+        }
+        let (inode, attr) = (open.data.inode, self.stat(open.number).await?.attr());
+        let look = CacheRequest::State { inode, size: attr.size, mtime: attr.mtime };
+        let state = self.ask_state(inode, look).await?;
+        Ok(open.data.revalidate(version(state, attr.size)))
     }
 
     /// Close (or fsync, `durable`) of a handle.

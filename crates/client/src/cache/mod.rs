@@ -9,6 +9,7 @@ mod opens;
 mod view;
 
 use crate::data::{DataEngine, FileVersion};
+use crate::locks::FileLocks;
 use crate::passthrough::{Passthrough, Waiting};
 use crate::vfs::{FileNumber, HandleNumber};
 use opens::{OpenFile, Opens};
@@ -29,6 +30,7 @@ pub struct CacheView {
     engine: Arc<DataEngine>,
     below: Passthrough,
     opens: Opens,
+    locks: Arc<FileLocks>,
 }
 
 impl CacheView {
@@ -41,7 +43,8 @@ impl CacheView {
         fs: Arc<dyn SharedFs>,
     ) -> Self {
         let below = Passthrough::new(runtime.clone(), fs, Waiting::Apart);
-        Self { runtime, cluster, rpc, engine, below, opens: Opens::default() }
+        let locks = FileLocks::new(runtime.clone(), cluster.clone(), rpc.clone());
+        Self { runtime, cluster, rpc, engine, below, opens: Opens::default(), locks }
     }
 
     async fn ask(&self, to: NodeId, request: CacheRequest) -> Result<CacheReply> {

@@ -1,11 +1,13 @@
 //! [`Vfs`] of the cache view.
 
 use super::CacheView;
+use crate::locks::FileLocks;
 use crate::passthrough::{OverTree, Owner, Passthrough};
 use crate::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
+use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{NewInode, RenameMode};
-use tameike_core::{Attr, Errno, Result};
+use tameike_core::{Attr, Errno, Generation, InodeId, Result};
 
 impl OverTree for CacheView {
     fn below(&self) -> &Passthrough {
@@ -172,6 +174,32 @@ impl Vfs for CacheView {
 
     async fn fsync(&self, handle: HandleNumber) -> Result<()> {
         self.sync_open(&*self.handle(handle)?, true).await
+    }
+
+    fn locks(&self) -> Option<&Arc<FileLocks>> {
+        Some(&self.locks)
+    }
+
+    fn locked_inode(&self, handle: HandleNumber) -> Result<InodeId> {
+        Ok(self.handle(handle)?.data.inode)
+    }
+
+    async fn publish(&self, handle: HandleNumber) -> Result<()> {
+        let open = self.handle(handle)?;
+        if open.is_orphan() || open.data.is_flushed() {
+            return Ok(());
+        }
+        self.engine.flush(&open.data, false).await
+    }
+
+    async fn revalidate(&self, handle: HandleNumber) -> Result<Option<Generation>> {
+        self.revalidate_open(&*self.handle(handle)?).await
+    }
+
+    fn pages_dropped(&self, handle: HandleNumber, generation: Generation) {
+        if let Ok(open) = self.handle(handle) {
+            open.data.pages_dropped(generation);
+        }
     }
 
     async fn release(&self, handle: HandleNumber) {

@@ -68,6 +68,9 @@ pub(super) struct FileState {
     pub generation: Generation,
     /// Generation for which what the kernel caches is true.
     pub kernel: Option<Generation>,
+    /// Generation for which the kernel's pages are known to be true. Not set by opens: what the kernel drops at one, it
+    /// still has while the answer is under way.
+    pub pages: Option<Generation>,
     pub inline: bool,
     /// Inline content of `generation`.
     pub content: Option<Vec<u8>>,
@@ -160,6 +163,20 @@ impl FileData {
     /// Takes note of what the home said in passing; drops what is cached of an older version.
     pub fn refresh(&self, version: FileVersion) {
         adopt(&mut self.state.lock(), version);
+    }
+
+    /// As [`Self::refresh`], for who reads on through open handles. Tells the generation when the kernel's pages may be
+    /// of another one: they must be dropped, and that be told to [`Self::pages_dropped`].
+    pub fn revalidate(&self, version: FileVersion) -> Option<Generation> {
+        let mut state = self.state.lock();
+        adopt(&mut state, version);
+        (state.pages != Some(state.generation)).then_some(state.generation)
+    }
+
+    /// The kernel has dropped all pages that are older than this.
+    pub fn pages_dropped(&self, generation: Generation) {
+        let mut state = self.state.lock();
+        state.pages = state.pages.max(Some(generation));
     }
 
     /// Size and time of last write that the home does not know yet.
@@ -264,6 +281,7 @@ impl FileData {
             state.drop_clean();
         }
         state.kernel = if alone && state.kernel == Some(state.generation) { Some(generation) } else { None };
+        state.pages = if alone && state.pages == Some(state.generation) { Some(generation) } else { None };
         state.content = None;
         state.generation = generation;
         state.inline = inline;

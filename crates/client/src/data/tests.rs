@@ -562,3 +562,23 @@ fn a_unit_in_many_pieces_goes_out_a_few_at_a_time() {
         assert_eq!(byte, expected(place), "byte {place}");
     }
 }
+
+/// Who got a lock once read pages that the kernel was to drop at an open whose answer was still under way.
+#[test]
+fn pages_of_another_version_are_to_be_dropped_until_they_were() {
+    let file = FileData::new(InodeId(1), Layout::Striped, Home::Inode);
+    let version = |number| FileVersion { generation: Generation(number), ..FileVersion::default() };
+    file.opened(Home::Inode, version(5));
+    for _ in 0..2 {
+        assert_eq!(file.revalidate(version(5)), Some(Generation(5)));
+    }
+    file.pages_dropped(Generation(5));
+    assert_eq!(file.revalidate(version(5)), None);
+    file.own_change(Generation(6), false);
+    assert_eq!(file.revalidate(version(6)), None, "this node's own write");
+    file.opened(Home::Inode, version(7));
+    assert_eq!(file.revalidate(version(7)), Some(Generation(7)), "another node's");
+    file.pages_dropped(Generation(7));
+    file.own_change(Generation(9), false);
+    assert_eq!(file.revalidate(version(9)), Some(Generation(9)), "somebody else wrote in between");
+}

@@ -14,6 +14,7 @@ mod view;
 
 use crate::data::{DataEngine, FileData, Told};
 use crate::directory::OpenDirs;
+use crate::locks::FileLocks;
 use crate::vfs::{FileNumber, HandleNumber, OpenMode};
 use directory::DirectoryBeliefs;
 use held::HeldNames;
@@ -48,6 +49,8 @@ pub struct SharedView {
     next_handle: AtomicU64,
     held: HeldNames,
     closer: Arc<Closer>,
+    /// None for the node-local view of one node: its kernel sees all locks.
+    locks: Option<Arc<FileLocks>>,
 }
 
 impl SharedView {
@@ -59,7 +62,10 @@ impl SharedView {
         engine: Arc<DataEngine>,
         root: InodeId,
     ) -> Self {
+        let locks =
+            (root == InodeId::ROOT).then(|| FileLocks::new(runtime.clone(), cluster.clone(), rpc.clone()));
         Self {
+            locks,
             closer: Arc::new(Closer::new(runtime.clone(), rpc.clone())),
             runtime,
             cluster,

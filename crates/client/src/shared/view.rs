@@ -1,7 +1,9 @@
 //! [`Vfs`] of the job-shared view.
 
+use super::attributes::version_of;
 use super::{SharedView, unexpected};
 use crate::data::FileData;
+use crate::locks::FileLocks;
 use crate::vfs::{
     Directories, Entries, FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace,
     Xattrs,
@@ -11,7 +13,7 @@ use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{
     Command, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node, RenameMode, Target,
 };
-use tameike_core::{Attr, Errno, Fault, FileKind, Layout, Result, name};
+use tameike_core::{Attr, Errno, Fault, FileKind, Generation, InodeId, Layout, Result, name};
 
 /// Shows and sets where a file's, or a directory's children's, data lies.
 pub const LAYOUT_XATTR: &[u8] = b"user.tameike.layout";
@@ -191,6 +193,36 @@ impl Vfs for SharedView {
         handle.file.tell(&handle.told)
     }
 
+    fn locks(&self) -> Option<&Arc<FileLocks>> {
+        self.locks.as_ref()
+    }
+
+    fn locked_inode(&self, handle: HandleNumber) -> Result<InodeId> {
+        Ok(self.file(handle)?.inode)
+    }
+
+    async fn publish(&self, handle: HandleNumber) -> Result<()> {
+        let file = self.file(handle)?;
+        if file.is_flushed() { Ok(()) } else { self.flush_file(&file, false).await }
+    }
+
+    async fn revalidate(&self, handle: HandleNumber) -> Result<Option<Generation>> {
+        let file = self.file(handle)?;
+        let inode = file.inode;
+        // What others wrote under the lock must not be hidden by what was held of the name before.
+        self.held.changed(inode);
+        match self.ask_home(inode, MetaRequest::GetAttr { inode }).await? {
+            MetaReply::Node(node) => Ok(file.revalidate(version_of(&node))),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn pages_dropped(&self, handle: HandleNumber, generation: Generation) {
+        if let Ok(file) = self.file(handle) {
+            file.pages_dropped(generation);
+        }
+    }
+
     async fn release(&self, handle: HandleNumber) {
         if let Ok(open) = self.handle(handle) {
             self.engine.flush_mapped(&open.file, open.mode).await;
@@ -301,7 +333,7 @@ impl SharedView {
     }
 
     /// Counts an open at the inode's home; its attributes and inline content come along.
-    async fn count_open(&self, inode: tameike_core::InodeId) -> Result<tameike_core::wire::meta::Node> {
+    async fn count_open(&self, inode: InodeId) -> Result<tameike_core::wire::meta::Node> {
         match self.ask_home(inode, MetaRequest::Open { inode, node: self.local() }).await? {
             MetaReply::Node(node) => Ok(node),
             other => Err(unexpected(&other)),

@@ -1,6 +1,7 @@
 //! Messages to the views of a node.
 
 use crate::ids::InodeId;
+use crate::wire::lock::LockOwner;
 use serde::{Deserialize, Serialize};
 
 /// A request to the views of a node.
@@ -22,6 +23,11 @@ pub enum ClientRequest {
         #[serde(with = "serde_bytes")]
         to: Vec<u8>,
     },
+    /// For locks of which files an owner of this node waits.
+    LockWaits {
+        /// Who.
+        owner: LockOwner,
+    },
 }
 
 /// The answer to a [`ClientRequest`].
@@ -29,4 +35,6 @@ pub enum ClientRequest {
 pub enum ClientReply {
     /// Done.
     Done,
+    /// The files.
+    Waits(Vec<InodeId>),
 }

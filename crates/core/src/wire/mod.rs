@@ -10,6 +10,7 @@ pub mod cache;
 pub mod call;
 pub mod client;
 pub mod codec;
+pub mod lock;
 pub mod meta;
 pub mod unit;
 
@@ -35,6 +36,8 @@ pub enum Request {
     Admin(admin::AdminRequest),
     /// To the node's views.
     Client(client::ClientRequest),
+    /// To the lock service.
+    Lock(lock::LockRequest),
 }
 
 impl Request {
@@ -43,6 +46,7 @@ impl Request {
         use admin::AdminRequest as Admin;
         use cache::CacheRequest as Cache;
         use client::ClientRequest as Client;
+        use lock::LockRequest as Lock;
         use meta::MetaRequest as Meta;
         use unit::UnitRequest as Unit;
         match self {
@@ -89,8 +93,14 @@ impl Request {
             Self::Admin(request) => match request {
                 Admin::Space { .. } | Admin::Status => true,
             },
-            // Taken note of twice, they say nothing more.
-            Self::Client(Client::Revoke { .. } | Client::Moved { .. }) => true,
+            // Taken note of twice, the first two say nothing more.
+            Self::Client(Client::Revoke { .. } | Client::Moved { .. } | Client::LockWaits { .. }) => true,
+            Self::Lock(request) => match request {
+                Lock::Test { .. } | Lock::Blockers { .. } => true,
+                Lock::Lock { .. } | Lock::Unlock { .. } | Lock::EndWait { .. } | Lock::Withdraw { .. } => {
+                    false
+                }
+            },
         }
     }
 
@@ -115,4 +125,6 @@ pub enum Reply {
     Fault(Fault),
     /// From the node's views.
     Client(client::ClientReply),
+    /// From the lock service.
+    Lock(lock::LockReply),
 }

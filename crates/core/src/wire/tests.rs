@@ -6,6 +6,7 @@ use super::admin::{AdminReply, AdminRequest, Counter, NodeStatus, Space};
 use super::cache::{CacheReply, CacheRequest, CacheState, Stamp};
 use super::client::{ClientReply, ClientRequest};
 use super::codec::{decode, decode_first, encode};
+use super::lock::{Blocker, FileLock, LockKind, LockOwner, LockRange, LockReply, LockRequest, WaitEnd};
 use super::meta::{
     CloseBatch, Command, DirEntry, DirStat, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node,
     RenameMode, Step, Target,
@@ -33,6 +34,9 @@ const STAMP: Stamp = Stamp { device: 1, inode: 2, size: 3, mtime: NOW, ctime: NO
 const STATE: CacheState = CacheState { generation: GENERATION, newer: Some((128, NOW)) };
 const STAT: DirStat = DirStat { entries: 300, subdirs: 2, changed: NOW, wide: true };
 const SPACE: Space = Space { capacity: 300, used: 200, dirty: 100, inodes: 4 };
+const OWNER: LockOwner = LockOwner { node: NODE, number: 130 };
+const RANGE: LockRange = LockRange { start: 128, last: 300 };
+const LOCK: FileLock = FileLock { owner: OWNER, range: RANGE, kind: LockKind::Exclusive, pid: 200 };
 const DIGEST: UnitDigest = UnitDigest { index: 130, length: 129, root: true, value: [0xab; 32] };
 
 fn entry() -> EntryName {
@@ -117,6 +121,7 @@ fn the_kinds_of_message() {
         (Request::Cache(CacheRequest::Progress), "020c"),
         (Request::Admin(AdminRequest::Status), "0301"),
         (Request::Client(ClientRequest::Revoke { inodes: vec![INODE] }), "040001838404"),
+        (Request::Lock(LockRequest::Blockers { inode: INODE, owner: OWNER }), "0505838404c8018201"),
     ]);
 }
 
@@ -129,6 +134,7 @@ fn the_kinds_of_reply() {
         (Reply::Admin(AdminReply::Space(SPACE)), "0300ac02c8016404"),
         (Reply::Fault(Fault::new(Errno::ENOENT, "gone")), "040404676f6e65"),
         (Reply::Client(ClientReply::Done), "0500"),
+        (Reply::Lock(LockReply::Done), "0600"),
     ]);
 }
 
@@ -438,6 +444,7 @@ fn requests_to_views() {
             ClientRequest::Moved { dir: INODE, from: b"a".to_vec(), to: b"b/c".to_vec() },
             "01838404016103622f63",
         ),
+        (ClientRequest::LockWaits { owner: OWNER }, "02c8018201"),
     ]);
 }
 
@@ -459,6 +466,44 @@ fn replies_of_agents() {
             AdminReply::Status(Box::new(status())),
             "01c801ac02ac02c801640400000000ac02c8016404900301800201c80101076e5f627974657305",
         ),
+    ]);
+}
+
+#[test]
+fn replies_of_views() {
+    check(&[(ClientReply::Done, "00"), (ClientReply::Waits(vec![INODE]), "0101838404")]);
+}
+
+#[test]
+fn requests_for_locks() {
+    let shared = FileLock { kind: LockKind::Shared, ..LOCK };
+    let end = |end| LockRequest::EndWait { inode: INODE, ticket: 129, end };
+    check(&[
+        (LockRequest::Test { inode: INODE, lock: shared }, "00838404c80182018001ac0200c801"),
+        (
+            LockRequest::Lock { inode: INODE, lock: LOCK, ticket: 129, wait: true },
+            "01838404c80182018001ac0201c801810101",
+        ),
+        (LockRequest::Unlock { inode: INODE, owner: OWNER, range: RANGE }, "02838404c80182018001ac02"),
+        (end(WaitEnd::Interrupted), "03838404810100"),
+        (end(WaitEnd::Deadlock), "03838404810101"),
+        (end(WaitEnd::Overtake), "03838404810102"),
+        (
+            LockRequest::Withdraw { inode: INODE, owner: OWNER, range: RANGE, ticket: 129 },
+            "04838404c80182018001ac028101",
+        ),
+        (LockRequest::Blockers { inode: INODE, owner: OWNER }, "05838404c8018201"),
+    ]);
+}
+
+#[test]
+fn replies_of_lock_services() {
+    let blocker = Blocker { ticket: 129, owner: OWNER, holds: true };
+    check(&[
+        (LockReply::Done, "00"),
+        (LockReply::Conflict(None), "0100"),
+        (LockReply::Conflict(Some(LOCK)), "0101c80182018001ac0201c801"),
+        (LockReply::Blockers(vec![blocker]), "02018101c801820101"),
     ]);
 }
 

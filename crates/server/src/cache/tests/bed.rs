@@ -97,7 +97,9 @@ impl Rpc for NetRpc {
                     (Reply::Unit(reply), payload)
                 }
                 Request::Cache(request) => (Reply::Cache(node.cache.serve(request).await?), None),
-                Request::Meta(_) | Request::Admin(_) | Request::Client(_) => return Err(Errno::ENOSYS.into()),
+                Request::Meta(_) | Request::Admin(_) | Request::Client(_) | Request::Lock(_) => {
+                    return Err(Errno::ENOSYS.into());
+                }
             };
             Ok(Answer { reply, payload })
         })

@@ -1,0 +1,167 @@
+//! Locks of files, as the kernel asks for them.
+//!
+//! A request that waits holds no thread. The kernel tells of a signal to the program that waits by FUSE_INTERRUPT,
+//! which `fuser` (0.18) refuses on its own: from then on the kernel leaves a program that waits asleep until it is
+//! answered, even one that was killed. So while a request waits, the signals of its thread are looked at
+//! ([`is_interrupted`]). It is then answered with `EINTR`, which the kernel takes as "restart, or fail, as the handler
+//! of the signal has it". Without a signal it must never be: the program would see an error number that it cannot know.
+
+use super::convert::{errno, handle};
+use super::kernel_cache::KernelCache;
+use fuser::{FileHandle, INodeNo, LockOwner, ReplyEmpty, ReplyLock};
+use futures_util::future::{Either, select};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tameike_client::locks::{self, LockCall};
+use tameike_client::vfs::{HandleNumber, Vfs};
+use tameike_core::wire::lock::{LockKind, LockRange};
+use tameike_core::{Errno, Fault, Result};
+use tameike_io::Runtime;
+
+const F_RDLCK: i32 = 0;
+const F_WRLCK: i32 = 1;
+const F_UNLCK: i32 = 2;
+/// Between two looks at the signals of a thread that waits.
+const SIGNAL_LOOK: Duration = Duration::from_millis(100);
+
+/// What the kernel asks of a lock.
+pub(super) struct LockArguments {
+    pub owner: LockOwner,
+    pub start: u64,
+    pub end: u64,
+    pub kind: i32,
+    /// The process that asks.
+    pub pid: u32,
+}
+
+impl LockArguments {
+    fn call(&self) -> Result<LockCall> {
+        let kind = match self.kind {
+            F_RDLCK => Some(LockKind::Shared),
+            F_WRLCK => Some(LockKind::Exclusive),
+            F_UNLCK => None,
+            _ => return Err(Errno::EINVAL.into()),
+        };
+        if self.start > self.end {
+            return Err(Errno::EINVAL.into());
+        }
+        let range = LockRange { start: self.start, last: self.end };
+        Ok(LockCall { owner: self.owner.0, range, kind, pid: self.pid })
+    }
+}
+
+/// Answers what lock is in the way.
+pub(super) async fn test<V: Vfs>(vfs: &V, number: FileHandle, wanted: LockArguments, reply: ReplyLock) {
+    let tested = async { locks::test(vfs, handle(number), wanted.call()?).await };
+    match tested.await {
+        Ok(None) => reply.locked(wanted.start, wanted.end, F_UNLCK, 0),
+        Ok(Some(lock)) => {
+            let kind = if lock.kind == LockKind::Shared { F_RDLCK } else { F_WRLCK };
+            reply.locked(lock.range.start, lock.range.last, kind, lock.pid);
+        }
+        Err(fault) => reply.error(errno(&fault)),
+    }
+}
+
+/// A request that takes, changes or gives back a lock, on its way.
+pub(super) struct SetLock<V> {
+    pub runtime: Runtime,
+    pub vfs: Arc<V>,
+    pub kernel: KernelCache,
+    pub file: INodeNo,
+    pub handle: FileHandle,
+    /// The thread whose signals end a wait, if it may wait.
+    pub waits: Option<u32>,
+}
+
+impl<V: Vfs> SetLock<V> {
+    pub(super) async fn run(self, wanted: LockArguments, reply: ReplyEmpty) {
+        let set = async {
+            let call = wanted.call()?;
+            self.set(handle(self.handle), call).await
+        };
+        match set.await {
+            Ok(()) => reply.ok(),
+            Err(fault) => reply.error(errno(&fault)),
+        }
+    }
+
+    async fn set(&self, handle: HandleNumber, call: LockCall) -> Result<()> {
+        let Some(locks) = self.vfs.locks() else { return Err(Errno::EOPNOTSUPP.into()) };
+        let ticket = locks.ticket();
+        let mut set = pin!(locks::set(&*self.vfs, handle, call, (ticket, self.waits.is_some())));
+        let stale = loop {
+            match select(set, self.runtime.sleep(SIGNAL_LOOK)).await {
+                Either::Left((done, _)) => break done?,
+                Either::Right(((), waiting)) => set = waiting,
+            }
+            if self.waits.is_some_and(is_interrupted) {
+                match select(set, pin!(locks.interrupt(ticket))).await {
+                    Either::Left((done, _)) => break done?,
+                    Either::Right(((), waiting)) => set = waiting,
+                }
+            }
+        };
+        if call.kind.is_none() {
+            return Ok(());
+        }
+        if let Err(error) = self.kernel.drop_file(self.file, stale.is_some()).await {
+            locks::set(&*self.vfs, handle, LockCall { kind: None, ..call }, (ticket, false)).await?;
+            return Err(Fault::from_os("having the kernel drop what it has cached of a locked file", &error));
+        }
+        stale.into_iter().for_each(|generation| self.vfs.pages_dropped(handle, generation));
+        Ok(())
+    }
+}
+
+/// Whether a thread that sleeps in the kernel has a signal to take. What is not to be seen from here, as of a thread
+/// of another process namespace, has none.
+fn is_interrupted(thread: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{thread}/status")).is_ok_and(|status| has_signal(&status, thread))
+}
+
+/// Signals that were sent to the process and not to the thread may be another thread's to take; the kernel gives
+/// them to the first one, unless that blocks them.
+fn has_signal(status: &str, thread: u32) -> bool {
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.map_or("", str::trim)
+    };
+    let set = |name| u64::from_str_radix(field(name), 16).unwrap_or(0);
+    let for_process = if field("Tgid:").parse() == Ok(thread) { set("ShdPnd:") } else { 0 };
+    (set("SigPnd:") | for_process) & !set("SigBlk:") != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(tgid: u32, own: &str, shared: &str, blocked: &str) -> String {
+        format!(
+            "Name:\tx\nTgid:\t{tgid}\nSigPnd:\t{own}\nShdPnd:\t{shared}\nSigBlk:\t{blocked}\nSigIgn:\tff\n"
+        )
+    }
+
+    #[test]
+    fn a_signal_counts_when_the_thread_takes_it() {
+        let (none, kill, usr1) = ("0000000000000000", "0000000000000100", "0000000000000200");
+        assert!(!has_signal(&status(7, none, none, none), 7));
+        assert!(has_signal(&status(7, kill, none, none), 7));
+        assert!(has_signal(&status(5, kill, none, usr1), 7), "a thread that is killed with its process");
+        assert!(has_signal(&status(7, none, usr1, kill), 7));
+        assert!(!has_signal(&status(7, usr1, usr1, usr1), 7), "blocked");
+        assert!(!has_signal(&status(5, none, usr1, none), 7), "the first thread takes it");
+        assert!(!has_signal("", 7));
+    }
+
+    #[test]
+    fn a_call_is_what_the_kernel_asked_for() {
+        let wanted = |kind, start, end| LockArguments { owner: LockOwner(3), start, end, kind, pid: 9 };
+        let call = wanted(F_WRLCK, 5, 9).call().expect("a lock");
+        let range = LockRange { start: 5, last: 9 };
+        assert_eq!(call, LockCall { owner: 3, range, kind: Some(LockKind::Exclusive), pid: 9 });
+        assert_eq!(wanted(F_UNLCK, 0, 0).call().map(|call| call.kind), Ok(None));
+        assert!(wanted(3, 0, 0).call().is_err() && wanted(F_RDLCK, 2, 1).call().is_err());
+    }
+}

@@ -1,0 +1,230 @@
+//! What is given back when, withdrawn, and found to be a deadlock, against homes in memory.
+
+use super::*;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tameike_core::wire::client::{ClientReply, ClientRequest};
+use tameike_core::wire::lock::Blocker;
+use tameike_core::{JobId, NodeInfo};
+use tameike_io::fabric::Answer;
+use tameike_io::os::runtime::{Resolver, promise};
+use tameike_io::os::simulated::Simulation;
+use tameike_io::{Frame, Payload};
+
+const FILE: InodeId = InodeId(77);
+const OTHER: InodeId = InodeId(78);
+const ONE: HandleNumber = HandleNumber(1);
+const TWO: HandleNumber = HandleNumber(2);
+const ALL: LockRange = LockRange::ALL;
+
+/// A home that says what it was asked, and answers as it is told.
+#[derive(Default)]
+struct Home {
+    said: Vec<LockRequest>,
+    /// Requests that fail yet.
+    failing: u32,
+    /// Whether locks are to be waited for, and who waits.
+    busy: bool,
+    waiting: Vec<Resolver<Result<LockReply>>>,
+    /// Who waits for whom: file, who, for whom, and whether that one has a lock.
+    links: Vec<(InodeId, u64, u64, bool)>,
+}
+
+struct HomeRpc(Mutex<Home>);
+
+fn owner(number: u64) -> LockOwner {
+    LockOwner { node: NodeId(0), number }
+}
+
+impl Home {
+    fn answer(&mut self, request: Request) -> Result<Reply> {
+        let reply = match request {
+            Request::Client(ClientRequest::LockWaits { owner }) => {
+                let own = self.links.iter().filter(|link| link.1 == owner.number);
+                return Ok(Reply::Client(ClientReply::Waits(own.map(|link| link.0).collect())));
+            }
+            Request::Lock(LockRequest::Blockers { inode, owner: waiter }) => {
+                let own = self.links.iter().filter(|link| (link.0, link.1) == (inode, waiter.number));
+                let blocker = |link: &(_, u64, u64, bool)| Blocker {
+                    ticket: link.1,
+                    owner: owner(link.2),
+                    holds: link.3,
+                };
+                LockReply::Blockers(own.map(blocker).collect())
+            }
+            Request::Lock(request) => {
+                if let LockRequest::EndWait { end: WaitEnd::Interrupted | WaitEnd::Deadlock, .. } = &request {
+                    self.waiting.drain(..).for_each(|wait| wait.resolve(Err(Errno::EINTR.into())));
+                }
+                self.said.push(request);
+                LockReply::Done
+            }
+            other => panic!("{other:?}"),
+        };
+        Ok(Reply::Lock(reply))
+    }
+}
+
+impl Rpc for HomeRpc {
+    fn local(&self) -> NodeId {
+        NodeId(0)
+    }
+
+    fn call(
+        &self,
+        _: NodeId,
+        request: Request,
+        _: Option<Payload>,
+        _: Option<Frame>,
+    ) -> BoxFuture<'static, Result<Answer>> {
+        let mut home = self.0.lock();
+        if home.failing > 0 {
+            home.failing -= 1;
+            return async { Err(Errno::EHOSTDOWN.into()) }.boxed();
+        }
+        if home.busy && matches!(request, Request::Lock(LockRequest::Lock { .. })) {
+            let (resolver, waiting) = promise();
+            home.waiting.push(resolver);
+            return async { Ok(Answer { reply: Reply::Lock(waiting.await?), payload: None }) }.boxed();
+        }
+        let reply = home.answer(request);
+        async move { Ok(Answer { reply: reply?, payload: None }) }.boxed()
+    }
+}
+
+struct Bed {
+    simulation: Simulation,
+    home: Arc<HomeRpc>,
+    locks: Arc<FileLocks>,
+}
+
+impl Bed {
+    fn new() -> Self {
+        let simulation = Simulation::new(5);
+        let home = Arc::new(HomeRpc(Mutex::default()));
+        let (host, address) = ("host".to_owned(), String::new());
+        let nodes = vec![NodeInfo { id: NodeId(0), host, address, group: 0, device: true }];
+        let cluster = Cluster::new(JobId::new("job").expect("a name"), nodes).expect("a cluster");
+        let locks = FileLocks::new(simulation.runtime(), Arc::new(cluster), home.clone());
+        Self { simulation, home, locks }
+    }
+
+    /// Takes a lock; its outcome, when it has one.
+    fn take(&self, number: u64, handle: HandleNumber, wait: bool) -> Arc<Mutex<Option<Result<()>>>> {
+        let lock = FileLock { owner: owner(number), range: ALL, kind: LockKind::Exclusive, pid: 1 };
+        let (locks, outcome) = (self.locks.clone(), Arc::new(Mutex::new(None)));
+        let (ticket, told) = (locks.ticket(), outcome.clone());
+        self.simulation.runtime().spawn(async move {
+            let taken = locks.take(FILE, handle, lock, (ticket, wait)).await;
+            *told.lock() = Some(taken);
+        });
+        outcome
+    }
+
+    fn do_now(&self, change: impl Future<Output = ()>) {
+        change.now_or_never().expect("nothing to wait for");
+    }
+
+    /// What the home was told since it was last asked.
+    fn said(&self) -> Vec<LockRequest> {
+        std::mem::take(&mut self.home.0.lock().said)
+    }
+
+    fn given_back(&self) -> Vec<u64> {
+        let unlocked = self.said().into_iter().map(|request| match request {
+            LockRequest::Unlock { owner, range: ALL, .. } => owner.number,
+            other => panic!("{other:?}"),
+        });
+        unlocked.collect()
+    }
+
+    fn run_for(&self, time: Duration) {
+        let end = self.simulation.runtime().clock.monotonic() + time;
+        while self.simulation.runtime().clock.monotonic() < end && self.simulation.step() {}
+    }
+}
+
+#[test]
+fn locks_go_with_their_owners_close_or_its_last_handle() {
+    let bed = Bed::new();
+    for (number, handle) in [(1, ONE), (1, TWO), (2, ONE), (3, ONE), (3, TWO)] {
+        assert_eq!(*bed.take(number, handle, false).lock(), Some(Ok(())));
+    }
+    bed.said();
+    bed.do_now(bed.locks.closed(FILE, 9));
+    bed.do_now(bed.locks.closed(OTHER, 1));
+    assert_eq!(bed.given_back(), [], "it has none");
+    bed.do_now(bed.locks.closed(FILE, 1));
+    assert_eq!(bed.given_back(), [1], "a process: whatever the handle");
+    bed.do_now(bed.locks.released(FILE, ONE));
+    assert_eq!(bed.given_back(), [2], "an open file; the third has another handle");
+    bed.do_now(bed.locks.released(FILE, TWO));
+    assert_eq!(bed.given_back(), [3]);
+    bed.do_now(bed.locks.closed(FILE, 1));
+    assert_eq!(bed.given_back(), [], "nothing is left");
+    assert!(bed.locks.state.lock().owners.is_empty());
+}
+
+/// A lock whose answer was lost would be nobody's, and held for ever.
+#[test]
+fn a_request_without_an_answer_is_withdrawn_before_the_owner_gets_another_lock() {
+    let bed = Bed::new();
+    bed.home.0.lock().failing = 2; // the request, and the first attempt to withdraw it
+    let failed = |outcome: &Mutex<Option<Result<()>>>| {
+        let outcome = outcome.lock().clone();
+        outcome.is_some_and(|taken| taken.is_err_and(|fault| fault.errno == Errno::EHOSTDOWN))
+    };
+    assert!(failed(&bed.take(1, ONE, false)));
+    assert_eq!(bed.home.0.lock().failing, 0);
+    assert!(failed(&bed.take(1, ONE, false)), "the home does not know yet");
+    assert_eq!(*bed.take(2, TWO, false).lock(), Some(Ok(())), "another owner");
+    bed.said();
+    while bed.simulation.step() {}
+    let said = bed.said();
+    assert!(matches!(said[..], [LockRequest::Withdraw { .. }]), "{said:?}");
+    assert_eq!(*bed.take(1, ONE, false).lock(), Some(Ok(())));
+}
+
+#[test]
+fn a_wait_is_interrupted_once_and_waits_are_known() {
+    let bed = Bed::new();
+    bed.home.0.lock().busy = true;
+    let outcome = bed.take(1, ONE, true);
+    assert_eq!((bed.locks.waits_of(owner(1)), bed.locks.waits_of(owner(2))), (vec![FILE], vec![]));
+    bed.run_for(Duration::from_secs(20));
+    assert_eq!(*outcome.lock(), None, "nobody waits for it: no deadlock");
+    let ticket = *bed.locks.state.lock().waits.keys().next().expect("it waits");
+    bed.do_now(bed.locks.interrupt(ticket));
+    bed.simulation.settle();
+    assert_eq!(*outcome.lock(), Some(Err(Errno::EINTR.into())));
+    bed.said();
+    bed.do_now(bed.locks.interrupt(ticket));
+    assert_eq!(bed.said(), [], "it waits no more");
+}
+
+fn ends(links: &[(InodeId, u64, u64, bool)]) -> Vec<WaitEnd> {
+    let bed = Bed::new();
+    {
+        let mut home = bed.home.0.lock();
+        (home.busy, home.links) = (true, links.to_vec());
+    }
+    drop(bed.take(1, ONE, true));
+    bed.run_for(Duration::from_millis(300));
+    let ends = bed.said().into_iter().filter_map(|request| match request {
+        LockRequest::EndWait { end, .. } => Some(end),
+        _ => None,
+    });
+    ends.take(1).collect()
+}
+
+#[test]
+fn waits_that_end_nowhere_are_deadlocks() {
+    assert_eq!(ends(&[(FILE, 1, 2, true), (OTHER, 2, 1, true)]), [WaitEnd::Deadlock]);
+    let longer = [(FILE, 1, 2, true), (OTHER, 2, 3, true), (FILE, 3, 4, true), (OTHER, 4, 1, true)];
+    assert_eq!(ends(&longer), [WaitEnd::Deadlock]);
+    assert_eq!(ends(&longer[..3]), [], "the last one waits for nobody");
+    let elsewhere = [(FILE, 1, 2, true), (OTHER, 2, 3, true), (FILE, 3, 2, true)];
+    assert_eq!(ends(&elsewhere), [], "others' deadlock");
+    assert_eq!(ends(&[(FILE, 1, 2, false), (OTHER, 2, 1, true)]), [WaitEnd::Overtake]);
+    assert_eq!(ends(&[(FILE, 1, 2, true), (OTHER, 2, 1, false)]), [], "the other one overtakes");
+}

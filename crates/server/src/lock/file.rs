@@ -1,0 +1,191 @@
+//! One file's locks, and who waits for one, in the order of their coming.
+//!
+//! Who waits is given its lock before others that came later and want what excludes it. Not so when the other does
+//! not wait at all, or already has a lock of the file: then it could wait for itself.
+
+use super::table::LockTable;
+use tameike_core::NodeId;
+use tameike_core::wire::lock::{Blocker, FileLock, LockOwner, LockRange};
+
+/// One that waits; `wake` is told how it ended.
+pub(super) struct Waiter<W> {
+    pub lock: FileLock,
+    pub ticket: u64,
+    pub wake: W,
+}
+
+/// The locks of one file.
+pub(super) struct FileLocks<W> {
+    held: LockTable,
+    waiting: Vec<Waiter<W>>,
+}
+
+impl<W> Default for FileLocks<W> {
+    fn default() -> Self {
+        Self { held: LockTable::default(), waiting: Vec::new() }
+    }
+}
+
+impl<W> FileLocks<W> {
+    pub(super) fn is_idle(&self) -> bool {
+        self.held.is_empty() && self.waiting.is_empty()
+    }
+
+    /// A lock that keeps `lock` from being taken.
+    pub(super) fn conflict(&self, lock: &FileLock) -> Option<FileLock> {
+        self.held.conflicts(lock).min_by_key(|held| held.range.start).copied()
+    }
+
+    /// Takes the lock if nobody has one that excludes it; who need not wait any more because of that.
+    pub(super) fn try_take(&mut self, lock: FileLock) -> Option<Vec<W>> {
+        if self.conflict(&lock).is_some() {
+            return None;
+        }
+        self.held.take(lock);
+        Some(self.grant()) // it may have been a downgrade
+    }
+
+    /// Waits, unless it need not; who need not wait any more.
+    pub(super) fn wait(&mut self, waiter: Waiter<W>) -> Vec<W> {
+        self.waiting.push(waiter);
+        self.grant()
+    }
+
+    pub(super) fn give_back(&mut self, owner: LockOwner, range: LockRange) -> Vec<W> {
+        self.held.give_back(owner, range);
+        self.grant()
+    }
+
+    /// Ends a wait without the lock; its end, and who need not wait any more.
+    pub(super) fn end_wait(&mut self, node: NodeId, ticket: u64) -> (Option<W>, Vec<W>) {
+        let Some(place) = self.place(node, ticket) else { return (None, Vec::new()) };
+        let ended = self.waiting.remove(place).wake;
+        (Some(ended), self.grant())
+    }
+
+    /// Lets one that waits go before those that only came first; who need not wait any more.
+    pub(super) fn overtake(&mut self, node: NodeId, ticket: u64) -> Vec<W> {
+        match self.place(node, ticket) {
+            Some(place) if self.conflict(&self.waiting[place].lock).is_none() => {
+                let Waiter { lock, wake, .. } = self.waiting.remove(place);
+                self.held.take(lock);
+                let mut granted = vec![wake];
+                granted.extend(self.grant());
+                granted
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whoever is on a node has nothing and waits for nothing; who need not wait any more.
+    pub(super) fn drop_node(&mut self, node: NodeId) -> Vec<W> {
+        self.held.drop_node(node);
+        self.waiting.retain(|waiter| waiter.lock.owner.node != node);
+        self.grant()
+    }
+
+    /// For whom an owner waits.
+    pub(super) fn blockers(&self, owner: LockOwner) -> Vec<Blocker> {
+        let own = self.waiting.iter().enumerate().filter(|(_, waiter)| waiter.lock.owner == owner);
+        own.flat_map(|(place, waiter)| {
+            let blocker = |owner, holds| Blocker { ticket: waiter.ticket, owner, holds };
+            let holders = self.held.conflicts(&waiter.lock).map(move |held| blocker(held.owner, true));
+            holders.chain(self.before(place).map(move |first| blocker(first.lock.owner, false)))
+        })
+        .collect()
+    }
+
+    fn place(&self, node: NodeId, ticket: u64) -> Option<usize> {
+        self.waiting.iter().position(|waiter| waiter.lock.owner.node == node && waiter.ticket == ticket)
+    }
+
+    /// Who goes before the one at `place`.
+    fn before(&self, place: usize) -> impl Iterator<Item = &Waiter<W>> {
+        let lock = &self.waiting[place].lock;
+        let yields = !self.held.has(lock.owner);
+        self.waiting[..place].iter().filter(move |first| yields && first.lock.excludes(lock))
+    }
+
+    /// Gives locks to those who need not wait any more. A lock given never lets another one be given, but for what
+    /// a downgrade frees: then once more.
+    fn grant(&mut self) -> Vec<W> {
+        let mut granted = Vec::new();
+        let mut place = 0;
+        while place < self.waiting.len() {
+            let free =
+                self.conflict(&self.waiting[place].lock).is_none() && self.before(place).next().is_none();
+            if free {
+                let Waiter { lock, wake, .. } = self.waiting.remove(place);
+                self.held.take(lock);
+                granted.push(wake);
+                place = 0;
+            } else {
+                place += 1;
+            }
+        }
+        granted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tameike_core::wire::lock::LockKind::{self, Exclusive, Shared};
+
+    fn lock(number: u64, kind: LockKind) -> FileLock {
+        let owner = LockOwner { node: NodeId(number as u32), number };
+        FileLock { owner, range: LockRange { start: 0, last: 9 }, kind, pid: 1 }
+    }
+
+    fn wait(locks: &mut FileLocks<u64>, number: u64, kind: LockKind) -> Vec<u64> {
+        locks.wait(Waiter { lock: lock(number, kind), ticket: number, wake: number })
+    }
+
+    #[test]
+    fn a_writer_is_not_starved_by_readers() {
+        let mut locks = FileLocks::default();
+        assert_eq!(wait(&mut locks, 1, Shared), [1]);
+        assert_eq!(wait(&mut locks, 2, Exclusive), []);
+        assert_eq!(wait(&mut locks, 3, Shared), [], "it came after the writer");
+        assert_eq!(locks.try_take(lock(4, Shared)), Some(vec![]), "who does not wait, overtakes");
+        assert_eq!(locks.give_back(lock(4, Shared).owner, LockRange::ALL), []);
+        assert_eq!(locks.give_back(lock(1, Shared).owner, LockRange::ALL), [2]);
+        assert_eq!(wait(&mut locks, 5, Shared), []);
+        assert_eq!(
+            locks.give_back(lock(2, Shared).owner, LockRange::ALL),
+            [3, 5],
+            "readers come in together"
+        );
+    }
+
+    #[test]
+    fn an_upgrade_does_not_wait_for_who_waits_for_it() {
+        let mut locks = FileLocks::default();
+        assert_eq!(wait(&mut locks, 1, Shared), [1]);
+        assert_eq!(wait(&mut locks, 2, Exclusive), []);
+        assert_eq!(wait(&mut locks, 1, Exclusive), [1]);
+        let blocker = Blocker { ticket: 2, owner: lock(1, Shared).owner, holds: true };
+        assert_eq!(locks.blockers(lock(2, Shared).owner), [blocker]);
+        assert_eq!(locks.try_take(lock(1, Shared)), Some(vec![]), "a downgrade");
+        assert_eq!(wait(&mut locks, 3, Shared), []);
+        assert_eq!(locks.overtake(NodeId(3), 3), [3]);
+        assert_eq!(locks.overtake(NodeId(2), 2), [], "somebody has a lock in the way");
+    }
+
+    #[test]
+    fn waits_end_and_nodes_die() {
+        let mut locks = FileLocks::default();
+        assert_eq!(wait(&mut locks, 1, Shared), [1]);
+        assert_eq!(wait(&mut locks, 2, Exclusive), []);
+        assert_eq!(wait(&mut locks, 3, Shared), []);
+        assert_eq!(locks.end_wait(NodeId(9), 2), (None, vec![]), "another node's number");
+        assert_eq!(locks.end_wait(NodeId(2), 2), (Some(2), vec![3]));
+        assert_eq!(wait(&mut locks, 4, Exclusive), []);
+        assert_eq!(wait(&mut locks, 5, Exclusive), []);
+        assert_eq!(locks.drop_node(NodeId(4)), []);
+        assert_eq!(locks.drop_node(NodeId(1)), []);
+        assert_eq!(locks.drop_node(NodeId(3)), [5]);
+        assert_eq!(locks.drop_node(NodeId(5)), []);
+        assert!(locks.is_idle());
+    }
+}

@@ -1,0 +1,177 @@
+//! The lock service of a node: `flock` and `fcntl` locks of the files whose home it is, in the job-shared and the
+//! cache view.
+//!
+//! Locks are advisory and only in memory: they end with their owner, its node, or this agent. They are kept by inode
+//! number, so names do not matter. A request that waits is answered when it has its lock, in the order of coming
+//! ([`file`]); the asking node ends the wait early, for a signal or a deadlock. That a request is executed at most
+//! once is the caller's and the RPC's business, with one exception: one that its sender has given up may still be on
+//! its way, and is refused by its number when it comes after that was told.
+
+mod file;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use file::{FileLocks, Waiter};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use tameike_core::wire::lock::{FileLock, LockOwner, LockRange, LockReply, LockRequest, WaitEnd};
+use tameike_core::{Cluster, Errno, Fault, InodeId, NodeId, Result};
+use tameike_io::os::runtime::{Promise, Resolver, promise};
+
+/// Requests given up by one node that are remembered: each stands for a time at which this node could not be reached.
+const WITHDRAWN_MAX: usize = 1024;
+
+/// Who waits for the answer to a request.
+type Wake = Resolver<Result<LockReply>>;
+/// A request and its answer.
+type Ended = (Wake, Result<LockReply>);
+/// Numbers of requests given up, by asking node.
+type Withdrawn = BTreeMap<NodeId, VecDeque<u64>>;
+
+#[derive(Default)]
+struct State {
+    files: BTreeMap<InodeId, FileLocks<Wake>>,
+    withdrawn: Withdrawn,
+}
+
+/// The lock service of one node.
+pub struct LockService {
+    node: NodeId,
+    cluster: Arc<Cluster>,
+    state: Mutex<State>,
+}
+
+impl LockService {
+    /// The service of `node`, with no locks.
+    pub fn new(node: NodeId, cluster: Arc<Cluster>) -> Self {
+        Self { node, cluster, state: Mutex::default() }
+    }
+
+    /// Serves one request. One that waits is answered when it has its lock, or its wait was ended.
+    ///
+    /// # Errors
+    /// `EAGAIN` when a lock is in the way of a request that does not wait; `EINTR` and `EDEADLK` when its wait was
+    /// ended; `EPROTO` when this is not the inode's home, or the owner not on the asking node.
+    pub async fn serve(&self, from: NodeId, request: LockRequest) -> Result<LockReply> {
+        match request {
+            LockRequest::Test { inode, lock } => {
+                self.check(inode, from, lock.owner)?;
+                let state = self.state.lock();
+                Ok(LockReply::Conflict(state.files.get(&inode).and_then(|file| file.conflict(&lock))))
+            }
+            LockRequest::Lock { inode, lock, ticket, wait } => {
+                self.check(inode, from, lock.owner)?;
+                self.lock(inode, lock, ticket, wait).await
+            }
+            LockRequest::Unlock { inode, owner, range } => {
+                self.check(inode, from, owner)?;
+                self.change(inode, |file, _| (file.give_back(owner, range), None));
+                Ok(LockReply::Done)
+            }
+            LockRequest::EndWait { inode, ticket, end } => {
+                self.check(inode, from, LockOwner { node: from, number: 0 })?;
+                self.end_wait(inode, from, ticket, end);
+                Ok(LockReply::Done)
+            }
+            LockRequest::Withdraw { inode, owner, range, ticket } => {
+                self.check(inode, from, owner)?;
+                self.withdraw(inode, (owner, range), ticket);
+                Ok(LockReply::Done)
+            }
+            LockRequest::Blockers { inode, owner } => {
+                self.check(inode, owner.node, owner)?;
+                let state = self.state.lock();
+                Ok(LockReply::Blockers(
+                    state.files.get(&inode).map_or_else(Vec::new, |file| file.blockers(owner)),
+                ))
+            }
+        }
+    }
+
+    /// A node is gone, and with it its processes: what they had is free.
+    pub fn peer_dead(&self, node: NodeId) {
+        let inodes: Vec<InodeId> = {
+            let mut state = self.state.lock();
+            state.withdrawn.remove(&node);
+            state.files.keys().copied().collect()
+        };
+        for inode in inodes {
+            self.change(inode, |file, _| (file.drop_node(node), None));
+        }
+    }
+
+    fn check(&self, inode: InodeId, from: NodeId, owner: LockOwner) -> Result<()> {
+        if self.cluster.inode_home(inode) == self.node && owner.node == from {
+            return Ok(());
+        }
+        let problem = format!("{} was asked by {from} for a lock of {inode} for {}", self.node, owner.node);
+        Err(Fault::new(Errno::EPROTO, problem))
+    }
+
+    /// Takes a lock now or later.
+    fn lock(&self, inode: InodeId, lock: FileLock, ticket: u64, wait: bool) -> Promise<Result<LockReply>> {
+        let (wake, woken) = promise();
+        self.change(inode, |file, withdrawn| {
+            if withdrawn.get(&lock.owner.node).is_some_and(|numbers| numbers.contains(&ticket)) {
+                return (Vec::new(), Some((wake, Err(Errno::EINTR.into()))));
+            }
+            if wait {
+                return (file.wait(Waiter { lock, ticket, wake }), None);
+            }
+            match file.try_take(lock) {
+                Some(granted) => (granted, Some((wake, Ok(LockReply::Done)))),
+                None => (Vec::new(), Some((wake, Err(Errno::EAGAIN.into())))),
+            }
+        });
+        woken
+    }
+
+    fn end_wait(&self, inode: InodeId, node: NodeId, ticket: u64, end: WaitEnd) {
+        self.change(inode, |file, _| {
+            let errno = match end {
+                WaitEnd::Interrupted => Errno::EINTR,
+                WaitEnd::Deadlock => Errno::EDEADLK,
+                WaitEnd::Overtake => return (file.overtake(node, ticket), None),
+            };
+            let (ended, granted) = file.end_wait(node, ticket);
+            (granted, ended.map(|wake| (wake, Err(errno.into()))))
+        });
+    }
+
+    /// Undoes a request that its sender has given up, and remembers it.
+    fn withdraw(&self, inode: InodeId, (owner, range): (LockOwner, LockRange), ticket: u64) {
+        self.change(inode, |file, withdrawn| {
+            let numbers = withdrawn.entry(owner.node).or_default();
+            numbers.push_back(ticket);
+            if numbers.len() > WITHDRAWN_MAX {
+                numbers.pop_front();
+            }
+            let (ended, mut granted) = file.end_wait(owner.node, ticket);
+            granted.extend(file.give_back(owner, range));
+            (granted, ended.map(|wake| (wake, Err(Errno::EINTR.into()))))
+        });
+    }
+
+    /// Changes the locks of a file, then wakes those who have theirs, and the one whose request ended otherwise.
+    fn change(
+        &self,
+        inode: InodeId,
+        change: impl FnOnce(&mut FileLocks<Wake>, &mut Withdrawn) -> (Vec<Wake>, Option<Ended>),
+    ) {
+        let (granted, ended) = {
+            let State { files, withdrawn } = &mut *self.state.lock();
+            let file = files.entry(inode).or_default();
+            let woken = change(file, withdrawn);
+            if file.is_idle() {
+                files.remove(&inode);
+            }
+            woken
+        };
+        granted.into_iter().for_each(|wake| wake.resolve(Ok(LockReply::Done)));
+        if let Some((wake, answer)) = ended {
+            wake.resolve(answer);
+        }
+    }
+}

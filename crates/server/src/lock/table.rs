@@ -1,0 +1,173 @@
+//! The locks that are held of one file: what POSIX says of taking, splitting, merging and giving back, and nothing
+//! of who waits. A lock that an owner takes replaces what it has of the same bytes, and joins with its neighbours of
+//! the same kind.
+
+use tameike_core::NodeId;
+use tameike_core::wire::lock::{FileLock, LockOwner, LockRange};
+
+/// The locks held of one file.
+#[derive(Debug, Default)]
+pub(super) struct LockTable(Vec<FileLock>);
+
+impl LockTable {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether the owner has any lock.
+    pub(super) fn has(&self, owner: LockOwner) -> bool {
+        self.0.iter().any(|held| held.owner == owner)
+    }
+
+    /// The locks that keep `lock` from being taken.
+    pub(super) fn conflicts<'a>(&'a self, lock: &'a FileLock) -> impl Iterator<Item = &'a FileLock> {
+        self.0.iter().filter(|held| held.excludes(lock))
+    }
+
+    /// Takes a lock that nothing keeps from being taken.
+    pub(super) fn take(&mut self, mut lock: FileLock) {
+        self.give_back(lock.owner, lock.range);
+        self.0.retain(|held| {
+            let joins = held.owner == lock.owner && held.kind == lock.kind && touch(held.range, lock.range);
+            if joins {
+                lock.range.start = lock.range.start.min(held.range.start);
+                lock.range.last = lock.range.last.max(held.range.last);
+            }
+            !joins
+        });
+        self.0.push(lock);
+    }
+
+    /// Gives back what the owner has of these bytes.
+    pub(super) fn give_back(&mut self, owner: LockOwner, range: LockRange) {
+        let mut parts = Vec::new();
+        self.0.retain(|held| {
+            let cut = held.owner == owner && held.range.overlaps(range);
+            if cut {
+                let before = range.start.checked_sub(1).map(|last| LockRange { last, ..held.range });
+                let after = range.last.checked_add(1).map(|start| LockRange { start, ..held.range });
+                let left = before.into_iter().chain(after).filter(|part| part.start <= part.last);
+                parts.extend(left.map(|range| FileLock { range, ..*held }));
+            }
+            !cut
+        });
+        self.0.append(&mut parts);
+    }
+
+    /// Gives back all that owners of a node have; whether that was anything.
+    pub(super) fn drop_node(&mut self, node: NodeId) -> bool {
+        let before = self.0.len();
+        self.0.retain(|held| held.owner.node != node);
+        self.0.len() < before
+    }
+}
+
+/// Whether no byte lies between the ranges.
+fn touch(one: LockRange, other: LockRange) -> bool {
+    one.start <= other.last.saturating_add(1) && other.start <= one.last.saturating_add(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use tameike_core::wire::lock::LockKind::{self, Exclusive, Shared};
+
+    fn lock(number: u64, kind: LockKind, start: u64, last: u64) -> FileLock {
+        let owner = LockOwner { node: NodeId(number as u32 % 2), number };
+        FileLock { owner, range: LockRange { start, last }, kind, pid: number as u32 }
+    }
+
+    fn held(table: &LockTable) -> Vec<(u64, LockKind, u64, u64)> {
+        let mut all: Vec<_> = table.0.iter().collect();
+        all.sort_by_key(|held| (held.range.start, held.owner));
+        all.iter().map(|held| (held.owner.number, held.kind, held.range.start, held.range.last)).collect()
+    }
+
+    #[test]
+    fn an_owners_locks_split_merge_and_change_their_kind() {
+        let mut table = LockTable::default();
+        table.take(lock(1, Exclusive, 10, 29));
+        table.take(lock(1, Shared, 15, 19));
+        let split = [(1, Exclusive, 10, 14), (1, Shared, 15, 19), (1, Exclusive, 20, 29)];
+        assert_eq!(held(&table), split, "a downgrade in the middle");
+        table.take(lock(1, Exclusive, 15, 19));
+        assert_eq!(held(&table), [(1, Exclusive, 10, 29)], "an upgrade of the middle joins all");
+        table.take(lock(1, Exclusive, 30, u64::MAX));
+        assert_eq!(held(&table), [(1, Exclusive, 10, u64::MAX)], "neighbours join");
+        table.give_back(table.0[0].owner, LockRange { start: 0, last: 10 });
+        table.give_back(table.0[0].owner, LockRange { start: 50, last: u64::MAX });
+        assert_eq!(held(&table), [(1, Exclusive, 11, 49)]);
+        table.give_back(table.0[0].owner, LockRange::ALL);
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn shared_locks_exclude_exclusive_ones_of_others_only() {
+        let mut table = LockTable::default();
+        table.take(lock(1, Shared, 0, 9));
+        table.take(lock(2, Shared, 5, 14));
+        let count = |wanted: FileLock| table.conflicts(&wanted).count();
+        assert_eq!(count(lock(3, Shared, 0, 99)), 0);
+        assert_eq!(count(lock(3, Exclusive, 0, 99)), 2);
+        assert_eq!(count(lock(3, Exclusive, 10, 10)), 1);
+        assert_eq!(count(lock(3, Exclusive, 15, 15)), 0);
+        assert_eq!(count(lock(1, Exclusive, 0, 4)), 0, "an owner does not exclude itself");
+        assert_eq!(count(lock(1, Exclusive, 0, 5)), 1, "an upgrade waits for the other reader");
+    }
+
+    #[test]
+    fn a_dead_nodes_locks_are_gone() {
+        let mut table = LockTable::default();
+        for number in 1..=3 {
+            table.take(lock(number, Shared, 0, 9));
+        }
+        assert!(table.drop_node(NodeId(1)) && !table.drop_node(NodeId(1)));
+        assert_eq!(held(&table), [(2, Shared, 0, 9)]);
+    }
+
+    const BYTES: u64 = 24;
+
+    proptest! {
+        /// Against a table of what each owner has of each byte.
+        #[test]
+        fn agrees_with_locks_of_single_bytes(
+            steps in prop::collection::vec((0..4_u64, 0..3_u8, 0..BYTES, 0..BYTES), 0..60),
+        ) {
+            let mut table = LockTable::default();
+            let mut model = [[None; BYTES as usize]; 4];
+            for (number, action, start, length) in steps {
+                let (start, last) = (start, (start + length).min(BYTES - 1));
+                let kind = if action == 1 { Shared } else { Exclusive };
+                let wanted = lock(number, kind, start, last);
+                let bytes = start as usize..=last as usize;
+                if action == 0 {
+                    table.give_back(wanted.owner, wanted.range);
+                    model[number as usize][bytes].fill(None);
+                } else {
+                    let others = model.iter().enumerate().filter(|(other, _)| *other != number as usize);
+                    let blocked = others.flat_map(|(_, own)| &own[bytes.clone()]).flatten();
+                    let blocked = blocked.copied().any(|other| kind == Exclusive || other == Exclusive);
+                    prop_assert_eq!(table.conflicts(&wanted).next().is_some(), blocked);
+                    if !blocked {
+                        table.take(wanted);
+                        model[number as usize][bytes].fill(Some(kind));
+                    }
+                }
+                for (number, own) in model.iter().enumerate() {
+                    // Runs of one kind are one lock each, and there is no other.
+                    let mut runs = Vec::new();
+                    for (byte, kind) in own.iter().enumerate().filter_map(|(byte, kind)| Some((byte as u64, (*kind)?))) {
+                        match runs.last_mut() {
+                            Some((last_kind, _, last)) if *last_kind == kind && *last + 1 == byte => *last = byte,
+                            _ => runs.push((kind, byte, byte)),
+                        }
+                    }
+                    let all = held(&table);
+                    let of = all.iter().filter(|held| held.0 == number as u64);
+                    prop_assert_eq!(of.map(|held| (held.1, held.2, held.3)).collect::<Vec<_>>(), runs);
+                }
+            }
+        }
+    }
+}
