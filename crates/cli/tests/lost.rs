@@ -12,8 +12,12 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::sync::{Mutex, PoisonError};
 use support::{Site, processes_naming, shown};
 use victims::{Background, JobPlace, signal, wait_for};
+
+/// The memory of jobs that are gone is the user's: `recover --discard` of one test gives up that of all.
+static ALONE: Mutex<()> = Mutex::new(());
 
 const INCOMPLETE: i32 = 75;
 const MEMORY: &str = "/dev/shm";
@@ -93,6 +97,7 @@ const WRITES: &str = r#"head -c 5000000 /dev/urandom > "$TAMEIKE_CACHE/file""#;
 /// After a restart of the machine `recover` found nothing and called that success.
 #[test]
 fn what_was_only_in_memory_is_told_as_lost() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(killed) = Killed::new("restart", WRITES) else { return };
     killed.devices().iter().for_each(|device| fs::remove_dir_all(device).expect("ours"));
     for node in 0..2 {
@@ -114,6 +119,7 @@ fn what_was_only_in_memory_is_told_as_lost() {
 /// What the other node still has is drained, and nothing of it is called complete.
 #[test]
 fn a_part_that_is_lost_is_never_forgotten() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(killed) = Killed::new("part", WRITES) else { return };
     killed.mounts.must(&format!("mount -o remount,size=16m {}", killed.site.shared().display()));
     fs::remove_dir_all(&killed.devices()[1]).expect("ours");
@@ -131,6 +137,7 @@ fn a_part_that_is_lost_is_never_forgotten() {
 /// A file was counted once by each node that held a part of it.
 #[test]
 fn memory_without_a_job_is_kept_while_it_holds_data_and_a_file_is_counted_once() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(killed) = Killed::new("orphan", WRITES) else { return };
     let said = killed.next_job();
     assert!(said.contains(" of 1 file not on the shared file system"), "{said}");
@@ -146,6 +153,7 @@ fn memory_without_a_job_is_kept_while_it_holds_data_and_a_file_is_counted_once()
 
 #[test]
 fn memory_of_which_nothing_else_is_left_is_swept_and_nothing_else() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(killed) = Killed::new("swept", r#"echo data > "$TAMEIKE_SHARED/file""#) else { return };
     let devices = killed.devices();
     let owner: Value =
