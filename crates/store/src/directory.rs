@@ -20,6 +20,7 @@ use crate::table::Table;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::disk::Disk;
 use tameike_io::disk::file::{FileDisk, FileLock, FileLog, in_memory, sync_directory};
@@ -60,6 +61,10 @@ pub struct Store {
     _lock: FileLock,
 }
 
+/// How often, and how far apart, a store that another process has open is tried again.
+const BUSY_ATTEMPTS: u32 = 200;
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
+
 /// What of a store is open before its ledger is.
 struct Parts {
     lock: FileLock,
@@ -69,9 +74,23 @@ struct Parts {
     ledger_options: LedgerOptions,
 }
 
-fn open_parts(dir: &Path, options: &Options) -> Result<Parts> {
-    let lock = FileLock::take(&dir.join("lock"))
-        .map_err(|fault| fault.context(format_args!("open the store {}", dir.display())))?;
+fn take_lock(dir: &Path) -> Result<FileLock> {
+    FileLock::take(&dir.join("lock"))
+        .map_err(|fault| fault.context(format_args!("open the store {}", dir.display())))
+}
+
+/// Tries again while another process, which may be about to end, has the store open.
+async fn patiently<T>(runtime: &Runtime, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    for _ in 0..BUSY_ATTEMPTS {
+        match attempt() {
+            Err(fault) if fault.errno == Errno::EBUSY => runtime.sleep(BUSY_PAUSE).await,
+            done => return done,
+        }
+    }
+    attempt()
+}
+
+fn open_parts(dir: &Path, options: &Options, lock: FileLock) -> Result<Parts> {
     let format = Format { path: dir.join("format"), boot_id: read_text(Path::new(BOOT_ID))? };
     let after_power_loss = format.check()?;
     let volatile = in_memory(dir)?;
@@ -104,7 +123,7 @@ impl Store {
         std::fs::create_dir_all(dir)
             .map_err(|error| Fault::from_os(format!("make the directory {}", dir.display()), &error))?;
         let damage = read_damage(dir)?;
-        let Parts { lock, format, disk, media, ledger_options } = open_parts(dir, &options)?;
+        let Parts { lock, format, disk, media, ledger_options } = open_parts(dir, &options, take_lock(dir)?)?;
         let runtime = options.runtime;
         let ledger =
             Ledger::open(runtime.clone(), media, ledger_options, move |kind, body, table| match kind {
@@ -141,17 +160,24 @@ impl Store {
         missing: &[String],
         mut replay: impl FnMut(RecordKind, &[u8], &mut dyn Table) -> Result<()> + Send,
     ) -> Result<Self> {
+        // Nothing is touched while the agent that died, or another salvage, is not quite gone.
+        let lock = patiently(&options.runtime, || take_lock(dir)).await?;
+        let verified = patiently(&options.runtime, || match Self::verify_table(dir) {
+            Err(fault) if fault.errno == Errno::EBUSY => Err(fault),
+            verified => Ok(verified),
+        });
+        let verified = verified.await?;
         write_damage(dir, missing)?;
         let mut damage = read_damage(dir)?;
         let known = damage.len();
-        if let Err(fault) = Self::verify_table(dir) {
+        if let Err(fault) = verified {
             let (table, aside) = (dir.join(TABLE), dir.join(TABLE_ASIDE));
             std::fs::rename(&table, &aside)
                 .map_err(|error| Fault::from_os(format!("set {} aside", table.display()), &error))?;
             damage.push(format!("{fault}; it is set aside as {}", aside.display()));
             write_damage(dir, &damage)?;
         }
-        let Parts { lock, format, disk, media, ledger_options } = open_parts(dir, &options)?;
+        let Parts { lock, format, disk, media, ledger_options } = open_parts(dir, &options, lock)?;
         let runtime = options.runtime;
         let mut found = Vec::new();
         let ledger = Ledger::salvage(

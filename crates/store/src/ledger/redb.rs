@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use redb::{Builder, Database, DatabaseError, ReadOnlyTable, ReadableDatabase, TableDefinition};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tameike_core::{Fault, Result};
+use tameike_core::{Errno, Fault, Result};
 
 type Bytes = &'static [u8];
 type Opener = Box<dyn Fn(&Builder) -> Result<Database, DatabaseError> + Send + Sync>;
@@ -159,6 +159,10 @@ fn fault(doing: &str, path: &Path, error: impl Into<redb::Error>) -> Fault {
     let doing = format!("{doing} the table {}", path.display());
     match error.into() {
         redb::Error::Io(error) => Fault::from_os(doing, &error),
+        // No damage: a process that was killed holds it until its last descriptor is closed.
+        redb::Error::DatabaseAlreadyOpen => {
+            Fault::new(Errno::EBUSY, format!("{doing}: a process has it open"))
+        }
         error => Fault::io(format!("{doing}: {error}")),
     }
 }
@@ -182,7 +186,7 @@ impl RedbKv {
     /// Reads the whole file and compares its checksums; a file that is not there is whole.
     ///
     /// # Errors
-    /// `EIO` when it is damaged.
+    /// `EIO` when it is damaged, `EBUSY` when a process has it open.
     pub fn verify(path: &Path) -> Result<()> {
         if !path.exists() {
             return Ok(());
@@ -378,5 +382,17 @@ mod tests {
                 assert_eq!(kv.snapshot().get(&key).unwrap(), value);
             }
         }
+    }
+
+    /// It was set aside as damaged.
+    #[test]
+    fn a_table_that_a_process_has_open_is_busy_and_not_damaged() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("table");
+        let kv = RedbKv::open(&path, 1 << 20).expect("open");
+        let verified = RedbKv::verify(&path);
+        assert!(verified.is_err_and(|fault| fault.errno == Errno::EBUSY));
+        drop(kv);
+        assert_eq!(RedbKv::verify(&path), Ok(()));
     }
 }
