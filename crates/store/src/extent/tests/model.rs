@@ -226,13 +226,27 @@ impl Test {
             self.store.write(unit(number), range.start as u32, payload, cached, Generation(generation));
         let result = self.world.machine.run(write);
         if !matches!(&result, Err(fault) if fault.errno == Errno::ENOSPC) {
+            let is_forgotten = result.is_ok() && self.is_forgotten(number);
             self.push(number, |image| {
+                if is_forgotten {
+                    *image = Image::new();
+                }
                 image.renew(cached, generation);
                 image.bytes[range].fill(Some((value, cached)));
             });
             result?;
         }
         Ok(())
+    }
+
+    /// Whether a write had to let all of its own unit go, which was clean, and with it the generation.
+    fn is_forgotten(&mut self, number: usize) -> bool {
+        self.world.faults.none();
+        let record = self.store.load(unit(number)).unwrap().unwrap_or_default();
+        let image = self.now(number);
+        number >= 2
+            && record.generation.0 < image.generation
+            && image.bytes.iter().flatten().all(|(_, dirty)| !dirty)
     }
 
     fn fill(&mut self, number: usize, range: Range<usize>, value: u8, generation: u64) -> Result<()> {
