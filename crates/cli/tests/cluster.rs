@@ -31,8 +31,8 @@ fn worker(cluster: &Cluster, task: &str) -> String {
     format!("python3 {} {task} {}", program.display(), cluster.plain_dir("account").display())
 }
 
-/// "When close or fsync has returned on one node, every later open on any node sees all that was written before."
-/// "Appends (O_APPEND) of several nodes to one file do not overlap: each lands whole at an end of its own."
+/// S2: "When close or fsync has returned on one node, every later open on any node sees all that was written before."
+/// S6: "Appends (O_APPEND) of several nodes to one file do not overlap: each lands whole at an end of its own."
 #[test]
 fn three_hosts_have_the_same_views() {
     let cluster = Cluster::new(&["", "", ""]);
