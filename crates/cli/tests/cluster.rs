@@ -184,8 +184,9 @@ fn assert_documented(said: &[String]) {
     }
 }
 
-/// "An agent that cannot be reached makes calls that need it wait at most 10 seconds, then fail with EHOSTDOWN;
-/// when the link heals, later calls succeed."
+/// S18: "An agent that cannot be reached makes calls that need it wait at most 10 seconds (and 0.5 seconds for each
+/// further request that the kernel makes of one call), then fail with EHOSTDOWN; when the link heals, later calls
+/// succeed."
 #[test]
 fn a_link_that_is_cut_gives_errors_in_time_and_heals() {
     let cluster = Cluster::new(&["", "", ""]);

@@ -54,17 +54,35 @@ fn a_lock_of_one_node_excludes_the_others() {
     );
 }
 
-/// S21: "Who gets a lock reads through its open descriptors what was written before under the lock, on any node."
+/// S21: "Who gets a lock reads through its open descriptors what was written before under the lock, on any node; bytes
+/// written through a mapping, only after msync."
 #[test]
 fn what_is_counted_under_a_lock_is_counted_once() {
     run(
         2,
-        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do for kind in flock posix; do
-               file=$view/number-$kind; : > $file
+        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do for kind in flock posix mapped; do
+               file=$view/number-$kind; printf %020d 0 > $file
                writers=
                for node in 0 1 0 1; do on $node count $kind $file 50 & writers="$writers $!"; done
                for writer in $writers; do wait $writer; done
                counted=$(tail -c 20 $file | sed "s/^0*//"); test $counted = 200 || { echo "$file: $counted" >&2; exit 1; }
+           done; done"#,
+    );
+}
+
+/// S21: "As over NFS, a flock is a lock of all bytes, and excludes fcntl locks too."
+#[test]
+fn a_flock_excludes_fcntl_locks() {
+    run(
+        2,
+        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do for kinds in 'flock posix' 'posix flock'; do
+               file=$view/file; : > $file
+               on 0 hold ${kinds% *} $file $marks/ready $marks/go & holder=$!
+               until_there $marks/ready
+               on 0 excluded ${kinds#* } $file
+               on 1 excluded ${kinds#* } $file
+               touch $marks/go; wait $holder; rm $marks/*
+               on 1 free ${kinds#* } $file
            done; done"#,
     );
 }

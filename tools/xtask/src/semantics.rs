@@ -39,8 +39,9 @@ pub fn check(files: &[File]) -> Vec<Finding> {
     let promises = promises(&document.text);
     let mut quoted: Vec<(u32, Range<usize>)> = Vec::new();
     let mut findings = Vec::new();
-    for file in files.iter().filter(|file| is_test(&file.path)) {
-        for quotation in quotations(&file.text) {
+    for file in files.iter().filter(|file| file.path.extension().is_some_and(|name| name == "rs")) {
+        let first = if is_test(&file.path) { 0 } else { inline_tests(&file.text) };
+        for quotation in quotations(&file.text).into_iter().filter(|quotation| quotation.line > first) {
             let promise = promises.iter().find(|promise| promise.number == quotation.number);
             match promise.and_then(|promise| promise.text.find(&quotation.text)) {
                 Some(at) => quoted.push((quotation.number, at..at + quotation.text.len())),
@@ -69,6 +70,11 @@ pub fn check(files: &[File]) -> Vec<Finding> {
 
 fn is_test(path: &Path) -> bool {
     path.iter().any(|part| part == "tests" || part == "tests.rs")
+}
+
+/// The line at which the tests at the end of a file begin.
+fn inline_tests(text: &str) -> usize {
+    text.lines().position(|line| line == "#[cfg(test)]").unwrap_or(usize::MAX)
 }
 
 fn covers(part: &Range<usize>, sentence: &Range<usize>) -> bool {

@@ -57,6 +57,9 @@ fn only_tests_count() {
     let quoting = "/// S2: \"Short one.\"\nfn a() {}";
     let files = [file(DOCUMENT, "2. Short one.\n"), file("crates/a/src/b.rs", quoting)];
     assert_eq!(check(&files).len(), 1);
-    let files = [file(DOCUMENT, "2. Short one.\n"), file("crates/a/src/b/tests.rs", quoting)];
-    assert_eq!(check(&files).len(), 0);
+    let inline = format!("//! S2: \"Never said.\"\nfn b() {{}}\n#[cfg(test)]\nmod tests {{\n{quoting}\n}}\n");
+    for (path, text) in [("crates/a/src/b/tests.rs", quoting), ("crates/a/src/b.rs", &inline)] {
+        let files = [file(DOCUMENT, "2. Short one.\n"), file(path, text)];
+        assert_eq!(check(&files), [], "{path}");
+    }
 }
