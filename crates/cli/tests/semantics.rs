@@ -42,6 +42,18 @@ fn processes_of_a_node_see_each_others_writes() {
     run("for view in $both $TAMEIKE_NODE_LOCAL; do nodes 0 within $view/file; done");
 }
 
+/// S2: "An fsync of a node that has written nothing since its last one has its open descriptors see the same"
+#[test]
+fn an_fsync_shows_what_others_have_synced() {
+    run(r#"for view in $both; do
+               : > $view/file
+               nodes 0 follow $view/file $marks/ready 10 & follower=$!
+               nodes 1 lead $view/file $marks/ready 10
+               wait $follower
+               rm $marks/*
+           done"#);
+}
+
 /// S7: "When fsync has returned, the data survives the death of every agent"
 #[test]
 fn what_was_synced_survives_the_death_of_all_agents() {

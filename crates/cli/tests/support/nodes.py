@@ -104,6 +104,34 @@ def use_removed(path, ready, removed):
     os.close(twin)
 
 
+def follow(path, ready, rounds):
+    """Sees through a descriptor that stays open, after an fsync, what another node has written and synced."""
+    file = os.open(path, os.O_RDWR)
+    for number in range(int(rounds)):
+        os.pread(file, 3 * UNIT, 0)
+        say(f"{ready}-{number}")
+        wait_for(f"{ready}-{number}-written")
+        os.fsync(file)
+        size = os.fstat(file).st_size
+        data = os.pread(file, 4 * UNIT, 0)
+        assert size == len(data) == 2 * UNIT + number * 1000, (number, size, len(data))
+        assert data == lead_data(number), number
+
+
+def lead(path, ready, rounds):
+    file = os.open(path, os.O_RDWR)
+    for number in range(int(rounds)):
+        wait_for(f"{ready}-{number}")
+        data = lead_data(number)
+        assert os.pwrite(file, data, 0) == len(data)
+        os.fsync(file)
+        say(f"{ready}-{number}-written")
+
+
+def lead_data(number):
+    return random.Random(number).randbytes(2 * UNIT + number * 1000)
+
+
 def free(view):
     room = os.statvfs(view)
     return room.f_bavail * room.f_frsize
