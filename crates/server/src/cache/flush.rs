@@ -81,6 +81,10 @@ impl CacheService {
         let inode = file.inode;
         let (path, stat) = self.locate(inode, &record).await?;
         let record = self.begin_flush(file, record, stat.stamp())?;
+        if record.outdated {
+            self.journal.drop_digests(inode, 0)?;
+            file.update(&self.journal, |state| state.record.outdated = false)?;
+        }
         self.journal.sync(false).await?;
         let mut homes = self.homes_of_size(inode, record.size);
         homes.extend(extra.iter().filter(|node| !homes.contains(node)).copied().collect::<Vec<_>>());

@@ -11,6 +11,8 @@ use tameike_core::receipt::{FileOutcome, FileReceipt};
 use tameike_core::wire::unit::{FLUSH_UNITS_MAX, UnitDigest};
 use tameike_core::{InodeId, Result};
 
+const CHANGED_LATER: &str = "another program changed the file after it was flushed";
+
 /// What the shared file was found to hold.
 struct Content {
     sum: Sum,
@@ -51,11 +53,16 @@ impl CacheService {
         }
         let (path, stat) = self.locate(inode, &record).await?;
         receipt.path = String::from_utf8_lossy(&path).into_owned();
+        if record.outdated {
+            // The job has taken the other's content for the file's: its own was there, and is nowhere now.
+            receipt.note = CHANGED_LATER.to_owned();
+            return Ok(receipt);
+        }
         let content = self.content(inode, &path, &record, verify).await?;
         receipt.checksum = checksum(&content.sum);
         let changed = !record.has_content_of(&stat.stamp());
         if changed {
-            receipt.note = "another program changed the file after it was flushed".to_owned();
+            receipt.note = CHANGED_LATER.to_owned();
         }
         receipt.outcome = match content.first_different {
             None if verify => FileOutcome::Verified,
@@ -64,7 +71,7 @@ impl CacheService {
                 "{} of its units read back differently from what was written, the first at byte {}{}",
                 content.different,
                 first * UNIT_SIZE as u64,
-                if changed { ": another program changed the file after it was flushed" } else { "" },
+                if changed { format!(": {CHANGED_LATER}") } else { String::new() },
             )),
         };
         Ok(receipt)
