@@ -321,8 +321,8 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// "When close or fsync has returned on one node, every later open on any node sees all that was written
-    /// before." "Two nodes that write different bytes of one file never damage each other's bytes, whatever
+    /// S2: "When close or fsync has returned on one node, every later open on any node sees all that was written
+    /// before." S3: "Two nodes that write different bytes of one file never damage each other's bytes, whatever
     /// their alignment."
     #[test]
     fn two_nodes_agree(seed: u64, operations in prop::collection::vec(operation(), 1..60)) {
@@ -358,7 +358,7 @@ proptest! {
     }
 }
 
-/// "A write that was acknowledged may still fail on its way to its home; the next close or fsync of every
+/// S4: "A write that was acknowledged may still fail on its way to its home; the next close or fsync of every
 /// descriptor of the file that is open for writing on that node returns the error, once."
 #[test]
 fn a_lost_write_is_told_once_and_not_shown() {
