@@ -381,6 +381,23 @@ fn a_lost_write_is_told_once_and_not_shown() {
     assert_eq!(bench.read(0, &file, 0, 10_000), vec![1; 10_000]);
 }
 
+/// What this node had learnt of a new file, that its content is in the inode record, it was told again after the content
+/// had left the record: the close then told the home of no size, and the file was empty for everybody else.
+#[test]
+fn attributes_from_before_the_writes_hide_nothing_from_the_home() {
+    for size in [UNIT_SIZE, 3 * UNIT_SIZE, UNIT_SIZE + 5, 5000] {
+        let bench = Bench::new(1, 20);
+        let file = bench.open(0);
+        let created = FileVersion { generation: file.generation(), inline: true, ..FileVersion::default() };
+        bench.write(0, &file, 0, vec![7; size]);
+        bench.simulation.rest(std::time::Duration::from_secs(1));
+        file.refresh(created);
+        bench.flush(0, &file).expect("a flush");
+        let other = bench.open(1);
+        assert_eq!(bench.read(1, &other, 0, size as u32), vec![7; size]);
+    }
+}
+
 #[test]
 fn what_a_cut_takes_away_reads_as_zeros_when_the_file_grows_again() {
     let bench = Bench::new(1, 4);
