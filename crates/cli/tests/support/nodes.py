@@ -61,17 +61,17 @@ def replace(path, times, node):
 
 
 def look(path, ended, may_be_gone):
-    """Finds one of the files under the name at any time, and it is whole: or, in the cache view, is told that it was
-    removed by another node since it was opened."""
+    """Finds one of the files under the name at any time, and it is whole; or, in the cache view, is told that another
+    node has replaced it since it was opened, or twice while it was being opened."""
     looks = 0
     while True:
         last = os.path.exists(ended)
-        with open(path) as file:
-            try:
+        try:
+            with open(path) as file:
                 lines = file.read().split("\n")
-            except OSError as error:
-                assert error.errno == errno.ESTALE and may_be_gone == "True", error
-                continue
+        except OSError as error:
+            assert error.errno == errno.ESTALE and may_be_gone == "True", error
+            continue
         assert lines.pop() == "" and len(set(lines)) == 1, (looks, lines[:2], lines[-2:])
         number = int(lines[0].split("-")[1])
         assert len(lines) == 1 + number % 5000, (lines[0], len(lines))
