@@ -68,7 +68,12 @@ def look(path, ended, may_be_gone):
         last = os.path.exists(ended)
         try:
             with open(path) as file:
-                lines = file.read().split("\n")
+                try:
+                    lines = file.read().split("\n")
+                except OSError as error:
+                    # The kernel's page cache knows but one kind of error.
+                    assert error.errno != errno.EIO or os.fstat(file.fileno()).st_nlink == 0, error
+                    raise OSError(errno.ESTALE, "removed") from error
         except OSError as error:
             assert error.errno == errno.ESTALE and may_be_gone == "True", error
             continue

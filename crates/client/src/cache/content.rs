@@ -278,6 +278,9 @@ impl CacheView {
             return Ok(Some(Generation(0))); // others write to the shared file behind the kernel's back
         }
         let (inode, attr) = (open.data.inode, self.stat(open.number).await?.attr());
+        if self.removed_elsewhere(&attr).is_some() {
+            return Ok(None);
+        }
         let look = CacheRequest::State { inode, size: attr.size, mtime: attr.mtime };
         let state = self.ask_state(inode, look).await?;
         Ok(open.data.revalidate(version(state, attr.size)))

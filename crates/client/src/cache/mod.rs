@@ -10,7 +10,7 @@ mod view;
 
 use crate::data::{DataEngine, FileVersion};
 use crate::locks::FileLocks;
-use crate::passthrough::{Passthrough, Waiting};
+use crate::passthrough::{Passthrough, Waiting, number};
 use crate::vfs::{FileNumber, HandleNumber};
 use opens::{OpenFile, Opens};
 use std::sync::Arc;
@@ -73,6 +73,10 @@ impl CacheView {
             return Ok(attr);
         }
         let inode = attr.inode;
+        if let Some(open) = self.removed_elsewhere(&attr) {
+            attr.size = open.data.size();
+            return Ok(attr);
+        }
         let look = CacheRequest::State { inode, size: attr.size, mtime: attr.mtime };
         let state = self.ask_state(inode, look).await?;
         let open = self.engine.find(inode).filter(|file| file.is_open());
@@ -88,6 +92,13 @@ impl CacheView {
             attr.blocks = attr.blocks.max(size.div_ceil(512));
         }
         Ok(attr)
+    }
+
+    /// What is open here of a file that another node has removed. What the job knew of it is gone with its last name;
+    /// this node goes by what it had: a file that was cut to nothing would be something else.
+    fn removed_elsewhere(&self, attr: &Attr) -> Option<Arc<OpenFile>> {
+        let open = if attr.nlink == 0 { self.opens.of_file(number(attr.inode)) } else { None };
+        open.filter(|open| !open.is_orphan())
     }
 
     /// Attributes of the shared file: by name, or of an open file that has lost its names.
