@@ -210,6 +210,10 @@ impl Vfs for SharedView {
         if file.is_flushed() { Ok(()) } else { self.flush_file(&file, false).await }
     }
 
+    fn awaits_others(&self, handle: HandleNumber) -> bool {
+        self.file(handle).is_ok_and(|file| file.is_flushed())
+    }
+
     async fn revalidate(&self, handle: HandleNumber) -> Result<Option<Generation>> {
         let file = self.file(handle)?;
         let inode = file.inode;
