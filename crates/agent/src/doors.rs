@@ -15,7 +15,7 @@ use tameike_client::shared::SharedView;
 use tameike_client::vfs::Vfs;
 use tameike_core::wire::admin::Space;
 use tameike_core::wire::lock::LockOwner;
-use tameike_core::{Cluster, Errno, Fault, InodeId, Result, View};
+use tameike_core::{Cluster, Errno, Fault, InodeId, NodeId, Result, View};
 use tameike_io::Runtime;
 use tameike_io::fabric::{PeerEvent, Rpc};
 use tameike_io::os::process;
