@@ -96,8 +96,11 @@ impl Vfs for SharedView {
         mode: OpenMode,
     ) -> Result<(Found, Opened)> {
         let entry = self.new_entry(self.entry(dir, name), new, exclusive, Some(self.local())).await?;
-        if entry.target.kind == FileKind::Directory {
-            return Err(Errno::EISDIR.into());
+        match entry.target.kind {
+            FileKind::File => {}
+            FileKind::Directory => return Err(Errno::EISDIR.into()),
+            // Another node has made it since the kernel looked: it looks again.
+            _ => return Err(Errno::ESTALE.into()),
         }
         let counted = entry.node.clone();
         let node = match counted {
