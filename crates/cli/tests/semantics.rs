@@ -95,17 +95,17 @@ fn a_directory_that_is_gone_is_not_seen_for_longer_than_said() {
 }
 
 /// S9: "rename replaces atomically: every node finds the old file or the new one under the name, never none. In the
-/// cache view one node at a time may replace a name"
+/// cache view, where the shared file system gives the number of a removed file to the next one at once"
 #[test]
 fn a_name_that_is_replaced_is_never_missing() {
     run(r#"for view in $both; do
                echo 0-0 > $view/file
-               gone=False; test $view = $TAMEIKE_SHARED || gone=True
-               nodes 0 look $view/file $marks/ended $gone & first=$!
-               nodes 1 look $view/file $marks/ended $gone & second=$!
-               test $gone = True || { nodes 0 replace $view/file 200 0 & third=$!; }
+               only_names=False; test $view = $TAMEIKE_SHARED || only_names=True
+               nodes 0 look $view/file $marks/ended $only_names & first=$!
+               nodes 1 look $view/file $marks/ended $only_names & second=$!
+               test $only_names = True || { nodes 0 replace $view/file 200 0 & third=$!; }
                nodes 1 replace $view/file 200 1
-               test $gone = True || wait $third
+               test $only_names = True || wait $third
                touch $marks/ended; wait $first; wait $second
                rm $marks/*
            done"#);
