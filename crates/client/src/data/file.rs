@@ -85,6 +85,8 @@ pub(super) struct FileState {
     pub writes: u64,
     /// End of all writes and time of the last that the home was not told of.
     pub uncommitted: Option<(u64, Timestamp)>,
+    /// Whether any of these writes began behind the end of the file.
+    pub holes: bool,
     /// Unit homes that hold writes not yet made safe.
     pub unsynced: BTreeSet<NodeId>,
     /// What last went wrong with a write that had been acknowledged; told once to each handle that writes.
@@ -183,6 +185,11 @@ impl FileData {
     pub fn newer(&self) -> Option<(u64, Timestamp)> {
         let state = self.state.lock();
         state.uncommitted.map(|(_, time)| (state.size, time))
+    }
+
+    /// Size as this node sees it.
+    pub fn size(&self) -> u64 {
+        self.state.lock().size
     }
 
     /// Whether this node has written to it: its attributes have changed, or will when the home is told.

@@ -20,11 +20,15 @@ impl DataEngine {
         let _order = file.flushing.lock().await;
         self.settle(file).await;
         // It stays in sight until the home knows it.
-        let uncommitted = file.state.lock().uncommitted;
-        self.make_safe(file, uncommitted, durable).await?;
+        let (uncommitted, holes) = {
+            let state = file.state.lock();
+            (state.uncommitted, state.holes)
+        };
+        self.make_safe(file, (uncommitted, holes), durable).await?;
         let mut state = file.state.lock();
         if state.uncommitted == uncommitted {
             state.uncommitted = None;
+            state.holes = false;
         }
         Ok(())
     }
@@ -43,7 +47,7 @@ impl DataEngine {
     async fn make_safe(
         &self,
         file: &FileData,
-        uncommitted: Option<(u64, Timestamp)>,
+        (uncommitted, holes): (Option<(u64, Timestamp)>, bool),
         durable: bool,
     ) -> Result<()> {
         let home = file.home();
@@ -56,7 +60,7 @@ impl DataEngine {
         }
         // Inline content went to the home together with its size.
         if let Some((end, time)) = uncommitted.filter(|_| !file.is_inline()) {
-            let version = self.commit(&home, file.inode, end, time).await?;
+            let version = self.commit(&home, file.inode, (end, holes), time).await?;
             file.own_change(version.generation, version.inline);
         }
         if durable {

@@ -245,6 +245,7 @@ fn new_attr() -> Attr {
         generation: Generation(1),
         layout: Layout::Striped,
         inline: true,
+        sparse: false,
     }
 }
 

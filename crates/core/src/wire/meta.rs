@@ -92,6 +92,8 @@ pub enum Command {
         inode: InodeId,
         /// Largest end of what was written, in bytes.
         end: u64,
+        /// Whether the file may have holes now, or space set aside.
+        sparse: bool,
         /// Time of the last write.
         now: Timestamp,
     },

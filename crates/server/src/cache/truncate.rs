@@ -25,6 +25,7 @@ impl CacheService {
             let record = &mut state.record;
             record.cut = (size < record.size || size < record.stamp.size).then_some(size);
             record.generation = record.generation.next();
+            record.sparse = size > 0 && (record.sparse || size > record.size);
             (record.size, record.mtime) = (size, now);
             (record.dirty, record.journaled) = (true, true);
         })?;
@@ -39,13 +40,14 @@ impl CacheService {
         Ok(state)
     }
 
-    /// Ends a cut that the record speaks of. The file's flush lock is held.
+    /// Ends a cut, or a change of space, that the record speaks of. The file's flush lock is held.
     pub(super) async fn finish_cut(&self, file: &Arc<File>) -> Result<()> {
+        self.finish_space(file).await?;
         let Some(size) = file.state().record.cut else { return Ok(()) };
         self.cut_shared(file).await?;
         let request = UnitRequest::Truncate { inode: file.inode, size };
         self.ask_units(self.homes(file.inode), &request).await?;
-        self.journal.drop_digests(file.inode, size / UNIT_SIZE as u64)?;
+        self.journal.drop_digests(file.inode, size / UNIT_SIZE as u64..u64::MAX)?;
         file.update(&self.journal, |state| state.record.cut = None)
     }
 

@@ -429,7 +429,7 @@ impl Client {
         for home in self.cluster.unit_homes(Layout::Striped, inode) {
             self.unit(home, UnitRequest::Sync { inode, durable: false }, None).await?;
         }
-        self.state(inode, CacheRequest::Commit { inode, end, now: self.runtime.now() }).await
+        self.state(inode, CacheRequest::Commit { inode, end, sparse: false, now: self.runtime.now() }).await
     }
 
     /// Opens, writes and closes.
