@@ -143,6 +143,8 @@ mod tests {
         )
     }
 
+    /// S21: "(Signals of threads: those sent to the thread, and for the first thread those sent to the process. Where
+    /// the agent cannot see the process, as of another process namespace, a wait ends with the lock only.)"
     #[test]
     fn a_signal_counts_when_the_thread_takes_it() {
         let (none, kill, usr1) = ("0000000000000000", "0000000000000100", "0000000000000200");
@@ -152,7 +154,7 @@ mod tests {
         assert!(has_signal(&status(7, none, usr1, kill), 7));
         assert!(!has_signal(&status(7, usr1, usr1, usr1), 7), "blocked");
         assert!(!has_signal(&status(5, none, usr1, none), 7), "the first thread takes it");
-        assert!(!has_signal("", 7));
+        assert!(!has_signal("", 7), "a process that cannot be seen");
     }
 
     #[test]

@@ -19,16 +19,15 @@ impl DataEngine {
     pub async fn flush(self: &Arc<Self>, file: &Arc<FileData>, durable: bool) -> Result<()> {
         let _order = file.flushing.lock().await;
         self.settle(file).await;
-        // It stays in sight until the home knows it.
-        let (uncommitted, holes) = {
+        let (uncommitted, holes, writes) = {
             let state = file.state.lock();
-            (state.uncommitted, state.holes)
+            (state.uncommitted.filter(|_| state.in_units), state.holes, state.writes)
         };
         self.make_safe(file, (uncommitted, holes), durable).await?;
         let mut state = file.state.lock();
-        if state.uncommitted == uncommitted {
-            state.uncommitted = None;
-            state.holes = false;
+        // It stays in sight until the home knows all of it.
+        if state.writes == writes {
+            (state.uncommitted, state.in_units, state.holes) = (None, false, false);
         }
         Ok(())
     }
@@ -58,8 +57,7 @@ impl DataEngine {
                 return Err(fault);
             }
         }
-        // Inline content went to the home together with its size.
-        if let Some((end, time)) = uncommitted.filter(|_| !file.is_inline()) {
+        if let Some((end, time)) = uncommitted {
             let version = self.commit(&home, file.inode, (end, holes), time).await?;
             file.own_change(version.generation, version.inline);
         }

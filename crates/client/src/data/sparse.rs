@@ -94,7 +94,7 @@ impl DataEngine {
         end: u64,
     ) -> Result<Option<u64>> {
         self.settle(file).await;
-        if file.is_inline() {
+        if file.state.lock().inline {
             return Ok((sought == Sought::Data && start < end).then_some(start));
         }
         let turns = self.turns(file, start);

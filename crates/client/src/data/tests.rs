@@ -1,5 +1,7 @@
 //! The engines of two nodes over a small double of the homes, with messages that take random time.
 
+mod sparse;
+
 use super::*;
 use futures_util::future::Either;
 use proptest::prelude::*;
@@ -27,6 +29,10 @@ struct Homes {
     inode: Option<Inode>,
     units: BTreeMap<UnitId, Vec<u8>>,
     failing: bool,
+    /// Bytes that were written, by unit.
+    held: BTreeMap<u64, tameike_core::ranges::RangeSet>,
+    /// Whether the inode's home was told of holes.
+    sparse: bool,
     /// Requests under way, and the most there were.
     under_way: (usize, usize),
 }
@@ -45,6 +51,7 @@ impl Homes {
             Request::Unit(UnitRequest::Write { unit, offset, .. }) => {
                 let bytes = self.units.entry(unit).or_insert_with(|| vec![0; UNIT_SIZE]);
                 let payload = payload.expect("a write has a payload");
+                self.held.entry(unit.index).or_default().insert(offset..offset + payload.len() as u32);
                 bytes[offset as usize..offset as usize + payload.len()].copy_from_slice(&payload);
                 Ok((Reply::Unit(UnitReply::Done), Vec::new()))
             }
@@ -54,7 +61,7 @@ impl Homes {
                 let range = offset as usize..(offset + length) as usize;
                 Ok((Reply::Unit(UnitReply::Read), bytes[range].to_vec()))
             }
-            Request::Unit(_) => Ok((Reply::Unit(UnitReply::Done), Vec::new())),
+            Request::Unit(request) => Ok((Reply::Unit(sparse::serve(self, request)), Vec::new())),
             Request::Meta(request) => Ok((Reply::Meta(self.serve_meta(request)?), Vec::new())),
             other => panic!("{other:?}"),
         }
@@ -64,7 +71,10 @@ impl Homes {
         let inode = self.inode.as_mut().expect("the inode is there");
         let attr = &mut inode.attr;
         match request {
-            MetaRequest::Execute(Command::Commit { end, .. }) => attr.size = attr.size.max(end),
+            MetaRequest::Execute(Command::Commit { end, sparse, .. }) => {
+                attr.size = attr.size.max(end);
+                self.sparse |= sparse;
+            }
             MetaRequest::Execute(Command::WriteInline { offset, data, .. }) => {
                 let Some(content) = &mut inode.content else { return Err(Errno::EFBIG.into()) };
                 let end = offset as usize + data.len();
@@ -322,8 +332,8 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// "When close or fsync has returned on one node, every later open on any node sees all that was written
-    /// before." "Two nodes that write different bytes of one file never damage each other's bytes, whatever
+    /// S2: "When close or fsync has returned on one node, every later open on any node sees all that was written
+    /// before." S3: "Two nodes that write different bytes of one file never damage each other's bytes, whatever
     /// their alignment."
     #[test]
     fn two_nodes_agree(seed: u64, operations in prop::collection::vec(operation(), 1..60)) {
@@ -359,7 +369,7 @@ proptest! {
     }
 }
 
-/// "A write that was acknowledged may still fail on its way to its home; the next close or fsync of every
+/// S4: "A write that was acknowledged may still fail on its way to its home; the next close or fsync of every
 /// descriptor of the file that is open for writing on that node returns the error, once."
 #[test]
 fn a_lost_write_is_told_once_and_not_shown() {
@@ -380,6 +390,23 @@ fn a_lost_write_is_told_once_and_not_shown() {
     assert_eq!(file.tell(&file.told()), Ok(()));
     assert_eq!(bench.flush(0, &file), Ok(()));
     assert_eq!(bench.read(0, &file, 0, 10_000), vec![1; 10_000]);
+}
+
+/// What this node had learnt of a new file, that its content is in the inode record, it was told again after the content
+/// had left the record: the close then told the home of no size, and the file was empty for everybody else.
+#[test]
+fn attributes_from_before_the_writes_hide_nothing_from_the_home() {
+    for size in [UNIT_SIZE, 3 * UNIT_SIZE, UNIT_SIZE + 5, 5000] {
+        let bench = Bench::new(1, 20);
+        let file = bench.open(0);
+        let created = FileVersion { generation: file.generation(), inline: true, ..FileVersion::default() };
+        bench.write(0, &file, 0, vec![7; size]);
+        bench.simulation.rest(std::time::Duration::from_secs(1));
+        file.refresh(created);
+        bench.flush(0, &file).expect("a flush");
+        let other = bench.open(1);
+        assert_eq!(bench.read(1, &other, 0, size as u32), vec![7; size]);
+    }
 }
 
 #[test]

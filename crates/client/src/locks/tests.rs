@@ -166,6 +166,8 @@ fn locks_go_with_their_owners_close_or_its_last_handle() {
 }
 
 /// A lock whose answer was lost would be nobody's, and held for ever.
+///
+/// S21: "A call that fails so leaves its bytes unlocked, as soon as the home can be told."
 #[test]
 fn a_request_without_an_answer_is_withdrawn_before_the_owner_gets_another_lock() {
     let bed = Bed::new();
@@ -217,12 +219,16 @@ fn ends(links: &[(InodeId, u64, u64, bool)]) -> Vec<WaitEnd> {
     ends.take(1).collect()
 }
 
+/// S21: "A wait that would last for ever fails with EDEADLK" S21: "A process whose threads wait for several fcntl locks is
+/// taken to need all of them, and may be told EDEADLK though one would have been enough."
 #[test]
 fn waits_that_end_nowhere_are_deadlocks() {
     assert_eq!(ends(&[(FILE, 1, 2, true), (OTHER, 2, 1, true)]), [WaitEnd::Deadlock]);
     let longer = [(FILE, 1, 2, true), (OTHER, 2, 3, true), (FILE, 3, 4, true), (OTHER, 4, 1, true)];
     assert_eq!(ends(&longer), [WaitEnd::Deadlock]);
     assert_eq!(ends(&longer[..3]), [], "the last one waits for nobody");
+    let several_threads = [(FILE, 1, 2, true), (OTHER, 2, 3, true), (FILE, 2, 1, true)];
+    assert_eq!(ends(&several_threads), [WaitEnd::Deadlock], "one of its threads will get what it waits for");
     let elsewhere = [(FILE, 1, 2, true), (OTHER, 2, 3, true), (FILE, 3, 2, true)];
     assert_eq!(ends(&elsewhere), [], "others' deadlock");
     assert_eq!(ends(&[(FILE, 1, 2, false), (OTHER, 2, 1, true)]), [WaitEnd::Overtake]);

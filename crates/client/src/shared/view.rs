@@ -54,7 +54,8 @@ impl SharedView {
 impl Vfs for SharedView {
     async fn lookup(&self, dir: FileNumber, name: &[u8]) -> Result<Found> {
         let entry = self.entry(dir, name);
-        if let Some(attr) = self.held.find(&entry, self.runtime.clock.monotonic()) {
+        let held = self.held.find(&entry, self.runtime.clock.monotonic());
+        if let Some(attr) = held.filter(|attr| !self.is_outdated(attr)) {
             let attr = self.complete(Node { attr, content: None }).await?;
             return Ok(Found { file: self.number(attr.inode), generation: 0, attr });
         }

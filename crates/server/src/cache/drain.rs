@@ -1,6 +1,7 @@
 //! The drain: every dirty byte that this node answers for goes to the shared file system, and is accounted for.
 
 use super::CacheService;
+use super::files::File;
 use super::flush::Patience;
 use super::record::Record;
 use futures_util::{StreamExt, stream};
@@ -50,7 +51,12 @@ impl CacheService {
                     let request = UnitRequest::Truncate { inode, size: 0 };
                     self.ask_units(self.homes(inode), &request).await.err().map(|fault| fault.to_string())
                 }
-                Ok(Some(_)) => {
+                Ok(Some(file)) => {
+                    if !nodes.is_empty()
+                        && let Err(fault) = self.take_uncommitted(&file)
+                    {
+                        return Some(format!("{inode}: {fault}"));
+                    }
                     // Why a file could not be flushed stands in its record, and from there in its receipt.
                     let _ = self.flush_until_clean(inode, &nodes).await;
                     None
@@ -65,6 +71,20 @@ impl CacheService {
         let parallel = self.parts.flush_parallel.max(1);
         let faults = stream::iter(holders).map(flush).buffer_unordered(parallel);
         receipt.faults.extend(faults.filter_map(std::future::ready).collect::<Vec<_>>().await);
+        Ok(())
+    }
+
+    /// Nodes hold dirty bytes of the file. When its record says that it is clean, their writer has not committed them:
+    /// if they cannot be flushed, the file is not what it was written to be all the same.
+    fn take_uncommitted(&self, file: &File) -> Result<()> {
+        let now = self.parts.runtime.now();
+        file.update(&self.journal, |state| {
+            if !state.record.dirty {
+                state.changes += 1;
+                (state.record.dirty, state.record.journaled, state.record.mtime) = (true, true, now);
+            }
+        })?;
+        self.mark_dirty(file.inode);
         Ok(())
     }
 

@@ -54,7 +54,7 @@ pub struct UnitService {
     unit_locks: Locks<UnitId>,
     /// One flush of a file at a time.
     flush_locks: Locks<InodeId>,
-    /// What was flushed in a round of several nodes that is not yet known to be good.
+    /// What was flushed in a round that is not yet known to be good.
     flushed: Mutex<BTreeMap<InodeId, flush::Flushed>>,
     relief: async_lock::Mutex<()>,
 }

@@ -58,7 +58,8 @@ impl Shard<'_> {
         }
         if record.inline {
             self.resize_inline(inode, record, size)?;
-        } else if size < record.size {
+        } else if size < record.size || (size == record.size && record.sparse) {
+            // Space may be set aside behind the end.
             self.cut_units(inode, Truncation { layout: record.layout, size })?;
         }
         record.sparse = size > 0 && (record.sparse || (size > record.size && !record.inline));
