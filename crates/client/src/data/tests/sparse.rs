@@ -120,6 +120,7 @@ proptest! {
         let mut model = vec![None; UNIT_SIZE + 7000];
         model[UNIT_SIZE + 5000..].fill(Some(1));
         bench.write(0, &file, UNIT_SIZE as u64 + 5000, vec![1; 2000]);
+        bench.flush(0, &file).expect("the flush");
         for (number, step) in steps.into_iter().enumerate() {
             run(&bench, &file, &mut model, number, step);
         }
