@@ -157,7 +157,7 @@ impl FileData {
     }
 
     /// Takes note of a size that the home has told.
-    fn grown(&self, size: u64) {
+    pub(super) fn grown(&self, size: u64) {
         let mut state = self.state.lock();
         state.size = state.size.max(size);
     }

@@ -64,6 +64,8 @@ impl DataEngine {
             self.flush(file, false).await?;
         }
         let offset = self.reserve(&file.home(), file.inode, data.len() as u64).await?;
+        // The file ends there: what other nodes have appended before is no hole.
+        file.grown(offset);
         self.write(file, offset, data).await
     }
 

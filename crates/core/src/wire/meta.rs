@@ -97,8 +97,7 @@ pub enum Command {
         /// Time of the last write.
         now: Timestamp,
     },
-    /// Writes into the inline content. `EFBIG` when the file has units, or would no longer fit: then the
-    /// sender asks for [`MetaRequest::Spill`] and writes to units.
+    /// Writes into the inline content. `EFBIG` when it does not fit: then [`MetaRequest::Spill`], and units.
     WriteInline {
         /// Which inode.
         inode: InodeId,

@@ -87,7 +87,7 @@ fn run(bench: &Bench, file: &Arc<FileData>, model: &mut Model, number: usize, st
         }
         Step::Change { start, length, change } => {
             let end = (start + length).min(SPAN);
-            let grows = change != SpaceChange::Punch && number % 2 == 0;
+            let grows = change != SpaceChange::Punch && number.is_multiple_of(2);
             if grows {
                 model.resize(model.len().max(end), None);
             }
