@@ -260,8 +260,17 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         self.tasks.runtime().spawn(set.run(LockArguments { owner, start, end, kind, pid }, reply));
     }
 
-    fn fsync(&self, _: &Request, _: INodeNo, number: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        self.run(reply, |vfs| async move { vfs.fsync(handle(number)).await });
+    fn fsync(&self, _: &Request, number: INodeNo, open: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let kernel = self.kernel.clone();
+        self.run(reply, move |vfs| async move {
+            let (open, awaits_others) = (handle(open), vfs.awaits_others(handle(open)));
+            vfs.fsync(open).await?;
+            if awaits_others {
+                let stale = vfs.revalidate(open).await?;
+                kernel.drop_stale(&*vfs, number, open, stale).await?;
+            }
+            Ok(())
+        });
     }
 
     fn fallocate(
@@ -282,12 +291,9 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
     }
 
     fn lseek(&self, _: &Request, _: INodeNo, number: FileHandle, from: i64, whence: i32, reply: ReplyLseek) {
-        let vfs = self.vfs.clone();
+        let (vfs, from) = (self.vfs.clone(), u64::try_from(from).map_err(|_| Errno::ENXIO));
         self.tasks.spawn(async move {
-            let found = async {
-                vfs.seek(handle(number), sought(whence)?, u64::try_from(from).map_err(|_| Errno::ENXIO)?)
-                    .await
-            };
+            let found = async { vfs.seek(handle(number), sought(whence)?, from?).await };
             answer_seek(reply, found.await);
         });
     }

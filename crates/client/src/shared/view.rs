@@ -98,8 +98,11 @@ impl Vfs for SharedView {
         mode: OpenMode,
     ) -> Result<(Found, Opened)> {
         let entry = self.new_entry(self.entry(dir, name), new, exclusive, Some(self.local())).await?;
-        if entry.target.kind == FileKind::Directory {
-            return Err(Errno::EISDIR.into());
+        match entry.target.kind {
+            FileKind::File => {}
+            FileKind::Directory => return Err(Errno::EISDIR.into()),
+            // Another node has made it since the kernel looked: it looks again.
+            _ => return Err(Errno::ESTALE.into()),
         }
         let counted = entry.node.clone();
         let node = match counted {
@@ -207,6 +210,10 @@ impl Vfs for SharedView {
     async fn publish(&self, handle: HandleNumber) -> Result<()> {
         let file = self.file(handle)?;
         if file.is_flushed() { Ok(()) } else { self.flush_file(&file, false).await }
+    }
+
+    fn awaits_others(&self, handle: HandleNumber) -> bool {
+        self.file(handle).is_ok_and(|file| file.is_flushed())
     }
 
     async fn revalidate(&self, handle: HandleNumber) -> Result<Option<Generation>> {

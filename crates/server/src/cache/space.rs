@@ -64,6 +64,10 @@ impl CacheService {
             let request =
                 UnitRequest::Space { inode: file.inode, change: SpaceChange::Punch, start, end, step: 1 };
             self.ask_units(self.homes(file.inode), &request).await?;
+            if file.state().record.interrupted {
+                // A flush that was given up may have written there meanwhile.
+                self.change_shared(file).await?;
+            }
             self.digest_anew(file, start..end).await?;
         }
         file.update(&self.journal, |state| state.record.space = None)

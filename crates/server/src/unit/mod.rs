@@ -101,6 +101,8 @@ impl UnitService {
                 UnitReply::Done
             }
             UnitRequest::Truncate { inode, size } => {
+                // A flush that its coordinator has given up writes nothing of what is cut after this.
+                let _only = self.flush_locks.hold(inode).await;
                 let _alone = self.file_locks.hold(inode).await;
                 self.flushed.lock().remove(&inode);
                 self.parts.extents.truncate(inode, size).await?;
