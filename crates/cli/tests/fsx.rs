@@ -90,7 +90,7 @@ fn fsx_sees_a_lost_write() {
     let site = Site::new();
     let file = site.plain().join("file");
     let mut command = std::process::Command::new(suites::program("fsx"));
-    command.args(["-f", &suites::file("fsx.toml"), "-S", "2", "-N", "1000", "--inject", "7", "-P"]);
+    command.args(["-f", &suites::file("fsx.toml"), "-S", "2", "-N", "1000", "--inject", "13", "-P"]);
     let output = command.arg(site.plain()).arg(&file).output().expect("fsx");
     assert!(!output.status.success(), "{}", shown(&output));
     assert!(fs::exists(&file).expect("a look"), "fsx did nothing: {}", shown(&output));

@@ -123,7 +123,7 @@ impl CacheView {
     }
 
     /// Has the coordinator put the file in its journal before the first write of a handle.
-    async fn announce(&self, open: &OpenFile) -> Result<()> {
+    pub(super) async fn announce(&self, open: &OpenFile) -> Result<()> {
         if open.announced.load(Ordering::Acquire) {
             return Ok(());
         }

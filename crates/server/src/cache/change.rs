@@ -15,7 +15,11 @@ impl CacheService {
         let make = || Record::new(path, stamp, fresh_generation(&self.parts.runtime));
         let file = self.files.get_or_make(&self.journal, inode, make)?;
         self.revive(&file, path, stamp, opening).await?;
-        if file.state().record.cut.is_some() {
+        let is_unfinished = {
+            let state = file.state();
+            state.record.cut.is_some() || state.record.space.is_some()
+        };
+        if is_unfinished {
             let _flush = file.flush.lock().await;
             self.finish_cut(&file).await?;
         }
@@ -105,7 +109,12 @@ impl CacheService {
         Ok(state)
     }
 
-    pub(super) async fn commit(&self, inode: InodeId, end: u64, now: Timestamp) -> Result<CacheState> {
+    pub(super) async fn commit(
+        &self,
+        inode: InodeId,
+        (end, sparse): (u64, bool),
+        now: Timestamp,
+    ) -> Result<CacheState> {
         let file = self.known(inode)?;
         if file.state().record.removed {
             let request = UnitRequest::Truncate { inode, size: 0 };
@@ -121,6 +130,7 @@ impl CacheService {
             let record = &mut state.record;
             record.generation = record.generation.next();
             record.size = record.size.max(end);
+            record.sparse |= sparse;
             record.mtime = now;
             record.dirty = true;
             record.journaled = true;
@@ -251,12 +261,13 @@ impl CacheService {
             state.record.removing = false;
             state.record.dirty = false;
             state.record.cut = None;
+            state.record.space = None;
             state.record.generation = state.record.generation.next();
             state.record.journaled
         })?;
         self.dirty.lock().remove(&inode);
         if journaled {
-            self.journal.drop_digests(inode, 0)?;
+            self.journal.drop_digests(inode, 0..u64::MAX)?;
             self.journal.sync(false).await?;
             let request = UnitRequest::Truncate { inode, size: 0 };
             self.ask_units(self.homes(inode), &request).await?;

@@ -87,7 +87,7 @@ impl CacheService {
         let (path, stat) = self.locate(inode, &record).await?;
         let record = self.begin_flush(file, record, stat.stamp())?;
         if record.outdated {
-            self.journal.drop_digests(inode, 0)?;
+            self.journal.drop_digests(inode, 0..u64::MAX)?;
             file.update(&self.journal, |state| state.record.outdated = false)?;
         }
         self.journal.sync(false).await?;

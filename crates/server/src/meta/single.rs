@@ -170,6 +170,7 @@ impl MetaService {
             Step::AddLink { inode } | Step::DropLink { inode } | Step::SetParent { dir: inode, .. } => {
                 self.check_inode(*inode)
             }
+            Step::Touch { target } => self.check_inode(target.inode),
             Step::Seal { dir, wide } => self.same_width(*dir, None, *wide),
             Step::Attach { entry, wide, .. } | Step::Detach { entry, wide, .. } => {
                 self.same_width(entry.dir, Some(entry.offset()), *wide)

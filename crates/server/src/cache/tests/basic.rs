@@ -364,7 +364,7 @@ fn a_size_that_no_file_can_have_is_refused() {
         for request in [
             CacheRequest::Reserve { inode, length: u64::MAX, now },
             CacheRequest::Reserve { inode, length: i64::MAX as u64, now },
-            CacheRequest::Commit { inode, end: u64::MAX, now },
+            CacheRequest::Commit { inode, end: u64::MAX, sparse: false, now },
         ] {
             let refused = client.ask(inode, request).await.err().map(|fault| fault.errno);
             assert_eq!(refused, Some(Errno::EFBIG));
