@@ -5,6 +5,7 @@
 //! device before the record that names it, so the table never names bytes that are not there.
 #![forbid(unsafe_code)]
 
+pub mod check;
 pub mod directory;
 pub mod extent;
 pub mod ledger;

@@ -10,6 +10,7 @@
 
 mod activity;
 mod change;
+pub mod check;
 mod drain;
 mod files;
 mod flush;

@@ -23,8 +23,8 @@ use tameike_store::{Ledger, RecordKind};
 const RECORD_VERSION: u8 = 1;
 /// Paths under which a file is looked for.
 const PATHS_MAX: usize = 8;
-const FILE: u8 = b'f';
-const DIGEST: u8 = b'd';
+pub(super) const FILE: u8 = b'f';
+pub(super) const DIGEST: u8 = b'd';
 
 /// A file as its coordinator knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -130,11 +130,11 @@ impl Record {
     }
 }
 
-fn file_key(inode: InodeId) -> Vec<u8> {
+pub(super) fn file_key(inode: InodeId) -> Vec<u8> {
     [&[prefix::CACHE, FILE][..], &inode.0.to_be_bytes()].concat()
 }
 
-fn digest_key(inode: InodeId, index: u64) -> Vec<u8> {
+pub(super) fn digest_key(inode: InodeId, index: u64) -> Vec<u8> {
     [&[prefix::CACHE, DIGEST][..], &inode.0.to_be_bytes(), &index.to_be_bytes()].concat()
 }
 
@@ -144,7 +144,13 @@ fn digest_range(inode: InodeId, from: u64) -> (Vec<u8>, Vec<u8>) {
     (digest_key(inode, from), end)
 }
 
-fn decode_record(value: &[u8]) -> Result<Record> {
+pub(super) fn encode_record(record: &Record) -> Result<Vec<u8>> {
+    let mut value = vec![RECORD_VERSION];
+    value.extend(codec::encode(record)?);
+    Ok(value)
+}
+
+pub(super) fn decode_record(value: &[u8]) -> Result<Record> {
     match value.split_first() {
         Some((&RECORD_VERSION, body)) => codec::decode(body),
         _ => Err(Fault::new(Errno::EBADMSG, "a cache record has a version that this program does not know")),
@@ -215,9 +221,7 @@ impl Journal {
     }
 
     fn record_change(inode: InodeId, record: &Record) -> Result<(ByteBuf, Option<ByteBuf>)> {
-        let mut value = vec![RECORD_VERSION];
-        value.extend(codec::encode(record)?);
-        Ok((ByteBuf::from(file_key(inode)), Some(ByteBuf::from(value))))
+        Ok((ByteBuf::from(file_key(inode)), Some(ByteBuf::from(encode_record(record)?))))
     }
 
     /// Writes a record in the place of `before`, if there was one.

@@ -9,6 +9,7 @@
 
 mod allocator;
 mod change;
+pub(crate) mod check;
 mod index;
 mod proof;
 mod read;

@@ -76,6 +76,17 @@ impl Extent {
         })
     }
 
+    /// Its blocks in the unit that do not match their checksums in `bytes`, the content of all of its blocks or, where
+    /// the device ends before them, less.
+    pub(super) fn bad_blocks(&self, bytes: &[u8]) -> Vec<u32> {
+        let mut blocks = bytes.chunks_exact(BLOCK_SIZE);
+        let sums = self.blocks().zip(self.sums.chunks(SUM_SIZE));
+        let matches = |sum: &[u8], block: &[u8]| crc32c::crc32c(block).to_le_bytes() == *sum;
+        sums.filter(|(_, sum)| !blocks.next().is_some_and(|block| matches(sum, block)))
+            .map(|(block, _)| block)
+            .collect()
+    }
+
     /// The parts of it in `blocks` of the unit, verified against `bytes`, the content of exactly these blocks:
     /// the first block of the device that does not match, if any.
     pub(super) fn mismatch(&self, blocks: &Range<u32>, bytes: &[u8]) -> Option<u64> {
@@ -169,6 +180,19 @@ impl UnitRecord {
             }
         }
         freed
+    }
+
+    /// One block of the unit lies elsewhere on the device.
+    pub(super) fn move_block(&mut self, block: u32, device: u64) {
+        let blocks = block..block + 1;
+        if let Some(moved) = self.extents.iter().find_map(|extent| extent.part(blocks.clone())) {
+            self.replace(&blocks, vec![Extent { device, ..moved }]);
+        }
+    }
+
+    /// Whether a value of the table says that the unit has dirty bytes.
+    pub(super) fn is_marked_dirty(value: &[u8]) -> bool {
+        value.first() == Some(&DIRTY_FLAG)
     }
 
     /// Gives up blocks without a held byte; returns what they had on the device.

@@ -81,6 +81,17 @@ fn frame_at(log: &[u8], start: usize) -> Option<Frame> {
     })
 }
 
+/// The number of a record that stands at `start` in its whole length, but not with its checksum. One that was cut
+/// off while it was written is shorter than it says.
+pub(super) fn broken_at(log: &[u8], start: usize) -> Option<u64> {
+    let header = log.get(start..start.checked_add(HEADER_SIZE)?)?;
+    let size = u32::from_le_bytes(*header.first_chunk()?) as usize;
+    let sequence = u64::from_le_bytes(*header[8..].first_chunk()?);
+    let kind = RecordKind::from_byte(header[16]);
+    let whole = size <= BODY_SIZE_MAX && kind.is_some() && start + HEADER_SIZE + size <= log.len();
+    (whole && frame_at(log, start).is_none()).then_some(sequence)
+}
+
 /// One file of the log, taken apart.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
