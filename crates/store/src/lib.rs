@@ -8,6 +8,8 @@
 pub mod check;
 pub mod directory;
 pub mod extent;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 pub mod ledger;
 pub mod locks;
 pub mod meta;

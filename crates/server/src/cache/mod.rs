@@ -24,6 +24,8 @@ mod truncate;
 
 pub use activity::{Activity, Foreground};
 pub use record::{Journaled, journaled, replay};
+#[cfg(feature = "fuzz")]
+pub(crate) use record::{fuzz as fuzz_record, fuzz_seeds};
 
 use event_listener::Event;
 use files::{File, Files, fresh_generation};

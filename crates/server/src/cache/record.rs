@@ -311,6 +311,30 @@ impl Journal {
     }
 }
 
+#[cfg(feature = "fuzz")]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    if let Ok(record) = decode_record(bytes) {
+        let again = encode_record(&record).and_then(|bytes| decode_record(&bytes));
+        assert_eq!(again.as_ref(), Ok(&record));
+    }
+}
+
+/// A record of the log, and the value that it sets.
+#[cfg(feature = "fuzz")]
+pub(crate) fn fuzz_seeds() -> (Vec<u8>, Vec<u8>) {
+    let inode = InodeId(0x8000_0000_0000_0102);
+    let mut record = Record::new(b"dir/file", Stamp::default(), Generation(3));
+    (record.journaled, record.dirty, record.cut) = (true, true, Some(5));
+    record.prefer_path(b"dir/new");
+    let digest = UnitDigest { index: 3, length: 9, root: false, value: [1; 32] };
+    let mut changes = paths::changes(inode, None, &record);
+    let value = encode_record(&record).expect("small");
+    changes.push((ByteBuf::from(file_key(inode)), Some(ByteBuf::from(value.clone()))));
+    let digest = codec::encode(&digest).expect("small");
+    changes.push((ByteBuf::from(digest_key(inode, 3)), Some(ByteBuf::from(digest))));
+    (codec::encode(&changes).expect("small"), value)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -183,7 +183,7 @@ impl Book {
     }
 
     /// The changes to make before the next round.
-    pub(super) fn take_changes(&mut self) -> Changes {
+    pub fn take_changes(&mut self) -> Changes {
         std::mem::take(&mut self.changes)
     }
 

@@ -94,18 +94,15 @@ fn read_format(dir: &Path, book: &mut Book) -> Result<(bool, bool)> {
         }
         Err(error) => return Err(Fault::from_os(format!("read {}", path.display()), &error)),
     };
-    let is_text = std::str::from_utf8(&text).is_ok();
-    let text = String::from_utf8_lossy(&text);
-    let text = text.trim_end();
-    match text.strip_prefix(FORMAT).and_then(|rest| rest.strip_prefix(' ')) {
-        Some(found) if is_text => {
+    match Identity::of(&text) {
+        Identity::Ours { boot_id: found } => {
             let restarted = found != boot_id()?;
             if restarted {
                 book.note(Part::Format, "the machine was started again since the store was last open");
             }
             Ok((restarted, false))
         }
-        _ if is_version(text) => Err(Fault::new(
+        Identity::OtherVersion { text } => Err(Fault::new(
             Errno::EINVAL,
             format!(
                 "{} says {text:?}, and this version of tameike reads {FORMAT:?}: check the store with the version \
@@ -113,9 +110,33 @@ fn read_format(dir: &Path, book: &mut Book) -> Result<(bool, bool)> {
                 path.display()
             ),
         )),
-        _ => {
-            book.wrong(Part::Format, format!("the file format is damaged: it says {text:?}"));
+        Identity::Damaged => {
+            let text = String::from_utf8_lossy(&text);
+            book.wrong(Part::Format, format!("the file format is damaged: it says {:?}", text.trim_end()));
             Ok((true, true))
+        }
+    }
+}
+
+/// What the file `format` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Identity<'a> {
+    /// A store of this version, last opened in this start of the machine.
+    Ours { boot_id: &'a str },
+    /// A whole file of another version.
+    OtherVersion { text: &'a str },
+    /// Nothing that any version has written.
+    Damaged,
+}
+
+impl<'a> Identity<'a> {
+    pub(crate) fn of(bytes: &'a [u8]) -> Self {
+        let Ok(text) = std::str::from_utf8(bytes) else { return Self::Damaged };
+        let text = text.trim_end();
+        match text.strip_prefix(FORMAT).and_then(|rest| rest.strip_prefix(' ')) {
+            Some(boot_id) => Self::Ours { boot_id },
+            None if is_version(text) => Self::OtherVersion { text },
+            None => Self::Damaged,
         }
     }
 }

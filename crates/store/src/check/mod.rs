@@ -10,7 +10,7 @@
 //! examined. Memory: about 150 bytes per name, inode and run of blocks.
 
 mod book;
-mod identity;
+pub(crate) mod identity;
 mod repair;
 #[cfg(test)]
 mod tests;

@@ -269,3 +269,6 @@ impl ExtentStore {
         self.ledger.sync(durable).await
     }
 }
+
+#[cfg(feature = "fuzz")]
+pub(crate) use record::fuzz as fuzz_record;

@@ -352,6 +352,26 @@ pub fn apply(body: &[u8], table: &mut dyn Table) -> Result<()> {
     Ok(())
 }
 
+#[cfg(feature = "fuzz")]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let unit = UnitId { inode: InodeId(0x8000_0000_0000_0001), index: 0 };
+    let Ok(record) = UnitRecord::decode(unit, bytes) else { return };
+    let again = record.encode().and_then(|bytes| UnitRecord::decode(unit, &bytes));
+    assert_eq!(again.as_ref(), Ok(&record));
+    // What is decoded can be worked with.
+    let mut changed = record.clone();
+    changed.replace(&(3..70), Vec::new());
+    changed.held.remove(3 * BLOCK..70 * BLOCK);
+    changed.dirty.remove(3 * BLOCK..70 * BLOCK);
+    assert!(changed.check().is_ok());
+    changed.truncate(5000);
+    changed.drop_clean();
+    assert!(changed.check().is_ok() && changed.block_count() <= record.block_count());
+    for extent in &record.extents {
+        assert_eq!(extent.bad_blocks(&[]).len(), extent.count() as usize);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

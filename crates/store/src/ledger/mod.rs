@@ -330,3 +330,6 @@ impl Ledger {
         self.kv.size_bytes()
     }
 }
+
+#[cfg(feature = "fuzz")]
+pub(crate) use record::fuzz as fuzz_log;
