@@ -3,13 +3,14 @@
 #
 # Debian and its kin only; elsewhere it names what is missing. Asks nothing, changes nothing that is there.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 purpose=${1:-}
 compiler=(gcc libc6-dev)
 case $purpose in
     build) packages=("${compiler[@]}") ;;
-    test) packages=("${compiler[@]}" attr binutils-source e2fsprogs fio fuse3 git iproute2 make procps python3 rsync sqlite3 tar
-        util-linux xfsprogs xz-utils) ;;
+    test) packages=("${compiler[@]}" attr binutils-source e2fsprogs fio fuse3 git iproute2 make openmpi-bin procps python3
+        python3-h5py python3-mpi4py rsync sqlite3 tar util-linux xfsprogs xz-utils) ;;
     run) packages=("${compiler[@]}" fuse3 montage python-drizzle-testdata python3) ;;
     fuzz) packages=("${compiler[@]}" g++) ;;
     bench) packages=("${compiler[@]}" fuse3 glusterfs-client glusterfs-server) ;;
@@ -35,8 +36,25 @@ if [ "$purpose" = fuzz ] && ! cargo fuzz --version >/dev/null 2>&1; then
     cargo install --locked cargo-fuzz || fail "cargo could not install cargo-fuzz: see above"
 fi
 
+# Suites that tests run, beside the build: NAME VERSION, from crates.io.
+suites=()
+[ "$purpose" != test ] || suites=("pjdfstest 0.2.2" "fsx 0.3.2")
+
+install_suites() {
+    local suite name version tools=${CARGO_TARGET_DIR:-$PWD/target}/tools
+    for suite in "${suites[@]}"; do
+        read -r name version <<<"$suite"
+        [ "$("$tools/bin/$name" --version 2>/dev/null)" != "$suite" ] || continue
+        echo "install-deps: building $suite"
+        # Their dependencies are what their authors tested with. cargo's advice about PATH is not for us.
+        cargo install --quiet --locked --root "$tools" --version "$version" "$name" ||
+            fail "could not build $suite from crates.io: cargo says why above"
+    done
+}
+
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
     echo "install-deps: not a Debian system; these must be there already (Debian's names): ${packages[*]}" >&2
+    install_suites
     exit 0
 fi
 
@@ -45,7 +63,10 @@ for package in "${packages[@]}"; do
     state=$(dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null || true)
     [ "$state" = installed ] || missing+=("$package")
 done
-[ ${#missing[@]} -gt 0 ] || exit 0
+if [ ${#missing[@]} -eq 0 ]; then
+    install_suites
+    exit 0
+fi
 
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
@@ -69,3 +90,4 @@ if ! install; then
         fail "could not install ${missing[*]}: apt-get says why above; mend that, or install them by hand"
     fi
 fi
+install_suites

@@ -1,4 +1,4 @@
-//! "A view that is full fails writes with ENOSPC, at the write or at the close; what was acknowledged by an
+//! S19: "A view that is full fails writes with ENOSPC, at the write or at the close; what was acknowledged by an
 //! earlier close stays. In the cache view, clean data makes room first, then writers wait for the flush."
 
 mod support;

@@ -1,4 +1,4 @@
-//! "What is in a directory from opendir or rewinddir until its end is read is listed once, whatever else comes and
+//! S25: "What is in a directory from opendir or rewinddir until its end is read is listed once, whatever else comes and
 //! goes meanwhile; seekdir leads back to where telldir was."
 
 mod support;

@@ -10,7 +10,7 @@ use support::{Site, succeed};
 const ON: &str = r#"on() { (cd "$view"; tameike exec --node 1 -- sh -euc "$*"); }
 "#;
 
-/// "Processes that are in a directory, or have it open, go on in it when another node renames it, or one above it."
+/// S26: "Processes that are in a directory, or have it open, go on in it when another node renames it, or one above it."
 #[test]
 fn a_working_directory_goes_on_when_another_node_renames_it() {
     let site = Site::new();

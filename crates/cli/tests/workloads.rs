@@ -179,7 +179,7 @@ fn sqlite_keeps_a_database_whole() {
     assert_as_plain(&site);
 }
 
-/// "mmap, private and shared, works on all views and is coherent with read and write on the same node."
+/// S22: "mmap, private and shared, works on all views and is coherent with read and write on the same node."
 #[test]
 fn mapped_memory_is_the_file() {
     let site = run_everywhere(
@@ -233,7 +233,7 @@ END
     assert_as_plain(&site);
 }
 
-/// "Bytes that were never written read as zeros."
+/// S5: "Bytes that were never written read as zeros."
 #[test]
 fn odd_sizes_holes_and_cuts_come_out_right() {
     let site = run_everywhere(

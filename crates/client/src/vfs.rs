@@ -227,6 +227,11 @@ pub trait Vfs: Directories + Xattrs {
     fn revalidate(&self, _handle: HandleNumber) -> impl Future<Output = Result<Option<Generation>>> + Send {
         std::future::ready(Ok(None))
     }
+    /// Whether nothing that this node has written to the file is still on its way, and others may write to it too: then
+    /// an fsync is there to see what they have written.
+    fn awaits_others(&self, _handle: HandleNumber) -> bool {
+        false
+    }
     /// The kernel has dropped the file's pages that are older than this.
     fn pages_dropped(&self, _handle: HandleNumber, _generation: Generation) {}
     /// The last descriptor of the handle is gone.

@@ -6,6 +6,7 @@
 
 pub mod crates;
 pub mod links;
+pub mod semantics;
 pub mod source;
 pub mod tree;
 
@@ -49,6 +50,7 @@ pub fn lint(root: &Path) -> Result<Vec<Finding>, String> {
         findings.extend(source::check(&file.path, &file.text));
         findings.extend(links::check(root, &file.path, &file.text));
     }
+    findings.extend(semantics::check(&files));
     findings.sort();
     Ok(findings)
 }

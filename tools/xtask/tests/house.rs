@@ -26,6 +26,7 @@ fn bad_repository(root: &Path) {
     write("io/Cargo.toml", &package("tameike-io"));
     write("io/src/lib.rs", &format!("//! Machine.\n// {}: all of it\n", concat!("TO", "DO")));
     write("README.md", "[more](docs/more.md)\n");
+    write("SEMANTICS.md", "1. Nobody tests\n   this.\n");
     write(".gitignore", "/target\n");
     write("target/debug/build.rs", "fn main() {}\n");
 }
@@ -39,6 +40,7 @@ fn a_bad_repository_is_told_of_every_breach() {
         findings.iter().map(|finding| (finding.path.display().to_string(), finding.line)).collect();
     let expected = [
         ("README.md", 1),
+        ("SEMANTICS.md", 1),
         ("core/Cargo.toml", 6),
         ("core/src/lib.rs", 1),
         ("core/src/utils.rs", 1),

@@ -276,12 +276,21 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
     fn fsync(
         &self,
         _request: &Request,
-        _number: INodeNo,
-        number: FileHandle,
+        number: INodeNo,
+        open: FileHandle,
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
-        self.run(reply, |vfs| async move { vfs.fsync(handle(number)).await });
+        let kernel = self.kernel.clone();
+        self.run(reply, move |vfs| async move {
+            let (open, awaits_others) = (handle(open), vfs.awaits_others(handle(open)));
+            vfs.fsync(open).await?;
+            if awaits_others {
+                let stale = vfs.revalidate(open).await?;
+                kernel.drop_stale(&*vfs, number, open, stale).await?;
+            }
+            Ok(())
+        });
     }
 
     fn release(

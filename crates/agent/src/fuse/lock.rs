@@ -16,7 +16,7 @@ use std::time::Duration;
 use tameike_client::locks::{self, LockCall};
 use tameike_client::vfs::{HandleNumber, Vfs};
 use tameike_core::wire::lock::{LockKind, LockRange};
-use tameike_core::{Errno, Fault, Result};
+use tameike_core::{Errno, Result};
 use tameike_io::Runtime;
 
 const F_RDLCK: i32 = 0;
@@ -106,11 +106,10 @@ impl<V: Vfs> SetLock<V> {
         if call.kind.is_none() {
             return Ok(());
         }
-        if let Err(error) = self.kernel.drop_file(self.file, stale.is_some()).await {
+        if let Err(fault) = self.kernel.drop_stale(&*self.vfs, self.file, handle, stale).await {
             locks::set(&*self.vfs, handle, LockCall { kind: None, ..call }, (ticket, false)).await?;
-            return Err(Fault::from_os("having the kernel drop what it has cached of a locked file", &error));
+            return Err(fault);
         }
-        stale.into_iter().for_each(|generation| self.vfs.pages_dropped(handle, generation));
         Ok(())
     }
 }
@@ -143,6 +142,8 @@ mod tests {
         )
     }
 
+    /// S21: "(Signals of threads: those sent to the thread, and for the first thread those sent to the process. Where
+    /// the agent cannot see the process, as of another process namespace, a wait ends with the lock only.)"
     #[test]
     fn a_signal_counts_when_the_thread_takes_it() {
         let (none, kill, usr1) = ("0000000000000000", "0000000000000100", "0000000000000200");
@@ -152,7 +153,7 @@ mod tests {
         assert!(has_signal(&status(7, none, usr1, kill), 7));
         assert!(!has_signal(&status(7, usr1, usr1, usr1), 7), "blocked");
         assert!(!has_signal(&status(5, none, usr1, none), 7), "the first thread takes it");
-        assert!(!has_signal("", 7));
+        assert!(!has_signal("", 7), "a process that cannot be seen");
     }
 
     #[test]

@@ -58,8 +58,9 @@ impl Place {
 
     /// `tameike` with these words, in this place.
     pub fn tameike(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(&self.program);
-        command.args(words);
+        // Tests that run in the background are started with signals of the terminal ignored, and so would be the job.
+        let mut command = Command::new("env");
+        command.arg("--default-signal=HUP,INT,QUIT").arg(&self.program).args(words);
         self.settle(&mut command);
         command
     }

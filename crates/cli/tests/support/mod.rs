@@ -48,9 +48,11 @@ impl Site {
 
     /// The binary with these arguments, killed after a time limit.
     pub fn tameike(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new("timeout");
+        // Tests that run in the background are started with signals of the terminal ignored, and so would be the job.
+        let mut command = Command::new("env");
         let limit = if is_soak() { SOAK_COMMAND_LIMIT_SECONDS } else { COMMAND_LIMIT_SECONDS };
-        command.args(["--signal=KILL", limit, binary()]).args(arguments);
+        command.args(["--default-signal=HUP,INT,QUIT", "timeout", "--signal=KILL", limit, binary()]);
+        command.args(arguments);
         command.env("TMPDIR", self.base()).env_remove("TAMEIKE_JOB");
         command
     }

@@ -246,7 +246,11 @@ impl CacheView {
             return self.tell(inode, CacheRequest::Removing { inode }).await;
         }
         self.engine.flush(&opens[0].data, false).await?;
-        self.tell(inode, CacheRequest::Writeback { inode }).await?;
+        match self.tell(inode, CacheRequest::Writeback { inode }).await {
+            // Another node was faster, and has seen to what becomes of its content.
+            Err(fault) if matches!(fault.errno, Errno::ENOENT | Errno::ESTALE) => return Ok(()),
+            told => told?,
+        }
         self.tell(inode, CacheRequest::Removing { inode }).await?;
         opens.iter().for_each(|open| open.set_orphan());
         self.engine.forget(inode);

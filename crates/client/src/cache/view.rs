@@ -192,6 +192,10 @@ impl Vfs for CacheView {
         self.engine.flush(&open.data, false).await
     }
 
+    fn awaits_others(&self, handle: HandleNumber) -> bool {
+        self.handle(handle).is_ok_and(|open| !open.is_orphan() && open.data.is_flushed())
+    }
+
     async fn revalidate(&self, handle: HandleNumber) -> Result<Option<Generation>> {
         self.revalidate_open(&*self.handle(handle)?).await
     }

@@ -71,6 +71,7 @@ pub(super) struct FileState {
     /// Generation for which the kernel's pages are known to be true. Not set by opens: what the kernel drops at one, it
     /// still has while the answer is under way.
     pub pages: Option<Generation>,
+    /// Whether the content lies in the inode record, which it leaves for good.
     pub inline: bool,
     /// Inline content of `generation`.
     pub content: Option<Vec<u8>>,
@@ -85,6 +86,8 @@ pub(super) struct FileState {
     pub writes: u64,
     /// End of all writes and time of the last that the home was not told of.
     pub uncommitted: Option<(u64, Timestamp)>,
+    /// Whether any of them went to units: what goes to the inode record tells the home with it.
+    pub in_units: bool,
     /// Unit homes that hold writes not yet made safe.
     pub unsynced: BTreeSet<NodeId>,
     /// What last went wrong with a write that had been acknowledged; told once to each handle that writes.
@@ -185,6 +188,11 @@ impl FileData {
         state.uncommitted.map(|(_, time)| (state.size, time))
     }
 
+    /// Whether this node knows of a newer version than this one.
+    pub fn is_beyond(&self, generation: Generation) -> bool {
+        self.state.lock().generation > generation
+    }
+
     /// Whether this node has written to it: its attributes have changed, or will when the home is told.
     pub fn is_written(&self) -> bool {
         self.state.lock().writes > 0
@@ -198,10 +206,6 @@ impl FileData {
     #[cfg(test)]
     pub(super) fn generation(&self) -> Generation {
         self.state.lock().generation
-    }
-
-    pub(super) fn is_inline(&self) -> bool {
-        self.state.lock().inline
     }
 
     pub(super) fn invalidate(&self) {
@@ -284,7 +288,7 @@ impl FileData {
         state.pages = if alone && state.pages == Some(state.generation) { Some(generation) } else { None };
         state.content = None;
         state.generation = generation;
-        state.inline = inline;
+        state.inline &= inline;
     }
 
     pub(super) fn resized(&self, size: u64) {
@@ -307,11 +311,12 @@ fn adopt(state: &mut FileState, version: FileVersion) {
     if version.generation < state.generation {
         return;
     }
-    if version.generation != state.generation || state.epoch == 0 {
+    let is_first = state.epoch == 0;
+    if version.generation != state.generation || is_first {
         state.drop_clean();
     }
     state.generation = version.generation;
-    state.inline = version.inline;
+    state.inline = version.inline && (state.inline || is_first);
     if version.content.is_some() {
         state.content = version.content;
     }

@@ -19,12 +19,15 @@ impl DataEngine {
     pub async fn flush(self: &Arc<Self>, file: &Arc<FileData>, durable: bool) -> Result<()> {
         let _order = file.flushing.lock().await;
         self.settle(file).await;
-        // It stays in sight until the home knows it.
-        let uncommitted = file.state.lock().uncommitted;
+        let (uncommitted, writes) = {
+            let state = file.state.lock();
+            (state.uncommitted.filter(|_| state.in_units), state.writes)
+        };
         self.make_safe(file, uncommitted, durable).await?;
         let mut state = file.state.lock();
-        if state.uncommitted == uncommitted {
-            state.uncommitted = None;
+        // It stays in sight until the home knows all of it.
+        if state.writes == writes {
+            (state.uncommitted, state.in_units) = (None, false);
         }
         Ok(())
     }
@@ -54,8 +57,7 @@ impl DataEngine {
                 return Err(fault);
             }
         }
-        // Inline content went to the home together with its size.
-        if let Some((end, time)) = uncommitted.filter(|_| !file.is_inline()) {
+        if let Some((end, time)) = uncommitted {
             let version = self.commit(&home, file.inode, end, time).await?;
             file.own_change(version.generation, version.inline);
         }

@@ -175,6 +175,10 @@ impl DataEngine {
         let answer = self.ask(home, Request::Meta(MetaRequest::GetContent { inode: file.inode })).await?;
         let Reply::Meta(MetaReply::Node(node)) = answer.reply else { return Err(unexpected(&answer)) };
         let mut state = file.state.lock();
+        if !state.inline {
+            // It has left the record meanwhile.
+            return Ok(());
+        }
         state.inline = node.attr.inline;
         state.content = node.content.map(|content| content.into_vec());
         if state.inline && state.content.is_none() {

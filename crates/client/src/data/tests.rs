@@ -321,8 +321,8 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// "When close or fsync has returned on one node, every later open on any node sees all that was written
-    /// before." "Two nodes that write different bytes of one file never damage each other's bytes, whatever
+    /// S2: "When close or fsync has returned on one node, every later open on any node sees all that was written
+    /// before." S3: "Two nodes that write different bytes of one file never damage each other's bytes, whatever
     /// their alignment."
     #[test]
     fn two_nodes_agree(seed: u64, operations in prop::collection::vec(operation(), 1..60)) {
@@ -358,7 +358,7 @@ proptest! {
     }
 }
 
-/// "A write that was acknowledged may still fail on its way to its home; the next close or fsync of every
+/// S4: "A write that was acknowledged may still fail on its way to its home; the next close or fsync of every
 /// descriptor of the file that is open for writing on that node returns the error, once."
 #[test]
 fn a_lost_write_is_told_once_and_not_shown() {
@@ -379,6 +379,23 @@ fn a_lost_write_is_told_once_and_not_shown() {
     assert_eq!(file.tell(&file.told()), Ok(()));
     assert_eq!(bench.flush(0, &file), Ok(()));
     assert_eq!(bench.read(0, &file, 0, 10_000), vec![1; 10_000]);
+}
+
+/// What this node had learnt of a new file, that its content is in the inode record, it was told again after the content
+/// had left the record: the close then told the home of no size, and the file was empty for everybody else.
+#[test]
+fn attributes_from_before_the_writes_hide_nothing_from_the_home() {
+    for size in [UNIT_SIZE, 3 * UNIT_SIZE, UNIT_SIZE + 5, 5000] {
+        let bench = Bench::new(1, 20);
+        let file = bench.open(0);
+        let created = FileVersion { generation: file.generation(), inline: true, ..FileVersion::default() };
+        bench.write(0, &file, 0, vec![7; size]);
+        bench.simulation.rest(std::time::Duration::from_secs(1));
+        file.refresh(created);
+        bench.flush(0, &file).expect("a flush");
+        let other = bench.open(1);
+        assert_eq!(bench.read(1, &other, 0, size as u32), vec![7; size]);
+    }
 }
 
 #[test]

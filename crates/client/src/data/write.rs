@@ -165,6 +165,7 @@ impl DataEngine {
         let generation = {
             let mut state = file.state.lock();
             state.unsynced.insert(home);
+            state.in_units = true;
             state.generation
         };
         let writes = stream::iter(parts).map(|part| {

@@ -29,13 +29,30 @@ impl SharedView {
         if let Some(attr) = self.directories.fresh_attr(inode, self.runtime.clock.monotonic()) {
             return self.with_children(attr).await;
         }
-        if let Some(attr) = self.held.attr(inode, self.runtime.clock.monotonic()) {
+        let held = self.held.attr(inode, self.runtime.clock.monotonic());
+        if let Some(attr) = held.filter(|attr| !self.is_outdated(attr)) {
             return self.complete(Node { attr, content: None }).await;
         }
+        let mut node = self.ask_attributes(inode).await?;
+        if self.is_outdated(&node.attr) {
+            // It was overtaken by what this node has told the home meanwhile; the next one cannot be.
+            node = self.ask_attributes(inode).await?;
+        }
+        self.complete(node).await
+    }
+
+    async fn ask_attributes(&self, inode: InodeId) -> Result<Node> {
         match self.ask_home(inode, MetaRequest::GetAttr { inode }).await? {
-            MetaReply::Node(node) => self.complete(node).await,
+            MetaReply::Node(node) => Ok(node),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// Whether this node has told the home of a newer version of the file than the one these attributes are of: size
+    /// and times are from before what programs here have written.
+    pub(super) fn is_outdated(&self, attr: &Attr) -> bool {
+        attr.kind == FileKind::File
+            && self.engine.find(attr.inode).is_some_and(|file| file.is_beyond(attr.generation))
     }
 
     /// Adds to attributes what their home does not know.
@@ -125,20 +142,21 @@ impl SharedView {
                 other => Err(unexpected(&other)),
             }
         };
-        let node = match (resized, self.engine.find(inode)) {
-            (Some(size), Some(file)) => self.engine.resize(&file, size, tell_home).await?,
+        let changed = match (resized, self.engine.find(inode)) {
+            (Some(size), Some(file)) => self.engine.resize(&file, size, tell_home).await,
             _ => {
                 // Times that a program sets must not be overtaken by an earlier write that is not yet told.
                 if let Some(file) = self.engine.find(inode).filter(|file| file.newer().is_some()) {
                     self.engine.flush(&file, false).await?;
                 }
-                tell_home.await?
+                tell_home.await
             }
         };
-        // The time of a directory that this node has just set must not wait for a belief to grow old.
+        // The time of a directory that this node has just set must not wait for a belief to grow old. Also what failed
+        // may have changed something.
         self.directories.changed(inode);
         self.held.changed(inode);
-        self.complete(node).await
+        self.complete(changed?).await
     }
 
     /// Space of the view over all burst-buffer nodes.

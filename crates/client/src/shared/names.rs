@@ -54,8 +54,8 @@ impl SharedView {
     /// The entry with its attributes, which may live on another node.
     pub(super) async fn found(&self, entry: Entry) -> Result<Found> {
         let attr = match entry.node {
-            Some(node) => self.complete(node).await?,
-            None => self.attributes(entry.target.inode).await?,
+            Some(node) if !self.is_outdated(&node.attr) => self.complete(node).await?,
+            _ => self.attributes(entry.target.inode).await?,
         };
         Ok(Found { file: self.number(attr.inode), generation: 0, attr })
     }

@@ -52,7 +52,8 @@ impl SharedView {
 impl Vfs for SharedView {
     async fn lookup(&self, dir: FileNumber, name: &[u8]) -> Result<Found> {
         let entry = self.entry(dir, name);
-        if let Some(attr) = self.held.find(&entry, self.runtime.clock.monotonic()) {
+        let held = self.held.find(&entry, self.runtime.clock.monotonic());
+        if let Some(attr) = held.filter(|attr| !self.is_outdated(attr)) {
             let attr = self.complete(Node { attr, content: None }).await?;
             return Ok(Found { file: self.number(attr.inode), generation: 0, attr });
         }
@@ -95,8 +96,11 @@ impl Vfs for SharedView {
         mode: OpenMode,
     ) -> Result<(Found, Opened)> {
         let entry = self.new_entry(self.entry(dir, name), new, exclusive, Some(self.local())).await?;
-        if entry.target.kind == FileKind::Directory {
-            return Err(Errno::EISDIR.into());
+        match entry.target.kind {
+            FileKind::File => {}
+            FileKind::Directory => return Err(Errno::EISDIR.into()),
+            // Another node has made it since the kernel looked: it looks again.
+            _ => return Err(Errno::ESTALE.into()),
         }
         let counted = entry.node.clone();
         let node = match counted {
@@ -204,6 +208,10 @@ impl Vfs for SharedView {
     async fn publish(&self, handle: HandleNumber) -> Result<()> {
         let file = self.file(handle)?;
         if file.is_flushed() { Ok(()) } else { self.flush_file(&file, false).await }
+    }
+
+    fn awaits_others(&self, handle: HandleNumber) -> bool {
+        self.file(handle).is_ok_and(|file| file.is_flushed())
     }
 
     async fn revalidate(&self, handle: HandleNumber) -> Result<Option<Generation>> {

@@ -366,9 +366,9 @@ fn requests_to_the_unit_service() {
                 generation: GENERATION,
                 patient: true,
                 distrust: false,
-                round: Some(300),
+                round: 300,
             },
-            "0483840403702f71ac0209010001ac02",
+            "0483840403702f71ac02090100ac02",
         ),
         (UnitRequest::DirtyInodes { coordinator: NODE, after: INODE, limit: 300 }, "05c801838404ac02"),
         (

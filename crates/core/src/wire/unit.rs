@@ -57,9 +57,9 @@ pub enum UnitRequest {
         /// New size of the file, in bytes.
         size: u64,
     },
-    /// Writes dirty bytes of the inode on this node to the shared file and fsyncs it; they become clean, at once or
-    /// with [`UnitRequest::MarkClean`]. One request flushes at most [`FLUSH_UNITS_MAX`] units. Sent by the
-    /// coordinator of the file only.
+    /// Writes dirty bytes of the inode on this node to the shared file and fsyncs it; they become clean with
+    /// [`UnitRequest::MarkClean`]. One request flushes at most [`FLUSH_UNITS_MAX`] units. Sent by the coordinator of
+    /// the file only.
     Flush {
         /// Which file.
         inode: InodeId,
@@ -75,10 +75,10 @@ pub enum UnitRequest {
         /// An earlier fsync of the file failed, or nobody knows how it ended: what the kernel holds of the file is
         /// dropped first, and the bytes are read back before they become clean.
         distrust: bool,
-        /// Several nodes flush the file in this round, and the failed fsync of one of them may be hidden from the
-        /// others: what is flushed stays dirty until the coordinator has heard of all of them. Without a round it
-        /// is clean when the request is answered.
-        round: Option<u64>,
+        /// All nodes that hold the file flush it in this round, and the failed fsync of one of them may be hidden from
+        /// the others: what is flushed stays dirty until the coordinator has heard of all of them, and has written
+        /// the digests down.
+        round: u64,
     },
     /// Which files of this coordinator have dirty bytes on this node.
     DirtyInodes {

@@ -11,10 +11,10 @@ use tameike_core::{Errno, InodeId, Result, Timestamp};
 
 impl CacheService {
     /// The file with this stamp, known or new, with everything finished that was left half done.
-    async fn meet(&self, inode: InodeId, path: &[u8], stamp: Stamp) -> Result<Arc<File>> {
+    async fn meet(&self, inode: InodeId, path: &[u8], stamp: Stamp, opening: bool) -> Result<Arc<File>> {
         let make = || Record::new(path, stamp, fresh_generation(&self.parts.runtime));
         let file = self.files.get_or_make(&self.journal, inode, make)?;
-        self.revive(&file, path, stamp).await?;
+        self.revive(&file, path, stamp, opening).await?;
         if file.state().record.cut.is_some() {
             let _flush = file.flush.lock().await;
             self.finish_cut(&file).await?;
@@ -23,14 +23,23 @@ impl CacheService {
         Ok(file)
     }
 
-    /// A removed file whose number another file has got begins anew.
-    async fn revive(&self, file: &Arc<File>, path: &[u8], stamp: Stamp) -> Result<()> {
+    /// A removed file whose number another file has got begins anew. One that was removed while a client was opening it
+    /// does not: it would be empty, as its content was in the pool.
+    async fn revive(&self, file: &Arc<File>, path: &[u8], stamp: Stamp, opening: bool) -> Result<()> {
         if !file.state().record.removed {
             return Ok(());
         }
         let _flush = file.flush.lock().await;
         if !file.state().record.removed {
             return Ok(());
+        }
+        if opening {
+            let (shared, inode, own) = (self.parts.shared.clone(), file.inode, path.to_vec());
+            let look = move || locate(&*shared, inode, std::iter::once(own.as_slice()));
+            match self.parts.runtime.block(look).await {
+                Err(fault) if fault.errno == Errno::ENOENT => return Err(Errno::ESTALE.into()),
+                found => drop(found?),
+            }
         }
         let request = UnitRequest::Truncate { inode: file.inode, size: 0 };
         self.ask_units(self.homes(file.inode), &request).await?;
@@ -78,13 +87,13 @@ impl CacheService {
     }
 
     pub(super) async fn open(&self, inode: InodeId, path: &[u8], stamp: Stamp) -> Result<CacheState> {
-        let file = self.meet(inode, path, stamp).await?;
+        let file = self.meet(inode, path, stamp, true).await?;
         let state = file.state().record.state(Some(&stamp));
         Ok(state)
     }
 
     pub(super) async fn dirty(&self, inode: InodeId, path: &[u8], stamp: Stamp) -> Result<CacheState> {
-        let file = self.meet(inode, path, stamp).await?;
+        let file = self.meet(inode, path, stamp, false).await?;
         let state = file.update(&self.journal, |state| {
             state.changes += 1;
             state.record.dirty = true;

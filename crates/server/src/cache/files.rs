@@ -46,7 +46,7 @@ impl State {
     /// Takes note of the time that a program has set on the shared file, which is `now` so.
     pub(super) fn take_mtime(&mut self, mtime: Timestamp, now: Option<Stamp>) {
         if self.suspect.take_if(|suspect| *suspect == mtime).is_some() {
-            self.record.changed_by_others = false;
+            (self.record.changed_by_others, self.record.outdated) = (false, false);
         }
         let record = &mut self.record;
         let overtaken = |now: Stamp| record.has_content_of(&now) && now.mtime != mtime;

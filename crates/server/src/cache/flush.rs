@@ -46,7 +46,8 @@ impl Drop for Flushing<'_> {
 }
 
 impl CacheService {
-    /// Flushes the file; whether it is clean now. `extra` nodes are asked beside those its size names.
+    /// Flushes the file; whether it is clean now. `extra` nodes are asked beside those its size names: they may hold bytes
+    /// that never were committed.
     ///
     /// # Errors
     /// Why it cannot be flushed; everything that is not on the shared file system stays dirty.
@@ -62,10 +63,14 @@ impl CacheService {
             self.dirty.lock().remove(&inode);
             return Ok(true);
         }
-        let flushed = match self.finish_cut(&file).await {
-            Ok(()) => self.flush_held(&file, extra, patience).await,
-            Err(fault) => Err(fault),
+        let flushed = async {
+            self.finish_cut(&file).await?;
+            if !extra.is_empty() && !self.take_uncommitted(&file, extra).await? {
+                return Ok(true);
+            }
+            self.flush_held(&file, extra, patience).await
         };
+        let flushed = flushed.await;
         if let Err(fault) = &flushed {
             let (why, unsynced) = (fault.to_string(), may_be_unsynced(fault.errno));
             file.update(&self.journal, |state| {
@@ -81,6 +86,10 @@ impl CacheService {
         let inode = file.inode;
         let (path, stat) = self.locate(inode, &record).await?;
         let record = self.begin_flush(file, record, stat.stamp())?;
+        if record.outdated {
+            self.journal.drop_digests(inode, 0)?;
+            file.update(&self.journal, |state| state.record.outdated = false)?;
+        }
         self.journal.sync(false).await?;
         let mut homes = self.homes_of_size(inode, record.size);
         homes.extend(extra.iter().filter(|node| !homes.contains(node)).copied().collect::<Vec<_>>());
@@ -94,7 +103,7 @@ impl CacheService {
             file.update(&self.journal, |state| {
                 state.record.stamp = stat.stamp();
                 state.record.written += total.written;
-                state.record.proof_lost = record.proof_lost || unanswered;
+                state.record.interrupted = record.interrupted || unanswered;
             })?;
             return failure.map_or(Ok(false), Err);
         }
@@ -104,14 +113,12 @@ impl CacheService {
         let stamp = self.parts.runtime.block(finish).await?;
         let clean = file.update(&self.journal, |state| {
             let unchanged = state.changes == changes;
-            let proof_lost = record.proof_lost;
             let record = &mut state.record;
-            record.proof_lost = proof_lost;
             record.prefer_path(&path);
             record.stamp = stamp;
             record.written += total.written;
             record.failure.clear();
-            record.unsynced = false;
+            (record.unsynced, record.interrupted) = (false, false);
             record.journaled = true;
             if unchanged {
                 (record.size, record.mtime, record.dirty) = (stamp.size, stamp.mtime, false);
@@ -126,15 +133,15 @@ impl CacheService {
         Ok(clean)
     }
 
-    /// Takes note of what others did to the shared file before we write to it, and that digests may be lost
-    /// from now on. Gives the record to flush by, with `proof_lost` as it was.
+    /// Takes note of what others did to the shared file before we write to it, and that a flush is under way. Gives
+    /// the record to flush by, with `interrupted` as it was.
     fn begin_flush(&self, file: &File, record: Record, now: Stamp) -> Result<Record> {
         file.update(&self.journal, |state| {
             if !record.has_content_of(&now) {
                 state.take_change(now);
             }
-            let begun = Record { proof_lost: record.proof_lost, ..state.record.clone() };
-            state.record.proof_lost = true;
+            let begun = Record { interrupted: record.interrupted, ..state.record.clone() };
+            state.record.interrupted = true;
             begun
         })
     }
@@ -149,12 +156,10 @@ impl CacheService {
         record: &Record,
         patience: Patience,
     ) -> (Flushed, Option<Fault>) {
-        let distrust = record.unsynced || record.proof_lost;
+        let distrust = record.unsynced || record.interrupted;
         let (mut total, mut failure) = (Flushed::default(), None);
         loop {
-            // A node that opens the file after the fsync of another one has failed is not told: none is believed
-            // before all have succeeded. One that distrusts the kernel needs no word of others.
-            let round = (homes.len() > 1 && !distrust).then(|| self.parts.runtime.random_u64());
+            let round = self.parts.runtime.random_u64();
             let request = UnitRequest::Flush {
                 inode,
                 path: path.to_vec(),
@@ -184,7 +189,9 @@ impl CacheService {
                 }
             }
             total.rest = !rest.is_empty();
-            if round.is_some() && failure.as_ref().is_some_and(|fault| may_be_unsynced(fault.errno)) {
+            // A node that opens the file after the fsync of another one has failed is not told: none is believed
+            // before all have succeeded. One that distrusts the kernel needs no word of others.
+            if !distrust && failure.as_ref().is_some_and(|fault| may_be_unsynced(fault.errno)) {
                 return (total, failure);
             }
             if let Err(fault) = self.take_flushed(inode, &digests, flushed, round).await {
@@ -197,20 +204,22 @@ impl CacheService {
         }
     }
 
-    /// What these nodes flushed in a round is on the shared file system.
+    /// What these nodes flushed in a round is on the shared file system. The digests are in the journal before
+    /// anything becomes clean: what is clean has a digest, and that of its last flush.
     async fn take_flushed(
         &self,
         inode: InodeId,
         digests: &[UnitDigest],
         nodes: Vec<NodeId>,
-        round: Option<u64>,
+        round: u64,
     ) -> Result<()> {
+        if nodes.is_empty() {
+            return Ok(());
+        }
         // Those made for another size than the file has in the end are made again for its receipt.
         digests.chunks(FLUSH_UNITS_MAX).try_for_each(|part| self.journal.put_digests(inode, part))?;
-        match round {
-            Some(round) => self.ask_units(nodes, &UnitRequest::MarkClean { inode, round }).await,
-            None => Ok(()),
-        }
+        self.journal.sync(false).await?;
+        self.ask_units(nodes, &UnitRequest::MarkClean { inode, round }).await
     }
 
     /// Digests of units as the shared file system has them now, by index.

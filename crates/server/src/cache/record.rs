@@ -53,9 +53,12 @@ pub(super) struct Record {
     pub written: u64,
     /// Whether another program has changed the file on the shared file system since the job began to write it.
     pub changed_by_others: bool,
-    /// Whether digests of flushed units may be missing: a flush is under way, or was when its agent stopped or
-    /// a node did not answer.
-    pub proof_lost: bool,
+    /// Whether a flush is under way, or was when its agent stopped, or a node did not answer one and may end it at
+    /// any time: nobody knows what became of its fsync.
+    pub interrupted: bool,
+    /// Whether another program has changed the file since its last flush: the digests in the journal are of content
+    /// that is no longer the file's. The next flush drops them.
+    pub outdated: bool,
     /// Why the last flush failed; empty when it did not.
     pub failure: String,
     /// Whether an fsync of the shared file may have failed since the last flush that succeeded: the next one
@@ -78,7 +81,8 @@ impl Record {
             cut: None,
             written: 0,
             changed_by_others: false,
-            proof_lost: false,
+            interrupted: false,
+            outdated: false,
             failure: String::new(),
             unsynced: false,
         }
@@ -109,8 +113,9 @@ impl Record {
     /// Takes note of a shared file that was changed by others.
     pub(super) fn take_change(&mut self, stamp: Stamp) {
         // After a flush that was cut off, the change may be our own.
-        let by_others = self.journaled && !self.proof_lost;
-        self.changed_by_others |= by_others && !self.has_content_of(&stamp);
+        let by_others = self.journaled && !self.interrupted && !self.has_content_of(&stamp);
+        self.changed_by_others |= by_others;
+        self.outdated |= by_others;
         self.generation = self.generation.next();
         self.stamp = stamp;
         self.size = if self.dirty { self.size.max(stamp.size) } else { stamp.size };

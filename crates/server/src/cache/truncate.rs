@@ -45,6 +45,10 @@ impl CacheService {
         self.cut_shared(file).await?;
         let request = UnitRequest::Truncate { inode: file.inode, size };
         self.ask_units(self.homes(file.inode), &request).await?;
+        if file.state().record.interrupted {
+            // A flush that was given up may have written beyond the cut meanwhile.
+            self.cut_shared(file).await?;
+        }
         self.journal.drop_digests(file.inode, size / UNIT_SIZE as u64)?;
         file.update(&self.journal, |state| state.record.cut = None)
     }

@@ -29,7 +29,9 @@ impl MetaService {
                     Outcome::Width { wide } => return Ok((MetaReply::Width { wide: *wide }, None)),
                     other => return Err(unexpected(self.parts.node, other)),
                 };
-                if let (MetaReply::Entry { target, node: Some(_), .. }, Some(opener)) = (&reply, opener) {
+                if let (MetaReply::Entry { target, node: Some(_), .. }, Some(opener)) = (&reply, opener)
+                    && target.kind == FileKind::File
+                {
                     state.open(target.inode, opener);
                 }
                 Ok((reply, Some(applied)))

@@ -1,7 +1,8 @@
 //! Dirty bytes go to the shared file: exactly those, ascending, and clean only after fsync.
 //!
-//! When several nodes flush a file in one round, they are clean only after the coordinator has heard that all of
-//! them succeeded: who opens the file after the fsync of another one has failed is not told of it.
+//! A flush is one round of all nodes that hold a file. They are clean only after the coordinator has heard that all of
+//! them succeeded, as who opens the file after the fsync of another one has failed is not told of it; and after the
+//! digests of what was written are in its journal, so that an answer that is lost leaves no unit with an old one.
 //!
 //! A descriptor that writes also fsyncs: the kernel tells an error of write-back once to each descriptor that was
 //! open before. After a failed fsync its pages count as written, and a file system may have lost where they belong:
@@ -28,7 +29,7 @@ pub(super) struct Order {
     pub(super) generation: Generation,
     pub(super) patient: bool,
     pub(super) distrust: bool,
-    pub(super) round: Option<u64>,
+    pub(super) round: u64,
 }
 
 /// What was flushed in one round, and is dirty until [`UnitService::mark_round_clean`].
@@ -77,13 +78,8 @@ impl UnitService {
         }
         let rest = done.len() < dirty_count;
         self.parts.activity.add_flushed(written);
-        match order.round {
-            Some(round) => {
-                let flushed = Flushed { round, units: done, generation: order.generation };
-                self.flushed.lock().insert(order.inode, flushed);
-            }
-            None => self.mark_clean(order.inode, &done, order.generation).await?,
-        }
+        let flushed = Flushed { round: order.round, units: done, generation: order.generation };
+        self.flushed.lock().insert(order.inode, flushed);
         Ok(UnitReply::Flushed { written, end, digests, rest })
     }
 
@@ -103,13 +99,9 @@ impl UnitService {
                 ),
             ));
         };
-        self.mark_clean(inode, &flushed.units, flushed.generation).await
-    }
-
-    async fn mark_clean(&self, inode: InodeId, units: &[DirtyUnit], generation: Generation) -> Result<()> {
         let _alone = self.file_locks.hold(inode).await;
-        for unit in units {
-            self.parts.extents.mark_clean(unit, generation).await?;
+        for unit in &flushed.units {
+            self.parts.extents.mark_clean(unit, flushed.generation).await?;
         }
         // What is clean must not turn dirty again when the agent dies: others may change the file from now on.
         self.parts.extents.sync(false).await
@@ -185,15 +177,8 @@ impl UnitService {
             return Err(Fault::new(Errno::EINVAL, format!("{} units are too many to digest", units.len())));
         }
         units.iter().try_for_each(|&index| check_index(index))?;
-        let order = Order {
-            inode,
-            path,
-            size,
-            generation: Generation(0),
-            patient: false,
-            distrust: false,
-            round: None,
-        };
+        let order =
+            Order { inode, path, size, generation: Generation(0), patient: false, distrust: false, round: 0 };
         let file = self.open(&order, Access::Read).await?;
         let forget = file.clone();
         self.parts.runtime.block(move || forget.forget_pages()).await?;

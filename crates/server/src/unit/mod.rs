@@ -54,7 +54,7 @@ pub struct UnitService {
     unit_locks: Locks<UnitId>,
     /// One flush of a file at a time.
     flush_locks: Locks<InodeId>,
-    /// What was flushed in a round of several nodes that is not yet known to be good.
+    /// What was flushed in a round that is not yet known to be good.
     flushed: Mutex<BTreeMap<InodeId, flush::Flushed>>,
     relief: async_lock::Mutex<()>,
 }
@@ -101,6 +101,8 @@ impl UnitService {
                 UnitReply::Done
             }
             UnitRequest::Truncate { inode, size } => {
+                // A flush that its coordinator has given up writes nothing of what is cut after this.
+                let _only = self.flush_locks.hold(inode).await;
                 let _alone = self.file_locks.hold(inode).await;
                 self.flushed.lock().remove(&inode);
                 self.parts.extents.truncate(inode, size).await?;

@@ -1,0 +1,97 @@
+//! fsx, which does random operations to a file and compares every byte that it reads, on each view.
+
+mod suites;
+mod support;
+#[path = "support/victims.rs"]
+mod victims;
+
+use std::fs;
+use support::{Site, is_soak, shown};
+use victims::seed;
+
+/// Operations of one round on a view, 50,000 together. fsx keeps what it has mapped for reading, and the kernel
+/// allows a process 65,530 mappings: many operations take many runs.
+const SMALL_OPERATIONS: u64 = 45_000;
+/// The same in the larger file.
+const LARGE_OPERATIONS: u64 = 5_000;
+
+/// What scripts begin with: `fsx CONFIG ARGUMENT...` runs fsx and says at its end only what went wrong.
+fn script(site: &Site, seed: u64, body: &str) -> String {
+    format!(
+        r#"marks={marks}; seed={seed}; small={small}; large={large}; program={program}
+           on() {{ node=$1; shift; tameike exec --node $node -- "$@"; }}
+           fsx() {{
+               node=$1; name=$2; shift 2
+               on $node $program -P $marks "$@" > $marks/said-$name 2>&1 || {{ echo "$name: $*" >&2; tail -n 60 $marks/said-$name >&2; exit 1; }}
+               grep -q A-OK $marks/said-$name
+           }}
+           {body}"#,
+        marks = site.plain().display(),
+        small = suites::file("fsx.toml"),
+        large = suites::file("fsx-large.toml"),
+        program = suites::program("fsx"),
+    )
+}
+
+fn run(seed: u64, body: &str) {
+    let site = Site::new();
+    let output = site.job(2, &[], &script(&site, seed, body)).output().expect("a job");
+    assert!(output.status.success(), "TAMEIKE_SEED={seed}: {}", shown(&output));
+    site.assert_clean();
+}
+
+/// S22: "mmap, private and shared, works on all views and is coherent with read and write on the same node."
+#[test]
+fn random_operations_on_each_view_give_what_was_written() {
+    let rounds = if is_soak() { 20 } else { 1 };
+    run(
+        seed(),
+        &format!(
+            r#"work() {{
+                   for round in $(seq {rounds}); do
+                       fsx 0 $1 -f $small -S $((seed + round)) -N {SMALL_OPERATIONS} $2/small
+                       fsx 0 $1 -f $large -S $((seed + round)) -N {LARGE_OPERATIONS} $2/large
+                   done
+               }}
+               work shared $TAMEIKE_SHARED & one=$!
+               work cache $TAMEIKE_CACHE & two=$!
+               work local $TAMEIKE_NODE_LOCAL & three=$!
+               wait $one; wait $two; wait $three"#
+        ),
+    );
+}
+
+/// Two nodes take turns on the same file, and each compares what the other one has left with what the same operations
+/// leave in a plain directory. (`workloads` has nodes that go on from one another's content.)
+///
+/// S2: "When close or fsync has returned on one node, every later open on any node sees all that was written before."
+#[test]
+fn what_one_node_did_the_other_finds() {
+    let (turns, operations) = if is_soak() { (40, 5_000) } else { (6, 1_000) };
+    run(
+        seed(),
+        &format!(
+            r#"for turn in $(seq {turns}); do
+                   node=$((turn % 2)); other=$((1 - node)); config=$small; test $((turn % 3)) != 0 || config=$large
+                   work="-f $config -S $((seed + turn)) -N {operations}"
+                   fsx 0 plain $work $marks/file
+                   for view in $TAMEIKE_SHARED $TAMEIKE_CACHE; do
+                       fsx $node turns $work $view/file
+                       on $other cmp $view/file $marks/file
+                   done
+               done"#
+        ),
+    );
+}
+
+/// fsx itself sees a byte that is not what it should be.
+#[test]
+fn fsx_sees_a_lost_write() {
+    let site = Site::new();
+    let file = site.plain().join("file");
+    let mut command = std::process::Command::new(suites::program("fsx"));
+    command.args(["-f", &suites::file("fsx.toml"), "-S", "2", "-N", "1000", "--inject", "7", "-P"]);
+    let output = command.arg(site.plain()).arg(&file).output().expect("fsx");
+    assert!(!output.status.success(), "{}", shown(&output));
+    assert!(fs::exists(&file).expect("a look"), "fsx did nothing: {}", shown(&output));
+}
