@@ -5,7 +5,7 @@
 //! bytes belong. Whether the shared file system is as the records say is for `recover` to see.
 
 use super::paths;
-use super::record::{self, DIGEST, FILE, Record, decode_record, file_key};
+use super::record::{DIGEST, FILE, Record, decode_record, file_key};
 use std::collections::{BTreeMap, BTreeSet};
 use tameike_core::wire::codec;
 use tameike_core::wire::unit::UnitDigest;
@@ -136,35 +136,36 @@ impl Examined {
         Ok(())
     }
 
-    /// A digest that cannot be used is made again from what the shared file system has.
+    /// Without its digest, nobody can vouch for what was flushed of a unit; its bytes are on the shared file system.
     fn examine_digests(&self, table: &dyn Table, book: &mut Book) -> Result<()> {
         let mut needless = 0;
-        let mut doubted = BTreeMap::<InodeId, u64>::new();
+        let mut doubted = BTreeMap::<InodeId, Vec<Loss>>::new();
         for_each(table, prefix::CACHE, |key, value| {
             if key.get(1) != Some(&DIGEST) {
                 return Ok(());
             }
             let inode = inode_at(key).filter(|_| key.len() == DIGEST_KEY_SIZE);
+            let index = number_at(key, 10);
             let digest = codec::decode::<UnitDigest>(value).ok();
-            let fits = digest.is_some_and(|digest| number_at(key, 10) == Some(digest.index));
+            let fits = digest.is_some_and(|digest| index == Some(digest.index));
             match inode.filter(|inode| self.records.contains_key(inode)) {
                 Some(_) if fits => return Ok(()),
-                Some(inode) => *doubted.entry(inode).or_default() += 1,
+                Some(inode) => {
+                    doubted.entry(inode).or_default().push(Loss::of(inode, path(table, inode), None))
+                }
                 None => needless += u64::from(!inode.is_some_and(|inode| self.damaged.contains(&inode))),
             }
             book.remove(key.to_vec());
             Ok(())
         })?;
-        for (inode, count) in doubted {
-            let Some(record) = self.records.get(&inode) else { continue };
+        for (inode, losses) in doubted {
+            let called = path(table, inode).unwrap_or_else(|| inode.to_string());
+            let count = losses.len();
             let words = format!(
-                "{count} checksums of flushed units of {} are damaged; the drain makes them again from what it reads \
-                 back",
-                record.shown_path()
+                "{count} checksums of flushed units of {called} are damaged: the receipt cannot vouch for these units, \
+                 which are on the shared file system"
             );
-            book.wrong(Part::Journal, words);
-            let record = Record { proof_lost: true, ..record.clone() };
-            book.set(file_key(inode), record::encode_record(&record)?);
+            book.lost(Part::Journal, words, losses);
         }
         if needless > 0 {
             book.wrong(Part::Journal, format!("{needless} checksums of flushed units belong to no file"));
