@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+pub mod check;
 pub mod control;
 mod doors;
 pub mod fuse;

@@ -16,8 +16,8 @@
 mod connection;
 mod dial;
 mod grant;
-mod handshake;
-mod header;
+pub(crate) mod handshake;
+pub(crate) mod header;
 mod peer;
 mod reader;
 
