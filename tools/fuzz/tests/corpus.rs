@@ -16,7 +16,7 @@ fn number(variable: &str, default: u64) -> u64 {
 
 fn inputs(name: &str) -> Vec<Vec<u8>> {
     let dir = corpus().join(name);
-    let entries = fs::read_dir(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
+    let entries = fs::read_dir(&dir).expect("a corpus for each target");
     let mut paths: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
     paths.sort();
     paths.iter().map(|path| fs::read(path).expect("a file of the corpus")).collect()

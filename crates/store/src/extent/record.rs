@@ -17,11 +17,13 @@ use tameike_core::limits::{BLOCK_SIZE, BLOCKS_PER_UNIT, UNIT_SIZE};
 use tameike_core::ranges::RangeSet;
 use tameike_core::{Fault, Generation, InodeId, Result, UnitId};
 
-use crate::table::{Table, prefix};
+mod log;
+
+pub use log::apply;
+pub(super) use log::{key, log_body, split_body, unit_of};
 
 /// Size of a block, in bytes.
 pub(super) const BLOCK: u32 = BLOCK_SIZE as u32;
-const KEY_SIZE: usize = 17;
 const SUM_SIZE: usize = 4;
 const DIRTY_FLAG: u8 = 1;
 /// No device has so many blocks.
@@ -336,63 +338,6 @@ impl UnitRecord {
     }
 }
 
-/// Key of a unit, or of its mark of being dirty.
-pub(super) fn key(prefix: u8, unit: UnitId) -> Vec<u8> {
-    let mut key = Vec::with_capacity(KEY_SIZE);
-    key.push(prefix);
-    key.extend_from_slice(&unit.inode.0.to_be_bytes());
-    key.extend_from_slice(&unit.index.to_be_bytes());
-    key
-}
-
-/// The unit of a key.
-pub(super) fn unit_of(key: &[u8]) -> Result<UnitId> {
-    let (inode, index) = key
-        .get(1..)
-        .and_then(|rest| rest.split_first_chunk::<8>())
-        .and_then(|(inode, rest)| Some((*inode, <[u8; 8]>::try_from(rest).ok()?)))
-        .ok_or_else(|| Fault::io(format!("{key:?} is no key of a unit")))?;
-    Ok(UnitId { inode: InodeId(u64::from_be_bytes(inode)), index: u64::from_be_bytes(index) })
-}
-
-/// The log's record of a change of a unit.
-pub(super) fn log_body(unit: UnitId, record: Option<&UnitRecord>) -> Result<Vec<u8>> {
-    let mut body = key(prefix::UNIT, unit);
-    if let Some(record) = record {
-        body.extend(record.encode()?);
-    }
-    Ok(body)
-}
-
-/// Takes the log's record of a change of a unit apart.
-pub(super) fn split_body(body: &[u8]) -> Result<(UnitId, &[u8])> {
-    let (key, value) =
-        body.split_at_checked(KEY_SIZE).ok_or_else(|| Fault::io("an extent record is too short"))?;
-    Ok((unit_of(key)?, value))
-}
-
-/// Makes the change of one record of the log.
-///
-/// # Errors
-/// `EIO` when the record is out of shape, and those of the table.
-pub fn apply(body: &[u8], table: &mut dyn Table) -> Result<()> {
-    let (unit, value) = split_body(body)?;
-    if unit.inode.is_cached() {
-        let mark = key(prefix::DIRTY, unit);
-        let dirty = value.first() == Some(&DIRTY_FLAG);
-        if dirty != table.get(&mark)?.is_some() {
-            if dirty { table.put(mark, Vec::new()) } else { table.delete(mark) }
-        }
-    }
-    let key = key(prefix::UNIT, unit);
-    if value.is_empty() {
-        table.delete(key)
-    } else {
-        table.put(key, value.to_vec())
-    }
-    Ok(())
-}
-
 #[cfg(feature = "fuzz")]
 pub(crate) fn fuzz(bytes: &[u8]) {
     let unit = UnitId { inode: InodeId(0x8000_0000_0000_0001), index: 0 };
@@ -439,6 +384,6 @@ mod tests {
         assert_eq!(hex, golden);
         let (found, value) = split_body(&body).unwrap();
         assert_eq!((found, UnitRecord::decode(found, value).unwrap()), (unit, record));
-        assert_eq!(log_body(unit, None).unwrap(), body[..KEY_SIZE]);
+        assert_eq!(log_body(unit, None).unwrap(), body[..log::KEY_SIZE]);
     }
 }
