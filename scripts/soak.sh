@@ -2,10 +2,10 @@
 # The long variants of the tests: soak.sh MINUTES
 #
 # Runs every end-to-end test program once with TAMEIKE_SOAK=1 (agents killed at 50 moments, 20 GiB through two agents,
-# 200 jobs, links cut and healed 12 times, disks that refuse writes), then SOAK_SEEDS= (100000) seeds of the simulated
-# cluster, then the random tests of all crates with fresh
-# seeds, over and over until MINUTES are over. Nothing stops at the first failure. Ends with one line for each, and
-# fails if one of them did, or if something was left on the machine: no other jobs may run there. Logs are in target/soak.
+# 200 jobs, links cut and healed 12 times, disks that refuse writes, a million operations of fsx on each view), then
+# SOAK_SEEDS= (100000) seeds of the simulated cluster, then the random tests of all crates with fresh seeds, over and over
+# until MINUTES are over. Nothing stops at the first failure. Ends with one line for each, and fails if one of them did, or
+# if something was left on the machine: no other jobs may run there. Logs are in target/soak.
 set -euo pipefail
 shopt -s nullglob
 

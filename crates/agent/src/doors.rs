@@ -9,13 +9,14 @@ use std::sync::Arc;
 use tameike_client::cache::CacheView;
 use tameike_client::data::DataEngine;
 use tameike_client::local::LocalView;
+use tameike_client::locks::FileLocks;
 use tameike_client::shared::SharedView;
 use tameike_client::vfs::Vfs;
 use tameike_core::wire::admin::Space;
 use tameike_core::wire::lock::LockOwner;
-use tameike_core::{Cluster, Errno, Fault, InodeId, Result, View};
+use tameike_core::{Cluster, Errno, Fault, InodeId, NodeId, Result, View};
 use tameike_io::Runtime;
-use tameike_io::fabric::Rpc;
+use tameike_io::fabric::{PeerEvent, Rpc};
 use tameike_io::os::process;
 use tameike_io::shared::SharedFs;
 use tameike_server::cache::Activity;
@@ -115,8 +116,16 @@ impl Views {
 
     /// For locks of which files an owner of this node waits.
     pub fn lock_waits(&self, owner: LockOwner) -> Vec<InodeId> {
-        let views = [self.shared.locks(), self.cache.as_ref().and_then(|cache| cache.locks())];
-        views.into_iter().flatten().flat_map(|locks| locks.waits_of(owner)).collect()
+        self.locks().flat_map(|locks| locks.waits_of(owner)).collect()
+    }
+
+    /// Another node's agent has come or gone.
+    pub fn peer(&self, node: NodeId, event: PeerEvent) {
+        self.locks().for_each(|locks| locks.peer(node, event));
+    }
+
+    fn locks(&self) -> impl Iterator<Item = &Arc<FileLocks>> {
+        [self.shared.locks(), self.cache.as_ref().and_then(|cache| cache.locks())].into_iter().flatten()
     }
 
     /// Serves a mounted view on threads of its own, until it is unmounted.

@@ -168,6 +168,7 @@ impl Service for Node {
 
     fn peer(&self, peer: NodeId, event: PeerEvent) {
         log::info!("{peer} is {event:?}");
+        self.views.peer(peer, event);
         let mut unreachable = self.unreachable.lock();
         match event {
             PeerEvent::Up => {

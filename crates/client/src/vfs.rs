@@ -4,9 +4,11 @@ pub use crate::directory::Entries;
 
 use crate::locks::FileLocks;
 use std::future::Future;
+use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{NewInode, RenameMode};
+use tameike_core::wire::unit::{Sought, SpaceChange};
 use tameike_core::{Attr, Errno, FileKind, Generation, InodeId, Result};
 use tameike_io::Payload;
 
@@ -201,6 +203,27 @@ pub trait Vfs: Directories + Xattrs {
         offset: u64,
         data: &[u8],
     ) -> impl Future<Output = Result<()>> + Send;
+    /// Sets space for bytes of the file aside, or gives it back; with `grows` the file is as large as they reach after.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where the file system below cannot.
+    fn change_space(
+        &self,
+        handle: HandleNumber,
+        change: SpaceChange,
+        bytes: Range<u64>,
+        grows: bool,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// The first data, or the first hole (the end of the file is one), at or after `offset`.
+    ///
+    /// # Errors
+    /// `ENXIO` behind the end of the file, or when no data follows.
+    fn seek(
+        &self,
+        handle: HandleNumber,
+        sought: Sought,
+        offset: u64,
+    ) -> impl Future<Output = Result<u64>> + Send;
     /// One descriptor of the file is closed: every later open on any node sees all writes. Tells what went
     /// wrong with earlier writes.
     fn flush(&self, handle: HandleNumber) -> impl Future<Output = Result<()>> + Send;
@@ -226,6 +249,11 @@ pub trait Vfs: Directories + Xattrs {
     /// may be of another one: they must be dropped, and that be told to [`Vfs::pages_dropped`].
     fn revalidate(&self, _handle: HandleNumber) -> impl Future<Output = Result<Option<Generation>>> + Send {
         std::future::ready(Ok(None))
+    }
+    /// Whether nothing that this node has written to the file is still on its way, and others may write to it too: then
+    /// an fsync is there to see what they have written.
+    fn awaits_others(&self, _handle: HandleNumber) -> bool {
+        false
     }
     /// The kernel has dropped the file's pages that are older than this.
     fn pages_dropped(&self, _handle: HandleNumber, _generation: Generation) {}

@@ -65,6 +65,9 @@ pub struct Attr {
     pub layout: Layout,
     /// Whether the content is kept in the inode record (files up to `INLINE_SIZE_MAX`).
     pub inline: bool,
+    /// Whether the file may have holes, or space set aside: then only the homes of its units know what it takes,
+    /// and `blocks` is a guess.
+    pub sparse: bool,
 }
 
 /// A new value for a time.

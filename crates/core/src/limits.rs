@@ -49,6 +49,8 @@ pub const DIRECTORY_LIFETIME: Duration = Duration::from_millis(100);
 /// How long after a home's answer a directory may still be shown: twice its lifetime, and as much again for the
 /// answer's way.
 pub const DIRECTORY_SIGHT: Duration = Duration::from_millis(400);
+/// Locks that are held of one file and waited for, by all programs together.
+pub const LOCKS_PER_FILE_MAX: usize = 1 << 14;
 /// Pieces of one unit beyond which its extents are rewritten as one.
 pub const PIECES_MAX: usize = 64;
 

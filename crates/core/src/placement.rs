@@ -156,6 +156,21 @@ impl Cluster {
         *choice[node.0 as usize % choice.len()]
     }
 
+    /// The nodes on which the units of an inode lie in turn, from unit `first` on: the one after the last is on the
+    /// first again.
+    pub fn unit_turns(&self, layout: Layout, inode: InodeId, first: u64) -> Vec<NodeId> {
+        let count = self.device_nodes.len() as u64;
+        let turns = match layout {
+            _ if inode.pinned_node().is_some() => 1,
+            Layout::On(_) => 1,
+            Layout::Striped | Layout::Local => count,
+            Layout::StripedOver(width) => u64::from(width.max(1)).min(count),
+        };
+        (first..first.saturating_add(turns))
+            .map(|index| self.unit_home(layout, UnitId { inode, index }))
+            .collect()
+    }
+
     /// The node on which a unit lies.
     pub fn unit_home(&self, layout: Layout, unit: UnitId) -> NodeId {
         if let Some(node) = unit.inode.pinned_node() {

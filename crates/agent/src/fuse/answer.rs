@@ -3,7 +3,8 @@
 use super::convert::{errno, file_attr};
 use super::{ATTRIBUTE_LIFETIME, NAME_LIFETIME, open_flags};
 use fuser::{
-    FileHandle, FopenFlags, Generation, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite,
+    FileHandle, FopenFlags, Generation, ReplyAttr, ReplyData, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite,
 };
 use std::time::Duration;
 use tameike_client::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, ViewSpace};
@@ -56,6 +57,13 @@ pub(super) fn answer_bytes<B: std::ops::Deref<Target = [u8]>>(reply: ReplyData, 
 pub(super) fn answer_write(reply: ReplyWrite, size: u32, written: Result<()>) {
     match written {
         Ok(()) => reply.written(size),
+        Err(fault) => reply.error(errno(&fault)),
+    }
+}
+
+pub(super) fn answer_seek(reply: ReplyLseek, found: Result<u64>) {
+    match found {
+        Ok(at) => reply.offset(at as i64),
         Err(fault) => reply.error(errno(&fault)),
     }
 }

@@ -8,6 +8,7 @@ use tameike_client::vfs::{FileNumber, HandleNumber, OpenMode};
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::meta::{NewInode, RenameMode};
+use tameike_core::wire::unit::{Sought, SpaceChange};
 use tameike_core::{Attr, Errno, Fault, FileKind, Layout, Result, Timestamp};
 
 /// Extended attribute must not exist yet.
@@ -18,6 +19,12 @@ pub(super) const XATTR_REPLACE: i32 = 2;
 const O_APPEND: i32 = 0o2000;
 const O_TRUNC: i32 = 0o1000;
 pub(super) const O_EXCL: i32 = 0o200;
+const KEEP_SIZE: i32 = 1;
+const PUNCH_HOLE_KEEP_SIZE: i32 = 2 | KEEP_SIZE;
+const ZERO_RANGE: i32 = 16;
+const ZERO_RANGE_KEEP_SIZE: i32 = ZERO_RANGE | KEEP_SIZE;
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
 const FILE_TYPE_MASK: u32 = 0o170_000;
 
 pub(super) fn errno(fault: &Fault) -> fuser::Errno {
@@ -133,6 +140,27 @@ pub(super) fn rename_mode(flags: RenameFlags) -> Result<RenameMode> {
         Ok(RenameMode::Exchange)
     } else {
         Err(Fault::new(Errno::EINVAL, "a rename that leaves a whiteout is not supported"))
+    }
+}
+
+/// What `fallocate` is asked for, and whether the file grows.
+pub(super) fn space_change(mode: i32) -> Result<(SpaceChange, bool)> {
+    match mode {
+        0 => Ok((SpaceChange::Allocate, true)),
+        KEEP_SIZE => Ok((SpaceChange::Allocate, false)),
+        PUNCH_HOLE_KEEP_SIZE => Ok((SpaceChange::Punch, false)),
+        ZERO_RANGE => Ok((SpaceChange::Zero, true)),
+        ZERO_RANGE_KEEP_SIZE => Ok((SpaceChange::Zero, false)),
+        _ => Err(Errno::EOPNOTSUPP.into()),
+    }
+}
+
+/// What `lseek` looks for; the kernel answers all others itself.
+pub(super) fn sought(whence: i32) -> Result<Sought> {
+    match whence {
+        SEEK_DATA => Ok(Sought::Data),
+        SEEK_HOLE => Ok(Sought::Hole),
+        _ => Err(Errno::EINVAL.into()),
     }
 }
 

@@ -1,19 +1,20 @@
 //! [`fuser::Filesystem`] over a [`Vfs`].
 
 use super::answer::{
-    answer_attr, answer_bytes, answer_entry, answer_open, answer_open_dir, answer_space, answer_write,
+    answer_attr, answer_bytes, answer_entry, answer_open, answer_open_dir, answer_seek, answer_space,
+    answer_write,
 };
 use super::convert::{
     O_EXCL, XATTR_CREATE, XATTR_REPLACE, attr_change, errno, file, file_attr, handle, kind_of_mode,
-    new_inode, open_mode, rename_mode,
+    new_inode, open_mode, rename_mode, sought, space_change,
 };
 use super::lists::{answer_xattr, joined, list};
 use super::lock::{self, LockArguments, SetLock};
 use super::{FuseDoor, NAME_LIFETIME, open_flags};
 use fuser::{
-    BsdFileFlags, FileHandle, Filesystem, Generation, INodeNo, KernelConfig, LockOwner, OpenFlags,
-    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, Generation, INodeNo, KernelConfig, LockOwner,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
+    ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -21,8 +22,9 @@ use std::path::Path;
 use std::time::SystemTime;
 use tameike_client::locks;
 use tameike_client::vfs::Vfs;
-use tameike_core::FileKind;
+use tameike_core::limits::FILE_SIZE_MAX;
 use tameike_core::wire::meta::NewInode;
+use tameike_core::{Errno, FileKind};
 
 impl<V: Vfs> Filesystem for FuseDoor<V> {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
@@ -97,16 +99,8 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         }
     }
 
-    fn mkdir(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        reply: ReplyEntry,
-    ) {
-        self.make(parent, name, new_inode(request, FileKind::Directory, mode, umask), reply);
+    fn mkdir(&self, request: &Request, dir: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        self.make(dir, name, new_inode(request, FileKind::Directory, mode, umask), reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
@@ -221,14 +215,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         self.waiting.write(&self.tasks, &self.vfs, write, move |done| answer_write(reply, size, done));
     }
 
-    fn flush(
-        &self,
-        _request: &Request,
-        _number: INodeNo,
-        number: FileHandle,
-        owner: LockOwner,
-        reply: ReplyEmpty,
-    ) {
+    fn flush(&self, _: &Request, _: INodeNo, number: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
         self.run(reply, |vfs| async move {
             let flushed = vfs.flush(handle(number)).await;
             locks::closed(&*vfs, handle(number), owner.0).await;
@@ -273,15 +260,59 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         self.tasks.runtime().spawn(set.run(LockArguments { owner, start, end, kind, pid }, reply));
     }
 
-    fn fsync(
+    fn fsync(&self, _: &Request, number: INodeNo, open: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let kernel = self.kernel.clone();
+        self.run(reply, move |vfs| async move {
+            let (open, awaits_others) = (handle(open), vfs.awaits_others(handle(open)));
+            vfs.fsync(open).await?;
+            if awaits_others {
+                let stale = vfs.revalidate(open).await?;
+                kernel.drop_stale(&*vfs, number, open, stale).await?;
+            }
+            Ok(())
+        });
+    }
+
+    fn fallocate(
         &self,
         _request: &Request,
         _number: INodeNo,
         number: FileHandle,
-        _datasync: bool,
+        offset: u64,
+        length: u64,
+        mode: i32,
         reply: ReplyEmpty,
     ) {
-        self.run(reply, |vfs| async move { vfs.fsync(handle(number)).await });
+        self.run(reply, |vfs| async move {
+            let (change, grows) = space_change(mode)?;
+            let end = offset.checked_add(length).filter(|&end| end <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
+            vfs.change_space(handle(number), change, offset..end, grows).await
+        });
+    }
+
+    fn lseek(&self, _: &Request, _: INodeNo, number: FileHandle, from: i64, whence: i32, reply: ReplyLseek) {
+        let (vfs, from) = (self.vfs.clone(), u64::try_from(from).map_err(|_| Errno::ENXIO));
+        self.tasks.spawn(async move {
+            let found = async { vfs.seek(handle(number), sought(whence)?, from?).await };
+            answer_seek(reply, found.await);
+        });
+    }
+
+    /// The kernel copies by reading and writing, which are as near as any other way: it asks this once per mount.
+    fn copy_file_range(
+        &self,
+        _request: &Request,
+        _source: INodeNo,
+        _source_handle: FileHandle,
+        _source_offset: u64,
+        _target: INodeNo,
+        _target_handle: FileHandle,
+        _target_offset: u64,
+        _length: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        reply.error(fuser::Errno::ENOSYS);
     }
 
     fn release(
@@ -305,14 +336,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         self.tasks.spawn(async move { answer_open_dir(reply, vfs.open_dir(file(number)).await) });
     }
 
-    fn readdir(
-        &self,
-        _request: &Request,
-        _number: INodeNo,
-        dir: FileHandle,
-        after: u64,
-        mut reply: ReplyDirectory,
-    ) {
+    fn readdir(&self, _: &Request, _: INodeNo, dir: FileHandle, after: u64, mut reply: ReplyDirectory) {
         let vfs = self.vfs.clone();
         self.tasks.spawn(async move {
             match list(&*vfs, handle(dir), after, &mut reply).await {
@@ -322,26 +346,12 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         });
     }
 
-    fn releasedir(
-        &self,
-        _request: &Request,
-        _number: INodeNo,
-        dir: FileHandle,
-        _flags: OpenFlags,
-        reply: ReplyEmpty,
-    ) {
+    fn releasedir(&self, _: &Request, _: INodeNo, dir: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
         self.vfs.release_dir(handle(dir));
         reply.ok();
     }
 
-    fn fsyncdir(
-        &self,
-        _request: &Request,
-        number: INodeNo,
-        _handle: FileHandle,
-        _datasync: bool,
-        reply: ReplyEmpty,
-    ) {
+    fn fsyncdir(&self, _: &Request, number: INodeNo, _: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         self.run(reply, |vfs| async move { vfs.fsync_dir(file(number)).await });
     }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tameike_client::locks::{self, LockCall};
 use tameike_client::vfs::{HandleNumber, Vfs};
 use tameike_core::wire::lock::{LockKind, LockRange};
-use tameike_core::{Errno, Fault, Result};
+use tameike_core::{Errno, Result};
 use tameike_io::Runtime;
 
 const F_RDLCK: i32 = 0;
@@ -106,11 +106,10 @@ impl<V: Vfs> SetLock<V> {
         if call.kind.is_none() {
             return Ok(());
         }
-        if let Err(error) = self.kernel.drop_file(self.file, stale.is_some()).await {
+        if let Err(fault) = self.kernel.drop_stale(&*self.vfs, self.file, handle, stale).await {
             locks::set(&*self.vfs, handle, LockCall { kind: None, ..call }, (ticket, false)).await?;
-            return Err(Fault::from_os("having the kernel drop what it has cached of a locked file", &error));
+            return Err(fault);
         }
-        stale.into_iter().for_each(|generation| self.vfs.pages_dropped(handle, generation));
         Ok(())
     }
 }

@@ -4,7 +4,7 @@
 //! directory whose journal holds data that is not on the shared file system yet, and the records to find it.
 
 use super::base::{Base, JobDir, node_of_dir};
-use super::record::{DeviceOwner, JobRecord, NodeState};
+use super::record::{DeviceOwner, JobRecord, NodeState, OWNER_FILE};
 use super::tree;
 use crate::report::plural;
 use crate::settings::hostfile::HostSpec;
@@ -198,7 +198,7 @@ fn look_into_node<A: AgentControl>(dir: &Path, node: u32) -> Result<Left> {
     let Some(device) = NodeState::read(dir, node)?.and_then(|state| state.device_dir) else {
         return Ok(Left::default());
     };
-    if tree::is_empty(&device)? { Ok(Left::default()) } else { A::inspect(&device) }
+    if tree::is_empty_but_for(&device, OWNER_FILE)? { Ok(Left::default()) } else { A::inspect(&device) }
 }
 
 /// Removes the device directory of a dead agent, then the node's directory; unless something dirty is in it, or

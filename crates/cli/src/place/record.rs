@@ -183,7 +183,8 @@ impl NodeState {
     /// It cannot be read.
     pub fn lost_device(&self) -> Result<Option<String>> {
         let Some(device) = self.device_dir.as_ref().filter(|_| self.device_used) else { return Ok(None) };
-        if !tree::is_empty(device)? {
+        // A recovery that was cut off may have written its own name there, and nothing else.
+        if !tree::is_empty_but_for(device, OWNER_FILE)? {
             return Ok(None);
         }
         let why = if self.boot_id == boot_id() {
@@ -225,6 +226,9 @@ pub fn boot_id() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     text.trim_end().to_owned()
 }
+
+/// Whose a device directory is; without anything else in it, its data is lost or there was none.
+pub const OWNER_FILE: &str = "owner.json";
 
 /// The record in a device directory of whose it is, `owner.json`: with it a directory is known to be needless
 /// when everything else of its job was removed by hand.
@@ -273,7 +277,7 @@ impl DeviceOwner {
     /// # Errors
     /// The file cannot be written.
     pub fn write(&self, device: &Path) -> Result<()> {
-        write_json(&device.join("owner.json"), self)
+        write_json(&device.join(OWNER_FILE), self)
     }
 
     /// Reads the record; `None` where there is none.
@@ -281,7 +285,7 @@ impl DeviceOwner {
     /// # Errors
     /// It cannot be read.
     pub fn read(device: &Path) -> Result<Option<Self>> {
-        read_json(&device.join("owner.json"))
+        read_json(&device.join(OWNER_FILE))
     }
 }
 

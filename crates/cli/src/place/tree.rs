@@ -93,16 +93,23 @@ fn remove_files(dir: &OwnedFd, device: u64) -> rustix::io::Result<Option<CString
     Ok(None)
 }
 
-/// Whether a directory is not there, or has nothing in it.
+/// Whether a directory is not there, or has nothing in it but, perhaps, what is called `name`.
 ///
 /// # Errors
 /// It cannot be read.
-pub fn is_empty(path: &Path) -> Result<bool> {
-    match path.read_dir() {
-        Ok(mut entries) => Ok(entries.next().is_none()),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
-        Err(error) => Err(Fault::from_os(format_args!("reading {}", path.display()), &error)),
+pub fn is_empty_but_for(path: &Path, name: &str) -> Result<bool> {
+    let cannot = |error| Fault::from_os(format_args!("reading {}", path.display()), &error);
+    let entries = match path.read_dir() {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
+        Err(error) => return Err(cannot(error)),
+    };
+    for entry in entries {
+        if entry.map_err(cannot)?.file_name() != name {
+            return Ok(false);
+        }
     }
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -121,7 +128,10 @@ mod tests {
         remove(&tree).expect("removed");
         remove(&tree).expect("gone already");
         assert!(!tree.exists() && keep.join("sub").is_dir());
-        assert!(is_empty(&tree).expect("not there") && !is_empty(&keep).expect("read"));
+        assert!(is_empty_but_for(&tree, "sub").expect("not there"));
+        assert!(
+            is_empty_but_for(&keep, "sub").expect("read") && !is_empty_but_for(&keep, "x").expect("read")
+        );
     }
 
     #[test]

@@ -96,6 +96,28 @@ for way in write_collective, write_collective_at, write_independent, write_strid
         assert file.Get_size() == RECORD * ranks.size * rounds, file.Get_size()
         check(way, file, read)
         file.Close()
+
+
+def in_place():
+    """What MPI calls sync-barrier-sync: ranks read through the same open file what others have just written to it."""
+    file = MPI.File.Open(ranks, f"{name}-in-place", MPI.MODE_CREATE | MPI.MODE_RDWR)
+    for round_ in range(rounds):
+        own = random.Random(f"{round_} {ranks.rank}").randbytes(RECORD)
+        file.Write_at(ranks.rank * RECORD, own)
+        file.Sync()
+        ranks.Barrier()
+        file.Sync()
+        for rank in range(ranks.size):
+            piece = bytearray(RECORD)
+            file.Read_at(rank * RECORD, piece)
+            if piece != random.Random(f"{round_} {rank}").randbytes(RECORD):
+                print(f"round {round_}: rank {ranks.rank} read an old record of rank {rank}", flush=True)
+                ranks.Abort(1)
+        ranks.Barrier()
+    file.Close()
+
+
+in_place()
 ranks.Barrier()
 if ranks.rank == 0:
     print(f"exact on {ranks.size} ranks")

@@ -127,7 +127,7 @@ impl CacheView {
     }
 
     /// Has the coordinator put the file in its journal before the first write of a handle.
-    async fn announce(&self, open: &OpenFile) -> Result<()> {
+    pub(super) async fn announce(&self, open: &OpenFile) -> Result<()> {
         if open.announced.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -250,7 +250,11 @@ impl CacheView {
             return self.tell(inode, CacheRequest::Removing { inode }).await;
         }
         self.engine.flush(&opens[0].data, false).await?;
-        self.tell(inode, CacheRequest::Writeback { inode }).await?;
+        match self.tell(inode, CacheRequest::Writeback { inode }).await {
+            // Another node was faster, and has seen to what becomes of its content.
+            Err(fault) if matches!(fault.errno, Errno::ENOENT | Errno::ESTALE) => return Ok(()),
+            told => told?,
+        }
         self.tell(inode, CacheRequest::Removing { inode }).await?;
         opens.iter().for_each(|open| open.set_orphan());
         self.engine.forget(inode);
@@ -278,6 +282,9 @@ impl CacheView {
             return Ok(Some(Generation(0))); // others write to the shared file behind the kernel's back
         }
         let (inode, attr) = (open.data.inode, self.stat(open.number).await?.attr());
+        if self.removed_elsewhere(&attr).is_some() {
+            return Ok(None);
+        }
         let look = CacheRequest::State { inode, size: attr.size, mtime: attr.mtime };
         let state = self.ask_state(inode, look).await?;
         Ok(open.data.revalidate(version(state, attr.size)))

@@ -6,18 +6,19 @@
 mod content;
 mod moved;
 mod opens;
+mod sparse;
 mod view;
 
-use crate::data::{DataEngine, FileVersion};
+use crate::data::{DataEngine, FileVersion, dense_blocks};
 use crate::locks::FileLocks;
-use crate::passthrough::{Passthrough, Waiting};
+use crate::passthrough::{Passthrough, Waiting, number};
 use crate::vfs::{FileNumber, HandleNumber};
 use opens::{OpenFile, Opens};
 use std::sync::Arc;
 use tameike_core::wire::Reply;
 use tameike_core::wire::Request;
 use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState};
-use tameike_core::{Attr, Cluster, Errno, Fault, FileKind, InodeId, NodeId, Result};
+use tameike_core::{Attr, Cluster, Errno, Fault, FileKind, InodeId, Layout, NodeId, Result};
 use tameike_io::Runtime;
 use tameike_io::fabric::Rpc;
 use tameike_io::shared::{FileStat, SharedFs};
@@ -73,6 +74,10 @@ impl CacheView {
             return Ok(attr);
         }
         let inode = attr.inode;
+        if let Some(open) = self.removed_elsewhere(&attr) {
+            attr.size = open.data.size();
+            return Ok(attr);
+        }
         let look = CacheRequest::State { inode, size: attr.size, mtime: attr.mtime };
         let state = self.ask_state(inode, look).await?;
         let open = self.engine.find(inode).filter(|file| file.is_open());
@@ -82,12 +87,36 @@ impl CacheView {
             newer = file.newer().map(|(size, time)| (size, time.max(attr.mtime))).or(newer);
         }
         if let Some((size, time)) = newer {
+            attr.blocks = self.blocks(&attr, size, state.sparse).await;
             attr.size = size;
             attr.mtime = time;
             attr.ctime = attr.ctime.max(time);
-            attr.blocks = attr.blocks.max(size.div_ceil(512));
         }
         Ok(attr)
+    }
+
+    /// What is open here of a file that another node has removed. What the job knew of it is gone with its last name;
+    /// this node goes by what it had: a file that was cut to nothing would be something else.
+    fn removed_elsewhere(&self, attr: &Attr) -> Option<Arc<OpenFile>> {
+        let open = if attr.nlink == 0 { self.opens.of_file(number(attr.inode)) } else { None };
+        open.filter(|open| !open.is_orphan())
+    }
+
+    /// Space that a file of `size` bytes takes, of which the shared file, with these attributes, lacks something. Where
+    /// it has holes, what the pool has of it may fill some of them.
+    async fn blocks(&self, shared: &Attr, size: u64, sparse: bool) -> u64 {
+        let file = self.engine.find(shared.inode);
+        let has_holes =
+            sparse || shared.blocks * 512 < shared.size || file.as_ref().is_some_and(|file| file.has_holes());
+        let dense = dense_blocks(size);
+        if !has_holes {
+            return shared.blocks.max(dense);
+        }
+        let unsent = file.map_or(0, |file| file.unsent_blocks());
+        match self.engine.usage(shared.inode, Layout::Striped).await {
+            Ok(dirty) => shared.blocks.max((shared.blocks + dirty + unsent).min(dense)),
+            Err(_) => shared.blocks.max(dense),
+        }
     }
 
     /// Attributes of the shared file: by name, or of an open file that has lost its names.

@@ -4,9 +4,11 @@ use super::CacheView;
 use crate::locks::FileLocks;
 use crate::passthrough::{OverTree, Owner, Passthrough};
 use crate::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
+use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{NewInode, RenameMode};
+use tameike_core::wire::unit::{Sought, SpaceChange};
 use tameike_core::{Attr, Errno, Generation, InodeId, Result};
 
 impl OverTree for CacheView {
@@ -192,6 +194,10 @@ impl Vfs for CacheView {
         self.engine.flush(&open.data, false).await
     }
 
+    fn awaits_others(&self, handle: HandleNumber) -> bool {
+        self.handle(handle).is_ok_and(|open| !open.is_orphan() && open.data.is_flushed())
+    }
+
     async fn revalidate(&self, handle: HandleNumber) -> Result<Option<Generation>> {
         self.revalidate_open(&*self.handle(handle)?).await
     }
@@ -200,6 +206,20 @@ impl Vfs for CacheView {
         if let Ok(open) = self.handle(handle) {
             open.data.pages_dropped(generation);
         }
+    }
+
+    async fn change_space(
+        &self,
+        handle: HandleNumber,
+        change: SpaceChange,
+        bytes: Range<u64>,
+        grows: bool,
+    ) -> Result<()> {
+        self.change_open_space(&*self.handle(handle)?, change, bytes, grows).await
+    }
+
+    async fn seek(&self, handle: HandleNumber, sought: Sought, offset: u64) -> Result<u64> {
+        self.seek_open(&*self.handle(handle)?, sought, offset).await
     }
 
     async fn release(&self, handle: HandleNumber) {

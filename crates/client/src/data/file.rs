@@ -86,6 +86,8 @@ pub(super) struct FileState {
     pub writes: u64,
     /// End of all writes and time of the last that the home was not told of.
     pub uncommitted: Option<(u64, Timestamp)>,
+    /// Whether any of these writes began behind the end of the file.
+    pub holes: bool,
     /// Whether any of them went to units: what goes to the inode record tells the home with it.
     pub in_units: bool,
     /// Unit homes that hold writes not yet made safe.
@@ -188,6 +190,11 @@ impl FileData {
         state.uncommitted.map(|(_, time)| (state.size, time))
     }
 
+    /// Size as this node sees it.
+    pub fn size(&self) -> u64 {
+        self.state.lock().size
+    }
+
     /// Whether this node knows of a newer version than this one.
     pub fn is_beyond(&self, generation: Generation) -> bool {
         self.state.lock().generation > generation
@@ -210,6 +217,11 @@ impl FileData {
 
     pub(super) fn invalidate(&self) {
         self.state.lock().drop_clean();
+    }
+
+    /// Its size, as far as this node knows.
+    pub fn size(&self) -> u64 {
+        self.state.lock().size
     }
 
     /// Whether its home lacks nothing that was written.

@@ -19,15 +19,15 @@ impl DataEngine {
     pub async fn flush(self: &Arc<Self>, file: &Arc<FileData>, durable: bool) -> Result<()> {
         let _order = file.flushing.lock().await;
         self.settle(file).await;
-        let (uncommitted, writes) = {
+        let (uncommitted, holes, writes) = {
             let state = file.state.lock();
-            (state.uncommitted.filter(|_| state.in_units), state.writes)
+            (state.uncommitted.filter(|_| state.in_units), state.holes, state.writes)
         };
-        self.make_safe(file, uncommitted, durable).await?;
+        self.make_safe(file, (uncommitted, holes), durable).await?;
         let mut state = file.state.lock();
         // It stays in sight until the home knows all of it.
         if state.writes == writes {
-            (state.uncommitted, state.in_units) = (None, false);
+            (state.uncommitted, state.in_units, state.holes) = (None, false, false);
         }
         Ok(())
     }
@@ -46,7 +46,7 @@ impl DataEngine {
     async fn make_safe(
         &self,
         file: &FileData,
-        uncommitted: Option<(u64, Timestamp)>,
+        (uncommitted, holes): (Option<(u64, Timestamp)>, bool),
         durable: bool,
     ) -> Result<()> {
         let home = file.home();
@@ -58,7 +58,7 @@ impl DataEngine {
             }
         }
         if let Some((end, time)) = uncommitted {
-            let version = self.commit(&home, file.inode, end, time).await?;
+            let version = self.commit(&home, file.inode, (end, holes), time).await?;
             file.own_change(version.generation, version.inline);
         }
         if durable {

@@ -63,18 +63,18 @@ impl DataEngine {
         self.rpc.call(to, request, None, None).await
     }
 
-    /// Tells the home that data up to `end` is in the units.
+    /// Tells the home that data up to `end` is in the units, and whether the file may have holes.
     pub(super) async fn commit(
         &self,
         home: &Home,
         inode: InodeId,
-        end: u64,
+        (end, sparse): (u64, bool),
         now: Timestamp,
     ) -> Result<FileVersion> {
         let to = self.cluster.inode_home(inode);
         let request = match home {
-            Home::Inode => Request::Meta(MetaRequest::Execute(Command::Commit { inode, end, now })),
-            Home::Shared(_) => Request::Cache(CacheRequest::Commit { inode, end, now }),
+            Home::Inode => Request::Meta(MetaRequest::Execute(Command::Commit { inode, end, sparse, now })),
+            Home::Shared(_) => Request::Cache(CacheRequest::Commit { inode, end, sparse, now }),
         };
         let answer = self.ask(to, request).await?;
         match answer.reply {

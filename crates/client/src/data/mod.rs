@@ -10,6 +10,7 @@ mod flush;
 mod frames;
 mod home;
 mod read;
+mod sparse;
 mod write;
 
 #[cfg(test)]
@@ -17,6 +18,7 @@ mod tests;
 
 pub use file::{FileData, Told};
 pub use home::{FileVersion, Home};
+pub use sparse::dense_blocks;
 
 use frames::FrameCache;
 use parking_lot::Mutex;

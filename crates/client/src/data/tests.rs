@@ -1,5 +1,7 @@
 //! The engines of two nodes over a small double of the homes, with messages that take random time.
 
+mod sparse;
+
 use super::*;
 use futures_util::future::Either;
 use proptest::prelude::*;
@@ -27,6 +29,10 @@ struct Homes {
     inode: Option<Inode>,
     units: BTreeMap<UnitId, Vec<u8>>,
     failing: bool,
+    /// Bytes that were written, by unit.
+    held: BTreeMap<u64, tameike_core::ranges::RangeSet>,
+    /// Whether the inode's home was told of holes.
+    sparse: bool,
     /// Requests under way, and the most there were.
     under_way: (usize, usize),
 }
@@ -45,6 +51,7 @@ impl Homes {
             Request::Unit(UnitRequest::Write { unit, offset, .. }) => {
                 let bytes = self.units.entry(unit).or_insert_with(|| vec![0; UNIT_SIZE]);
                 let payload = payload.expect("a write has a payload");
+                self.held.entry(unit.index).or_default().insert(offset..offset + payload.len() as u32);
                 bytes[offset as usize..offset as usize + payload.len()].copy_from_slice(&payload);
                 Ok((Reply::Unit(UnitReply::Done), Vec::new()))
             }
@@ -54,7 +61,7 @@ impl Homes {
                 let range = offset as usize..(offset + length) as usize;
                 Ok((Reply::Unit(UnitReply::Read), bytes[range].to_vec()))
             }
-            Request::Unit(_) => Ok((Reply::Unit(UnitReply::Done), Vec::new())),
+            Request::Unit(request) => Ok((Reply::Unit(sparse::serve(self, request)), Vec::new())),
             Request::Meta(request) => Ok((Reply::Meta(self.serve_meta(request)?), Vec::new())),
             other => panic!("{other:?}"),
         }
@@ -64,7 +71,10 @@ impl Homes {
         let inode = self.inode.as_mut().expect("the inode is there");
         let attr = &mut inode.attr;
         match request {
-            MetaRequest::Execute(Command::Commit { end, .. }) => attr.size = attr.size.max(end),
+            MetaRequest::Execute(Command::Commit { end, sparse, .. }) => {
+                attr.size = attr.size.max(end);
+                self.sparse |= sparse;
+            }
             MetaRequest::Execute(Command::WriteInline { offset, data, .. }) => {
                 let Some(content) = &mut inode.content else { return Err(Errno::EFBIG.into()) };
                 let end = offset as usize + data.len();
@@ -245,6 +255,7 @@ fn new_attr() -> Attr {
         generation: Generation(1),
         layout: Layout::Striped,
         inline: true,
+        sparse: false,
     }
 }
 

@@ -64,6 +64,8 @@ impl DataEngine {
             self.flush(file, false).await?;
         }
         let offset = self.reserve(&file.home(), file.inode, data.len() as u64).await?;
+        // The file ends there: what other nodes have appended before is no hole.
+        file.grown(offset);
         self.write(file, offset, data).await
     }
 
@@ -77,6 +79,7 @@ impl DataEngine {
                 let written = put_bytes(&mut state, index, start, piece, &mut spare, self.frames.tick());
                 if let Some(old) = written {
                     state.writes += 1;
+                    state.holes |= index * UNIT_SIZE as u64 + u64::from(start) > state.size;
                     let end = index * UNIT_SIZE as u64 + u64::from(start) + piece.len() as u64;
                     state.size = state.size.max(end);
                     let before = state.uncommitted.map_or(0, |(end, _)| end);
@@ -197,7 +200,7 @@ impl DataEngine {
     }
 
     /// Has the home move inline content to its unit, so that the file can grow.
-    async fn leave_inline(&self, file: &FileData) -> Result<()> {
+    pub(super) async fn leave_inline(&self, file: &FileData) -> Result<()> {
         if !file.state.lock().inline || !matches!(file.home(), Home::Inode) {
             return Ok(());
         }

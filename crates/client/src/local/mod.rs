@@ -8,15 +8,17 @@ mod space;
 mod tests;
 
 use crate::handles::Handles;
-use crate::passthrough::{OverTree, Owner, Passthrough, Waiting, number};
+use crate::passthrough::{OverTree, Owner, Passthrough, Waiting, change_space, number, seek_of};
 use crate::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
 use parking_lot::Mutex;
 use space::LocalSpace;
+use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::wire::admin::Space;
 use tameike_core::wire::meta::{NewInode, RenameMode};
+use tameike_core::wire::unit::{Sought, SpaceChange};
 use tameike_core::{Attr, Errno, FileKind, Result};
 use tameike_io::Runtime;
 use tameike_io::shared::{Access, FileStat, SharedFile, SharedFs};
@@ -303,6 +305,24 @@ impl Vfs for LocalView {
 
     async fn fsync(&self, handle: HandleNumber) -> Result<()> {
         self.handle(handle)?.file.sync()
+    }
+
+    async fn change_space(
+        &self,
+        handle: HandleNumber,
+        change: SpaceChange,
+        bytes: Range<u64>,
+        grows: bool,
+    ) -> Result<()> {
+        let open = self.handle(handle)?;
+        // Whole blocks, and what the file system needs to find them again.
+        let wanted = (bytes.end - bytes.start).saturating_add(2 * BLOCK_SIZE as u64);
+        let growth = if change == SpaceChange::Punch { 0 } else { wanted };
+        self.change_content(&open, |_| Ok((growth, ())), |()| change_space(&*open.file, change, bytes, grows))
+    }
+
+    async fn seek(&self, handle: HandleNumber, sought: Sought, offset: u64) -> Result<u64> {
+        self.handle(handle)?.file.seek(seek_of(sought), offset)
     }
 
     async fn release(&self, handle: HandleNumber) {

@@ -34,6 +34,10 @@ fn head_start(chain: &[Blocker], owner: LockOwner) -> Duration {
 impl FileLocks {
     /// How the wait of an owner for a lock of a file must end, if it would last for ever.
     pub(super) async fn deadlock(&self, waiter: (InodeId, LockOwner)) -> Option<WaitEnd> {
+        // Nobody waits for who has nothing, but out of courtesy; then that one goes ahead.
+        if !self.has_locks(waiter.1) {
+            return None;
+        }
         for (end, only_held) in [(WaitEnd::Deadlock, true), (WaitEnd::Overtake, false)] {
             if let Some(chain) = self.chain(waiter, only_held).await
                 && (only_held || !chain[0].holds)

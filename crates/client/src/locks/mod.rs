@@ -25,7 +25,7 @@ use tameike_core::wire::lock::{FileLock, LockKind, LockOwner, LockRange, LockRep
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Cluster, Errno, Fault, Generation, InodeId, NodeId, Result};
 use tameike_io::Runtime;
-use tameike_io::fabric::Rpc;
+use tameike_io::fabric::{PeerEvent, Rpc};
 
 /// How long a request waits until it is first looked whether it would wait for ever; then twice as long each time.
 const DEADLOCK_LOOK_MIN: Duration = Duration::from_millis(20);
@@ -56,6 +56,8 @@ pub struct Ticket(u64);
 struct Owned {
     /// Handles through which it has locked since its last close.
     handles: BTreeSet<HandleNumber>,
+    /// Whether it has had a lock of the file since its last close.
+    locked: bool,
     /// Requests being withdrawn.
     doubts: u32,
 }
@@ -65,6 +67,8 @@ struct State {
     owners: BTreeMap<(InodeId, u64), Owned>,
     /// Requests that wait.
     waits: BTreeMap<Ticket, (InodeId, u64)>,
+    /// Nodes whose agents are dead, and with them the locks of the files whose homes they were.
+    dead: BTreeSet<NodeId>,
 }
 
 /// The locks of one view of this node.
@@ -87,6 +91,22 @@ impl FileLocks {
     /// A number for a request.
     pub fn ticket(&self) -> Ticket {
         Ticket(self.last_ticket.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Another node's agent has come or gone.
+    pub fn peer(&self, node: NodeId, event: PeerEvent) {
+        let dead = &mut self.state.lock().dead;
+        match event {
+            PeerEvent::Up => dead.remove(&node),
+            PeerEvent::Dead => dead.insert(node),
+            PeerEvent::Unreachable => false,
+        };
+    }
+
+    /// Whether an owner has locks of any file, as far as this node knows.
+    fn has_locks(&self, owner: LockOwner) -> bool {
+        let state = self.state.lock();
+        state.owners.iter().any(|((_, number), owned)| *number == owner.number && owned.locked)
     }
 
     /// For locks of which files an owner waits.
@@ -146,10 +166,16 @@ impl FileLocks {
         } else {
             self.ask(inode, request).await
         };
-        if let Err(fault) = &taken
-            && !is_answer(fault)
-        {
-            self.withdraw(inode, (lock.owner, lock.range), ticket);
+        match &taken {
+            Ok(_) => {
+                // Again: with a close in another thread meanwhile, the owner had none. It has one now.
+                let mut state = self.state.lock();
+                let owned = state.owners.entry((inode, lock.owner.number)).or_default();
+                owned.handles.insert(handle);
+                owned.locked = true;
+            }
+            Err(fault) if !is_answer(fault) => self.withdraw(inode, (lock.owner, lock.range), ticket),
+            Err(_) => {}
         }
         taken.map(drop)
     }
@@ -246,6 +272,7 @@ impl FileLocks {
         };
         forget(owned);
         let (is_last, idle) = (owned.handles.is_empty(), owned.doubts == 0);
+        owned.locked &= !is_last;
         if is_last && idle {
             state.owners.remove(&(inode, owner));
         }
@@ -258,16 +285,19 @@ impl FileLocks {
         }
     }
 
-    /// Has the home forget a request that it may or may not have executed, as soon as it can be told.
+    /// Has the home forget a request that it may or may not have executed, as soon as it can be told, or is dead.
     fn withdraw(self: &Arc<Self>, inode: InodeId, (owner, range): (LockOwner, LockRange), ticket: Ticket) {
         self.state.lock().owners.entry((inode, owner.number)).or_default().doubts += 1;
-        let locks = self.clone();
+        let (locks, home) = (self.clone(), self.cluster.inode_home(inode));
         self.runtime.spawn(async move {
             let request = LockRequest::Withdraw { inode, owner, range, ticket: ticket.0 };
             let mut pause = PAUSE_MIN;
             while let Err(fault) = locks.ask(inode, request.clone()).await {
                 if is_answer(&fault) {
                     log::error!("the home of {inode} does not take a lock back: {fault}");
+                    break;
+                }
+                if locks.state.lock().dead.contains(&home) {
                     break;
                 }
                 locks.runtime.sleep(pause).await;

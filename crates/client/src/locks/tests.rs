@@ -37,6 +37,11 @@ fn owner(number: u64) -> LockOwner {
 }
 
 impl Home {
+    fn grant_all(&mut self) {
+        self.busy = false;
+        self.waiting.drain(..).for_each(|wait| wait.resolve(Ok(LockReply::Done)));
+    }
+
     fn answer(&mut self, request: Request) -> Result<Reply> {
         let reply = match request {
             Request::Client(ClientRequest::LockWaits { owner }) => {
@@ -165,6 +170,35 @@ fn locks_go_with_their_owners_close_or_its_last_handle() {
     assert!(bed.locks.state.lock().owners.is_empty());
 }
 
+/// A thread waits for a lock while another one closes a descriptor of the file: the lock came, and was never given back.
+#[test]
+fn a_lock_that_comes_after_a_close_is_given_back_with_its_handle() {
+    let bed = Bed::new();
+    bed.home.0.lock().busy = true;
+    let outcome = bed.take(1, ONE, true);
+    bed.do_now(bed.locks.closed(FILE, 1));
+    assert_eq!(*outcome.lock(), None);
+    bed.home.0.lock().grant_all();
+    bed.simulation.settle();
+    assert_eq!(*outcome.lock(), Some(Ok(())));
+    bed.said();
+    bed.do_now(bed.locks.released(FILE, ONE));
+    assert_eq!(bed.given_back(), [1]);
+}
+
+/// Each failed call left a task that asked a dead agent for ever.
+#[test]
+fn a_dead_home_is_not_asked_to_take_locks_back() {
+    let bed = Bed::new();
+    bed.home.0.lock().failing = u32::MAX;
+    assert!(bed.take(1, ONE, false).lock().as_ref().is_some_and(Result::is_err));
+    bed.locks.peer(NodeId(0), PeerEvent::Dead);
+    while bed.simulation.step() {}
+    bed.do_now(bed.locks.released(FILE, ONE));
+    while bed.simulation.step() {}
+    assert!(bed.said().len() < 6);
+}
+
 /// A lock whose answer was lost would be nobody's, and held for ever.
 ///
 /// S21: "A call that fails so leaves its bytes unlocked, as soon as the home can be told."
@@ -206,6 +240,7 @@ fn a_wait_is_interrupted_once_and_waits_are_known() {
 
 fn ends(links: &[(InodeId, u64, u64, bool)]) -> Vec<WaitEnd> {
     let bed = Bed::new();
+    assert_eq!(*bed.take(1, TWO, false).lock(), Some(Ok(())), "who has nothing blocks nobody");
     {
         let mut home = bed.home.0.lock();
         (home.busy, home.links) = (true, links.to_vec());

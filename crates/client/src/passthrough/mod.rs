@@ -17,12 +17,14 @@ use crate::vfs::{FileNumber, Found, ViewSpace};
 pub(crate) use owner::Owner;
 
 use directory::OpenDir;
+use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{NewInode, RenameMode};
+use tameike_core::wire::unit::{Sought, SpaceChange};
 use tameike_core::{Attr, Errno, FileKind, InodeId, Result, name};
 use tameike_io::Runtime;
-use tameike_io::shared::{FileStat, Pin, SharedFs, Special, join};
+use tameike_io::shared::{Allocate, FileStat, Pin, Seek, SharedFile, SharedFs, Special, join};
 use tree::{Links, Tree};
 
 /// Where calls that may block run.
@@ -224,6 +226,33 @@ impl Passthrough {
 /// The door's number of a file: the same for all its names, and what `st_ino` shows.
 pub(crate) fn number(inode: InodeId) -> FileNumber {
     FileNumber(inode.0)
+}
+
+/// Changes the space of an open file of the tree. What reads as zeros keeps or gets its space in a second step: few
+/// file systems do both in one.
+pub(crate) fn change_space(
+    file: &dyn SharedFile,
+    change: SpaceChange,
+    bytes: Range<u64>,
+    grows: bool,
+) -> Result<()> {
+    let length = bytes.end - bytes.start;
+    if change != SpaceChange::Allocate {
+        file.allocate(Allocate::Punch, bytes.start, length)?;
+    }
+    match change {
+        SpaceChange::Punch => Ok(()),
+        SpaceChange::Allocate | SpaceChange::Zero => {
+            file.allocate(if grows { Allocate::Extend } else { Allocate::Keep }, bytes.start, length)
+        }
+    }
+}
+
+pub(crate) fn seek_of(sought: Sought) -> Seek {
+    match sought {
+        Sought::Data => Seek::Data,
+        Sought::Hole => Seek::Hole,
+    }
 }
 
 fn links(attr: &Attr) -> Links {

@@ -2,7 +2,7 @@
 //! children are, the size of a file being written from this node's own writes.
 
 use super::{SharedView, unexpected};
-use crate::data::FileVersion;
+use crate::data::{FileVersion, dense_blocks};
 use futures_util::future::try_join_all;
 use tameike_core::attr::AttrChange;
 use tameike_core::limits::BLOCK_SIZE;
@@ -72,6 +72,7 @@ impl SharedView {
                         attr.ctime = attr.ctime.max(time);
                     }
                 }
+                attr.blocks = self.blocks(&attr).await;
             }
             FileKind::Symlink
             | FileKind::Fifo
@@ -80,6 +81,23 @@ impl SharedView {
             | FileKind::BlockDevice => {}
         }
         Ok(attr)
+    }
+
+    /// Space that a file takes. Where its homes cannot be asked, what it would take without holes: a name can be looked
+    /// at whatever has become of the data.
+    async fn blocks(&self, attr: &Attr) -> u64 {
+        let file = self.engine.find(attr.inode);
+        let has_holes = attr.sparse || file.as_ref().is_some_and(|file| file.has_holes());
+        let dense = dense_blocks(attr.size);
+        if attr.inline || !has_holes {
+            return dense;
+        }
+        let unsent = file.map_or(0, |file| file.unsent_blocks());
+        match self.engine.usage(attr.inode, attr.layout).await {
+            // What waits to be sent may take the place of what is there.
+            Ok(used) => used.max((used + unsent).min(dense)),
+            Err(_) => dense,
+        }
     }
 
     /// Adds to a directory's attributes what the homes of its children know.

@@ -25,37 +25,41 @@ impl Belief {
 
 /// The directories that the door holds. Entries go when the door forgets them.
 #[derive(Default)]
-pub(super) struct DirectoryBeliefs(Mutex<BTreeMap<InodeId, Belief>>);
+pub(super) struct DirectoryBeliefs {
+    known: Mutex<BTreeMap<InodeId, Belief>>,
+    /// When this node last renamed something: attributes from before may be those of what was renamed.
+    renamed: Mutex<Duration>,
+}
 
 impl DirectoryBeliefs {
     pub(super) fn is_wide(&self, dir: InodeId) -> bool {
-        self.0.lock().get(&dir).is_some_and(|belief| belief.wide)
+        self.known.lock().get(&dir).is_some_and(|belief| belief.wide)
     }
 
     /// Takes note of what a directory's home said of it.
     pub(super) fn learn(&self, attr: &Attr, now: Duration) {
-        self.0.lock().entry(attr.inode).or_default().attr = Some((attr.clone(), now));
+        self.known.lock().entry(attr.inode).or_default().attr = Some((attr.clone(), now));
     }
 
     /// What a directory's home said of it last: what children inherit.
     pub(super) fn own_attr(&self, dir: InodeId) -> Option<Attr> {
-        Some(self.0.lock().get(&dir)?.attr.as_ref()?.0.clone())
+        Some(self.known.lock().get(&dir)?.attr.as_ref()?.0.clone())
     }
 
     /// As [`Self::own_attr`], if it was said just now.
     pub(super) fn fresh_attr(&self, dir: InodeId, now: Duration) -> Option<Attr> {
-        let beliefs = self.0.lock();
+        let beliefs = self.known.lock();
         let (attr, said) = beliefs.get(&dir)?.attr.as_ref()?;
-        is_fresh(*said, now).then(|| attr.clone())
+        (is_fresh(*said, now) && *said > *self.renamed.lock()).then(|| attr.clone())
     }
 
     pub(super) fn set_wide(&self, dir: InodeId, wide: bool) {
-        self.0.lock().entry(dir).or_default().set_wide(wide);
+        self.known.lock().entry(dir).or_default().set_wide(wide);
     }
 
     /// Takes note of what `home` said of the children that it keeps.
     pub(super) fn set_part(&self, dir: InodeId, home: NodeId, part: DirStat, now: Duration) {
-        let mut beliefs = self.0.lock();
+        let mut beliefs = self.known.lock();
         let belief = beliefs.entry(dir).or_default();
         belief.set_wide(part.wide);
         // Answers may overtake each other.
@@ -67,14 +71,14 @@ impl DirectoryBeliefs {
 
     /// This node has changed the directory.
     pub(super) fn changed(&self, dir: InodeId) {
-        if let Some(belief) = self.0.lock().get_mut(&dir) {
+        if let Some(belief) = self.known.lock().get_mut(&dir) {
             belief.parts.clear();
         }
     }
 
     /// What all `homes` of a directory's children said just now, gathered.
     pub(super) fn fresh_stat(&self, dir: InodeId, homes: &[NodeId], now: Duration) -> Option<DirStat> {
-        let beliefs = self.0.lock();
+        let beliefs = self.known.lock();
         let belief = beliefs.get(&dir)?;
         let mut all = DirStat::default();
         for home in homes {
@@ -84,8 +88,13 @@ impl DirectoryBeliefs {
         Some(all)
     }
 
+    /// This node has renamed something, perhaps a directory, which changes its times.
+    pub(super) fn renamed(&self, now: Duration) {
+        *self.renamed.lock() = now;
+    }
+
     pub(super) fn forget(&self, dir: InodeId) {
-        self.0.lock().remove(&dir);
+        self.known.lock().remove(&dir);
     }
 }
 

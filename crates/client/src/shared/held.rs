@@ -139,6 +139,7 @@ mod tests {
             generation: Generation(1),
             layout: Layout::Striped,
             inline: true,
+            sparse: false,
         }
     }
 

@@ -126,6 +126,7 @@ impl SharedView {
             NameOperation::Rename { from, to, .. } => {
                 self.held.renamed(from);
                 self.held.renamed(to);
+                self.directories.renamed(self.runtime.clock.monotonic());
             }
         }
     }

@@ -8,11 +8,13 @@ use crate::vfs::{
     Directories, Entries, FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace,
     Xattrs,
 };
+use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{
     Command, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node, RenameMode, Target,
 };
+use tameike_core::wire::unit::{Sought, SpaceChange};
 use tameike_core::{Attr, Errno, Fault, FileKind, Generation, InodeId, Layout, Result, name};
 
 /// Shows and sets where a file's, or a directory's children's, data lies.
@@ -96,8 +98,11 @@ impl Vfs for SharedView {
         mode: OpenMode,
     ) -> Result<(Found, Opened)> {
         let entry = self.new_entry(self.entry(dir, name), new, exclusive, Some(self.local())).await?;
-        if entry.target.kind == FileKind::Directory {
-            return Err(Errno::EISDIR.into());
+        match entry.target.kind {
+            FileKind::File => {}
+            FileKind::Directory => return Err(Errno::EISDIR.into()),
+            // Another node has made it since the kernel looked: it looks again.
+            _ => return Err(Errno::ESTALE.into()),
         }
         let counted = entry.node.clone();
         let node = match counted {
@@ -207,6 +212,10 @@ impl Vfs for SharedView {
         if file.is_flushed() { Ok(()) } else { self.flush_file(&file, false).await }
     }
 
+    fn awaits_others(&self, handle: HandleNumber) -> bool {
+        self.file(handle).is_ok_and(|file| file.is_flushed())
+    }
+
     async fn revalidate(&self, handle: HandleNumber) -> Result<Option<Generation>> {
         let file = self.file(handle)?;
         let inode = file.inode;
@@ -221,6 +230,33 @@ impl Vfs for SharedView {
     fn pages_dropped(&self, handle: HandleNumber, generation: Generation) {
         if let Ok(file) = self.file(handle) {
             file.pages_dropped(generation);
+        }
+    }
+
+    async fn change_space(
+        &self,
+        handle: HandleNumber,
+        change: SpaceChange,
+        bytes: Range<u64>,
+        grows: bool,
+    ) -> Result<()> {
+        let file = self.file(handle)?;
+        let tell = self.engine.tell_space(&file, change, bytes.clone(), grows);
+        let changed = self.engine.change_space(&file, change, bytes, tell).await;
+        self.held.changed(file.inode);
+        changed
+    }
+
+    async fn seek(&self, handle: HandleNumber, sought: Sought, offset: u64) -> Result<u64> {
+        let file = self.file(handle)?;
+        let size = file.size();
+        if offset >= size {
+            return Err(Errno::ENXIO.into());
+        }
+        match (self.engine.seek(&file, sought, offset, size).await?, sought) {
+            (Some(at), _) => Ok(at),
+            (None, Sought::Hole) => Ok(size),
+            (None, Sought::Data) => Err(Errno::ENXIO.into()),
         }
     }
 

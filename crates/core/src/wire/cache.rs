@@ -6,6 +6,7 @@
 use crate::attr::Timestamp;
 use crate::ids::{Generation, InodeId};
 use crate::receipt::Receipt;
+use crate::wire::unit::SpaceChange;
 use serde::{Deserialize, Serialize};
 
 /// State of a file on the shared file system by which changes made by others are noticed.
@@ -62,6 +63,8 @@ pub enum CacheRequest {
         inode: InodeId,
         /// Largest end of what was written, in bytes.
         end: u64,
+        /// Whether the file may have holes now.
+        sparse: bool,
         /// Time of the last write.
         now: Timestamp,
     },
@@ -132,6 +135,21 @@ pub enum CacheRequest {
         /// Which file.
         inode: InodeId,
     },
+    /// Space of the shared file is set aside or given back, and what the job holds of these bytes goes (`fallocate`).
+    Space {
+        /// Which file.
+        inode: InodeId,
+        /// What is asked for.
+        change: SpaceChange,
+        /// First byte.
+        start: u64,
+        /// Byte after the last.
+        end: u64,
+        /// Whether the file grows to `end`.
+        grows: bool,
+        /// Time of the request.
+        now: Timestamp,
+    },
 }
 
 /// What the job knows of a file. Generation 0 says that it knows nothing.
@@ -142,6 +160,8 @@ pub struct CacheState {
     /// Size and time of last change, when they are newer than the shared file system's (or than what the
     /// sender saw of it).
     pub newer: Option<(u64, Timestamp)>,
+    /// Whether the file may have holes: then the homes of its units know what space its dirty data takes.
+    pub sparse: bool,
 }
 
 /// The answer to a [`CacheRequest`].

@@ -92,11 +92,12 @@ pub enum Command {
         inode: InodeId,
         /// Largest end of what was written, in bytes.
         end: u64,
+        /// Whether the file may have holes now, or space set aside.
+        sparse: bool,
         /// Time of the last write.
         now: Timestamp,
     },
-    /// Writes into the inline content. `EFBIG` when the file has units, or would no longer fit: then the
-    /// sender asks for [`MetaRequest::Spill`] and writes to units.
+    /// Writes into the inline content. `EFBIG` when it does not fit: then [`MetaRequest::Spill`], and units.
     WriteInline {
         /// Which inode.
         inode: InodeId,

@@ -68,8 +68,13 @@ impl Request {
                 | Meta::Names { .. } => false,
             },
             Self::Unit(request) => match request {
-                Unit::Read { .. } | Unit::Digest { .. } | Unit::DirtyInodes { .. } => true,
+                Unit::Read { .. }
+                | Unit::Digest { .. }
+                | Unit::DirtyInodes { .. }
+                | Unit::Seek { .. }
+                | Unit::Usage { .. } => true,
                 Unit::Write { .. }
+                | Unit::Space { .. }
                 | Unit::Sync { .. }
                 | Unit::Truncate { .. }
                 | Unit::Flush { .. }
@@ -83,6 +88,7 @@ impl Request {
                 | Cache::Reserve { .. }
                 | Cache::Truncate { .. }
                 | Cache::SetMtime { .. }
+                | Cache::Space { .. }
                 | Cache::Renamed { .. }
                 | Cache::Removing { .. }
                 | Cache::Removed { .. }

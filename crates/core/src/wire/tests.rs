@@ -11,7 +11,7 @@ use super::meta::{
     CloseBatch, Command, DirEntry, DirStat, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node,
     RenameMode, Step, Target,
 };
-use super::unit::{Backing, UnitDigest, UnitReply, UnitRequest};
+use super::unit::{Backing, Sought, SpaceChange, UnitDigest, UnitReply, UnitRequest};
 use super::{Reply, Request};
 use crate::attr::{Attr, AttrChange, FileKind, SetTime, Timestamp};
 use crate::errno::{Errno, Fault};
@@ -31,7 +31,7 @@ const INODE: InodeId = InodeId(0x1_0203);
 const UNIT: UnitId = UnitId { inode: INODE, index: 130 };
 const OPERATION: OperationId = OperationId { node: NODE, sequence: 129 };
 const STAMP: Stamp = Stamp { device: 1, inode: 2, size: 3, mtime: NOW, ctime: NOW };
-const STATE: CacheState = CacheState { generation: GENERATION, newer: Some((128, NOW)) };
+const STATE: CacheState = CacheState { generation: GENERATION, newer: Some((128, NOW)), sparse: true };
 const STAT: DirStat = DirStat { entries: 300, subdirs: 2, changed: NOW, wide: true };
 const SPACE: Space = Space { capacity: 300, used: 200, dirty: 100, inodes: 4 };
 const OWNER: LockOwner = LockOwner { node: NODE, number: 130 };
@@ -60,6 +60,7 @@ fn node(content: Option<&[u8]>) -> Node {
         generation: GENERATION,
         layout: Layout::On(NODE),
         inline: true,
+        sparse: true,
     };
     Node { attr, content: content.map(|bytes| bytes.to_vec().into()) }
 }
@@ -164,7 +165,10 @@ fn requests_to_the_metadata_service() {
         (MetaRequest::Sync { durable: true }, "0a01"),
         (MetaRequest::GetXattr { inode: INODE, name: b"user.a".to_vec() }, "0b83840406757365722e61"),
         (MetaRequest::ListXattr { inode: INODE }, "0c838404"),
-        (MetaRequest::Execute(Command::Commit { inode: INODE, end: 300, now: NOW }), "0d02838404ac0203ac02"),
+        (
+            MetaRequest::Execute(Command::Commit { inode: INODE, end: 300, sparse: true, now: NOW }),
+            "0d02838404ac020103ac02",
+        ),
         (
             MetaRequest::Names { operation: NameOperation::Unlink { entry: entry() }, wide: true, now: NOW },
             "0e00010261620103ac02",
@@ -186,7 +190,7 @@ fn replies_of_the_metadata_service() {
         ),
         (
             MetaReply::Node(node(Some(b"xyz"))),
-            "0283840400a40301e8076400ac020803ac0203ac0203ac020903c80101010378797a",
+            "0283840400a40301e8076400ac020803ac0203ac0203ac020903c8010101010378797a",
         ),
         (MetaReply::DirStat(STAT), "03ac020203ac0201"),
         (
@@ -200,7 +204,7 @@ fn replies_of_the_metadata_service() {
         (MetaReply::Names(vec![b"a".to_vec().into(), b"bc".to_vec().into()]), "06020161026263"),
         (
             MetaReply::Reserved { offset: 300, attr: node(None).attr },
-            "07ac0283840400a40301e8076400ac020803ac0203ac0203ac020903c80101",
+            "07ac0283840400a40301e8076400ac020803ac0203ac0203ac020903c8010101",
         ),
         (MetaReply::Parent(INODE), "08838404"),
         (MetaReply::Settled { applied: true }, "0901"),
@@ -255,7 +259,7 @@ fn commands_of_the_metadata_service() {
             Command::SetAttr { inode: INODE, change: AttrChange::default(), now: NOW },
             "018384040000000000000003ac02",
         ),
-        (Command::Commit { inode: INODE, end: 300, now: NOW }, "02838404ac0203ac02"),
+        (Command::Commit { inode: INODE, end: 300, sparse: true, now: NOW }, "02838404ac020103ac02"),
         (
             Command::WriteInline { inode: INODE, offset: 200, data: b"data".to_vec(), now: NOW },
             "03838404c801046461746103ac02",
@@ -308,6 +312,7 @@ fn steps_of_operations() {
             "0983840401016e83840402",
         ),
         (Step::Undo { number: 200 }, "0ac801"),
+        (Step::Touch { target: TARGET }, "0b83840402"),
     ]);
 }
 
@@ -376,6 +381,12 @@ fn requests_to_the_unit_service() {
             "068384040170ac0202008201",
         ),
         (UnitRequest::MarkClean { inode: INODE, round: 300 }, "07838404ac02"),
+        (
+            UnitRequest::Space { inode: INODE, change: SpaceChange::Zero, start: 1, end: 300, step: 2 },
+            "088384040201ac0202",
+        ),
+        (UnitRequest::Seek { inode: INODE, sought: Sought::Hole, start: 300, step: 2 }, "0983840401ac0202"),
+        (UnitRequest::Usage { inode: INODE }, "0a838404"),
     ]);
 }
 
@@ -393,6 +404,8 @@ fn replies_of_the_unit_service() {
             UnitReply::Digests(vec![DIGEST]),
             "04018201810101abababababababababababababababababababababababababababababababab",
         ),
+        (UnitReply::Found { at: 300, found: true }, "05ac0201"),
+        (UnitReply::Usage(300), "06ac02"),
     ]);
 }
 
@@ -408,7 +421,7 @@ fn requests_to_coordinators() {
             CacheRequest::Dirty { inode: INODE, path: b"p".to_vec(), stamp: STAMP },
             "02838404017001020303ac0203ac02",
         ),
-        (CacheRequest::Commit { inode: INODE, end: 300, now: NOW }, "03838404ac0203ac02"),
+        (CacheRequest::Commit { inode: INODE, end: 300, sparse: false, now: NOW }, "03838404ac020003ac02"),
         (CacheRequest::Reserve { inode: INODE, length: 300, now: NOW }, "04838404ac0203ac02"),
         (CacheRequest::Truncate { inode: INODE, size: 300, now: NOW }, "05838404ac0203ac02"),
         (CacheRequest::SetMtime { inode: INODE, mtime: NOW }, "0683840403ac02"),
@@ -419,6 +432,17 @@ fn requests_to_coordinators() {
         (CacheRequest::Drain { verify: true, after: Some(INODE) }, "0b0101838404"),
         (CacheRequest::Progress, "0c"),
         (CacheRequest::Removing { inode: INODE }, "0d838404"),
+        (
+            CacheRequest::Space {
+                inode: INODE,
+                change: SpaceChange::Punch,
+                start: 1,
+                end: 300,
+                grows: true,
+                now: NOW,
+            },
+            "0e8384040101ac020103ac02",
+        ),
     ]);
 }
 
@@ -426,8 +450,8 @@ fn requests_to_coordinators() {
 fn replies_of_coordinators() {
     check(&[
         (CacheReply::Done, "00"),
-        (CacheReply::State(STATE), "010901800103ac02"),
-        (CacheReply::Reserved { offset: 300, state: STATE }, "02ac020901800103ac02"),
+        (CacheReply::State(STATE), "010901800103ac0201"),
+        (CacheReply::Reserved { offset: 300, state: STATE }, "02ac020901800103ac0201"),
         (
             CacheReply::Receipt { receipt: receipt(), next: Some(INODE) },
             "03030170ac02c801016300000170ac02c801016300010170ac02c801016300020377687901016601838404",

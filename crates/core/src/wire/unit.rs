@@ -110,6 +110,57 @@ pub enum UnitRequest {
         /// As it was given to [`UnitRequest::Flush`].
         round: u64,
     },
+    /// Changes the space of bytes of the inode that lie on this node: of the unit of byte `start`, and each
+    /// `step`th after it. Cached inodes: what the node holds is dropped, dirty bytes too; space is the shared file's.
+    Space {
+        /// Which file.
+        inode: InodeId,
+        /// What is asked for.
+        change: SpaceChange,
+        /// First byte.
+        start: u64,
+        /// Byte after the last.
+        end: u64,
+        /// From one unit of the file on this node to the next.
+        step: u64,
+    },
+    /// The first byte of its kind at or after `start`, in the units as in [`UnitRequest::Space`]. Of cached inodes
+    /// only dirty bytes count as data.
+    Seek {
+        /// Which file.
+        inode: InodeId,
+        /// What is looked for.
+        sought: Sought,
+        /// First byte to look at.
+        start: u64,
+        /// From one unit of the file on this node to the next.
+        step: u64,
+    },
+    /// Space that the inode takes on this node; of cached inodes, that of dirty bytes.
+    Usage {
+        /// Which file.
+        inode: InodeId,
+    },
+}
+
+/// What happens to the space of a range of bytes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SpaceChange {
+    /// It is set aside where there is none: later writes find room.
+    Allocate,
+    /// It is given back: the bytes read as zeros.
+    Punch,
+    /// The bytes read as zeros, and have space as after [`SpaceChange::Allocate`].
+    Zero,
+}
+
+/// What is looked for in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Sought {
+    /// A byte that was written.
+    Data,
+    /// A byte that was not.
+    Hole,
 }
 
 /// Most units that one [`UnitRequest::Flush`] flushes or one [`UnitRequest::Digest`] names.
@@ -151,4 +202,13 @@ pub enum UnitReply {
     DirtyInodes(Vec<InodeId>),
     /// Digests of the units asked for, in the same order.
     Digests(Vec<UnitDigest>),
+    /// Answer to [`UnitRequest::Seek`].
+    Found {
+        /// Where it is; else how far was looked: the first byte of a unit on this node, or `u64::MAX`.
+        at: u64,
+        /// Whether it was found.
+        found: bool,
+    },
+    /// Answer to [`UnitRequest::Usage`], in bytes.
+    Usage(u64),
 }

@@ -90,6 +90,7 @@ impl FileStat {
             generation: Generation(0),
             layout: Layout::Striped,
             inline: false,
+            sparse: false,
         }
     }
 }

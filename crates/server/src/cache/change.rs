@@ -11,14 +11,23 @@ use tameike_core::{Errno, InodeId, Result, Timestamp};
 
 impl CacheService {
     /// The file with this stamp, known or new, with everything finished that was left half done.
-    async fn meet(&self, inode: InodeId, path: &[u8], stamp: Stamp) -> Result<Arc<File>> {
+    async fn meet(&self, inode: InodeId, path: &[u8], stamp: Stamp, opening: bool) -> Result<Arc<File>> {
         let make = || Record::new(path, stamp, fresh_generation(&self.parts.runtime));
         let file = self.files.get_or_make(&self.journal, inode, make)?;
+<<<<<<< HEAD
         self.revive(&file, path, stamp).await?;
         if file.state().record.removed {
             return Ok(file);
         }
         if file.state().record.cut.is_some() {
+=======
+        self.revive(&file, path, stamp, opening).await?;
+        let is_unfinished = {
+            let state = file.state();
+            state.record.cut.is_some() || state.record.space.is_some()
+        };
+        if is_unfinished {
+>>>>>>> main
             let _flush = file.flush.lock().await;
             self.finish_cut(&file).await?;
         }
@@ -26,9 +35,15 @@ impl CacheService {
         Ok(file)
     }
 
+<<<<<<< HEAD
     /// A removed file whose number another file has got begins anew. One that a client still has open does not: it
     /// is nowhere on the shared file system.
     async fn revive(&self, file: &Arc<File>, path: &[u8], stamp: Stamp) -> Result<()> {
+=======
+    /// A removed file whose number another file has got begins anew. One that was removed while a client was opening it
+    /// does not: it would be empty, as its content was in the pool.
+    async fn revive(&self, file: &Arc<File>, path: &[u8], stamp: Stamp, opening: bool) -> Result<()> {
+>>>>>>> main
         if !file.state().record.removed {
             return Ok(());
         }
@@ -36,11 +51,21 @@ impl CacheService {
         if !file.state().record.removed {
             return Ok(());
         }
+<<<<<<< HEAD
         let (shared, inode, named) = (self.parts.shared.clone(), file.inode, path.to_vec());
         let look = move || locate(&*shared, inode, std::iter::once(named.as_slice()));
         match self.parts.runtime.block(look).await {
             Err(fault) if matches!(fault.errno, Errno::ENOENT | Errno::ESTALE) => return Ok(()),
             found => found.map(drop)?,
+=======
+        if opening {
+            let (shared, inode, own) = (self.parts.shared.clone(), file.inode, path.to_vec());
+            let look = move || locate(&*shared, inode, std::iter::once(own.as_slice()));
+            match self.parts.runtime.block(look).await {
+                Err(fault) if fault.errno == Errno::ENOENT => return Err(Errno::ESTALE.into()),
+                found => drop(found?),
+            }
+>>>>>>> main
         }
         let request = UnitRequest::Truncate { inode: file.inode, size: 0 };
         self.ask_units(self.homes(file.inode), &request).await?;
@@ -88,12 +113,13 @@ impl CacheService {
     }
 
     pub(super) async fn open(&self, inode: InodeId, path: &[u8], stamp: Stamp) -> Result<CacheState> {
-        let file = self.meet(inode, path, stamp).await?;
+        let file = self.meet(inode, path, stamp, true).await?;
         let state = file.state().record.state(Some(&stamp));
         Ok(state)
     }
 
     pub(super) async fn dirty(&self, inode: InodeId, path: &[u8], stamp: Stamp) -> Result<CacheState> {
+<<<<<<< HEAD
         let file = self.meet(inode, path, stamp).await?;
         let (state, removed) = file.update(&self.journal, |state| {
             // What is written to a removed file ends with its last descriptor, or is known for it after a crash.
@@ -101,6 +127,12 @@ impl CacheService {
                 state.changes += 1;
                 state.record.dirty = true;
             }
+=======
+        let file = self.meet(inode, path, stamp, false).await?;
+        let state = file.update(&self.journal, |state| {
+            state.changes += 1;
+            state.record.dirty = true;
+>>>>>>> main
             state.record.journaled = true;
             (state.record.state(Some(&stamp)), state.record.removed)
         })?;
@@ -111,7 +143,12 @@ impl CacheService {
         Ok(state)
     }
 
-    pub(super) async fn commit(&self, inode: InodeId, end: u64, now: Timestamp) -> Result<CacheState> {
+    pub(super) async fn commit(
+        &self,
+        inode: InodeId,
+        (end, sparse): (u64, bool),
+        now: Timestamp,
+    ) -> Result<CacheState> {
         let file = self.known(inode)?;
         if file.state().record.removed {
             let request = UnitRequest::Truncate { inode, size: 0 };
@@ -127,6 +164,7 @@ impl CacheService {
             let record = &mut state.record;
             record.generation = record.generation.next();
             record.size = record.size.max(end);
+            record.sparse |= sparse;
             record.mtime = now;
             record.dirty = true;
             record.journaled = true;
@@ -258,12 +296,13 @@ impl CacheService {
             state.record.removing = false;
             state.record.dirty = false;
             state.record.cut = None;
+            state.record.space = None;
             state.record.generation = state.record.generation.next();
             state.record.journaled
         })?;
         self.dirty.lock().remove(&inode);
         if journaled {
-            self.journal.drop_digests(inode, 0)?;
+            self.journal.drop_digests(inode, 0..u64::MAX)?;
             self.journal.sync(false).await?;
             let request = UnitRequest::Truncate { inode, size: 0 };
             self.ask_units(self.homes(inode), &request).await?;

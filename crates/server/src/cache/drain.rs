@@ -51,12 +51,7 @@ impl CacheService {
                     let request = UnitRequest::Truncate { inode, size: 0 };
                     self.ask_units(self.homes(inode), &request).await.err().map(|fault| fault.to_string())
                 }
-                Ok(Some(file)) => {
-                    if !nodes.is_empty()
-                        && let Err(fault) = self.take_uncommitted(&file)
-                    {
-                        return Some(format!("{inode}: {fault}"));
-                    }
+                Ok(Some(_)) => {
                     // Why a file could not be flushed stands in its record, and from there in its receipt.
                     let _ = self.flush_until_clean(inode, &nodes).await;
                     None
@@ -74,18 +69,27 @@ impl CacheService {
         Ok(())
     }
 
-    /// Nodes hold dirty bytes of the file. When its record says that it is clean, their writer has not committed them:
-    /// if they cannot be flushed, the file is not what it was written to be all the same.
-    fn take_uncommitted(&self, file: &File) -> Result<()> {
-        let now = self.parts.runtime.now();
-        file.update(&self.journal, |state| {
-            if !state.record.dirty {
+    /// Whether the file is dirty, also for bytes on these nodes whose writer has not committed them: if they cannot be
+    /// flushed, the file is not what it was written to be all the same. The file's flush lock is held.
+    pub(super) async fn take_uncommitted(&self, file: &File, nodes: &[NodeId]) -> Result<bool> {
+        if file.state().record.dirty {
+            return Ok(true);
+        }
+        let before = InodeId(file.inode.0 - 1);
+        for &node in nodes {
+            // Who cannot say may have some.
+            if self.dirty_inodes_of(node, before, 1).await.is_ok_and(|inodes| !inodes.contains(&file.inode)) {
+                continue;
+            }
+            let now = self.parts.runtime.now();
+            file.update(&self.journal, |state| {
                 state.changes += 1;
                 (state.record.dirty, state.record.journaled, state.record.mtime) = (true, true, now);
-            }
-        })?;
-        self.mark_dirty(file.inode);
-        Ok(())
+            })?;
+            self.mark_dirty(file.inode);
+            return Ok(true);
+        }
+        Ok(false)
     }
 
     /// The dirty ones of the next records in the ledger, and the last record looked at.
@@ -112,7 +116,7 @@ impl CacheService {
         for &node in self.parts.cluster.device_nodes() {
             let mut after = InodeId(0);
             loop {
-                match self.dirty_inodes_of(node, after).await {
+                match self.dirty_inodes_of(node, after, DIRTY_INODES_MAX).await {
                     Ok(inodes) => {
                         let Some(&last) = inodes.last() else { break };
                         inodes.into_iter().for_each(|inode| holders.entry(inode).or_default().push(node));
@@ -128,9 +132,9 @@ impl CacheService {
         holders
     }
 
-    async fn dirty_inodes_of(&self, node: NodeId, after: InodeId) -> Result<Vec<InodeId>> {
+    async fn dirty_inodes_of(&self, node: NodeId, after: InodeId, limit: u32) -> Result<Vec<InodeId>> {
         let coordinator = self.parts.rpc.local();
-        let request = UnitRequest::DirtyInodes { coordinator, after, limit: DIRTY_INODES_MAX };
+        let request = UnitRequest::DirtyInodes { coordinator, after, limit };
         match self.ask_unit(node, request).await? {
             UnitReply::DirtyInodes(inodes) => Ok(inodes),
             other => Err(Fault::new(Errno::EPROTO, format!("it answered with {other:?}"))),

@@ -46,7 +46,8 @@ impl Drop for Flushing<'_> {
 }
 
 impl CacheService {
-    /// Flushes the file; whether it is clean now. `extra` nodes are asked beside those its size names.
+    /// Flushes the file; whether it is clean now. `extra` nodes are asked beside those its size names: they may hold bytes
+    /// that never were committed.
     ///
     /// # Errors
     /// Why it cannot be flushed; everything that is not on the shared file system stays dirty.
@@ -62,10 +63,14 @@ impl CacheService {
             self.dirty.lock().remove(&inode);
             return Ok(true);
         }
-        let flushed = match self.finish_cut(&file).await {
-            Ok(()) => self.flush_held(&file, extra, patience).await,
-            Err(fault) => Err(fault),
+        let flushed = async {
+            self.finish_cut(&file).await?;
+            if !extra.is_empty() && !self.take_uncommitted(&file, extra).await? {
+                return Ok(true);
+            }
+            self.flush_held(&file, extra, patience).await
         };
+        let flushed = flushed.await;
         if let Err(fault) = &flushed {
             let (why, unsynced) = (fault.to_string(), may_be_unsynced(fault.errno));
             file.update(&self.journal, |state| {
@@ -82,7 +87,7 @@ impl CacheService {
         let (path, stat) = self.locate(inode, &record).await?;
         let record = self.begin_flush(file, record, stat.stamp())?;
         if record.outdated {
-            self.journal.drop_digests(inode, 0)?;
+            self.journal.drop_digests(inode, 0..u64::MAX)?;
             file.update(&self.journal, |state| state.record.outdated = false)?;
         }
         self.journal.sync(false).await?;
@@ -108,14 +113,12 @@ impl CacheService {
         let stamp = self.parts.runtime.block(finish).await?;
         let clean = file.update(&self.journal, |state| {
             let unchanged = state.changes == changes;
-            let interrupted = record.interrupted;
             let record = &mut state.record;
-            record.interrupted = interrupted;
             record.prefer_path(&path);
             record.stamp = stamp;
             record.written += total.written;
             record.failure.clear();
-            record.unsynced = false;
+            (record.unsynced, record.interrupted) = (false, false);
             record.journaled = true;
             if unchanged {
                 (record.size, record.mtime, record.dirty) = (stamp.size, stamp.mtime, false);

@@ -17,6 +17,7 @@ mod flusher;
 mod paths;
 mod receipt;
 mod record;
+mod space;
 #[cfg(test)]
 mod tests;
 mod truncate;
@@ -44,7 +45,7 @@ use tameike_io::shared::{FileStat, SharedFs};
 use tameike_store::{ExtentStore, Ledger};
 
 /// The state of a file of which the job knows nothing.
-const UNKNOWN: CacheState = CacheState { generation: Generation(0), newer: None };
+const UNKNOWN: CacheState = CacheState { generation: Generation(0), newer: None, sparse: false };
 
 /// What the cache service works with.
 pub struct CacheParts {
@@ -129,8 +130,11 @@ impl CacheService {
             CacheRequest::Dirty { inode, path, stamp } => {
                 CacheReply::State(self.dirty(inode, &path, stamp).await?)
             }
-            CacheRequest::Commit { inode, end, now } => {
-                CacheReply::State(self.commit(inode, end, now).await?)
+            CacheRequest::Commit { inode, end, sparse, now } => {
+                CacheReply::State(self.commit(inode, (end, sparse), now).await?)
+            }
+            CacheRequest::Space { inode, change, start, end, grows, now } => {
+                CacheReply::State(self.change_space(inode, (change, start..end), grows, now).await?)
             }
             CacheRequest::Reserve { inode, length, now } => {
                 let (offset, state) = self.reserve(inode, length, now)?;

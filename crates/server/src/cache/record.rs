@@ -11,10 +11,11 @@
 use super::paths;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
+use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::wire::cache::{CacheState, Stamp};
 use tameike_core::wire::codec;
-use tameike_core::wire::unit::UnitDigest;
+use tameike_core::wire::unit::{SpaceChange, UnitDigest};
 use tameike_core::{Errno, Fault, Generation, InodeId, Result, Timestamp};
 use tameike_store::table::{Table, prefix};
 use tameike_store::{Ledger, RecordKind};
@@ -49,6 +50,10 @@ pub(super) struct Record {
     pub removing: bool,
     /// A cut to this size that is not yet done everywhere.
     pub cut: Option<u64>,
+    /// A change of space that is not yet done everywhere: what, first byte, byte after the last.
+    pub space: Option<(SpaceChange, u64, u64)>,
+    /// Whether the file may have holes.
+    pub sparse: bool,
     /// Bytes flushed so far.
     pub written: u64,
     /// Whether another program has changed the file on the shared file system since the job began to write it.
@@ -79,6 +84,8 @@ impl Record {
             removed: false,
             removing: false,
             cut: None,
+            space: None,
+            sparse: false,
             written: 0,
             changed_by_others: false,
             interrupted: false,
@@ -126,7 +133,7 @@ impl Record {
     pub(super) fn state(&self, seen: Option<&Stamp>) -> CacheState {
         let behind = seen.is_some_and(|seen| !self.has_content_of(seen));
         let newer = (self.dirty || behind).then_some((self.size, self.mtime));
-        CacheState { generation: self.generation, newer }
+        CacheState { generation: self.generation, newer, sparse: self.sparse }
     }
 
     /// The likeliest path, for people.
@@ -141,12 +148,6 @@ fn file_key(inode: InodeId) -> Vec<u8> {
 
 fn digest_key(inode: InodeId, index: u64) -> Vec<u8> {
     [&[prefix::CACHE, DIGEST][..], &inode.0.to_be_bytes(), &index.to_be_bytes()].concat()
-}
-
-fn digest_range(inode: InodeId, from: u64) -> (Vec<u8>, Vec<u8>) {
-    let mut end = digest_key(inode, u64::MAX);
-    end.push(0);
-    (digest_key(inode, from), end)
 }
 
 fn decode_record(value: &[u8]) -> Result<Record> {
@@ -249,10 +250,13 @@ impl Journal {
         }
     }
 
-    /// Removes the digests of the units from `index` on.
-    pub(super) fn drop_digests(&self, inode: InodeId, index: u64) -> Result<()> {
+    /// Removes the digests of these units.
+    pub(super) fn drop_digests(&self, inode: InodeId, units: Range<u64>) -> Result<()> {
         const BATCH: usize = 1024;
-        let (start, end) = digest_range(inode, index);
+        if units.is_empty() {
+            return Ok(());
+        }
+        let (start, end) = (digest_key(inode, units.start), digest_key(inode, units.end));
         loop {
             let found = self.scan(&start, &end, BATCH)?;
             let last = found.len() < BATCH;

@@ -3,7 +3,7 @@
 use super::CacheService;
 use super::files::File;
 use std::sync::Arc;
-use tameike_core::limits::{FILE_SIZE_MAX, UNIT_SIZE};
+use tameike_core::limits::{BLOCK_SIZE, FILE_SIZE_MAX, UNIT_SIZE};
 use tameike_core::wire::cache::CacheState;
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::{Errno, InodeId, Result, Timestamp};
@@ -26,8 +26,10 @@ impl CacheService {
         file.update(&self.journal, |state| {
             state.changes += 1;
             let record = &mut state.record;
-            record.cut = (size < record.size || size < record.stamp.size).then_some(size);
+            let has_space = record.sparse && size <= record.size;
+            record.cut = (size < record.size || size < record.stamp.size || has_space).then_some(size);
             record.generation = record.generation.next();
+            record.sparse = size > 0 && (record.sparse || size > record.size);
             (record.size, record.mtime) = (size, now);
             (record.dirty, record.journaled) = (true, true);
         })?;
@@ -42,13 +44,18 @@ impl CacheService {
         Ok(state)
     }
 
-    /// Ends a cut that the record speaks of. The file's flush lock is held.
+    /// Ends a cut, or a change of space, that the record speaks of. The file's flush lock is held.
     pub(super) async fn finish_cut(&self, file: &Arc<File>) -> Result<()> {
+        self.finish_space(file).await?;
         let Some(size) = file.state().record.cut else { return Ok(()) };
         self.cut_shared(file).await?;
         let request = UnitRequest::Truncate { inode: file.inode, size };
         self.ask_units(self.homes(file.inode), &request).await?;
-        self.journal.drop_digests(file.inode, size / UNIT_SIZE as u64)?;
+        if file.state().record.interrupted {
+            // A flush that was given up may have written beyond the cut meanwhile.
+            self.cut_shared(file).await?;
+        }
+        self.journal.drop_digests(file.inode, size / UNIT_SIZE as u64..u64::MAX)?;
         file.update(&self.journal, |state| state.record.cut = None)
     }
 
@@ -60,10 +67,12 @@ impl CacheService {
         let (shared, inode) = (self.parts.shared.clone(), file.inode);
         let cut = move || {
             let (shared_file, stat) = open_same(&*shared, &path, inode, Access::Write)?;
-            if stat.size <= size {
+            // Space may be set aside behind the end.
+            let has_more = stat.blocks * 512 > stat.size.next_multiple_of(BLOCK_SIZE as u64);
+            if stat.size <= size && !has_more {
                 return Ok(stat.stamp());
             }
-            shared_file.truncate(size)?;
+            shared_file.truncate(size.min(stat.size))?;
             shared_file.stat().map(|stat| stat.stamp())
         };
         let stamp = self.parts.runtime.block(cut).await?;

@@ -5,6 +5,7 @@
 
 use super::table::LockTable;
 use tameike_core::NodeId;
+use tameike_core::limits::LOCKS_PER_FILE_MAX;
 use tameike_core::wire::lock::{Blocker, FileLock, LockOwner, LockRange};
 
 /// One that waits; `wake` is told how it ended.
@@ -77,11 +78,23 @@ impl<W> FileLocks<W> {
         }
     }
 
-    /// Whoever is on a node has nothing and waits for nothing; who need not wait any more.
-    pub(super) fn drop_node(&mut self, node: NodeId) -> Vec<W> {
+    /// Whoever is on a node has nothing and waits for nothing; those who waited, and who need not wait any more.
+    pub(super) fn drop_node(&mut self, node: NodeId) -> (Vec<W>, Vec<W>) {
         self.held.drop_node(node);
-        self.waiting.retain(|waiter| waiter.lock.owner.node != node);
-        self.grant()
+        let is_gone = |waiter: &mut Waiter<W>| waiter.lock.owner.node == node;
+        let gone = self.waiting.extract_if(.., is_gone).map(|waiter| waiter.wake).collect();
+        (gone, self.grant())
+    }
+
+    /// Whether there are so many locks and waiters that no more are taken.
+    pub(super) fn is_full(&self) -> bool {
+        // A lock that changes its kind in the middle of another one leaves three.
+        self.held.len() + self.waiting.len() + 2 > LOCKS_PER_FILE_MAX
+    }
+
+    /// Whether giving these bytes back parts a lock in two.
+    pub(super) fn is_parted(&self, owner: LockOwner, range: LockRange) -> bool {
+        self.held.is_parted(owner, range)
     }
 
     /// For whom an owner waits.
@@ -182,10 +195,10 @@ mod tests {
         assert_eq!(locks.end_wait(NodeId(2), 2), (Some(2), vec![3]));
         assert_eq!(wait(&mut locks, 4, Exclusive), []);
         assert_eq!(wait(&mut locks, 5, Exclusive), []);
-        assert_eq!(locks.drop_node(NodeId(4)), []);
-        assert_eq!(locks.drop_node(NodeId(1)), []);
-        assert_eq!(locks.drop_node(NodeId(3)), [5]);
-        assert_eq!(locks.drop_node(NodeId(5)), []);
+        assert_eq!(locks.drop_node(NodeId(4)), (vec![4], vec![]));
+        assert_eq!(locks.drop_node(NodeId(1)), (vec![], vec![]));
+        assert_eq!(locks.drop_node(NodeId(3)), (vec![], vec![5]));
+        assert_eq!(locks.drop_node(NodeId(5)), (vec![], vec![]));
         assert!(locks.is_idle());
     }
 }

@@ -16,6 +16,7 @@ use file::{FileLocks, Waiter};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use tameike_core::limits::LOCKS_PER_FILE_MAX;
 use tameike_core::wire::lock::{FileLock, LockOwner, LockRange, LockReply, LockRequest, WaitEnd};
 use tameike_core::{Cluster, Errno, Fault, InodeId, NodeId, Result};
 use tameike_io::os::runtime::{Promise, Resolver, promise};
@@ -52,7 +53,7 @@ impl LockService {
     /// Serves one request. One that waits is answered when it has its lock, or its wait was ended.
     ///
     /// # Errors
-    /// `EAGAIN` when a lock is in the way of a request that does not wait; `EINTR` and `EDEADLK` when its wait was
+    /// `EAGAIN` when a lock is in the way of a request that does not wait; `ENOLCK` when the file has too many; `EINTR` and `EDEADLK` when its wait was
     /// ended; `EPROTO` when this is not the inode's home, or the owner not on the asking node.
     pub async fn serve(&self, from: NodeId, request: LockRequest) -> Result<LockReply> {
         match request {
@@ -67,8 +68,7 @@ impl LockService {
             }
             LockRequest::Unlock { inode, owner, range } => {
                 self.check(inode, from, owner)?;
-                self.change(inode, |file, _| (file.give_back(owner, range), None));
-                Ok(LockReply::Done)
+                self.give_back(inode, owner, range)
             }
             LockRequest::EndWait { inode, ticket, end } => {
                 self.check(inode, from, LockOwner { node: from, number: 0 })?;
@@ -98,7 +98,12 @@ impl LockService {
             state.files.keys().copied().collect()
         };
         for inode in inodes {
-            self.change(inode, |file, _| (file.drop_node(node), None));
+            self.change(inode, |file, _| {
+                let (gone, granted) = file.drop_node(node);
+                // Nobody hears it; but what serves the request must end.
+                let ended = |wake| (wake, Err(Fault::new(Errno::EHOSTDOWN, format!("{node} is gone"))));
+                (granted, gone.into_iter().map(ended).collect())
+            });
         }
     }
 
@@ -115,17 +120,32 @@ impl LockService {
         let (wake, woken) = promise();
         self.change(inode, |file, withdrawn| {
             if withdrawn.get(&lock.owner.node).is_some_and(|numbers| numbers.contains(&ticket)) {
-                return (Vec::new(), Some((wake, Err(Errno::EINTR.into()))));
+                return (Vec::new(), vec![(wake, Err(Errno::EINTR.into()))]);
+            }
+            if file.is_full() {
+                return (Vec::new(), vec![(wake, Err(too_many(inode)))]);
             }
             if wait {
-                return (file.wait(Waiter { lock, ticket, wake }), None);
+                return (file.wait(Waiter { lock, ticket, wake }), Vec::new());
             }
             match file.try_take(lock) {
-                Some(granted) => (granted, Some((wake, Ok(LockReply::Done)))),
-                None => (Vec::new(), Some((wake, Err(Errno::EAGAIN.into())))),
+                Some(granted) => (granted, vec![(wake, Ok(LockReply::Done))]),
+                None => (Vec::new(), vec![(wake, Err(Errno::EAGAIN.into()))]),
             }
         });
         woken
+    }
+
+    fn give_back(&self, inode: InodeId, owner: LockOwner, range: LockRange) -> Result<LockReply> {
+        let mut answer = Ok(LockReply::Done);
+        self.change(inode, |file, _| {
+            if file.is_full() && file.is_parted(owner, range) {
+                answer = Err(too_many(inode));
+                return (Vec::new(), Vec::new());
+            }
+            (file.give_back(owner, range), Vec::new())
+        });
+        answer
     }
 
     fn end_wait(&self, inode: InodeId, node: NodeId, ticket: u64, end: WaitEnd) {
@@ -133,10 +153,10 @@ impl LockService {
             let errno = match end {
                 WaitEnd::Interrupted => Errno::EINTR,
                 WaitEnd::Deadlock => Errno::EDEADLK,
-                WaitEnd::Overtake => return (file.overtake(node, ticket), None),
+                WaitEnd::Overtake => return (file.overtake(node, ticket), Vec::new()),
             };
             let (ended, granted) = file.end_wait(node, ticket);
-            (granted, ended.map(|wake| (wake, Err(errno.into()))))
+            (granted, ended.into_iter().map(|wake| (wake, Err(errno.into()))).collect())
         });
     }
 
@@ -150,15 +170,15 @@ impl LockService {
             }
             let (ended, mut granted) = file.end_wait(owner.node, ticket);
             granted.extend(file.give_back(owner, range));
-            (granted, ended.map(|wake| (wake, Err(Errno::EINTR.into()))))
+            (granted, ended.into_iter().map(|wake| (wake, Err(Errno::EINTR.into()))).collect())
         });
     }
 
-    /// Changes the locks of a file, then wakes those who have theirs, and the one whose request ended otherwise.
+    /// Changes the locks of a file, then wakes those who have theirs, and those whose requests ended otherwise.
     fn change(
         &self,
         inode: InodeId,
-        change: impl FnOnce(&mut FileLocks<Wake>, &mut Withdrawn) -> (Vec<Wake>, Option<Ended>),
+        change: impl FnOnce(&mut FileLocks<Wake>, &mut Withdrawn) -> (Vec<Wake>, Vec<Ended>),
     ) {
         let (granted, ended) = {
             let State { files, withdrawn } = &mut *self.state.lock();
@@ -170,8 +190,11 @@ impl LockService {
             woken
         };
         granted.into_iter().for_each(|wake| wake.resolve(Ok(LockReply::Done)));
-        if let Some((wake, answer)) = ended {
-            wake.resolve(answer);
-        }
+        ended.into_iter().for_each(|(wake, answer)| wake.resolve(answer));
     }
+}
+
+fn too_many(inode: InodeId) -> Fault {
+    let problem = format!("{inode}: programs have {LOCKS_PER_FILE_MAX} locks of one file, or wait for them");
+    Fault::new(Errno::ENOLCK, problem)
 }

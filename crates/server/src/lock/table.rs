@@ -14,6 +14,16 @@ impl LockTable {
         self.0.is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether giving these bytes back leaves a lock on both sides of them.
+    pub(super) fn is_parted(&self, owner: LockOwner, range: LockRange) -> bool {
+        let around = |held: &FileLock| held.range.start < range.start && held.range.last > range.last;
+        self.0.iter().any(|held| held.owner == owner && around(held))
+    }
+
     /// Whether the owner has any lock.
     pub(super) fn has(&self, owner: LockOwner) -> bool {
         self.0.iter().any(|held| held.owner == owner)

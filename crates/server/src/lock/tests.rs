@@ -78,3 +78,20 @@ fn nobody_locks_for_another_node() {
     let refused = do_now(&service, 2, request).expect_err("the owner is elsewhere");
     assert_eq!(refused.errno, Errno::EPROTO);
 }
+
+/// A program that locks every second byte would otherwise fill its home's memory.
+#[test]
+fn a_file_has_so_many_locks_and_no_more() {
+    let service = service();
+    let byte = |start| FileLock { range: LockRange { start, last: start }, ..lock(1) };
+    let take = |start| LockRequest::Lock { inode: FILE, lock: byte(start), ticket: start, wait: false };
+    let full = LOCKS_PER_FILE_MAX as u64 - 1;
+    for number in 0..full {
+        do_now(&service, 1, take(10 * number)).expect("there is room");
+    }
+    let refused = do_now(&service, 1, take(10 * full)).expect_err("no room");
+    assert_eq!(refused.errno, Errno::ENOLCK);
+    let unlock = |range| LockRequest::Unlock { inode: FILE, owner: byte(0).owner, range };
+    do_now(&service, 1, unlock(LockRange { start: 0, last: 5 })).expect("an unlock");
+    do_now(&service, 1, take(10 * full)).expect("there is room again");
+}

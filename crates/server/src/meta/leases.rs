@@ -19,8 +19,8 @@ const CONTENTION: Duration = Duration::from_secs(1);
 enum Belief {
     /// A node answers for the name of a file in this directory.
     Name { holder: NodeId, dir: InodeId },
-    /// Several nodes want the name.
-    Contended,
+    /// Several nodes want the name. Who held it last may still believe in it.
+    Contended { untold: Option<NodeId> },
     /// The kernel of this node shows the directory, or those of several nodes do.
     Directory { node: Option<NodeId> },
 }
@@ -108,16 +108,31 @@ impl Leases {
         let until = record.until;
         let holder = match record.belief {
             _ if until <= now => return None,
-            Belief::Contended => return None,
-            Belief::Name { holder, .. } if by == Some(holder) => return None,
+            Belief::Contended { untold: None } => return None,
+            Belief::Contended { untold: Some(holder) } | Belief::Name { holder, .. }
+                if by == Some(holder) =>
+            {
+                return None;
+            }
             Belief::Directory { node: Some(node) } if by == Some(node) => return None,
             Belief::Directory { .. } => None,
+            Belief::Contended { untold } => untold,
             Belief::Name { holder, .. } => {
-                *record = Record { belief: Belief::Contended, until: now + CONTENTION };
+                let until = until.max(now + CONTENTION);
+                *record = Record { belief: Belief::Contended { untold: Some(holder) }, until };
                 Some(holder)
             }
         };
         Some(Untold { inode, holder, until })
+    }
+
+    /// A holder has been told that the inode has changed.
+    pub(super) fn told(&mut self, inode: InodeId, holder: NodeId, now: Duration) {
+        if let Some(record) = self.records.get_mut(&inode)
+            && matches!(record.belief, Belief::Contended { untold: Some(untold) } if untold == holder)
+        {
+            *record = Record { belief: Belief::Contended { untold: None }, until: now + CONTENTION };
+        }
     }
 
     /// The entries of a directory move to other nodes: who answers for any of them.
@@ -133,7 +148,7 @@ impl Leases {
         self.records.retain(|_, record| match record.belief {
             Belief::Name { holder, .. } => holder != node,
             Belief::Directory { node: one } => one != Some(node),
-            Belief::Contended => true,
+            Belief::Contended { untold } => untold != Some(node),
         });
     }
 
@@ -158,6 +173,8 @@ pub(super) fn touched(step: &Step) -> Vec<(InodeId, bool)> {
         Step::AddLink { inode } | Step::DropLink { inode } => vec![(*inode, false)],
         Step::Detach { target, .. } => vec![of(target)],
         Step::Attach { target, replaces, .. } => std::iter::once(target).chain(replaces).map(of).collect(),
+        // Of a directory nobody is promised to see the times at once.
+        Step::Touch { target } if target.kind != tameike_core::FileKind::Directory => vec![of(target)],
         _ => Vec::new(),
     }
 }
@@ -170,6 +187,7 @@ mod tests {
     const FILE: InodeId = InodeId(8);
     const A: NodeId = NodeId(1);
     const B: NodeId = NodeId(2);
+    const C: NodeId = NodeId(3);
     const START: Duration = Duration::from_secs(100);
     const MOMENT: Duration = Duration::from_millis(1);
 
@@ -181,10 +199,27 @@ mod tests {
         assert_eq!(leases.changed(FILE, false, Some(A), START), None);
         let told = leases.changed(FILE, false, Some(B), START + MOMENT);
         assert_eq!(told, Some(Untold { inode: FILE, holder: Some(A), until: START + NAME_LEASE }));
-        // It is told once, and nobody holds what is contended.
-        assert_eq!(leases.changed(FILE, false, Some(B), START + MOMENT), None);
-        assert!(!leases.grant(FILE, DIR, A, START + MOMENT));
-        assert!(leases.grant(FILE, DIR, B, START + MOMENT + CONTENTION));
+        // Who changes it while the holder is being told waits as well; nobody holds what is contended.
+        assert_eq!(leases.changed(FILE, false, Some(C), START + MOMENT), told);
+        assert_eq!(leases.changed(FILE, false, Some(A), START + MOMENT), None);
+        leases.told(FILE, B, START + 2 * MOMENT);
+        assert_eq!(leases.changed(FILE, false, Some(C), START + CONTENTION + 2 * MOMENT), told);
+        assert!(!leases.grant(FILE, DIR, B, START + CONTENTION + 2 * MOMENT));
+        leases.told(FILE, A, START + 3 * MOMENT);
+        assert_eq!(leases.changed(FILE, false, Some(C), START + 3 * MOMENT), None);
+        assert!(!leases.grant(FILE, DIR, A, START + 3 * MOMENT));
+        assert!(leases.grant(FILE, DIR, B, START + 3 * MOMENT + CONTENTION));
+    }
+
+    #[test]
+    fn who_cannot_be_told_is_waited_for() {
+        let mut leases = Leases::default();
+        assert!(leases.grant(FILE, DIR, A, START));
+        let untold = Some(Untold { inode: FILE, holder: Some(A), until: START + NAME_LEASE });
+        for time in [MOMENT, 2 * CONTENTION, NAME_LEASE - MOMENT] {
+            assert_eq!(leases.changed(FILE, false, Some(B), START + time), untold);
+        }
+        assert_eq!(leases.changed(FILE, false, Some(B), START + NAME_LEASE), None);
     }
 
     #[test]

@@ -180,6 +180,7 @@ impl MetaService {
         match replaced {
             Some(target) if mode == RenameMode::Exchange => {
                 plan.local.push(Step::Attach { entry, wide, target, replaces: Some(moved) });
+                self.touch(&mut plan, &[moved, target]);
                 self.plan_moves(&mut plan, &[(moved, from.dir, to.dir), (target, to.dir, from.dir)]);
                 return Ok(plan.found());
             }
@@ -190,8 +191,15 @@ impl MetaService {
         if let Some(Target { inode, .. }) = replaced {
             plan.redo.push((self.home(inode), Step::DropLink { inode }));
         }
+        self.touch(&mut plan, &[moved]);
         self.plan_moves(&mut plan, &[(moved, from.dir, to.dir)]);
         Ok(plan.found())
+    }
+
+    /// What gets another name changes, as on other file systems. Mostly its inode is on this node, and the step
+    /// part of the decision.
+    fn touch(&self, plan: &mut Plan, renamed: &[Target]) {
+        plan.redo.extend(renamed.iter().map(|&target| (self.home(target.inode), Step::Touch { target })));
     }
 
     /// Directories that get another parent: not one below themselves, and one at a time.

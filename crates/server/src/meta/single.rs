@@ -29,7 +29,9 @@ impl MetaService {
                     Outcome::Width { wide } => return Ok((MetaReply::Width { wide: *wide }, None)),
                     other => return Err(unexpected(self.parts.node, other)),
                 };
-                if let (MetaReply::Entry { target, node: Some(_), .. }, Some(opener)) = (&reply, opener) {
+                if let (MetaReply::Entry { target, node: Some(_), .. }, Some(opener)) = (&reply, opener)
+                    && target.kind == FileKind::File
+                {
                     state.open(target.inode, opener);
                 }
                 Ok((reply, Some(applied)))
@@ -168,6 +170,7 @@ impl MetaService {
             Step::AddLink { inode } | Step::DropLink { inode } | Step::SetParent { dir: inode, .. } => {
                 self.check_inode(*inode)
             }
+            Step::Touch { target } => self.check_inode(target.inode),
             Step::Seal { dir, wide } => self.same_width(*dir, None, *wide),
             Step::Attach { entry, wide, .. } | Step::Detach { entry, wide, .. } => {
                 self.same_width(entry.dir, Some(entry.offset()), *wide)

@@ -4,7 +4,7 @@ use super::leases::Untold;
 use super::state::State;
 use super::{MetaService, leases};
 use futures_util::future::join_all;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tameike_core::wire::Request;
 use tameike_core::wire::client::ClientRequest;
@@ -72,15 +72,17 @@ impl MetaService {
 
     /// Returns when nobody believes any more what is not so.
     pub(super) async fn tell(&self, untold: Vec<Untold>) {
-        let mut all = BTreeMap::<_, (Duration, Vec<InodeId>)>::new();
+        let mut all = BTreeMap::<_, (Duration, BTreeSet<InodeId>)>::new();
         for Untold { inode, holder, until } in untold {
             let (latest, inodes) = all.entry(holder).or_default();
             *latest = until.max(*latest);
-            inodes.push(inode);
+            inodes.insert(inode);
         }
         if !all.is_empty() {
-            join_all(all.into_iter().map(|(holder, (until, inodes))| self.tell_one(holder, inodes, until)))
-                .await;
+            let tell = |(holder, (until, inodes)): (_, (_, BTreeSet<_>))| {
+                self.tell_one(holder, inodes.into_iter().collect(), until)
+            };
+            join_all(all.into_iter().map(tell)).await;
         }
     }
 
@@ -90,7 +92,11 @@ impl MetaService {
         if let Some(holder) = holder {
             let told = join_all(inodes.chunks(REVOKED_MAX).map(|inodes| self.revoke(holder, inodes)));
             match runtime.timeout(left(), told).await {
-                Some(told) if told.iter().all(Result::is_ok) => return,
+                Some(told) if told.iter().all(Result::is_ok) => {
+                    let (mut state, now) = (self.state.lock(), runtime.clock.monotonic());
+                    inodes.iter().for_each(|&inode| state.leases.told(inode, holder, now));
+                    return;
+                }
                 Some(_) => log::info!("{holder} cannot be told of changes; its leases run out"),
                 None => log::info!("{holder} was not told of changes in time"),
             }

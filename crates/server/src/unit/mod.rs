@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::limits::{FILE_SIZE_MAX, UNIT_SIZE};
-use tameike_core::wire::unit::{Backing, UnitReply, UnitRequest};
+use tameike_core::wire::unit::{Backing, SpaceChange, UnitReply, UnitRequest};
 use tameike_core::{Cluster, Errno, Fault, Generation, InodeId, NodeId, Result, UnitId};
 use tameike_io::fabric::Rpc;
 use tameike_io::shared::SharedFs;
@@ -101,6 +101,8 @@ impl UnitService {
                 UnitReply::Done
             }
             UnitRequest::Truncate { inode, size } => {
+                // A flush that its coordinator has given up writes nothing of what is cut after this.
+                let _only = self.flush_locks.hold(inode).await;
                 let _alone = self.file_locks.hold(inode).await;
                 self.flushed.lock().remove(&inode);
                 self.parts.extents.truncate(inode, size).await?;
@@ -118,6 +120,19 @@ impl UnitService {
                 self.mark_round_clean(inode, round).await?;
                 UnitReply::Done
             }
+            UnitRequest::Space { inode, change, start, end, step } => {
+                check_bytes(start, end, step)?;
+                self.change_space(inode, change, start..end, step).await?;
+                UnitReply::Done
+            }
+            UnitRequest::Seek { inode, sought, start, step } => {
+                check_bytes(start, start, step)?;
+                match self.parts.extents.seek(inode, sought, start, step)? {
+                    Ok(at) => UnitReply::Found { at, found: true },
+                    Err(at) => UnitReply::Found { at, found: false },
+                }
+            }
+            UnitRequest::Usage { inode } => UnitReply::Usage(self.parts.extents.usage(inode)?),
             UnitRequest::DirtyInodes { coordinator, after, limit } => {
                 UnitReply::DirtyInodes(self.dirty_inodes(coordinator, after, limit)?)
             }
@@ -126,6 +141,23 @@ impl UnitService {
             }
         };
         Ok((reply, None))
+    }
+
+    async fn change_space(
+        &self,
+        inode: InodeId,
+        change: SpaceChange,
+        bytes: Range<u64>,
+        step: u64,
+    ) -> Result<()> {
+        let _alone = self.file_locks.hold(inode).await;
+        self.flushed.lock().remove(&inode);
+        self.parts.extents.change_space(inode, change, bytes, step).await?;
+        if inode.is_cached() {
+            // As after a cut.
+            self.parts.extents.sync(false).await?;
+        }
+        Ok(())
     }
 
     async fn write(&self, unit: UnitId, offset: u32, payload: Payload, generation: Generation) -> Result<()> {
@@ -182,6 +214,13 @@ impl UnitService {
 /// The largest offset of a file bounds the index of a unit, so that its place can be computed.
 fn check_index(index: u64) -> Result<()> {
     if index <= FILE_SIZE_MAX / UNIT_SIZE as u64 { Ok(()) } else { Err(Errno::EFBIG.into()) }
+}
+
+fn check_bytes(start: u64, end: u64, step: u64) -> Result<()> {
+    if start <= end && end <= FILE_SIZE_MAX && step > 0 {
+        return Ok(());
+    }
+    Err(Fault::new(Errno::EINVAL, format!("bytes {start} to {end} by {step} are none of a file")))
 }
 
 fn range_in_unit(offset: u32, length: u32) -> Result<Range<u32>> {

@@ -21,6 +21,8 @@ pub(super) struct Change<'a> {
     /// Blocks taken, with the number of the unit's blocks for which they stand.
     taken: Vec<(Vec<Range<u64>>, u64)>,
     freed: Vec<Range<u64>>,
+    /// Blocks set aside.
+    set_aside: u64,
     _guard: Held<UnitId>,
 }
 
@@ -67,7 +69,16 @@ impl ExtentStore {
     fn change(&self, unit: UnitId, guard: Held<UnitId>) -> Result<Change<'_>> {
         let before = self.load(unit)?.unwrap_or_default();
         let record = before.clone();
-        Ok(Change { store: self, unit, before, record, taken: Vec::new(), freed: Vec::new(), _guard: guard })
+        Ok(Change {
+            store: self,
+            unit,
+            before,
+            record,
+            taken: Vec::new(),
+            freed: Vec::new(),
+            set_aside: 0,
+            _guard: guard,
+        })
     }
 
     /// Lets the clean unit go that was used least recently, of those that nobody uses. `own` is the unit for
@@ -125,7 +136,7 @@ impl ExtentStore {
         }
     }
 
-    fn full(&self, view: View, shortage: Shortage) -> Fault {
+    pub(super) fn full(&self, view: View, shortage: Shortage) -> Fault {
         let space = self.space(view);
         let what = match shortage {
             Shortage::View => "the capacity of the view",
@@ -164,6 +175,24 @@ impl Change<'_> {
 
     pub(super) fn truncate(&mut self, size: u32) {
         self.freed.extend(self.record.truncate(size));
+    }
+
+    pub(super) fn punch(&mut self, range: &Range<u32>) {
+        self.freed.extend(self.record.punch(range));
+    }
+
+    /// Sets room aside for those of `blocks` that have none.
+    pub(super) fn set_aside(&mut self, blocks: &Range<u32>) -> Result<()> {
+        // What this change has given up counts as used until it is logged.
+        let given_up = self.before.space().saturating_sub(self.record.space());
+        let missing = self.record.unreserved(blocks);
+        let wanted = u64::from(missing.len()).saturating_sub(given_up);
+        let view = self.unit.inode.view();
+        let set_aside = self.store.books.lock().set_aside(view, wanted);
+        set_aside.map_err(|shortage| self.store.full(view, shortage))?;
+        self.set_aside += wanted;
+        missing.iter().for_each(|blocks| self.record.reserved.insert(blocks));
+        Ok(())
     }
 
     pub(super) fn mark_clean(&mut self, flushed: &DirtyUnit, generation: Generation) {
@@ -221,7 +250,7 @@ impl Change<'_> {
 
     /// Writes the whole content of `blocks` to newly taken blocks.
     async fn store_blocks(&mut self, blocks: &Range<u32>, payload: &Payload) -> Result<(), Refused> {
-        let replaced = self.record.blocks_among(blocks);
+        let replaced = self.record.blocks_among(blocks) + self.record.reserved_among(blocks);
         let wanted = u64::from(blocks.end - blocks.start);
         let before = self.record.extents.iter().find(|extent| extent.blocks().end == blocks.start);
         let wish = before.map(|extent| extent.device_blocks().end);
@@ -237,6 +266,7 @@ impl Change<'_> {
             self.store.disk.write(run.start * u64::from(BLOCK), bytes).await?;
             place += size;
         }
+        self.record.reserved.remove(blocks.clone());
         self.freed.extend(self.record.replace(blocks, extents));
         Ok(())
     }
@@ -277,21 +307,25 @@ impl Change<'_> {
 
     /// Logs the change.
     pub(super) fn commit(mut self) -> Result<()> {
-        if self.record == self.before || (self.record.held.is_empty() && self.before.held.is_empty()) {
+        if self.record == self.before || (self.record.is_empty() && self.before.is_empty()) {
             return Ok(());
         }
         self.freed.extend(if self.record.held.is_empty() { self.record.drop_clean() } else { Vec::new() });
-        let kept = (!self.record.held.is_empty()).then_some(&self.record);
+        let kept = (!self.record.is_empty()).then_some(&self.record);
         let body = record::log_body(self.unit, kept)?;
         let ledger = &self.store.ledger;
         ledger.execute(RecordKind::Extents, &body, |table| record::apply(&body, table))?;
         let sequence = ledger.position();
         let view = self.unit.inode.view();
-        let replaced: u64 = std::mem::take(&mut self.taken).into_iter().map(|(_, replaced)| replaced).sum();
+        // What was counted as used on the way to this record, beyond what it uses.
+        let taken = std::mem::take(&mut self.taken);
+        let taken: u64 = taken.into_iter().map(|(runs, replaced)| count(&runs) - replaced).sum();
+        let counted = self.before.space() + taken + std::mem::take(&mut self.set_aside);
+        let surplus = counted - self.record.space();
         let freed = std::mem::take(&mut self.freed);
         {
             let books = &mut *self.store.books.lock();
-            books.unuse(view, count(&freed) - replaced);
+            books.unuse(view, surplus);
             books.retire(sequence, freed);
             books.count_dirty(view, self.before.dirty.len(), self.record.dirty.len());
             if self.unit.inode.is_cached() {
@@ -314,5 +348,6 @@ impl Drop for Change<'_> {
         for (runs, replaced) in self.taken.drain(..) {
             books.untake(self.unit.inode.view(), runs, replaced);
         }
+        books.unuse(self.unit.inode.view(), self.set_aside);
     }
 }

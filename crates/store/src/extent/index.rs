@@ -94,6 +94,7 @@ impl ExtentStore {
                         wrong(key, fault)?;
                     }
                 }
+                books.adopt_reserved(unit.inode.view(), record.reserved.len());
                 version = version.max(record.version());
                 if unit.inode.is_cached() {
                     books.count_dirty(unit.inode.view(), 0, record.dirty.len());

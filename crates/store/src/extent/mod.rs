@@ -15,6 +15,7 @@ mod read;
 mod reclaim;
 mod record;
 mod space;
+mod sparse;
 #[cfg(test)]
 mod tests;
 

@@ -100,6 +100,8 @@ pub(super) struct UnitRecord {
     pub(super) dirty: RangeSet,
     /// Where they lie; ascending by block.
     pub(super) extents: Vec<Extent>,
+    /// Blocks of the unit without an extent for which room is set aside.
+    pub(super) reserved: RangeSet,
 }
 
 /// Bytes of blocks.
@@ -128,6 +130,37 @@ impl UnitRecord {
 
     pub(super) fn block_count(&self) -> u64 {
         self.extents.iter().map(|extent| u64::from(extent.count())).sum()
+    }
+
+    /// Number of blocks that it counts as used: those it has, and those set aside.
+    pub(super) fn space(&self) -> u64 {
+        self.block_count() + u64::from(self.reserved.len())
+    }
+
+    /// Whether there is nothing to remember of the unit.
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.reserved.is_empty()
+    }
+
+    /// Those of `blocks` that it neither has nor has set aside.
+    pub(super) fn unreserved(&self, blocks: &Range<u32>) -> RangeSet {
+        let mut missing: RangeSet = self.reserved.gaps(blocks.clone()).into_iter().collect();
+        self.extents.iter().for_each(|extent| missing.remove(extent.blocks()));
+        missing
+    }
+
+    /// Number of blocks set aside among `blocks`.
+    pub(super) fn reserved_among(&self, blocks: &Range<u32>) -> u64 {
+        u64::from(within(&self.reserved, blocks).len())
+    }
+
+    /// Drops the bytes of a range, and what is set aside for blocks that lie in it; returns what was on the device.
+    pub(super) fn punch(&mut self, range: &Range<u32>) -> Vec<Range<u64>> {
+        self.held.remove(range.clone());
+        self.dirty.remove(range.clone());
+        let whole = range.start.div_ceil(BLOCK)..range.end / BLOCK;
+        self.reserved.remove(whole.start..whole.end.max(whole.start));
+        self.release_unheld()
     }
 
     /// Number of blocks it has among `blocks`.
@@ -191,6 +224,7 @@ impl UnitRecord {
     pub(super) fn truncate(&mut self, size: u32) -> Vec<Range<u64>> {
         self.held.remove(size..UNIT_SIZE as u32);
         self.dirty.remove(size..UNIT_SIZE as u32);
+        self.reserved.remove(size.div_ceil(BLOCK)..BLOCKS_PER_UNIT as u32);
         self.release_unheld()
     }
 
@@ -240,10 +274,17 @@ impl UnitRecord {
             }
             blocks.insert(extent.blocks());
         }
-        match self.held.iter().all(|held| blocks.contains(&blocks_of(&held))) {
-            true => Ok(()),
-            false => Err("it holds bytes without an extent"),
+        if !self.held.iter().all(|held| blocks.contains(&blocks_of(&held))) {
+            return Err("it holds bytes without an extent");
         }
+        let free = |range: Range<u32>| within(&blocks, &range).is_empty();
+        if !ascending(&self.reserved)
+            || self.reserved.end() as usize > BLOCKS_PER_UNIT
+            || !self.reserved.iter().all(free)
+        {
+            return Err("it has set room aside for blocks that it has");
+        }
+        Ok(())
     }
 
     pub(super) fn encode(&self) -> Result<Vec<u8>> {
@@ -340,12 +381,14 @@ mod tests {
             held: [0..5000, 8192..8200].into_iter().collect(),
             dirty: std::iter::once(100..300).collect(),
             extents: vec![Extent::new(0, 300, 7, &[0; 8192]), Extent::new(2, 130, 128, &[1; 4096])],
+            reserved: std::iter::once(4..256).collect(),
         };
         let golden = concat!(
             "75800000000000010200000000000000030109",
             "02008827804088400164ac02",
             "0200ac0207088941f9988941f998",
             "0282018001047f6b1842",
+            "01048002",
         );
         let body = log_body(unit, Some(&record)).unwrap();
         let hex: String = body.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -86,6 +86,11 @@ impl Books {
         Ok(())
     }
 
+    /// Takes over what the index says is set aside.
+    pub(super) fn adopt_reserved(&mut self, view: View, count: u32) {
+        self.used[view.index()] += u64::from(count);
+    }
+
     /// Takes `count` blocks for a unit, in whose index they replace `replaced` blocks.
     pub(super) fn take(
         &mut self,
@@ -101,6 +106,20 @@ impl Books {
         let runs = self.allocator.allocate(count, wish).ok_or(Shortage::Device)?;
         self.used[view.index()] = used;
         Ok(runs)
+    }
+
+    /// Counts `count` blocks as used for which nothing is written yet; [`Self::unuse`] undoes it.
+    pub(super) fn set_aside(&mut self, view: View, count: u64) -> Result<(), Shortage> {
+        if count > self.left(view) {
+            return Err(Shortage::View);
+        }
+        self.used[view.index()] += count;
+        Ok(())
+    }
+
+    /// Blocks that the view may still use.
+    pub(super) fn left(&self, view: View) -> u64 {
+        (self.capacity[view.index()] / u64::from(BLOCK)).saturating_sub(self.used[view.index()])
     }
 
     /// Undoes [`Self::take`].

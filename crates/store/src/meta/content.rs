@@ -30,7 +30,13 @@ impl Shard<'_> {
         }
     }
 
-    pub(super) fn commit(&mut self, inode: InodeId, end: u64, now: Timestamp) -> Result<Outcome> {
+    pub(super) fn commit(
+        &mut self,
+        inode: InodeId,
+        end: u64,
+        sparse: bool,
+        now: Timestamp,
+    ) -> Result<Outcome> {
         let mut record = self.file(inode)?;
         if end > FILE_SIZE_MAX {
             return Err(Errno::EFBIG.into());
@@ -44,6 +50,7 @@ impl Shard<'_> {
             record.inline = false;
         }
         record.size = record.size.max(end);
+        record.sparse |= sparse;
         self.touch_content(inode, &mut record, now)?;
         Ok(Outcome::Changed { attr: record.attr(inode) })
     }

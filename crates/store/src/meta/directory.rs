@@ -109,6 +109,7 @@ impl Shard<'_> {
             generation: Generation::default(),
             layout: new.layout,
             inline: new.kind == FileKind::File,
+            sparse: false,
             parent,
         };
         if is_link {

@@ -58,9 +58,11 @@ impl Shard<'_> {
         }
         if record.inline {
             self.resize_inline(inode, record, size)?;
-        } else if size < record.size {
+        } else if size < record.size || (size == record.size && record.sparse) {
+            // Space may be set aside behind the end.
             self.cut_units(inode, Truncation { layout: record.layout, size })?;
         }
+        record.sparse = size > 0 && (record.sparse || (size > record.size && !record.inline));
         record.size = size;
         record.generation = record.generation.next();
         Ok(())
@@ -138,6 +140,13 @@ impl Shard<'_> {
         let Some(mut record) = query::inode(self.table, dir)? else { return Ok(()) };
         record.parent = parent;
         self.put_inode(dir, &record)
+    }
+
+    /// Takes note of a change of attributes. Never fails for what the inode is, as [`Self::drop_link`].
+    pub(super) fn touch(&mut self, inode: InodeId, now: Timestamp) -> Result<()> {
+        let Some(mut record) = query::inode(self.table, inode)? else { return Ok(()) };
+        record.ctime = record.ctime.max(now);
+        self.put_inode(inode, &record)
     }
 
     /// `EINVAL` when `dir` is `ancestor` or lies below it.

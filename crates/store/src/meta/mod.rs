@@ -228,7 +228,7 @@ impl<'a> Shard<'a> {
                 self.create(entry, new, *exclusive, *wide, birth, *now)
             }
             Command::SetAttr { inode, change, now } => self.set_attr(*inode, change, *now),
-            Command::Commit { inode, end, now } => self.commit(*inode, *end, *now),
+            Command::Commit { inode, end, sparse, now } => self.commit(*inode, *end, *sparse, *now),
             Command::WriteInline { inode, offset, data, now } => {
                 self.write_inline(*inode, *offset as usize, data, *now)
             }
@@ -287,6 +287,7 @@ fn root_record(root: InodeId, (uid, gid): (u32, u32), now: Timestamp) -> InodeRe
         generation: Generation::default(),
         layout: Layout::default(),
         inline: false,
+        sparse: false,
         parent: root,
     }
 }

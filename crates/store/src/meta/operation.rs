@@ -128,6 +128,7 @@ impl Shard<'_> {
             }
             Step::Detach { entry, wide, target } => self.detach(entry, *wide, *target, now),
             Step::SetParent { dir, parent } => self.set_parent(*dir, *parent),
+            Step::Touch { target } => self.touch(target.inode, now),
             Step::NotBelow { dir, ancestor } => self.not_below(*dir, *ancestor),
             Step::LockTree => self.lock_tree(operation),
             Step::UnlockTree => self.unlock_tree(operation),

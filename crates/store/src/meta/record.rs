@@ -2,6 +2,7 @@
 
 use crate::table::Table;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::wire::codec;
 use tameike_core::wire::meta::{DirStat, EntryName, Step};
 use tameike_core::{
@@ -64,6 +65,8 @@ pub struct InodeRecord {
     pub layout: Layout,
     /// Whether the content is in [`crate::table::prefix::CONTENT`]; such a file has no units.
     pub inline: bool,
+    /// Whether the file may have holes, or space set aside: then only the homes of its units know what it takes.
+    pub sparse: bool,
     /// The directory that a directory is in; of anything else the directory of its birth.
     pub parent: InodeId,
 }
@@ -80,7 +83,9 @@ impl InodeRecord {
         };
         let blocks = match self.kind {
             FileKind::File if self.inline && size > 0 => 8,
-            FileKind::File | FileKind::Directory => size.div_ceil(512),
+            FileKind::File | FileKind::Directory => {
+                size.div_ceil(BLOCK_SIZE as u64) * (BLOCK_SIZE as u64 / 512)
+            }
             _ => 0,
         };
         Attr {
@@ -99,6 +104,7 @@ impl InodeRecord {
             generation: self.generation,
             layout: self.layout,
             inline: self.inline,
+            sparse: self.sparse,
         }
     }
 }

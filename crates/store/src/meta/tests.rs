@@ -204,7 +204,7 @@ fn a_smaller_cut_that_is_due_is_not_forgotten_for_a_larger_one() {
         let change = AttrChange { size: Some(size), ..AttrChange::default() };
         Command::SetAttr { inode, change, now: at(3) }
     };
-    let commit = Command::Commit { inode, end: 9 << 20, now: at(3) };
+    let commit = Command::Commit { inode, end: 9 << 20, sparse: false, now: at(3) };
     set(commit.clone());
     let first = set(size(10)).truncations;
     set(commit);
@@ -272,6 +272,7 @@ fn any_step() -> impl Strategy<Value = Step> {
             target
         }),
         (any_inode(), any_inode()).prop_map(|(dir, parent)| Step::SetParent { dir, parent }),
+        any_target().prop_map(|target| Step::Touch { target }),
         Just(Step::LockTree),
         Just(Step::UnlockTree),
         (any_inode(), prop::collection::vec(("[a-c]{1,2}", any_target()), 0..3)).prop_map(
@@ -298,7 +299,8 @@ fn any_command() -> impl Strategy<Value = Command> {
             let change = AttrChange { size: Some(size), uid: Some(1), ..AttrChange::default() };
             Command::SetAttr { inode, change, now: at(3) }
         }),
-        1 => (any_inode(), any::<u64>()).prop_map(|(inode, end)| Command::Commit { inode, end, now: at(3) }),
+        1 => (any_inode(), any::<u64>(), any::<bool>())
+            .prop_map(|(inode, end, sparse)| Command::Commit { inode, end, sparse, now: at(3) }),
         1 => (any_inode(), any::<u32>(), prop::collection::vec(any::<u8>(), 0..9)).prop_map(
             |(inode, offset, data)| Command::WriteInline { inode, offset, data, now: at(3) }
         ),
@@ -388,7 +390,7 @@ fn the_bytes_of_records_stay_as_they_are() {
         decision: decision.clone(),
         busy: Some(name),
     };
-    let wire = Command::Commit { inode, end: 300, now };
+    let wire = Command::Commit { inode, end: 300, sparse: true, now };
     let commands = [
         (
             LogCommand::Start {
@@ -402,7 +404,7 @@ fn the_bytes_of_records_stay_as_they_are() {
         ),
         (
             LogCommand::Wire { command: wire, birth: 300, held: vec![inode] },
-            "0102838404ac0203ac02ac0201838404",
+            "0102838404ac020103ac02ac0201838404",
         ),
         (
             LogCommand::Begin { sequence: 129, intent: open },
@@ -438,7 +440,7 @@ fn the_bytes_of_records_stay_as_they_are() {
     }
     assert_eq!(
         hex(&root_record(InodeId(1), (1000, 100), now)),
-        "01ed0301e80764000003ac0203ac0203ac0200000001"
+        "01ed0301e80764000003ac0203ac0203ac020000000001"
     );
     let sealed = Some(operation);
     let children = DirectoryRecord { entries: 300, subdirs: 1, changed: now, wide: true, sealed };

@@ -37,7 +37,7 @@ fn every_sentence_that_no_test_quotes_is_a_finding() {
     assert_eq!(found("/// S1: \"Within a node, a read sees\"\nfn a() {}"), all[1..]);
     assert_eq!(found("/// S1: \"read sees\"\nfn a() {}"), all, "two words are no quotation");
     let several = "//! S1: \"a read sees every write. A write that two\n//! lines tell of (in brackets.) Bytes that were never written\"\n";
-    assert_eq!(found(&format!("{several}\n    // S2: \"Short one.\"\n")), [String::new(); 0]);
+    assert_eq!(found(&format!("{several}\n    // S2: \"Short one.\"\n")), Vec::<String>::new());
 }
 
 #[test]

@@ -131,4 +131,9 @@ pub enum Step {
         /// Number of the step in its operation.
         number: u32,
     },
+    /// The inode has got another name: its time of last change of attributes is that of the operation.
+    Touch {
+        /// Which inode.
+        target: Target,
+    },
 }

@@ -303,6 +303,26 @@ fn removed_files_leave_no_data_and_no_receipt() {
     assert!(!bed.root.join("file").exists());
 }
 
+/// A node that had found a file under its name, and told its coordinator after another node had removed it, was told of
+/// an empty file: what was in the pool was gone, and the number was taken for that of a new file.
+#[test]
+fn a_file_that_is_removed_while_it_is_opened_is_stale_and_not_empty() {
+    let bed = Bed::new(14, 2);
+    let client = bed.client(0);
+    bed.run(async move {
+        client.create(b"file", b"content").await.expect("write");
+        client.create(b"other", b"other content").await.expect("write");
+        let stat = client.shared.stat(b"file").expect("a file");
+        client.unlink(b"file").await.expect("unlink");
+        let (inode, stamp) = (stat.inode_id(), stat.stamp());
+        let open = || client.ask(inode, CacheRequest::Open { inode, path: b"file".to_vec(), stamp });
+        assert_eq!(open().await.expect_err("it is gone").errno, Errno::ESTALE);
+        client.rename(b"other", b"file").await.expect("rename");
+        assert_eq!(open().await.expect_err("another file").errno, Errno::ESTALE);
+        assert_eq!(client.read(b"file").await.expect("read"), b"other content");
+    });
+}
+
 #[test]
 fn appends_from_two_nodes_do_not_overlap() {
     let bed = Bed::new(12, 2);
@@ -344,7 +364,7 @@ fn a_size_that_no_file_can_have_is_refused() {
         for request in [
             CacheRequest::Reserve { inode, length: u64::MAX, now },
             CacheRequest::Reserve { inode, length: i64::MAX as u64, now },
-            CacheRequest::Commit { inode, end: u64::MAX, now },
+            CacheRequest::Commit { inode, end: u64::MAX, sparse: false, now },
         ] {
             let refused = client.ask(inode, request).await.err().map(|fault| fault.errno);
             assert_eq!(refused, Some(Errno::EFBIG));

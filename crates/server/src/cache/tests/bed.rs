@@ -12,7 +12,7 @@ use std::time::Duration;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::receipt::Receipt;
 use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState};
-use tameike_core::wire::unit::{Backing, UnitRequest};
+use tameike_core::wire::unit::{Backing, SpaceChange, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{
     Cluster, Errno, Fault, Generation, InodeId, JobId, Layout, NodeId, NodeInfo, Result, UnitId,
@@ -429,7 +429,7 @@ impl Client {
         for home in self.cluster.unit_homes(Layout::Striped, inode) {
             self.unit(home, UnitRequest::Sync { inode, durable: false }, None).await?;
         }
-        self.state(inode, CacheRequest::Commit { inode, end, now: self.runtime.now() }).await
+        self.state(inode, CacheRequest::Commit { inode, end, sparse: false, now: self.runtime.now() }).await
     }
 
     /// Opens, writes and closes.
@@ -471,6 +471,19 @@ impl Client {
     }
 
     /// The size as `stat` shows it.
+    /// Changes the space of bytes of a file.
+    pub(super) async fn change_space(
+        &self,
+        path: &[u8],
+        change: SpaceChange,
+        bytes: std::ops::Range<u64>,
+        grows: bool,
+    ) -> Result<CacheState> {
+        let inode = self.open(path, true).await?.inode;
+        let (start, end, now) = (bytes.start, bytes.end, self.runtime.now());
+        self.state(inode, CacheRequest::Space { inode, change, start, end, grows, now }).await
+    }
+
     pub(super) async fn size(&self, path: &[u8]) -> Result<u64> {
         let stat = self.shared.stat(path)?;
         let (inode, size, mtime) = (stat.inode_id(), stat.size, stat.mtime);

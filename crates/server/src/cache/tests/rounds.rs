@@ -228,4 +228,9 @@ fn bytes_that_were_never_committed_count_as_missing() {
     assert_eq!(second.files[0].outcome, FileOutcome::Verified, "{second:?}");
     assert_eq!(&bed.real("file")[5..16], b"uncommitted");
     assert!(!is_dirty(&bed, home(&bed, inode, 0), inode));
+    // A file that another flush has made clean meanwhile keeps its time.
+    let before = bed.shared.stat(b"file").expect("stat");
+    let client = bed.client(0);
+    bed.run(async move { client.write_back(b"file").await.expect("nothing to do") });
+    assert_eq!(bed.shared.stat(b"file").expect("stat").mtime, before.mtime);
 }

@@ -1,10 +1,11 @@
 //! Files that are mostly holes, and receipts of more units than one request names.
 
-use super::bed::Bed;
+use super::bed::{Bed, bytes};
 use super::faulty::Plan;
 use tameike_core::Errno;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::receipt::{FileOutcome, Receipt};
+use tameike_core::wire::unit::SpaceChange;
 
 const UNIT: u64 = UNIT_SIZE as u64;
 /// As large as files of all usual file systems may be.
@@ -68,4 +69,79 @@ fn a_receipt_of_many_units_is_made_in_parts() {
         expected.update(if index == UNITS - 1 { &unit[..1] } else { &unit });
     }
     assert_eq!(receipt.files[0].checksum, expected.finalize().to_hex().to_string());
+}
+
+/// Content as the job sees it, then a drain after the agents have died, whose receipt must be true.
+fn assert_content(bed: &Bed, expected: &[u8], what: &str) {
+    let client = bed.client(1);
+    let seen = bed.run(async move { client.read(b"file").await }).expect("read");
+    assert!(seen == expected, "{what}: as the job sees it");
+    bed.crash();
+    let receipt = bed.drain(true);
+    assert_eq!(receipt.files[0].outcome, FileOutcome::Verified, "{what}: {receipt:?}");
+    assert!(bed.real("file") == expected, "{what}: on the shared file system");
+    let client = bed.client(0);
+    let seen = bed.run(async move { client.read(b"file").await }).expect("read");
+    assert!(seen == expected, "{what}: after all");
+}
+
+/// What was flushed, what is dirty and what is held of both must all read as zeros, whenever agents die.
+#[test]
+fn punched_and_zeroed_bytes_do_not_come_back() {
+    for (number, change) in (0..).zip([SpaceChange::Punch, SpaceChange::Zero]) {
+        for step in 0.. {
+            let bed = Bed::new(700 + 100 * number + step, 2);
+            let client = bed.client(0);
+            let mut expected = bytes(number, 4 * UNIT_SIZE);
+            let content = expected.clone();
+            bed.run(async move { client.create(b"file", &content).await }).expect("write");
+            bed.drain(false);
+            let client = bed.client(1);
+            bed.run(async move {
+                client.read(b"file").await.expect("read");
+                client.write(b"file", UNIT + 100, b"dirty again").await.expect("write");
+                client.write(b"file", 3 * UNIT - 50, &[7; 100]).await.expect("write");
+            });
+            expected[3 * UNIT_SIZE - 50..3 * UNIT_SIZE + 50].fill(7);
+            expected[UNIT_SIZE / 2..3 * UNIT_SIZE].fill(0);
+            bed.control.set(Plan::Once(step, Errno::EIO));
+            let client = bed.client(0);
+            let punch =
+                move || async move { client.change_space(b"file", change, UNIT / 2..3 * UNIT, false).await };
+            let changed = bed.run(punch());
+            let failed = bed.control.failed() > 0;
+            bed.control.set(Plan::Good);
+            if changed.is_err() {
+                assert!(failed, "step {step}: {changed:?}");
+                let client = bed.client(0);
+                let again = move || async move {
+                    client.change_space(b"file", change, UNIT / 2..3 * UNIT, false).await
+                };
+                bed.run(again()).expect("another attempt");
+            }
+            assert_content(&bed, &expected, &format!("{change:?}, step {step}"));
+            if !failed {
+                break;
+            }
+        }
+    }
+}
+
+/// Space set aside makes a file longer for the job at once, on the shared file system with the flush.
+#[test]
+fn space_that_is_set_aside_makes_a_file_grow() {
+    let bed = Bed::new(900, 2);
+    let client = bed.client(0);
+    bed.run(async move {
+        client.create(b"file", b"head").await.expect("write");
+        client.change_space(b"file", SpaceChange::Allocate, 0..UNIT + 5, true).await.expect("space");
+        assert_eq!(client.size(b"file").await.expect("size"), UNIT + 5);
+        client.change_space(b"file", SpaceChange::Allocate, 0..3 * UNIT, false).await.expect("space");
+        assert_eq!(client.size(b"file").await.expect("size"), UNIT + 5);
+        let beyond = client.change_space(b"file", SpaceChange::Allocate, 5..u64::MAX, true).await;
+        assert_eq!(beyond.unwrap_err().errno, Errno::EFBIG);
+    });
+    let mut expected = b"head".to_vec();
+    expected.resize(UNIT_SIZE + 5, 0);
+    assert_content(&bed, &expected, "set aside");
 }

@@ -85,9 +85,17 @@ fn links_and_renames_cross_nodes() {
                 let other = client.create(pair[1], "other", FILE).await.unwrap();
                 let rename = |mode| client.rename((pair[0], "link"), (pair[1], "other"), mode);
                 assert_eq!(errno(rename(RenameMode::NoReplace).await), Errno::EEXIST);
+                let before =
+                    [client.stat(inode).await.unwrap().ctime, client.stat(other).await.unwrap().ctime];
+                client.pass_time().await;
                 rename(RenameMode::Exchange).await.unwrap();
                 assert_eq!(client.lookup(pair[0], "link").await.unwrap().inode, other);
+                let swapped =
+                    [client.stat(inode).await.unwrap().ctime, client.stat(other).await.unwrap().ctime];
+                assert!(before[0] < swapped[0] && before[1] < swapped[1], "{before:?} {swapped:?}");
+                client.pass_time().await;
                 rename(RenameMode::Replace).await.unwrap();
+                assert!(client.stat(other).await.unwrap().ctime > swapped[1], "what is renamed changes");
                 assert_eq!(client.lookup(pair[1], "other").await.unwrap().inode, other);
                 assert_eq!(errno(client.lookup(pair[0], "link").await), Errno::ENOENT);
             }

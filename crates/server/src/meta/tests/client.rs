@@ -27,6 +27,11 @@ impl Client {
         self.world.machine.runtime_of(0).now()
     }
 
+    /// Lets the clocks go on.
+    pub(super) async fn pass_time(&self) {
+        self.world.machine.runtime_of(0).sleep(std::time::Duration::from_millis(1)).await;
+    }
+
     pub(super) async fn ask(&self, node: NodeId, request: MetaRequest) -> Result<MetaReply> {
         match self.world.clone().deliver(self.node, node, Request::Meta(request)).await? {
             Reply::Meta(reply) => Ok(reply),

@@ -33,7 +33,7 @@ async fn stage(client: &Client) -> Stage {
     let other = client.create(dirs[1], "other", FileKind::File).await.unwrap();
     for inode in [file, other] {
         let end = 3 << 20;
-        client.change(inode, Command::Commit { inode, end, now: client.now() }).await.unwrap();
+        client.change(inode, Command::Commit { inode, end, sparse: false, now: client.now() }).await.unwrap();
         for node in 0..NODES {
             client.world.write_units(NodeId(node as u32), inode, b"data");
         }

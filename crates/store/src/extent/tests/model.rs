@@ -1,7 +1,9 @@
 //! Random work against arrays of bytes, with death and power loss at any instant.
 
 use super::*;
+use crate::extent::record::blocks_of;
 use proptest::prelude::*;
+use tameike_core::wire::unit::SpaceChange;
 
 const SPAN: usize = 24_000;
 
@@ -9,12 +11,38 @@ const SPAN: usize = 24_000;
 #[derive(Clone, PartialEq)]
 struct Image {
     bytes: Vec<Option<(u8, bool)>>,
+    /// Blocks for which room is set aside.
+    reserved: RangeSet,
     generation: u64,
 }
 
 impl Image {
     fn new() -> Self {
-        Self { bytes: vec![None; SPAN], generation: 0 }
+        Self { bytes: vec![None; SPAN], reserved: RangeSet::new(), generation: 0 }
+    }
+
+    fn cut(&mut self, size: usize) {
+        self.bytes[size..].fill(None);
+        self.reserved.remove(size.div_ceil(4096) as u32..256);
+    }
+
+    fn change_space(&mut self, change: SpaceChange, range: Range<usize>) {
+        if change != SpaceChange::Allocate {
+            self.bytes[range.clone()].fill(None);
+            self.reserved.remove(range.start.div_ceil(4096) as u32..(range.end / 4096) as u32);
+        }
+        if change != SpaceChange::Punch {
+            let has_none = |block: &usize| {
+                self.bytes[block * 4096..SPAN.min((block + 1) * 4096)].iter().all(Option::is_none)
+            };
+            let blocks = range.start / 4096..range.end.div_ceil(4096);
+            let holes: Vec<_> = blocks.filter(has_none).collect();
+            holes.into_iter().for_each(|block| self.reserved.insert(block as u32..block as u32 + 1));
+        }
+    }
+
+    fn written(&mut self, range: &Range<usize>) {
+        self.reserved.remove(blocks_of(&(range.start as u32..range.end as u32)));
     }
 
     fn has_clean(&self) -> bool {
@@ -41,7 +69,7 @@ impl Image {
 
     /// A unit without bytes has no record, and so no generation.
     fn forget_if_empty(&mut self) {
-        if self.bytes.iter().all(Option::is_none) {
+        if self.bytes.iter().all(Option::is_none) && self.reserved.is_empty() {
             self.generation = 0;
         }
     }
@@ -53,6 +81,7 @@ enum Step {
     Fill { unit: usize, offset: usize, size: usize, value: u8, generation: u64 },
     Read { unit: usize, generation: u64 },
     Truncate { file: usize, size: usize },
+    Space { unit: usize, offset: usize, size: usize, change: SpaceChange },
     TakeDirty { file: usize },
     MarkClean { generation: u64 },
     DropClean { file: usize },
@@ -68,6 +97,10 @@ fn place() -> impl Strategy<Value = (usize, usize)> + Clone {
     prop_oneof![block, any].prop_map(|(offset, size)| (offset, size.min(SPAN - offset)))
 }
 
+fn change_of_space() -> impl Strategy<Value = SpaceChange> {
+    prop_oneof![Just(SpaceChange::Allocate), Just(SpaceChange::Punch), Just(SpaceChange::Zero)]
+}
+
 fn step() -> impl Strategy<Value = Step> {
     let write = (0usize..4, place(), 1u8.., 1u64..4);
     prop_oneof![
@@ -75,6 +108,8 @@ fn step() -> impl Strategy<Value = Step> {
         4 => write.prop_map(|(unit, (offset, size), value, generation)| Step::Fill { unit, offset, size, value, generation }),
         1 => (0usize..4, 1u64..4).prop_map(|(unit, generation)| Step::Read { unit, generation }),
         2 => (0usize..2, 0usize..SPAN).prop_map(|(file, size)| Step::Truncate { file, size }),
+        4 => (0usize..4, place(), change_of_space())
+            .prop_map(|(unit, (offset, size), change)| Step::Space { unit, offset, size, change }),
         2 => (0usize..2).prop_map(|file| Step::TakeDirty { file }),
         2 => (1u64..4).prop_map(|generation| Step::MarkClean { generation }),
         1 => (0usize..2).prop_map(|file| Step::DropClean { file }),
@@ -118,6 +153,10 @@ impl Test {
             .map_or_else(RangeSet::new, |dirty| dirty.ranges)
     }
 
+    fn reserved(&self, number: usize) -> RangeSet {
+        self.store.load(unit(number)).unwrap().unwrap_or_default().reserved
+    }
+
     /// Whether the store may hold this when the model holds `image`; clean bytes of the cache may have gone.
     fn fits(number: usize, found: &[Option<u8>], dirty: &RangeSet, image: &Image) -> bool {
         let cached = number >= 2;
@@ -138,6 +177,9 @@ impl Test {
             let (found, dirty) = (self.look(number), self.dirty(number));
             let image = self.now(number);
             assert!(Self::fits(number, &found, &dirty, image), "unit {number} is as the model says");
+            let expected = image.reserved.clone();
+            assert_eq!(self.reserved(number), expected, "set aside in unit {number}");
+            let image = self.now(number);
             // A new state: the old one comes back if the machine dies before the log is written.
             if image.bytes.iter().zip(&found).any(|(byte, found)| byte.is_some() && found.is_none()) {
                 self.push(number, |image| image.keep(&found));
@@ -152,6 +194,7 @@ impl Test {
             let mut dirty = 0;
             for number in units {
                 let image = self.now(number);
+                blocks += image.reserved.len() as usize;
                 blocks += image.bytes.chunks(4096).filter(|block| block.iter().any(Option::is_some)).count();
                 dirty += image.bytes.iter().flatten().filter(|(_, dirty)| *dirty).count();
             }
@@ -188,9 +231,12 @@ impl Test {
             }
             Step::Truncate { file, size } => {
                 let result = self.world.machine.run(self.store.truncate(unit(file * 2).inode, size as u64));
-                self.push(file * 2, |image| image.bytes[size..].fill(None));
-                self.push(file * 2 + 1, |image| image.bytes.fill(None));
+                self.push(file * 2, |image| image.cut(size));
+                self.push(file * 2 + 1, |image| image.cut(0));
                 result?;
+            }
+            Step::Space { unit, offset, size, change } => {
+                self.change_space(unit, offset..offset + size, change)?;
             }
             Step::TakeDirty { file } => {
                 let units = self.store.dirty_units(unit(file * 2).inode, usize::MAX)?;
@@ -219,6 +265,23 @@ impl Test {
         Ok(())
     }
 
+    fn change_space(&mut self, number: usize, range: Range<usize>, change: SpaceChange) -> Result<()> {
+        let unit = unit(number);
+        let bytes = unit.start() + range.start as u64..unit.start() + range.end as u64;
+        let result = self.world.machine.run(self.store.change_space(unit.inode, change, bytes, 1));
+        if matches!(&result, Err(fault) if fault.errno == Errno::ENOSPC) {
+            return Ok(());
+        }
+        // Of cached files nothing is set aside here.
+        let change = match change {
+            SpaceChange::Zero if number >= 2 => SpaceChange::Punch,
+            SpaceChange::Allocate if number >= 2 => return result,
+            change => change,
+        };
+        self.push(number, |image| image.change_space(change, range));
+        result
+    }
+
     fn write(&mut self, number: usize, range: Range<usize>, value: u8, generation: u64) -> Result<()> {
         let cached = number >= 2;
         let payload = self.world.payload(&vec![value; range.len()]);
@@ -232,6 +295,7 @@ impl Test {
                     *image = Image::new();
                 }
                 image.renew(cached, generation);
+                image.written(&range);
                 image.bytes[range].fill(Some((value, cached)));
             });
             result?;
@@ -258,6 +322,7 @@ impl Test {
             self.push(number, |image| {
                 image.renew(cached, generation);
                 if !cached || image.generation == generation {
+                    image.written(&range);
                     image.bytes[range].iter_mut().for_each(|byte| *byte = byte.or(Some((value, false))));
                 }
             });
@@ -321,8 +386,9 @@ impl Test {
             let generation = self.store.load(unit(number)).unwrap().map_or(0, |record| record.generation.0);
             let from = self.promised[usize::from(power_loss)][number];
             let allowed = self.histories[number][from..].iter().rev();
+            let reserved = self.reserved(number);
             let mut image = allowed
-                .filter(|image| Self::fits(number, &found, &dirty, image))
+                .filter(|image| Self::fits(number, &found, &dirty, image) && image.reserved == reserved)
                 .max_by_key(|image| image.generation == generation)
                 .unwrap_or_else(|| panic!("unit {number} is as it was at some time since the last sync"))
                 .clone();

@@ -1,0 +1,104 @@
+//! What POSIX and Linux offer beyond reading and writing, by small programs on two nodes of a job, in all views.
+
+mod support;
+
+use std::path::Path;
+use support::Site;
+
+/// Runs a script for each of the views of two nodes: `$dir` is a new directory in it, `on N FUNCTION ...` runs a
+/// function of `support/posix.py` on a node, `$far` is the other node, where the view has one.
+fn in_views(views: &str, body: &str) {
+    let site = Site::new();
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/posix.py");
+    let script = format!(
+        r#"on() {{ node=$1; shift; timeout 200 tameike exec --node $node -- python3 {programs} "$@"; }}
+           for view in {views}; do
+               far=1; root=
+               case $view in
+                   shared) root=$TAMEIKE_SHARED;; cache) root=$TAMEIKE_CACHE;; local) root=$TAMEIKE_NODE_LOCAL; far=0;;
+               esac
+               dir=$root/$view; mkdir $dir
+               {body}
+           done"#,
+        programs = programs.display(),
+    );
+    site.run(2, &script);
+    site.assert_clean();
+}
+
+/// S28: "renameat2 takes RENAME_NOREPLACE and RENAME_EXCHANGE, across directories and nodes. A rename changes the time of
+/// last change of what it renames."
+#[test]
+fn names_are_swapped_and_kept_from_being_replaced() {
+    in_views("shared cache local", "on 0 renames $dir; on $far renamed $dir");
+}
+
+/// S24: "fallocate sets space aside, punches holes and zeroes ranges, with and without FALLOC_FL_KEEP_SIZE; its other modes
+/// are refused with EOPNOTSUPP."
+/// S27: "SEEK_DATA and SEEK_HOLE tell what was written and not punched since, to the byte in the job-shared view, in the others
+/// as finely as the file system below. st_blocks is the space that a file takes: holes take none, what is set aside counts."
+#[test]
+fn holes_are_holes_on_all_nodes() {
+    in_views(
+        "shared cache local",
+        "on 0 make_holes $dir; on $far see_holes $dir; on 0 punch_far $dir; on $far see_punched $dir",
+    );
+}
+
+/// S24: "What is set aside is there for later writes, and not for others; where that much is not left, the call fails with
+/// ENOSPC."
+#[test]
+fn space_that_is_set_aside_is_kept() {
+    let site = Site::new();
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/posix.py");
+    let script = format!("python3 {} space_is_kept $TAMEIKE_SHARED", programs.display());
+    let options = ["--capacity", "shared=16M,node-local=16M,cache=64M"];
+    support::succeed(&mut site.job(2, &options, &script));
+    site.assert_clean();
+}
+
+/// S24: "In the cache view holes and space are made on the shared file system at once, which may refuse them."
+#[test]
+fn holes_of_the_cache_view_are_on_the_shared_file_system_after_the_job() {
+    let site = Site::new();
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/posix.py");
+    let script =
+        format!("mkdir $TAMEIKE_CACHE/d; python3 {} make_holes $TAMEIKE_CACHE/d", programs.display());
+    site.run(2, &script);
+    let look = [programs.as_os_str(), "see_holes".as_ref(), site.shared().join("d").as_os_str()]
+        .map(|part| part.to_owned());
+    support::succeed(std::process::Command::new("python3").args(look));
+    site.assert_clean();
+}
+
+/// S24: "O_TMPFILE is refused with EOPNOTSUPP; programs fall back."
+/// S29: "Access lists are refused with EOPNOTSUPP in the job-shared view; in the others they are those of the file system below,
+/// and the kernel goes by the mode bits."
+#[test]
+fn what_is_not_supported_is_refused_cleanly() {
+    in_views("shared", "on 0 refusals $dir acl");
+    in_views("cache local", "on 0 refusals $dir");
+}
+
+/// S29: "Supplementary groups count, as on local file systems."
+#[test]
+fn supplementary_groups_count() {
+    if rustix::process::geteuid().is_root() {
+        in_views("shared cache local", "on $far groups $dir");
+    } else {
+        println!("not tested: being another user takes root");
+    }
+}
+
+/// S30: "Names are any 255 bytes but / and NUL, times are to the nanosecond, and files have up to 8 EiB in the job-shared view.
+/// FIFOs, sockets and device nodes work, each on its node; copy_file_range copies."
+#[test]
+fn names_sizes_times_and_kinds() {
+    in_views("shared cache local", "on 0 odds $dir; on $far odds_seen $dir");
+}
+
+/// S27: "SEEK_DATA and SEEK_HOLE tell what was written and not punched since", also beyond 8 TiB.
+#[test]
+fn files_of_more_than_8_tebibytes() {
+    in_views("shared cache", "on 0 large $dir; on $far large_seen $dir");
+}

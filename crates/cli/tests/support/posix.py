@@ -1,0 +1,349 @@
+"""Small programs for the tests of POSIX: each is one function, run on one node, and fails by an assertion."""
+
+import ctypes
+import errno
+import os
+import socket
+import stat
+import sys
+import threading
+import time
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+KEEP_SIZE, PUNCH_HOLE, COLLAPSE_RANGE, ZERO_RANGE = 1, 2, 8, 16
+NOREPLACE, EXCHANGE, WHITEOUT = 1, 2, 4
+MIB = 1 << 20
+# Bytes 1 to 255 but "/": the last name is as long as names can be.
+LONG_NAME = bytes(byte for byte in range(1, 256) if byte != 47) + b"x"
+
+
+def checked(result):
+    if result != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def fallocate(file, mode, offset, length):
+    checked(LIBC.fallocate(file, mode, ctypes.c_int64(offset), ctypes.c_int64(length)))
+
+
+def renameat2(old, new, flags):
+    checked(LIBC.renameat2(-100, old.encode(), -100, new.encode(), flags))
+
+
+def refused(expected, function, *arguments):
+    try:
+        function(*arguments)
+    except OSError as error:
+        assert error.errno == expected, (function, arguments, errno.errorcode[error.errno])
+    else:
+        raise AssertionError(f"{function} {arguments} was not refused")
+
+
+def write(path, text):
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def read(path):
+    with open(path) as file:
+        return file.read()
+
+
+def data_of(file):
+    """What SEEK_DATA and SEEK_HOLE say, as a list of pieces."""
+    pieces, at = [], 0
+    while True:
+        try:
+            start = os.lseek(file, at, os.SEEK_DATA)
+        except OSError as error:
+            assert error.errno == errno.ENXIO, error
+            return pieces
+        at = os.lseek(file, start, os.SEEK_HOLE)
+        pieces.append((start, at))
+
+
+def blocks_of(path):
+    return os.stat(path).st_blocks * 512
+
+
+def renames(root):
+    os.chdir(root)
+    for number in range(8):
+        os.mkdir(f"d{number}")
+        write(f"d{number}/file", str(number))
+    for number in range(0, 8, 2):
+        one, other = f"d{number}/file", f"d{number + 1}/file"
+        refused(errno.EEXIST, renameat2, one, other, NOREPLACE)
+        refused(errno.ENOENT, renameat2, one, f"d{number}/none", EXCHANGE)
+        before = [os.stat(name).st_ctime_ns for name in (one, other)]
+        time.sleep(0.02)
+        renameat2(one, other, EXCHANGE)
+        after = [os.stat(name).st_ctime_ns for name in (other, one)]
+        assert after[0] > before[0] and after[1] > before[1], (before, after)
+        renameat2(one, f"d{number}/new", NOREPLACE)
+    # A directory and a file, in different directories.
+    os.mkdir("d0/sub")
+    write("d0/sub/below", "below")
+    renameat2("d0/sub", "d1/file", EXCHANGE)
+    refused(errno.EINVAL, renameat2, "d1", "d1/file/below", 0)
+    for name in ("d2", "d3/file"):
+        before = os.stat(name).st_ctime_ns
+        time.sleep(0.02)
+        os.rename(name, name + "-moved")
+        # Times of directories may be seen for a moment as they were.
+        time.sleep(0.3)
+        assert os.stat(name + "-moved").st_ctime_ns > before, name
+    os.rename("d2-moved", "d2")
+
+
+def renamed(root):
+    os.chdir(root)
+    assert read("d0/sub") == "0" and read("d1/file/below") == "below"
+    assert read("d2/new") == "3" and read("d3/file-moved") == "2"
+    assert read("d4/new") == "5" and read("d5/file") == "4"
+    refused(errno.ENOENT, os.stat, "d4/file")
+
+
+# Data of the file that `make_holes` makes, in pieces of whole blocks.
+PIECES = [(0, 8192), (3 * MIB, 3 * MIB + 4096), (5 * MIB - 4096, 6 * MIB)]
+
+
+def make_holes(root):
+    os.chdir(root)
+    file = os.open("sparse", os.O_RDWR | os.O_CREAT)
+    for start, end in PIECES:
+        os.pwrite(file, b"x" * (end - start), start)
+    os.ftruncate(file, 9 * MIB)
+    see_open(file, PIECES, 9 * MIB)
+    refused(errno.ENXIO, os.lseek, file, 9 * MIB, os.SEEK_HOLE)
+    assert os.lseek(file, 8 * MIB, os.SEEK_HOLE) == 8 * MIB
+    os.close(file)
+    # Without holes, and small.
+    write("dense", "y" * (2 * MIB))
+    write("small", "z" * 100)
+    # Space that is set aside, in front of the end and behind it, and what is not offered.
+    file = os.open("set-aside", os.O_RDWR | os.O_CREAT)
+    fallocate(file, KEEP_SIZE, 0, 2 * MIB)
+    assert os.fstat(file).st_size == 0
+    fallocate(file, 0, MIB, MIB + 1)
+    assert os.fstat(file).st_size == 2 * MIB + 1
+    refused(errno.EOPNOTSUPP, fallocate, file, COLLAPSE_RANGE, 0, 4096)
+    refused(errno.EINVAL, fallocate, file, 0, 0, 0)
+    os.close(file)
+    # Punched, zeroed.
+    file = os.open("punched", os.O_RDWR | os.O_CREAT)
+    os.pwrite(file, b"p" * (4 * MIB), 0)
+    fallocate(file, PUNCH_HOLE | KEEP_SIZE, 4096, 2 * MIB)
+    os.pwrite(file, b"q" * 4096, MIB)
+    fallocate(file, ZERO_RANGE | KEEP_SIZE, 3 * MIB, 8 * MIB)
+    assert os.fstat(file).st_size == 4 * MIB
+    fallocate(file, ZERO_RANGE, 4 * MIB, MIB + 5)
+    assert os.fstat(file).st_size == 5 * MIB + 5
+    os.close(file)
+    see_holes(".")
+
+
+def see_open(file, pieces, size):
+    found = data_of(file)
+    assert found == pieces, found
+    for start, end in pieces:
+        assert os.pread(file, end - start, start) == b"x" * (end - start)
+    for (_, end), (start, _) in zip(pieces, pieces[1:] + [(size, 0)]):
+        assert os.pread(file, 100, end) == bytes(100) and os.pread(file, 100, start - 100) == bytes(100)
+
+
+def see_holes(root):
+    os.chdir(root)
+    file = os.open("sparse", os.O_RDONLY)
+    see_open(file, PIECES, 9 * MIB)
+    os.close(file)
+    space = sum(end - start for start, end in PIECES)
+    assert space <= blocks_of("sparse") <= space + 65536, blocks_of("sparse")
+    assert 2 * MIB <= blocks_of("dense") <= 2 * MIB + 65536, blocks_of("dense")
+    assert 100 <= blocks_of("small") <= 65536
+    assert 2 * MIB <= blocks_of("set-aside") <= 3 * MIB, blocks_of("set-aside")
+    assert read("set-aside") == "\0" * (2 * MIB + 1)
+    file = os.open("punched", os.O_RDONLY)
+    expected = b"p" * 4096 + bytes(MIB - 4096) + b"q" * 4096 + bytes(MIB)
+    expected += b"p" * (3 * MIB - len(expected)) + bytes(2 * MIB + 5)
+    assert os.read(file, 6 * MIB) == expected
+    pieces = data_of(file)
+    if not os.getcwd().endswith("/shared/shared"):
+        # There are file systems that take space without data for data, or some of it.
+        pieces = [(start, min(end, 3 * MIB)) for start, end in pieces if start < 3 * MIB]
+    assert pieces == [(0, 4096), (MIB, MIB + 4096), (2 * MIB + 4096, 3 * MIB)], pieces
+    os.close(file)
+
+
+def punch_far(root):
+    """Another node has the file open, has read it, and punches what this one wrote."""
+    os.chdir(root)
+    file = os.open("sparse", os.O_RDWR)
+    assert os.pread(file, 8192, 0) == b"x" * 8192
+    fallocate(file, PUNCH_HOLE | KEEP_SIZE, 1, 8190)
+    assert os.pread(file, 8192, 0) == b"x" + bytes(8190) + b"x"
+    fallocate(file, PUNCH_HOLE | KEEP_SIZE, 3 * MIB - 5, 4 * MIB)
+    os.pwrite(file, b"n" * 4096, 4 * MIB)
+    os.close(file)
+
+
+def see_punched(root):
+    os.chdir(root)
+    content = read("sparse")
+    expected = "x" + "\0" * 8190 + "x"
+    expected += "\0" * (4 * MIB - len(expected)) + "n" * 4096
+    assert content == expected + "\0" * (9 * MIB - len(expected))
+    assert blocks_of("sparse") <= 65536, blocks_of("sparse")
+    os.unlink("set-aside")
+
+
+def space_is_kept(root):
+    os.chdir(root)
+    free = lambda: os.statvfs(".").f_bavail * 4096
+    file = os.open("kept", os.O_RDWR | os.O_CREAT)
+    fallocate(file, 0, 0, 6 * MIB)
+    refused(errno.ENOSPC, fallocate, file, 0, 0, 1 << 40)
+    # Another program takes all that is left.
+    with open("greedy", "wb", buffering=0) as greedy:
+        try:
+            for _ in range(64):
+                greedy.write(bytes([7]) * MIB)
+                os.fsync(greedy.fileno())
+        except OSError as error:
+            assert error.errno == errno.ENOSPC, error
+        else:
+            raise AssertionError("the view is larger than it was to be")
+    for number in range(6):
+        os.pwrite(file, bytes([number + 1]) * MIB, number * MIB)
+    os.fsync(file)
+    os.close(file)
+    with open("kept", "rb") as whole:
+        assert whole.read() == b"".join(bytes([number + 1]) * MIB for number in range(6))
+    os.unlink("greedy")
+    before = free()
+    os.unlink("kept")
+    for _ in range(500):
+        if free() >= before + 6 * MIB:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{free()} bytes are free after {before}")
+
+
+def refusals(root, *kinds):
+    os.chdir(root)
+    if not root.endswith("local"):
+        refused(errno.EOPNOTSUPP, os.open, ".", os.O_TMPFILE | os.O_RDWR)
+        write("file", "x")
+        refused(errno.EINVAL, renameat2, "file", "white", WHITEOUT)
+    if "acl" in kinds:
+        entries = bytes.fromhex("0200000001000600ffffffff04000400ffffffff20000400ffffffff")
+        refused(errno.EOPNOTSUPP, os.setxattr, "file", "system.posix_acl_access", entries)
+        refused(errno.EOPNOTSUPP, os.getxattr, "file", "system.posix_acl_access")
+    else:
+        entries = bytes.fromhex("02000000" "01000600ffffffff" "02000700d2040000" "04000400ffffffff" "10000700ffffffff" "20000000ffffffff")
+        write("listed", "x")
+        os.setxattr("listed", "system.posix_acl_access", entries)
+        assert os.getxattr("listed", "system.posix_acl_access") == entries
+        assert stat.S_IMODE(os.stat("listed").st_mode) == 0o670
+    write("named", "x")
+    os.setxattr("named", "user.name", b"value")
+    assert os.getxattr("named", "user.name") == b"value"
+
+
+def groups(root):
+    os.chdir(root)
+    os.chmod(".", 0o777)
+    write("file", "x")
+    os.chown("file", 1234, 100)
+    os.chmod("file", 0o2775)
+    os.mkdir("group-only")
+    os.chown("group-only", 0, 200)
+    os.chmod("group-only", 0o2770)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.setgroups([100, 200])
+            os.setgid(100)
+            os.setuid(1234)
+            os.chown("file", -1, 200)
+            after = os.stat("file")
+            assert (after.st_gid, stat.S_IMODE(after.st_mode)) == (200, 0o775), after
+            refused(errno.EPERM, os.chown, "file", -1, 300)
+            write("group-only/file", "y")
+            assert os.stat("group-only/file").st_gid == 200
+            os.mkdir("group-only/sub")
+            assert stat.S_IMODE(os.stat("group-only/sub").st_mode) & 0o2000
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0, "the other user failed"
+
+
+def odds(root):
+    os.chdir(root)
+    assert len(LONG_NAME) == 255
+    open(LONG_NAME, "w").close()
+    refused(errno.ENAMETOOLONG, open, LONG_NAME + b"x", "w")
+    write("times", "x")
+    os.utime("times", ns=(1234567890123456789, 987654321987654321))
+    if root.endswith("shared"):
+        os.truncate("times", 2**63 - 1)
+        assert os.stat("times").st_size == 2**63 - 1 and blocks_of("times") <= 65536
+        os.utime("times", ns=(1234567890123456789, 987654321987654321))
+    os.mkfifo("fifo")
+    said = []
+    reader = threading.Thread(target=lambda: said.append(read("fifo")))
+    reader.start()
+    write("fifo", "through")
+    reader.join()
+    assert said == ["through"]
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind("socket")
+    listener.listen()
+    socket.socket(socket.AF_UNIX).connect("socket")
+    if os.geteuid() == 0:
+        os.mknod("device", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    with open("source", "wb") as source:
+        source.write(os.urandom(3 * MIB + 17))
+    source, target = os.open("source", os.O_RDONLY), os.open("copy", os.O_RDWR | os.O_CREAT)
+    left = 3 * MIB + 17
+    while left:
+        left -= os.copy_file_range(source, target, left)
+    os.close(target)
+
+
+def odds_seen(root):
+    os.chdir(root)
+    assert LONG_NAME in os.listdir(b".")
+    times = os.stat("times")
+    assert (times.st_atime_ns, times.st_mtime_ns) == (1234567890123456789, 987654321987654321)
+    assert stat.S_ISFIFO(os.stat("fifo").st_mode) and stat.S_ISSOCK(os.stat("socket").st_mode)
+    if os.geteuid() == 0:
+        assert os.stat("device").st_rdev == os.makedev(1, 3)
+    with open("source", "rb") as source, open("copy", "rb") as copy:
+        assert source.read() == copy.read()
+
+
+FAR = 9 << 40
+
+
+def large(root):
+    os.chdir(root)
+    file = os.open("large", os.O_RDWR | os.O_CREAT)
+    os.pwrite(file, b"begin", 0)
+    os.pwrite(file, b"end", FAR)
+    fallocate(file, PUNCH_HOLE | KEEP_SIZE, MIB, 5 << 40)
+    os.close(file)
+
+
+def large_seen(root):
+    os.chdir(root)
+    file = os.open("large", os.O_RDONLY)
+    assert os.fstat(file).st_size == FAR + 3 and blocks_of("large") <= MIB
+    assert os.pread(file, 9, FAR) == b"end" and os.pread(file, 9, 8 << 40) == bytes(9)
+    assert os.lseek(file, 65536, os.SEEK_DATA) // 65536 == FAR // 65536
+    assert os.lseek(file, 0, os.SEEK_HOLE) <= 65536
+
+
+globals()[sys.argv[1]](*sys.argv[2:])

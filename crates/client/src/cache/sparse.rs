@@ -1,0 +1,78 @@
+//! Holes of files in the cache view: space is the shared file's; data is there, or dirty in the pool.
+
+use super::opens::OpenFile;
+use super::{CacheView, version};
+use crate::passthrough::{change_space, seek_of};
+use std::ops::Range;
+use tameike_core::wire::cache::CacheRequest;
+use tameike_core::wire::unit::{Sought, SpaceChange};
+use tameike_core::{Errno, Result};
+use tameike_io::shared::SharedFile;
+
+impl CacheView {
+    pub(super) async fn change_open_space(
+        &self,
+        open: &OpenFile,
+        change: SpaceChange,
+        bytes: Range<u64>,
+        grows: bool,
+    ) -> Result<()> {
+        if open.is_orphan() {
+            let shared = open.shared.clone();
+            return self.below.run(move |_| change_space(&*shared, change, bytes, grows)).await;
+        }
+        self.announce(open).await?;
+        let (inode, now) = (open.data.inode, self.runtime.now());
+        let Range { start, end } = bytes;
+        let tell = self.ask_state(inode, CacheRequest::Space { inode, change, start, end, grows, now });
+        let state = self.engine.change_space(&open.data, change, bytes, tell).await?;
+        let size = if grows { open.data.size().max(end) } else { open.data.size() };
+        open.data.refresh(version(state, size));
+        Ok(())
+    }
+
+    pub(super) async fn seek_open(&self, open: &OpenFile, sought: Sought, offset: u64) -> Result<u64> {
+        if open.is_orphan() {
+            let shared = open.shared.clone();
+            return self.below.run(move |_| shared.seek(seek_of(sought), offset)).await;
+        }
+        let size = open.data.size();
+        if offset >= size {
+            return Err(Errno::ENXIO.into());
+        }
+        match sought {
+            Sought::Data => {
+                // The pool first: what is flushed meanwhile is then found on the shared file system.
+                let dirty = self.engine.seek(&open.data, sought, offset, size).await?.unwrap_or(u64::MAX);
+                let shared = self.seek_shared(open, sought, offset).await?.unwrap_or(u64::MAX);
+                Some(dirty.min(shared)).filter(|&at| at < size).ok_or_else(|| Errno::ENXIO.into())
+            }
+            Sought::Hole => {
+                let mut at = offset;
+                while at < size {
+                    let dirty = self.engine.seek(&open.data, sought, at, size).await?.unwrap_or(size);
+                    let shared = self.seek_shared(open, sought, dirty).await?.unwrap_or(dirty);
+                    if shared == dirty {
+                        return Ok(dirty.min(size));
+                    }
+                    at = shared;
+                }
+                Ok(size)
+            }
+        }
+    }
+
+    /// Asks the shared file; `None` where it has no more. One that cannot tell is data up to its end.
+    async fn seek_shared(&self, open: &OpenFile, sought: Sought, offset: u64) -> Result<Option<u64>> {
+        let shared = open.shared.clone();
+        let seek = move |file: &dyn SharedFile| match file.seek(seek_of(sought), offset) {
+            Err(fault) if fault.errno == Errno::ENXIO => Ok(None),
+            Err(fault) if matches!(fault.errno, Errno::EINVAL | Errno::EOPNOTSUPP) => {
+                let end = file.stat()?.size;
+                Ok((offset < end).then_some(if sought == Sought::Data { offset } else { end }))
+            }
+            other => other.map(Some),
+        };
+        self.below.run(move |_| seek(&*shared)).await
+    }
+}

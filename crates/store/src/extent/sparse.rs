@@ -1,0 +1,176 @@
+//! Space of files that have holes: setting it aside, giving it back, and finding what is there.
+//!
+//! Room that is set aside counts as used by the view, but names no blocks of the device: nothing is ever written in
+//! place, so that a later write takes other blocks anyway. There are enough of them, since the device has more than
+//! all views may use. What the units of cached files lack is on the shared file system, where their space is, too.
+
+use super::ExtentStore;
+use super::record::{BLOCK, UnitRecord, blocks_of};
+use super::space::Shortage;
+use std::ops::Range;
+use tameike_core::limits::UNIT_SIZE;
+use tameike_core::ranges::RangeSet;
+use tameike_core::wire::unit::{Sought, SpaceChange};
+use tameike_core::{InodeId, Result, UnitId};
+
+const UNIT: u64 = UNIT_SIZE as u64;
+/// Units looked at for one question: others wait meanwhile.
+const LOOKED_AT_MAX: usize = 1024;
+
+/// The units of a file from byte `start` on: that of `start`, and each `step`th after it.
+fn units(bytes: &Range<u64>, step: u64) -> impl Iterator<Item = u64> + use<> {
+    (bytes.start / UNIT..bytes.end.div_ceil(UNIT)).step_by(usize::try_from(step.max(1)).unwrap_or(usize::MAX))
+}
+
+/// The part of the bytes that lies in a unit.
+fn part(bytes: &Range<u64>, unit: UnitId) -> Range<u32> {
+    let within = |place: u64| place.clamp(unit.start(), unit.start() + UNIT) - unit.start();
+    within(bytes.start) as u32..within(bytes.end) as u32
+}
+
+/// What counts as data: of a cached file, what the shared file system does not have.
+fn data_of(unit: UnitId, record: UnitRecord) -> RangeSet {
+    if unit.inode.is_cached() { record.dirty } else { record.held }
+}
+
+impl ExtentStore {
+    /// Changes the space of these bytes of the file, in the unit of the first of them and each `step`th after it.
+    ///
+    /// # Errors
+    /// `ENOSPC` when the view has no room to set aside; what is known not to fit changes nothing.
+    pub async fn change_space(
+        &self,
+        inode: InodeId,
+        change: SpaceChange,
+        bytes: Range<u64>,
+        step: u64,
+    ) -> Result<()> {
+        self.apart(|store| async move {
+            let sets_aside = change != SpaceChange::Punch && !inode.is_cached();
+            if sets_aside {
+                store.check_room(inode, &bytes, step)?;
+                for index in units(&bytes, step) {
+                    store.change_unit(UnitId { inode, index }, change, &bytes).await?;
+                }
+                return Ok(());
+            }
+            let mut next = (change != SpaceChange::Allocate).then_some(bytes.start / UNIT);
+            while let Some(from) = next.filter(|from| from * UNIT < bytes.end) {
+                let (units, more) = store.units_from(inode, from)?;
+                for unit in units.into_iter().filter(|unit| unit.start() < bytes.end) {
+                    store.change_unit(unit, SpaceChange::Punch, &bytes).await?;
+                }
+                next = more;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn change_unit(&self, unit: UnitId, change: SpaceChange, bytes: &Range<u64>) -> Result<()> {
+        self.ledger.room().await?;
+        let range = part(bytes, unit);
+        if range.is_empty() {
+            return Ok(());
+        }
+        let mut held = self.begin(unit).await?;
+        if change != SpaceChange::Allocate {
+            held.punch(&range);
+        }
+        if change != SpaceChange::Punch {
+            held.set_aside(&blocks_of(&range))?;
+        }
+        held.commit()
+    }
+
+    /// Fails when what is to be set aside is more than the view has left. Ends early, so that it takes no longer
+    /// than there is room, however much is asked for.
+    fn check_room(&self, inode: InodeId, bytes: &Range<u64>, step: u64) -> Result<()> {
+        let view = inode.view();
+        let left = self.books.lock().left(view);
+        let mut wanted = 0;
+        for index in units(bytes, step) {
+            let unit = UnitId { inode, index };
+            let blocks = blocks_of(&part(bytes, unit));
+            let record = self.load(unit)?.unwrap_or_default();
+            wanted += u64::from(record.unreserved(&blocks).len());
+            if wanted > left {
+                return Err(self.full(view, Shortage::View));
+            }
+        }
+        Ok(())
+    }
+
+    /// The first byte of its kind at or after `start`, in the unit of `start` and each `step`th after it; else how
+    /// far was looked, which is the first byte of one of these units, or `u64::MAX`.
+    ///
+    /// # Errors
+    /// `EIO` when the store below fails.
+    pub fn seek(
+        &self,
+        inode: InodeId,
+        sought: Sought,
+        start: u64,
+        step: u64,
+    ) -> Result<std::result::Result<u64, u64>> {
+        match sought {
+            Sought::Data => self.seek_data(inode, start),
+            Sought::Hole => self.seek_hole(inode, start, step),
+        }
+    }
+
+    fn seek_data(&self, inode: InodeId, start: u64) -> Result<std::result::Result<u64, u64>> {
+        let (mut next, mut looked_at) = (start / UNIT, 0);
+        loop {
+            let (units, more) = self.units_from(inode, next)?;
+            looked_at += units.len();
+            for unit in units {
+                let first = part(&(start..u64::MAX), unit).start;
+                let data = data_of(unit, self.load(unit)?.unwrap_or_default());
+                if let Some(data) = data.iter().find(|data| data.end > first) {
+                    return Ok(Ok(unit.start() + u64::from(data.start.max(first))));
+                }
+            }
+            match more {
+                None => return Ok(Err(u64::MAX)),
+                Some(index) if looked_at >= LOOKED_AT_MAX => return Ok(Err(index * UNIT)),
+                Some(index) => next = index,
+            }
+        }
+    }
+
+    fn seek_hole(&self, inode: InodeId, start: u64, step: u64) -> Result<std::result::Result<u64, u64>> {
+        let mut all = units(&(start..u64::MAX), step);
+        for index in all.by_ref().take(LOOKED_AT_MAX) {
+            let unit = UnitId { inode, index };
+            let rest = part(&(start..u64::MAX), unit);
+            let data = self.load(unit)?.map_or_else(RangeSet::new, |record| data_of(unit, record));
+            if let Some(hole) = data.gaps(rest).first() {
+                return Ok(Ok(unit.start() + u64::from(hole.start)));
+            }
+        }
+        Ok(Err(all.next().map_or(u64::MAX, |index| index * UNIT)))
+    }
+
+    /// Space that the file takes on this node, in bytes; of a cached file, that of its dirty bytes.
+    ///
+    /// # Errors
+    /// `EIO` when the store below fails.
+    pub fn usage(&self, inode: InodeId) -> Result<u64> {
+        let of_dirty =
+            |dirty: &RangeSet| dirty.iter().map(|range| blocks_of(&range)).collect::<RangeSet>().len();
+        if inode.is_cached() {
+            let dirty = self.dirty_units(inode, usize::MAX)?;
+            return Ok(dirty.iter().map(|dirty| u64::from(of_dirty(&dirty.ranges) * BLOCK)).sum());
+        }
+        let (mut blocks, mut next) = (0, Some(0));
+        while let Some(from) = next {
+            let (units, more) = self.units_from(inode, from)?;
+            for unit in units {
+                blocks += self.load(unit)?.map_or(0, |record| record.space());
+            }
+            next = more;
+        }
+        Ok(blocks * u64::from(BLOCK))
+    }
+}
