@@ -5,12 +5,13 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 PREFIX ?= /usr/local
 NAME ?= run
+FUZZ_SECONDS ?= 600
 SOAK_MINUTES ?= 30
 # Once Cargo.lock belongs to the repository, builds keep to it.
 LOCKED := $(shell git ls-files --error-unmatch Cargo.lock >/dev/null 2>&1 && echo --locked)
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 
-.PHONY: help build run test lint bench soak install
+.PHONY: help build run test lint bench soak fuzz install
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -40,6 +41,10 @@ bench: ## measure beside plain disk, tmpfs and GlusterFS; NAME= names the report
 soak: ## the long variants of all tests, then random ones for the rest of SOAK_MINUTES= (30); ends in a summary
 	@scripts/install-deps.sh test
 	scripts/soak.sh $(SOAK_MINUTES)
+
+fuzz: ## feed every decoder anything, for FUZZ_SECONDS= (600) each, under libFuzzer; a crash is kept in fuzz/artifacts
+	@scripts/install-deps.sh fuzz
+	scripts/fuzz.sh $(FUZZ_SECONDS)
 
 install: build ## install the program, its manual page and completions under PREFIX= (/usr/local)
 	@dest="$(DESTDIR)$(PREFIX)"; program="$(TARGET_DIR)/release/tameike"; share="$$dest/share"; \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what a purpose needs and this machine lacks: install-deps.sh build|test|run|bench
+# Installs what a purpose needs and this machine lacks: install-deps.sh build|test|run|bench|fuzz
 #
 # Debian and its kin only; elsewhere it names what is missing. Asks nothing, changes nothing that is there.
 set -euo pipefail
@@ -12,9 +12,10 @@ case $purpose in
     test) packages=("${compiler[@]}" attr binutils-source e2fsprogs fio fuse3 git iproute2 make openmpi-bin procps python3
         python3-h5py python3-mpi4py rsync sqlite3 tar util-linux xfsprogs xz-utils) ;;
     run) packages=("${compiler[@]}" fuse3 montage python-drizzle-testdata python3) ;;
+    fuzz) packages=("${compiler[@]}" g++) ;;
     bench) packages=("${compiler[@]}" fuse3 glusterfs-client glusterfs-server) ;;
     *)
-        echo "usage: install-deps.sh build|test|run|bench" >&2
+        echo "usage: install-deps.sh build|test|run|bench|fuzz" >&2
         exit 2
         ;;
 esac
@@ -29,6 +30,10 @@ command -v cargo >/dev/null || fail "no Rust here: install it from https://rustu
 if [ "$purpose" = test ] && ! { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1; then
     command -v rustup >/dev/null || fail "no cargo fmt or no cargo clippy here: install rustfmt and clippy"
     rustup component add rustfmt clippy || fail "rustup could not add rustfmt and clippy: see above"
+fi
+
+if [ "$purpose" = fuzz ] && ! cargo fuzz --version >/dev/null 2>&1; then
+    cargo install --locked cargo-fuzz || fail "cargo could not install cargo-fuzz: see above"
 fi
 
 # Suites that tests run, beside the build: NAME VERSION, from crates.io.

@@ -69,6 +69,11 @@ while [ "$round" -eq 0 ] || [ "$SECONDS" -lt "$end" ]; do
     run "random-$round" env PROPTEST_CASES=2048 cargo test --workspace --exclude tameike "${locked[@]}"
 done
 
+# Where cargo-fuzz is there: `make fuzz` installs it.
+if cargo fuzz --version >/dev/null 2>&1; then
+    run fuzz scripts/fuzz.sh "${FUZZ_SECONDS:-60}"
+fi
+
 left=$(comm -13 <(echo "$before") <(belongings | sort))
 if [ -n "$left" ]; then
     note leftovers-check FAILED 0 "left on the machine: $(echo "$left" | paste -sd ' ')"

@@ -6,6 +6,7 @@
 
 mod agent;
 pub mod assembly;
+pub mod check;
 pub mod control;
 mod doors;
 pub mod fuse;

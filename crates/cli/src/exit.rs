@@ -1,5 +1,9 @@
 //! The exit codes of `tameike`, in one place: the help text and the code read them from here.
 
+/// `check` has found damage and repaired all of it (as `fsck` says it).
+pub const REPAIRED: u8 = 1;
+/// `check` has found damage, which is still there (as `fsck` says it).
+pub const DAMAGED: u8 = 4;
 /// Wrong use of the command line (the parser's own code).
 pub const USAGE: u8 = 2;
 /// An agent died or was lost while the job ran.

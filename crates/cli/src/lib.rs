@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod arguments;
+mod check;
 mod client;
 pub mod doctor;
 pub mod driver;
@@ -37,6 +38,7 @@ fn act<A: AgentControl>(action: Action) -> u8 {
         Action::Recover(arguments) => driver::recover::<A>(&arguments),
         Action::Down(arguments) => client::down(&arguments),
         Action::Doctor(arguments) => doctor::doctor(&arguments),
+        Action::Check(arguments) => check::check(&arguments),
         Action::Layout { action } => layout::layout(&action),
         Action::Completions { shell } => manual::completions(shell),
         Action::Man { directory } => manual::man(&directory),

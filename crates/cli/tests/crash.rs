@@ -82,11 +82,21 @@ impl Round {
         println!("{} files promised whole", promises.iter().map(Promises::whole_files).sum::<usize>());
         let cut_off = self.check_end_of_job(&output, killed, &promises);
         if cut_off {
+            self.check_stores();
             self.recover(&promises);
         }
         self.check_kept(&promises);
         self.place.assert_gone();
         killed
+    }
+
+    /// Whatever the moment of the blow, no store is damaged by it.
+    fn check_stores(&self) {
+        for store in self.place.devices(Path::new("/dev/shm")) {
+            let output = self.site.tameike(&["check", store.to_str().expect("plain path")]).output();
+            let output = output.expect("it starts");
+            assert_eq!(output.status.code(), Some(0), "{}", shown(&output));
+        }
     }
 
     fn start_job(&self, phase: Phase) -> Background {

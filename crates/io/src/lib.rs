@@ -7,6 +7,8 @@
 
 pub mod disk;
 pub mod fabric;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 pub mod os;
 pub mod shared;
 pub mod slab;

@@ -4,6 +4,8 @@
 #![forbid(unsafe_code)]
 
 pub mod cache;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 pub mod lock;
 pub mod meta;
 pub mod unit;

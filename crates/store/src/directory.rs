@@ -6,8 +6,9 @@
 //! log.0, log.1   the ledger's log; a checkpoint turns from one to the other
 //! table          the ledger's key-value store
 //! extents        bytes of units
-//! damage         what a salvage found missing, one line each; absent in a whole store
+//! damage         what a salvage or a repair found missing, one line each; absent in a whole store
 //! table.damaged  a table that a salvage has set aside
+//! lost+found     what a repair has cut aside ([`crate::check`])
 //! ```
 //!
 //! `format` is one line of text: `tameike-store 1 <boot id>`. When the boot id is another than the machine's,
@@ -15,7 +16,7 @@
 
 use crate::extent::{self, ExtentData, ExtentStore};
 use crate::ledger::redb::RedbKv;
-use crate::ledger::{Ledger, LedgerOptions, Media, RecordKind};
+use crate::ledger::{LOG_NAMES, Ledger, LedgerOptions, Media, RecordKind};
 use crate::table::Table;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -26,10 +27,12 @@ use tameike_io::disk::Disk;
 use tameike_io::disk::file::{FileDisk, FileLock, FileLog, in_memory, sync_directory};
 use tameike_io::{Pool, Runtime};
 
-const TABLE: &str = "table";
+pub(crate) const TABLE: &str = "table";
 const TABLE_ASIDE: &str = "table.damaged";
 const DAMAGE: &str = "damage";
-const FORMAT: &str = "tameike-store 1";
+/// What the file `format` begins with, before the number of the version.
+pub(crate) const FORMAT_NAME: &str = "tameike-store ";
+pub(crate) const FORMAT: &str = "tameike-store 1";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// The extents file is larger than all capacities together, for blocks that are being replaced: by a sixteenth,
 /// and at least by this, in bytes.
@@ -91,15 +94,16 @@ async fn patiently<T>(runtime: &Runtime, mut attempt: impl FnMut() -> Result<T>)
 }
 
 fn open_parts(dir: &Path, options: &Options, lock: FileLock) -> Result<Parts> {
-    let format = Format { path: dir.join("format"), boot_id: read_text(Path::new(BOOT_ID))? };
+    let format = Format { path: dir.join("format"), boot_id: boot_id()? };
     let after_power_loss = format.check()?;
     let volatile = in_memory(dir)?;
     let total = options.capacity.iter().fold(0u64, |sum, limit| sum.saturating_add(*limit));
     let size = total.saturating_add((total / 16).max(SLACK_MIN));
     let disk: Arc<dyn Disk> = Arc::new(FileDisk::open(&dir.join("extents"), size, options.runtime.clone())?);
     let log = |name| FileLog::open(&dir.join(name), options.runtime.clone());
+    let [first, second] = LOG_NAMES;
     let media = Media {
-        logs: [Arc::new(log("log.0")?), Arc::new(log("log.1")?)],
+        logs: [Arc::new(log(first)?), Arc::new(log(second)?)],
         kv: Arc::new(RedbKv::open(&dir.join(TABLE), options.table_cache_bytes)?),
         data: Arc::new(ExtentData::new(disk.clone(), options.scratch.clone())),
     };
@@ -221,7 +225,7 @@ impl Store {
     }
 }
 
-fn read_damage(dir: &Path) -> Result<Vec<String>> {
+pub(crate) fn read_damage(dir: &Path) -> Result<Vec<String>> {
     let path = dir.join(DAMAGE);
     if !path.exists() {
         return Ok(Vec::new());
@@ -230,7 +234,7 @@ fn read_damage(dir: &Path) -> Result<Vec<String>> {
 }
 
 /// Adds what is not in the file yet.
-fn write_damage(dir: &Path, damage: &[String]) -> Result<()> {
+pub(crate) fn write_damage(dir: &Path, damage: &[String]) -> Result<()> {
     let mut lines = read_damage(dir)?;
     for line in damage.iter().map(|line| line.replace('\n', " ")) {
         if !lines.contains(&line) {
@@ -246,9 +250,14 @@ fn write_damage(dir: &Path, damage: &[String]) -> Result<()> {
 }
 
 /// The file that says what the others are.
-struct Format {
-    path: PathBuf,
-    boot_id: String,
+pub(crate) struct Format {
+    pub(crate) path: PathBuf,
+    pub(crate) boot_id: String,
+}
+
+/// Names this start of the machine.
+pub(crate) fn boot_id() -> Result<String> {
+    read_text(Path::new(BOOT_ID))
 }
 
 impl Format {
@@ -272,7 +281,7 @@ impl Format {
     }
 
     /// Written last, and under another name first: half a file never stands there.
-    fn write(&self) -> Result<()> {
+    pub(crate) fn write(&self) -> Result<()> {
         let text = format!("{FORMAT} {}\n", self.boot_id);
         let draft = self.path.with_extension("draft");
         let write = || {

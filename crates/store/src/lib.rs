@@ -5,8 +5,11 @@
 //! device before the record that names it, so the table never names bytes that are not there.
 #![forbid(unsafe_code)]
 
+pub mod check;
 pub mod directory;
 pub mod extent;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 pub mod ledger;
 pub mod locks;
 pub mod meta;

@@ -22,6 +22,31 @@ pub trait Table {
     fn delete(&mut self, key: Vec<u8>);
 }
 
+/// Records read at once by [`for_each`].
+const BATCH: usize = 1024;
+
+/// Shows all records of a prefix, ascending.
+///
+/// # Errors
+/// Those of the table and of `show`.
+pub fn for_each(
+    table: &dyn Table,
+    prefix: u8,
+    mut show: impl FnMut(&[u8], &[u8]) -> Result<()>,
+) -> Result<()> {
+    let (mut start, end) = (vec![prefix], [prefix + 1]);
+    loop {
+        let found = table.scan(&start, &end, BATCH)?;
+        for (key, value) in &found {
+            show(key, value)?;
+        }
+        match found.into_iter().last() {
+            Some((last, _)) => start = [&last[..], &[0]].concat(),
+            None => return Ok(()),
+        }
+    }
+}
+
 /// First bytes of keys. Numbers in keys are big-endian, so that keys sort as the numbers do; values are
 /// `postcard` of the named type unless said otherwise.
 pub mod prefix {

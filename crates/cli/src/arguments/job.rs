@@ -171,3 +171,26 @@ which nodes' data that was, and drains what the others have.
 Exit code: 0 when everything is, or when there was nothing to do; 75 when
 something is still missing (the journal stays) or lost; 71 when a node could not
 be reached.";
+
+/// Below the options in `tameike check --help`.
+pub(super) const CHECK_LONG_HELP: &str = "\
+Reads everything that a node has left on its device: the log, the table of
+names, units and journal records, and all file data, which is compared with its
+checksums. Every finding is one of
+
+  LOST   bytes or names that are gone, with the file and the range
+  wrong  something that follows from the rest and does not; nothing is lost
+  note   nothing is wrong: said so that nobody wonders
+
+Without --repair nothing is changed. With it, what is wrong is put right, and
+what is lost is cut off from the rest, so that `tameike recover` can drain all
+that is whole. Copies of what was cut go to DIR/lost+found: the bytes of a file
+at their places in a file named after its number, records in hexadecimal in
+`records`, what is lost in words in `lost.txt`. What the cache view has lost is
+told by every receipt of the job from then on, which is incomplete.
+
+A store is checked by itself: what other nodes hold of the same files is not.
+
+Exit code: 0 when nothing is wrong; 1 when something was, and all of it is
+repaired; 4 when something is, and nothing was changed; 71 when the store could
+not be examined or the repair failed.";

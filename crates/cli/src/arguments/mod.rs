@@ -62,6 +62,9 @@ pub enum Action {
     Down(DrainArguments),
     /// Check what this machine allows; each line says how to mend what is missing
     Doctor(DoctorArguments),
+    /// Examine the store of a node that has stopped, say what is wrong in it, and repair what can be repaired
+    #[command(after_long_help = job::CHECK_LONG_HELP)]
+    Check(CheckArguments),
     /// Show or choose how the files of a directory are laid over the nodes
     Layout {
         /// Show or choose.
@@ -206,6 +209,19 @@ pub struct RecoverArguments {
     after_help = "Exit code: 0 when `tameike run` can work here, 71 when something that it needs is missing."
 )]
 pub struct DoctorArguments {
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `tameike check`
+#[derive(Debug, Args)]
+pub struct CheckArguments {
+    /// The node's device directory: tameike-UID-JOB-NODE below --device, or below /dev/shm
+    pub dir: PathBuf,
+    /// Put right what can be put right, and move what is lost into DIR/lost+found; without this, nothing is changed
+    #[arg(long)]
+    pub repair: bool,
     /// Print JSON, for programs
     #[arg(long)]
     pub json: bool,

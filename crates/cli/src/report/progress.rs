@@ -1,4 +1,4 @@
-//! How far a drain is: a bar on a terminal, a plain line now and then elsewhere.
+//! How far a drain or a check is: a bar on a terminal, a plain line now and then elsewhere.
 
 use super::say;
 use crate::settings::size::show;
@@ -39,6 +39,43 @@ impl DrainProgress {
         } else if monotonic() - self.last_line >= LINE_INTERVAL {
             self.last_line = monotonic();
             say(format_args!("draining: {} of {}, {files}", show(progress.bytes_flushed), show(total)));
+        }
+    }
+
+    /// Takes the display away.
+    pub fn finish(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+const CHECK_TEMPLATE: &str =
+    "tameike: checking {bar:30} {bytes}/{total_bytes}, {binary_bytes_per_sec}, {eta} left";
+
+/// The display of a check. It shows nothing where there is nothing to compare.
+pub struct CheckProgress {
+    bar: Option<ProgressBar>,
+    terminal: bool,
+    last_line: Duration,
+}
+
+impl CheckProgress {
+    /// A display on standard error.
+    pub fn new() -> Self {
+        Self { bar: None, terminal: std::io::stderr().is_terminal(), last_line: monotonic() }
+    }
+
+    /// So many of so many bytes are compared.
+    pub fn update(&mut self, done: u64, all: u64) {
+        if self.terminal && all > 0 {
+            let style = ProgressStyle::with_template(CHECK_TEMPLATE).expect("the template is right");
+            let bar = self.bar.get_or_insert_with(|| ProgressBar::new(all).with_style(style));
+            bar.set_length(all);
+            bar.set_position(done);
+        } else if monotonic() - self.last_line >= LINE_INTERVAL {
+            self.last_line = monotonic();
+            say(format_args!("checking: {} of {}", show(done), show(all)));
         }
     }
 

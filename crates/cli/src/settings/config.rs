@@ -86,7 +86,11 @@ pub fn read(path: &Path) -> Result<Config> {
     parse(&text).map_err(|fault| fault.context(format_args!("configuration {}", path.display())))
 }
 
-fn parse(text: &str) -> Result<Config> {
+/// Reads the text of a configuration file.
+///
+/// # Errors
+/// A line is wrong; the fault shows the line.
+pub fn parse(text: &str) -> Result<Config> {
     let config: Config =
         toml::from_str(text).map_err(|error| Fault::new(Errno::EINVAL, error.to_string()))?;
     let choices = [config.local.is_some(), config.hosts.is_some(), config.hostfile.is_some()];

@@ -67,7 +67,11 @@ pub fn read(path: &Path) -> Result<Vec<HostSpec>> {
     Ok(hosts)
 }
 
-fn parse(text: &str) -> Result<Vec<HostSpec>> {
+/// Reads the text of a hostfile.
+///
+/// # Errors
+/// A line cannot be understood; the fault names the line.
+pub fn parse(text: &str) -> Result<Vec<HostSpec>> {
     let mut hosts = Vec::new();
     for (place, line) in text.lines().enumerate() {
         let mut words = line.split('#').next().unwrap_or_default().split_whitespace();

@@ -219,11 +219,6 @@ impl FileData {
         self.state.lock().drop_clean();
     }
 
-    /// Its size, as far as this node knows.
-    pub fn size(&self) -> u64 {
-        self.state.lock().size
-    }
-
     /// Whether its home lacks nothing that was written.
     pub fn is_flushed(&self) -> bool {
         let state = self.state.lock();

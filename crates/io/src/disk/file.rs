@@ -263,12 +263,26 @@ impl FileLock {
     /// # Errors
     /// `EBUSY` when another process holds it.
     pub fn take(path: &Path) -> Result<Self> {
-        let file = OpenFile::open(path)?;
+        Self::lock(OpenFile::open(path)?)
+    }
+
+    /// Takes the lock on a file that is there, and changes nothing.
+    ///
+    /// # Errors
+    /// As [`FileLock::take`], and `ENOENT`.
+    pub fn take_existing(path: &Path) -> Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::empty())
+            .map_err(|error| fault(format_args!("open {}", path.display()), error))?;
+        Self::lock(OpenFile { fd, path: path.to_owned() })
+    }
+
+    fn lock(file: OpenFile) -> Result<Self> {
         match rustix::fs::flock(&file.fd, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self(file.fd)),
             Err(Os::WOULDBLOCK) => Err(Fault::new(
                 Errno::EBUSY,
-                format!("{} is locked by another process; end that one first", path.display()),
+                format!("{} is locked by another process; end that one first", file.path.display()),
             )),
             Err(error) => Err(file.fault("lock", error)),
         }

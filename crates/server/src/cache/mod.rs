@@ -10,6 +10,7 @@
 
 mod activity;
 mod change;
+pub mod check;
 mod drain;
 mod files;
 mod flush;
@@ -24,6 +25,8 @@ mod truncate;
 
 pub use activity::{Activity, Foreground};
 pub use record::{Journaled, journaled, replay};
+#[cfg(feature = "fuzz")]
+pub(crate) use record::{fuzz as fuzz_record, fuzz_seeds};
 
 use event_listener::Event;
 use files::{File, Files, fresh_generation};

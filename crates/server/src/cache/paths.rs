@@ -10,9 +10,15 @@ use std::collections::BTreeSet;
 use tameike_core::{Errno, Fault, InodeId, Result};
 use tameike_store::table::prefix;
 
-const PATH: u8 = b'p';
+pub(super) const PATH: u8 = b'p';
 
-fn key(path: &[u8], inode: InodeId) -> Vec<u8> {
+/// Path and inode of a key of the journal's paths.
+pub(super) fn split(key: &[u8]) -> Option<(&[u8], InodeId)> {
+    let (path, number) = key.strip_prefix(&[prefix::CACHE, PATH])?.split_last_chunk::<8>()?;
+    Some((path.strip_suffix(&[0])?, InodeId(u64::from_be_bytes(*number))))
+}
+
+pub(super) fn key(path: &[u8], inode: InodeId) -> Vec<u8> {
     // No path has a NUL: no other path's keys lie between those of one path.
     [&[prefix::CACHE, PATH], path, &[0], &inode.0.to_be_bytes()].concat()
 }

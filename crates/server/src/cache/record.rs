@@ -24,8 +24,8 @@ use tameike_store::{Ledger, RecordKind};
 const RECORD_VERSION: u8 = 1;
 /// Paths under which a file is looked for.
 const PATHS_MAX: usize = 8;
-const FILE: u8 = b'f';
-const DIGEST: u8 = b'd';
+pub(super) const FILE: u8 = b'f';
+pub(super) const DIGEST: u8 = b'd';
 
 /// A file as its coordinator knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -142,15 +142,21 @@ impl Record {
     }
 }
 
-fn file_key(inode: InodeId) -> Vec<u8> {
+pub(super) fn file_key(inode: InodeId) -> Vec<u8> {
     [&[prefix::CACHE, FILE][..], &inode.0.to_be_bytes()].concat()
 }
 
-fn digest_key(inode: InodeId, index: u64) -> Vec<u8> {
+pub(super) fn digest_key(inode: InodeId, index: u64) -> Vec<u8> {
     [&[prefix::CACHE, DIGEST][..], &inode.0.to_be_bytes(), &index.to_be_bytes()].concat()
 }
 
-fn decode_record(value: &[u8]) -> Result<Record> {
+pub(super) fn encode_record(record: &Record) -> Result<Vec<u8>> {
+    let mut value = vec![RECORD_VERSION];
+    value.extend(codec::encode(record)?);
+    Ok(value)
+}
+
+pub(super) fn decode_record(value: &[u8]) -> Result<Record> {
     match value.split_first() {
         Some((&RECORD_VERSION, body)) => codec::decode(body),
         _ => Err(Fault::new(Errno::EBADMSG, "a cache record has a version that this program does not know")),
@@ -221,9 +227,7 @@ impl Journal {
     }
 
     fn record_change(inode: InodeId, record: &Record) -> Result<(ByteBuf, Option<ByteBuf>)> {
-        let mut value = vec![RECORD_VERSION];
-        value.extend(codec::encode(record)?);
-        Ok((ByteBuf::from(file_key(inode)), Some(ByteBuf::from(value))))
+        Ok((ByteBuf::from(file_key(inode)), Some(ByteBuf::from(encode_record(record)?))))
     }
 
     /// Writes a record in the place of `before`, if there was one.
@@ -314,6 +318,30 @@ impl Journal {
     pub(super) async fn sync(&self, durable: bool) -> Result<()> {
         self.ledger.sync(durable).await
     }
+}
+
+#[cfg(feature = "fuzz")]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    if let Ok(record) = decode_record(bytes) {
+        let again = encode_record(&record).and_then(|bytes| decode_record(&bytes));
+        assert_eq!(again.as_ref(), Ok(&record));
+    }
+}
+
+/// A record of the log, and the value that it sets.
+#[cfg(feature = "fuzz")]
+pub(crate) fn fuzz_seeds() -> (Vec<u8>, Vec<u8>) {
+    let inode = InodeId(0x8000_0000_0000_0102);
+    let mut record = Record::new(b"dir/file", Stamp::default(), Generation(3));
+    (record.journaled, record.dirty, record.cut) = (true, true, Some(5));
+    record.prefer_path(b"dir/new");
+    let digest = UnitDigest { index: 3, length: 9, root: false, value: [1; 32] };
+    let mut changes = paths::changes(inode, None, &record);
+    let value = encode_record(&record).expect("small");
+    changes.push((ByteBuf::from(file_key(inode)), Some(ByteBuf::from(value.clone()))));
+    let digest = codec::encode(&digest).expect("small");
+    changes.push((ByteBuf::from(digest_key(inode, 3)), Some(ByteBuf::from(digest))));
+    (codec::encode(&changes).expect("small"), value)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 
 mod allocator;
 mod change;
+pub(crate) mod check;
 mod index;
 mod proof;
 mod read;
@@ -269,3 +270,6 @@ impl ExtentStore {
         self.ledger.sync(durable).await
     }
 }
+
+#[cfg(feature = "fuzz")]
+pub(crate) use record::fuzz as fuzz_record;

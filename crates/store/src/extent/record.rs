@@ -76,6 +76,17 @@ impl Extent {
         })
     }
 
+    /// Its blocks in the unit that do not match their checksums in `bytes`, the content of all of its blocks or, where
+    /// the device ends before them, less.
+    pub(super) fn bad_blocks(&self, bytes: &[u8]) -> Vec<u32> {
+        let mut blocks = bytes.chunks_exact(BLOCK_SIZE);
+        let sums = self.blocks().zip(self.sums.chunks(SUM_SIZE));
+        let matches = |sum: &[u8], block: &[u8]| crc32c::crc32c(block).to_le_bytes() == *sum;
+        sums.filter(|(_, sum)| !blocks.next().is_some_and(|block| matches(sum, block)))
+            .map(|(block, _)| block)
+            .collect()
+    }
+
     /// The parts of it in `blocks` of the unit, verified against `bytes`, the content of exactly these blocks:
     /// the first block of the device that does not match, if any.
     pub(super) fn mismatch(&self, blocks: &Range<u32>, bytes: &[u8]) -> Option<u64> {
@@ -202,6 +213,19 @@ impl UnitRecord {
             }
         }
         freed
+    }
+
+    /// One block of the unit lies elsewhere on the device.
+    pub(super) fn move_block(&mut self, block: u32, device: u64) {
+        let blocks = block..block + 1;
+        if let Some(moved) = self.extents.iter().find_map(|extent| extent.part(blocks.clone())) {
+            self.replace(&blocks, vec![Extent { device, ..moved }]);
+        }
+    }
+
+    /// Whether a value of the table says that the unit has dirty bytes.
+    pub(super) fn is_marked_dirty(value: &[u8]) -> bool {
+        value.first() == Some(&DIRTY_FLAG)
     }
 
     /// Gives up blocks without a held byte; returns what they had on the device.
@@ -367,6 +391,26 @@ pub fn apply(body: &[u8], table: &mut dyn Table) -> Result<()> {
         table.put(key, value.to_vec())
     }
     Ok(())
+}
+
+#[cfg(feature = "fuzz")]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let unit = UnitId { inode: InodeId(0x8000_0000_0000_0001), index: 0 };
+    let Ok(record) = UnitRecord::decode(unit, bytes) else { return };
+    let again = record.encode().and_then(|bytes| UnitRecord::decode(unit, &bytes));
+    assert_eq!(again.as_ref(), Ok(&record));
+    // What is decoded can be worked with.
+    let mut changed = record.clone();
+    changed.replace(&(3..70), Vec::new());
+    changed.held.remove(3 * BLOCK..70 * BLOCK);
+    changed.dirty.remove(3 * BLOCK..70 * BLOCK);
+    assert!(changed.check().is_ok());
+    changed.truncate(5000);
+    changed.drop_clean();
+    assert!(changed.check().is_ok() && changed.block_count() <= record.block_count());
+    for extent in &record.extents {
+        assert_eq!(extent.bad_blocks(&[]).len(), extent.count() as usize);
+    }
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@
 //! one wait, however long the store below takes to answer: the overlay keeps what it said at that moment until
 //! they are done. The lock on the ledger's state is held for steps in memory only.
 
+pub(crate) mod inspect;
 pub mod kv;
 mod overlay;
 mod record;
@@ -22,6 +23,7 @@ pub mod redb;
 #[cfg(test)]
 mod tests;
 mod transaction;
+mod untouched;
 mod writer;
 
 use crate::table::Table;
@@ -39,6 +41,9 @@ use tameike_io::disk::AppendFile;
 use tameike_io::os::runtime::promise;
 use transaction::{Moment, Transaction};
 use writer::Writer;
+
+/// Names of the two files of the log in the directory of a store.
+pub(crate) const LOG_NAMES: [&str; 2] = ["log.0", "log.1"];
 
 /// To whom a record belongs: the first byte of its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -325,3 +330,6 @@ impl Ledger {
         self.kv.size_bytes()
     }
 }
+
+#[cfg(feature = "fuzz")]
+pub(crate) use record::fuzz as fuzz_log;

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use tameike_core::{Fault, Result};
 use tameike_io::Runtime;
-use tameike_io::disk::AppendFile;
 
 /// Where the store keeps the sequence number of the last record in it. No table key begins with 0.
 const APPLIED_KEY: &[u8] = &[0];
@@ -24,26 +23,31 @@ pub(super) fn applied_entry(sequence: u64) -> (Vec<u8>, Option<Vec<u8>>) {
 }
 
 /// Both files of the log with what is in them, the older one first.
-struct Log {
-    files: Vec<(Arc<dyn AppendFile>, Vec<u8>, Contents)>,
+pub(super) struct Log {
+    /// Number, bytes and contents of each.
+    pub(super) files: Vec<(usize, Vec<u8>, Contents)>,
 }
 
 impl Log {
-    async fn read(media: &Media, parse: impl Fn(&[u8]) -> Contents) -> Result<Self> {
-        let mut files = Vec::with_capacity(2);
-        for file in &media.logs {
-            let bytes = file.read_all().await?;
+    pub(super) fn new(files: [Vec<u8>; 2], parse: impl Fn(&[u8]) -> Contents) -> Self {
+        let parsed = files.into_iter().enumerate().map(|(number, bytes)| {
             let contents = parse(&bytes);
-            files.push((file.clone(), bytes, contents));
-        }
+            (number, bytes, contents)
+        });
+        let mut files: Vec<_> = parsed.collect();
         files.sort_by_key(|(_, _, contents)| {
             contents.records.first().map_or(u64::MAX, |first| first.sequence)
         });
-        Ok(Self { files })
+        Self { files }
+    }
+
+    async fn read(media: &Media, parse: impl Fn(&[u8]) -> Contents) -> Result<Self> {
+        let [first, second] = &media.logs;
+        Ok(Self::new([first.read_all().await?, second.read_all().await?], parse))
     }
 
     /// The last record known to be safe.
-    fn durable(&self) -> u64 {
+    pub(super) fn durable(&self) -> u64 {
         self.files.iter().map(|(_, _, contents)| contents.durable).max().unwrap_or(0)
     }
 
@@ -52,7 +56,7 @@ impl Log {
     /// A file that ends in the middle of a record was being written when the agent died: what is cut off was
     /// never safe. Whole records beyond damage mean that safe ones were damaged, unless power was lost: then
     /// later writes may have reached the device and earlier ones not, but none of those was safe.
-    fn tail(&self, applied: u64, after_power_loss: bool) -> Result<Vec<(&[u8], &Record)>> {
+    pub(super) fn tail(&self, applied: u64, after_power_loss: bool) -> Result<Vec<(&[u8], &Record)>> {
         let durable = self.durable();
         let mut last = applied;
         let mut tail = Vec::new();
@@ -79,7 +83,7 @@ impl Log {
     }
 
     /// All whole records to apply, in order, and what is missing among them.
-    fn salvaged_tail(&self, applied: u64, damage: &mut Vec<String>) -> Vec<(&[u8], &Record)> {
+    pub(super) fn salvaged_tail(&self, applied: u64, damage: &mut Vec<String>) -> Vec<(&[u8], &Record)> {
         let mut last = applied;
         let mut tail = Vec::new();
         for (_, bytes, contents) in &self.files {
@@ -100,10 +104,10 @@ impl Log {
     }
 
     /// Empties the files, the newer one first: what is left after a crash in between still fits the store.
-    async fn clear(self) -> Result<()> {
-        for (file, ..) in self.files.into_iter().rev() {
-            file.truncate(0).await?;
-            file.sync().await?;
+    async fn clear(self, media: &Media) -> Result<()> {
+        for (number, ..) in self.files.into_iter().rev() {
+            media.logs[number].truncate(0).await?;
+            media.logs[number].sync().await?;
         }
         Ok(())
     }
@@ -121,33 +125,42 @@ fn damage(sequence: u64, why: &str) -> Fault {
 }
 
 /// The last record in the store.
-fn applied(media: &Media) -> Result<u64> {
-    let Some(bytes) = media.kv.snapshot().get(APPLIED_KEY)? else { return Ok(0) };
+pub(super) fn applied(kv: &dyn Kv) -> Result<u64> {
+    let Some(bytes) = kv.snapshot().get(APPLIED_KEY)? else { return Ok(0) };
     let wrong = |_| Fault::io("the table's record number is not 8 bytes long");
     Ok(u64::from_le_bytes(bytes.try_into().map_err(wrong)?))
 }
 
 /// Records of the log, applied again over the store.
-struct Replay<'a> {
-    kv: &'a dyn Kv,
+pub(super) struct Replay {
+    kv: Arc<dyn Kv>,
     made: Arc<Overlay>,
 }
 
-impl<'a> Replay<'a> {
-    fn new(kv: &'a dyn Kv) -> Self {
+impl Replay {
+    pub(super) fn new(kv: Arc<dyn Kv>) -> Self {
         Self { kv, made: Arc::default() }
     }
 
-    fn apply(&self, change: impl FnOnce(&mut dyn Table) -> Result<()>) -> Result<()> {
+    /// The table with all that was applied.
+    pub(super) fn table(&self) -> Transaction {
         let moment =
             Moment { active: self.made.clone(), frozen: None, stored: self.kv.snapshot(), sequence: 0 };
-        let mut table = Transaction::new(moment);
+        Transaction::new(moment)
+    }
+
+    pub(super) fn apply(&self, change: impl FnOnce(&mut dyn Table) -> Result<()>) -> Result<()> {
+        let mut table = self.table();
         change(&mut table)?;
-        self.made.merge(table.into_changes(), 0, &Readers::default());
+        self.merge(table.into_changes());
         Ok(())
     }
 
-    fn changes(&self) -> Changes {
+    pub(super) fn merge(&self, changes: Changes) {
+        self.made.merge(changes, 0, &Readers::default());
+    }
+
+    pub(super) fn changes(&self) -> Changes {
         self.made.read().changes().clone()
     }
 }
@@ -163,12 +176,12 @@ impl Ledger {
         options: LedgerOptions,
         mut replay: impl FnMut(RecordKind, &[u8], &mut dyn Table) -> Result<()> + Send,
     ) -> Result<Arc<Self>> {
-        let applied = applied(&media)?;
+        let applied = applied(&*media.kv)?;
         let log = Log::read(&media, record::parse).await?;
         let tail = log.tail(applied, options.after_power_loss)?;
         let durable = log.durable();
         let mut last = applied;
-        let applied_again = Replay::new(&*media.kv);
+        let applied_again = Replay::new(media.kv.clone());
         for (bytes, record) in tail {
             let body = &bytes[record.body.clone()];
             let doubtful = options.after_power_loss && record.sequence > durable;
@@ -187,7 +200,7 @@ impl Ledger {
         if last > applied {
             Self::commit(&runtime, &media, applied_again.changes(), last).await?;
         }
-        log.clear().await?;
+        log.clear(&media).await?;
         Ok(Self::new(runtime, media, options, last))
     }
 
@@ -204,10 +217,10 @@ impl Ledger {
         note: impl FnOnce(&[String]) -> Result<()> + Send,
         mut replay: impl FnMut(RecordKind, &[u8], &mut dyn Table) -> Result<()> + Send,
     ) -> Result<Arc<Self>> {
-        let applied = applied(&media)?;
+        let applied = applied(&*media.kv)?;
         let log = Log::read(&media, record::parse_damaged).await?;
         let mut last = applied;
-        let applied_again = Replay::new(&*media.kv);
+        let applied_again = Replay::new(media.kv.clone());
         for (bytes, record) in log.salvaged_tail(applied, damage) {
             let body = &bytes[record.body.clone()];
             if let Err(fault) = applied_again.apply(|table| replay(record.kind, body, table)) {
@@ -219,7 +232,7 @@ impl Ledger {
         if last > applied {
             Self::commit(&runtime, &media, applied_again.changes(), last).await?;
         }
-        log.clear().await?;
+        log.clear(&media).await?;
         Ok(Self::new(runtime, media, options, last))
     }
 

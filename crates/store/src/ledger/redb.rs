@@ -5,6 +5,7 @@
 //! long as it is full.
 
 use super::kv::{Changes, Kv, Snapshot};
+use super::untouched::Untouched;
 use parking_lot::{Condvar, Mutex, RwLock};
 use redb::{Builder, Database, DatabaseError, ReadOnlyTable, ReadableDatabase, TableDefinition};
 use std::path::{Path, PathBuf};
@@ -167,6 +168,21 @@ fn fault(doing: &str, path: &Path, error: impl Into<redb::Error>) -> Fault {
     }
 }
 
+fn check_integrity(database: &mut Database, path: &Path) -> Result<()> {
+    let whole = database.check_integrity().map_err(|error| fault("check", path, error))?;
+    if whole { Ok(()) } else { Err(Fault::io(format!("the table {} is damaged", path.display()))) }
+}
+
+/// Runs a check of a file that may be damaged: the library gives up such files with a panic at some places.
+fn quietly<T>(path: &Path, check: impl FnOnce() -> Result<T>) -> Result<T> {
+    // Its words would only frighten: ours say the same. Nothing else of the process runs yet.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check));
+    std::panic::set_hook(hook);
+    checked.unwrap_or_else(|_| Err(Fault::io(format!("the table {} is damaged", path.display()))))
+}
+
 impl RedbKv {
     /// Opens the file, or makes it. `cache_bytes` bounds the memory for its pages.
     ///
@@ -191,18 +207,28 @@ impl RedbKv {
         if !path.exists() {
             return Ok(());
         }
-        // The library gives up damaged files with a panic at some places.
-        let check = || {
+        quietly(path, || {
             let mut database = Database::builder().open(path).map_err(|error| fault("open", path, error))?;
-            let whole = database.check_integrity().map_err(|error| fault("check", path, error))?;
-            if whole { Ok(()) } else { Err(Fault::io(format!("the table {} is damaged", path.display()))) }
-        };
-        // Its words would only frighten: ours say the same. Nothing else of the process runs yet.
-        let hook = std::panic::take_hook();
-        std::panic::set_hook(Box::new(|_| {}));
-        let checked = std::panic::catch_unwind(check);
-        std::panic::set_hook(hook);
-        checked.unwrap_or_else(|_| Err(Fault::io(format!("the table {} is damaged", path.display()))))
+            check_integrity(&mut database, path)
+        })
+    }
+
+    /// Checks the file as [`RedbKv::verify`] does and gives what it holds, without changing the file: what is
+    /// committed stays in memory.
+    ///
+    /// # Errors
+    /// As [`RedbKv::verify`].
+    pub(crate) fn look_at(path: &Path, cache_bytes: usize) -> Result<Self> {
+        let file = Untouched::open(path).map_err(|error| fault("open", path, redb::Error::Io(error)))?;
+        quietly(path, || {
+            let mut database = Database::builder()
+                .create_with_backend(file.clone())
+                .map_err(|error| fault("open", path, error))?;
+            check_integrity(&mut database, path)?;
+            drop(database);
+            let opener: Opener = Box::new(move |builder| builder.create_with_backend(file.clone()));
+            Self::with_opener(path, cache_bytes, opener)
+        })
     }
 
     fn fault(&self, doing: &str, error: impl Into<redb::Error>) -> Fault {

@@ -8,6 +8,7 @@
 //! This room does no I/O and never waits. It knows one node's part of the name space: which node a record
 //! belongs to, who has an inode open and which names are in the middle of an operation is the service's care.
 
+pub(crate) mod check;
 mod content;
 mod directory;
 mod inode;

@@ -171,6 +171,48 @@ async fn read_all(socket: &Watched<TcpStream>, mut target: &mut [u8]) -> std::io
     Ok(())
 }
 
+/// What a node of a job says of itself.
+#[cfg(feature = "fuzz")]
+fn fuzz_config(node: NodeId) -> TcpConfig {
+    static SLAB: std::sync::OnceLock<std::sync::Arc<crate::Slab>> = std::sync::OnceLock::new();
+    let slab = SLAB.get_or_init(|| crate::Slab::new(1).expect("room for a frame"));
+    TcpConfig {
+        job: tameike_core::JobId::new("test").expect("a valid name"),
+        node,
+        secret: [7; 32],
+        listen: String::new(),
+        inline_max: 1 << 20,
+        peer_limit: super::PEER_LIMIT_DEFAULT,
+        request_frames: slab.pool(1),
+        reply_frames: slab.pool(1),
+    }
+}
+
+#[cfg(feature = "fuzz")]
+pub(crate) fn fuzz_seed() -> Vec<u8> {
+    Identity { config: &fuzz_config(NodeId(0)), incarnation: 5, nonce: [0xaa; 32] }.hello(NodeId(1)).to_vec()
+}
+
+#[cfg(feature = "fuzz")]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let Some(hello) = bytes.first_chunk::<HELLO_SIZE>() else { return };
+    let config = fuzz_config(NodeId(1));
+    let identity = Identity { config: &config, incarnation: 1, nonce: [0; 32] };
+    match identity.check(hello) {
+        Ok(proven) => {
+            assert!(proven.node != config.node && hello[16..20] == config.node.0.to_le_bytes());
+            let theirs = fuzz_config(proven.node);
+            let nonce = std::array::from_fn(|place| hello[28 + place]);
+            let theirs = Identity { config: &theirs, incarnation: proven.incarnation, nonce };
+            let mut again = theirs.hello(config.node);
+            // Two bytes between version and node are of no meaning yet.
+            again[10..12].copy_from_slice(&hello[10..12]);
+            assert_eq!(again, *hello);
+        }
+        Err(error) => assert!(matches!(error, HandshakeError::Denied(why) if !why.is_empty())),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

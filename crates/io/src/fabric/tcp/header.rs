@@ -131,6 +131,33 @@ impl Header {
     }
 }
 
+#[cfg(feature = "fuzz")]
+pub(crate) fn fuzz_seed() -> Vec<u8> {
+    Header { grant: 7, ..Header::new(Kind::Put, Lane::Reply, b"abc", b"12345") }.encode().to_vec()
+}
+
+#[cfg(feature = "fuzz")]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let Some(bytes) = bytes.first_chunk::<HEADER_SIZE>() else { return };
+    match Header::decode(bytes) {
+        Ok(header) => {
+            assert_eq!(header.encode(), *bytes);
+            assert!(
+                header.body_length as usize <= MESSAGE_SIZE_MAX
+                    && header.payload_length as usize <= UNIT_SIZE
+            );
+        }
+        Err(why) => assert!(!why.is_empty()),
+    }
+    // Chance never finds a checksum: the same bytes with the right one.
+    let mut right = *bytes;
+    let checksum = crc32c::crc32c(&right[..40]);
+    right[40..].copy_from_slice(&checksum.to_le_bytes());
+    if let Ok(header) = Header::decode(&right) {
+        assert_eq!(header.encode(), right);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

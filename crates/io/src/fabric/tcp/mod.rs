@@ -15,8 +15,8 @@
 
 mod connection;
 mod dial;
-mod handshake;
-mod header;
+pub(crate) mod handshake;
+pub(crate) mod header;
 mod peer;
 mod reader;
 

@@ -1,0 +1,52 @@
+//! The check of a stopped node's store, with all rooms that keep something in it.
+
+use std::path::Path;
+use std::time::Duration;
+use tameike_core::{Errno, Fault, InodeId, Result};
+use tameike_io::os::system::System;
+use tameike_server::cache;
+use tameike_store::RecordKind;
+use tameike_store::check::{Book, Dirty, Rooms};
+use tameike_store::table::Table;
+
+pub use tameike_store::check::{Finding, Loss, Part, Report, Severity};
+
+/// How often, and how far apart, a store is tried again that another process has open: one that was killed may not be
+/// quite gone.
+const BUSY_ATTEMPTS: u32 = 40;
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
+
+struct All;
+
+impl Rooms for All {
+    fn replay(&self, kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
+        crate::storage::replay(kind, body, table)
+    }
+
+    fn examine(&self, table: &dyn Table, dirty: &[Dirty], book: &mut Book) -> Result<()> {
+        cache::check::examine(table, dirty, book)
+    }
+
+    fn path(&self, table: &dyn Table, inode: InodeId) -> Option<String> {
+        cache::check::path(table, inode)
+    }
+}
+
+/// Examines the store in a device directory, and repairs it when `repair`; `progress` as in
+/// [`tameike_store::check::check`].
+///
+/// # Errors
+/// As there.
+pub fn check(dir: &Path, repair: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<Report> {
+    let failed = |error| Fault::from_os(format!("checking the store {}", dir.display()), &error);
+    let system = System::start(1).map_err(failed)?;
+    for _ in 0..BUSY_ATTEMPTS {
+        match tameike_store::check::check(dir, &All, repair, progress) {
+            Err(fault) if fault.errno == Errno::EBUSY => {
+                pollster::block_on(system.runtime().sleep(BUSY_PAUSE));
+            }
+            done => return done,
+        }
+    }
+    tameike_store::check::check(dir, &All, repair, progress)
+}

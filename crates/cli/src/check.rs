@@ -1,0 +1,168 @@
+//! `tameike check`: what is wrong in the store of a node that has stopped.
+
+use crate::arguments::CheckArguments;
+use crate::exit;
+use crate::place::record::DeviceOwner;
+use crate::report::progress::CheckProgress;
+use crate::report::{self, plural};
+use crate::settings::size::show;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::Path;
+use tameike_agent::check::{Finding, Loss, Report, Severity};
+
+/// Checks a store. Returns the exit code.
+pub fn check(arguments: &CheckArguments) -> u8 {
+    let mut progress = CheckProgress::new();
+    let checked = tameike_agent::check::check(&arguments.dir, arguments.repair, &mut |done, all| {
+        progress.update(done, all)
+    });
+    progress.finish();
+    let report = match checked {
+        Ok(report) => report,
+        Err(fault) => {
+            report::say(format_args!("{fault}"));
+            return exit::FAILED;
+        }
+    };
+    let owner = owner_in_words(&arguments.dir);
+    let mut out = std::io::stdout().lock();
+    let written = match arguments.json {
+        true => writeln!(out, "{:#}", document(&arguments.dir, &report)),
+        false => write_text(&arguments.dir, &owner, &report, &mut out),
+    };
+    if let Err(error) = written {
+        report::say(format_args!("printing what was found: {error}"));
+        return exit::FAILED;
+    }
+    code(&report)
+}
+
+fn code(report: &Report) -> u8 {
+    match report.worst() {
+        None | Some(Severity::Note) => 0,
+        Some(Severity::Wrong | Severity::Lost) if report.repaired => exit::REPAIRED,
+        Some(Severity::Wrong | Severity::Lost) => exit::DAMAGED,
+    }
+}
+
+/// Whose store it is.
+fn owner_in_words(dir: &Path) -> String {
+    match DeviceOwner::read(dir) {
+        Ok(Some(owner)) => format!("store of job {}, {}", owner.job, owner.node_dir.display()),
+        Ok(None) => "store of a job that is not named in it".to_owned(),
+        Err(fault) => format!("store of a job that cannot be read ({fault})"),
+    }
+}
+
+fn label(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Note => "note",
+        Severity::Wrong => "wrong",
+        Severity::Lost => "LOST",
+    }
+}
+
+fn write_text(dir: &Path, owner: &str, report: &Report, out: &mut dyn Write) -> std::io::Result<()> {
+    writeln!(out, "{}: {owner}", dir.display())?;
+    for Finding { part, severity, words, .. } in &report.findings {
+        writeln!(out, "{:<5}  {:<7}  {}", label(*severity), part.as_str(), printable(words))?;
+    }
+    let counts = &report.counts;
+    writeln!(
+        out,
+        "examined: {} log {}, {} {}, {} {}, {} {}, {} compared with their checksums",
+        counts.log_records,
+        plural(counts.log_records as usize, "record"),
+        counts.inodes,
+        plural(counts.inodes as usize, "inode"),
+        counts.names,
+        plural(counts.names as usize, "name"),
+        counts.units,
+        plural(counts.units as usize, "unit"),
+        show(counts.bytes)
+    )?;
+    if counts.dirty_bytes > 0 {
+        let files = plural(counts.dirty_files as usize, "file");
+        writeln!(
+            out,
+            "holds {} of {} {files} of the cache view that the shared file system does not have; `tameike recover` \
+             drains them",
+            show(counts.dirty_bytes),
+            counts.dirty_files
+        )?;
+    }
+    writeln!(out, "tameike: {}", summary(dir, report))
+}
+
+/// Names in findings come from programs: control characters in them are shown, not sent to the terminal.
+fn printable(words: &str) -> String {
+    words.chars().flat_map(|c| if c.is_control() { c.escape_debug().collect() } else { vec![c] }).collect()
+}
+
+fn summary(dir: &Path, report: &Report) -> String {
+    let count = |severity| report.findings.iter().filter(|finding| finding.severity == severity).count();
+    let (wrong, lost) = (count(Severity::Wrong), count(Severity::Lost));
+    let what = match (wrong, lost) {
+        (0, 0) => return "the store is whole".to_owned(),
+        (wrong, 0) => format!("{wrong} {} wrong, nothing is lost", plural(wrong, "thing")),
+        (0, lost) => format!("{lost} {} lost", plural(lost, "thing")),
+        (wrong, lost) => format!("{lost} {} lost, {wrong} wrong", plural(lost, "thing")),
+    };
+    if !report.repaired {
+        let repair = format!("tameike check --repair {}", dir.display());
+        return format!(
+            "the store is DAMAGED: {what}; nothing was changed. To put right what can be: {repair}"
+        );
+    }
+    match &report.lost_and_found {
+        None => format!("the store was damaged and is repaired: {what}"),
+        Some(place) => {
+            format!(
+                "the store was damaged and is repaired: {what}; what was cut off is in {}",
+                place.display()
+            )
+        }
+    }
+}
+
+fn document(dir: &Path, report: &Report) -> Value {
+    let outcome = match code(report) {
+        0 => "whole",
+        exit::REPAIRED => "repaired",
+        _ => "damaged",
+    };
+    let counts = &report.counts;
+    json!({
+        "store": dir,
+        "outcome": outcome,
+        "findings": report.findings.iter().map(finding).collect::<Vec<_>>(),
+        "lost_and_found": report.lost_and_found,
+        "examined": {
+            "log_records": counts.log_records,
+            "inodes": counts.inodes,
+            "names": counts.names,
+            "units": counts.units,
+            "bytes": counts.bytes,
+        },
+        "dirty": { "files": counts.dirty_files, "bytes": counts.dirty_bytes },
+    })
+}
+
+fn finding(finding: &Finding) -> Value {
+    json!({
+        "severity": finding.severity.as_str(),
+        "part": finding.part.as_str(),
+        "what": finding.words,
+        "lost": finding.lost.iter().map(loss).collect::<Vec<_>>(),
+    })
+}
+
+fn loss(loss: &Loss) -> Value {
+    json!({
+        "file": loss.file,
+        "inode": loss.inode.map(|inode| inode.0),
+        "start": loss.bytes.as_ref().map(|bytes| bytes.start),
+        "end": loss.bytes.as_ref().map(|bytes| bytes.end),
+    })
+}

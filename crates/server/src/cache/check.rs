@@ -1,0 +1,193 @@
+//! The journal of the cache view in a stopped node's store, examined.
+//!
+//! Records decode; paths lead to the records that have them, and back; digests belong to a record; and every file of
+//! which this node is the coordinator, and has dirty bytes here, has a record: without one nobody knows where the
+//! bytes belong. Whether the shared file system is as the records say is for `recover` to see.
+
+use super::paths;
+use super::record::{DIGEST, FILE, Record, decode_record, file_key};
+use std::collections::{BTreeMap, BTreeSet};
+use tameike_core::wire::codec;
+use tameike_core::wire::unit::UnitDigest;
+use tameike_core::{InodeId, Result};
+use tameike_store::check::{Book, Dirty, Loss, Part};
+use tameike_store::table::{Table, for_each, prefix};
+
+/// Length of a digest's key: two letters, inode, unit.
+const DIGEST_KEY_SIZE: usize = 18;
+/// Length of a record's key: two letters, inode.
+const FILE_KEY_SIZE: usize = 10;
+
+fn number_at(key: &[u8], place: usize) -> Option<u64> {
+    Some(u64::from_be_bytes(key.get(place..place + 8)?.try_into().ok()?))
+}
+
+fn inode_at(key: &[u8]) -> Option<InodeId> {
+    number_at(key, 2).map(InodeId)
+}
+
+/// Where a file is, relative to the shared directory, if the store knows.
+pub fn path(table: &dyn Table, inode: InodeId) -> Option<String> {
+    let value = table.get(&file_key(inode)).ok()??;
+    match decode_record(&value) {
+        Ok(record) => Some(record.shown_path()),
+        Err(_) => path_by_index(table, inode),
+    }
+}
+
+/// The path of a file whose record is damaged.
+fn path_by_index(table: &dyn Table, inode: InodeId) -> Option<String> {
+    let mut found = None;
+    for_each(table, prefix::CACHE, |key, _| {
+        if let Some((path, of)) = paths::split(key)
+            && of == inode
+        {
+            found.get_or_insert_with(|| String::from_utf8_lossy(path).into_owned());
+        }
+        Ok(())
+    })
+    .ok()?;
+    found
+}
+
+/// Examines the journal. `dirty` are the files with dirty bytes in the store.
+///
+/// # Errors
+/// When the table cannot be read.
+pub fn examine(table: &dyn Table, dirty: &[Dirty], book: &mut Book) -> Result<()> {
+    let mut journal = Examined { records: BTreeMap::new(), damaged: BTreeSet::new() };
+    journal.read_records(table, book)?;
+    journal.examine_paths(table, book)?;
+    journal.examine_digests(table, book)?;
+    for dirty in dirty.iter().filter(|dirty| dirty.coordinated_here) {
+        if !journal.records.contains_key(&dirty.inode) {
+            journal.lose_units(table, *dirty, book);
+        }
+    }
+    Ok(())
+}
+
+struct Examined {
+    records: BTreeMap<InodeId, Record>,
+    damaged: BTreeSet<InodeId>,
+}
+
+impl Examined {
+    fn read_records(&mut self, table: &dyn Table, book: &mut Book) -> Result<()> {
+        for_each(table, prefix::CACHE, |key, value| {
+            let inode = inode_at(key).filter(|_| key.len() == FILE_KEY_SIZE);
+            match (key.get(1), inode) {
+                (Some(&FILE), Some(inode)) => match decode_record(value) {
+                    Ok(record) => {
+                        self.records.insert(inode, record);
+                    }
+                    Err(fault) => {
+                        self.damaged.insert(inode);
+                        let path = path_by_index(table, inode);
+                        let called = path.clone().unwrap_or_else(|| inode.to_string());
+                        let words = format!(
+                            "the record of {called} is damaged ({fault}): what the job wrote to it and had not flushed \
+                             cannot be drained"
+                        );
+                        book.lost(Part::Journal, words, vec![Loss::of(inode, path, None)]);
+                        book.remove_aside(key.to_vec(), value.to_vec());
+                    }
+                },
+                (Some(&DIGEST), _) => {}
+                (Some(&paths::PATH), _) if paths::split(key).is_some() => {}
+                _ => {
+                    book.lost(Part::Journal, "a record is lost: its key is damaged", vec![Loss::unknown()]);
+                    book.remove_aside(key.to_vec(), value.to_vec());
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The paths of the records are keys, and no others.
+    fn examine_paths(&self, table: &dyn Table, book: &mut Book) -> Result<()> {
+        let (mut needless, mut missing) = (0, 0);
+        for_each(table, prefix::CACHE, |key, _| {
+            if let Some((path, inode)) = paths::split(key) {
+                let known = self.records.get(&inode);
+                if !known.is_some_and(|record| record.paths.iter().any(|known| known.as_slice() == path)) {
+                    needless += u64::from(!self.damaged.contains(&inode));
+                    book.remove(key.to_vec());
+                }
+            }
+            Ok(())
+        })?;
+        for (&inode, record) in &self.records {
+            for path in &record.paths {
+                let key = paths::key(path, inode);
+                if table.get(&key)?.is_none() {
+                    missing += 1;
+                    book.set(key, Vec::new());
+                }
+            }
+        }
+        if needless + missing > 0 {
+            let words = format!(
+                "{missing} paths are missing in the list of paths, and {needless} lead nowhere; it follows from the \
+                 records"
+            );
+            book.wrong(Part::Journal, words);
+        }
+        Ok(())
+    }
+
+    /// Without its digest, nobody can vouch for what was flushed of a unit; its bytes are on the shared file system.
+    fn examine_digests(&self, table: &dyn Table, book: &mut Book) -> Result<()> {
+        let mut needless = 0;
+        let mut doubted = BTreeMap::<InodeId, Vec<Loss>>::new();
+        for_each(table, prefix::CACHE, |key, value| {
+            if key.get(1) != Some(&DIGEST) {
+                return Ok(());
+            }
+            let inode = inode_at(key).filter(|_| key.len() == DIGEST_KEY_SIZE);
+            let index = number_at(key, 10);
+            let digest = codec::decode::<UnitDigest>(value).ok();
+            let fits = digest.is_some_and(|digest| index == Some(digest.index));
+            match inode.filter(|inode| self.records.contains_key(inode)) {
+                Some(_) if fits => return Ok(()),
+                Some(inode) => {
+                    doubted.entry(inode).or_default().push(Loss::of(inode, path(table, inode), None))
+                }
+                None => needless += u64::from(!inode.is_some_and(|inode| self.damaged.contains(&inode))),
+            }
+            book.remove(key.to_vec());
+            Ok(())
+        })?;
+        for (inode, losses) in doubted {
+            let called = path(table, inode).unwrap_or_else(|| inode.to_string());
+            let count = losses.len();
+            let words = format!(
+                "{count} checksums of flushed units of {called} are damaged: the receipt cannot vouch for these units, \
+                 which are on the shared file system"
+            );
+            book.lost(Part::Journal, words, losses);
+        }
+        if needless > 0 {
+            book.wrong(Part::Journal, format!("{needless} checksums of flushed units belong to no file"));
+        }
+        Ok(())
+    }
+
+    /// Dirty bytes that nobody knows the place of.
+    fn lose_units(&self, table: &dyn Table, dirty: Dirty, book: &mut Book) {
+        if !self.damaged.contains(&dirty.inode) {
+            let path = path_by_index(table, dirty.inode);
+            let called =
+                path.clone().unwrap_or_else(|| format!("a file ({}) whose name is not known", dirty.inode));
+            let words = format!(
+                "{} dirty bytes of {called} have no record in the journal: nobody can bring them to their place",
+                dirty.bytes
+            );
+            book.lost(Part::Journal, words, vec![Loss::of(dirty.inode, path, None)]);
+        }
+        book.remove_units(dirty.inode);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+use super::*;
+use crate::cache::record;
+use crate::cache::record::digest_key;
+use serde_bytes::ByteBuf;
+use tameike_core::wire::cache::Stamp;
+use tameike_core::{Generation, Timestamp};
+use tameike_store::check::{Report, Rooms, Severity, check};
+use tameike_store::directory::{Options, Store};
+use tameike_store::{RecordKind, table};
+
+const DONE: InodeId = InodeId(0x8000_0000_0000_0001);
+const DIRTY: InodeId = InodeId(0x8000_0000_0000_0002);
+
+/// The rooms as the agent puts them together.
+struct All;
+
+impl Rooms for All {
+    fn replay(&self, _: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
+        crate::cache::replay(body, table)
+    }
+    fn examine(&self, table: &dyn Table, dirty: &[Dirty], book: &mut Book) -> Result<()> {
+        let here = |dirty: &Dirty| Dirty { coordinated_here: true, ..*dirty };
+        examine(table, &dirty.iter().map(here).collect::<Vec<_>>(), book)
+    }
+    fn path(&self, table: &dyn Table, inode: InodeId) -> Option<String> {
+        path(table, inode)
+    }
+}
+
+type Pairs = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+
+/// A stopped store with two files in its journal, changed by `change`; what a check says, and says again when it
+/// repairs; afterwards it says nothing more. Also what the journal then has.
+fn found(change: impl FnOnce() -> Pairs) -> (Vec<String>, Vec<(InodeId, Record)>) {
+    let home = tempfile::tempdir().unwrap();
+    let machine = tameike_io::os::simulated::Simulation::shuffled(1);
+    let slab = tameike_io::Slab::new(4).unwrap();
+    let open = || {
+        let options = Options {
+            runtime: machine.runtime(),
+            scratch: slab.pool(1),
+            capacity: [1 << 20; 3],
+            checkpoint_bytes: 1 << 20,
+            table_cache_bytes: 1 << 20,
+        };
+        machine
+            .run(Store::open(home.path(), options, |_, body, table| crate::cache::replay(body, table)))
+            .unwrap()
+    };
+    let store = open();
+    let journal = record::Journal::new(store.ledger.clone());
+    for (inode, path) in [(DONE, &b"done"[..]), (DIRTY, b"dir/dirty")] {
+        let mut record = Record::new(path, Stamp::default(), Generation(1));
+        (record.journaled, record.dirty, record.mtime) = (true, inode == DIRTY, Timestamp::default());
+        record.prefer_path(&[path, b".new"].concat());
+        journal.put(inode, None, &record).unwrap();
+    }
+    let digest = UnitDigest { index: 0, length: 1, root: true, value: [1; 32] };
+    journal.put_digests(DONE, &[digest]).unwrap();
+    let mut frame = slab.pool(1).try_take().unwrap();
+    frame[..5000].fill(7);
+    let payload = tameike_io::Payload::new(std::sync::Arc::new(frame), 0..5000);
+    let unit = tameike_core::UnitId { inode: DIRTY, index: 0 };
+    machine.run(store.extents.write(unit, 0, payload, true, Generation(1))).unwrap();
+    let changes: Vec<_> =
+        change().into_iter().map(|(key, value)| (ByteBuf::from(key), value.map(ByteBuf::from))).collect();
+    let body = codec::encode(&changes).unwrap();
+    store.ledger.execute(RecordKind::Cache, &body, |table| crate::cache::replay(&body, table)).unwrap();
+    machine.run(store.ledger.sync(true)).unwrap();
+    drop((store, journal));
+    machine.kill();
+    let look = |repair| check(home.path(), &All, repair, &mut |_, _| {}).unwrap();
+    let said = |report: &Report| {
+        let worse = report.findings.iter().filter(|finding| finding.severity > Severity::Note);
+        worse.map(|finding| format!("{} {}", finding.severity.as_str(), finding.words)).collect::<Vec<_>>()
+    };
+    let first = said(&look(false));
+    assert_eq!(said(&look(true)), first);
+    assert_eq!(said(&look(true)), Vec::<String>::new());
+    let store = open();
+    let records = record::Journal::new(store.ledger.clone()).page(None, 10).unwrap();
+    let dirty = store.extents.dirty_inodes(InodeId(0)).unwrap();
+    assert_eq!(
+        dirty.len(),
+        usize::from(records.iter().any(|(inode, _)| *inode == DIRTY)),
+        "its bytes go with it"
+    );
+    (first, records)
+}
+
+#[test]
+fn a_whole_journal_is_called_whole() {
+    let (found, records) = found(Vec::new);
+    assert_eq!((found, records.len()), (Vec::new(), 2));
+}
+
+#[test]
+fn a_damaged_record_is_lost_with_its_name_told_from_the_list_of_paths() {
+    let (found, records) = found(|| vec![(file_key(DIRTY), Some(vec![1, 2, 3]))]);
+    assert!(found[0].starts_with("lost the record of dir/dirty is damaged ("), "{found:?}");
+    assert_eq!((found.len(), records.len()), (1, 1));
+}
+
+#[test]
+fn dirty_bytes_without_a_record_are_lost_and_do_not_stop_the_others() {
+    let (found, records) = found(|| vec![(file_key(DIRTY), None)]);
+    assert!(
+        found.iter().any(|found| {
+            found == "lost 5000 dirty bytes of dir/dirty have no record in the journal: nobody can bring them to their \
+                      place"
+        }),
+        "{found:?}"
+    );
+    assert_eq!(records.len(), 1);
+}
+
+#[test]
+fn the_list_of_paths_follows_from_the_records() {
+    let (found, records) = found(|| {
+        let stale = paths::key(b"other", DONE);
+        vec![(paths::key(b"done", DONE), None), (stale, Some(Vec::new()))]
+    });
+    assert_eq!(
+        found,
+        ["wrong 1 paths are missing in the list of paths, and 1 lead nowhere; it follows from the records"]
+    );
+    assert_eq!(records.len(), 2);
+}
+
+#[test]
+fn damaged_checksums_are_no_longer_vouched_for() {
+    let (found, records) = found(|| {
+        let alien = digest_key(InodeId(0x8000_0000_0000_0009), 0);
+        vec![(digest_key(DONE, 0), Some(vec![0; 3])), (alien, Some(vec![0; 3]))]
+    });
+    assert!(found[0].starts_with("lost 1 checksums of flushed units of done.new are damaged"), "{found:?}");
+    assert_eq!(found[1..], ["wrong 1 checksums of flushed units belong to no file"]);
+    assert_eq!(records.len(), 2);
+}
+
+#[test]
+fn keys_of_no_kind_are_cut_aside() {
+    let key = [&[table::prefix::CACHE][..], b"z?"].concat();
+    let (found, _) = found(|| vec![(key, Some(vec![1]))]);
+    assert_eq!(found, ["lost a record is lost: its key is damaged"]);
+}

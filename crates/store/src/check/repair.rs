@@ -1,0 +1,124 @@
+//! Carrying a repair out.
+//!
+//! In this order: copies of what is cut aside are made safe in `lost+found`; what is lost is noted in `damage`;
+//! blocks that two units name are copied; a table that cannot be used is moved to `lost+found`; one commit makes all
+//! changes to the table, with those of the log; the log is emptied; the small files are put right. A repair that is
+//! cut off anywhere can be begun again: what it had not reached is found as before.
+
+use super::book::{Aside, Book, Finding, Severity};
+use super::identity::{Stopped, UNKNOWN_BOOT};
+use crate::directory::{Format, TABLE, write_damage};
+use crate::extent::check::Extents;
+use crate::ledger::LOG_NAMES;
+use crate::ledger::inspect::Inspection;
+use crate::ledger::kv::Kv;
+use crate::ledger::redb::RedbKv;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use tameike_core::{Fault, Result};
+use tameike_io::disk::file::sync_directory;
+
+const ASIDE: &str = "lost+found";
+
+fn failed(doing: &str, path: &Path, error: &std::io::Error) -> Fault {
+    Fault::from_os(format!("{doing} {}", path.display()), error)
+}
+
+/// Makes the changes of an examination. Returns where things were put aside, if some were.
+pub(super) fn carry_out(
+    stopped: &Stopped,
+    replace_table: bool,
+    ledger: Inspection,
+    extents: &Extents,
+    book: &Book,
+) -> Result<Option<PathBuf>> {
+    let dir = &stopped.dir;
+    let lost: Vec<_> = book.findings.iter().filter(|finding| finding.severity == Severity::Lost).collect();
+    let needs_place = !lost.is_empty() || !book.aside.is_empty() || replace_table;
+    let place = needs_place.then(|| dir.join(ASIDE));
+    if let Some(place) = &place {
+        std::fs::create_dir_all(place).map_err(|error| failed("make the directory", place, &error))?;
+        keep_copies(dir, place, extents, book)?;
+        list(place, &lost)?;
+        sync_directory(place)?;
+    }
+    let cached = lost.iter().filter(|finding| finding.lost.iter().any(|loss| loss.cached));
+    write_damage(dir, &cached.map(|finding| finding.words.clone()).collect::<Vec<_>>())?;
+    extents.copy_blocks(&book.copies)?;
+    let table = dir.join(TABLE);
+    if let (true, Some(place)) = (replace_table && table.exists(), &place) {
+        let aside = free_name(place, TABLE);
+        std::fs::rename(&table, &aside).map_err(|error| failed("set aside", &table, &error))?;
+    }
+    sync_directory(dir)?;
+    let changes = ledger.into_changes();
+    RedbKv::open(&table, super::TABLE_CACHE_BYTES)?.commit(&changes)?;
+    for name in LOG_NAMES.iter().chain(&stopped.absent) {
+        let path = dir.join(name);
+        let empty = || File::create(&path)?.sync_all();
+        empty().map_err(|error| failed("empty", &path, &error))?;
+    }
+    if stopped.format_broken {
+        Format { path: dir.join("format"), boot_id: UNKNOWN_BOOT.to_owned() }.write()?;
+    }
+    sync_directory(dir)?;
+    Ok(place)
+}
+
+/// A name in the directory that is not taken.
+fn free_name(dir: &Path, name: &str) -> PathBuf {
+    let first = std::iter::once(dir.join(name));
+    let more = (1..).map(|number| dir.join(format!("{name}.{number}")));
+    first.chain(more).find(|path| !path.exists()).unwrap_or_else(|| dir.join(name))
+}
+
+fn keep_copies(dir: &Path, place: &Path, extents: &Extents, book: &Book) -> Result<()> {
+    if book
+        .findings
+        .iter()
+        .any(|finding| finding.part == super::Part::Log && finding.severity == Severity::Lost)
+    {
+        for name in LOG_NAMES.into_iter().filter(|name| dir.join(name).exists()) {
+            let (from, to) = (dir.join(name), free_name(place, name));
+            std::fs::copy(&from, &to).map_err(|error| failed("copy", &from, &error))?;
+        }
+    }
+    let mut records = String::new();
+    for aside in &book.aside {
+        match aside {
+            Aside::Record(key, value) => records.push_str(&format!("{} {}\n", hex(key), hex(value))),
+            Aside::Bytes { unit, start, device } => {
+                let path = place.join(format!("{:016x}", unit.inode.0));
+                let Some(bytes) = extents.readable(device.clone()) else { continue };
+                let write = || {
+                    let file = OpenOptions::new().create(true).write(true).truncate(false).open(&path)?;
+                    file.write_all_at(&bytes, unit.start() + u64::from(*start))?;
+                    file.sync_data()
+                };
+                write().map_err(|error| failed("write", &path, &error))?;
+            }
+        }
+    }
+    if records.is_empty() { Ok(()) } else { append(&place.join("records"), &records) }
+}
+
+/// What is lost, as it is told.
+fn list(place: &Path, lost: &[&Finding]) -> Result<()> {
+    let lines: String = lost.iter().map(|finding| format!("{}\n", finding.words)).collect();
+    if lines.is_empty() { Ok(()) } else { append(&place.join("lost.txt"), &lines) }
+}
+
+fn append(path: &Path, text: &str) -> Result<()> {
+    let write = || {
+        let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_data()
+    };
+    write().map_err(|error| failed("write", path, &error))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,222 @@
+mod bed;
+mod records;
+
+use super::check;
+use bed::{Bed, CACHED, Plain};
+use proptest::prelude::*;
+use tameike_core::{Errno, UnitId};
+
+const DIRTY: UnitId = UnitId { inode: CACHED, index: 0 };
+const CLEAN: UnitId = UnitId { inode: CACHED, index: 2 };
+
+/// Place of the first block of the extents file that begins with `byte`.
+fn block_of(bytes: &[u8], byte: u8) -> usize {
+    bytes.chunks(4096).position(|block| block[0] == byte).expect("a block") * 4096
+}
+
+#[test]
+fn a_whole_store_is_called_whole() {
+    for moved in [false, true] {
+        let bed = Bed::new(moved);
+        assert_eq!(bed.found(), Vec::<String>::new(), "moved: {moved}");
+        let counts = bed.check(false).counts;
+        assert_eq!((counts.inodes, counts.names, counts.units), (5, 4, 3));
+        assert_eq!((counts.bytes, counts.dirty_files, counts.dirty_bytes), (9 * 4096, 1, 10_000));
+        assert!((counts.log_records > 0) != moved);
+    }
+}
+
+#[test]
+fn a_log_that_ends_in_the_middle_of_a_record_is_no_damage() {
+    let bed = Bed::new(false);
+    bed.edit("log.0", |log| log.extend_from_within(0..10));
+    let report = bed.check(true);
+    let words: Vec<_> = report.findings.iter().map(|finding| finding.words.as_str()).collect();
+    assert!(
+        matches!(words.as_slice(), [words] if words.contains("10 bytes that are no whole record")),
+        "{words:?}"
+    );
+    assert!(!report.repaired);
+    bed.look(|store| assert_eq!(bed.read(store, DIRTY), [Some(9); 10_000]));
+}
+
+#[test]
+fn a_record_broken_in_the_middle_of_the_log_is_told_and_the_others_are_kept() {
+    let bed = Bed::new(false);
+    bed.edit("log.0", |log| {
+        // The record of the first write to the cache view: its bytes are the key of the unit.
+        let key = [&b"u"[..], &CACHED.0.to_be_bytes(), &0u64.to_be_bytes()].concat();
+        let place = log.windows(key.len()).position(|bytes| bytes == key).expect("the record");
+        log[place + 20] ^= 1;
+    });
+    assert_eq!(bed.found(), ["lost records 9 to 9 of the log are missing or broken"]);
+    bed.look(|store| {
+        assert_eq!(bed.read(store, DIRTY), [None; 10_000]);
+        assert_eq!(bed.read(store, CLEAN), [Some(5); 10_000]);
+        assert_eq!(store.damage, ["records 9 to 9 of the log are missing or broken"]);
+    });
+    assert!(bed.path("lost+found/log.0").is_file());
+}
+
+#[test]
+fn a_last_record_that_is_broken_is_not_taken_for_one_that_was_cut_off() {
+    let bed = Bed::new(false);
+    bed.edit("log.0", |log| {
+        let last = log.len() - 1;
+        log[last] ^= 1;
+    });
+    let found = bed.found();
+    assert!(
+        matches!(found.as_slice(), [one] if one.contains("record 10, the last of the log, is broken")),
+        "{found:?}"
+    );
+    bed.look(|store| assert_eq!(bed.read(store, DIRTY), [Some(9); 10_000]));
+}
+
+#[test]
+fn a_damaged_table_is_set_aside() {
+    let bed = Bed::new(true);
+    bed.edit("table", |table| {
+        let place = table.windows(5).position(|bytes| bytes == b"hello").expect("the content");
+        table[place] ^= 1;
+    });
+    let found = bed.found();
+    assert!(matches!(found.as_slice(), [one] if one.starts_with("lost the table is damaged")), "{found:?}");
+    assert!(bed.path("lost+found/table").is_file());
+    bed.look(|store| assert_eq!(store.damage.len(), 1));
+}
+
+#[test]
+fn a_file_of_the_store_that_is_gone_is_missed() {
+    for (name, words) in [
+        ("table", "lost the table is not there"),
+        ("log.1", "lost log.1 is not there"),
+        ("lock", "wrong the file lock is not there"),
+        ("format", "wrong the file format is not there"),
+    ] {
+        let bed = Bed::new(true);
+        std::fs::remove_file(bed.path(name)).unwrap();
+        let found = bed.found();
+        assert!(found.iter().any(|found| found.starts_with(words)), "{name}: {found:?}");
+        bed.look(|_| ());
+    }
+}
+
+#[test]
+fn lost_bytes_are_named_and_their_neighbours_kept() {
+    let bed = Bed::new(true);
+    bed.edit("extents", |extents| {
+        for byte in [9, 5, 7] {
+            let place = block_of(extents, byte);
+            extents[place + 4096] ^= 1;
+        }
+    });
+    let found = bed.found();
+    let starts = [
+        "lost bytes 1052672 to 1056767 of shared:/data are lost: blocks ",
+        "lost bytes 4096 to 8191 of out/result are lost: blocks ",
+        "wrong blocks ",
+    ];
+    assert_eq!(found.len(), starts.len(), "{found:?}");
+    for (found, start) in found.iter().zip(starts) {
+        assert!(found.starts_with(start) && found.contains("do not have their checksums"), "{found}");
+    }
+    assert!(found[2].ends_with("clean bytes of out/result, which the shared file system has"), "{found:?}");
+    bed.look(|store| {
+        for (unit, byte) in [(DIRTY, 9), (CLEAN, 5), (UnitId { inode: bed.data, index: 1 }, 7)] {
+            let whole = |at: usize| if (4096..8192).contains(&at) { None } else { Some(byte) };
+            assert_eq!(bed.read(store, unit), (0..10_000).map(whole).collect::<Vec<_>>());
+        }
+        assert_eq!(store.damage, [found[1].strip_prefix("lost ").unwrap()], "the cache view's alone");
+    });
+    let aside = std::fs::read(bed.path(&format!("lost+found/{:016x}", bed.data.0))).unwrap();
+    assert_eq!((aside.len(), aside[1_052_672], aside[1_052_673]), (1_056_768, 7 ^ 1, 7));
+    let told = std::fs::read_to_string(bed.path("lost+found/lost.txt")).unwrap();
+    assert_eq!(told.lines().count(), 2);
+}
+
+#[test]
+fn a_cut_or_missing_extents_file_loses_what_lay_beyond() {
+    let bed = Bed::new(true);
+    bed.edit("extents", |extents| {
+        let place = block_of(extents, 9);
+        extents.truncate(place + 100);
+    });
+    let found = bed.found();
+    assert!(found.iter().any(|found| found.starts_with("lost bytes 0 to 9999 of out/result")), "{found:?}");
+    bed.look(|store| assert_eq!(bed.read(store, DIRTY), [None; 10_000]));
+    let bed = Bed::new(true);
+    std::fs::remove_file(bed.path("extents")).unwrap();
+    assert_eq!(bed.found().len(), 3);
+}
+
+#[test]
+fn what_is_no_stopped_store_is_refused_in_words() {
+    let refused = |path: &std::path::Path| check(path, &Plain, true, &mut |_, _| {}).unwrap_err();
+    let bed = Bed::new(false);
+    let above = refused(bed.home.path().parent().unwrap());
+    assert_eq!(above.errno, Errno::EINVAL);
+    assert!(
+        above.message.contains(&bed.home.path().display().to_string()),
+        "it names the stores in it: {above}"
+    );
+    assert!(refused(&bed.path("table")).message.contains("is not a directory"));
+    assert_eq!(refused(&bed.path("nothing")).errno, Errno::ENOENT);
+    let store = bed.open().unwrap();
+    let busy = refused(bed.home.path());
+    assert_eq!(busy.errno, Errno::EBUSY);
+    assert!(busy.message.contains("end it first"), "{busy}");
+    drop(store);
+    std::fs::write(bed.path("format"), "tameike-store 2 x\n").unwrap();
+    assert!(refused(bed.home.path()).message.contains("with the version that made it"));
+    std::fs::write(bed.path("format"), "tameike-st\u{1}re 1 x\n").unwrap();
+    assert!(bed.found().iter().any(|found| found.starts_with("wrong the file format is damaged")));
+    bed.look(|_| ());
+}
+
+#[test]
+fn after_a_restart_of_the_machine_unsafe_records_are_dropped_and_that_is_no_damage() {
+    let bed = Bed::new(false);
+    std::fs::write(bed.path("format"), "tameike-store 1 another-boot\n").unwrap();
+    bed.edit("extents", |extents| {
+        let place = block_of(extents, 5);
+        extents[place..place + 4096].fill(0);
+    });
+    let report = bed.check(true);
+    let words: Vec<_> = report.findings.iter().map(|finding| finding.words.as_str()).collect();
+    assert!(words.iter().any(|words| words.contains("records of the log from 10 on")), "{words:?}");
+    assert!(!report.repaired);
+    bed.look(|store| assert_eq!(bed.read(store, CLEAN), [None; 10_000]));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 16))]
+
+    /// Whatever bytes change, what is said is said again by a repair, after which the store is whole and opens.
+    #[test]
+    fn any_damage_is_survived(
+        moved in any::<bool>(),
+        flips in prop::collection::vec((0usize..5, any::<prop::sample::Index>(), 1u8..=255), 1..4),
+    ) {
+        let bed = Bed::new(moved);
+        for (file, place, bits) in flips {
+            let name = ["log.0", "log.1", "table", "extents", "format"][file];
+            bed.edit(name, |bytes| {
+                // Of the extents only the used part.
+                let length = bytes.len().min(64 << 10);
+                if length > 0 {
+                    let place = place.index(length);
+                    bytes[place] ^= bits;
+                }
+            });
+        }
+        match check(bed.home.path(), &Plain, false, &mut |_, _| {}) {
+            // Only a version that reads as another one stops a check.
+            Err(fault) => prop_assert!(fault.message.contains("with the version that made it"), "{}", fault),
+            Ok(_) => {
+                bed.found();
+                bed.look(|_| ());
+            }
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! A stopped store with a bit of everything, and ways to damage it.
+
+use crate::check::{Book, Dirty, Report, Rooms, Severity, check};
+use crate::directory::{Options, Store};
+use crate::ledger::kv::{Changes, Kv};
+use crate::ledger::redb::RedbKv;
+use crate::ledger::{Ledger, RecordKind};
+use crate::meta::record::Share;
+use crate::meta::{self, LogCommand};
+use crate::table::Table;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tameike_core::wire::codec;
+use tameike_core::wire::meta::{Command, EntryName, NewInode};
+use tameike_core::{FileKind, Generation, InodeId, Layout, NodeId, Result, Timestamp, UnitId};
+use tameike_io::os::simulated::Simulation;
+use tameike_io::{Payload, Slab};
+
+pub(super) const CACHED: InodeId = InodeId(0x8000_0000_0000_0102);
+pub(super) const NOW: Timestamp = Timestamp { seconds: 7, nanoseconds: 0 };
+
+/// What the store keeps of the cache view is only its units.
+pub(super) struct Plain;
+
+impl Rooms for Plain {
+    fn replay(&self, kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
+        assert_eq!(kind, RecordKind::Names);
+        meta::replay(table, body)
+    }
+    fn examine(&self, _: &dyn Table, _: &[Dirty], _: &mut Book) -> Result<()> {
+        Ok(())
+    }
+    fn path(&self, _: &dyn Table, inode: InodeId) -> Option<String> {
+        (inode == CACHED).then(|| "out/result".to_owned())
+    }
+}
+
+/// All that these tests use of the extents file, and more.
+const EDITED_BYTES_MAX: u64 = 1 << 20;
+
+pub(super) struct Bed {
+    machine: Simulation,
+    slab: Arc<Slab>,
+    pub(super) home: tempfile::TempDir,
+    /// The file with a unit, by its name `data`.
+    pub(super) data: InodeId,
+    /// The small file `note`.
+    pub(super) note: InodeId,
+    /// The directory `dir`.
+    pub(super) dir: InodeId,
+    /// The symbolic link `dir/link`.
+    pub(super) link: InodeId,
+}
+
+pub(super) fn entry(dir: InodeId, name: &str) -> EntryName {
+    EntryName { dir, name: name.as_bytes().to_vec() }
+}
+
+fn execute(ledger: &Ledger, command: &LogCommand) -> meta::Outcome {
+    let body = codec::encode(command).unwrap();
+    let applied = ledger.execute(RecordKind::Names, &body, |table| meta::apply(table, command));
+    applied.unwrap().outcome
+}
+
+fn wire(ledger: &Ledger, birth: u64, command: Command) -> meta::Outcome {
+    execute(ledger, &LogCommand::Wire { command, birth: 1 << 32 | birth, held: Vec::new() })
+}
+
+fn create(ledger: &Ledger, birth: u64, entry: EntryName, kind: FileKind) -> InodeId {
+    let symlink = if kind == FileKind::Symlink { b"target".to_vec() } else { Vec::new() };
+    let new = NewInode { kind, mode: 0o644, uid: 1, gid: 1, rdev: 0, layout: Layout::Striped, symlink };
+    let command = Command::Create { entry, new, exclusive: true, opener: None, wide: false, now: NOW };
+    match wire(ledger, birth, command) {
+        meta::Outcome::Created { target, .. } => target.inode,
+        other => panic!("{other:?}"),
+    }
+}
+
+impl Bed {
+    /// A store whose records are in the log, or (`moved`) in the table.
+    pub(super) fn new(moved: bool) -> Self {
+        let none = InodeId(0);
+        let home = tempfile::tempdir().unwrap();
+        let (machine, slab) = (Simulation::shuffled(1), Slab::new(4).unwrap());
+        let mut bed = Self { machine, slab, home, data: none, note: none, dir: none, link: none };
+        let store = bed.open().unwrap();
+        bed.fill(&store);
+        bed.machine.run(store.extents.sync(true)).unwrap();
+        if moved {
+            bed.machine.run(store.ledger.checkpoint()).unwrap();
+        }
+        drop(store);
+        bed.machine.kill();
+        bed
+    }
+
+    fn fill(&mut self, store: &Store) {
+        let ledger = &store.ledger;
+        let share = Some(Share { node: NodeId(0), place: 0, count: 1 });
+        execute(ledger, &LogCommand::Start { roots: vec![InodeId::ROOT], share, uid: 1, gid: 1, now: NOW });
+        self.note = create(ledger, 1, entry(InodeId::ROOT, "note"), FileKind::File);
+        let data = b"hello".to_vec();
+        wire(ledger, 0, Command::WriteInline { inode: self.note, offset: 0, data, now: NOW });
+        self.data = create(ledger, 2, entry(InodeId::ROOT, "data"), FileKind::File);
+        self.write(store, UnitId { inode: self.data, index: 1 }, 7, false);
+        let end = (1 << 20) + 10_000;
+        wire(ledger, 0, Command::Commit { inode: self.data, end, now: NOW, sparse: false });
+        self.dir = create(ledger, 3, entry(InodeId::ROOT, "dir"), FileKind::Directory);
+        self.link = create(ledger, 4, entry(self.dir, "link"), FileKind::Symlink);
+        self.write(store, UnitId { inode: CACHED, index: 0 }, 9, true);
+        self.write(store, UnitId { inode: CACHED, index: 2 }, 5, false);
+    }
+
+    /// Writes 10000 equal bytes to the start of a unit.
+    fn write(&self, store: &Store, unit: UnitId, byte: u8, dirty: bool) {
+        let mut frame = self.slab.pool(1).try_take().unwrap();
+        frame[..10_000].fill(byte);
+        let payload = Payload::new(Arc::new(frame), 0..10_000);
+        self.machine.run(store.extents.write(unit, 0, payload, dirty, Generation(1))).unwrap();
+    }
+
+    pub(super) fn open(&self) -> Result<Store> {
+        let options = Options {
+            runtime: self.machine.runtime(),
+            scratch: self.slab.pool(1),
+            capacity: [1 << 20, 4 << 20, 4 << 20],
+            checkpoint_bytes: 1 << 20,
+            table_cache_bytes: 1 << 20,
+        };
+        let opened = Store::open(self.home.path(), options, |_, body, table| meta::replay(table, body));
+        self.machine.run(opened)
+    }
+
+    /// Opens the store as the next agent does, and looks whether what is whole is there.
+    pub(super) fn look<T>(&self, look: impl FnOnce(&Store) -> T) -> T {
+        let store = self.open().unwrap();
+        let seen = look(&store);
+        drop(store);
+        self.machine.kill();
+        seen
+    }
+
+    /// The first 10000 bytes of a unit; `None` where it holds none.
+    pub(super) fn read(&self, store: &Store, unit: UnitId) -> Vec<Option<u8>> {
+        let frame = self.slab.pool(1).try_take().unwrap();
+        let (frame, held) = self.machine.run(store.extents.read(unit, 0..10_000, frame, Generation(1)));
+        let held = held.unwrap();
+        (0..10_000u32).map(|at| held.contains(&(at..at + 1)).then(|| frame[at as usize])).collect()
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+
+    /// Changes a file of the store, or its beginning.
+    pub(super) fn edit(&self, name: &str, edit: impl FnOnce(&mut Vec<u8>)) {
+        let mut file = std::fs::File::options().read(true).write(true).open(self.path(name)).unwrap();
+        let mut bytes = Vec::new();
+        (&mut file).take(EDITED_BYTES_MAX).read_to_end(&mut bytes).unwrap();
+        let before = bytes.len();
+        edit(&mut bytes);
+        file.write_all_at(&bytes, 0).unwrap();
+        if bytes.len() < before {
+            file.set_len(bytes.len() as u64).unwrap();
+        }
+    }
+
+    /// Changes records of a store whose table has all of them.
+    pub(super) fn tamper(&self, changes: impl FnOnce(&dyn Fn(&[u8]) -> Vec<u8>) -> Changes) {
+        let kv = RedbKv::open(&self.path("table"), 1 << 20).unwrap();
+        let changes = changes(&|key| kv.snapshot().get(key).unwrap().expect("there"));
+        kv.commit(&changes).unwrap();
+    }
+
+    pub(super) fn check(&self, repair: bool) -> Report {
+        check(self.home.path(), &Plain, repair, &mut |_, _| {}).unwrap()
+    }
+
+    /// What a check says but for notes; what it says must not depend on repairing, nor may looking change a file.
+    pub(super) fn found(&self) -> Vec<String> {
+        let before = files(self.home.path());
+        let report = self.check(false);
+        assert_eq!(files(self.home.path()), before, "a check without repair has changed something");
+        let repaired = self.check(true);
+        assert_eq!(repaired.findings, report.findings);
+        let mut found = Vec::new();
+        for finding in report.findings.iter().filter(|finding| finding.severity > Severity::Note) {
+            assert_eq!(finding.lost.is_empty(), finding.severity == Severity::Wrong, "{finding:?}");
+            found.push(format!("{} {}", finding.severity.as_str(), finding.words));
+        }
+        assert_eq!(repaired.repaired, !found.is_empty());
+        let again = self.check(true);
+        assert!(again.worst().is_none_or(|worst| worst == Severity::Note), "{:#?}", again.findings);
+        found
+    }
+}
+
+/// All files of a store, or their beginnings.
+fn files(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let entries = dir.read_dir().unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = entries
+        .filter(|path| path.is_file())
+        .map(|path| (path.clone(), std::fs::read(&path).unwrap()))
+        .collect();
+    files.sort();
+    files
+}

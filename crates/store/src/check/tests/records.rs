@@ -1,0 +1,229 @@
+//! Records that contradict each other, one kind after the other.
+
+use super::bed::{Bed, CACHED, NOW, entry};
+use super::{CLEAN, DIRTY};
+use crate::ledger::kv::Changes;
+use crate::meta::record::{DirectoryRecord, InodeRecord, Intent, ShardRecord, Truncation};
+use crate::table::prefix;
+use tameike_core::wire::codec::{decode, encode};
+use tameike_core::wire::meta::Target;
+use tameike_core::{FileKind, Generation, InodeId, Layout, NodeId, OperationId};
+
+fn numbered(prefix: u8, inode: InodeId) -> Vec<u8> {
+    [&[prefix][..], &inode.0.to_be_bytes()].concat()
+}
+
+fn entry_key(dir: InodeId, name: &str) -> Vec<u8> {
+    let place = entry(dir, name).offset().0.to_be_bytes();
+    [&numbered(prefix::ENTRY, dir)[..], &place, name.as_bytes()].concat()
+}
+
+fn unit_key(prefix: u8, inode: InodeId, index: u64) -> Vec<u8> {
+    [&numbered(prefix, inode)[..], &index.to_be_bytes()].concat()
+}
+
+type Get<'a> = &'a dyn Fn(&[u8]) -> Vec<u8>;
+
+/// Makes one change to a store and says what a check finds; whatever it was, afterwards the store opens, and the bytes
+/// of the cache view are there.
+fn after(change: impl FnOnce(&Bed, Get<'_>) -> Changes) -> Vec<String> {
+    let bed = Bed::new(true);
+    bed.tamper(|get| change(&bed, get));
+    let found = bed.found();
+    bed.look(|store| {
+        if !found.iter().any(|found| found.contains("out/result")) {
+            assert_eq!(bed.read(store, DIRTY), [Some(9); 10_000]);
+            assert_eq!(bed.read(store, CLEAN), [Some(5); 10_000]);
+        }
+    });
+    found
+}
+
+fn set(key: Vec<u8>, value: Vec<u8>) -> Changes {
+    Changes::from([(key, Some(value))])
+}
+
+fn remove(key: Vec<u8>) -> Changes {
+    Changes::from([(key, None)])
+}
+
+fn change_inode(inode: InodeId, get: Get<'_>, change: impl FnOnce(&mut InodeRecord)) -> Changes {
+    let key = numbered(prefix::INODE, inode);
+    let mut record: InodeRecord = decode(&get(&key)).unwrap();
+    change(&mut record);
+    set(key, encode(&record).unwrap())
+}
+
+#[test]
+fn names_lead_to_inodes() {
+    let gone = after(|bed, _| remove(numbered(prefix::INODE, bed.note)));
+    assert!(
+        gone[0].starts_with("lost the name \"note\" in directory inode 1 leads nowhere: inode "),
+        "{gone:?}"
+    );
+    assert!(gone.iter().any(|found| found.contains("wrong directory inode 1 counts 3 entries")), "{gone:?}");
+    assert!(gone.iter().any(|found| found.contains("1 contents or extended attributes belong to no inode")));
+    let kind = after(|bed, get| change_inode(bed.note, get, |record| record.kind = FileKind::Fifo));
+    assert!(kind[0].contains("is of another kind"), "{kind:?}");
+    let place = after(|_, get| {
+        let key = entry_key(InodeId::ROOT, "note");
+        let mut moved = key.clone();
+        moved[12] ^= 1;
+        Changes::from([(moved, Some(get(&key))), (key, None)])
+    });
+    assert!(
+        place[0].starts_with("lost the name \"note\" in directory inode 1 is lost: its key"),
+        "{place:?}"
+    );
+    assert!(place.iter().any(|found| found.contains("has no name on any node")), "{place:?}");
+    let damaged = after(|bed, _| set(numbered(prefix::INODE, bed.dir), vec![0xFF; 9]));
+    assert!(damaged[0].starts_with("lost the inode record of inode "), "{damaged:?}");
+    assert!(damaged.iter().any(|found| found.contains("\"link\"") && found.contains("its directory")));
+}
+
+#[test]
+fn what_follows_from_other_records_is_put_right_without_loss() {
+    let only = |found: Vec<String>, words: &str| {
+        assert!(
+            matches!(found.as_slice(), [one] if one.starts_with("wrong ") && one.contains(words)),
+            "{found:?}"
+        );
+    };
+    let counts = after(|bed, get| {
+        let key = numbered(prefix::DIRECTORY, bed.dir);
+        let mut record: DirectoryRecord = decode(&get(&key)).unwrap();
+        record.entries = 9;
+        set(key, encode(&record).unwrap())
+    });
+    only(counts, "counts 9 entries and 0 directories among them, and has 1 and 0 on this node");
+    only(
+        after(|bed, _| remove(numbered(prefix::DIRECTORY, bed.dir))),
+        "has 1 entries on this node and no counts",
+    );
+    only(after(|bed, _| set(numbered(prefix::DIRECTORY, bed.dir), vec![7])), "the counts of directory");
+    only(
+        after(|bed, get| change_inode(bed.data, get, |record| record.links = 4)),
+        "counts 4 links, and has 1 names",
+    );
+    only(after(|_, _| set(numbered(prefix::ORPHAN, InodeId(77)), Vec::new())), "marked to be removed");
+    only(after(|bed, _| set(numbered(prefix::CONTENT, bed.data), vec![1])), "belong to no inode");
+    only(
+        after(|bed, get| change_inode(bed.note, get, |record| record.size = 2)),
+        "is said to have 2 bytes, and has 5",
+    );
+    only(after(|_, _| remove(unit_key(prefix::DIRTY, CACHED, 0))), "1 marks of dirty units");
+    only(after(|_, _| set(unit_key(prefix::DIRTY, CACHED, 2), Vec::new())), "1 marks of dirty units");
+    let lock = OperationId { node: NodeId(0), sequence: 3 };
+    only(
+        after(|_, _| set(vec![prefix::TREE_LOCK], encode(&lock).unwrap())),
+        "held by operation 3, which is ended",
+    );
+    let starts = after(|_, get| {
+        let mut shard: ShardRecord = decode(&get(&[prefix::SHARD])).unwrap();
+        shard.incarnation = 0;
+        set(vec![prefix::SHARD], encode(&shard).unwrap())
+    });
+    only(starts, "numbers would be given out twice");
+}
+
+#[test]
+fn content_that_is_gone_is_told_with_its_range() {
+    let content = after(|bed, _| remove(numbered(prefix::CONTENT, bed.note)));
+    assert_eq!(content, ["lost bytes 0 to 4 of shared:/note are lost: its content is not there"]);
+    let link = after(|bed, _| remove(numbered(prefix::CONTENT, bed.link)));
+    assert!(link[0].starts_with("lost bytes 0 to 5 of shared:/dir/link are lost"), "{link:?}");
+}
+
+#[test]
+fn units_of_files_that_are_gone_are_a_leak() {
+    let leak = after(|_, get| {
+        set(unit_key(prefix::UNIT, InodeId(0x77), 0), get(&unit_key(prefix::UNIT, CACHED, 2)))
+    });
+    assert_eq!(
+        leak,
+        ["wrong 12288 bytes in 1 units belong to inode 77, which is gone: their space is leaked"]
+    );
+    let cut = after(|bed, get| {
+        let cut = Truncation { layout: Layout::Striped, size: 0 };
+        let unit = unit_key(prefix::UNIT, bed.data, 1);
+        Changes::from([
+            (numbered(prefix::TRUNCATION, InodeId(0x77)), Some(encode(&cut).unwrap())),
+            (unit_key(prefix::UNIT, InodeId(0x77), 0), Some(get(&unit))),
+            (unit, None),
+        ])
+    });
+    assert_eq!(cut, Vec::<String>::new(), "the next start of the node cuts them");
+}
+
+#[test]
+fn blocks_of_two_units_are_parted_and_nothing_is_lost() {
+    let shared =
+        after(|bed, get| set(unit_key(prefix::UNIT, bed.data, 0), get(&unit_key(prefix::UNIT, CACHED, 2))));
+    assert!(
+        matches!(shared.as_slice(), [one] if one.ends_with("both have the same bytes there")),
+        "{shared:?}"
+    );
+}
+
+#[test]
+fn a_damaged_unit_record_is_lost_only_when_the_unit_was_dirty() {
+    let dirty = after(|_, _| set(unit_key(prefix::UNIT, CACHED, 0), vec![1, 2, 3]));
+    assert!(
+        matches!(dirty.as_slice(), [one] if one.starts_with("lost the index record of unit 0")),
+        "{dirty:?}"
+    );
+    assert!(dirty[0].ends_with("of out/result, between bytes 0 and 1048575, is lost"), "{dirty:?}");
+    let clean = after(|_, _| set(unit_key(prefix::UNIT, CACHED, 2), vec![1, 2, 3]));
+    assert!(
+        matches!(clean.as_slice(), [one] if one.starts_with("wrong the index record of unit 2")),
+        "{clean:?}"
+    );
+}
+
+#[test]
+fn half_done_operations_are_told_and_left_to_the_next_start() {
+    let bed = Bed::new(true);
+    bed.tamper(|get| {
+        let intent = Intent::Decided { redo: Vec::new() };
+        let mut changes = change_inode(bed.data, get, |record| record.links = 0);
+        changes.extend(set(numbered(prefix::INTENT, InodeId(5)), encode(&intent).unwrap()));
+        changes.extend(set(numbered(prefix::ORPHAN, bed.data), Vec::new()));
+        changes.extend(remove(entry_key(InodeId::ROOT, "data")));
+        let key = numbered(prefix::DIRECTORY, InodeId::ROOT);
+        let mut record: DirectoryRecord = decode(&get(&key)).unwrap();
+        record.entries -= 1;
+        changes.extend(set(key, encode(&record).unwrap()));
+        changes
+    });
+    assert_eq!(bed.found(), Vec::<String>::new());
+    let notes: Vec<_> = bed.check(false).findings.into_iter().map(|finding| finding.words).collect();
+    assert_eq!(
+        notes,
+        [
+            "operation 5 on names is half done, decided: the next start of the node carries it through",
+            "1 removed files were open; the next start of the node removes them"
+        ]
+    );
+}
+
+/// Kinds that only other nodes make are at least read.
+#[test]
+fn damaged_records_of_every_kind_are_noticed() {
+    let prefixes = [
+        prefix::INTENT,
+        prefix::STEP,
+        prefix::FINISHED,
+        prefix::TREE_LOCK,
+        prefix::TRUNCATION,
+        prefix::ENTRY,
+        prefix::INODE,
+        prefix::UNIT,
+    ];
+    for prefix in prefixes {
+        let found = after(|_, _| set(vec![prefix, 1, 2, 3], vec![0xFF; 5]));
+        let expected = usize::from(prefix != prefix::TREE_LOCK);
+        assert_eq!(found.len(), expected, "{:?}: {found:?}", char::from(prefix));
+    }
+    let target = Target { inode: InodeId::ROOT, kind: FileKind::Directory };
+    assert!(!encode(&(target, NOW, Generation(0))).unwrap().is_empty());
+}

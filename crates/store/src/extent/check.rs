@@ -1,0 +1,294 @@
+//! The extent index and the bytes that it names, examined without being opened.
+//!
+//! Each record decodes, each block lies within the extents file and belongs to one unit, each block has its checksum,
+//! the marks of dirty units are those of the records, and no unit belongs to a file that is gone. What is free is
+//! whatever no record names: there is no second list that could say otherwise.
+
+mod damage;
+mod device;
+
+pub(crate) use device::Extents;
+
+use super::record::{BLOCK, UnitRecord, bytes_of, key, unit_of};
+use crate::check::{Aside, Book, Dirty, Loss, Part};
+use crate::meta::check::Names;
+use crate::table::{Table, for_each, prefix};
+use damage::Damage;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use tameike_core::limits::{FILE_SIZE_MAX, UNIT_SIZE};
+use tameike_core::{Fault, InodeId, Result, UnitId};
+
+/// Tells how many of how many bytes are compared.
+pub(crate) type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+/// The path of a file, if this node knows it.
+pub(crate) type NameOf<'a> = &'a dyn Fn(InodeId) -> Option<String>;
+
+/// What an examination met.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) units: u64,
+    pub(crate) bytes: u64,
+    pub(crate) dirty: Vec<Dirty>,
+}
+
+/// The index at work.
+struct Index<'a> {
+    extents: &'a Extents,
+    table: &'a dyn Table,
+    names: &'a Names,
+    name_of: NameOf<'a>,
+    /// Blocks of the device in the order of the index: first, number of blocks, whose.
+    owners: Vec<(u64, u64, UnitId)>,
+    /// Units whose records are changed in this round.
+    touched: BTreeSet<UnitId>,
+    dirty: BTreeMap<InodeId, u64>,
+    units: u64,
+}
+
+impl Extents {
+    /// Goes through the index. With `progress` all bytes are compared with their checksums, else only the records are
+    /// looked at.
+    pub(crate) fn examine(
+        &self,
+        table: &dyn Table,
+        names: &Names,
+        name_of: NameOf<'_>,
+        progress: Option<Progress<'_>>,
+        book: &mut Book,
+    ) -> Result<Found> {
+        let mut index = Index {
+            extents: self,
+            table,
+            names,
+            name_of,
+            owners: Vec::new(),
+            touched: BTreeSet::new(),
+            dirty: BTreeMap::new(),
+            units: 0,
+        };
+        index.read_records(book)?;
+        index.owners.sort_unstable();
+        let bytes = match progress {
+            Some(progress) => index.compare(progress, book)?,
+            None => 0,
+        };
+        index.examine_marks(book)?;
+        let dirty = index.dirty.into_iter();
+        let dirty = dirty.map(|(inode, bytes)| Dirty { inode, bytes, coordinated_here: false }).collect();
+        Ok(Found { units: index.units, bytes, dirty })
+    }
+}
+
+/// The unit of a key, if a file can have it.
+fn unit_at(key: &[u8]) -> Result<UnitId> {
+    let unit = unit_of(key)?;
+    if unit.index > FILE_SIZE_MAX / UNIT_SIZE as u64 {
+        return Err(Fault::io(format!("no file has a unit {}", unit.index)));
+    }
+    Ok(unit)
+}
+
+/// Puts a record in its place, with its mark.
+fn put(unit: UnitId, record: &UnitRecord, book: &mut Book) -> Result<()> {
+    match record.held.is_empty() {
+        true => book.remove(key(prefix::UNIT, unit)),
+        false => book.set(key(prefix::UNIT, unit), record.encode()?),
+    }
+    if unit.inode.is_cached() {
+        let mark = key(prefix::DIRTY, unit);
+        if record.is_clean() { book.remove(mark) } else { book.set(mark, Vec::new()) }
+    }
+    Ok(())
+}
+
+impl Index<'_> {
+    /// How a file is called in words.
+    fn called(&self, inode: InodeId) -> String {
+        (self.name_of)(inode).unwrap_or_else(|| format!("{inode} (its name is not known on this node)"))
+    }
+
+    /// First pass: which units there are, and whose blocks they name.
+    fn read_records(&mut self, book: &mut Book) -> Result<()> {
+        let mut leaks = BTreeMap::<InodeId, (u64, u64)>::new();
+        for_each(self.table, prefix::UNIT, |key_bytes, value| {
+            let unit = match unit_at(key_bytes) {
+                Ok(unit) => unit,
+                Err(fault) => {
+                    book.lost(
+                        Part::Extents,
+                        format!("a key of the index is damaged: {fault}"),
+                        vec![Loss::unknown()],
+                    );
+                    book.remove_aside(key_bytes.to_vec(), value.to_vec());
+                    return Ok(());
+                }
+            };
+            let record = match UnitRecord::decode(unit, value) {
+                Ok(record) => record,
+                Err(fault) => return self.drop_record(unit, value, &fault, book),
+            };
+            if !unit.inode.is_cached() && !self.names.expects_units(unit.inode) {
+                let leak = leaks.entry(unit.inode).or_default();
+                *leak = (leak.0 + 1, leak.1 + record.block_count() * u64::from(BLOCK));
+                return self.drop_leak(unit, &record, book);
+            }
+            if book.is_condemned(unit.inode) {
+                return self.drop_leak(unit, &record, book);
+            }
+            self.units += 1;
+            if unit.inode.is_cached() && !record.is_clean() {
+                *self.dirty.entry(unit.inode).or_default() += u64::from(record.dirty.len());
+            }
+            let blocks = record.extents.iter().map(|extent| extent.device_blocks());
+            self.owners.extend(blocks.map(|blocks| (blocks.start, blocks.end - blocks.start, unit)));
+            Ok(())
+        })?;
+        book.acquit();
+        for (inode, (units, bytes)) in leaks {
+            let words = format!(
+                "{bytes} bytes in {units} units belong to {inode}, which is gone: their space is leaked"
+            );
+            book.wrong(Part::Extents, words);
+        }
+        Ok(())
+    }
+
+    /// A record that cannot be right.
+    fn drop_record(&mut self, unit: UnitId, value: &[u8], fault: &Fault, book: &mut Book) -> Result<()> {
+        let mark = key(prefix::DIRTY, unit);
+        let is_dirty = !unit.inode.is_cached() || self.table.get(&mark)?.is_some();
+        let called = self.called(unit.inode);
+        if is_dirty {
+            let bytes = unit.start()..unit.start() + UNIT_SIZE as u64;
+            let words = format!(
+                "{fault}: what it held of {called}, between bytes {} and {}, is lost",
+                bytes.start,
+                bytes.end - 1
+            );
+            let loss = Loss::of(unit.inode, (self.name_of)(unit.inode), Some(bytes));
+            book.lost(Part::Extents, words, vec![loss]);
+        } else {
+            let words = format!("{fault}: it held clean bytes of {called}, which the shared file system has");
+            book.wrong(Part::Extents, words);
+        }
+        book.remove_aside(key(prefix::UNIT, unit), value.to_vec());
+        if unit.inode.is_cached() {
+            book.remove(mark);
+        }
+        self.touched.insert(unit);
+        Ok(())
+    }
+
+    fn drop_leak(&mut self, unit: UnitId, record: &UnitRecord, book: &mut Book) -> Result<()> {
+        for extent in &record.extents {
+            let (start, blocks) = (bytes_of(&extent.blocks()).start, extent.device_blocks());
+            let size = u64::from(BLOCK);
+            book.set_aside(Aside::Bytes { unit, start, device: blocks.start * size..blocks.end * size });
+        }
+        put(unit, &UnitRecord::default(), book)?;
+        self.touched.insert(unit);
+        Ok(())
+    }
+
+    /// Blocks that several units name.
+    fn contested(&self) -> BTreeSet<u64> {
+        let mut contested = BTreeSet::new();
+        let mut end = 0;
+        for &(first, count, _) in &self.owners {
+            contested.extend(first..end.min(first + count));
+            end = end.max(first + count);
+        }
+        contested
+    }
+
+    /// Blocks that no unit names, ascending.
+    fn free_blocks(&self) -> impl Iterator<Item = u64> + use<> {
+        let mut gaps: Vec<Range<u64>> = Vec::new();
+        let mut end = 0;
+        for &(first, count, _) in &self.owners {
+            gaps.extend((end < first).then_some(end..first));
+            end = end.max(first + count);
+        }
+        gaps.push(end..self.extents.blocks().max(end));
+        let blocks = self.extents.blocks();
+        gaps.into_iter().flatten().take_while(move |block| *block < blocks)
+    }
+
+    /// Second pass: every block within the device, of one unit, with its checksum.
+    fn compare(&mut self, progress: Progress<'_>, book: &mut Book) -> Result<u64> {
+        let contested = self.contested();
+        let mut free = self.free_blocks();
+        let mut claimed = BTreeSet::new();
+        let total = self.owners.iter().map(|(_, count, _)| count * u64::from(BLOCK)).sum();
+        let mut done = 0;
+        progress(done, total);
+        let (table, extents) = (self.table, self.extents);
+        for_each(table, prefix::UNIT, |key, value| {
+            let Ok(unit) = unit_at(key) else { return Ok(()) };
+            if self.touched.contains(&unit) {
+                return Ok(());
+            }
+            let mut record = UnitRecord::decode(unit, value)?;
+            let mut damage = Damage::default();
+            for extent in &record.extents {
+                let bad = extent.bad_blocks(&extents.read(&extent.device_blocks())?);
+                for block in extent.blocks() {
+                    let device = extent.device + u64::from(block - extent.first);
+                    if bad.contains(&block) {
+                        damage.bad.insert(block, device);
+                    } else if contested.contains(&device) && !claimed.insert(device) {
+                        damage.shared.insert(block, device);
+                    }
+                }
+                done += u64::from(extent.count()) * u64::from(BLOCK);
+            }
+            progress(done, total);
+            if !damage.is_none() {
+                self.touched.insert(unit);
+                damage.tell(unit, &record, &self.called(unit.inode), (self.name_of)(unit.inode), book);
+                damage.cut(unit, &mut record, &mut free, book)?;
+                put(unit, &record, book)?;
+            }
+            Ok(())
+        })?;
+        Ok(done)
+    }
+
+    /// The marks of units with dirty bytes say the same as the records.
+    fn examine_marks(&self, book: &mut Book) -> Result<()> {
+        let mut wrong = 0;
+        for_each(self.table, prefix::DIRTY, |mark, _| {
+            let unit = unit_at(mark).ok();
+            if unit.is_some_and(|unit| self.touched.contains(&unit)) {
+                return Ok(());
+            }
+            let value = match unit {
+                Some(unit) => self.table.get(&key(prefix::UNIT, unit))?,
+                None => None,
+            };
+            if !value.is_some_and(|value| UnitRecord::is_marked_dirty(&value)) {
+                wrong += 1;
+                book.remove(mark.to_vec());
+            }
+            Ok(())
+        })?;
+        for_each(self.table, prefix::UNIT, |key_bytes, value| {
+            let unit =
+                unit_at(key_bytes).ok().filter(|unit| unit.inode.is_cached() && !self.touched.contains(unit));
+            let Some(unit) = unit.filter(|_| UnitRecord::is_marked_dirty(value)) else { return Ok(()) };
+            let mark = key(prefix::DIRTY, unit);
+            if self.table.get(&mark)?.is_none() {
+                wrong += 1;
+                book.set(mark, Vec::new());
+            }
+            Ok(())
+        })?;
+        if wrong > 0 {
+            let words =
+                format!("{wrong} marks of dirty units are missing or needless; they follow from the records");
+            book.wrong(Part::Extents, words);
+        }
+        Ok(())
+    }
+}

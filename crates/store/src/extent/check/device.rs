@@ -1,0 +1,95 @@
+//! The extents file of a stopped store, as it is.
+
+use super::super::record::{self, BLOCK, UnitRecord};
+use crate::check::Copy;
+use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use tameike_core::{Fault, Result};
+
+const SIZE: u64 = BLOCK as u64;
+
+/// The file, or none.
+pub(crate) struct Extents {
+    file: Option<File>,
+    size: u64,
+    path: PathBuf,
+}
+
+impl Extents {
+    /// Opens the file for reading. One that is not there has no bytes.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let failed = |error| Fault::from_os(format!("open {}", path.display()), &error);
+        let path_owned = path.to_owned();
+        match File::open(path) {
+            Ok(file) => {
+                let size = file.metadata().map_err(failed)?.len();
+                Ok(Self { file: Some(file), size, path: path_owned })
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                Ok(Self { file: None, size: 0, path: path_owned })
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Number of whole blocks.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.size / SIZE
+    }
+
+    /// Bytes of these blocks, up to the end of the file. Where the device refuses to read, zeros.
+    pub(super) fn read(&self, blocks: &Range<u64>) -> Result<Vec<u8>> {
+        let start = blocks.start.saturating_mul(SIZE).min(self.size);
+        let end = blocks.end.saturating_mul(SIZE).min(self.size);
+        let mut bytes = vec![0; (end - start) as usize];
+        let Some(file) = &self.file else { return Ok(bytes) };
+        if file.read_exact_at(&mut bytes, start).is_ok() {
+            return Ok(bytes);
+        }
+        // Block by block, so that one bad place does not hide its neighbours.
+        for (number, block) in bytes.chunks_mut(BLOCK as usize).enumerate() {
+            if file.read_exact_at(block, start + number as u64 * SIZE).is_err() {
+                block.fill(0);
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Bytes of the file as far as they can be read; `None` when none can.
+    pub(crate) fn readable(&self, bytes: Range<u64>) -> Option<Vec<u8>> {
+        let end = bytes.end.min(self.size);
+        let mut found = vec![0; end.checked_sub(bytes.start)? as usize];
+        self.file.as_ref()?.read_exact_at(&mut found, bytes.start).ok()?;
+        Some(found)
+    }
+
+    /// Whether the bytes are there that a record of the log names.
+    pub(crate) fn holds(&self, body: &[u8]) -> Result<bool> {
+        let (unit, value) = record::split_body(body)?;
+        if value.is_empty() {
+            return Ok(true);
+        }
+        for extent in UnitRecord::decode(unit, value)?.extents {
+            if !extent.bad_blocks(&self.read(&extent.device_blocks())?).is_empty() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Copies blocks to free ones, and makes them safe.
+    pub(crate) fn copy_blocks(&self, copies: &[Copy]) -> Result<()> {
+        if copies.is_empty() {
+            return Ok(());
+        }
+        let failed = |error| Fault::from_os(format!("copy blocks of {}", self.path.display()), &error);
+        let file = OpenOptions::new().write(true).open(&self.path).map_err(failed)?;
+        for (from, to) in copies {
+            file.write_all_at(&self.read(&(*from..from + 1))?, to * SIZE).map_err(failed)?;
+        }
+        file.sync_data().map_err(failed)
+    }
+}

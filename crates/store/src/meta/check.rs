@@ -1,0 +1,247 @@
+//! Names and inodes of one node, examined: what it alone can know to be wrong.
+//!
+//! Each record decodes and is on the node where it belongs; an entry whose inode is kept here has one, of its kind;
+//! counts of directories are those of the entries here; links are at least the names here, and exactly these where no
+//! other node can have names of the inode; what hangs on an inode has one. Operations that are half done, inodes kept
+//! for who had them open, and units to be cut are told: the next start of the node brings them to their end.
+//!
+//! Who has a file open is known in memory only: after the end of an agent nobody has.
+
+mod pending;
+mod rules;
+
+use super::key;
+use super::record::{self, InodeRecord, ShardRecord, Share};
+use crate::check::{Book, Loss, Part};
+use crate::table::{Table, for_each, prefix};
+use serde::de::DeserializeOwned;
+use std::collections::{BTreeMap, BTreeSet};
+use tameike_core::wire::meta::Target;
+use tameike_core::{DirOffset, FileKind, InodeId, Result, View};
+
+/// Directories above a file that its path names.
+const PATH_NAMES_MAX: usize = 64;
+
+/// What the other rules need of an inode.
+#[derive(Clone, Debug)]
+struct Known {
+    record: InodeRecord,
+    /// Entries on this node.
+    names: u32,
+}
+
+/// The names and inodes of the node.
+pub(crate) struct Names {
+    share: Option<Share>,
+    inodes: BTreeMap<InodeId, Known>,
+    entries: u64,
+    /// Entries and directories among them, by directory.
+    children: BTreeMap<InodeId, (u64, u64)>,
+    truncated: BTreeSet<InodeId>,
+    orphans: BTreeSet<InodeId>,
+    /// Operations are under way, here or by others: links may be ahead of names.
+    busy: bool,
+}
+
+/// Decodes a record; one that cannot be is cut aside and told as lost.
+fn decode_or_lose<T: DeserializeOwned>(
+    what: &str,
+    inode: Option<InodeId>,
+    (key, value): (&[u8], &[u8]),
+    book: &mut Book,
+) -> Option<T> {
+    match record::decode(key, value) {
+        Ok(record) => Some(record),
+        Err(fault) => {
+            let called = inode.map(|inode| format!(" of {inode}")).unwrap_or_default();
+            let loss = Loss { file: None, inode, bytes: None, cached: false };
+            book.lost(Part::Names, format!("{what}{called} is lost: {fault}"), vec![loss]);
+            book.remove_aside(key.to_vec(), value.to_vec());
+            None
+        }
+    }
+}
+
+/// The inode of a key that has nothing else; any other key is cut aside.
+fn only_inode(what: &str, key: &[u8], value: &[u8], book: &mut Book) -> Option<InodeId> {
+    let inode = key::number(key).filter(|_| key.len() == 9).map(InodeId);
+    if inode.is_none() {
+        lose_key(what, key, value, book);
+    }
+    inode
+}
+
+fn lose_key(what: &str, key: &[u8], value: &[u8], book: &mut Book) {
+    let loss = Loss { file: None, inode: None, bytes: None, cached: false };
+    book.lost(Part::Names, format!("{what} is lost: its key is damaged"), vec![loss]);
+    book.remove_aside(key.to_vec(), value.to_vec());
+}
+
+impl Names {
+    /// Goes through all records of the metadata shard.
+    pub(crate) fn examine(table: &dyn Table, book: &mut Book) -> Result<Self> {
+        let mut names = Self {
+            share: None,
+            inodes: BTreeMap::new(),
+            entries: 0,
+            children: BTreeMap::new(),
+            truncated: BTreeSet::new(),
+            orphans: BTreeSet::new(),
+            busy: false,
+        };
+        let shard = names.read_shard(table, book)?;
+        names.read_pending(table, book)?;
+        names.read_inodes(table, shard, book)?;
+        names.read_entries(table, book)?;
+        names.examine_children(table, book)?;
+        names.examine_belongings(table, book)?;
+        names.examine_links(table, book)?;
+        names.examine_orphans(table, book)?;
+        Ok(names)
+    }
+
+    /// Whether the record of the inode, if it exists, is on this node.
+    pub(crate) fn keeps(&self, inode: InodeId) -> bool {
+        self.share.is_some_and(|share| share.keeps(inode))
+    }
+
+    /// Whether all names of the inode are on this node.
+    fn is_alone(&self, inode: InodeId) -> bool {
+        let alone = self.share.is_some_and(|share| share.count == 1) || inode.pinned_node().is_some();
+        alone && !self.busy && self.keeps(inode)
+    }
+
+    /// Whether the file may have units: as far as this node knows it exists, or they are still to be cut.
+    pub(crate) fn expects_units(&self, inode: InodeId) -> bool {
+        !self.keeps(inode) || self.inodes.contains_key(&inode) || self.truncated.contains(&inode)
+    }
+
+    /// Numbers of inodes and of names.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.inodes.len() as u64, self.entries)
+    }
+
+    /// The path of a file in its view, from as far up as this node knows it. Reads all entries.
+    pub(crate) fn path(&self, table: &dyn Table, inode: InodeId) -> Option<String> {
+        let mut above = BTreeMap::new();
+        let read = for_each(table, prefix::ENTRY, |key, value| {
+            if let (Some(dir), Some((_, name)), Ok(Target { inode, .. })) =
+                (key::number(key), key::place_and_name(key), record::decode::<Target>(key, value))
+            {
+                above.insert(inode, (InodeId(dir), String::from_utf8_lossy(name).into_owned()));
+            }
+            Ok(())
+        });
+        read.ok()?;
+        let (mut path, mut at) = (String::new(), inode);
+        for _ in 0..PATH_NAMES_MAX {
+            let Some((dir, name)) = above.get(&at) else { break };
+            path = format!("/{name}{path}");
+            at = *dir;
+        }
+        let is_root = self.inodes.get(&at).map_or(at == InodeId::ROOT, |known| known.record.parent == at);
+        let view = if inode.view() == View::NodeLocal { "node-local" } else { "shared" };
+        match (path.is_empty(), is_root) {
+            (true, _) => None,
+            (false, true) => Some(format!("{view}:{path}")),
+            (false, false) => Some(format!("{view}:...{path}")),
+        }
+    }
+
+    fn read_shard(&mut self, table: &dyn Table, book: &mut Book) -> Result<Option<ShardRecord>> {
+        let Some(value) = table.get(&key::shard())? else { return Ok(None) };
+        let shard: Option<ShardRecord> =
+            decode_or_lose("the record of which inodes this node keeps", None, (&key::shard(), &value), book);
+        self.share = shard.and_then(|shard| shard.share);
+        Ok(shard)
+    }
+
+    fn read_inodes(&mut self, table: &dyn Table, shard: Option<ShardRecord>, book: &mut Book) -> Result<()> {
+        let mut newest = 0;
+        for_each(table, prefix::INODE, |key, value| {
+            let Some(inode) = only_inode("an inode", key, value, book) else { return Ok(()) };
+            let Some(record) =
+                decode_or_lose::<InodeRecord>("the inode record", Some(inode), (key, value), book)
+            else {
+                return Ok(());
+            };
+            if self.share.is_some() && !self.keeps(inode) {
+                book.wrong(
+                    Part::Names,
+                    format!("{inode} is on the wrong node: nobody would look for it here"),
+                );
+                book.remove_aside(key.to_vec(), value.to_vec());
+                return Ok(());
+            }
+            newest = newest.max(((inode.0 & InodeId::COUNTER_MAX) >> 32) as u16);
+            self.inodes.insert(inode, Known { record, names: 0 });
+            Ok(())
+        })?;
+        if let Some(shard) = shard.filter(|shard| shard.incarnation < newest) {
+            let words = format!(
+                "the node counts {} starts, and has inodes of start {newest}: numbers would be given out twice",
+                shard.incarnation
+            );
+            book.wrong(Part::Names, words);
+            let mended = ShardRecord { incarnation: newest, ..shard };
+            book.set(key::shard(), tameike_core::wire::codec::encode(&mended)?);
+        }
+        Ok(())
+    }
+
+    fn read_entries(&mut self, table: &dyn Table, book: &mut Book) -> Result<()> {
+        for_each(table, prefix::ENTRY, |key, value| {
+            let (Some(dir), Some((place, name))) = (key::number(key).map(InodeId), key::place_and_name(key))
+            else {
+                lose_key("a name", key, value, book);
+                return Ok(());
+            };
+            let shown = String::from_utf8_lossy(name).into_owned();
+            let what = format!("the name {shown:?} in directory {dir}");
+            let Some(target) = decode_or_lose::<Target>(&what, None, (key, value), book) else {
+                return Ok(());
+            };
+            if place != DirOffset::of(dir, name) {
+                lose_key(&what, key, value, book);
+                return Ok(());
+            }
+            if let Some(why) = self.misfit(dir, target) {
+                let loss = Loss::of(target.inode, Some(shown), None);
+                book.lost(Part::Names, format!("{what} leads nowhere: {why}"), vec![loss]);
+                book.remove_aside(key.to_vec(), value.to_vec());
+                return Ok(());
+            }
+            self.entries += 1;
+            let counts = self.children.entry(dir).or_default();
+            counts.0 += 1;
+            counts.1 += u64::from(target.kind == FileKind::Directory);
+            if let Some(known) = self.inodes.get_mut(&target.inode) {
+                known.names += 1;
+            }
+            Ok(())
+        })
+    }
+
+    /// Why a name cannot stand.
+    fn misfit(&self, dir: InodeId, target: Target) -> Option<String> {
+        if self.keeps(dir) {
+            match self.inodes.get(&dir) {
+                None => return Some(format!("its directory {dir} is not there")),
+                Some(known) if known.record.kind != FileKind::Directory => {
+                    return Some(format!("{dir} is no directory"));
+                }
+                Some(_) => {}
+            }
+        }
+        if self.keeps(target.inode) {
+            match self.inodes.get(&target.inode) {
+                None => return Some(format!("{} is not there", target.inode)),
+                Some(known) if known.record.kind != target.kind => {
+                    return Some(format!("{} is of another kind", target.inode));
+                }
+                Some(_) => {}
+            }
+        }
+        None
+    }
+}

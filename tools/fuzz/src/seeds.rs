@@ -1,0 +1,255 @@
+//! The seeds of the corpus: real encodings, from the golden bytes of the messages, the documents, and the encoders.
+
+use serde::Serialize;
+use std::path::PathBuf;
+use tameike::driver::protocol::{ClientRequest, DriverReply, Launch};
+use tameike::place::record::{DeviceOwner, NodeState};
+use tameike_agent::control::{
+    AgentAnswer, AgentCommand, AgentMode, AgentReply, AgentRequest, AgentStart, CONTROL_VERSION, DeviceStart,
+    Isolation, Left, NodeRecord, Progress, Secret,
+};
+use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
+use tameike_core::wire::call::{CallId, ReplyHeader, RequestHeader};
+use tameike_core::wire::codec;
+use tameike_core::wire::meta::{Command, EntryName, NewInode};
+use tameike_core::{FileKind, Generation, InodeId, JobId, Layout, NodeId, Timestamp, View};
+use tameike_store::fuzz::MemoryTable;
+use tameike_store::meta::record::Share;
+use tameike_store::meta::{self, LogCommand};
+
+/// Target, name of the seed, bytes.
+pub type Seed = (&'static str, String, Vec<u8>);
+
+/// Tests of messages: name, kind of message (0 request, 1 reply), bytes that stand before.
+const GOLDEN: [(&str, usize, &str); 15] = [
+    ("the_kinds_of_message", 0, ""),
+    ("the_kinds_of_reply", 1, ""),
+    ("requests_to_the_metadata_service", 0, "00"),
+    ("replies_of_the_metadata_service", 1, "00"),
+    ("commands_of_the_metadata_service", 0, "000d"),
+    ("operations_on_names", 0, "000e"),
+    ("requests_to_the_unit_service", 0, "01"),
+    ("replies_of_the_unit_service", 1, "01"),
+    ("requests_to_coordinators", 0, "02"),
+    ("replies_of_coordinators", 1, "02"),
+    ("requests_to_agents", 0, "03"),
+    ("replies_of_agents", 1, "03"),
+    ("requests_to_views", 0, "04"),
+    ("requests_for_locks", 0, "05"),
+    ("replies_of_lock_services", 1, "06"),
+];
+const GOLDEN_TESTS: &str = include_str!("../../../crates/core/src/wire/tests.rs");
+const CONFIGURATION: &str = include_str!("../../../docs/configuration.md");
+const NOW: Timestamp = Timestamp { seconds: 7, nanoseconds: 0 };
+
+fn bytes_of(hex: &str) -> Vec<u8> {
+    let digits = hex.as_bytes().chunks(2);
+    digits.filter_map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
+}
+
+/// The hexadecimal strings of a test.
+fn golden_of(test: &str) -> Vec<&'static str> {
+    let start = GOLDEN_TESTS.find(&format!("fn {test}()")).map_or(GOLDEN_TESTS, |at| &GOLDEN_TESTS[at..]);
+    let body = start.split("\n}\n").next().unwrap_or_default();
+    let strings = body.split('"').skip(1).step_by(2);
+    strings.filter(|text| text.len() >= 2 && text.bytes().all(|byte| byte.is_ascii_hexdigit())).collect()
+}
+
+fn encoded<T: Serialize>(value: &T) -> Vec<u8> {
+    codec::encode(value).expect("small")
+}
+
+fn messages() -> Vec<Seed> {
+    let id = CallId { epoch: 300, slot: 2, sequence: 5 };
+    let request = encoded(&RequestHeader { id, source: Some((7, 128)), target: None });
+    let reply = encoded(&ReplyHeader { id, put: Some(9) });
+    let mut seeds = Vec::new();
+    for (test, kind, before) in GOLDEN {
+        let (target, header) = [("request", &request), ("reply", &reply)][kind];
+        for (number, golden) in golden_of(test).into_iter().enumerate() {
+            let bytes = [header.as_slice(), &bytes_of(before), &bytes_of(golden)].concat();
+            seeds.push((target, format!("{test}-{number:02}"), bytes));
+        }
+    }
+    seeds
+}
+
+fn created(dir: InodeId, name: &str, kind: FileKind, birth: u64) -> LogCommand {
+    let symlink = if kind == FileKind::Symlink { b"to".to_vec() } else { Vec::new() };
+    let new = NewInode { kind, mode: 0o644, uid: 1, gid: 1, rdev: 0, layout: Layout::Striped, symlink };
+    let entry = EntryName { dir, name: name.as_bytes().to_vec() };
+    let command = Command::Create { entry, new, exclusive: true, opener: None, wide: false, now: NOW };
+    LogCommand::Wire { command, birth: 1 << 32 | birth, held: Vec::new() }
+}
+
+/// A small life of the metadata state machine.
+fn commands() -> Vec<LogCommand> {
+    let share = Some(Share { node: NodeId(0), place: 0, count: 1 });
+    vec![
+        LogCommand::Start { roots: vec![InodeId::ROOT], share, uid: 1, gid: 1, now: NOW },
+        created(InodeId::ROOT, "file", FileKind::File, 1),
+        created(InodeId::ROOT, "dir", FileKind::Directory, 2),
+        created(InodeId::ROOT, "link", FileKind::Symlink, 3),
+        LogCommand::Forget { inode: InodeId::ROOT },
+        LogCommand::End { sequence: 5 },
+        LogCommand::Spilled { inode: InodeId::ROOT, generation: Generation(1) },
+    ]
+}
+
+fn pairs(table: &MemoryTable) -> Vec<u8> {
+    let pair =
+        |(key, value): (&Vec<u8>, &Vec<u8>)| [&[key.len() as u8, value.len() as u8][..], key, value].concat();
+    table.0.iter().flat_map(pair).collect()
+}
+
+fn store() -> Vec<Seed> {
+    let commands = commands();
+    let mut table = MemoryTable::default();
+    for command in &commands {
+        // Some of them have nothing to do here.
+        let mut changed = table.clone();
+        if meta::apply(&mut changed, command).is_ok() {
+            table = changed;
+        }
+    }
+    let one = |command: &LogCommand| {
+        let bytes = encoded(command);
+        [&[bytes.len() as u8][..], &bytes].concat()
+    };
+    let unit = bytes_of("010902008827804088400164ac020200ac0207088941f9988941f9980282018001047f6b1842");
+    let key = bytes_of("7580000000000001020000000000000003");
+    let mut units = MemoryTable(std::iter::once((key.clone(), unit.clone())).collect());
+    units.0.insert(bytes_of("7980000000000001020000000000000003"), Vec::new());
+    let log = bytes_of(
+        "0400000064e0e564070000000000000001626f647900000000fe6b3b7b0700000000000000000000000087a47817080000000000000003",
+    );
+    vec![
+        ("log", "records".to_owned(), log),
+        ("log", "torn".to_owned(), b"\x60\x03\x80some bodies of records, nine bytes each".to_vec()),
+        ("log_command", "life".to_owned(), commands.iter().flat_map(one).collect()),
+        ("table_values", "life".to_owned(), pairs(&table)),
+        ("table_values", "unit".to_owned(), pairs(&units)),
+        ("unit_record", "value".to_owned(), unit.clone()),
+        ("unit_record", "logged".to_owned(), [key, unit].concat()),
+        (
+            "store_format",
+            "ours".to_owned(),
+            b"tameike-store 1 8d5ab4b2-5b6b-4ad9-9a2f-8b5b8d1cf0a1\n".to_vec(),
+        ),
+        ("store_format", "newer".to_owned(), b"tameike-store 2 x\n".to_vec()),
+    ]
+}
+
+fn journal() -> Vec<Seed> {
+    let records = tameike_server::fuzz::seeds();
+    let named = |(target, name, bytes): (&'static str, &str, Vec<u8>)| (target, name.to_owned(), bytes);
+    records.into_iter().map(named).collect()
+}
+
+fn fabric() -> Vec<Seed> {
+    let header = tameike_io::fuzz::header_seed();
+    let hello = tameike_io::fuzz::hello_seed();
+    vec![("frame_header", "put".to_owned(), header), ("hello", "ours".to_owned(), hello)]
+}
+
+fn settings() -> Vec<Seed> {
+    let blocks = CONFIGURATION.split("```toml\n").skip(1);
+    let examples = blocks.filter_map(|rest| rest.split("```").next());
+    let config =
+        examples.enumerate().map(|(number, text)| ("config", format!("example-{number}"), text.into()));
+    let hosts = "alpha address=10.0.0.1 slots=4 # first\nbeta device=no group=2\n\ngamma\n";
+    let short = "local = 4\ncapacity = \"1.5TB\"\nmemory = 1000000\n";
+    config
+        .chain([
+            ("config", "short".to_owned(), short.into()),
+            ("hostfile", "three".to_owned(), hosts.into()),
+            ("hostfile", "list".to_owned(), "alpha,beta,[::1]".into()),
+        ])
+        .collect()
+}
+
+fn line<T: Serialize>(target: &'static str, name: &str, value: &T) -> Seed {
+    (target, name.to_owned(), serde_json::to_vec(value).expect("plain data"))
+}
+
+fn node() -> NodeRecord {
+    NodeRecord {
+        node: NodeId(1),
+        pid: 2,
+        pid_start: 3,
+        isolation: Isolation::UserNamespace,
+        mounts: vec![(View::Cache, PathBuf::from("/mnt"))],
+    }
+}
+
+fn lines() -> Vec<Seed> {
+    let job = JobId::new("job-1").expect("a name");
+    let start = AgentStart {
+        version: CONTROL_VERSION,
+        job: job.clone(),
+        node: NodeId(1),
+        mode: AgentMode::Recover,
+        secret: Secret([7; 32]),
+        base_dir: PathBuf::from("/tmp/tameike-0"),
+        listen: "127.0.0.1:0".to_owned(),
+        device: Some(DeviceStart { dir: PathBuf::from("/dev/shm/x"), ram: true }),
+        capacity: [1, 2, 3],
+        memory: 4,
+        shared_dir: Some(PathBuf::from("/shared")),
+        damage: vec!["lost".to_owned()],
+    };
+    let file = FileReceipt {
+        path: "p".to_owned(),
+        size: 300,
+        written: 200,
+        checksum: "c".to_owned(),
+        note: String::new(),
+        outcome: FileOutcome::Missing("why".to_owned()),
+    };
+    let receipt = Receipt { files: vec![file], faults: vec!["f".to_owned()] };
+    let answer = |reply| AgentAnswer { id: 7, reply };
+    let launch = Launch {
+        node: 1,
+        cwd: PathBuf::from("/"),
+        command: vec![std::ffi::OsString::from("true").into()],
+        variables: Vec::new(),
+        environment: Vec::new(),
+    };
+    let state = NodeState {
+        record: node(),
+        node_count: 2,
+        device_dir: Some(PathBuf::from("/dev/shm/x")),
+        device_used: true,
+        boot_id: "b".to_owned(),
+    };
+    let owner = DeviceOwner {
+        job,
+        node_dir: PathBuf::from("/tmp/tameike-0/job-1/node-1"),
+        place: PathBuf::from("/tmp"),
+        place_id: (1, 2),
+        pid: 2,
+        pid_start: 3,
+    };
+    vec![
+        line("control", "start", &start),
+        line("control", "drain", &AgentCommand { id: 7, request: AgentRequest::Drain { verify: true } }),
+        line(
+            "control",
+            "stop",
+            &AgentCommand { id: 8, request: AgentRequest::Stop { grace_ms: 9, keep: true } },
+        ),
+        line("control", "ready", &answer(AgentReply::Ready { node: node(), address: "a:1".to_owned() })),
+        line("control", "receipt", &answer(AgentReply::Receipt(receipt.clone()))),
+        line("control", "stopped", &answer(AgentReply::Stopped(Left { files: 1, bytes: 2, named: 3 }))),
+        line("control", "launch", &ClientRequest::Launch(launch)),
+        line("control", "progress", &DriverReply::Progress(Progress::default())),
+        line("control", "answer", &DriverReply::Receipt(receipt)),
+        line("records", "node", &state),
+        line("records", "owner", &owner),
+    ]
+}
+
+/// All seeds.
+pub fn all() -> Vec<Seed> {
+    [messages(), store(), journal(), fabric(), settings(), lines()].concat()
+}
