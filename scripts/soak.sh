@@ -2,14 +2,15 @@
 # The long variants of the tests: soak.sh MINUTES
 #
 # Runs every end-to-end test program once with TAMEIKE_SOAK=1 (agents killed at 50 moments, 20 GiB through two agents,
-# 200 jobs, links cut and healed 12 times, disks that refuse writes, a million operations of fsx on each view), then the
-# random tests of all crates with fresh seeds, over and over until MINUTES are over. Nothing stops at the first failure.
-# Ends with one line for each, and fails if one of them did, or if something was left on the machine: no other jobs may
-# run there. Logs are in target/soak.
+# 200 jobs, links cut and healed 12 times, disks that refuse writes, a million operations of fsx on each view), then
+# SOAK_SEEDS= (100000) seeds of the simulated cluster, then the random tests of all crates with fresh seeds, over and over
+# until MINUTES are over. Nothing stops at the first failure. Ends with one line for each, and fails if one of them did, or
+# if something was left on the machine: no other jobs may run there. Logs are in target/soak.
 set -euo pipefail
 shopt -s nullglob
 
 minutes=${1:?usage: soak.sh MINUTES}
+seeds=${SOAK_SEEDS:-100000}
 cd "$(dirname "$0")/.."
 logs=${CARGO_TARGET_DIR:-target}/soak
 locked=()
@@ -41,14 +42,16 @@ run() {
     TAMEIKE_SOAK=1 "$@" </dev/null >"$log" 2>&1 || result=FAILED
     if [ "$result" = ok ]; then
         remark="$(awk '/^test result: ok/ { passed += $4 } END { print passed + 0 }' "$log") tests"
+        ! grep -q '^seeds .* passed$' "$log" || remark=$(grep '^seeds .* passed$' "$log")
     else
-        remark="$log: $(grep -m1 -E '^test .* FAILED$|^error' "$log" || echo 'see its end')"
+        remark="$log: $(grep -m1 -E '^test .* FAILED$|^error|^seed .* fails' "$log" || echo 'see its end')"
     fi
     note "$name" "$result" $((SECONDS - begin)) "$remark"
 }
 
 echo "soak: building"
 cargo test --workspace "${locked[@]}" --no-run
+cargo build --release --package tameike-sim "${locked[@]}"
 before=$(belongings | sort)
 end=$((SECONDS + 60 * minutes))
 
@@ -57,6 +60,8 @@ for file in crates/cli/tests/*.rs; do
     # One at a time: some of them count the machine's processes and memory.
     run "$name" cargo test --package tameike "${locked[@]}" --test "$name" -- --nocapture --test-threads=1
 done
+
+run simulated cargo run --release --package tameike-sim "${locked[@]}" -- run --seeds "0..$seeds" --keep-going
 
 round=0
 while [ "$round" -eq 0 ] || [ "$SECONDS" -lt "$end" ]; do

@@ -1,9 +1,9 @@
 //! The agent as its driver sees it.
 
+use crate::assembly::{self, Parts, StoreParts};
 use crate::control::{AgentControl, AgentMode, AgentStart, Left, Progress, StartInput, ViewDoor};
-use crate::doors::Views;
 use crate::memory::Memory;
-use crate::node::{Node, Services};
+use crate::node::Node;
 use crate::storage::{self, Care};
 use parking_lot::Mutex;
 use std::path::Path;
@@ -12,28 +12,20 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::receipt::Receipt;
-use tameike_core::wire::Request;
-use tameike_core::wire::admin::{AdminRequest, NodeStatus};
+use tameike_core::wire::admin::NodeStatus;
 use tameike_core::wire::cache::{CacheReply, CacheRequest};
-use tameike_core::{Cluster, Errno, Fault, InodeId, NodeInfo, Result, View};
+use tameike_core::{Cluster, Errno, Fault, NodeInfo, Result, View};
 use tameike_io::fabric::Rpc;
 use tameike_io::fabric::rpc::RpcNode;
 use tameike_io::fabric::tcp::{PEER_LIMIT_DEFAULT, TcpConfig, TcpFabric};
 use tameike_io::os::process;
 use tameike_io::os::system::System;
 use tameike_io::shared::{PosixTree, SharedFs};
-use tameike_server::cache::{Activity, CacheParts, CacheService};
-use tameike_server::lock::LockService;
-use tameike_server::meta::{MetaParts, MetaService};
-use tameike_server::unit::{UnitParts, UnitService};
+use tameike_server::cache::CacheService;
 use tameike_store::Store;
 
 /// Threads for calls that may block.
 const BLOCKING_THREADS_MAX: usize = 8;
-/// Time without a request of a program after which a node counts as quiet, and flushes in the background.
-const QUIET: Duration = Duration::from_millis(50);
-/// Files that one node flushes at the same time.
-const FLUSH_PARALLEL: usize = 4;
 /// Time between two reports of a drain's progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// The node-local view's files, in the device directory.
@@ -63,46 +55,6 @@ impl Agent {
         self.node.get().ok_or_else(|| Fault::new(Errno::EAGAIN, "the agent has not joined its job yet"))
     }
 
-    /// The services of this node, if it has a device.
-    fn services(&self, cluster: &Arc<Cluster>) -> Result<Option<Services>> {
-        let Some(store) = &self.store else { return Ok(None) };
-        let (runtime, rpc) = (self.system.runtime().clone(), self.rpc());
-        let activity = Activity::new(runtime.clone(), QUIET);
-        let shared = self.shared_or_nothing()?;
-        let owner = (process::user(), process::group());
-        let meta = pollster::block_on(MetaService::open(MetaParts {
-            runtime: runtime.clone(),
-            cluster: cluster.clone(),
-            ledger: store.ledger.clone(),
-            rpc: Arc::downgrade(&rpc),
-            node: self.start.node,
-            pool: self.memory.scratch.clone(),
-            owner,
-        }))?;
-        let unit = UnitService::new(UnitParts {
-            runtime: runtime.clone(),
-            cluster: cluster.clone(),
-            extents: store.extents.clone(),
-            shared: shared.clone(),
-            rpc: rpc.clone(),
-            read_pool: self.memory.reads.clone(),
-            flush_pool: self.memory.flushes.clone(),
-            activity: activity.clone(),
-        });
-        let cache = CacheService::new(CacheParts {
-            runtime,
-            cluster: cluster.clone(),
-            ledger: store.ledger.clone(),
-            extents: store.extents.clone(),
-            shared,
-            rpc,
-            activity: activity.clone(),
-            flush_parallel: FLUSH_PARALLEL,
-        })?;
-        let locks = Arc::new(LockService::new(self.start.node, cluster.clone()));
-        Ok(Some(Services { meta, unit, cache, locks, extents: store.extents.clone(), activity }))
-    }
-
     fn shared_or_nothing(&self) -> Result<Arc<dyn SharedFs>> {
         if let Some(shared) = &self.shared {
             return Ok(shared.clone());
@@ -117,56 +69,18 @@ impl Agent {
         self.start.device.as_ref().map(|device| device.dir.as_path())
     }
 
-    fn views(&self, cluster: &Arc<Cluster>, activity: Option<Arc<Activity>>) -> Result<Views> {
-        let local = match self.device_dir() {
-            Some(dir) => {
-                let local = dir.join(LOCAL_DIR);
-                make_dir(&local)?;
-                Some((local, self.start.capacity[View::NodeLocal.index()]))
-            }
-            None => None,
-        };
-        let local = local.as_ref().map(|(dir, capacity)| (dir.as_path(), *capacity));
-        let runtime = self.system.runtime();
-        Views::new(runtime, cluster, &self.rpc(), &self.memory, local, self.shared.clone(), activity)
+    fn store_parts(&self) -> Result<Option<StoreParts>> {
+        let Some(store) = &self.store else { return Ok(None) };
+        let shared = self.shared_or_nothing()?;
+        Ok(Some(StoreParts { ledger: store.ledger.clone(), extents: store.extents.clone(), shared }))
     }
 
-    /// Makes sure that every peer is there and knows the secret.
-    fn greet(&self, cluster: &Cluster) -> Result<()> {
-        let rpc = self.rpc();
-        let greet = cluster.nodes().iter().map(|info| {
-            let call = rpc.call(info.id, Request::Admin(AdminRequest::Status), None, None);
-            async move {
-                match call.await {
-                    // It has not been told of its peers yet, but it has proven that it belongs to the job.
-                    Err(fault) if fault.errno == Errno::EAGAIN => Ok(()),
-                    Err(fault) => Err(fault.context(format_args!("reaching {} on {}", info.id, info.host))),
-                    Ok(_) => Ok(()),
-                }
-            }
-        });
-        pollster::block_on(futures_util::future::try_join_all(greet)).map(drop)
-    }
-
-    async fn drain_all(cache: Arc<CacheService>, verify: bool) -> Receipt {
-        let mut receipt = Receipt::default();
-        let mut after: Option<InodeId> = None;
-        loop {
-            match cache.serve(CacheRequest::Drain { verify, after }).await {
-                Ok(CacheReply::Receipt { receipt: part, next }) => {
-                    receipt.merge(part);
-                    if next.is_none() {
-                        return receipt;
-                    }
-                    after = next;
-                }
-                Ok(other) => receipt.faults.push(format!("the coordinator answered a drain with {other:?}")),
-                Err(fault) => receipt.faults.push(fault.to_string()),
-            }
-            if !receipt.faults.is_empty() {
-                return receipt;
-            }
-        }
+    /// The directory of the node-local view, and its limit in bytes.
+    fn local(&self) -> Result<Option<(Arc<dyn SharedFs>, u64)>> {
+        let Some(dir) = self.device_dir() else { return Ok(None) };
+        let dir = dir.join(LOCAL_DIR);
+        make_dir(&dir)?;
+        Ok(Some((Arc::new(PosixTree::open(&dir)?), self.start.capacity[View::NodeLocal.index()])))
     }
 }
 
@@ -236,19 +150,24 @@ impl AgentControl for Agent {
         let cluster =
             Cluster::new(self.start.job.clone(), nodes).map_err(|wrong| Fault::new(Errno::EINVAL, wrong))?;
         let cluster = Arc::new(cluster);
-        let services = self.services(&cluster)?;
-        let activity = services.as_ref().map(|services| services.activity.clone());
-        let views = Arc::new(self.views(&cluster, activity)?);
-        let node = Node::new(self.start.node, self.memory.slab.clone(), services, views.clone());
+        let runtime = self.system.runtime();
+        let parts = Parts {
+            node: self.start.node,
+            cluster: cluster.clone(),
+            runtime: runtime.clone(),
+            memory: &self.memory,
+            rpc: self.rpc(),
+            store: self.store_parts()?,
+            shared: self.shared.clone(),
+            local: self.local()?,
+            owner: (process::user(), process::group()),
+            process: || (std::process::id(), process::resident_bytes()),
+        };
+        let node = pollster::block_on(assembly::assemble(parts))?;
         self.rpc.attach(node.clone());
-        self.greet(&cluster)?;
-        if let Some(services) = node.services() {
-            let meta = services.meta.clone();
-            self.system.runtime().spawn(async move { meta.recover().await });
-            if self.start.mode == AgentMode::Serve {
-                services.cache.start_flusher();
-            }
-        }
+        pollster::block_on(assembly::greet(&self.rpc(), &cluster))?;
+        assembly::begin(&node, runtime, self.start.mode);
+        let views = node.views().clone();
         if self.node.set(node).is_err() {
             return Err(Fault::new(Errno::EINVAL, "the agent has joined its job already"));
         }
@@ -267,7 +186,7 @@ impl AgentControl for Agent {
         let draining = cache.clone();
         self.system.runtime().spawn(async move {
             // The receiver waits until the end; nobody else holds the other end.
-            let _ = sender.send(Self::drain_all(draining, verify).await);
+            let _ = sender.send(assembly::drain(draining, verify).await);
         });
         loop {
             match receiver.recv_timeout(PROGRESS_INTERVAL) {

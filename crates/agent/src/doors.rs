@@ -5,7 +5,6 @@ use crate::fuse::{self, FuseDoor, Tasks, WaitingRoom};
 use crate::memory::Memory;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use std::path::Path;
 use std::sync::Arc;
 use tameike_client::cache::CacheView;
 use tameike_client::data::DataEngine;
@@ -19,7 +18,7 @@ use tameike_core::{Cluster, Errno, Fault, InodeId, NodeId, Result, View};
 use tameike_io::Runtime;
 use tameike_io::fabric::{PeerEvent, Rpc};
 use tameike_io::os::process;
-use tameike_io::shared::{PosixTree, SharedFs};
+use tameike_io::shared::SharedFs;
 use tameike_server::cache::Activity;
 
 /// The views of one node.
@@ -41,20 +40,17 @@ enum Local {
 }
 
 impl Views {
-    /// The views of this node. `local_dir` is the node-local directory, if the node has a device; `shared` the
-    /// shared file system, if there is a cache view, and `activity` where its requests are seen.
-    ///
-    /// # Errors
-    /// When the node-local directory cannot be opened.
+    /// The views of this node. `local` is the node-local directory and its limit in bytes, if the node has a
+    /// device; `shared` the shared file system, if there is a cache view, and `activity` where its requests are seen.
     pub fn new(
         runtime: &Runtime,
         cluster: &Arc<Cluster>,
         rpc: &Arc<dyn Rpc>,
         memory: &Memory,
-        local_dir: Option<(&Path, u64)>,
+        local: Option<(Arc<dyn SharedFs>, u64)>,
         shared: Option<Arc<dyn SharedFs>>,
         activity: Option<Arc<Activity>>,
-    ) -> Result<Self> {
+    ) -> Self {
         let engine = |pool: &tameike_io::Pool| {
             DataEngine::new(runtime.clone(), cluster.clone(), rpc.clone(), pool.clone())
         };
@@ -63,9 +59,8 @@ impl Views {
             let (cluster, rpc, engine) = (cluster.clone(), rpc.clone(), shared_engine.clone());
             Arc::new(SharedView::new(runtime.clone(), cluster, rpc, engine, root))
         };
-        let local = match local_dir {
-            Some((dir, capacity)) => {
-                let tree = Arc::new(PosixTree::open(dir)?);
+        let local = match local {
+            Some((tree, capacity)) => {
                 Local::Directory(Arc::new(LocalView::new(runtime.clone(), tree, capacity)))
             }
             None => {
@@ -79,7 +74,17 @@ impl Views {
         });
         let (shared_waiting, cache_waiting) = (memory.shared_waiting.clone(), memory.cache_waiting.clone());
         let (runtime, shared) = (runtime.clone(), striped(InodeId::ROOT));
-        Ok(Self { runtime, shared, local, cache, shared_waiting, cache_waiting, activity })
+        Self { runtime, shared, local, cache, shared_waiting, cache_waiting, activity }
+    }
+
+    /// The job-shared view.
+    pub fn shared(&self) -> &Arc<SharedView> {
+        &self.shared
+    }
+
+    /// The cache view, if there is one.
+    pub fn cache(&self) -> Option<&Arc<CacheView>> {
+        self.cache.as_ref()
     }
 
     /// Space and inodes in use in the node-local directory.

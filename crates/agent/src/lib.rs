@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+pub mod assembly;
 pub mod check;
 pub mod control;
 mod doors;
@@ -14,4 +15,7 @@ mod node;
 mod storage;
 
 pub use agent::Agent;
-pub use memory::MEMORY_MIN;
+pub use doors::Views;
+pub use memory::{MEMORY_MIN, Memory};
+pub use node::{Node, Services};
+pub use storage::replay;

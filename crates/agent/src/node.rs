@@ -41,12 +41,19 @@ pub struct Node {
     services: Option<Services>,
     views: Arc<Views>,
     unreachable: Mutex<BTreeSet<NodeId>>,
+    process: fn() -> (u32, u64),
 }
 
 impl Node {
-    /// A node with its services and its views.
-    pub fn new(node: NodeId, slab: Arc<Slab>, services: Option<Services>, views: Arc<Views>) -> Arc<Self> {
-        Arc::new(Self { node, slab, services, views, unreachable: Mutex::default() })
+    /// A node with its services and its views; `process` tells number and memory of the process it is in.
+    pub fn new(
+        node: NodeId,
+        slab: Arc<Slab>,
+        services: Option<Services>,
+        views: Arc<Views>,
+        process: fn() -> (u32, u64),
+    ) -> Arc<Self> {
+        Arc::new(Self { node, slab, services, views, unreachable: Mutex::default(), process })
     }
 
     /// The services, if the node has a device.
@@ -54,13 +61,19 @@ impl Node {
         self.services.as_ref()
     }
 
+    /// The views.
+    pub fn views(&self) -> &Arc<Views> {
+        &self.views
+    }
+
     /// State of the agent.
     pub fn status(&self) -> NodeStatus {
+        let (pid, resident_bytes) = (self.process)();
         NodeStatus {
             node: self.node,
-            pid: std::process::id(),
+            pid,
             space: View::ALL.map(|view| self.space(view)),
-            resident_bytes: tameike_io::os::process::resident_bytes(),
+            resident_bytes,
             frames: self.slab.usage(),
             unreachable: self.unreachable.lock().iter().copied().collect(),
             counters: Vec::new(),

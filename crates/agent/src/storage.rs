@@ -50,8 +50,11 @@ pub enum Care<'a> {
     Salvage(&'a [String]),
 }
 
-/// Applies a record of the log again.
-pub(crate) fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
+/// Applies a record of names or of cached files again.
+///
+/// # Errors
+/// When it is damaged.
+pub fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
     match kind {
         RecordKind::Names => meta::replay(table, body),
         RecordKind::Cache => tameike_server::cache::replay(body, table),

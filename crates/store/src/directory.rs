@@ -112,6 +112,28 @@ fn open_parts(dir: &Path, options: &Options, lock: FileLock) -> Result<Parts> {
     Ok(Parts { lock, format, disk, media, ledger_options })
 }
 
+/// Opens what is kept on these media, wherever they are; `media.data` holds the bytes on `disk`. `replay` is that
+/// of [`Store::open`].
+///
+/// # Errors
+/// What the media and `replay` say.
+pub async fn open_media(
+    disk: Arc<dyn Disk>,
+    media: Media,
+    ledger_options: LedgerOptions,
+    options: Options,
+    mut replay: impl FnMut(RecordKind, &[u8], &mut dyn Table) -> Result<()> + Send,
+) -> Result<(Arc<Ledger>, Arc<ExtentStore>)> {
+    let runtime = options.runtime;
+    let ledger = Ledger::open(runtime.clone(), media, ledger_options, move |kind, body, table| match kind {
+        RecordKind::Extents => extent::apply(body, table),
+        RecordKind::Names | RecordKind::Cache => replay(kind, body, table),
+    })
+    .await?;
+    let extents = ExtentStore::open(runtime, ledger.clone(), disk, options.scratch, options.capacity).await?;
+    Ok((ledger, extents))
+}
+
 impl Store {
     /// Opens the store in the directory `dir`, or makes one there. `replay` re-applies records of kinds other
     /// than [`RecordKind::Extents`].
@@ -122,22 +144,15 @@ impl Store {
     pub async fn open(
         dir: &Path,
         options: Options,
-        mut replay: impl FnMut(RecordKind, &[u8], &mut dyn Table) -> Result<()> + Send,
+        replay: impl FnMut(RecordKind, &[u8], &mut dyn Table) -> Result<()> + Send,
     ) -> Result<Self> {
         std::fs::create_dir_all(dir)
             .map_err(|error| Fault::from_os(format!("make the directory {}", dir.display()), &error))?;
         let damage = read_damage(dir)?;
         let Parts { lock, format, disk, media, ledger_options } = open_parts(dir, &options, take_lock(dir)?)?;
-        let runtime = options.runtime;
-        let ledger =
-            Ledger::open(runtime.clone(), media, ledger_options, move |kind, body, table| match kind {
-                RecordKind::Extents => extent::apply(body, table),
-                RecordKind::Names | RecordKind::Cache => replay(kind, body, table),
-            })
+        let (ledger, extents) = open_media(disk, media, ledger_options, options, replay)
             .await
             .map_err(|fault| fault.context(format_args!("open the store {}", dir.display())))?;
-        let extents =
-            ExtentStore::open(runtime, ledger.clone(), disk, options.scratch, options.capacity).await?;
         format.write()?;
         sync_directory(dir)?;
         Ok(Self { ledger, extents, damage, _lock: lock })

@@ -14,7 +14,7 @@ use std::process::Command;
 mod tests;
 
 /// The crates, each after all it stands on, with those it may name directly. What these may name, it may too.
-pub const EDGES: [(&str, &[&str]); 10] = [
+pub const EDGES: [(&str, &[&str]); 11] = [
     ("tameike-core", &[]),
     ("tameike-io", &["tameike-core"]),
     ("tameike-store", &["tameike-io"]),
@@ -22,6 +22,7 @@ pub const EDGES: [(&str, &[&str]); 10] = [
     ("tameike-client", &["tameike-io"]),
     ("tameike-agent", &["tameike-server", "tameike-client"]),
     ("tameike", &["tameike-agent"]),
+    ("tameike-sim", &["tameike-agent"]),
     ("tameike-fuzz", &["tameike"]),
     ("tameike-bench", &[]),
     ("xtask", &[]),

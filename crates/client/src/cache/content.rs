@@ -42,7 +42,11 @@ impl CacheView {
         let (inode, stamp) = (stat.inode_id(), stat.stamp());
         let state = self.ask_state(inode, CacheRequest::Open { inode, path: path.clone(), stamp }).await?;
         let cell = match self.opens.of_file(number(inode)) {
-            Some(open) => open.path.clone(),
+            Some(open) => {
+                // Another node may have renamed it since it was opened here.
+                *open.path.lock() = path;
+                open.path.clone()
+            }
             None => Arc::new(Mutex::new(path)),
         };
         let layout = tameike_core::Layout::Striped;

@@ -7,6 +7,7 @@ use super::{AppendFile, Disk};
 use crate::slab::{Frame, Payload};
 use futures_util::future::{BoxFuture, FutureExt};
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -74,39 +75,105 @@ impl Future for Later {
     }
 }
 
+/// What a power loss spares or not is told in pieces of this many bytes: a write can be torn.
+const PIECE: usize = 4096;
+
+/// Bytes, of which only those that were written take memory; the others are zero.
+#[derive(Clone, Default)]
+struct Sparse {
+    pieces: BTreeMap<usize, Box<[u8; PIECE]>>,
+    size: usize,
+}
+
+impl Sparse {
+    /// Runs `work` on each piece of a range: number of the piece, the part of it, the part of the range.
+    fn split(range: Range<usize>, mut work: impl FnMut(usize, Range<usize>, Range<usize>)) {
+        let mut at = range.start;
+        while at < range.end {
+            let start = at % PIECE;
+            let count = (PIECE - start).min(range.end - at);
+            work(at / PIECE, start..start + count, at - range.start..at - range.start + count);
+            at += count;
+        }
+    }
+
+    fn put(&mut self, offset: usize, bytes: &[u8]) {
+        self.size = self.size.max(offset + bytes.len());
+        Self::split(offset..offset + bytes.len(), |piece, inside, part| {
+            let piece = self.pieces.entry(piece).or_insert_with(|| Box::new([0; PIECE]));
+            piece[inside].copy_from_slice(&bytes[part]);
+        });
+    }
+
+    fn get(&self, offset: usize, bytes: &mut [u8]) {
+        Self::split(offset..offset + bytes.len(), |piece, inside, part| match self.pieces.get(&piece) {
+            Some(piece) => bytes[part].copy_from_slice(&piece[inside]),
+            None => bytes[part].fill(0),
+        });
+    }
+
+    fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.size];
+        self.get(0, &mut bytes);
+        bytes
+    }
+
+    fn resize(&mut self, size: usize) {
+        if size < self.size {
+            self.pieces.split_off(&size.div_ceil(PIECE));
+            if let Some(last) = self.pieces.get_mut(&(size / PIECE)) {
+                last[size % PIECE..].fill(0);
+            }
+        }
+        self.size = size;
+    }
+
+    /// Bytes that are given back have any content.
+    fn discard(&mut self, range: Range<usize>) {
+        Self::split(range, |piece, inside, _| {
+            if let Some(piece) = self.pieces.get_mut(&piece) {
+                piece[inside].fill(0xDD);
+            }
+        });
+    }
+}
+
 /// Bytes now, bytes that survive power loss, and the writes between them.
 #[derive(Default)]
 struct Media {
-    now: Vec<u8>,
-    safe: Vec<u8>,
+    now: Sparse,
+    safe: Sparse,
     unsafe_writes: Vec<(usize, Vec<u8>)>,
-}
-
-fn put(target: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
-    if target.len() < offset + bytes.len() {
-        target.resize(offset + bytes.len(), 0);
-    }
-    target[offset..offset + bytes.len()].copy_from_slice(bytes);
 }
 
 impl Media {
     fn write(&mut self, offset: usize, bytes: &[u8]) {
-        put(&mut self.now, offset, bytes);
+        self.now.put(offset, bytes);
         self.unsafe_writes.push((offset, bytes.to_vec()));
     }
 
     fn sync(&mut self) {
-        self.safe.clone_from(&self.now);
-        self.unsafe_writes.clear();
+        for (offset, bytes) in std::mem::take(&mut self.unsafe_writes) {
+            self.safe.put(offset, &bytes);
+        }
+        self.safe.resize(self.now.size);
     }
 
     fn lose_power(&mut self, mut survives: impl FnMut() -> bool) {
         for (offset, bytes) in std::mem::take(&mut self.unsafe_writes) {
-            if survives() {
-                put(&mut self.safe, offset, &bytes);
+            for (piece, bytes) in bytes.chunks(PIECE).enumerate() {
+                if survives() {
+                    self.safe.put(offset + piece * PIECE, bytes);
+                }
             }
         }
-        self.now.clone_from(&self.safe);
+        self.now = self.safe.clone();
+    }
+
+    /// Whatever changed, it is as it is.
+    fn settle(&mut self) {
+        self.safe = self.now.clone();
+        self.unsafe_writes.clear();
     }
 }
 
@@ -120,7 +187,9 @@ pub struct MemoryDisk {
 impl MemoryDisk {
     /// A disk of `size` bytes, all zero.
     pub fn new(size: usize, faults: Faults) -> Self {
-        let media = Media { now: vec![0; size], safe: vec![0; size], unsafe_writes: Vec::new() };
+        let mut media = Media::default();
+        media.now.resize(size);
+        media.safe.resize(size);
         Self { media: Arc::new(Mutex::new(media)), faults }
     }
 
@@ -132,14 +201,17 @@ impl MemoryDisk {
     /// Turns one bit.
     pub fn damage(&self, offset: usize) {
         let media = &mut *self.media.lock();
-        media.now[offset] ^= 1;
-        media.safe[offset] ^= 1;
+        for bytes in [&mut media.now, &mut media.safe] {
+            let mut byte = [0];
+            bytes.get(offset, &mut byte);
+            bytes.put(offset, &[byte[0] ^ 1]);
+        }
     }
 }
 
 impl Disk for MemoryDisk {
     fn size(&self) -> u64 {
-        self.media.lock().now.len() as u64
+        self.media.lock().now.size as u64
     }
 
     fn read(
@@ -155,8 +227,7 @@ impl Disk for MemoryDisk {
                 return (frame, Err(injected()));
             }
             let offset = offset as usize;
-            frame[range.start as usize..range.end as usize]
-                .copy_from_slice(&disk.media.lock().now[offset..offset + range.len()]);
+            disk.media.lock().now.get(offset, &mut frame[range.start as usize..range.end as usize]);
             (frame, Ok(()))
         }
         .boxed()
@@ -172,7 +243,7 @@ impl Disk for MemoryDisk {
                 Fate::Dead => 0,
             };
             let media = &mut *disk.media.lock();
-            assert!(offset as usize + payload.len() <= media.now.len(), "a write lies on the disk");
+            assert!(offset as usize + payload.len() <= media.now.size, "a write lies on the disk");
             media.write(offset as usize, &payload[..size]);
             if size == payload.len() { Ok(()) } else { Err(injected()) }
         }
@@ -201,8 +272,8 @@ impl Disk for MemoryDisk {
             }
             let media = &mut *disk.media.lock();
             let range = range.start as usize..range.end as usize;
-            media.now[range.clone()].fill(0xDD);
-            media.safe[range].fill(0xDD);
+            media.now.discard(range.clone());
+            media.safe.discard(range);
             Ok(())
         }
         .boxed()
@@ -231,8 +302,11 @@ impl MemoryLog {
     /// Changes the content as a failing device or a meddling person would.
     pub fn edit(&self, change: impl FnOnce(&mut Vec<u8>)) {
         let media = &mut *self.media.lock();
-        change(&mut media.now);
-        media.sync();
+        let mut bytes = media.now.to_vec();
+        change(&mut bytes);
+        media.now = Sparse::default();
+        media.now.put(0, &bytes);
+        media.settle();
     }
 }
 
@@ -247,7 +321,7 @@ impl AppendFile for MemoryLog {
                 Fate::Dead => 0,
             };
             let media = &mut *log.media.lock();
-            media.write(media.now.len(), &bytes[..size]);
+            media.write(media.now.size, &bytes[..size]);
             if size == bytes.len() { Ok(()) } else { Err(injected()) }
         }
         .boxed()
@@ -268,7 +342,7 @@ impl AppendFile for MemoryLog {
 
     fn read_all(&self) -> BoxFuture<'static, Result<Vec<u8>>> {
         let log = self.clone();
-        async move { Ok(log.media.lock().now.clone()) }.boxed()
+        async move { Ok(log.media.lock().now.to_vec()) }.boxed()
     }
 
     fn truncate(&self, size: u64) -> BoxFuture<'static, Result<()>> {
@@ -279,8 +353,8 @@ impl AppendFile for MemoryLog {
                 return Err(injected());
             }
             let media = &mut *log.media.lock();
-            media.now.truncate(size as usize);
-            media.sync();
+            media.now.resize(size as usize);
+            media.settle();
             Ok(())
         }
         .boxed()

@@ -4,7 +4,9 @@
 //! flight when a connection breaks, and tells the death of a peer as an event. [`Rpc`] makes requests and
 //! replies of it: each request is executed at most once, however often it had to be sent.
 
+mod grant;
 pub mod rpc;
+pub mod simulated;
 pub mod tcp;
 
 #[cfg(test)]

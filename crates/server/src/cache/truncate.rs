@@ -18,6 +18,9 @@ impl CacheService {
         let _flush = file.flush.lock().await;
         self.finish_cut(&file).await?;
         let before = file.state().record.clone();
+        if before.removed {
+            return Ok(before.state(None));
+        }
         // The shared file is cut first: what is read from it afterwards cannot bring cut bytes back. The record
         // says what is being done, so that a new life of this agent ends it.
         file.update(&self.journal, |state| {

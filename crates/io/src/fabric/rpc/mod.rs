@@ -337,7 +337,8 @@ impl Serving {
 impl Drop for Serving {
     fn drop(&mut self) {
         if !self.answered {
-            let task = Self { inner: self.inner.clone(), answered: false, ..*self };
+            // It is the last attempt: on a runtime that takes no more tasks this one is dropped, too.
+            let task = Self { inner: self.inner.clone(), answered: true, ..*self };
             self.inner.runtime.spawn(task.refuse(Fault::io("the agent failed to serve this request")));
         }
     }

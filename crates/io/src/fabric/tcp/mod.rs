@@ -15,7 +15,6 @@
 
 mod connection;
 mod dial;
-mod grant;
 pub(crate) mod handshake;
 pub(crate) mod header;
 mod peer;
@@ -24,6 +23,7 @@ mod reader;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use super::grant::{Grants, PendingGet};
 use super::{Fabric, GrantId, Lane, Receiver};
 use crate::os::reactor::{Reactor, Watched};
 use crate::os::runtime::{Runtime, promise};
@@ -31,7 +31,6 @@ use crate::os::system::System;
 use crate::slab::{Frame, Payload, Pool};
 use connection::Outgoing;
 use futures_util::future::BoxFuture;
-use grant::{Grants, PendingGet};
 use header::Kind;
 use parking_lot::Mutex;
 use peer::Peer;

@@ -20,7 +20,7 @@ enum Grant {
 }
 
 /// Who waits for a get.
-pub(super) struct PendingGet {
+pub(in crate::fabric) struct PendingGet {
     pub from: NodeId,
     pub frame: Frame,
     pub length: u32,
@@ -28,7 +28,7 @@ pub(super) struct PendingGet {
 }
 
 /// All grants and gets of this agent.
-pub(super) struct Grants {
+pub(in crate::fabric) struct Grants {
     /// Starts at random, so that a grant of an earlier life of this agent is not taken for one of this life.
     next: AtomicU64,
     grants: Mutex<BTreeMap<u64, Grant>>,
@@ -36,7 +36,7 @@ pub(super) struct Grants {
 }
 
 impl Grants {
-    pub(super) fn new(first: u64) -> Self {
+    pub(in crate::fabric) fn new(first: u64) -> Self {
         Self { next: AtomicU64::new(first), grants: Mutex::default(), gets: Mutex::default() }
     }
 
@@ -50,15 +50,15 @@ impl Grants {
         GrantId(number)
     }
 
-    pub(super) fn give_write(&self, frame: Frame) -> GrantId {
+    pub(in crate::fabric) fn give_write(&self, frame: Frame) -> GrantId {
         self.give(Grant::Write(frame))
     }
 
-    pub(super) fn give_read(&self, payload: Payload) -> GrantId {
+    pub(in crate::fabric) fn give_read(&self, payload: Payload) -> GrantId {
         self.give(Grant::Read(payload))
     }
 
-    pub(super) fn revoke(&self, grant: GrantId) -> Option<Frame> {
+    pub(in crate::fabric) fn revoke(&self, grant: GrantId) -> Option<Frame> {
         match self.grants.lock().remove(&grant.0) {
             Some(Grant::Write(frame)) => Some(frame),
             Some(Grant::Read(_) | Grant::Filling) | None => None,
@@ -66,7 +66,7 @@ impl Grants {
     }
 
     /// The first `length` bytes of what is granted for reading.
-    pub(super) fn readable(&self, grant: u64, length: u32) -> Option<Payload> {
+    pub(in crate::fabric) fn readable(&self, grant: u64, length: u32) -> Option<Payload> {
         match self.grants.lock().get(&grant) {
             Some(Grant::Read(payload)) if payload.len() >= length as usize => Some(payload.slice(0..length)),
             Some(Grant::Read(_) | Grant::Write(_) | Grant::Filling) | None => None,
@@ -74,7 +74,7 @@ impl Grants {
     }
 
     /// Takes the frame granted for writing, to fill it.
-    pub(super) fn begin_fill(&self, grant: u64) -> Option<Frame> {
+    pub(in crate::fabric) fn begin_fill(&self, grant: u64) -> Option<Frame> {
         let mut grants = self.grants.lock();
         let slot = grants.get_mut(&grant).filter(|slot| matches!(slot, Grant::Write(_)))?;
         match std::mem::replace(slot, Grant::Filling) {
@@ -84,7 +84,7 @@ impl Grants {
     }
 
     /// Gives the frame back. Whether the grant is still active; if not, the frame goes to its pool.
-    pub(super) fn end_fill(&self, grant: u64, frame: Frame) -> bool {
+    pub(in crate::fabric) fn end_fill(&self, grant: u64, frame: Frame) -> bool {
         match self.grants.lock().get_mut(&grant) {
             Some(slot) => {
                 *slot = Grant::Write(frame);
@@ -95,20 +95,20 @@ impl Grants {
     }
 
     /// Registers a get and numbers it.
-    pub(super) fn begin_get(&self, get: PendingGet) -> u64 {
+    pub(in crate::fabric) fn begin_get(&self, get: PendingGet) -> u64 {
         let number = self.number();
         self.gets.lock().insert(number, get);
         number
     }
 
     /// Takes a get of `from` out, to answer it.
-    pub(super) fn take_get(&self, number: u64, from: NodeId) -> Option<PendingGet> {
+    pub(in crate::fabric) fn take_get(&self, number: u64, from: NodeId) -> Option<PendingGet> {
         let mut gets = self.gets.lock();
         if gets.get(&number)?.from == from { gets.remove(&number) } else { None }
     }
 
     /// Ends all gets from a peer that lost a connection; `None` stands for all peers.
-    pub(super) fn fail_gets(&self, from: Option<NodeId>, fault: &Fault) {
+    pub(in crate::fabric) fn fail_gets(&self, from: Option<NodeId>, fault: &Fault) {
         let failed: Vec<_> = {
             let mut gets = self.gets.lock();
             let hit = |get: &PendingGet| from.is_none_or(|from| from == get.from);

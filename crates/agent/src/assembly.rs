@@ -1,0 +1,174 @@
+//! Server and client of one node, put together from their parts.
+//!
+//! The same for the agent of this machine, whose parts are real, and for one of a simulated cluster. The parts that
+//! are of the machine alone (process, sockets, mounts) are [`crate::Agent`]'s.
+
+use crate::control::AgentMode;
+use crate::doors::Views;
+use crate::memory::Memory;
+use crate::node::{Node, Services};
+use futures_util::future::try_join_all;
+use std::sync::Arc;
+use std::time::Duration;
+use tameike_core::receipt::Receipt;
+use tameike_core::wire::Request;
+use tameike_core::wire::admin::AdminRequest;
+use tameike_core::wire::cache::{CacheReply, CacheRequest};
+use tameike_core::{Cluster, Errno, InodeId, NodeId, Result};
+use tameike_io::Runtime;
+use tameike_io::fabric::Rpc;
+use tameike_io::shared::SharedFs;
+use tameike_server::cache::{Activity, CacheParts, CacheService};
+use tameike_server::lock::LockService;
+use tameike_server::meta::{MetaParts, MetaService};
+use tameike_server::unit::{UnitParts, UnitService};
+use tameike_store::{ExtentStore, Ledger};
+
+/// Time without a request of a program after which a node counts as quiet, and flushes in the background.
+const QUIET: Duration = Duration::from_millis(50);
+/// Files that one node flushes at the same time.
+const FLUSH_PARALLEL: usize = 4;
+
+/// What a node is made of.
+pub struct Parts<'a> {
+    /// Which node.
+    pub node: NodeId,
+    /// All nodes.
+    pub cluster: Arc<Cluster>,
+    /// Clock, randomness, tasks.
+    pub runtime: Runtime,
+    /// Its frames.
+    pub memory: &'a Memory,
+    /// To ask other agents.
+    pub rpc: Arc<dyn Rpc>,
+    /// Its store, if it has a device.
+    pub store: Option<StoreParts>,
+    /// The shared file system, if there is a cache view.
+    pub shared: Option<Arc<dyn SharedFs>>,
+    /// The directory of the node-local view and its limit in bytes, if the node has a device.
+    pub local: Option<(Arc<dyn SharedFs>, u64)>,
+    /// Owner and group of the roots of the views.
+    pub owner: (u32, u32),
+    /// Number and memory in bytes of the process that the node is in.
+    pub process: fn() -> (u32, u64),
+}
+
+/// What the services of a node with a device are made of.
+pub struct StoreParts {
+    /// Metadata.
+    pub ledger: Arc<Ledger>,
+    /// Bytes.
+    pub extents: Arc<ExtentStore>,
+    /// The shared file system, or whatever stands for it where there is none.
+    pub shared: Arc<dyn SharedFs>,
+}
+
+/// Puts a node together. It serves once it is attached to the network; then [`greet`] and [`begin`].
+///
+/// # Errors
+/// When the ledger fails or holds damaged records.
+pub async fn assemble(parts: Parts<'_>) -> Result<Arc<Node>> {
+    let services = match &parts.store {
+        Some(store) => Some(services(&parts, store).await?),
+        None => None,
+    };
+    let activity = services.as_ref().map(|services| services.activity.clone());
+    let views = Views::new(
+        &parts.runtime,
+        &parts.cluster,
+        &parts.rpc,
+        parts.memory,
+        parts.local,
+        parts.shared,
+        activity,
+    );
+    Ok(Node::new(parts.node, parts.memory.slab.clone(), services, Arc::new(views), parts.process))
+}
+
+async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
+    let (runtime, cluster) = (parts.runtime.clone(), parts.cluster.clone());
+    let activity = Activity::new(runtime.clone(), QUIET);
+    let meta = MetaService::open(MetaParts {
+        runtime: runtime.clone(),
+        cluster: cluster.clone(),
+        ledger: store.ledger.clone(),
+        rpc: Arc::downgrade(&parts.rpc),
+        node: parts.node,
+        pool: parts.memory.scratch.clone(),
+        owner: parts.owner,
+    })
+    .await?;
+    let unit = UnitService::new(UnitParts {
+        runtime: runtime.clone(),
+        cluster: cluster.clone(),
+        extents: store.extents.clone(),
+        shared: store.shared.clone(),
+        rpc: parts.rpc.clone(),
+        read_pool: parts.memory.reads.clone(),
+        flush_pool: parts.memory.flushes.clone(),
+        activity: activity.clone(),
+    });
+    let cache = CacheService::new(CacheParts {
+        runtime,
+        cluster: cluster.clone(),
+        ledger: store.ledger.clone(),
+        extents: store.extents.clone(),
+        shared: store.shared.clone(),
+        rpc: parts.rpc.clone(),
+        activity: activity.clone(),
+        flush_parallel: FLUSH_PARALLEL,
+    })?;
+    let locks = Arc::new(LockService::new(parts.node, cluster));
+    Ok(Services { meta, unit, cache, locks, extents: store.extents.clone(), activity })
+}
+
+/// Makes sure that every node of the job is there and knows the secret.
+///
+/// # Errors
+/// Which one was not reached.
+pub async fn greet(rpc: &Arc<dyn Rpc>, cluster: &Cluster) -> Result<()> {
+    let greet = cluster.nodes().iter().map(|info| {
+        let call = rpc.call(info.id, Request::Admin(AdminRequest::Status), None, None);
+        async move {
+            match call.await {
+                // It has not been told of its peers yet, but it has proven that it belongs to the job.
+                Err(fault) if fault.errno == Errno::EAGAIN => Ok(()),
+                Err(fault) => Err(fault.context(format_args!("reaching {} on {}", info.id, info.host))),
+                Ok(_) => Ok(()),
+            }
+        }
+    });
+    try_join_all(greet).await.map(drop)
+}
+
+/// Has a node that can reach its peers finish what an earlier life has left, and flush in the background.
+pub fn begin(node: &Node, runtime: &Runtime, mode: AgentMode) {
+    let Some(services) = node.services() else { return };
+    let meta = services.meta.clone();
+    runtime.spawn(async move { meta.recover().await });
+    if mode == AgentMode::Serve {
+        services.cache.start_flusher();
+    }
+}
+
+/// Flushes every file that a node coordinates, and gathers its receipt.
+pub async fn drain(cache: Arc<CacheService>, verify: bool) -> Receipt {
+    let mut receipt = Receipt::default();
+    let mut after: Option<InodeId> = None;
+    loop {
+        match cache.serve(CacheRequest::Drain { verify, after }).await {
+            Ok(CacheReply::Receipt { receipt: part, next }) => {
+                receipt.merge(part);
+                if next.is_none() {
+                    return receipt;
+                }
+                after = next;
+            }
+            Ok(other) => receipt.faults.push(format!("the coordinator answered a drain with {other:?}")),
+            Err(fault) => receipt.faults.push(fault.to_string()),
+        }
+        if !receipt.faults.is_empty() {
+            return receipt;
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The way of a message from one node to another.
+
+use super::peer::LOOK;
+use super::{SimulatedNetwork, Station};
+use crate::fabric::{Incoming, Lane};
+use crate::slab::Payload;
+use std::sync::Arc;
+use tameike_core::{Errno, Fault, NodeId, Result};
+
+/// What travels.
+#[derive(Clone)]
+pub(super) enum Parcel {
+    Message { lane: Lane, body: Vec<u8>, payload: Option<Payload> },
+    Put { grant: u64, source: Payload, body: Vec<u8> },
+    Get { number: u64, grant: u64, length: u32 },
+    Got { number: u64, bytes: Option<Payload> },
+    Ping,
+    Pong,
+}
+
+impl Parcel {
+    /// Whether somebody waits for it who would not ask again.
+    fn is_missed(&self) -> bool {
+        matches!(self, Self::Get { .. } | Self::Got { .. })
+    }
+
+    fn describe(&self) -> String {
+        match self {
+            Self::Message { lane, body, payload } => {
+                format!("{lane:?} of {} + {} bytes", body.len(), payload.as_ref().map_or(0, |p| p.len()))
+            }
+            Self::Put { source, .. } => format!("put of {} bytes", source.len()),
+            Self::Get { length, .. } => format!("get of {length} bytes"),
+            Self::Got { .. } => "answer to a get".to_owned(),
+            Self::Ping => "ping".to_owned(),
+            Self::Pong => "pong".to_owned(),
+        }
+    }
+}
+
+impl SimulatedNetwork {
+    /// Sends a parcel on the present connection; it arrives, or it does not.
+    pub(super) fn transmit(&self, station: &Arc<Station>, to: NodeId, parcel: Parcel) -> Result<()> {
+        let weather = self.weather();
+        if self.happens(weather.broken) || (parcel.is_missed() && self.happens(weather.lost)) {
+            self.break_connection(station, to);
+            return Err(Fault::new(Errno::ECONNRESET, format!("the connection with {to} broke")));
+        }
+        if self.happens(weather.lost) {
+            log::trace!("{} -> {to}: {} is lost", station.node(), parcel.describe());
+            return Ok(());
+        }
+        let Some(receiver) = self.station(to) else { return Ok(()) };
+        if self.happens(weather.doubled) {
+            log::trace!("{} -> {to}: {} comes twice", station.node(), parcel.describe());
+            self.deliver_later(station, &receiver, parcel.clone());
+        }
+        self.deliver_later(station, &receiver, parcel);
+        Ok(())
+    }
+
+    fn deliver_later(&self, sender: &Arc<Station>, receiver: &Arc<Station>, parcel: Parcel) {
+        let (network, sender, receiver) = (self.clone(), sender.clone(), receiver.clone());
+        let (from, to) = (sender.node(), receiver.node());
+        let (connection, delay) = (sender.connection(to), self.delay());
+        receiver.clone().config.runtime.spawn(async move {
+            receiver.config.runtime.sleep(delay).await;
+            while network.is_cut(from, to) && sender.connection(to) == connection {
+                receiver.config.runtime.sleep(LOOK).await;
+            }
+            if sender.connection(to) != connection || receiver.is_closed() {
+                return;
+            }
+            // What the dead have sent may have left their machine, or not.
+            if sender.is_closed() && network.0.simulation.draw(2) == 0 {
+                return;
+            }
+            if receiver.hear(from, sender.life) {
+                log::trace!("{from} -> {to}: {}", parcel.describe());
+                network.deliver(&sender, &receiver, parcel).await;
+            }
+        });
+    }
+
+    async fn deliver(&self, sender: &Arc<Station>, receiver: &Arc<Station>, parcel: Parcel) {
+        let from = sender.node();
+        match parcel {
+            Parcel::Message { lane, body, payload } => {
+                let payload = match payload {
+                    Some(payload) => Some(copied(receiver, lane, &payload).await),
+                    None => None,
+                };
+                receiver.take(Incoming { from, lane, body, payload });
+            }
+            Parcel::Put { grant, source, body } => {
+                let Some(mut frame) = receiver.grants.begin_fill(grant) else { return };
+                frame[..source.len()].copy_from_slice(&source);
+                receiver.config.runtime.sleep(self.delay() / 4).await;
+                if receiver.grants.end_fill(grant, frame) {
+                    receiver.take(Incoming { from, lane: Lane::Reply, body, payload: None });
+                }
+            }
+            Parcel::Get { number, grant, length } => {
+                let bytes = receiver.grants.readable(grant, length);
+                self.answer(receiver, from, Parcel::Got { number, bytes });
+            }
+            Parcel::Got { number, bytes } => {
+                let Some(mut get) = receiver.grants.take_get(number, from) else { return };
+                let result = match bytes {
+                    Some(bytes) => {
+                        get.frame[..bytes.len()].copy_from_slice(&bytes);
+                        Ok(())
+                    }
+                    None => {
+                        Err(Fault::new(Errno::ESTALE, format!("{from} does not grant {} bytes", get.length)))
+                    }
+                };
+                get.resolver.resolve((get.frame, result));
+            }
+            Parcel::Ping => self.answer(receiver, from, Parcel::Pong),
+            Parcel::Pong => {}
+        }
+    }
+
+    fn answer(&self, station: &Arc<Station>, to: NodeId, parcel: Parcel) {
+        // Who waits for it is told when its own end of the connection breaks.
+        let _ = self.transmit(station, to, parcel);
+    }
+}
+
+async fn copied(receiver: &Station, lane: Lane, payload: &Payload) -> Payload {
+    let mut frame = receiver.pool(lane).take().await;
+    frame[..payload.len()].copy_from_slice(payload);
+    Payload::new(Arc::new(frame), 0..payload.len() as u32)
+}
+
+impl Station {
+    fn take(&self, incoming: Incoming) {
+        match self.receiver.get().filter(|_| !self.is_closed()) {
+            Some(receiver) => receiver.message(incoming),
+            None => log::trace!("{} is not ready for a message of {}", self.node(), incoming.from),
+        }
+    }
+}

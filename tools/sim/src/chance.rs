@@ -1,0 +1,37 @@
+//! Random numbers that follow from a seed: SplitMix64 (Steele, Lea, Flood 2014).
+
+/// A source of random numbers.
+#[derive(Clone, Debug)]
+pub struct Chance(u64);
+
+impl Chance {
+    /// The source of a seed.
+    pub fn new(seed: u64) -> Self {
+        let mut chance = Self(seed ^ 0x7461_6d65_696b_6521);
+        chance.next();
+        chance
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        (self.next() >> 11) % bound.max(1)
+    }
+
+    /// Whether something happens that happens `of` times in a hundred.
+    pub fn percent(&mut self, of: u64) -> bool {
+        self.below(100) < of
+    }
+
+    /// One of several.
+    pub fn of<'a, T>(&mut self, several: &'a [T]) -> &'a T {
+        &several[self.below(several.len() as u64) as usize]
+    }
+}

@@ -1,0 +1,316 @@
+//! What the kernel and the door do of a program's call: walk the path, look at kinds, call the view.
+
+use crate::program::{Op, XATTR};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tameike_client::vfs::{FileNumber, Found, HandleNumber, OpenMode, Vfs};
+use tameike_core::attr::AttrChange;
+use tameike_core::wire::meta::NewInode;
+use tameike_core::{Attr, Errno, Fault, FileKind, Layout, Result};
+
+/// What a call told its program.
+#[derive(Clone, Debug)]
+pub enum Told {
+    /// Nothing.
+    Done,
+    /// An open file and its attributes.
+    Opened(HandleNumber, Box<Attr>),
+    /// Bytes of a file, a link or an attribute.
+    Bytes(Vec<u8>),
+    /// Attributes.
+    Attr(Box<Attr>),
+    /// Names in a directory with kind and number.
+    Names(BTreeMap<String, (FileKind, u64)>),
+}
+
+/// A file that was looked up, until the call ends.
+struct Walk<'a, V: Vfs> {
+    vfs: &'a V,
+    held: Vec<FileNumber>,
+}
+
+impl<V: Vfs> Drop for Walk<'_, V> {
+    fn drop(&mut self) {
+        self.held.iter().for_each(|&file| self.vfs.forget(file, 1));
+    }
+}
+
+impl<'a, V: Vfs> Walk<'a, V> {
+    fn new(vfs: &'a V) -> Self {
+        Self { vfs, held: Vec::new() }
+    }
+
+    async fn name(&mut self, dir: FileNumber, name: &str) -> Result<Found> {
+        let found = self.vfs.lookup(dir, name.as_bytes()).await?;
+        self.held.push(found.file);
+        Ok(found)
+    }
+
+    /// The file at a path.
+    async fn file(&mut self, path: &str) -> Result<(FileNumber, Attr)> {
+        let mut at = FileNumber::ROOT;
+        let mut attr = None;
+        for name in path.split('/').filter(|name| !name.is_empty()) {
+            self.is_dir(attr.as_ref())?;
+            let found = self.name(at, name).await?;
+            at = found.file;
+            attr = Some(found.attr);
+        }
+        match attr {
+            Some(attr) => Ok((at, attr)),
+            None => Ok((at, self.vfs.getattr(at).await?)),
+        }
+    }
+
+    fn is_dir(&self, attr: Option<&Attr>) -> Result<()> {
+        match attr {
+            Some(attr) if attr.kind != FileKind::Directory => Err(Errno::ENOTDIR.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The directory of a path and its last name.
+    async fn place<'b>(&mut self, path: &'b str) -> Result<(FileNumber, &'b [u8])> {
+        let (dir, name) = crate::model::names::split(path);
+        let mut at = FileNumber::ROOT;
+        if !dir.is_empty() {
+            let (file, attr) = self.file(dir).await?;
+            self.is_dir(Some(&attr))?;
+            at = file;
+        }
+        Ok((at, name.as_bytes()))
+    }
+
+    /// What is at a path, if anything is.
+    async fn at(&mut self, dir: FileNumber, name: &[u8]) -> Result<Option<Found>> {
+        let name = std::str::from_utf8(name).unwrap_or("?");
+        match self.name(dir, name).await {
+            Ok(found) => Ok(Some(found)),
+            Err(fault) if fault.errno == Errno::ENOENT => Ok(None),
+            Err(fault) => Err(fault),
+        }
+    }
+}
+
+fn new(kind: FileKind, mode: u16, symlink: &str) -> NewInode {
+    NewInode {
+        kind,
+        mode,
+        uid: crate::tree::OWNER,
+        gid: crate::tree::OWNER,
+        rdev: 0,
+        layout: Layout::Striped,
+        symlink: symlink.as_bytes().to_vec(),
+    }
+}
+
+/// Makes a call, again if it meets a file that has just moved, as the kernel does.
+///
+/// # Errors
+/// What the program is told.
+pub async fn call<V: Vfs>(vfs: &Arc<V>, op: &Op, handle: Option<HandleNumber>) -> Result<Told> {
+    match once(vfs, op, handle).await {
+        Err(fault) if fault.errno == Errno::ESTALE && handle.is_none() => once(vfs, op, handle).await,
+        told => told,
+    }
+}
+
+async fn once<V: Vfs>(vfs: &Arc<V>, op: &Op, handle: Option<HandleNumber>) -> Result<Told> {
+    let mut walk = Walk::new(&**vfs);
+    match op {
+        Op::Open { .. } => return open_file(&mut walk, op).await,
+        Op::Read { .. } | Op::Write { .. } | Op::Fsync { .. } | Op::Close { .. } => {
+            return on_handle(vfs, op, handle.ok_or(Errno::EBADF)?).await;
+        }
+        Op::Truncate { path, size } => {
+            let (file, attr) = walk.file(path).await?;
+            match attr.kind {
+                FileKind::File => {}
+                FileKind::Directory => return Err(Errno::EISDIR.into()),
+                _ => return Err(Errno::EINVAL.into()),
+            }
+            let change = AttrChange { size: Some(*size), ..AttrChange::default() };
+            return Ok(Told::Attr(Box::new(vfs.setattr(file, change).await?)));
+        }
+        Op::Chmod { path, mode } => {
+            let (file, attr) = walk.file(path).await?;
+            if attr.kind == FileKind::Symlink {
+                return Err(Errno::EOPNOTSUPP.into());
+            }
+            let change = AttrChange { mode: Some(*mode), ..AttrChange::default() };
+            return Ok(Told::Attr(Box::new(vfs.setattr(file, change).await?)));
+        }
+        Op::Stat { path } => return Ok(Told::Attr(Box::new(walk.file(path).await?.1))),
+        Op::List { path } => return list(&mut walk, path).await,
+        Op::Readlink { path } => {
+            let (file, attr) = walk.file(path).await?;
+            if attr.kind != FileKind::Symlink {
+                return Err(Errno::EINVAL.into());
+            }
+            return Ok(Told::Bytes(vfs.readlink(file).await?));
+        }
+        Op::SetXattr { path, value } => {
+            let (file, attr) = walk.file(path).await?;
+            if attr.kind == FileKind::Symlink {
+                return Err(Errno::EPERM.into());
+            }
+            vfs.set_xattr(file, XATTR, &value.to_le_bytes(), false, false).await?;
+        }
+        Op::GetXattr { path } => {
+            let (file, attr) = walk.file(path).await?;
+            if attr.kind == FileKind::Symlink {
+                return Err(Errno::EPERM.into());
+            }
+            return match vfs.get_xattr(file, XATTR).await {
+                Ok(value) => Ok(Told::Bytes(value)),
+                Err(fault) if fault.errno == Errno::ENODATA => Ok(Told::Bytes(Vec::new())),
+                Err(fault) => Err(fault),
+            };
+        }
+        Op::SyncDir { path } => {
+            let (file, attr) = walk.file(path).await?;
+            walk.is_dir(Some(&attr))?;
+            vfs.fsync_dir(file).await?;
+        }
+        Op::Mkdir { .. }
+        | Op::Rmdir { .. }
+        | Op::Unlink { .. }
+        | Op::Rename { .. }
+        | Op::Link { .. }
+        | Op::Symlink { .. } => change_names(&mut walk, op).await?,
+    }
+    Ok(Told::Done)
+}
+
+/// A call on an open file.
+async fn on_handle<V: Vfs>(vfs: &Arc<V>, op: &Op, open: HandleNumber) -> Result<Told> {
+    match op {
+        Op::Read { offset, length, .. } => {
+            let bytes = vfs.read(open, *offset, *length).await?;
+            return Ok(Told::Bytes(bytes.to_vec()));
+        }
+        Op::Write { offset, length, tag, .. } => {
+            let bytes: Vec<u8> =
+                (0..u64::from(*length)).map(|at| crate::model::data::byte(*tag, at)).collect();
+            let now = vfs.write_now(open, *offset, &bytes)?;
+            if now < bytes.len() {
+                vfs.write(open, offset + now as u64, &bytes[now..]).await?;
+            }
+        }
+        Op::Fsync { .. } => vfs.fsync(open).await?,
+        Op::Close { .. } => {
+            let flushed = vfs.flush(open).await;
+            vfs.release(open).await;
+            flushed?;
+        }
+        _ => return Err(Errno::EINVAL.into()),
+    }
+    Ok(Told::Done)
+}
+
+async fn open_file<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<Told> {
+    let Op::Open { path, flags, .. } = op else { return Err(Errno::EINVAL.into()) };
+    let mode = OpenMode { read: true, write: flags.write, append: flags.append, truncate: flags.truncate };
+    let (dir, name) = walk.place(path).await?;
+    let found = walk.at(dir, name).await?;
+    if let (None, true) = (&found, flags.create) {
+        let made = walk.vfs.create(dir, name, new(FileKind::File, 0o644, ""), flags.exclusive, mode).await;
+        let (found, opened) = made?;
+        walk.held.push(found.file);
+        return Ok(Told::Opened(opened.handle, Box::new(found.attr)));
+    }
+    let found = found.ok_or(Errno::ENOENT)?;
+    match found.attr.kind {
+        _ if flags.create && flags.exclusive => return Err(Errno::EEXIST.into()),
+        FileKind::File => {}
+        FileKind::Directory => return Err(Errno::EISDIR.into()),
+        _ => return Err(Errno::ELOOP.into()),
+    }
+    let opened = walk.vfs.open(found.file, mode).await?;
+    Ok(Told::Opened(opened.handle, Box::new(found.attr)))
+}
+
+async fn list<V: Vfs>(walk: &mut Walk<'_, V>, path: &str) -> Result<Told> {
+    let (file, attr) = walk.file(path).await?;
+    walk.is_dir(Some(&attr))?;
+    let dir = walk.vfs.open_dir(file).await?;
+    let mut names = BTreeMap::new();
+    let mut after = 0;
+    let listed = loop {
+        let entries = match walk.vfs.readdir(dir, after).await {
+            Ok(entries) => entries,
+            Err(fault) => break Err(fault),
+        };
+        let mut is_end = true;
+        for (next, inode, kind, name) in entries.iter() {
+            (after, is_end) = (next, false);
+            let name = String::from_utf8_lossy(name).into_owned();
+            if name != "." && name != ".." && names.insert(name.clone(), (kind, inode)).is_some() {
+                return Err(Fault::io(format!("{name} was listed twice")));
+            }
+        }
+        if is_end {
+            break Ok(());
+        }
+    };
+    walk.vfs.release_dir(dir);
+    listed.map(|()| Told::Names(names))
+}
+
+async fn change_names<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<()> {
+    match op {
+        Op::Mkdir { path } | Op::Symlink { path, .. } => {
+            let (dir, name) = walk.place(path).await?;
+            if walk.at(dir, name).await?.is_some() {
+                return Err(Errno::EEXIST.into());
+            }
+            let inode = match op {
+                Op::Symlink { target, .. } => new(FileKind::Symlink, 0o777, target),
+                _ => new(FileKind::Directory, 0o755, ""),
+            };
+            let made = walk.vfs.make(dir, name, inode).await?;
+            walk.held.push(made.file);
+        }
+        Op::Rmdir { path } | Op::Unlink { path } => {
+            let (dir, name) = walk.place(path).await?;
+            let found = walk.at(dir, name).await?.ok_or(Errno::ENOENT)?;
+            let is_dir = found.attr.kind == FileKind::Directory;
+            match (op, is_dir) {
+                (Op::Rmdir { .. }, true) => walk.vfs.rmdir(dir, name).await?,
+                (Op::Rmdir { .. }, false) => return Err(Errno::ENOTDIR.into()),
+                (_, true) => return Err(Errno::EISDIR.into()),
+                (_, false) => walk.vfs.unlink(dir, name).await?,
+            }
+        }
+        Op::Link { from, to } => {
+            let (file, attr) = walk.file(from).await?;
+            let (dir, name) = walk.place(to).await?;
+            if walk.at(dir, name).await?.is_some() {
+                return Err(Errno::EEXIST.into());
+            }
+            if attr.kind == FileKind::Directory {
+                return Err(Errno::EPERM.into());
+            }
+            let linked = walk.vfs.link(file, dir, name).await?;
+            walk.held.push(linked.file);
+        }
+        Op::Rename { from, to, mode } => {
+            let (old, new) = (walk.place(from).await?, walk.place(to).await?);
+            walk.at(old.0, old.1).await?.ok_or(Errno::ENOENT)?;
+            walk.at(new.0, new.1).await?;
+            if to.starts_with(&format!("{from}/")) {
+                return Err(Errno::EINVAL.into());
+            }
+            if from.starts_with(&format!("{to}/")) {
+                let replaces = *mode == tameike_core::wire::meta::RenameMode::Replace;
+                return Err(if replaces { Errno::ENOTEMPTY } else { Errno::EINVAL }.into());
+            }
+            if from == to && *mode == tameike_core::wire::meta::RenameMode::Replace {
+                return Ok(());
+            }
+            walk.vfs.rename(old, new, *mode).await?;
+        }
+        _ => return Err(Errno::EINVAL.into()),
+    }
+    Ok(())
+}

@@ -1,0 +1,7 @@
+//! The reference model: what the tree of a view, and the bytes of its files, must be, as `SEMANTICS.md` has it.
+
+pub mod data;
+pub mod names;
+
+pub use data::{FileData, Looker, Moment, Source, Write};
+pub use names::{Names, Object, ObjectId};

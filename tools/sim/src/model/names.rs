@@ -1,0 +1,381 @@
+//! The tree of one view as it must be: every change is so everywhere from the moment its call returns.
+
+use super::data::{FileData, Moment};
+use crate::program::{DIRS, Flags, Op};
+use std::collections::{BTreeMap, BTreeSet};
+use tameike_core::wire::meta::RenameMode;
+use tameike_core::{Errno, FileKind};
+
+/// A file of the model.
+pub type ObjectId = u64;
+
+/// A file, directory or link.
+#[derive(Clone, Debug)]
+pub struct Object {
+    /// Kind of file.
+    pub kind: FileKind,
+    /// Names in a directory.
+    pub children: BTreeMap<String, ObjectId>,
+    /// Names of it.
+    pub nlink: u32,
+    /// Permission bits, if they are known.
+    pub mode: Option<u16>,
+    /// The extended attribute; `None` in doubt.
+    pub xattr: Option<Option<u64>>,
+    /// Target of a link, if it is known.
+    pub target: Option<String>,
+    /// Bytes.
+    pub data: FileData,
+    /// Its number in the view, once somebody has seen it.
+    pub inode: Option<u64>,
+    /// When it was made.
+    pub born: Moment,
+    /// An fsync of it has returned.
+    pub is_synced: bool,
+}
+
+/// The tree.
+#[derive(Clone, Debug)]
+pub struct Names {
+    objects: BTreeMap<ObjectId, Object>,
+    next: ObjectId,
+    /// Names of which nobody knows what became.
+    doubtful: BTreeSet<String>,
+    /// Names that changed since everything was last made safe.
+    pub changed: BTreeSet<String>,
+}
+
+const ROOT: ObjectId = 0;
+
+fn parts(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/').filter(|name| !name.is_empty())
+}
+
+/// Directory and name of a path.
+pub fn split(path: &str) -> (&str, &str) {
+    path.rsplit_once('/').unwrap_or(("", path))
+}
+
+/// The path of a name in a directory.
+pub fn join(dir: &str, name: &str) -> String {
+    if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") }
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Names {
+    /// The tree at the start: the directories that are there from then on.
+    pub fn new() -> Self {
+        let mut names =
+            Self { objects: BTreeMap::new(), next: 0, doubtful: BTreeSet::new(), changed: BTreeSet::new() };
+        names.add(FileKind::Directory, 0);
+        for dir in DIRS {
+            names.insert(dir, FileKind::Directory, 0);
+        }
+        names.changed.clear();
+        names
+    }
+
+    fn add(&mut self, kind: FileKind, born: Moment) -> ObjectId {
+        let id = self.next;
+        self.next += 1;
+        let object = Object {
+            kind,
+            children: BTreeMap::new(),
+            nlink: 1,
+            mode: None,
+            xattr: Some(None),
+            target: None,
+            data: FileData::default(),
+            inode: None,
+            born,
+            is_synced: false,
+        };
+        self.objects.insert(id, object);
+        id
+    }
+
+    /// The file at a path.
+    ///
+    /// # Errors
+    /// `ENOENT` or `ENOTDIR`.
+    pub fn find(&self, path: &str) -> Result<ObjectId, Errno> {
+        let mut at = ROOT;
+        for name in parts(path) {
+            let object = &self.objects[&at];
+            if object.kind != FileKind::Directory {
+                return Err(Errno::ENOTDIR);
+            }
+            at = *object.children.get(name).ok_or(Errno::ENOENT)?;
+        }
+        Ok(at)
+    }
+
+    /// A file.
+    pub fn object(&self, id: ObjectId) -> &Object {
+        &self.objects[&id]
+    }
+
+    /// A file, to change it.
+    pub fn object_mut(&mut self, id: ObjectId) -> &mut Object {
+        self.objects.get_mut(&id).expect("objects are never taken away")
+    }
+
+    /// All files with names, by path; the root is not among them.
+    pub fn all(&self) -> BTreeMap<String, ObjectId> {
+        let mut found = BTreeMap::new();
+        let mut left = vec![(String::new(), ROOT)];
+        while let Some((path, id)) = left.pop() {
+            for (name, &child) in &self.objects[&id].children {
+                let path = join(&path, name);
+                found.insert(path.clone(), child);
+                left.push((path, child));
+            }
+        }
+        found
+    }
+
+    /// Every file, with a name or without.
+    pub fn objects_mut(&mut self) -> impl Iterator<Item = &mut Object> {
+        self.objects.values_mut()
+    }
+
+    /// Puts a new file at a path.
+    pub fn insert(&mut self, path: &str, kind: FileKind, born: Moment) -> ObjectId {
+        let id = self.add(kind, born);
+        self.set(path, Some(id));
+        id
+    }
+
+    /// Puts a file, or none, at a path whose directory is there.
+    pub fn set(&mut self, path: &str, id: Option<ObjectId>) {
+        let (dir, name) = split(path);
+        if let Ok(dir) = self.find(dir) {
+            let children = &mut self.object_mut(dir).children;
+            match id {
+                Some(id) => children.insert(name.to_owned(), id),
+                None => children.remove(name),
+            };
+        }
+        self.changed.insert(path.to_owned());
+    }
+
+    /// Whether nobody knows what is at a path, or above it, or (`below`) below it.
+    pub fn is_doubtful(&self, path: &str, below: bool) -> bool {
+        let above = path.match_indices('/').map(|(at, _)| &path[..at]).chain([path]);
+        let inside = |known: &String| below && known.starts_with(&format!("{path}/"));
+        above.into_iter().any(|part| self.doubtful.contains(part)) || self.doubtful.iter().any(inside)
+    }
+
+    /// Nobody knows what became of a name.
+    pub fn doubt(&mut self, path: &str) {
+        self.doubtful.insert(path.to_owned());
+        self.changed.insert(path.to_owned());
+    }
+
+    /// Names in doubt.
+    pub fn doubtful(&self) -> &BTreeSet<String> {
+        &self.doubtful
+    }
+
+    /// Everything is known again.
+    pub fn resolve(&mut self) {
+        self.doubtful.clear();
+        self.changed.clear();
+    }
+
+    /// What must become of a call that changes names or looks at them: errors that it may end with, none for
+    /// success.
+    pub fn expect(&self, op: &Op) -> Vec<Errno> {
+        self.judge(op).err().unwrap_or_default()
+    }
+
+    fn kind(&self, id: ObjectId) -> FileKind {
+        self.objects[&id].kind
+    }
+
+    /// The directory of a path that is to be made.
+    fn above(&self, path: &str) -> Result<(), Vec<Errno>> {
+        let dir = self.find(split(path).0).map_err(|errno| vec![errno])?;
+        if self.kind(dir) == FileKind::Directory { Ok(()) } else { Err(vec![Errno::ENOTDIR]) }
+    }
+
+    fn judge(&self, op: &Op) -> Result<(), Vec<Errno>> {
+        let find = |path: &str| self.find(path).map_err(|errno| vec![errno]);
+        let is_dir = |id| self.kind(id) == FileKind::Directory;
+        let none = |path: &str| match self.find(path) {
+            Ok(_) => Err(vec![Errno::EEXIST]),
+            Err(_) => Ok(()),
+        };
+        match op {
+            Op::Open { path, flags, .. } => self.judge_open(path, *flags),
+            Op::Truncate { path, .. } => match self.kind(find(path)?) {
+                FileKind::File => Ok(()),
+                FileKind::Directory => Err(vec![Errno::EISDIR]),
+                _ => Err(vec![Errno::EINVAL, Errno::ELOOP]),
+            },
+            Op::Stat { path } | Op::Chmod { path, .. } => match self.kind(find(path)?) {
+                FileKind::Symlink if matches!(op, Op::Chmod { .. }) => Err(vec![Errno::EOPNOTSUPP]),
+                _ => Ok(()),
+            },
+            Op::SetXattr { path, .. } | Op::GetXattr { path } => match self.kind(find(path)?) {
+                FileKind::Symlink => Err(vec![Errno::EPERM, Errno::ENODATA]),
+                _ => Ok(()),
+            },
+            Op::List { path } | Op::SyncDir { path } => {
+                if is_dir(find(path)?) {
+                    Ok(())
+                } else {
+                    Err(vec![Errno::ENOTDIR])
+                }
+            }
+            Op::Readlink { path } => match self.kind(find(path)?) {
+                FileKind::Symlink => Ok(()),
+                _ => Err(vec![Errno::EINVAL]),
+            },
+            Op::Mkdir { path } | Op::Symlink { path, .. } => {
+                self.above(path)?;
+                none(path)
+            }
+            Op::Rmdir { path } => {
+                let id = find(path)?;
+                match is_dir(id) {
+                    false => Err(vec![Errno::ENOTDIR]),
+                    true if !self.objects[&id].children.is_empty() => {
+                        Err(vec![Errno::ENOTEMPTY, Errno::EEXIST])
+                    }
+                    true => Ok(()),
+                }
+            }
+            Op::Unlink { path } => {
+                if is_dir(find(path)?) {
+                    Err(vec![Errno::EISDIR, Errno::EPERM])
+                } else {
+                    Ok(())
+                }
+            }
+            Op::Link { from, to } => {
+                let id = find(from)?;
+                self.above(to)?;
+                none(to)?;
+                if is_dir(id) { Err(vec![Errno::EPERM]) } else { Ok(()) }
+            }
+            Op::Rename { from, to, mode } => self.judge_rename(from, to, *mode),
+            Op::Read { .. } | Op::Write { .. } | Op::Fsync { .. } | Op::Close { .. } => Ok(()),
+        }
+    }
+
+    fn judge_open(&self, path: &str, flags: Flags) -> Result<(), Vec<Errno>> {
+        self.above(path)?;
+        match self.find(path) {
+            Err(_) if flags.create => Ok(()),
+            Err(errno) => Err(vec![errno]),
+            Ok(_) if flags.create && flags.exclusive => Err(vec![Errno::EEXIST]),
+            Ok(id) => match self.kind(id) {
+                FileKind::File => Ok(()),
+                FileKind::Directory => Err(vec![Errno::EISDIR]),
+                _ => Err(vec![Errno::ELOOP]),
+            },
+        }
+    }
+
+    fn judge_rename(&self, from: &str, to: &str, mode: RenameMode) -> Result<(), Vec<Errno>> {
+        let find = |path: &str| self.find(path).map_err(|errno| vec![errno]);
+        // Both directories are looked for first, in this order.
+        self.above(from)?;
+        self.above(to)?;
+        let id = find(from)?;
+        let target = self.find(to).ok();
+        if to.starts_with(&format!("{from}/")) {
+            return Err(vec![Errno::EINVAL]);
+        }
+        if from.starts_with(&format!("{to}/")) {
+            let errnos = match mode {
+                RenameMode::Exchange => vec![Errno::EINVAL],
+                RenameMode::NoReplace => vec![Errno::EEXIST],
+                RenameMode::Replace => vec![Errno::ENOTEMPTY, Errno::EEXIST],
+            };
+            return Err(errnos);
+        }
+        let is_dir = |id| self.kind(id) == FileKind::Directory;
+        match (mode, target) {
+            (RenameMode::NoReplace, Some(_)) => Err(vec![Errno::EEXIST]),
+            (RenameMode::Exchange, None) => Err(vec![Errno::ENOENT]),
+            (RenameMode::Replace, Some(target)) if target != id => match (is_dir(id), is_dir(target)) {
+                (true, false) => Err(vec![Errno::ENOTDIR]),
+                (false, true) => Err(vec![Errno::EISDIR]),
+                (true, true) if !self.objects[&target].children.is_empty() => {
+                    Err(vec![Errno::ENOTEMPTY, Errno::EEXIST])
+                }
+                _ => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// A call has succeeded; the file that an open made, found, or nothing.
+    pub fn apply(&mut self, op: &Op, moment: Moment) -> Option<ObjectId> {
+        match op {
+            Op::Open { path, .. } => match self.find(path) {
+                Ok(id) => Some(id),
+                Err(_) => Some(self.insert(path, FileKind::File, moment)),
+            },
+            Op::Mkdir { path } => Some(self.insert(path, FileKind::Directory, moment)),
+            Op::Symlink { path, target } => {
+                let id = self.insert(path, FileKind::Symlink, moment);
+                self.object_mut(id).target = Some(target.clone());
+                Some(id)
+            }
+            Op::Rmdir { path } | Op::Unlink { path } => {
+                self.remove(path);
+                None
+            }
+            Op::Link { from, to } => {
+                let id = self.find(from).ok()?;
+                self.object_mut(id).nlink += 1;
+                self.set(to, Some(id));
+                None
+            }
+            Op::Rename { from, to, mode } => {
+                let (id, target) = (self.find(from).ok()?, self.find(to).ok());
+                match mode {
+                    RenameMode::Exchange => {
+                        self.set(from, target);
+                        self.set(to, Some(id));
+                    }
+                    _ if target == Some(id) => {}
+                    _ => {
+                        if target.is_some() {
+                            self.remove(to);
+                        }
+                        self.set(from, None);
+                        self.set(to, Some(id));
+                    }
+                }
+                None
+            }
+            Op::Chmod { path, mode } => {
+                let id = self.find(path).ok()?;
+                self.object_mut(id).mode = Some(*mode);
+                None
+            }
+            Op::SetXattr { path, value } => {
+                let id = self.find(path).ok()?;
+                self.object_mut(id).xattr = Some(Some(*value));
+                None
+            }
+            _ => None,
+        }
+    }
+
+    fn remove(&mut self, path: &str) {
+        if let Ok(id) = self.find(path) {
+            self.object_mut(id).nlink -= 1;
+            self.set(path, None);
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! What programs do on the nodes, and what goes wrong meanwhile: a list of steps that follows from a seed.
+
+mod draw;
+mod words;
+
+pub use draw::draw;
+
+use crate::tree::TreeFaults;
+use crate::world::{DiskFaults, WorldConfig};
+use tameike_core::View;
+use tameike_core::wire::meta::RenameMode;
+use tameike_io::fabric::simulated::Weather;
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// `O_WRONLY` or `O_RDWR`.
+    pub write: bool,
+    /// `O_APPEND`.
+    pub append: bool,
+    /// `O_TRUNC`.
+    pub truncate: bool,
+    /// `O_CREAT`.
+    pub create: bool,
+    /// `O_EXCL`.
+    pub exclusive: bool,
+}
+
+/// One call of a program. Open files are in numbered slots of their node and view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "they are the system calls of the same names")]
+pub enum Op {
+    Open {
+        slot: u8,
+        path: String,
+        flags: Flags,
+    },
+    Read {
+        slot: u8,
+        offset: u64,
+        length: u32,
+    },
+    /// `tag` decides the bytes.
+    Write {
+        slot: u8,
+        offset: u64,
+        length: u32,
+        tag: u64,
+    },
+    Fsync {
+        slot: u8,
+    },
+    Close {
+        slot: u8,
+    },
+    Truncate {
+        path: String,
+        size: u64,
+    },
+    Stat {
+        path: String,
+    },
+    List {
+        path: String,
+    },
+    Mkdir {
+        path: String,
+    },
+    Rmdir {
+        path: String,
+    },
+    Unlink {
+        path: String,
+    },
+    Rename {
+        from: String,
+        to: String,
+        mode: RenameMode,
+    },
+    Link {
+        from: String,
+        to: String,
+    },
+    Symlink {
+        path: String,
+        target: String,
+    },
+    Readlink {
+        path: String,
+    },
+    Chmod {
+        path: String,
+        mode: u16,
+    },
+    SetXattr {
+        path: String,
+        value: u64,
+    },
+    GetXattr {
+        path: String,
+    },
+    SyncDir {
+        path: String,
+    },
+}
+
+impl Op {
+    /// The slot of an open file that it works on.
+    pub fn slot(&self) -> Option<u8> {
+        match self {
+            Self::Read { slot, .. }
+            | Self::Write { slot, .. }
+            | Self::Fsync { slot }
+            | Self::Close { slot } => Some(*slot),
+            _ => None,
+        }
+    }
+
+    /// Paths that it names.
+    pub fn paths(&self) -> Vec<&str> {
+        match self {
+            Self::Open { path, .. }
+            | Self::Truncate { path, .. }
+            | Self::Stat { path }
+            | Self::List { path }
+            | Self::Mkdir { path }
+            | Self::Rmdir { path }
+            | Self::Unlink { path }
+            | Self::Symlink { path, .. }
+            | Self::Readlink { path }
+            | Self::Chmod { path, .. }
+            | Self::SetXattr { path, .. }
+            | Self::GetXattr { path }
+            | Self::SyncDir { path } => vec![path],
+            Self::Rename { from, to, .. } | Self::Link { from, to } => vec![from, to],
+            Self::Read { .. } | Self::Write { .. } | Self::Fsync { .. } | Self::Close { .. } => Vec::new(),
+        }
+    }
+
+    /// Whether it can change names, or must be told apart from what does.
+    pub fn changes_names(&self) -> bool {
+        matches!(
+            self,
+            Self::Open { .. }
+                | Self::Mkdir { .. }
+                | Self::Rmdir { .. }
+                | Self::Unlink { .. }
+                | Self::Rename { .. }
+                | Self::Link { .. }
+                | Self::Symlink { .. }
+        )
+    }
+
+    /// Whether it changes attributes of an inode.
+    pub fn changes_inode(&self) -> bool {
+        matches!(self, Self::Truncate { .. } | Self::Chmod { .. } | Self::SetXattr { .. })
+    }
+}
+
+/// Something that goes wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// An agent dies; with `power` so does its machine.
+    Kill {
+        /// Whose.
+        node: usize,
+        /// Whether what is not synced is lost.
+        power: bool,
+    },
+    /// What one node sends reaches the other no more.
+    Cut {
+        /// Sender.
+        from: usize,
+        /// Receiver.
+        to: usize,
+        /// Nor the other way.
+        both: bool,
+    },
+    /// All links are whole again.
+    Mend,
+    /// The network changes.
+    Weather(Weather),
+    /// The shared file system fails.
+    Tree(TreeFaults),
+    /// The disks of a node fail.
+    Disk(usize, DiskFaults),
+    /// A bit turns on the disk of a node.
+    Rot(usize),
+    /// Calls that block take up to so many milliseconds on a node.
+    Slow(usize, u64),
+}
+
+/// A part of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// A program's call.
+    Call {
+        /// On which node.
+        node: usize,
+        /// In which view.
+        view: View,
+        /// The call.
+        op: Op,
+    },
+    /// Something goes wrong, so many microseconds after the step begins.
+    Trouble(u64, Trouble),
+}
+
+/// What happens together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// All at the same time; the step ends when all calls have.
+    Together(Vec<Action>),
+    /// Milliseconds pass.
+    Rest(u64),
+    /// All files are drained, whatever works and whatever not, and the receipt must be true.
+    Drain,
+    /// Everything is mended, the dead are started again, and everything is compared.
+    Check,
+}
+
+/// What a seed stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// The cluster.
+    pub world: WorldConfig,
+    /// What happens on it.
+    pub steps: Vec<Step>,
+    /// Whether the job ends with the death of all agents, and is recovered.
+    pub dies: bool,
+}
+
+/// Directories that are there from the start.
+pub const DIRS: [&str; 3] = ["a", "b", "a/c"];
+/// Slots for open files of one node and view.
+pub const SLOTS: u8 = 3;
+/// Name of the extended attribute.
+pub const XATTR: &[u8] = b"user.sim";

@@ -1,0 +1,131 @@
+//! Programs in plain words.
+
+use super::{Action, Flags, Op, Program, Step, Trouble};
+use std::fmt::{Display, Formatter, Result};
+use tameike_core::wire::meta::RenameMode;
+
+impl Display for Flags {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let words = [
+            (true, if self.write { "O_RDWR" } else { "O_RDONLY" }),
+            (self.append, "O_APPEND"),
+            (self.truncate, "O_TRUNC"),
+            (self.create, "O_CREAT"),
+            (self.exclusive, "O_EXCL"),
+        ];
+        let set: Vec<_> = words.into_iter().filter(|(set, _)| *set).map(|(_, word)| word).collect();
+        write!(f, "{}", set.join("|"))
+    }
+}
+
+impl Display for Op {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        match self {
+            Self::Open { slot, path, flags } => write!(f, "fd{slot} = open(\"{path}\", {flags})"),
+            Self::Read { slot, offset, length } => write!(f, "pread(fd{slot}, {length} bytes at {offset})"),
+            Self::Write { slot, offset, length, tag } => {
+                write!(f, "pwrite(fd{slot}, {length} bytes at {offset}, pattern {tag})")
+            }
+            Self::Fsync { slot } => write!(f, "fsync(fd{slot})"),
+            Self::Close { slot } => write!(f, "close(fd{slot})"),
+            Self::Truncate { path, size } => write!(f, "truncate(\"{path}\", {size})"),
+            Self::Stat { path } => write!(f, "stat(\"{path}\")"),
+            Self::List { path } => write!(f, "readdir(\"{path}\")"),
+            Self::Mkdir { path } => write!(f, "mkdir(\"{path}\")"),
+            Self::Rmdir { path } => write!(f, "rmdir(\"{path}\")"),
+            Self::Unlink { path } => write!(f, "unlink(\"{path}\")"),
+            Self::Rename { from, to, mode } => {
+                let flag = match mode {
+                    RenameMode::Replace => "",
+                    RenameMode::NoReplace => ", RENAME_NOREPLACE",
+                    RenameMode::Exchange => ", RENAME_EXCHANGE",
+                };
+                write!(f, "rename(\"{from}\", \"{to}\"{flag})")
+            }
+            Self::Link { from, to } => write!(f, "link(\"{from}\", \"{to}\")"),
+            Self::Symlink { path, target } => write!(f, "symlink(\"{target}\", \"{path}\")"),
+            Self::Readlink { path } => write!(f, "readlink(\"{path}\")"),
+            Self::Chmod { path, mode } => write!(f, "chmod(\"{path}\", {mode:o})"),
+            Self::SetXattr { path, value } => write!(f, "setxattr(\"{path}\", {value})"),
+            Self::GetXattr { path } => write!(f, "getxattr(\"{path}\")"),
+            Self::SyncDir { path } => write!(f, "fsync(directory \"{path}\")"),
+        }
+    }
+}
+
+impl Display for Trouble {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        match self {
+            Self::Kill { node, power: false } => write!(f, "the agent of node {node} dies"),
+            Self::Kill { node, power: true } => write!(f, "node {node} loses power"),
+            Self::Cut { from, to, both: false } => write!(f, "the link from node {from} to node {to} is cut"),
+            Self::Cut { from, to, both: true } => write!(f, "the link between nodes {from} and {to} is cut"),
+            Self::Mend => write!(f, "all links are mended"),
+            Self::Weather(weather) => write!(
+                f,
+                "the network takes up to {:?}; of a million messages it loses {}, doubles {}, breaks off at {}",
+                weather.delay_max, weather.lost, weather.doubled, weather.broken
+            ),
+            Self::Tree(faults) => write!(f, "the shared file system fails: of 1000 calls {faults:?}"),
+            Self::Disk(node, faults) => write!(f, "the disks of node {node} fail: of 1000 calls {faults:?}"),
+            Self::Rot(node) => write!(f, "a bit turns on the disk of node {node}"),
+            Self::Slow(node, limit) => write!(f, "blocking calls on node {node} take up to {limit} ms"),
+        }
+    }
+}
+
+impl Display for Action {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        match self {
+            Self::Call { node, view, op } => write!(f, "node {node}, {}: {op}", view.as_str()),
+            Self::Trouble(0, trouble) => write!(f, "{trouble}"),
+            Self::Trouble(after, trouble) => write!(f, "after {after} us {trouble}"),
+        }
+    }
+}
+
+impl Display for Step {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        match self {
+            Self::Together(actions) => {
+                let words: Vec<_> = actions.iter().map(ToString::to_string).collect();
+                write!(f, "{}", words.join("\n     | "))
+            }
+            Self::Rest(milliseconds) => write!(f, "{milliseconds} ms pass"),
+            Self::Drain => write!(f, "all nodes drain"),
+            Self::Check => write!(f, "everything is mended and compared"),
+        }
+    }
+}
+
+impl Display for Program {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let world = &self.world;
+        let devices: Vec<_> =
+            world.devices.iter().map(|&has| if has { "device" } else { "no device" }).collect();
+        writeln!(
+            f,
+            "{} nodes ({}), {} bytes for each view on each, payloads up to {} bytes beside messages{}",
+            devices.len(),
+            devices.join(", "),
+            world.capacity,
+            world.inline_max,
+            if world.volatile { ", disks that forget" } else { "" },
+        )?;
+        if let Some(canary) = world.canary {
+            writeln!(f, "with the canary {canary:?}")?;
+        }
+        for (number, step) in self.steps.iter().enumerate() {
+            writeln!(f, "{number:4} {step}")?;
+        }
+        write!(
+            f,
+            "{}",
+            if self.dies {
+                "then all agents die, and the job is recovered"
+            } else {
+                "then the job is drained"
+            }
+        )
+    }
+}

@@ -1,0 +1,338 @@
+//! Everything is mended, the dead are started again, and every node must see the same tree with the same bytes,
+//! and it must be the model's.
+
+use super::judge::paths;
+use super::{Call, Checked, End, Open, Run};
+use crate::kernel::Told;
+use crate::model::{Looker, Names, ObjectId};
+use crate::program::{Flags, Op};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tameike_agent::control::AgentMode;
+use tameike_core::limits::UNIT_SIZE;
+use tameike_core::{Attr, FileKind, View};
+
+/// After this long without trouble nothing of it is left: what was sent has arrived or is lost, and who was waited
+/// for has been given up or has answered.
+const SETTLED: Duration = Duration::from_secs(90);
+/// The slot that checks use; programs have others.
+const CHECK_SLOT: u8 = u8::MAX;
+
+/// A tree as a node sees it.
+type Seen = BTreeMap<String, Attr>;
+
+impl Run {
+    fn views(&self) -> Vec<View> {
+        [View::JobShared, View::Cache]
+            .into_iter()
+            .filter(|view| self.models.contains_key(&view.index()))
+            .collect()
+    }
+
+    pub(super) async fn check(&mut self) -> Checked {
+        self.mend();
+        if self.must_restart {
+            self.restart(AgentMode::Serve).await?;
+        }
+        self.world.runtime().sleep(SETTLED).await;
+        self.sync_open_files().await?;
+        // What could fail because of the troubles has failed.
+        self.excuses.clear();
+        for view in self.views() {
+            self.compare_view(view).await?;
+        }
+        self.make_safe().await
+    }
+
+    /// All agents end, and are started again on their disks.
+    pub(super) async fn restart(&mut self, mode: AgentMode) -> Checked {
+        let power = self.power_lost;
+        (0..self.world.count()).for_each(|node| self.world.kill(node, false));
+        self.forget_the_dead();
+        self.slots.clear();
+        for view in self.views() {
+            let model = self.model(view);
+            // Names and bytes of the shared file system are not the job's to lose.
+            let is_shared = view == View::JobShared;
+            model.objects_mut().for_each(|object| object.data.lose(!is_shared && !power));
+            if is_shared {
+                let changed = model.changed.clone();
+                changed.iter().for_each(|path| model.doubt(path));
+                for object in model.objects_mut() {
+                    (object.mode, object.xattr) = (None, None);
+                }
+            }
+        }
+        self.has_losses |= power || self.disks_failed;
+        (self.must_restart, self.power_lost) = (false, false);
+        let started = self.world.start_all(mode, power).await;
+        started.map_err(|fault| format!("the agents do not start again: {fault}"))
+    }
+
+    /// What was written through open files is published.
+    async fn sync_open_files(&mut self) -> Checked {
+        let open: Vec<_> = self.slots.iter().map(|(name, open)| (*name, open.clone())).collect();
+        for ((node, view, slot), open) in open {
+            if open.flags.write {
+                let call = self.one(node, View::ALL[view], Op::Fsync { slot }, Some(open)).await?;
+                self.judge(vec![call])?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn must(&mut self, node: usize, view: View, op: Op, open: Option<Open>) -> Checked<(Call, Told)> {
+        let call = self.one(node, view, op, open).await?;
+        match &call.end {
+            End::Told(told) => {
+                let told = told.clone();
+                Ok((call, told))
+            }
+            End::Failed(fault) => Err(format!(
+                "node {node}, {}: {}: nothing is wrong, but it fails with {fault}",
+                view.as_str(),
+                call.op
+            )),
+            End::Died => Err(format!("node {node} died")),
+        }
+    }
+
+    async fn walk(&mut self, node: usize, view: View) -> Checked<Seen> {
+        let mut seen = Seen::new();
+        let mut left = vec![String::new()];
+        while let Some(dir) = left.pop() {
+            let (_, Told::Names(names)) = self.must(node, view, Op::List { path: dir.clone() }, None).await?
+            else {
+                continue;
+            };
+            for name in names.into_keys() {
+                let path = crate::model::names::join(&dir, &name);
+                let (_, told) = self.must(node, view, Op::Stat { path: path.clone() }, None).await?;
+                if let Told::Attr(attr) = told {
+                    if attr.kind == FileKind::Directory {
+                        left.push(path.clone());
+                    }
+                    seen.insert(path, *attr);
+                }
+            }
+        }
+        Ok(seen)
+    }
+
+    async fn compare_view(&mut self, view: View) -> Checked {
+        let first = self.walk(0, view).await?;
+        self.compare_names(view, &first)?;
+        for node in 1..self.world.count() {
+            let other = self.walk(node, view).await?;
+            let name = view.as_str();
+            for path in first.keys().chain(other.keys()) {
+                let is_settled = self.is_settled(view, path);
+                let key = |seen: &Seen| {
+                    let size = |attr: &Attr| if is_settled { attr.size } else { 0 };
+                    seen.get(path).map(|attr| (attr.inode, attr.kind, attr.mode, size(attr), attr.uid))
+                };
+                let (one, two) = (key(&first), key(&other));
+                if one != two {
+                    return Err(format!("{name}: {path} is {one:?} on node 0 and {two:?} on node {node}"));
+                }
+            }
+        }
+        self.adopt(view, &first);
+        let files: Vec<_> = self.model(view).all().into_iter().collect();
+        let mut told = BTreeMap::new();
+        for (path, id) in files {
+            if self.model(view).object(id).kind == FileKind::File && !told.contains_key(&id) {
+                let bytes =
+                    self.compare_bytes(view, &path, id, first.get(&path).map_or(0, |attr| attr.size)).await?;
+                told.insert(id, bytes);
+            }
+        }
+        self.remove_unsettled(view).await?;
+        for (id, bytes) in told {
+            let moment = self.moment();
+            self.model(view).object_mut(id).data.agree(bytes, moment);
+        }
+        Ok(())
+    }
+
+    /// Files of which a write has failed, or was lost with an agent: one node may see it and the other not, and
+    /// nobody promises otherwise. They are removed, so that all that comes after is known.
+    async fn remove_unsettled(&mut self, view: View) -> Checked {
+        let open: Vec<_> = self.slots.iter().map(|(name, open)| (*name, open.clone())).collect();
+        for ((node, in_view, slot), open) in open {
+            if in_view == view.index() && !self.model(view).object(open.object).data.is_settled() {
+                self.slots.remove(&(node, in_view, slot));
+                // What it says was told before, or is said once more.
+                self.one(node, view, Op::Close { slot }, Some(open)).await?;
+            }
+        }
+        for (path, id) in self.model(view).all() {
+            let object = self.model(view).object(id);
+            if object.kind == FileKind::File && !object.data.is_settled() {
+                let op = Op::Unlink { path };
+                self.must(0, view, op.clone(), None).await?;
+                let moment = self.moment();
+                self.model(view).apply(&op, moment);
+            }
+        }
+        Ok(())
+    }
+
+    fn is_settled(&mut self, view: View, path: &str) -> bool {
+        let model = self.model(view);
+        model.find(path).is_ok_and(|id| model.object(id).data.is_settled())
+    }
+
+    /// What nobody doubts must be there, and nothing else.
+    fn compare_names(&mut self, view: View, seen: &Seen) -> Checked {
+        let name = view.as_str();
+        let model = self.model(view);
+        let all = model.all();
+        for (path, id) in &all {
+            if model.is_doubtful(path, false) {
+                continue;
+            }
+            let object = model.object(*id);
+            let Some(attr) = seen.get(path) else {
+                return Err(format!(
+                    "{name}: {path} is lost; there is {:?}",
+                    seen.keys().collect::<Vec<_>>()
+                ));
+            };
+            if attr.kind != object.kind || object.inode.is_some_and(|inode| inode != attr.inode.0) {
+                return Err(format!("{name}: {path} is {attr:?}, and should be {:?}", object.inode));
+            }
+            if let Some(mode) = object.mode.filter(|mode| *mode != attr.mode) {
+                return Err(format!("{name}: {path} has mode {:o}, and should have {mode:o}", attr.mode));
+            }
+        }
+        for path in seen.keys() {
+            if !all.contains_key(path) && !model.is_doubtful(path, false) {
+                return Err(format!("{name}: {path} is there, and should not be: there is {}", paths(model)));
+            }
+        }
+        Ok(())
+    }
+
+    /// What was in doubt is as it was found to be.
+    fn adopt(&mut self, view: View, seen: &Seen) {
+        let moment = self.moment();
+        let model = self.model(view);
+        let all = model.all();
+        let known: BTreeMap<u64, ObjectId> =
+            all.values().filter_map(|&id| Some((model.object(id).inode?, id))).collect();
+        for path in model.doubtful().clone() {
+            // Deepest first would leave names below a name that goes.
+            if !seen.contains_key(&path) {
+                model.set(&path, None);
+            }
+        }
+        for (path, attr) in seen {
+            let id = match known.get(&attr.inode.0) {
+                Some(&id) if model.object(id).kind == attr.kind => id,
+                _ if model.find(path).is_ok_and(|id| {
+                    model.object(id).inode.is_none() && model.object(id).kind == attr.kind
+                }) =>
+                {
+                    model.find(path).unwrap_or_default()
+                }
+                _ => {
+                    let id = model.insert(path, attr.kind, moment);
+                    let object = model.object_mut(id);
+                    object.data.forget();
+                    object.xattr = None;
+                    id
+                }
+            };
+            if model.find(path) != Ok(id) {
+                model.set(path, Some(id));
+            }
+            let object = model.object_mut(id);
+            (object.inode, object.mode, object.nlink) = (Some(attr.inode.0), Some(attr.mode), attr.nlink);
+        }
+        for path in model.all().into_keys() {
+            if !seen.contains_key(&path) {
+                model.set(&path, None);
+            }
+        }
+    }
+
+    /// All nodes must read the same, and what the model allows.
+    async fn compare_bytes(&mut self, view: View, path: &str, id: ObjectId, size: u64) -> Checked<Vec<u8>> {
+        let mut agreed: Option<Vec<u8>> = None;
+        for node in 0..self.world.count() {
+            let flags = Flags::default();
+            let open = Op::Open { slot: CHECK_SLOT, path: path.to_owned(), flags };
+            let (call, Told::Opened(handle, _)) = self.must(node, view, open, None).await? else { continue };
+            let open = Open { handle, object: id, opened: call.begun, flags, is_moved: false };
+            let mut bytes = Vec::new();
+            loop {
+                let offset = bytes.len() as u64;
+                let read = Op::Read { slot: CHECK_SLOT, offset, length: UNIT_SIZE as u32 };
+                let (_, Told::Bytes(part)) = self.must(node, view, read, Some(open.clone())).await? else {
+                    break;
+                };
+                bytes.extend_from_slice(&part);
+                if part.len() < UNIT_SIZE {
+                    break;
+                }
+            }
+            let looker = Looker { node, opened: call.begun, now: call.begun };
+            let wrong = |why| format!("node {node}, {}: {path}: {why}", view.as_str());
+            let is_settled = self.model(view).object(id).data.is_settled();
+            if bytes.len() as u64 != size && is_settled {
+                return Err(wrong(format!("{} bytes were read of {size}", bytes.len())));
+            }
+            let data = &self.model(view).object(id).data;
+            data.check(looker, 0, bytes.len() as u64 + 1, &bytes).map_err(wrong)?;
+            if let Some(agreed) = &agreed
+                && *agreed != bytes
+                && is_settled
+            {
+                let at = agreed.iter().zip(&bytes).position(|(one, other)| one != other);
+                return Err(format!(
+                    "{}: {path}: nodes 0 and {node} read different bytes at {at:?}",
+                    view.as_str()
+                ));
+            }
+            agreed = Some(bytes);
+            self.must(node, view, Op::Close { slot: CHECK_SLOT }, Some(open)).await?;
+        }
+        Ok(agreed.unwrap_or_default())
+    }
+
+    /// Everything that is known to be there survives whatever comes.
+    pub(super) async fn make_safe(&mut self) -> Checked {
+        for view in self.views() {
+            let all = self.model(view).all();
+            let mut dirs = vec![String::new()];
+            for (path, id) in all {
+                match self.model(view).object(id).kind {
+                    FileKind::Directory => dirs.push(path),
+                    FileKind::File => {
+                        let flags = Flags { write: true, ..Flags::default() };
+                        let open = Op::Open { slot: CHECK_SLOT, path, flags };
+                        let (call, Told::Opened(handle, _)) = self.must(0, view, open, None).await? else {
+                            continue;
+                        };
+                        let open = Open { handle, object: id, opened: call.begun, flags, is_moved: false };
+                        self.must(0, view, Op::Fsync { slot: CHECK_SLOT }, Some(open.clone())).await?;
+                        self.must(0, view, Op::Close { slot: CHECK_SLOT }, Some(open)).await?;
+                    }
+                    _ => {}
+                }
+            }
+            for path in dirs {
+                self.must(0, view, Op::SyncDir { path }, None).await?;
+            }
+            self.model(view).resolve();
+        }
+        Ok(())
+    }
+}
+
+/// Whether a tree has a file at a path.
+pub(super) fn file_at(names: &Names, path: &str) -> Option<ObjectId> {
+    let id = names.find(path).ok()?;
+    (names.object(id).kind == FileKind::File).then_some(id)
+}

@@ -1,0 +1,149 @@
+//! The end of a job: the drain with its receipt, recovery after the death of all agents, and that nothing is left.
+
+use super::check::file_at;
+use super::{Checked, Run};
+use crate::model::Looker;
+use crate::program::Op;
+use crate::tree::Content;
+use std::time::Duration;
+use tameike_agent::control::AgentMode;
+use tameike_core::receipt::{FileReceipt, Receipt};
+use tameike_core::{FileKind, View};
+
+/// A drain that takes longer never ends.
+const DRAIN_LIMIT: Duration = Duration::from_secs(1200);
+/// Long enough for what runs behind.
+const BEHIND: Duration = Duration::from_secs(90);
+
+impl Run {
+    pub(super) async fn finish(&mut self, dies: bool) -> Checked {
+        if dies {
+            return self.recover().await;
+        }
+        self.check().await?;
+        let receipt = self.world.drain(true).await;
+        if !receipt.is_complete() && !self.has_losses {
+            return Err(format!("a drain with nothing wrong is not complete: {receipt:?}"));
+        }
+        self.compare_shared(&receipt, false)?;
+        if self.has_losses { Ok(()) } else { self.remove_all().await }
+    }
+
+    /// Drains in the middle of whatever goes on: what the receipt says is safe must be.
+    pub(super) async fn drain(&mut self) -> Checked {
+        let begun = self.moment();
+        let world = self.world.clone();
+        let drained = self.world.runtime().timeout(DRAIN_LIMIT, world.drain(false)).await;
+        let receipt = drained.ok_or_else(|| format!("a drain does not end within {DRAIN_LIMIT:?}"))?;
+        let files = self.world.tree.files(true);
+        let model = self.model(View::Cache);
+        for entry in receipt.files.iter().filter(|entry| entry.is_complete() && entry.note.is_empty()) {
+            let (Ok(id), false) = (model.find(&entry.path), model.is_doubtful(&entry.path, false)) else {
+                continue;
+            };
+            let wrong = |why: String| format!("the receipt says {entry:?}, but {why}");
+            let Some((_, content)) = files.iter().find(|(path, _)| *path == entry.path.as_bytes()) else {
+                return Err(wrong("there is no such file".to_owned()));
+            };
+            let looker = Looker { node: usize::MAX, opened: begun, now: begun };
+            let checked = model.object(id).data.check(looker, 0, content.size + 1, &whole(content));
+            checked.map_err(wrong)?;
+        }
+        Ok(())
+    }
+
+    /// All agents die; others come, drain what they find, and go.
+    async fn recover(&mut self) -> Checked {
+        let power = !self.volatile && self.moment() & 1 == 0;
+        (0..self.world.count()).for_each(|node| self.world.kill(node, power));
+        self.power_lost |= power;
+        self.mend();
+        self.restart(AgentMode::Recover).await?;
+        self.excuses.clear();
+        self.world.runtime().sleep(BEHIND).await;
+        let receipt = self.world.drain(true).await;
+        if !receipt.is_complete() && !self.has_losses {
+            return Err(format!("a recovery with nothing wrong is not complete: {receipt:?}"));
+        }
+        self.compare_shared(&receipt, true)
+    }
+
+    /// What the shared file system keeps, whatever happens, is what the job wrote, and what the receipt says.
+    fn compare_shared(&mut self, receipt: &Receipt, recovered: bool) -> Checked {
+        let now = self.moment();
+        let files: Vec<_> = self.world.tree.files(true);
+        let model = self.model(View::Cache);
+        for (path, content) in &files {
+            let path = String::from_utf8_lossy(path).into_owned();
+            let is_missing = |entry: &FileReceipt| entry.path == path && !entry.is_complete();
+            if model.is_doubtful(&path, false) || receipt.files.iter().any(is_missing) {
+                continue;
+            }
+            let Some(id) = file_at(model, &path) else {
+                return Err(format!("the shared file system has {path}, which should not be there"));
+            };
+            let bytes = whole(content);
+            let looker = Looker { node: usize::MAX, opened: now, now };
+            let data = &model.object(id).data;
+            let wrong = |why| {
+                format!("the shared file system's {path} after the drain (recovered: {recovered}): {why}")
+            };
+            data.check(looker, 0, content.size + 1, &bytes).map_err(wrong)?;
+            for entry in receipt.files.iter().filter(|entry| entry.path == path && entry.is_complete()) {
+                let checksum = blake3::hash(&bytes).to_hex().to_string();
+                // Of a file that is another's by now the receipt gives no checksum.
+                let is_whole = !entry.checksum.is_empty() && !entry.checksum.contains(':');
+                if entry.size != content.size || (is_whole && entry.checksum != checksum) {
+                    return Err(wrong(format!(
+                        "the receipt says {entry:?}, it has {} bytes, {checksum}",
+                        content.size
+                    )));
+                }
+            }
+        }
+        let has = |path: &str| files.iter().any(|(found, _)| found == path.as_bytes());
+        for (path, id) in model.all() {
+            if model.object(id).kind == FileKind::File && !model.is_doubtful(&path, false) && !has(&path) {
+                return Err(format!("the shared file system lacks {path}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// All files are removed: nothing is left of them.
+    async fn remove_all(&mut self) -> Checked {
+        let open: Vec<_> = self.slots.iter().map(|(name, open)| (*name, open.clone())).collect();
+        for ((node, view, slot), open) in open {
+            let call = self.one(node, View::ALL[view], Op::Close { slot }, Some(open)).await?;
+            self.judge(vec![call])?;
+        }
+        for view in [View::JobShared, View::Cache] {
+            let all: Vec<_> = self.model(view).all().into_iter().rev().collect();
+            for (path, id) in all {
+                let op = match self.model(view).object(id).kind {
+                    FileKind::Directory => Op::Rmdir { path },
+                    _ => Op::Unlink { path },
+                };
+                let call = self.one(0, view, op, None).await?;
+                self.judge(vec![call])?;
+            }
+        }
+        self.world.runtime().sleep(BEHIND).await;
+        for view in [View::JobShared, View::Cache] {
+            let used = self.world.used(view);
+            if used > 0 {
+                return Err(format!(
+                    "{}: all files are removed, and {used} bytes are still in use",
+                    view.as_str()
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn whole(content: &Content) -> Vec<u8> {
+    let mut bytes = vec![0; content.size as usize];
+    content.read(&mut bytes, 0);
+    bytes
+}

@@ -1,0 +1,349 @@
+//! Whether what calls were told may be.
+
+use super::{Call, Checked, End, Open, Run};
+use crate::kernel::Told;
+use crate::model::{Looker, Names, ObjectId, Source, Write};
+use crate::program::Op;
+use tameike_core::{Attr, Errno, FileKind, View};
+
+impl Call {
+    fn wrong(&self, why: impl std::fmt::Display) -> String {
+        format!("node {}, {}: {}: {why}", self.node, self.view.as_str(), self.op)
+    }
+
+    fn told(&self) -> Option<&Told> {
+        match &self.end {
+            End::Told(told) => Some(told),
+            End::Failed(_) | End::Died => None,
+        }
+    }
+}
+
+impl Run {
+    /// Judges the calls of a step: at most one of a view changed names, the others saw the tree before or after.
+    pub(super) fn judge(&mut self, calls: Vec<Call>) -> Checked {
+        let (changes, looks): (Vec<_>, Vec<_>) =
+            calls.into_iter().partition(|call| call.op.changes_names() || call.op.changes_inode());
+        let (files, looks): (Vec<_>, Vec<_>) = looks.into_iter().partition(|call| call.op.slot().is_some());
+        self.take_writes(&files)?;
+        let before: Vec<Checked> = looks.iter().map(|call| self.judge_look(call)).collect();
+        for call in &changes {
+            self.judge_change(call)?;
+        }
+        for (call, before) in looks.iter().zip(before) {
+            if before.is_err() {
+                self.judge_look(call).map_err(|_| before.err().unwrap_or_default())?;
+            }
+        }
+        for call in &files {
+            self.judge_file(call)?;
+        }
+        for call in &files {
+            self.publish(call);
+        }
+        Ok(())
+    }
+
+    /// Whether a failure may be: `true` when it leaves doubt about what the call did.
+    fn judge_failure(&mut self, call: &Call, expected: &[Errno]) -> Checked<bool> {
+        match &call.end {
+            End::Told(_) if expected.is_empty() => Ok(false),
+            End::Told(_) => {
+                let errnos: Vec<_> = expected.iter().map(|errno| errno.describe()).collect();
+                Err(call.wrong(format!("succeeded, and should fail with {}", errnos.join(" or "))))
+            }
+            End::Failed(fault) if expected.contains(&fault.errno) => Ok(false),
+            End::Failed(fault) if self.is_excused(call.view, fault.errno) => Ok(true),
+            End::Failed(fault) => Err(call.wrong(format!("failed with {fault}"))),
+            End::Died => Ok(true),
+        }
+    }
+
+    /// A call that only looks at names and attributes.
+    fn judge_look(&mut self, call: &Call) -> Checked {
+        if call.op.paths().iter().any(|path| self.model(call.view).is_doubtful(path, false)) {
+            return Ok(());
+        }
+        let expected = self.model(call.view).expect(&call.op);
+        if self.judge_failure(call, &expected)? {
+            return Ok(());
+        }
+        let Some(told) = call.told() else { return Ok(()) };
+        let [path] = call.op.paths()[..] else { return Ok(()) };
+        let model = self.model(call.view);
+        let id = model.find(path).map_err(|errno| call.wrong(errno.describe()))?;
+        match told {
+            Told::Attr(attr) => self.judge_attr(call, id, attr),
+            Told::Names(found) => {
+                let names = &model.object(id).children;
+                let doubtful = |name: &str| model.is_doubtful(&crate::model::names::join(path, name), false);
+                let missing = names.keys().find(|name| !found.contains_key(*name) && !doubtful(name));
+                let excess = found.keys().find(|name| !names.contains_key(*name) && !doubtful(name));
+                match (missing, excess) {
+                    (Some(name), _) => Err(call.wrong(format!("{name} is missing"))),
+                    (_, Some(name)) => Err(call.wrong(format!("{name} is not there"))),
+                    (None, None) => Ok(()),
+                }
+            }
+            Told::Bytes(bytes) => {
+                let object = model.object(id);
+                match (&call.op, &object.xattr) {
+                    (Op::GetXattr { .. }, Some(known)) => {
+                        let wanted = known.map_or_else(Vec::new, |value| value.to_le_bytes().to_vec());
+                        if *bytes == wanted {
+                            Ok(())
+                        } else {
+                            Err(call.wrong(format!("told {bytes:?}, not {wanted:?}")))
+                        }
+                    }
+                    (Op::Readlink { .. }, _)
+                        if object.target.as_ref().is_some_and(|target| *bytes != target.as_bytes()) =>
+                    {
+                        Err(call.wrong(format!("told {}", String::from_utf8_lossy(bytes))))
+                    }
+                    _ => Ok(()),
+                }
+            }
+            Told::Done | Told::Opened(..) => Ok(()),
+        }
+    }
+
+    /// Attributes that a path was found to have.
+    fn judge_attr(&mut self, call: &Call, id: ObjectId, attr: &Attr) -> Checked {
+        let model = self.models.entry(call.view.index()).or_default();
+        let object = model.object_mut(id);
+        if attr.kind != object.kind {
+            return Err(call.wrong(format!("is a {:?}, and should be a {:?}", attr.kind, object.kind)));
+        }
+        match object.inode {
+            Some(known) if known != attr.inode.0 => {
+                return Err(call.wrong(format!("is inode {}, and should be {known}", attr.inode.0)));
+            }
+            _ => object.inode = Some(attr.inode.0),
+        }
+        if let Some(mode) = object.mode.filter(|mode| *mode != attr.mode) {
+            return Err(call.wrong(format!("has mode {:o}, and should have {mode:o}", attr.mode)));
+        }
+        if object.kind == FileKind::File {
+            let looker = Looker { node: call.node, opened: call.begun, now: call.begun };
+            let (least, largest) = object.data.size(looker);
+            if !(least..=largest).contains(&attr.size) {
+                return Err(
+                    call.wrong(format!("is {} bytes long, and should be {least} to {largest}", attr.size))
+                );
+            }
+            if attr.nlink != object.nlink {
+                return Err(call.wrong(format!("has {} names, and should have {}", attr.nlink, object.nlink)));
+            }
+        }
+        Ok(())
+    }
+
+    /// A call that changes names or an inode.
+    fn judge_change(&mut self, call: &Call) -> Checked {
+        let expected = self.model(call.view).expect(&call.op);
+        if self.judge_failure(call, &expected)? {
+            self.doubt_change(call);
+            return Ok(());
+        }
+        let Some(told) = call.told() else { return Ok(()) };
+        let told = told.clone();
+        let moment = call.begun;
+        self.note_moved(call);
+        let model = self.model(call.view);
+        let found = model.apply(&call.op, moment);
+        match (&call.op, &told) {
+            (Op::Open { slot, flags, .. }, Told::Opened(handle, attr)) => {
+                let object = found.ok_or_else(|| call.wrong("opened nothing"))?;
+                self.learn(call, object, attr)?;
+                if flags.truncate && flags.write {
+                    self.push_cut(call, object, 0);
+                }
+                let open =
+                    Open { handle: *handle, object, opened: call.begun, flags: *flags, is_moved: false };
+                self.slots.insert((call.node, call.view.index(), *slot), open);
+            }
+            (Op::Truncate { path, size }, Told::Attr(_)) => {
+                let object =
+                    self.model(call.view).find(path).map_err(|errno| call.wrong(errno.describe()))?;
+                self.push_cut(call, object, *size);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Other nodes that have a file of the cache view open know it by the name that it has lost.
+    fn note_moved(&mut self, call: &Call) {
+        if call.view != View::Cache || !matches!(call.op, Op::Rename { .. } | Op::Unlink { .. }) {
+            return;
+        }
+        let model = self.model(call.view);
+        let moved: Vec<_> = call.op.paths().iter().filter_map(|path| model.find(path).ok()).collect();
+        let is_dir = moved.iter().any(|&id| model.object(id).kind == FileKind::Directory);
+        for ((node, view, _), open) in &mut self.slots {
+            let is_elsewhere = *node != call.node && *view == call.view.index();
+            open.is_moved |= is_elsewhere && (is_dir || moved.contains(&open.object));
+        }
+    }
+
+    fn learn(&mut self, call: &Call, object: ObjectId, attr: &Attr) -> Checked {
+        let object = self.model(call.view).object_mut(object);
+        match object.inode {
+            Some(known) if known != attr.inode.0 => {
+                Err(call.wrong(format!("is inode {}, and should be {known}", attr.inode.0)))
+            }
+            _ => {
+                object.inode = Some(attr.inode.0);
+                Ok(())
+            }
+        }
+    }
+
+    fn push_cut(&mut self, call: &Call, object: ObjectId, size: u64) {
+        let is_certain = call.told().is_some();
+        let published = is_certain.then_some(call.ended);
+        let write = Write {
+            node: call.node,
+            offset: size,
+            length: u64::MAX,
+            source: Source::Cut,
+            begun: call.begun,
+            acknowledged: call.ended,
+            published,
+            synced: None,
+            is_certain,
+        };
+        self.model(call.view).object_mut(object).data.push(write);
+    }
+
+    /// It may have done what it was asked for, or not, or do it later.
+    fn doubt_change(&mut self, call: &Call) {
+        let model = self.model(call.view);
+        match &call.op {
+            Op::Truncate { path, size } => {
+                if let Ok(object) = model.find(path) {
+                    self.push_cut(call, object, *size);
+                }
+            }
+            Op::Chmod { path, .. } => {
+                if let Ok(id) = model.find(path) {
+                    model.object_mut(id).mode = None;
+                }
+            }
+            Op::SetXattr { path, .. } => {
+                if let Ok(id) = model.find(path) {
+                    model.object_mut(id).xattr = None;
+                }
+            }
+            Op::Open { path, flags, .. } => match model.find(path) {
+                Ok(object) if flags.truncate => self.push_cut(call, object, 0),
+                Ok(_) => {}
+                Err(_) if flags.create => model.doubt(path),
+                Err(_) => {}
+            },
+            op => op.paths().into_iter().for_each(|path| model.doubt(path)),
+        }
+    }
+
+    /// Writes are in the model before reads are looked at: they may have seen them.
+    fn take_writes(&mut self, calls: &[Call]) -> Checked {
+        for call in calls {
+            let (Op::Write { offset, length, tag, .. }, Some(open)) = (&call.op, &call.open) else {
+                continue;
+            };
+            let is_lost = call.view == View::Cache
+                && (open.is_moved || self.model(call.view).object(open.object).nlink == 0);
+            let in_doubt = match call.end {
+                End::Failed(_) if is_lost => true,
+                _ => self.judge_failure(call, &[])?,
+            };
+            let model = self.models.entry(call.view.index()).or_default();
+            let data = &mut model.object_mut(open.object).data;
+            let mut offset = *offset;
+            if open.flags.append {
+                let looker = Looker { node: call.node, opened: call.begun, now: call.begun };
+                offset = data.size(looker).0;
+            }
+            data.push(Write {
+                node: call.node,
+                offset,
+                length: u64::from(*length),
+                source: Source::Pattern(*tag),
+                begun: call.begun,
+                acknowledged: call.ended,
+                published: None,
+                synced: None,
+                is_certain: !in_doubt,
+            });
+            if in_doubt && open.flags.append {
+                // It may have made room for itself that stays empty.
+                let cut = offset + u64::from(*length);
+                self.push_doubtful_growth(call, open.object, cut);
+            }
+        }
+        Ok(())
+    }
+
+    fn push_doubtful_growth(&mut self, call: &Call, object: ObjectId, size: u64) {
+        let write = Write {
+            node: call.node,
+            offset: size,
+            length: u64::MAX,
+            source: Source::Cut,
+            begun: call.begun,
+            acknowledged: call.ended,
+            published: None,
+            synced: None,
+            is_certain: false,
+        };
+        self.model(call.view).object_mut(object).data.push(write);
+    }
+
+    /// A call on an open file.
+    fn judge_file(&mut self, call: &Call) -> Checked {
+        let Some(open) = call.open.clone() else { return Ok(()) };
+        let is_orphan = self.model(call.view).object(open.object).nlink == 0;
+        // In the cache view another node may have removed or renamed it.
+        if let (End::Failed(_), View::Cache, true) = (&call.end, call.view, is_orphan || open.is_moved) {
+            self.model(call.view).object_mut(open.object).data.doubt(call.node);
+            return Ok(());
+        }
+        if self.judge_failure(call, &[])? {
+            if !matches!(call.op, Op::Read { .. }) {
+                self.model(call.view).object_mut(open.object).data.doubt(call.node);
+            }
+            return Ok(());
+        }
+        if let (Op::Read { offset, length, .. }, Some(Told::Bytes(bytes))) = (&call.op, call.told()) {
+            if is_orphan && call.view == View::Cache {
+                return Ok(());
+            }
+            let looker = Looker { node: call.node, opened: open.opened, now: call.begun };
+            let data = &self.models.entry(call.view.index()).or_default().object(open.object).data;
+            return data.check(looker, *offset, u64::from(*length), bytes).map_err(|why| call.wrong(why));
+        }
+        Ok(())
+    }
+
+    /// A close or fsync that succeeded publishes what its node has written.
+    fn publish(&mut self, call: &Call) {
+        let Some(open) = call.open.clone() else { return };
+        let (is_close, is_fsync) = (matches!(call.op, Op::Close { .. }), matches!(call.op, Op::Fsync { .. }));
+        if is_close {
+            let slot = call.op.slot().unwrap_or_default();
+            self.slots.remove(&(call.node, call.view.index(), slot));
+        }
+        let covers = is_fsync || (is_close && open.flags.write);
+        if call.told().is_some() && covers {
+            let object = self.model(call.view).object_mut(open.object);
+            object.data.publish(call.node, call.begun, call.ended, is_fsync);
+            object.is_synced |= is_fsync;
+        }
+    }
+}
+
+/// Names of a model, for messages.
+pub(super) fn paths(names: &Names) -> String {
+    names.all().into_keys().collect::<Vec<_>>().join(", ")
+}

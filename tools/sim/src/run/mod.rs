@@ -1,0 +1,165 @@
+//! Runs a program on a cluster and holds what its calls were told against the model.
+
+mod check;
+mod finish;
+mod judge;
+mod step;
+
+use crate::kernel::Told;
+use crate::model::{Moment, Names, ObjectId};
+use crate::program::{Flags, Op, Program, Step};
+use crate::world::World;
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tameike_agent::control::AgentMode;
+use tameike_client::vfs::HandleNumber;
+use tameike_core::{Errno, Fault, View};
+
+/// A call that takes longer never ends.
+const STUCK: Duration = Duration::from_secs(300);
+
+/// What a program found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// In which step.
+    pub step: usize,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// Result of a check.
+type Checked<T = ()> = Result<T, String>;
+
+/// An open file of a program.
+#[derive(Clone, Debug)]
+struct Open {
+    handle: HandleNumber,
+    object: ObjectId,
+    opened: Moment,
+    flags: Flags,
+    /// Another node has taken away the name by which this one knows it.
+    is_moved: bool,
+}
+
+/// How a call ended.
+enum End {
+    Told(Told),
+    Failed(Fault),
+    /// Its node died.
+    Died,
+}
+
+/// A call that was made.
+struct Call {
+    node: usize,
+    view: View,
+    op: Op,
+    /// The open file of its slot, before.
+    open: Option<Open>,
+    begun: Moment,
+    ended: Moment,
+    end: End,
+}
+
+type SlotName = (usize, usize, u8);
+
+struct Run {
+    world: Arc<World>,
+    moments: Arc<AtomicU64>,
+    models: BTreeMap<usize, Names>,
+    slots: BTreeMap<SlotName, Open>,
+    /// Errors that the troubles since the last check explain, by view.
+    excuses: BTreeMap<usize, BTreeSet<i32>>,
+    /// Agents have died or must be started anew since the last check.
+    must_restart: bool,
+    power_lost: bool,
+    volatile: bool,
+    disks_failed: bool,
+    /// Power was lost, or a disk failed: what was not synced is gone, and a drain may have to say so.
+    has_losses: bool,
+}
+
+impl Run {
+    fn moment(&self) -> Moment {
+        self.moments.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    fn model(&mut self, view: View) -> &mut Names {
+        self.models.entry(view.index()).or_default()
+    }
+
+    fn is_excused(&self, view: View, errno: Errno) -> bool {
+        self.excuses.get(&view.index()).is_some_and(|known| known.contains(&errno.0))
+    }
+
+    async fn start(&mut self) -> Checked {
+        let started = self.world.start_all(AgentMode::Serve, false).await;
+        started.map_err(|fault| format!("the agents do not start: {fault}"))?;
+        for view in [View::JobShared, View::Cache] {
+            for dir in crate::program::DIRS {
+                let end = self.one(0, view, Op::Mkdir { path: dir.to_owned() }, None).await?.end;
+                if let End::Failed(fault) = end {
+                    return Err(format!("{} {dir} cannot be made at the start: {fault}", view.as_str()));
+                }
+            }
+            self.model(view);
+        }
+        self.make_safe().await
+    }
+
+    async fn go(&mut self, program: &Program, at: &AtomicU64) -> Checked {
+        self.start().await?;
+        for (number, step) in program.steps.iter().enumerate() {
+            at.store(number as u64, Ordering::Relaxed);
+            log::trace!("step {number} at {:?}: {step}", self.world.runtime().clock.monotonic());
+            match step {
+                Step::Together(actions) => self.together(actions).await?,
+                Step::Rest(milliseconds) => {
+                    self.world.runtime().sleep(Duration::from_millis(*milliseconds)).await;
+                }
+                Step::Drain => self.drain().await?,
+                Step::Check => self.check().await?,
+            }
+        }
+        at.store(program.steps.len() as u64, Ordering::Relaxed);
+        self.finish(program.dies).await
+    }
+}
+
+/// Runs a program.
+///
+/// # Errors
+/// What was found.
+pub fn run(program: &Program) -> Result<(), Failure> {
+    let at = AtomicU64::new(0);
+    let work = || {
+        let world = World::new(program.world.clone());
+        let mut run = Run {
+            world: world.clone(),
+            moments: Arc::default(),
+            models: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            excuses: BTreeMap::new(),
+            must_restart: false,
+            power_lost: false,
+            volatile: program.world.volatile,
+            disks_failed: false,
+            has_losses: false,
+        };
+        world.simulation.clone().run(run.go(program, &at))
+    };
+    let outcome = catch_unwind(AssertUnwindSafe(work));
+    let message = match outcome {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(message)) => message,
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("?");
+            format!("panic: {text}")
+        }
+    };
+    Err(Failure { step: at.load(Ordering::Relaxed) as usize, message })
+}

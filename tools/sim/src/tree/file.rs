@@ -1,0 +1,218 @@
+//! Open files and directories of the simulated shared file system.
+
+use super::faults::Call;
+use super::state::{State, Unsafe};
+use super::{SimulatedTree, coarse};
+use parking_lot::Mutex;
+use tameike_core::attr::AttrChange;
+use tameike_core::{Errno, Fault, FileKind, InodeId, NodeId, Result};
+use tameike_io::os::runtime::Clock;
+use tameike_io::shared::{Allocate, FileStat, NamedFile, Seek, SharedDir, SharedFile};
+
+/// Keeps a file there.
+pub(super) struct Hold {
+    pub tree: SimulatedTree,
+    pub number: u64,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut state = self.tree.0.state.lock();
+        if let Ok(inode) = state.inode_mut(self.number) {
+            inode.holds -= 1;
+        }
+        state.sweep(self.number);
+    }
+}
+
+/// An open file of one node.
+pub(super) struct OpenFile {
+    hold: Hold,
+    node: NodeId,
+    /// Errors of the file that this descriptor was told, or that were before it.
+    told: Mutex<u64>,
+}
+
+impl OpenFile {
+    pub fn new(tree: SimulatedTree, node: NodeId, number: u64) -> Self {
+        let told = tree.0.state.lock().inode(number).map_or(0, |inode| inode.errors);
+        Self { hold: Hold { tree, number }, node, told: Mutex::new(told) }
+    }
+
+    fn with<T>(&self, call: Call, work: impl FnOnce(&mut State, u64) -> Result<T>) -> Result<T> {
+        self.hold.tree.with(call, |state| work(state, self.hold.number))
+    }
+}
+
+impl SharedFile for OpenFile {
+    fn stat(&self) -> Result<FileStat> {
+        self.with(Call::Look, |state, number| state.stat(number))
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        self.with(Call::Read, |state, number| Ok(state.inode(number)?.content.read(buffer, offset)))
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        let written = self.with(Call::Write, |_, _| Ok(()));
+        // As a full disk does: a part is written.
+        let bytes = if written.is_ok() { bytes } else { &bytes[..bytes.len() / 2] };
+        let mut state = self.hold.tree.0.state.lock();
+        let now = coarse(self.hold.tree.0.simulation.wall());
+        let inode = state.inode_mut(self.hold.number)?;
+        (inode.mtime, inode.ctime) = (now, now);
+        inode.content.write(bytes, offset);
+        inode.unsafe_writes.push(Unsafe { node: self.node, offset, bytes: bytes.to_vec() });
+        written
+    }
+
+    fn truncate(&self, size: u64) -> Result<()> {
+        self.with(Call::Change, |state, number| {
+            let now = state.now;
+            let inode = state.inode_mut(number)?;
+            (inode.mtime, inode.ctime) = (now, now);
+            inode.content.truncate(size);
+            inode.safe.truncate(size);
+            inode.unsafe_writes.retain_mut(|write| {
+                let left = size.saturating_sub(write.offset).min(write.bytes.len() as u64);
+                write.bytes.truncate(left as usize);
+                left > 0
+            });
+            Ok(())
+        })
+    }
+
+    fn allocate(&self, how: Allocate, offset: u64, length: u64) -> Result<()> {
+        self.with(Call::Change, |state, number| {
+            let now = state.now;
+            let inode = state.inode_mut(number)?;
+            let end = offset + length;
+            for content in [&mut inode.content, &mut inode.safe] {
+                match how {
+                    Allocate::Extend => content.size = content.size.max(end),
+                    Allocate::Keep => {}
+                    Allocate::Punch => content.punch(offset, length),
+                    Allocate::Zero => {
+                        content.punch(offset, length);
+                        content.size = content.size.max(end);
+                    }
+                }
+            }
+            if matches!(how, Allocate::Punch | Allocate::Zero) {
+                // What is not safe yet would come back over the hole.
+                for write in &mut inode.unsafe_writes {
+                    let start = offset.clamp(write.offset, write.offset + write.bytes.len() as u64);
+                    let stop = end.clamp(start, write.offset + write.bytes.len() as u64);
+                    let place = (start - write.offset) as usize..(stop.max(start) - write.offset) as usize;
+                    write.bytes[place].fill(0);
+                }
+            }
+            (inode.mtime, inode.ctime) = (now, now);
+            Ok(())
+        })
+    }
+
+    fn seek(&self, what: Seek, offset: u64) -> Result<u64> {
+        self.with(Call::Look, |state, number| {
+            let content = &state.inode(number)?.content;
+            content.seek(what == Seek::Data, offset).ok_or_else(|| Errno::ENXIO.into())
+        })
+    }
+
+    fn sync(&self) -> Result<()> {
+        let fails = self.hold.tree.0.control.fails_sync();
+        self.with(Call::Sync, |state, number| {
+            let inode = state.inode_mut(number)?;
+            let mut told = self.told.lock();
+            if *told < inode.errors {
+                *told = inode.errors;
+                return Err(Fault::new(Errno::EIO, "failed for another descriptor"));
+            }
+            let own = |write: &Unsafe| write.node == self.node;
+            if fails && inode.unsafe_writes.iter().any(own) {
+                // What was not written is gone, and nobody will hear of it again.
+                inode.errors += 1;
+                *told = inode.errors;
+                inode.unsafe_writes.retain(|write| !own(write));
+                inode.spoilt = true;
+                return Err(Fault::new(Errno::EIO, "failed on purpose"));
+            }
+            let (now_safe, rest) = std::mem::take(&mut inode.unsafe_writes).into_iter().partition(own);
+            inode.unsafe_writes = rest;
+            if !inode.spoilt {
+                let now_safe: Vec<_> = now_safe;
+                now_safe.iter().for_each(|write| inode.safe.write(&write.bytes, write.offset));
+                inode.safe.size = inode.safe.size.max(inode.content.size);
+            }
+            Ok(())
+        })
+    }
+
+    fn forget_pages(&self) -> Result<()> {
+        self.with(Call::Look, |state, number| {
+            let inode = state.inode_mut(number)?;
+            if std::mem::take(&mut inode.spoilt) {
+                let size = inode.content.size;
+                inode.content = inode.safe.clone();
+                for write in &inode.unsafe_writes {
+                    inode.content.write(&write.bytes, write.offset);
+                }
+                inode.content.size = inode.content.size.max(size);
+            }
+            Ok(())
+        })
+    }
+
+    fn change(&self, change: &AttrChange) -> Result<()> {
+        self.with(Call::Change, |state, number| state.change(number, change))
+    }
+}
+
+/// An open directory.
+pub(super) struct OpenDir {
+    pub hold: Hold,
+}
+
+impl SharedDir for OpenDir {
+    fn stat(&self) -> Result<FileStat> {
+        self.hold.tree.with(Call::Look, |state| state.stat(self.hold.number))
+    }
+
+    /// Cursors are hashes of the names, as those of ext4: they keep their meaning while names come and go.
+    fn read(&self, after: u64) -> Result<Vec<NamedFile>> {
+        self.hold.tree.with(Call::Look, |state| {
+            let inode = state.inode(self.hold.number)?;
+            if inode.nlink == 0 {
+                return Err(Errno::ENOENT.into());
+            }
+            let own = [&b"."[..], b".."].map(|name| (name.to_vec(), self.hold.number));
+            let all =
+                own.into_iter().chain(inode.children.iter().map(|(name, &child)| (name.clone(), child)));
+            let mut named: Vec<_> = all
+                .map(|(name, child)| NamedFile {
+                    next: cursor(&name),
+                    inode: InodeId::cached(0, child),
+                    kind: state.inode(child).map_or(FileKind::File, |inode| inode.kind),
+                    name,
+                })
+                .filter(|named| named.next > after)
+                .collect();
+            named.sort_by_key(|named| named.next);
+            named.truncate(5);
+            Ok(named)
+        })
+    }
+}
+
+fn cursor(name: &[u8]) -> u64 {
+    match name {
+        b"." => 1,
+        b".." => 2,
+        name => {
+            let mixed = name.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+            (mixed >> 2) | 4
+        }
+    }
+}

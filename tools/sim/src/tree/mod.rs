@@ -1,0 +1,278 @@
+//! A shared file system in memory, as several nodes see it.
+//!
+//! It behaves as a POSIX file system on a server: calls take effect at once and everywhere. What was written and
+//! not fsynced is lost with the memory of the node that wrote it. It fails as it is told to ([`TreeFaults`]), also
+//! as file systems do after a failed fsync: what was not written is gone, and said to be safe next time.
+
+mod content;
+mod faults;
+mod file;
+mod state;
+
+pub(crate) use content::Content;
+pub use faults::TreeFaults;
+use faults::{Call, Control};
+use file::{OpenDir, OpenFile};
+use parking_lot::Mutex;
+use state::State;
+use std::sync::Arc;
+use tameike_core::attr::AttrChange;
+use tameike_core::wire::meta::RenameMode;
+use tameike_core::{Errno, FileKind, NodeId, Result, Timestamp};
+use tameike_io::os::runtime::Clock;
+use tameike_io::os::simulated::Simulation;
+use tameike_io::shared::{
+    Access, FileStat, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode,
+};
+
+/// Owner and group of everything.
+pub const OWNER: u32 = 1000;
+/// Times are as coarse as those of file systems on Linux.
+const TICK_NANOSECONDS: u32 = 4_000_000;
+
+struct Inner {
+    simulation: Simulation,
+    state: Mutex<State>,
+    control: Control,
+}
+
+/// The shared file system.
+#[derive(Clone)]
+pub struct SimulatedTree(Arc<Inner>);
+
+fn coarse(time: Timestamp) -> Timestamp {
+    Timestamp { nanoseconds: time.nanoseconds / TICK_NANOSECONDS * TICK_NANOSECONDS, ..time }
+}
+
+impl SimulatedTree {
+    /// An empty tree.
+    pub fn new(simulation: Simulation) -> Self {
+        let state = Mutex::new(State::new(coarse(simulation.wall())));
+        Self(Arc::new(Inner { control: Control::new(simulation.clone()), simulation, state }))
+    }
+
+    /// The tree as a node has it mounted.
+    pub fn mounted_by(&self, node: NodeId) -> Arc<dyn SharedFs> {
+        Arc::new(Mounted { tree: self.clone(), node, tearing: Mutex::default() })
+    }
+
+    /// How it fails from now on.
+    pub fn set_faults(&self, faults: TreeFaults) {
+        self.0.control.set(faults);
+    }
+
+    /// Has renames take away the file that they replace before they put the other in its place.
+    pub fn tear_renames(&self) {
+        self.0.control.tear_renames();
+    }
+
+    /// Power goes off on a node.
+    pub fn lose_power(&self, node: NodeId) {
+        let draw = self.0.simulation.clone();
+        self.0.state.lock().lose_power(node, || draw.draw(2) == 0);
+    }
+
+    /// All files with their paths: what survives whatever happens, by `is_safe`, or what is there now.
+    pub(crate) fn files(&self, is_safe: bool) -> Vec<(Vec<u8>, Content)> {
+        let state = self.0.state.lock();
+        let mut found = Vec::new();
+        let mut left = vec![(Vec::new(), state::ROOT)];
+        while let Some((path, number)) = left.pop() {
+            let Ok(inode) = state.inode(number) else { continue };
+            match inode.kind {
+                FileKind::Directory => {
+                    let names = inode.children.iter();
+                    left.extend(names.map(|(name, &child)| (tameike_io::shared::join(&path, name), child)));
+                }
+                FileKind::File => {
+                    let content = if is_safe { &inode.safe } else { &inode.content };
+                    found.push((path, content.clone()));
+                }
+                _ => {}
+            }
+        }
+        found
+    }
+
+    fn with<T>(&self, call: Call, work: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
+        self.0.control.call(call)?;
+        let mut state = self.0.state.lock();
+        state.now = coarse(self.0.simulation.wall());
+        work(&mut state)
+    }
+}
+
+/// A rename of which the first half is done.
+type Torn = Option<(Vec<u8>, Vec<u8>)>;
+
+/// The tree, mounted by one node.
+struct Mounted {
+    tree: SimulatedTree,
+    node: NodeId,
+    tearing: Mutex<Torn>,
+}
+
+impl Mounted {
+    fn with<T>(&self, call: Call, work: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
+        self.tree.with(call, work)
+    }
+
+    fn open_inode(&self, number: u64) -> Arc<OpenFile> {
+        Arc::new(OpenFile::new(self.tree.clone(), self.node, number))
+    }
+
+    /// The canary: ends an earlier rename, and does only the first half of this one.
+    fn tear(&self, next: Torn) {
+        let torn = std::mem::replace(&mut *self.tearing.lock(), next.clone());
+        let mut state = self.tree.0.state.lock();
+        if let Some((from, to)) = torn {
+            let _ = state.rename(&from, &to, RenameMode::Replace);
+        }
+        if let Some((_, to)) = next {
+            let _ = state.unlink(&to);
+        }
+    }
+}
+
+impl SharedFs for Mounted {
+    fn stat(&self, path: &[u8]) -> Result<FileStat> {
+        self.with(Call::Look, |state| state.stat(state.find(path)?))
+    }
+
+    fn pin(&self, path: &[u8]) -> Result<(FileStat, Pin)> {
+        self.with(Call::Look, |state| {
+            let number = state.find(path)?;
+            state.inode_mut(number)?.holds += 1;
+            let hold = file::Hold { tree: self.tree.clone(), number };
+            Ok((state.stat(number)?, Box::new(hold) as Pin))
+        })
+    }
+
+    fn open_dir(&self, path: &[u8]) -> Result<Arc<dyn SharedDir>> {
+        self.with(Call::Look, |state| {
+            let number = state.find(path)?;
+            let inode = state.inode_mut(number)?;
+            if inode.kind != FileKind::Directory {
+                return Err(Errno::ENOTDIR.into());
+            }
+            inode.holds += 1;
+            let hold = file::Hold { tree: self.tree.clone(), number };
+            Ok(Arc::new(OpenDir { hold }) as Arc<dyn SharedDir>)
+        })
+    }
+
+    fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
+        self.with(Call::Look, |state| {
+            let inode = state.inode(state.find(path)?)?;
+            if inode.kind == FileKind::Symlink { Ok(inode.target.clone()) } else { Err(Errno::EINVAL.into()) }
+        })
+    }
+
+    fn open(&self, path: &[u8], access: Access) -> Result<Arc<dyn SharedFile>> {
+        let call = if access == Access::Write { Call::Write } else { Call::Look };
+        let number = self.with(call, |state| {
+            let number = state.find(path)?;
+            let inode = state.inode_mut(number)?;
+            match inode.kind {
+                FileKind::File => inode.holds += 1,
+                FileKind::Symlink => return Err(Errno::ELOOP.into()),
+                FileKind::Directory if access == Access::Write => return Err(Errno::EISDIR.into()),
+                _ => return Err(Errno::EINVAL.into()),
+            }
+            Ok(number)
+        })?;
+        Ok(self.open_inode(number))
+    }
+
+    fn create(&self, path: &[u8], mode: u16) -> Result<Arc<dyn SharedFile>> {
+        let number = self.with(Call::Change, |state| {
+            let number = state.make(path, FileKind::File, mode)?;
+            state.inode_mut(number)?.holds += 1;
+            Ok(number)
+        })?;
+        Ok(self.open_inode(number))
+    }
+
+    fn make(&self, path: &[u8], special: &Special) -> Result<FileStat> {
+        self.with(Call::Change, |state| {
+            let (kind, mode) = match special {
+                Special::Directory(mode) => (FileKind::Directory, *mode),
+                Special::Symlink(_) => (FileKind::Symlink, 0o777),
+                Special::Node { kind, mode, .. } => (*kind, *mode),
+            };
+            let number = state.make(path, kind, mode)?;
+            let inode = state.inode_mut(number)?;
+            match special {
+                Special::Symlink(target) => inode.target.clone_from(target),
+                Special::Node { rdev, .. } => inode.rdev = *rdev,
+                Special::Directory(_) => {}
+            }
+            state.stat(number)
+        })
+    }
+
+    fn unlink(&self, path: &[u8]) -> Result<()> {
+        self.with(Call::Change, |state| state.unlink(path))
+    }
+
+    fn rmdir(&self, path: &[u8]) -> Result<()> {
+        self.with(Call::Change, |state| state.rmdir(path))
+    }
+
+    fn rename(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
+        if self.tree.0.control.tears_renames() {
+            let is_file = |path| self.stat(path).is_ok_and(|stat| stat.kind == FileKind::File);
+            if mode == RenameMode::Replace && from != to && is_file(from) && is_file(to) {
+                self.tear(Some((from.to_vec(), to.to_vec())));
+                return Ok(());
+            }
+            self.tear(None);
+        }
+        self.with(Call::Change, |state| state.rename(from, to, mode))
+    }
+
+    fn link(&self, from: &[u8], to: &[u8]) -> Result<()> {
+        self.with(Call::Change, |state| state.link(from, to))
+    }
+
+    fn change(&self, path: &[u8], change: &AttrChange) -> Result<()> {
+        self.with(Call::Change, |state| state.change(state.find(path)?, change))
+    }
+
+    fn xattr(&self, path: &[u8], name: &[u8]) -> Result<Vec<u8>> {
+        self.with(Call::Look, |state| {
+            let inode = state.inode(state.find(path)?)?;
+            inode.xattrs.get(name).cloned().ok_or_else(|| Errno::ENODATA.into())
+        })
+    }
+
+    fn xattrs(&self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.with(Call::Look, |state| Ok(state.inode(state.find(path)?)?.xattrs.keys().cloned().collect()))
+    }
+
+    fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.with(Call::Change, |state| state.set_xattr(state.find(path)?, name, value, mode))
+    }
+
+    fn remove_xattr(&self, path: &[u8], name: &[u8]) -> Result<()> {
+        self.with(Call::Change, |state| {
+            let number = state.find(path)?;
+            let removed = state.inode_mut(number)?.xattrs.remove(name);
+            removed.map(drop).ok_or_else(|| Errno::ENODATA.into())
+        })
+    }
+
+    fn space(&self) -> Result<TreeSpace> {
+        self.with(Call::Look, |state| {
+            let used: u64 = state.inodes.values().map(|inode| inode.content.blocks() * 512).sum();
+            let (total, inodes) = (1 << 40, 1 << 20);
+            let free = total - used;
+            let inodes_free = inodes - state.inodes.len() as u64;
+            Ok(TreeSpace { total, free, available: free, inodes, inodes_free })
+        })
+    }
+
+    fn sync_dir(&self, path: &[u8]) -> Result<()> {
+        self.with(Call::Sync, |state| state.find(path).map(drop))
+    }
+}

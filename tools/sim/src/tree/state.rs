@@ -1,0 +1,324 @@
+//! Inodes and names of the simulated shared file system, without faults.
+
+use super::content::Content;
+use std::collections::BTreeMap;
+use tameike_core::attr::{AttrChange, SetTime};
+use tameike_core::wire::meta::RenameMode;
+use tameike_core::{Errno, FileKind, NodeId, Result, Timestamp};
+use tameike_io::shared::{FileStat, XattrMode};
+
+pub(super) const ROOT: u64 = 2;
+
+/// A write that no fsync has made safe.
+pub(super) struct Unsafe {
+    pub node: NodeId,
+    pub offset: u64,
+    pub bytes: Vec<u8>,
+}
+
+pub(super) struct Inode {
+    pub kind: FileKind,
+    pub mode: u16,
+    pub uid: u32,
+    pub gid: u32,
+    pub rdev: u32,
+    pub nlink: u32,
+    pub atime: Timestamp,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
+    pub content: Content,
+    /// What survives the loss of all nodes' memory.
+    pub safe: Content,
+    pub unsafe_writes: Vec<Unsafe>,
+    /// A failed fsync: until its pages are forgotten, what is written to it stays in memory.
+    pub spoilt: bool,
+    /// Failed fsyncs: each descriptor that was open is told once.
+    pub errors: u64,
+    pub children: BTreeMap<Vec<u8>, u64>,
+    pub target: Vec<u8>,
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Descriptors and pins.
+    pub holds: u32,
+}
+
+/// All of it.
+pub(super) struct State {
+    pub inodes: BTreeMap<u64, Inode>,
+    pub now: Timestamp,
+}
+
+impl State {
+    pub fn new(now: Timestamp) -> Self {
+        let mut state = Self { inodes: BTreeMap::new(), now };
+        state.inodes.insert(ROOT, state.blank(FileKind::Directory, 0o755));
+        state
+    }
+
+    fn blank(&self, kind: FileKind, mode: u16) -> Inode {
+        Inode {
+            kind,
+            mode,
+            uid: super::OWNER,
+            gid: super::OWNER,
+            rdev: 0,
+            nlink: if kind == FileKind::Directory { 2 } else { 1 },
+            atime: self.now,
+            mtime: self.now,
+            ctime: self.now,
+            content: Content::default(),
+            safe: Content::default(),
+            unsafe_writes: Vec::new(),
+            spoilt: false,
+            errors: 0,
+            children: BTreeMap::new(),
+            target: Vec::new(),
+            xattrs: BTreeMap::new(),
+            holds: 0,
+        }
+    }
+
+    pub fn inode(&self, number: u64) -> Result<&Inode> {
+        self.inodes.get(&number).ok_or_else(|| Errno::ESTALE.into())
+    }
+
+    pub fn inode_mut(&mut self, number: u64) -> Result<&mut Inode> {
+        self.inodes.get_mut(&number).ok_or_else(|| Errno::ESTALE.into())
+    }
+
+    /// The file at a path; links are not followed.
+    pub fn find(&self, path: &[u8]) -> Result<u64> {
+        let mut at = ROOT;
+        for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
+            let dir = self.inode(at)?;
+            match dir.kind {
+                FileKind::Directory => at = *dir.children.get(name).ok_or(Errno::ENOENT)?,
+                FileKind::Symlink => return Err(Errno::ELOOP.into()),
+                _ => return Err(Errno::ENOTDIR.into()),
+            }
+        }
+        Ok(at)
+    }
+
+    /// The directory of a path, and its last name.
+    fn place<'a>(&self, path: &'a [u8]) -> Result<(u64, &'a [u8])> {
+        let (dir, name) = tameike_io::shared::split(path).ok_or(Errno::EBUSY)?;
+        let dir = self.find(dir)?;
+        if self.inode(dir)?.kind == FileKind::Directory {
+            Ok((dir, name))
+        } else {
+            Err(Errno::ENOTDIR.into())
+        }
+    }
+
+    pub fn stat(&self, number: u64) -> Result<FileStat> {
+        let inode = self.inode(number)?;
+        Ok(FileStat {
+            device: 0,
+            inode: number,
+            kind: inode.kind,
+            mode: inode.mode,
+            nlink: inode.nlink,
+            uid: inode.uid,
+            gid: inode.gid,
+            rdev: inode.rdev,
+            size: if inode.kind == FileKind::Symlink {
+                inode.target.len() as u64
+            } else {
+                inode.content.size
+            },
+            blocks: inode.content.blocks(),
+            atime: inode.atime,
+            mtime: inode.mtime,
+            ctime: inode.ctime,
+        })
+    }
+
+    /// The content of a directory has changed.
+    fn touch_dir(&mut self, dir: u64) {
+        let now = self.now;
+        if let Some(dir) = self.inodes.get_mut(&dir) {
+            (dir.mtime, dir.ctime) = (now, now);
+        }
+    }
+
+    pub fn make(&mut self, path: &[u8], kind: FileKind, mode: u16) -> Result<u64> {
+        let (dir, name) = self.place(path)?;
+        if self.inode(dir)?.children.contains_key(name) {
+            return Err(Errno::EEXIST.into());
+        }
+        // Numbers are given out again as soon as they can be, as ext4 does.
+        let number = (11..).find(|number| !self.inodes.contains_key(number)).ok_or(Errno::ENOSPC)?;
+        self.inodes.insert(number, self.blank(kind, mode));
+        let dir_inode = self.inode_mut(dir)?;
+        dir_inode.children.insert(name.to_vec(), number);
+        dir_inode.nlink += u32::from(kind == FileKind::Directory);
+        self.touch_dir(dir);
+        Ok(number)
+    }
+
+    /// A name is gone from a file.
+    fn unname(&mut self, number: u64) {
+        let now = self.now;
+        if let Some(inode) = self.inodes.get_mut(&number) {
+            inode.nlink = if inode.kind == FileKind::Directory { 0 } else { inode.nlink - 1 };
+            inode.ctime = now;
+        }
+        self.sweep(number);
+    }
+
+    /// Takes a file away that nobody can reach any more.
+    pub fn sweep(&mut self, number: u64) {
+        if self.inodes.get(&number).is_some_and(|inode| inode.nlink == 0 && inode.holds == 0) {
+            self.inodes.remove(&number);
+        }
+    }
+
+    pub fn unlink(&mut self, path: &[u8]) -> Result<()> {
+        let (dir, name) = self.place(path)?;
+        let number = self.find(path)?;
+        if self.inode(number)?.kind == FileKind::Directory {
+            return Err(Errno::EISDIR.into());
+        }
+        self.inode_mut(dir)?.children.remove(name);
+        self.touch_dir(dir);
+        self.unname(number);
+        Ok(())
+    }
+
+    pub fn rmdir(&mut self, path: &[u8]) -> Result<()> {
+        let (dir, name) = self.place(path)?;
+        let number = self.find(path)?;
+        let inode = self.inode(number)?;
+        if inode.kind != FileKind::Directory {
+            return Err(Errno::ENOTDIR.into());
+        }
+        if !inode.children.is_empty() {
+            return Err(Errno::ENOTEMPTY.into());
+        }
+        let above = self.inode_mut(dir)?;
+        above.children.remove(name);
+        above.nlink -= 1;
+        self.touch_dir(dir);
+        self.unname(number);
+        Ok(())
+    }
+
+    pub fn link(&mut self, from: &[u8], to: &[u8]) -> Result<()> {
+        let number = self.find(from)?;
+        let (dir, name) = self.place(to)?;
+        if self.inode(dir)?.children.contains_key(name) {
+            return Err(Errno::EEXIST.into());
+        }
+        let now = self.now;
+        let inode = self.inode_mut(number)?;
+        if inode.kind == FileKind::Directory {
+            return Err(Errno::EPERM.into());
+        }
+        inode.nlink += 1;
+        inode.ctime = now;
+        self.inode_mut(dir)?.children.insert(name.to_vec(), number);
+        self.touch_dir(dir);
+        Ok(())
+    }
+
+    pub fn rename(&mut self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
+        let ((old_dir, old_name), (new_dir, new_name)) = (self.place(from)?, self.place(to)?);
+        let moved = self.find(from)?;
+        let replaced = self.inode(new_dir)?.children.get(new_name).copied();
+        if to.starts_with(&[from, b"/"].concat())
+            || (mode == RenameMode::Exchange && from.starts_with(&[to, b"/"].concat()))
+        {
+            return Err(Errno::EINVAL.into());
+        }
+        let is_dir = |state: &Self, number| {
+            Ok::<_, tameike_core::Fault>(state.inode(number)?.kind == FileKind::Directory)
+        };
+        let moved_dir = is_dir(self, moved)?;
+        match (mode, replaced) {
+            (RenameMode::NoReplace, Some(_)) => return Err(Errno::EEXIST.into()),
+            (RenameMode::Exchange, None) => return Err(Errno::ENOENT.into()),
+            (RenameMode::Replace, Some(replaced)) if replaced == moved => return Ok(()),
+            (RenameMode::Replace, Some(replaced)) => match (moved_dir, is_dir(self, replaced)?) {
+                (true, false) => return Err(Errno::ENOTDIR.into()),
+                (false, true) => return Err(Errno::EISDIR.into()),
+                (true, true) if !self.inode(replaced)?.children.is_empty() => {
+                    return Err(Errno::ENOTEMPTY.into());
+                }
+                _ => {}
+            },
+            _ => {}
+        }
+        let now = self.now;
+        self.inode_mut(old_dir)?.children.remove(old_name);
+        self.inode_mut(new_dir)?.children.insert(new_name.to_vec(), moved);
+        self.inode_mut(moved)?.ctime = now;
+        let mut replaced_dir = false;
+        if let Some(replaced) = replaced {
+            replaced_dir = is_dir(self, replaced)?;
+            if mode == RenameMode::Exchange {
+                self.inode_mut(old_dir)?.children.insert(old_name.to_vec(), replaced);
+                self.inode_mut(replaced)?.ctime = now;
+            } else {
+                self.unname(replaced);
+            }
+        }
+        let exchange = mode == RenameMode::Exchange;
+        let step = |old: &mut u32, come: bool, go: bool| *old = *old + u32::from(come) - u32::from(go);
+        step(&mut self.inode_mut(old_dir)?.nlink, exchange && replaced_dir, moved_dir);
+        step(&mut self.inode_mut(new_dir)?.nlink, moved_dir, replaced_dir);
+        self.touch_dir(old_dir);
+        self.touch_dir(new_dir);
+        Ok(())
+    }
+
+    pub fn change(&mut self, number: u64, change: &AttrChange) -> Result<()> {
+        if change.size.is_some() || change.layout.is_some() {
+            return Err(Errno::EINVAL.into());
+        }
+        let now = self.now;
+        let time = |time: SetTime| match time {
+            SetTime::Now => now,
+            SetTime::To(time) => time,
+        };
+        let inode = self.inode_mut(number)?;
+        inode.mode = change.mode.unwrap_or(inode.mode);
+        inode.uid = change.uid.unwrap_or(inode.uid);
+        inode.gid = change.gid.unwrap_or(inode.gid);
+        inode.atime = change.atime.map_or(inode.atime, time);
+        inode.mtime = change.mtime.map_or(inode.mtime, time);
+        inode.ctime = now;
+        Ok(())
+    }
+
+    pub fn set_xattr(&mut self, number: u64, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        let now = self.now;
+        let inode = self.inode_mut(number)?;
+        match (mode, inode.xattrs.contains_key(name)) {
+            (XattrMode::Create, true) => return Err(Errno::EEXIST.into()),
+            (XattrMode::Replace, false) => return Err(Errno::ENODATA.into()),
+            _ => {}
+        }
+        inode.xattrs.insert(name.to_vec(), value.to_vec());
+        inode.ctime = now;
+        Ok(())
+    }
+
+    /// The memory of a node is lost: of its unsafe writes, those stay of which `survives` says so.
+    pub fn lose_power(&mut self, node: NodeId, mut survives: impl FnMut() -> bool) {
+        for inode in self.inodes.values_mut() {
+            if !inode.unsafe_writes.iter().any(|write| write.node == node) {
+                continue;
+            }
+            inode.unsafe_writes.retain(|write| write.node != node || survives());
+            let size = inode.content.size;
+            inode.content = inode.safe.clone();
+            for write in &inode.unsafe_writes {
+                inode.content.write(&write.bytes, write.offset);
+            }
+            // A size belongs to the file system's own journal.
+            if inode.content.size < size {
+                inode.content.size = size;
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Bugs on purpose: each proves that a checker fires.
+
+use futures_util::future::{BoxFuture, FutureExt};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tameike_core::wire::unit::{UnitReply, UnitRequest};
+use tameike_core::wire::{Reply, Request};
+use tameike_core::{Errno, NodeId, Result, UnitId};
+use tameike_io::fabric::{Answer, Rpc};
+use tameike_io::os::simulated::Simulation;
+use tameike_io::{Frame, Payload};
+
+/// A bug in the simulator's own wrappers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Canary {
+    /// Bytes on their way to their home are now and then dropped, and said to be there.
+    LostFlush,
+    /// A read is now and then answered with what the same read brought before.
+    StaleRead,
+    /// A rename on the shared file system takes away what it replaces before it puts the other there.
+    TornRename,
+    /// Two extents of a disk share their blocks.
+    DoubleFreedExtent,
+    /// The disks say that they have synced, and have not.
+    LostSync,
+}
+
+impl Canary {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::LostFlush, Self::StaleRead, Self::TornRename, Self::DoubleFreedExtent, Self::LostSync];
+}
+
+type Question = (UnitId, u32, u32);
+
+/// The way to other agents, with a bug in it.
+pub(super) struct WrongRpc {
+    pub inner: Arc<dyn Rpc>,
+    pub canary: Canary,
+    pub simulation: Simulation,
+    pub answers: Arc<Mutex<BTreeMap<Question, Vec<u8>>>>,
+}
+
+impl Rpc for WrongRpc {
+    fn local(&self) -> NodeId {
+        self.inner.local()
+    }
+
+    fn call(
+        &self,
+        to: NodeId,
+        request: Request,
+        payload: Option<Payload>,
+        into: Option<Frame>,
+    ) -> BoxFuture<'static, Result<Answer>> {
+        match (self.canary, &request) {
+            (Canary::LostFlush, Request::Unit(UnitRequest::Write { .. })) if self.simulation.draw(8) == 0 => {
+                async { Ok(Answer { reply: Reply::Unit(UnitReply::Done), payload: None }) }.boxed()
+            }
+            (Canary::StaleRead, Request::Unit(UnitRequest::Read { unit, offset, length, .. })) => {
+                let (question, answers) = ((*unit, *offset, *length), self.answers.clone());
+                let call = self.inner.call(to, request, payload, into);
+                async move {
+                    let mut answer = call.await?;
+                    let Some(bytes) = answer.payload.take() else { return Ok(answer) };
+                    let before = answers.lock().insert(question, bytes.to_vec());
+                    answer.payload = Some(match before.filter(|before| before.len() == bytes.len()) {
+                        Some(before) => replaced(bytes, &before)?,
+                        None => bytes,
+                    });
+                    Ok(answer)
+                }
+                .boxed()
+            }
+            _ => self.inner.call(to, request, payload, into),
+        }
+    }
+}
+
+/// The same place with other bytes. The payload of a reply is its caller's alone.
+fn replaced(payload: Payload, bytes: &[u8]) -> Result<Payload> {
+    let (start, length) = (payload.start(), payload.len() as u32);
+    let mut frame = payload.into_frame().ok_or(Errno::EIO)?;
+    frame[start as usize..(start + length) as usize].copy_from_slice(bytes);
+    Ok(Payload::new(Arc::new(frame), start..start + length))
+}

@@ -1,0 +1,43 @@
+//! What a cluster is like.
+
+use super::Canary;
+use std::time::Duration;
+use tameike_core::limits::UNIT_SIZE;
+
+/// What a cluster is like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorldConfig {
+    /// Of all chance.
+    pub seed: u64,
+    /// For each node, whether it has a device.
+    pub devices: Vec<bool>,
+    /// Largest payload beside a message.
+    pub inline_max: usize,
+    /// Limit of each view on each node, in bytes.
+    pub capacity: u64,
+    /// Longest time that calls which may block take, on each node.
+    pub slowness: Vec<Duration>,
+    /// How far each node's clock is ahead.
+    pub skew: Vec<Duration>,
+    /// Whether the disks keep what no sync has made safe, whatever happens to the machine.
+    pub volatile: bool,
+    /// A bug on purpose.
+    pub canary: Option<Canary>,
+}
+
+impl WorldConfig {
+    /// Nodes that all have a device, and on which nothing is slow.
+    #[must_use]
+    pub fn plain(seed: u64, nodes: usize) -> Self {
+        Self {
+            seed,
+            devices: vec![true; nodes],
+            inline_max: UNIT_SIZE,
+            capacity: 48 << 20,
+            slowness: vec![Duration::ZERO; nodes],
+            skew: vec![Duration::ZERO; nodes],
+            volatile: false,
+            canary: None,
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The disks of a node: memory that fails as it is told to.
+
+use futures_util::future::{BoxFuture, FutureExt};
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::Arc;
+use tameike_core::{Errno, Fault, Result};
+use tameike_io::disk::memory::{Faults, MemoryDisk, MemoryLog};
+use tameike_io::disk::{AppendFile, Disk};
+use tameike_io::os::simulated::Simulation;
+use tameike_io::{Frame, Payload};
+use tameike_store::ledger::kv::MemoryKv;
+
+/// Of a thousand calls, so many fail.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskFaults {
+    /// `EIO` of reads.
+    pub reads: u32,
+    /// `EIO` of writes, which then take effect in part.
+    pub writes: u32,
+    /// `EIO` of syncs.
+    pub syncs: u32,
+}
+
+/// What is wrong with a disk on purpose, so that its checker fires.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct DiskCanary {
+    /// Syncs do nothing and say that they did.
+    pub forgets_syncs: bool,
+    /// Now and then two extents share their blocks: a write lands on those of an earlier one, too.
+    pub shares_blocks: bool,
+}
+
+struct Control {
+    simulation: Simulation,
+    faults: Mutex<DiskFaults>,
+    canary: DiskCanary,
+    /// Where something was written, for rot to find.
+    written: Mutex<Vec<Range<u64>>>,
+}
+
+impl Control {
+    fn happens(&self, of_a_thousand: u32) -> bool {
+        of_a_thousand > 0 && self.simulation.draw(1000) < u64::from(of_a_thousand)
+    }
+
+    fn faults(&self) -> DiskFaults {
+        *self.faults.lock()
+    }
+}
+
+fn injected(what: &str) -> Fault {
+    log::trace!("a disk fails a {what}");
+    Fault::new(Errno::EIO, format!("{what} failed on purpose"))
+}
+
+/// All media of a node's store.
+pub(super) struct Disks {
+    control: Arc<Control>,
+    disk: MemoryDisk,
+    logs: [MemoryLog; 2],
+    pub kv: MemoryKv,
+}
+
+impl Disks {
+    pub fn new(simulation: &Simulation, size: u64, canary: DiskCanary) -> Self {
+        let control = Control {
+            simulation: simulation.clone(),
+            faults: Mutex::default(),
+            canary,
+            written: Mutex::default(),
+        };
+        let none = Faults::default;
+        Self {
+            control: Arc::new(control),
+            disk: MemoryDisk::new(size as usize, none()),
+            logs: [MemoryLog::new(none()), MemoryLog::new(none())],
+            kv: MemoryKv::new(none()),
+        }
+    }
+
+    pub fn set_faults(&self, faults: DiskFaults) {
+        *self.control.faults.lock() = faults;
+    }
+
+    pub fn disk(&self) -> Arc<dyn Disk> {
+        Arc::new(FaultyDisk { inner: self.disk.clone(), control: self.control.clone() })
+    }
+
+    pub fn logs(&self) -> [Arc<dyn AppendFile>; 2] {
+        self.logs
+            .clone()
+            .map(|inner| Arc::new(FaultyLog { inner, control: self.control.clone() }) as Arc<dyn AppendFile>)
+    }
+
+    /// What no sync has made safe is lost, in part.
+    pub fn lose_power(&self) {
+        let survives = || self.control.simulation.draw(2) == 0;
+        self.disk.lose_power(survives);
+        self.logs.iter().for_each(|log| log.lose_power(survives));
+    }
+
+    /// A bit of something that was written turns.
+    pub fn rot(&self) {
+        let written = self.control.written.lock();
+        if written.is_empty() {
+            return;
+        }
+        let range = &written[self.control.simulation.draw(written.len() as u64) as usize];
+        let place = range.start + self.control.simulation.draw(range.end - range.start);
+        log::trace!("a bit of byte {place} turns");
+        self.disk.damage(place as usize);
+    }
+}
+
+struct FaultyDisk {
+    inner: MemoryDisk,
+    control: Arc<Control>,
+}
+
+impl Disk for FaultyDisk {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn read(&self, offset: u64, frame: Frame, range: Range<u32>) -> BoxFuture<'static, (Frame, Result<()>)> {
+        if self.control.happens(self.control.faults().reads) {
+            let fault = injected("read");
+            return async move { (frame, Err(fault)) }.boxed();
+        }
+        self.inner.read(offset, frame, range)
+    }
+
+    fn write(&self, offset: u64, payload: Payload) -> BoxFuture<'static, Result<()>> {
+        if self.control.happens(self.control.faults().writes) {
+            let half = self.inner.write(offset, payload.slice(0..payload.len() as u32 / 2));
+            return async move { half.await.and(Err(injected("write"))) }.boxed();
+        }
+        let mut written = self.control.written.lock();
+        let earlier = written.last().cloned();
+        written.push(offset..offset + payload.len() as u64);
+        drop(written);
+        let write = self.inner.write(offset, payload.clone());
+        let Some(earlier) =
+            earlier.filter(|_| self.control.canary.shares_blocks && self.control.simulation.draw(4) == 0)
+        else {
+            return write;
+        };
+        let length = payload.len().min((earlier.end - earlier.start) as usize) as u32;
+        let again = self.inner.write(earlier.start, payload.slice(0..length));
+        async move { again.await.and(write.await) }.boxed()
+    }
+
+    fn sync(&self) -> BoxFuture<'static, Result<()>> {
+        if self.control.canary.forgets_syncs {
+            return async { Ok(()) }.boxed();
+        }
+        if self.control.happens(self.control.faults().syncs) {
+            return async { Err(injected("sync")) }.boxed();
+        }
+        self.inner.sync()
+    }
+
+    fn discard(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
+        self.inner.discard(range)
+    }
+}
+
+struct FaultyLog {
+    inner: MemoryLog,
+    control: Arc<Control>,
+}
+
+impl AppendFile for FaultyLog {
+    fn append(&self, bytes: Vec<u8>) -> BoxFuture<'static, Result<()>> {
+        if self.control.happens(self.control.faults().writes) {
+            let half = self.inner.append(bytes[..bytes.len() / 2].to_vec());
+            return async move { half.await.and(Err(injected("append"))) }.boxed();
+        }
+        self.inner.append(bytes)
+    }
+
+    fn sync(&self) -> BoxFuture<'static, Result<()>> {
+        if self.control.canary.forgets_syncs {
+            return async { Ok(()) }.boxed();
+        }
+        if self.control.happens(self.control.faults().syncs) {
+            return async { Err(injected("sync")) }.boxed();
+        }
+        self.inner.sync()
+    }
+
+    fn read_all(&self) -> BoxFuture<'static, Result<Vec<u8>>> {
+        self.inner.read_all()
+    }
+
+    fn truncate(&self, size: u64) -> BoxFuture<'static, Result<()>> {
+        self.inner.truncate(size)
+    }
+}

@@ -1,0 +1,361 @@
+//! A simulated cluster: the product's own server, client and store on every node, put together as the real agent
+//! does, over a simulated network, simulated disks and a simulated shared file system.
+//!
+//! All chance follows from one seed. An agent dies with its tasks, as a process does; its disks stay, without what
+//! a power loss takes. It can be started again on them.
+
+mod attached;
+mod canary;
+mod config;
+mod disk;
+mod machine;
+
+use crate::tree::SimulatedTree;
+use attached::Attached;
+pub use canary::Canary;
+use canary::WrongRpc;
+pub use config::WorldConfig;
+pub use disk::DiskFaults;
+use disk::{DiskCanary, Disks};
+use machine::Machine;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tameike_agent::assembly::{self, Parts, StoreParts};
+use tameike_agent::control::AgentMode;
+use tameike_agent::{MEMORY_MIN, Memory, Node, Services, Views};
+use tameike_core::receipt::Receipt;
+use tameike_core::{Cluster, Errno, JobId, NodeId, NodeInfo, Result, View};
+use tameike_io::Runtime;
+use tameike_io::fabric::Rpc;
+use tameike_io::fabric::rpc::RpcNode;
+use tameike_io::fabric::simulated::{SimulatedConfig, SimulatedNetwork, Weather};
+use tameike_io::os::runtime::Resolver;
+use tameike_io::os::simulated::Simulation;
+use tameike_store::extent::ExtentData;
+use tameike_store::ledger::{LedgerOptions, Media};
+use tameike_store::{ExtentStore, Ledger, Options, open_media};
+
+/// Silence after which a peer counts as unreachable: the product's own.
+const PEER_LIMIT: Duration = Duration::from_secs(10);
+/// Small enough that checkpoints happen.
+const CHECKPOINT_BYTES: usize = 60_000;
+
+/// What of an agent lives as long as its process.
+struct Running {
+    /// By which the simulation knows its tasks.
+    life: usize,
+    machine: Arc<Machine>,
+    node: Arc<Node>,
+    rpc: Arc<dyn Rpc>,
+    attached: Arc<Attached>,
+    memory: Memory,
+    /// Who waits for something on this node is told when it dies.
+    waiting: BTreeMap<u64, Resolver<()>>,
+}
+
+struct Site {
+    disks: Option<Disks>,
+    running: Option<Running>,
+}
+
+struct State {
+    sites: Vec<Site>,
+    lives: usize,
+    waits: u64,
+}
+
+/// The cluster.
+pub struct World {
+    /// Time and chance.
+    pub simulation: Simulation,
+    /// The network between the nodes.
+    pub network: SimulatedNetwork,
+    /// The shared file system.
+    pub tree: SimulatedTree,
+    /// The nodes of the job.
+    pub cluster: Arc<Cluster>,
+    config: WorldConfig,
+    state: Mutex<State>,
+}
+
+impl World {
+    /// A cluster whose agents are not started yet.
+    pub fn new(config: WorldConfig) -> Arc<Self> {
+        let simulation = Simulation::shuffled(config.seed);
+        let nodes = config.devices.iter().enumerate().map(|(id, &device)| NodeInfo {
+            id: NodeId(id as u32),
+            host: format!("host{id}"),
+            address: String::new(),
+            group: 0,
+            device,
+        });
+        let job = JobId::new("simulated").expect("a valid name");
+        let cluster = Cluster::new(job, nodes.collect()).expect("a node with a device");
+        let canary = DiskCanary {
+            forgets_syncs: config.canary == Some(Canary::LostSync),
+            shares_blocks: config.canary == Some(Canary::DoubleFreedExtent),
+        };
+        let size = 4 * config.capacity + (8 << 20);
+        let site = |&device: &bool| Site {
+            disks: device.then(|| Disks::new(&simulation, size, canary)),
+            running: None,
+        };
+        let sites = config.devices.iter().map(site).collect();
+        let tree = SimulatedTree::new(simulation.clone());
+        if config.canary == Some(Canary::TornRename) {
+            tree.tear_renames();
+        }
+        Arc::new(Self {
+            network: SimulatedNetwork::new(simulation.clone(), Weather::FAIR),
+            tree,
+            cluster: Arc::new(cluster),
+            state: Mutex::new(State { sites, lives: 0, waits: 0 }),
+            simulation,
+            config,
+        })
+    }
+
+    /// Number of nodes.
+    pub fn count(&self) -> usize {
+        self.config.devices.len()
+    }
+
+    /// Where nobody dies.
+    pub fn runtime(&self) -> Runtime {
+        self.simulation.runtime_of(0)
+    }
+
+    /// Starts all agents, as a driver does.
+    ///
+    /// # Errors
+    /// Why one could not be started.
+    pub async fn start_all(&self, mode: AgentMode, after_power_loss: bool) -> Result<()> {
+        for node in 0..self.count() {
+            self.start(node, after_power_loss).await?;
+        }
+        for node in 0..self.count() {
+            let (node, runtime, rpc) = {
+                let state = self.state.lock();
+                let running = state.sites[node].running.as_ref().ok_or(Errno::EHOSTDOWN)?;
+                (running.node.clone(), running.machine.runtime(), running.rpc.clone())
+            };
+            assembly::greet(&rpc, &self.cluster).await?;
+            assembly::begin(&node, &runtime, mode);
+        }
+        Ok(())
+    }
+
+    async fn start(&self, node: usize, after_power_loss: bool) -> Result<()> {
+        let life = {
+            let mut state = self.state.lock();
+            state.lives += 1;
+            state.lives
+        };
+        let id = NodeId(node as u32);
+        log::info!("{id} starts");
+        let machine =
+            Machine::new(&self.simulation, life, self.config.slowness[node], self.config.skew[node]);
+        let runtime = machine.runtime();
+        let memory = Memory::new(MEMORY_MIN)?;
+        let store = self.open_store(node, &runtime, &memory, after_power_loss).await?;
+        let fabric = self.network.start(SimulatedConfig {
+            node: id,
+            runtime: runtime.clone(),
+            inline_max: self.config.inline_max,
+            peer_limit: PEER_LIMIT,
+            request_frames: memory.requests.clone(),
+            reply_frames: memory.replies.clone(),
+        });
+        let rpc = RpcNode::new(fabric, runtime.clone(), memory.replies.clone());
+        let attached = Arc::<Attached>::default();
+        rpc.attach(attached.clone());
+        let rpc = self.wrapped(Arc::new(rpc));
+        let shared = self.tree.mounted_by(id);
+        let local = SimulatedTree::new(self.simulation.clone()).mounted_by(id);
+        let parts = Parts {
+            node: id,
+            cluster: self.cluster.clone(),
+            runtime,
+            memory: &memory,
+            rpc: rpc.clone(),
+            store: store.map(|(ledger, extents)| StoreParts { ledger, extents, shared: shared.clone() }),
+            shared: Some(shared),
+            local: self.config.devices[node].then_some((local, self.config.capacity)),
+            owner: (crate::tree::OWNER, crate::tree::OWNER),
+            process: || (1, 0),
+        };
+        let assembled = assembly::assemble(parts).await?;
+        attached.set(assembled.clone());
+        let running =
+            Running { life, machine, node: assembled, rpc, attached, memory, waiting: BTreeMap::new() };
+        self.state.lock().sites[node].running = Some(running);
+        Ok(())
+    }
+
+    fn wrapped(&self, rpc: Arc<RpcNode>) -> Arc<dyn Rpc> {
+        match self.config.canary {
+            Some(canary @ (Canary::LostFlush | Canary::StaleRead)) => {
+                let answers = Arc::default();
+                Arc::new(WrongRpc { inner: rpc, canary, simulation: self.simulation.clone(), answers })
+            }
+            _ => rpc,
+        }
+    }
+
+    async fn open_store(
+        &self,
+        node: usize,
+        runtime: &Runtime,
+        memory: &Memory,
+        after_power_loss: bool,
+    ) -> Result<Option<(Arc<Ledger>, Arc<ExtentStore>)>> {
+        let (disk, media) = {
+            let state = self.state.lock();
+            let Some(disks) = &state.sites[node].disks else { return Ok(None) };
+            let disk = disks.disk();
+            let data = Arc::new(ExtentData::new(disk.clone(), memory.scratch.clone()));
+            (disk, Media { logs: disks.logs(), kv: Arc::new(disks.kv.clone()), data })
+        };
+        let options = Options {
+            runtime: runtime.clone(),
+            scratch: memory.scratch.clone(),
+            capacity: [self.config.capacity; View::ALL.len()],
+            checkpoint_bytes: CHECKPOINT_BYTES,
+            table_cache_bytes: 0,
+        };
+        let ledger_options = LedgerOptions {
+            checkpoint_bytes: CHECKPOINT_BYTES,
+            volatile: self.config.volatile,
+            after_power_loss,
+        };
+        let open = open_media(disk, media, ledger_options, options, tameike_agent::replay);
+        open.await.map(Some).map_err(|fault| fault.context(format_args!("node {node}")))
+    }
+
+    /// An agent dies; `power` takes what was not synced.
+    pub fn kill(&self, node: usize, power: bool) {
+        let running = self.state.lock().sites[node].running.take();
+        let Some(mut running) = running else { return };
+        log::info!("node {node} dies{}", if power { ", its machine loses power" } else { "" });
+        running.machine.die();
+        self.simulation.kill_node(running.life);
+        self.network.kill(NodeId(node as u32));
+        running.attached.clear();
+        let waiting = std::mem::take(&mut running.waiting);
+        waiting.into_values().for_each(|resolver| resolver.resolve(()));
+        if power {
+            if let Some(disks) = &self.state.lock().sites[node].disks {
+                disks.lose_power();
+            }
+            self.tree.lose_power(NodeId(node as u32));
+        }
+    }
+
+    /// Whether the agent of a node runs.
+    pub fn is_up(&self, node: usize) -> bool {
+        self.state.lock().sites[node].running.is_some()
+    }
+
+    /// Looks at a running node.
+    pub(crate) fn with<T>(
+        &self,
+        node: usize,
+        look: impl FnOnce(&Arc<Node>, &Runtime, &Memory) -> T,
+    ) -> Option<T> {
+        let state = self.state.lock();
+        let running = state.sites[node].running.as_ref()?;
+        Some(look(&running.node, &running.machine.runtime(), &running.memory))
+    }
+
+    /// The views of a running node, and where its programs run.
+    pub fn views(&self, node: usize) -> Option<(Arc<Views>, Runtime)> {
+        self.with(node, |node, runtime, _| (node.views().clone(), runtime.clone()))
+    }
+
+    /// Tells `resolver` when the node dies; the number takes that back.
+    pub(crate) fn on_death(&self, node: usize, resolver: Resolver<()>) -> u64 {
+        let mut state = self.state.lock();
+        state.waits += 1;
+        let number = state.waits;
+        match &mut state.sites[node].running {
+            Some(running) => drop(running.waiting.insert(number, resolver)),
+            None => {
+                drop(state);
+                resolver.resolve(());
+            }
+        }
+        number
+    }
+
+    /// Takes back [`Self::on_death`].
+    pub(crate) fn forget_death(&self, node: usize, number: u64) {
+        let taken = self.state.lock().sites[node]
+            .running
+            .as_mut()
+            .and_then(|running| running.waiting.remove(&number));
+        drop(taken);
+    }
+
+    /// How the disks of a node fail from now on.
+    pub fn set_disk_faults(&self, node: usize, faults: DiskFaults) {
+        if let Some(disks) = &self.state.lock().sites[node].disks {
+            disks.set_faults(faults);
+        }
+    }
+
+    /// A bit turns on the disk of a node.
+    pub fn rot(&self, node: usize) {
+        if let Some(disks) = &self.state.lock().sites[node].disks {
+            disks.rot();
+        }
+    }
+
+    /// How long calls that may block take on a node from now on.
+    pub fn set_slowness(&self, node: usize, slowness: Duration) {
+        if let Some(running) = &self.state.lock().sites[node].running {
+            running.machine.set_slowness(slowness);
+        }
+    }
+
+    /// As a driver does: drains all running nodes at once, and gathers the receipt.
+    pub async fn drain(&self, verify: bool) -> Receipt {
+        let mut receipt = Receipt::default();
+        let mut draining = Vec::new();
+        for node in 0..self.count() {
+            let found = self.with(node, |node, runtime, _| {
+                (node.services().map(|services: &Services| services.cache.clone()), runtime.clone())
+            });
+            let Some((cache, runtime)) = found else {
+                receipt.faults.push(format!("node {node} is down"));
+                continue;
+            };
+            let Some(cache) = cache else { continue };
+            let (resolver, done) = tameike_io::os::runtime::promise();
+            runtime.spawn(async move { resolver.resolve(assembly::drain(cache, verify).await) });
+            draining.push(done);
+        }
+        for part in draining {
+            receipt.merge(part.await);
+        }
+        receipt
+    }
+
+    /// Space that the stores use for a view, over all running nodes.
+    pub(crate) fn used(&self, view: View) -> u64 {
+        let used = |node| {
+            self.with(node, |node, _, _| {
+                node.services().map_or(0, |services| services.extents.space(view).used)
+            })
+        };
+        (0..self.count()).filter_map(used).sum()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        (0..self.count()).for_each(|node| self.kill(node, false));
+        self.simulation.kill();
+    }
+}

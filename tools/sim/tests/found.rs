@@ -1,0 +1,45 @@
+//! Programs that the simulated cluster found, and that failed when it did; made smaller.
+
+use tameike_core::View;
+use tameike_core::wire::meta::RenameMode;
+use tameike_sim::program::{Action, Flags, Op, Program, Step};
+use tameike_sim::run::run;
+use tameike_sim::world::WorldConfig;
+
+fn cached(node: usize, op: Op) -> Step {
+    Step::Together(vec![Action::Call { node, view: View::Cache, op }])
+}
+
+fn create(node: usize, path: &str) -> Step {
+    let flags = Flags { write: true, create: true, ..Flags::default() };
+    cached(node, Op::Open { slot: 0, path: path.to_owned(), flags })
+}
+
+fn write(node: usize) -> Step {
+    cached(node, Op::Write { slot: 0, offset: 624, length: 5000, tag: 11 })
+}
+
+fn passes(steps: Vec<Step>, dies: bool) {
+    for seed in 0..20 {
+        let program = Program { world: WorldConfig::plain(seed, 3), steps: steps.clone(), dies };
+        assert_eq!(run(&program), Ok(()), "seed {seed}");
+    }
+}
+
+/// The write of a node that still had it open brought a removed file back to life in the coordinator's journal: the
+/// drain ended with the file missing, though the job itself had removed it.
+#[test]
+fn a_file_that_one_node_removes_and_another_writes_is_not_missing() {
+    for dies in [false, true] {
+        let unlink = cached(2, Op::Unlink { path: "y".to_owned() });
+        passes(vec![create(1, "y"), unlink, write(1)], dies);
+    }
+}
+
+/// A node that had a file open knew it by its old path for good, also when it was opened there anew by its new one:
+/// what the pool did not hold could not be read.
+#[test]
+fn a_file_that_another_node_renames_is_read_by_its_new_name() {
+    let rename = Op::Rename { from: "a/x".to_owned(), to: "b/x".to_owned(), mode: RenameMode::Replace };
+    passes(vec![create(2, "a/x"), cached(0, rename), write(2), Step::Check], false);
+}

@@ -1,0 +1,50 @@
+//! Seeds of the simulated cluster: none fails, each is the same run every time, and every bug on purpose is found.
+
+use tameike_sim::program::draw;
+use tameike_sim::run::{Failure, run};
+use tameike_sim::runner::{Batch, run_batch};
+use tameike_sim::shrink::shrink;
+use tameike_sim::trace::traced;
+use tameike_sim::world::Canary;
+
+/// Seeds of `make test`.
+const SEEDS: u64 = 1000;
+/// Seeds that are run twice.
+const TWICE: u64 = 25;
+
+fn batch(seeds: u64, canary: Option<Canary>) -> Vec<(u64, Failure)> {
+    let batch = Batch { seeds: 0..seeds, jobs: 2, canary, keep_going: false };
+    run_batch(&batch, |_, _| {}).expect("the runner works")
+}
+
+#[test]
+fn a_thousand_seeds_pass() {
+    if let Some((seed, failure)) = batch(SEEDS, None).into_iter().next() {
+        let (program, failure) = shrink(&draw(seed, None), failure);
+        panic!("{program}\nTAMEIKE_SEED={seed}: step {}: {}", failure.step, failure.message);
+    }
+}
+
+#[test]
+fn a_seed_is_the_same_run_every_time() {
+    for seed in 0..TWICE {
+        let once = || traced(|| run(&draw(seed, None)));
+        let ((first, first_log), (second, second_log)) = (once(), once());
+        assert_eq!(first, second, "seed {seed}");
+        assert!(first_log.len() > 100, "seed {seed} logs next to nothing");
+        let differs = first_log.iter().zip(&second_log).position(|(one, other)| one != other);
+        assert_eq!(differs, None, "seed {seed}: line {differs:?} of the log");
+        assert_eq!(first_log.len(), second_log.len(), "seed {seed}");
+    }
+}
+
+#[test]
+fn every_canary_is_found() {
+    for canary in Canary::ALL {
+        let found = batch(SEEDS, Some(canary));
+        let (seed, failure) =
+            found.first().unwrap_or_else(|| panic!("{canary:?} is not found in {SEEDS} seeds"));
+        println!("{canary:?}: seed {seed}, step {}: {}", failure.step, failure.message);
+        assert_eq!(run(&draw(*seed, None)), Ok(()), "{canary:?}: it is not the canary that was found");
+    }
+}
