@@ -14,20 +14,15 @@ impl CacheService {
     async fn meet(&self, inode: InodeId, path: &[u8], stamp: Stamp, opening: bool) -> Result<Arc<File>> {
         let make = || Record::new(path, stamp, fresh_generation(&self.parts.runtime));
         let file = self.files.get_or_make(&self.journal, inode, make)?;
-<<<<<<< HEAD
-        self.revive(&file, path, stamp).await?;
+        self.revive(&file, path, stamp, opening).await?;
         if file.state().record.removed {
             return Ok(file);
         }
-        if file.state().record.cut.is_some() {
-=======
-        self.revive(&file, path, stamp, opening).await?;
         let is_unfinished = {
             let state = file.state();
             state.record.cut.is_some() || state.record.space.is_some()
         };
         if is_unfinished {
->>>>>>> main
             let _flush = file.flush.lock().await;
             self.finish_cut(&file).await?;
         }
@@ -35,15 +30,9 @@ impl CacheService {
         Ok(file)
     }
 
-<<<<<<< HEAD
-    /// A removed file whose number another file has got begins anew. One that a client still has open does not: it
-    /// is nowhere on the shared file system.
-    async fn revive(&self, file: &Arc<File>, path: &[u8], stamp: Stamp) -> Result<()> {
-=======
     /// A removed file whose number another file has got begins anew. One that was removed while a client was opening it
     /// does not: it would be empty, as its content was in the pool.
     async fn revive(&self, file: &Arc<File>, path: &[u8], stamp: Stamp, opening: bool) -> Result<()> {
->>>>>>> main
         if !file.state().record.removed {
             return Ok(());
         }
@@ -51,21 +40,13 @@ impl CacheService {
         if !file.state().record.removed {
             return Ok(());
         }
-<<<<<<< HEAD
-        let (shared, inode, named) = (self.parts.shared.clone(), file.inode, path.to_vec());
-        let look = move || locate(&*shared, inode, std::iter::once(named.as_slice()));
+        let (shared, inode, own) = (self.parts.shared.clone(), file.inode, path.to_vec());
+        let look = move || locate(&*shared, inode, std::iter::once(own.as_slice()));
         match self.parts.runtime.block(look).await {
-            Err(fault) if matches!(fault.errno, Errno::ENOENT | Errno::ESTALE) => return Ok(()),
-            found => found.map(drop)?,
-=======
-        if opening {
-            let (shared, inode, own) = (self.parts.shared.clone(), file.inode, path.to_vec());
-            let look = move || locate(&*shared, inode, std::iter::once(own.as_slice()));
-            match self.parts.runtime.block(look).await {
-                Err(fault) if fault.errno == Errno::ENOENT => return Err(Errno::ESTALE.into()),
-                found => drop(found?),
-            }
->>>>>>> main
+            Err(fault) if opening && fault.errno == Errno::ENOENT => return Err(Errno::ESTALE.into()),
+            // A client that has had it open since before its removal still writes to it.
+            Err(fault) if !opening && matches!(fault.errno, Errno::ENOENT | Errno::ESTALE) => return Ok(()),
+            found => drop(found?),
         }
         let request = UnitRequest::Truncate { inode: file.inode, size: 0 };
         self.ask_units(self.homes(file.inode), &request).await?;
@@ -119,20 +100,13 @@ impl CacheService {
     }
 
     pub(super) async fn dirty(&self, inode: InodeId, path: &[u8], stamp: Stamp) -> Result<CacheState> {
-<<<<<<< HEAD
-        let file = self.meet(inode, path, stamp).await?;
+        let file = self.meet(inode, path, stamp, false).await?;
         let (state, removed) = file.update(&self.journal, |state| {
             // What is written to a removed file ends with its last descriptor, or is known for it after a crash.
             if !state.record.removed {
                 state.changes += 1;
                 state.record.dirty = true;
             }
-=======
-        let file = self.meet(inode, path, stamp, false).await?;
-        let state = file.update(&self.journal, |state| {
-            state.changes += 1;
-            state.record.dirty = true;
->>>>>>> main
             state.record.journaled = true;
             (state.record.state(Some(&stamp)), state.record.removed)
         })?;
@@ -184,15 +158,14 @@ impl CacheService {
             state.changes += 1;
             record.size = size;
             record.mtime = now;
-            record.dirty = !record.removed;
-            record.journaled |= record.dirty;
-            Ok::<_, Errno>((offset, record.state(None), record.dirty))
+            record.dirty = true;
+            record.journaled = true;
+            Ok((offset, record.state(None)))
         })?;
-        let (offset, state, dirty) = reserved?;
-        if dirty {
+        if reserved.is_ok() {
             self.mark_dirty(inode);
         }
-        Ok((offset, state))
+        reserved
     }
 
     /// A program has set the time of last change, which the client has passed to the shared file already. A flush
