@@ -85,13 +85,13 @@ impl Killed {
         let path = self.store.join("extents");
         let file = fs::File::options().read(true).write(true).open(&path).expect("the extents file");
         let mut block = vec![0; 4096];
-        for place in (0..file.metadata().expect("a file").len()).step_by(4096) {
+        let mut places = (0..file.metadata().expect("a file").len()).step_by(4096);
+        let found = places.find(|&place| {
             file.read_exact_at(&mut block, place).expect("read");
-            if block == bytes {
-                return file.write_all_at(&[block[7] ^ 1], place + 7).expect("written");
-            }
-        }
-        panic!("the device does not hold what was written");
+            block == bytes
+        });
+        let place = found.expect("the device holds what was written");
+        file.write_all_at(&[bytes[7] ^ 1], place + 7).expect("written");
     }
 
     /// What the shared directory has of a file.
