@@ -118,8 +118,9 @@ fn is_root() -> bool {
     is_root
 }
 
-/// Runs the suite in views of one job at the same time: `$1` is where it is listed, `$2` the variable of the view.
-fn run_in_views(nodes: u32, views: &[(&str, &str)]) {
+/// Runs the suite in views of one job at the same time: each is where it is listed, and the variable of the view.
+/// Sockets have short paths only, and so has the job a short name; no other test may use it.
+fn run_in_views(job: &str, nodes: u32, views: &[(&str, &str)]) {
     if !is_root() {
         return;
     }
@@ -133,20 +134,19 @@ fn run_in_views(nodes: u32, views: &[(&str, &str)]) {
         script.push_str(&format!("\nsuite $said/{place} $TAMEIKE_{view}/p &"));
     }
     script.push_str("\nwait");
-    // Sockets have short paths only.
-    succeed(&mut site.job(nodes, &["--job", "p"], &script));
+    succeed(&mut site.job(nodes, &["--job", job], &script));
     assert_as_listed(&site, &views.iter().map(|(place, _)| *place).collect::<Vec<_>>());
     site.assert_clean();
 }
 
 #[test]
 fn each_view_is_a_posix_file_system() {
-    run_in_views(1, &[("job-shared", "SHARED"), ("cache", "CACHE"), ("node-local", "NODE_LOCAL")]);
+    run_in_views("p", 1, &[("job-shared", "SHARED"), ("cache", "CACHE"), ("node-local", "NODE_LOCAL")]);
 }
 
 #[test]
 fn the_view_of_four_agents_is_a_posix_file_system() {
-    run_in_views(4, &[("job-shared-of-4", "SHARED")]);
+    run_in_views("q", 4, &[("job-shared-of-4", "SHARED")]);
 }
 
 /// What the list is measured by: the machine's own file systems.
