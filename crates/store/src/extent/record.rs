@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use tameike_core::limits::{BLOCK_SIZE, BLOCKS_PER_UNIT, UNIT_SIZE};
 use tameike_core::ranges::RangeSet;
-use tameike_core::{Fault, Generation, InodeId, Result, UnitId};
+use tameike_core::{Fault, Generation, Result, UnitId};
 
 mod log;
 
@@ -340,7 +340,7 @@ impl UnitRecord {
 
 #[cfg(feature = "fuzz")]
 pub(crate) fn fuzz(bytes: &[u8]) {
-    let unit = UnitId { inode: InodeId(0x8000_0000_0000_0001), index: 0 };
+    let unit = UnitId { inode: tameike_core::InodeId(0x8000_0000_0000_0001), index: 0 };
     let Ok(record) = UnitRecord::decode(unit, bytes) else { return };
     let again = record.encode().and_then(|bytes| UnitRecord::decode(unit, &bytes));
     assert_eq!(again.as_ref(), Ok(&record));
@@ -361,6 +361,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tameike_core::InodeId;
 
     #[test]
     fn the_bytes_of_a_unit_record_stay_as_they_are() {
