@@ -13,7 +13,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use support::{Site, processes_naming, shown};
-use victims::{Background, JobPlace, signal, wait_for};
+use victims::{Background, JobPlace, end_programs, signal, wait_for};
 
 const REPAIRED: i32 = 1;
 const DAMAGED: i32 = 4;
@@ -98,17 +98,6 @@ impl Killed {
     fn drained(&self, file: u32) -> Vec<u8> {
         let path = self.site.shared().join(file.to_string());
         self.mounts.inside(std::process::Command::new("cat").arg(path)).output().expect("cat").stdout
-    }
-}
-
-fn end_programs(base: &str) {
-    let processes = fs::read_dir("/proc").expect("processes").flatten();
-    for process in processes {
-        let environment = fs::read(process.path().join("environ")).unwrap_or_default();
-        let pid = process.file_name().to_string_lossy().parse().ok();
-        if let Some(pid) = pid.filter(|_| String::from_utf8_lossy(&environment).contains(base)) {
-            signal(pid, "KILL");
-        }
     }
 }
 

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::{Mutex, PoisonError};
 use support::{Site, processes_naming, shown};
-use victims::{Background, JobPlace, signal, wait_for};
+use victims::{Background, JobPlace, end_programs, signal, wait_for};
 
 /// The memory of jobs that are gone is the user's: `recover --discard` of one test gives up that of all.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -77,17 +77,6 @@ impl Killed {
         assert_eq!(output.status.code(), Some(code), "{}", shown(&output));
         for part in parts {
             assert!(shown(&output).contains(part), "no {part:?} in {}", shown(&output));
-        }
-    }
-}
-
-/// Kills all programs that were started with this directory for jobs.
-fn end_programs(base: &str) {
-    for entry in fs::read_dir("/proc").expect("proc").flatten() {
-        let Ok(pid) = entry.file_name().to_string_lossy().parse() else { continue };
-        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
-        if String::from_utf8_lossy(&environment).contains(base) {
-            signal(pid, "KILL");
         }
     }
 }

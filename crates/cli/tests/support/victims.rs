@@ -115,6 +115,17 @@ pub fn signal(pid: u32, name: &str) -> bool {
     status.expect("kill is installed").success()
 }
 
+/// Kills all programs that were started with this directory for jobs.
+pub fn end_programs(base: &str) {
+    for entry in fs::read_dir("/proc").expect("proc").flatten() {
+        let Ok(pid) = entry.file_name().to_string_lossy().parse() else { continue };
+        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+        if String::from_utf8_lossy(&environment).contains(base) {
+            signal(pid, "KILL");
+        }
+    }
+}
+
 /// One job of a site, by its directories.
 pub struct JobPlace {
     /// Its directory.
