@@ -94,7 +94,7 @@ fn make_dir(dir: &Path) -> Result<()> {
 }
 
 async fn progress_of(cache: &CacheService) -> Progress {
-    match cache.serve(CacheRequest::Progress).await {
+    match cache.serve_own(CacheRequest::Progress).await {
         Ok(CacheReply::Progress { files, bytes, flushed }) => {
             Progress { files_left: files, bytes_left: bytes, bytes_flushed: flushed }
         }

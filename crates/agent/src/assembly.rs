@@ -156,7 +156,7 @@ pub async fn drain(cache: Arc<CacheService>, verify: bool) -> Receipt {
     let mut receipt = Receipt::default();
     let mut after: Option<InodeId> = None;
     loop {
-        match cache.serve(CacheRequest::Drain { verify, after }).await {
+        match cache.serve_own(CacheRequest::Drain { verify, after }).await {
             Ok(CacheReply::Receipt { receipt: part, next }) => {
                 receipt.merge(part);
                 if next.is_none() {

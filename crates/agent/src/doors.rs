@@ -114,6 +114,28 @@ impl Views {
         .boxed()
     }
 
+    /// A file of the shared file system is about to lose its last name by another node.
+    pub fn removing(&self, inode: InodeId) -> BoxFuture<'static, ()> {
+        let cache = self.cache.clone();
+        async move {
+            if let Some(cache) = cache
+                && let Err(fault) = cache.removing(inode).await
+            {
+                log::warn!(
+                    "what is open here of {inode}, which another node removes, cannot be kept: {fault}"
+                );
+            }
+        }
+        .boxed()
+    }
+
+    /// It has kept its name.
+    pub fn kept(&self, inode: InodeId) {
+        if let Some(cache) = &self.cache {
+            cache.kept(inode);
+        }
+    }
+
     /// For locks of which files an owner of this node waits.
     pub fn lock_waits(&self, owner: LockOwner) -> Vec<InodeId> {
         self.locks().flat_map(|locks| locks.waits_of(owner)).collect()

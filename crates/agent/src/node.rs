@@ -113,6 +113,13 @@ impl Node {
             ClientRequest::Moved { dir, from, to } => {
                 self.views.moved(dir, from, to).map(|()| ClientReply::Done).boxed()
             }
+            ClientRequest::Removing { inode } => {
+                self.views.removing(inode).map(|()| ClientReply::Done).boxed()
+            }
+            ClientRequest::Kept { inode } => {
+                self.views.kept(inode);
+                ready(ClientReply::Done).boxed()
+            }
             ClientRequest::LockWaits { owner } => {
                 ready(ClientReply::Waits(self.views.lock_waits(owner))).boxed()
             }
@@ -153,7 +160,7 @@ impl Service for Node {
             let answer = match request {
                 Request::Meta(request) => replied(meta.serve(from, request).await, Reply::Meta),
                 Request::Lock(request) => replied(locks.serve(from, request).await, Reply::Lock),
-                Request::Cache(request) => replied(cache.serve(request).await, Reply::Cache),
+                Request::Cache(request) => replied(cache.serve(from, request).await, Reply::Cache),
                 Request::Unit(request) => match unit.serve(request, payload).await {
                     Ok((reply, payload)) => (Reply::Unit(reply), payload),
                     Err(fault) => (Reply::Fault(fault), None),

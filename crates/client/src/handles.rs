@@ -1,32 +1,32 @@
 //! Open files of a view, by handle and by file.
 
-use crate::vfs::{FileNumber, HandleNumber};
+use crate::vfs::HandleNumber;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
-struct State<T> {
-    handles: BTreeMap<HandleNumber, (FileNumber, T)>,
-    files: BTreeSet<(FileNumber, HandleNumber)>,
+struct State<F, T> {
+    handles: BTreeMap<HandleNumber, (F, T)>,
+    files: BTreeSet<(F, HandleNumber)>,
     last: u64,
 }
 
-/// The open files of a view.
-pub(crate) struct Handles<T>(Mutex<State<T>>);
+/// The open files of a view, which knows its files by `F`.
+pub(crate) struct Handles<F, T>(Mutex<State<F, T>>);
 
-impl<T> Default for Handles<T> {
+impl<F, T> Default for Handles<F, T> {
     fn default() -> Self {
         Self(Mutex::new(State { handles: BTreeMap::new(), files: BTreeSet::new(), last: 0 }))
     }
 }
 
-fn of(file: FileNumber) -> RangeInclusive<(FileNumber, HandleNumber)> {
+fn of<F: Copy>(file: F) -> RangeInclusive<(F, HandleNumber)> {
     (file, HandleNumber(0))..=(file, HandleNumber(u64::MAX))
 }
 
-impl<T: Clone> Handles<T> {
+impl<F: Copy + Ord, T: Clone> Handles<F, T> {
     /// Opens a file; `make` is given a handle of it that is open already.
-    pub(crate) fn add(&self, file: FileNumber, make: impl FnOnce(Option<&T>) -> T) -> HandleNumber {
+    pub(crate) fn add(&self, file: F, make: impl FnOnce(Option<&T>) -> T) -> HandleNumber {
         let state = &mut *self.0.lock();
         let other = state.files.range(of(file)).next().and_then(|(_, handle)| state.handles.get(handle));
         let open = make(other.map(|(_, open)| open));
@@ -42,7 +42,7 @@ impl<T: Clone> Handles<T> {
     }
 
     /// Closes a handle; its file, and whether that is open no more.
-    pub(crate) fn remove(&self, handle: HandleNumber) -> Option<(FileNumber, T, bool)> {
+    pub(crate) fn remove(&self, handle: HandleNumber) -> Option<(F, T, bool)> {
         let mut state = self.0.lock();
         let (file, open) = state.handles.remove(&handle)?;
         state.files.remove(&(file, handle));
@@ -51,21 +51,21 @@ impl<T: Clone> Handles<T> {
     }
 
     /// The first handle of a file that fits.
-    pub(crate) fn find(&self, file: FileNumber, fits: impl Fn(&T) -> bool) -> Option<T> {
+    pub(crate) fn find(&self, file: F, fits: impl Fn(&T) -> bool) -> Option<T> {
         let state = self.0.lock();
         let mut handles = state.files.range(of(file)).filter_map(|(_, handle)| state.handles.get(handle));
         handles.find(|(_, open)| fits(open)).map(|(_, open)| open.clone())
     }
 
     /// All handles of a file.
-    pub(crate) fn all_of(&self, file: FileNumber) -> Vec<T> {
+    pub(crate) fn all_of(&self, file: F) -> Vec<T> {
         let state = self.0.lock();
         let handles = state.files.range(of(file)).filter_map(|(_, handle)| state.handles.get(handle));
         handles.map(|(_, open)| open.clone()).collect()
     }
 
     /// All handles with their files.
-    pub(crate) fn all(&self) -> Vec<(FileNumber, T)> {
+    pub(crate) fn all(&self) -> Vec<(F, T)> {
         self.0.lock().handles.values().cloned().collect()
     }
 }
@@ -75,11 +75,12 @@ mod tests {
     use super::*;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use tameike_core::InodeId;
 
     #[test]
     fn handles_are_found_by_number_and_by_file() {
         let handles = Handles::default();
-        let (one, two) = (FileNumber(1), FileNumber(2));
+        let (one, two) = (InodeId(1), InodeId(2));
         let a = handles.add(one, |other: Option<&&str>| other.map_or("a", |_| "again"));
         let b = handles.add(one, |other| other.map_or("b", |_| "again"));
         let c = handles.add(two, |_| "c");
@@ -108,13 +109,13 @@ mod tests {
     fn other_open_files_are_not_looked_at() {
         let (handles, looks) = (Handles::default(), Arc::new(AtomicUsize::new(0)));
         for number in 0..10_000 {
-            handles.add(FileNumber(number), |_| Counted(looks.clone()));
+            handles.add(InodeId(number), |_| Counted(looks.clone()));
         }
         let fitted = AtomicUsize::new(0);
         for number in 0..10_000 {
             let fits = |_: &Counted| fitted.fetch_add(1, Ordering::Relaxed) < usize::MAX;
-            assert!(handles.find(FileNumber(number), fits).is_some());
-            assert_eq!(handles.all_of(FileNumber(number)).len(), 1);
+            assert!(handles.find(InodeId(number), fits).is_some());
+            assert_eq!(handles.all_of(InodeId(number)).len(), 1);
         }
         assert_eq!((fitted.into_inner(), looks.load(Ordering::Relaxed)), (10_000, 20_000));
     }

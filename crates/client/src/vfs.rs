@@ -30,8 +30,6 @@ pub struct HandleNumber(pub u64);
 pub struct Found {
     /// Its number; each time it is told counts as one look-up, until forgotten.
     pub file: FileNumber,
-    /// With the number it names one file: another file that gets the number has another generation.
-    pub generation: u64,
     /// Its attributes; `attr.inode` is what `st_ino` shows.
     pub attr: Attr,
 }

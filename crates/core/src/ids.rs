@@ -154,6 +154,11 @@ impl InodeId {
         Self(xxh3_64(&key) | Self::CACHE_BIT)
     }
 
+    /// What stands for a name in a directory of the shared file system where a name is held like a file.
+    pub fn of_name(dir: Self, name: &[u8]) -> Self {
+        Self(xxh3_64_with_seed(name, dir.0) | Self::CACHE_BIT)
+    }
+
     /// Whether the inode stands for a file of the shared file system.
     pub fn is_cached(self) -> bool {
         self.0 & Self::CACHE_BIT != 0

@@ -3,13 +3,16 @@
 use super::convert::{errno, file_attr};
 use super::{ATTRIBUTE_LIFETIME, NAME_LIFETIME, open_flags};
 use fuser::{
-    FileHandle, FopenFlags, Generation, ReplyAttr, ReplyData, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite,
+    FileHandle, FopenFlags, Generation, ReplyAttr, ReplyCreate, ReplyData, ReplyEntry, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite,
 };
 use std::time::Duration;
 use tameike_client::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, ViewSpace};
 use tameike_core::limits::{BLOCK_SIZE, NAME_SIZE_MAX};
 use tameike_core::{Attr, FileKind, Result};
+
+/// A number stands for one file as long as the kernel holds it.
+const GENERATION: Generation = Generation(0);
 
 fn name_lifetime(kind: FileKind) -> Duration {
     if kind == FileKind::Directory { ATTRIBUTE_LIFETIME } else { NAME_LIFETIME }
@@ -19,8 +22,8 @@ pub(super) fn answer_entry(reply: ReplyEntry, found: Result<Found>) {
     match found {
         Ok(found) => {
             let attr = file_attr(found.file, &found.attr);
-            let (lifetime, generation) = (name_lifetime(found.attr.kind), Generation(found.generation));
-            reply.entry_with_ttls(&ATTRIBUTE_LIFETIME, &lifetime, &attr, generation);
+            let lifetime = name_lifetime(found.attr.kind);
+            reply.entry_with_ttls(&ATTRIBUTE_LIFETIME, &lifetime, &attr, GENERATION);
         }
         Err(fault) => reply.error(errno(&fault)),
     }
@@ -36,6 +39,24 @@ pub(super) fn answer_attr(reply: ReplyAttr, file: FileNumber, attr: Result<Attr>
 pub(super) fn answer_open(reply: ReplyOpen, opened: Result<Opened>, mode: OpenMode, keeps_locks: bool) {
     match opened {
         Ok(opened) => reply.opened(FileHandle(opened.handle.0), open_flags(opened, mode, keeps_locks)),
+        Err(fault) => reply.error(errno(&fault)),
+    }
+}
+
+pub(super) fn answer_created(
+    reply: ReplyCreate,
+    created: Result<(Found, Opened)>,
+    mode: OpenMode,
+    keeps_locks: bool,
+) {
+    match created {
+        Ok((found, opened)) => reply.created(
+            &NAME_LIFETIME,
+            &file_attr(found.file, &found.attr),
+            GENERATION,
+            FileHandle(opened.handle.0),
+            open_flags(opened, mode, keeps_locks),
+        ),
         Err(fault) => reply.error(errno(&fault)),
     }
 }

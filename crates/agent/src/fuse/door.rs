@@ -1,20 +1,20 @@
 //! [`fuser::Filesystem`] over a [`Vfs`].
 
+use super::FuseDoor;
 use super::answer::{
-    answer_attr, answer_bytes, answer_entry, answer_open, answer_open_dir, answer_seek, answer_space,
-    answer_write,
+    answer_attr, answer_bytes, answer_created, answer_entry, answer_open, answer_open_dir, answer_seek,
+    answer_space, answer_write,
 };
 use super::convert::{
-    O_EXCL, XATTR_CREATE, XATTR_REPLACE, attr_change, errno, file, file_attr, handle, kind_of_mode,
-    new_inode, open_mode, rename_mode, sought, space_change,
+    O_EXCL, XATTR_CREATE, XATTR_REPLACE, attr_change, errno, file, handle, kind_of_mode, new_inode,
+    open_mode, rename_mode, sought, space_change,
 };
 use super::lists::{answer_xattr, joined, list};
 use super::lock::{self, LockArguments, SetLock};
-use super::{FuseDoor, NAME_LIFETIME, open_flags};
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, Generation, INodeNo, KernelConfig, LockOwner,
-    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
-    ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, INodeNo, KernelConfig, LockOwner, OpenFlags,
+    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -32,10 +32,11 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         Ok(())
     }
 
-    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let (vfs, name) = (self.vfs.clone(), name.as_bytes().to_vec());
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let (vfs, ahead, thread) = (self.vfs.clone(), self.ahead.clone(), request.pid());
+        let name = name.as_bytes().to_vec();
         self.tasks.spawn(async move {
-            answer_entry(reply, vfs.lookup(file(parent), &name).await);
+            answer_entry(reply, ahead.lookup(&vfs, thread, (file(parent), &name)).await);
         });
     }
 
@@ -146,11 +147,12 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         });
     }
 
-    fn open(&self, _request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let vfs = self.vfs.clone();
+    fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let (vfs, ahead, thread) = (self.vfs.clone(), self.ahead.clone(), request.pid());
         self.tasks.spawn(async move {
             let mode = open_mode(flags);
-            answer_open(reply, vfs.open(file(number), mode).await, mode, vfs.locks().is_some());
+            let opened = ahead.open(&vfs, thread, file(number), mode).await;
+            answer_open(reply, opened, mode, vfs.locks().is_some());
         });
     }
 
@@ -168,16 +170,8 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         let new = new_inode(request, FileKind::File, mode, umask);
         self.tasks.spawn(async move {
             let mode = open_mode(OpenFlags(flags));
-            match vfs.create(file(parent), &name, new, flags & O_EXCL != 0, mode).await {
-                Ok((found, opened)) => reply.created(
-                    &NAME_LIFETIME,
-                    &file_attr(found.file, &found.attr),
-                    Generation(found.generation),
-                    FileHandle(opened.handle.0),
-                    open_flags(opened, mode, vfs.locks().is_some()),
-                ),
-                Err(fault) => reply.error(errno(&fault)),
-            }
+            let created = vfs.create(file(parent), &name, new, flags & O_EXCL != 0, mode).await;
+            answer_created(reply, created, mode, vfs.locks().is_some());
         });
     }
 

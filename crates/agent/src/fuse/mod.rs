@@ -13,6 +13,7 @@
 //! path walk refreshes them; pages live until an open finds another version. There is no write-back cache: byte
 //! ranges, never pages, leave the node.
 
+mod ahead;
 mod answer;
 mod convert;
 mod door;

@@ -1,5 +1,6 @@
 //! What a door is made of, and what its requests share.
 
+use super::ahead::OpenAhead;
 use super::answer::answer_entry;
 use super::convert::{errno, file};
 use super::kernel_cache::KernelCache;
@@ -19,12 +20,14 @@ pub struct FuseDoor<V> {
     pub(super) vfs: Arc<V>,
     pub(super) waiting: WaitingRoom,
     pub(super) kernel: KernelCache,
+    pub(super) ahead: OpenAhead,
 }
 
 impl<V: Vfs> FuseDoor<V> {
     /// A door to `vfs`, whose writes wait in `waiting`.
     pub fn new(tasks: Tasks, vfs: Arc<V>, waiting: WaitingRoom) -> Self {
-        Self { tasks, vfs, waiting, kernel: KernelCache::default() }
+        let ahead = OpenAhead::new(tasks.runtime().clone());
+        Self { tasks, vfs, waiting, kernel: KernelCache::default(), ahead }
     }
 
     pub(super) fn kernel_cache(&self) -> KernelCache {

@@ -60,22 +60,16 @@ def replace(path, times, node):
         os.rename(f"{path}.{node}", path)
 
 
-def look(path, ended, only_names):
-    """Finds one of the files under the name at any time, and it is whole; or looks only whether there is one."""
+def look(path, ended):
+    """Finds one of the files under the name at any time, and it is whole."""
     looks = 0
     while True:
         last = os.path.exists(ended)
-        try:
-            with open(path) as file:
-                lines = file.read().split("\n")
-        except OSError as error:
-            # The kernel makes EIO of an error in a read that fills its cache.
-            assert error.errno in (errno.ESTALE, errno.EIO) and only_names == "True", error
-            continue
-        if only_names == "False":
-            assert lines.pop() == "" and len(set(lines)) == 1, (looks, lines[:2], lines[-2:])
-            number = int(lines[0].split("-")[1])
-            assert len(lines) == 1 + number % 5000, (lines[0], len(lines))
+        with open(path) as file:
+            lines = file.read().split("\n")
+        assert lines.pop() == "" and len(set(lines)) == 1, (looks, lines[:2], lines[-2:])
+        number = int(lines[0].split("-")[1])
+        assert len(lines) == 1 + number % 5000, (lines[0], len(lines))
         looks += 1
         if last:
             break

@@ -1,17 +1,15 @@
-//! Content of files in the cache view: opening, writing, cutting, and what a rename or a removal means for
-//! data that is not yet on the shared file system.
+//! Content of files in the cache view: opening, writing, cutting.
 
 use super::opens::OpenFile;
 use super::{CacheView, version};
 use crate::data::Home;
-use crate::passthrough::number;
 use crate::vfs::{FileNumber, HandleNumber, OpenMode, Opened, ReadBytes};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tameike_core::attr::{AttrChange, SetTime};
-use tameike_core::wire::cache::CacheRequest;
-use tameike_core::{Attr, Errno, FileKind, Generation, InodeId, Result};
+use tameike_core::wire::cache::{CacheRequest, Stamp};
+use tameike_core::{Attr, Errno, Generation, InodeId, Result};
 use tameike_io::shared::{Access, FileStat, SharedFile};
 
 impl CacheView {
@@ -40,8 +38,9 @@ impl CacheView {
         mode: OpenMode,
     ) -> Result<Opened> {
         let (inode, stamp) = (stat.inode_id(), stat.stamp());
+        let opening = self.opens.begin(inode);
         let state = self.ask_state(inode, CacheRequest::Open { inode, path: path.clone(), stamp }).await?;
-        let cell = match self.opens.of_file(number(inode)) {
+        let cell = match self.opens.of_file(inode) {
             Some(open) => {
                 // Another node may have renamed it since it was opened here.
                 *open.path.lock() = path;
@@ -52,10 +51,17 @@ impl CacheView {
         let layout = tameike_core::Layout::Striped;
         let home = Home::Shared(cell.clone());
         let (data, keep_cache) = self.engine.open(inode, layout, home, version(state, stat.size));
-        let open = OpenFile::new(number(inode), data.clone(), shared, cell, stamp, mode);
+        let open = OpenFile::new(data.clone(), shared, cell.clone(), stamp, mode);
         let handle = self.opens.add(open);
+        if (opening.end() || state.removing)
+            && let Err(fault) = self.let_go(inode).await
+        {
+            self.close(handle);
+            return Err(fault);
+        }
         if mode.truncate && mode.write {
-            if let Err(fault) = self.truncate(number(inode), 0).await {
+            let path = cell.lock().clone();
+            if let Err(fault) = self.cut(inode, path, stamp, 0).await {
                 self.close(handle);
                 return Err(fault);
             }
@@ -69,7 +75,7 @@ impl CacheView {
     /// # Errors
     /// `EACCES` when it is to be written, and no handle of it is open for writing.
     pub(super) fn reopen_orphan(&self, file: FileNumber, mode: OpenMode) -> Result<Option<Opened>> {
-        let mut orphans = self.opens.all_of(file);
+        let mut orphans = self.opens.all_of(self.below.inode(file));
         orphans.retain(|open| open.is_orphan());
         if orphans.is_empty() {
             return Ok(None);
@@ -88,7 +94,11 @@ impl CacheView {
 
     pub(super) async fn read_open(&self, open: &OpenFile, offset: u64, length: u32) -> Result<ReadBytes> {
         if !open.is_orphan() {
-            return self.engine.read(&open.data, offset, length).await;
+            match self.engine.read(&open.data, offset, length).await {
+                // It has lost its name meanwhile.
+                Err(fault) if fault.errno == Errno::ESTALE && open.is_orphan() => {}
+                read => return read,
+            }
         }
         let shared = open.shared.clone();
         let bytes = self.below.run(move |_| {
@@ -140,15 +150,18 @@ impl CacheView {
 
     /// Sets the size of a file, open or not.
     pub(super) async fn truncate(&self, file: FileNumber, size: u64) -> Result<()> {
-        let inode = InodeId(file.0);
+        let inode = self.below.inode(file);
         if let Some(open) =
-            self.opens.all_of(file).into_iter().find(|open| open.is_orphan() && open.mode.write)
+            self.opens.all_of(inode).into_iter().find(|open| open.is_orphan() && open.mode.write)
         {
             return self.below.run(move |_| open.shared.truncate(size)).await;
         }
         let path = self.below.path(file)?;
-        let stat = self.stat(file).await?;
-        let stamp = stat.stamp();
+        let stamp = self.stat(file).await?.stamp();
+        self.cut(inode, path, stamp, size).await
+    }
+
+    async fn cut(&self, inode: InodeId, path: Vec<u8>, stamp: Stamp, size: u64) -> Result<()> {
         self.tell(inode, CacheRequest::Dirty { inode, path, stamp }).await?;
         let now = self.runtime.now();
         let tell = self.ask_state(inode, CacheRequest::Truncate { inode, size, now });
@@ -174,7 +187,7 @@ impl CacheView {
     }
 
     async fn change_attributes(&self, file: FileNumber, change: AttrChange) -> Result<()> {
-        let inode = InodeId(file.0);
+        let inode = self.below.inode(file);
         if let Some(data) = self.engine.find(inode).filter(|data| data.newer().is_some()) {
             // A time that the program sets must not be overtaken by an earlier write that is not yet told.
             self.engine.flush(&data, false).await?;
@@ -197,83 +210,10 @@ impl CacheView {
     }
 
     async fn change_shared(&self, file: FileNumber, change: AttrChange) -> Result<()> {
-        match self.opens.of_file(file).filter(|open| open.is_orphan()) {
+        match self.opens.of_file(self.below.inode(file)).filter(|open| open.is_orphan()) {
             Some(open) => self.below.run(move |_| open.shared.change(&change)).await,
             None => self.below.change(file, change).await,
         }
-    }
-
-    /// What a file's coordinator, or every node for a directory, must know before and after a rename.
-    pub(super) async fn tell_rename(&self, stat: &FileStat, from: &[u8], to: &[u8]) -> Result<()> {
-        let (from, to) = (from.to_vec(), to.to_vec());
-        match stat.kind {
-            FileKind::File => {
-                let inode = stat.inode_id();
-                self.tell(inode, CacheRequest::Renamed { inode: Some(inode), from, to }).await
-            }
-            FileKind::Directory => {
-                let request = CacheRequest::Renamed { inode: None, from, to };
-                let nodes = self.cluster.device_nodes().iter();
-                let told = nodes.map(|&node| self.ask(node, request.clone()));
-                futures_util::future::try_join_all(told).await.map(drop)
-            }
-            FileKind::Symlink
-            | FileKind::Fifo
-            | FileKind::Socket
-            | FileKind::CharacterDevice
-            | FileKind::BlockDevice => Ok(()),
-        }
-    }
-
-    /// A file is about to lose a name. When it has others, its coordinator must know one of them, or need none.
-    /// When it is the last one and the file is open here, its content moves to the shared file, from which the
-    /// open handles go on; the name's removal then frees it as the system does.
-    pub(super) async fn before_removal(
-        &self,
-        stat: &FileStat,
-        dir: FileNumber,
-        name: &[u8],
-        path: &[u8],
-    ) -> Result<()> {
-        let inode = stat.inode_id();
-        let opens = self.opens.all_of(number(inode));
-        if stat.kind == FileKind::File && stat.nlink > 1 {
-            return match self.below.other_path(number(inode), dir, name) {
-                Some(other) => self.tell_rename(stat, path, &other).await,
-                None => self.tell(inode, CacheRequest::Writeback { inode }).await,
-            };
-        }
-        if stat.kind != FileKind::File {
-            return Ok(());
-        }
-        if opens.is_empty() {
-            return self.tell(inode, CacheRequest::Removing { inode }).await;
-        }
-        self.engine.flush(&opens[0].data, false).await?;
-        match self.tell(inode, CacheRequest::Writeback { inode }).await {
-            // Another node was faster, and has seen to what becomes of its content.
-            Err(fault) if matches!(fault.errno, Errno::ENOENT | Errno::ESTALE) => return Ok(()),
-            told => told?,
-        }
-        self.tell(inode, CacheRequest::Removing { inode }).await?;
-        opens.iter().for_each(|open| open.set_orphan());
-        self.engine.forget(inode);
-        Ok(())
-    }
-
-    /// The removal that [`Self::before_removal`] prepared did not happen.
-    pub(super) fn not_removed(&self, stat: &FileStat) {
-        self.opens.all_of(number(stat.inode_id())).iter().for_each(|open| open.set_named());
-    }
-
-    /// A file has lost a name.
-    pub(super) async fn after_removal(&self, stat: &FileStat) -> Result<()> {
-        if stat.kind != FileKind::File || stat.nlink > 1 {
-            return Ok(());
-        }
-        let inode = stat.inode_id();
-        self.engine.forget(inode);
-        self.tell(inode, CacheRequest::Removed { inode }).await
     }
 
     /// Makes what is cached of an open file as true as after opening it; the version that the kernel's pages lack.
@@ -281,7 +221,7 @@ impl CacheView {
         if open.is_orphan() {
             return Ok(Some(Generation(0))); // others write to the shared file behind the kernel's back
         }
-        let (inode, attr) = (open.data.inode, self.stat(open.number).await?.attr());
+        let (inode, attr) = (open.data.inode, self.stat(self.below.number(open.data.inode)).await?.attr());
         if self.removed_elsewhere(&attr).is_some() {
             return Ok(None);
         }

@@ -6,12 +6,13 @@
 mod content;
 mod moved;
 mod opens;
+mod removal;
 mod sparse;
 mod view;
 
 use crate::data::{DataEngine, FileVersion, dense_blocks};
 use crate::locks::FileLocks;
-use crate::passthrough::{Passthrough, Waiting, number};
+use crate::passthrough::{Passthrough, Waiting};
 use crate::vfs::{FileNumber, HandleNumber};
 use opens::{OpenFile, Opens};
 use std::sync::Arc;
@@ -98,7 +99,7 @@ impl CacheView {
     /// What is open here of a file that another node has removed. What the job knew of it is gone with its last name;
     /// this node goes by what it had: a file that was cut to nothing would be something else.
     fn removed_elsewhere(&self, attr: &Attr) -> Option<Arc<OpenFile>> {
-        let open = if attr.nlink == 0 { self.opens.of_file(number(attr.inode)) } else { None };
+        let open = if attr.nlink == 0 { self.opens.of_file(attr.inode) } else { None };
         open.filter(|open| !open.is_orphan())
     }
 
@@ -121,16 +122,21 @@ impl CacheView {
 
     /// Attributes of the shared file: by name, or of an open file that has lost its names.
     async fn stat(&self, file: FileNumber) -> Result<FileStat> {
-        if let Some(open) = self.opens.of_file(file).filter(|open| open.is_orphan()) {
+        if let Some(open) = self.opens.of_file(self.below.inode(file)).filter(|open| open.is_orphan()) {
             return self.below.run(move |_| open.shared.stat()).await;
         }
-        match (self.below.stat(file).await, self.opens.of_file(file)) {
+        match (self.below.stat(file).await, self.opens.of_file(self.below.inode(file))) {
             // Another node has moved or removed what is open here.
             (Err(fault), Some(open)) if matches!(fault.errno, Errno::ENOENT | Errno::ESTALE) => {
                 self.below.run(move |_| open.shared.stat()).await
             }
             (stat, _) => stat,
         }
+    }
+
+    /// Open files follow what was renamed.
+    fn refresh_paths(&self) {
+        self.opens.refresh_paths(|inode| self.below.path(self.below.number(inode)).ok());
     }
 
     fn handle(&self, handle: HandleNumber) -> Result<Arc<OpenFile>> {

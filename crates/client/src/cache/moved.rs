@@ -1,7 +1,6 @@
 //! Directories that one node renames, and that others are in the middle of: their processes go on in them.
 
 use super::CacheView;
-use crate::passthrough::number;
 use futures_util::future::join_all;
 use tameike_core::wire::Request;
 use tameike_core::wire::client::ClientRequest;
@@ -31,8 +30,8 @@ impl CacheView {
 
     /// Another node has renamed a directory.
     pub async fn moved(&self, dir: InodeId, from: &[u8], to: &[u8]) {
-        match self.below.moved(number(dir), from, to).await {
-            Ok(true) => self.opens.refresh_paths(|file| self.below.path(file).ok()),
+        match self.below.moved(dir, from, to).await {
+            Ok(true) => self.refresh_paths(),
             // It has moved on since: whoever did that tells, too.
             Ok(false) => {}
             Err(fault) => log::debug!("looking for a renamed directory: {fault}"),

@@ -2,16 +2,17 @@
 
 use crate::data::{FileData, Told};
 use crate::handles::Handles;
-use crate::vfs::{FileNumber, HandleNumber, OpenMode};
+use crate::vfs::{HandleNumber, OpenMode};
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tameike_core::InodeId;
 use tameike_core::wire::cache::Stamp;
 use tameike_io::shared::SharedFile;
 
 /// One handle.
 pub(super) struct OpenFile {
-    pub number: FileNumber,
     pub data: Arc<FileData>,
     /// The shared file, opened as the program asked: it has checked the rights, and outlives the name.
     pub shared: Arc<dyn SharedFile>,
@@ -31,7 +32,6 @@ pub(super) struct OpenFile {
 
 impl OpenFile {
     pub(super) fn new(
-        number: FileNumber,
         data: Arc<FileData>,
         shared: Arc<dyn SharedFile>,
         path: Arc<Mutex<Vec<u8>>>,
@@ -40,13 +40,13 @@ impl OpenFile {
     ) -> Self {
         let (announced, orphan) = (AtomicBool::new(false), AtomicBool::new(false));
         let told = data.told();
-        Self { number, data, shared, path, stamp, mode, announced, told, orphan, is_reopened: false }
+        Self { data, shared, path, stamp, mode, announced, told, orphan, is_reopened: false }
     }
 
     /// One more handle of an orphan.
     pub(super) fn again(&self, mode: OpenMode) -> Self {
         let (data, shared, path) = (self.data.clone(), self.shared.clone(), self.path.clone());
-        let open = Self::new(self.number, data, shared, path, self.stamp, mode);
+        let open = Self::new(data, shared, path, self.stamp, mode);
         open.set_orphan();
         Self { is_reopened: true, ..open }
     }
@@ -68,34 +68,76 @@ impl OpenFile {
 
 /// All of them.
 #[derive(Default)]
-pub(super) struct Opens(Handles<Arc<OpenFile>>);
+pub(super) struct Opens {
+    handles: Handles<InodeId, Arc<OpenFile>>,
+    /// Files that are being opened: how often, and whether another node has begun to remove them meanwhile.
+    opening: Mutex<BTreeMap<InodeId, (usize, bool)>>,
+}
+
+/// A file that is being opened.
+pub(super) struct Opening<'a> {
+    opens: &'a Opens,
+    inode: InodeId,
+}
+
+impl Opening<'_> {
+    /// It is open; whether another node has begun to remove it meanwhile.
+    pub(super) fn end(self) -> bool {
+        self.opens.opening.lock().get(&self.inode).is_some_and(|(_, removed)| *removed)
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        let mut opening = self.opens.opening.lock();
+        if let Some((count, _)) = opening.get_mut(&self.inode) {
+            *count -= 1;
+            if *count == 0 {
+                opening.remove(&self.inode);
+            }
+        }
+    }
+}
 
 impl Opens {
+    /// A file is about to be opened: from now on it is known when another node begins to remove it.
+    pub(super) fn begin(&self, inode: InodeId) -> Opening<'_> {
+        self.opening.lock().entry(inode).or_default().0 += 1;
+        Opening { opens: self, inode }
+    }
+
+    /// Another node has begun to remove a file.
+    pub(super) fn mark_removed(&self, inode: InodeId) {
+        if let Some((_, removed)) = self.opening.lock().get_mut(&inode) {
+            *removed = true;
+        }
+    }
+
     pub(super) fn add(&self, open: OpenFile) -> HandleNumber {
-        self.0.add(open.number, |_| Arc::new(open))
+        self.handles.add(open.data.inode, |_| Arc::new(open))
     }
 
     pub(super) fn get(&self, handle: HandleNumber) -> Option<Arc<OpenFile>> {
-        self.0.get(handle)
+        self.handles.get(handle)
     }
 
     pub(super) fn remove(&self, handle: HandleNumber) -> Option<Arc<OpenFile>> {
-        self.0.remove(handle).map(|(_, open, _)| open)
+        self.handles.remove(handle).map(|(_, open, _)| open)
     }
 
     /// All handles of a file.
-    pub(super) fn all_of(&self, file: FileNumber) -> Vec<Arc<OpenFile>> {
-        self.0.all_of(file)
+    pub(super) fn all_of(&self, inode: InodeId) -> Vec<Arc<OpenFile>> {
+        self.handles.all_of(inode)
     }
 
-    pub(super) fn of_file(&self, file: FileNumber) -> Option<Arc<OpenFile>> {
-        self.0.find(file, |_| true)
+    pub(super) fn of_file(&self, inode: InodeId) -> Option<Arc<OpenFile>> {
+        self.handles.find(inode, |_| true)
     }
 
     /// Gives every open file the path that `path` tells for it now.
-    pub(super) fn refresh_paths(&self, path: impl Fn(FileNumber) -> Option<Vec<u8>>) {
-        for (file, open) in self.0.all() {
-            if let Some(new) = path(file) {
+    pub(super) fn refresh_paths(&self, path: impl Fn(InodeId) -> Option<Vec<u8>>) {
+        for (inode, open) in self.handles.all() {
+            if let Some(new) = path(inode) {
                 *open.path.lock() = new;
             }
         }

@@ -29,7 +29,7 @@ impl Vfs for CacheView {
 
     async fn getattr(&self, file: FileNumber) -> Result<Attr> {
         let stat = self.stat(file).await?;
-        if self.opens.of_file(file).is_some_and(|open| open.is_orphan()) {
+        if self.opens.of_file(self.below.inode(file)).is_some_and(|open| open.is_orphan()) {
             return Ok(stat.attr());
         }
         self.overlay(stat.attr()).await
@@ -90,17 +90,7 @@ impl Vfs for CacheView {
     }
 
     async fn unlink(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
-        let path = self.below.child(dir, name)?;
-        let at = path.clone();
-        let stat = self.below.run(move |fs| fs.stat(&at)).await?;
-        self.before_removal(&stat, dir, name, &path).await?;
-        // The number must not go to a new file before the coordinator has dropped the old one's data.
-        let removed = self.below.unlink(dir, name).await;
-        let (removed, _pin) = removed.inspect_err(|_| self.not_removed(&stat))?;
-        if removed.nlink > 1 {
-            self.opens.refresh_paths(|file| self.below.path(file).ok());
-        }
-        self.after_removal(&removed).await
+        self.remove_name(dir, name).await
     }
 
     async fn rmdir(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
@@ -113,35 +103,7 @@ impl Vfs for CacheView {
         to: (FileNumber, &[u8]),
         mode: RenameMode,
     ) -> Result<()> {
-        let (old, new) = (self.below.child(from.0, from.1)?, self.below.child(to.0, to.1)?);
-        let (at_old, at_new) = (old.clone(), new.clone());
-        let stats = self.below.run(move |fs| Ok((fs.stat(&at_old)?, fs.pin(&at_new).ok())));
-        let (moved, target) = stats.await?;
-        let (target, _pin) = target.unzip();
-        let target = target.filter(|target| target.inode_id() != moved.inode_id());
-        if target.is_some() && mode == RenameMode::NoReplace {
-            return Err(Errno::EEXIST.into());
-        }
-        self.tell_rename(&moved, &old, &new).await?;
-        match (&target, mode) {
-            (Some(target), RenameMode::Replace) => self.before_removal(target, to.0, to.1, &new).await?,
-            (Some(target), RenameMode::Exchange) => self.tell_rename(target, &new, &old).await?,
-            (Some(_), RenameMode::NoReplace) | (None, _) => {}
-        }
-        if let Err(fault) = self.below.rename(from, to, mode).await {
-            target.iter().for_each(|target| self.not_removed(target));
-            return Err(fault);
-        }
-        self.opens.refresh_paths(|file| self.below.path(file).ok());
-        self.tell_moved(&moved, &old, &new).await;
-        match target {
-            Some(target) if mode == RenameMode::Exchange => {
-                self.tell_moved(&target, &new, &old).await;
-                Ok(())
-            }
-            Some(target) if mode == RenameMode::Replace => self.after_removal(&target).await,
-            _ => Ok(()),
-        }
+        self.rename_name(from, to, mode).await
     }
 
     async fn open(&self, file: FileNumber, mode: OpenMode) -> Result<Opened> {
@@ -150,8 +112,8 @@ impl Vfs for CacheView {
         }
         let path = self.below.path(file)?;
         let (stat, opened) = self.open_at(path, mode).await?;
-        if stat.inode_id().0 != file.0 {
-            // Somebody outside has put another file under the name: the caller looks it up anew.
+        if !self.below.is(file, &stat) {
+            // Another file has taken the name since: the caller looks it up anew.
             self.close(opened.handle);
             return Err(Errno::ESTALE.into());
         }

@@ -8,7 +8,7 @@ mod space;
 mod tests;
 
 use crate::handles::Handles;
-use crate::passthrough::{OverTree, Owner, Passthrough, Waiting, change_space, number, seek_of};
+use crate::passthrough::{OverTree, Owner, Passthrough, Waiting, change_space, seek_of};
 use crate::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
 use parking_lot::Mutex;
 use space::LocalSpace;
@@ -19,7 +19,7 @@ use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::wire::admin::Space;
 use tameike_core::wire::meta::{NewInode, RenameMode};
 use tameike_core::wire::unit::{Sought, SpaceChange};
-use tameike_core::{Attr, Errno, FileKind, Result};
+use tameike_core::{Attr, Errno, FileKind, InodeId, Result};
 use tameike_io::Runtime;
 use tameike_io::shared::{Access, FileStat, SharedFile, SharedFs};
 
@@ -38,7 +38,7 @@ struct Handle {
 pub struct LocalView {
     below: Passthrough,
     space: LocalSpace,
-    handles: Handles<Handle>,
+    handles: Handles<InodeId, Handle>,
 }
 
 impl LocalView {
@@ -57,8 +57,8 @@ impl LocalView {
         Space { capacity, used, dirty: 0, inodes }
     }
 
-    fn add_handle(&self, number: FileNumber, file: Arc<dyn SharedFile>, mode: OpenMode) -> HandleNumber {
-        self.handles.add(number, |other: Option<&Handle>| {
+    fn add_handle(&self, inode: InodeId, file: Arc<dyn SharedFile>, mode: OpenMode) -> HandleNumber {
+        self.handles.add(inode, |other: Option<&Handle>| {
             let changing = other.map(|other| other.changing.clone()).unwrap_or_default();
             Handle { file, mode, changing }
         })
@@ -70,8 +70,8 @@ impl LocalView {
 
     /// A handle of a file that is open, for writing if `write`: it may have lost its names, or the right to be
     /// opened.
-    fn open_handle(&self, file: FileNumber, write: bool) -> Option<Handle> {
-        self.handles.find(file, |open| open.mode.write || !write)
+    fn open_handle(&self, inode: InodeId, write: bool) -> Option<Handle> {
+        self.handles.find(inode, |open| open.mode.write || !write)
     }
 
     /// Changes a file's content, one change at a time, and counts the space that it took or gave back. `growth`
@@ -113,8 +113,8 @@ impl LocalView {
     }
 
     /// Opens a file, and cuts it if it is to be cut.
-    fn opened(&self, number: FileNumber, file: Arc<dyn SharedFile>, mode: OpenMode) -> Result<Opened> {
-        let handle = self.add_handle(number, file, mode);
+    fn opened(&self, inode: InodeId, file: Arc<dyn SharedFile>, mode: OpenMode) -> Result<Opened> {
+        let handle = self.add_handle(inode, file, mode);
         if mode.write && mode.truncate {
             let cut = self.handle(handle).and_then(|open| self.cut(&open, 0));
             cut.inspect_err(|_| self.close(handle))?;
@@ -125,7 +125,7 @@ impl LocalView {
     /// A file has lost a name; the last one gives its space back, unless the file is still open.
     fn lost_name(&self, stat: &FileStat) {
         let is_last = stat.nlink <= 1 || stat.kind == FileKind::Directory;
-        if is_last && self.open_handle(number(stat.inode_id()), false).is_none() {
+        if is_last && self.open_handle(stat.inode_id(), false).is_none() {
             self.space.inode_gone(space_of(stat));
         }
     }
@@ -169,13 +169,18 @@ impl Vfs for LocalView {
     async fn getattr(&self, file: FileNumber) -> Result<Attr> {
         match self.below.stat(file).await {
             Ok(stat) => Ok(stat.attr()),
-            Err(fault) => self.open_handle(file, false).ok_or(fault)?.file.stat().map(|stat| stat.attr()),
+            Err(fault) => self
+                .open_handle(self.below.inode(file), false)
+                .ok_or(fault)?
+                .file
+                .stat()
+                .map(|stat| stat.attr()),
         }
     }
 
     async fn setattr(&self, file: FileNumber, change: AttrChange) -> Result<Attr> {
         if let Some(size) = change.size {
-            match self.open_handle(file, true) {
+            match self.open_handle(self.below.inode(file), true) {
                 Some(open) => self.cut(&open, size)?,
                 None => {
                     let mode = OpenMode { write: true, ..OpenMode::default() };
@@ -190,7 +195,7 @@ impl Vfs for LocalView {
         if rest != AttrChange::default() {
             match self.below.change(file, rest.clone()).await {
                 Err(fault) if fault.errno == Errno::ESTALE => {
-                    self.open_handle(file, false).ok_or(fault)?.file.change(&rest)?;
+                    self.open_handle(self.below.inode(file), false).ok_or(fault)?.file.change(&rest)?;
                 }
                 other => other?,
             }
@@ -229,7 +234,7 @@ impl Vfs for LocalView {
             created => (created.inspect(|_| self.space.inode_made())?, true),
         };
         let stat = file.stat()?;
-        let opened = self.opened(number(stat.inode_id()), file.clone(), mode)?;
+        let opened = self.opened(stat.inode_id(), file.clone(), mode)?;
         let stat = file.stat().inspect_err(|_| self.close(opened.handle))?;
         let found = match is_new {
             true => self.below.made(dir, name, &stat),
@@ -278,9 +283,9 @@ impl Vfs for LocalView {
         let open = match self.below.path(file) {
             Ok(path) => self.open_path(path, mode).await?,
             // It has lost its names, but is still open.
-            Err(stale) => self.open_handle(file, mode.write).ok_or(stale)?.file,
+            Err(stale) => self.open_handle(self.below.inode(file), mode.write).ok_or(stale)?.file,
         };
-        self.opened(file, open, mode)
+        self.opened(self.below.inode(file), open, mode)
     }
 
     async fn read(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<ReadBytes> {

@@ -10,6 +10,7 @@
 //! file, so that nothing it got later is withdrawn with it.
 
 mod deadlock;
+mod names;
 #[cfg(test)]
 mod tests;
 

@@ -1,6 +1,6 @@
 //! Open directories of a view over a tree: those of the file system below.
 
-use super::{OverTree, number};
+use super::{OverTree, Passthrough};
 use crate::vfs::{Directories, Entries, FileNumber, HandleNumber, ListedEntry};
 use std::sync::Arc;
 use tameike_core::{Errno, Result};
@@ -24,7 +24,7 @@ impl<V: OverTree> Directories for V {
             Ok((open.stat()?, open))
         });
         let (stat, open) = opened.await?;
-        if dir != FileNumber::ROOT && number(stat.inode_id()) != dir {
+        if !below.is(dir, &stat) {
             // It has just been moved, and another has its name: the caller looks it up anew.
             return Err(Errno::ESTALE.into());
         }
@@ -35,7 +35,7 @@ impl<V: OverTree> Directories for V {
         let below = self.below();
         let fetch = |OpenDir { number, open }| async move {
             let names = below.run(move |_| open.read(after)).await?;
-            Ok(names.into_iter().map(|named| listed(number, named)).collect())
+            Ok(names.into_iter().map(|named| listed(below, number, named)).collect())
         };
         below.open_dirs.read(dir, after, fetch).await
     }
@@ -50,9 +50,9 @@ impl<V: OverTree> Directories for V {
     }
 }
 
-fn listed(dir: FileNumber, named: NamedFile) -> ListedEntry {
+fn listed(below: &Passthrough, dir: FileNumber, named: NamedFile) -> ListedEntry {
     let NamedFile { name, inode, kind, next } = named;
     // What the file system says of itself and of what is above it is not the view's.
-    let inode = if matches!(&name[..], b"." | b"..") { dir.0 } else { inode.0 };
-    ListedEntry { next, inode, kind, name }
+    let inode = if matches!(&name[..], b"." | b"..") { dir } else { below.number(inode) };
+    ListedEntry { next, inode: inode.0, kind, name }
 }

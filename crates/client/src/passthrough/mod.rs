@@ -22,10 +22,10 @@ use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{NewInode, RenameMode};
 use tameike_core::wire::unit::{Sought, SpaceChange};
-use tameike_core::{Attr, Errno, FileKind, InodeId, Result, name};
+use tameike_core::{Errno, FileKind, InodeId, Result, name};
 use tameike_io::Runtime;
 use tameike_io::shared::{Allocate, FileStat, Pin, Seek, SharedFile, SharedFs, Special, join};
-use tree::{Links, Tree};
+use tree::{Seen, Tree};
 
 /// Where calls that may block run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,20 +84,31 @@ impl Passthrough {
         Ok(join(&self.path(dir)?, child))
     }
 
+    /// Inode number of what a number of the door stands for.
+    pub(crate) fn inode(&self, file: FileNumber) -> InodeId {
+        self.tree.inode(file).unwrap_or(InodeId(file.0))
+    }
+
+    /// The door's number of the file that was last seen with this inode number.
+    pub(crate) fn number(&self, inode: InodeId) -> FileNumber {
+        self.tree.number(inode).unwrap_or(FileNumber(inode.0))
+    }
+
+    /// Whether a number of the door stands for this file, and not for another one that had its inode number before.
+    pub(crate) fn is(&self, file: FileNumber, stat: &FileStat) -> bool {
+        file == FileNumber::ROOT || self.tree.is(file, &Seen::of(stat))
+    }
+
     /// Remembers what a name was found to be; counts a look-up.
     pub(crate) fn found(&self, dir: FileNumber, child: &[u8], stat: &FileStat) -> Found {
-        let attr = stat.attr();
-        let file = number(attr.inode);
-        let generation = self.tree.found(dir, child, file, links(&attr));
-        Found { file, generation, attr }
+        let file = self.tree.found(dir, child, Seen::of(stat));
+        Found { file, attr: stat.attr() }
     }
 
     /// As [`Self::found`], for a file that was just made under the name.
     pub(crate) fn made(&self, dir: FileNumber, child: &[u8], stat: &FileStat) -> Found {
-        let attr = stat.attr();
-        let file = number(attr.inode);
-        let generation = self.tree.made(dir, child, file, links(&attr));
-        Found { file, generation, attr }
+        let file = self.tree.made(dir, child, Seen::of(stat));
+        Found { file, attr: stat.attr() }
     }
 
     pub(crate) async fn lookup(&self, dir: FileNumber, child: &[u8]) -> Result<Found> {
@@ -122,7 +133,7 @@ impl Passthrough {
             let path = self.path(file)?;
             let at = path.clone();
             let gone = match self.run(move |fs| fs.stat(&at)).await {
-                Ok(stat) if file == FileNumber::ROOT || number(stat.inode_id()) == file => return Ok(stat),
+                Ok(stat) if self.is(file, &stat) => return Ok(stat),
                 // Another file has taken the name: it is not the one that was asked for.
                 Ok(_) => Errno::ESTALE.into(),
                 Err(fault) if fault.errno == Errno::ENOENT => fault,
@@ -205,11 +216,11 @@ impl Passthrough {
     }
 
     /// Another node says that it has renamed a directory; whether that is so.
-    pub(crate) async fn moved(&self, dir: FileNumber, from: &[u8], to: &[u8]) -> Result<bool> {
+    pub(crate) async fn moved(&self, dir: InodeId, from: &[u8], to: &[u8]) -> Result<bool> {
         let at = to.to_vec();
         let stat = self.run(move |fs| fs.stat(&at)).await?;
-        let is_there = number(stat.inode_id()) == dir;
-        if is_there {
+        let is_there = stat.inode_id() == dir;
+        if is_there && let Some(dir) = self.tree.number(dir) {
             self.tree.moved(dir, from, to);
         }
         Ok(is_there)
@@ -221,11 +232,6 @@ impl Passthrough {
         let (capacity, free) = (space.total, space.available);
         Ok(ViewSpace { capacity, free, inodes, inodes_free: space.inodes_free })
     }
-}
-
-/// The door's number of a file: the same for all its names, and what `st_ino` shows.
-pub(crate) fn number(inode: InodeId) -> FileNumber {
-    FileNumber(inode.0)
 }
 
 /// Changes the space of an open file of the tree. What reads as zeros keeps or gets its space in a second step: few
@@ -252,14 +258,6 @@ pub(crate) fn seek_of(sought: Sought) -> Seek {
     match sought {
         Sought::Data => Seek::Data,
         Sought::Hole => Seek::Hole,
-    }
-}
-
-fn links(attr: &Attr) -> Links {
-    match attr.kind {
-        FileKind::Directory => Links::Directory,
-        _ if attr.nlink == 1 => Links::One,
-        _ => Links::Several,
     }
 }
 

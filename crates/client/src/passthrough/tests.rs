@@ -1,14 +1,26 @@
-use super::tree::{Links, Tree};
+use super::tree::{Links, Seen, Tree};
 use crate::vfs::FileNumber;
+use tameike_core::InodeId;
 
 const DIR: FileNumber = FileNumber(10);
 const FILE: FileNumber = FileNumber(20);
 const OTHER: FileNumber = FileNumber(30);
 
+impl Tree {
+    /// Finds a file whose inode number is that of the door.
+    fn find(&self, dir: FileNumber, name: &[u8], file: FileNumber, links: Links) {
+        assert_eq!(self.found(dir, name, seen(file, 0, links)), file);
+    }
+}
+
+fn seen(file: FileNumber, birth: u64, links: Links) -> Seen {
+    Seen { inode: InodeId(file.0), birth, links }
+}
+
 fn tree() -> Tree {
     let tree = Tree::default();
-    tree.found(FileNumber::ROOT, b"dir", DIR, Links::Directory);
-    tree.found(DIR, b"file", FILE, Links::Several);
+    tree.find(FileNumber::ROOT, b"dir", DIR, Links::Directory);
+    tree.find(DIR, b"file", FILE, Links::Several);
     tree
 }
 
@@ -24,7 +36,7 @@ fn paths_follow_a_rename_of_a_directory_above() {
 #[test]
 fn a_file_with_two_names_keeps_the_other_when_one_goes() {
     let tree = tree();
-    tree.found(FileNumber::ROOT, b"link", FILE, Links::Several);
+    tree.find(FileNumber::ROOT, b"link", FILE, Links::Several);
     tree.lost(DIR, b"file");
     assert_eq!(tree.path(FILE), Some(b"link".to_vec()));
     tree.lost(FileNumber::ROOT, b"link");
@@ -34,7 +46,7 @@ fn a_file_with_two_names_keeps_the_other_when_one_goes() {
 #[test]
 fn a_replaced_or_exchanged_file_is_known_by_its_right_name() {
     let tree = tree();
-    tree.found(DIR, b"other", OTHER, Links::Several);
+    tree.find(DIR, b"other", OTHER, Links::Several);
     tree.renamed((DIR, b"file"), (DIR, b"other"), true);
     assert_eq!(
         (tree.path(FILE), tree.path(OTHER)),
@@ -47,7 +59,7 @@ fn a_replaced_or_exchanged_file_is_known_by_its_right_name() {
 #[test]
 fn what_the_door_forgets_is_forgotten() {
     let tree = tree();
-    tree.found(DIR, b"file", FILE, Links::Several);
+    tree.find(DIR, b"file", FILE, Links::Several);
     assert!(!tree.forget(FILE, 1));
     assert!(tree.forget(FILE, 1));
     assert_eq!(tree.path(FILE), None);
@@ -58,17 +70,17 @@ fn what_the_door_forgets_is_forgotten() {
 #[test]
 fn a_directory_that_another_node_has_renamed_is_known_by_its_new_name_only() {
     let tree = tree();
-    tree.found(OTHER, b"moved", DIR, Links::Directory);
-    tree.found(FileNumber::ROOT, b"new", OTHER, Links::Directory);
+    tree.find(OTHER, b"moved", DIR, Links::Directory);
+    tree.find(FileNumber::ROOT, b"new", OTHER, Links::Directory);
     assert_eq!(tree.path(FILE), Some(b"new/moved/file".to_vec()));
-    tree.found(FileNumber::ROOT, b"dir", FileNumber(40), Links::Directory);
+    tree.find(FileNumber::ROOT, b"dir", FileNumber(40), Links::Directory);
     assert_eq!(tree.path(FILE), Some(b"new/moved/file".to_vec()));
 }
 
 #[test]
 fn a_name_that_another_node_has_taken_away_gives_way_to_the_others() {
     let tree = tree();
-    tree.found(FileNumber::ROOT, b"link", FILE, Links::Several);
+    tree.find(FileNumber::ROOT, b"link", FILE, Links::Several);
     assert_eq!(tree.path(FILE), Some(b"link".to_vec()));
     assert!(tree.not_at(FILE, b"link"));
     assert!(tree.not_at(FILE, b"link"), "what is no longer believed is not lost twice");
@@ -95,8 +107,8 @@ fn a_directory_follows_what_other_nodes_do_to_its_path() {
     tree.rebase(&[(b"the", b"no"), (b"there/di", b"no")]);
     assert_eq!(tree.path(FILE), Some(b"there/dir/file".to_vec()), "a name is not a part of another");
     // Found again by its name.
-    tree.found(FileNumber::ROOT, b"there", OTHER, Links::Directory);
-    tree.found(OTHER, b"dir", DIR, Links::Directory);
+    tree.find(FileNumber::ROOT, b"there", OTHER, Links::Directory);
+    tree.find(OTHER, b"dir", DIR, Links::Directory);
     assert_eq!(tree.path(FILE), Some(b"there/dir/file".to_vec()));
     tree.moved(OTHER, b"there", b"last");
     assert_eq!(tree.path(FILE), Some(b"last/dir/file".to_vec()));
@@ -107,8 +119,8 @@ fn a_directory_follows_what_other_nodes_do_to_its_path() {
 #[test]
 fn a_directory_that_was_moved_below_another_moved_one_is_known_by_its_path() {
     let tree = tree();
-    tree.found(FileNumber::ROOT, b"other", OTHER, Links::Directory);
-    tree.found(FileNumber::ROOT, b"new", FileNumber(40), Links::Directory);
+    tree.find(FileNumber::ROOT, b"other", OTHER, Links::Directory);
+    tree.find(FileNumber::ROOT, b"new", FileNumber(40), Links::Directory);
     tree.moved(OTHER, b"other", b"far/other");
     tree.moved(DIR, b"dir", b"far/other/dir");
     assert_eq!(tree.path(FILE), Some(b"far/other/dir/file".to_vec()));
@@ -116,22 +128,44 @@ fn a_directory_that_was_moved_below_another_moved_one_is_known_by_its_path() {
     assert_eq!(tree.path(FILE), Some(b"new/dir/file".to_vec()));
 }
 
-/// A file system gives the number of a removed file to the next one that is made. The kernel, which may still hold
-/// the removed directory, took the new one for it: nothing could be made in it.
+/// A file system gives the inode number of a removed file to the next one that is made. The kernel, which may still hold
+/// the removed one, took the new one for it: nothing could be made in a directory, and who opened a file just when another
+/// node replaced it read the next one, cut to the size of the last.
 #[test]
-fn a_new_file_with_an_old_number_has_another_generation() {
-    let tree = tree();
-    assert_eq!(tree.found(FileNumber::ROOT, b"dir", DIR, Links::Directory), 0);
+fn a_new_file_with_an_old_inode_number_gets_another_number() {
+    let (tree, dir, file) = (tree(), seen(DIR, 0, Links::Directory), seen(DIR, 0, Links::One));
+    assert_eq!(tree.found(FileNumber::ROOT, b"dir", dir), DIR);
     tree.removed(FileNumber::ROOT, b"dir");
-    assert_eq!(tree.found(FileNumber::ROOT, b"made elsewhere", DIR, Links::Directory), 1);
-    assert_eq!(tree.found(FileNumber::ROOT, b"made elsewhere", DIR, Links::Directory), 1);
-    assert_eq!(tree.made(FileNumber::ROOT, b"new", DIR, Links::Directory), 2, "its removal was not seen yet");
+    let second = tree.found(FileNumber::ROOT, b"made elsewhere", dir);
+    assert_ne!(second, DIR);
+    assert_eq!(tree.found(FileNumber::ROOT, b"made elsewhere", dir), second);
+    let third = tree.made(FileNumber::ROOT, b"new", dir);
+    assert!(third != second && third != DIR, "its removal was not seen yet");
     tree.renamed((FileNumber::ROOT, b"other"), (FileNumber::ROOT, b"new"), false);
-    assert_eq!(tree.made(FileNumber::ROOT, b"file", DIR, Links::One), 3);
+    let fourth = tree.made(FileNumber::ROOT, b"file", file);
+    assert!(fourth != third && fourth != DIR);
     // What was only renamed elsewhere, or has another name, is the same file.
     tree.lost(FileNumber::ROOT, b"file");
-    assert_eq!(tree.found(FileNumber::ROOT, b"renamed", DIR, Links::One), 3);
-    // The kernel holds it no more.
-    assert!(tree.forget(DIR, 7));
-    assert_eq!(tree.made(FileNumber::ROOT, b"new", DIR, Links::Directory), 0);
+    assert_eq!(tree.found(FileNumber::ROOT, b"renamed", file), fourth);
+    // The kernel holds them no more.
+    for (number, lookups) in [(DIR, 2), (second, 2), (third, 1), (fourth, 2)] {
+        assert!(tree.forget(number, lookups));
+    }
+    assert_eq!(tree.made(FileNumber::ROOT, b"new", dir), DIR);
+}
+
+#[test]
+fn files_with_one_inode_number_are_told_apart_by_their_birth() {
+    let (tree, name) = (Tree::default(), b"name");
+    let [old, new] = [1, 2].map(|birth| seen(FILE, birth, Links::One));
+    let number = tree.found(FileNumber::ROOT, name, old);
+    assert!(tree.is(number, &old) && !tree.is(number, &new));
+    let next = tree.found(FileNumber::ROOT, name, new);
+    assert!(next != number && tree.is(next, &new) && tree.is(number, &old));
+    assert_eq!((tree.number(new.inode), tree.inode(next)), (Some(next), Some(new.inode)));
+    assert_eq!((tree.path(number), tree.path(next)), (None, Some(name.to_vec())));
+    // The old one is forgotten late.
+    assert!(tree.forget(number, 1));
+    assert_eq!(tree.found(FileNumber::ROOT, name, new), next);
+    assert!(tree.is(next, &seen(FILE, 0, Links::One)), "where the file system does not tell, nobody knows");
 }

@@ -1,25 +1,28 @@
 //! Which paths the door's numbers stand for.
+//!
+//! The kernel opens what it has looked up by a number alone, and later. A file system may give the inode number of a
+//! removed file to the next one at once; so a number of the door stands for one file only, as long as the kernel holds
+//! it, and a file whose inode number is taken so gets another one.
 
 use crate::vfs::FileNumber;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use tameike_core::limits::TREE_PATH_SIZE_MAX;
-use tameike_io::shared::split;
+use tameike_core::{FileKind, InodeId};
+use tameike_io::shared::{FileStat, split};
 
 type Name = (FileNumber, Vec<u8>);
 
-#[derive(Default)]
+/// What of the door's number differs from the inode number, where that is taken: the bits that file systems use last.
+const TAKEN_SHIFT: u32 = 48;
+
 struct Node {
+    /// Which file.
+    seen: Seen,
     /// Names by which the file was last known, the latest last; several for hard links. A directory that another
     /// node has moved to where this one has never been is named by its whole path, in the root.
     names: Vec<Name>,
     lookups: u64,
-    /// Tells files apart that the door held under this number one after the other.
-    generation: u64,
-    /// What the number stands for is a directory.
-    is_dir: bool,
-    /// The directory was removed by this node: whatever has its number now is another file.
-    is_removed: bool,
 }
 
 /// How many names a file can have.
@@ -33,10 +36,40 @@ pub(super) enum Links {
     Several,
 }
 
+/// A file as it was seen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    /// Its inode number, which it shares with no other file that is there at the same time.
+    pub inode: InodeId,
+    /// As [`FileStat::birth`].
+    pub birth: u64,
+    /// Its names.
+    pub links: Links,
+}
+
+impl Seen {
+    /// What attributes say.
+    pub(super) fn of(stat: &FileStat) -> Self {
+        let links = match stat.kind {
+            FileKind::Directory => Links::Directory,
+            _ if stat.nlink == 1 => Links::One,
+            _ => Links::Several,
+        };
+        Self { inode: stat.inode_id(), birth: stat.birth, links }
+    }
+
+    /// Whether both are one file, as far as the file system lets it be known.
+    fn is(&self, other: &Self) -> bool {
+        self.inode == other.inode && (self.birth == other.birth || self.birth == 0 || other.birth == 0)
+    }
+}
+
 #[derive(Default)]
 struct State {
     nodes: BTreeMap<FileNumber, Node>,
     children: BTreeMap<Name, FileNumber>,
+    /// Number of the file that was last seen with an inode number.
+    numbers: BTreeMap<InodeId, FileNumber>,
 }
 
 /// The part of a tree that the door holds.
@@ -44,21 +77,32 @@ struct State {
 pub(super) struct Tree(Mutex<State>);
 
 impl Tree {
-    /// A name was found to be `file`; counts a look-up, and tells the generation of the file. If the name is the
-    /// file's only one, what the file was called before is forgotten: another node has moved it, or its number has
-    /// gone to a new file.
-    pub(super) fn found(&self, dir: FileNumber, name: &[u8], file: FileNumber, links: Links) -> u64 {
-        self.0.lock().found((dir, name.to_vec()), file, links)
+    /// A name was found to be `seen`; counts a look-up, and tells the number of the file. If the name is the file's
+    /// only one, what the file was called before is forgotten: another node has moved it.
+    pub(super) fn found(&self, dir: FileNumber, name: &[u8], seen: Seen) -> FileNumber {
+        self.0.lock().found((dir, name.to_vec()), seen)
     }
 
-    /// As [`Self::found`], for a file that was just made: if its number is known, it was that of a file that is gone,
-    /// which the kernel must not take for this one.
-    pub(super) fn made(&self, dir: FileNumber, name: &[u8], file: FileNumber, links: Links) -> u64 {
+    /// As [`Self::found`], for a file that was just made: whatever had its inode number is gone.
+    pub(super) fn made(&self, dir: FileNumber, name: &[u8], seen: Seen) -> FileNumber {
         let mut state = self.0.lock();
-        if let Some(node) = state.nodes.get_mut(&file) {
-            node.is_removed = true;
-        }
-        state.found((dir, name.to_vec()), file, links)
+        state.numbers.remove(&seen.inode);
+        state.found((dir, name.to_vec()), seen)
+    }
+
+    /// Whether a number stands for the file that was seen.
+    pub(super) fn is(&self, file: FileNumber, seen: &Seen) -> bool {
+        self.0.lock().nodes.get(&file).is_some_and(|node| node.seen.is(seen))
+    }
+
+    /// Inode number of what a number stands for.
+    pub(super) fn inode(&self, file: FileNumber) -> Option<InodeId> {
+        self.0.lock().nodes.get(&file).map(|node| node.seen.inode)
+    }
+
+    /// Number of the file that was last seen with an inode number, if the door holds it.
+    pub(super) fn number(&self, inode: InodeId) -> Option<FileNumber> {
+        self.0.lock().numbers.get(&inode).copied()
     }
 
     /// An empty directory was removed.
@@ -66,7 +110,7 @@ impl Tree {
         let mut state = self.0.lock();
         let name = (dir, name.to_vec());
         let removed = state.children.get(&name).copied();
-        state.remove_dir(removed);
+        state.free_number(removed);
         state.set(name, None);
     }
 
@@ -97,7 +141,7 @@ impl Tree {
             return;
         }
         if !exchange {
-            state.remove_dir(replaced);
+            state.free_number(replaced);
         }
         state.set(from, if exchange { replaced } else { None });
         state.set(to, moved);
@@ -131,10 +175,12 @@ impl Tree {
         if node.lookups > 0 {
             return false;
         }
-        let names = std::mem::take(&mut node.names);
-        state.nodes.remove(&file);
+        let Some(Node { seen, names, .. }) = state.nodes.remove(&file) else { return true };
         for name in names {
             state.children.remove(&name);
+        }
+        if state.numbers.get(&seen.inode) == Some(&file) {
+            state.numbers.remove(&seen.inode);
         }
         true
     }
@@ -151,22 +197,48 @@ impl Tree {
 }
 
 impl State {
-    fn found(&mut self, name: Name, file: FileNumber, links: Links) -> u64 {
-        if links != Links::Several {
+    fn found(&mut self, name: Name, seen: Seen) -> FileNumber {
+        let file = self.number_of(seen);
+        if seen.links != Links::Several {
             let former = self.nodes.get(&file).map(|node| node.names.clone()).unwrap_or_default();
             former.into_iter().filter(|former| *former != name).for_each(|former| self.set(former, None));
         }
         self.set(name, Some(file));
-        let node = self.nodes.entry(file).or_default();
-        node.lookups += 1;
-        node.is_dir = links == Links::Directory;
-        node.generation += u64::from(std::mem::take(&mut node.is_removed));
-        node.generation
+        if let Some(node) = self.nodes.get_mut(&file) {
+            node.lookups += 1;
+        }
+        file
     }
 
-    fn remove_dir(&mut self, file: Option<FileNumber>) {
-        if let Some(node) = file.and_then(|file| self.nodes.get_mut(&file)) {
-            node.is_removed |= node.is_dir;
+    /// The number of a file, known or new.
+    fn number_of(&mut self, seen: Seen) -> FileNumber {
+        if let Some(&file) = self.numbers.get(&seen.inode)
+            && let Some(node) = self.nodes.get_mut(&file).filter(|node| node.seen.is(&seen))
+        {
+            let birth = if seen.birth == 0 { node.seen.birth } else { seen.birth };
+            node.seen = Seen { birth, ..seen };
+            return file;
+        }
+        let mut file = FileNumber(seen.inode.0);
+        let mut taken = 0_u64;
+        while self.nodes.contains_key(&file) {
+            taken += 1;
+            file = FileNumber(seen.inode.0 ^ (taken << TAKEN_SHIFT));
+        }
+        self.nodes.insert(file, Node { seen, names: Vec::new(), lookups: 0 });
+        self.numbers.insert(seen.inode, file);
+        file
+    }
+
+    /// This node has removed a directory: whatever has its inode number from now on is another file.
+    fn free_number(&mut self, file: Option<FileNumber>) {
+        let Some(file) = file else { return };
+        let Some(Seen { inode, links: Links::Directory, .. }) = self.nodes.get(&file).map(|node| node.seen)
+        else {
+            return;
+        };
+        if self.numbers.get(&inode) == Some(&file) {
+            self.numbers.remove(&inode);
         }
     }
 
@@ -219,8 +291,8 @@ impl State {
         if let Some(node) = old.and_then(|old| self.nodes.get_mut(&old)) {
             node.names.retain(|known| *known != name);
         }
-        if let Some(file) = file {
-            self.nodes.entry(file).or_default().names.push(name);
+        if let Some(node) = file.and_then(|file| self.nodes.get_mut(&file)) {
+            node.names.push(name);
         }
     }
 }

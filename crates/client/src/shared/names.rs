@@ -57,7 +57,7 @@ impl SharedView {
             Some(node) if !self.is_outdated(&node.attr) => self.complete(node).await?,
             _ => self.attributes(entry.target.inode).await?,
         };
-        Ok(Found { file: self.number(attr.inode), generation: 0, attr })
+        Ok(Found { file: self.number(attr.inode), attr })
     }
 
     /// Makes an inode with its name; what it inherits of its directory is filled in here.

@@ -57,7 +57,7 @@ impl Vfs for SharedView {
         let held = self.held.find(&entry, self.runtime.clock.monotonic());
         if let Some(attr) = held.filter(|attr| !self.is_outdated(attr)) {
             let attr = self.complete(Node { attr, content: None }).await?;
-            return Ok(Found { file: self.number(attr.inode), generation: 0, attr });
+            return Ok(Found { file: self.number(attr.inode), attr });
         }
         let entry = self.find(entry).await?;
         self.found(entry).await
@@ -128,7 +128,7 @@ impl Vfs for SharedView {
         let target = Target { inode, kind: self.attributes(inode).await?.kind };
         self.operate(&entry, NameOperation::Link { entry: entry.clone(), target }).await?;
         let attr = self.attributes(inode).await?;
-        Ok(Found { file, generation: 0, attr })
+        Ok(Found { file, attr })
     }
 
     async fn unlink(&self, dir: FileNumber, name: &[u8]) -> Result<()> {

@@ -115,7 +115,7 @@ pub enum CacheRequest {
         /// Which file.
         inode: InodeId,
     },
-    /// Writes the file's dirty data to the shared file system now.
+    /// Writes the file's dirty data to the shared file system now. `ESTALE` when it has been removed.
     Writeback {
         /// Which file.
         inode: InodeId,
@@ -130,7 +130,7 @@ pub enum CacheRequest {
     /// How much is left to flush on this node.
     Progress,
     /// The file is about to lose its last name: when nothing of it is found later, it was the job that removed
-    /// it, and not another program.
+    /// it, and not another program. Other nodes that have it open are told.
     Removing {
         /// Which file.
         inode: InodeId,
@@ -150,6 +150,11 @@ pub enum CacheRequest {
         /// Time of the request.
         now: Timestamp,
     },
+    /// The removal that [`CacheRequest::Removing`] announced did not happen.
+    Kept {
+        /// Which file.
+        inode: InodeId,
+    },
 }
 
 /// What the job knows of a file. Generation 0 says that it knows nothing.
@@ -162,6 +167,8 @@ pub struct CacheState {
     pub newer: Option<(u64, Timestamp)>,
     /// Whether the file may have holes: then the homes of its units know what space its dirty data takes.
     pub sparse: bool,
+    /// Whether a node is about to take its last name away.
+    pub removing: bool,
 }
 
 /// The answer to a [`CacheRequest`].

@@ -28,6 +28,16 @@ pub enum ClientRequest {
         /// Who.
         owner: LockOwner,
     },
+    /// A file of the cache view is about to lose its last name: who has it open goes on with the shared file.
+    Removing {
+        /// Which file.
+        inode: InodeId,
+    },
+    /// It has kept its name after all.
+    Kept {
+        /// Which file.
+        inode: InodeId,
+    },
 }
 
 /// The answer to a [`ClientRequest`].

@@ -91,6 +91,7 @@ impl Request {
                 | Cache::Space { .. }
                 | Cache::Renamed { .. }
                 | Cache::Removing { .. }
+                | Cache::Kept { .. }
                 | Cache::Removed { .. }
                 | Cache::Flush { .. }
                 | Cache::Writeback { .. }
@@ -99,8 +100,11 @@ impl Request {
             Self::Admin(request) => match request {
                 Admin::Space { .. } | Admin::Status => true,
             },
-            // Taken note of twice, the first two say nothing more.
-            Self::Client(Client::Revoke { .. } | Client::Moved { .. } | Client::LockWaits { .. }) => true,
+            Self::Client(request) => match request {
+                // Taken note of twice, the first two say nothing more.
+                Client::Revoke { .. } | Client::Moved { .. } | Client::LockWaits { .. } => true,
+                Client::Removing { .. } | Client::Kept { .. } => false,
+            },
             Self::Lock(request) => match request {
                 Lock::Test { .. } | Lock::Blockers { .. } => true,
                 Lock::Lock { .. } | Lock::Unlock { .. } | Lock::EndWait { .. } | Lock::Withdraw { .. } => {

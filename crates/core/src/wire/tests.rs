@@ -31,7 +31,8 @@ const INODE: InodeId = InodeId(0x1_0203);
 const UNIT: UnitId = UnitId { inode: INODE, index: 130 };
 const OPERATION: OperationId = OperationId { node: NODE, sequence: 129 };
 const STAMP: Stamp = Stamp { device: 1, inode: 2, size: 3, mtime: NOW, ctime: NOW };
-const STATE: CacheState = CacheState { generation: GENERATION, newer: Some((128, NOW)), sparse: true };
+const STATE: CacheState =
+    CacheState { generation: GENERATION, newer: Some((128, NOW)), sparse: true, removing: false };
 const STAT: DirStat = DirStat { entries: 300, subdirs: 2, changed: NOW, wide: true };
 const SPACE: Space = Space { capacity: 300, used: 200, dirty: 100, inodes: 4 };
 const OWNER: LockOwner = LockOwner { node: NODE, number: 130 };
@@ -432,6 +433,7 @@ fn requests_to_coordinators() {
         (CacheRequest::Drain { verify: true, after: Some(INODE) }, "0b0101838404"),
         (CacheRequest::Progress, "0c"),
         (CacheRequest::Removing { inode: INODE }, "0d838404"),
+        (CacheRequest::Kept { inode: INODE }, "0f838404"),
         (
             CacheRequest::Space {
                 inode: INODE,
@@ -450,8 +452,8 @@ fn requests_to_coordinators() {
 fn replies_of_coordinators() {
     check(&[
         (CacheReply::Done, "00"),
-        (CacheReply::State(STATE), "010901800103ac0201"),
-        (CacheReply::Reserved { offset: 300, state: STATE }, "02ac020901800103ac0201"),
+        (CacheReply::State(STATE), "010901800103ac020100"),
+        (CacheReply::Reserved { offset: 300, state: STATE }, "02ac020901800103ac020100"),
         (
             CacheReply::Receipt { receipt: receipt(), next: Some(INODE) },
             "03030170ac02c801016300000170ac02c801016300010170ac02c801016300020377687901016601838404",
@@ -469,6 +471,8 @@ fn requests_to_views() {
             "01838404016103622f63",
         ),
         (ClientRequest::LockWaits { owner: OWNER }, "02c8018201"),
+        (ClientRequest::Removing { inode: INODE }, "03838404"),
+        (ClientRequest::Kept { inode: INODE }, "04838404"),
     ]);
 }
 

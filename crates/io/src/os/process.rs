@@ -188,7 +188,9 @@ pub fn host_name() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
     use std::os::unix::process::ExitStatusExt;
+    use std::process::Stdio;
 
     #[test]
     fn a_process_is_known_by_number_and_start() {
@@ -212,8 +214,14 @@ mod tests {
 
     #[test]
     fn processes_are_found_by_their_environment() {
-        let mut command = Command::new("sleep");
-        let mut child = command.arg("1000").env("FOUND", "here").env("BY", "us").spawn().expect("sleep");
+        let mut command = Command::new("cat");
+        command.env("FOUND", "here").env("BY", "us").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("cat");
+        // Its environment is there when it runs, which is a moment after it was started.
+        let (mut input, mut output) =
+            (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
+        input.write_all(b"x").expect("it reads");
+        output.read_exact(&mut [0]).expect("it writes");
         let found = with_variables(&[("BY", "us".as_ref()), ("FOUND", "here".as_ref())]);
         let part = with_variables(&[("BY", "us".as_ref()), ("FOUND", "her".as_ref())]);
         child.kill().expect("it is our child");

@@ -1,10 +1,10 @@
 //! An open directory of the real tree.
 
-use super::{FileStat, NamedFile, SharedDir, translate};
+use super::{FileStat, NamedFile, SharedDir, look, translate};
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, RawDir, RawDirEntry, SeekFrom};
+use rustix::fs::{RawDir, RawDirEntry, SeekFrom};
 use rustix::io::Errno as Os;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use tameike_core::{InodeId, Result};
 
 /// Bytes of the system's own entries that one read takes: about a thousand with short names.
@@ -50,8 +50,8 @@ impl PosixDir {
         let name = entry.file_name();
         let kind = match translate::kind(entry.file_type()) {
             Some(kind) => kind,
-            None => match rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(stat) => translate::stat(self.root_device, &stat).kind,
+            None => match look::at(self.root_device, self.descriptor.as_fd(), name.to_bytes()) {
+                Ok(stat) => stat.kind,
                 Err(Os::NOENT) => return Ok(None),
                 Err(error) => return Err(error),
             },
@@ -63,10 +63,8 @@ impl PosixDir {
 
 impl SharedDir for PosixDir {
     fn stat(&self) -> Result<FileStat> {
-        match rustix::fs::fstat(&self.descriptor) {
-            Ok(stat) => Ok(translate::stat(self.root_device, &stat)),
-            Err(error) => Err(translate::fault("stat", &self.path, error)),
-        }
+        look::open(self.root_device, &self.descriptor)
+            .map_err(|error| translate::fault("stat", &self.path, error))
     }
 
     fn read(&self, after: u64) -> Result<Vec<NamedFile>> {

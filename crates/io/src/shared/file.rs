@@ -1,6 +1,6 @@
 //! An open file of the real tree.
 
-use super::{Allocate, FileStat, Seek, SharedFile, translate};
+use super::{Allocate, FileStat, Seek, SharedFile, look, translate};
 use rustix::fs::{Advice, Gid, SeekFrom, Uid};
 use std::os::fd::OwnedFd;
 use tameike_core::attr::AttrChange;
@@ -21,8 +21,7 @@ impl PosixFile {
 
 impl SharedFile for PosixFile {
     fn stat(&self) -> Result<FileStat> {
-        let stat = self.done("stat", rustix::fs::fstat(&self.descriptor))?;
-        Ok(translate::stat(self.root_device, &stat))
+        self.done("stat", look::open(self.root_device, &self.descriptor))
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {

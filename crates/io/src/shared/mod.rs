@@ -10,6 +10,7 @@
 
 mod directory;
 mod file;
+mod look;
 mod posix;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,9 @@ pub struct FileStat {
     pub device: u64,
     /// Inode number on the device.
     pub inode: u64,
+    /// Differs from that of another file which had the inode number before; 0 where the file system does not tell.
+    /// To be compared with what the same process was told.
+    pub birth: u64,
     /// Kind of file.
     pub kind: FileKind,
     /// Permission bits with set-user-id, set-group-id and sticky.

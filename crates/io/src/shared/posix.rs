@@ -3,7 +3,8 @@
 use super::directory::PosixDir;
 use super::file::PosixFile;
 use super::{
-    Access, FileStat, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode, split, translate,
+    Access, FileStat, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode, look, split,
+    translate,
 };
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Uid};
 use rustix::io::Errno as Os;
@@ -113,28 +114,24 @@ impl PosixTree {
 }
 
 /// Gives a new file exactly the bits asked for: the umask or a default access list may have taken some.
-fn set_exact_mode(dir: BorrowedFd<'_>, name: &[u8], bits: u16) -> rustix::io::Result<rustix::fs::Stat> {
+fn set_exact_mode(dir: BorrowedFd<'_>, name: &[u8], bits: u16) -> rustix::io::Result<()> {
     let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
     if stat.st_mode & 0o777 == u32::from(bits) & 0o777 {
-        return Ok(stat);
+        return Ok(());
     }
     let kept = stat.st_mode & 0o7000;
-    rustix::fs::chmodat(dir, name, Mode::from_raw_mode(kept | u32::from(bits & 0o7777)), AtFlags::empty())?;
-    rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
+    rustix::fs::chmodat(dir, name, Mode::from_raw_mode(kept | u32::from(bits & 0o7777)), AtFlags::empty())
 }
 
 impl SharedFs for PosixTree {
     fn stat(&self, path: &[u8]) -> Result<FileStat> {
-        let stat =
-            self.at("stat", path, |dir, name| rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))?;
-        Ok(translate::stat(self.root_device, &stat))
+        self.at("stat", path, |dir, name| look::at(self.root_device, dir, name))
     }
 
     fn pin(&self, path: &[u8]) -> Result<(FileStat, Pin)> {
         let pin = || {
             let file = self.resolve(path, OFlags::PATH)?;
-            let stat = rustix::fs::fstat(&file)?;
-            Ok((translate::stat(self.root_device, &stat), Box::new(file) as Pin))
+            Ok((look::open(self.root_device, &file)?, Box::new(file) as Pin))
         };
         pin().map_err(|error| translate::fault("hold", path, error))
     }
@@ -182,23 +179,22 @@ impl SharedFs for PosixTree {
     }
 
     fn make(&self, path: &[u8], special: &Special) -> Result<FileStat> {
-        let stat = self.at("make", path, |dir, name| match special {
-            Special::Directory(mode) => {
-                rustix::fs::mkdirat(dir, name, translate::mode(*mode))?;
-                set_exact_mode(dir, name, *mode)
+        self.at("make", path, |dir, name| {
+            match special {
+                Special::Directory(mode) => {
+                    rustix::fs::mkdirat(dir, name, translate::mode(*mode))?;
+                    set_exact_mode(dir, name, *mode)?;
+                }
+                Special::Symlink(target) => rustix::fs::symlinkat(target.as_slice(), dir, name)?,
+                Special::Node { kind, mode, rdev } => {
+                    let device = translate::system_device(*rdev);
+                    let file_type = translate::file_type(*kind);
+                    rustix::fs::mknodat(dir, name, file_type, translate::mode(*mode), device)?;
+                    set_exact_mode(dir, name, *mode)?;
+                }
             }
-            Special::Symlink(target) => {
-                rustix::fs::symlinkat(target.as_slice(), dir, name)?;
-                rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
-            }
-            Special::Node { kind, mode, rdev } => {
-                let device = translate::system_device(*rdev);
-                let file_type = translate::file_type(*kind);
-                rustix::fs::mknodat(dir, name, file_type, translate::mode(*mode), device)?;
-                set_exact_mode(dir, name, *mode)
-            }
-        })?;
-        Ok(translate::stat(self.root_device, &stat))
+            look::at(self.root_device, dir, name)
+        })
     }
 
     fn unlink(&self, path: &[u8]) -> Result<()> {

@@ -44,11 +44,12 @@ pub(super) fn file_type(kind: FileKind) -> FileType {
 }
 
 #[expect(clippy::unnecessary_cast, reason = "the widths of these fields differ between architectures")]
-pub(super) fn stat(root_device: u64, stat: &Stat) -> FileStat {
+pub(super) fn stat(root_device: u64, stat: &Stat, birth: u64) -> FileStat {
     let time = |seconds, nanoseconds| Timestamp { seconds, nanoseconds };
     FileStat {
         device: if stat.st_dev == root_device { 0 } else { stat.st_dev },
         inode: stat.st_ino,
+        birth,
         kind: kind(FileType::from_raw_mode(stat.st_mode)).unwrap_or(FileKind::File),
         mode: (stat.st_mode & 0o7777) as u16,
         nlink: stat.st_nlink as u32,

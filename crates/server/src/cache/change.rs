@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tameike_core::limits::FILE_SIZE_MAX;
 use tameike_core::wire::cache::{CacheState, Stamp};
 use tameike_core::wire::unit::UnitRequest;
-use tameike_core::{Errno, InodeId, Result, Timestamp};
+use tameike_core::{Errno, InodeId, NodeId, Result, Timestamp};
 
 impl CacheService {
     /// The file with this stamp, known or new, with everything finished that was left half done.
@@ -93,10 +93,21 @@ impl CacheService {
         }
     }
 
-    pub(super) async fn open(&self, inode: InodeId, path: &[u8], stamp: Stamp) -> Result<CacheState> {
+    pub(super) async fn open(
+        &self,
+        inode: InodeId,
+        path: &[u8],
+        stamp: Stamp,
+        by: NodeId,
+    ) -> Result<CacheState> {
         let file = self.meet(inode, path, stamp, true).await?;
-        let state = file.state().record.state(Some(&stamp));
-        Ok(state)
+        // Under one lock: a removal either finds the node among the openers, or is told to it here.
+        let mut state = file.state();
+        if state.record.removed {
+            return Err(Errno::ESTALE.into());
+        }
+        state.openers.insert(by);
+        Ok(CacheState { removing: self.is_being_removed(inode), ..state.record.state(Some(&stamp)) })
     }
 
     pub(super) async fn dirty(&self, inode: InodeId, path: &[u8], stamp: Stamp) -> Result<CacheState> {
@@ -230,57 +241,6 @@ impl CacheService {
                 state.record.prefer_path(&path);
             }
         })
-    }
-
-    /// Notes in the journal of a file that it is about to be removed, so that a removal which is cut off before
-    /// [`CacheService::removed`] is known for what it was.
-    pub(super) async fn removing(&self, inode: InodeId) -> Result<()> {
-        let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(()) };
-        file.update(&self.journal, |state| state.record.removing = true)?;
-        self.journal.sync(false).await
-    }
-
-    pub(super) async fn removed(&self, inode: InodeId) -> Result<()> {
-        let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(()) };
-        let _flush = file.flush.lock().await;
-        self.forget_removed(&file).await
-    }
-
-    /// Ends a removal that was cut off; whether the file is gone. The file's flush lock is held.
-    pub(super) async fn finish_removal(&self, file: &File) -> Result<bool> {
-        let record = file.state().record.clone();
-        if !record.removing {
-            return Ok(record.removed);
-        }
-        match self.locate(file.inode, &record).await {
-            Err(fault) if matches!(fault.errno, Errno::ENOENT | Errno::ESTALE) => {
-                self.forget_removed(file).await.map(|()| true)
-            }
-            found => found.map(|_| false),
-        }
-    }
-
-    /// Drops what the job holds of a removed file. The file's flush lock is held.
-    async fn forget_removed(&self, file: &File) -> Result<()> {
-        let inode = file.inode;
-        let journaled = file.update(&self.journal, |state| {
-            state.changes += 1;
-            state.record.removed = true;
-            state.record.removing = false;
-            state.record.dirty = false;
-            state.record.cut = None;
-            state.record.space = None;
-            state.record.generation = state.record.generation.next();
-            state.record.journaled
-        })?;
-        self.dirty.lock().remove(&inode);
-        if journaled {
-            self.journal.drop_digests(inode, 0..u64::MAX)?;
-            self.journal.sync(false).await?;
-            let request = UnitRequest::Truncate { inode, size: 0 };
-            self.ask_units(self.homes(inode), &request).await?;
-        }
-        Ok(())
     }
 
     /// `fsync`: the record and all dirty bytes are on the devices of the job.

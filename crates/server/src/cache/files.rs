@@ -3,10 +3,10 @@
 use super::paths::Paths;
 use super::record::{Journal, Record};
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tameike_core::wire::cache::Stamp;
-use tameike_core::{Generation, InodeId, Result, Timestamp};
+use tameike_core::{Generation, InodeId, NodeId, Result, Timestamp};
 
 /// Files kept in memory without being in use.
 const IDLE_FILES_MAX: usize = 64 << 10;
@@ -28,6 +28,8 @@ pub(super) struct State {
     pub(super) changes: u64,
     /// Whether a flush is changing the shared file just now.
     pub(super) flushing: bool,
+    /// Nodes that have opened the file, and may have it open.
+    pub(super) openers: BTreeSet<NodeId>,
     /// The time that made the shared file look changed by others, until it turns out that a client has set it.
     pub(super) suspect: Option<Timestamp>,
 }
@@ -70,7 +72,13 @@ impl State {
 impl File {
     fn new(inode: InodeId, record: Record, paths: Arc<Paths>) -> Arc<Self> {
         paths.replace(inode, &[], &record.paths);
-        let state = Mutex::new(State { record, changes: 0, flushing: false, suspect: None });
+        let state = Mutex::new(State {
+            record,
+            changes: 0,
+            flushing: false,
+            openers: BTreeSet::new(),
+            suspect: None,
+        });
         Arc::new(Self { inode, flush: async_lock::Mutex::new(()), state, paths })
     }
 

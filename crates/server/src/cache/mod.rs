@@ -18,6 +18,7 @@ mod flusher;
 mod paths;
 mod receipt;
 mod record;
+mod removal;
 mod space;
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,7 @@ use flusher::Wait;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use record::{Journal, Record};
+use removal::Removals;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState};
@@ -48,7 +50,8 @@ use tameike_io::shared::{FileStat, SharedFs};
 use tameike_store::{ExtentStore, Ledger};
 
 /// The state of a file of which the job knows nothing.
-const UNKNOWN: CacheState = CacheState { generation: Generation(0), newer: None, sparse: false };
+const UNKNOWN: CacheState =
+    CacheState { generation: Generation(0), newer: None, sparse: false, removing: false };
 
 /// What the cache service works with.
 pub struct CacheParts {
@@ -78,6 +81,7 @@ pub struct CacheService {
     /// Files to flush, and when to try.
     dirty: Mutex<BTreeMap<InodeId, Wait>>,
     dirtied: Arc<Event>,
+    removals: Removals,
 }
 
 impl CacheService {
@@ -92,6 +96,7 @@ impl CacheService {
             files: Files::default(),
             dirty: Mutex::new(BTreeMap::new()),
             dirtied: Arc::new(Event::new()),
+            removals: Removals::default(),
         };
         service.recover()?;
         Ok(Arc::new(service))
@@ -121,14 +126,14 @@ impl CacheService {
     ///
     /// # Errors
     /// `ESTALE` for a file that was never opened here, and what ledger, agents and shared file system say.
-    pub async fn serve(&self, request: CacheRequest) -> Result<CacheReply> {
+    pub async fn serve(&self, from: NodeId, request: CacheRequest) -> Result<CacheReply> {
         self.journal.room().await?;
         Ok(match request {
             CacheRequest::State { inode, size, mtime } => {
                 CacheReply::State(self.look(inode, size, mtime).await?)
             }
             CacheRequest::Open { inode, path, stamp } => {
-                CacheReply::State(self.open(inode, &path, stamp).await?)
+                CacheReply::State(self.open(inode, &path, stamp, from).await?)
             }
             CacheRequest::Dirty { inode, path, stamp } => {
                 CacheReply::State(self.dirty(inode, &path, stamp).await?)
@@ -152,7 +157,11 @@ impl CacheService {
                 CacheReply::Done
             }
             CacheRequest::Removing { inode } => {
-                self.removing(inode).await?;
+                self.removing(inode, from).await?;
+                CacheReply::Done
+            }
+            CacheRequest::Kept { inode } => {
+                self.kept(inode, from).await?;
                 CacheReply::Done
             }
             CacheRequest::Removed { inode } => {
@@ -165,6 +174,9 @@ impl CacheService {
             }
             CacheRequest::Writeback { inode } => {
                 self.write_back(inode).await?;
+                if self.files.get(&self.journal, inode)?.is_some_and(|file| file.state().record.removed) {
+                    return Err(Errno::ESTALE.into());
+                }
                 CacheReply::Done
             }
             CacheRequest::Drain { verify, after } => {
@@ -177,6 +189,14 @@ impl CacheService {
                 flushed: self.parts.activity.flushed_bytes(),
             },
         })
+    }
+
+    /// Serves a request of this agent itself.
+    ///
+    /// # Errors
+    /// As [`Self::serve`].
+    pub async fn serve_own(&self, request: CacheRequest) -> Result<CacheReply> {
+        self.serve(self.parts.rpc.local(), request).await
     }
 
     /// A file that a client must have opened before.

@@ -133,7 +133,7 @@ impl Record {
     pub(super) fn state(&self, seen: Option<&Stamp>) -> CacheState {
         let behind = seen.is_some_and(|seen| !self.has_content_of(seen));
         let newer = (self.dirty || behind).then_some((self.size, self.mtime));
-        CacheState { generation: self.generation, newer, sparse: self.sparse }
+        CacheState { generation: self.generation, newer, sparse: self.sparse, removing: false }
     }
 
     /// The likeliest path, for people.

@@ -17,6 +17,8 @@ pub(super) struct Unsafe {
 }
 
 pub(super) struct Inode {
+    /// How many were made before it: others had its number.
+    pub birth: u64,
     pub kind: FileKind,
     pub mode: u16,
     pub uid: u32,
@@ -44,18 +46,22 @@ pub(super) struct Inode {
 /// All of it.
 pub(super) struct State {
     pub inodes: BTreeMap<u64, Inode>,
+    pub births: u64,
     pub now: Timestamp,
 }
 
 impl State {
     pub fn new(now: Timestamp) -> Self {
-        let mut state = Self { inodes: BTreeMap::new(), now };
-        state.inodes.insert(ROOT, state.blank(FileKind::Directory, 0o755));
+        let mut state = Self { inodes: BTreeMap::new(), births: 0, now };
+        let root = state.blank(FileKind::Directory, 0o755);
+        state.inodes.insert(ROOT, root);
         state
     }
 
-    fn blank(&self, kind: FileKind, mode: u16) -> Inode {
+    fn blank(&mut self, kind: FileKind, mode: u16) -> Inode {
+        self.births += 1;
         Inode {
+            birth: self.births,
             kind,
             mode,
             uid: super::OWNER,
@@ -115,6 +121,7 @@ impl State {
         Ok(FileStat {
             device: 0,
             inode: number,
+            birth: inode.birth,
             kind: inode.kind,
             mode: inode.mode,
             nlink: inode.nlink,
@@ -148,7 +155,8 @@ impl State {
         }
         // Numbers are given out again as soon as they can be, as ext4 does.
         let number = (11..).find(|number| !self.inodes.contains_key(number)).ok_or(Errno::ENOSPC)?;
-        self.inodes.insert(number, self.blank(kind, mode));
+        let inode = self.blank(kind, mode);
+        self.inodes.insert(number, inode);
         let dir_inode = self.inode_mut(dir)?;
         dir_inode.children.insert(name.to_vec(), number);
         dir_inode.nlink += u32::from(kind == FileKind::Directory);

@@ -67,7 +67,7 @@ impl Rpc for NetRpc {
         payload: Option<Payload>,
         _into: Option<Frame>,
     ) -> BoxFuture<'static, Result<Answer>> {
-        let net = self.net.clone();
+        let (net, local) = (self.net.clone(), self.local);
         Box::pin(async move {
             if let Request::Unit(UnitRequest::MarkClean { .. }) = &request {
                 net.rounds.lock().push(to);
@@ -96,7 +96,7 @@ impl Rpc for NetRpc {
                     let (reply, payload) = node.unit.serve(request, payload).await?;
                     (Reply::Unit(reply), payload)
                 }
-                Request::Cache(request) => (Reply::Cache(node.cache.serve(request).await?), None),
+                Request::Cache(request) => (Reply::Cache(node.cache.serve(local, request).await?), None),
                 Request::Meta(_) | Request::Admin(_) | Request::Client(_) | Request::Lock(_) => {
                     return Err(Errno::ENOSYS.into());
                 }

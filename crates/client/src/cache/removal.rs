@@ -1,0 +1,219 @@
+//! Names of the cache view that go: what a rename or a removal means for data that is not yet on the shared file system,
+//! and for those who have the file open.
+
+use super::CacheView;
+use crate::passthrough::Passthrough;
+use crate::vfs::FileNumber;
+use std::collections::BTreeSet;
+use tameike_core::wire::cache::CacheRequest;
+use tameike_core::wire::meta::RenameMode;
+use tameike_core::{Errno, FileKind, InodeId, Result};
+use tameike_io::shared::FileStat;
+
+/// A name: its directory, and what it is called there.
+pub(super) type Name<'a> = (FileNumber, &'a [u8]);
+
+impl CacheView {
+    /// Removes a name of anything but a directory.
+    pub(super) async fn remove_name(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
+        let path = self.below.child(dir, name)?;
+        let _held = self.locks.hold_names(BTreeSet::from([self.lock_of((dir, name))])).await?;
+        let at = path.clone();
+        let stat = self.below.run(move |fs| fs.stat(&at)).await?;
+        self.before_removal(&stat, (dir, name), &path).await?;
+        // The number must not go to a new file before the coordinator has dropped the old one's data.
+        let (removed, _pin) = match self.below.unlink(dir, name).await {
+            Ok(removed) => removed,
+            Err(fault) => {
+                self.not_removed(&stat).await;
+                return Err(fault);
+            }
+        };
+        if removed.nlink > 1 {
+            self.refresh_paths();
+        }
+        self.after_removal(&removed).await
+    }
+
+    /// Gives a file another name.
+    pub(super) async fn rename_name(&self, from: Name<'_>, to: Name<'_>, mode: RenameMode) -> Result<()> {
+        let _held = self.locks.hold_names(BTreeSet::from([self.lock_of(from), self.lock_of(to)])).await?;
+        loop {
+            match self.rename_held(from, to, mode).await {
+                // A file has just been made under the name that was free.
+                Err(fault) if fault.errno == Errno::EEXIST && mode == RenameMode::Replace => {}
+                renamed => return renamed,
+            }
+        }
+    }
+
+    async fn rename_held(&self, from: Name<'_>, to: Name<'_>, mode: RenameMode) -> Result<()> {
+        let (old, new) = (self.below.child(from.0, from.1)?, self.below.child(to.0, to.1)?);
+        let (at_old, at_new) = (old.clone(), new.clone());
+        let stats = self.below.run(move |fs| Ok((fs.stat(&at_old)?, fs.pin(&at_new).ok())));
+        let (moved, found) = stats.await?;
+        let is_free = found.is_none();
+        let (target, _pin) = found.unzip();
+        let target = target.filter(|target| target.inode_id() != moved.inode_id());
+        if target.is_some() && mode == RenameMode::NoReplace {
+            return Err(Errno::EEXIST.into());
+        }
+        self.tell_rename(&moved, &old, &new).await?;
+        match (&target, mode) {
+            (Some(target), RenameMode::Replace) => self.before_removal(target, to, &new).await?,
+            (Some(target), RenameMode::Exchange) => self.tell_rename(target, &new, &old).await?,
+            (Some(_), RenameMode::NoReplace) | (None, _) => {}
+        }
+        if let Err(fault) = rename_as_seen(&self.below, from, to, mode, is_free).await {
+            if let Some(target) = &target {
+                self.not_removed(target).await;
+            }
+            return Err(fault);
+        }
+        self.refresh_paths();
+        self.tell_moved(&moved, &old, &new).await;
+        match target {
+            Some(target) if mode == RenameMode::Exchange => {
+                self.tell_moved(&target, &new, &old).await;
+                Ok(())
+            }
+            Some(target) if mode == RenameMode::Replace => self.after_removal(&target).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// What is held against other nodes that rename or remove the same name.
+    fn lock_of(&self, (dir, name): Name<'_>) -> InodeId {
+        InodeId::of_name(self.below.inode(dir), name)
+    }
+
+    /// What a file's coordinator, or every node for a directory, must know before and after a rename.
+    pub(super) async fn tell_rename(&self, stat: &FileStat, from: &[u8], to: &[u8]) -> Result<()> {
+        let (from, to) = (from.to_vec(), to.to_vec());
+        match stat.kind {
+            FileKind::File => {
+                let inode = stat.inode_id();
+                self.tell(inode, CacheRequest::Renamed { inode: Some(inode), from, to }).await
+            }
+            FileKind::Directory => {
+                let request = CacheRequest::Renamed { inode: None, from, to };
+                let nodes = self.cluster.device_nodes().iter();
+                let told = nodes.map(|&node| self.ask(node, request.clone()));
+                futures_util::future::try_join_all(told).await.map(drop)
+            }
+            FileKind::Symlink
+            | FileKind::Fifo
+            | FileKind::Socket
+            | FileKind::CharacterDevice
+            | FileKind::BlockDevice => Ok(()),
+        }
+    }
+
+    /// A file is about to lose a name. When it has others, its coordinator must know one of them, or need none.
+    /// When it is the last one, whoever has it open, on any node, goes on with the shared file, to which its content moves;
+    /// the name's removal then frees it as the system does.
+    async fn before_removal(&self, stat: &FileStat, (dir, name): Name<'_>, path: &[u8]) -> Result<()> {
+        if stat.kind != FileKind::File {
+            return Ok(());
+        }
+        let inode = stat.inode_id();
+        if stat.nlink > 1 {
+            return match self.below.other_path(self.below.number(inode), dir, name) {
+                Some(other) => self.tell_rename(stat, path, &other).await,
+                None => self.write_back(inode).await.map(drop),
+            };
+        }
+        // First: who opens it from now on is told.
+        self.tell(inode, CacheRequest::Removing { inode }).await?;
+        if let Err(fault) = self.removing(inode).await {
+            self.not_removed(stat).await;
+            return Err(fault);
+        }
+        Ok(())
+    }
+
+    /// Brings a file's content to the shared file; whether it was still there.
+    async fn write_back(&self, inode: InodeId) -> Result<bool> {
+        match self.tell(inode, CacheRequest::Writeback { inode }).await {
+            Err(fault) if matches!(fault.errno, Errno::ENOENT | Errno::ESTALE) => Ok(false),
+            told => told.map(|()| true),
+        }
+    }
+
+    /// Whoever has the file open here goes on with the shared file.
+    ///
+    /// # Errors
+    /// `ESTALE` when it is gone already, and its content with it.
+    pub(super) async fn let_go(&self, inode: InodeId) -> Result<()> {
+        let mut opens = self.opens.all_of(inode);
+        opens.retain(|open| !open.is_orphan());
+        let Some(open) = opens.first() else { return Ok(()) };
+        self.engine.flush(&open.data, false).await?;
+        if !self.write_back(inode).await? {
+            return Err(Errno::ESTALE.into());
+        }
+        opens.iter().for_each(|open| open.set_orphan());
+        self.engine.forget(inode);
+        Ok(())
+    }
+
+    /// A node is about to take the last name of a file away, as its coordinator has been told.
+    ///
+    /// # Errors
+    /// When the content cannot be brought to the shared file, for those who have it open here.
+    pub async fn removing(&self, inode: InodeId) -> Result<()> {
+        self.opens.mark_removed(inode);
+        match self.let_go(inode).await {
+            // Somebody was faster, and has seen to what becomes of its content.
+            Err(fault) if fault.errno == Errno::ESTALE => Ok(()),
+            let_go => let_go,
+        }
+    }
+
+    /// It has not done so.
+    pub fn kept(&self, inode: InodeId) {
+        self.opens.all_of(inode).iter().for_each(|open| open.set_named());
+    }
+
+    /// The removal that [`Self::before_removal`] prepared did not happen.
+    async fn not_removed(&self, stat: &FileStat) {
+        if stat.kind != FileKind::File || stat.nlink > 1 {
+            return;
+        }
+        let inode = stat.inode_id();
+        self.kept(inode);
+        if let Err(fault) = self.tell(inode, CacheRequest::Kept { inode }).await {
+            log::warn!("a file has kept its name, which its coordinator does not know: {fault}");
+        }
+    }
+
+    /// A file has lost a name.
+    async fn after_removal(&self, stat: &FileStat) -> Result<()> {
+        if stat.kind != FileKind::File || stat.nlink > 1 {
+            return Ok(());
+        }
+        let inode = stat.inode_id();
+        self.engine.forget(inode);
+        self.tell(inode, CacheRequest::Removed { inode }).await
+    }
+}
+
+/// Renames when the new name is still free, if it was. Where the file system cannot tell, as NFS, a file that was made under
+/// the name this moment is replaced unseen.
+async fn rename_as_seen(
+    below: &Passthrough,
+    from: Name<'_>,
+    to: Name<'_>,
+    mode: RenameMode,
+    is_free: bool,
+) -> Result<()> {
+    if mode != RenameMode::Replace || !is_free {
+        return below.rename(from, to, mode).await;
+    }
+    match below.rename(from, to, RenameMode::NoReplace).await {
+        Err(fault) if matches!(fault.errno, Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP) => {
+            below.rename(from, to, mode).await
+        }
+        renamed => renamed,
+    }
+}

@@ -1,0 +1,118 @@
+//! Files that lose their last name. The job drops what it holds of them; a node that has one open goes on with the shared
+//! file, to which the content is brought first.
+
+use super::CacheService;
+use super::files::File;
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tameike_core::wire::Request;
+use tameike_core::wire::client::ClientRequest;
+use tameike_core::wire::unit::UnitRequest;
+use tameike_core::{Errno, InodeId, NodeId, Result};
+
+/// How long a removal that was announced may take. One whose node has died meanwhile never ends.
+const REMOVAL_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// Files whose last names nodes are about to take away, and since when; also of those of which nothing else is known.
+#[derive(Default)]
+pub(super) struct Removals(Mutex<BTreeMap<InodeId, Duration>>);
+
+impl CacheService {
+    /// Notes in the journal of a file that it is about to be removed, so that a removal which is cut off before
+    /// [`CacheService::removed`] is known for what it was; and tells the other nodes that may have it open. Returns when
+    /// they need nothing more of the job's data.
+    pub(super) async fn removing(&self, inode: InodeId, by: NodeId) -> Result<()> {
+        let now = self.parts.runtime.clock.monotonic();
+        self.removals.0.lock().insert(inode, now);
+        let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(()) };
+        let openers = file.update(&self.journal, |state| {
+            state.record.removing = true;
+            state.openers.clone()
+        })?;
+        self.journal.sync(false).await?;
+        self.tell(openers, by, &ClientRequest::Removing { inode }).await;
+        Ok(())
+    }
+
+    /// The removal did not happen.
+    pub(super) async fn kept(&self, inode: InodeId, by: NodeId) -> Result<()> {
+        self.removals.0.lock().remove(&inode);
+        let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(()) };
+        let openers = file.update(&self.journal, |state| {
+            state.record.removing = false;
+            state.openers.clone()
+        })?;
+        self.tell(openers, by, &ClientRequest::Kept { inode }).await;
+        Ok(())
+    }
+
+    async fn tell(&self, nodes: impl IntoIterator<Item = NodeId>, by: NodeId, request: &ClientRequest) {
+        let told = nodes.into_iter().filter(|&node| node != by).map(|node| async move {
+            let call = self.parts.rpc.call(node, Request::Client(request.clone()), None, None);
+            if let Err(fault) = call.await {
+                log::warn!("{node} does not know what becomes of a file that it may have open: {fault}");
+            }
+        });
+        join_all(told).await;
+    }
+
+    /// Whether a node is about to take the last name of a file away.
+    pub(super) fn is_being_removed(&self, inode: InodeId) -> bool {
+        let mut removals = self.removals.0.lock();
+        let Some(since) = removals.get(&inode) else { return false };
+        let is_under_way = self.parts.runtime.clock.monotonic() < *since + REMOVAL_TIME_MAX;
+        if !is_under_way {
+            removals.remove(&inode);
+        }
+        is_under_way
+    }
+
+    pub(super) async fn removed(&self, inode: InodeId) -> Result<()> {
+        if let Some(file) = self.files.get(&self.journal, inode)? {
+            let _flush = file.flush.lock().await;
+            self.forget_removed(&file).await?;
+        }
+        self.removals.0.lock().remove(&inode);
+        Ok(())
+    }
+
+    /// Ends a removal that was cut off; whether the file is gone. The file's flush lock is held.
+    pub(super) async fn finish_removal(&self, file: &File) -> Result<bool> {
+        let record = file.state().record.clone();
+        if !record.removing {
+            return Ok(record.removed);
+        }
+        match self.locate(file.inode, &record).await {
+            Err(fault) if matches!(fault.errno, Errno::ENOENT | Errno::ESTALE) => {
+                self.forget_removed(file).await.map(|()| true)
+            }
+            found => found.map(|_| false),
+        }
+    }
+
+    /// Drops what the job holds of a removed file. The file's flush lock is held.
+    async fn forget_removed(&self, file: &File) -> Result<()> {
+        let inode = file.inode;
+        let journaled = file.update(&self.journal, |state| {
+            state.changes += 1;
+            state.openers.clear();
+            state.record.removed = true;
+            state.record.removing = false;
+            state.record.dirty = false;
+            state.record.cut = None;
+            state.record.space = None;
+            state.record.generation = state.record.generation.next();
+            state.record.journaled
+        })?;
+        self.dirty.lock().remove(&inode);
+        if journaled {
+            self.journal.drop_digests(inode, 0..u64::MAX)?;
+            self.journal.sync(false).await?;
+            let request = UnitRequest::Truncate { inode, size: 0 };
+            self.ask_units(self.homes(inode), &request).await?;
+        }
+        Ok(())
+    }
+}
