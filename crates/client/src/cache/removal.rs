@@ -38,19 +38,22 @@ impl CacheView {
     /// Gives a file another name.
     pub(super) async fn rename_name(&self, from: Name<'_>, to: Name<'_>, mode: RenameMode) -> Result<()> {
         let _held = self.locks.hold_names(BTreeSet::from([self.lock_of(from), self.lock_of(to)])).await?;
-        loop {
-            match self.rename_held(from, to, mode).await {
-                // A file has just been made under the name that was free.
-                Err(fault) if fault.errno == Errno::EEXIST && mode == RenameMode::Replace => {}
-                renamed => return renamed,
-            }
-        }
+        // Until the new name is as it was seen.
+        while !self.rename_held(from, to, mode).await? {}
+        Ok(())
     }
 
-    async fn rename_held(&self, from: Name<'_>, to: Name<'_>, mode: RenameMode) -> Result<()> {
+    /// Renames, unless a file has just been made under the new name, which was free.
+    async fn rename_held(&self, from: Name<'_>, to: Name<'_>, mode: RenameMode) -> Result<bool> {
         let (old, new) = (self.below.child(from.0, from.1)?, self.below.child(to.0, to.1)?);
         let (at_old, at_new) = (old.clone(), new.clone());
-        let stats = self.below.run(move |fs| Ok((fs.stat(&at_old)?, fs.pin(&at_new).ok())));
+        let stats = self.below.run(move |fs| {
+            let found = match fs.pin(&at_new) {
+                Err(fault) if fault.errno == Errno::ENOENT => None,
+                found => Some(found?),
+            };
+            Ok((fs.stat(&at_old)?, found))
+        });
         let (moved, found) = stats.await?;
         let is_free = found.is_none();
         let (target, _pin) = found.unzip();
@@ -64,22 +67,26 @@ impl CacheView {
             (Some(target), RenameMode::Exchange) => self.tell_rename(target, &new, &old).await?,
             (Some(_), RenameMode::NoReplace) | (None, _) => {}
         }
-        if let Err(fault) = rename_as_seen(&self.below, from, to, mode, is_free).await {
-            if let Some(target) = &target {
-                self.not_removed(target).await;
+        match rename_as_seen(&self.below, from, to, mode, is_free).await {
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(fault) => {
+                if let Some(target) = &target {
+                    self.not_removed(target).await;
+                }
+                return Err(fault);
             }
-            return Err(fault);
         }
         self.refresh_paths();
         self.tell_moved(&moved, &old, &new).await;
         match target {
             Some(target) if mode == RenameMode::Exchange => {
                 self.tell_moved(&target, &new, &old).await;
-                Ok(())
             }
-            Some(target) if mode == RenameMode::Replace => self.after_removal(&target).await,
-            _ => Ok(()),
+            Some(target) if mode == RenameMode::Replace => self.after_removal(&target).await?,
+            _ => {}
         }
+        Ok(true)
     }
 
     /// What is held against other nodes that rename or remove the same name.
@@ -198,22 +205,22 @@ impl CacheView {
     }
 }
 
-/// Renames when the new name is still free, if it was. Where the file system cannot tell, as NFS, a file that was made under
-/// the name this moment is replaced unseen.
+/// Renames; not when the new name was free and is so no more. Where the file system cannot tell, as NFS, a file that was made
+/// under the name this moment is replaced unseen.
 async fn rename_as_seen(
     below: &Passthrough,
     from: Name<'_>,
     to: Name<'_>,
     mode: RenameMode,
     is_free: bool,
-) -> Result<()> {
-    if mode != RenameMode::Replace || !is_free {
-        return below.rename(from, to, mode).await;
-    }
-    match below.rename(from, to, RenameMode::NoReplace).await {
-        Err(fault) if matches!(fault.errno, Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP) => {
-            below.rename(from, to, mode).await
+) -> Result<bool> {
+    if mode == RenameMode::Replace && is_free {
+        match below.rename(from, to, RenameMode::NoReplace).await {
+            Ok(()) => return Ok(true),
+            Err(fault) if fault.errno == Errno::EEXIST => return Ok(false),
+            Err(fault) if matches!(fault.errno, Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP) => {}
+            Err(fault) => return Err(fault),
         }
-        renamed => renamed,
     }
+    below.rename(from, to, mode).await.map(|()| true)
 }
