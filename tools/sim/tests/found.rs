@@ -2,7 +2,7 @@
 
 use tameike_core::View;
 use tameike_core::wire::meta::RenameMode;
-use tameike_sim::program::{Action, Flags, Op, Program, Step};
+use tameike_sim::program::{Action, Flags, Op, Program, Step, Trouble};
 use tameike_sim::run::run;
 use tameike_sim::world::WorldConfig;
 
@@ -10,9 +10,22 @@ fn cached(node: usize, op: Op) -> Step {
     Step::Together(vec![Action::Call { node, view: View::Cache, op }])
 }
 
+fn shared(node: usize, op: Op) -> Step {
+    Step::Together(vec![Action::Call { node, view: View::JobShared, op }])
+}
+
+fn trouble(trouble: Trouble) -> Step {
+    Step::Together(vec![Action::Trouble(0, trouble)])
+}
+
+fn open(path: &str, flags: Flags) -> Op {
+    Op::Open { slot: 0, path: path.to_owned(), flags: Flags { write: true, ..flags } }
+}
+
+const CREATE: Flags = Flags { write: true, create: true, append: false, truncate: false, exclusive: false };
+
 fn create(node: usize, path: &str) -> Step {
-    let flags = Flags { write: true, create: true, ..Flags::default() };
-    cached(node, Op::Open { slot: 0, path: path.to_owned(), flags })
+    cached(node, open(path, CREATE))
 }
 
 fn write(node: usize) -> Step {
@@ -42,4 +55,24 @@ fn a_file_that_one_node_removes_and_another_writes_is_not_missing() {
 fn a_file_that_another_node_renames_is_read_by_its_new_name() {
     let rename = Op::Rename { from: "a/x".to_owned(), to: "b/x".to_owned(), mode: RenameMode::Replace };
     passes(vec![create(2, "a/x"), cached(0, rename), write(2), Step::Check], false);
+}
+
+/// A small file that outgrew its inode record was moved to the home of its first unit, and not made safe there: when that
+/// node died, what an fsync had covered before read as zeros.
+#[test]
+fn what_was_synced_survives_that_the_file_outgrows_its_inode_record() {
+    for power in [false, true] {
+        for node in 0..3 {
+            let content = Op::Write { slot: 0, offset: 13, length: 100, tag: 8 };
+            let grow = Op::Truncate { path: "a/y".to_owned(), size: 33_300 };
+            let steps = vec![
+                shared(1, open("a/y", CREATE)),
+                shared(1, content),
+                shared(1, Op::Fsync { slot: 0 }),
+                shared(2, grow),
+                trouble(Trouble::Kill { node, power }),
+            ];
+            passes(steps, false);
+        }
+    }
 }
