@@ -76,3 +76,15 @@ fn what_was_synced_survives_that_the_file_outgrows_its_inode_record() {
         }
     }
 }
+
+/// Another node's cut came before what this node had appended, and not published, or after it: the model knew of one end
+/// only.
+#[test]
+fn an_append_after_the_cut_of_another_node_may_land_behind_what_was_not_published() {
+    for call in [shared, cached] {
+        let write = |length, tag| call(1, Op::Write { slot: 0, offset: 0, length, tag });
+        let append = open("a/x", Flags { append: true, ..CREATE });
+        let cut = open("a/x", Flags { truncate: true, ..Flags::default() });
+        passes(vec![call(1, append), write(70_000, 17), call(0, cut), write(5000, 21)], false);
+    }
+}

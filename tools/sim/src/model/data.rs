@@ -142,13 +142,14 @@ impl FileData {
         self.writes.iter_mut().filter(|write| !is_safe(write)).for_each(|write| write.is_certain = false);
     }
 
-    /// Whether everything is published, or this node's own.
-    pub fn is_settled_for(&self, node: usize) -> bool {
-        !self.is_unknown
-            && self
-                .writes
-                .iter()
-                .all(|write| write.is_certain && (write.published.is_some() || write.node == node))
+    /// Where an append of this node lands, if nothing that is under way can move the end. What it has not published when
+    /// another node cuts the file comes before the cut or after it.
+    pub fn end(&self, node: usize, now: Moment) -> Option<u64> {
+        let is_settled_for = |write: &Write| write.published.is_some() || write.node == node;
+        let is_known =
+            !self.is_unknown && self.writes.iter().all(|write| write.is_certain && is_settled_for(write));
+        let (least, largest) = self.size(Looker { node, opened: now, now });
+        (is_known && least == largest).then_some(least)
     }
 
     /// Whether nothing is in doubt or unpublished.

@@ -59,6 +59,8 @@ struct Call {
     op: Op,
     /// The open file of its slot, before.
     open: Option<Open>,
+    /// Where what it appends lands.
+    lands: Option<u64>,
     begun: Moment,
     ended: Moment,
     end: End,
