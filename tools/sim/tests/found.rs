@@ -88,3 +88,21 @@ fn an_append_after_the_cut_of_another_node_may_land_behind_what_was_not_publishe
         passes(vec![call(1, append), write(70_000, 17), call(0, cut), write(5000, 21)], false);
     }
 }
+
+/// A node showed for good the size that a close could not tell the file's home: here as that of the next file, which the
+/// shared file system had given the number of the first.
+#[test]
+fn a_new_file_has_not_the_size_that_a_close_could_not_tell_of_the_one_before() {
+    for to in 0..2 {
+        let write = Op::Write { slot: 0, offset: 2_097_188, length: 30, tag: 8 };
+        let steps = vec![
+            create(2, "b/x"),
+            cached(2, write),
+            trouble(Trouble::Cut { from: 2, to, both: false }),
+            cached(2, Op::Close { slot: 0 }),
+            Step::Check,
+            create(2, "a/x"),
+        ];
+        passes(steps, false);
+    }
+}

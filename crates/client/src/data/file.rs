@@ -160,9 +160,15 @@ impl FileData {
         kept
     }
 
+    /// One open less. What the home could not be told of by the last close, whose program has heard of it, is given up:
+    /// nobody else would ever tell it, and this node alone would see it, later even in a file that is given the number.
     pub(super) fn closed(&self) {
         let mut state = self.state.lock();
         state.opens = state.opens.saturating_sub(1);
+        if state.opens == 0 && state.uncommitted.take().is_some() {
+            (state.in_units, state.holes, state.kernel) = (false, false, None);
+            state.drop_clean();
+        }
     }
 
     /// Takes note of what the home said in passing; drops what is cached of an older version.
