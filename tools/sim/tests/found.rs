@@ -106,3 +106,21 @@ fn a_new_file_has_not_the_size_that_a_close_could_not_tell_of_the_one_before() {
         passes(steps, false);
     }
 }
+
+/// A home counted an open whose answer was lost, and nobody ever closed it: the space of the file was not given back.
+#[test]
+fn an_open_whose_answer_is_lost_keeps_no_space() {
+    for from in 1..3 {
+        for after in [50, 100, 150, 200, 250] {
+            let cut = Action::Trouble(after, Trouble::Cut { from, to: 0, both: false });
+            let node_0 = Action::Call { node: 0, view: View::JobShared, op: open("z", Flags::default()) };
+            let steps = vec![
+                shared(1, open("z", CREATE)),
+                shared(1, Op::Write { slot: 0, offset: 35_400, length: 70_000, tag: 8 }),
+                shared(1, Op::Close { slot: 0 }),
+                Step::Together(vec![node_0, cut]),
+            ];
+            passes(steps, false);
+        }
+    }
+}
