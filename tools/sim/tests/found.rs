@@ -77,6 +77,24 @@ fn what_was_synced_survives_that_the_file_outgrows_its_inode_record() {
     }
 }
 
+/// An fsync made safe what its own node had written since it had the file open, and left what others had written to them.
+#[test]
+fn an_fsync_covers_what_other_nodes_have_written() {
+    for power in [false, true] {
+        for node in 0..3 {
+            let steps = vec![
+                shared(2, open("z", CREATE)),
+                shared(2, Op::Write { slot: 0, offset: 0, length: 5000, tag: 3 }),
+                shared(2, Op::Close { slot: 0 }),
+                shared(0, open("z", Flags::default())),
+                shared(0, Op::Fsync { slot: 0 }),
+                trouble(Trouble::Kill { node, power }),
+            ];
+            passes(steps, false);
+        }
+    }
+}
+
 /// Another node's cut came before what this node had appended, and not published, or after it: the model knew of one end
 /// only.
 #[test]

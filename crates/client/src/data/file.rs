@@ -90,8 +90,10 @@ pub(super) struct FileState {
     pub holes: bool,
     /// Whether any of them went to units: what goes to the inode record tells the home with it.
     pub in_units: bool,
-    /// Unit homes that hold writes not yet made safe.
+    /// Unit homes that hold writes of this node not yet made safe.
     pub unsynced: BTreeSet<NodeId>,
+    /// Generation of which all else is safe: what other nodes have written, and this one before it last had the file.
+    pub safe: Option<Generation>,
     /// What last went wrong with a write that had been acknowledged; told once to each handle that writes.
     pub fault: Option<Fault>,
     /// Counts such writes.
@@ -299,6 +301,7 @@ impl FileData {
         }
         state.kernel = if alone && state.kernel == Some(state.generation) { Some(generation) } else { None };
         state.pages = if alone && state.pages == Some(state.generation) { Some(generation) } else { None };
+        state.safe = if alone && state.safe == Some(state.generation) { Some(generation) } else { None };
         state.content = None;
         state.generation = generation;
         state.inline &= inline;

@@ -1,13 +1,14 @@
 //! Flush: what was written before is at its homes, safe, and known to the file's home.
 
-use super::{DataEngine, FileData};
+use super::{DataEngine, FileData, FileVersion};
 use crate::vfs::OpenMode;
 use event_listener::listener;
-use futures_util::future::try_join_all;
+use futures_util::future::{try_join, try_join_all};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tameike_core::wire::Request;
 use tameike_core::wire::unit::UnitRequest;
-use tameike_core::{NodeId, Result, Timestamp};
+use tameike_core::{Generation, NodeId, Result, Timestamp};
 
 impl DataEngine {
     /// Sends all writes acknowledged so far and tells the home; every later open on any node sees them.
@@ -50,31 +51,52 @@ impl DataEngine {
         durable: bool,
     ) -> Result<()> {
         let home = file.home();
-        if durable || home.is_journaled() {
-            let unsynced = std::mem::take(&mut file.state.lock().unsynced);
-            if let Err(fault) = self.sync_units(file, &unsynced, durable).await {
-                file.state.lock().unsynced.extend(unsynced);
-                return Err(fault);
-            }
+        if home.is_journaled() {
+            self.sync_units(file, BTreeSet::new(), durable).await?;
         }
+        let mut committed = None;
         if let Some((end, time)) = uncommitted {
             let version = self.commit(&home, file.inode, (end, holes), time).await?;
             file.own_change(version.generation, version.inline);
+            committed = Some(version);
         }
-        if durable {
-            self.sync_home(&home, file.inode).await?;
+        match durable {
+            false => Ok(()),
+            // The coordinator flushes what any node has written.
+            true if home.is_journaled() => self.sync_home(&home, file.inode).await,
+            true => {
+                let (generation, ()) =
+                    try_join(self.sync_all(file, committed), self.sync_home(&home, file.inode)).await?;
+                file.state.lock().safe = Some(generation);
+                Ok(())
+            }
         }
-        Ok(())
     }
 
-    async fn sync_units(
-        &self,
-        file: &FileData,
-        homes: &std::collections::BTreeSet<NodeId>,
-        durable: bool,
-    ) -> Result<()> {
+    /// Has the homes of units make safe what this node has written, and if others may have written since all of it was
+    /// safe, what they have: an fsync is one of the whole file. The generation of which all is safe then.
+    async fn sync_all(&self, file: &FileData, committed: Option<FileVersion>) -> Result<Generation> {
+        let version = match committed {
+            Some(version) => version,
+            None => self.version(file.inode).await?,
+        };
+        let is_safe = file.state.lock().safe == Some(version.generation);
+        let size = if is_safe { 0 } else { version.size };
+        let others = self.turns(file, 0).into_iter().filter(|(_, start)| *start < size);
+        self.sync_units(file, others.map(|(home, _)| home).collect(), true).await?;
+        Ok(version.generation)
+    }
+
+    /// Has the homes that hold writes of this node make them safe, and some others.
+    async fn sync_units(&self, file: &FileData, others: BTreeSet<NodeId>, durable: bool) -> Result<()> {
+        let unsynced = std::mem::take(&mut file.state.lock().unsynced);
         let request = UnitRequest::Sync { inode: file.inode, durable };
-        try_join_all(homes.iter().map(|&home| self.ask(home, Request::Unit(request.clone())))).await.map(drop)
+        let homes = unsynced.union(&others);
+        let synced = try_join_all(homes.map(|&home| self.ask(home, Request::Unit(request.clone())))).await;
+        if synced.is_err() {
+            file.state.lock().unsynced.extend(unsynced);
+        }
+        synced.map(drop)
     }
 
     /// Sends what has been written so far, and waits until it is at its homes. Writes that come meanwhile are

@@ -20,7 +20,7 @@ pub fn dense_blocks(size: u64) -> u64 {
 
 impl DataEngine {
     /// Where the units of a file lie from byte `start` on: each node with the first byte on it to be looked at.
-    fn turns(&self, file: &FileData, start: u64) -> Vec<(NodeId, u64)> {
+    pub(super) fn turns(&self, file: &FileData, start: u64) -> Vec<(NodeId, u64)> {
         let first = start / UNIT;
         let nodes = self.cluster.unit_turns(file.layout, file.inode, first);
         nodes.into_iter().zip(first..).map(|(node, index)| (node, start.max(index * UNIT))).collect()
