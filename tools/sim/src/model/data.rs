@@ -130,6 +130,12 @@ impl FileData {
         }
     }
 
+    /// When a node began the first write that it has not published, and that nobody doubts.
+    pub fn first_unpublished(&self, node: usize) -> Option<Moment> {
+        let is_own = |write: &&Write| write.node == node && write.published.is_none() && write.is_certain;
+        self.writes.iter().filter(is_own).map(|write| write.begun).min()
+    }
+
     /// What a node has written and not published is in doubt.
     pub fn doubt(&mut self, node: usize) {
         let mine = |write: &&mut Write| write.node == node && write.published.is_none();
