@@ -229,7 +229,12 @@ impl Run {
         }
         for (path, attr) in seen {
             let id = match known.get(&attr.inode.0) {
-                Some(&id) if model.object(id).kind == attr.kind => id,
+                Some(&id)
+                    if model.object(id).kind == attr.kind
+                        && (model.find(path) == Ok(id) || !model.object(id).may_be_gone) =>
+                {
+                    id
+                }
                 _ if model.find(path).is_ok_and(|id| {
                     model.object(id).inode.is_none() && model.object(id).kind == attr.kind
                 }) =>

@@ -248,7 +248,15 @@ impl Run {
                 Err(_) if flags.create => model.doubt(path),
                 Err(_) => {}
             },
-            op => op.paths().into_iter().for_each(|path| model.doubt(path)),
+            op => {
+                // The shared file system gives the number of a removed file to the next one.
+                if let (View::Cache, Op::Unlink { path } | Op::Rename { to: path, .. }) = (call.view, op)
+                    && let Ok(id) = model.find(path)
+                {
+                    model.object_mut(id).may_be_gone = true;
+                }
+                op.paths().into_iter().for_each(|path| model.doubt(path));
+            }
         }
     }
 
