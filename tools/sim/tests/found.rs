@@ -142,3 +142,18 @@ fn an_open_whose_answer_is_lost_keeps_no_space() {
         }
     }
 }
+
+/// A flush told of a write that had come meanwhile, and sent its bytes only the next time, when nobody was told: after the cut
+/// of another node the drain wrote what no node had seen.
+#[test]
+fn a_write_during_an_fsync_is_told_with_its_bytes() {
+    let call = |node, op| Action::Call { node, view: View::Cache, op };
+    let write = |offset, length, tag| Op::Write { slot: 0, offset, length, tag };
+    let steps = vec![
+        create(2, "b/z"),
+        cached(2, write(31, 70_000, 10)),
+        Step::Together(vec![call(2, Op::Fsync { slot: 0 }), call(2, write(38, 3000, 11))]),
+        cached(1, Op::Truncate { path: "b/z".to_owned(), size: 1014 }),
+    ];
+    passes(steps, false);
+}

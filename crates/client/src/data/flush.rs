@@ -1,5 +1,6 @@
 //! Flush: what was written before is at its homes, safe, and known to the file's home.
 
+use super::file::Uncommitted;
 use super::{DataEngine, FileData, FileVersion};
 use crate::vfs::OpenMode;
 use event_listener::listener;
@@ -8,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use tameike_core::wire::Request;
 use tameike_core::wire::unit::UnitRequest;
-use tameike_core::{Generation, NodeId, Result, Timestamp};
+use tameike_core::{Generation, NodeId, Result};
 
 impl DataEngine {
     /// Sends all writes acknowledged so far and tells the home; every later open on any node sees them.
@@ -19,16 +20,22 @@ impl DataEngine {
     /// When the homes cannot be told; the next flush tries again.
     pub async fn flush(self: &Arc<Self>, file: &Arc<FileData>, durable: bool) -> Result<()> {
         let _order = file.flushing.lock().await;
-        self.settle(file).await;
-        let (uncommitted, holes, writes) = {
-            let state = file.state.lock();
-            (state.uncommitted.filter(|_| state.in_units), state.holes, state.writes)
+        let writes = {
+            let mut state = file.state.lock();
+            state.begin_commit();
+            state.writes
         };
-        self.make_safe(file, (uncommitted, holes), durable).await?;
+        self.settle(file, writes).await;
+        let committing = {
+            let state = file.state.lock();
+            state.committing.filter(|_| state.in_units)
+        };
+        self.make_safe(file, committing, durable).await?;
         let mut state = file.state.lock();
-        // It stays in sight until the home knows all of it.
+        // It stays in sight until the home knows of it.
+        state.committing = None;
         if state.writes == writes {
-            (state.uncommitted, state.in_units, state.holes) = (None, false, false);
+            state.in_units = false;
         }
         Ok(())
     }
@@ -44,18 +51,13 @@ impl DataEngine {
         }
     }
 
-    async fn make_safe(
-        &self,
-        file: &FileData,
-        (uncommitted, holes): (Option<(u64, Timestamp)>, bool),
-        durable: bool,
-    ) -> Result<()> {
+    async fn make_safe(&self, file: &FileData, committing: Option<Uncommitted>, durable: bool) -> Result<()> {
         let home = file.home();
         if home.is_journaled() {
             self.sync_units(file, BTreeSet::new(), durable).await?;
         }
         let mut committed = None;
-        if let Some((end, time)) = uncommitted {
+        if let Some(Uncommitted { end, time, holes }) = committing {
             let version = self.commit(&home, file.inode, (end, holes), time).await?;
             file.own_change(version.generation, version.inline);
             committed = Some(version);
@@ -99,10 +101,15 @@ impl DataEngine {
         synced.map(drop)
     }
 
-    /// Sends what has been written so far, and waits until it is at its homes. Writes that come meanwhile are
-    /// not waited for: a program that writes on and on must not keep another from closing the file.
-    pub(super) async fn settle(self: &Arc<Self>, file: &Arc<FileData>) {
+    /// Sends what has been written so far, and waits until it is at its homes.
+    pub(super) async fn settle_all(self: &Arc<Self>, file: &Arc<FileData>) {
         let last = file.state.lock().writes;
+        self.settle(file, last).await;
+    }
+
+    /// Sends what has been written up to write number `last`, and waits until it is at its homes. Writes that come
+    /// meanwhile are not waited for: a program that writes on and on must not keep another from closing the file.
+    async fn settle(self: &Arc<Self>, file: &Arc<FileData>, last: u64) {
         loop {
             listener!(file.changed => ended);
             let held_back: Vec<u64> = {

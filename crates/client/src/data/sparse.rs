@@ -41,7 +41,7 @@ impl DataEngine {
         if file.newer().is_some() {
             self.flush(file, false).await?;
         }
-        self.settle(file).await;
+        self.settle_all(file).await;
         let drop_old = || {
             if change != SpaceChange::Allocate {
                 file.punch(&bytes);
@@ -93,7 +93,7 @@ impl DataEngine {
         start: u64,
         end: u64,
     ) -> Result<Option<u64>> {
-        self.settle(file).await;
+        self.settle_all(file).await;
         if file.state.lock().inline {
             return Ok((sought == Sought::Data && start < end).then_some(start));
         }
@@ -140,7 +140,7 @@ impl DataEngine {
 impl FileData {
     /// Whether this node has written behind the end, or may have, and the home was not told.
     pub fn has_holes(&self) -> bool {
-        self.state.lock().holes
+        self.state.lock().untold().is_some_and(|untold| untold.holes)
     }
 
     /// Blocks of `st_blocks` that wait here to be sent.

@@ -559,6 +559,30 @@ fn a_flush_ends_while_others_write_on() {
 
 /// A reader that came when all frames were on their way to the homes waited for ever: nobody gave it those
 /// that became clean before it was counted as waiting.
+/// A flush told the home of a write that had come meanwhile and whose bytes were still here. When they went, nobody was told:
+/// who had read the file before went on seeing the old ones, and after a cut by another node its end was wrong.
+#[test]
+fn what_is_written_during_a_flush_is_told_with_its_bytes() {
+    let bench = Bench::new(3, 4);
+    let file = bench.open(0);
+    bench.write(0, &file, 0, vec![1; 10_000]);
+    let (engine, written) = (bench.engines[0].clone(), file.clone());
+    let during = async move {
+        let write = async {
+            engine.runtime.sleep(std::time::Duration::from_micros(1)).await;
+            engine.write(&written, 0, &[2; 100]).await
+        };
+        futures_util::future::try_join(engine.flush(&written, false), write).await
+    };
+    bench.simulation.run(during).expect("the flush and the write");
+    assert!(file.newer().is_some(), "its home does not know of the second write");
+    let before = bench.open(1).generation();
+    bench.flush(0, &file).expect("the flush");
+    let after = bench.open(1);
+    assert!(after.generation() > before);
+    assert_eq!(bench.read(1, &after, 0, 200), [vec![2; 100], vec![1; 100]].concat());
+}
+
 #[test]
 fn frames_that_become_clean_reach_those_who_wait() {
     for seed in 0..40 {
