@@ -258,13 +258,17 @@ pub struct OperationId {
     pub sequence: u64,
 }
 
-/// Number of a batch of closes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CloseBatch {
-    /// One view of one life of an agent, drawn at random.
-    pub sender: u64,
-    /// Ascending; the one before was answered before this one was first sent.
-    pub number: u64,
+/// One open of a file. Each view of each life of an agent counts its own, from a number drawn at random.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct OpenId(pub u64);
+
+/// Who opens a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Opener {
+    /// The node.
+    pub node: NodeId,
+    /// Which of its opens.
+    pub open: OpenId,
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use tameike_core::View;
 use tameike_core::wire::meta::RenameMode;
-use tameike_sim::program::{Action, Flags, Op, Program, Step};
+use tameike_sim::program::{Action, Flags, Op, Program, Step, Trouble};
 use tameike_sim::run::run;
 use tameike_sim::world::WorldConfig;
 
@@ -10,9 +10,22 @@ fn cached(node: usize, op: Op) -> Step {
     Step::Together(vec![Action::Call { node, view: View::Cache, op }])
 }
 
+fn shared(node: usize, op: Op) -> Step {
+    Step::Together(vec![Action::Call { node, view: View::JobShared, op }])
+}
+
+fn trouble(trouble: Trouble) -> Step {
+    Step::Together(vec![Action::Trouble(0, trouble)])
+}
+
+fn open(path: &str, flags: Flags) -> Op {
+    Op::Open { slot: 0, path: path.to_owned(), flags: Flags { write: true, ..flags } }
+}
+
+const CREATE: Flags = Flags { write: true, create: true, append: false, truncate: false, exclusive: false };
+
 fn create(node: usize, path: &str) -> Step {
-    let flags = Flags { write: true, create: true, ..Flags::default() };
-    cached(node, Op::Open { slot: 0, path: path.to_owned(), flags })
+    cached(node, open(path, CREATE))
 }
 
 fn write(node: usize) -> Step {
@@ -42,4 +55,105 @@ fn a_file_that_one_node_removes_and_another_writes_is_not_missing() {
 fn a_file_that_another_node_renames_is_read_by_its_new_name() {
     let rename = Op::Rename { from: "a/x".to_owned(), to: "b/x".to_owned(), mode: RenameMode::Replace };
     passes(vec![create(2, "a/x"), cached(0, rename), write(2), Step::Check], false);
+}
+
+/// A small file that outgrew its inode record was moved to the home of its first unit, and not made safe there: when that
+/// node died, what an fsync had covered before read as zeros.
+#[test]
+fn what_was_synced_survives_that_the_file_outgrows_its_inode_record() {
+    for power in [false, true] {
+        for node in 0..3 {
+            let content = Op::Write { slot: 0, offset: 13, length: 100, tag: 8 };
+            let grow = Op::Truncate { path: "a/y".to_owned(), size: 33_300 };
+            let steps = vec![
+                shared(1, open("a/y", CREATE)),
+                shared(1, content),
+                shared(1, Op::Fsync { slot: 0 }),
+                shared(2, grow),
+                trouble(Trouble::Kill { node, power }),
+            ];
+            passes(steps, false);
+        }
+    }
+}
+
+/// An fsync made safe what its own node had written since it had the file open, and left what others had written to them.
+#[test]
+fn an_fsync_covers_what_other_nodes_have_written() {
+    for power in [false, true] {
+        for node in 0..3 {
+            let steps = vec![
+                shared(2, open("z", CREATE)),
+                shared(2, Op::Write { slot: 0, offset: 0, length: 5000, tag: 3 }),
+                shared(2, Op::Close { slot: 0 }),
+                shared(0, open("z", Flags::default())),
+                shared(0, Op::Fsync { slot: 0 }),
+                trouble(Trouble::Kill { node, power }),
+            ];
+            passes(steps, false);
+        }
+    }
+}
+
+/// Another node's cut came before what this node had appended, and not published, or after it: the model knew of one end
+/// only.
+#[test]
+fn an_append_after_the_cut_of_another_node_may_land_behind_what_was_not_published() {
+    for call in [shared, cached] {
+        let write = |length, tag| call(1, Op::Write { slot: 0, offset: 0, length, tag });
+        let append = open("a/x", Flags { append: true, ..CREATE });
+        let cut = open("a/x", Flags { truncate: true, ..Flags::default() });
+        passes(vec![call(1, append), write(70_000, 17), call(0, cut), write(5000, 21)], false);
+    }
+}
+
+/// A node showed for good the size that a close could not tell the file's home: here as that of the next file, which the
+/// shared file system had given the number of the first.
+#[test]
+fn a_new_file_has_not_the_size_that_a_close_could_not_tell_of_the_one_before() {
+    for to in 0..2 {
+        let write = Op::Write { slot: 0, offset: 2_097_188, length: 30, tag: 8 };
+        let steps = vec![
+            create(2, "b/x"),
+            cached(2, write),
+            trouble(Trouble::Cut { from: 2, to, both: false }),
+            cached(2, Op::Close { slot: 0 }),
+            Step::Check,
+            create(2, "a/x"),
+        ];
+        passes(steps, false);
+    }
+}
+
+/// A home counted an open whose answer was lost, and nobody ever closed it: the space of the file was not given back.
+#[test]
+fn an_open_whose_answer_is_lost_keeps_no_space() {
+    for from in 1..3 {
+        for after in [50, 100, 150, 200, 250] {
+            let cut = Action::Trouble(after, Trouble::Cut { from, to: 0, both: false });
+            let node_0 = Action::Call { node: 0, view: View::JobShared, op: open("z", Flags::default()) };
+            let steps = vec![
+                shared(1, open("z", CREATE)),
+                shared(1, Op::Write { slot: 0, offset: 35_400, length: 70_000, tag: 8 }),
+                shared(1, Op::Close { slot: 0 }),
+                Step::Together(vec![node_0, cut]),
+            ];
+            passes(steps, false);
+        }
+    }
+}
+
+/// A flush told of a write that had come meanwhile, and sent its bytes only the next time, when nobody was told: after the cut
+/// of another node the drain wrote what no node had seen.
+#[test]
+fn a_write_during_an_fsync_is_told_with_its_bytes() {
+    let call = |node, op| Action::Call { node, view: View::Cache, op };
+    let write = |offset, length, tag| Op::Write { slot: 0, offset, length, tag };
+    let steps = vec![
+        create(2, "b/z"),
+        cached(2, write(31, 70_000, 10)),
+        Step::Together(vec![call(2, Op::Fsync { slot: 0 }), call(2, write(38, 3000, 11))]),
+        cached(1, Op::Truncate { path: "b/z".to_owned(), size: 1014 }),
+    ];
+    passes(steps, false);
 }

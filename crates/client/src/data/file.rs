@@ -60,6 +60,24 @@ impl UnitFrame {
     }
 }
 
+/// Writes that the file's home was not told of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Uncommitted {
+    /// End of all of them.
+    pub end: u64,
+    /// Time of the last.
+    pub time: Timestamp,
+    /// Whether any began behind the end of the file.
+    pub holes: bool,
+}
+
+impl Uncommitted {
+    fn and(self, later: Option<Self>) -> Self {
+        let Some(later) = later else { return self };
+        Self { end: self.end.max(later.end), time: later.time, holes: self.holes || later.holes }
+    }
+}
+
 #[derive(Default)]
 pub(super) struct FileState {
     pub opens: u32,
@@ -84,14 +102,15 @@ pub(super) struct FileState {
     pub in_flight: u32,
     /// Counts writes.
     pub writes: u64,
-    /// End of all writes and time of the last that the home was not told of.
-    pub uncommitted: Option<(u64, Timestamp)>,
-    /// Whether any of these writes began behind the end of the file.
-    pub holes: bool,
+    /// Writes since the last flush began, and those that it tells the home, or could not tell.
+    pub uncommitted: Option<Uncommitted>,
+    pub committing: Option<Uncommitted>,
     /// Whether any of them went to units: what goes to the inode record tells the home with it.
     pub in_units: bool,
-    /// Unit homes that hold writes not yet made safe.
+    /// Unit homes that hold writes of this node not yet made safe.
     pub unsynced: BTreeSet<NodeId>,
+    /// Generation of which all else is safe: what other nodes have written, and this one before it last had the file.
+    pub safe: Option<Generation>,
     /// What last went wrong with a write that had been acknowledged; told once to each handle that writes.
     pub fault: Option<Fault>,
     /// Counts such writes.
@@ -101,6 +120,25 @@ pub(super) struct FileState {
 }
 
 impl FileState {
+    /// Takes note of a write.
+    pub(super) fn wrote(&mut self, offset: u64, length: u64, time: Timestamp) {
+        let write = Uncommitted { end: offset + length, time, holes: offset > self.size };
+        self.writes += 1;
+        self.size = self.size.max(write.end);
+        self.uncommitted = Some(self.uncommitted.map_or(write, |before| before.and(Some(write))));
+    }
+
+    /// All that the home was not told of.
+    pub(super) fn untold(&self) -> Option<Uncommitted> {
+        self.committing.map(|told| told.and(self.uncommitted)).or(self.uncommitted)
+    }
+
+    /// A flush begins: what was written so far is to be told, and what an earlier one could not tell.
+    pub(super) fn begin_commit(&mut self) {
+        self.committing = self.untold();
+        self.uncommitted = None;
+    }
+
     /// Bytes of the unit that were here are dropped. What is being fetched of it may have been read at the home
     /// before they came there, so that it is not cached.
     pub(super) fn dropped(&mut self, index: u64) {
@@ -160,9 +198,15 @@ impl FileData {
         kept
     }
 
+    /// One open less. What the home could not be told of by the last close, whose program has heard of it, is given up:
+    /// nobody else would ever tell it, and this node alone would see it, later even in a file that is given the number.
     pub(super) fn closed(&self) {
         let mut state = self.state.lock();
         state.opens = state.opens.saturating_sub(1);
+        if state.opens == 0 && state.untold().is_some() {
+            (state.uncommitted, state.committing, state.in_units, state.kernel) = (None, None, false, None);
+            state.drop_clean();
+        }
     }
 
     /// Takes note of what the home said in passing; drops what is cached of an older version.
@@ -187,7 +231,7 @@ impl FileData {
     /// Size and time of last write that the home does not know yet.
     pub fn newer(&self) -> Option<(u64, Timestamp)> {
         let state = self.state.lock();
-        state.uncommitted.map(|(_, time)| (state.size, time))
+        state.untold().map(|untold| (state.size, untold.time))
     }
 
     /// Size as this node sees it.
@@ -222,7 +266,7 @@ impl FileData {
     /// Whether its home lacks nothing that was written.
     pub fn is_flushed(&self) -> bool {
         let state = self.state.lock();
-        state.uncommitted.is_none() && state.in_flight == 0 && state.units.values().all(UnitFrame::is_clean)
+        state.untold().is_none() && state.in_flight == 0 && state.units.values().all(UnitFrame::is_clean)
     }
 
     /// What a handle that is opened now has been told.
@@ -293,6 +337,7 @@ impl FileData {
         }
         state.kernel = if alone && state.kernel == Some(state.generation) { Some(generation) } else { None };
         state.pages = if alone && state.pages == Some(state.generation) { Some(generation) } else { None };
+        state.safe = if alone && state.safe == Some(state.generation) { Some(generation) } else { None };
         state.content = None;
         state.generation = generation;
         state.inline &= inline;
@@ -301,8 +346,9 @@ impl FileData {
     pub(super) fn resized(&self, size: u64) {
         let mut state = self.state.lock();
         state.size = size;
-        if let Some((end, _)) = &mut state.uncommitted {
-            *end = (*end).min(size);
+        let FileState { uncommitted, committing, .. } = &mut *state;
+        for untold in [uncommitted, committing].into_iter().flatten() {
+            untold.end = untold.end.min(size);
         }
         // The home may have changed the place or the zeros of inline content.
         state.content = None;
@@ -327,5 +373,5 @@ fn adopt(state: &mut FileState, version: FileVersion) {
     if version.content.is_some() {
         state.content = version.content;
     }
-    state.size = version.size.max(state.uncommitted.map_or(0, |(end, _)| end));
+    state.size = version.size.max(state.untold().map_or(0, |untold| untold.end));
 }

@@ -1,13 +1,15 @@
 //! Flush: what was written before is at its homes, safe, and known to the file's home.
 
-use super::{DataEngine, FileData};
+use super::file::Uncommitted;
+use super::{DataEngine, FileData, FileVersion};
 use crate::vfs::OpenMode;
 use event_listener::listener;
-use futures_util::future::try_join_all;
+use futures_util::future::{try_join, try_join_all};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tameike_core::wire::Request;
 use tameike_core::wire::unit::UnitRequest;
-use tameike_core::{NodeId, Result, Timestamp};
+use tameike_core::{Generation, NodeId, Result};
 
 impl DataEngine {
     /// Sends all writes acknowledged so far and tells the home; every later open on any node sees them.
@@ -18,16 +20,22 @@ impl DataEngine {
     /// When the homes cannot be told; the next flush tries again.
     pub async fn flush(self: &Arc<Self>, file: &Arc<FileData>, durable: bool) -> Result<()> {
         let _order = file.flushing.lock().await;
-        self.settle(file).await;
-        let (uncommitted, holes, writes) = {
-            let state = file.state.lock();
-            (state.uncommitted.filter(|_| state.in_units), state.holes, state.writes)
+        let writes = {
+            let mut state = file.state.lock();
+            state.begin_commit();
+            state.writes
         };
-        self.make_safe(file, (uncommitted, holes), durable).await?;
+        self.settle(file, writes).await;
+        let committing = {
+            let state = file.state.lock();
+            state.committing.filter(|_| state.in_units)
+        };
+        self.make_safe(file, committing, durable).await?;
         let mut state = file.state.lock();
-        // It stays in sight until the home knows all of it.
+        // It stays in sight until the home knows of it.
+        state.committing = None;
         if state.writes == writes {
-            (state.uncommitted, state.in_units, state.holes) = (None, false, false);
+            state.in_units = false;
         }
         Ok(())
     }
@@ -43,44 +51,65 @@ impl DataEngine {
         }
     }
 
-    async fn make_safe(
-        &self,
-        file: &FileData,
-        (uncommitted, holes): (Option<(u64, Timestamp)>, bool),
-        durable: bool,
-    ) -> Result<()> {
+    async fn make_safe(&self, file: &FileData, committing: Option<Uncommitted>, durable: bool) -> Result<()> {
         let home = file.home();
-        if durable || home.is_journaled() {
-            let unsynced = std::mem::take(&mut file.state.lock().unsynced);
-            if let Err(fault) = self.sync_units(file, &unsynced, durable).await {
-                file.state.lock().unsynced.extend(unsynced);
-                return Err(fault);
-            }
+        if home.is_journaled() {
+            self.sync_units(file, BTreeSet::new(), durable).await?;
         }
-        if let Some((end, time)) = uncommitted {
+        let mut committed = None;
+        if let Some(Uncommitted { end, time, holes }) = committing {
             let version = self.commit(&home, file.inode, (end, holes), time).await?;
             file.own_change(version.generation, version.inline);
+            committed = Some(version);
         }
-        if durable {
-            self.sync_home(&home, file.inode).await?;
+        match durable {
+            false => Ok(()),
+            // The coordinator flushes what any node has written.
+            true if home.is_journaled() => self.sync_home(&home, file.inode).await,
+            true => {
+                let (generation, ()) =
+                    try_join(self.sync_all(file, committed), self.sync_home(&home, file.inode)).await?;
+                file.state.lock().safe = Some(generation);
+                Ok(())
+            }
         }
-        Ok(())
     }
 
-    async fn sync_units(
-        &self,
-        file: &FileData,
-        homes: &std::collections::BTreeSet<NodeId>,
-        durable: bool,
-    ) -> Result<()> {
+    /// Has the homes of units make safe what this node has written, and if others may have written since all of it was
+    /// safe, what they have: an fsync is one of the whole file. The generation of which all is safe then.
+    async fn sync_all(&self, file: &FileData, committed: Option<FileVersion>) -> Result<Generation> {
+        let version = match committed {
+            Some(version) => version,
+            None => self.version(file.inode).await?,
+        };
+        let is_safe = file.state.lock().safe == Some(version.generation);
+        let size = if is_safe { 0 } else { version.size };
+        let others = self.turns(file, 0).into_iter().filter(|(_, start)| *start < size);
+        self.sync_units(file, others.map(|(home, _)| home).collect(), true).await?;
+        Ok(version.generation)
+    }
+
+    /// Has the homes that hold writes of this node make them safe, and some others.
+    async fn sync_units(&self, file: &FileData, others: BTreeSet<NodeId>, durable: bool) -> Result<()> {
+        let unsynced = std::mem::take(&mut file.state.lock().unsynced);
         let request = UnitRequest::Sync { inode: file.inode, durable };
-        try_join_all(homes.iter().map(|&home| self.ask(home, Request::Unit(request.clone())))).await.map(drop)
+        let homes = unsynced.union(&others);
+        let synced = try_join_all(homes.map(|&home| self.ask(home, Request::Unit(request.clone())))).await;
+        if synced.is_err() {
+            file.state.lock().unsynced.extend(unsynced);
+        }
+        synced.map(drop)
     }
 
-    /// Sends what has been written so far, and waits until it is at its homes. Writes that come meanwhile are
-    /// not waited for: a program that writes on and on must not keep another from closing the file.
-    pub(super) async fn settle(self: &Arc<Self>, file: &Arc<FileData>) {
+    /// Sends what has been written so far, and waits until it is at its homes.
+    pub(super) async fn settle_all(self: &Arc<Self>, file: &Arc<FileData>) {
         let last = file.state.lock().writes;
+        self.settle(file, last).await;
+    }
+
+    /// Sends what has been written up to write number `last`, and waits until it is at its homes. Writes that come
+    /// meanwhile are not waited for: a program that writes on and on must not keep another from closing the file.
+    async fn settle(self: &Arc<Self>, file: &Arc<FileData>, last: u64) {
         loop {
             listener!(file.changed => ended);
             let held_back: Vec<u64> = {

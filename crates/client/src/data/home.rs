@@ -4,7 +4,7 @@ use super::DataEngine;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState};
-use tameike_core::wire::meta::{Command, MetaReply, MetaRequest};
+use tameike_core::wire::meta::{Command, MetaReply, MetaRequest, Node};
 use tameike_core::wire::unit::Backing;
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, Fault, Generation, InodeId, NodeId, Result, Timestamp};
@@ -33,6 +33,11 @@ pub struct FileVersion {
 }
 
 impl FileVersion {
+    fn of_inode(node: Node) -> Self {
+        let (size, generation, inline) = (node.attr.size, node.attr.generation, node.attr.inline);
+        Self { size, generation, inline, content: None }
+    }
+
     fn of_cache(state: CacheState, size: u64) -> Self {
         let size = state.newer.map_or(size, |(newer, _)| newer);
         Self { size, generation: state.generation, inline: false, content: None }
@@ -78,13 +83,18 @@ impl DataEngine {
         };
         let answer = self.ask(to, request).await?;
         match answer.reply {
-            Reply::Meta(MetaReply::Node(node)) => Ok(FileVersion {
-                size: node.attr.size,
-                generation: node.attr.generation,
-                inline: node.attr.inline,
-                content: None,
-            }),
+            Reply::Meta(MetaReply::Node(node)) => Ok(FileVersion::of_inode(node)),
             Reply::Cache(CacheReply::State(state)) => Ok(FileVersion::of_cache(state, end)),
+            _ => Err(unexpected(&answer)),
+        }
+    }
+
+    /// What the home of an inode knows of it.
+    pub(super) async fn version(&self, inode: InodeId) -> Result<FileVersion> {
+        let request = Request::Meta(MetaRequest::GetAttr { inode });
+        let answer = self.ask(self.cluster.inode_home(inode), request).await?;
+        match answer.reply {
+            Reply::Meta(MetaReply::Node(node)) => Ok(FileVersion::of_inode(node)),
             _ => Err(unexpected(&answer)),
         }
     }

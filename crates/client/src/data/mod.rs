@@ -105,7 +105,7 @@ impl DataEngine {
             // The home cuts what lies below the size it knows: it must know of all that is in the units.
             self.flush(file, false).await?;
         }
-        self.settle(file).await;
+        self.settle_all(file).await;
         file.cut(size);
         let resized = resize.await?;
         // Bytes beyond the new size that were read while the home was at it go, too.

@@ -20,7 +20,7 @@ pub fn dense_blocks(size: u64) -> u64 {
 
 impl DataEngine {
     /// Where the units of a file lie from byte `start` on: each node with the first byte on it to be looked at.
-    fn turns(&self, file: &FileData, start: u64) -> Vec<(NodeId, u64)> {
+    pub(super) fn turns(&self, file: &FileData, start: u64) -> Vec<(NodeId, u64)> {
         let first = start / UNIT;
         let nodes = self.cluster.unit_turns(file.layout, file.inode, first);
         nodes.into_iter().zip(first..).map(|(node, index)| (node, start.max(index * UNIT))).collect()
@@ -41,7 +41,7 @@ impl DataEngine {
         if file.newer().is_some() {
             self.flush(file, false).await?;
         }
-        self.settle(file).await;
+        self.settle_all(file).await;
         let drop_old = || {
             if change != SpaceChange::Allocate {
                 file.punch(&bytes);
@@ -93,7 +93,7 @@ impl DataEngine {
         start: u64,
         end: u64,
     ) -> Result<Option<u64>> {
-        self.settle(file).await;
+        self.settle_all(file).await;
         if file.state.lock().inline {
             return Ok((sought == Sought::Data && start < end).then_some(start));
         }
@@ -140,7 +140,7 @@ impl DataEngine {
 impl FileData {
     /// Whether this node has written behind the end, or may have, and the home was not told.
     pub fn has_holes(&self) -> bool {
-        self.state.lock().holes
+        self.state.lock().untold().is_some_and(|untold| untold.holes)
     }
 
     /// Blocks of `st_blocks` that wait here to be sent.

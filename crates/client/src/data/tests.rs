@@ -29,6 +29,8 @@ struct Homes {
     inode: Option<Inode>,
     units: BTreeMap<UnitId, Vec<u8>>,
     failing: bool,
+    /// The inode's home cannot be reached.
+    is_down: bool,
     /// Bytes that were written, by unit.
     held: BTreeMap<u64, tameike_core::ranges::RangeSet>,
     /// Whether the inode's home was told of holes.
@@ -62,6 +64,7 @@ impl Homes {
                 Ok((Reply::Unit(UnitReply::Read), bytes[range].to_vec()))
             }
             Request::Unit(request) => Ok((Reply::Unit(sparse::serve(self, request)), Vec::new())),
+            Request::Meta(_) if self.is_down => Err(Errno::EHOSTDOWN.into()),
             Request::Meta(request) => Ok((Reply::Meta(self.serve_meta(request)?), Vec::new())),
             other => panic!("{other:?}"),
         }
@@ -392,6 +395,24 @@ fn a_lost_write_is_told_once_and_not_shown() {
     assert_eq!(bench.read(0, &file, 0, 10_000), vec![1; 10_000]);
 }
 
+/// A node showed for good the size that a close could not tell the home, in the end as that of another file that had been
+/// given the number.
+#[test]
+fn what_the_last_close_could_not_tell_is_given_up() {
+    let bench = Bench::new(1, 4);
+    let file = bench.open(0);
+    bench.write(0, &file, 0, vec![1; 6000]);
+    bench.flush(0, &file).expect("the flush");
+    bench.write(0, &file, 6000, vec![2; 4000]);
+    bench.homes.lock().is_down = true;
+    assert_eq!(bench.flush(0, &file).expect_err("the home is down").errno, Errno::EHOSTDOWN);
+    bench.homes.lock().is_down = false;
+    assert_eq!(file.size(), 10_000, "while it is open, it may still be told");
+    bench.engines[0].close(&file);
+    let next = bench.open(0);
+    assert_eq!((next.size(), next.is_flushed()), (6000, true));
+}
+
 /// What this node had learnt of a new file, that its content is in the inode record, it was told again after the content
 /// had left the record: the close then told the home of no size, and the file was empty for everybody else.
 #[test]
@@ -538,6 +559,30 @@ fn a_flush_ends_while_others_write_on() {
 
 /// A reader that came when all frames were on their way to the homes waited for ever: nobody gave it those
 /// that became clean before it was counted as waiting.
+/// A flush told the home of a write that had come meanwhile and whose bytes were still here. When they went, nobody was told:
+/// who had read the file before went on seeing the old ones, and after a cut by another node its end was wrong.
+#[test]
+fn what_is_written_during_a_flush_is_told_with_its_bytes() {
+    let bench = Bench::new(3, 4);
+    let file = bench.open(0);
+    bench.write(0, &file, 0, vec![1; 10_000]);
+    let (engine, written) = (bench.engines[0].clone(), file.clone());
+    let during = async move {
+        let write = async {
+            engine.runtime.sleep(std::time::Duration::from_micros(1)).await;
+            engine.write(&written, 0, &[2; 100]).await
+        };
+        futures_util::future::try_join(engine.flush(&written, false), write).await
+    };
+    bench.simulation.run(during).expect("the flush and the write");
+    assert!(file.newer().is_some(), "its home does not know of the second write");
+    let before = bench.open(1).generation();
+    bench.flush(0, &file).expect("the flush");
+    let after = bench.open(1);
+    assert!(after.generation() > before);
+    assert_eq!(bench.read(1, &after, 0, 200), [vec![2; 100], vec![1; 100]].concat());
+}
+
 #[test]
 fn frames_that_become_clean_reach_those_who_wait() {
     for seed in 0..40 {

@@ -78,12 +78,7 @@ impl DataEngine {
                 let mut state = file.state.lock();
                 let written = put_bytes(&mut state, index, start, piece, &mut spare, self.frames.tick());
                 if let Some(old) = written {
-                    state.writes += 1;
-                    state.holes |= index * UNIT_SIZE as u64 + u64::from(start) > state.size;
-                    let end = index * UNIT_SIZE as u64 + u64::from(start) + piece.len() as u64;
-                    state.size = state.size.max(end);
-                    let before = state.uncommitted.map_or(0, |(end, _)| end);
-                    state.uncommitted = Some((before.max(end), now));
+                    state.wrote(index * UNIT_SIZE as u64 + u64::from(start), piece.len() as u64, now);
                     let used = state.units[&index].used;
                     self.frames.touch(file, index, old, used);
                 }

@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tameike_core::wire::meta::{MetaReply, MetaRequest};
+use tameike_core::wire::meta::{MetaReply, MetaRequest, OpenId};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Cluster, Errno, Fault, InodeId, NodeId, Result};
 use tameike_io::Runtime;
@@ -33,6 +33,7 @@ use tameike_io::fabric::{Answer, Rpc};
 struct Handle {
     file: Arc<FileData>,
     mode: OpenMode,
+    open: OpenId,
     told: Arc<Told>,
 }
 
@@ -109,10 +110,10 @@ impl SharedView {
         self.ask(self.cluster.inode_home(inode), request).await
     }
 
-    fn add_handle(&self, file: Arc<FileData>, mode: OpenMode) -> HandleNumber {
+    fn add_handle(&self, file: Arc<FileData>, mode: OpenMode, open: OpenId) -> HandleNumber {
         let number = HandleNumber(self.next_handle.fetch_add(1, Ordering::Relaxed));
         let told = Arc::new(file.told());
-        self.handles.lock().insert(number, Handle { file, mode, told });
+        self.handles.lock().insert(number, Handle { file, mode, open, told });
         number
     }
 

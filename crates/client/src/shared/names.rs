@@ -3,6 +3,7 @@
 
 use super::attributes::version_of;
 use super::held::Asked;
+use super::opens::Opening;
 use super::{SharedView, unexpected};
 use crate::data::Home;
 use crate::vfs::{Found, OpenMode, Opened};
@@ -30,7 +31,7 @@ impl SharedView {
     pub(super) async fn ask_entry(
         &self,
         entry: &EntryName,
-        request: impl Fn(bool) -> MetaRequest,
+        mut request: impl FnMut(bool) -> MetaRequest,
     ) -> Result<(NodeId, MetaReply)> {
         for _ in 0..CORRECTIONS_MAX {
             let wide = self.directories.is_wide(entry.dir);
@@ -60,13 +61,14 @@ impl SharedView {
         Ok(Found { file: self.number(attr.inode), attr })
     }
 
-    /// Makes an inode with its name; what it inherits of its directory is filled in here.
+    /// Makes an inode with its name, or finds it; what it inherits of its directory is filled in here. A file that lives on
+    /// the same node as its name is opened in the same step, if `opening` is given.
     pub(super) async fn new_entry(
         &self,
         entry: EntryName,
         mut new: NewInode,
         exclusive: bool,
-        opener: Option<NodeId>,
+        mut opening: Option<&mut Opening>,
     ) -> Result<Entry> {
         name::check(&entry.name)?;
         self.inherit(entry.dir, &mut new).await?;
@@ -74,10 +76,15 @@ impl SharedView {
         let now = self.runtime.now();
         let command = |wide| {
             let (entry, new) = (entry.clone(), new.clone());
+            let home = self.cluster.entry_home(entry.dir, entry.offset(), wide);
+            let opener = opening.as_mut().map(|opening| opening.ask(home));
             MetaRequest::Execute(Command::Create { entry, new, exclusive, opener, wide, now })
         };
-        let (home, reply) = self.ask_entry(&entry, command).await?;
-        let dir = entry.dir;
+        let answer = self.ask_entry(&entry, command).await;
+        if let Some(opening) = opening {
+            opening.heard(&answer);
+        }
+        let ((home, reply), dir) = (answer?, entry.dir);
         let (made, part) = self.told(entry, reply, asked)?;
         self.changed_directory(dir, home, part);
         Ok(made)
@@ -151,10 +158,10 @@ impl SharedView {
     }
 
     /// Opens a regular file whose home has already counted the open.
-    pub(super) async fn open_counted(&self, node: Node, mode: OpenMode) -> Result<Opened> {
+    pub(super) async fn open_counted(&self, node: Node, mode: OpenMode, opening: Opening) -> Result<Opened> {
         let inode = node.attr.inode;
         let (file, keep_cache) = self.engine.open(inode, node.attr.layout, Home::Inode, version_of(&node));
-        let handle = self.add_handle(file, mode);
+        let handle = self.add_handle(file, mode, opening.done());
         self.closer.reached(self.cluster.inode_home(inode));
         if mode.truncate && mode.write {
             let change = AttrChange { size: Some(0), ..AttrChange::default() };
@@ -171,6 +178,6 @@ impl SharedView {
         let Some(handle) = self.handles.lock().remove(&handle) else { return };
         let inode = handle.file.inode;
         self.engine.close(&handle.file);
-        self.closer.close(self.cluster.inode_home(inode), inode);
+        self.closer.close(self.cluster.inode_home(inode), handle.open);
     }
 }

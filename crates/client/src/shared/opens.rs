@@ -1,8 +1,8 @@
 //! Tells the homes of closed files, in batches and after the fact: a program does not wait for it.
 //!
 //! A home counts who has its files open, and frees a removed file with the last close; so each close is told
-//! until the home answers. Closes of one home are told one batch after the other, and a batch that is sent again
-//! bears its number again, by which the home knows it.
+//! until the home answers. An open of which no answer tells whether it was done is told in the same way: the home closes
+//! it, or refuses it if it comes later.
 
 use event_listener::{Event, listener};
 use futures_util::future::select;
@@ -10,10 +10,11 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tameike_core::wire::Request;
-use tameike_core::wire::meta::{CloseBatch, MetaRequest};
-use tameike_core::{Errno, Fault, InodeId, NodeId};
+use tameike_core::wire::meta::{MetaRequest, OpenId, Opener};
+use tameike_core::{Errno, Fault, NodeId, Result};
 use tameike_io::Runtime;
 use tameike_io::fabric::Rpc;
 
@@ -27,16 +28,17 @@ const BATCH_MAX: usize = 1024;
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// Closes that one home does not know of yet.
+/// What one home does not know of yet.
 #[derive(Default)]
 struct Untold {
-    inodes: Vec<InodeId>,
+    /// Opens that are over.
+    opens: Vec<OpenId>,
+    /// Opens that were given up.
+    undone: Vec<OpenId>,
     /// Whether a task tells them.
     telling: bool,
     /// Whether the home could not be told last.
     failed: bool,
-    /// Number of the last batch.
-    batch: u64,
     /// Notified when there is company, or the home was reached.
     hurry: Arc<Event>,
 }
@@ -44,22 +46,33 @@ struct Untold {
 pub(super) struct Closer {
     runtime: Runtime,
     rpc: Arc<dyn Rpc>,
-    sender: u64,
+    /// Counts opens.
+    last: AtomicU64,
     homes: Mutex<BTreeMap<NodeId, Untold>>,
 }
 
 impl Closer {
     pub(super) fn new(runtime: Runtime, rpc: Arc<dyn Rpc>) -> Self {
-        Self { sender: runtime.random_u64(), runtime, rpc, homes: Mutex::default() }
+        Self { last: AtomicU64::new(runtime.random_u64()), runtime, rpc, homes: Mutex::default() }
+    }
+
+    /// An open that is to be asked for.
+    pub(super) fn opening(self: &Arc<Self>) -> Opening {
+        let open = OpenId(self.last.fetch_add(1, Ordering::Relaxed));
+        Opening { closer: self.clone(), open, home: None }
     }
 
     /// Has the home told of a close.
-    pub(super) fn close(self: &Arc<Self>, home: NodeId, inode: InodeId) {
+    pub(super) fn close(self: &Arc<Self>, home: NodeId, open: OpenId) {
+        self.add(home, |untold| untold.opens.push(open));
+    }
+
+    fn add(self: &Arc<Self>, home: NodeId, add: impl FnOnce(&mut Untold)) {
         let start = {
             let mut homes = self.homes.lock();
             let untold = homes.entry(home).or_default();
-            untold.inodes.push(inode);
-            if untold.inodes.len() == COMPANY {
+            add(untold);
+            if untold.opens.len() == COMPANY {
                 untold.hurry.notify(usize::MAX);
             }
             !std::mem::replace(&mut untold.telling, true)
@@ -89,7 +102,7 @@ impl Closer {
         loop {
             listener!(hurry => company);
             let has_company =
-                self.homes.lock().get(&home).is_some_and(|untold| untold.inodes.len() >= COMPANY);
+                self.homes.lock().get(&home).is_some_and(|untold| untold.opens.len() >= COMPANY);
             if !has_company {
                 select(company, self.runtime.sleep(COMPANY_WAIT)).await;
             }
@@ -102,16 +115,16 @@ impl Closer {
     fn next_batch(&self, home: NodeId) -> Option<MetaRequest> {
         let mut homes = self.homes.lock();
         let untold = homes.get_mut(&home)?;
-        if untold.inodes.is_empty() {
+        if untold.opens.is_empty() && untold.undone.is_empty() {
             untold.telling = false;
-            untold.inodes.shrink_to_fit();
+            untold.opens.shrink_to_fit();
             return None;
         }
-        let rest = untold.inodes.split_off(untold.inodes.len().min(BATCH_MAX));
-        let inodes = std::mem::replace(&mut untold.inodes, rest);
-        untold.batch += 1;
-        let batch = CloseBatch { sender: self.sender, number: untold.batch };
-        Some(MetaRequest::Close { inodes, node: self.rpc.local(), batch })
+        let [opens, undone] = [&mut untold.opens, &mut untold.undone].map(|untold| {
+            let rest = untold.split_off(untold.len().min(BATCH_MAX));
+            std::mem::replace(untold, rest)
+        });
+        Some(MetaRequest::Close { node: self.rpc.local(), opens, undone })
     }
 
     /// Sends a batch until the home answers it.
@@ -141,13 +154,54 @@ fn is_answer(fault: &Fault) -> bool {
     ![Errno::EHOSTDOWN, Errno::ETIMEDOUT, Errno::ECONNRESET, Errno::EAGAIN].contains(&fault.errno)
 }
 
+/// An open that is asked for. Dropped before an answer says what became of it, it is given up.
+pub(super) struct Opening {
+    closer: Arc<Closer>,
+    open: OpenId,
+    /// Who was asked last, and may have opened it.
+    home: Option<NodeId>,
+}
+
+impl Opening {
+    /// How to ask a home for it; who was asked before has not opened it.
+    pub(super) fn ask(&mut self, home: NodeId) -> Opener {
+        self.home = Some(home);
+        Opener { node: self.closer.rpc.local(), open: self.open }
+    }
+
+    /// The home has answered: with a fault, if it has not opened it.
+    pub(super) fn heard<T>(&mut self, answer: &Result<T>) {
+        if answer.as_ref().is_err_and(is_answer) {
+            self.home = None;
+        }
+    }
+
+    /// The home has not opened it.
+    pub(super) fn refused(mut self) {
+        self.home = None;
+    }
+
+    /// It is open until [`Closer::close`].
+    pub(super) fn done(mut self) -> OpenId {
+        self.home = None;
+        self.open
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        if let Some(home) = self.home {
+            self.closer.add(home, |untold| untold.undone.push(self.open));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use futures_util::FutureExt;
     use futures_util::future::BoxFuture;
-    use std::collections::BTreeMap;
-    use tameike_core::Result;
+    use std::collections::BTreeSet;
     use tameike_core::wire::Reply;
     use tameike_core::wire::meta::MetaReply;
     use tameike_io::fabric::Answer;
@@ -159,8 +213,8 @@ mod tests {
     /// A home that counts closes, over a network that fails.
     #[derive(Default)]
     struct Home {
-        closed: BTreeMap<InodeId, u32>,
-        last: u64,
+        closed: BTreeSet<OpenId>,
+        undone: BTreeSet<OpenId>,
         /// Calls that fail yet, and whether they are executed all the same.
         failing: (u32, bool),
         calls: u32,
@@ -181,15 +235,15 @@ mod tests {
             _: Option<Frame>,
         ) -> BoxFuture<'static, Result<Answer>> {
             assert_eq!(to, HOME);
-            let Request::Meta(MetaRequest::Close { inodes, batch, .. }) = request else {
+            let Request::Meta(MetaRequest::Close { opens, undone, .. }) = request else {
                 panic!("{request:?}")
             };
             let mut home = self.0.lock();
             home.calls += 1;
             let (failing, executed) = home.failing;
-            if (failing == 0 || executed) && batch.number > home.last {
-                home.last = batch.number;
-                inodes.into_iter().for_each(|inode| *home.closed.entry(inode).or_default() += 1);
+            if failing == 0 || executed {
+                home.closed.extend(opens);
+                home.undone.extend(undone);
             }
             home.failing.0 = failing.saturating_sub(1);
             let answer = if failing > 0 {
@@ -214,34 +268,56 @@ mod tests {
 
     /// A close that could not be told was logged and forgotten: its home counted the file as open for ever.
     #[test]
-    fn closes_are_told_until_the_home_answers_and_counted_once() {
+    fn closes_are_told_until_the_home_answers() {
         for executed in [false, true] {
             let (simulation, rpc, closer) = bed();
             rpc.0.lock().failing = (7, executed);
             for number in 0..3000 {
-                closer.close(HOME, InodeId(number % 1000));
+                closer.close(HOME, OpenId(number));
             }
             run_out(&simulation);
             let home = rpc.0.lock();
-            assert_eq!(home.closed.len(), 1000);
-            assert!(home.closed.values().all(|&count| count == 3), "some were counted too often: {executed}");
-            assert!(closer.homes.lock().values().all(|untold| untold.inodes.is_empty() && !untold.telling));
+            assert!(home.closed.iter().map(|open| open.0).eq(0..3000), "{executed}");
+            assert!(closer.homes.lock().values().all(|untold| untold.opens.is_empty() && !untold.telling));
         }
+    }
+
+    /// A home that had counted an open, and could not say so any more, counted it for ever: the space of a file removed
+    /// after was never given back.
+    #[test]
+    fn an_open_without_an_answer_is_given_up() {
+        let (simulation, rpc, closer) = bed();
+        let ask = |answer: Option<Result<()>>| {
+            let mut opening = closer.opening();
+            let opener = opening.ask(HOME);
+            answer.iter().for_each(|answer| opening.heard(answer));
+            (opening, opener.open)
+        };
+        let (unknown, first) = ask(Some(Err(Errno::EHOSTDOWN.into())));
+        let (dropped, second) = ask(None);
+        let (_, _) = ask(Some(Err(Errno::ENOENT.into())));
+        ask(Some(Ok(()))).0.refused();
+        let (opened, third) = ask(Some(Ok(())));
+        drop((unknown, dropped));
+        assert_eq!(opened.done(), third);
+        run_out(&simulation);
+        let home = rpc.0.lock();
+        assert_eq!((&home.undone, home.closed.len()), (&BTreeSet::from([first, second]), 0));
     }
 
     #[test]
     fn closes_go_in_company_and_one_alone_does_not_wait_long() {
         let (simulation, rpc, closer) = bed();
-        closer.close(HOME, InodeId(1));
+        closer.close(HOME, OpenId(1));
         run_out(&simulation);
         assert_eq!((rpc.0.lock().calls, simulation.runtime().clock.monotonic()), (1, 2 * COMPANY_WAIT));
         for number in 0..COMPANY as u64 {
-            closer.close(HOME, InodeId(number));
+            closer.close(HOME, OpenId(number));
         }
         simulation.settle();
         assert_eq!(rpc.0.lock().calls, 2, "all at once, without waiting");
         run_out(&simulation);
-        closer.close(HOME, InodeId(2));
+        closer.close(HOME, OpenId(2));
         closer.reached(HOME);
         simulation.settle();
         assert_eq!(rpc.0.lock().calls, 2, "a home that answers as ever is no reason to hurry");
@@ -251,7 +327,7 @@ mod tests {
     fn a_home_that_is_reached_again_is_told_at_once() {
         let (simulation, rpc, closer) = bed();
         rpc.0.lock().failing = (5, false);
-        closer.close(HOME, InodeId(1));
+        closer.close(HOME, OpenId(1));
         while rpc.0.lock().failing.0 > 0 {
             assert!(simulation.step());
         }

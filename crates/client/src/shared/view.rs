@@ -1,6 +1,7 @@
 //! [`Vfs`] of the job-shared view.
 
 use super::attributes::version_of;
+use super::opens::Opening;
 use super::{SharedView, unexpected};
 use crate::data::FileData;
 use crate::locks::FileLocks;
@@ -97,21 +98,24 @@ impl Vfs for SharedView {
         exclusive: bool,
         mode: OpenMode,
     ) -> Result<(Found, Opened)> {
-        let entry = self.new_entry(self.entry(dir, name), new, exclusive, Some(self.local())).await?;
-        match entry.target.kind {
-            FileKind::File => {}
-            FileKind::Directory => return Err(Errno::EISDIR.into()),
-            // Another node has made it since the kernel looked: it looks again.
-            _ => return Err(Errno::ESTALE.into()),
-        }
-        let counted = entry.node.clone();
-        let node = match counted {
-            Some(node) => node,
-            None => self.count_open(entry.target.inode).await?,
+        let mut opening = self.closer.opening();
+        let entry = self.new_entry(self.entry(dir, name), new, exclusive, Some(&mut opening)).await?;
+        let counted = entry.node.clone().filter(|_| entry.target.kind == FileKind::File);
+        let (node, opening) = match counted {
+            Some(node) => (node, opening),
+            None => {
+                opening.refused();
+                match entry.target.kind {
+                    FileKind::File => self.count_open(entry.target.inode).await?,
+                    FileKind::Directory => return Err(Errno::EISDIR.into()),
+                    // Another node has made it since the kernel looked: it looks again.
+                    _ => return Err(Errno::ESTALE.into()),
+                }
+            }
         };
         // A file just made is empty: there is nothing to cut.
         let mode = OpenMode { truncate: mode.truncate && !entry.created, ..mode };
-        let opened = self.open_counted(node, mode).await?;
+        let opened = self.open_counted(node, mode, opening).await?;
         match self.found(entry).await {
             Ok(found) => Ok((found, opened)),
             Err(fault) => {
@@ -156,8 +160,8 @@ impl Vfs for SharedView {
     }
 
     async fn open(&self, file: FileNumber, mode: OpenMode) -> Result<Opened> {
-        let node = self.count_open(self.inode(file)).await?;
-        self.open_counted(node, mode).await
+        let (node, opening) = self.count_open(self.inode(file)).await?;
+        self.open_counted(node, mode, opening).await
     }
 
     async fn read(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<ReadBytes> {
@@ -370,9 +374,13 @@ impl SharedView {
     }
 
     /// Counts an open at the inode's home; its attributes and inline content come along.
-    async fn count_open(&self, inode: InodeId) -> Result<tameike_core::wire::meta::Node> {
-        match self.ask_home(inode, MetaRequest::Open { inode, node: self.local() }).await? {
-            MetaReply::Node(node) => Ok(node),
+    async fn count_open(&self, inode: InodeId) -> Result<(Node, Opening)> {
+        let mut opening = self.closer.opening();
+        let opener = opening.ask(self.cluster.inode_home(inode));
+        let answer = self.ask_home(inode, MetaRequest::Open { inode, opener }).await;
+        opening.heard(&answer);
+        match answer? {
+            MetaReply::Node(node) => Ok((node, opening)),
             other => Err(unexpected(&other)),
         }
     }

@@ -8,8 +8,8 @@ mod operation;
 pub use operation::{NameOperation, RenameMode, Step};
 
 use crate::attr::{Attr, AttrChange, FileKind, Timestamp};
-pub use crate::ids::CloseBatch;
 use crate::ids::{DirOffset, InodeId, NodeId, OperationId};
+pub use crate::ids::{OpenId, Opener};
 use crate::placement::Layout;
 use serde::{Deserialize, Serialize};
 
@@ -70,8 +70,8 @@ pub enum Command {
         new: NewInode,
         /// Whether an existing name is an error (`EEXIST`); else it is looked up.
         exclusive: bool,
-        /// Opens the inode for this node in the same step.
-        opener: Option<NodeId>,
+        /// Opens the inode in the same step.
+        opener: Option<Opener>,
         /// Whether the sender believes the directory is wide.
         wide: bool,
         /// Time of the request.
@@ -249,18 +249,17 @@ pub enum MetaRequest {
     Open {
         /// Which inode.
         inode: InodeId,
-        /// The node.
-        node: NodeId,
+        /// Who opens it.
+        opener: Opener,
     },
-    /// One open less of each inode (which may stand several times) on a node. Sent again with the same batch
-    /// until it is answered; executed once.
+    /// Opens of a node are over. Sent again until it is answered.
     Close {
-        /// Which inodes.
-        inodes: Vec<InodeId>,
         /// The node.
         node: NodeId,
-        /// Number of this batch.
-        batch: CloseBatch,
+        /// Which opens.
+        opens: Vec<OpenId>,
+        /// Opens of which the node was not told whether they were done; they shall not be done later either.
+        undone: Vec<OpenId>,
     },
     /// Moves inline content to units, so that the file can grow.
     Spill {

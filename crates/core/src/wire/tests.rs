@@ -8,8 +8,8 @@ use super::client::{ClientReply, ClientRequest};
 use super::codec::{decode, decode_first, encode};
 use super::lock::{Blocker, FileLock, LockKind, LockOwner, LockRange, LockReply, LockRequest, WaitEnd};
 use super::meta::{
-    CloseBatch, Command, DirEntry, DirStat, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node,
-    RenameMode, Step, Target,
+    Command, DirEntry, DirStat, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node, OpenId,
+    Opener, RenameMode, Step, Target,
 };
 use super::unit::{Backing, Sought, SpaceChange, UnitDigest, UnitReply, UnitRequest};
 use super::{Reply, Request};
@@ -24,6 +24,7 @@ use std::fmt::Debug;
 
 const NOW: Timestamp = Timestamp { seconds: -2, nanoseconds: 300 };
 const NODE: NodeId = NodeId(200);
+const OPENER: Opener = Opener { node: NODE, open: OpenId(300) };
 const GENERATION: Generation = Generation(9);
 const TARGET: Target = Target { inode: INODE, kind: FileKind::Symlink };
 /// Needs more than seven bits, so that its encoding shows.
@@ -153,14 +154,10 @@ fn requests_to_the_metadata_service() {
         (MetaRequest::GetContent { inode: INODE }, "04838404"),
         (MetaRequest::Parent { inode: INODE }, "05838404"),
         (MetaRequest::ReadLink { inode: INODE }, "06838404"),
-        (MetaRequest::Open { inode: INODE, node: NODE }, "07838404c801"),
+        (MetaRequest::Open { inode: INODE, opener: OPENER }, "07838404c801ac02"),
         (
-            MetaRequest::Close {
-                inodes: vec![INODE, InodeId(5)],
-                node: NODE,
-                batch: CloseBatch { sender: 300, number: 7 },
-            },
-            "080283840405c801ac0207",
+            MetaRequest::Close { node: NODE, opens: vec![OPENER.open, OpenId(5)], undone: vec![OpenId(7)] },
+            "08c80102ac02050107",
         ),
         (MetaRequest::Spill { inode: INODE }, "09838404"),
         (MetaRequest::Sync { durable: true }, "0a01"),
@@ -234,11 +231,11 @@ fn commands_of_the_metadata_service() {
                 entry: entry(),
                 new: new_symlink(),
                 exclusive: true,
-                opener: Some(NODE),
+                opener: Some(OPENER),
                 wide: false,
                 now: NOW,
             },
-            "000102616202ff03e8076400010302746f0101c8010003ac02",
+            "000102616202ff03e8076400010302746f0101c801ac020003ac02",
         ),
         (
             Command::SetAttr {

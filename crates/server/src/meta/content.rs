@@ -113,7 +113,8 @@ impl MetaService {
         }
     }
 
-    /// Writes inline content to the unit. The zeros after it cover what an attempt before may have left.
+    /// Writes inline content to the unit, and makes it safe: an fsync may have returned while it was in the inode record,
+    /// which is about to forget it. The zeros after it cover what an attempt before may have left.
     async fn write_first_unit(&self, inode: InodeId, record: &InodeRecord, content: &[u8]) -> Result<()> {
         let unit = UnitId { inode, index: 0 };
         let mut frame = self.parts.pool.take().await;
@@ -122,7 +123,8 @@ impl MetaService {
         let payload = Payload::new(Arc::new(frame), 0..INLINE_SIZE_MAX as u32);
         let request = UnitRequest::Write { unit, offset: 0, generation: Generation::default() };
         let home = self.parts.cluster.unit_home(record.layout, unit);
-        self.ask_unit(home, request, Some(payload)).await
+        self.ask_unit(home, request, Some(payload)).await?;
+        self.ask_unit(home, UnitRequest::Sync { inode, durable: true }, None).await
     }
 
     /// Has all homes of a file's units cut them, and logs that they have. The promise tells how the first

@@ -152,8 +152,8 @@ impl MetaService {
             MetaRequest::ReadDir { dir, after, limit, wide } => self.read_dir(dir, after, limit, wide).await,
             MetaRequest::Parent { inode } => self.parent(inode),
             MetaRequest::ReadLink { inode } => self.read_link(inode),
-            MetaRequest::Open { inode, node } => self.open_inode(inode, node),
-            MetaRequest::Close { inodes, node, batch } => self.close_inodes(&inodes, node, batch),
+            MetaRequest::Open { inode, opener } => self.open_inode(inode, opener),
+            MetaRequest::Close { node, opens, undone } => self.close(node, &opens, &undone),
             MetaRequest::Spill { inode } => self.spill(inode).await,
             MetaRequest::Sync { durable } => {
                 self.parts.ledger.sync(durable).await?;

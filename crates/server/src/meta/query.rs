@@ -3,7 +3,7 @@
 use super::MetaService;
 use serde_bytes::ByteBuf;
 use tameike_core::limits::READDIR_ENTRIES_MAX;
-use tameike_core::wire::meta::{EntryName, MetaReply, Node};
+use tameike_core::wire::meta::{EntryName, MetaReply, Node, Opener};
 use tameike_core::{Attr, DirOffset, Errno, FileKind, InodeId, NodeId, Result};
 use tameike_store::meta::query as table;
 use tameike_store::table::Table;
@@ -91,9 +91,10 @@ impl MetaService {
         Ok(MetaReply::Bytes(ByteBuf::from(target)))
     }
 
-    pub(super) fn open_inode(&self, inode: InodeId, opener: tameike_core::NodeId) -> Result<MetaReply> {
+    pub(super) fn open_inode(&self, inode: InodeId, opener: Opener) -> Result<MetaReply> {
         self.check_inode(inode)?;
         let mut state = self.state.lock();
+        state.check_opener(opener)?;
         let node = self.parts.ledger.read(|names| node(names, inode, true))?;
         let node = node.ok_or(Errno::ESTALE)?;
         state.open(inode, opener);

@@ -1,8 +1,9 @@
 //! Changes that concern this node alone: one logged command each.
 
 use super::query::node;
+use super::state::State;
 use super::{MetaService, unexpected};
-use tameike_core::wire::meta::{CloseBatch, Command, DirStat, MetaReply, Node, Step, Target};
+use tameike_core::wire::meta::{Command, DirStat, MetaReply, Node, OpenId, Opener, Step, Target};
 use tameike_core::{Errno, Fault, FileKind, InodeId, NodeId, Result};
 use tameike_store::meta::{LogCommand, Outcome, query as table};
 
@@ -13,6 +14,7 @@ impl MetaService {
         let record = LogCommand::Wire { command, birth: self.birth(), held: Vec::new() };
         let applied = self
             .when_free(&[&entry], |state| {
+                opener.map_or(Ok(()), |opener| state.check_opener(opener))?;
                 if let Some(wide) = self.width(entry.dir, Some(entry.offset()), wide)? {
                     return Ok((MetaReply::Width { wide }, None));
                 }
@@ -84,25 +86,18 @@ impl MetaService {
         }
     }
 
-    pub(super) fn close_inodes(
-        &self,
-        inodes: &[InodeId],
-        node: NodeId,
-        batch: CloseBatch,
-    ) -> Result<MetaReply> {
-        if !self.state.lock().begin_close(node, batch) {
-            return Ok(MetaReply::Done);
-        }
+    pub(super) fn close(&self, node: NodeId, opens: &[OpenId], undone: &[OpenId]) -> Result<MetaReply> {
+        let opener = |&open: &OpenId| Opener { node, open };
+        let closed = opens.iter().map(|open| self.close_one(|state| state.close(opener(open))));
+        let given_up = undone.iter().map(|open| self.close_one(|state| state.undo(opener(open))));
         // What is wrong with one of them must not keep the others open.
-        let closed = inodes.iter().map(|&inode| self.close_inode(inode, node));
-        closed.fold(Ok(()), Result::and)?;
+        closed.chain(given_up).fold(Ok(()), Result::and)?;
         Ok(MetaReply::Done)
     }
 
-    fn close_inode(&self, inode: InodeId, node: NodeId) -> Result<()> {
-        self.check_inode(inode)?;
+    fn close_one(&self, close: impl FnOnce(&mut State) -> Option<InodeId>) -> Result<()> {
         let mut state = self.state.lock();
-        if state.close(inode, node) {
+        if let Some(inode) = close(&mut state) {
             let applied = self.execute(&LogCommand::Forget { inode })?;
             drop(state);
             self.follow(&applied);
@@ -193,7 +188,7 @@ impl MetaService {
     }
 }
 
-pub(super) fn is_busy(state: &super::State, step: &Step) -> bool {
+pub(super) fn is_busy(state: &State, step: &Step) -> bool {
     match step {
         Step::Attach { entry, .. } | Step::Detach { entry, .. } => state.is_busy(entry),
         Step::Seal { dir, .. } => state.is_busy_dir(*dir),

@@ -2,9 +2,9 @@
 //! middle of an operation, and which operations are not ended.
 
 use super::leases::Leases;
-use std::collections::BTreeMap;
-use tameike_core::wire::meta::{CloseBatch, EntryName, Step};
-use tameike_core::{InodeId, NodeId};
+use std::collections::{BTreeMap, BTreeSet};
+use tameike_core::wire::meta::{EntryName, OpenId, Opener, Step};
+use tameike_core::{Errno, Fault, InodeId, NodeId, Result};
 use tameike_io::os::runtime::{Promise, Resolver, promise};
 
 /// Who waits for something busy.
@@ -22,12 +22,14 @@ impl Waiting {
 /// State in memory. Changes to names are logged with this locked, so that what it says holds meanwhile.
 #[derive(Default)]
 pub(super) struct State {
-    /// Opens of each inode, counted by node.
-    opens: BTreeMap<InodeId, BTreeMap<NodeId, u32>>,
+    /// What is open, and how often each inode is.
+    opens: BTreeMap<Opener, InodeId>,
+    counts: BTreeMap<InodeId, u32>,
+    /// Opens that their nodes have given up, as no answer came, and that may still be asked for by a message that is late:
+    /// few, as each stands for a call that ended with `EHOSTDOWN`. Forgotten with their node.
+    undone: BTreeSet<Opener>,
     /// What nodes believe without asking.
     pub(super) leases: Leases,
-    /// Number of the last batch of closes of each sender on a node.
-    closes: BTreeMap<(NodeId, u64), u64>,
     busy_names: BTreeMap<EntryName, Waiting>,
     busy_dirs: BTreeMap<InodeId, Waiting>,
     /// Operations of this node, and whether their end is logged.
@@ -40,47 +42,55 @@ impl State {
         Self { next_operation: first_operation, ..Self::default() }
     }
 
-    pub(super) fn open(&mut self, inode: InodeId, node: NodeId) {
-        *self.opens.entry(inode).or_default().entry(node).or_default() += 1;
-    }
-
-    /// Takes note of a batch of closes; `false` when it was executed before.
-    pub(super) fn begin_close(&mut self, node: NodeId, batch: CloseBatch) -> bool {
-        let last = self.closes.entry((node, batch.sender)).or_default();
-        let is_new = batch.number > *last;
-        *last = batch.number.max(*last);
-        is_new
-    }
-
-    /// One open less; whether nobody has the inode open any more.
-    pub(super) fn close(&mut self, inode: InodeId, node: NodeId) -> bool {
-        if let Some(nodes) = self.opens.get_mut(&inode) {
-            if let Some(count) = nodes.get_mut(&node) {
-                *count -= 1;
-            }
-            nodes.retain(|_, count| *count > 0);
-            if nodes.is_empty() {
-                self.opens.remove(&inode);
-            }
+    /// Fails when the node has given the open up: then nobody would close it.
+    pub(super) fn check_opener(&mut self, opener: Opener) -> Result<()> {
+        if self.undone.remove(&opener) {
+            return Err(Fault::new(Errno::ESTALE, "the open was given up before it was asked for"));
         }
-        !self.is_open(inode)
+        Ok(())
+    }
+
+    pub(super) fn open(&mut self, inode: InodeId, opener: Opener) {
+        if self.opens.insert(opener, inode).is_none() {
+            *self.counts.entry(inode).or_default() += 1;
+        }
+    }
+
+    /// One open less; its inode, if nobody has that open any more. What is not open was closed before.
+    pub(super) fn close(&mut self, opener: Opener) -> Option<InodeId> {
+        let inode = self.opens.remove(&opener)?;
+        self.leave(inode).then_some(inode)
+    }
+
+    /// As [`Self::close`], of an open that may still be to come.
+    pub(super) fn undo(&mut self, opener: Opener) -> Option<InodeId> {
+        if !self.opens.contains_key(&opener) {
+            self.undone.insert(opener);
+        }
+        self.close(opener)
     }
 
     /// Drops all opens of a node; the inodes that nobody has open any more.
     pub(super) fn close_all(&mut self, node: NodeId) -> Vec<InodeId> {
-        let mut closed = Vec::new();
-        self.closes.retain(|&(of, _), _| of != node);
-        self.opens.retain(|&inode, nodes| {
-            if nodes.remove(&node).is_some() && nodes.is_empty() {
-                closed.push(inode);
-            }
-            !nodes.is_empty()
-        });
-        closed
+        let all = Opener { node, open: OpenId(0) }..=Opener { node, open: OpenId(u64::MAX) };
+        self.undone.retain(|opener| opener.node != node);
+        let opens: Vec<_> = self.opens.range(all).map(|(opener, _)| *opener).collect();
+        opens.into_iter().filter_map(|opener| self.close(opener)).collect()
+    }
+
+    /// Whether that was the last open of an inode.
+    fn leave(&mut self, inode: InodeId) -> bool {
+        let Some(count) = self.counts.get_mut(&inode) else { return true };
+        *count -= 1;
+        let is_last = *count == 0;
+        if is_last {
+            self.counts.remove(&inode);
+        }
+        is_last
     }
 
     pub(super) fn is_open(&self, inode: InodeId) -> bool {
-        self.opens.contains_key(&inode)
+        self.counts.contains_key(&inode)
     }
 
     /// Inodes that lose a link by these steps and are open.

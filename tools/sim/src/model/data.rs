@@ -130,6 +130,12 @@ impl FileData {
         }
     }
 
+    /// When a node began the first write that it has not published, and that nobody doubts.
+    pub fn first_unpublished(&self, node: usize) -> Option<Moment> {
+        let is_own = |write: &&Write| write.node == node && write.published.is_none() && write.is_certain;
+        self.writes.iter().filter(is_own).map(|write| write.begun).min()
+    }
+
     /// What a node has written and not published is in doubt.
     pub fn doubt(&mut self, node: usize) {
         let mine = |write: &&mut Write| write.node == node && write.published.is_none();
@@ -142,13 +148,14 @@ impl FileData {
         self.writes.iter_mut().filter(|write| !is_safe(write)).for_each(|write| write.is_certain = false);
     }
 
-    /// Whether everything is published, or this node's own.
-    pub fn is_settled_for(&self, node: usize) -> bool {
-        !self.is_unknown
-            && self
-                .writes
-                .iter()
-                .all(|write| write.is_certain && (write.published.is_some() || write.node == node))
+    /// Where an append of this node lands, if nothing that is under way can move the end. What it has not published when
+    /// another node cuts the file comes before the cut or after it.
+    pub fn end(&self, node: usize, now: Moment) -> Option<u64> {
+        let is_settled_for = |write: &Write| write.published.is_some() || write.node == node;
+        let is_known =
+            !self.is_unknown && self.writes.iter().all(|write| write.is_certain && is_settled_for(write));
+        let (least, largest) = self.size(Looker { node, opened: now, now });
+        (is_known && least == largest).then_some(least)
     }
 
     /// Whether nothing is in doubt or unpublished.

@@ -32,6 +32,8 @@ pub struct Object {
     pub born: Moment,
     /// An fsync of it has returned.
     pub is_synced: bool,
+    /// A call of which nobody knows what it did may have taken its last name: another file may have its number.
+    pub may_be_gone: bool,
 }
 
 /// The tree.
@@ -94,6 +96,7 @@ impl Names {
             inode: None,
             born,
             is_synced: false,
+            may_be_gone: false,
         };
         self.objects.insert(id, object);
         id
@@ -186,6 +189,7 @@ impl Names {
     pub fn resolve(&mut self) {
         self.doubtful.clear();
         self.changed.clear();
+        self.objects_mut().for_each(|object| object.may_be_gone = false);
     }
 
     /// What must become of a call that changes names or looks at them: errors that it may end with, none for

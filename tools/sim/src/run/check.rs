@@ -229,7 +229,12 @@ impl Run {
         }
         for (path, attr) in seen {
             let id = match known.get(&attr.inode.0) {
-                Some(&id) if model.object(id).kind == attr.kind => id,
+                Some(&id)
+                    if model.object(id).kind == attr.kind
+                        && (model.find(path) == Ok(id) || !model.object(id).may_be_gone) =>
+                {
+                    id
+                }
                 _ if model.find(path).is_ok_and(|id| {
                     model.object(id).inode.is_none() && model.object(id).kind == attr.kind
                 }) =>
@@ -264,7 +269,8 @@ impl Run {
             let flags = Flags::default();
             let open = Op::Open { slot: CHECK_SLOT, path: path.to_owned(), flags };
             let (call, Told::Opened(handle, _)) = self.must(node, view, open, None).await? else { continue };
-            let open = Open { handle, object: id, opened: call.begun, flags, is_moved: false };
+            let open =
+                Open { handle, object: id, opened: call.begun, flags, is_moved: false, has_lost: false };
             let mut bytes = Vec::new();
             loop {
                 let offset = bytes.len() as u64;
@@ -315,7 +321,14 @@ impl Run {
                         let (call, Told::Opened(handle, _)) = self.must(0, view, open, None).await? else {
                             continue;
                         };
-                        let open = Open { handle, object: id, opened: call.begun, flags, is_moved: false };
+                        let open = Open {
+                            handle,
+                            object: id,
+                            opened: call.begun,
+                            flags,
+                            is_moved: false,
+                            has_lost: false,
+                        };
                         self.must(0, view, Op::Fsync { slot: CHECK_SLOT }, Some(open.clone())).await?;
                         self.must(0, view, Op::Close { slot: CHECK_SLOT }, Some(open)).await?;
                     }

@@ -2,7 +2,7 @@
 
 use super::{Call, Checked, End, Open, Run};
 use crate::kernel::Told;
-use crate::model::{Looker, Names, ObjectId, Source, Write};
+use crate::model::{FileData, Looker, Names, ObjectId, Source, Write};
 use crate::program::Op;
 use tameike_core::{Attr, Errno, FileKind, View};
 
@@ -159,8 +159,14 @@ impl Run {
                 if flags.truncate && flags.write {
                     self.push_cut(call, object, 0);
                 }
-                let open =
-                    Open { handle: *handle, object, opened: call.begun, flags: *flags, is_moved: false };
+                let open = Open {
+                    handle: *handle,
+                    object,
+                    opened: call.begun,
+                    flags: *flags,
+                    is_moved: false,
+                    has_lost: false,
+                };
                 self.slots.insert((call.node, call.view.index(), *slot), open);
             }
             (Op::Truncate { path, size }, Told::Attr(_)) => {
@@ -242,7 +248,15 @@ impl Run {
                 Err(_) if flags.create => model.doubt(path),
                 Err(_) => {}
             },
-            op => op.paths().into_iter().for_each(|path| model.doubt(path)),
+            op => {
+                // The shared file system gives the number of a removed file to the next one.
+                if let (View::Cache, Op::Unlink { path } | Op::Rename { to: path, .. }) = (call.view, op)
+                    && let Ok(id) = model.find(path)
+                {
+                    model.object_mut(id).may_be_gone = true;
+                }
+                op.paths().into_iter().for_each(|path| model.doubt(path));
+            }
         }
     }
 
@@ -260,11 +274,7 @@ impl Run {
             };
             let model = self.models.entry(call.view.index()).or_default();
             let data = &mut model.object_mut(open.object).data;
-            let mut offset = *offset;
-            if open.flags.append {
-                let looker = Looker { node: call.node, opened: call.begun, now: call.begun };
-                offset = data.size(looker).0;
-            }
+            let offset = call.lands.unwrap_or(*offset);
             data.push(Write {
                 node: call.node,
                 offset,
@@ -303,6 +313,7 @@ impl Run {
     /// A call on an open file.
     fn judge_file(&mut self, call: &Call) -> Checked {
         let Some(open) = call.open.clone() else { return Ok(()) };
+        self.expect_told(call)?;
         let is_orphan = self.model(call.view).object(open.object).nlink == 0;
         // In the cache view another node may have removed or renamed it.
         if let (End::Failed(_), View::Cache, true) = (&call.end, call.view, is_orphan || open.is_moved) {
@@ -320,8 +331,45 @@ impl Run {
                 return Ok(());
             }
             let looker = Looker { node: call.node, opened: open.opened, now: call.begun };
-            let data = &self.models.entry(call.view.index()).or_default().object(open.object).data;
-            return data.check(looker, *offset, u64::from(*length), bytes).map_err(|why| call.wrong(why));
+            let check = |data: &FileData| data.check(looker, *offset, u64::from(*length), bytes);
+            let checked = check(&self.model(call.view).object(open.object).data);
+            return checked
+                .or_else(|why| self.find_lost(call, open.object, check).ok_or_else(|| call.wrong(why)));
+        }
+        Ok(())
+    }
+
+    /// Whether a read is right if writes of its node have failed on their way, of which the next close or fsync of who has
+    /// written them must tell.
+    fn find_lost(
+        &mut self,
+        call: &Call,
+        object: ObjectId,
+        check: impl Fn(&FileData) -> Checked,
+    ) -> Option<()> {
+        let failures = [Errno::EIO, Errno::ENOSPC, Errno::EROFS, Errno::EHOSTDOWN, Errno::ETIMEDOUT];
+        if !failures.iter().any(|&errno| self.is_excused(call.view, errno)) {
+            return None;
+        }
+        let data = &mut self.model(call.view).object_mut(object).data;
+        let first = data.first_unpublished(call.node)?;
+        let mut without = data.clone();
+        without.doubt(call.node);
+        check(&without).ok()?;
+        *data = without;
+        for ((node, view, _), open) in &mut self.slots {
+            let is_of_file = (*node, *view, open.object) == (call.node, call.view.index(), object);
+            open.has_lost |= is_of_file && open.flags.write && open.opened < first;
+        }
+        Some(())
+    }
+
+    /// A close or fsync tells of a write that was found lost.
+    fn expect_told(&mut self, call: &Call) -> Checked {
+        let (Op::Fsync { slot } | Op::Close { slot }) = call.op else { return Ok(()) };
+        let Some(open) = self.slots.get_mut(&(call.node, call.view.index(), slot)) else { return Ok(()) };
+        if std::mem::take(&mut open.has_lost) && call.told().is_some() {
+            return Err(call.wrong("succeeded, though a write was found lost that it should tell of"));
         }
         Ok(())
     }

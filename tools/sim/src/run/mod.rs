@@ -42,6 +42,8 @@ struct Open {
     flags: Flags,
     /// Another node has taken away the name by which this one knows it.
     is_moved: bool,
+    /// The next close or fsync has to tell that a write was lost.
+    has_lost: bool,
 }
 
 /// How a call ended.
@@ -59,6 +61,8 @@ struct Call {
     op: Op,
     /// The open file of its slot, before.
     open: Option<Open>,
+    /// Where what it appends lands.
+    lands: Option<u64>,
     begun: Moment,
     ended: Moment,
     end: End,

@@ -3,7 +3,7 @@
 use super::{Call, Checked, End, Open, Run, STUCK, SlotName};
 use crate::kernel;
 use crate::model::ObjectId;
-use crate::program::{Action, Op, Trouble};
+use crate::program::{Action, Flags, Op, Trouble};
 use crate::world::{DiskFaults, World};
 use futures_util::future::{Either, select};
 use std::collections::BTreeSet;
@@ -37,7 +37,11 @@ impl Run {
         });
         let (resolver, death) = promise();
         let death_number = self.world.on_death(node, resolver);
-        let call = Call { node, view, op, open, begun, ended: 0, end: End::Died };
+        let lands = match (&op, &open) {
+            (Op::Write { .. }, Some(open)) if open.flags.append => self.end_of(node, view, open.object),
+            _ => None,
+        };
+        let call = Call { node, view, op, open, lands, begun, ended: 0, end: End::Died };
         Some(Pending { call, done, death, death_number })
     }
 
@@ -101,19 +105,17 @@ impl Run {
             return None;
         }
         let name = |slot| -> SlotName { (node, view.index(), slot) };
+        if let Op::Truncate { path, .. } | Op::Open { path, flags: Flags { truncate: true, .. }, .. } = op
+            && let Ok(object) = self.model(view).find(path)
+            && !used.whole.insert((view.index(), object))
+        {
+            return None;
+        }
         if let Op::Open { slot, .. } = op {
             return (!self.slots.contains_key(&name(*slot)) && used.slots.insert(name(*slot)))
                 .then_some(None);
         }
-        let Some(slot) = op.slot() else {
-            if let Op::Truncate { path, .. } = op
-                && let Ok(object) = self.model(view).find(path)
-                && !used.whole.insert((view.index(), object))
-            {
-                return None;
-            }
-            return Some(None);
-        };
+        let Some(slot) = op.slot() else { return Some(None) };
         let open = self.slots.get(&name(slot))?.clone();
         let place = (view.index(), open.object);
         let is_append = matches!(op, Op::Write { .. }) && open.flags.append;
@@ -121,9 +123,9 @@ impl Run {
             return None;
         }
         if is_append {
-            let data = &self.model(view).object(open.object).data;
             // Where it lands can be told only when nothing else can move the end.
-            if !data.is_settled_for(node) || used.written.contains(&place) || !used.whole.insert(place) {
+            let is_known = self.end_of(node, view, open.object).is_some();
+            if !is_known || used.written.contains(&place) || !used.whole.insert(place) {
                 return None;
             }
         } else if matches!(op, Op::Write { .. }) {
@@ -142,6 +144,11 @@ impl Run {
             used.closed.insert(name(slot));
         }
         Some(Some(open))
+    }
+
+    fn end_of(&mut self, node: usize, view: View, object: ObjectId) -> Option<u64> {
+        let now = self.moment();
+        self.model(view).object(object).data.end(node, now)
     }
 
     fn is_doubtful(&mut self, view: View, path: &str, op: &Op) -> bool {

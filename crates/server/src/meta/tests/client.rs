@@ -73,7 +73,7 @@ impl Client {
         entry: &str,
         new: NewInode,
         exclusive: bool,
-        opener: Option<NodeId>,
+        opener: Option<Opener>,
     ) -> Result<(Target, Option<Node>, bool)> {
         let entry = name(dir, entry);
         let now = self.now();
@@ -155,21 +155,25 @@ impl Client {
         }
     }
 
-    pub(super) async fn open(&self, inode: InodeId) -> Result<Node> {
-        match self.on_inode(inode, MetaRequest::Open { inode, node: self.node }).await? {
+    pub(super) fn opener(&self, open: u64) -> Opener {
+        Opener { node: self.node, open: OpenId(open) }
+    }
+
+    pub(super) async fn open(&self, inode: InodeId, open: u64) -> Result<Node> {
+        match self.on_inode(inode, MetaRequest::Open { inode, opener: self.opener(open) }).await? {
             MetaReply::Node(node) => Ok(node),
             other => panic!("{other:?}"),
         }
     }
 
-    pub(super) async fn close(&self, inode: InodeId) -> Result<()> {
-        let batch = CloseBatch { sender: self.world.machine.runtime_of(0).random_u64(), number: 1 };
-        self.close_batch(inode, batch).await
+    pub(super) async fn close(&self, inode: InodeId, open: u64) -> Result<()> {
+        self.tell_closes(inode, &[open], &[]).await
     }
 
-    pub(super) async fn close_batch(&self, inode: InodeId, batch: CloseBatch) -> Result<()> {
-        let close = MetaRequest::Close { inodes: vec![inode], node: self.node, batch };
-        self.on_inode(inode, close).await.map(|_| ())
+    /// Tells the home of an inode.
+    pub(super) async fn tell_closes(&self, inode: InodeId, opens: &[u64], undone: &[u64]) -> Result<()> {
+        let [opens, undone] = [opens, undone].map(|all| all.iter().copied().map(OpenId).collect());
+        self.on_inode(inode, MetaRequest::Close { node: self.node, opens, undone }).await.map(|_| ())
     }
 
     async fn part(&self, node: NodeId, dir: InodeId) -> Result<DirStat> {
