@@ -6,8 +6,12 @@ use tameike_sim::program::{Action, Flags, Op, Program, Step};
 use tameike_sim::run::run;
 use tameike_sim::world::WorldConfig;
 
+fn call(node: usize, view: View, op: Op) -> Step {
+    Step::Together(vec![Action::Call { node, view, op }])
+}
+
 fn cached(node: usize, op: Op) -> Step {
-    Step::Together(vec![Action::Call { node, view: View::Cache, op }])
+    call(node, View::Cache, op)
 }
 
 fn create(node: usize, path: &str) -> Step {
@@ -42,4 +46,22 @@ fn a_file_that_one_node_removes_and_another_writes_is_not_missing() {
 fn a_file_that_another_node_renames_is_read_by_its_new_name() {
     let rename = Op::Rename { from: "a/x".to_owned(), to: "b/x".to_owned(), mode: RenameMode::Replace };
     passes(vec![create(2, "a/x"), cached(0, rename), write(2), Step::Check], false);
+}
+
+/// An append of a node that has not closed the file yet, when another has cut it meanwhile: the first append may have
+/// come before the cut or after, and the model believed that it knew.
+#[test]
+fn an_append_after_the_cut_of_another_node_lands_at_one_of_two_ends() {
+    for view in [View::JobShared, View::Cache] {
+        let append = |tag| call(2, view, Op::Write { slot: 1, offset: 0, length: 3000, tag });
+        let path = || "a/x".to_owned();
+        let flags = Flags { write: true, append: true, create: true, ..Flags::default() };
+        let steps = vec![
+            call(2, view, Op::Open { slot: 1, path: path(), flags }),
+            append(1),
+            call(1, view, Op::Truncate { path: path(), size: 0 }),
+            append(2),
+        ];
+        passes(steps, false);
+    }
 }

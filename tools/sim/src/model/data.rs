@@ -142,13 +142,12 @@ impl FileData {
         self.writes.iter_mut().filter(|write| !is_safe(write)).for_each(|write| write.is_certain = false);
     }
 
-    /// Whether everything is published, or this node's own.
-    pub fn is_settled_for(&self, node: usize) -> bool {
-        !self.is_unknown
-            && self
-                .writes
-                .iter()
-                .all(|write| write.is_certain && (write.published.is_some() || write.node == node))
+    /// Where an append of this node must land, if that can be told: everything is published or this node's own, and
+    /// nothing of its own is at odds with a cut of another node, which may have come before it or after.
+    pub fn end_for(&self, node: usize) -> Option<u64> {
+        let is_known = |write: &Write| write.is_certain && (write.published.is_some() || write.node == node);
+        let (least, largest) = self.size(Looker { node, opened: Moment::MAX, now: Moment::MAX });
+        (self.writes.iter().all(is_known) && least == largest).then_some(least)
     }
 
     /// Whether nothing is in doubt or unpublished.

@@ -260,11 +260,7 @@ impl Run {
             };
             let model = self.models.entry(call.view.index()).or_default();
             let data = &mut model.object_mut(open.object).data;
-            let mut offset = *offset;
-            if open.flags.append {
-                let looker = Looker { node: call.node, opened: call.begun, now: call.begun };
-                offset = data.size(looker).0;
-            }
+            let offset = call.append_at.unwrap_or(*offset);
             data.push(Write {
                 node: call.node,
                 offset,

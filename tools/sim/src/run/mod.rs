@@ -59,6 +59,8 @@ struct Call {
     op: Op,
     /// The open file of its slot, before.
     open: Option<Open>,
+    /// Where an append must land.
+    append_at: Option<u64>,
     begun: Moment,
     ended: Moment,
     end: End,

@@ -25,6 +25,12 @@ impl Run {
     pub(super) fn begin(&mut self, node: usize, view: View, op: Op, open: Option<Open>) -> Option<Pending> {
         let (views, runtime) = self.world.views(node)?;
         let begun = self.moment();
+        let append_at = match (&op, &open) {
+            (Op::Write { .. }, Some(open)) if open.flags.append => {
+                self.model(view).object(open.object).data.end_for(node)
+            }
+            _ => None,
+        };
         let (moments, (resolver, done)) = (self.moments.clone(), promise());
         let (handle, asked) = (open.as_ref().map(|open| open.handle), op.clone());
         log::trace!("node {node}, {}: {op}", view.as_str());
@@ -37,7 +43,7 @@ impl Run {
         });
         let (resolver, death) = promise();
         let death_number = self.world.on_death(node, resolver);
-        let call = Call { node, view, op, open, begun, ended: 0, end: End::Died };
+        let call = Call { node, view, op, open, append_at, begun, ended: 0, end: End::Died };
         Some(Pending { call, done, death, death_number })
     }
 
@@ -101,7 +107,16 @@ impl Run {
             return None;
         }
         let name = |slot| -> SlotName { (node, view.index(), slot) };
-        if let Op::Open { slot, .. } = op {
+        if let Op::Open { slot, path, flags } = op {
+            if flags.truncate
+                && let Ok(object) = self.model(view).find(path)
+            {
+                let place = (view.index(), object);
+                if used.whole.contains(&place) {
+                    return None;
+                }
+                used.written.insert(place);
+            }
             return (!self.slots.contains_key(&name(*slot)) && used.slots.insert(name(*slot)))
                 .then_some(None);
         }
@@ -123,7 +138,7 @@ impl Run {
         if is_append {
             let data = &self.model(view).object(open.object).data;
             // Where it lands can be told only when nothing else can move the end.
-            if !data.is_settled_for(node) || used.written.contains(&place) || !used.whole.insert(place) {
+            if data.end_for(node).is_none() || used.written.contains(&place) || !used.whole.insert(place) {
                 return None;
             }
         } else if matches!(op, Op::Write { .. }) {
