@@ -65,3 +65,13 @@ fn an_append_after_the_cut_of_another_node_lands_at_one_of_two_ends() {
         passes(steps, false);
     }
 }
+
+/// The kernel of the simulation told EINVAL where Linux looks first whether the target is there.
+#[test]
+fn a_directory_is_not_renamed_over_the_one_it_lies_in() {
+    for mode in [RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange] {
+        for (from, to) in [("a/c", "a"), ("a", "a/c"), ("a", "a/d")] {
+            passes(vec![cached(0, Op::Rename { from: from.to_owned(), to: to.to_owned(), mode })], false);
+        }
+    }
+}

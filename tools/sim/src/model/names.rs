@@ -290,21 +290,22 @@ impl Names {
         self.above(to)?;
         let id = find(from)?;
         let target = self.find(to).ok();
+        match (mode, target) {
+            (RenameMode::NoReplace, Some(_)) => return Err(vec![Errno::EEXIST]),
+            (RenameMode::Exchange, None) => return Err(vec![Errno::ENOENT]),
+            _ => {}
+        }
         if to.starts_with(&format!("{from}/")) {
             return Err(vec![Errno::EINVAL]);
         }
         if from.starts_with(&format!("{to}/")) {
-            let errnos = match mode {
-                RenameMode::Exchange => vec![Errno::EINVAL],
-                RenameMode::NoReplace => vec![Errno::EEXIST],
+            return Err(match mode {
                 RenameMode::Replace => vec![Errno::ENOTEMPTY, Errno::EEXIST],
-            };
-            return Err(errnos);
+                RenameMode::NoReplace | RenameMode::Exchange => vec![Errno::EINVAL],
+            });
         }
         let is_dir = |id| self.kind(id) == FileKind::Directory;
         match (mode, target) {
-            (RenameMode::NoReplace, Some(_)) => Err(vec![Errno::EEXIST]),
-            (RenameMode::Exchange, None) => Err(vec![Errno::ENOENT]),
             (RenameMode::Replace, Some(target)) if target != id => match (is_dir(id), is_dir(target)) {
                 (true, false) => Err(vec![Errno::ENOTDIR]),
                 (false, true) => Err(vec![Errno::EISDIR]),
