@@ -75,3 +75,23 @@ fn a_directory_is_not_renamed_over_the_one_it_lies_in() {
         }
     }
 }
+
+/// What was written while an fsync was under way came to its units after the file's home had been told of it. Cut by
+/// another node in between, it was in no view, and yet the drain wrote it to the shared file system.
+#[test]
+fn what_is_written_during_an_fsync_is_told_to_the_home_when_it_has_come_there() {
+    let write = |offset| Op::Write { slot: 0, offset, length: 3000, tag: offset };
+    let call = |op| Action::Call { node: 1, view: View::Cache, op };
+    let cut = Op::Open {
+        slot: 0,
+        path: "a/x".to_owned(),
+        flags: Flags { write: true, truncate: true, ..Flags::default() },
+    };
+    let steps = vec![
+        create(1, "a/x"),
+        cached(1, write(50)),
+        Step::Together(vec![call(Op::Fsync { slot: 0 }), call(write(2_097_157))]),
+        cached(2, cut),
+    ];
+    passes(steps, false);
+}

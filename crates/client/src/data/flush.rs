@@ -18,15 +18,16 @@ impl DataEngine {
     /// When the homes cannot be told; the next flush tries again.
     pub async fn flush(self: &Arc<Self>, file: &Arc<FileData>, durable: bool) -> Result<()> {
         let _order = file.flushing.lock().await;
-        self.settle(file).await;
-        let (uncommitted, holes, writes) = {
+        let settled = self.settle(file).await;
+        let (uncommitted, holes) = {
             let state = file.state.lock();
-            (state.uncommitted.filter(|_| state.in_units), state.holes, state.writes)
+            (state.uncommitted.filter(|_| state.in_units), state.holes)
         };
         self.make_safe(file, (uncommitted, holes), durable).await?;
         let mut state = file.state.lock();
-        // It stays in sight until the home knows all of it.
-        if state.writes == writes {
+        // It stays in sight until the home was told after all of it had come to the units: who was told of a write that
+        // was still under way has seen zeros in its place, and must be told of another version.
+        if state.writes == settled {
             (state.uncommitted, state.in_units, state.holes) = (None, false, false);
         }
         Ok(())
@@ -78,8 +79,9 @@ impl DataEngine {
     }
 
     /// Sends what has been written so far, and waits until it is at its homes. Writes that come meanwhile are
-    /// not waited for: a program that writes on and on must not keep another from closing the file.
-    pub(super) async fn settle(self: &Arc<Self>, file: &Arc<FileData>) {
+    /// not waited for: a program that writes on and on must not keep another from closing the file. Gives the
+    /// number of the last write that was.
+    pub(super) async fn settle(self: &Arc<Self>, file: &Arc<FileData>) -> u64 {
         let last = file.state.lock().writes;
         loop {
             listener!(file.changed => ended);
@@ -89,7 +91,7 @@ impl DataEngine {
                 units.map(|(&index, _)| index).collect()
             };
             if held_back.is_empty() {
-                return;
+                return last;
             }
             for index in held_back {
                 self.send_unit(file, index);
