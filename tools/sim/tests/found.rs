@@ -95,3 +95,28 @@ fn what_is_written_during_an_fsync_is_told_to_the_home_when_it_has_come_there() 
     ];
     passes(steps, false);
 }
+
+/// Who had a file open that another node renamed could not read what the pool did not hold, nor write for the first time
+/// after its attributes had changed: it was looked for at its old path only.
+#[test]
+fn a_file_that_is_renamed_while_it_is_open_is_read_and_written() {
+    let open = Op::Open { slot: 0, path: "a/x".to_owned(), flags: Flags { write: true, ..Flags::default() } };
+    let rename = || Op::Rename { from: "a/x".to_owned(), to: "b/x".to_owned(), mode: RenameMode::Replace };
+    let read = || Op::Read { slot: 0, offset: 0, length: 5000 };
+    let steps = vec![
+        create(1, "a/x"),
+        write(1),
+        cached(1, Op::Close { slot: 0 }),
+        cached(0, open),
+        Step::Rest(3000),
+        cached(2, Op::Chmod { path: "a/x".to_owned(), mode: 0o640 }),
+        cached(2, rename()),
+        cached(0, read()),
+        write(0),
+    ];
+    passes(steps.clone(), false);
+    // At the same time, and by the same node.
+    let call = |op| Action::Call { node: 1, view: View::Cache, op };
+    let together = Step::Together(vec![call(rename()), call(read())]);
+    passes(vec![create(1, "a/x"), write(1), Step::Rest(400), together], false);
+}

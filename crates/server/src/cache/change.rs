@@ -65,18 +65,21 @@ impl CacheService {
             let known = {
                 let state = file.state();
                 let as_known = state.flushing || state.record.is_as_known(&stamp);
-                (!as_known).then_some(state.record.stamp)
+                (!as_known).then(|| state.record.clone())
             };
+            let mut path = path.to_vec();
             let now = match known {
-                Some(known) => {
-                    let (shared, inode, own) = (self.parts.shared.clone(), file.inode, path.to_vec());
-                    let look = move || locate(&*shared, inode, std::iter::once(own.as_slice()));
-                    Some((known, self.parts.runtime.block(look).await?.1.stamp()))
+                Some(mut known) => {
+                    // Another node may have renamed it since the client had its path.
+                    known.prefer_path(&path);
+                    let (found, stat) = self.locate(file.inode, &known).await?;
+                    path = found;
+                    Some((known.stamp, stat.stamp()))
                 }
                 None => None,
             };
             let concluded = file.update(&self.journal, |state| {
-                state.record.prefer_path(path);
+                state.record.prefer_path(&path);
                 state.record.removing = false;
                 match now {
                     Some((known, _)) if !state.flushing && state.record.stamp != known => false,

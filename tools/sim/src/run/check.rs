@@ -264,7 +264,7 @@ impl Run {
             let flags = Flags::default();
             let open = Op::Open { slot: CHECK_SLOT, path: path.to_owned(), flags };
             let (call, Told::Opened(handle, _)) = self.must(node, view, open, None).await? else { continue };
-            let open = Open { handle, object: id, opened: call.begun, flags, is_moved: false };
+            let open = Open { handle, object: id, opened: call.begun, flags, is_unnamed: false };
             let mut bytes = Vec::new();
             loop {
                 let offset = bytes.len() as u64;
@@ -315,7 +315,7 @@ impl Run {
                         let (call, Told::Opened(handle, _)) = self.must(0, view, open, None).await? else {
                             continue;
                         };
-                        let open = Open { handle, object: id, opened: call.begun, flags, is_moved: false };
+                        let open = Open { handle, object: id, opened: call.begun, flags, is_unnamed: false };
                         self.must(0, view, Op::Fsync { slot: CHECK_SLOT }, Some(open.clone())).await?;
                         self.must(0, view, Op::Close { slot: CHECK_SLOT }, Some(open)).await?;
                     }

@@ -4,6 +4,7 @@ use super::{Call, Checked, End, Open, Run};
 use crate::kernel::Told;
 use crate::model::{Looker, Names, ObjectId, Source, Write};
 use crate::program::Op;
+use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Attr, Errno, FileKind, View};
 
 impl Call {
@@ -149,7 +150,7 @@ impl Run {
         let Some(told) = call.told() else { return Ok(()) };
         let told = told.clone();
         let moment = call.begun;
-        self.note_moved(call);
+        self.note_unnamed(call);
         let model = self.model(call.view);
         let found = model.apply(&call.op, moment);
         match (&call.op, &told) {
@@ -160,7 +161,7 @@ impl Run {
                     self.push_cut(call, object, 0);
                 }
                 let open =
-                    Open { handle: *handle, object, opened: call.begun, flags: *flags, is_moved: false };
+                    Open { handle: *handle, object, opened: call.begun, flags: *flags, is_unnamed: false };
                 self.slots.insert((call.node, call.view.index(), *slot), open);
             }
             (Op::Truncate { path, size }, Told::Attr(_)) => {
@@ -173,17 +174,18 @@ impl Run {
         Ok(())
     }
 
-    /// Other nodes that have a file of the cache view open know it by the name that it has lost.
-    fn note_moved(&mut self, call: &Call) {
-        if call.view != View::Cache || !matches!(call.op, Op::Rename { .. } | Op::Unlink { .. }) {
-            return;
-        }
-        let model = self.model(call.view);
-        let moved: Vec<_> = call.op.paths().iter().filter_map(|path| model.find(path).ok()).collect();
-        let is_dir = moved.iter().any(|&id| model.object(id).kind == FileKind::Directory);
+    /// Other nodes that have a file of the cache view open may know it by a name that it has lost, and nobody the others
+    /// that it has.
+    fn note_unnamed(&mut self, call: &Call) {
+        let gone = match &call.op {
+            Op::Unlink { path } => path,
+            Op::Rename { to, mode: RenameMode::Replace, .. } => to,
+            _ => return,
+        };
+        let Ok(object) = self.model(call.view).find(gone) else { return };
         for ((node, view, _), open) in &mut self.slots {
             let is_elsewhere = *node != call.node && *view == call.view.index();
-            open.is_moved |= is_elsewhere && (is_dir || moved.contains(&open.object));
+            open.is_unnamed |= is_elsewhere && call.view == View::Cache && open.object == object;
         }
     }
 
@@ -253,7 +255,7 @@ impl Run {
                 continue;
             };
             let is_lost = call.view == View::Cache
-                && (open.is_moved || self.model(call.view).object(open.object).nlink == 0);
+                && (open.is_unnamed || self.model(call.view).object(open.object).nlink == 0);
             let in_doubt = match call.end {
                 End::Failed(_) if is_lost => true,
                 _ => self.judge_failure(call, &[])?,
@@ -300,8 +302,8 @@ impl Run {
     fn judge_file(&mut self, call: &Call) -> Checked {
         let Some(open) = call.open.clone() else { return Ok(()) };
         let is_orphan = self.model(call.view).object(open.object).nlink == 0;
-        // In the cache view another node may have removed or renamed it.
-        if let (End::Failed(_), View::Cache, true) = (&call.end, call.view, is_orphan || open.is_moved) {
+        // In the cache view another node may have removed it.
+        if let (End::Failed(_), View::Cache, true) = (&call.end, call.view, is_orphan || open.is_unnamed) {
             self.model(call.view).object_mut(open.object).data.doubt(call.node);
             return Ok(());
         }
