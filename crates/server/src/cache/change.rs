@@ -153,19 +153,20 @@ impl CacheService {
     }
 
     pub(super) fn reserve(&self, inode: InodeId, length: u64, now: Timestamp) -> Result<(u64, CacheState)> {
-        let reserved = self.known(inode)?.update(&self.journal, |state| {
+        let (reserved, removed) = self.known(inode)?.update(&self.journal, |state| {
             let record = &mut state.record;
             let offset = record.size;
-            let size =
-                offset.checked_add(length).filter(|&size| size <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
+            let size = offset.checked_add(length).filter(|&size| size <= FILE_SIZE_MAX);
+            let Some(size) = size else { return (Err(Errno::EFBIG.into()), record.removed) };
             state.changes += 1;
-            record.size = size;
-            record.mtime = now;
-            record.dirty = true;
-            record.journaled = true;
-            Ok((offset, record.state(None)))
+            (record.size, record.mtime) = (size, now);
+            if !record.removed {
+                // As in `dirty`: what is written to a removed file goes nowhere.
+                (record.dirty, record.journaled) = (true, true);
+            }
+            (Ok((offset, record.state(None))), record.removed)
         })?;
-        if reserved.is_ok() {
+        if reserved.is_ok() && !removed {
             self.mark_dirty(inode);
         }
         reserved

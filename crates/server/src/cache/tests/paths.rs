@@ -28,6 +28,32 @@ fn who_knows_a_file_by_an_old_path_writes_to_it() {
     });
 }
 
+/// An append of a node that still had it open made a removed file one that the shared file system lacked something of.
+#[test]
+fn an_append_to_a_removed_file_leaves_nothing_to_flush() {
+    let bed = Bed::new(33, 2);
+    let client = bed.client(0);
+    bed.run(async move {
+        client.create(b"file", b"content").await.expect("write");
+        let inode = client.open(b"file", true).await.expect("open").inode;
+        client.unlink(b"file").await.expect("unlink");
+        let reserve =
+            || client.ask(inode, CacheRequest::Reserve { inode, length: 5, now: Timestamp::default() });
+        for expected in [7, 12] {
+            let CacheReply::Reserved { offset, state } = reserve().await.expect("a place") else {
+                panic!("a reservation was asked for")
+            };
+            assert_eq!((offset, state.newer), (expected, None));
+        }
+        let CacheReply::Progress { files, .. } =
+            client.ask(inode, CacheRequest::Progress).await.expect("progress")
+        else {
+            panic!("progress was asked for")
+        };
+        assert_eq!(files, 0);
+    });
+}
+
 /// A file that was renamed just while its coordinator looked at its paths, one after the other, was at none of them.
 #[test]
 fn a_file_on_its_way_to_another_path_is_not_gone() {
