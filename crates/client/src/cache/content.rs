@@ -146,8 +146,11 @@ impl CacheView {
         {
             return self.below.run(move |_| open.shared.truncate(size)).await;
         }
-        let path = self.below.path(file)?;
         let stat = self.stat(file).await?;
+        let path = match self.opens.of_file(file) {
+            Some(open) => open.path.lock().clone(),
+            None => self.below.path(file)?,
+        };
         let stamp = stat.stamp();
         self.tell(inode, CacheRequest::Dirty { inode, path, stamp }).await?;
         let now = self.runtime.now();
@@ -197,7 +200,8 @@ impl CacheView {
     }
 
     async fn change_shared(&self, file: FileNumber, change: AttrChange) -> Result<()> {
-        match self.opens.of_file(file).filter(|open| open.is_orphan()) {
+        match self.opens.of_file(file) {
+            // By its descriptor: another node may have renamed it, and put another file in its place.
             Some(open) => self.below.run(move |_| open.shared.change(&change)).await,
             None => self.below.change(file, change).await,
         }
