@@ -96,6 +96,23 @@ fn what_is_written_during_an_fsync_is_told_to_the_home_when_it_has_come_there() 
     passes(steps, false);
 }
 
+/// What was written while the same node removed the file, by its last name, was acknowledged and gone: the content of the
+/// file had just been moved to where its open descriptors go on.
+#[test]
+fn what_is_written_while_the_file_is_removed_is_there() {
+    for node in 0..3 {
+        let call = |op| Action::Call { node, view: View::Cache, op };
+        let flags = Flags { write: true, append: true, create: true, ..Flags::default() };
+        let append = Op::Write { slot: 0, offset: 0, length: 5000, tag: 7 };
+        let steps = vec![
+            cached(node, Op::Open { slot: 0, path: "a/x".to_owned(), flags }),
+            Step::Together(vec![call(Op::Unlink { path: "a/x".to_owned() }), call(append)]),
+            cached(node, Op::Read { slot: 0, offset: 0, length: 70_000 }),
+        ];
+        passes(steps, false);
+    }
+}
+
 /// Who had a file open that another node renamed could not read what the pool did not hold, nor write for the first time
 /// after its attributes had changed: it was looked for at its old path only.
 #[test]

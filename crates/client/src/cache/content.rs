@@ -87,6 +87,7 @@ impl CacheView {
     }
 
     pub(super) async fn read_open(&self, open: &OpenFile, offset: u64, length: u32) -> Result<ReadBytes> {
+        let _stays = open.data.leaving.read().await;
         if !open.is_orphan() {
             return self.engine.read(&open.data, offset, length).await;
         }
@@ -102,6 +103,7 @@ impl CacheView {
 
     /// What of a write needs no waiting: all, unless frames are short, or somebody must be asked first.
     pub(super) fn write_open_now(&self, open: &OpenFile, offset: u64, data: &[u8]) -> Result<usize> {
+        let Some(_stays) = open.data.leaving.try_read() else { return Ok(0) };
         if open.is_orphan() || open.mode.append || !open.announced.load(Ordering::Acquire) {
             return Ok(0);
         }
@@ -110,6 +112,7 @@ impl CacheView {
     }
 
     pub(super) async fn write_open(&self, open: &OpenFile, offset: u64, data: &[u8]) -> Result<()> {
+        let _stays = open.data.leaving.read().await;
         if open.is_orphan() {
             let (shared, data, append) = (open.shared.clone(), data.to_vec(), open.mode.append);
             let write = move |_: &dyn tameike_io::shared::SharedFs| {
@@ -141,13 +144,18 @@ impl CacheView {
     /// Sets the size of a file, open or not.
     pub(super) async fn truncate(&self, file: FileNumber, size: u64) -> Result<()> {
         let inode = InodeId(file.0);
+        let open = self.opens.of_file(file);
+        let _stays = match &open {
+            Some(open) => Some(open.data.leaving.read().await),
+            None => None,
+        };
         if let Some(open) =
             self.opens.all_of(file).into_iter().find(|open| open.is_orphan() && open.mode.write)
         {
             return self.below.run(move |_| open.shared.truncate(size)).await;
         }
         let stat = self.stat(file).await?;
-        let path = match self.opens.of_file(file) {
+        let path = match &open {
             Some(open) => open.path.lock().clone(),
             None => self.below.path(file)?,
         };
@@ -240,7 +248,6 @@ impl CacheView {
         path: &[u8],
     ) -> Result<()> {
         let inode = stat.inode_id();
-        let opens = self.opens.all_of(number(inode));
         if stat.kind == FileKind::File && stat.nlink > 1 {
             return match self.below.other_path(number(inode), dir, name) {
                 Some(other) => self.tell_rename(stat, path, &other).await,
@@ -250,17 +257,18 @@ impl CacheView {
         if stat.kind != FileKind::File {
             return Ok(());
         }
-        if opens.is_empty() {
+        let Some(open) = self.opens.of_file(number(inode)) else {
             return self.tell(inode, CacheRequest::Removing { inode }).await;
-        }
-        self.engine.flush(&opens[0].data, false).await?;
+        };
+        let _leaves = open.data.leaving.write().await;
+        self.engine.flush(&open.data, false).await?;
         match self.tell(inode, CacheRequest::Writeback { inode }).await {
             // Another node was faster, and has seen to what becomes of its content.
             Err(fault) if matches!(fault.errno, Errno::ENOENT | Errno::ESTALE) => return Ok(()),
             told => told?,
         }
         self.tell(inode, CacheRequest::Removing { inode }).await?;
-        opens.iter().for_each(|open| open.set_orphan());
+        self.opens.all_of(number(inode)).iter().for_each(|open| open.set_orphan());
         self.engine.forget(inode);
         Ok(())
     }

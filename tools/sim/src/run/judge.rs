@@ -183,6 +183,7 @@ impl Run {
             _ => return,
         };
         let Ok(object) = self.model(call.view).find(gone) else { return };
+        self.model(call.view).object_mut(object).removed_by = Some(call.node);
         for ((node, view, _), open) in &mut self.slots {
             let is_elsewhere = *node != call.node && *view == call.view.index();
             open.is_unnamed |= is_elsewhere && call.view == View::Cache && open.object == object;
@@ -254,8 +255,7 @@ impl Run {
             let (Op::Write { offset, length, tag, .. }, Some(open)) = (&call.op, &call.open) else {
                 continue;
             };
-            let is_lost = call.view == View::Cache
-                && (open.is_unnamed || self.model(call.view).object(open.object).nlink == 0);
+            let is_lost = open.is_unnamed || self.is_removed_elsewhere(call, open.object);
             let in_doubt = match call.end {
                 End::Failed(_) if is_lost => true,
                 _ => self.judge_failure(call, &[])?,
@@ -298,12 +298,17 @@ impl Run {
         self.model(call.view).object_mut(object).data.push(write);
     }
 
+    /// Whether another node has removed a file of the cache view that this one has open.
+    fn is_removed_elsewhere(&mut self, call: &Call, object: ObjectId) -> bool {
+        let object = self.model(call.view).object(object);
+        call.view == View::Cache && object.nlink == 0 && object.removed_by != Some(call.node)
+    }
+
     /// A call on an open file.
     fn judge_file(&mut self, call: &Call) -> Checked {
         let Some(open) = call.open.clone() else { return Ok(()) };
-        let is_orphan = self.model(call.view).object(open.object).nlink == 0;
-        // In the cache view another node may have removed it.
-        if let (End::Failed(_), View::Cache, true) = (&call.end, call.view, is_orphan || open.is_unnamed) {
+        let is_removed = self.is_removed_elsewhere(call, open.object);
+        if let (End::Failed(_), true) = (&call.end, is_removed || open.is_unnamed) {
             self.model(call.view).object_mut(open.object).data.doubt(call.node);
             return Ok(());
         }
@@ -314,7 +319,7 @@ impl Run {
             return Ok(());
         }
         if let (Op::Read { offset, length, .. }, Some(Told::Bytes(bytes))) = (&call.op, call.told()) {
-            if is_orphan && call.view == View::Cache {
+            if is_removed {
                 return Ok(());
             }
             let looker = Looker { node: call.node, opened: open.opened, now: call.begun };
