@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tameike_client::vfs::{FileNumber, Found, HandleNumber, OpenMode, Vfs};
 use tameike_core::attr::AttrChange;
-use tameike_core::wire::meta::NewInode;
+use tameike_core::wire::meta::{NewInode, RenameMode};
 use tameike_core::{Attr, Errno, Fault, FileKind, Layout, Result};
 
 /// What a call told its program.
@@ -297,15 +297,11 @@ async fn change_names<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<()> {
         Op::Rename { from, to, mode } => {
             let (old, new) = (walk.place(from).await?, walk.place(to).await?);
             walk.at(old.0, old.1).await?.ok_or(Errno::ENOENT)?;
-            walk.at(new.0, new.1).await?;
-            if to.starts_with(&format!("{from}/")) {
-                return Err(Errno::EINVAL.into());
+            let target = walk.at(new.0, new.1).await?;
+            if let Some(errno) = nested(from, to, *mode, target.is_some()) {
+                return Err(errno.into());
             }
-            if from.starts_with(&format!("{to}/")) {
-                let replaces = *mode == tameike_core::wire::meta::RenameMode::Replace;
-                return Err(if replaces { Errno::ENOTEMPTY } else { Errno::EINVAL }.into());
-            }
-            if from == to && *mode == tameike_core::wire::meta::RenameMode::Replace {
+            if from == to && *mode == RenameMode::Replace {
                 return Ok(());
             }
             walk.vfs.rename(old, new, *mode).await?;
@@ -313,4 +309,18 @@ async fn change_names<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<()> {
         _ => return Err(Errno::EINVAL.into()),
     }
     Ok(())
+}
+
+/// What the kernel says to a rename into what is renamed, or over what it lies in. It looks first at whether the target
+/// may be there.
+fn nested(from: &str, to: &str, mode: RenameMode, is_there: bool) -> Option<Errno> {
+    let is_below = |path: &str, dir: &str| path.strip_prefix(dir).is_some_and(|rest| rest.starts_with('/'));
+    let (into, over) = (is_below(to, from), is_below(from, to));
+    match mode {
+        _ if !into && !over => None,
+        RenameMode::NoReplace if is_there => Some(Errno::EEXIST),
+        RenameMode::Exchange if !is_there => Some(Errno::ENOENT),
+        RenameMode::Replace if over => Some(Errno::ENOTEMPTY),
+        RenameMode::NoReplace | RenameMode::Exchange | RenameMode::Replace => Some(Errno::EINVAL),
+    }
 }

@@ -157,3 +157,75 @@ fn a_write_during_an_fsync_is_told_with_its_bytes() {
     ];
     passes(steps, false);
 }
+
+/// The kernel of the simulation told EINVAL where Linux looks first whether the target is there.
+#[test]
+fn a_directory_is_not_renamed_over_the_one_it_lies_in() {
+    for mode in [RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange] {
+        for (from, to) in [("a/c", "a"), ("a", "a/c"), ("a", "a/d")] {
+            passes(vec![cached(0, Op::Rename { from: from.to_owned(), to: to.to_owned(), mode })], false);
+        }
+    }
+}
+
+/// What was written while an fsync was under way came to its units after the file's home had been told of it. Cut by
+/// another node in between, it was in no view, and yet the drain wrote it to the shared file system.
+#[test]
+fn what_is_written_during_an_fsync_is_told_to_the_home_when_it_has_come_there() {
+    let write = |offset| Op::Write { slot: 0, offset, length: 3000, tag: offset };
+    let call = |op| Action::Call { node: 1, view: View::Cache, op };
+    let cut = Op::Open {
+        slot: 0,
+        path: "a/x".to_owned(),
+        flags: Flags { write: true, truncate: true, ..Flags::default() },
+    };
+    let steps = vec![
+        create(1, "a/x"),
+        cached(1, write(50)),
+        Step::Together(vec![call(Op::Fsync { slot: 0 }), call(write(2_097_157))]),
+        cached(2, cut),
+    ];
+    passes(steps, false);
+}
+
+/// What was written while the same node removed the file, by its last name, was acknowledged and gone: the content of the
+/// file had just been moved to where its open descriptors go on.
+#[test]
+fn what_is_written_while_the_file_is_removed_is_there() {
+    for node in 0..3 {
+        let call = |op| Action::Call { node, view: View::Cache, op };
+        let flags = Flags { write: true, append: true, create: true, ..Flags::default() };
+        let append = Op::Write { slot: 0, offset: 0, length: 5000, tag: 7 };
+        let steps = vec![
+            cached(node, Op::Open { slot: 0, path: "a/x".to_owned(), flags }),
+            Step::Together(vec![call(Op::Unlink { path: "a/x".to_owned() }), call(append)]),
+            cached(node, Op::Read { slot: 0, offset: 0, length: 70_000 }),
+        ];
+        passes(steps, false);
+    }
+}
+
+/// Who had a file open that another node renamed could not read what the pool did not hold, nor write for the first time
+/// after its attributes had changed: it was looked for at its old path only.
+#[test]
+fn a_file_that_is_renamed_while_it_is_open_is_read_and_written() {
+    let open = Op::Open { slot: 0, path: "a/x".to_owned(), flags: Flags { write: true, ..Flags::default() } };
+    let rename = || Op::Rename { from: "a/x".to_owned(), to: "b/x".to_owned(), mode: RenameMode::Replace };
+    let read = || Op::Read { slot: 0, offset: 0, length: 5000 };
+    let steps = vec![
+        create(1, "a/x"),
+        write(1),
+        cached(1, Op::Close { slot: 0 }),
+        cached(0, open),
+        Step::Rest(3000),
+        cached(2, Op::Chmod { path: "a/x".to_owned(), mode: 0o640 }),
+        cached(2, rename()),
+        cached(0, read()),
+        write(0),
+    ];
+    passes(steps.clone(), false);
+    // At the same time, and by the same node.
+    let call = |op| Action::Call { node: 1, view: View::Cache, op };
+    let together = Step::Together(vec![call(rename()), call(read())]);
+    passes(vec![create(1, "a/x"), write(1), Step::Rest(400), together], false);
+}

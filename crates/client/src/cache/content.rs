@@ -93,12 +93,9 @@ impl CacheView {
     }
 
     pub(super) async fn read_open(&self, open: &OpenFile, offset: u64, length: u32) -> Result<ReadBytes> {
+        let _stays = open.data.leaving.read().await;
         if !open.is_orphan() {
-            match self.engine.read(&open.data, offset, length).await {
-                // It has lost its name meanwhile.
-                Err(fault) if fault.errno == Errno::ESTALE && open.is_orphan() => {}
-                read => return read,
-            }
+            return self.engine.read(&open.data, offset, length).await;
         }
         let shared = open.shared.clone();
         let bytes = self.below.run(move |_| {
@@ -112,6 +109,7 @@ impl CacheView {
 
     /// What of a write needs no waiting: all, unless frames are short, or somebody must be asked first.
     pub(super) fn write_open_now(&self, open: &OpenFile, offset: u64, data: &[u8]) -> Result<usize> {
+        let Some(_stays) = open.data.leaving.try_read() else { return Ok(0) };
         if open.is_orphan() || open.mode.append || !open.announced.load(Ordering::Acquire) {
             return Ok(0);
         }
@@ -120,6 +118,7 @@ impl CacheView {
     }
 
     pub(super) async fn write_open(&self, open: &OpenFile, offset: u64, data: &[u8]) -> Result<()> {
+        let _stays = open.data.leaving.read().await;
         if open.is_orphan() {
             let (shared, data, append) = (open.shared.clone(), data.to_vec(), open.mode.append);
             let write = move |_: &dyn tameike_io::shared::SharedFs| {
@@ -151,13 +150,21 @@ impl CacheView {
     /// Sets the size of a file, open or not.
     pub(super) async fn truncate(&self, file: FileNumber, size: u64) -> Result<()> {
         let inode = self.below.inode(file);
+        let open = self.opens.of_file(inode);
+        let _stays = match &open {
+            Some(open) => Some(open.data.leaving.read().await),
+            None => None,
+        };
         if let Some(open) =
             self.opens.all_of(inode).into_iter().find(|open| open.is_orphan() && open.mode.write)
         {
             return self.below.run(move |_| open.shared.truncate(size)).await;
         }
-        let path = self.below.path(file)?;
         let stamp = self.stat(file).await?.stamp();
+        let path = match &open {
+            Some(open) => open.path.lock().clone(),
+            None => self.below.path(file)?,
+        };
         self.cut(inode, path, stamp, size).await
     }
 
@@ -210,7 +217,8 @@ impl CacheView {
     }
 
     async fn change_shared(&self, file: FileNumber, change: AttrChange) -> Result<()> {
-        match self.opens.of_file(self.below.inode(file)).filter(|open| open.is_orphan()) {
+        match self.opens.of_file(self.below.inode(file)) {
+            // By its descriptor: another node may have renamed it, and put another file in its place.
             Some(open) => self.below.run(move |_| open.shared.change(&change)).await,
             None => self.below.change(file, change).await,
         }

@@ -152,14 +152,14 @@ impl CacheView {
     /// # Errors
     /// `ESTALE` when it is gone already, and its content with it.
     pub(super) async fn let_go(&self, inode: InodeId) -> Result<()> {
-        let mut opens = self.opens.all_of(inode);
-        opens.retain(|open| !open.is_orphan());
-        let Some(open) = opens.first() else { return Ok(()) };
+        let mut opens = self.opens.all_of(inode).into_iter();
+        let Some(open) = opens.find(|open| !open.is_orphan()) else { return Ok(()) };
+        let _leaves = open.data.leaving.write().await;
         self.engine.flush(&open.data, false).await?;
         if !self.write_back(inode).await? {
             return Err(Errno::ESTALE.into());
         }
-        opens.iter().for_each(|open| open.set_orphan());
+        self.opens.all_of(inode).iter().for_each(|open| open.set_orphan());
         self.engine.forget(inode);
         Ok(())
     }

@@ -17,6 +17,7 @@ impl CacheView {
         bytes: Range<u64>,
         grows: bool,
     ) -> Result<()> {
+        let _stays = open.data.leaving.read().await;
         if open.is_orphan() {
             let shared = open.shared.clone();
             return self.below.run(move |_| change_space(&*shared, change, bytes, grows)).await;
@@ -32,6 +33,7 @@ impl CacheView {
     }
 
     pub(super) async fn seek_open(&self, open: &OpenFile, sought: Sought, offset: u64) -> Result<u64> {
+        let _stays = open.data.leaving.read().await;
         if open.is_orphan() {
             let shared = open.shared.clone();
             return self.below.run(move |_| shared.seek(seek_of(sought), offset)).await;

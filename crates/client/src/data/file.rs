@@ -169,6 +169,9 @@ pub struct FileData {
     pub(super) changed: Event,
     /// Held while the file is flushed, so that a flush acknowledges all that was written before it.
     pub(super) flushing: async_lock::Mutex<()>,
+    /// Held alone while the content of a file that is about to lose its last name leaves this room, shared by what reads or
+    /// changes it: what is acknowledged before is taken along, and the rest goes to where it then is.
+    pub leaving: async_lock::RwLock<()>,
 }
 
 impl FileData {
@@ -180,6 +183,7 @@ impl FileData {
             state: Mutex::default(),
             changed: Event::new(),
             flushing: async_lock::Mutex::new(()),
+            leaving: async_lock::RwLock::new(()),
         }
     }
 

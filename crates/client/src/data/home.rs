@@ -114,6 +114,18 @@ impl DataEngine {
         }
     }
 
+    /// Has the coordinator look for the file of the shared file system, which was not at its path: it is looked for under
+    /// the one where it is from now on.
+    pub(super) async fn find_again(&self, path: &Mutex<Vec<u8>>, inode: InodeId) -> Result<()> {
+        let request = Request::Cache(CacheRequest::Locate { inode });
+        let answer = self.ask(self.cluster.inode_home(inode), request).await?;
+        match answer.reply {
+            Reply::Cache(CacheReply::Located { path: found }) => *path.lock() = found,
+            _ => return Err(unexpected(&answer)),
+        }
+        Ok(())
+    }
+
     /// Makes what the home has acknowledged survive power loss.
     pub(super) async fn sync_home(&self, home: &Home, inode: InodeId) -> Result<()> {
         let to = self.cluster.inode_home(inode);

@@ -1,7 +1,7 @@
 //! Reads: from a frame of this node, else from the unit's home; sequential readers are read ahead of.
 
 use super::file::{FileState, UnitFrame};
-use super::{DataEngine, FileData, READ_AHEAD_UNITS, home::unexpected, split};
+use super::{DataEngine, FileData, Home, READ_AHEAD_UNITS, home::unexpected, split};
 use crate::vfs::ReadBytes;
 use event_listener::listener;
 use std::ops::Range;
@@ -11,7 +11,11 @@ use tameike_core::wire::meta::{MetaReply, MetaRequest};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, Fault, Generation, Result, UnitId};
+use tameike_io::shared::is_missing;
 use tameike_io::{Frame, Payload};
+
+/// How often a file is looked for that is renamed again and again while it is read.
+const SEARCHES_MAX: u32 = 8;
 
 /// What a read needs next.
 enum Plan {
@@ -149,17 +153,23 @@ impl DataEngine {
         unit: UnitId,
         range: Range<u32>,
         generation: Generation,
-        into: Option<Frame>,
+        mut into: Option<Frame>,
     ) -> Result<Payload> {
-        let request = UnitRequest::Read {
-            unit,
-            offset: range.start,
-            length: range.end - range.start,
-            generation,
-            backing: file.home().backing(),
-        };
         let home = self.cluster.unit_home(file.layout, unit);
-        let answer = self.rpc.call(home, Request::Unit(request), None, into).await?;
+        let mut searches = 0;
+        let answer = loop {
+            let behind = file.home();
+            let (offset, length, backing) = (range.start, range.end - range.start, behind.backing());
+            let request = UnitRequest::Read { unit, offset, length, generation, backing };
+            match (self.rpc.call(home, Request::Unit(request), None, into.take()).await, &behind) {
+                // It has been renamed since its path was learnt, perhaps just now.
+                (Err(fault), Home::Shared(path)) if is_missing(fault.errno) && searches < SEARCHES_MAX => {
+                    self.find_again(path, file.inode).await?;
+                    searches += 1;
+                }
+                (answer, _) => break answer?,
+            }
+        };
         match (&answer.reply, &answer.payload) {
             (Reply::Unit(UnitReply::Read), Some(bytes)) if bytes.len() == range.len() => Ok(bytes.clone()),
             (Reply::Unit(UnitReply::Read), _) => Err(Fault::new(

@@ -557,6 +557,31 @@ fn a_flush_ends_while_others_write_on() {
     });
 }
 
+/// What was written while a flush was under way was told to the file's home by that flush, before it had come to its
+/// units, and then no more: who had opened the file in between, and read zeros, went on to read them.
+#[test]
+fn what_is_written_during_a_flush_is_a_change_of_its_own() {
+    for (seed, unit) in (0..40).flat_map(|seed| [(seed, 2), (seed, 3)]) {
+        let bench = Bench::new(seed, 12);
+        let (file, engine) = (bench.open(0), bench.engines[0].clone());
+        bench.write(0, &file, 0, vec![1; 10_000]);
+        let (flushed, place) = (file.clone(), unit * UNIT_SIZE as u64);
+        bench.simulation.run(async move {
+            let write = async {
+                engine.runtime.sleep(std::time::Duration::from_micros(1)).await;
+                engine.write(&flushed, place, &[2; 3000]).await
+            };
+            let (flushed, written) = futures_util::future::join(engine.flush(&flushed, false), write).await;
+            flushed.and(written).expect("the flush and the write");
+        });
+        let other = bench.open(1);
+        bench.read(1, &other, place, 3000);
+        bench.flush(0, &file).expect("the second flush");
+        let other = bench.open(1);
+        assert!(bench.read(1, &other, place, 3000) == [2; 3000], "seed {seed}, unit {unit}");
+    }
+}
+
 /// A reader that came when all frames were on their way to the homes waited for ever: nobody gave it those
 /// that became clean before it was counted as waiting.
 /// A flush told the home of a write that had come meanwhile and whose bytes were still here. When they went, nobody was told:

@@ -155,6 +155,11 @@ pub enum CacheRequest {
         /// Which file.
         inode: InodeId,
     },
+    /// The file was not found at the path by which a node knew it: another one has renamed it, perhaps just now.
+    Locate {
+        /// Which file.
+        inode: InodeId,
+    },
 }
 
 /// What the job knows of a file. Generation 0 says that it knows nothing.
@@ -200,5 +205,11 @@ pub enum CacheReply {
         bytes: u64,
         /// Bytes flushed by this node since it started.
         flushed: u64,
+    },
+    /// Where the file is on the shared file system.
+    Located {
+        /// Its path, relative to the shared directory.
+        #[serde(with = "serde_bytes")]
+        path: Vec<u8>,
     },
 }

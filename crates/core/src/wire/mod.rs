@@ -81,7 +81,7 @@ impl Request {
                 | Unit::MarkClean { .. } => false,
             },
             Self::Cache(request) => match request {
-                Cache::State { .. } | Cache::Progress => true,
+                Cache::State { .. } | Cache::Progress | Cache::Locate { .. } => true,
                 Cache::Open { .. }
                 | Cache::Dirty { .. }
                 | Cache::Commit { .. }

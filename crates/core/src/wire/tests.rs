@@ -442,6 +442,7 @@ fn requests_to_coordinators() {
             },
             "0e8384040101ac020103ac02",
         ),
+        (CacheRequest::Locate { inode: INODE }, "10838404"),
     ]);
 }
 
@@ -456,6 +457,7 @@ fn replies_of_coordinators() {
             "03030170ac02c801016300000170ac02c801016300010170ac02c801016300020377687901016601838404",
         ),
         (CacheReply::Progress { files: 1, bytes: 300, flushed: 200 }, "0401ac02c801"),
+        (CacheReply::Located { path: b"p".to_vec() }, "050170"),
     ]);
 }
 

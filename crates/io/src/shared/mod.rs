@@ -277,6 +277,11 @@ pub fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
 }
 
+/// Whether a path led to no file, or to another than the one that was looked for: it is gone, or somewhere else.
+pub fn is_missing(errno: Errno) -> bool {
+    matches!(errno, Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::ESTALE)
+}
+
 /// Opens the file at `path` and makes sure that it is still this one.
 ///
 /// # Errors

@@ -65,18 +65,21 @@ impl CacheService {
             let known = {
                 let state = file.state();
                 let as_known = state.flushing || state.record.is_as_known(&stamp);
-                (!as_known).then_some(state.record.stamp)
+                (!as_known).then(|| state.record.clone())
             };
+            let mut path = path.to_vec();
             let now = match known {
-                Some(known) => {
-                    let (shared, inode, own) = (self.parts.shared.clone(), file.inode, path.to_vec());
-                    let look = move || locate(&*shared, inode, std::iter::once(own.as_slice()));
-                    Some((known, self.parts.runtime.block(look).await?.1.stamp()))
+                Some(mut known) => {
+                    // Another node may have renamed it since the client had its path.
+                    known.prefer_path(&path);
+                    let (found, stat) = self.locate(file.inode, &known).await?;
+                    path = found;
+                    Some((known.stamp, stat.stamp()))
                 }
                 None => None,
             };
             let concluded = file.update(&self.journal, |state| {
-                state.record.prefer_path(path);
+                state.record.prefer_path(&path);
                 state.record.removing = false;
                 match now {
                     Some((known, _)) if !state.flushing && state.record.stamp != known => false,
@@ -161,19 +164,20 @@ impl CacheService {
     }
 
     pub(super) fn reserve(&self, inode: InodeId, length: u64, now: Timestamp) -> Result<(u64, CacheState)> {
-        let reserved = self.known(inode)?.update(&self.journal, |state| {
+        let (reserved, removed) = self.known(inode)?.update(&self.journal, |state| {
             let record = &mut state.record;
             let offset = record.size;
-            let size =
-                offset.checked_add(length).filter(|&size| size <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
+            let size = offset.checked_add(length).filter(|&size| size <= FILE_SIZE_MAX);
+            let Some(size) = size else { return (Err(Errno::EFBIG.into()), record.removed) };
             state.changes += 1;
-            record.size = size;
-            record.mtime = now;
-            record.dirty = true;
-            record.journaled = true;
-            Ok((offset, record.state(None)))
+            (record.size, record.mtime) = (size, now);
+            if !record.removed {
+                // As in `dirty`: what is written to a removed file goes nowhere.
+                (record.dirty, record.journaled) = (true, true);
+            }
+            (Ok((offset, record.state(None))), record.removed)
         })?;
-        if reserved.is_ok() {
+        if reserved.is_ok() && !removed {
             self.mark_dirty(inode);
         }
         reserved

@@ -46,7 +46,7 @@ use tameike_core::{
 };
 use tameike_io::Runtime;
 use tameike_io::fabric::Rpc;
-use tameike_io::shared::{FileStat, SharedFs};
+use tameike_io::shared::{FileStat, SharedFs, is_missing};
 use tameike_store::{ExtentStore, Ledger};
 
 /// The state of a file of which the job knows nothing.
@@ -183,6 +183,7 @@ impl CacheService {
                 let (receipt, next) = self.drain(verify, after).await?;
                 CacheReply::Receipt { receipt, next }
             }
+            CacheRequest::Locate { inode } => CacheReply::Located { path: self.find(inode).await? },
             CacheRequest::Progress => CacheReply::Progress {
                 files: self.dirty.lock().len() as u64,
                 bytes: self.parts.extents.space(View::Cache).dirty,
@@ -253,13 +254,32 @@ impl CacheService {
         join_all(asked).await.into_iter().try_for_each(|answer| answer.map(|_| ()))
     }
 
-    /// Finds the file on the shared file system: its path and what it is now.
+    /// Where an open file is by now.
+    async fn find(&self, inode: InodeId) -> Result<Vec<u8>> {
+        let record = self.known(inode)?.state().record.clone();
+        if record.removed {
+            // Whatever has its number now is another file.
+            return Err(Fault::new(Errno::ESTALE, format!("{} was removed", record.shown_path())));
+        }
+        self.locate(inode, &record).await.map(|(path, _)| path)
+    }
+
+    /// Finds the file on the shared file system: its path and what it is now. The paths are looked at one after the
+    /// other, and a file that is renamed meanwhile may be at none of them. As its new path is told before it gets there,
+    /// it is missing only when it is missed twice under the same paths.
     async fn locate(&self, inode: InodeId, record: &Record) -> Result<(Vec<u8>, FileStat)> {
-        let (shared, paths) = (self.parts.shared.clone(), record.paths.clone());
-        self.parts
-            .runtime
-            .block(move || locate(&*shared, inode, paths.iter().map(|path| path.as_slice())))
-            .await
+        let (mut paths, mut missed) = (record.paths.clone(), None);
+        loop {
+            let (shared, known) = (self.parts.shared.clone(), paths.clone());
+            let look = move || locate(&*shared, inode, known.iter().map(|path| path.as_slice()));
+            match self.parts.runtime.block(look).await {
+                Err(fault) if is_missing(fault.errno) && missed.as_ref() != Some(&paths) => {}
+                found => return found,
+            }
+            let file = self.files.get(&self.journal, inode)?;
+            let told = file.map_or_else(|| paths.clone(), |file| file.state().record.paths.clone());
+            missed = Some(std::mem::replace(&mut paths, told));
+        }
     }
 }
 
@@ -275,7 +295,7 @@ fn locate<'a>(
                 return Ok((path.to_vec(), stat));
             }
             Ok(_) => taken = true,
-            Err(fault) if matches!(fault.errno, Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {}
+            Err(fault) if is_missing(fault.errno) => {}
             Err(fault) => return Err(fault),
         }
     }

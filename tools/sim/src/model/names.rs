@@ -18,6 +18,8 @@ pub struct Object {
     pub children: BTreeMap<String, ObjectId>,
     /// Names of it.
     pub nlink: u32,
+    /// Which node took the last of them.
+    pub removed_by: Option<usize>,
     /// Permission bits, if they are known.
     pub mode: Option<u16>,
     /// The extended attribute; `None` in doubt.
@@ -89,6 +91,7 @@ impl Names {
             kind,
             children: BTreeMap::new(),
             nlink: 1,
+            removed_by: None,
             mode: None,
             xattr: Some(None),
             target: None,
@@ -294,21 +297,22 @@ impl Names {
         self.above(to)?;
         let id = find(from)?;
         let target = self.find(to).ok();
+        match (mode, target) {
+            (RenameMode::NoReplace, Some(_)) => return Err(vec![Errno::EEXIST]),
+            (RenameMode::Exchange, None) => return Err(vec![Errno::ENOENT]),
+            _ => {}
+        }
         if to.starts_with(&format!("{from}/")) {
             return Err(vec![Errno::EINVAL]);
         }
         if from.starts_with(&format!("{to}/")) {
-            let errnos = match mode {
-                RenameMode::Exchange => vec![Errno::EINVAL],
-                RenameMode::NoReplace => vec![Errno::EEXIST],
+            return Err(match mode {
                 RenameMode::Replace => vec![Errno::ENOTEMPTY, Errno::EEXIST],
-            };
-            return Err(errnos);
+                RenameMode::NoReplace | RenameMode::Exchange => vec![Errno::EINVAL],
+            });
         }
         let is_dir = |id| self.kind(id) == FileKind::Directory;
         match (mode, target) {
-            (RenameMode::NoReplace, Some(_)) => Err(vec![Errno::EEXIST]),
-            (RenameMode::Exchange, None) => Err(vec![Errno::ENOENT]),
             (RenameMode::Replace, Some(target)) if target != id => match (is_dir(id), is_dir(target)) {
                 (true, false) => Err(vec![Errno::ENOTDIR]),
                 (false, true) => Err(vec![Errno::EISDIR]),

@@ -270,7 +270,7 @@ impl Run {
             let open = Op::Open { slot: CHECK_SLOT, path: path.to_owned(), flags };
             let (call, Told::Opened(handle, _)) = self.must(node, view, open, None).await? else { continue };
             let open =
-                Open { handle, object: id, opened: call.begun, flags, is_moved: false, has_lost: false };
+                Open { handle, object: id, opened: call.begun, flags, is_unnamed: false, has_lost: false };
             let mut bytes = Vec::new();
             loop {
                 let offset = bytes.len() as u64;
@@ -326,7 +326,7 @@ impl Run {
                             object: id,
                             opened: call.begun,
                             flags,
-                            is_moved: false,
+                            is_unnamed: false,
                             has_lost: false,
                         };
                         self.must(0, view, Op::Fsync { slot: CHECK_SLOT }, Some(open.clone())).await?;

@@ -4,6 +4,7 @@ use super::{Call, Checked, End, Open, Run};
 use crate::kernel::Told;
 use crate::model::{FileData, Looker, Names, ObjectId, Source, Write};
 use crate::program::Op;
+use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Attr, Errno, FileKind, View};
 
 impl Call {
@@ -149,7 +150,7 @@ impl Run {
         let Some(told) = call.told() else { return Ok(()) };
         let told = told.clone();
         let moment = call.begun;
-        self.note_moved(call);
+        self.note_unnamed(call);
         let model = self.model(call.view);
         let found = model.apply(&call.op, moment);
         match (&call.op, &told) {
@@ -164,7 +165,7 @@ impl Run {
                     object,
                     opened: call.begun,
                     flags: *flags,
-                    is_moved: false,
+                    is_unnamed: false,
                     has_lost: false,
                 };
                 self.slots.insert((call.node, call.view.index(), *slot), open);
@@ -179,17 +180,19 @@ impl Run {
         Ok(())
     }
 
-    /// Other nodes that have a file of the cache view open know it by the name that it has lost.
-    fn note_moved(&mut self, call: &Call) {
-        if call.view != View::Cache || !matches!(call.op, Op::Rename { .. } | Op::Unlink { .. }) {
-            return;
-        }
-        let model = self.model(call.view);
-        let moved: Vec<_> = call.op.paths().iter().filter_map(|path| model.find(path).ok()).collect();
-        let is_dir = moved.iter().any(|&id| model.object(id).kind == FileKind::Directory);
+    /// Other nodes that have a file of the cache view open may know it by a name that it has lost, and nobody the others
+    /// that it has.
+    fn note_unnamed(&mut self, call: &Call) {
+        let gone = match &call.op {
+            Op::Unlink { path } => path,
+            Op::Rename { to, mode: RenameMode::Replace, .. } => to,
+            _ => return,
+        };
+        let Ok(object) = self.model(call.view).find(gone) else { return };
+        self.model(call.view).object_mut(object).removed_by = Some(call.node);
         for ((node, view, _), open) in &mut self.slots {
             let is_elsewhere = *node != call.node && *view == call.view.index();
-            open.is_moved |= is_elsewhere && (is_dir || moved.contains(&open.object));
+            open.is_unnamed |= is_elsewhere && call.view == View::Cache && open.object == object;
         }
     }
 
@@ -266,8 +269,7 @@ impl Run {
             let (Op::Write { offset, length, tag, .. }, Some(open)) = (&call.op, &call.open) else {
                 continue;
             };
-            let is_lost = call.view == View::Cache
-                && (open.is_moved || self.model(call.view).object(open.object).nlink == 0);
+            let is_lost = open.is_unnamed || self.is_removed_elsewhere(call, open.object);
             let in_doubt = match call.end {
                 End::Failed(_) if is_lost => true,
                 _ => self.judge_failure(call, &[])?,
@@ -310,13 +312,18 @@ impl Run {
         self.model(call.view).object_mut(object).data.push(write);
     }
 
+    /// Whether another node has removed a file of the cache view that this one has open.
+    fn is_removed_elsewhere(&mut self, call: &Call, object: ObjectId) -> bool {
+        let object = self.model(call.view).object(object);
+        call.view == View::Cache && object.nlink == 0 && object.removed_by != Some(call.node)
+    }
+
     /// A call on an open file.
     fn judge_file(&mut self, call: &Call) -> Checked {
         let Some(open) = call.open.clone() else { return Ok(()) };
         self.expect_told(call)?;
-        let is_orphan = self.model(call.view).object(open.object).nlink == 0;
-        // In the cache view another node may have removed or renamed it.
-        if let (End::Failed(_), View::Cache, true) = (&call.end, call.view, is_orphan || open.is_moved) {
+        let is_removed = self.is_removed_elsewhere(call, open.object);
+        if let (End::Failed(_), true) = (&call.end, is_removed || open.is_unnamed) {
             self.model(call.view).object_mut(open.object).data.doubt(call.node);
             return Ok(());
         }
@@ -327,7 +334,7 @@ impl Run {
             return Ok(());
         }
         if let (Op::Read { offset, length, .. }, Some(Told::Bytes(bytes))) = (&call.op, call.told()) {
-            if is_orphan && call.view == View::Cache {
+            if is_removed {
                 return Ok(());
             }
             let looker = Looker { node: call.node, opened: open.opened, now: call.begun };

@@ -40,8 +40,8 @@ struct Open {
     object: ObjectId,
     opened: Moment,
     flags: Flags,
-    /// Another node has taken away the name by which this one knows it.
-    is_moved: bool,
+    /// Another node has taken away a name by which this one may know it.
+    is_unnamed: bool,
     /// The next close or fsync has to tell that a write was lost.
     has_lost: bool,
 }

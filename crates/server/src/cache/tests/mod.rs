@@ -4,6 +4,7 @@ mod basic;
 mod bed;
 mod faults;
 mod faulty;
+mod paths;
 mod random;
 mod rounds;
 mod sparse;
