@@ -205,6 +205,22 @@ fn what_is_written_while_the_file_is_removed_is_there() {
     }
 }
 
+/// A removal that failed, as a link was cut, had lost on its way what its node had written before: a close tells of that,
+/// and the model did not know that a read may show it sooner.
+#[test]
+fn what_a_failed_removal_could_not_send_is_in_doubt() {
+    let trouble = |trouble| Step::Together(vec![Action::Trouble(289, trouble)]);
+    let steps = vec![
+        create(2, "a/x"),
+        write(2),
+        trouble(Trouble::Cut { from: 1, to: 2, both: false }),
+        cached(2, Op::Unlink { path: "a/x".to_owned() }),
+        trouble(Trouble::Mend),
+        cached(2, Op::Read { slot: 0, offset: 0, length: 5000 }),
+    ];
+    passes(steps, false);
+}
+
 /// Who had a file open that another node renamed could not read what the pool did not hold, nor write for the first time
 /// after its attributes had changed: it was looked for at its old path only.
 #[test]

@@ -229,6 +229,13 @@ impl Run {
     /// It may have done what it was asked for, or not, or do it later.
     fn doubt_change(&mut self, call: &Call) {
         let model = self.model(call.view);
+        for path in call.op.paths() {
+            // It may have sent what its node had written there, and lost it on the way: a close will tell (S4), a read may
+            // show it before.
+            if let Ok(id) = model.find(path) {
+                model.object_mut(id).data.doubt(call.node);
+            }
+        }
         match &call.op {
             Op::Truncate { path, size } => {
                 if let Ok(object) = model.find(path) {
