@@ -242,12 +242,16 @@ impl CacheView {
     pub(super) async fn sync_open(&self, open: &OpenFile, durable: bool) -> Result<()> {
         if open.is_orphan() {
             let shared = open.shared.clone();
-            return if durable { self.below.run(move |_| shared.sync()).await } else { Ok(()) };
+            if durable {
+                self.below.run(move |_| shared.sync()).await?;
+            }
         }
         if !durable && !open.mode.write {
             return Ok(());
         }
-        self.engine.flush(&open.data, durable).await?;
+        if !open.is_orphan() {
+            self.engine.flush(&open.data, durable).await?;
+        }
         open.data.tell(&open.told)
     }
 }
