@@ -3,9 +3,9 @@
 #
 # Runs every end-to-end test program once with TAMEIKE_SOAK=1 (agents killed at 50 moments, 20 GiB through two agents,
 # 200 jobs, links cut and healed 12 times, disks that refuse writes, a million operations of fsx on each view), then
-# SOAK_SEEDS= (100000) seeds of the simulated cluster, then the random tests of all crates with fresh seeds, over and over
-# until MINUTES are over. Nothing stops at the first failure. Ends with one line for each, and fails if one of them did, or
-# if something was left on the machine: no other jobs may run there. Logs are in target/soak.
+# SOAK_SEEDS= (100000) seeds of the simulated cluster and all its fault countdowns, then the random tests of all crates
+# with fresh seeds, over and over until MINUTES are over. Nothing stops at the first failure. Ends with one line for each,
+# and fails if one of them did, or if something was left on the machine: no other jobs may run there. Logs are in target/soak.
 set -euo pipefail
 shopt -s nullglob
 
@@ -42,9 +42,10 @@ run() {
     TAMEIKE_SOAK=1 "$@" </dev/null >"$log" 2>&1 || result=FAILED
     if [ "$result" = ok ]; then
         remark="$(awk '/^test result: ok/ { passed += $4 } END { print passed + 0 }' "$log") tests"
-        ! grep -q '^seeds .* passed$' "$log" || remark=$(grep '^seeds .* passed$' "$log")
+        ! grep -Eq '^(seeds|[0-9]+ countdowns) .* passed$' "$log" ||
+            remark=$(grep -E '^(seeds|[0-9]+ countdowns) .* passed$' "$log")
     else
-        remark="$log: $(grep -m1 -E '^test .* FAILED$|^error|^seed .* fails' "$log" || echo 'see its end')"
+        remark="$log: $(grep -m1 -E '^test .* FAILED$|^error|^(seed|countdown) .* fails' "$log" || echo 'see its end')"
     fi
     note "$name" "$result" $((SECONDS - begin)) "$remark"
 }
@@ -62,6 +63,7 @@ for file in crates/cli/tests/*.rs; do
 done
 
 run simulated cargo run --release --package tameike-sim "${locked[@]}" -- run --seeds "0..$seeds" --keep-going
+run countdowns cargo run --release --package tameike-sim "${locked[@]}" -- countdowns --keep-going
 
 round=0
 while [ "$round" -eq 0 ] || [ "$SECONDS" -lt "$end" ]; do

@@ -9,7 +9,7 @@ use tameike_store::RecordKind;
 use tameike_store::check::{Book, Dirty, Rooms};
 use tameike_store::table::Table;
 
-pub use tameike_store::check::{Finding, Loss, Part, Report, Severity};
+pub use tameike_store::check::{Device, Finding, Loss, Part, Report, Severity, StoppedMedia};
 
 /// How often, and how far apart, a store is tried again that another process has open: one that was killed may not be
 /// quite gone.
@@ -30,6 +30,14 @@ impl Rooms for All {
     fn path(&self, table: &dyn Table, inode: InodeId) -> Option<String> {
         cache::check::path(table, inode)
     }
+}
+
+/// Examines the media of a stopped node's store.
+///
+/// # Errors
+/// As [`tameike_store::check::check_media`].
+pub fn check_media(media: StoppedMedia) -> Result<Report> {
+    tameike_store::check::check_media(media, &All)
 }
 
 /// Examines the store in a device directory, and repairs it when `repair`; `progress` as in

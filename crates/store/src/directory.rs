@@ -28,6 +28,7 @@ use tameike_io::disk::file::{FileDisk, FileLock, FileLog, in_memory, sync_direct
 use tameike_io::{Pool, Runtime};
 
 pub(crate) const TABLE: &str = "table";
+pub(crate) const EXTENTS: &str = "extents";
 const TABLE_ASIDE: &str = "table.damaged";
 const DAMAGE: &str = "damage";
 /// What the file `format` begins with, before the number of the version.
@@ -99,7 +100,7 @@ fn open_parts(dir: &Path, options: &Options, lock: FileLock) -> Result<Parts> {
     let volatile = in_memory(dir)?;
     let total = options.capacity.iter().fold(0u64, |sum, limit| sum.saturating_add(*limit));
     let size = total.saturating_add((total / 16).max(SLACK_MIN));
-    let disk: Arc<dyn Disk> = Arc::new(FileDisk::open(&dir.join("extents"), size, options.runtime.clone())?);
+    let disk: Arc<dyn Disk> = Arc::new(FileDisk::open(&dir.join(EXTENTS), size, options.runtime.clone())?);
     let log = |name| FileLog::open(&dir.join(name), options.runtime.clone());
     let [first, second] = LOG_NAMES;
     let media = Media {

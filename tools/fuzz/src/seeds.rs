@@ -93,6 +93,7 @@ fn commands() -> Vec<LogCommand> {
         LogCommand::Forget { inode: InodeId::ROOT },
         LogCommand::End { sequence: 5 },
         LogCommand::Spilled { inode: InodeId::ROOT, generation: Generation(1) },
+        LogCommand::Spilling { inode: InodeId::ROOT },
     ]
 }
 

@@ -119,7 +119,7 @@ async fn once<V: Vfs>(vfs: &Arc<V>, op: &Op, handle: Option<HandleNumber>) -> Re
     let mut walk = Walk::new(&**vfs);
     match op {
         Op::Open { .. } => return open_file(&mut walk, op).await,
-        Op::Read { .. } | Op::Write { .. } | Op::Fsync { .. } | Op::Close { .. } => {
+        Op::Read { .. } | Op::Write { .. } | Op::Space { .. } | Op::Fsync { .. } | Op::Close { .. } => {
             return on_handle(vfs, op, handle.ok_or(Errno::EBADF)?).await;
         }
         Op::Truncate { path, size } => {
@@ -196,6 +196,9 @@ async fn on_handle<V: Vfs>(vfs: &Arc<V>, op: &Op, open: HandleNumber) -> Result<
             if now < bytes.len() {
                 vfs.write(open, offset + now as u64, &bytes[now..]).await?;
             }
+        }
+        Op::Space { change, offset, length, .. } => {
+            vfs.change_space(open, *change, *offset..offset + length, false).await?;
         }
         Op::Fsync { .. } => vfs.fsync(open).await?,
         Op::Close { .. } => {

@@ -4,9 +4,13 @@
 //! view, and what goes wrong meanwhile. [`run::run`] runs it on a [`world::World`], which is the product's own code
 //! over a simulated network, simulated disks and a simulated shared file system, and holds every answer against the
 //! reference [`model`], which allows what `SEMANTICS.md` allows and nothing else. Same seed, same run.
+//!
+//! [`countdown`] runs one program over and over, and each time another of the product's calls to its disks, the
+//! network and the shared file system fails.
 #![forbid(unsafe_code)]
 
 pub mod chance;
+pub mod countdown;
 pub mod kernel;
 pub mod model;
 pub mod program;

@@ -1,9 +1,11 @@
-//! Runs seeds on simulated clusters, and one again with its log.
+//! Runs seeds and countdowns on simulated clusters, and one again with its log.
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::process::ExitCode;
+use tameike_sim::countdown::{self, Number, Site, Stride, Walk, Workload};
 use tameike_sim::program::draw;
 use tameike_sim::run::{Failure, run};
 use tameike_sim::runner::{Batch, run_batch};
@@ -11,7 +13,7 @@ use tameike_sim::shrink::shrink;
 use tameike_sim::trace::traced;
 use tameike_sim::world::Canary;
 
-/// Simulated clusters of Tameike, each driven by one seed.
+/// Simulated clusters of Tameike.
 #[derive(Parser)]
 struct Options {
     #[command(subcommand)]
@@ -49,6 +51,28 @@ enum Command {
         #[arg(long)]
         canary: Option<Canary>,
     },
+    /// Run a mixed workload over and over, each time with another call to a disk, the network or the shared file
+    /// system that fails.
+    Countdowns {
+        /// Run only this one again, as in serve/1234/torn, and print its log.
+        #[arg(long)]
+        replay: Option<Number>,
+        /// Run none; print the calls that there are, and how often each is made.
+        #[arg(long)]
+        list: bool,
+        /// Of so many, run one.
+        #[arg(long, default_value_t = 1)]
+        stride: usize,
+        /// Countdowns that run at the same time.
+        #[arg(long, default_value_t = 2)]
+        jobs: u32,
+        /// A bug on purpose.
+        #[arg(long)]
+        canary: Option<Canary>,
+        /// Go on after a failure.
+        #[arg(long)]
+        keep_going: bool,
+    },
 }
 
 fn seeds(text: &str) -> Result<Range<u64>, String> {
@@ -65,12 +89,18 @@ fn main() -> ExitCode {
         Command::Run { seeds, jobs, canary, keep_going } => {
             run_many(&Batch { seeds, jobs, canary, keep_going })
         }
+        Command::Countdowns { replay: Some(number), canary, .. } => replay_countdown(&number, canary),
+        Command::Countdowns { list: true, .. } => list_sites(),
+        Command::Countdowns { replay: None, list: false, stride, jobs, canary, keep_going } => {
+            let stride = if stride > 1 { Stride::OneOf(stride) } else { Stride::Every };
+            walk_all(stride, Walk { jobs, canary, keep_going })
+        }
         Command::Replay { seed, log, shrink, canary } => replay(seed, log, shrink, canary),
     }
 }
 
 fn run_many(batch: &Batch) -> ExitCode {
-    let tell = |seed, failure: &Failure| {
+    let tell = |seed: &u64, failure: &Failure| {
         println!("seed {seed} fails in step {}: {}", failure.step, failure.message);
     };
     match run_batch(batch, tell) {
@@ -107,4 +137,76 @@ fn replay(seed: u64, log: bool, smaller: bool, canary: Option<Canary>) -> ExitCo
     }
     println!("{program}\nseed {seed} fails in step {step}: {message}");
     ExitCode::FAILURE
+}
+
+fn replay_countdown(number: &Number, canary: Option<Canary>) -> ExitCode {
+    let (outcome, lines) = countdown::replay(number, canary);
+    println!("{}", number.workload.program(canary));
+    lines.iter().for_each(|line| println!("{line}"));
+    match outcome {
+        Ok(()) => {
+            println!("countdown {number} passed");
+            ExitCode::SUCCESS
+        }
+        Err(Failure { step, message }) => {
+            println!("countdown {number} fails in step {step}: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The calls of a workload, or how it fails though nothing befalls it.
+fn count(workload: Workload) -> Result<Vec<Site>, ExitCode> {
+    countdown::count(workload).map_err(|Failure { step, message }| {
+        let name = workload.as_str();
+        println!("workload {name} fails in step {step} though nothing befalls it: {message}");
+        ExitCode::FAILURE
+    })
+}
+
+fn list_sites() -> ExitCode {
+    for workload in Workload::ALL {
+        let sites = match count(workload) {
+            Ok(sites) => sites,
+            Err(code) => return code,
+        };
+        let mut counts = BTreeMap::<String, u64>::new();
+        sites.iter().for_each(|site| *counts.entry(site.to_string()).or_default() += 1);
+        println!("workload {}: {} calls", workload.as_str(), sites.len());
+        counts.iter().for_each(|(site, count)| println!("{count:6} {site}"));
+    }
+    ExitCode::SUCCESS
+}
+
+fn walk_all(stride: Stride, how: Walk) -> ExitCode {
+    let mut counted = Vec::new();
+    for workload in Workload::ALL {
+        match count(workload) {
+            Ok(sites) => counted.push((workload, sites)),
+            Err(code) => return code,
+        }
+    }
+    let numbers = countdown::numbers(&counted, stride);
+    let sites: BTreeSet<_> = counted.iter().flat_map(|(_, sites)| sites).map(ToString::to_string).collect();
+    let (count, sites) = (numbers.len(), sites.len());
+    let tell = |number: &Number, failure: &Failure| {
+        println!("countdown {number} fails in step {}: {}", failure.step, failure.message);
+    };
+    match countdown::walk(numbers, how, tell) {
+        Ok(failed) if failed.is_empty() => {
+            println!("{count} countdowns over {sites} sites passed");
+            ExitCode::SUCCESS
+        }
+        Ok(failed) => {
+            println!(
+                "{} of {count} countdowns over {sites} sites failed; see one with: tameike-sim countdowns --replay NUMBER",
+                failed.len()
+            );
+            ExitCode::FAILURE
+        }
+        Err(fault) => {
+            eprintln!("tameike-sim: {fault}");
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -6,6 +6,7 @@ use tameike_client::vfs::{FileNumber, Vfs};
 use tameike_core::Attr;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
+use tameike_sim::countdown::Countdown;
 use tameike_sim::kernel::{self, Told};
 use tameike_sim::program::{Flags, Op};
 use tameike_sim::world::{World, WorldConfig};
@@ -36,7 +37,7 @@ async fn stat(world: &World, path: &str) -> (u16, u64) {
 /// that, to whatever had taken its place.
 #[test]
 fn attributes_are_changed_of_the_file_that_is_open() {
-    let world = World::new(WorldConfig::plain(3, 2));
+    let world = World::new(WorldConfig::plain(3, 2), Countdown::default());
     let at = Arc::clone(&world);
     world.simulation.clone().run(async move {
         at.start_all(AgentMode::Serve, false).await.expect("the agents start");

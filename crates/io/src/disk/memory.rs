@@ -198,6 +198,11 @@ impl MemoryDisk {
         self.media.lock().lose_power(survives);
     }
 
+    /// Copies what is at `offset` now, whatever fails.
+    pub fn look(&self, offset: u64, bytes: &mut [u8]) {
+        self.media.lock().now.get(offset as usize, bytes);
+    }
+
     /// Turns one bit.
     pub fn damage(&self, offset: usize) {
         let media = &mut *self.media.lock();
@@ -299,6 +304,11 @@ impl MemoryLog {
         self.media.lock().lose_power(survives);
     }
 
+    /// All that is in it now, whatever fails.
+    pub fn content(&self) -> Vec<u8> {
+        self.media.lock().now.to_vec()
+    }
+
     /// Changes the content as a failing device or a meddling person would.
     pub fn edit(&self, change: impl FnOnce(&mut Vec<u8>)) {
         let media = &mut *self.media.lock();
@@ -342,7 +352,7 @@ impl AppendFile for MemoryLog {
 
     fn read_all(&self) -> BoxFuture<'static, Result<Vec<u8>>> {
         let log = self.clone();
-        async move { Ok(log.media.lock().now.to_vec()) }.boxed()
+        async move { Ok(log.content()) }.boxed()
     }
 
     fn truncate(&self, size: u64) -> BoxFuture<'static, Result<()>> {

@@ -90,9 +90,10 @@ impl MetaService {
 
     async fn spill_locked(&self, inode: InodeId) -> Result<Attr> {
         loop {
-            let (record, content) = self.parts.ledger.read(|names| {
+            let (record, content, was_tried) = self.parts.ledger.read(|names| {
                 let record = table::inode(names, inode)?.ok_or(Errno::ENOENT)?;
-                Ok((record, table::content(names, inode)?))
+                let was_tried = table::truncation(names, inode)?.is_some();
+                Ok((record, table::content(names, inode)?, was_tried))
             })?;
             if record.kind != FileKind::File {
                 return Err(Errno::EINVAL.into());
@@ -100,11 +101,13 @@ impl MetaService {
             if !record.inline {
                 return Ok(record.attr(inode));
             }
-            if !content.is_empty() {
+            let needs_unit = !content.is_empty() || was_tried;
+            if needs_unit {
+                self.execute(&LogCommand::Spilling { inode })?;
                 self.write_first_unit(inode, &record, &content).await?;
             }
             match self.execute(&LogCommand::Spilled { inode, generation: record.generation }) {
-                Ok(_) if !content.is_empty() => self.parts.ledger.sync(false).await?,
+                Ok(_) if needs_unit => self.parts.ledger.sync(false).await?,
                 Ok(_) => (),
                 // Changed meanwhile: what was written is old.
                 Err(fault) if fault.errno == Errno::EAGAIN => (),

@@ -89,9 +89,7 @@ impl MetaService {
     pub async fn recover(&self) {
         let (truncations, orphans) = std::mem::take(&mut *self.unfinished.lock());
         for inode in orphans {
-            if let Err(fault) = self.forget_unless_open(inode) {
-                log::error!("cannot remove {inode}, which has no name: {fault}");
-            }
+            self.forget_unless_open(inode);
         }
         for (inode, truncation) in truncations {
             drop(self.cut(inode, truncation));

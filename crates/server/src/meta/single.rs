@@ -2,7 +2,8 @@
 
 use super::query::node;
 use super::state::State;
-use super::{MetaService, unexpected};
+use super::{MetaService, RETRY_TIME_MAX, RETRY_TIME_MIN, unexpected};
+use std::sync::Weak;
 use tameike_core::wire::meta::{Command, DirStat, MetaReply, Node, OpenId, Opener, Step, Target};
 use tameike_core::{Errno, Fault, FileKind, InodeId, NodeId, Result};
 use tameike_store::meta::{LogCommand, Outcome, query as table};
@@ -86,23 +87,18 @@ impl MetaService {
         }
     }
 
-    pub(super) fn close(&self, node: NodeId, opens: &[OpenId], undone: &[OpenId]) -> Result<MetaReply> {
+    pub(super) fn close(&self, node: NodeId, opens: &[OpenId], undone: &[OpenId]) -> MetaReply {
         let opener = |&open: &OpenId| Opener { node, open };
-        let closed = opens.iter().map(|open| self.close_one(|state| state.close(opener(open))));
-        let given_up = undone.iter().map(|open| self.close_one(|state| state.undo(opener(open))));
-        // What is wrong with one of them must not keep the others open.
-        closed.chain(given_up).fold(Ok(()), Result::and)?;
-        Ok(MetaReply::Done)
+        opens.iter().for_each(|open| self.close_one(|state| state.close(opener(open))));
+        undone.iter().for_each(|open| self.close_one(|state| state.undo(opener(open))));
+        MetaReply::Done
     }
 
-    fn close_one(&self, close: impl FnOnce(&mut State) -> Option<InodeId>) -> Result<()> {
-        let mut state = self.state.lock();
-        if let Some(inode) = close(&mut state) {
-            let applied = self.execute(&LogCommand::Forget { inode })?;
-            drop(state);
-            self.follow(&applied);
+    fn close_one(&self, close: impl FnOnce(&mut State) -> Option<InodeId>) {
+        let closed = close(&mut self.state.lock());
+        if let Some(inode) = closed {
+            self.forget_unless_open(inode);
         }
-        Ok(())
     }
 
     /// A node is gone: what it had open is closed.
@@ -113,13 +109,20 @@ impl MetaService {
             state.close_all(node)
         };
         for inode in closed {
-            if let Err(fault) = self.forget_unless_open(inode) {
-                log::error!("cannot remove {inode} after {node}, the last to have it open, is gone: {fault}");
-            }
+            self.forget_unless_open(inode);
         }
     }
 
-    pub(super) fn forget_unless_open(&self, inode: InodeId) -> Result<()> {
+    /// Removes an inode that has no name, if nobody has it open: now, or as soon as it can be done. Who closed it does
+    /// not ask again.
+    pub(super) fn forget_unless_open(&self, inode: InodeId) {
+        if let Err(fault) = self.try_forget(inode) {
+            log::warn!("cannot remove {inode}, which nobody has open any more, yet: {fault}");
+            self.spawn(|service| forget_until_done(service, inode));
+        }
+    }
+
+    fn try_forget(&self, inode: InodeId) -> Result<()> {
         let state = self.state.lock();
         if !state.is_open(inode) {
             let applied = self.execute(&LogCommand::Forget { inode })?;
@@ -193,5 +196,21 @@ pub(super) fn is_busy(state: &State, step: &Step) -> bool {
         Step::Attach { entry, .. } | Step::Detach { entry, .. } => state.is_busy(entry),
         Step::Seal { dir, .. } => state.is_busy_dir(*dir),
         _ => false,
+    }
+}
+
+async fn forget_until_done(service: Weak<MetaService>, inode: InodeId) {
+    let mut pause = RETRY_TIME_MIN;
+    loop {
+        let Some(this) = service.upgrade() else { return };
+        let sleep = this.parts.runtime.sleep(pause);
+        drop(this);
+        sleep.await;
+        let Some(this) = service.upgrade() else { return };
+        match this.try_forget(inode) {
+            Ok(()) => return,
+            Err(fault) => log::debug!("{inode} is not removed yet: {fault}"),
+        }
+        pause = (pause * 2).min(RETRY_TIME_MAX);
     }
 }

@@ -18,6 +18,8 @@ mod tests;
 pub(crate) use book::{Aside, Copy};
 pub use book::{Book, Finding, Loss, Part, Severity};
 
+use crate::directory::EXTENTS;
+pub use crate::extent::check::Device;
 use crate::extent::check::Extents;
 use crate::ledger::inspect::Inspection;
 use crate::ledger::kv::{Kv, MemoryKv};
@@ -120,17 +122,54 @@ pub fn check(
         Some(kv) => kv.clone(),
         None => Arc::new(MemoryKv::default()),
     };
-    let mut counts = Counts::default();
-    let extents = Extents::open(&dir.join("extents"))?;
-    let ledger = examine_log(dir, &stopped, kv, rooms, &extents, &mut counts, &mut book)?;
-    examine_records(&ledger, rooms, &extents, progress, &mut counts, &mut book)?;
-    book.sort();
+    let (logs, extents) = (read_logs(dir, &mut book)?, Extents::open(&dir.join(EXTENTS))?);
+    let (ledger, counts) = examine(kv, logs, &extents, stopped.after_power_loss, rooms, progress, &mut book)?;
     let needed = repair && book.has_repairs();
     let lost_and_found = match needed {
         true => repair::carry_out(&stopped, whole_table.is_none(), ledger, &extents, &book)?,
         false => None,
     };
     Ok(Report { findings: book.findings, counts, repaired: needed, lost_and_found })
+}
+
+/// The media of a store that has stopped, wherever they are.
+pub struct StoppedMedia {
+    /// The table's store.
+    pub kv: Arc<dyn Kv>,
+    /// Content of the files of the log.
+    pub logs: [Vec<u8>; 2],
+    /// Where the bytes of units are.
+    pub device: Box<dyn Device>,
+    /// Its size in bytes.
+    pub device_size: u64,
+}
+
+/// Examines a store as [`check`] does, when no power was lost since it was open.
+///
+/// # Errors
+/// When the table cannot be read.
+pub fn check_media(media: StoppedMedia, rooms: &dyn Rooms) -> Result<Report> {
+    let mut book = Book::default();
+    let extents = Extents::on(media.device, media.device_size);
+    let (_, counts) = examine(media.kv, media.logs, &extents, false, rooms, &mut |_, _| {}, &mut book)?;
+    Ok(Report { findings: book.findings, counts, repaired: false, lost_and_found: None })
+}
+
+/// Looks at everything, and takes down what is found.
+fn examine(
+    kv: Arc<dyn Kv>,
+    logs: [Vec<u8>; 2],
+    extents: &Extents,
+    after_power_loss: bool,
+    rooms: &dyn Rooms,
+    progress: &mut dyn FnMut(u64, u64),
+    book: &mut Book,
+) -> Result<(Inspection, Counts)> {
+    let (ledger, log_records) = examine_log(logs, after_power_loss, kv, rooms, extents, book)?;
+    let mut counts = Counts { log_records, ..Counts::default() };
+    examine_records(&ledger, rooms, extents, progress, &mut counts, book)?;
+    book.sort();
+    Ok((ledger, counts))
 }
 
 /// The table, looked at without being changed; `None` when it cannot be used.
@@ -157,15 +196,7 @@ fn open_table(dir: &Path, book: &mut Book) -> Result<Option<Arc<RedbKv>>> {
     }
 }
 
-fn examine_log(
-    dir: &Path,
-    stopped: &Stopped,
-    kv: Arc<dyn Kv>,
-    rooms: &dyn Rooms,
-    extents: &Extents,
-    counts: &mut Counts,
-    book: &mut Book,
-) -> Result<Inspection> {
+fn read_logs(dir: &Path, book: &mut Book) -> Result<[Vec<u8>; 2]> {
     let mut logs = [Vec::new(), Vec::new()];
     for (name, bytes) in LOG_NAMES.into_iter().zip(&mut logs) {
         let path = dir.join(name);
@@ -180,6 +211,18 @@ fn examine_log(
         *bytes = std::fs::read(&path)
             .map_err(|error| Fault::from_os(format!("read {}", path.display()), &error))?;
     }
+    Ok(logs)
+}
+
+/// The table with the log applied to it, and the number of records in the log.
+fn examine_log(
+    logs: [Vec<u8>; 2],
+    after_power_loss: bool,
+    kv: Arc<dyn Kv>,
+    rooms: &dyn Rooms,
+    extents: &Extents,
+    book: &mut Book,
+) -> Result<(Inspection, u64)> {
     let mut holds = |kind: RecordKind, body: &[u8]| match kind {
         RecordKind::Extents => extents.holds(body),
         RecordKind::Names | RecordKind::Cache => Ok(true),
@@ -188,9 +231,8 @@ fn examine_log(
         RecordKind::Extents => crate::extent::apply(body, table),
         RecordKind::Names | RecordKind::Cache => rooms.replay(kind, body, table),
     };
-    let holds = stopped.after_power_loss.then_some(&mut holds as crate::ledger::inspect::Holds<'_>);
+    let holds = after_power_loss.then_some(&mut holds as crate::ledger::inspect::Holds<'_>);
     let (ledger, report) = Inspection::new(kv, logs, holds, &mut apply)?;
-    counts.log_records = report.records;
     for (number, place, size) in report.torn {
         book.note(
             Part::Log,
@@ -213,7 +255,7 @@ fn examine_log(
     for words in report.lost {
         book.lost(Part::Log, words, vec![Loss::unknown()]);
     }
-    Ok(ledger)
+    Ok((ledger, report.records))
 }
 
 /// Goes through the records as often as repairs of them show more.

@@ -7,7 +7,7 @@
 
 use super::book::{Aside, Book, Finding, Severity};
 use super::identity::{Stopped, UNKNOWN_BOOT};
-use crate::directory::{Format, TABLE, write_damage};
+use crate::directory::{EXTENTS, Format, TABLE, write_damage};
 use crate::extent::check::Extents;
 use crate::ledger::LOG_NAMES;
 use crate::ledger::inspect::Inspection;
@@ -46,7 +46,7 @@ pub(super) fn carry_out(
     }
     let cached = lost.iter().filter(|finding| finding.lost.iter().any(|loss| loss.cached));
     write_damage(dir, &cached.map(|finding| finding.words.clone()).collect::<Vec<_>>())?;
-    extents.copy_blocks(&book.copies)?;
+    extents.copy_blocks(&dir.join(EXTENTS), &book.copies)?;
     let table = dir.join(TABLE);
     if let (true, Some(place)) = (replace_table && table.exists(), &place) {
         let aside = free_name(place, TABLE);

@@ -7,6 +7,7 @@
 mod damage;
 mod device;
 
+pub use device::Device;
 pub(crate) use device::Extents;
 
 use super::record::{BLOCK, UnitRecord, bytes_of, key, unit_of};

@@ -1,6 +1,6 @@
 //! Content of files: sizes and generations, and the bytes of small files, which live beside their inode.
 
-use super::record::InodeRecord;
+use super::record::{self, InodeRecord, Truncation};
 use super::{Outcome, Shard, key, query};
 use tameike_core::limits::{FILE_SIZE_MAX, INLINE_SIZE_MAX};
 use tameike_core::{Errno, Fault, FileKind, Generation, InodeId, Result, Timestamp};
@@ -42,7 +42,7 @@ impl Shard<'_> {
             return Err(Errno::EFBIG.into());
         }
         if record.inline {
-            if record.size > 0 {
+            if record.size > 0 || query::truncation(self.table, inode)?.is_some() {
                 let problem =
                     format!("{inode} was written to units while its content is inline; spill it first");
                 return Err(Fault::new(Errno::EINVAL, problem));
@@ -88,7 +88,8 @@ impl Shard<'_> {
         Ok(Outcome::Reserved { offset, attr: record.attr(inode) })
     }
 
-    /// Cuts or extends inline content. Without content a file needs none to be larger than inline files are.
+    /// Cuts or extends inline content. Without content a file needs none to be larger than inline files are, unless
+    /// a unit may hold what an attempt to spill has left.
     pub(super) fn resize_inline(
         &mut self,
         inode: InodeId,
@@ -101,13 +102,23 @@ impl Shard<'_> {
                 content.resize(size, 0);
                 self.put_content(inode, content);
             }
-            _ if record.size == 0 => {
+            _ if record.size == 0 && query::truncation(self.table, inode)?.is_none() => {
                 record.inline = false;
                 self.table.delete(key::content(inode));
             }
             _ => return Err(Errno::EFBIG.into()),
         }
         Ok(())
+    }
+
+    /// Notes that the file's units are to be cut when it goes, until it has spilled.
+    pub(super) fn spilling(&mut self, inode: InodeId) -> Result<Outcome> {
+        let record = self.file(inode)?;
+        if record.inline {
+            let note = Truncation { layout: record.layout, size: 0 };
+            record::put(self.table, key::truncation(inode), &note)?;
+        }
+        Ok(Outcome::Done)
     }
 
     pub(super) fn spilled(&mut self, inode: InodeId, generation: Generation) -> Result<Outcome> {
@@ -118,6 +129,7 @@ impl Shard<'_> {
             }
             record.inline = false;
             self.table.delete(key::content(inode));
+            self.table.delete(key::truncation(inode));
             self.put_inode(inode, &record)?;
         }
         Ok(Outcome::Changed { attr: record.attr(inode) })

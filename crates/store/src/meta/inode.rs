@@ -71,13 +71,13 @@ impl Shard<'_> {
     /// Notes that the homes of the file's units must cut them. A smaller cut that is still due stays.
     pub(super) fn cut_units(&mut self, inode: InodeId, truncation: Truncation) -> Result<()> {
         self.truncations.push((inode, truncation));
-        let due: Option<Truncation> = record::get(self.table, &key::truncation(inode))?;
+        let due = query::truncation(self.table, inode)?;
         let size = due.map_or(truncation.size, |due| due.size.min(truncation.size));
         record::put(self.table, key::truncation(inode), &Truncation { size, ..truncation })
     }
 
     pub(super) fn truncated(&mut self, inode: InodeId, truncation: Truncation) -> Result<Outcome> {
-        let due: Option<Truncation> = record::get(self.table, &key::truncation(inode))?;
+        let due = query::truncation(self.table, inode)?;
         if due == Some(truncation) {
             self.table.delete(key::truncation(inode));
         }
@@ -126,7 +126,8 @@ impl Shard<'_> {
         for (xattr, _) in self.table.scan(&start, &end, usize::MAX)? {
             self.table.delete(xattr);
         }
-        if record.kind == FileKind::File && !record.inline {
+        let has_units = !record.inline || query::truncation(self.table, inode)?.is_some();
+        if record.kind == FileKind::File && has_units {
             self.cut_units(inode, Truncation { layout: record.layout, size: 0 })?;
         }
         self.table.delete(key::content(inode));

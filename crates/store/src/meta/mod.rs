@@ -107,6 +107,11 @@ pub enum LogCommand {
         /// Which inode.
         inode: InodeId,
     },
+    /// The inline content is about to be written to a unit: from now on there may be one, though the file is inline.
+    Spilling {
+        /// Which file.
+        inode: InodeId,
+    },
 }
 
 /// What a command did.
@@ -220,6 +225,7 @@ impl<'a> Shard<'a> {
             LogCommand::Spilled { inode, generation } => self.spilled(*inode, *generation),
             LogCommand::Truncated { inode, truncation } => self.truncated(*inode, *truncation),
             LogCommand::Forget { inode } => self.forget(*inode),
+            LogCommand::Spilling { inode } => self.spilling(*inode),
         }
     }
 

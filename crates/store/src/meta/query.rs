@@ -113,12 +113,20 @@ pub fn added_link(table: &dyn Table, operation: OperationId, number: u32) -> Res
     })
 }
 
-/// Files whose units are to be cut.
+/// What is to be cut of a file's units: now, or of an inline file when it goes.
+pub fn truncation(table: &dyn Table, inode: InodeId) -> Result<Option<Truncation>> {
+    record::get(table, &key::truncation(inode))
+}
+
+/// Files whose units are to be cut now.
 pub fn truncations(table: &dyn Table) -> Result<Vec<(InodeId, Truncation)>> {
-    numbered(table, prefix::TRUNCATION)?
-        .into_iter()
-        .map(|(inode, value)| Ok((InodeId(inode), record::decode(&[prefix::TRUNCATION], &value)?)))
-        .collect()
+    let mut due = Vec::new();
+    for (number, value) in numbered(table, prefix::TRUNCATION)? {
+        if inode(table, InodeId(number))?.is_none_or(|record| !record.inline) {
+            due.push((InodeId(number), record::decode(&[prefix::TRUNCATION], &value)?));
+        }
+    }
+    Ok(due)
 }
 
 /// Inodes without links that were open.

@@ -217,6 +217,30 @@ fn a_smaller_cut_that_is_due_is_not_forgotten_for_a_larger_one() {
     assert_eq!(query::truncations(&map), Ok(Vec::new()));
 }
 
+/// A disk failed between the write of the unit and the record `Spilled`. When the file was removed, still inline, the
+/// unit stayed for good; and a file that was emptied and grew again would have shown what was in it.
+#[test]
+fn a_unit_that_a_failed_spill_has_left_goes_with_the_file() {
+    let mut map = Map::started();
+    let inode = map.create("file");
+    let size = |size| AttrChange { size: Some(size), ..AttrChange::default() };
+    let data = b"old".to_vec();
+    map.wire(Command::WriteInline { inode, offset: 0, data, now: at(2) }).unwrap();
+    map.run(&LogCommand::Spilling { inode }).unwrap();
+    assert_eq!(query::truncations(&map), Ok(Vec::new()), "it is cut with the file, or spills again");
+    let before = map.clone();
+    let cut = Truncation { layout: Layout::Striped, size: 0 };
+    map.step(10, 0, 0, Step::DropLink { inode }).unwrap();
+    assert_eq!(query::truncations(&map), Ok(vec![(inode, cut)]));
+    map = before;
+    map.wire(Command::SetAttr { inode, change: size(0), now: at(3) }).unwrap();
+    let grown = map.wire(Command::SetAttr { inode, change: size(9000), now: at(3) });
+    assert_eq!(grown.unwrap_err().errno, Errno::EFBIG, "the unit must be written first");
+    let generation = map.record(inode).generation;
+    map.run(&LogCommand::Spilled { inode, generation }).unwrap();
+    assert_eq!(query::truncation(&map, inode), Ok(None));
+}
+
 /// Entries with the same offset cannot be made; they are put into the table.
 #[test]
 fn entries_of_one_offset_are_never_parted() {
@@ -424,6 +448,7 @@ fn the_bytes_of_records_stay_as_they_are() {
         (LogCommand::Spilled { inode, generation: Generation(300) }, "06838404ac02"),
         (LogCommand::Truncated { inode, truncation }, "078384040303ac02"),
         (LogCommand::Forget { inode }, "08838404"),
+        (LogCommand::Spilling { inode }, "09838404"),
     ];
     for (command, golden) in commands {
         assert_eq!(hex(&command), golden, "{command:?}");

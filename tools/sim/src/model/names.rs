@@ -272,7 +272,9 @@ impl Names {
                 if is_dir(id) { Err(vec![Errno::EPERM]) } else { Ok(()) }
             }
             Op::Rename { from, to, mode } => self.judge_rename(from, to, *mode),
-            Op::Read { .. } | Op::Write { .. } | Op::Fsync { .. } | Op::Close { .. } => Ok(()),
+            Op::Read { .. } | Op::Write { .. } | Op::Space { .. } | Op::Fsync { .. } | Op::Close { .. } => {
+                Ok(())
+            }
         }
     }
 
@@ -382,7 +384,9 @@ impl Names {
 
     fn remove(&mut self, path: &str) {
         if let Ok(id) = self.find(path) {
-            self.object_mut(id).nlink -= 1;
+            // What a disk has forgotten may have counted it.
+            let object = self.object_mut(id);
+            object.nlink = object.nlink.saturating_sub(1);
             self.set(path, None);
         }
     }

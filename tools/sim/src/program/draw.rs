@@ -4,7 +4,7 @@
 use super::{Action, DIRS, Flags, Op, Program, SLOTS, Step, Trouble};
 use crate::chance::Chance;
 use crate::tree::TreeFaults;
-use crate::world::{Canary, DiskFaults, WorldConfig};
+use crate::world::{CHECKPOINT_BYTES, Canary, DiskFaults, WorldConfig};
 use std::time::Duration;
 use tameike_core::View;
 use tameike_core::limits::UNIT_SIZE;
@@ -117,6 +117,7 @@ fn draw_world(chance: &mut Chance, seed: u64, canary: Option<Canary>) -> WorldCo
         seed,
         inline_max: *chance.of(&[UNIT_SIZE, UNIT_SIZE, 3000]),
         capacity: 48 << 20,
+        checkpoint_bytes: CHECKPOINT_BYTES,
         slowness,
         skew,
         volatile: chance.percent(40),

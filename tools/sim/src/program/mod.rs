@@ -9,6 +9,7 @@ use crate::tree::TreeFaults;
 use crate::world::{DiskFaults, WorldConfig};
 use tameike_core::View;
 use tameike_core::wire::meta::RenameMode;
+use tameike_core::wire::unit::SpaceChange;
 use tameike_io::fabric::simulated::Weather;
 
 /// How a file is opened.
@@ -46,6 +47,13 @@ pub enum Op {
         offset: u64,
         length: u32,
         tag: u64,
+    },
+    /// `fallocate` with `FALLOC_FL_KEEP_SIZE`.
+    Space {
+        slot: u8,
+        change: SpaceChange,
+        offset: u64,
+        length: u64,
     },
     Fsync {
         slot: u8,
@@ -110,6 +118,7 @@ impl Op {
         match self {
             Self::Read { slot, .. }
             | Self::Write { slot, .. }
+            | Self::Space { slot, .. }
             | Self::Fsync { slot }
             | Self::Close { slot } => Some(*slot),
             _ => None,
@@ -133,7 +142,11 @@ impl Op {
             | Self::GetXattr { path }
             | Self::SyncDir { path } => vec![path],
             Self::Rename { from, to, .. } | Self::Link { from, to } => vec![from, to],
-            Self::Read { .. } | Self::Write { .. } | Self::Fsync { .. } | Self::Close { .. } => Vec::new(),
+            Self::Read { .. }
+            | Self::Write { .. }
+            | Self::Space { .. }
+            | Self::Fsync { .. }
+            | Self::Close { .. } => Vec::new(),
         }
     }
 

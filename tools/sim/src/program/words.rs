@@ -26,6 +26,9 @@ impl Display for Op {
             Self::Write { slot, offset, length, tag } => {
                 write!(f, "pwrite(fd{slot}, {length} bytes at {offset}, pattern {tag})")
             }
+            Self::Space { slot, change, offset, length } => {
+                write!(f, "fallocate(fd{slot}, {change:?}, {length} bytes at {offset})")
+            }
             Self::Fsync { slot } => write!(f, "fsync(fd{slot})"),
             Self::Close { slot } => write!(f, "close(fd{slot})"),
             Self::Truncate { path, size } => write!(f, "truncate(\"{path}\", {size})"),

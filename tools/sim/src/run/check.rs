@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tameike_agent::control::AgentMode;
 use tameike_core::limits::UNIT_SIZE;
-use tameike_core::{Attr, FileKind, View};
+use tameike_core::{Attr, Errno, FileKind, View};
 
 /// After this long without trouble nothing of it is left: what was sent has arrived or is lost, and who was waited
 /// for has been given up or has answered.
@@ -20,6 +20,19 @@ const CHECK_SLOT: u8 = u8::MAX;
 
 /// A tree as a node sees it.
 type Seen = BTreeMap<String, Attr>;
+
+impl Call {
+    fn failed_though_nothing_is_wrong(&self) -> String {
+        let (node, view, op) = (self.node, self.view.as_str(), &self.op);
+        match &self.end {
+            End::Failed(fault) => {
+                format!("node {node}, {view}: {op}: nothing is wrong, but it fails with {fault}")
+            }
+            End::Told(told) => format!("node {node}, {view}: {op}: told {told:?}"),
+            End::Died => format!("node {node} died"),
+        }
+    }
+}
 
 impl Run {
     fn views(&self) -> Vec<View> {
@@ -31,13 +44,22 @@ impl Run {
 
     pub(super) async fn check(&mut self) -> Checked {
         self.mend();
-        if self.must_restart {
-            self.restart(AgentMode::Serve).await?;
+        loop {
+            if self.must_restart {
+                self.restart(AgentMode::Serve).await?;
+            }
+            self.world.runtime().sleep(SETTLED).await;
+            self.sync_open_files().await?;
+            self.heed_countdown();
+            // A countdown may have ended meanwhile.
+            if !self.must_restart {
+                break;
+            }
         }
-        self.world.runtime().sleep(SETTLED).await;
-        self.sync_open_files().await?;
+        let _pause = self.world.countdown.pause();
         // What could fail because of the troubles has failed.
         self.excuses.clear();
+        self.judge_excused()?;
         for view in self.views() {
             self.compare_view(view).await?;
         }
@@ -47,6 +69,10 @@ impl Run {
     /// All agents end, and are started again on their disks.
     pub(super) async fn restart(&mut self, mode: AgentMode) -> Checked {
         let power = self.power_lost;
+        let lost = power || self.bytes_lost;
+        if !lost {
+            self.check_stores()?;
+        }
         (0..self.world.count()).for_each(|node| self.world.kill(node, false));
         self.forget_the_dead();
         self.slots.clear();
@@ -54,7 +80,7 @@ impl Run {
             let model = self.model(view);
             // Names and bytes of the shared file system are not the job's to lose.
             let is_shared = view == View::JobShared;
-            model.objects_mut().for_each(|object| object.data.lose(!is_shared && !power));
+            model.objects_mut().for_each(|object| object.data.lose(!is_shared && !lost));
             if is_shared {
                 let changed = model.changed.clone();
                 changed.iter().for_each(|path| model.doubt(path));
@@ -64,9 +90,8 @@ impl Run {
             }
         }
         self.has_losses |= power || self.disks_failed;
-        (self.must_restart, self.power_lost) = (false, false);
-        let started = self.world.start_all(mode, power).await;
-        started.map_err(|fault| format!("the agents do not start again: {fault}"))
+        (self.must_restart, self.power_lost, self.bytes_lost) = (false, false, false);
+        self.start_agents(mode, power).await
     }
 
     /// What was written through open files is published.
@@ -88,12 +113,7 @@ impl Run {
                 let told = told.clone();
                 Ok((call, told))
             }
-            End::Failed(fault) => Err(format!(
-                "node {node}, {}: {}: nothing is wrong, but it fails with {fault}",
-                view.as_str(),
-                call.op
-            )),
-            End::Died => Err(format!("node {node} died")),
+            End::Failed(_) | End::Died => Err(call.failed_though_nothing_is_wrong()),
         }
     }
 
@@ -271,18 +291,9 @@ impl Run {
             let (call, Told::Opened(handle, _)) = self.must(node, view, open, None).await? else { continue };
             let open =
                 Open { handle, object: id, opened: call.begun, flags, is_unnamed: false, has_lost: false };
-            let mut bytes = Vec::new();
-            loop {
-                let offset = bytes.len() as u64;
-                let read = Op::Read { slot: CHECK_SLOT, offset, length: UNIT_SIZE as u32 };
-                let (_, Told::Bytes(part)) = self.must(node, view, read, Some(open.clone())).await? else {
-                    break;
-                };
-                bytes.extend_from_slice(&part);
-                if part.len() < UNIT_SIZE {
-                    break;
-                }
-            }
+            let read = self.read_whole(node, view, &open).await?;
+            self.must(node, view, Op::Close { slot: CHECK_SLOT }, Some(open)).await?;
+            let Some(bytes) = read else { continue };
             let looker = Looker { node, opened: call.begun, now: call.begun };
             let wrong = |why| format!("node {node}, {}: {path}: {why}", view.as_str());
             let is_settled = self.model(view).object(id).data.is_settled();
@@ -302,9 +313,27 @@ impl Run {
                 ));
             }
             agreed = Some(bytes);
-            self.must(node, view, Op::Close { slot: CHECK_SLOT }, Some(open)).await?;
         }
         Ok(agreed.unwrap_or_default())
+    }
+
+    /// All bytes of an open file. `None` where a disk has forgotten some that nobody had made safe: a read says so.
+    async fn read_whole(&mut self, node: usize, view: View, open: &Open) -> Checked<Option<Vec<u8>>> {
+        let mut bytes = Vec::new();
+        loop {
+            let offset = bytes.len() as u64;
+            let op = Op::Read { slot: CHECK_SLOT, offset, length: UNIT_SIZE as u32 };
+            let call = self.one(node, view, op, Some(open.clone())).await?;
+            let is_lost = self.has_losses && !self.model(view).object(open.object).data.is_settled();
+            match &call.end {
+                End::Failed(fault) if fault.errno == Errno::EIO && is_lost => return Ok(None),
+                End::Told(Told::Bytes(part)) => bytes.extend_from_slice(part),
+                _ => return Err(call.failed_though_nothing_is_wrong()),
+            }
+            if bytes.len() as u64 - offset < UNIT_SIZE as u64 {
+                return Ok(Some(bytes));
+            }
+        }
     }
 
     /// Everything that is known to be there survives whatever comes.

@@ -6,6 +6,7 @@ use crate::model::Looker;
 use crate::program::Op;
 use crate::tree::Content;
 use std::time::Duration;
+use tameike_agent::check::Severity;
 use tameike_agent::control::AgentMode;
 use tameike_core::receipt::{FileReceipt, Receipt};
 use tameike_core::{FileKind, View};
@@ -21,10 +22,8 @@ impl Run {
             return self.recover().await;
         }
         self.check().await?;
-        let receipt = self.world.drain(true).await;
-        if !receipt.is_complete() && !self.has_losses {
-            return Err(format!("a drain with nothing wrong is not complete: {receipt:?}"));
-        }
+        let receipt = self.drain_whole(AgentMode::Serve).await?;
+        let _pause = self.world.countdown.pause();
         self.compare_shared(&receipt, false)?;
         if self.has_losses { Ok(()) } else { self.remove_all().await }
     }
@@ -60,12 +59,55 @@ impl Run {
         self.mend();
         self.restart(AgentMode::Recover).await?;
         self.excuses.clear();
+        self.judge_excused()?;
         self.world.runtime().sleep(BEHIND).await;
-        let receipt = self.world.drain(true).await;
-        if !receipt.is_complete() && !self.has_losses {
-            return Err(format!("a recovery with nothing wrong is not complete: {receipt:?}"));
-        }
+        let receipt = self.drain_whole(AgentMode::Recover).await?;
         self.compare_shared(&receipt, true)
+    }
+
+    /// The last drain, which must be complete; one in which a countdown has let a call fail is repeated.
+    async fn drain_whole(&mut self, mode: AgentMode) -> Checked<Receipt> {
+        self.heed_countdown();
+        loop {
+            if self.must_restart {
+                self.restart(mode).await?;
+            }
+            let world = self.world.clone();
+            let drained = self.world.runtime().timeout(DRAIN_LIMIT, world.drain(true)).await;
+            let receipt = drained.ok_or_else(|| format!("a drain does not end within {DRAIN_LIMIT:?}"))?;
+            if receipt.is_complete() || self.has_losses {
+                return Ok(receipt);
+            }
+            if !self.heed_countdown() {
+                return Err(format!("a drain with nothing wrong is not complete: {receipt:?}"));
+            }
+        }
+    }
+
+    /// Space that is taken though all files are removed.
+    fn leaked(&self, view: View) -> u64 {
+        match view {
+            // What makes the file of these units had not reached the log that broke.
+            View::JobShared if self.log_broken => 0,
+            // Clean bytes whose home could not be told of the removal go when room is needed.
+            View::Cache if self.world.countdown.met().is_some() => {
+                self.world.space(view, |space| space.dirty)
+            }
+            _ => self.world.space(view, |space| space.used),
+        }
+    }
+
+    /// All nodes stop, and nothing is wrong in their stores.
+    pub(super) fn check_stores(&mut self) -> Checked {
+        (0..self.world.count()).for_each(|node| self.world.kill(node, false));
+        let stores =
+            self.world.check_stores().map_err(|fault| format!("the stores cannot be read: {fault}"))?;
+        for (node, report) in stores {
+            if report.worst().is_some_and(|worst| worst > Severity::Note) && !self.has_losses {
+                return Err(format!("the store of node {node} is not whole: {:?}", report.findings));
+            }
+        }
+        Ok(())
     }
 
     /// What the shared file system keeps, whatever happens, is what the job wrote, and what the receipt says.
@@ -129,8 +171,12 @@ impl Run {
             }
         }
         self.world.runtime().sleep(BEHIND).await;
+        let receipt = self.world.drain(false).await;
+        if !receipt.is_complete() {
+            return Err(format!("all files are removed, and a drain is not complete: {receipt:?}"));
+        }
         for view in [View::JobShared, View::Cache] {
-            let used = self.world.used(view);
+            let used = self.leaked(view);
             if used > 0 {
                 return Err(format!(
                     "{}: all files are removed, and {used} bytes are still in use",

@@ -1,10 +1,12 @@
 //! Runs a program on a cluster and holds what its calls were told against the model.
 
 mod check;
+mod doubt;
 mod finish;
 mod judge;
 mod step;
 
+use crate::countdown::Countdown;
 use crate::kernel::Told;
 use crate::model::{Moment, Names, ObjectId};
 use crate::program::{Flags, Op, Program, Step};
@@ -77,9 +79,15 @@ struct Run {
     slots: BTreeMap<SlotName, Open>,
     /// Errors that the troubles since the last check explain, by view.
     excuses: BTreeMap<usize, BTreeSet<i32>>,
+    /// Calls that were excused since then.
+    excused: usize,
     /// Agents have died or must be started anew since the last check.
     must_restart: bool,
     power_lost: bool,
+    /// A disk has forgotten what was not synced.
+    bytes_lost: bool,
+    /// A sync failed: changes that were made and not logged are gone.
+    log_broken: bool,
     volatile: bool,
     disks_failed: bool,
     /// Power was lost, or a disk failed: what was not synced is gone, and a drain may have to say so.
@@ -100,8 +108,8 @@ impl Run {
     }
 
     async fn start(&mut self) -> Checked {
-        let started = self.world.start_all(AgentMode::Serve, false).await;
-        started.map_err(|fault| format!("the agents do not start: {fault}"))?;
+        self.start_agents(AgentMode::Serve, false).await?;
+        let _pause = self.world.countdown.pause();
         for view in [View::JobShared, View::Cache] {
             for dir in crate::program::DIRS {
                 let end = self.one(0, view, Op::Mkdir { path: dir.to_owned() }, None).await?.end;
@@ -112,6 +120,23 @@ impl Run {
             self.model(view);
         }
         self.make_safe().await
+    }
+
+    /// Starts all agents. A countdown may have it fail, once.
+    async fn start_agents(&mut self, mode: AgentMode, power: bool) -> Checked {
+        loop {
+            let world = self.world.clone();
+            let started = self.world.runtime().timeout(STUCK, world.start_all(mode, power)).await;
+            let fault = match started {
+                Some(Ok(())) => return Ok(()),
+                Some(Err(fault)) => fault,
+                None => return Err(format!("the agents do not start within {STUCK:?}")),
+            };
+            if !self.heed_countdown() {
+                return Err(format!("the agents do not start: {fault}"));
+            }
+            (0..self.world.count()).for_each(|node| self.world.kill(node, false));
+        }
     }
 
     async fn go(&mut self, program: &Program, at: &AtomicU64) -> Checked {
@@ -129,7 +154,8 @@ impl Run {
             }
         }
         at.store(program.steps.len() as u64, Ordering::Relaxed);
-        self.finish(program.dies).await
+        self.finish(program.dies).await?;
+        self.check_stores()
     }
 }
 
@@ -138,17 +164,29 @@ impl Run {
 /// # Errors
 /// What was found.
 pub fn run(program: &Program) -> Result<(), Failure> {
+    run_counted(program, &Countdown::default())
+}
+
+/// Runs a program whose calls to disks, network and shared file system count; in the end, the stores of all nodes are
+/// examined.
+///
+/// # Errors
+/// What was found.
+pub fn run_counted(program: &Program, countdown: &Countdown) -> Result<(), Failure> {
     let at = AtomicU64::new(0);
     let work = || {
-        let world = World::new(program.world.clone());
+        let world = World::new(program.world.clone(), countdown.clone());
         let mut run = Run {
             world: world.clone(),
             moments: Arc::default(),
             models: BTreeMap::new(),
             slots: BTreeMap::new(),
             excuses: BTreeMap::new(),
+            excused: 0,
             must_restart: false,
             power_lost: false,
+            bytes_lost: false,
+            log_broken: false,
             volatile: program.world.volatile,
             disks_failed: false,
             has_losses: false,

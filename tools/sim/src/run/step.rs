@@ -1,6 +1,7 @@
 //! Calls and troubles that happen together.
 
 use super::{Call, Checked, End, Open, Run, STUCK, SlotName};
+use crate::countdown::{Medium, Way};
 use crate::kernel;
 use crate::model::ObjectId;
 use crate::program::{Action, Flags, Op, Trouble};
@@ -11,6 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tameike_core::{Errno, NodeId, Result, View};
 use tameike_io::os::runtime::{Promise, promise};
+
+/// Calls of programs that may fail for one call of the product: one in each view, or one that wrote and the one that
+/// is told of it later.
+const EXCUSED_MAX: usize = 2;
 
 /// A call that is under way.
 pub(super) struct Pending {
@@ -60,6 +65,7 @@ impl Run {
             }
         }
         self.world.forget_death(call.node, death_number);
+        self.heed_countdown();
         match &call.end {
             End::Told(kernel::Told::Bytes(bytes)) => log::trace!("... {} bytes", bytes.len()),
             End::Told(told) => log::trace!("... {told:?}"),
@@ -119,7 +125,8 @@ impl Run {
         let open = self.slots.get(&name(slot))?.clone();
         let place = (view.index(), open.object);
         let is_append = matches!(op, Op::Write { .. }) && open.flags.append;
-        if matches!(op, Op::Write { .. }) && !open.flags.write {
+        let writes = matches!(op, Op::Write { .. } | Op::Space { .. });
+        if writes && !open.flags.write {
             return None;
         }
         if is_append {
@@ -128,7 +135,7 @@ impl Run {
             if !is_known || used.written.contains(&place) || !used.whole.insert(place) {
                 return None;
             }
-        } else if matches!(op, Op::Write { .. }) {
+        } else if writes {
             if used.whole.contains(&place) {
                 return None;
             }
@@ -191,6 +198,36 @@ impl Run {
             resolver.resolve(());
         });
         happened
+    }
+
+    /// One failure, after which everything works, must not be told to programs over and over.
+    pub(super) fn judge_excused(&mut self) -> Checked {
+        let count = std::mem::take(&mut self.excused);
+        match self.world.countdown.met() {
+            Some(site) if count > EXCUSED_MAX && !self.log_broken => {
+                Err(format!("one call failed, {site}, and {count} calls of programs were told"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What a call that a countdown has let fail excuses, from now on. Nothing is excused when a message was lost.
+    pub(super) fn heed_countdown(&mut self) -> bool {
+        let Some((site, way)) = self.world.countdown.news() else { return false };
+        match site.medium {
+            Medium::Disk(_) => {
+                self.excuse(&[View::JobShared, View::Cache], &[Errno::EIO]);
+                // After a failed sync the node takes no more changes; after any other failure it works again.
+                let is_sync = site.call.ends_with(" sync");
+                self.must_restart |= is_sync;
+                self.bytes_lost |= way == Way::Forgotten;
+                self.has_losses |= way == Way::Forgotten;
+                self.log_broken |= is_sync;
+            }
+            Medium::SharedFs => self.excuse(&[View::Cache], &[Errno::EIO, Errno::ENOSPC]),
+            Medium::Network(_) => {}
+        }
+        true
     }
 
     /// What was open on nodes that have died is gone, and what they had not published is in doubt.

@@ -1,23 +1,96 @@
 //! How the simulated shared file system fails.
 
+use crate::countdown::{Countdown, Medium, Way};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::simulated::Simulation;
 
-/// What is asked of the file system.
+/// What is asked of the file system: the calls of the same names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
-    /// Attributes, names, opening to read.
-    Look,
-    /// Bytes.
+    Stat,
+    Pin,
+    OpenDir,
+    ReadDir,
+    ReadLink,
+    Open,
+    OpenToWrite,
+    Create,
+    Make,
+    Unlink,
+    Rmdir,
+    Rename,
+    Link,
+    Change,
+    GetXattr,
+    ListXattr,
+    SetXattr,
+    RemoveXattr,
+    Space,
+    SyncDir,
     Read,
+    Write,
+    Truncate,
+    Allocate,
+    Seek,
+    Sync,
+    ForgetPages,
+}
+
+/// What calls have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Bytes, attributes, names, opening to read.
+    Look,
     /// Names and attributes changed.
     Change,
     /// Bytes written, opening to write.
     Write,
-    /// `fsync`.
+    /// Made safe.
     Sync,
+}
+
+impl Call {
+    fn kind(self) -> Kind {
+        match self {
+            Self::Stat
+            | Self::Pin
+            | Self::OpenDir
+            | Self::ReadDir
+            | Self::ReadLink
+            | Self::Open
+            | Self::GetXattr
+            | Self::ListXattr
+            | Self::Space
+            | Self::Read
+            | Self::Seek
+            | Self::ForgetPages => Kind::Look,
+            Self::Create
+            | Self::Make
+            | Self::Unlink
+            | Self::Rmdir
+            | Self::Rename
+            | Self::Link
+            | Self::Change
+            | Self::SetXattr
+            | Self::RemoveXattr
+            | Self::Truncate
+            | Self::Allocate => Kind::Change,
+            Self::OpenToWrite | Self::Write => Kind::Write,
+            Self::Sync | Self::SyncDir => Kind::Sync,
+        }
+    }
+
+    /// How a countdown has it fail.
+    fn ways(self) -> &'static [Way] {
+        match self.kind() {
+            _ if self == Self::Write => &[Way::Torn, Way::Full],
+            _ if self == Self::Sync => &[Way::Forgotten],
+            Kind::Look | Kind::Sync => &[Way::Fails],
+            Kind::Change | Kind::Write => &[Way::Fails, Way::Full],
+        }
+    }
 }
 
 /// Of a thousand calls, so many fail.
@@ -37,13 +110,14 @@ pub struct TreeFaults {
 
 pub(super) struct Control {
     simulation: Simulation,
+    countdown: Countdown,
     faults: Mutex<TreeFaults>,
     tears_renames: AtomicBool,
 }
 
 impl Control {
-    pub fn new(simulation: Simulation) -> Self {
-        Self { simulation, faults: Mutex::default(), tears_renames: AtomicBool::new(false) }
+    pub fn new(simulation: Simulation, countdown: Countdown) -> Self {
+        Self { simulation, countdown, faults: Mutex::default(), tears_renames: AtomicBool::new(false) }
     }
 
     pub fn set(&self, faults: TreeFaults) {
@@ -62,23 +136,31 @@ impl Control {
         of_a_thousand > 0 && self.simulation.draw(1000) < u64::from(of_a_thousand)
     }
 
+    fn counts(&self, call: Call) -> Option<Way> {
+        self.countdown.meets(Medium::SharedFs, call.ways(), || format!("{call:?}"))
+    }
+
     pub fn call(&self, call: Call) -> Result<()> {
         let faults = *self.faults.lock();
-        let is_change = matches!(call, Call::Change | Call::Write);
-        let errno = match call {
-            _ if is_change && faults.read_only => Errno::EROFS,
-            Call::Look | Call::Read if self.happens(faults.reads) => Errno::EIO,
-            Call::Change | Call::Write if self.happens(faults.writes) => Errno::EIO,
-            Call::Write if self.happens(faults.full) => Errno::ENOSPC,
-            _ => return Ok(()),
+        let kind = call.kind();
+        let errno = match self.counts(call) {
+            Some(Way::Full) => Errno::ENOSPC,
+            Some(_) => Errno::EIO,
+            None => match kind {
+                Kind::Change | Kind::Write if faults.read_only => Errno::EROFS,
+                Kind::Look if self.happens(faults.reads) => Errno::EIO,
+                Kind::Change | Kind::Write if self.happens(faults.writes) => Errno::EIO,
+                Kind::Write if self.happens(faults.full) => Errno::ENOSPC,
+                Kind::Look | Kind::Change | Kind::Write | Kind::Sync => return Ok(()),
+            },
         };
         log::trace!("the shared file system fails a {call:?} with {}", errno.describe());
         Err(Fault::new(errno, "failed on purpose"))
     }
 
-    /// Whether an `fsync` with something to make safe fails.
-    pub fn fails_sync(&self) -> bool {
+    /// Whether an `fsync` fails: always, or if it has something to make safe.
+    pub fn sync(&self) -> (bool, bool) {
         let syncs = self.faults.lock().syncs;
-        self.happens(syncs)
+        (self.counts(Call::Sync).is_some(), self.happens(syncs))
     }
 }

@@ -46,7 +46,7 @@ impl OpenFile {
 
 impl SharedFile for OpenFile {
     fn stat(&self) -> Result<FileStat> {
-        self.with(Call::Look, |state, number| state.stat(number))
+        self.with(Call::Stat, |state, number| state.stat(number))
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
@@ -67,7 +67,7 @@ impl SharedFile for OpenFile {
     }
 
     fn truncate(&self, size: u64) -> Result<()> {
-        self.with(Call::Change, |state, number| {
+        self.with(Call::Truncate, |state, number| {
             let now = state.now;
             let inode = state.inode_mut(number)?;
             (inode.mtime, inode.ctime) = (now, now);
@@ -83,7 +83,7 @@ impl SharedFile for OpenFile {
     }
 
     fn allocate(&self, how: Allocate, offset: u64, length: u64) -> Result<()> {
-        self.with(Call::Change, |state, number| {
+        self.with(Call::Allocate, |state, number| {
             let now = state.now;
             let inode = state.inode_mut(number)?;
             let end = offset + length;
@@ -113,28 +113,31 @@ impl SharedFile for OpenFile {
     }
 
     fn seek(&self, what: Seek, offset: u64) -> Result<u64> {
-        self.with(Call::Look, |state, number| {
+        self.with(Call::Seek, |state, number| {
             let content = &state.inode(number)?.content;
             content.seek(what == Seek::Data, offset).ok_or_else(|| Errno::ENXIO.into())
         })
     }
 
     fn sync(&self) -> Result<()> {
-        let fails = self.hold.tree.0.control.fails_sync();
-        self.with(Call::Sync, |state, number| {
-            let inode = state.inode_mut(number)?;
+        let (must_fail, fails) = self.hold.tree.0.control.sync();
+        self.hold.tree.at_work(|state| {
+            let inode = state.inode_mut(self.hold.number)?;
             let mut told = self.told.lock();
             if *told < inode.errors {
                 *told = inode.errors;
                 return Err(Fault::new(Errno::EIO, "failed for another descriptor"));
             }
             let own = |write: &Unsafe| write.node == self.node;
-            if fails && inode.unsafe_writes.iter().any(own) {
+            if (fails || must_fail) && inode.unsafe_writes.iter().any(own) {
                 // What was not written is gone, and nobody will hear of it again.
                 inode.errors += 1;
                 *told = inode.errors;
                 inode.unsafe_writes.retain(|write| !own(write));
                 inode.spoilt = true;
+                return Err(Fault::new(Errno::EIO, "failed on purpose"));
+            }
+            if must_fail {
                 return Err(Fault::new(Errno::EIO, "failed on purpose"));
             }
             let (now_safe, rest) = std::mem::take(&mut inode.unsafe_writes).into_iter().partition(own);
@@ -149,7 +152,7 @@ impl SharedFile for OpenFile {
     }
 
     fn forget_pages(&self) -> Result<()> {
-        self.with(Call::Look, |state, number| {
+        self.with(Call::ForgetPages, |state, number| {
             let inode = state.inode_mut(number)?;
             if std::mem::take(&mut inode.spoilt) {
                 let size = inode.content.size;
@@ -175,12 +178,12 @@ pub(super) struct OpenDir {
 
 impl SharedDir for OpenDir {
     fn stat(&self) -> Result<FileStat> {
-        self.hold.tree.with(Call::Look, |state| state.stat(self.hold.number))
+        self.hold.tree.with(Call::Stat, |state| state.stat(self.hold.number))
     }
 
     /// Cursors are hashes of the names, as those of ext4: they keep their meaning while names come and go.
     fn read(&self, after: u64) -> Result<Vec<NamedFile>> {
-        self.hold.tree.with(Call::Look, |state| {
+        self.hold.tree.with(Call::ReadDir, |state| {
             let inode = state.inode(self.hold.number)?;
             if inode.nlink == 0 {
                 return Err(Errno::ENOENT.into());

@@ -9,6 +9,7 @@ mod faults;
 mod file;
 mod state;
 
+use crate::countdown::Countdown;
 pub(crate) use content::Content;
 pub use faults::TreeFaults;
 use faults::{Call, Control};
@@ -45,10 +46,10 @@ fn coarse(time: Timestamp) -> Timestamp {
 }
 
 impl SimulatedTree {
-    /// An empty tree.
-    pub fn new(simulation: Simulation) -> Self {
+    /// An empty tree, whose calls count.
+    pub fn new(simulation: Simulation, countdown: Countdown) -> Self {
         let state = Mutex::new(State::new(coarse(simulation.wall())));
-        Self(Arc::new(Inner { control: Control::new(simulation.clone()), simulation, state }))
+        Self(Arc::new(Inner { control: Control::new(simulation.clone(), countdown), simulation, state }))
     }
 
     /// The tree as a node has it mounted.
@@ -96,6 +97,10 @@ impl SimulatedTree {
 
     fn with<T>(&self, call: Call, work: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
         self.0.control.call(call)?;
+        self.at_work(work)
+    }
+
+    fn at_work<T>(&self, work: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
         let mut state = self.0.state.lock();
         state.now = coarse(self.0.simulation.wall());
         work(&mut state)
@@ -136,11 +141,11 @@ impl Mounted {
 
 impl SharedFs for Mounted {
     fn stat(&self, path: &[u8]) -> Result<FileStat> {
-        self.with(Call::Look, |state| state.stat(state.find(path)?))
+        self.with(Call::Stat, |state| state.stat(state.find(path)?))
     }
 
     fn pin(&self, path: &[u8]) -> Result<(FileStat, Pin)> {
-        self.with(Call::Look, |state| {
+        self.with(Call::Pin, |state| {
             let number = state.find(path)?;
             state.inode_mut(number)?.holds += 1;
             let hold = file::Hold { tree: self.tree.clone(), number };
@@ -149,7 +154,7 @@ impl SharedFs for Mounted {
     }
 
     fn open_dir(&self, path: &[u8]) -> Result<Arc<dyn SharedDir>> {
-        self.with(Call::Look, |state| {
+        self.with(Call::OpenDir, |state| {
             let number = state.find(path)?;
             let inode = state.inode_mut(number)?;
             if inode.kind != FileKind::Directory {
@@ -162,14 +167,14 @@ impl SharedFs for Mounted {
     }
 
     fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
-        self.with(Call::Look, |state| {
+        self.with(Call::ReadLink, |state| {
             let inode = state.inode(state.find(path)?)?;
             if inode.kind == FileKind::Symlink { Ok(inode.target.clone()) } else { Err(Errno::EINVAL.into()) }
         })
     }
 
     fn open(&self, path: &[u8], access: Access) -> Result<Arc<dyn SharedFile>> {
-        let call = if access == Access::Write { Call::Write } else { Call::Look };
+        let call = if access == Access::Write { Call::OpenToWrite } else { Call::Open };
         let number = self.with(call, |state| {
             let number = state.find(path)?;
             let inode = state.inode_mut(number)?;
@@ -185,7 +190,7 @@ impl SharedFs for Mounted {
     }
 
     fn create(&self, path: &[u8], mode: u16) -> Result<Arc<dyn SharedFile>> {
-        let number = self.with(Call::Change, |state| {
+        let number = self.with(Call::Create, |state| {
             let number = state.make(path, FileKind::File, mode)?;
             state.inode_mut(number)?.holds += 1;
             Ok(number)
@@ -194,7 +199,7 @@ impl SharedFs for Mounted {
     }
 
     fn make(&self, path: &[u8], special: &Special) -> Result<FileStat> {
-        self.with(Call::Change, |state| {
+        self.with(Call::Make, |state| {
             let (kind, mode) = match special {
                 Special::Directory(mode) => (FileKind::Directory, *mode),
                 Special::Symlink(_) => (FileKind::Symlink, 0o777),
@@ -212,11 +217,11 @@ impl SharedFs for Mounted {
     }
 
     fn unlink(&self, path: &[u8]) -> Result<()> {
-        self.with(Call::Change, |state| state.unlink(path))
+        self.with(Call::Unlink, |state| state.unlink(path))
     }
 
     fn rmdir(&self, path: &[u8]) -> Result<()> {
-        self.with(Call::Change, |state| state.rmdir(path))
+        self.with(Call::Rmdir, |state| state.rmdir(path))
     }
 
     fn rename(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
@@ -228,11 +233,11 @@ impl SharedFs for Mounted {
             }
             self.tear(None);
         }
-        self.with(Call::Change, |state| state.rename(from, to, mode))
+        self.with(Call::Rename, |state| state.rename(from, to, mode))
     }
 
     fn link(&self, from: &[u8], to: &[u8]) -> Result<()> {
-        self.with(Call::Change, |state| state.link(from, to))
+        self.with(Call::Link, |state| state.link(from, to))
     }
 
     fn change(&self, path: &[u8], change: &AttrChange) -> Result<()> {
@@ -240,22 +245,24 @@ impl SharedFs for Mounted {
     }
 
     fn xattr(&self, path: &[u8], name: &[u8]) -> Result<Vec<u8>> {
-        self.with(Call::Look, |state| {
+        self.with(Call::GetXattr, |state| {
             let inode = state.inode(state.find(path)?)?;
             inode.xattrs.get(name).cloned().ok_or_else(|| Errno::ENODATA.into())
         })
     }
 
     fn xattrs(&self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.with(Call::Look, |state| Ok(state.inode(state.find(path)?)?.xattrs.keys().cloned().collect()))
+        self.with(Call::ListXattr, |state| {
+            Ok(state.inode(state.find(path)?)?.xattrs.keys().cloned().collect())
+        })
     }
 
     fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        self.with(Call::Change, |state| state.set_xattr(state.find(path)?, name, value, mode))
+        self.with(Call::SetXattr, |state| state.set_xattr(state.find(path)?, name, value, mode))
     }
 
     fn remove_xattr(&self, path: &[u8], name: &[u8]) -> Result<()> {
-        self.with(Call::Change, |state| {
+        self.with(Call::RemoveXattr, |state| {
             let number = state.find(path)?;
             let removed = state.inode_mut(number)?.xattrs.remove(name);
             removed.map(drop).ok_or_else(|| Errno::ENODATA.into())
@@ -263,7 +270,7 @@ impl SharedFs for Mounted {
     }
 
     fn space(&self) -> Result<TreeSpace> {
-        self.with(Call::Look, |state| {
+        self.with(Call::Space, |state| {
             let used: u64 = state.inodes.values().map(|inode| inode.content.blocks() * 512).sum();
             let (total, inodes) = (1 << 40, 1 << 20);
             let free = total - used;
@@ -273,6 +280,6 @@ impl SharedFs for Mounted {
     }
 
     fn sync_dir(&self, path: &[u8]) -> Result<()> {
-        self.with(Call::Sync, |state| state.find(path).map(drop))
+        self.with(Call::SyncDir, |state| state.find(path).map(drop))
     }
 }

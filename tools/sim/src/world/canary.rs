@@ -24,12 +24,20 @@ pub enum Canary {
     DoubleFreedExtent,
     /// The disks say that they have synced, and have not.
     LostSync,
+    /// The disks say that a write is done which has failed.
+    HiddenFailure,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::LostFlush, Self::StaleRead, Self::TornRename, Self::DoubleFreedExtent, Self::LostSync];
+    pub const ALL: [Self; 6] = [
+        Self::LostFlush,
+        Self::StaleRead,
+        Self::TornRename,
+        Self::DoubleFreedExtent,
+        Self::LostSync,
+        Self::HiddenFailure,
+    ];
 }
 
 type Question = (UnitId, u32, u32);

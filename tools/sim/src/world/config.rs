@@ -4,6 +4,9 @@ use super::Canary;
 use std::time::Duration;
 use tameike_core::limits::UNIT_SIZE;
 
+/// Small enough that checkpoints happen.
+pub(crate) const CHECKPOINT_BYTES: usize = 60_000;
+
 /// What a cluster is like.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorldConfig {
@@ -15,6 +18,8 @@ pub struct WorldConfig {
     pub inline_max: usize,
     /// Limit of each view on each node, in bytes.
     pub capacity: u64,
+    /// Size of the log beyond which a checkpoint begins, in bytes.
+    pub checkpoint_bytes: usize,
     /// Longest time that calls which may block take, on each node.
     pub slowness: Vec<Duration>,
     /// How far each node's clock is ahead.
@@ -34,6 +39,7 @@ impl WorldConfig {
             devices: vec![true; nodes],
             inline_max: UNIT_SIZE,
             capacity: 48 << 20,
+            checkpoint_bytes: CHECKPOINT_BYTES,
             slowness: vec![Duration::ZERO; nodes],
             skew: vec![Duration::ZERO; nodes],
             volatile: false,

@@ -1,15 +1,18 @@
 //! The disks of a node: memory that fails as it is told to.
 
+use super::table::FaultyTable;
+use crate::countdown::{Countdown, Medium, Way};
 use futures_util::future::{BoxFuture, FutureExt};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
-use tameike_core::{Errno, Fault, Result};
+use tameike_agent::check::{Device, StoppedMedia};
+use tameike_core::{Errno, Fault, NodeId, Result};
 use tameike_io::disk::memory::{Faults, MemoryDisk, MemoryLog};
 use tameike_io::disk::{AppendFile, Disk};
 use tameike_io::os::simulated::Simulation;
 use tameike_io::{Frame, Payload};
-use tameike_store::ledger::kv::MemoryKv;
+use tameike_store::ledger::kv::{Kv, MemoryKv};
 
 /// Of a thousand calls, so many fail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,10 +32,14 @@ pub(super) struct DiskCanary {
     pub forgets_syncs: bool,
     /// Now and then two extents share their blocks: a write lands on those of an earlier one, too.
     pub shares_blocks: bool,
+    /// What fails says that it is done.
+    pub hides_failures: bool,
 }
 
-struct Control {
+pub(super) struct Control {
+    node: NodeId,
     simulation: Simulation,
+    countdown: Countdown,
     faults: Mutex<DiskFaults>,
     canary: DiskCanary,
     /// Where something was written, for rot to find.
@@ -47,25 +54,57 @@ impl Control {
     fn faults(&self) -> DiskFaults {
         *self.faults.lock()
     }
+
+    /// One call: how it fails, if it does.
+    pub fn meets(&self, what: &str, call: &str, ways: &'static [Way]) -> Option<Way> {
+        self.countdown.meets(Medium::Disk(self.node), ways, || format!("{what} {call}"))
+    }
+
+    /// How a write or an append fails, if it does.
+    fn fails_write(&self, what: &str, call: &str) -> Option<Way> {
+        let met = self.meets(what, call, &[Way::Fails, Way::Torn]);
+        met.or_else(|| self.happens(self.faults().writes).then_some(Way::Torn))
+    }
+
+    fn fails_sync(&self, what: &str) -> Option<Way> {
+        let met = self.meets(what, "sync", &[Way::Fails, Way::Forgotten]);
+        met.or_else(|| self.happens(self.faults().syncs).then_some(Way::Fails))
+    }
+
+    /// What a write says that has failed.
+    fn failed(&self, call: &str) -> Result<()> {
+        if self.canary.hides_failures { Ok(()) } else { Err(injected(call)) }
+    }
 }
 
-fn injected(what: &str) -> Fault {
+pub(super) fn injected(what: &str) -> Fault {
     log::trace!("a disk fails a {what}");
     Fault::new(Errno::EIO, format!("{what} failed on purpose"))
 }
+
+/// The files of the log.
+const LOG_NAMES: [&str; 2] = ["log.0", "log.1"];
 
 /// All media of a node's store.
 pub(super) struct Disks {
     control: Arc<Control>,
     disk: MemoryDisk,
     logs: [MemoryLog; 2],
-    pub kv: MemoryKv,
+    kv: MemoryKv,
 }
 
 impl Disks {
-    pub fn new(simulation: &Simulation, size: u64, canary: DiskCanary) -> Self {
+    pub fn new(
+        node: NodeId,
+        simulation: &Simulation,
+        countdown: &Countdown,
+        size: u64,
+        canary: DiskCanary,
+    ) -> Self {
         let control = Control {
+            node,
             simulation: simulation.clone(),
+            countdown: countdown.clone(),
             faults: Mutex::default(),
             canary,
             written: Mutex::default(),
@@ -88,9 +127,26 @@ impl Disks {
     }
 
     pub fn logs(&self) -> [Arc<dyn AppendFile>; 2] {
-        self.logs
-            .clone()
-            .map(|inner| Arc::new(FaultyLog { inner, control: self.control.clone() }) as Arc<dyn AppendFile>)
+        let log = |number: usize| FaultyLog {
+            name: LOG_NAMES[number],
+            inner: self.logs[number].clone(),
+            control: self.control.clone(),
+        };
+        [Arc::new(log(0)), Arc::new(log(1))]
+    }
+
+    pub fn table(&self) -> Arc<dyn Kv> {
+        Arc::new(FaultyTable { inner: self.kv.clone(), control: self.control.clone() })
+    }
+
+    /// All of it, as it is now, for a look that nothing fails.
+    pub fn stopped(&self) -> StoppedMedia {
+        StoppedMedia {
+            kv: Arc::new(self.kv.clone()),
+            logs: self.logs.clone().map(|log| log.content()),
+            device_size: self.disk.size(),
+            device: Box::new(StoppedDisk(self.disk.clone())),
+        }
     }
 
     /// What no sync has made safe is lost, in part.
@@ -124,7 +180,8 @@ impl Disk for FaultyDisk {
     }
 
     fn read(&self, offset: u64, frame: Frame, range: Range<u32>) -> BoxFuture<'static, (Frame, Result<()>)> {
-        if self.control.happens(self.control.faults().reads) {
+        let met = self.control.meets("disk", "read", &[Way::Fails]);
+        if met.is_some() || self.control.happens(self.control.faults().reads) {
             let fault = injected("read");
             return async move { (frame, Err(fault)) }.boxed();
         }
@@ -132,9 +189,13 @@ impl Disk for FaultyDisk {
     }
 
     fn write(&self, offset: u64, payload: Payload) -> BoxFuture<'static, Result<()>> {
-        if self.control.happens(self.control.faults().writes) {
+        if let Some(way) = self.control.fails_write("disk", "write") {
+            let failed = self.control.failed("write");
+            if way == Way::Fails {
+                return async move { failed }.boxed();
+            }
             let half = self.inner.write(offset, payload.slice(0..payload.len() as u32 / 2));
-            return async move { half.await.and(Err(injected("write"))) }.boxed();
+            return async move { half.await.and(failed) }.boxed();
         }
         let mut written = self.control.written.lock();
         let earlier = written.last().cloned();
@@ -155,27 +216,38 @@ impl Disk for FaultyDisk {
         if self.control.canary.forgets_syncs {
             return async { Ok(()) }.boxed();
         }
-        if self.control.happens(self.control.faults().syncs) {
+        if let Some(way) = self.control.fails_sync("disk") {
+            if way == Way::Forgotten {
+                self.inner.lose_power(|| false);
+            }
             return async { Err(injected("sync")) }.boxed();
         }
         self.inner.sync()
     }
 
     fn discard(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
+        if self.control.meets("disk", "discard", &[Way::Fails]).is_some() {
+            return async { Err(injected("discard")) }.boxed();
+        }
         self.inner.discard(range)
     }
 }
 
 struct FaultyLog {
+    name: &'static str,
     inner: MemoryLog,
     control: Arc<Control>,
 }
 
 impl AppendFile for FaultyLog {
     fn append(&self, bytes: Vec<u8>) -> BoxFuture<'static, Result<()>> {
-        if self.control.happens(self.control.faults().writes) {
+        if let Some(way) = self.control.fails_write(self.name, "append") {
+            let failed = self.control.failed("append");
+            if way == Way::Fails {
+                return async move { failed }.boxed();
+            }
             let half = self.inner.append(bytes[..bytes.len() / 2].to_vec());
-            return async move { half.await.and(Err(injected("append"))) }.boxed();
+            return async move { half.await.and(failed) }.boxed();
         }
         self.inner.append(bytes)
     }
@@ -184,17 +256,36 @@ impl AppendFile for FaultyLog {
         if self.control.canary.forgets_syncs {
             return async { Ok(()) }.boxed();
         }
-        if self.control.happens(self.control.faults().syncs) {
+        if let Some(way) = self.control.fails_sync(self.name) {
+            if way == Way::Forgotten {
+                self.inner.lose_power(|| false);
+            }
             return async { Err(injected("sync")) }.boxed();
         }
         self.inner.sync()
     }
 
     fn read_all(&self) -> BoxFuture<'static, Result<Vec<u8>>> {
+        if self.control.meets(self.name, "read_all", &[Way::Fails]).is_some() {
+            return async { Err(injected("read")) }.boxed();
+        }
         self.inner.read_all()
     }
 
     fn truncate(&self, size: u64) -> BoxFuture<'static, Result<()>> {
+        if self.control.meets(self.name, "truncate", &[Way::Fails]).is_some() {
+            return async { Err(injected("truncate")) }.boxed();
+        }
         self.inner.truncate(size)
+    }
+}
+
+/// The disk of a node that has stopped.
+struct StoppedDisk(MemoryDisk);
+
+impl Device for StoppedDisk {
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+        self.0.look(offset, bytes);
+        Ok(())
     }
 }

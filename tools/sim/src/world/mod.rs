@@ -7,13 +7,17 @@
 mod attached;
 mod canary;
 mod config;
+mod counted;
 mod disk;
+mod life;
 mod machine;
+mod table;
 
+use crate::countdown::Countdown;
 use crate::tree::SimulatedTree;
 use attached::Attached;
 pub use canary::Canary;
-use canary::WrongRpc;
+pub(crate) use config::CHECKPOINT_BYTES;
 pub use config::WorldConfig;
 pub use disk::DiskFaults;
 use disk::{DiskCanary, Disks};
@@ -22,25 +26,18 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tameike_agent::assembly::{self, Parts, StoreParts};
+use tameike_agent::assembly;
+use tameike_agent::check::{Report, check_media};
 use tameike_agent::control::AgentMode;
-use tameike_agent::{MEMORY_MIN, Memory, Node, Services, Views};
+use tameike_agent::{Memory, Node, Services, Views};
 use tameike_core::receipt::Receipt;
+use tameike_core::wire::admin::Space;
 use tameike_core::{Cluster, Errno, JobId, NodeId, NodeInfo, Result, View};
 use tameike_io::Runtime;
 use tameike_io::fabric::Rpc;
-use tameike_io::fabric::rpc::RpcNode;
-use tameike_io::fabric::simulated::{SimulatedConfig, SimulatedNetwork, Weather};
+use tameike_io::fabric::simulated::{SimulatedNetwork, Weather};
 use tameike_io::os::runtime::Resolver;
 use tameike_io::os::simulated::Simulation;
-use tameike_store::extent::ExtentData;
-use tameike_store::ledger::{LedgerOptions, Media};
-use tameike_store::{ExtentStore, Ledger, Options, open_media};
-
-/// Silence after which a peer counts as unreachable: the product's own.
-const PEER_LIMIT: Duration = Duration::from_secs(10);
-/// Small enough that checkpoints happen.
-const CHECKPOINT_BYTES: usize = 60_000;
 
 /// What of an agent lives as long as its process.
 struct Running {
@@ -76,13 +73,15 @@ pub struct World {
     pub tree: SimulatedTree,
     /// The nodes of the job.
     pub cluster: Arc<Cluster>,
+    /// What all calls to disks, network and shared file system go by.
+    pub countdown: Countdown,
     config: WorldConfig,
     state: Mutex<State>,
 }
 
 impl World {
     /// A cluster whose agents are not started yet.
-    pub fn new(config: WorldConfig) -> Arc<Self> {
+    pub fn new(config: WorldConfig, countdown: Countdown) -> Arc<Self> {
         let simulation = Simulation::shuffled(config.seed);
         let nodes = config.devices.iter().enumerate().map(|(id, &device)| NodeInfo {
             id: NodeId(id as u32),
@@ -96,14 +95,15 @@ impl World {
         let canary = DiskCanary {
             forgets_syncs: config.canary == Some(Canary::LostSync),
             shares_blocks: config.canary == Some(Canary::DoubleFreedExtent),
+            hides_failures: config.canary == Some(Canary::HiddenFailure),
         };
         let size = 4 * config.capacity + (8 << 20);
-        let site = |&device: &bool| Site {
-            disks: device.then(|| Disks::new(&simulation, size, canary)),
+        let site = |(node, &device): (usize, &bool)| Site {
+            disks: device.then(|| Disks::new(NodeId(node as u32), &simulation, &countdown, size, canary)),
             running: None,
         };
-        let sites = config.devices.iter().map(site).collect();
-        let tree = SimulatedTree::new(simulation.clone());
+        let sites = config.devices.iter().enumerate().map(site).collect();
+        let tree = SimulatedTree::new(simulation.clone(), countdown.clone());
         if config.canary == Some(Canary::TornRename) {
             tree.tear_renames();
         }
@@ -113,6 +113,7 @@ impl World {
             cluster: Arc::new(cluster),
             state: Mutex::new(State { sites, lives: 0, waits: 0 }),
             simulation,
+            countdown,
             config,
         })
     }
@@ -145,93 +146,6 @@ impl World {
             assembly::begin(&node, &runtime, mode);
         }
         Ok(())
-    }
-
-    async fn start(&self, node: usize, after_power_loss: bool) -> Result<()> {
-        let life = {
-            let mut state = self.state.lock();
-            state.lives += 1;
-            state.lives
-        };
-        let id = NodeId(node as u32);
-        log::info!("{id} starts");
-        let machine =
-            Machine::new(&self.simulation, life, self.config.slowness[node], self.config.skew[node]);
-        let runtime = machine.runtime();
-        let memory = Memory::new(MEMORY_MIN)?;
-        let store = self.open_store(node, &runtime, &memory, after_power_loss).await?;
-        let fabric = self.network.start(SimulatedConfig {
-            node: id,
-            runtime: runtime.clone(),
-            inline_max: self.config.inline_max,
-            peer_limit: PEER_LIMIT,
-            request_frames: memory.requests.clone(),
-            reply_frames: memory.replies.clone(),
-        });
-        let rpc = RpcNode::new(fabric, runtime.clone(), memory.replies.clone());
-        let attached = Arc::<Attached>::default();
-        rpc.attach(attached.clone());
-        let rpc = self.wrapped(Arc::new(rpc));
-        let shared = self.tree.mounted_by(id);
-        let local = SimulatedTree::new(self.simulation.clone()).mounted_by(id);
-        let parts = Parts {
-            node: id,
-            cluster: self.cluster.clone(),
-            runtime,
-            memory: &memory,
-            rpc: rpc.clone(),
-            store: store.map(|(ledger, extents)| StoreParts { ledger, extents, shared: shared.clone() }),
-            shared: Some(shared),
-            local: self.config.devices[node].then_some((local, self.config.capacity)),
-            owner: (crate::tree::OWNER, crate::tree::OWNER),
-            process: || (1, 0),
-        };
-        let assembled = assembly::assemble(parts).await?;
-        attached.set(assembled.clone());
-        let running =
-            Running { life, machine, node: assembled, rpc, attached, memory, waiting: BTreeMap::new() };
-        self.state.lock().sites[node].running = Some(running);
-        Ok(())
-    }
-
-    fn wrapped(&self, rpc: Arc<RpcNode>) -> Arc<dyn Rpc> {
-        match self.config.canary {
-            Some(canary @ (Canary::LostFlush | Canary::StaleRead)) => {
-                let answers = Arc::default();
-                Arc::new(WrongRpc { inner: rpc, canary, simulation: self.simulation.clone(), answers })
-            }
-            _ => rpc,
-        }
-    }
-
-    async fn open_store(
-        &self,
-        node: usize,
-        runtime: &Runtime,
-        memory: &Memory,
-        after_power_loss: bool,
-    ) -> Result<Option<(Arc<Ledger>, Arc<ExtentStore>)>> {
-        let (disk, media) = {
-            let state = self.state.lock();
-            let Some(disks) = &state.sites[node].disks else { return Ok(None) };
-            let disk = disks.disk();
-            let data = Arc::new(ExtentData::new(disk.clone(), memory.scratch.clone()));
-            (disk, Media { logs: disks.logs(), kv: Arc::new(disks.kv.clone()), data })
-        };
-        let options = Options {
-            runtime: runtime.clone(),
-            scratch: memory.scratch.clone(),
-            capacity: [self.config.capacity; View::ALL.len()],
-            checkpoint_bytes: CHECKPOINT_BYTES,
-            table_cache_bytes: 0,
-        };
-        let ledger_options = LedgerOptions {
-            checkpoint_bytes: CHECKPOINT_BYTES,
-            volatile: self.config.volatile,
-            after_power_loss,
-        };
-        let open = open_media(disk, media, ledger_options, options, tameike_agent::replay);
-        open.await.map(Some).map_err(|fault| fault.context(format_args!("node {node}")))
     }
 
     /// An agent dies; `power` takes what was not synced.
@@ -342,14 +256,30 @@ impl World {
         receipt
     }
 
-    /// Space that the stores use for a view, over all running nodes.
-    pub(crate) fn used(&self, view: View) -> u64 {
-        let used = |node| {
+    /// Looks at the stores of all nodes, which have stopped: what is wrong in them.
+    ///
+    /// # Errors
+    /// The tables cannot be read.
+    pub fn check_stores(&self) -> Result<Vec<(usize, Report)>> {
+        let stopped = self
+            .state
+            .lock()
+            .sites
+            .iter()
+            .map(|site| site.disks.as_ref().map(Disks::stopped))
+            .collect::<Vec<_>>();
+        let stopped = stopped.into_iter().enumerate().filter_map(|(node, media)| Some((node, media?)));
+        stopped.map(|(node, media)| Ok((node, check_media(media)?))).collect()
+    }
+
+    /// Space of a view, over the stores of all running nodes.
+    pub(crate) fn space(&self, view: View, of: impl Fn(Space) -> u64) -> u64 {
+        let one = |node| {
             self.with(node, |node, _, _| {
-                node.services().map_or(0, |services| services.extents.space(view).used)
+                node.services().map_or(0, |services| of(services.extents.space(view)))
             })
         };
-        (0..self.count()).filter_map(used).sum()
+        (0..self.count()).filter_map(one).sum()
     }
 }
 

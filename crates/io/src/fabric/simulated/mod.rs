@@ -128,6 +128,13 @@ impl SimulatedNetwork {
         self.0.state.lock().cut.clear();
     }
 
+    /// The connection between two nodes breaks, and is opened again; what is on its way is lost.
+    pub fn disconnect(&self, one: NodeId, other: NodeId) {
+        if let Some(station) = self.station(one) {
+            self.break_connection(&station, other);
+        }
+    }
+
     fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
         self.0.state.lock().cut.contains(&(from, to))
     }

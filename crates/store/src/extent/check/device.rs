@@ -1,4 +1,4 @@
-//! The extents file of a stopped store, as it is.
+//! The bytes of a stopped store's units, as they are.
 
 use super::super::record::{self, BLOCK, UnitRecord};
 use crate::check::Copy;
@@ -6,33 +6,49 @@ use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use tameike_core::{Fault, Result};
 
 const SIZE: u64 = BLOCK as u64;
 
-/// The file, or none.
+/// Where the bytes of units are: a file, or what stands for it in a simulated cluster.
+pub trait Device {
+    /// Fills `bytes` from byte `offset` on.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> std::io::Result<()>;
+}
+
+impl Device for File {
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+        self.read_exact_at(bytes, offset)
+    }
+}
+
+/// The device, or none.
 pub(crate) struct Extents {
-    file: Option<File>,
+    device: Option<Box<dyn Device>>,
     size: u64,
-    path: PathBuf,
 }
 
 impl Extents {
     /// Opens the file for reading. One that is not there has no bytes.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let failed = |error| Fault::from_os(format!("open {}", path.display()), &error);
-        let path_owned = path.to_owned();
         match File::open(path) {
             Ok(file) => {
                 let size = file.metadata().map_err(failed)?.len();
-                Ok(Self { file: Some(file), size, path: path_owned })
+                Ok(Self::on(Box::new(file), size))
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                Ok(Self { file: None, size: 0, path: path_owned })
-            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self { device: None, size: 0 }),
             Err(error) => Err(failed(error)),
         }
+    }
+
+    /// Those on a device of `size` bytes.
+    pub(crate) fn on(device: Box<dyn Device>, size: u64) -> Self {
+        Self { device: Some(device), size }
     }
 
     /// Number of whole blocks.
@@ -45,13 +61,13 @@ impl Extents {
         let start = blocks.start.saturating_mul(SIZE).min(self.size);
         let end = blocks.end.saturating_mul(SIZE).min(self.size);
         let mut bytes = vec![0; (end - start) as usize];
-        let Some(file) = &self.file else { return Ok(bytes) };
-        if file.read_exact_at(&mut bytes, start).is_ok() {
+        let Some(device) = &self.device else { return Ok(bytes) };
+        if device.read(start, &mut bytes).is_ok() {
             return Ok(bytes);
         }
         // Block by block, so that one bad place does not hide its neighbours.
         for (number, block) in bytes.chunks_mut(BLOCK as usize).enumerate() {
-            if file.read_exact_at(block, start + number as u64 * SIZE).is_err() {
+            if device.read(start + number as u64 * SIZE, block).is_err() {
                 block.fill(0);
             }
         }
@@ -62,7 +78,7 @@ impl Extents {
     pub(crate) fn readable(&self, bytes: Range<u64>) -> Option<Vec<u8>> {
         let end = bytes.end.min(self.size);
         let mut found = vec![0; end.checked_sub(bytes.start)? as usize];
-        self.file.as_ref()?.read_exact_at(&mut found, bytes.start).ok()?;
+        self.device.as_ref()?.read(bytes.start, &mut found).ok()?;
         Some(found)
     }
 
@@ -80,13 +96,13 @@ impl Extents {
         Ok(true)
     }
 
-    /// Copies blocks to free ones, and makes them safe.
-    pub(crate) fn copy_blocks(&self, copies: &[Copy]) -> Result<()> {
+    /// Copies blocks to free ones of the file at `path`, from which these are, and makes them safe.
+    pub(crate) fn copy_blocks(&self, path: &Path, copies: &[Copy]) -> Result<()> {
         if copies.is_empty() {
             return Ok(());
         }
-        let failed = |error| Fault::from_os(format!("copy blocks of {}", self.path.display()), &error);
-        let file = OpenOptions::new().write(true).open(&self.path).map_err(failed)?;
+        let failed = |error| Fault::from_os(format!("copy blocks of {}", path.display()), &error);
+        let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
         for (from, to) in copies {
             file.write_all_at(&self.read(&(*from..from + 1))?, to * SIZE).map_err(failed)?;
         }

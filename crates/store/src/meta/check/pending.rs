@@ -102,8 +102,10 @@ impl Names {
         })?;
         let count = self.truncated.len();
         if count > 0 {
-            let words =
-                format!("units of {count} files are still to be cut; the next start of the node does it");
+            let words = format!(
+                "units of {count} files are still to be cut; the next start of the node, or the removal of the file, \
+                 does it"
+            );
             book.note(Part::Names, words);
         }
         Ok(())

@@ -1,0 +1,38 @@
+//! Names of runs: `WORKLOAD/CALL/WAY`, as in `serve/1234/torn`.
+
+use super::{Way, Workload};
+use std::fmt::{Display, Formatter};
+use std::str::FromStr;
+
+/// One run of a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Number {
+    /// Which workload.
+    pub workload: Workload,
+    /// Which call fails; the first is 1.
+    pub call: u64,
+    /// How.
+    pub way: Way,
+}
+
+impl Display for Number {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}/{}", self.workload.as_str(), self.call, self.way.as_str())
+    }
+}
+
+impl FromStr for Number {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || "a countdown is told as WORKLOAD/CALL/WAY, as in serve/1234/torn".to_owned();
+        let [workload, call, way] = text.split('/').collect::<Vec<_>>()[..] else { return Err(wrong()) };
+        let workload = Workload::ALL.into_iter().find(|known| known.as_str() == workload);
+        let way = Way::ALL.into_iter().find(|known| known.as_str() == way);
+        Ok(Self {
+            workload: workload.ok_or_else(wrong)?,
+            call: call.parse().ok().filter(|&call| call > 0).ok_or_else(wrong)?,
+            way: way.ok_or_else(wrong)?,
+        })
+    }
+}

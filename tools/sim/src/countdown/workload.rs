@@ -1,0 +1,181 @@
+//! What nodes do while one call fails: a bit of everything, in both views at once, and always the same.
+
+use crate::program::{Action, Flags, Op, Program, Step, Trouble};
+use crate::world::{Canary, WorldConfig};
+use tameike_core::View;
+use tameike_core::limits::UNIT_SIZE;
+use tameike_core::wire::meta::RenameMode;
+use tameike_core::wire::unit::SpaceChange;
+
+const UNIT: u64 = UNIT_SIZE as u64;
+/// Of simulated time and the order of what happens at the same time.
+const SEED: u64 = 1;
+
+/// A program that is run over and over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Workload {
+    /// Programs work, all agents die and are started again, programs work on, and the job is drained.
+    Serve,
+    /// Programs work, all agents die, and the job is recovered.
+    Recover,
+}
+
+impl Workload {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Serve, Self::Recover];
+
+    /// One word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Serve => "serve",
+            Self::Recover => "recover",
+        }
+    }
+
+    /// The program.
+    pub fn program(self, canary: Option<Canary>) -> Program {
+        // One node without a device; payloads of more than a page go by grant; a few checkpoints happen.
+        let mut world = WorldConfig::plain(SEED, 3);
+        (world.devices[2], world.inline_max, world.canary) = (false, 4096, canary);
+        world.checkpoint_bytes = 6000;
+        let mut script = Script::default();
+        script.fill();
+        match self {
+            Self::Serve => {
+                script.change_names();
+                script.steps.extend([Step::Rest(400), Step::Drain]);
+                script.share();
+                script.end_agents();
+                script.work_on();
+            }
+            Self::Recover => script.share(),
+        }
+        Program { world, steps: script.steps, dies: self == Self::Recover }
+    }
+}
+
+#[derive(Default)]
+struct Script {
+    steps: Vec<Step>,
+    tag: u64,
+}
+
+/// A file that is read.
+const READ: Flags = Flags { write: false, append: false, truncate: false, create: false, exclusive: false };
+/// One that is written.
+const WRITE: Flags = Flags { write: true, ..READ };
+/// One that is made.
+const CREATE: Flags = Flags { create: true, ..WRITE };
+
+fn open(slot: u8, path: &str, flags: Flags) -> Op {
+    Op::Open { slot, path: path.to_owned(), flags }
+}
+
+fn rename(from: &str, to: &str, mode: RenameMode) -> Op {
+    Op::Rename { from: from.to_owned(), to: to.to_owned(), mode }
+}
+
+impl Script {
+    /// Nodes make calls at the same time, each in both views.
+    fn together(&mut self, calls: &[(usize, Op)]) {
+        let both = calls.iter().flat_map(|(node, op)| {
+            [View::JobShared, View::Cache].map(|view| Action::Call { node: *node, view, op: op.clone() })
+        });
+        self.steps.push(Step::Together(both.collect()));
+    }
+
+    fn one(&mut self, node: usize, op: Op) {
+        self.together(&[(node, op)]);
+    }
+
+    /// One after another on one node.
+    fn all(&mut self, node: usize, ops: impl IntoIterator<Item = Op>) {
+        ops.into_iter().for_each(|op| self.one(node, op));
+    }
+
+    fn write(&mut self, slot: u8, offset: u64, length: u32) -> Op {
+        self.tag += 1;
+        Op::Write { slot, offset, length, tag: self.tag }
+    }
+
+    /// Files of all sizes on all nodes.
+    fn fill(&mut self) {
+        self.one(0, open(0, "a/x", CREATE));
+        let sizes = [(0, 5000), (20_000, 70_000), (UNIT - 40, 100)];
+        let writes = sizes.map(|(offset, length)| self.write(0, offset, length));
+        self.all(0, writes);
+        self.one(0, Op::Fsync { slot: 0 });
+        self.one(1, open(0, "a/y", Flags { append: true, ..CREATE }));
+        let appends = [3000, 30].map(|length| self.write(0, 0, length));
+        self.all(1, appends);
+        self.one(1, Op::Close { slot: 0 });
+        self.one(2, open(0, "b/z", CREATE));
+        let whole = self.write(0, 0, UNIT as u32 + 5000);
+        self.all(2, [whole, Op::Close { slot: 0 }]);
+        self.together(&[
+            (0, Op::Read { slot: 0, offset: 0, length: 70_000 }),
+            (1, Op::Stat { path: "b/z".to_owned() }),
+            (2, Op::List { path: "a".to_owned() }),
+        ]);
+        self.all(1, [open(1, "a/y", Flags { append: true, ..WRITE })]);
+        let more = self.write(1, 0, 5000);
+        self.all(1, [more, Op::Fsync { slot: 1 }, Op::Close { slot: 1 }]);
+    }
+
+    /// Changes of names and attributes.
+    fn change_names(&mut self) {
+        let path = |path: &str| path.to_owned();
+        self.all(1, [Op::Mkdir { path: path("d") }, Op::SyncDir { path: path("") }]);
+        self.all(
+            2,
+            [Op::Chmod { path: path("a/y"), mode: 0o640 }, rename("a/y", "d/y", RenameMode::Replace)],
+        );
+        self.one(0, Op::Link { from: path("d/y"), to: path("a/l") });
+        self.all(1, [Op::Symlink { path: path("s"), target: path("d/y") }, Op::Readlink { path: path("s") }]);
+        self.all(
+            0,
+            [rename("b/z", "a/x", RenameMode::Exchange), rename("a/x", "a/z", RenameMode::NoReplace)],
+        );
+        self.all(2, [Op::SetXattr { path: path("a/z"), value: 7 }, Op::GetXattr { path: path("a/z") }]);
+        self.all(1, [Op::Truncate { path: path("a/z"), size: UNIT - 7 }, open(2, "a/l", READ)]);
+        self.all(0, [Op::Unlink { path: path("d/y") }, Op::Unlink { path: path("a/l") }]);
+        self.one(1, Op::Read { slot: 2, offset: 0, length: 5000 });
+        self.all(1, [Op::Close { slot: 2 }, Op::Rmdir { path: path("d") }]);
+        self.one(2, rename("a/c", "b/c", RenameMode::Replace));
+    }
+
+    /// Several nodes write the same file.
+    fn share(&mut self) {
+        self.together(&[(1, open(0, "b/s", CREATE))]);
+        self.together(&[(0, open(1, "b/s", WRITE)), (2, open(1, "b/s", WRITE))]);
+        let writes = [(0, 1, 100, 3000), (1, 0, 4000, 70_000), (2, 1, UNIT - 100, 5000)];
+        let writes = writes.map(|(node, slot, offset, length)| (node, self.write(slot, offset, length)));
+        self.together(&writes);
+        let space = |change, offset| Op::Space { slot: 1, change, offset, length: 30_000 };
+        self.one(0, space(SpaceChange::Punch, 10_000));
+        self.one(2, space(SpaceChange::Allocate, 2 * UNIT));
+        self.one(0, space(SpaceChange::Zero, 50_001));
+        self.together(&[(0, Op::Close { slot: 1 }), (2, Op::Fsync { slot: 1 })]);
+        self.one(1, Op::Truncate { path: "b/s".to_owned(), size: 60_000 });
+        self.together(&[(1, Op::Close { slot: 0 }), (2, Op::Close { slot: 1 })]);
+        self.one(2, open(2, "b/s", READ));
+        self.one(2, Op::Read { slot: 2, offset: 0, length: UNIT as u32 });
+        self.one(2, Op::Close { slot: 2 });
+    }
+
+    /// All agents die, and are started again on their disks.
+    fn end_agents(&mut self) {
+        let kill = |node| Action::Trouble(0, Trouble::Kill { node, power: false });
+        self.steps.extend([Step::Together((0..3).map(kill).collect()), Step::Check]);
+    }
+
+    /// On what the agents before have left.
+    fn work_on(&mut self) {
+        self.together(&[(1, open(0, "b/s", WRITE)), (2, open(0, "b/z", READ))]);
+        let write = self.write(0, 30, 5000);
+        self.together(&[(1, write), (2, Op::Read { slot: 0, offset: 0, length: 70_000 })]);
+        self.together(&[(1, Op::Close { slot: 0 }), (2, Op::Close { slot: 0 })]);
+        self.one(0, Op::Unlink { path: "a/z".to_owned() });
+        self.steps.push(Step::Rest(400));
+    }
+}

@@ -1,0 +1,67 @@
+//! What the model does not know after a call that failed.
+
+use super::{Call, Run};
+use crate::model::{ObjectId, Source, Write};
+use crate::program::Op;
+use tameike_core::View;
+
+impl Run {
+    /// It may have done what it was asked for, or not, or do it later.
+    pub(super) fn doubt_change(&mut self, call: &Call) {
+        let model = self.model(call.view);
+        for path in call.op.paths() {
+            // It may have sent what its node had written there, and lost it on the way: a close will tell (S4), a read may
+            // show it before.
+            if let Ok(id) = model.find(path) {
+                model.object_mut(id).data.doubt(call.node);
+            }
+        }
+        match &call.op {
+            Op::Truncate { path, size } => {
+                if let Ok(object) = model.find(path) {
+                    self.push_cut(call, object, *size);
+                }
+            }
+            Op::Chmod { path, .. } => {
+                if let Ok(id) = model.find(path) {
+                    model.object_mut(id).mode = None;
+                }
+            }
+            Op::SetXattr { path, .. } => {
+                if let Ok(id) = model.find(path) {
+                    model.object_mut(id).xattr = None;
+                }
+            }
+            Op::Open { path, flags, .. } => match model.find(path) {
+                Ok(object) if flags.truncate => self.push_cut(call, object, 0),
+                Ok(_) => {}
+                Err(_) if flags.create => model.doubt(path),
+                Err(_) => {}
+            },
+            op => {
+                // The shared file system gives the number of a removed file to the next one.
+                if let (View::Cache, Op::Unlink { path } | Op::Rename { to: path, .. }) = (call.view, op)
+                    && let Ok(id) = model.find(path)
+                {
+                    model.object_mut(id).may_be_gone = true;
+                }
+                op.paths().into_iter().for_each(|path| model.doubt(path));
+            }
+        }
+    }
+
+    pub(super) fn push_doubtful_growth(&mut self, call: &Call, object: ObjectId, size: u64) {
+        let write = Write {
+            node: call.node,
+            offset: size,
+            length: u64::MAX,
+            source: Source::Cut,
+            begun: call.begun,
+            acknowledged: call.ended,
+            published: None,
+            synced: None,
+            is_certain: false,
+        };
+        self.model(call.view).object_mut(object).data.push(write);
+    }
+}

@@ -1,0 +1,129 @@
+//! A node's way to the network: each message, put and get of it counts.
+
+use crate::countdown::{Countdown, Medium, Way};
+use futures_util::future::{BoxFuture, FutureExt};
+use std::fmt::Debug;
+use std::sync::Arc;
+use tameike_core::wire::call::{ReplyHeader, RequestHeader};
+use tameike_core::wire::codec::{decode, decode_first};
+use tameike_core::wire::{Reply, Request};
+use tameike_core::{Errno, Fault, NodeId, Result};
+use tameike_io::fabric::simulated::SimulatedNetwork;
+use tameike_io::fabric::{Fabric, GrantId, Lane, Receiver};
+use tameike_io::{Frame, Payload};
+
+const WAYS: &[Way] = &[Way::Lost, Way::Broken];
+
+pub(super) struct CountedFabric {
+    pub inner: Arc<dyn Fabric>,
+    pub network: SimulatedNetwork,
+    pub countdown: Countdown,
+}
+
+/// The kind of a message: what its words are before the first field.
+fn kind(message: &impl Debug) -> String {
+    let words = format!("{message:?}");
+    let end = words.find([' ', '{', '[', '"', ')']).unwrap_or(words.len());
+    words[..end].trim_end_matches(|letter: char| !letter.is_alphabetic()).replace('(', " ")
+}
+
+fn request_kind(body: &[u8]) -> String {
+    let request = decode_first::<RequestHeader>(body).and_then(|(_, rest)| decode::<Request>(rest));
+    request.map_or_else(|_| "?".to_owned(), |request| kind(&request))
+}
+
+fn reply_kind(body: &[u8]) -> String {
+    let reply = decode_first::<ReplyHeader>(body).and_then(|(_, rest)| decode::<Reply>(rest));
+    reply.map_or_else(|_| "?".to_owned(), |reply| kind(&reply))
+}
+
+impl CountedFabric {
+    /// Whether a message to a node goes wrong, and what its sender is told then.
+    fn loses(&self, to: NodeId, call: impl FnOnce() -> String) -> Option<Result<()>> {
+        match self.countdown.meets(Medium::Network(self.local()), WAYS, call)? {
+            Way::Lost => Some(Ok(())),
+            _ => Some(Err(self.breaks(to))),
+        }
+    }
+
+    fn breaks(&self, with: NodeId) -> Fault {
+        self.network.disconnect(self.local(), with);
+        Fault::new(Errno::ECONNRESET, format!("the connection with {with} broke on purpose"))
+    }
+}
+
+impl Fabric for CountedFabric {
+    fn local(&self) -> NodeId {
+        self.inner.local()
+    }
+
+    fn inline_max(&self) -> usize {
+        self.inner.inline_max()
+    }
+
+    fn send(
+        &self,
+        to: NodeId,
+        lane: Lane,
+        body: Vec<u8>,
+        payload: Option<Payload>,
+    ) -> BoxFuture<'static, Result<()>> {
+        let call = || match lane {
+            Lane::Request => format!("request {}", request_kind(&body)),
+            Lane::Reply => format!("reply {}", reply_kind(&body)),
+        };
+        match self.loses(to, call) {
+            Some(told) => async move { told }.boxed(),
+            None => self.inner.send(to, lane, body, payload),
+        }
+    }
+
+    fn grant_write(&self, frame: Frame) -> GrantId {
+        self.inner.grant_write(frame)
+    }
+
+    fn grant_read(&self, payload: Payload) -> GrantId {
+        self.inner.grant_read(payload)
+    }
+
+    fn revoke(&self, grant: GrantId) -> Option<Frame> {
+        self.inner.revoke(grant)
+    }
+
+    fn put(
+        &self,
+        to: NodeId,
+        grant: GrantId,
+        source: Payload,
+        body: Vec<u8>,
+    ) -> BoxFuture<'static, Result<()>> {
+        match self.loses(to, || format!("put with {}", reply_kind(&body))) {
+            Some(told) => async move { told }.boxed(),
+            None => self.inner.put(to, grant, source, body),
+        }
+    }
+
+    /// Who gets is told when what it asks for is lost.
+    fn get(
+        &self,
+        from: NodeId,
+        grant: GrantId,
+        frame: Frame,
+        length: u32,
+    ) -> BoxFuture<'static, (Frame, Result<()>)> {
+        let met = self.countdown.meets(Medium::Network(self.local()), &[Way::Broken], || "get".to_owned());
+        if met.is_some() {
+            let fault = self.breaks(from);
+            return async move { (frame, Err(fault)) }.boxed();
+        }
+        self.inner.get(from, grant, frame, length)
+    }
+
+    fn attach(&self, receiver: Arc<dyn Receiver>) {
+        self.inner.attach(receiver);
+    }
+
+    fn probe(&self, peer: NodeId) {
+        self.inner.probe(peer);
+    }
+}

@@ -1,0 +1,134 @@
+//! The start of an agent on its node's disks.
+
+use super::attached::Attached;
+use super::canary::WrongRpc;
+use super::counted::CountedFabric;
+use super::machine::Machine;
+use super::{Canary, Running, World};
+use crate::countdown::Countdown;
+use crate::tree::SimulatedTree;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tameike_agent::assembly::{self, Parts, StoreParts};
+use tameike_agent::{MEMORY_MIN, Memory};
+use tameike_core::{NodeId, Result, View};
+use tameike_io::Runtime;
+use tameike_io::fabric::Rpc;
+use tameike_io::fabric::rpc::RpcNode;
+use tameike_io::fabric::simulated::SimulatedConfig;
+use tameike_store::extent::ExtentData;
+use tameike_store::ledger::{LedgerOptions, Media};
+use tameike_store::{ExtentStore, Ledger, Options, open_media};
+
+/// Silence after which a peer counts as unreachable: the product's own.
+const PEER_LIMIT: Duration = Duration::from_secs(10);
+
+impl World {
+    /// Starts the agent of a node.
+    pub(super) async fn start(&self, node: usize, after_power_loss: bool) -> Result<()> {
+        let life = {
+            let mut state = self.state.lock();
+            state.lives += 1;
+            state.lives
+        };
+        let id = NodeId(node as u32);
+        log::info!("{id} starts");
+        let machine =
+            Machine::new(&self.simulation, life, self.config.slowness[node], self.config.skew[node]);
+        let started = self.assemble(node, life, &machine, after_power_loss).await;
+        if started.is_err() {
+            // As a process ends that cannot start.
+            machine.die();
+            self.simulation.kill_node(life);
+            self.network.kill(id);
+        }
+        started
+    }
+
+    async fn assemble(
+        &self,
+        node: usize,
+        life: usize,
+        machine: &Arc<Machine>,
+        after_power_loss: bool,
+    ) -> Result<()> {
+        let (id, runtime) = (NodeId(node as u32), machine.runtime());
+        let memory = Memory::new(MEMORY_MIN)?;
+        let store = self.open_store(node, &runtime, &memory, after_power_loss).await?;
+        let fabric = self.network.start(SimulatedConfig {
+            node: id,
+            runtime: runtime.clone(),
+            inline_max: self.config.inline_max,
+            peer_limit: PEER_LIMIT,
+            request_frames: memory.requests.clone(),
+            reply_frames: memory.replies.clone(),
+        });
+        let fabric =
+            CountedFabric { inner: fabric, network: self.network.clone(), countdown: self.countdown.clone() };
+        let rpc = RpcNode::new(Arc::new(fabric), runtime.clone(), memory.replies.clone());
+        let attached = Arc::<Attached>::default();
+        rpc.attach(attached.clone());
+        let rpc = self.wrapped(Arc::new(rpc));
+        let shared = self.tree.mounted_by(id);
+        let local = SimulatedTree::new(self.simulation.clone(), Countdown::default()).mounted_by(id);
+        let parts = Parts {
+            node: id,
+            cluster: self.cluster.clone(),
+            runtime,
+            memory: &memory,
+            rpc: rpc.clone(),
+            store: store.map(|(ledger, extents)| StoreParts { ledger, extents, shared: shared.clone() }),
+            shared: Some(shared),
+            local: self.config.devices[node].then_some((local, self.config.capacity)),
+            owner: (crate::tree::OWNER, crate::tree::OWNER),
+            process: || (1, 0),
+        };
+        let assembled = assembly::assemble(parts).await?;
+        attached.set(assembled.clone());
+        let (machine, waiting) = (machine.clone(), BTreeMap::new());
+        let running = Running { life, machine, node: assembled, rpc, attached, memory, waiting };
+        self.state.lock().sites[node].running = Some(running);
+        Ok(())
+    }
+
+    fn wrapped(&self, rpc: Arc<RpcNode>) -> Arc<dyn Rpc> {
+        match self.config.canary {
+            Some(canary @ (Canary::LostFlush | Canary::StaleRead)) => {
+                let answers = Arc::default();
+                Arc::new(WrongRpc { inner: rpc, canary, simulation: self.simulation.clone(), answers })
+            }
+            _ => rpc,
+        }
+    }
+
+    async fn open_store(
+        &self,
+        node: usize,
+        runtime: &Runtime,
+        memory: &Memory,
+        after_power_loss: bool,
+    ) -> Result<Option<(Arc<Ledger>, Arc<ExtentStore>)>> {
+        let (disk, media) = {
+            let state = self.state.lock();
+            let Some(disks) = &state.sites[node].disks else { return Ok(None) };
+            let disk = disks.disk();
+            let data = Arc::new(ExtentData::new(disk.clone(), memory.scratch.clone()));
+            (disk, Media { logs: disks.logs(), kv: disks.table(), data })
+        };
+        let options = Options {
+            runtime: runtime.clone(),
+            scratch: memory.scratch.clone(),
+            capacity: [self.config.capacity; View::ALL.len()],
+            checkpoint_bytes: self.config.checkpoint_bytes,
+            table_cache_bytes: 0,
+        };
+        let ledger_options = LedgerOptions {
+            checkpoint_bytes: self.config.checkpoint_bytes,
+            volatile: self.config.volatile,
+            after_power_loss,
+        };
+        let open = open_media(disk, media, ledger_options, options, tameike_agent::replay);
+        open.await.map(Some).map_err(|fault| fault.context(format_args!("node {node}")))
+    }
+}

@@ -1,0 +1,56 @@
+//! The table of a node's ledger: memory that fails when a countdown says so.
+
+use super::disk::{Control, injected};
+use crate::countdown::Way;
+use std::sync::Arc;
+use tameike_core::Result;
+use tameike_store::ledger::kv::{Changes, Kv, MemoryKv, Snapshot};
+
+const TABLE: &str = "table";
+
+pub(super) struct FaultyTable {
+    pub inner: MemoryKv,
+    pub control: Arc<Control>,
+}
+
+struct FaultySnapshot {
+    inner: Arc<dyn Snapshot>,
+    control: Arc<Control>,
+}
+
+impl Kv for FaultyTable {
+    fn snapshot(&self) -> Arc<dyn Snapshot> {
+        Arc::new(FaultySnapshot { inner: self.inner.snapshot(), control: self.control.clone() })
+    }
+
+    fn commit(&self, changes: &Changes) -> Result<()> {
+        match self.control.meets(TABLE, "commit", &[Way::Fails, Way::Done]) {
+            None => self.inner.commit(changes),
+            Some(Way::Done) => self.inner.commit(changes).and(Err(injected("commit"))),
+            Some(_) => Err(injected("commit")),
+        }
+    }
+
+    fn size_bytes(&self) -> Result<u64> {
+        match self.control.meets(TABLE, "size", &[Way::Fails]) {
+            None => self.inner.size_bytes(),
+            Some(_) => Err(injected("stat")),
+        }
+    }
+}
+
+impl Snapshot for FaultySnapshot {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        match self.control.meets(TABLE, "get", &[Way::Fails]) {
+            None => self.inner.get(key),
+            Some(_) => Err(injected("read")),
+        }
+    }
+
+    fn scan(&self, start: &[u8], end: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        match self.control.meets(TABLE, "scan", &[Way::Fails]) {
+            None => self.inner.scan(start, end, limit),
+            Some(_) => Err(injected("read")),
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Small programs in which each call to disks, network and shared file system fails once: what that once left behind.
+
+use tameike_core::View;
+use tameike_sim::countdown::Countdown;
+use tameike_sim::program::{Action, Flags, Op, Program, Step};
+use tameike_sim::run::run_counted;
+use tameike_sim::world::WorldConfig;
+
+/// Runs a program once for each call to disks, network and shared file system, which fails.
+fn passes_with_each_call_failing(steps: Vec<Step>) {
+    // Records are in the table soon, and are read from there.
+    let world = WorldConfig { checkpoint_bytes: 300, ..WorldConfig::plain(1, 2) };
+    let program = Program { world, steps, dies: false };
+    let counting = Countdown::counting();
+    assert_eq!(run_counted(&program, &counting), Ok(()));
+    for (site, call) in counting.counted().into_iter().zip(1..) {
+        for &way in site.ways {
+            let outcome = run_counted(&program, &Countdown::armed(call, way));
+            assert_eq!(outcome, Ok(()), "call {call}, {site}: {way:?}");
+        }
+    }
+}
+
+fn shared(node: usize, op: Op) -> Step {
+    Step::Together(vec![Action::Call { node, view: View::JobShared, op }])
+}
+
+/// The home of a removed file could not read its table when the last node closed the file: its inode and its bytes
+/// stayed until the job ended.
+#[test]
+fn a_removed_file_goes_with_its_last_close_though_a_call_fails() {
+    let flags = Flags { write: true, create: true, ..Flags::default() };
+    let calls = [
+        Op::Open { slot: 0, path: "x".to_owned(), flags },
+        Op::Write { slot: 0, offset: 0, length: 5000, tag: 1 },
+        Op::Unlink { path: "x".to_owned() },
+        Op::Close { slot: 0 },
+    ];
+    passes_with_each_call_failing(calls.map(|op| shared(1, op)).into());
+}
+
+/// A small file grew, and the record that its content is in a unit now could not be made: when the file was removed,
+/// the unit stayed.
+#[test]
+fn a_small_file_goes_whole_though_a_call_fails_when_it_grows() {
+    let append = Flags { write: true, append: true, create: true, ..Flags::default() };
+    let open = || Op::Open { slot: 0, path: "x".to_owned(), flags: append };
+    let write = |length| Op::Write { slot: 0, offset: 0, length, tag: u64::from(length) };
+    let calls = [open(), write(3000), Op::Close { slot: 0 }, open(), write(5000), Op::Close { slot: 0 }];
+    passes_with_each_call_failing(calls.map(|op| shared(1, op)).into());
+}
