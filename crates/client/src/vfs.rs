@@ -253,7 +253,11 @@ pub trait Vfs: Directories + Xattrs {
     fn awaits_others(&self, _handle: HandleNumber) -> bool {
         false
     }
-    /// The kernel has dropped the file's pages that are older than this.
+    /// Whether the kernel's pages of the file may still be older than this.
+    fn has_pages_before(&self, _handle: HandleNumber, _generation: Generation) -> bool {
+        false
+    }
+    /// The kernel has dropped the file's pages that are older than this, and its attributes.
     fn pages_dropped(&self, _handle: HandleNumber, _generation: Generation) {}
     /// The last descriptor of the handle is gone.
     fn release(&self, handle: HandleNumber) -> impl Future<Output = ()> + Send;

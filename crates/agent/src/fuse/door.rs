@@ -261,7 +261,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
             vfs.fsync(open).await?;
             if awaits_others {
                 let stale = vfs.revalidate(open).await?;
-                kernel.drop_stale(&*vfs, number, open, stale).await?;
+                kernel.drop_stale(&vfs, number, open, stale).await?;
             }
             Ok(())
         });

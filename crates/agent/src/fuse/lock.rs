@@ -106,7 +106,7 @@ impl<V: Vfs> SetLock<V> {
         if call.kind.is_none() {
             return Ok(());
         }
-        if let Err(fault) = self.kernel.drop_stale(&*self.vfs, self.file, handle, stale).await {
+        if let Err(fault) = self.kernel.drop_stale(&self.vfs, self.file, handle, stale).await {
             locks::set(&*self.vfs, handle, LockCall { kind: None, ..call }, (ticket, false)).await?;
             return Err(fault);
         }

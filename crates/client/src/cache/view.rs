@@ -164,6 +164,10 @@ impl Vfs for CacheView {
         self.revalidate_open(&*self.handle(handle)?).await
     }
 
+    fn has_pages_before(&self, handle: HandleNumber, generation: Generation) -> bool {
+        self.handle(handle).is_ok_and(|open| open.is_orphan() || open.data.has_pages_before(generation))
+    }
+
     fn pages_dropped(&self, handle: HandleNumber, generation: Generation) {
         if let Ok(open) = self.handle(handle) {
             open.data.pages_dropped(generation);

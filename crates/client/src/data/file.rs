@@ -226,7 +226,12 @@ impl FileData {
         (state.pages != Some(state.generation)).then_some(state.generation)
     }
 
-    /// The kernel has dropped all pages that are older than this.
+    /// Whether the kernel may still have pages that are older than this.
+    pub fn has_pages_before(&self, generation: Generation) -> bool {
+        self.state.lock().pages < Some(generation)
+    }
+
+    /// The kernel has dropped all pages that are older than this, and attributes.
     pub fn pages_dropped(&self, generation: Generation) {
         let mut state = self.state.lock();
         state.pages = state.pages.max(Some(generation));

@@ -231,6 +231,10 @@ impl Vfs for SharedView {
         }
     }
 
+    fn has_pages_before(&self, handle: HandleNumber, generation: Generation) -> bool {
+        self.file(handle).is_ok_and(|file| file.has_pages_before(generation))
+    }
+
     fn pages_dropped(&self, handle: HandleNumber, generation: Generation) {
         if let Ok(file) = self.file(handle) {
             file.pages_dropped(generation);
