@@ -18,8 +18,6 @@ pub struct Object {
     pub children: BTreeMap<String, ObjectId>,
     /// Names of it.
     pub nlink: u32,
-    /// Which node took the last of them.
-    pub removed_by: Option<usize>,
     /// Permission bits, if they are known.
     pub mode: Option<u16>,
     /// The extended attribute; `None` in doubt.
@@ -91,7 +89,6 @@ impl Names {
             kind,
             children: BTreeMap::new(),
             nlink: 1,
-            removed_by: None,
             mode: None,
             xattr: Some(None),
             target: None,

@@ -185,15 +185,18 @@ impl Run {
     }
 
     /// Other nodes that have a file of the cache view open may know it by a name that it has lost, and nobody the others
-    /// that it has.
+    /// that it has. With its last name, they are told.
     fn note_unnamed(&mut self, call: &Call) {
         let gone = match &call.op {
             Op::Unlink { path } => path,
             Op::Rename { to, mode: RenameMode::Replace, .. } => to,
             _ => return,
         };
-        let Ok(object) = self.model(call.view).find(gone) else { return };
-        self.model(call.view).object_mut(object).removed_by = Some(call.node);
+        let model = self.model(call.view);
+        let Ok(object) = model.find(gone) else { return };
+        if model.object(object).nlink == 1 {
+            return;
+        }
         for ((node, view, _), open) in &mut self.slots {
             let is_elsewhere = *node != call.node && *view == call.view.index();
             open.is_unnamed |= is_elsewhere && call.view == View::Cache && open.object == object;
@@ -241,9 +244,8 @@ impl Run {
                 }
                 _ => continue,
             };
-            let is_lost = open.is_unnamed || self.is_removed_elsewhere(call, open.object);
             let in_doubt = match call.end {
-                End::Failed(_) if is_lost => true,
+                End::Failed(_) if open.is_unnamed => true,
                 _ => self.judge_failure(call, &[])?,
             };
             let model = self.models.entry(call.view.index()).or_default();
@@ -270,18 +272,11 @@ impl Run {
         Ok(())
     }
 
-    /// Whether another node has removed a file of the cache view that this one has open.
-    fn is_removed_elsewhere(&mut self, call: &Call, object: ObjectId) -> bool {
-        let object = self.model(call.view).object(object);
-        call.view == View::Cache && object.nlink == 0 && object.removed_by != Some(call.node)
-    }
-
     /// A call on an open file.
     fn judge_file(&mut self, call: &Call) -> Checked {
         let Some(open) = call.open.clone() else { return Ok(()) };
         self.expect_told(call)?;
-        let is_removed = self.is_removed_elsewhere(call, open.object);
-        if let (End::Failed(_), true) = (&call.end, is_removed || open.is_unnamed) {
+        if let (End::Failed(_), true) = (&call.end, open.is_unnamed) {
             self.model(call.view).object_mut(open.object).data.doubt(call.node);
             return Ok(());
         }
@@ -292,9 +287,6 @@ impl Run {
             return Ok(());
         }
         if let (Op::Read { offset, length, .. }, Some(Told::Bytes(bytes))) = (&call.op, call.told()) {
-            if is_removed {
-                return Ok(());
-            }
             let looker = Looker { node: call.node, opened: open.opened, now: call.begun };
             let check = |data: &FileData| data.check(looker, *offset, u64::from(*length), bytes);
             let checked = check(&self.model(call.view).object(open.object).data);
