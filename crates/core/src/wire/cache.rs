@@ -93,7 +93,7 @@ pub enum CacheRequest {
         /// The time.
         mtime: Timestamp,
     },
-    /// A file or directory is about to be renamed, or has just been. A path is a hint that is checked against
+    /// A file or directory is about to be renamed, or has just been; or a file has one more name. A path is a hint that is checked against
     /// the inode number: the old one stays good until the new one is.
     Renamed {
         /// The file (sent to its coordinator), or `None` for a directory and all below it (sent to every node).
