@@ -46,7 +46,7 @@ impl SimulatedNetwork {
             self.break_connection(station, to);
             return Err(Fault::new(Errno::ECONNRESET, format!("the connection with {to} broke")));
         }
-        if self.happens(weather.lost) {
+        if self.happens(weather.lost) && !parcel.is_missed() {
             log::trace!("{} -> {to}: {} is lost", station.node(), parcel.describe());
             return Ok(());
         }
