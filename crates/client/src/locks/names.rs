@@ -25,10 +25,11 @@ pub(crate) struct HeldNames {
 }
 
 impl FileLocks {
-    /// Waits until no other task holds one of these names, see [`InodeId::of_name`], and holds them.
+    /// Waits until no other task holds one of these names, see [`InodeId::of_name`], and holds them. A name whose home or
+    /// holder cannot be reached is not held: most often, nobody else wants it.
     ///
     /// # Errors
-    /// `EHOSTDOWN` when the home of a name cannot be reached.
+    /// What the home says.
     pub(crate) async fn hold_names(self: &Arc<Self>, names: BTreeSet<InodeId>) -> Result<HeldNames> {
         let mut held = HeldNames { locks: self.clone(), owner: self.ticket().0, names: Vec::new() };
         // In their order: two nodes that hold several never wait for each other.
