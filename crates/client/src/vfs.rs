@@ -28,9 +28,9 @@ pub struct HandleNumber(pub u64);
 /// A file found or made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Its number; each time it is told counts as one look-up, until forgotten.
+    /// Its number, which `st_ino` shows; each time it is told counts as one look-up, until forgotten.
     pub file: FileNumber,
-    /// Its attributes; `attr.inode` is what `st_ino` shows.
+    /// Its attributes.
     pub attr: Attr,
 }
 

@@ -7,8 +7,8 @@ use crate::vfs::FileNumber;
 use std::collections::BTreeSet;
 use tameike_core::wire::cache::CacheRequest;
 use tameike_core::wire::meta::RenameMode;
-use tameike_core::{Errno, FileKind, InodeId, Result};
-use tameike_io::shared::FileStat;
+use tameike_core::{Attr, Errno, FileKind, InodeId, Result};
+use tameike_io::shared::{FileStat, is_missing};
 
 /// A name: its directory, and what it is called there.
 pub(super) type Name<'a> = (FileNumber, &'a [u8]);
@@ -61,10 +61,10 @@ impl CacheView {
         if target.is_some() && mode == RenameMode::NoReplace {
             return Err(Errno::EEXIST.into());
         }
-        self.tell_rename(&moved, &old, &new).await?;
+        self.tell_rename(&moved.attr(), &old, &new).await?;
         match (&target, mode) {
             (Some(target), RenameMode::Replace) => self.before_removal(target, to, &new).await?,
-            (Some(target), RenameMode::Exchange) => self.tell_rename(target, &new, &old).await?,
+            (Some(target), RenameMode::Exchange) => self.tell_rename(&target.attr(), &new, &old).await?,
             (Some(_), RenameMode::NoReplace) | (None, _) => {}
         }
         match rename_as_seen(&self.below, from, to, mode, is_free).await {
@@ -94,12 +94,12 @@ impl CacheView {
         InodeId::of_name(self.below.inode(dir), name)
     }
 
-    /// What a file's coordinator, or every node for a directory, must know before and after a rename.
-    pub(super) async fn tell_rename(&self, stat: &FileStat, from: &[u8], to: &[u8]) -> Result<()> {
+    /// What a file's coordinator, or every node for a directory, must know before a rename, or of one more name.
+    pub(super) async fn tell_rename(&self, attr: &Attr, from: &[u8], to: &[u8]) -> Result<()> {
         let (from, to) = (from.to_vec(), to.to_vec());
-        match stat.kind {
+        match attr.kind {
             FileKind::File => {
-                let inode = stat.inode_id();
+                let inode = attr.inode;
                 self.tell(inode, CacheRequest::Renamed { inode: Some(inode), from, to }).await
             }
             FileKind::Directory => {
@@ -126,7 +126,7 @@ impl CacheView {
         let inode = stat.inode_id();
         if stat.nlink > 1 {
             return match self.below.other_path(self.below.number(inode), dir, name) {
-                Some(other) => self.tell_rename(stat, path, &other).await,
+                Some(other) => self.tell_rename(&stat.attr(), path, &other).await,
                 None => self.write_back(inode).await.map(drop),
             };
         }
@@ -142,7 +142,7 @@ impl CacheView {
     /// Brings a file's content to the shared file; whether it was still there.
     async fn write_back(&self, inode: InodeId) -> Result<bool> {
         match self.tell(inode, CacheRequest::Writeback { inode }).await {
-            Err(fault) if matches!(fault.errno, Errno::ENOENT | Errno::ESTALE) => Ok(false),
+            Err(fault) if is_missing(fault.errno) => Ok(false),
             told => told.map(|()| true),
         }
     }

@@ -7,10 +7,9 @@ use crate::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, V
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
-use tameike_core::wire::cache::CacheRequest;
 use tameike_core::wire::meta::{NewInode, RenameMode};
 use tameike_core::wire::unit::{Sought, SpaceChange};
-use tameike_core::{Attr, Errno, FileKind, Generation, InodeId, Result};
+use tameike_core::{Attr, Errno, Generation, InodeId, Result};
 
 impl OverTree for CacheView {
     fn below(&self) -> &Passthrough {
@@ -88,11 +87,8 @@ impl Vfs for CacheView {
     async fn link(&self, file: FileNumber, dir: FileNumber, name: &[u8]) -> Result<Found> {
         let (from, to) = (self.below.path(file)?, self.below.child(dir, name)?);
         let found = self.below.link(file, dir, name).await?;
-        if found.attr.kind == FileKind::File {
-            // The coordinator finds it there when its other names are gone.
-            let inode = found.attr.inode;
-            self.tell(inode, CacheRequest::Renamed { inode: Some(inode), from, to }).await?;
-        }
+        // The coordinator finds it there when its other names are gone.
+        self.tell_rename(&found.attr, &from, &to).await?;
         Ok(Found { attr: self.overlay(found.attr).await?, ..found })
     }
 

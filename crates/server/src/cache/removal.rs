@@ -10,7 +10,8 @@ use std::time::Duration;
 use tameike_core::wire::Request;
 use tameike_core::wire::client::ClientRequest;
 use tameike_core::wire::unit::UnitRequest;
-use tameike_core::{Errno, InodeId, NodeId, Result};
+use tameike_core::{InodeId, NodeId, Result};
+use tameike_io::shared::is_missing;
 
 /// How long a removal that was announced may take. One whose node has died meanwhile never ends.
 const REMOVAL_TIME_MAX: Duration = Duration::from_secs(60);
@@ -85,9 +86,7 @@ impl CacheService {
             return Ok(record.removed);
         }
         match self.locate(file.inode, &record).await {
-            Err(fault) if matches!(fault.errno, Errno::ENOENT | Errno::ESTALE) => {
-                self.forget_removed(file).await.map(|()| true)
-            }
+            Err(fault) if is_missing(fault.errno) => self.forget_removed(file).await.map(|()| true),
             found => found.map(|_| false),
         }
     }
