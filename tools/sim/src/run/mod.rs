@@ -10,7 +10,7 @@ use crate::countdown::Countdown;
 use crate::kernel::Told;
 use crate::model::{Moment, Names, ObjectId};
 use crate::program::{Flags, Op, Program, Step};
-use crate::world::World;
+use crate::world::{Canary, World};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -140,6 +140,8 @@ impl Run {
     }
 
     async fn go(&mut self, program: &Program, at: &AtomicU64) -> Checked {
+        // Most bugs on purpose are the model's to find.
+        let looks_into_stores = program.world.canary.is_none_or(Canary::is_of_stores);
         self.start().await?;
         for (number, step) in program.steps.iter().enumerate() {
             at.store(number as u64, Ordering::Relaxed);
@@ -152,9 +154,13 @@ impl Run {
                 Step::Drain => self.drain().await?,
                 Step::Check => self.check().await?,
             }
+            if looks_into_stores {
+                self.check_stores()?;
+            }
         }
         at.store(program.steps.len() as u64, Ordering::Relaxed);
         self.finish(program.dies).await?;
+        (0..self.world.count()).for_each(|node| self.world.kill(node, false));
         self.check_stores()
     }
 }

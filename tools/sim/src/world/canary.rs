@@ -38,6 +38,11 @@ impl Canary {
         Self::LostSync,
         Self::HiddenFailure,
     ];
+
+    /// Whether it must be found by what the stores look like, not by what programs are told.
+    pub fn is_of_stores(self) -> bool {
+        self == Self::DoubleFreedExtent
+    }
 }
 
 type Question = (UnitId, u32, u32);
