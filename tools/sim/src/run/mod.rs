@@ -154,7 +154,8 @@ impl Run {
                 Step::Drain => self.drain().await?,
                 Step::Check => self.check().await?,
             }
-            if looks_into_stores {
+            let may_lack = self.power_lost || self.disks_failed || self.bytes_lost;
+            if looks_into_stores && !may_lack {
                 self.check_stores()?;
             }
         }
