@@ -115,15 +115,15 @@ impl Views {
     }
 
     /// A file of the shared file system is about to lose its last name by another node.
-    pub fn removing(&self, inode: InodeId) -> BoxFuture<'static, ()> {
+    ///
+    /// # Errors
+    /// When who has it open here could not go on with it.
+    pub fn removing(&self, inode: InodeId) -> BoxFuture<'static, Result<()>> {
         let cache = self.cache.clone();
         async move {
-            if let Some(cache) = cache
-                && let Err(fault) = cache.removing(inode).await
-            {
-                log::warn!(
-                    "what is open here of {inode}, which another node removes, cannot be kept: {fault}"
-                );
+            match cache {
+                Some(cache) => cache.removing(inode).await,
+                None => Ok(()),
             }
         }
         .boxed()

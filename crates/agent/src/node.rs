@@ -114,7 +114,8 @@ impl Node {
                 self.views.moved(dir, from, to).map(|()| ClientReply::Done).boxed()
             }
             ClientRequest::Removing { inode } => {
-                self.views.removing(inode).map(|()| ClientReply::Done).boxed()
+                let removing = self.views.removing(inode);
+                removing.map(|done| done.map_or_else(ClientReply::Held, |()| ClientReply::Done)).boxed()
             }
             ClientRequest::Kept { inode } => {
                 self.views.kept(inode);

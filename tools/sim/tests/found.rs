@@ -4,7 +4,7 @@ use tameike_core::View;
 use tameike_core::wire::meta::RenameMode;
 use tameike_sim::program::{Action, Flags, Op, Program, Step, Trouble};
 use tameike_sim::run::run;
-use tameike_sim::world::WorldConfig;
+use tameike_sim::world::{DiskFaults, WorldConfig};
 
 fn cached(node: usize, op: Op) -> Step {
     Step::Together(vec![Action::Call { node, view: View::Cache, op }])
@@ -219,6 +219,23 @@ fn what_a_failed_removal_could_not_send_is_in_doubt() {
         cached(2, Op::Read { slot: 0, offset: 0, length: 5000 }),
     ];
     passes(steps, false);
+}
+
+/// What a node had open was gone when another removed the file, and a disk failed so that its content could not be brought to
+/// the shared file system: the removal went on all the same, and a read was told that there is no such file.
+#[test]
+fn a_file_whose_open_content_cannot_be_moved_is_not_removed() {
+    for node in 0..3 {
+        let faults = DiskFaults { syncs: 1000, ..DiskFaults::default() };
+        let steps = vec![
+            create(1, "a/x"),
+            write(1),
+            trouble(Trouble::Disk(node, faults)),
+            cached(0, Op::Unlink { path: "a/x".to_owned() }),
+            cached(1, Op::Read { slot: 0, offset: 949, length: 5000 }),
+        ];
+        passes(steps, true);
+    }
 }
 
 /// Who had a file open that another node renamed could not read what the pool did not hold, nor write for the first time

@@ -131,12 +131,14 @@ impl CacheView {
             };
         }
         // First: who opens it from now on is told.
-        self.tell(inode, CacheRequest::Removing { inode }).await?;
-        if let Err(fault) = self.removing(inode).await {
+        let told = match self.tell(inode, CacheRequest::Removing { inode }).await {
+            Ok(_) => self.removing(inode).await,
+            Err(fault) => Err(fault),
+        };
+        if told.is_err() {
             self.not_removed(stat).await;
-            return Err(fault);
         }
-        Ok(())
+        told
     }
 
     /// Brings a file's content to the shared file; whether it was still there.

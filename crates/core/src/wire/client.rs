@@ -1,5 +1,6 @@
 //! Messages to the views of a node.
 
+use crate::errno::Fault;
 use crate::ids::InodeId;
 use crate::wire::lock::LockOwner;
 use serde::{Deserialize, Serialize};
@@ -47,4 +48,6 @@ pub enum ClientReply {
     Done,
     /// The files.
     Waits(Vec<InodeId>),
+    /// Who has the file open cannot go on with the shared file: its content cannot be brought there.
+    Held(Fault),
 }

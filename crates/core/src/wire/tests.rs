@@ -498,7 +498,11 @@ fn replies_of_agents() {
 
 #[test]
 fn replies_of_views() {
-    check(&[(ClientReply::Done, "00"), (ClientReply::Waits(vec![INODE]), "0101838404")]);
+    check(&[
+        (ClientReply::Done, "00"),
+        (ClientReply::Waits(vec![INODE]), "0101838404"),
+        (ClientReply::Held(Fault::new(Errno::EIO, "gone")), "020a04676f6e65"),
+    ]);
 }
 
 #[test]

@@ -7,10 +7,11 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tameike_core::wire::Request;
-use tameike_core::wire::client::ClientRequest;
+use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::unit::UnitRequest;
+use tameike_core::wire::{Reply, Request};
 use tameike_core::{InodeId, NodeId, Result};
+use tameike_io::fabric::Answer;
 use tameike_io::shared::is_missing;
 
 /// How long a removal that was announced may take. One whose node has died meanwhile never ends.
@@ -24,6 +25,9 @@ impl CacheService {
     /// Notes in the journal of a file that it is about to be removed, so that a removal which is cut off before
     /// [`CacheService::removed`] is known for what it was; and tells the other nodes that may have it open. Returns when
     /// they need nothing more of the job's data.
+    ///
+    /// # Errors
+    /// When one of them cannot go on without: the file must not be removed.
     pub(super) async fn removing(&self, inode: InodeId, by: NodeId) -> Result<()> {
         let now = self.parts.runtime.clock.monotonic();
         self.removals.0.lock().insert(inode, now);
@@ -33,30 +37,45 @@ impl CacheService {
             state.openers.clone()
         })?;
         self.journal.sync(false).await?;
-        self.tell(openers, by, &ClientRequest::Removing { inode }).await;
-        Ok(())
+        self.tell(openers, by, &ClientRequest::Removing { inode }).await
     }
 
     /// The removal did not happen.
     pub(super) async fn kept(&self, inode: InodeId, by: NodeId) -> Result<()> {
         self.removals.0.lock().remove(&inode);
         let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(()) };
-        let openers = file.update(&self.journal, |state| {
-            state.record.removing = false;
-            state.openers.clone()
-        })?;
-        self.tell(openers, by, &ClientRequest::Kept { inode }).await;
-        Ok(())
+        let openers = file.state().openers.clone();
+        // They must know even if the journal takes no more changes.
+        let told = self.tell(openers, by, &ClientRequest::Kept { inode }).await;
+        file.update(&self.journal, |state| state.record.removing = false)?;
+        told
     }
 
-    async fn tell(&self, nodes: impl IntoIterator<Item = NodeId>, by: NodeId, request: &ClientRequest) {
+    /// Tells other nodes what becomes of a file that they may have open. One that cannot be reached is not waited for
+    /// any longer: what a dead node had open could never be removed.
+    ///
+    /// # Errors
+    /// What one of them answered that it cannot do.
+    async fn tell(
+        &self,
+        nodes: impl IntoIterator<Item = NodeId>,
+        by: NodeId,
+        request: &ClientRequest,
+    ) -> Result<()> {
         let told = nodes.into_iter().filter(|&node| node != by).map(|node| async move {
             let call = self.parts.rpc.call(node, Request::Client(request.clone()), None, None);
-            if let Err(fault) = call.await {
-                log::warn!("{node} does not know what becomes of a file that it may have open: {fault}");
+            match call.await {
+                Ok(Answer { reply: Reply::Client(ClientReply::Held(fault)), .. }) => {
+                    Err(fault.context(format_args!("{node} has the file open")))
+                }
+                Ok(_) => Ok(()),
+                Err(fault) => {
+                    log::warn!("{node} does not know what becomes of a file that it may have open: {fault}");
+                    Ok(())
+                }
             }
         });
-        join_all(told).await;
+        join_all(told).await.into_iter().collect()
     }
 
     /// Whether a node is about to take the last name of a file away.
