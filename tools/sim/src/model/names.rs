@@ -43,6 +43,8 @@ pub struct Names {
     next: ObjectId,
     /// Names of which nobody knows what became.
     doubtful: BTreeSet<String>,
+    /// Names whose inodes are gone for good: nothing is known of them, and nothing can be done to them.
+    lost: BTreeSet<String>,
     /// Names that changed since everything was last made safe.
     pub changed: BTreeSet<String>,
 }
@@ -72,8 +74,13 @@ impl Default for Names {
 impl Names {
     /// The tree at the start: the directories that are there from then on.
     pub fn new() -> Self {
-        let mut names =
-            Self { objects: BTreeMap::new(), next: 0, doubtful: BTreeSet::new(), changed: BTreeSet::new() };
+        let mut names = Self {
+            objects: BTreeMap::new(),
+            next: 0,
+            doubtful: BTreeSet::new(),
+            lost: BTreeSet::new(),
+            changed: BTreeSet::new(),
+        };
         names.add(FileKind::Directory, 0);
         for dir in DIRS {
             names.insert(dir, FileKind::Directory, 0);
@@ -180,6 +187,16 @@ impl Names {
         self.changed.insert(path.to_owned());
     }
 
+    /// A name is all that is left of what was there.
+    pub fn lose(&mut self, path: &str) {
+        self.lost.insert(path.to_owned());
+    }
+
+    /// Whether there are such names.
+    pub fn has_lost(&self) -> bool {
+        !self.lost.is_empty()
+    }
+
     /// Names in doubt.
     pub fn doubtful(&self) -> &BTreeSet<String> {
         &self.doubtful
@@ -187,7 +204,7 @@ impl Names {
 
     /// Everything is known again.
     pub fn resolve(&mut self) {
-        self.doubtful.clear();
+        self.doubtful.clone_from(&self.lost);
         self.changed.clear();
         self.objects_mut().for_each(|object| object.may_be_gone = false);
     }

@@ -83,6 +83,8 @@ impl Run {
             model.objects_mut().for_each(|object| object.data.lose(!is_shared && !lost));
             if is_shared {
                 let changed = model.changed.clone();
+                self.has_orphans |= !changed.is_empty();
+                let model = self.model(view);
                 changed.iter().for_each(|path| model.doubt(path));
                 for object in model.objects_mut() {
                     (object.mode, object.xattr) = (None, None);
@@ -127,16 +129,27 @@ impl Run {
             };
             for name in names.into_keys() {
                 let path = crate::model::names::join(&dir, &name);
-                let (_, told) = self.must(node, view, Op::Stat { path: path.clone() }, None).await?;
-                if let Told::Attr(attr) = told {
-                    if attr.kind == FileKind::Directory {
-                        left.push(path.clone());
+                let call = self.one(node, view, Op::Stat { path: path.clone() }, None).await?;
+                match &call.end {
+                    End::Told(Told::Attr(attr)) => {
+                        if attr.kind == FileKind::Directory {
+                            left.push(path.clone());
+                        }
+                        seen.insert(path, (**attr).clone());
                     }
-                    seen.insert(path, *attr);
+                    End::Failed(fault) if fault.errno == Errno::ESTALE && self.may_hang(view, &path) => {
+                        self.model(view).lose(&path);
+                    }
+                    _ => return Err(call.failed_though_nothing_is_wrong()),
                 }
             }
         }
         Ok(seen)
+    }
+
+    /// Whether the inode of a name may have died with its agent.
+    fn may_hang(&mut self, view: View, path: &str) -> bool {
+        view == View::JobShared && self.has_orphans && self.model(view).is_doubtful(path, false)
     }
 
     async fn compare_view(&mut self, view: View) -> Checked {

@@ -87,8 +87,8 @@ impl Run {
     /// Space that is taken though all files are removed.
     fn leaked(&self, view: View) -> u64 {
         match view {
-            // What makes the file of these units had not reached the log that broke.
-            View::JobShared if self.log_broken => 0,
+            // What makes the file of these units had not reached the log that broke, or died with its agent.
+            View::JobShared if self.log_broken || self.has_orphans => 0,
             // Clean bytes whose home could not be told of the removal go when room is needed.
             View::Cache if self.world.countdown.met().is_some() => {
                 self.world.space(view, |space| space.dirty)
@@ -160,6 +160,9 @@ impl Run {
             self.judge(vec![call])?;
         }
         for view in [View::JobShared, View::Cache] {
+            if self.model(view).has_lost() {
+                continue;
+            }
             let all: Vec<_> = self.model(view).all().into_iter().rev().collect();
             for (path, id) in all {
                 let op = match self.model(view).object(id).kind {

@@ -88,6 +88,10 @@ struct Run {
     bytes_lost: bool,
     /// A sync failed: changes that were made and not logged are gone.
     log_broken: bool,
+    /// Agents have died before all that they had changed in the job-shared view was safe. They have taken their part of
+    /// it with them (S20); the product does not start such a view again, so that others' parts may hang in the air:
+    /// names of no inode, units of no file. What was safe must be there (S7).
+    has_orphans: bool,
     volatile: bool,
     disks_failed: bool,
     /// Power was lost, or a disk failed: what was not synced is gone, and a drain may have to say so.
@@ -194,6 +198,7 @@ pub fn run_counted(program: &Program, countdown: &Countdown) -> Result<(), Failu
             power_lost: false,
             bytes_lost: false,
             log_broken: false,
+            has_orphans: false,
             volatile: program.world.volatile,
             disks_failed: false,
             has_losses: false,
