@@ -115,6 +115,8 @@ pub(super) struct FileState {
     pub fault: Option<Fault>,
     /// Counts such writes.
     pub faults: u64,
+    /// Of how many of them somebody has been told.
+    pub heard: u64,
     /// Where a sequential reader would go on.
     pub read_end: u64,
 }
@@ -278,9 +280,10 @@ impl FileData {
         state.untold().is_none() && state.in_flight == 0 && state.units.values().all(UnitFrame::is_clean)
     }
 
-    /// What a handle that is opened now has been told.
+    /// What a handle that is opened now counts as told: what nobody has heard of yet it is told, too, as on Linux.
     pub fn told(&self) -> Told {
-        Told(AtomicU64::new(self.state.lock().faults))
+        let state = self.state.lock();
+        Told { faults: AtomicU64::new(state.heard), opened: state.faults }
     }
 
     /// What went wrong with earlier writes and was not yet told to the holder of `told`.
@@ -288,24 +291,24 @@ impl FileData {
     /// # Errors
     /// What went wrong last.
     pub fn tell(&self, told: &Told) -> Result<()> {
-        let state = self.state.lock();
-        if told.0.swap(state.faults, Ordering::AcqRel) == state.faults {
+        let mut state = self.state.lock();
+        if told.faults.swap(state.faults, Ordering::AcqRel) == state.faults {
             return Ok(());
         }
+        state.heard = state.faults;
         state.fault.clone().map_or(Ok(()), Err)
     }
 
-    /// Fails when a home was full and the holder of `told` does not know yet: writing on would be in vain. It
-    /// still has to be told at the end.
+    /// Fails when a home was full since the holder of `told` opened the file, and it does not know yet: writing on would be
+    /// in vain. It still has to be told at the end.
     ///
     /// # Errors
     /// `ENOSPC`.
     pub fn check_room(&self, told: &Told) -> Result<()> {
         let state = self.state.lock();
+        let known = told.faults.load(Ordering::Acquire).max(told.opened);
         match &state.fault {
-            Some(fault) if fault.errno == Errno::ENOSPC && told.0.load(Ordering::Acquire) != state.faults => {
-                Err(fault.clone())
-            }
+            Some(fault) if fault.errno == Errno::ENOSPC && known != state.faults => Err(fault.clone()),
             _ => Ok(()),
         }
     }
@@ -365,7 +368,11 @@ impl FileData {
 }
 
 /// Which faults of a file the holder of a handle knows of.
-pub struct Told(AtomicU64);
+pub struct Told {
+    faults: AtomicU64,
+    /// Those that were before the handle.
+    opened: u64,
+}
 
 /// Takes over the home's version, unless a newer one is known already: answers overtake each other. What the
 /// node has written beyond it stays in sight.

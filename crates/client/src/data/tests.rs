@@ -373,7 +373,8 @@ proptest! {
 }
 
 /// S4: "A write that was acknowledged may still fail on its way to its home; the next close or fsync of every
-/// descriptor of the file that is open for writing on that node returns the error, once."
+/// descriptor of the file that is open for writing on that node returns the error, once. A descriptor that is opened
+/// before anybody was told is told, too."
 #[test]
 fn a_lost_write_is_told_once_and_not_shown() {
     let bench = Bench::new(1, 4);
@@ -385,6 +386,9 @@ fn a_lost_write_is_told_once_and_not_shown() {
     bench.write(0, &file, 0, vec![2; 10_000]);
     assert_eq!(bench.flush(0, &file), Ok(()));
     bench.homes.lock().failing = false;
+    let late = file.told();
+    assert_eq!(file.check_room(&late), Ok(()));
+    assert_eq!(file.tell(&late).expect_err("a full device").errno, Errno::ENOSPC);
     for told in [&writer, &other] {
         assert_eq!(file.check_room(told).expect_err("a full device").errno, Errno::ENOSPC);
         assert_eq!(file.tell(told).expect_err("a full device").errno, Errno::ENOSPC);
