@@ -34,14 +34,15 @@ impl UnitService {
             }
             after = last;
         }
-        if self.has_room() {
-            return Ok(());
+        match refusal {
+            _ if self.has_room() => Ok(()),
+            // Everything was flushed, and others have written since: the store says whether that leaves room.
+            None => Ok(()),
+            Some(fault) => Err(Fault::new(
+                Errno::ENOSPC,
+                format!("the cache area is full and the shared file system takes no more of it: {fault}"),
+            )),
         }
-        let why = refusal.map_or_else(String::new, |fault| format!(": {fault}"));
-        Err(Fault::new(
-            Errno::ENOSPC,
-            format!("the cache area is full and the shared file system takes no more of it{why}"),
-        ))
     }
 
     fn has_room(&self) -> bool {
