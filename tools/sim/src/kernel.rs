@@ -71,7 +71,7 @@ impl<'a, V: Vfs> Walk<'a, V> {
 
     /// The directory of a path and its last name.
     async fn place<'b>(&mut self, path: &'b str) -> Result<(FileNumber, &'b [u8])> {
-        let (dir, name) = crate::model::names::split(path);
+        let (dir, name) = crate::model::path::split(path);
         let mut at = FileNumber::ROOT;
         if !dir.is_empty() {
             let (file, attr) = self.file(dir).await?;

@@ -221,20 +221,54 @@ fn what_a_failed_removal_could_not_send_is_in_doubt() {
     passes(steps, false);
 }
 
+/// A name outlived the inode that another node's agent had not made safe, and a unit its file: what is left of a view that
+/// the product does not start again, of which the model knew nothing.
+#[test]
+fn what_was_not_safe_may_hang_in_the_air_when_its_agent_has_died() {
+    let together = |step: &[Action]| Step::Together(step.to_vec());
+    let call = |node, op| Action::Call { node, view: View::JobShared, op };
+    let dies = |after, node| Action::Trouble(after, Trouble::Kill { node, power: true });
+    let rename = Op::Rename { from: "x".to_owned(), to: "b/x".to_owned(), mode: RenameMode::Replace };
+    let create = |slot, path: &str| Op::Open { slot, path: path.to_owned(), flags: CREATE };
+    let renamed = [together(&[call(0, create(1, "x"))]), together(&[call(0, rename)])];
+    let content = Op::Write { slot: 0, offset: 36_100, length: 1, tag: 7 };
+    let written = [
+        together(&[dies(2536, 0)]),
+        Step::Check,
+        together(&[call(1, create(1, "a/x"))]),
+        together(&[call(1, create(0, "a/x"))]),
+        together(&[call(1, content)]),
+        together(&[call(1, Op::Close { slot: 0 })]),
+        together(&[call(1, Op::SyncDir { path: "b".to_owned() })]),
+    ];
+    for (steps, nodes, volatile) in [(renamed.to_vec(), 4, false), (written.to_vec(), 2, true)] {
+        for (seed, node) in (0..20).flat_map(|seed| (0..nodes).map(move |node| (seed, node))) {
+            let world = WorldConfig { volatile, ..WorldConfig::plain(seed, nodes) };
+            let mut steps = steps.clone();
+            steps.push(together(&[dies(452, node)]));
+            let program = Program { world, steps, dies: false };
+            assert_eq!(run(&program), Ok(()), "seed {seed}, node {node}");
+        }
+    }
+}
+
 /// What a node had open was gone when another removed the file, and a disk failed so that its content could not be brought to
 /// the shared file system: the removal went on all the same, and a read was told that there is no such file.
+///
+/// S10: "There a removal fails when a node that has the file open cannot bring its content to the shared file system."
 #[test]
 fn a_file_whose_open_content_cannot_be_moved_is_not_removed() {
-    for node in 0..3 {
-        let faults = DiskFaults { syncs: 1000, ..DiskFaults::default() };
+    for seed in 0..40 {
+        let faults = DiskFaults { syncs: 500, ..DiskFaults::default() };
         let steps = vec![
             create(1, "a/x"),
-            write(1),
-            trouble(Trouble::Disk(node, faults)),
+            cached(1, Op::Write { slot: 0, offset: 43_100, length: 5000, tag: 8 }),
+            trouble(Trouble::Disk(1, faults)),
             cached(0, Op::Unlink { path: "a/x".to_owned() }),
             cached(1, Op::Read { slot: 0, offset: 949, length: 5000 }),
         ];
-        passes(steps, true);
+        let world = WorldConfig { devices: vec![false, true], volatile: true, ..WorldConfig::plain(seed, 2) };
+        assert_eq!(run(&Program { world, steps, dies: true }), Ok(()), "seed {seed}");
     }
 }
 

@@ -43,6 +43,8 @@ pub struct Write {
     pub synced: Option<Moment>,
     /// Nothing has failed that concerns it.
     pub is_certain: bool,
+    /// Its place was the end of the file, of which all nodes know at once.
+    pub is_append: bool,
 }
 
 impl Write {
@@ -163,14 +165,20 @@ impl FileData {
         self.writes.iter_mut().filter(|write| !is_safe(write)).for_each(|write| write.is_certain = false);
     }
 
-    /// Where an append of this node lands, if nothing that is under way can move the end. What it has not published when
-    /// another node cuts the file comes before the cut or after it.
+    /// Where an append of this node lands, if nothing that is under way can move the end but other appends. What it has
+    /// not published when another node cuts the file comes before the cut or after it.
     pub fn end(&self, node: usize, now: Moment) -> Option<u64> {
-        let is_settled_for = |write: &Write| write.published.is_some() || write.node == node;
-        let is_known =
-            !self.is_unknown && self.writes.iter().all(|write| write.is_certain && is_settled_for(write));
-        let (least, largest) = self.size(Looker { node, opened: now, now });
+        let looker = Looker { node, opened: now, now };
+        let counts = |write: &Write| looker.must_see(write) || (write.is_append && write.acknowledged < now);
+        let is_known = !self.is_unknown && self.writes.iter().all(|write| write.is_certain && counts(write));
+        let (least, largest) = self.size_with(counts);
         (is_known && least == largest).then_some(least)
+    }
+
+    /// Space that what is not published may take, in whole blocks.
+    pub fn unpublished(&self, block: u64) -> u64 {
+        let waits = |write: &&Write| write.published.is_none() && !write.is_cut();
+        self.writes.iter().filter(waits).map(|write| write.length.next_multiple_of(block) + 2 * block).sum()
     }
 
     /// Whether nothing is in doubt or unpublished.
@@ -180,10 +188,15 @@ impl FileData {
 
     /// The least and the largest size that may be told.
     pub fn size(&self, looker: Looker) -> (u64, u64) {
+        self.size_with(|write| looker.must_see(write))
+    }
+
+    /// As [`Self::size`], for one who must see what `must_see` says.
+    fn size_with(&self, must_see: impl Fn(&Write) -> bool) -> (u64, u64) {
         if self.is_unknown {
             return (0, u64::MAX);
         }
-        let seen: Vec<_> = self.writes.iter().filter(|write| looker.must_see(write)).collect();
+        let seen: Vec<_> = self.writes.iter().filter(|write| must_see(write)).collect();
         let last_cut = seen.iter().filter(|write| write.is_cut()).max_by_key(|write| write.begun);
         let after = |write: &Write| last_cut.is_none_or(|cut| cut.is_before(write));
         let floor = last_cut.map_or(0, |cut| cut.offset);
@@ -191,7 +204,7 @@ impl FileData {
         let mut least = grown.max().unwrap_or(0).max(floor);
         let mut largest = least;
         for write in &self.writes {
-            if last_cut.is_some_and(|cut| write.is_before(cut)) || (looker.must_see(write) && after(write)) {
+            if last_cut.is_some_and(|cut| write.is_before(cut)) || (must_see(write) && after(write)) {
                 continue;
             }
             if last_cut.is_some_and(|cut| std::ptr::eq(*cut, write)) {
@@ -285,6 +298,7 @@ impl FileData {
                 published: Some(moment),
                 synced: Some(moment),
                 is_certain: true,
+                is_append: false,
             });
         }
     }

@@ -2,6 +2,7 @@
 
 pub mod data;
 pub mod names;
+pub mod path;
 
 pub use data::{FileData, Looker, Moment, Source, Write};
 pub use names::{Names, Object, ObjectId};

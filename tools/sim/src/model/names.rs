@@ -1,6 +1,7 @@
 //! The tree of one view as it must be: every change is so everywhere from the moment its call returns.
 
 use super::data::{FileData, Moment};
+use super::path::{join, parts, split};
 use crate::program::{DIRS, Flags, Op};
 use std::collections::{BTreeMap, BTreeSet};
 use tameike_core::wire::meta::RenameMode;
@@ -50,20 +51,6 @@ pub struct Names {
 }
 
 const ROOT: ObjectId = 0;
-
-fn parts(path: &str) -> impl Iterator<Item = &str> {
-    path.split('/').filter(|name| !name.is_empty())
-}
-
-/// Directory and name of a path.
-pub fn split(path: &str) -> (&str, &str) {
-    path.rsplit_once('/').unwrap_or(("", path))
-}
-
-/// The path of a name in a directory.
-pub fn join(dir: &str, name: &str) -> String {
-    if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") }
-}
 
 impl Default for Names {
     fn default() -> Self {

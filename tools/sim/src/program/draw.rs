@@ -4,7 +4,7 @@
 use super::{Action, DIRS, Flags, Op, Program, SLOTS, Step, Trouble};
 use crate::chance::Chance;
 use crate::tree::TreeFaults;
-use crate::world::{CHECKPOINT_BYTES, Canary, DiskFaults, WorldConfig};
+use crate::world::{AMPLE_CAPACITY, CHECKPOINT_BYTES, Canary, DiskFaults, WorldConfig};
 use std::time::Duration;
 use tameike_core::View;
 use tameike_core::limits::UNIT_SIZE;
@@ -12,6 +12,9 @@ use tameike_core::wire::meta::RenameMode;
 use tameike_io::fabric::simulated::Weather;
 
 const FILES: [&str; 3] = ["x", "y", "z"];
+const LENGTHS: [u32; 7] = [1, 30, 100, 3000, 5000, 5000, 70_000];
+/// Where there is little space.
+const LARGE_LENGTHS: [u32; 9] = [1, 30, 100, 3000, 5000, 70_000, 70_000, 400_000, 400_000];
 const UNIT: u64 = UNIT_SIZE as u64;
 
 /// What a seed makes more or less of.
@@ -28,6 +31,10 @@ struct Taste {
     /// Most calls at a time.
     together: u64,
     files: u64,
+    /// Of a hundred steps, so many begin a race of appends.
+    races: u64,
+    /// How much is written at a time, in bytes.
+    lengths: &'static [u32],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +45,7 @@ enum Kind {
     Tree,
     Disk,
     Slow,
+    Rot,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +91,7 @@ const CALLS: [(u64, Call); 16] = [
 pub fn draw(seed: u64, canary: Option<Canary>) -> Program {
     let mut chance = Chance::new(seed);
     let world = draw_world(&mut chance, seed, canary);
-    let mut taste = draw_taste(&mut chance, world.devices.len());
+    let mut taste = draw_taste(&mut chance, &world);
     let mut steps = Vec::new();
     let mut tag = 0;
     let phases = 1 + chance.below(3);
@@ -94,7 +102,11 @@ pub fn draw(seed: u64, canary: Option<Canary>) -> Program {
             taste.trouble = 0;
         }
         for _ in 0..10 + chance.below(25) {
-            steps.push(draw_step(&mut chance, &taste, &mut tag));
+            if chance.percent(taste.races) {
+                steps.extend(draw_race(&mut chance, &taste, &mut tag));
+            } else {
+                steps.push(draw_step(&mut chance, &taste, &mut tag));
+            }
         }
         steps.push(Step::Check);
     }
@@ -116,7 +128,7 @@ fn draw_world(chance: &mut Chance, seed: u64, canary: Option<Canary>) -> WorldCo
     WorldConfig {
         seed,
         inline_max: *chance.of(&[UNIT_SIZE, UNIT_SIZE, 3000]),
-        capacity: 48 << 20,
+        capacity: if chance.percent(15) { *chance.of(&[96, 256, 1024, 1024]) << 10 } else { AMPLE_CAPACITY },
         checkpoint_bytes: CHECKPOINT_BYTES,
         slowness,
         skew,
@@ -126,13 +138,13 @@ fn draw_world(chance: &mut Chance, seed: u64, canary: Option<Canary>) -> WorldCo
     }
 }
 
-fn draw_taste(chance: &mut Chance, nodes: usize) -> Taste {
+fn draw_taste(chance: &mut Chance, world: &WorldConfig) -> Taste {
     let views = match chance.below(4) {
         0 => vec![View::JobShared],
         1 => vec![View::Cache],
         _ => vec![View::JobShared, View::Cache],
     };
-    let kinds = [Kind::Kill, Kind::Cut, Kind::Weather, Kind::Tree, Kind::Disk, Kind::Slow];
+    let kinds = [Kind::Kill, Kind::Cut, Kind::Weather, Kind::Tree, Kind::Disk, Kind::Slow, Kind::Rot];
     let troubles = kinds.into_iter().filter(|_| chance.percent(30)).collect();
     let weights = CALLS
         .into_iter()
@@ -143,7 +155,7 @@ fn draw_taste(chance: &mut Chance, nodes: usize) -> Taste {
         })
         .collect();
     Taste {
-        nodes,
+        nodes: world.devices.len(),
         views,
         trouble: 0,
         troubles,
@@ -151,7 +163,49 @@ fn draw_taste(chance: &mut Chance, nodes: usize) -> Taste {
         far: *chance.of(&[0, 0, 10, 40]),
         together: 1 + chance.below(4),
         files: 1 + chance.below(3),
+        races: *chance.of(&[0, 0, 4, 12]),
+        lengths: if world.capacity < AMPLE_CAPACITY { &LARGE_LENGTHS } else { &LENGTHS },
     }
+}
+
+/// Several descriptors, on any nodes, append to one file at the same time.
+fn draw_race(chance: &mut Chance, taste: &Taste, tag: &mut u64) -> Vec<Step> {
+    let (view, path) = (*chance.of(&taste.views), draw_path(chance, taste));
+    let racers: Vec<_> = (0..2 + chance.below(3))
+        .map(|_| (chance.below(taste.nodes as u64) as usize, draw_slot(chance)))
+        .collect();
+    let alone = |node, op| Step::Together(vec![Action::Call { node, view, op }]);
+    let mut steps = Vec::new();
+    for &(node, slot) in &racers {
+        let flags = Flags { write: true, append: true, create: true, ..Flags::default() };
+        steps.push(alone(node, Op::Close { slot }));
+        steps.push(alone(node, Op::Open { slot, path: path.clone(), flags }));
+    }
+    for _ in 0..1 + chance.below(3) {
+        let appends = racers.iter().map(|&(node, slot)| {
+            *tag += 1;
+            // One byte would not tell whose it is.
+            let length = *chance.of(&taste.lengths[1..]);
+            Action::Call { node, view, op: Op::Write { slot, offset: 0, length, tag: *tag } }
+        });
+        let mut actions: Vec<_> = appends.collect();
+        actions.extend(draw_some_trouble(chance, taste));
+        steps.push(Step::Together(actions));
+    }
+    steps
+}
+
+fn draw_slot(chance: &mut Chance) -> u8 {
+    chance.below(u64::from(SLOTS)) as u8
+}
+
+fn draw_some_trouble(chance: &mut Chance, taste: &Taste) -> Option<Action> {
+    if !chance.percent(taste.trouble) {
+        return None;
+    }
+    let latest = *chance.of(&[1, 500, 5000]);
+    let after = chance.below(latest);
+    Some(Action::Trouble(after, draw_trouble(chance, taste)))
 }
 
 fn draw_step(chance: &mut Chance, taste: &Taste, tag: &mut u64) -> Step {
@@ -175,18 +229,18 @@ fn draw_step(chance: &mut Chance, taste: &Taste, tag: &mut u64) -> Step {
         }
         actions.push(Action::Call { node, view, op });
     }
-    if chance.percent(taste.trouble) {
-        let latest = *chance.of(&[1, 500, 5000]);
-        let after = chance.below(latest);
-        actions.push(Action::Trouble(after, draw_trouble(chance, taste)));
-    }
+    actions.extend(draw_some_trouble(chance, taste));
     Step::Together(actions)
 }
 
 fn draw_trouble(chance: &mut Chance, taste: &Taste) -> Trouble {
     let node = chance.below(taste.nodes as u64) as usize;
     match chance.of(&taste.troubles) {
-        Kind::Kill => Trouble::Kill { node, power: chance.percent(40) },
+        Kind::Kill => {
+            // After a loss of power, rot is not told from what was being written.
+            let power = chance.percent(40) && !taste.troubles.contains(&Kind::Rot);
+            Trouble::Kill { node, power }
+        }
         Kind::Cut if chance.percent(35) => Trouble::Mend,
         Kind::Cut => {
             let to = chance.below(taste.nodes as u64) as usize;
@@ -208,13 +262,14 @@ fn draw_trouble(chance: &mut Chance, taste: &Taste) -> Trouble {
             Trouble::Disk(node, DiskFaults { reads: some(100), writes: some(100), syncs: some(60) })
         }
         Kind::Slow => Trouble::Slow(node, *chance.of(&[0, 30, 300])),
+        Kind::Rot => Trouble::Rot(node),
     }
 }
 
 fn draw_path(chance: &mut Chance, taste: &Taste) -> String {
     let dir = *chance.of(&["", "a", "a", "b", "a/c", "d", "a/d"]);
     let name = FILES[chance.below(taste.files) as usize];
-    crate::model::names::join(dir, name)
+    crate::model::path::join(dir, name)
 }
 
 fn draw_dir(chance: &mut Chance) -> String {
@@ -244,7 +299,7 @@ fn draw_op(chance: &mut Chance, taste: &Taste, tag: &mut u64) -> Op {
         }
         left -= weight;
     }
-    let slot = chance.below(u64::from(SLOTS)) as u8;
+    let slot = draw_slot(chance);
     match call {
         Call::Open => {
             let write = chance.percent(60);
@@ -267,7 +322,7 @@ fn draw_op(chance: &mut Chance, taste: &Taste, tag: &mut u64) -> Op {
         }
         Call::Write => {
             *tag += 1;
-            let length = *chance.of(&[1, 30, 100, 3000, 5000, 5000, 70_000]);
+            let length = *chance.of(taste.lengths);
             Op::Write { slot, offset: draw_offset(chance, taste), length, tag: *tag }
         }
         Call::Fsync => Op::Fsync { slot },

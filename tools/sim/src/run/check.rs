@@ -4,25 +4,24 @@
 use super::judge::paths;
 use super::{Call, Checked, End, Open, Run};
 use crate::kernel::Told;
-use crate::model::{Looker, Names, ObjectId};
+use crate::model::{Names, ObjectId};
 use crate::program::{Flags, Op};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tameike_agent::control::AgentMode;
-use tameike_core::limits::UNIT_SIZE;
 use tameike_core::{Attr, Errno, FileKind, View};
 
 /// After this long without trouble nothing of it is left: what was sent has arrived or is lost, and who was waited
 /// for has been given up or has answered.
 const SETTLED: Duration = Duration::from_secs(90);
 /// The slot that checks use; programs have others.
-const CHECK_SLOT: u8 = u8::MAX;
+pub(super) const CHECK_SLOT: u8 = u8::MAX;
 
 /// A tree as a node sees it.
 type Seen = BTreeMap<String, Attr>;
 
 impl Call {
-    fn failed_though_nothing_is_wrong(&self) -> String {
+    pub(super) fn failed_though_nothing_is_wrong(&self) -> String {
         let (node, view, op) = (self.node, self.view.as_str(), &self.op);
         match &self.end {
             End::Failed(fault) => {
@@ -59,20 +58,20 @@ impl Run {
         let _pause = self.world.countdown.pause();
         // What could fail because of the troubles has failed.
         self.excuses.clear();
+        self.was_full = false;
         self.judge_excused()?;
         for view in self.views() {
             self.compare_view(view).await?;
         }
-        self.make_safe().await
+        self.make_safe().await?;
+        self.compare_space().await
     }
 
     /// All agents end, and are started again on their disks.
     pub(super) async fn restart(&mut self, mode: AgentMode) -> Checked {
         let power = self.power_lost;
         let lost = power || self.bytes_lost;
-        if !lost {
-            self.check_stores()?;
-        }
+        self.check_stores(!lost)?;
         (0..self.world.count()).for_each(|node| self.world.kill(node, false));
         self.forget_the_dead();
         self.slots.clear();
@@ -108,7 +107,13 @@ impl Run {
         Ok(())
     }
 
-    async fn must(&mut self, node: usize, view: View, op: Op, open: Option<Open>) -> Checked<(Call, Told)> {
+    pub(super) async fn must(
+        &mut self,
+        node: usize,
+        view: View,
+        op: Op,
+        open: Option<Open>,
+    ) -> Checked<(Call, Told)> {
         let call = self.one(node, view, op, open).await?;
         match &call.end {
             End::Told(told) => {
@@ -128,7 +133,7 @@ impl Run {
                 continue;
             };
             for name in names.into_keys() {
-                let path = crate::model::names::join(&dir, &name);
+                let path = crate::model::path::join(&dir, &name);
                 let call = self.one(node, view, Op::Stat { path: path.clone() }, None).await?;
                 match &call.end {
                     End::Told(Told::Attr(attr)) => {
@@ -180,6 +185,7 @@ impl Run {
                 told.insert(id, bytes);
             }
         }
+        self.give_up_damaged(view);
         self.remove_unsettled(view).await?;
         for (id, bytes) in told {
             let moment = self.moment();
@@ -202,6 +208,10 @@ impl Run {
         for (path, id) in self.model(view).all() {
             let object = self.model(view).object(id);
             if object.kind == FileKind::File && !object.data.is_settled() {
+                if self.may_be_damaged(view, id) {
+                    // One with other names is brought to the shared file system first, which lost bytes cannot be.
+                    self.must(0, view, Op::Truncate { path: path.clone(), size: 0 }, None).await?;
+                }
                 let op = Op::Unlink { path };
                 self.must(0, view, op.clone(), None).await?;
                 let moment = self.moment();
@@ -291,60 +301,6 @@ impl Run {
         for path in model.all().into_keys() {
             if !seen.contains_key(&path) {
                 model.set(&path, None);
-            }
-        }
-    }
-
-    /// All nodes must read the same, and what the model allows.
-    async fn compare_bytes(&mut self, view: View, path: &str, id: ObjectId, size: u64) -> Checked<Vec<u8>> {
-        let mut agreed: Option<Vec<u8>> = None;
-        for node in 0..self.world.count() {
-            let flags = Flags::default();
-            let open = Op::Open { slot: CHECK_SLOT, path: path.to_owned(), flags };
-            let (call, Told::Opened(handle, _)) = self.must(node, view, open, None).await? else { continue };
-            let open =
-                Open { handle, object: id, opened: call.begun, flags, is_unnamed: false, has_lost: false };
-            let read = self.read_whole(node, view, &open).await?;
-            self.must(node, view, Op::Close { slot: CHECK_SLOT }, Some(open)).await?;
-            let Some(bytes) = read else { continue };
-            let looker = Looker { node, opened: call.begun, now: call.begun };
-            let wrong = |why| format!("node {node}, {}: {path}: {why}", view.as_str());
-            let is_settled = self.model(view).object(id).data.is_settled();
-            if bytes.len() as u64 != size && is_settled {
-                return Err(wrong(format!("{} bytes were read of {size}", bytes.len())));
-            }
-            let data = &self.model(view).object(id).data;
-            data.check(looker, 0, bytes.len() as u64 + 1, &bytes).map_err(wrong)?;
-            if let Some(agreed) = &agreed
-                && *agreed != bytes
-                && is_settled
-            {
-                let at = agreed.iter().zip(&bytes).position(|(one, other)| one != other);
-                return Err(format!(
-                    "{}: {path}: nodes 0 and {node} read different bytes at {at:?}",
-                    view.as_str()
-                ));
-            }
-            agreed = Some(bytes);
-        }
-        Ok(agreed.unwrap_or_default())
-    }
-
-    /// All bytes of an open file. `None` where a disk has forgotten some that nobody had made safe: a read says so.
-    async fn read_whole(&mut self, node: usize, view: View, open: &Open) -> Checked<Option<Vec<u8>>> {
-        let mut bytes = Vec::new();
-        loop {
-            let offset = bytes.len() as u64;
-            let op = Op::Read { slot: CHECK_SLOT, offset, length: UNIT_SIZE as u32 };
-            let call = self.one(node, view, op, Some(open.clone())).await?;
-            let is_lost = self.has_losses && !self.model(view).object(open.object).data.is_settled();
-            match &call.end {
-                End::Failed(fault) if fault.errno == Errno::EIO && is_lost => return Ok(None),
-                End::Told(Told::Bytes(part)) => bytes.extend_from_slice(part),
-                _ => return Err(call.failed_though_nothing_is_wrong()),
-            }
-            if bytes.len() as u64 - offset < UNIT_SIZE as u64 {
-                return Ok(Some(bytes));
             }
         }
     }

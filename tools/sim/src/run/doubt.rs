@@ -61,6 +61,7 @@ impl Run {
             published: None,
             synced: None,
             is_certain: false,
+            is_append: false,
         };
         self.model(call.view).object_mut(object).data.push(write);
     }

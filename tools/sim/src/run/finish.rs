@@ -6,7 +6,6 @@ use crate::model::Looker;
 use crate::program::Op;
 use crate::tree::Content;
 use std::time::Duration;
-use tameike_agent::check::Severity;
 use tameike_agent::control::AgentMode;
 use tameike_core::receipt::{FileReceipt, Receipt};
 use tameike_core::{FileKind, View};
@@ -53,7 +52,7 @@ impl Run {
 
     /// All agents die; others come, drain what they find, and go.
     async fn recover(&mut self) -> Checked {
-        let power = !self.volatile && self.moment() & 1 == 0;
+        let power = !self.volatile && self.rotten.is_empty() && self.moment() & 1 == 0;
         (0..self.world.count()).for_each(|node| self.world.kill(node, power));
         self.power_lost |= power;
         self.mend();
@@ -75,7 +74,7 @@ impl Run {
             let world = self.world.clone();
             let drained = self.world.runtime().timeout(DRAIN_LIMIT, world.drain(true)).await;
             let receipt = drained.ok_or_else(|| format!("a drain does not end within {DRAIN_LIMIT:?}"))?;
-            if receipt.is_complete() || self.has_losses {
+            if receipt.is_complete() || self.has_losses || self.lacks_only_rotten(&receipt) {
                 return Ok(receipt);
             }
             if !self.heed_countdown() {
@@ -95,19 +94,6 @@ impl Run {
             }
             _ => self.world.space(view, |space| space.used),
         }
-    }
-
-    /// Nothing is wrong in what all nodes would leave if they died now: data before the record that names it, no block of
-    /// two units, no entry without its inode.
-    pub(super) fn check_stores(&self) -> Checked {
-        let stores =
-            self.world.check_stores().map_err(|fault| format!("the stores cannot be read: {fault}"))?;
-        for (node, report) in stores {
-            if report.worst().is_some_and(|worst| worst > Severity::Note) && !self.has_losses {
-                return Err(format!("the store of node {node} is not whole: {:?}", report.findings));
-            }
-        }
-        Ok(())
     }
 
     /// What the shared file system keeps, whatever happens, is what the job wrote, and what the receipt says.

@@ -47,7 +47,7 @@ impl Run {
     }
 
     /// Whether a failure may be: `true` when it leaves doubt about what the call did.
-    fn judge_failure(&mut self, call: &Call, expected: &[Errno]) -> Checked<bool> {
+    pub(super) fn judge_failure(&mut self, call: &Call, expected: &[Errno]) -> Checked<bool> {
         match &call.end {
             End::Told(_) if expected.is_empty() => Ok(false),
             End::Told(_) => {
@@ -59,6 +59,7 @@ impl Run {
                 self.excused += 1;
                 Ok(true)
             }
+            End::Failed(fault) if self.may_be_full(call, fault.errno) => Ok(true),
             End::Failed(fault) => Err(call.wrong(format!("failed with {fault}"))),
             End::Died => Ok(true),
         }
@@ -81,7 +82,7 @@ impl Run {
             Told::Attr(attr) => self.judge_attr(call, id, attr),
             Told::Names(found) => {
                 let names = &model.object(id).children;
-                let doubtful = |name: &str| model.is_doubtful(&crate::model::names::join(path, name), false);
+                let doubtful = |name: &str| model.is_doubtful(&crate::model::path::join(path, name), false);
                 let missing = names.keys().find(|name| !found.contains_key(*name) && !doubtful(name));
                 let excess = found.keys().find(|name| !names.contains_key(*name) && !doubtful(name));
                 match (missing, excess) {
@@ -229,6 +230,7 @@ impl Run {
             published,
             synced: None,
             is_certain,
+            is_append: false,
         };
         self.model(call.view).object_mut(object).data.push(write);
     }
@@ -262,6 +264,7 @@ impl Run {
                 published: None,
                 synced: None,
                 is_certain: !in_doubt,
+                is_append,
             });
             if in_doubt && is_append {
                 // It may have made room for itself that stays empty.
@@ -296,6 +299,12 @@ impl Run {
         Ok(())
     }
 
+    /// Whether what was written in a view may have failed on its way.
+    pub(super) fn may_have_lost(&self, view: View) -> bool {
+        let failures = [Errno::EIO, Errno::ENOSPC, Errno::EROFS, Errno::EHOSTDOWN, Errno::ETIMEDOUT];
+        self.may_lack_space(view) || failures.iter().any(|&errno| self.is_excused(view, errno))
+    }
+
     /// Whether a read is right if writes of its node have failed on their way, of which the next close or fsync of who has
     /// written them must tell.
     fn find_lost(
@@ -304,8 +313,7 @@ impl Run {
         object: ObjectId,
         check: impl Fn(&FileData) -> Checked,
     ) -> Option<()> {
-        let failures = [Errno::EIO, Errno::ENOSPC, Errno::EROFS, Errno::EHOSTDOWN, Errno::ETIMEDOUT];
-        if !failures.iter().any(|&errno| self.is_excused(call.view, errno)) {
+        if !self.may_have_lost(call.view) {
             return None;
         }
         let data = &mut self.model(call.view).object_mut(object).data;

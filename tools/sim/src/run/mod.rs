@@ -1,9 +1,13 @@
 //! Runs a program on a cluster and holds what its calls were told against the model.
 
+mod appends;
+mod bytes;
 mod check;
 mod doubt;
 mod finish;
 mod judge;
+mod rot;
+mod space;
 mod step;
 
 use crate::countdown::Countdown;
@@ -94,6 +98,18 @@ struct Run {
     has_orphans: bool,
     volatile: bool,
     disks_failed: bool,
+    /// Nodes on whose disks something has rotted.
+    rotten: BTreeSet<usize>,
+    /// Inodes that have lost bytes there.
+    lost: BTreeSet<u64>,
+    /// Clean bytes of the cache view have rotted.
+    has_rotten_cache: bool,
+    /// Files, by view, of which a read has said at a check that bytes are lost.
+    damaged: BTreeSet<(usize, ObjectId)>,
+    /// Bytes in use in the job-shared view after the last step.
+    used: u64,
+    /// The job-shared view may have been full since the last check: a close may yet tell of it.
+    was_full: bool,
     /// Power was lost, or a disk failed: what was not synced is gone, and a drain may have to say so.
     has_losses: bool,
 }
@@ -160,13 +176,13 @@ impl Run {
             }
             let may_lack = self.power_lost || self.disks_failed || self.bytes_lost;
             if looks_into_stores && !may_lack {
-                self.check_stores()?;
+                self.check_stores(true)?;
             }
         }
         at.store(program.steps.len() as u64, Ordering::Relaxed);
         self.finish(program.dies).await?;
         (0..self.world.count()).for_each(|node| self.world.kill(node, false));
-        self.check_stores()
+        self.check_stores(true)
     }
 }
 
@@ -199,6 +215,12 @@ pub fn run_counted(program: &Program, countdown: &Countdown) -> Result<(), Failu
             bytes_lost: false,
             log_broken: false,
             has_orphans: false,
+            rotten: BTreeSet::new(),
+            lost: BTreeSet::new(),
+            has_rotten_cache: false,
+            damaged: BTreeSet::new(),
+            used: 0,
+            was_full: false,
             volatile: program.world.volatile,
             disks_failed: false,
             has_losses: false,

@@ -1,5 +1,6 @@
 //! Calls and troubles that happen together.
 
+use super::appends::APPENDS_MAX;
 use super::{Call, Checked, End, Open, Run, STUCK, SlotName};
 use crate::countdown::{Medium, Way};
 use crate::kernel;
@@ -7,7 +8,7 @@ use crate::model::ObjectId;
 use crate::program::{Action, Flags, Op, Trouble};
 use crate::world::{DiskFaults, World};
 use futures_util::future::{Either, select};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_core::{Errno, NodeId, Result, View};
@@ -101,6 +102,8 @@ impl Run {
         }
         futures_util::future::join_all(troubles).await;
         self.forget_the_dead();
+        self.look_at_space(&calls);
+        self.place_appends(&mut calls).await?;
         self.judge(calls)
     }
 
@@ -130,11 +133,15 @@ impl Run {
             return None;
         }
         if is_append {
-            // Where it lands can be told only when nothing else can move the end.
+            // Where it lands can be told only when nothing but appends can move the end.
             let is_known = self.end_of(node, view, open.object).is_some();
-            if !is_known || used.written.contains(&place) || !used.whole.insert(place) {
+            let others = used.appended.get(&place).copied().unwrap_or_default();
+            let is_shared = others == 0 && (used.written.contains(&place) || used.whole.contains(&place));
+            if !is_known || is_shared || others == APPENDS_MAX {
                 return None;
             }
+            used.whole.insert(place);
+            used.appended.insert(place, others + 1);
         } else if writes {
             if used.whole.contains(&place) {
                 return None;
@@ -184,11 +191,23 @@ impl Run {
             Trouble::Tree(_) => {
                 self.excuse(&[View::Cache], &[Errno::EIO, Errno::ENOSPC, Errno::EROFS]);
             }
-            Trouble::Disk(..) | Trouble::Rot(_) => {
+            Trouble::Disk(..) => {
                 (self.must_restart, self.disks_failed) = (true, true);
                 self.excuse(&both, &[Errno::EIO]);
             }
+            Trouble::Rot(node) => {
+                self.must_restart = true;
+                self.rotten.insert(*node % self.world.count());
+                self.excuse(&both, &[Errno::EIO]);
+            }
             Trouble::Weather(_) | Trouble::Mend | Trouble::Slow(..) => {}
+        }
+        let keeps_from_flushing = matches!(
+            trouble,
+            Trouble::Kill { .. } | Trouble::Cut { .. } | Trouble::Disk(..) | Trouble::Rot(_)
+        );
+        if self.is_small() && keeps_from_flushing {
+            self.excuse(&[View::Cache], &[Errno::ENOSPC]);
         }
         let (world, wait) = (self.world.clone(), self.world.runtime().sleep(Duration::from_micros(after)));
         let (resolver, happened) = promise();
@@ -286,4 +305,6 @@ struct Used {
     written: BTreeSet<(usize, ObjectId)>,
     /// Files whose end is moved.
     whole: BTreeSet<(usize, ObjectId)>,
+    /// Files that are appended to, and how often.
+    appended: BTreeMap<(usize, ObjectId), usize>,
 }

@@ -26,17 +26,20 @@ pub enum Canary {
     LostSync,
     /// The disks say that a write is done which has failed.
     HiddenFailure,
+    /// What rots on a disk still has its checksum.
+    HiddenRot,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::LostFlush,
         Self::StaleRead,
         Self::TornRename,
         Self::DoubleFreedExtent,
         Self::LostSync,
         Self::HiddenFailure,
+        Self::HiddenRot,
     ];
 
     /// Whether it must be found by what the stores look like, not by what programs are told.

@@ -7,6 +7,9 @@ use tameike_core::limits::UNIT_SIZE;
 /// Small enough that checkpoints happen.
 pub(crate) const CHECKPOINT_BYTES: usize = 60_000;
 
+/// More than a program ever writes, in bytes.
+pub(crate) const AMPLE_CAPACITY: u64 = 48 << 20;
+
 /// What a cluster is like.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorldConfig {
@@ -38,7 +41,7 @@ impl WorldConfig {
             seed,
             devices: vec![true; nodes],
             inline_max: UNIT_SIZE,
-            capacity: 48 << 20,
+            capacity: AMPLE_CAPACITY,
             checkpoint_bytes: CHECKPOINT_BYTES,
             slowness: vec![Duration::ZERO; nodes],
             skew: vec![Duration::ZERO; nodes],

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_agent::check::{Device, StoppedMedia};
+use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::{Errno, Fault, NodeId, Result};
 use tameike_io::disk::memory::{Faults, MemoryDisk, MemoryLog};
 use tameike_io::disk::{AppendFile, Disk};
@@ -34,6 +35,8 @@ pub(super) struct DiskCanary {
     pub shares_blocks: bool,
     /// What fails says that it is done.
     pub hides_failures: bool,
+    /// What rots keeps its checksum.
+    pub hides_rot: bool,
 }
 
 pub(super) struct Control {
@@ -84,6 +87,14 @@ pub(super) fn injected(what: &str) -> Fault {
 
 /// The files of the log.
 const LOG_NAMES: [&str; 2] = ["log.0", "log.1"];
+
+/// Bytes that have a checksum of their own.
+const BLOCK: u64 = BLOCK_SIZE as u64;
+/// What was written last is most likely still in use: rot falls on one of so many writes.
+const RECENT: u64 = 8;
+/// The polynomial of the checksums, G(x), bit 32 first. Blocks that differ by a multiple of it have the same checksum; so
+/// do those that differ by G(x)^8 = G(x^8), which is one bit of each byte that belongs to a set bit here.
+const CRC32C: u64 = 0x1_1EDC_6F41;
 
 /// All media of a node's store.
 pub(super) struct Disks {
@@ -156,16 +167,24 @@ impl Disks {
         self.logs.iter().for_each(|log| log.lose_power(survives));
     }
 
-    /// A bit of something that was written turns.
+    /// A bit turns of one of the blocks that were written last.
     pub fn rot(&self) {
         let written = self.control.written.lock();
         if written.is_empty() {
             return;
         }
-        let range = &written[self.control.simulation.draw(written.len() as u64) as usize];
-        let place = range.start + self.control.simulation.draw(range.end - range.start);
-        log::trace!("a bit of byte {place} turns");
-        self.disk.damage(place as usize);
+        let draw = |below: u64| self.control.simulation.draw(below);
+        let back = draw((written.len() as u64).min(RECENT));
+        let range = &written[written.len() - 1 - back as usize];
+        let block = range.start + BLOCK * draw((range.end - range.start).div_ceil(BLOCK));
+        if !self.control.canary.hides_rot {
+            let place = block + draw(BLOCK);
+            log::trace!("a bit of byte {place} turns");
+            return self.disk.damage(place as usize);
+        }
+        let place = block + draw(BLOCK - 32);
+        let turned = (0..=32).filter(|power| CRC32C >> (32 - power) & 1 == 1);
+        turned.for_each(|power| self.disk.damage((place + power) as usize));
     }
 }
 

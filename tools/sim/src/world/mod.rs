@@ -17,8 +17,8 @@ use crate::countdown::Countdown;
 use crate::tree::SimulatedTree;
 use attached::Attached;
 pub use canary::Canary;
-pub(crate) use config::CHECKPOINT_BYTES;
 pub use config::WorldConfig;
+pub(crate) use config::{AMPLE_CAPACITY, CHECKPOINT_BYTES};
 pub use disk::DiskFaults;
 use disk::{DiskCanary, Disks};
 use machine::Machine;
@@ -96,6 +96,7 @@ impl World {
             forgets_syncs: config.canary == Some(Canary::LostSync),
             shares_blocks: config.canary == Some(Canary::DoubleFreedExtent),
             hides_failures: config.canary == Some(Canary::HiddenFailure),
+            hides_rot: config.canary == Some(Canary::HiddenRot),
         };
         let size = 4 * config.capacity + (8 << 20);
         let site = |(node, &device): (usize, &bool)| Site {
@@ -116,6 +117,11 @@ impl World {
             countdown,
             config,
         })
+    }
+
+    /// Limit of each view on each node, in bytes.
+    pub fn capacity(&self) -> u64 {
+        self.config.capacity
     }
 
     /// Number of nodes.

@@ -1,0 +1,129 @@
+//! Appends of several descriptors to one file at the same time: each lands whole at an end of its own (S6), in an order
+//! that only the file tells.
+
+use super::{Call, Checked, End, Run};
+use crate::kernel::Told;
+use crate::model::ObjectId;
+use crate::model::data::byte;
+use crate::program::Op;
+use std::collections::BTreeMap;
+use tameike_core::View;
+
+/// Most appends to one file at the same time: all their orders are tried.
+pub(super) const APPENDS_MAX: usize = 4;
+
+/// An append of a race.
+struct Racer {
+    /// Which of the calls.
+    call: usize,
+    tag: u64,
+    length: u64,
+    is_acknowledged: bool,
+    /// What its node reads there afterwards.
+    seen: Option<Vec<u8>>,
+}
+
+impl Racer {
+    /// Whether it may have landed `at` bytes behind the old end.
+    fn may_be_at(&self, at: u64) -> bool {
+        let Some(seen) = &self.seen else { return true };
+        let Some(found) = seen.get(at as usize..(at + self.length) as usize) else { return false };
+        found.iter().zip(0..).all(|(&found, index)| found == byte(self.tag, index))
+    }
+}
+
+/// Finds all orders in which the racers may have landed, one behind the other, from `at` on. What failed may have taken
+/// room or not.
+fn find_orders(
+    racers: &[Racer],
+    taken: &mut Vec<(usize, u64)>,
+    at: u64,
+    orders: &mut Vec<Vec<(usize, u64)>>,
+) {
+    let is_taken = |index: usize, taken: &[(usize, u64)]| taken.iter().any(|(other, _)| *other == index);
+    let left = (0..racers.len()).filter(|&index| !is_taken(index, taken));
+    if left.clone().all(|index| !racers[index].is_acknowledged) {
+        orders.push(taken.clone());
+    }
+    for index in left.collect::<Vec<_>>() {
+        if racers[index].may_be_at(at) {
+            taken.push((index, at));
+            find_orders(racers, taken, at + racers[index].length, orders);
+            taken.pop();
+        }
+    }
+}
+
+impl Run {
+    /// Finds out where appends that were made at the same time have landed.
+    pub(super) async fn place_appends(&mut self, calls: &mut [Call]) -> Checked {
+        let mut races = BTreeMap::<(usize, ObjectId), Vec<usize>>::new();
+        for (number, call) in calls.iter().enumerate() {
+            if let (Op::Write { .. }, Some(open), true) = (&call.op, &call.open, call.lands.is_some())
+                && open.flags.append
+            {
+                races.entry((call.view.index(), open.object)).or_default().push(number);
+            }
+        }
+        for ((view, object), numbers) in races {
+            if numbers.len() > 1 {
+                self.place_race(View::ALL[view], object, &numbers, calls).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn place_race(
+        &mut self,
+        view: View,
+        object: ObjectId,
+        numbers: &[usize],
+        calls: &mut [Call],
+    ) -> Checked {
+        let end = calls[numbers[0]].lands.unwrap_or_default();
+        let length = |call: &Call| if let Op::Write { length, .. } = call.op { length } else { 0 };
+        let total = numbers.iter().map(|&number| length(&calls[number])).sum();
+        let mut racers = Vec::new();
+        for &number in numbers {
+            let call = &calls[number];
+            let Op::Write { slot, length, tag, .. } = call.op else { continue };
+            let is_acknowledged = matches!(call.end, End::Told(_));
+            let read = Op::Read { slot, offset: end, length: total };
+            let seen = if is_acknowledged { self.look(call, read).await? } else { None };
+            racers.push(Racer { call: number, tag, length: u64::from(length), is_acknowledged, seen });
+        }
+        let mut orders = Vec::new();
+        find_orders(&racers, &mut Vec::new(), 0, &mut orders);
+        if orders.is_empty() && !self.may_have_lost(view) {
+            let words: Vec<_> = numbers.iter().map(|&number| calls[number].op.to_string()).collect();
+            return Err(format!(
+                "{}: appends at the same time do not all stand whole behind byte {end}, each once: {}",
+                view.as_str(),
+                words.join(" | ")
+            ));
+        }
+        match &orders[..] {
+            [order] if racers.iter().all(|racer| racer.is_acknowledged) => {
+                for &(racer, at) in order {
+                    calls[racers[racer].call].lands = Some(end + at);
+                }
+            }
+            // Nobody can tell which of them has which place.
+            _ => self.model(view).object_mut(object).data.forget(),
+        }
+        Ok(())
+    }
+
+    /// What the descriptor of a call reads now, if its node lives and nothing keeps it from that.
+    async fn look(&mut self, call: &Call, read: Op) -> Checked<Option<Vec<u8>>> {
+        if !self.world.is_up(call.node) {
+            return Ok(None);
+        }
+        let read = self.one(call.node, call.view, read, call.open.clone()).await?;
+        self.judge_failure(&read, &[])?;
+        Ok(match read.end {
+            End::Told(Told::Bytes(bytes)) => Some(bytes),
+            End::Told(_) | End::Failed(_) | End::Died => None,
+        })
+    }
+}

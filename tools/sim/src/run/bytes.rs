@@ -1,0 +1,76 @@
+//! What all nodes read of a file at a check.
+
+use super::check::CHECK_SLOT;
+use super::{Checked, End, Open, Run};
+use crate::kernel::Told;
+use crate::model::{Looker, ObjectId};
+use crate::program::{Flags, Op};
+use tameike_core::limits::UNIT_SIZE;
+use tameike_core::{Errno, View};
+
+impl Run {
+    /// All nodes must read the same, and what the model allows.
+    pub(super) async fn compare_bytes(
+        &mut self,
+        view: View,
+        path: &str,
+        id: ObjectId,
+        size: u64,
+    ) -> Checked<Vec<u8>> {
+        let mut agreed: Option<Vec<u8>> = None;
+        for node in 0..self.world.count() {
+            let flags = Flags::default();
+            let open = Op::Open { slot: CHECK_SLOT, path: path.to_owned(), flags };
+            let (call, Told::Opened(handle, _)) = self.must(node, view, open, None).await? else { continue };
+            let open =
+                Open { handle, object: id, opened: call.begun, flags, is_unnamed: false, has_lost: false };
+            let read = self.read_whole(node, view, &open).await?;
+            self.must(node, view, Op::Close { slot: CHECK_SLOT }, Some(open)).await?;
+            let Some(bytes) = read else { continue };
+            let looker = Looker { node, opened: call.begun, now: call.begun };
+            let wrong = |why| format!("node {node}, {}: {path}: {why}", view.as_str());
+            let is_settled = self.model(view).object(id).data.is_settled();
+            if bytes.len() as u64 != size && is_settled {
+                return Err(wrong(format!("{} bytes were read of {size}", bytes.len())));
+            }
+            let data = &self.model(view).object(id).data;
+            data.check(looker, 0, bytes.len() as u64 + 1, &bytes).map_err(wrong)?;
+            if let Some(agreed) = &agreed
+                && *agreed != bytes
+                && is_settled
+            {
+                let at = agreed.iter().zip(&bytes).position(|(one, other)| one != other);
+                return Err(format!(
+                    "{}: {path}: nodes 0 and {node} read different bytes at {at:?}",
+                    view.as_str()
+                ));
+            }
+            agreed = Some(bytes);
+        }
+        Ok(agreed.unwrap_or_default())
+    }
+
+    /// All bytes of an open file. `None` where a disk has forgotten some that nobody had made safe, or where some have
+    /// rotted: a read says so.
+    async fn read_whole(&mut self, node: usize, view: View, open: &Open) -> Checked<Option<Vec<u8>>> {
+        let mut bytes = Vec::new();
+        loop {
+            let offset = bytes.len() as u64;
+            let op = Op::Read { slot: CHECK_SLOT, offset, length: UNIT_SIZE as u32 };
+            let call = self.one(node, view, op, Some(open.clone())).await?;
+            let is_lost = self.has_losses && !self.model(view).object(open.object).data.is_settled();
+            match &call.end {
+                End::Failed(fault) if fault.errno == Errno::EIO && is_lost => return Ok(None),
+                End::Failed(fault) if fault.errno == Errno::EIO && self.may_be_damaged(view, open.object) => {
+                    self.damaged.insert((view.index(), open.object));
+                    return Ok(None);
+                }
+                End::Told(Told::Bytes(part)) => bytes.extend_from_slice(part),
+                _ => return Err(call.failed_though_nothing_is_wrong()),
+            }
+            if bytes.len() as u64 - offset < UNIT_SIZE as u64 {
+                return Ok(Some(bytes));
+            }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Rot: what a disk gives back changed is lost, and nothing else. The check of the stopped stores knows which files
+//! have lost bytes; reads of these may fail, but never bring them, and a receipt does not call such a file complete.
+
+use super::{Checked, Run};
+use crate::model::ObjectId;
+use std::collections::BTreeSet;
+use tameike_agent::check::{Part, Severity};
+use tameike_core::receipt::Receipt;
+use tameike_core::{FileKind, View};
+
+impl Run {
+    /// With `is_judged` nothing is wrong in what all nodes would leave if they died now, but what has rotted there: data
+    /// before the record that names it, no block of two units, no entry without its inode.
+    pub(super) fn check_stores(&mut self, is_judged: bool) -> Checked {
+        (self.has_rotten_cache, self.lost) = (false, BTreeSet::new());
+        let stores =
+            self.world.check_stores().map_err(|fault| format!("the stores cannot be read: {fault}"))?;
+        for (node, report) in stores {
+            for finding in &report.findings {
+                let has_rotted = finding.part == Part::Extents && self.rotten.contains(&node);
+                if has_rotted && finding.severity > Severity::Note {
+                    self.lost.extend(finding.lost.iter().filter_map(|loss| loss.inode).map(|inode| inode.0));
+                    // Clean bytes of the cache view, of which the check names no file: nothing is lost.
+                    self.has_rotten_cache |= finding.lost.is_empty();
+                } else if finding.severity > Severity::Note && is_judged && !self.has_losses {
+                    return Err(format!("the store of node {node} is not whole: {:?}", report.findings));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn has_lost_bytes(&mut self, view: View, object: ObjectId) -> bool {
+        let inode = self.model(view).object(object).inode;
+        inode.is_some_and(|inode| self.lost.contains(&inode))
+    }
+
+    /// Whether a read of a file may fail for good, as a disk has changed what it held.
+    pub(super) fn may_be_damaged(&mut self, view: View, object: ObjectId) -> bool {
+        self.has_lost_bytes(view, object) || (view == View::Cache && self.has_rotten_cache)
+    }
+
+    /// Nothing more is asked of files that have lost bytes.
+    pub(super) fn give_up_damaged(&mut self, view: View) {
+        for id in self.model(view).all().into_values() {
+            let is_damaged = self.damaged.contains(&(view.index(), id)) || self.has_lost_bytes(view, id);
+            if is_damaged && self.model(view).object(id).kind == FileKind::File {
+                self.model(view).object_mut(id).data.forget();
+            }
+        }
+    }
+
+    /// Whether all that a receipt says is missing has rotted.
+    pub(super) fn lacks_only_rotten(&mut self, receipt: &Receipt) -> bool {
+        let missing: Vec<_> = receipt.files.iter().filter(|file| !file.is_complete()).collect();
+        receipt.faults.is_empty()
+            && missing.into_iter().all(|file| match self.model(View::Cache).find(&file.path) {
+                Ok(id) => self.has_lost_bytes(View::Cache, id),
+                Err(_) => false,
+            })
+    }
+}

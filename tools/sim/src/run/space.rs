@@ -1,0 +1,80 @@
+//! Full views: who may be told so, and that space comes back.
+
+use super::{Call, Checked, Run};
+use crate::model::Looker;
+use crate::program::{Flags, Op};
+use crate::world::AMPLE_CAPACITY;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tameike_core::limits::{BLOCK_SIZE, UNIT_SIZE};
+use tameike_core::{Errno, FileKind, View};
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+/// Long enough for freed blocks to be given back.
+const FREED: Duration = Duration::from_secs(90);
+
+impl Run {
+    pub(super) fn is_small(&self) -> bool {
+        self.world.capacity() < AMPLE_CAPACITY
+    }
+
+    /// Notes how full the job-shared view is, and what the calls of a step may add.
+    pub(super) fn look_at_space(&mut self, calls: &[Call]) {
+        let lengths = calls.iter().map(|call| match call.op {
+            Op::Write { length, .. } => u64::from(length).next_multiple_of(BLOCK) + 2 * BLOCK,
+            _ => 0,
+        });
+        let asked: u64 = lengths.sum();
+        let used = self.world.space(View::JobShared, |space| space.used);
+        let model = self.model(View::JobShared);
+        let on_the_way: u64 = model.objects_mut().map(|object| object.data.unpublished(BLOCK)).sum();
+        self.was_full |= self.is_small() && used.max(self.used) + on_the_way + asked > self.world.capacity();
+        self.used = used;
+    }
+
+    /// S19: a view that is full fails writes with ENOSPC, at the write or at the close. No node is full while all of them
+    /// together hold less than one may. The cache view makes room, but none for a unit that is larger than all of it.
+    pub(super) fn may_be_full(&self, call: &Call, errno: Errno) -> bool {
+        let takes_space = match &call.op {
+            Op::Write { .. } | Op::Fsync { .. } | Op::Close { .. } | Op::Truncate { .. } => true,
+            Op::Open { flags: Flags { truncate, .. }, .. } => *truncate,
+            _ => false,
+        };
+        errno == Errno::ENOSPC && takes_space && self.may_lack_space(call.view)
+    }
+
+    pub(super) fn may_lack_space(&self, view: View) -> bool {
+        match view {
+            View::JobShared => self.was_full,
+            _ => self.world.capacity() < UNIT_SIZE as u64,
+        }
+    }
+
+    /// The space of what was removed and cut has come back.
+    pub(super) async fn compare_space(&mut self) -> Checked {
+        if !self.is_small() || self.has_orphans || self.log_broken || self.has_losses {
+            return Ok(());
+        }
+        self.world.runtime().sleep(FREED).await;
+        let now = self.moment();
+        let open: Vec<_> =
+            self.slots.iter().filter(|((_, view, _), _)| *view == View::JobShared.index()).collect();
+        let mut held: BTreeSet<_> = open.into_iter().map(|(_, open)| open.object).collect();
+        let model = self.model(View::JobShared);
+        held.extend(model.all().into_values().filter(|&id| model.object(id).kind == FileKind::File));
+        let sizes = held.into_iter().map(|id| {
+            model
+                .object(id)
+                .data
+                .size(Looker { node: usize::MAX, opened: now, now })
+                .1
+                .checked_next_multiple_of(BLOCK)
+        });
+        let Some(most) = sizes.sum::<Option<u64>>() else { return Ok(()) };
+        let used = self.world.space(View::JobShared, |space| space.used);
+        if used > most {
+            return Err(format!("shared: the files take at most {most} bytes, and {used} are in use"));
+        }
+        Ok(())
+    }
+}

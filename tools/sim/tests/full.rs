@@ -1,0 +1,89 @@
+//! Programs on nodes with little space.
+
+use std::sync::Arc;
+use tameike_agent::control::AgentMode;
+use tameike_core::View;
+use tameike_core::limits::UNIT_SIZE;
+use tameike_sim::countdown::Countdown;
+use tameike_sim::kernel::{self, Told};
+use tameike_sim::program::{Action, Flags, Op, Program, Step};
+use tameike_sim::run::run;
+use tameike_sim::world::{World, WorldConfig};
+
+const APPEND: Flags = Flags { write: true, append: true, create: true, truncate: false, exclusive: false };
+
+fn call(node: usize, view: View, op: Op) -> Action {
+    Action::Call { node, view, op }
+}
+
+fn open(node: usize, view: View, path: &str) -> Step {
+    let op = Op::Open { slot: 0, path: path.to_owned(), flags: APPEND };
+    Step::Together(vec![call(node, view, op)])
+}
+
+fn write(node: usize, view: View, length: u32, tag: u64) -> Action {
+    call(node, view, Op::Write { slot: 0, offset: 0, length, tag })
+}
+
+fn passes(steps: &[Step]) {
+    for seed in 0..20 {
+        let world = WorldConfig { capacity: UNIT_SIZE as u64, ..WorldConfig::plain(seed, 3) };
+        let program = Program { world, steps: steps.to_vec(), dies: false };
+        assert_eq!(run(&program), Ok(()), "seed {seed}");
+    }
+}
+
+/// Appends to a file of the cache view on a node, over and over.
+async fn keep_appending(world: &World, node: usize, length: u32) {
+    let (views, _) = world.views(node).expect("the node runs");
+    let cache = views.cache().expect("a view");
+    let open = Op::Open { slot: 0, path: "x".to_owned(), flags: APPEND };
+    let Ok(Told::Opened(handle, _)) = kernel::call(cache, &open, None).await else {
+        unreachable!("an open opens")
+    };
+    for round in 0..6 {
+        for op in [Op::Write { slot: 0, offset: 0, length, tag: round + 1 }, Op::Fsync { slot: 0 }] {
+            // Who writes little leaves it to the flush of others.
+            if length < 10_000 && matches!(op, Op::Fsync { .. }) {
+                continue;
+            }
+            let told = kernel::call(cache, &op, Some(handle)).await;
+            assert!(told.is_ok(), "node {node}, round {round}: {op}: {told:?}");
+        }
+    }
+    let told = kernel::call(cache, &Op::Close { slot: 0 }, Some(handle)).await;
+    assert!(told.is_ok(), "node {node}: {told:?}");
+}
+
+/// Writers that waited for the flush were told ENOSPC when others had written again before they had their turn.
+///
+/// S19: "In the cache view, clean data makes room first, then writers wait for the flush."
+#[test]
+fn writers_of_a_full_cache_area_wait_for_the_flush_though_others_go_on() {
+    for seed in 0..60 {
+        let devices = vec![true, false, false];
+        let config = WorldConfig { capacity: 96 << 10, devices, ..WorldConfig::plain(seed, 3) };
+        let world = World::new(config, Countdown::default());
+        let at = Arc::clone(&world);
+        world.simulation.clone().run(async move {
+            at.start_all(AgentMode::Serve, false).await.expect("the agents start");
+            let (one, other) = (keep_appending(&at, 1, 30), keep_appending(&at, 2, 3000));
+            futures_util::future::join3(keep_appending(&at, 0, 70_000), one, other).await;
+        });
+    }
+}
+
+/// S19: "A view that is full fails writes with ENOSPC, at the write or at the close; what was acknowledged by an earlier
+/// close stays."
+#[test]
+fn a_full_view_says_so_and_has_room_again_when_files_are_removed() {
+    let view = View::JobShared;
+    let mut steps = Vec::new();
+    for (tag, path) in ["x", "y", "z", "a/x", "a/y", "a/z", "b/x", "b/y", "b/z"].into_iter().enumerate() {
+        steps.push(open(1, view, path));
+        steps.push(Step::Together(vec![write(1, view, 400_000, tag as u64 + 1)]));
+        steps.push(Step::Together(vec![call(1, view, Op::Close { slot: 0 })]));
+    }
+    steps.push(Step::Check);
+    passes(&steps);
+}
