@@ -55,8 +55,6 @@ async fn keep_appending(world: &World, node: usize, length: u32) {
     assert!(told.is_ok(), "node {node}: {told:?}");
 }
 
-/// Writers that waited for the flush were told ENOSPC when others had written again before they had their turn.
-///
 /// S19: "In the cache view, clean data makes room first, then writers wait for the flush."
 #[test]
 fn writers_of_a_full_cache_area_wait_for_the_flush_though_others_go_on() {
