@@ -65,6 +65,8 @@ fn a_last_record_that_is_broken_is_not_taken_for_one_that_was_cut_off() {
         let last = log.len() - 1;
         log[last] ^= 1;
     });
+    let Err(refused) = bed.open() else { panic!("a store with a broken record was opened") };
+    assert!(refused.message.contains("record 10 is missing or broken (all of it stands"), "{refused}");
     let found = bed.found();
     assert!(
         matches!(found.as_slice(), [one] if one.contains("record 10, the last of the log, is broken")),
