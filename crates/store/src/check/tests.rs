@@ -191,6 +191,37 @@ fn after_a_restart_of_the_machine_unsafe_records_are_dropped_and_that_is_no_dama
     bed.look(|store| assert_eq!(bed.read(store, CLEAN), [None; 10_000]));
 }
 
+#[test]
+fn files_of_the_node_local_view_are_read_to_their_ends() {
+    let bed = Bed::new(true);
+    std::fs::create_dir_all(bed.path("local/deep/er")).unwrap();
+    std::fs::write(bed.path("local/deep/er/one"), [1; 5000]).unwrap();
+    std::fs::write(bed.path("local/two"), [2; 7]).unwrap();
+    std::os::unix::fs::symlink("/nowhere", bed.path("local/link")).unwrap();
+    assert_eq!(bed.found(), Vec::<String>::new());
+    let counts = bed.check(false).counts;
+    assert_eq!((counts.local_files, counts.local_bytes), (2, 5007));
+    // One that the disk cannot read any more.
+    let read = |path: &std::path::Path| match path.ends_with("local/two") {
+        true => Err(std::io::Error::from_raw_os_error(Errno::EIO.0)),
+        false => super::local::read_file(path),
+    };
+    let check =
+        |repair| super::check_reading(bed.home.path(), &Plain, repair, &mut |_, _| {}, &read).unwrap();
+    for repair in [false, true] {
+        let report = check(repair);
+        let words: Vec<_> = report.findings.iter().map(|finding| finding.words.as_str()).collect();
+        assert!(
+            matches!(words.as_slice(), [words] if words.starts_with("node-local:/two cannot be read (")),
+            "{words:?}"
+        );
+        assert_eq!((report.counts.local_files, report.counts.local_bytes), (1, 5000));
+    }
+    assert!(check(false).findings.is_empty(), "it is out of the way");
+    assert_eq!(std::fs::read(bed.path("lost+found/local-two")).unwrap(), [2; 7]);
+    bed.look(|store| assert_eq!(store.damage, Vec::<String>::new(), "the cache view has lost nothing"));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 16))]
 
