@@ -251,9 +251,19 @@ pub(crate) fn write_damage(dir: &Path, damage: &[String]) -> Result<()> {
     if lines.is_empty() {
         return Ok(());
     }
-    let path = dir.join(DAMAGE);
-    std::fs::write(&path, lines.join("\n") + "\n")
-        .map_err(|error| Fault::from_os(format!("write {}", path.display()), &error))
+    write_whole(&dir.join(DAMAGE), &(lines.join("\n") + "\n"))
+}
+
+/// Under another name first: half a file never stands there, and none that was there before is lost.
+fn write_whole(path: &Path, text: &str) -> Result<()> {
+    let draft = path.with_extension("draft");
+    let write = || {
+        let mut file = std::fs::File::create(&draft)?;
+        std::io::Write::write_all(&mut file, text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&draft, path)
+    };
+    write().map_err(|error| Fault::from_os(format!("write {}", path.display()), &error))
 }
 
 /// The file that says what the others are.
@@ -287,17 +297,9 @@ impl Format {
         }
     }
 
-    /// Written last, and under another name first: half a file never stands there.
+    /// Written last.
     pub(crate) fn write(&self) -> Result<()> {
-        let text = format!("{FORMAT} {}\n", self.boot_id);
-        let draft = self.path.with_extension("draft");
-        let write = || {
-            let mut file = std::fs::File::create(&draft)?;
-            std::io::Write::write_all(&mut file, text.as_bytes())?;
-            file.sync_all()?;
-            std::fs::rename(&draft, &self.path)
-        };
-        write().map_err(|error| Fault::from_os(format!("write {}", self.path.display()), &error))
+        write_whole(&self.path, &format!("{FORMAT} {}\n", self.boot_id))
     }
 }
 
