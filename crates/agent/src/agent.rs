@@ -23,13 +23,12 @@ use tameike_io::os::system::System;
 use tameike_io::shared::{PosixTree, SharedFs};
 use tameike_server::cache::CacheService;
 use tameike_store::Store;
+use tameike_store::directory::LOCAL;
 
 /// Threads for calls that may block.
 const BLOCKING_THREADS_MAX: usize = 8;
 /// Time between two reports of a drain's progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
-/// The node-local view's files, in the device directory.
-const LOCAL_DIR: &str = "local";
 /// Stands for the shared directory where there is none: no door leads to it.
 const UNSHARED_DIR: &str = "unshared";
 
@@ -78,7 +77,7 @@ impl Agent {
     /// The directory of the node-local view, and its limit in bytes.
     fn local(&self) -> Result<Option<(Arc<dyn SharedFs>, u64)>> {
         let Some(dir) = self.device_dir() else { return Ok(None) };
-        let dir = dir.join(LOCAL_DIR);
+        let dir = dir.join(LOCAL);
         make_dir(&dir)?;
         Ok(Some((Arc::new(PosixTree::open(&dir)?), self.start.capacity[View::NodeLocal.index()])))
     }

@@ -1,20 +1,15 @@
 //! The check of a stopped node's store, with all rooms that keep something in it.
 
 use std::path::Path;
-use std::time::Duration;
-use tameike_core::{Errno, Fault, InodeId, Result};
+use tameike_core::{Fault, InodeId, Result};
 use tameike_io::os::system::System;
 use tameike_server::cache;
 use tameike_store::RecordKind;
 use tameike_store::check::{Book, Dirty, Rooms};
+use tameike_store::directory::patiently;
 use tameike_store::table::Table;
 
 pub use tameike_store::check::{Device, Finding, Loss, Part, Report, Severity, StoppedMedia};
-
-/// How often, and how far apart, a store is tried again that another process has open: one that was killed may not be
-/// quite gone.
-const BUSY_ATTEMPTS: u32 = 40;
-const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 struct All;
 
@@ -48,13 +43,6 @@ pub fn check_media(media: StoppedMedia) -> Result<Report> {
 pub fn check(dir: &Path, repair: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<Report> {
     let failed = |error| Fault::from_os(format!("checking the store {}", dir.display()), &error);
     let system = System::start(1).map_err(failed)?;
-    for _ in 0..BUSY_ATTEMPTS {
-        match tameike_store::check::check(dir, &All, repair, progress) {
-            Err(fault) if fault.errno == Errno::EBUSY => {
-                pollster::block_on(system.runtime().sleep(BUSY_PAUSE));
-            }
-            done => return done,
-        }
-    }
-    tameike_store::check::check(dir, &All, repair, progress)
+    let checked = patiently(system.runtime(), || tameike_store::check::check(dir, &All, repair, progress));
+    pollster::block_on(checked)
 }

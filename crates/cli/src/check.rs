@@ -82,6 +82,15 @@ fn write_text(dir: &Path, owner: &str, report: &Report, out: &mut dyn Write) -> 
         plural(counts.units as usize, "unit"),
         show(counts.bytes)
     )?;
+    if counts.local_files > 0 {
+        writeln!(
+            out,
+            "read: {} {} of the node-local view, {}",
+            counts.local_files,
+            plural(counts.local_files as usize, "file"),
+            show(counts.local_bytes)
+        )?;
+    }
     if counts.dirty_bytes > 0 {
         let files = plural(counts.dirty_files as usize, "file");
         writeln!(
@@ -144,6 +153,8 @@ fn document(dir: &Path, report: &Report) -> Value {
             "names": counts.names,
             "units": counts.units,
             "bytes": counts.bytes,
+            "local_files": counts.local_files,
+            "local_bytes": counts.local_bytes,
         },
         "dirty": { "files": counts.dirty_files, "bytes": counts.dirty_bytes },
     })

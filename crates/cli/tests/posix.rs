@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::fs;
 use std::path::Path;
 use support::Site;
 
@@ -101,4 +102,43 @@ fn names_sizes_times_and_kinds() {
 #[test]
 fn files_of_more_than_8_tebibytes() {
     in_views("shared cache", "on 0 large $dir; on $far large_seen $dir");
+}
+
+/// S23: "Access times are as with relatime: a read of a file counts when the last access is not later than the last change, or a
+/// day old. In the job-shared view such a read is seen on its node at once, on other nodes soon after the next close of the
+/// file there; a time that a program sets after the read stands; reads through O_NOATIME do not count. Reads that a kernel
+/// serves from its own pages are not seen: opening a file for reading counts instead where the kernel keeps pages of it.
+/// Directories and symbolic links keep the access time of their birth, or the one that was set."
+#[test]
+fn reads_count_as_with_relatime() {
+    in_views(
+        "shared",
+        "on 0 reads_count $dir & one=$!; on 1 reads_seen $dir; wait $one
+         on 0 read_and_hold $dir & one=$!; on 1 set_back $dir; wait $one",
+    );
+}
+
+/// S23: "In the other views the file system below keeps the access times: those reads count that reach it, also through
+/// O_NOATIME."
+#[test]
+fn reads_that_reach_the_file_system_below_are_its_to_count() {
+    let site = Site::new();
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/posix.py");
+    for dir in [site.shared(), site.plain()] {
+        fs::write(dir.join("found"), "text").expect("a file");
+    }
+    // Both directories are on one file system, which may be mounted with noatime.
+    let script = format!(
+        r#"counted() {{ touch -a -d 2001-02-03 $1; python3 {programs} read_there $1; }}
+           cache=$(counted $TAMEIKE_CACHE/found); below=$(counted {plain}/found)
+           test $cache = $below
+           echo text > $TAMEIKE_NODE_LOCAL/made; echo text > /dev/shm/$TAMEIKE_JOB
+           local=$(counted $TAMEIKE_NODE_LOCAL/made); below=$(counted /dev/shm/$TAMEIKE_JOB)
+           rm /dev/shm/$TAMEIKE_JOB
+           test $local = $below"#,
+        programs = programs.display(),
+        plain = site.plain().display(),
+    );
+    site.run(1, &script);
+    site.assert_clean();
 }

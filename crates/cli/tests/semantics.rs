@@ -281,13 +281,11 @@ fn calls_that_need_a_dead_agent_are_told_so() {
     site.assert_clean();
 }
 
-/// S23: "access times are not kept up to date by reads (as with noatime)."
 /// S24: "O_TMPFILE is refused with EOPNOTSUPP; programs fall back."
 #[test]
 fn what_is_not_done_is_said() {
     run(r#"for view in $both; do
-               cd $view; echo x > file; touch -a -d 2001-02-03 file; on 0 cat file; cat file
-               test "$(stat -c %x file | cut -c1-10)" = 2001-02-03
+               cd $view
                TMPDIR=$view python3 -c "
 import errno, os, tempfile
 try: os.open('.', os.O_TMPFILE | os.O_RDWR)

@@ -45,6 +45,8 @@ pub struct OpenMode {
     pub append: bool,
     /// Cut to size 0 first.
     pub truncate: bool,
+    /// Reads are no accesses (`O_NOATIME`).
+    pub noatime: bool,
 }
 
 /// An opened file.

@@ -13,6 +13,27 @@ pub struct Timestamp {
     pub nanoseconds: u32,
 }
 
+/// The times of a file that say whether reading it counts as an access, as with `relatime`: the first time after each
+/// change, and once a day.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// Last access.
+    pub access: Timestamp,
+    /// Last change, of content or attributes.
+    pub change: Timestamp,
+}
+
+impl Times {
+    /// Age of an access after which the next one counts, in seconds.
+    const ACCESS_AGE_MAX: i64 = 24 * 60 * 60;
+
+    /// Whether a read at `time` is the last access from then on.
+    pub fn counts(self, time: Timestamp) -> bool {
+        let age = time.seconds.saturating_sub(self.access.seconds);
+        time > self.access && (self.access <= self.change || age >= Self::ACCESS_AGE_MAX)
+    }
+}
+
 /// What kind of file an inode is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FileKind {
@@ -70,6 +91,13 @@ pub struct Attr {
     pub sparse: bool,
 }
 
+impl Attr {
+    /// Whether a read counts is told by these.
+    pub fn times(&self) -> Times {
+        Times { access: self.atime, change: self.mtime.max(self.ctime) }
+    }
+}
+
 /// A new value for a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SetTime {
@@ -96,4 +124,24 @@ pub struct AttrChange {
     pub mtime: Option<SetTime>,
     /// Layout of a directory, for the children born after.
     pub layout: Option<Layout>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_count_after_changes_and_once_a_day() {
+        let at = |seconds, nanoseconds| Timestamp { seconds, nanoseconds };
+        let times = |access, change| Times { access, change };
+        assert!(times(at(5, 0), at(5, 0)).counts(at(5, 1)));
+        assert!(times(at(5, 0), at(9, 0)).counts(at(6, 0)));
+        assert!(!times(at(5, 1), at(5, 0)).counts(at(6, 0)));
+        assert!(!times(at(5, 1), at(5, 0)).counts(at(5 + 86_399, 0)));
+        assert!(times(at(5, 1), at(5, 0)).counts(at(5 + 86_400, 0)));
+        // Never back, whatever a program has set.
+        assert!(!times(at(5, 0), at(9, 0)).counts(at(5, 0)));
+        assert!(!times(at(i64::MAX, 0), at(i64::MIN, 0)).counts(at(i64::MIN, 0)));
+        assert!(times(at(i64::MIN, 0), at(0, 0)).counts(at(i64::MAX, 0)));
+    }
 }

@@ -6,6 +6,7 @@
 //! log.0, log.1   the ledger's log; a checkpoint turns from one to the other
 //! table          the ledger's key-value store
 //! extents        bytes of units
+//! local          files of the node-local view, as they are; not this room's
 //! damage         what a salvage or a repair found missing, one line each; absent in a whole store
 //! table.damaged  a table that a salvage has set aside
 //! lost+found     what a repair has cut aside ([`crate::check`])
@@ -29,6 +30,8 @@ use tameike_io::{Pool, Runtime};
 
 pub(crate) const TABLE: &str = "table";
 pub(crate) const EXTENTS: &str = "extents";
+/// Where the files of the node-local view are.
+pub const LOCAL: &str = "local";
 const TABLE_ASIDE: &str = "table.damaged";
 const DAMAGE: &str = "damage";
 /// What the file `format` begins with, before the number of the version.
@@ -84,7 +87,10 @@ fn take_lock(dir: &Path) -> Result<FileLock> {
 }
 
 /// Tries again while another process, which may be about to end, has the store open.
-async fn patiently<T>(runtime: &Runtime, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+///
+/// # Errors
+/// Those of `attempt`; `EBUSY` of the last one.
+pub async fn patiently<T>(runtime: &Runtime, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     for _ in 0..BUSY_ATTEMPTS {
         match attempt() {
             Err(fault) if fault.errno == Errno::EBUSY => runtime.sleep(BUSY_PAUSE).await,
@@ -245,9 +251,19 @@ pub(crate) fn write_damage(dir: &Path, damage: &[String]) -> Result<()> {
     if lines.is_empty() {
         return Ok(());
     }
-    let path = dir.join(DAMAGE);
-    std::fs::write(&path, lines.join("\n") + "\n")
-        .map_err(|error| Fault::from_os(format!("write {}", path.display()), &error))
+    write_whole(&dir.join(DAMAGE), &(lines.join("\n") + "\n"))
+}
+
+/// Under another name first: half a file never stands there, and none that was there before is lost.
+fn write_whole(path: &Path, text: &str) -> Result<()> {
+    let draft = path.with_extension("draft");
+    let write = || {
+        let mut file = std::fs::File::create(&draft)?;
+        std::io::Write::write_all(&mut file, text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&draft, path)
+    };
+    write().map_err(|error| Fault::from_os(format!("write {}", path.display()), &error))
 }
 
 /// The file that says what the others are.
@@ -281,17 +297,9 @@ impl Format {
         }
     }
 
-    /// Written last, and under another name first: half a file never stands there.
+    /// Written last.
     pub(crate) fn write(&self) -> Result<()> {
-        let text = format!("{FORMAT} {}\n", self.boot_id);
-        let draft = self.path.with_extension("draft");
-        let write = || {
-            let mut file = std::fs::File::create(&draft)?;
-            std::io::Write::write_all(&mut file, text.as_bytes())?;
-            file.sync_all()?;
-            std::fs::rename(&draft, &self.path)
-        };
-        write().map_err(|error| Fault::from_os(format!("write {}", self.path.display()), &error))
+        write_whole(&self.path, &format!("{FORMAT} {}\n", self.boot_id))
     }
 }
 

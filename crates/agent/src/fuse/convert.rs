@@ -18,6 +18,7 @@ pub(super) const XATTR_REPLACE: i32 = 2;
 
 const O_APPEND: i32 = 0o2000;
 const O_TRUNC: i32 = 0o1000;
+const O_NOATIME: i32 = 0o1_000_000;
 pub(super) const O_EXCL: i32 = 0o200;
 const KEEP_SIZE: i32 = 1;
 const PUNCH_HOLE_KEEP_SIZE: i32 = 2 | KEEP_SIZE;
@@ -128,6 +129,7 @@ pub(super) fn open_mode(flags: OpenFlags) -> OpenMode {
         write: access != OpenAccMode::O_RDONLY,
         append: flags.0 & O_APPEND != 0,
         truncate: flags.0 & O_TRUNC != 0,
+        noatime: flags.0 & O_NOATIME != 0,
     }
 }
 

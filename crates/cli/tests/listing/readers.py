@@ -65,7 +65,9 @@ def once(names, expected, doing):
     assert set(names) >= set(expected), f"{doing}: never told: {sorted(set(expected) - set(names))[:9]}"
 
 
-def main(parent, count):
+def alone(parent, count):
+    """One node, one directory, small enough to try all of it."""
+    count = int(count)
     path = f"{parent}/directory"
     os.mkdir(path)
     for number in range(count):
@@ -122,4 +124,52 @@ def main(parent, count):
     os.rmdir(path)
 
 
-main(sys.argv[1], int(sys.argv[2]))
+def fill(path, first, end):
+    for number in range(int(first), int(end)):
+        os.close(os.open(f"{path}/{name(number)}", os.O_CREAT | os.O_WRONLY))
+
+
+def change(path, who, ended):
+    """Makes, renames and removes names that do not stay, until a file says that the reader has ended."""
+    changes = 0
+    while not os.path.exists(ended):
+        for number in range(50):
+            os.close(os.open(f"{path}/passing-{who}-{number}", os.O_CREAT | os.O_WRONLY))
+        for number in range(0, 50, 2):
+            os.rename(f"{path}/passing-{who}-{number}", f"{path}/passing-{who}-moved-{changes}-{number}")
+        for number in range(50):
+            passing = f"moved-{changes}-{number}" if number % 2 == 0 else f"{number}"
+            os.unlink(f"{path}/passing-{who}-{passing}")
+        changes += 1
+    assert changes > 0
+
+
+def stays(names):
+    return [n for n in names if not n.startswith("passing-")]
+
+
+def watch(path, count, ended):
+    """Reads a directory that others change: whole, from places in it, and whole again."""
+    count = int(count)
+    expected = {".", ".."} | {name(number) for number in range(count)}
+    directory = Directory(path)
+    places, names = [], []
+    while True:
+        places.append((directory.tell(), len(names)))
+        part = directory.read(1009)
+        if not part:
+            break
+        names += stays(part)
+    assert len(names) == len(set(names)), "told twice"
+    assert set(names) == expected, sorted(expected ^ set(names))[:9]
+    for place, at in places[:: max(1, len(places) // 20)]:
+        directory.seek(place)
+        again = stays(directory.read(3000))
+        assert again == names[at : at + len(again)] and len(again) >= min(2000, len(names) - at) // 2, place
+    directory.rewind()
+    assert stays(directory.read()) == names, "rewound"
+    directory.close()
+    open(ended, "w").close()
+
+
+globals()[sys.argv[1]](*sys.argv[2:])

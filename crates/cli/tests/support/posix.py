@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import mmap
 import os
 import socket
 import stat
@@ -344,6 +345,143 @@ def large_seen(root):
     assert os.pread(file, 9, FAR) == b"end" and os.pread(file, 9, 8 << 40) == bytes(9)
     assert os.lseek(file, 65536, os.SEEK_DATA) // 65536 == FAR // 65536
     assert os.lseek(file, 0, os.SEEK_HOLE) <= 65536
+
+
+LONG_AGO = 1_000_000_000 * 10**9
+
+
+def accessed(path):
+    return os.stat(path).st_atime_ns
+
+
+def set_accessed(path, time_ns):
+    os.utime(path, ns=(time_ns, os.stat(path).st_mtime_ns))
+
+
+def read_through(path, flags=0):
+    file = os.open(path, os.O_RDONLY | flags)
+    try:
+        return os.read(file, 100)
+    finally:
+        os.close(file)
+
+
+def until(what, *arguments):
+    for _ in range(1000):
+        if what(*arguments):
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"not so after 10 seconds: {what.__name__}{arguments}")
+
+
+def until_there(path):
+    until(os.path.exists, path)
+
+
+def tell_closes(name):
+    """Has each home hear of something that was closed after all else: of reads that the other node waits for."""
+    for number in range(16):
+        path = f"told-{name}-{number}"
+        write(path, "x")
+        set_accessed(path, LONG_AGO)
+        read_through(path)
+    write(f"told-{name}", "")
+
+
+def until_told(name):
+    until_there(f"told-{name}")
+    until(lambda: all(accessed(f"told-{name}-{number}") > LONG_AGO for number in range(16)))
+
+
+def reads_count(root):
+    os.chdir(root)
+    write("file", "text")
+    born = os.stat("file")
+    file = os.open("file", os.O_RDWR)
+    assert os.read(file, 10) == b"text"
+    first = os.fstat(file)
+    assert first.st_atime_ns > born.st_mtime_ns and accessed("file") == first.st_atime_ns
+    assert (first.st_mtime_ns, first.st_ctime_ns) == (born.st_mtime_ns, born.st_ctime_ns)
+    # Not again, as nothing has changed since.
+    assert os.pread(file, 10, 0) == b"text" and read_through("file") == b"text"
+    assert accessed("file") == first.st_atime_ns
+    # The first time after each change; what comes through the kernel's pages is seen with the next open.
+    os.pwrite(file, b"more", 0)
+    assert read_through("file") == b"more"
+    assert accessed("file") > os.stat("file").st_mtime_ns
+    os.close(file)
+    # Once a day, and not when the last access is not over yet.
+    now = time.time_ns()
+    set_accessed("file", now - 25 * 3600 * 10**9)
+    read_through("file")
+    assert accessed("file") > now
+    set_accessed("file", now + 3600 * 10**9)
+    read_through("file")
+    assert accessed("file") == now + 3600 * 10**9
+    # Reads through a mapping, and of programs, are reads.
+    for use in (map_file, run_file):
+        set_accessed("file", LONG_AGO)
+        use("file")
+        assert accessed("file") > now, use
+    set_accessed("file", LONG_AGO)
+    read_through("file", os.O_NOATIME)
+    assert accessed("file") == LONG_AGO
+    for kept in ("link", "dir"):
+        os.mkdir(kept) if kept == "dir" else os.symlink("file", kept)
+        times = os.lstat(kept)
+        os.listdir(kept) if kept == "dir" else os.readlink(kept)
+        assert os.lstat(kept).st_atime_ns == times.st_atime_ns, kept
+    tell_closes("first")
+    assert accessed("file") == LONG_AGO
+    read_through("file")
+    write("last", str(accessed("file")))
+    tell_closes("last")
+
+
+def map_file(path):
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapping:
+        assert mapping[:4] == b"more"
+
+
+def run_file(path):
+    write(path, "#!/bin/sh\n")
+    os.chmod(path, 0o755)
+    set_accessed(path, LONG_AGO)
+    assert os.spawnl(os.P_WAIT, path, path) == 0
+
+
+def reads_seen(root):
+    os.chdir(root)
+    until_told("first")
+    until_told("last")
+    assert accessed("file") == int(read("last")), (accessed("file"), read("last"))
+
+
+def read_and_hold(root):
+    """Reads a file, and closes it when the other node has set its access time back."""
+    os.chdir(root)
+    write("held", "text")
+    file = os.open("held", os.O_RDONLY)
+    assert os.read(file, 10) == b"text" and accessed("held") > LONG_AGO
+    write("is-read", "")
+    until_there("is-set")
+    os.close(file)
+    tell_closes("held")
+    assert accessed("held") == LONG_AGO
+
+
+def set_back(root):
+    os.chdir(root)
+    until_there("is-read")
+    set_accessed("held", LONG_AGO)
+    write("is-set", "")
+    until_told("held")
+    assert accessed("held") == LONG_AGO
+
+
+def read_there(path):
+    read_through(path)
+    print(accessed(path) > LONG_AGO)
 
 
 globals()[sys.argv[1]](*sys.argv[2:])

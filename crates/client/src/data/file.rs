@@ -1,5 +1,6 @@
 //! One file's data on this node.
 
+use super::access::Access;
 use super::home::{FileVersion, Home};
 use event_listener::Event;
 use parking_lot::Mutex;
@@ -7,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tameike_core::attr::Times;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::ranges::RangeSet;
 use tameike_core::{Errno, Fault, Generation, InodeId, Layout, NodeId, Result, Timestamp};
@@ -119,6 +121,10 @@ pub(super) struct FileState {
     pub heard: u64,
     /// Where a sequential reader would go on.
     pub read_end: u64,
+    /// Last access and change as this node knows them; `None` where the shared file system keeps the former.
+    pub times: Option<Times>,
+    /// The last access, until somebody tells the home.
+    pub access: Option<Access>,
 }
 
 impl FileState {
@@ -127,6 +133,7 @@ impl FileState {
         let write = Uncommitted { end: offset + length, time, holes: offset > self.size };
         self.writes += 1;
         self.size = self.size.max(write.end);
+        self.changed_at(time);
         self.uncommitted = Some(self.uncommitted.map_or(write, |before| before.and(Some(write))));
     }
 

@@ -5,6 +5,7 @@
 //! every later read on the node. Writes gather in frames and go to the units' homes as byte ranges, never as
 //! pages. What is clean in a frame was true when the file was last opened (close-to-open).
 
+mod access;
 mod file;
 mod flush;
 mod frames;
@@ -16,6 +17,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+pub use access::Access;
 pub use file::{FileData, Told};
 pub use home::{FileVersion, Home};
 pub use sparse::dense_blocks;

@@ -75,7 +75,9 @@ impl DataEngine {
         });
         try_join_all(asked).await?;
         let end = if grows { bytes.end } else { 0 };
-        let version = self.commit(&Home::Inode, file.inode, (end, true), self.runtime.now()).await?;
+        let now = self.runtime.now();
+        let version = self.commit(&Home::Inode, file.inode, (end, true), now).await?;
+        file.state.lock().changed_at(now);
         file.own_change(version.generation, version.inline);
         file.grown(version.size);
         Ok(())

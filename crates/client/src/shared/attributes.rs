@@ -2,7 +2,7 @@
 //! children are, the size of a file being written from this node's own writes.
 
 use super::{SharedView, unexpected};
-use crate::data::{FileVersion, dense_blocks};
+use crate::data::{FileData, FileVersion, dense_blocks};
 use futures_util::future::try_join_all;
 use tameike_core::attr::AttrChange;
 use tameike_core::limits::BLOCK_SIZE;
@@ -71,6 +71,9 @@ impl SharedView {
                         (attr.size, attr.mtime) = (size, attr.mtime.max(time));
                         attr.ctime = attr.ctime.max(time);
                     }
+                    self.show_accesses(&file, &mut attr);
+                } else {
+                    self.closer.show_accesses(&mut attr);
                 }
                 attr.blocks = self.blocks(&attr).await;
             }
@@ -81,6 +84,15 @@ impl SharedView {
             | FileKind::BlockDevice => {}
         }
         Ok(attr)
+    }
+
+    /// Adds to the attributes of a file when programs of this node have last read it, as far as the home may not know.
+    pub(super) fn show_accesses(&self, file: &FileData, attr: &mut Attr) {
+        self.closer.show_accesses(attr);
+        if let Some(access) = file.untold_access() {
+            access.show_in(attr);
+        }
+        file.learn_times(attr.times());
     }
 
     /// Space that a file takes. Where its homes cannot be asked, what it would take without holes: a name can be looked
@@ -153,6 +165,11 @@ impl SharedView {
     /// Changes attributes at the inode's home.
     pub(super) async fn change(&self, inode: InodeId, change: AttrChange) -> Result<Attr> {
         let resized = change.size;
+        if change.atime.is_some() {
+            // What was read before does not count any more.
+            self.closer.forget_accesses(inode);
+            self.engine.find(inode).and_then(|file| file.take_access());
+        }
         let command = Command::SetAttr { inode, change, now: self.runtime.now() };
         let tell_home = async {
             match self.ask_home(inode, MetaRequest::Execute(command)).await? {

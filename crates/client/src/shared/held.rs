@@ -111,7 +111,7 @@ impl HeldNames {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use tameike_core::{FileKind, Generation, Layout, Timestamp};
 
@@ -121,7 +121,8 @@ mod tests {
         EntryName { dir: InodeId(1), name: number.to_string().into_bytes() }
     }
 
-    fn attr(number: u64) -> Attr {
+    /// Attributes of an inode that is nothing special.
+    pub(in crate::shared) fn attr(number: u64) -> Attr {
         let zero = Timestamp::default();
         Attr {
             inode: InodeId(number),

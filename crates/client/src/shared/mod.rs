@@ -48,7 +48,7 @@ pub struct SharedView {
     open_dirs: OpenDirs<InodeId>,
     handles: Mutex<BTreeMap<HandleNumber, Handle>>,
     next_handle: AtomicU64,
-    held: HeldNames,
+    held: Arc<HeldNames>,
     closer: Arc<Closer>,
     /// None for the node-local view of one node: its kernel sees all locks.
     locks: Option<Arc<FileLocks>>,
@@ -65,9 +65,10 @@ impl SharedView {
     ) -> Self {
         let locks =
             (root == InodeId::ROOT).then(|| FileLocks::new(runtime.clone(), cluster.clone(), rpc.clone()));
+        let held = Arc::new(HeldNames::default());
         Self {
             locks,
-            closer: Arc::new(Closer::new(runtime.clone(), rpc.clone())),
+            closer: Arc::new(Closer::new(runtime.clone(), rpc.clone(), held.clone())),
             runtime,
             cluster,
             rpc,
@@ -77,7 +78,7 @@ impl SharedView {
             open_dirs: OpenDirs::default(),
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
-            held: HeldNames::default(),
+            held,
         }
     }
 

@@ -161,6 +161,12 @@ impl SharedView {
     pub(super) async fn open_counted(&self, node: Node, mode: OpenMode, opening: Opening) -> Result<Opened> {
         let inode = node.attr.inode;
         let (file, keep_cache) = self.engine.open(inode, node.attr.layout, Home::Inode, version_of(&node));
+        let mut attr = node.attr;
+        self.show_accesses(&file, &mut attr);
+        if keep_cache && mode.read && !mode.noatime {
+            // The kernel may read what it has of the file without asking.
+            file.accessed(self.runtime.now());
+        }
         let handle = self.add_handle(file, mode, opening.done());
         self.closer.reached(self.cluster.inode_home(inode));
         if mode.truncate && mode.write {
@@ -177,7 +183,8 @@ impl SharedView {
     pub(super) fn close_handle(&self, handle: crate::vfs::HandleNumber) {
         let Some(handle) = self.handles.lock().remove(&handle) else { return };
         let inode = handle.file.inode;
+        let access = handle.file.take_access();
+        self.closer.close(self.cluster.inode_home(inode), inode, handle.open, access);
         self.engine.close(&handle.file);
-        self.closer.close(self.cluster.inode_home(inode), handle.open);
     }
 }

@@ -4,6 +4,8 @@
 //! until the home answers. An open of which no answer tells whether it was done is told in the same way: the home closes
 //! it, or refuses it if it comes later.
 
+use super::held::HeldNames;
+use crate::data::Access;
 use event_listener::{Event, listener};
 use futures_util::future::select;
 use parking_lot::Mutex;
@@ -13,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tameike_core::wire::Request;
-use tameike_core::wire::meta::{MetaRequest, OpenId, Opener};
-use tameike_core::{Errno, Fault, NodeId, Result};
+use tameike_core::wire::meta::{Closed, MetaRequest, OpenId, Opener};
+use tameike_core::{Attr, Errno, Fault, InodeId, NodeId, Result, Timestamp};
 use tameike_io::Runtime;
 use tameike_io::fabric::Rpc;
 
@@ -31,8 +33,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// What one home does not know of yet.
 #[derive(Default)]
 struct Untold {
-    /// Opens that are over.
-    opens: Vec<OpenId>,
+    /// Opens that are over, and of which files.
+    opens: Vec<(InodeId, Closed)>,
     /// Opens that were given up.
     undone: Vec<OpenId>,
     /// Whether a task tells them.
@@ -49,11 +51,16 @@ pub(super) struct Closer {
     /// Counts opens.
     last: AtomicU64,
     homes: Mutex<BTreeMap<NodeId, Untold>>,
+    /// Accesses that homes are told with closes, by file and time.
+    accesses: Mutex<BTreeMap<(InodeId, Timestamp), Access>>,
+    /// Attributes in it are older than accesses.
+    held: Arc<HeldNames>,
 }
 
 impl Closer {
-    pub(super) fn new(runtime: Runtime, rpc: Arc<dyn Rpc>) -> Self {
-        Self { last: AtomicU64::new(runtime.random_u64()), runtime, rpc, homes: Mutex::default() }
+    pub(super) fn new(runtime: Runtime, rpc: Arc<dyn Rpc>, held: Arc<HeldNames>) -> Self {
+        let last = AtomicU64::new(runtime.random_u64());
+        Self { last, runtime, rpc, homes: Mutex::default(), accesses: Mutex::default(), held }
     }
 
     /// An open that is to be asked for.
@@ -62,9 +69,40 @@ impl Closer {
         Opening { closer: self.clone(), open, home: None }
     }
 
-    /// Has the home told of a close.
-    pub(super) fn close(self: &Arc<Self>, home: NodeId, open: OpenId) {
-        self.add(home, |untold| untold.opens.push(open));
+    /// Has the home told of a close, and of the last access to the file.
+    pub(super) fn close(
+        self: &Arc<Self>,
+        home: NodeId,
+        inode: InodeId,
+        open: OpenId,
+        access: Option<Access>,
+    ) {
+        if let Some(access) = access {
+            self.accesses.lock().insert((inode, access.time), access);
+        }
+        let closed = Closed { open, read: access.map(|access| access.time) };
+        self.add(home, |untold| untold.opens.push((inode, closed)));
+    }
+
+    /// Adds to attributes what the file's home may not have been told yet.
+    pub(super) fn show_accesses(&self, attr: &mut Attr) {
+        let accesses = self.accesses.lock();
+        let from = (attr.inode, Timestamp { seconds: i64::MIN, nanoseconds: 0 });
+        let of_file = accesses.range(from..).take_while(|((inode, _), _)| *inode == from.0);
+        of_file.for_each(|(_, access)| access.show_in(attr));
+    }
+
+    /// A home has been told of these accesses: what it says of the files from now on is true, what it said may not be.
+    fn accesses_told(&self, told: &[(InodeId, Timestamp)]) {
+        for access in told {
+            self.held.changed(access.0);
+            self.accesses.lock().remove(access);
+        }
+    }
+
+    /// The access time of a file is set.
+    pub(super) fn forget_accesses(&self, inode: InodeId) {
+        self.accesses.lock().retain(|(file, _), _| *file != inode);
     }
 
     fn add(self: &Arc<Self>, home: NodeId, add: impl FnOnce(&mut Untold)) {
@@ -106,13 +144,15 @@ impl Closer {
             if !has_company {
                 select(company, self.runtime.sleep(COMPANY_WAIT)).await;
             }
-            let Some(request) = self.next_batch(home) else { return };
+            let Some((request, accesses)) = self.next_batch(home) else { return };
             self.tell_batch(home, &hurry, request).await;
+            self.accesses_told(&accesses);
             self.set_failed(home, false);
         }
     }
 
-    fn next_batch(&self, home: NodeId) -> Option<MetaRequest> {
+    /// What to tell a home next, and the accesses that it tells of.
+    fn next_batch(&self, home: NodeId) -> Option<(MetaRequest, Vec<(InodeId, Timestamp)>)> {
         let mut homes = self.homes.lock();
         let untold = homes.get_mut(&home)?;
         if untold.opens.is_empty() && untold.undone.is_empty() {
@@ -120,11 +160,10 @@ impl Closer {
             untold.opens.shrink_to_fit();
             return None;
         }
-        let [opens, undone] = [&mut untold.opens, &mut untold.undone].map(|untold| {
-            let rest = untold.split_off(untold.len().min(BATCH_MAX));
-            std::mem::replace(untold, rest)
-        });
-        Some(MetaRequest::Close { node: self.rpc.local(), opens, undone })
+        let (closed, undone) = (first_of(&mut untold.opens), first_of(&mut untold.undone));
+        let accesses = closed.iter().filter_map(|(inode, closed)| Some((*inode, closed.read?))).collect();
+        let opens = closed.into_iter().map(|(_, closed)| closed).collect();
+        Some((MetaRequest::Close { node: self.rpc.local(), opens, undone }, accesses))
     }
 
     /// Sends a batch until the home answers it.
@@ -147,6 +186,12 @@ impl Closer {
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }
+}
+
+/// Takes what one message may tell of from the start of a list.
+fn first_of<T>(untold: &mut Vec<T>) -> Vec<T> {
+    let rest = untold.split_off(untold.len().min(BATCH_MAX));
+    std::mem::replace(untold, rest)
 }
 
 /// Whether the home itself has answered so: then telling it again changes nothing.
@@ -199,6 +244,7 @@ impl Drop for Opening {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shared::held;
     use futures_util::FutureExt;
     use futures_util::future::BoxFuture;
     use std::collections::BTreeSet;
@@ -209,6 +255,7 @@ mod tests {
     use tameike_io::{Frame, Payload};
 
     const HOME: NodeId = NodeId(3);
+    const INODE: InodeId = InodeId(7);
 
     /// A home that counts closes, over a network that fails.
     #[derive(Default)]
@@ -238,6 +285,7 @@ mod tests {
             let Request::Meta(MetaRequest::Close { opens, undone, .. }) = request else {
                 panic!("{request:?}")
             };
+            let opens = opens.iter().map(|closed| closed.open);
             let mut home = self.0.lock();
             home.calls += 1;
             let (failing, executed) = home.failing;
@@ -258,7 +306,7 @@ mod tests {
     fn bed() -> (Simulation, Arc<HomeRpc>, Arc<Closer>) {
         let simulation = Simulation::new(5);
         let rpc = Arc::new(HomeRpc(Mutex::default()));
-        let closer = Arc::new(Closer::new(simulation.runtime(), rpc.clone()));
+        let closer = Arc::new(Closer::new(simulation.runtime(), rpc.clone(), Arc::default()));
         (simulation, rpc, closer)
     }
 
@@ -273,7 +321,7 @@ mod tests {
             let (simulation, rpc, closer) = bed();
             rpc.0.lock().failing = (7, executed);
             for number in 0..3000 {
-                closer.close(HOME, OpenId(number));
+                closer.close(HOME, INODE, OpenId(number), None);
             }
             run_out(&simulation);
             let home = rpc.0.lock();
@@ -308,16 +356,16 @@ mod tests {
     #[test]
     fn closes_go_in_company_and_one_alone_does_not_wait_long() {
         let (simulation, rpc, closer) = bed();
-        closer.close(HOME, OpenId(1));
+        closer.close(HOME, INODE, OpenId(1), None);
         run_out(&simulation);
         assert_eq!((rpc.0.lock().calls, simulation.runtime().clock.monotonic()), (1, 2 * COMPANY_WAIT));
         for number in 0..COMPANY as u64 {
-            closer.close(HOME, OpenId(number));
+            closer.close(HOME, INODE, OpenId(number), None);
         }
         simulation.settle();
         assert_eq!(rpc.0.lock().calls, 2, "all at once, without waiting");
         run_out(&simulation);
-        closer.close(HOME, OpenId(2));
+        closer.close(HOME, INODE, OpenId(2), None);
         closer.reached(HOME);
         simulation.settle();
         assert_eq!(rpc.0.lock().calls, 2, "a home that answers as ever is no reason to hurry");
@@ -327,7 +375,7 @@ mod tests {
     fn a_home_that_is_reached_again_is_told_at_once() {
         let (simulation, rpc, closer) = bed();
         rpc.0.lock().failing = (5, false);
-        closer.close(HOME, OpenId(1));
+        closer.close(HOME, INODE, OpenId(1), None);
         while rpc.0.lock().failing.0 > 0 {
             assert!(simulation.step());
         }
@@ -336,5 +384,31 @@ mod tests {
         simulation.settle();
         assert_eq!(rpc.0.lock().closed.len(), 1);
         assert_eq!(simulation.runtime().clock.monotonic(), before);
+    }
+
+    #[test]
+    fn an_access_is_shown_until_the_home_knows_of_it() {
+        let (simulation, rpc, closer) = bed();
+        rpc.0.lock().failing = (3, false);
+        let at = |seconds| Timestamp { seconds, nanoseconds: 0 };
+        let shown = || {
+            let mut attr = Attr { atime: at(5), ..held::tests::attr(INODE.0) };
+            closer.show_accesses(&mut attr);
+            attr.atime
+        };
+        // The second one comes before the home is told of the first.
+        let accesses =
+            [Access { time: at(200_000), before: at(5) }, Access { time: at(400_000), before: at(200_000) }];
+        for (number, access) in accesses.into_iter().enumerate() {
+            closer.close(HOME, INODE, OpenId(number as u64), Some(access));
+            assert_eq!(shown(), access.time);
+        }
+        run_out(&simulation);
+        assert_eq!(rpc.0.lock().closed.len(), 2);
+        assert_eq!(shown(), at(5), "the home says it");
+        closer.close(HOME, INODE, OpenId(9), Some(accesses[0]));
+        closer.forget_accesses(INODE);
+        assert_eq!(shown(), at(5), "a program has set it");
+        run_out(&simulation);
     }
 }

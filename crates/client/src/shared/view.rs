@@ -165,7 +165,12 @@ impl Vfs for SharedView {
     }
 
     async fn read(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<ReadBytes> {
-        self.engine.read(&self.file(handle)?, offset, length).await
+        let handle = self.handle(handle)?;
+        let bytes = self.engine.read(&handle.file, offset, length).await?;
+        if !handle.mode.noatime {
+            handle.file.accessed(self.runtime.now());
+        }
+        Ok(bytes)
     }
 
     fn write_now(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<usize> {

@@ -8,8 +8,8 @@ use super::client::{ClientReply, ClientRequest};
 use super::codec::{decode, decode_first, encode};
 use super::lock::{Blocker, FileLock, LockKind, LockOwner, LockRange, LockReply, LockRequest, WaitEnd};
 use super::meta::{
-    Command, DirEntry, DirStat, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node, OpenId,
-    Opener, RenameMode, Step, Target,
+    Closed, Command, DirEntry, DirStat, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node,
+    OpenId, Opener, RenameMode, Step, Target,
 };
 use super::unit::{Backing, Sought, SpaceChange, UnitDigest, UnitReply, UnitRequest};
 use super::{Reply, Request};
@@ -156,8 +156,15 @@ fn requests_to_the_metadata_service() {
         (MetaRequest::ReadLink { inode: INODE }, "06838404"),
         (MetaRequest::Open { inode: INODE, opener: OPENER }, "07838404c801ac02"),
         (
-            MetaRequest::Close { node: NODE, opens: vec![OPENER.open, OpenId(5)], undone: vec![OpenId(7)] },
-            "08c80102ac02050107",
+            MetaRequest::Close {
+                node: NODE,
+                opens: vec![
+                    Closed { open: OPENER.open, read: None },
+                    Closed { open: OpenId(5), read: Some(NOW) },
+                ],
+                undone: vec![OpenId(7)],
+            },
+            "08c80102ac0200050103ac020107",
         ),
         (MetaRequest::Spill { inode: INODE }, "09838404"),
         (MetaRequest::Sync { durable: true }, "0a01"),

@@ -15,8 +15,18 @@ mod conformance;
 use crate::slab::{Frame, Payload};
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
+use std::time::Duration;
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{NodeId, Result};
+
+/// How long something has been expected of a peer when [`Fabric::probe`] is first called.
+pub const PROBE_AFTER: Duration = Duration::from_secs(2);
+
+/// The part of a silence that was over before the first probe: so that nobody waits for a silent peer for longer than the peer
+/// time limit. A short limit, as tests have it, is not over with that.
+fn waited(peer_limit: Duration) -> Duration {
+    PROBE_AFTER.min(peer_limit / 2)
+}
 
 /// Requests and replies travel apart, so that waiting for a frame to take a request into never holds up a
 /// reply.
@@ -107,7 +117,7 @@ pub trait Fabric: Send + Sync {
     ) -> BoxFuture<'static, (Frame, Result<()>)>;
     /// Says who takes what arrives. Called once, before the first message.
     fn attach(&self, receiver: Arc<dyn Receiver>);
-    /// Called about once a second while something is expected of `peer`: a fabric that must ask to learn that a
+    /// Called once a second while something is expected of `peer`, from [`PROBE_AFTER`] on: a fabric that must ask to learn that a
     /// peer is silent asks now, and tells [`PeerEvent::Unreachable`] after the peer time limit.
     fn probe(&self, peer: NodeId) {
         let _ = peer;

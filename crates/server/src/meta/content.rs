@@ -17,6 +17,9 @@ impl MetaService {
         self.check_inode(inode)?;
         let Command::SetAttr { change, now, .. } = &command else { return Err(Errno::EINVAL.into()) };
         let (is_resize, sets_mtime, now) = (change.size.is_some(), change.mtime.is_some(), *now);
+        if change.atime.is_some() {
+            self.state.lock().sets_access_time(inode, now);
+        }
         let record = LogCommand::Wire { command, birth: 0, held: Vec::new() };
         if is_resize {
             let _guard = self.contents.hold(inode).await;

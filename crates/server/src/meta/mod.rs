@@ -153,7 +153,7 @@ impl MetaService {
             MetaRequest::Parent { inode } => self.parent(inode),
             MetaRequest::ReadLink { inode } => self.read_link(inode),
             MetaRequest::Open { inode, opener } => self.open_inode(inode, opener),
-            MetaRequest::Close { node, opens, undone } => Ok(self.close(node, &opens, &undone)),
+            MetaRequest::Close { node, opens, undone } => self.close(node, &opens, &undone).await,
             MetaRequest::Spill { inode } => self.spill(inode).await,
             MetaRequest::Sync { durable } => {
                 self.parts.ledger.sync(durable).await?;

@@ -1,11 +1,12 @@
 //! Changes that concern this node alone: one logged command each.
 
+use super::leases::Untold;
 use super::query::node;
 use super::state::State;
 use super::{MetaService, RETRY_TIME_MAX, RETRY_TIME_MIN, unexpected};
 use std::sync::Weak;
-use tameike_core::wire::meta::{Command, DirStat, MetaReply, Node, OpenId, Opener, Step, Target};
-use tameike_core::{Errno, Fault, FileKind, InodeId, NodeId, Result};
+use tameike_core::wire::meta::{Closed, Command, DirStat, MetaReply, Node, OpenId, Opener, Step, Target};
+use tameike_core::{Errno, Fault, FileKind, InodeId, NodeId, Result, Timestamp};
 use tameike_store::meta::{LogCommand, Outcome, query as table};
 
 impl MetaService {
@@ -87,11 +88,39 @@ impl MetaService {
         }
     }
 
-    pub(super) fn close(&self, node: NodeId, opens: &[OpenId], undone: &[OpenId]) -> MetaReply {
-        let opener = |&open: &OpenId| Opener { node, open };
-        opens.iter().for_each(|open| self.close_one(|state| state.close(opener(open))));
-        undone.iter().for_each(|open| self.close_one(|state| state.undo(opener(open))));
-        MetaReply::Done
+    pub(super) async fn close(&self, node: NodeId, opens: &[Closed], undone: &[OpenId]) -> Result<MetaReply> {
+        let opener = |open| Opener { node, open };
+        let reads: Vec<_> =
+            opens.iter().filter_map(|closed| Some((opener(closed.open), closed.read?))).collect();
+        let read = if reads.is_empty() { Ok(Vec::new()) } else { self.read(node, &reads).await };
+        opens.iter().for_each(|closed| self.close_one(|state| state.close(opener(closed.open))));
+        undone.iter().for_each(|&open| self.close_one(|state| state.undo(opener(open))));
+        self.tell(read?).await;
+        Ok(MetaReply::Done)
+    }
+
+    /// Takes note of reads of files that `node` has open; who must be told of them.
+    async fn read(&self, node: NodeId, reads: &[(Opener, Timestamp)]) -> Result<Vec<Untold>> {
+        self.parts.ledger.room().await?;
+        let mut state = self.state.lock();
+        let files =
+            reads.iter().filter_map(|&(opener, time)| Some((state.read_through(opener, time)?, time)));
+        let files: Vec<_> = self.parts.ledger.read(|names| {
+            let mut counted = Vec::new();
+            for (inode, time) in files {
+                if table::inode(names, inode)?.is_some_and(|record| record.times().counts(time)) {
+                    counted.push((inode, time));
+                }
+            }
+            Ok(counted)
+        })?;
+        if files.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.execute(&LogCommand::Accessed { files: files.clone() })?;
+        let now = self.parts.runtime.clock.monotonic();
+        let changed = |&(inode, _): &(InodeId, _)| state.leases.changed(inode, false, Some(node), now);
+        Ok(files.iter().filter_map(changed).collect())
     }
 
     fn close_one(&self, close: impl FnOnce(&mut State) -> Option<InodeId>) {

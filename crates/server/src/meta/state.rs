@@ -4,7 +4,7 @@
 use super::leases::Leases;
 use std::collections::{BTreeMap, BTreeSet};
 use tameike_core::wire::meta::{EntryName, OpenId, Opener, Step};
-use tameike_core::{Errno, Fault, InodeId, NodeId, Result};
+use tameike_core::{Errno, Fault, InodeId, NodeId, Result, Timestamp};
 use tameike_io::os::runtime::{Promise, Resolver, promise};
 
 /// Who waits for something busy.
@@ -25,6 +25,9 @@ pub(super) struct State {
     /// What is open, and how often each inode is.
     opens: BTreeMap<Opener, InodeId>,
     counts: BTreeMap<InodeId, u32>,
+    /// When a program last set the access time of an inode that is open: earlier reads do not count any more, though they
+    /// are told later.
+    access_times_set: BTreeMap<InodeId, Timestamp>,
     /// Opens that their nodes have given up, as no answer came, and that may still be asked for by a message that is late:
     /// few, as each stands for a call that ended with `EHOSTDOWN`. Forgotten with their node.
     undone: BTreeSet<Opener>,
@@ -85,12 +88,27 @@ impl State {
         let is_last = *count == 0;
         if is_last {
             self.counts.remove(&inode);
+            self.access_times_set.remove(&inode);
         }
         is_last
     }
 
     pub(super) fn is_open(&self, inode: InodeId) -> bool {
         self.counts.contains_key(&inode)
+    }
+
+    /// A program sets the access time of an inode.
+    pub(super) fn sets_access_time(&mut self, inode: InodeId, now: Timestamp) {
+        if self.is_open(inode) {
+            let last = self.access_times_set.entry(inode).or_insert(now);
+            *last = now.max(*last);
+        }
+    }
+
+    /// The inode of an open through which it was read at `time`, unless its access time was set since.
+    pub(super) fn read_through(&self, opener: Opener, time: Timestamp) -> Option<InodeId> {
+        let inode = *self.opens.get(&opener)?;
+        self.access_times_set.get(&inode).is_none_or(|set| *set < time).then_some(inode)
     }
 
     /// Inodes that lose a link by these steps and are open.

@@ -3,6 +3,7 @@
 use crate::ledger::kv::Changes;
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::path::PathBuf;
 use tameike_core::{InodeId, UnitId};
 
 /// How bad a finding is.
@@ -42,6 +43,8 @@ pub enum Part {
     Extents,
     /// The journal of the cache view.
     Journal,
+    /// Files of the node-local view.
+    Local,
 }
 
 impl Part {
@@ -54,6 +57,7 @@ impl Part {
             Self::Names => "names",
             Self::Extents => "extents",
             Self::Journal => "journal",
+            Self::Local => "local",
         }
     }
 }
@@ -108,6 +112,8 @@ pub(crate) enum Aside {
     Record(Vec<u8>, Vec<u8>),
     /// Bytes of the extents file (`device`, in bytes) at their place in a unit.
     Bytes { unit: UnitId, start: u32, device: Range<u64> },
+    /// A file or directory of the node-local view, by its path in the store's directory.
+    File(PathBuf),
 }
 
 /// A block that gets a place of its own: blocks of the extents file, from and to.

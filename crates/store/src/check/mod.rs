@@ -11,6 +11,7 @@
 
 mod book;
 pub(crate) mod identity;
+mod local;
 mod repair;
 #[cfg(test)]
 mod tests;
@@ -81,6 +82,10 @@ pub struct Counts {
     pub dirty_files: u64,
     /// Bytes that the shared file system does not have.
     pub dirty_bytes: u64,
+    /// Files of the node-local view that were read.
+    pub local_files: u64,
+    /// Their bytes.
+    pub local_bytes: u64,
 }
 
 /// What was found, and what became of it.
@@ -115,6 +120,17 @@ pub fn check(
     repair: bool,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Report> {
+    check_reading(dir, rooms, repair, progress, &local::read_file)
+}
+
+/// As [`check`], reading files of the node-local view by `read`.
+fn check_reading(
+    dir: &Path,
+    rooms: &dyn Rooms,
+    repair: bool,
+    progress: &mut dyn FnMut(u64, u64),
+    read: local::ReadFile<'_>,
+) -> Result<Report> {
     let mut book = Book::default();
     let stopped = Stopped::enter(dir, &mut book)?;
     let whole_table = open_table(dir, &mut book)?;
@@ -123,7 +139,9 @@ pub fn check(
         None => Arc::new(MemoryKv::default()),
     };
     let (logs, extents) = (read_logs(dir, &mut book)?, Extents::open(&dir.join(EXTENTS))?);
-    let (ledger, counts) = examine(kv, logs, &extents, stopped.after_power_loss, rooms, progress, &mut book)?;
+    let (ledger, mut counts) =
+        examine(kv, logs, &extents, stopped.after_power_loss, rooms, progress, &mut book)?;
+    local::examine(dir, read, &mut counts, &mut book);
     let needed = repair && book.has_repairs();
     let lost_and_found = match needed {
         true => repair::carry_out(&stopped, whole_table.is_none(), ledger, &extents, &book)?,

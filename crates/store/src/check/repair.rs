@@ -1,6 +1,6 @@
 //! Carrying a repair out.
 //!
-//! In this order: copies of what is cut aside are made safe in `lost+found`; what is lost is noted in `damage`;
+//! In this order: copies of what is cut aside are made safe in `lost+found`, where files that cannot be read go; what is lost is noted in `damage`;
 //! blocks that two units name are copied; a table that cannot be used is moved to `lost+found`; one commit makes all
 //! changes to the table, with those of the log; the log is emptied; the small files are put right. A repair that is
 //! cut off anywhere can be begun again: what it had not reached is found as before.
@@ -98,6 +98,11 @@ fn keep_copies(dir: &Path, place: &Path, extents: &Extents, book: &Book) -> Resu
                     file.sync_data()
                 };
                 write().map_err(|error| failed("write", &path, &error))?;
+            }
+            Aside::File(inside) => {
+                let (from, name) = (dir.join(inside), inside.to_string_lossy().replace('/', "-"));
+                std::fs::rename(&from, free_name(place, &name))
+                    .map_err(|error| failed("set aside", &from, &error))?;
             }
         }
     }

@@ -65,6 +65,8 @@ fn a_last_record_that_is_broken_is_not_taken_for_one_that_was_cut_off() {
         let last = log.len() - 1;
         log[last] ^= 1;
     });
+    let Err(refused) = bed.open() else { panic!("a store with a broken record was opened") };
+    assert!(refused.message.contains("record 10 is missing or broken (all of it stands"), "{refused}");
     let found = bed.found();
     assert!(
         matches!(found.as_slice(), [one] if one.contains("record 10, the last of the log, is broken")),
@@ -187,6 +189,114 @@ fn after_a_restart_of_the_machine_unsafe_records_are_dropped_and_that_is_no_dama
     assert!(words.iter().any(|words| words.contains("records of the log from 10 on")), "{words:?}");
     assert!(!report.repaired);
     bed.look(|store| assert_eq!(bed.read(store, CLEAN), [None; 10_000]));
+}
+
+/// Names the store for [`repairs_a_store_for_another_test`].
+const STORE: &str = "TAMEIKE_TEST_STORE";
+const BEGINS: &str = "the repair begins";
+
+#[test]
+#[ignore = "a process that another test kills"]
+fn repairs_a_store_for_another_test() {
+    let dir = std::env::var_os(STORE).expect("a store");
+    println!("{BEGINS}");
+    check(std::path::Path::new(&dir), &Plain, true, &mut |_, _| {}).unwrap();
+}
+
+/// Repairs the store in a process that is killed after so many milliseconds; whether it had ended before.
+fn killed_after(bed: &Bed, delay_ms: u32) -> bool {
+    use std::io::BufRead;
+    use std::process::{Command, Stdio};
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "check::tests::repairs_a_store_for_another_test", "--ignored", "--nocapture"])
+        .env(STORE, bed.home.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut said = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(said.any(|line| line.unwrap().contains(BEGINS)));
+    let delay = format!("{}.{:03}", delay_ms / 1000, delay_ms % 1000);
+    assert!(Command::new("sleep").arg(delay).status().unwrap().success());
+    let ended = child.try_wait().unwrap().is_some();
+    child.kill().unwrap();
+    let status = child.wait().unwrap();
+    assert!(!ended || status.success());
+    ended
+}
+
+#[test]
+fn a_repair_that_is_killed_and_begun_again_ends_well() {
+    let break_log = |bed: &Bed| {
+        bed.edit("log.0", |log| {
+            let middle = log.len() / 2;
+            log[middle] ^= 1;
+        });
+    };
+    let break_table = |bed: &Bed| {
+        bed.edit("table", |table| {
+            let place = table.windows(5).position(|bytes| bytes == b"hello").unwrap();
+            table[place] ^= 1;
+        });
+    };
+    let break_extents = |bed: &Bed| {
+        bed.edit("extents", |extents| {
+            let place = block_of(extents, 9);
+            extents[place + 4096] ^= 1;
+        });
+        std::fs::remove_file(bed.path("log.1")).unwrap();
+    };
+    let damage = |kind: usize, bed: &Bed| match kind {
+        0 => break_log(bed),
+        1 => break_table(bed),
+        _ => break_extents(bed),
+    };
+    for kind in 0..3 {
+        let mut delay_ms = 0;
+        loop {
+            let bed = Bed::new(kind > 0);
+            damage(kind, &bed);
+            let ended = killed_after(&bed, delay_ms);
+            let found = bed.found();
+            assert!(!ended || found.is_empty(), "{found:?}");
+            bed.look(|store| assert!(!store.damage.is_empty(), "what is lost stays known"));
+            if ended {
+                break;
+            }
+            delay_ms += 1 + delay_ms / 4;
+        }
+    }
+}
+
+#[test]
+fn files_of_the_node_local_view_are_read_to_their_ends() {
+    let bed = Bed::new(true);
+    std::fs::create_dir_all(bed.path("local/deep/er")).unwrap();
+    std::fs::write(bed.path("local/deep/er/one"), [1; 5000]).unwrap();
+    std::fs::write(bed.path("local/two"), [2; 7]).unwrap();
+    std::os::unix::fs::symlink("/nowhere", bed.path("local/link")).unwrap();
+    assert_eq!(bed.found(), Vec::<String>::new());
+    let counts = bed.check(false).counts;
+    assert_eq!((counts.local_files, counts.local_bytes), (2, 5007));
+    // One that the disk cannot read any more.
+    let read = |path: &std::path::Path| match path.ends_with("local/two") {
+        true => Err(std::io::Error::from_raw_os_error(Errno::EIO.0)),
+        false => super::local::read_file(path),
+    };
+    let check =
+        |repair| super::check_reading(bed.home.path(), &Plain, repair, &mut |_, _| {}, &read).unwrap();
+    for repair in [false, true] {
+        let report = check(repair);
+        let words: Vec<_> = report.findings.iter().map(|finding| finding.words.as_str()).collect();
+        assert!(
+            matches!(words.as_slice(), [words] if words.starts_with("node-local:/two cannot be read (")),
+            "{words:?}"
+        );
+        assert_eq!((report.counts.local_files, report.counts.local_bytes), (1, 5000));
+    }
+    assert!(check(false).findings.is_empty(), "it is out of the way");
+    assert_eq!(std::fs::read(bed.path("lost+found/local-two")).unwrap(), [2; 7]);
+    bed.look(|store| assert_eq!(store.damage, Vec::<String>::new(), "the cache view has lost nothing"));
 }
 
 proptest! {

@@ -53,25 +53,11 @@ impl Inspection {
             Ok(_) => whole,
             Err(_) => Log::new(logs, record::parse_damaged),
         };
-        let tail = log.salvaged_tail(applied, &mut report.lost);
+        let tail = log.salvaged_tail(applied, holds.is_some(), &mut report.lost);
         let durable = log.durable();
-        for (number, bytes, contents) in &log.files {
-            report.records += contents.records.len() as u64;
-            if bytes.len() == contents.end || !report.lost.is_empty() {
-                continue;
-            }
-            // Only a loss of power leaves a record in its whole length with bytes that are not its own.
-            let last = contents.records.last().map_or(applied, |last| last.sequence);
-            let broken = record::broken_at(bytes, contents.end).filter(|_| holds.is_none());
-            if let Some(sequence) = broken.filter(|sequence| *sequence == last + 1 && last >= applied) {
-                let place = contents.end;
-                report.lost.push(format!(
-                    "record {sequence}, the last of the log, is broken: the checksum at byte {place} of log.{number} \
-                     does not match"
-                ));
-            } else {
-                report.torn.push((*number, contents.end, bytes.len() - contents.end));
-            }
+        report.records = log.files.iter().map(|(_, _, contents)| contents.records.len() as u64).sum();
+        if report.lost.is_empty() {
+            report.torn = log.torn().collect();
         }
         let replayed = Replay::new(kv);
         let mut last = applied;

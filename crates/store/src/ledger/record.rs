@@ -97,7 +97,7 @@ pub(super) fn broken_at(log: &[u8], start: usize) -> Option<u64> {
 pub(super) struct Contents {
     /// Records from the file's start up to the first place where none stands.
     pub(super) records: Vec<Record>,
-    /// End of the last of them, in bytes.
+    /// End of the last of them and of the marks after it, in bytes.
     pub(super) end: usize,
     /// The last record known to be safe against power loss, by the file's marks; 0 for none.
     pub(super) durable: u64,
@@ -146,6 +146,7 @@ pub(super) fn parse_damaged(log: &[u8]) -> Contents {
             Some(Frame::Mark { durable, end }) => {
                 contents.durable = contents.durable.max(durable);
                 place = end;
+                contents.end = place;
             }
             Some(Frame::Record(_)) | None => place += 1,
         }

@@ -79,11 +79,40 @@ impl Log {
         if last < durable {
             return Err(damage(last + 1, &format!("records up to {durable} were safe")));
         }
-        Ok(tail)
+        match self.broken_last(last) {
+            Some((number, place)) if !after_power_loss => {
+                let why =
+                    format!("all of it stands at byte {place} of log.{number}, but not with its checksum");
+                Err(damage(last + 1, &why))
+            }
+            _ => Ok(tail),
+        }
+    }
+
+    /// The file and the place of the record after the last whole one, if it stands there in its whole length, but not with
+    /// its checksum. An agent that dies while it writes leaves no such record, but one that is shorter than it says; a loss
+    /// of power may.
+    fn broken_last(&self, last: u64) -> Option<(usize, usize)> {
+        self.files.iter().find_map(|(number, bytes, contents)| {
+            let sequence = record::broken_at(bytes, contents.end)?;
+            (sequence == last + 1).then_some((*number, contents.end))
+        })
+    }
+
+    /// What stands at the ends of the files and is no record, with nothing whole behind it: number of the file, place, how
+    /// many bytes.
+    pub(super) fn torn(&self) -> impl Iterator<Item = (usize, usize, usize)> {
+        let torn = self.files.iter().filter(|(_, bytes, contents)| bytes.len() > contents.end);
+        torn.map(|(number, bytes, contents)| (*number, contents.end, bytes.len() - contents.end))
     }
 
     /// All whole records to apply, in order, and what is missing among them.
-    pub(super) fn salvaged_tail(&self, applied: u64, damage: &mut Vec<String>) -> Vec<(&[u8], &Record)> {
+    pub(super) fn salvaged_tail(
+        &self,
+        applied: u64,
+        after_power_loss: bool,
+        damage: &mut Vec<String>,
+    ) -> Vec<(&[u8], &Record)> {
         let mut last = applied;
         let mut tail = Vec::new();
         for (_, bytes, contents) in &self.files {
@@ -99,6 +128,12 @@ impl Log {
         }
         if last < self.durable() {
             damage.push(lost(last + 1, self.durable()));
+        } else if let (false, Some((number, place))) = (after_power_loss, self.broken_last(last)) {
+            let sequence = last + 1;
+            damage.push(format!(
+                "record {sequence}, the last of the log, is broken: the checksum at byte {place} of log.{number} does \
+                 not match"
+            ));
         }
         tail
     }
@@ -179,6 +214,11 @@ impl Ledger {
         let applied = applied(&*media.kv)?;
         let log = Log::read(&media, record::parse).await?;
         let tail = log.tail(applied, options.after_power_loss)?;
+        for (number, place, size) in log.torn() {
+            log::info!(
+                "log.{number} ends in {size} bytes that are no whole record, from byte {place} on: dropped"
+            );
+        }
         let durable = log.durable();
         let mut last = applied;
         let applied_again = Replay::new(media.kv.clone());
@@ -221,7 +261,7 @@ impl Ledger {
         let log = Log::read(&media, record::parse_damaged).await?;
         let mut last = applied;
         let applied_again = Replay::new(media.kv.clone());
-        for (bytes, record) in log.salvaged_tail(applied, damage) {
+        for (bytes, record) in log.salvaged_tail(applied, options.after_power_loss, damage) {
             let body = &bytes[record.body.clone()];
             if let Err(fault) = applied_again.apply(|table| replay(record.kind, body, table)) {
                 damage.push(format!("record {} cannot be applied: {fault}", record.sequence));

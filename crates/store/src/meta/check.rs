@@ -2,13 +2,14 @@
 //!
 //! Each record decodes and is on the node where it belongs; an entry whose inode is kept here has one, of its kind;
 //! counts of directories are those of the entries here; links are at least the names here, and exactly these where no
-//! other node can have names of the inode; what hangs on an inode has one. Operations that are half done, inodes kept
+//! other node can have names of the inode; directories have one name and hang on a root; what hangs on an inode has one. Operations that are half done, inodes kept
 //! for who had them open, and units to be cut are told: the next start of the node brings them to their end.
 //!
 //! Who has a file open is known in memory only: after the end of an agent nobody has.
 
 mod pending;
 mod rules;
+mod tree;
 
 use super::key;
 use super::record::{self, InodeRecord, ShardRecord, Share};
@@ -18,6 +19,7 @@ use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use tameike_core::wire::meta::Target;
 use tameike_core::{DirOffset, FileKind, InodeId, Result, View};
+use tree::Place;
 
 /// Directories above a file that its path names.
 const PATH_NAMES_MAX: usize = 64;
@@ -37,6 +39,8 @@ pub(crate) struct Names {
     entries: u64,
     /// Entries and directories among them, by directory.
     children: BTreeMap<InodeId, (u64, u64)>,
+    /// Names of directories.
+    places: BTreeMap<InodeId, Vec<Place>>,
     truncated: BTreeSet<InodeId>,
     orphans: BTreeSet<InodeId>,
     /// Operations are under way, here or by others: links may be ahead of names.
@@ -85,6 +89,7 @@ impl Names {
             inodes: BTreeMap::new(),
             entries: 0,
             children: BTreeMap::new(),
+            places: BTreeMap::new(),
             truncated: BTreeSet::new(),
             orphans: BTreeSet::new(),
             busy: false,
@@ -93,6 +98,7 @@ impl Names {
         names.read_pending(table, book)?;
         names.read_inodes(table, shard, book)?;
         names.read_entries(table, book)?;
+        names.examine_tree(book)?;
         names.examine_children(table, book)?;
         names.examine_belongings(table, book)?;
         names.examine_links(table, book)?;
@@ -215,6 +221,9 @@ impl Names {
             let counts = self.children.entry(dir).or_default();
             counts.0 += 1;
             counts.1 += u64::from(target.kind == FileKind::Directory);
+            if target.kind == FileKind::Directory {
+                self.places.entry(target.inode).or_default().push(Place { dir, key: key.to_vec() });
+            }
             if let Some(known) = self.inodes.get_mut(&target.inode) {
                 known.names += 1;
             }

@@ -84,6 +84,20 @@ impl Shard<'_> {
         Ok(Outcome::Done)
     }
 
+    /// Takes note of reads where they count. What is gone meanwhile needs no times.
+    pub(super) fn accessed(&mut self, files: &[(InodeId, Timestamp)]) -> Result<Outcome> {
+        for &(inode, time) in files {
+            match query::inode(self.table, inode)? {
+                Some(mut record) if record.times().counts(time) => {
+                    record.atime = time;
+                    self.put_inode(inode, &record)?;
+                }
+                _ => (),
+            }
+        }
+        Ok(Outcome::Done)
+    }
+
     pub(super) fn add_link(&mut self, inode: InodeId, now: Timestamp) -> Result<()> {
         let mut record = self.inode(inode)?;
         match (record.kind, record.links) {

@@ -112,6 +112,11 @@ pub enum LogCommand {
         /// Which file.
         inode: InodeId,
     },
+    /// Files were read at these times.
+    Accessed {
+        /// Which files, and when.
+        files: Vec<(InodeId, Timestamp)>,
+    },
 }
 
 /// What a command did.
@@ -226,6 +231,7 @@ impl<'a> Shard<'a> {
             LogCommand::Truncated { inode, truncation } => self.truncated(*inode, *truncation),
             LogCommand::Forget { inode } => self.forget(*inode),
             LogCommand::Spilling { inode } => self.spilling(*inode),
+            LogCommand::Accessed { files } => self.accessed(files),
         }
     }
 

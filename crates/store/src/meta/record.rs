@@ -2,6 +2,7 @@
 
 use crate::table::Table;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use tameike_core::attr::Times;
 use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::wire::codec;
 use tameike_core::wire::meta::{DirStat, EntryName, Step};
@@ -74,6 +75,11 @@ pub struct InodeRecord {
 impl InodeRecord {
     /// Size that a directory shows, in bytes.
     const DIRECTORY_SIZE: u64 = 4096;
+
+    /// Whether a read counts is told by these.
+    pub fn times(&self) -> Times {
+        Times { access: self.atime, change: self.mtime.max(self.ctime) }
+    }
 
     /// The attributes. Links of a directory count the two it has without subdirectories.
     pub fn attr(&self, inode: InodeId) -> Attr {

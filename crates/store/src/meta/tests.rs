@@ -352,6 +352,8 @@ fn any_log() -> impl Strategy<Value = Vec<LogCommand>> {
             LogCommand::Decide { operation, decision, held: Vec::new(), now: at(6) }
         }),
         1 => any_inode().prop_map(|inode| LogCommand::Forget { inode }),
+        1 => prop::collection::vec((any_inode(), (0..9_i64).prop_map(at)), 0..3)
+            .prop_map(|files| LogCommand::Accessed { files }),
         1 => (any_inode(), 0..3_u16, 0..3_u16)
             .prop_map(|(dir, place, count)| LogCommand::Widened { sequence: 1, dir, place, count }),
     ];
@@ -401,7 +403,7 @@ proptest! {
 
 /// Records of the log and values of the table, as they lie on devices.
 #[test]
-fn the_bytes_of_records_stay_as_they_are() {
+fn the_bytes_of_log_commands_stay_as_they_are() {
     let now = Timestamp { seconds: -2, nanoseconds: 300 };
     let (inode, operation) = (InodeId(0x1_0203), OperationId { node: NodeId(200), sequence: 129 });
     let name = EntryName { dir: InodeId(1), name: b"ab".to_vec() };
@@ -449,10 +451,17 @@ fn the_bytes_of_records_stay_as_they_are() {
         (LogCommand::Truncated { inode, truncation }, "078384040303ac02"),
         (LogCommand::Forget { inode }, "08838404"),
         (LogCommand::Spilling { inode }, "09838404"),
+        (LogCommand::Accessed { files: vec![(inode, now)] }, "0a0183840403ac02"),
     ];
     for (command, golden) in commands {
         assert_eq!(hex(&command), golden, "{command:?}");
     }
+}
+
+#[test]
+fn the_bytes_of_records_stay_as_they_are() {
+    let now = Timestamp { seconds: -2, nanoseconds: 300 };
+    let (inode, operation) = (InodeId(0x1_0203), OperationId { node: NodeId(200), sequence: 129 });
     let steps = [
         (StepRecord::Applied, "00"),
         (StepRecord::LinkAdded(inode), "01838404"),
@@ -471,6 +480,7 @@ fn the_bytes_of_records_stay_as_they_are() {
     let children = DirectoryRecord { entries: 300, subdirs: 1, changed: now, wide: true, sealed };
     assert_eq!(hex(&children), "ac020103ac020101c8018101");
     assert_eq!(hex(&ShardRecord { incarnation: 300, share: Some(SHARE) }), "ac020100008020");
+    let truncation = Truncation { layout: Layout::On(NodeId(3)), size: 300 };
     assert_eq!(hex(&truncation), "0303ac02");
 }
 

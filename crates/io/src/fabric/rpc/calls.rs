@@ -1,7 +1,7 @@
 //! The caller's side: calls that wait for their reply.
 
-use super::Answer;
-use crate::fabric::GrantId;
+use super::{Answer, TICK};
+use crate::fabric::{GrantId, PROBE_AFTER};
 use crate::os::runtime::Resolver;
 use crate::slab::Payload;
 use parking_lot::Mutex;
@@ -14,6 +14,8 @@ use tameike_core::{NodeId, Result};
 
 /// Ticks until a call is sent again; the time doubles each time.
 const RESEND_TICKS: u32 = 5;
+/// Ticks after which a call has its peer probed.
+const PROBE_TICKS: u32 = (PROBE_AFTER.as_secs() / TICK.as_secs()) as u32;
 /// Ticks after which a broken send is tried again.
 const RETRY_TICKS: u32 = 1;
 
@@ -186,7 +188,7 @@ impl Calls {
                 let Some(call) = &mut slot.call else { continue };
                 waiting = true;
                 call.age_ticks += 1;
-                probe |= call.age_ticks > 1;
+                probe |= call.age_ticks >= PROBE_TICKS;
                 if call.sent && call.age_ticks >= call.resend_at {
                     call.resend_at = 2 * call.age_ticks.max(RESEND_TICKS);
                     let id = CallId { epoch: self.epoch, slot: place as u32, sequence: slot.sequence };

@@ -2,7 +2,7 @@
 
 use super::delivery::Parcel;
 use super::{SimulatedNetwork, Station};
-use crate::fabric::PeerEvent;
+use crate::fabric::{PeerEvent, waited};
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_core::{Errno, Fault, NodeId, Result};
@@ -213,10 +213,13 @@ impl SimulatedNetwork {
             if peer.life != Life::Up {
                 return None;
             }
-            if peer.heard != peer.heard_at_probe || now.saturating_sub(peer.probed) > PROBE_GAP {
-                (peer.heard_at_probe, peer.silent_since) = (peer.heard, now);
+            if now.saturating_sub(peer.probed) > PROBE_GAP {
+                peer.silent_since = now.saturating_sub(waited(station.config.peer_limit));
+            } else if peer.heard != peer.heard_at_probe {
+                // After the look before this one, nobody knows when.
+                peer.silent_since = peer.probed;
             }
-            peer.probed = now;
+            (peer.heard_at_probe, peer.probed) = (peer.heard, now);
             Some(now.saturating_sub(peer.silent_since))
         });
         let Some(silence) = silence else { return };

@@ -27,10 +27,11 @@ pub(super) enum DialError {
 }
 
 impl Inner {
-    /// One attempt to connect and to prove.
+    /// One attempt to connect and to prove, which takes at most `limit`.
     pub(super) async fn open(
         &self,
         node: NodeId,
+        limit: Duration,
     ) -> std::result::Result<(Proven, Watched<TcpStream>), DialError> {
         let address = self.address(node);
         let attempt = async {
@@ -48,8 +49,7 @@ impl Inner {
             })?;
             Ok((proven, socket))
         };
-        let limit = ATTEMPT_LIMIT.min(self.config.peer_limit);
-        let silent = || Err(DialError::Silent(format!("no answer from {address} for {} s", limit.as_secs())));
+        let silent = || Err(DialError::Silent(format!("no answer from {address} for {limit:.1?}")));
         self.runtime.timeout(limit, attempt).await.unwrap_or_else(silent)
     }
 

@@ -5,7 +5,7 @@ use super::dial::{ATTEMPT_LIMIT, DialError};
 use super::handshake::Proven;
 use super::header::Kind;
 use super::{Inner, reader};
-use crate::fabric::{Lane, PeerEvent};
+use crate::fabric::{Lane, PeerEvent, waited};
 use crate::os::reactor::Watched;
 use crate::os::runtime::{Resolver, promise};
 use std::net::TcpStream;
@@ -139,7 +139,7 @@ impl Inner {
         }
         hurry.into_iter().for_each(|hurry| hurry.resolve(()));
         let peer_limit = self.config.peer_limit;
-        let limit = if is_known_unreachable { UNREACHABLE_WAIT } else { peer_limit + ATTEMPT_LIMIT };
+        let limit = if is_known_unreachable { UNREACHABLE_WAIT } else { peer_limit };
         self.runtime.timeout(limit, promise).await.unwrap_or_else(|| {
             let limit = peer_limit.as_secs();
             let why =
@@ -177,7 +177,10 @@ impl Inner {
         }
         let mut pause = PAUSE_MIN;
         while !self.stopped() {
-            match self.open(node).await {
+            // Who waits for the peer does not wait beyond the deadline.
+            let left = deadline.saturating_sub(self.runtime.clock.monotonic());
+            let limit = if left.is_zero() { ATTEMPT_LIMIT } else { left.min(ATTEMPT_LIMIT) };
+            match self.open(node, limit).await {
                 Ok((proven, socket)) => return self.establish(proven, Side::Opened, socket),
                 Err(DialError::Gone(why)) => return self.give_up(node, PeerEvent::Dead, &why),
                 Err(DialError::Silent(why)) => {
@@ -305,10 +308,15 @@ impl Inner {
             let stalled = connections.iter().any(|connection| connection.stalled.load(Ordering::Relaxed));
             let heard = connections.iter().map(|connection| connection.heard.load(Ordering::Relaxed)).sum();
             let probe = &mut peer.probe;
-            if stalled || heard != probe.heard || now - probe.last > PROBE_GAP {
-                (probe.heard, probe.silent_since) = (heard, now);
+            if stalled {
+                probe.silent_since = now;
+            } else if now - probe.last > PROBE_GAP {
+                probe.silent_since = now.saturating_sub(waited(self.config.peer_limit));
+            } else if heard != probe.heard {
+                // After the look before this one, nobody knows when.
+                probe.silent_since = probe.last;
             }
-            probe.last = now;
+            (probe.heard, probe.last) = (heard, now);
             (connections, now - probe.silent_since)
         };
         if silent >= self.config.peer_limit {

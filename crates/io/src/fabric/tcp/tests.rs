@@ -215,7 +215,8 @@ fn a_peer_that_hangs_is_unreachable_and_may_come_back() {
         a.fabric.probe(B);
         wait(&network.runtime(), network.runtime().sleep(Duration::from_millis(200)));
     }
-    assert!(clock.monotonic() - begun >= Duration::from_secs(1));
+    // The other half was over at the first probe.
+    assert!(clock.monotonic() - begun >= network.peer_limit / 2);
     drop((listener, socket));
     let b = Agent::start(&network, B);
     a.expect_event(PeerEvent::Up);

@@ -172,8 +172,16 @@ impl Client {
 
     /// Tells the home of an inode.
     pub(super) async fn tell_closes(&self, inode: InodeId, opens: &[u64], undone: &[u64]) -> Result<()> {
-        let [opens, undone] = [opens, undone].map(|all| all.iter().copied().map(OpenId).collect());
+        let opens = opens.iter().map(|&open| Closed { open: OpenId(open), read: None }).collect();
+        let undone = undone.iter().copied().map(OpenId).collect();
         self.on_inode(inode, MetaRequest::Close { node: self.node, opens, undone }).await.map(|_| ())
+    }
+
+    /// Closes a file that was read.
+    pub(super) async fn close_read(&self, inode: InodeId, open: u64, time: Timestamp) -> Result<()> {
+        let opens = vec![Closed { open: OpenId(open), read: Some(time) }];
+        let close = MetaRequest::Close { node: self.node, opens, undone: Vec::new() };
+        self.on_inode(inode, close).await.map(|_| ())
     }
 
     async fn part(&self, node: NodeId, dir: InodeId) -> Result<DirStat> {

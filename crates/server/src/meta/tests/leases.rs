@@ -63,6 +63,11 @@ fn a_holder_is_told_of_each_kind_of_change() {
         let target = Target { inode, kind: FileKind::File };
         client.link(target, InodeId::ROOT, "link").await.unwrap();
     });
+    told_of(async |client, inode| {
+        client.open(inode, 1).await.unwrap();
+        client.pass_time().await;
+        client.close_read(inode, 1, client.now()).await.unwrap();
+    });
     told_of(async |client, _| {
         client.create(InodeId::ROOT, "new", FileKind::File).await.unwrap();
         client.rename(new, file, RenameMode::Replace).await.unwrap();

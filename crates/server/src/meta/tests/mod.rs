@@ -2,6 +2,7 @@
 //! nodes that die and come back with what their logs hold. After every test the tables of all nodes are checked
 //! against each other.
 
+mod access;
 mod basic;
 mod check;
 mod client;

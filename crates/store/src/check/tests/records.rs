@@ -3,6 +3,7 @@
 use super::bed::{Bed, CACHED, NOW, entry};
 use super::{CLEAN, DIRTY};
 use crate::ledger::kv::Changes;
+use crate::meta::query;
 use crate::meta::record::{DirectoryRecord, InodeRecord, Intent, ShardRecord, Truncation};
 use crate::table::prefix;
 use tameike_core::wire::codec::{decode, encode};
@@ -124,6 +125,92 @@ fn what_follows_from_other_records_is_put_right_without_loss() {
         set(vec![prefix::SHARD], encode(&shard).unwrap())
     });
     only(starts, "numbers would be given out twice");
+}
+
+/// Adds the directory `below` to `dir`, by its records.
+fn below(bed: &Bed, get: Get<'_>) -> (InodeId, Changes) {
+    let below = InodeId(bed.dir.0 + 50);
+    let record: InodeRecord = decode(&get(&numbered(prefix::INODE, bed.dir))).unwrap();
+    let record = InodeRecord { parent: bed.dir, ..record };
+    let target = Target { inode: below, kind: FileKind::Directory };
+    let counts: DirectoryRecord = decode(&get(&numbered(prefix::DIRECTORY, bed.dir))).unwrap();
+    let counts = DirectoryRecord { entries: counts.entries + 1, subdirs: 1, ..counts };
+    let changes = [
+        (numbered(prefix::INODE, below), encode(&record).unwrap()),
+        (entry_key(bed.dir, "below"), encode(&target).unwrap()),
+        (numbered(prefix::DIRECTORY, bed.dir), encode(&counts).unwrap()),
+    ];
+    (below, changes.map(|(key, value)| (key, Some(value))).into())
+}
+
+fn children(entries: u64) -> Vec<u8> {
+    encode(&DirectoryRecord { entries, subdirs: entries, ..DirectoryRecord::default() }).unwrap()
+}
+
+#[test]
+fn directories_have_one_name_and_are_not_in_themselves() {
+    let up = |bed: &Bed| encode(&Target { inode: bed.dir, kind: FileKind::Directory }).unwrap();
+    let whole = after(|bed, get| below(bed, get).1);
+    assert_eq!(whole, Vec::<String>::new());
+    // A directory that can be reached from itself.
+    let looped = after(|bed, get| {
+        let (below, mut changes) = below(bed, get);
+        changes.insert(entry_key(below, "up"), Some(up(bed)));
+        changes.insert(numbered(prefix::DIRECTORY, below), Some(children(1)));
+        changes
+    });
+    assert!(looped[0].starts_with("wrong the name \"up\" in directory inode "), "{looped:?}");
+    assert!(looped[0].ends_with("which is in inode 1: a directory has one name, or could lie in itself"));
+    assert!(looped.iter().all(|found| found.starts_with("wrong ")), "{looped:?}");
+    // And the root from below.
+    let root = after(|bed, get| {
+        let target = Target { inode: InodeId::ROOT, kind: FileKind::Directory };
+        let counts: DirectoryRecord = decode(&get(&numbered(prefix::DIRECTORY, bed.dir))).unwrap();
+        let counts = DirectoryRecord { entries: counts.entries + 1, subdirs: 1, ..counts };
+        Changes::from([
+            (entry_key(bed.dir, "top"), Some(encode(&target).unwrap())),
+            (numbered(prefix::DIRECTORY, bed.dir), Some(encode(&counts).unwrap())),
+        ])
+    });
+    assert!(root[0].starts_with("wrong the name \"top\" in directory inode "), "{root:?}");
+    // Two directories that are in each other, which no path leads to.
+    let bed = Bed::new(true);
+    bed.tamper(|get| {
+        let (below, mut changes) = below(&bed, get);
+        changes.extend(change_inode(bed.dir, get, |record| record.parent = below));
+        changes.insert(entry_key(InodeId::ROOT, "dir"), None);
+        changes.insert(entry_key(below, "up"), Some(up(&bed)));
+        changes.insert(numbered(prefix::DIRECTORY, below), Some(children(1)));
+        changes
+    });
+    let ring = bed.found();
+    assert!(
+        ring[0].starts_with("wrong directories are in each other, and no path leads to them: "),
+        "{ring:?}"
+    );
+    assert!(ring.iter().all(|found| found.starts_with("wrong ")), "nothing is lost: {ring:?}");
+    bed.look(|store| {
+        let name = format!("lost+found-{:016x}", bed.dir.0);
+        let target = store.ledger.read(|table| query::entry(table, &entry(InodeId::ROOT, &name))).unwrap();
+        assert_eq!(target.map(|target| target.inode), Some(bed.dir));
+        assert!(store.ledger.read(|table| query::entry(table, &entry(bed.dir, "link"))).unwrap().is_some());
+    });
+    let astray = after(|bed, get| change_inode(bed.dir, get, |record| record.parent = InodeId(99)));
+    assert!(
+        matches!(astray.as_slice(), [one] if one.contains("is said to be in inode 63, and is in inode 1")),
+        "{astray:?}"
+    );
+}
+
+#[test]
+fn names_in_what_is_no_directory_are_cut() {
+    let found = after(|bed, get| {
+        let target = Target { inode: bed.link, kind: FileKind::Symlink };
+        assert!(!get(&numbered(prefix::INODE, bed.note)).is_empty());
+        set(entry_key(bed.note, "child"), encode(&target).unwrap())
+    });
+    assert!(found[0].starts_with("lost the name \"child\" in directory inode "), "{found:?}");
+    assert!(found[0].ends_with("is no directory"), "{found:?}");
 }
 
 #[test]
