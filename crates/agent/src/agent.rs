@@ -1,7 +1,9 @@
 //! The agent as its driver sees it.
 
 use crate::assembly::{self, Parts, StoreParts};
-use crate::control::{AgentControl, AgentMode, AgentStart, Left, Progress, StartInput, ViewDoor};
+use crate::control::{
+    AgentControl, AgentMode, AgentStart, FabricChoice, Left, Progress, StartInput, ViewDoor,
+};
 use crate::memory::Memory;
 use crate::node::Node;
 use crate::storage::{self, Care};
@@ -17,7 +19,7 @@ use tameike_core::wire::cache::{CacheReply, CacheRequest};
 use tameike_core::{Cluster, Errno, Fault, NodeInfo, Result, View};
 use tameike_io::fabric::Rpc;
 use tameike_io::fabric::rpc::RpcNode;
-use tameike_io::fabric::tcp::{PEER_LIMIT_DEFAULT, TcpConfig, TcpFabric};
+use tameike_io::fabric::socket::{PEER_LIMIT_DEFAULT, SocketConfig, SocketFabric};
 use tameike_io::os::process;
 use tameike_io::os::system::System;
 use tameike_io::shared::{PosixTree, SharedFs};
@@ -39,7 +41,7 @@ pub struct Agent {
     memory: Memory,
     store: Option<Store>,
     shared: Option<Arc<dyn SharedFs>>,
-    fabric: Arc<TcpFabric>,
+    fabric: Arc<SocketFabric>,
     rpc: Arc<RpcNode>,
     node: OnceLock<Arc<Node>>,
     doors: Mutex<Vec<ViewDoor>>,
@@ -123,7 +125,7 @@ impl AgentControl for Agent {
             Some(dir) => Some(Arc::new(PosixTree::open(dir)?) as Arc<dyn SharedFs>),
             None => None,
         };
-        let config = TcpConfig {
+        let config = SocketConfig {
             node: start.node,
             job: start.job.clone(),
             secret: start.secret.0,
@@ -132,8 +134,9 @@ impl AgentControl for Agent {
             peer_limit: PEER_LIMIT_DEFAULT,
             request_frames: memory.requests.clone(),
             reply_frames: memory.replies.clone(),
+            slab: (start.fabric == FabricChoice::Auto).then(|| memory.slab.clone()),
         };
-        let fabric = Arc::new(TcpFabric::listen(config, &system)?);
+        let fabric = Arc::new(SocketFabric::listen(config, &system)?);
         let rpc = Arc::new(RpcNode::new(fabric.clone(), system.runtime().clone(), memory.replies.clone()));
         let (node, doors) = (OnceLock::new(), Mutex::new(doors));
         Ok(Self { start, system, memory, store, shared, fabric, rpc, node, doors })

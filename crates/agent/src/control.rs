@@ -62,6 +62,29 @@ pub enum AgentMode {
     Recover,
 }
 
+/// How agents speak with each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FabricChoice {
+    /// With those of the same host through memory, with others over TCP.
+    #[default]
+    Auto,
+    /// Over TCP with all.
+    Tcp,
+}
+
+impl std::str::FromStr for FabricChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "tcp" => Ok(Self::Tcp),
+            _ => Err("a fabric is auto or tcp".to_owned()),
+        }
+    }
+}
+
 /// Where an agent keeps data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceStart {
@@ -89,6 +112,8 @@ pub struct AgentStart {
     pub base_dir: PathBuf,
     /// `address:port` at which the fabric listens; port 0 stands for any.
     pub listen: String,
+    /// How it speaks with other agents.
+    pub fabric: FabricChoice,
     /// The device; `None` on a node that uses its group's (BB-2).
     pub device: Option<DeviceStart>,
     /// Limits of the views on this node in bytes, in the order of [`View::ALL`]; their sum is the size of

@@ -1,23 +1,23 @@
 //! Decoders of this room, for tests that feed them anything (feature `fuzz`).
 
-use crate::fabric::tcp;
+use crate::fabric::socket;
 
 /// Header of a message: what decodes is encoded to the same bytes.
 pub fn frame_header(bytes: &[u8]) {
-    tcp::header::fuzz(bytes);
+    socket::header::fuzz(bytes);
 }
 
 /// A header as it is written.
 pub fn header_seed() -> Vec<u8> {
-    tcp::header::fuzz_seed()
+    socket::header::fuzz_seed()
 }
 
 /// A hello as it is written.
 pub fn hello_seed() -> Vec<u8> {
-    tcp::handshake::fuzz_seed()
+    socket::handshake::fuzz_seed()
 }
 
 /// The first bytes of a connection: what is taken for a hello is one of this job, for this node.
 pub fn hello(bytes: &[u8]) {
-    tcp::handshake::fuzz(bytes);
+    socket::handshake::fuzz(bytes);
 }

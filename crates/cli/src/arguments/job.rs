@@ -5,6 +5,7 @@ use clap::Args;
 use serde::Deserialize;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use tameike_agent::control::FabricChoice;
 use tameike_core::JobId;
 
 /// Nodes, views and limits of a job. Each option has a key of the same name in the configuration file; the
@@ -37,6 +38,10 @@ pub struct JobOptions {
     /// Memory of each agent for buffers, beside the device [default: 256MiB]
     #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = "Views")]
     pub memory: Option<u64>,
+    /// How nodes speak with each other: `auto` (through memory within a host, over TCP between hosts) or
+    /// `tcp` [default: auto]
+    #[arg(long, value_name = "auto|tcp", help_heading = "Nodes")]
+    pub fabric: Option<FabricChoice>,
     /// Name of the job: 1 to 32 of a-z, 0-9 and '-' [default: a random one]
     #[arg(long, value_name = "NAME", value_parser = parse_job, help_heading = "Job")]
     pub job: Option<JobId>,

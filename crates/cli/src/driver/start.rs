@@ -117,6 +117,7 @@ impl Driver {
                 secret: secret.clone(),
                 base_dir: plan.base_dir.clone(),
                 listen: listen.to_owned(),
+                fabric: plan.fabric,
                 device: spec.device.then(device),
                 capacity: [0; 3],
                 memory: plan.memory,

@@ -6,6 +6,7 @@ use crate::arguments::{DeviceChoice, JobOptions};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use tameike_agent::control::FabricChoice;
 use tameike_core::{Errno, Fault, JobId, Result};
 
 /// Content of a configuration file. Unknown keys are errors.
@@ -21,6 +22,7 @@ pub struct Config {
     device: Option<DeviceChoice>,
     #[serde(default, deserialize_with = "memory")]
     memory: Option<u64>,
+    fabric: Option<FabricChoice>,
     job: Option<JobId>,
     verify: Option<bool>,
     grace: Option<u64>,
@@ -113,6 +115,7 @@ impl Config {
             capacity: options.capacity.clone().or_else(|| self.capacity.clone()),
             device: options.device.clone().or_else(|| self.device.clone()),
             memory: options.memory.or(self.memory),
+            fabric: options.fabric.or(self.fabric),
             job: options.job.clone().or_else(|| self.job.clone()),
             verify: options.verify || self.verify.unwrap_or(false),
             grace: options.grace.or(self.grace),
@@ -127,13 +130,13 @@ mod tests {
 
     #[test]
     fn the_command_line_wins() {
-        let config = parse("local = 4\nshared = '/data'\nmemory = '1GiB'\nverify = true\ndevice = 'ram'\n")
+        let config = parse("local = 4\nshared = '/data'\nmemory = '1GiB'\nverify = true\nfabric = 'tcp'\n")
             .expect("a good file");
         let given = JobOptions { hosts: Some("a,b".into()), memory: Some(5), ..JobOptions::default() };
         let options = config.complete(&given);
         assert_eq!((options.local, options.hosts.as_deref()), (None, Some("a,b")));
         assert_eq!((options.memory, options.verify), (Some(5), true));
-        assert_eq!(options.device, Some(DeviceChoice::Ram));
+        assert_eq!(options.fabric, Some(FabricChoice::Tcp));
         assert_eq!(config.complete(&JobOptions::default()).local, Some(4));
     }
 

@@ -12,6 +12,7 @@ use hostfile::HostSpec;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use tameike_agent::MEMORY_MIN;
+use tameike_agent::control::FabricChoice;
 use tameike_core::limits::NODES_MAX;
 use tameike_core::{Errno, Fault, JobId, Result};
 use tameike_io::os::process;
@@ -60,6 +61,9 @@ pub struct JobPlan {
     pub device_root: PathBuf,
     /// Memory of each agent for buffers, in bytes.
     pub memory: u64,
+    /// How agents speak with each other.
+    #[serde(default)]
+    pub fabric: FabricChoice,
     /// Whether drains read everything back.
     pub verify: bool,
     /// Whether the command runs on when an agent dies.
@@ -102,6 +106,7 @@ impl JobPlan {
             capacity: options.capacity.clone().unwrap_or_default(),
             device_root,
             memory,
+            fabric: options.fabric.unwrap_or_default(),
             verify: options.verify,
             keep_going: keep_going || config.keep_going.unwrap_or(false),
             grace_s: options.grace.unwrap_or(GRACE_S),

@@ -7,7 +7,7 @@
 mod grant;
 pub mod rpc;
 pub mod simulated;
-pub mod tcp;
+pub mod socket;
 
 #[cfg(test)]
 mod conformance;

@@ -6,7 +6,7 @@ use rustix::net::{
 };
 use std::io::{IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use tameike_core::{Fault, Result};
 
@@ -45,27 +45,52 @@ pub fn send_with_files(mut socket: &UnixStream, bytes: &[u8], files: &[BorrowedF
 /// # Errors
 /// The socket failed.
 pub fn receive_with_files(socket: &UnixStream) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let mut bytes = vec![0; PIECE_SIZE];
+    let (received, files) = receive(socket.as_fd(), &mut bytes)
+        .map_err(|error| Fault::from_os("receiving from a local socket", &error))?;
+    bytes.truncate(received);
+    Ok((bytes, files))
+}
+
+/// Sends one open file beside one byte.
+///
+/// # Errors
+/// What the system says: the other end is gone, or does not read.
+pub(crate) fn send_file(socket: impl AsFd, file: BorrowedFd<'_>) -> std::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let files = [file];
+    ancillary.push(SendAncillaryMessage::ScmRights(&files));
+    sendmsg(socket, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Receives what [`send_file`] sent.
+///
+/// # Errors
+/// What the system says, or something else was sent.
+pub(crate) fn receive_file(socket: impl AsFd) -> std::io::Result<OwnedFd> {
+    let (_, mut files) = receive(socket.as_fd(), &mut [0])?;
+    files.pop().ok_or_else(|| std::io::Error::other("a file was expected on a local socket"))
+}
+
+fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> std::io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut bytes = vec![0; PIECE_SIZE];
-    let received =
-        recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
-            .map_err(|error| Fault::from_os("receiving from a local socket", &error.into()))?;
-    bytes.truncate(received.bytes);
+    let received = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
     let mut files = Vec::new();
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
             files.extend(rights);
         }
     }
-    Ok((bytes, files))
+    Ok((received.bytes, files))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::Read;
-    use std::os::fd::AsFd;
 
     #[test]
     fn files_travel_beside_bytes() {

@@ -1,14 +1,17 @@
 //! The mapping below the slab.
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::ffi::c_void;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use tameike_core::limits::UNIT_SIZE;
 
-/// Private anonymous memory, unmapped when dropped.
+/// Memory without a name, unmapped when dropped. Who is given its descriptor can read it.
 pub(super) struct Map {
     start: NonNull<c_void>,
     size: usize,
+    memory: OwnedFd,
 }
 
 // SAFETY: the memory belongs to no thread, and access to it goes through frames, each of which has one owner.
@@ -18,12 +21,19 @@ unsafe impl Sync for Map {}
 
 impl Map {
     pub(super) fn new(size: usize) -> std::io::Result<Self> {
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no existing memory.
-        let start = unsafe {
-            mmap_anonymous(null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)?
-        };
+        let memory = memfd_create("tameike-slab", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&memory, size as u64)?;
+        // Nobody else can take away what is mapped here.
+        fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::SEAL)?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let start = unsafe { mmap(null_mut(), size, protection, MapFlags::SHARED, &memory, 0)? };
         let start = NonNull::new(start).ok_or_else(|| std::io::Error::other("mapping at address 0"))?;
-        Ok(Self { start, size })
+        Ok(Self { start, size, memory })
+    }
+
+    pub(super) fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
     }
 
     fn address(&self, index: u32) -> *mut u8 {
@@ -35,7 +45,7 @@ impl Map {
 
     pub(super) fn frame(&self, index: u32) -> &[u8] {
         // SAFETY: the region is mapped and initialised (zeros at first). A frame number is lent to one owner
-        // at a time, and who holds `&Frame` excludes a `&mut Frame`.
+        // at a time, and who holds `&Frame` excludes a `&mut Frame`. Agents of the host only read it.
         unsafe { std::slice::from_raw_parts(self.address(index), UNIT_SIZE) }
     }
 

@@ -12,6 +12,7 @@ use async_lock::{Semaphore, SemaphoreGuardArc};
 use map::Map;
 use parking_lot::Mutex;
 use std::ops::{Deref, DerefMut, Range};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use tameike_core::limits::UNIT_SIZE;
 
@@ -30,6 +31,11 @@ impl Slab {
     pub fn new(count: u32) -> std::io::Result<Arc<Self>> {
         let map = Map::new(count as usize * UNIT_SIZE)?;
         Ok(Arc::new(Self { map, free: Mutex::new((0..count).rev().collect()), count }))
+    }
+
+    /// Where agents of this host read payloads that lie in its frames, which follow one another.
+    pub fn memory(&self) -> BorrowedFd<'_> {
+        self.map.memory()
     }
 
     /// Frames in use and in all.
@@ -130,6 +136,11 @@ impl Payload {
     /// Gives the frame back to change it, if nobody else holds it.
     pub fn into_frame(self) -> Option<Frame> {
         Arc::into_inner(self.frame)
+    }
+
+    /// Frame and place of the first byte in `slab`; none when the bytes are in another one.
+    pub fn place_in(&self, slab: &Arc<Slab>) -> Option<(u32, u32)> {
+        Arc::ptr_eq(&self.frame.slab, slab).then(|| (self.frame.index, self.range.start))
     }
 
     /// Place of the first byte in the frame.

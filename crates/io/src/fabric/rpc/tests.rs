@@ -1,6 +1,6 @@
 use super::*;
 use crate::fabric::conformance::{A, Agent, B, Network, patterned, wait};
-use crate::fabric::tcp::tests::TcpNetwork;
+use crate::fabric::socket::tests::SocketNetwork;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -96,7 +96,7 @@ struct Node {
     memory: Arc<Memory>,
 }
 
-fn node(network: &TcpNetwork, id: NodeId, wrap: impl Fn(Arc<dyn Fabric>) -> Arc<dyn Fabric>) -> Node {
+fn node(network: &SocketNetwork, id: NodeId, wrap: impl Fn(Arc<dyn Fabric>) -> Arc<dyn Fabric>) -> Node {
     let fabric = network.begin(network.config(id));
     let runtime = network.systems[id.0 as usize].runtime().clone();
     let rpc = RpcNode::new(wrap(fabric), runtime.clone(), network.pool(network.frames));
@@ -111,7 +111,7 @@ fn node(network: &TcpNetwork, id: NodeId, wrap: impl Fn(Arc<dyn Fabric>) -> Arc<
     Node { rpc, memory }
 }
 
-fn pair(network: &TcpNetwork) -> (Node, Node) {
+fn pair(network: &SocketNetwork) -> (Node, Node) {
     (node(network, A, |fabric| fabric), node(network, B, |fabric| fabric))
 }
 
@@ -137,29 +137,30 @@ fn done(answer: Result<Answer>) {
 #[test]
 fn bytes_go_there_and_come_back() {
     for inline_max in [UNIT_SIZE, 3000] {
-        let network = TcpNetwork::new(inline_max, 2);
-        let (a, b) = pair(&network);
-        let runtime = network.runtime();
-        for (index, size) in [1, 2999, 3001, UNIT_SIZE as u32].into_iter().enumerate() {
-            let payload = patterned(&network.frames(), size as u8).slice(0..size);
-            for to in [A, B] {
-                done(wait(&runtime, a.rpc.call(to, write(index as u64), Some(payload.clone()), None)));
-                for into in [None, Some(network.frames().try_take().expect("a frame"))] {
-                    let answer = wait(&runtime, a.rpc.call(to, read(index as u64, size), None, into));
-                    let answer = answer.expect("it was written");
-                    assert_eq!(answer.reply, Reply::Unit(UnitReply::Read));
-                    assert!(answer.payload.as_deref() == Some(&payload[..]));
+        for network in SocketNetwork::both(inline_max, 2) {
+            let (a, b) = pair(&network);
+            let runtime = network.runtime();
+            for (index, size) in [1, 2999, 3001, UNIT_SIZE as u32].into_iter().enumerate() {
+                let payload = patterned(&network.frames(), size as u8).slice(0..size);
+                for to in [A, B] {
+                    done(wait(&runtime, a.rpc.call(to, write(index as u64), Some(payload.clone()), None)));
+                    for into in [None, Some(network.frames().try_take().expect("a frame"))] {
+                        let answer = wait(&runtime, a.rpc.call(to, read(index as u64, size), None, into));
+                        let answer = answer.expect("it was written");
+                        assert_eq!(answer.reply, Reply::Unit(UnitReply::Read));
+                        assert!(answer.payload.as_deref() == Some(&payload[..]));
+                    }
                 }
             }
+            assert_eq!(a.memory.units.lock().len(), 4);
+            assert!(*a.memory.units.lock() == *b.memory.units.lock());
         }
-        assert_eq!(a.memory.units.lock().len(), 4);
-        assert!(*a.memory.units.lock() == *b.memory.units.lock());
     }
 }
 
 #[test]
 fn a_fault_arrives_as_an_error() {
-    let network = TcpNetwork::new(UNIT_SIZE, 2);
+    let network = SocketNetwork::new(UNIT_SIZE, 2);
     let (a, _b) = pair(&network);
     let call = a.rpc.call(B, Request::Admin(AdminRequest::Space { view: View::NodeLocal }), None, None);
     let fault = wait(&network.runtime(), call).err().expect("a fault");
@@ -168,7 +169,7 @@ fn a_fault_arrives_as_an_error() {
 
 #[test]
 fn a_request_that_cannot_be_understood_or_served_is_answered_with_a_fault() {
-    let network = TcpNetwork::new(UNIT_SIZE, 2);
+    let network = SocketNetwork::new(UNIT_SIZE, 2);
     let a = Agent::start(&network, A);
     let _b = node(&network, B, |fabric| fabric);
     let mut sequence = 0;
@@ -200,43 +201,44 @@ fn a_request_that_cannot_be_understood_or_served_is_answered_with_a_fault() {
 fn each_request_is_executed_once_while_connections_break() {
     const THREADS: u64 = 3;
     const EACH: u64 = 120;
-    let network = TcpNetwork::new(UNIT_SIZE, 2);
-    let (a, b) = pair(&network);
-    let payload = patterned(&network.frames(), 8);
-    let fabrics: Vec<_> = network.fabrics.lock().iter().flatten().cloned().collect();
-    let left = AtomicU32::new(THREADS as u32);
-    let breaks = std::thread::scope(|scope| {
-        for thread in 0..THREADS {
-            let (a, payload, network, left) = (&a, &payload, &network, &left);
-            scope.spawn(move || {
-                for round in 0..EACH {
-                    let number = thread * EACH + round;
-                    done(wait(&network.runtime(), a.rpc.call(B, count(number), None, None)));
-                    if round % 8 == 0 {
-                        let write = a.rpc.call(B, write(thread), Some(payload.clone()), None);
-                        done(wait(&network.runtime(), write));
-                        let into = network.frames().try_take();
-                        let read = a.rpc.call(B, read(thread, UNIT_SIZE as u32), None, into);
-                        let found = wait(&network.runtime(), read).expect("it was written").payload;
-                        assert!(found.as_deref() == Some(&payload[..]));
+    for network in SocketNetwork::both(UNIT_SIZE, 2) {
+        let (a, b) = pair(&network);
+        let payload = patterned(&network.frames(), 8);
+        let fabrics: Vec<_> = network.fabrics.lock().iter().flatten().cloned().collect();
+        let left = AtomicU32::new(THREADS as u32);
+        let breaks = std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (a, payload, network, left) = (&a, &payload, &network, &left);
+                scope.spawn(move || {
+                    for round in 0..EACH {
+                        let number = thread * EACH + round;
+                        done(wait(&network.runtime(), a.rpc.call(B, count(number), None, None)));
+                        if round % 8 == 0 {
+                            let write = a.rpc.call(B, write(thread), Some(payload.clone()), None);
+                            done(wait(&network.runtime(), write));
+                            let into = network.frames().try_take();
+                            let read = a.rpc.call(B, read(thread, UNIT_SIZE as u32), None, into);
+                            let found = wait(&network.runtime(), read).expect("it was written").payload;
+                            assert!(found.as_deref() == Some(&payload[..]));
+                        }
                     }
-                }
-                left.fetch_sub(1, Ordering::SeqCst);
-            });
-        }
-        let mut breaks = 0;
-        while left.load(Ordering::SeqCst) > 0 {
-            wait(&network.runtime(), network.runtime().sleep(Duration::from_millis(7)));
-            fabrics[breaks % 2].break_connections();
-            breaks += 1;
-        }
-        breaks
-    });
-    assert!(breaks > 5);
-    let executed = b.memory.executed.lock();
-    assert_eq!(executed.len() as u64, THREADS * EACH);
-    assert!(executed.values().all(|&times| times == 1));
-    assert!(!a.memory.events.lock().iter().any(|(_, event)| *event == PeerEvent::Dead));
+                    left.fetch_sub(1, Ordering::SeqCst);
+                });
+            }
+            let mut breaks = 0;
+            while left.load(Ordering::SeqCst) > 0 {
+                wait(&network.runtime(), network.runtime().sleep(Duration::from_millis(7)));
+                fabrics[breaks % 2].break_connections();
+                breaks += 1;
+            }
+            breaks
+        });
+        assert!(breaks > 5);
+        let executed = b.memory.executed.lock();
+        assert_eq!(executed.len() as u64, THREADS * EACH);
+        assert!(executed.values().all(|&times| times == 1));
+        assert!(!a.memory.events.lock().iter().any(|(_, event)| *event == PeerEvent::Dead));
+    }
 }
 
 /// Sends every request twice, and loses the first reply to each.
@@ -307,7 +309,7 @@ impl Fabric for Unreliable {
 
 #[test]
 fn lost_and_doubled_messages_are_made_good() {
-    let network = TcpNetwork::new(UNIT_SIZE, 2);
+    let network = SocketNetwork::new(UNIT_SIZE, 2);
     let lost: Arc<Mutex<_>> = Arc::default();
     let unreliable = |fabric| -> Arc<dyn Fabric> { Arc::new(Unreliable { fabric, lost: lost.clone() }) };
     let (a, b) = (node(&network, A, unreliable), node(&network, B, unreliable));
@@ -331,89 +333,93 @@ fn lost_and_doubled_messages_are_made_good() {
 #[test]
 fn hundreds_of_large_writes_both_ways_through_two_frames_do_not_lock_up() {
     for inline_max in [UNIT_SIZE, 3000] {
-        let network = TcpNetwork::new(inline_max, 2);
-        let (a, b) = pair(&network);
-        let payload = patterned(&network.frames(), 2);
-        let (sender, receiver) = channel();
-        for index in 0..100 {
-            for (node, to) in [(&a, B), (&b, A)] {
-                let (call, sender) =
-                    (node.rpc.call(to, write(index), Some(payload.clone()), None), sender.clone());
-                node.memory.runtime.spawn(async move {
-                    done(call.await);
-                    sender.send(()).expect("the test listens");
-                });
+        for network in SocketNetwork::both(inline_max, 2) {
+            let (a, b) = pair(&network);
+            let payload = patterned(&network.frames(), 2);
+            let (sender, receiver) = channel();
+            for index in 0..100 {
+                for (node, to) in [(&a, B), (&b, A)] {
+                    let (call, sender) =
+                        (node.rpc.call(to, write(index), Some(payload.clone()), None), sender.clone());
+                    node.memory.runtime.spawn(async move {
+                        done(call.await);
+                        sender.send(()).expect("the test listens");
+                    });
+                }
             }
-        }
-        for _ in 0..200 {
-            receiver.recv_timeout(Duration::from_secs(30)).expect("every write is answered");
-        }
-        for node in [&a, &b] {
-            let units = node.memory.units.lock();
-            assert_eq!(units.len(), 100);
-            assert!(units.values().all(|unit| unit[..] == payload[..]));
+            for _ in 0..200 {
+                receiver.recv_timeout(Duration::from_secs(30)).expect("every write is answered");
+            }
+            for node in [&a, &b] {
+                let units = node.memory.units.lock();
+                assert_eq!(units.len(), 100);
+                assert!(units.values().all(|unit| unit[..] == payload[..]));
+            }
         }
     }
 }
 
 #[test]
 fn calls_to_a_dead_agent_fail_and_to_its_next_life_succeed() {
-    let network = TcpNetwork::new(UNIT_SIZE, 2);
-    let (a, b) = pair(&network);
-    let runtime = network.runtime();
-    done(wait(&runtime, a.rpc.call(B, count(1), None, None)));
-    let hanging = a.rpc.call(B, Request::Admin(AdminRequest::Status), None, network.frames().try_take());
-    let (sender, receiver) = channel();
-    runtime.spawn(async move { drop(sender.send(hanging.await.err())) });
-    network.kill(B);
-    drop(b);
-    let fault = receiver.recv_timeout(Duration::from_secs(5)).expect("it ends").expect("in a fault");
-    assert_eq!(fault.errno, Errno::EHOSTDOWN);
-    assert!(fault.message.contains("node 1 is dead"), "{fault}");
-    let fault = wait(&runtime, a.rpc.call(B, count(2), None, None)).err().expect("b is dead");
-    assert_eq!(fault.errno, Errno::EHOSTDOWN);
-    let b = node(&network, B, |fabric| fabric);
-    done(wait(&runtime, a.rpc.call(B, count(3), None, None)));
-    assert_eq!(*b.memory.executed.lock(), [(3, 1)].into());
-    assert!(a.memory.events.lock().contains(&(B, PeerEvent::Dead)));
+    for network in SocketNetwork::both(UNIT_SIZE, 2) {
+        let (a, b) = pair(&network);
+        let runtime = network.runtime();
+        done(wait(&runtime, a.rpc.call(B, count(1), None, None)));
+        let hanging = a.rpc.call(B, Request::Admin(AdminRequest::Status), None, network.frames().try_take());
+        let (sender, receiver) = channel();
+        runtime.spawn(async move { drop(sender.send(hanging.await.err())) });
+        network.kill(B);
+        drop(b);
+        let fault = receiver.recv_timeout(Duration::from_secs(5)).expect("it ends").expect("in a fault");
+        assert_eq!(fault.errno, Errno::EHOSTDOWN);
+        assert!(fault.message.contains("node 1 is dead"), "{fault}");
+        let fault = wait(&runtime, a.rpc.call(B, count(2), None, None)).err().expect("b is dead");
+        assert_eq!(fault.errno, Errno::EHOSTDOWN);
+        let b = node(&network, B, |fabric| fabric);
+        done(wait(&runtime, a.rpc.call(B, count(3), None, None)));
+        assert_eq!(*b.memory.executed.lock(), [(3, 1)].into());
+        assert!(a.memory.events.lock().contains(&(B, PeerEvent::Dead)));
+    }
 }
 
 #[test]
 fn a_slow_answer_is_waited_for_and_a_hung_agent_is_not() {
-    let mut network = TcpNetwork::new(UNIT_SIZE, 2);
-    network.peer_limit = Duration::from_millis(1500);
-    let (a, b) = pair(&network);
-    let runtime = network.runtime();
-    let slow = a.rpc.call(B, Request::Admin(AdminRequest::Space { view: View::Cache }), None, None);
-    wait(&runtime, slow).expect("an answer after more than the time limit");
-    // The reactor of b is held up for as long as the sender lives.
-    let (sender, receiver) = channel::<()>();
-    let resume = b.memory.runtime.sleep(Duration::from_millis(1));
-    b.memory.runtime.spawn(async move {
-        resume.await;
-        let _ = receiver.recv();
-    });
-    wait(&runtime, runtime.sleep(Duration::from_millis(20)));
-    let fault = wait(&runtime, a.rpc.call(B, count(1), None, None)).err().expect("b hangs");
-    assert_eq!(fault.errno, Errno::EHOSTDOWN);
-    assert!(fault.message.contains("node 1 is unreachable"), "{fault}");
-    drop(sender);
-    // Back-off may still be running: a new call cuts it short, and may see one more failed attempt.
-    let back = (0..5).any(|_| wait(&runtime, a.rpc.call(B, count(2), None, None)).is_ok());
-    assert!(back);
+    for mut network in SocketNetwork::both(UNIT_SIZE, 2) {
+        network.peer_limit = Duration::from_millis(1500);
+        let (a, b) = pair(&network);
+        let runtime = network.runtime();
+        let slow = a.rpc.call(B, Request::Admin(AdminRequest::Space { view: View::Cache }), None, None);
+        wait(&runtime, slow).expect("an answer after more than the time limit");
+        // The reactor of b is held up for as long as the sender lives.
+        let (sender, receiver) = channel::<()>();
+        let resume = b.memory.runtime.sleep(Duration::from_millis(1));
+        b.memory.runtime.spawn(async move {
+            resume.await;
+            let _ = receiver.recv();
+        });
+        wait(&runtime, runtime.sleep(Duration::from_millis(20)));
+        let fault = wait(&runtime, a.rpc.call(B, count(1), None, None)).err().expect("b hangs");
+        assert_eq!(fault.errno, Errno::EHOSTDOWN);
+        assert!(fault.message.contains("node 1 is unreachable"), "{fault}");
+        drop(sender);
+        // Back-off may still be running: a new call cuts it short, and may see one more failed attempt.
+        let back = (0..5).any(|_| wait(&runtime, a.rpc.call(B, count(2), None, None)).is_ok());
+        assert!(back);
+    }
 }
 
 #[test]
 fn a_call_that_is_given_up_takes_its_frames_back() {
-    let network = TcpNetwork::new(3000, 2);
-    let (a, _b) = pair(&network);
-    let frames = network.pool(2);
-    let payload = patterned(&frames, 1);
-    let into = frames.try_take();
-    let mut call = a.rpc.call(B, Request::Admin(AdminRequest::Status), Some(payload), into);
-    assert!((&mut call).now_or_never().is_none());
-    assert!(frames.try_take().is_none());
-    drop(call);
-    let taken = wait(&network.runtime(), async move { (frames.take().await, frames.take().await) });
-    drop(taken);
+    for network in SocketNetwork::both(3000, 2) {
+        let (a, _b) = pair(&network);
+        let frames = network.pool(2);
+        let payload = patterned(&frames, 1);
+        let into = frames.try_take();
+        let mut call = a.rpc.call(B, Request::Admin(AdminRequest::Status), Some(payload), into);
+        assert!((&mut call).now_or_never().is_none());
+        assert!(frames.try_take().is_none());
+        drop(call);
+        let taken = wait(&network.runtime(), async move { (frames.take().await, frames.take().await) });
+        drop(taken);
+    }
 }

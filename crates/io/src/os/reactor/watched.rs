@@ -5,9 +5,9 @@
 
 use super::{Reactor, Readiness, Registration, Source};
 use futures_util::task::AtomicWaker;
+use rustix::io::Errno as OsErrno;
 use std::future::poll_fn;
-use std::io::{ErrorKind, IoSliceMut, Read};
-use std::net::TcpStream;
+use std::io::{ErrorKind, IoSliceMut};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -105,10 +105,8 @@ impl<D: AsFd> Watched<D> {
     pub async fn writable(&self) {
         self.edges.write.take().await;
     }
-}
 
-impl Watched<TcpStream> {
-    /// Reads into `first`, and what does not fit it into `second`; 0 at the end of the stream.
+    /// Reads from a stream into `first`, and what does not fit it into `second`; 0 at the end of the stream.
     ///
     /// # Errors
     /// What the system says.
@@ -117,7 +115,7 @@ impl Watched<TcpStream> {
         loop {
             self.edges.read.take().await;
             let slices = &mut [IoSliceMut::new(first), IoSliceMut::new(second)];
-            match (&self.descriptor).read_vectored(slices) {
+            match rustix::io::readv(&self.descriptor, slices) {
                 Ok(count) => {
                     // A short read has emptied the socket (epoll(7)), so the next edge tells of more; but
                     // the end of the stream, once told, is not told again.
@@ -126,11 +124,11 @@ impl Watched<TcpStream> {
                     }
                     return Ok(count);
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(error) if error.kind() == ErrorKind::Interrupted => {
+                Err(OsErrno::AGAIN) => {}
+                Err(OsErrno::INTR) => {
                     self.edges.read.ready.store(true, Ordering::Release);
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
     }

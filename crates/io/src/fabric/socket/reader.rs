@@ -1,12 +1,14 @@
 //! Reads the messages of one connection, as a task.
 //!
 //! Payloads are read from the socket straight into the frame where they belong: a frame of the receive pool
-//! of the message's lane, the granted frame of a put, the frame of a get. While the pool is dry the connection
+//! of the message's lane, the granted frame of a put, the frame of a get. Those of a peer of this host are copied there from
+//! where they lie. While the pool is dry the connection
 //! is not read, which in the end stops its sender. Anything damaged ends the connection, with its reason.
 
 use super::Inner;
 use super::connection::{Connection, Outgoing, broken};
 use super::header::{HEADER_SIZE, Header, Kind};
+use super::host::{PLACE_SIZE, Place};
 use crate::fabric::{Incoming, Lane};
 use crate::slab::{Frame, Payload};
 use std::sync::Arc;
@@ -50,9 +52,13 @@ impl Reader<'_> {
             Kind::Got | Kind::Refused => self.got(&header).await,
             Kind::Ping => {
                 self.fabric.post_reply(self.connection.peer, Outgoing::bare(Kind::Pong, 0));
-                self.skip(header.payload_length).await
+                self.skip(&header).await
             }
-            Kind::Pong => self.skip(header.payload_length).await,
+            Kind::Pong => self.skip(&header).await,
+            Kind::Copied => {
+                self.fabric.loans.copied(header.get, self.connection.peer);
+                self.skip(&header).await
+            }
         }
     }
 
@@ -86,7 +92,7 @@ impl Reader<'_> {
 
     async fn put(&mut self, header: &Header, body: Vec<u8>) -> Result<()> {
         let Some(mut frame) = self.fabric.grants.begin_fill(header.grant) else {
-            return self.skip(header.payload_length).await;
+            return self.skip(header).await;
         };
         let filled = self.payload(header, &mut frame).await;
         let active = self.fabric.grants.end_fill(header.grant, frame);
@@ -101,7 +107,7 @@ impl Reader<'_> {
         let Ok(length) = <[u8; 4]>::try_from(body).map(u32::from_le_bytes) else {
             return Err(self.damaged("a get does not say how many bytes it wants"));
         };
-        self.skip(header.payload_length).await?;
+        self.skip(header).await?;
         let answer = match self.fabric.grants.readable(header.grant, length) {
             Some(payload) => {
                 Outgoing::new(Kind::Got, Lane::Reply, Vec::new(), Some(payload), (0, header.get))
@@ -114,12 +120,12 @@ impl Reader<'_> {
 
     async fn got(&mut self, header: &Header) -> Result<()> {
         let Some(mut get) = self.fabric.grants.take_get(header.get, self.connection.peer) else {
-            return self.skip(header.payload_length).await;
+            return self.skip(header).await;
         };
         let read = if header.kind == Kind::Got && header.payload_length == get.length {
             self.payload(header, &mut get.frame).await
         } else {
-            self.skip(header.payload_length).await
+            self.skip(header).await
         };
         let result = match (&read, header.kind) {
             (Err(fault), _) => Err(fault.clone()),
@@ -136,7 +142,11 @@ impl Reader<'_> {
     /// Reads the payload to the start of `frame` and checks it.
     async fn payload(&mut self, header: &Header, frame: &mut Frame) -> Result<()> {
         let target = &mut frame[..header.payload_length as usize];
-        self.input.read(target).await?;
+        if header.lent {
+            self.copy(target).await?;
+        } else {
+            self.input.read(target).await?;
+        }
         if crc32c::crc32c(target) == header.payload_checksum {
             Ok(())
         } else {
@@ -144,9 +154,39 @@ impl Reader<'_> {
         }
     }
 
-    async fn skip(&mut self, length: u32) -> Result<()> {
+    /// Copies a lent payload.
+    async fn copy(&mut self, target: &mut [u8]) -> Result<()> {
+        let place = self.place().await?;
+        let Some(neighbour) = &self.connection.neighbour else {
+            return Err(self.damaged("a payload was lent across hosts"));
+        };
+        if let Err(error) = neighbour.copy(place, target) {
+            return Err(self.damaged(&format!("a lent payload cannot be read ({error})")));
+        }
+        self.give_back(place);
+        self.input.count(target.len()).await;
+        Ok(())
+    }
+
+    async fn place(&mut self) -> Result<Place> {
+        let mut place = [0; PLACE_SIZE];
+        self.input.read(&mut place).await?;
+        Ok(Place::decode(place))
+    }
+
+    /// On the connection for replies, which is never held up: the frame of a reply may be what a request waits for.
+    fn give_back(&self, place: Place) {
+        self.fabric.post_reply(self.connection.peer, Outgoing::bare(Kind::Copied, place.number));
+    }
+
+    async fn skip(&mut self, header: &Header) -> Result<()> {
+        if header.lent {
+            let place = self.place().await?;
+            self.give_back(place);
+            return Ok(());
+        }
         let mut waste = [0; 4096];
-        let mut left = length as usize;
+        let mut left = header.payload_length as usize;
         while left > 0 {
             let piece = left.min(waste.len());
             self.input.read(&mut waste[..piece]).await?;
@@ -201,13 +241,18 @@ impl<'a> Input<'a> {
             self.connection.heard.fetch_add(1, Ordering::Relaxed);
             filled += count.min(wanted);
             (self.start, self.end) = (0, count.saturating_sub(wanted));
-            self.turn += count;
-            if self.turn > TURN_SIZE {
-                self.turn = 0;
-                give_way().await;
-            }
+            self.count(count).await;
         }
         Ok(())
+    }
+
+    /// So many bytes more have come.
+    async fn count(&mut self, bytes: usize) {
+        self.turn += bytes;
+        if self.turn > TURN_SIZE {
+            self.turn = 0;
+            give_way().await;
+        }
     }
 }
 

@@ -8,18 +8,20 @@ use std::net::TcpStream;
 use tameike_core::limits::UNIT_SIZE;
 
 /// Two nodes on this machine, each with its own reactor.
-pub(crate) struct TcpNetwork {
+pub(crate) struct SocketNetwork {
     pub systems: [System; 2],
-    pub fabrics: Mutex<[Option<Arc<TcpFabric>>; 2]>,
+    pub fabrics: Mutex<[Option<Arc<SocketFabric>>; 2]>,
     addresses: Mutex<[Option<String>; 2]>,
     slab: Arc<Slab>,
     own: Pool,
     pub inline_max: usize,
     pub frames: u32,
     pub peer_limit: Duration,
+    /// Whether the nodes know that they are on one host.
+    pub one_host: bool,
 }
 
-impl TcpNetwork {
+impl SocketNetwork {
     pub(crate) fn new(inline_max: usize, frames: u32) -> Self {
         let slab = Slab::new(frames * 8 + 64).expect("memory");
         let systems = [System::start(2).expect("threads"), System::start(2).expect("threads")];
@@ -34,12 +36,22 @@ impl TcpNetwork {
             inline_max,
             frames,
             peer_limit: Duration::from_secs(10),
+            one_host: false,
         }
     }
 
-    pub(crate) fn config(&self, node: NodeId) -> TcpConfig {
+    /// One whose nodes speak over TCP, and one whose nodes know that they are on one host.
+    pub(crate) fn both(inline_max: usize, frames: u32) -> [Self; 2] {
+        [false, true].map(|one_host| {
+            let mut network = Self::new(inline_max, frames);
+            network.one_host = one_host;
+            network
+        })
+    }
+
+    pub(crate) fn config(&self, node: NodeId) -> SocketConfig {
         let known = self.addresses.lock()[node.0 as usize].clone();
-        TcpConfig {
+        SocketConfig {
             node,
             job: JobId::new("test").expect("a valid name"),
             secret: [7; 32],
@@ -48,12 +60,13 @@ impl TcpNetwork {
             peer_limit: self.peer_limit,
             request_frames: self.slab.pool(self.frames),
             reply_frames: self.slab.pool(self.frames),
+            slab: self.one_host.then(|| self.slab.clone()),
         }
     }
 
-    pub(crate) fn begin(&self, config: TcpConfig) -> Arc<TcpFabric> {
+    pub(crate) fn begin(&self, config: SocketConfig) -> Arc<SocketFabric> {
         let node = config.node.0 as usize;
-        let fabric = Arc::new(TcpFabric::listen(config, &self.systems[node]).expect("a free port"));
+        let fabric = Arc::new(SocketFabric::listen(config, &self.systems[node]).expect("a free port"));
         let mut addresses = self.addresses.lock();
         let mut fabrics = self.fabrics.lock();
         addresses[node] = Some(fabric.local_addr().to_string());
@@ -70,7 +83,7 @@ impl TcpNetwork {
     }
 }
 
-impl Network for TcpNetwork {
+impl Network for SocketNetwork {
     fn start(&self, node: NodeId, receiver: Arc<dyn Receiver>) -> Arc<dyn Fabric> {
         let fabric = self.begin(self.config(node));
         fabric.attach(receiver);
@@ -92,7 +105,7 @@ impl Network for TcpNetwork {
     }
 }
 
-impl Drop for TcpNetwork {
+impl Drop for SocketNetwork {
     fn drop(&mut self) {
         [A, B].into_iter().for_each(|node| self.kill(node));
     }
@@ -102,14 +115,87 @@ impl Drop for TcpNetwork {
 fn it_does_what_every_fabric_does() {
     for inline_max in [UNIT_SIZE, 3000] {
         for (name, test) in TESTS {
-            println!("{name} (inline_max {inline_max})");
-            test(&TcpNetwork::new(inline_max, 4));
+            for network in SocketNetwork::both(inline_max, 4) {
+                println!("{name} (inline_max {inline_max}, on one host: {})", network.one_host);
+                test(&network);
+            }
         }
     }
 }
 
-fn refusal(change: impl Fn(&mut TcpConfig)) -> Fault {
-    let network = TcpNetwork::new(UNIT_SIZE, 2);
+fn neighbours(frames: u32) -> SocketNetwork {
+    let [_, one_host] = SocketNetwork::both(UNIT_SIZE, frames);
+    one_host
+}
+
+#[test]
+fn agents_of_one_host_lend_large_payloads_and_get_them_back() {
+    let network = neighbours(4);
+    let (a, b) = (Agent::start(&network, A), Agent::start(&network, B));
+    let pool = network.frames();
+    let held = pool.clone();
+    let sent = wait(&network.runtime(), async move {
+        let payload = patterned(&held, 1);
+        a.fabric.send(B, Lane::Request, b"lent".to_vec(), Some(payload)).await.map(|()| a)
+    });
+    let a = sent.expect("b is there");
+    // Its word that it has copied the payload has come by now, and the frame is free.
+    let all: Vec<_> = (0..pool.share()).map(|_| pool.try_take().expect("a frame")).collect();
+    drop(all);
+    let found = b.next();
+    assert_eq!(found.body, b"lent");
+    assert!(found.payload.as_deref() == Some(&patterned(&pool, 1)[..]));
+    let fabric = network.fabrics.lock()[0].clone().expect("started");
+    assert!(fabric.inner.is_neighbour(B));
+    drop(a);
+}
+
+#[test]
+fn what_was_lent_to_a_peer_that_dies_comes_back() {
+    let network = neighbours(1);
+    let (a, b) = (Agent::start(&network, A), Agent::start(&network, B));
+    let (runtime, pool) = (network.runtime(), network.frames());
+    // B keeps its one frame for requests: the second payload is not copied.
+    let first = a.fabric.send(B, Lane::Request, b"first".to_vec(), Some(patterned(&pool, 1)));
+    wait(&runtime, first).expect("b is there");
+    let kept = b.next();
+    let (tell, told) = std::sync::mpsc::channel();
+    let second = a.fabric.send(B, Lane::Request, b"second".to_vec(), Some(patterned(&pool, 2)));
+    runtime.spawn(async move { drop(tell.send(second.await)) });
+    assert!(told.recv_timeout(Duration::from_millis(200)).is_err(), "nobody has copied it");
+    network.kill(B);
+    let fault = told.recv_timeout(Duration::from_secs(10)).expect("an end").expect_err("b is dead");
+    assert!(matches!(fault.errno, Errno::ECONNRESET | Errno::EHOSTDOWN), "{fault}");
+    drop(kept);
+    let all: Vec<_> = (0..pool.share()).map_while(|_| pool.try_take()).collect();
+    assert_eq!(all.len() as u32, pool.share());
+}
+
+#[test]
+fn an_agent_that_lends_nothing_is_spoken_with_over_tcp() {
+    let network = neighbours(2);
+    let a = Agent::start(&network, A);
+    let b = network.begin(SocketConfig { slab: None, ..network.config(B) });
+    let (sender, messages) = std::sync::mpsc::channel();
+    struct Take(std::sync::mpsc::Sender<Incoming>);
+    impl Receiver for Take {
+        fn message(&self, incoming: Incoming) {
+            let _ = self.0.send(incoming);
+        }
+        fn peer(&self, _: NodeId, _: PeerEvent) {}
+    }
+    b.attach(Arc::new(Take(sender)));
+    let payload = patterned(&network.frames(), 3);
+    wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"over".to_vec(), Some(payload.clone())))
+        .expect("b is there");
+    let found = messages.recv_timeout(Duration::from_secs(10)).expect("it arrives");
+    assert!(found.payload.as_deref() == Some(&payload[..]));
+    let fabric = network.fabrics.lock()[0].clone().expect("started");
+    assert!(!fabric.inner.is_neighbour(B));
+}
+
+fn refusal(change: impl Fn(&mut SocketConfig)) -> Fault {
+    let network = SocketNetwork::new(UNIT_SIZE, 2);
     let a = Agent::start(&network, A);
     let mut config = network.config(B);
     change(&mut config);
@@ -134,12 +220,12 @@ fn who_belongs_to_another_job_is_refused() {
 }
 
 /// A peer made by hand: it proves itself and then does what the test wants.
-fn impostor(network: &TcpNetwork, to: &TcpFabric) -> TcpStream {
+fn impostor(network: &SocketNetwork, to: &SocketFabric) -> TcpStream {
     let config = network.config(B);
     let stream = TcpStream::connect(to.local_addr()).expect("a listens");
     stream.set_nonblocking(true).expect("a socket");
-    let socket = Watched::new(network.systems[1].reactor(), stream).expect("a socket");
-    let stream = socket.get().try_clone().expect("a descriptor");
+    let ours = stream.try_clone().expect("a descriptor").into();
+    let socket = Watched::<OwnedFd>::new(network.systems[1].reactor(), ours).expect("a socket");
     wait(&network.runtime(), async move {
         let identity = Identity { config: &config, incarnation: 5, nonce: [1; 32] };
         identity.open(&socket, A).await.expect("the secret is right");
@@ -150,7 +236,7 @@ fn impostor(network: &TcpNetwork, to: &TcpFabric) -> TcpStream {
 
 #[test]
 fn damage_ends_the_connection_and_nothing_else() {
-    let network = TcpNetwork::new(UNIT_SIZE, 2);
+    let network = SocketNetwork::new(UNIT_SIZE, 2);
     let a = Agent::start(&network, A);
     let fabric = network.fabrics.lock()[0].clone().expect("started");
     let header = header::Header::new(Kind::Message, Lane::Request, b"body", b"payload");
@@ -171,7 +257,7 @@ fn damage_ends_the_connection_and_nothing_else() {
 
 #[test]
 fn strangers_get_nothing_and_are_shown_the_door() {
-    let network = TcpNetwork::new(UNIT_SIZE, 2);
+    let network = SocketNetwork::new(UNIT_SIZE, 2);
     let a = Agent::start(&network, A);
     let fabric = network.fabrics.lock()[0].clone().expect("started");
     let clock = network.runtime().clock;
@@ -189,7 +275,7 @@ fn strangers_get_nothing_and_are_shown_the_door() {
 
 #[test]
 fn a_peer_that_hangs_is_unreachable_and_may_come_back() {
-    let mut network = TcpNetwork::new(UNIT_SIZE, 2);
+    let mut network = SocketNetwork::new(UNIT_SIZE, 2);
     network.peer_limit = Duration::from_secs(1);
     let a = Agent::start(&network, A);
     // Accepts, proves itself, and then says nothing.
@@ -201,7 +287,8 @@ fn a_peer_that_hangs_is_unreachable_and_may_come_back() {
     network.runtime().spawn(async move { drop(send.await) });
     let (stream, _) = listener.accept().expect("a connects");
     stream.set_nonblocking(true).expect("a socket");
-    let socket = Arc::new(Watched::new(network.systems[1].reactor(), stream).expect("a socket"));
+    let socket =
+        Arc::new(Watched::<OwnedFd>::new(network.systems[1].reactor(), stream.into()).expect("a socket"));
     let (config, held) = (network.config(B), socket.clone());
     wait(&network.runtime(), async move {
         let identity = Identity { config: &config, incarnation: 5, nonce: [1; 32] };
@@ -236,27 +323,28 @@ impl Receiver for Hoard {
 
 #[test]
 fn while_the_frames_for_requests_are_taken_replies_still_flow() {
-    let network = TcpNetwork::new(UNIT_SIZE, 2);
-    let a = Agent::start(&network, A);
-    let hoard = Arc::new(Hoard(Mutex::default()));
-    let b = network.start(B, hoard.clone());
-    let payload = patterned(&network.frames(), 1);
-    for _ in 0..20 {
-        let send = a.fabric.send(B, Lane::Request, Vec::new(), Some(payload.clone()));
-        network.runtime().spawn(async move { drop(send.await) });
-    }
-    for number in 0..10_u8 {
-        let grant = a.fabric.grant_read(payload.clone());
-        let frame = network.frames().try_take().expect("a frame");
-        let (_, got) = wait(&network.runtime(), b.get(A, grant, frame, UNIT_SIZE as u32));
-        got.expect("gets are not held up");
-        wait(&network.runtime(), b.send(A, Lane::Reply, vec![number], None)).expect("nor replies");
-        assert_eq!(a.next().body, [number]);
-    }
-    assert!(hoard.0.lock().len() <= 2, "no more than there are frames");
-    let mut taken = 0;
-    while taken < 20 {
-        taken += std::mem::take(&mut *hoard.0.lock()).len();
-        wait(&network.runtime(), network.runtime().sleep(Duration::from_millis(1)));
+    for network in SocketNetwork::both(UNIT_SIZE, 2) {
+        let a = Agent::start(&network, A);
+        let hoard = Arc::new(Hoard(Mutex::default()));
+        let b = network.start(B, hoard.clone());
+        let payload = patterned(&network.frames(), 1);
+        for _ in 0..20 {
+            let send = a.fabric.send(B, Lane::Request, Vec::new(), Some(payload.clone()));
+            network.runtime().spawn(async move { drop(send.await) });
+        }
+        for number in 0..10_u8 {
+            let grant = a.fabric.grant_read(payload.clone());
+            let frame = network.frames().try_take().expect("a frame");
+            let (_, got) = wait(&network.runtime(), b.get(A, grant, frame, UNIT_SIZE as u32));
+            got.expect("gets are not held up");
+            wait(&network.runtime(), b.send(A, Lane::Reply, vec![number], None)).expect("nor replies");
+            assert_eq!(a.next().body, [number]);
+        }
+        assert!(hoard.0.lock().len() <= 2, "no more than there are frames");
+        let mut taken = 0;
+        while taken < 20 {
+            taken += std::mem::take(&mut *hoard.0.lock()).len();
+            wait(&network.runtime(), network.runtime().sleep(Duration::from_millis(1)));
+        }
     }
 }

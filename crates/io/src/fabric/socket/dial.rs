@@ -3,9 +3,12 @@
 use super::Inner;
 use super::connection::Side;
 use super::handshake::{HandshakeError, Identity, Proven};
+use super::host::{self, Neighbour};
 use crate::os::reactor::Watched;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, acceptfrom_with, connect, socket_with, sockopt};
+use std::fs::File;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -26,15 +29,27 @@ pub(super) enum DialError {
     Silent(String),
 }
 
+/// The way to an agent that has proven itself.
+pub(super) struct Line {
+    pub proven: Proven,
+    pub socket: Watched<OwnedFd>,
+    /// When it is on this host.
+    pub neighbour: Option<Neighbour>,
+}
+
+fn accept(listener: &OwnedFd) -> std::io::Result<(OwnedFd, Option<SocketAddr>)> {
+    let (socket, from) = acceptfrom_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)?;
+    Ok((socket, from.and_then(|from| from.try_into().ok())))
+}
+
 impl Inner {
     /// One attempt to connect and to prove, which takes at most `limit`.
-    pub(super) async fn open(
-        &self,
-        node: NodeId,
-        limit: Duration,
-    ) -> std::result::Result<(Proven, Watched<TcpStream>), DialError> {
+    pub(super) async fn open(&self, node: NodeId, limit: Duration) -> std::result::Result<Line, DialError> {
         let address = self.address(node);
         let attempt = async {
+            if let Some(line) = self.open_here(node, &address).await {
+                return Ok(line);
+            }
             let resolved = self.resolve(&address).await?;
             let socket = self.connect(resolved).await.map_err(|error| match error.kind() {
                 std::io::ErrorKind::ConnectionRefused => DialError::Gone(error.to_string()),
@@ -47,10 +62,33 @@ impl Inner {
                 }
                 HandshakeError::Broken(_) => DialError::Silent(error.to_string()),
             })?;
-            Ok((proven, socket))
+            Ok(Line { proven, socket, neighbour: None })
         };
         let silent = || Err(DialError::Silent(format!("no answer from {address} for {limit:.1?}")));
         self.runtime.timeout(limit, attempt).await.unwrap_or_else(silent)
+    }
+
+    /// The way to an agent that listens at this address, when it is on this host.
+    async fn open_here(&self, node: NodeId, address: &str) -> Option<Line> {
+        let slab = self.config.slab.as_ref()?;
+        let port = address.rsplit_once(':')?.1.parse().ok()?;
+        let socket = host::connect_to(&self.config, &self.reactor, (node, port)).ok()?;
+        let attempt = async {
+            let proven = self.identity().open(&socket, node).await?;
+            Ok::<_, HandshakeError>((proven, host::exchange(&socket, slab).await?))
+        };
+        match attempt.await {
+            Ok((proven, theirs)) => Some(Line { proven, socket, neighbour: self.neighbour(Some(theirs)) }),
+            Err(error) => {
+                log::warn!("{node} is on this host, and is spoken with over TCP all the same: {error}");
+                None
+            }
+        }
+    }
+
+    fn neighbour(&self, theirs: Option<File>) -> Option<Neighbour> {
+        let slab = self.config.slab.clone()?;
+        Some(Neighbour { slab, theirs: theirs?, loans: self.loans.clone() })
     }
 
     async fn resolve(&self, address: &str) -> std::result::Result<SocketAddr, DialError> {
@@ -66,7 +104,7 @@ impl Inner {
         }
     }
 
-    async fn connect(&self, address: SocketAddr) -> std::io::Result<Watched<TcpStream>> {
+    async fn connect(&self, address: SocketAddr) -> std::io::Result<Watched<OwnedFd>> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(family, SocketType::STREAM, flags, None)?;
@@ -74,23 +112,22 @@ impl Inner {
             Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
             Err(error) => return Err(error.into()),
         }
-        let socket = self.watch(TcpStream::from(socket))?;
+        let socket = self.watch(socket)?;
         socket.writable().await;
         sockopt::socket_error(socket.get())??;
         Ok(socket)
     }
 
-    /// Sets a socket's options. The kernel's keep-alive finds dead links of idle connections, its user timeout
+    /// Sets the options of a TCP socket. The kernel's keep-alive finds dead links of idle connections, its user timeout
     /// those of busy ones.
-    fn watch(&self, stream: TcpStream) -> std::io::Result<Watched<TcpStream>> {
+    fn watch(&self, socket: OwnedFd) -> std::io::Result<Watched<OwnedFd>> {
         let limit = self.config.peer_limit;
-        stream.set_nonblocking(true)?;
-        sockopt::set_tcp_nodelay(&stream, true)?;
-        sockopt::set_socket_keepalive(&stream, true)?;
-        sockopt::set_tcp_keepidle(&stream, (limit / 2).max(Duration::from_secs(1)))?;
-        sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(1))?;
-        sockopt::set_tcp_user_timeout(&stream, limit.as_millis() as u32)?;
-        Watched::new(&self.reactor, stream)
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        sockopt::set_socket_keepalive(&socket, true)?;
+        sockopt::set_tcp_keepidle(&socket, (limit / 2).max(Duration::from_secs(1)))?;
+        sockopt::set_tcp_keepintvl(&socket, Duration::from_secs(1))?;
+        sockopt::set_tcp_user_timeout(&socket, limit.as_millis() as u32)?;
+        Watched::new(&self.reactor, socket)
     }
 
     fn identity(&self) -> Identity<'_> {
@@ -99,14 +136,20 @@ impl Inner {
         Identity { config: &self.config, incarnation: self.incarnation, nonce }
     }
 
-    pub(super) async fn accept_all(self: Arc<Self>) {
+    /// Accepts agents of other hosts, or of this one.
+    pub(super) async fn accept_all(self: Arc<Self>, here: bool) {
+        let listener = if here { self.host_listener.as_ref() } else { Some(&self.listener) };
+        let Some(listener) = listener else { return };
         loop {
-            let accepted = self.listener.read_with(|listener| listener.accept()).await;
+            let accepted = listener.read_with(accept).await;
             if self.stopped() {
                 return;
             }
             match accepted {
-                Ok((stream, from)) => self.runtime.spawn(self.clone().admit(stream, from)),
+                Ok((socket, from)) => {
+                    let from = from.map_or_else(|| "this host".to_owned(), |from| from.to_string());
+                    self.runtime.spawn(self.clone().admit(socket, here, from));
+                }
                 Err(error) => {
                     log::error!("cannot accept a connection: {error}");
                     self.runtime.sleep(ACCEPT_PAUSE).await;
@@ -116,15 +159,19 @@ impl Inner {
     }
 
     /// Lets a stranger prove itself. Until then it costs a socket and this task.
-    async fn admit(self: Arc<Self>, stream: TcpStream, from: SocketAddr) {
+    async fn admit(self: Arc<Self>, socket: OwnedFd, here: bool, from: String) {
         if self.unproven.fetch_add(1, Ordering::Relaxed) < UNPROVEN_MAX {
             let attempt = async {
-                let socket = self.watch(stream)?;
+                let socket = if here { Watched::new(&self.reactor, socket) } else { self.watch(socket) }?;
                 let proven = self.identity().accept(&socket).await?;
-                Ok::<_, HandshakeError>((proven, socket))
+                let theirs = match self.config.slab.as_ref().filter(|_| here) {
+                    Some(slab) => Some(host::exchange(&socket, slab).await?),
+                    None => None,
+                };
+                Ok::<_, HandshakeError>(Line { proven, socket, neighbour: self.neighbour(theirs) })
             };
             match self.runtime.timeout(ATTEMPT_LIMIT, attempt).await {
-                Some(Ok((proven, socket))) => self.establish(proven, Side::Accepted, socket),
+                Some(Ok(line)) => self.establish(line, Side::Accepted),
                 Some(Err(error)) => log::warn!("a connection from {from} was refused: {error}"),
                 None => log::warn!("a connection from {from} did not prove itself in time"),
             }

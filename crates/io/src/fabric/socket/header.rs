@@ -10,8 +10,9 @@
 //!  +------+-----+----+----+--------+--------+------------+-----------+---------+---------+-------+
 //! ```
 //!
-//! Flag bit 0: the message is on the reply lane. What a kind does not use is zero. A connection on which a
-//! damaged header came is of no more use, since nobody knows where the next message begins.
+//! Flag bit 0: the message is on the reply lane. Flag bit 1: the payload is lent, and in its stead comes its place (16
+//! bytes, see `host`). What a kind does not use is zero. A connection on which a damaged header came is of no more
+//! use, since nobody knows where the next message begins.
 
 use crate::fabric::Lane;
 use tameike_core::limits::{MESSAGE_SIZE_MAX, UNIT_SIZE};
@@ -21,6 +22,7 @@ use tameike_core::wire::PROTOCOL_VERSION;
 pub(super) const HEADER_SIZE: usize = 44;
 const MAGIC: [u8; 4] = *b"TMKF";
 const FLAG_REPLY: u8 = 1;
+const FLAG_LENT: u8 = 2;
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,11 +41,13 @@ pub(super) enum Kind {
     Ping,
     /// The sign of life.
     Pong,
+    /// The loan of this number has been copied.
+    Copied,
 }
 
 impl Kind {
-    const ALL: [Self; 7] =
-        [Self::Message, Self::Put, Self::Get, Self::Got, Self::Refused, Self::Ping, Self::Pong];
+    const ALL: [Self; 8] =
+        [Self::Message, Self::Put, Self::Get, Self::Got, Self::Refused, Self::Ping, Self::Pong, Self::Copied];
 }
 
 /// A decoded header.
@@ -51,6 +55,8 @@ impl Kind {
 pub(super) struct Header {
     pub kind: Kind,
     pub lane: Lane,
+    /// The payload is lent.
+    pub lent: bool,
     pub body_length: u32,
     pub payload_length: u32,
     pub grant: u64,
@@ -65,6 +71,7 @@ impl Header {
         Self {
             kind,
             lane,
+            lent: false,
             body_length: body.len() as u32,
             payload_length: payload.len() as u32,
             grant: 0,
@@ -80,6 +87,7 @@ impl Header {
         bytes[4..6].copy_from_slice(&PROTOCOL_VERSION.to_le_bytes());
         bytes[6] = 1 + self.kind as u8;
         bytes[7] = if self.lane == Lane::Reply { FLAG_REPLY } else { 0 };
+        bytes[7] |= if self.lent { FLAG_LENT } else { 0 };
         bytes[8..12].copy_from_slice(&self.body_length.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.payload_length.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.grant.to_le_bytes());
@@ -107,11 +115,11 @@ impl Header {
         let Some(&kind) = Kind::ALL.get(place) else {
             return Err(format!("a message is of unknown kind {}", bytes[6]));
         };
-        let lane = match bytes[7] {
-            0 => Lane::Request,
-            FLAG_REPLY => Lane::Reply,
-            flags => return Err(format!("a message has unknown flags {flags:#x}")),
-        };
+        let flags = bytes[7];
+        if flags & !(FLAG_REPLY | FLAG_LENT) != 0 {
+            return Err(format!("a message has unknown flags {flags:#x}"));
+        }
+        let lane = if flags & FLAG_REPLY == 0 { Lane::Request } else { Lane::Reply };
         let (body_length, payload_length) = (u32_at(8), u32_at(12));
         if body_length as usize > MESSAGE_SIZE_MAX || payload_length as usize > UNIT_SIZE {
             return Err(format!(
@@ -121,6 +129,7 @@ impl Header {
         Ok(Self {
             kind,
             lane,
+            lent: flags & FLAG_LENT != 0,
             body_length,
             payload_length,
             grant: u64_at(16),

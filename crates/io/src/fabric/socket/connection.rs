@@ -6,15 +6,16 @@
 //! No lock is held during a system call.
 
 use super::header::{HEADER_SIZE, Header, Kind};
+use super::host::{Neighbour, PLACE_SIZE};
 use crate::fabric::Lane;
 use crate::os::reactor::Watched;
 use crate::os::runtime::{Resolver, Runtime, promise};
 use crate::slab::Payload;
 use parking_lot::Mutex;
-use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sendmsg, shutdown};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice};
-use std::net::{Shutdown, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tameike_core::{Errno, Fault, NodeId, Result};
@@ -34,11 +35,31 @@ pub(super) enum Side {
     Accepted,
 }
 
+/// What goes out behind a body.
+enum Beside {
+    Nothing,
+    Payload(Payload),
+    /// That of a lent payload.
+    Place([u8; PLACE_SIZE]),
+}
+
+impl Beside {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Nothing => &[],
+            Self::Payload(payload) => payload,
+            Self::Place(place) => place,
+        }
+    }
+}
+
 /// A message to write.
 pub(super) struct Outgoing {
-    header: [u8; HEADER_SIZE],
+    header: Header,
+    /// The header as it is written.
+    head: [u8; HEADER_SIZE],
     body: Vec<u8>,
-    payload: Option<Payload>,
+    beside: Beside,
     written: usize,
     done: Option<Resolver<Result<()>>>,
 }
@@ -53,7 +74,8 @@ impl Outgoing {
     ) -> Self {
         let header =
             Header { grant, get, ..Header::new(kind, lane, &body, payload.as_deref().unwrap_or(&[])) };
-        Self { header: header.encode(), body, payload, written: 0, done: None }
+        let beside = payload.map_or(Beside::Nothing, Beside::Payload);
+        Self { head: header.encode(), header, body, beside, written: 0, done: None }
     }
 
     /// A message without content.
@@ -62,17 +84,26 @@ impl Outgoing {
     }
 
     fn size(&self) -> usize {
-        HEADER_SIZE + self.body.len() + self.payload.as_ref().map_or(0, |payload| payload.len())
+        HEADER_SIZE + self.body.len() + self.beside.bytes().len()
     }
 
     /// What is still to be written, as three pieces of which some may be empty.
     fn slices(&self) -> [IoSlice<'_>; 3] {
         let mut skip = self.written;
-        [&self.header[..], &self.body[..], self.payload.as_deref().unwrap_or(&[])].map(|piece| {
+        [&self.head[..], &self.body[..], self.beside.bytes()].map(|piece| {
             let from = skip.min(piece.len());
             skip -= from;
             IoSlice::new(&piece[from..])
         })
+    }
+
+    /// Lends the payload to a peer of this host rather than send it; the loan's number.
+    fn lend(&mut self, neighbour: &Neighbour, to: NodeId) -> Option<u64> {
+        let Beside::Payload(payload) = &self.beside else { return None };
+        let place = neighbour.lend(to, payload, &mut self.done)?;
+        self.header.lent = true;
+        (self.head, self.beside) = (self.header.encode(), Beside::Place(place.encode()));
+        Some(place.number)
     }
 
     fn finish(self, result: Result<()>) {
@@ -107,7 +138,9 @@ impl Outbox {
 pub(super) struct Connection {
     pub peer: NodeId,
     pub side: Side,
-    pub socket: Watched<TcpStream>,
+    pub socket: Watched<OwnedFd>,
+    /// When it runs on this host.
+    pub neighbour: Option<Neighbour>,
     /// Grows whenever something is heard of the peer: bytes read, or room made by it for bytes to write.
     pub heard: AtomicU64,
     /// The reader waits for a frame of this agent, so that silence says nothing about the peer.
@@ -117,11 +150,17 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(peer: NodeId, side: Side, socket: Watched<TcpStream>, runtime: Runtime) -> Arc<Self> {
+    pub(super) fn new(
+        (peer, side): (NodeId, Side),
+        socket: Watched<OwnedFd>,
+        neighbour: Option<Neighbour>,
+        runtime: Runtime,
+    ) -> Arc<Self> {
         Arc::new(Self {
             peer,
             side,
             socket,
+            neighbour,
             heard: AtomicU64::new(0),
             stalled: AtomicBool::new(false),
             outbox: Mutex::default(),
@@ -129,7 +168,7 @@ impl Connection {
         })
     }
 
-    /// Writes a message; ends when the kernel has all its bytes.
+    /// Writes a message; ends when the kernel has all its bytes, or the peer has copied what it was lent.
     pub(super) async fn send(self: &Arc<Self>, mut message: Outgoing) -> Result<()> {
         let (resolver, promise) = promise();
         message.done = Some(resolver);
@@ -138,10 +177,17 @@ impl Connection {
     }
 
     /// Writes a message that nobody waits for.
-    pub(super) fn post(self: &Arc<Self>, message: Outgoing) -> Result<()> {
+    pub(super) fn post(self: &Arc<Self>, mut message: Outgoing) -> Result<()> {
+        let loan = self.neighbour.as_ref().and_then(|neighbour| message.lend(neighbour, self.peer));
         let mut batch = {
             let mut outbox = self.outbox.lock();
-            outbox.check()?;
+            if let Err(fault) = outbox.check() {
+                drop(outbox);
+                if let (Some(neighbour), Some(loan)) = (&self.neighbour, loan) {
+                    neighbour.loans.take_back(loan);
+                }
+                return Err(fault);
+            }
             if outbox.busy {
                 outbox.queue.push_back(message);
                 return Ok(());
@@ -235,7 +281,7 @@ impl Connection {
         };
         queue.into_iter().for_each(|message| message.finish(Err(fault.clone())));
         // Fails only when the peer was faster.
-        let _ = self.socket.get().shutdown(Shutdown::Both);
+        let _ = shutdown(self.socket.get(), Shutdown::Both);
     }
 
     /// Why the connection is closed, if it is.

@@ -1,4 +1,5 @@
-//! The fabric over TCP, which every machine has.
+//! The fabric over sockets, which every machine has: TCP between hosts, and within a host local sockets and the memory
+//! of the agents ([`host`]).
 //!
 //! Two connections join a pair of agents, one opened by each. On the one that A opened travel A's requests and
 //! B's replies to them; puts, gets and what they bring travel like replies. So a connection that is not read
@@ -10,13 +11,14 @@
 //! dead, silence for the peer time limit that it is unreachable; in the latter case attempts go on.
 //!
 //! The room: `handshake` proves the job's secret, `header` has the bytes of messages, `connection` writes,
-//! `reader` reads, `grant` keeps what peers may touch, `dial` connects, `peer` decides who is connected, alive or
-//! dead.
+//! `reader` reads, `host` keeps what peers of this host have been lent, `dial` connects, `peer` decides who is connected,
+//! alive or dead.
 
 mod connection;
 mod dial;
 pub(crate) mod handshake;
 pub(crate) mod header;
+mod host;
 mod peer;
 mod reader;
 
@@ -28,23 +30,25 @@ use super::{Fabric, GrantId, Lane, Receiver};
 use crate::os::reactor::{Reactor, Watched};
 use crate::os::runtime::{Runtime, promise};
 use crate::os::system::System;
-use crate::slab::{Frame, Payload, Pool};
+use crate::slab::{Frame, Payload, Pool, Slab};
 use connection::Outgoing;
 use futures_util::future::BoxFuture;
 use header::Kind;
+use host::Loans;
 use parking_lot::Mutex;
 use peer::Peer;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tameike_core::limits::MESSAGE_SIZE_MAX;
 use tameike_core::{Errno, Fault, JobId, NodeId, Result};
 
-/// What a [`TcpFabric`] is built from.
+/// What a [`SocketFabric`] is built from.
 #[derive(Clone)]
-pub struct TcpConfig {
+pub struct SocketConfig {
     /// This node.
     pub node: NodeId,
     /// The job; agents of another job are refused.
@@ -62,18 +66,23 @@ pub struct TcpConfig {
     /// Frames for payloads of replies that no grant was given for. Apart from those of requests, since
     /// serving a request may take a reply.
     pub reply_frames: Pool,
+    /// The slab of all payloads, for agents of this host to read; without it they are spoken with over TCP, too.
+    pub slab: Option<Arc<Slab>>,
 }
 
 /// Peers' time limit unless configured otherwise.
 pub const PEER_LIMIT_DEFAULT: Duration = Duration::from_secs(10);
 
 struct Inner {
-    config: TcpConfig,
+    config: SocketConfig,
     runtime: Runtime,
     reactor: Arc<Reactor>,
-    listener: Watched<TcpListener>,
+    listener: Watched<OwnedFd>,
+    /// For agents of this host.
+    host_listener: Option<Watched<OwnedFd>>,
     incarnation: u64,
     grants: Grants,
+    loans: Arc<Loans>,
     receiver: OnceLock<Arc<dyn Receiver>>,
     peers: Mutex<BTreeMap<NodeId, Peer>>,
     /// Accepted connections that have not proven themselves yet.
@@ -81,27 +90,37 @@ struct Inner {
     stopped: AtomicBool,
 }
 
-/// The network between agents over TCP. Dropped, it closes all connections.
-pub struct TcpFabric {
+/// The network between agents over sockets. Dropped, it closes all connections.
+pub struct SocketFabric {
     inner: Arc<Inner>,
     address: SocketAddr,
 }
 
-impl TcpFabric {
+impl SocketFabric {
     /// Listens, and accepts peers from now on. Before the first message comes in, [`Fabric::attach`] must have
     /// said who takes it: attach before telling anybody the address.
     ///
     /// # Errors
     /// When the address cannot be listened on.
-    pub fn listen(config: TcpConfig, system: &System) -> Result<Self> {
+    pub fn listen(config: SocketConfig, system: &System) -> Result<Self> {
         let doing = format!("cannot listen on {}", config.listen);
         let listener = TcpListener::bind(&config.listen).map_err(|error| Fault::from_os(&doing, &error))?;
         let address = listener.local_addr().map_err(|error| Fault::from_os(&doing, &error))?;
-        let watched = listener.set_nonblocking(true).and_then(|()| Watched::new(system.reactor(), listener));
+        let watched =
+            listener.set_nonblocking(true).and_then(|()| Watched::new(system.reactor(), listener.into()));
+        let host_listener = config.slab.is_some().then(|| {
+            host::listen_at(&config, system.reactor(), address.port()).inspect_err(|error| {
+                log::warn!(
+                    "agents of this host are spoken with over TCP, no local socket is to be had: {error}"
+                );
+            })
+        });
         let runtime = system.runtime().clone();
         let inner = Arc::new(Inner {
             incarnation: runtime.random_u64(),
             grants: Grants::new(runtime.random_u64()),
+            loans: Arc::new(Loans::new(runtime.random_u64())),
+            host_listener: host_listener.and_then(std::result::Result::ok),
             config,
             reactor: system.reactor().clone(),
             listener: watched.map_err(|error| Fault::from_os(&doing, &error))?,
@@ -111,7 +130,9 @@ impl TcpFabric {
             stopped: AtomicBool::new(false),
             runtime,
         });
-        inner.runtime.spawn(inner.clone().accept_all());
+        for here in [false, true] {
+            inner.runtime.spawn(inner.clone().accept_all(here));
+        }
         Ok(Self { inner, address })
     }
 
@@ -136,7 +157,7 @@ impl TcpFabric {
     }
 }
 
-impl Drop for TcpFabric {
+impl Drop for SocketFabric {
     fn drop(&mut self) {
         self.close();
     }
@@ -185,7 +206,7 @@ impl Inner {
     }
 }
 
-impl Fabric for TcpFabric {
+impl Fabric for SocketFabric {
     fn local(&self) -> NodeId {
         self.inner.config.node
     }

@@ -19,10 +19,10 @@
 //! are little-endian. The size of the hello stays the same in all versions, so that a difference of versions
 //! is told in words.
 
-use super::TcpConfig;
+use super::SocketConfig;
 use crate::os::reactor::Watched;
 use rustix::io::Errno as OsErrno;
-use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use tameike_core::NodeId;
 use tameike_core::wire::PROTOCOL_VERSION;
 
@@ -52,7 +52,7 @@ pub(super) struct Proven {
 
 /// What this agent says of itself.
 pub(super) struct Identity<'a> {
-    pub config: &'a TcpConfig,
+    pub config: &'a SocketConfig,
     pub incarnation: u64,
     pub nonce: [u8; 32],
 }
@@ -108,11 +108,7 @@ impl Identity<'_> {
     }
 
     /// The opener's side, towards the node it wants.
-    pub(super) async fn open(
-        &self,
-        socket: &Watched<TcpStream>,
-        to: NodeId,
-    ) -> Result<Proven, HandshakeError> {
+    pub(super) async fn open(&self, socket: &Watched<OwnedFd>, to: NodeId) -> Result<Proven, HandshakeError> {
         let hello = self.hello(to);
         write_all(socket, &hello)?;
         let mut answer = [0; HELLO_SIZE];
@@ -131,7 +127,7 @@ impl Identity<'_> {
     }
 
     /// The acceptor's side.
-    pub(super) async fn accept(&self, socket: &Watched<TcpStream>) -> Result<Proven, HandshakeError> {
+    pub(super) async fn accept(&self, socket: &Watched<OwnedFd>) -> Result<Proven, HandshakeError> {
         let mut hello = [0; HELLO_SIZE];
         read_all(socket, &mut hello).await?;
         let checked = self.check(&hello);
@@ -156,12 +152,12 @@ fn secret_unknown(node: NodeId) -> HandshakeError {
 }
 
 /// Writes to a fresh connection, whose buffer has room for a whole handshake.
-fn write_all(socket: &Watched<TcpStream>, bytes: &[u8]) -> std::io::Result<()> {
+fn write_all(socket: &Watched<OwnedFd>, bytes: &[u8]) -> std::io::Result<()> {
     let written = rustix::net::send(socket.get(), bytes, rustix::net::SendFlags::NOSIGNAL)?;
     if written == bytes.len() { Ok(()) } else { Err(OsErrno::AGAIN.into()) }
 }
 
-async fn read_all(socket: &Watched<TcpStream>, mut target: &mut [u8]) -> std::io::Result<()> {
+async fn read_all(socket: &Watched<OwnedFd>, mut target: &mut [u8]) -> std::io::Result<()> {
     while !target.is_empty() {
         match socket.read(target, &mut []).await? {
             0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
@@ -173,10 +169,10 @@ async fn read_all(socket: &Watched<TcpStream>, mut target: &mut [u8]) -> std::io
 
 /// What a node of a job says of itself.
 #[cfg(feature = "fuzz")]
-fn fuzz_config(node: NodeId) -> TcpConfig {
+fn fuzz_config(node: NodeId) -> SocketConfig {
     static SLAB: std::sync::OnceLock<std::sync::Arc<crate::Slab>> = std::sync::OnceLock::new();
     let slab = SLAB.get_or_init(|| crate::Slab::new(1).expect("room for a frame"));
-    TcpConfig {
+    SocketConfig {
         job: tameike_core::JobId::new("test").expect("a valid name"),
         node,
         secret: [7; 32],
@@ -185,6 +181,7 @@ fn fuzz_config(node: NodeId) -> TcpConfig {
         peer_limit: super::PEER_LIMIT_DEFAULT,
         request_frames: slab.pool(1),
         reply_frames: slab.pool(1),
+        slab: None,
     }
 }
 
@@ -216,15 +213,15 @@ pub(crate) fn fuzz(bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::tcp::tests::TcpNetwork;
+    use crate::fabric::socket::tests::SocketNetwork;
 
-    fn identity(config: &TcpConfig) -> Identity<'_> {
+    fn identity(config: &SocketConfig) -> Identity<'_> {
         Identity { config, incarnation: 0x0102_0304_0506_0708, nonce: [0xaa; 32] }
     }
 
     #[test]
     fn the_bytes_are_those_of_version_1() {
-        let config = TcpNetwork::new(1, 1).config(NodeId(1));
+        let config = SocketNetwork::new(1, 1).config(NodeId(1));
         let mut golden = b"TAMEIKE\0\x01\0\0\0\x01\0\0\0\x05\0\0\0\x08\x07\x06\x05\x04\x03\x02\x01".to_vec();
         golden.extend([0xaa; 32]);
         golden.extend(b"\x04test");
@@ -240,7 +237,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_told_in_words() {
-        let network = TcpNetwork::new(1, 1);
+        let network = SocketNetwork::new(1, 1);
         let (ours, theirs) = (network.config(NodeId(1)), network.config(NodeId(0)));
         let good = identity(&theirs).hello(NodeId(1));
         let told = |at: usize, value: u8| {

@@ -1,14 +1,12 @@
 //! The peers: who is connected, who is being called, who is alive.
 
 use super::connection::{Connection, Outgoing, Side};
-use super::dial::{ATTEMPT_LIMIT, DialError};
-use super::handshake::Proven;
+use super::dial::{ATTEMPT_LIMIT, DialError, Line};
 use super::header::Kind;
 use super::{Inner, reader};
 use crate::fabric::{Lane, PeerEvent, waited};
-use crate::os::reactor::Watched;
 use crate::os::runtime::{Resolver, promise};
-use std::net::TcpStream;
+use rustix::net::{Shutdown, shutdown};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -181,7 +179,7 @@ impl Inner {
             let left = deadline.saturating_sub(self.runtime.clock.monotonic());
             let limit = if left.is_zero() { ATTEMPT_LIMIT } else { left.min(ATTEMPT_LIMIT) };
             match self.open(node, limit).await {
-                Ok((proven, socket)) => return self.establish(proven, Side::Opened, socket),
+                Ok(line) => return self.establish(line, Side::Opened),
                 Err(DialError::Gone(why)) => return self.give_up(node, PeerEvent::Dead, &why),
                 Err(DialError::Silent(why)) => {
                     let unreachable = {
@@ -230,9 +228,10 @@ impl Inner {
     }
 
     /// Takes a proven connection into use.
-    pub(super) fn establish(self: &Arc<Self>, proven: Proven, side: Side, socket: Watched<TcpStream>) {
+    pub(super) fn establish(self: &Arc<Self>, line: Line, side: Side) {
+        let Line { proven, socket, neighbour } = line;
         let node = proven.node;
-        let connection = Connection::new(node, side, socket, self.runtime.clone());
+        let connection = Connection::new((node, side), socket, neighbour, self.runtime.clone());
         let (mut old, mut events) = (Vec::new(), Vec::new());
         let (waiting, dial, hurry) = {
             let mut peers = self.peers.lock();
@@ -278,6 +277,7 @@ impl Inner {
         connection.close(ended.clone());
         let fault = connection.closed().unwrap_or(ended);
         self.grants.fail_gets(Some(connection.peer), &fault);
+        self.loans.fail(Some(connection.peer), &fault);
         let dial = {
             let mut peers = self.peers.lock();
             let Some(peer) = peers.get_mut(&connection.peer) else { return };
@@ -334,7 +334,9 @@ impl Inner {
             return;
         }
         // Ends the wait in `accept_all`. Fails only when the kernel has closed the socket already.
-        let _ = rustix::net::shutdown(self.listener.get(), rustix::net::Shutdown::Both);
+        for listener in [Some(&self.listener), self.host_listener.as_ref()].into_iter().flatten() {
+            let _ = shutdown(listener.get(), Shutdown::Both);
+        }
         let (mut connections, mut waiting) = (Vec::new(), Vec::new());
         for peer in self.peers.lock().values_mut() {
             connections.extend(peer.opened.take().into_iter().chain(peer.accepted.take()));
@@ -344,6 +346,14 @@ impl Inner {
         connections.iter().for_each(|connection| connection.close(stopping()));
         waiting.into_iter().for_each(|(_, resolver)| resolver.resolve(Err(stopping())));
         self.grants.fail_gets(None, &stopping());
+        self.loans.fail(None, &stopping());
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_neighbour(&self, node: NodeId) -> bool {
+        let peers = self.peers.lock();
+        let Some(peer) = peers.get(&node) else { return false };
+        peer.connections().any(|connection| connection.neighbour.is_some())
     }
 
     #[cfg(test)]
@@ -355,7 +365,7 @@ impl Inner {
             .flat_map(|peer| peer.connections().cloned().collect::<Vec<_>>())
             .collect();
         for connection in connections {
-            let _ = connection.socket.get().shutdown(std::net::Shutdown::Both);
+            let _ = shutdown(connection.socket.get(), Shutdown::Both);
         }
     }
 }

@@ -1,0 +1,198 @@
+//! Agents of one host: they meet at a local socket, and read each other's payloads where they lie.
+//!
+//! After the handshake each gives the other the memory of its slab ([`exchange`]). From then on a payload of some size is
+//! *lent*: its place travels instead of its bytes, its frame is kept until the peer says that it has copied it to a frame
+//! of its own, and the checksum in the header tells whether it was left alone meanwhile. What is lent when a connection
+//! breaks is free again: whoever is still copying finds the connection, or the checksum, broken. The memory is read as a
+//! file is, not mapped: so frames count as memory of their own agent only.
+//!
+//! A host is where the socket can be found: an abstract name is known in one network name space of one kernel. Nodes
+//! that are kept apart by network name spaces, as containers may be, speak TCP.
+
+use super::SocketConfig;
+use crate::os::reactor::{Reactor, Watched};
+use crate::os::runtime::Resolver;
+use crate::os::socket::{receive_file, send_file};
+use crate::slab::{Payload, Slab};
+use parking_lot::Mutex;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tameike_core::limits::UNIT_SIZE;
+use tameike_core::{Fault, NodeId, Result};
+
+/// Smaller payloads are cheaper to send than to lend.
+const LENT_MIN: usize = 32 << 10;
+/// Size of an encoded place, in bytes.
+pub(super) const PLACE_SIZE: usize = 16;
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// A local stream socket, and the name of the agent of `node` that listens for others at `port`.
+fn socket(config: &SocketConfig, node: NodeId, port: u16) -> rustix::io::Result<(OwnedFd, SocketAddrUnix)> {
+    let name = format!("tameike-{}-{}-{port}", config.job, node.0);
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    Ok((socket, SocketAddrUnix::new_abstract_name(name.as_bytes())?))
+}
+
+/// Listens for agents of this host.
+pub(super) fn listen_at(
+    config: &SocketConfig,
+    reactor: &Arc<Reactor>,
+    port: u16,
+) -> std::io::Result<Watched<OwnedFd>> {
+    let (socket, name) = socket(config, config.node, port)?;
+    bind(&socket, &name)?;
+    listen(&socket, BACKLOG)?;
+    Watched::new(reactor, socket)
+}
+
+/// Connects to the agent of `node`, if it is on this host.
+pub(super) fn connect_to(
+    config: &SocketConfig,
+    reactor: &Arc<Reactor>,
+    (node, port): (NodeId, u16),
+) -> std::io::Result<Watched<OwnedFd>> {
+    let (socket, name) = socket(config, node, port)?;
+    connect(&socket, &name)?;
+    Watched::new(reactor, socket)
+}
+
+/// Gives a proven peer the memory of this agent's slab, and takes that of its own.
+pub(super) async fn exchange(socket: &Watched<OwnedFd>, slab: &Slab) -> std::io::Result<File> {
+    send_file(socket.get(), slab.memory())?;
+    Ok(socket.read_with(|socket| receive_file(socket)).await?.into())
+}
+
+/// Where a lent payload lies: its loan's number, its frame, and its first byte there. Little-endian.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub number: u64,
+    pub index: u32,
+    pub start: u32,
+}
+
+impl Place {
+    pub(super) fn encode(self) -> [u8; PLACE_SIZE] {
+        let all = u128::from(self.number) | u128::from(self.index) << 64 | u128::from(self.start) << 96;
+        all.to_le_bytes()
+    }
+
+    pub(super) fn decode(bytes: [u8; PLACE_SIZE]) -> Self {
+        let all = u128::from_le_bytes(bytes);
+        Self { number: all as u64, index: (all >> 64) as u32, start: (all >> 96) as u32 }
+    }
+}
+
+struct Loan {
+    to: NodeId,
+    /// Keeps the frame.
+    _payload: Payload,
+    done: Option<Resolver<Result<()>>>,
+}
+
+/// What peers of this host have been lent.
+pub(super) struct Loans {
+    /// Starts at random, so that a word about a loan of an earlier life of this agent ends none of this life.
+    next: AtomicU64,
+    loans: Mutex<BTreeMap<u64, Loan>>,
+}
+
+impl Loans {
+    pub(super) fn new(first: u64) -> Self {
+        Self { next: AtomicU64::new(first), loans: Mutex::default() }
+    }
+
+    fn begin(&self, to: NodeId, payload: Payload, done: Option<Resolver<Result<()>>>) -> u64 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.loans.lock().insert(number, Loan { to, _payload: payload, done });
+        number
+    }
+
+    /// The peer has copied what it was lent.
+    pub(super) fn copied(&self, number: u64, by: NodeId) {
+        let ended = {
+            let mut loans = self.loans.lock();
+            if loans.get(&number).is_some_and(|loan| loan.to == by) { loans.remove(&number) } else { None }
+        };
+        if let Some(done) = ended.and_then(|loan| loan.done) {
+            done.resolve(Ok(()));
+        }
+    }
+
+    /// The message with the loan was not sent.
+    pub(super) fn take_back(&self, number: u64) {
+        let ended = self.loans.lock().remove(&number);
+        drop(ended);
+    }
+
+    /// Ends all loans to a peer that lost a connection; `None` stands for all peers.
+    pub(super) fn fail(&self, to: Option<NodeId>, fault: &Fault) {
+        let ended: Vec<_> =
+            self.loans.lock().extract_if(.., |_, loan| to.is_none_or(|to| to == loan.to)).collect();
+        for (_, loan) in ended {
+            if let Some(done) = loan.done {
+                done.resolve(Err(fault.clone()));
+            }
+        }
+    }
+}
+
+/// What agents of one host have of each other.
+pub(super) struct Neighbour {
+    /// This agent's frames.
+    pub slab: Arc<Slab>,
+    /// The memory of the peer's.
+    pub theirs: File,
+    /// What the peer, and others, have been lent.
+    pub loans: Arc<Loans>,
+}
+
+impl Neighbour {
+    /// Copies what the peer lends.
+    pub(super) fn copy(&self, place: Place, target: &mut [u8]) -> std::io::Result<()> {
+        let offset = u64::from(place.index) * UNIT_SIZE as u64 + u64::from(place.start);
+        self.theirs.read_exact_at(target, offset)
+    }
+
+    /// Lends a payload that is large enough, and lies in the slab; `done` is told when it was copied.
+    pub(super) fn lend(
+        &self,
+        to: NodeId,
+        payload: &Payload,
+        done: &mut Option<Resolver<Result<()>>>,
+    ) -> Option<Place> {
+        if payload.len() < LENT_MIN {
+            return None;
+        }
+        let (index, start) = payload.place_in(&self.slab)?;
+        Some(Place { number: self.loans.begin(to, payload.clone(), done.take()), index, start })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn places_come_back(number: u64, index: u32, start: u32) {
+            let place = Place { number, index, start };
+            prop_assert_eq!(Place::decode(place.encode()), place);
+        }
+    }
+
+    #[test]
+    fn the_bytes_are_those_of_version_1() {
+        let place = Place { number: 0x0102_0304_0506_0708, index: 9, start: 0x0a0b };
+        assert_eq!(place.encode(), *b"\x08\x07\x06\x05\x04\x03\x02\x01\x09\0\0\0\x0b\x0a\0\0");
+    }
+}
