@@ -6,7 +6,7 @@ use tameike::driver::protocol::{ClientRequest, DriverReply, Launch};
 use tameike::place::record::{DeviceOwner, NodeState};
 use tameike_agent::control::{
     AgentAnswer, AgentCommand, AgentMode, AgentReply, AgentRequest, AgentStart, CONTROL_VERSION, DeviceStart,
-    Isolation, Left, NodeRecord, Progress, Secret,
+    FabricChoice, Isolation, Left, NodeRecord, Progress, Secret,
 };
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
 use tameike_core::wire::call::{CallId, ReplyHeader, RequestHeader};
@@ -193,6 +193,7 @@ fn lines() -> Vec<Seed> {
         secret: Secret([7; 32]),
         base_dir: PathBuf::from("/tmp/tameike-0"),
         listen: "127.0.0.1:0".to_owned(),
+        fabric: FabricChoice::Tcp,
         device: Some(DeviceStart { dir: PathBuf::from("/dev/shm/x"), ram: true }),
         capacity: [1, 2, 3],
         memory: 4,
