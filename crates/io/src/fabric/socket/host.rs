@@ -135,9 +135,14 @@ impl Loans {
 
     /// Ends all loans to a peer that lost a connection; `None` stands for all peers.
     pub(super) fn fail(&self, to: Option<NodeId>, fault: &Fault) {
-        let ended: Vec<_> =
-            self.loans.lock().extract_if(.., |_, loan| to.is_none_or(|to| to == loan.to)).collect();
-        for (_, loan) in ended {
+        let ended: Vec<_> = {
+            let mut loans = self.loans.lock();
+            let hit = |loan: &Loan| to.is_none_or(|to| to == loan.to);
+            let numbers: Vec<_> =
+                loans.iter().filter(|(_, loan)| hit(loan)).map(|(number, _)| *number).collect();
+            numbers.iter().filter_map(|number| loans.remove(number)).collect()
+        };
+        for loan in ended {
             if let Some(done) = loan.done {
                 done.resolve(Err(fault.clone()));
             }
