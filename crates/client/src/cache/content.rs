@@ -122,8 +122,7 @@ impl CacheView {
         if open.is_orphan() {
             let (shared, data, append) = (open.shared.clone(), data.to_vec(), open.mode.append);
             let write = move |_: &dyn tameike_io::shared::SharedFs| {
-                let offset = if append { shared.stat()?.size } else { offset };
-                shared.write_at(&data, offset)
+                if append { shared.append(&data) } else { shared.write_at(&data, offset) }
             };
             return self.below.run(write).await;
         }

@@ -2,6 +2,8 @@
 
 use super::{Allocate, FileStat, Seek, SharedFile, look, translate};
 use rustix::fs::{Advice, Gid, SeekFrom, Uid};
+use rustix::io::ReadWriteFlags;
+use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 use tameike_core::attr::AttrChange;
 use tameike_core::{Errno, Result};
@@ -16,6 +18,20 @@ pub(super) struct PosixFile {
 impl PosixFile {
     fn done<T>(&self, doing: &str, result: rustix::io::Result<T>) -> Result<T> {
         result.map_err(|error| translate::fault(doing, &self.path, error))
+    }
+
+    /// Calls `write` until all bytes are written; it is told how many are, and tells how many more it has written.
+    fn write_all(&self, bytes: &[u8], write: impl Fn(u64) -> rustix::io::Result<usize>) -> Result<()> {
+        let mut written = 0;
+        while written < bytes.len() {
+            match write(written as u64) {
+                Ok(0) => return self.done("write", Err(rustix::io::Errno::IO)),
+                Ok(count) => written += count,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return self.done("write", Err(error)),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -39,17 +55,17 @@ impl SharedFile for PosixFile {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        let mut written = 0;
-        while written < bytes.len() {
-            let place = offset + written as u64;
-            match rustix::io::pwrite(&self.descriptor, &bytes[written..], place) {
-                Ok(0) => return self.done("write", Err(rustix::io::Errno::IO)),
-                Ok(count) => written += count,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(translate::fault("write", &self.path, error)),
-            }
-        }
-        Ok(())
+        let write = |done| rustix::io::pwrite(&self.descriptor, &bytes[done as usize..], offset + done);
+        self.write_all(bytes, write)
+    }
+
+    fn append(&self, bytes: &[u8]) -> Result<()> {
+        self.write_all(bytes, |done| {
+            // Where a file system does not know the flag, but only descriptors that append, it writes there.
+            let end = rustix::fs::fstat(&self.descriptor)?.st_size as u64;
+            let rest = [IoSlice::new(&bytes[done as usize..])];
+            rustix::io::pwritev2(&self.descriptor, &rest, end, ReadWriteFlags::APPEND)
+        })
     }
 
     fn truncate(&self, size: u64) -> Result<()> {

@@ -195,6 +195,9 @@ pub trait SharedFile: Send + Sync {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize>;
     /// Writes all of `bytes` at `offset`.
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()>;
+    /// Writes all of `bytes` at the end of the file, which the file system finds: what several descriptors append, on
+    /// any machines, does not overlap as far as it can prevent that.
+    fn append(&self, bytes: &[u8]) -> Result<()>;
     /// Sets the size.
     fn truncate(&self, size: u64) -> Result<()>;
     /// Allocates or frees space.

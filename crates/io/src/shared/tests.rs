@@ -33,6 +33,27 @@ fn files_are_made_read_renamed_and_removed_below_the_root() {
     assert!(!dir.path().join("sub").exists());
 }
 
+/// S6: "Appends (O_APPEND) of several nodes to one file do not overlap: each lands whole at an end of its own."
+#[test]
+fn what_several_descriptors_append_at_the_same_time_does_not_overlap() {
+    const COUNT: usize = 500;
+    const LENGTH: usize = 100;
+    let (_dir, tree) = tree();
+    let file = tree.create(b"file", 0o600).expect("create");
+    std::thread::scope(|scope| {
+        for byte in b'a'..b'e' {
+            let own = tree.open(b"file", Access::Write).expect("open");
+            scope.spawn(move || (0..COUNT).for_each(|_| own.append(&[byte; LENGTH]).expect("append")));
+        }
+    });
+    let mut content = vec![0; 5 * COUNT * LENGTH];
+    let size = file.read_at(&mut content, 0).expect("read");
+    assert_eq!(size, 4 * COUNT * LENGTH);
+    for record in content[..size].chunks(LENGTH) {
+        assert!(record.iter().all(|byte| *byte == record[0]), "an append is not whole");
+    }
+}
+
 /// Names in a directory after a cursor.
 fn names(dir: &dyn SharedDir, mut after: u64) -> Vec<Vec<u8>> {
     let mut all = Vec::new();

@@ -124,7 +124,8 @@ impl UnitService {
         let start = dirty.unit.start();
         let size = order.size.max(start + u64::from(dirty.ranges.end()));
         let frame = self.parts.flush_pool.take().await;
-        let (mut frame, held) = self.parts.extents.read(dirty.unit, WHOLE, frame, order.generation).await;
+        let path = Some(order.path.as_slice());
+        let (mut frame, held) = self.read_held(dirty.unit, WHOLE, frame, order.generation, path).await;
         let held = held?;
         if let Some(lost) = dirty.ranges.iter().find(|range| !held.contains(range)) {
             let message = format!("dirty bytes {lost:?} of unit {index} of {} are gone", order.inode);

@@ -5,6 +5,7 @@
 //! become clean only after the shared file system has confirmed an fsync, of every node that flushed the file at the
 //! same time. The service knows no names and no sizes of files: those come with the requests.
 
+mod damaged;
 pub(crate) mod digest;
 mod fetch;
 mod flush;
@@ -165,7 +166,7 @@ impl UnitService {
         let dirty = unit.inode.is_cached();
         let mut attempt = 0;
         loop {
-            let written = self.parts.extents.write(unit, offset, payload.clone(), dirty, generation).await;
+            let written = self.write_held(unit, offset, payload.clone(), generation).await;
             match written {
                 Err(fault) if fault.errno == Errno::ENOSPC && dirty && attempt < relief::ATTEMPTS_MAX => {
                     self.make_room(attempt).await?;
@@ -184,7 +185,11 @@ impl UnitService {
         backing: Backing,
     ) -> Result<Payload> {
         let frame = self.parts.read_pool.take().await;
-        let (mut frame, held) = self.parts.extents.read(unit, range.clone(), frame, generation).await;
+        let path = match &backing {
+            Backing::Shared { path } => Some(path.as_slice()),
+            Backing::Zeros => None,
+        };
+        let (mut frame, held) = self.read_held(unit, range.clone(), frame, generation, path).await;
         let gaps = held?.gaps(range.clone());
         match backing {
             Backing::Shared { path } if !gaps.is_empty() => {

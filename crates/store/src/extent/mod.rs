@@ -10,6 +10,7 @@
 mod allocator;
 mod change;
 pub(crate) mod check;
+mod damaged;
 mod index;
 mod proof;
 mod read;
@@ -36,6 +37,7 @@ use tameike_io::disk::Disk;
 use tameike_io::os::runtime::promise;
 use tameike_io::{Payload, Pool, Runtime};
 
+pub use damaged::Damaged;
 pub use proof::ExtentData;
 pub use record::apply;
 

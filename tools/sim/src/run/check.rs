@@ -56,8 +56,7 @@ impl Run {
             }
         }
         let _pause = self.world.countdown.pause();
-        // What could fail because of the troubles has failed.
-        self.excuses.clear();
+        self.end_excuses();
         self.was_full = false;
         self.judge_excused()?;
         for view in self.views() {

@@ -57,7 +57,7 @@ impl Run {
         self.power_lost |= power;
         self.mend();
         self.restart(AgentMode::Recover).await?;
-        self.excuses.clear();
+        self.end_excuses();
         self.judge_excused()?;
         self.world.runtime().sleep(BEHIND).await;
         let receipt = self.drain_whole(AgentMode::Recover).await?;

@@ -59,6 +59,7 @@ impl Run {
                 self.excused += 1;
                 Ok(true)
             }
+            End::Failed(fault) if fault.errno == Errno::EIO && self.may_tell_of_rot(call) => Ok(true),
             End::Failed(fault) if self.may_be_full(call, fault.errno) => Ok(true),
             End::Failed(fault) => Err(call.wrong(format!("failed with {fault}"))),
             End::Died => Ok(true),
@@ -302,7 +303,9 @@ impl Run {
     /// Whether what was written in a view may have failed on its way.
     pub(super) fn may_have_lost(&self, view: View) -> bool {
         let failures = [Errno::EIO, Errno::ENOSPC, Errno::EROFS, Errno::EHOSTDOWN, Errno::ETIMEDOUT];
-        self.may_lack_space(view) || failures.iter().any(|&errno| self.is_excused(view, errno))
+        self.may_lack_space(view)
+            || self.has_rotted
+            || failures.iter().any(|&errno| self.is_excused(view, errno))
     }
 
     /// Whether a read is right if writes of its node have failed on their way, of which the next close or fsync of who has

@@ -102,8 +102,8 @@ struct Run {
     rotten: BTreeSet<usize>,
     /// Inodes that have lost bytes there.
     lost: BTreeSet<u64>,
-    /// Clean bytes of the cache view have rotted.
-    has_rotten_cache: bool,
+    /// Something has since the last check.
+    has_rotted: bool,
     /// Files, by view, of which a read has said at a check that bytes are lost.
     damaged: BTreeSet<(usize, ObjectId)>,
     /// Bytes in use in the job-shared view after the last step.
@@ -217,7 +217,7 @@ pub fn run_counted(program: &Program, countdown: &Countdown) -> Result<(), Failu
             has_orphans: false,
             rotten: BTreeSet::new(),
             lost: BTreeSet::new(),
-            has_rotten_cache: false,
+            has_rotted: false,
             damaged: BTreeSet::new(),
             used: 0,
             was_full: false,

@@ -103,6 +103,7 @@ impl Run {
         futures_util::future::join_all(troubles).await;
         self.forget_the_dead();
         self.look_at_space(&calls);
+        self.look_for_rot()?;
         self.place_appends(&mut calls).await?;
         self.judge(calls)
     }
@@ -176,6 +177,12 @@ impl Run {
         }
     }
 
+    /// What could fail because of the troubles has failed.
+    pub(super) fn end_excuses(&mut self) {
+        self.excuses.clear();
+        self.has_rotted = false;
+    }
+
     /// Lets something go wrong; ends when it has.
     fn trouble(&mut self, after: u64, trouble: &Trouble) -> Promise<()> {
         let both = [View::JobShared, View::Cache];
@@ -198,7 +205,7 @@ impl Run {
             Trouble::Rot(node) => {
                 self.must_restart = true;
                 self.rotten.insert(*node % self.world.count());
-                self.excuse(&both, &[Errno::EIO]);
+                self.has_rotted = true;
             }
             Trouble::Weather(_) | Trouble::Mend | Trouble::Slow(..) => {}
         }

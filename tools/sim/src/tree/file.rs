@@ -42,6 +42,21 @@ impl OpenFile {
     fn with<T>(&self, call: Call, work: impl FnOnce(&mut State, u64) -> Result<T>) -> Result<T> {
         self.hold.tree.with(call, |state| work(state, self.hold.number))
     }
+
+    /// Writes at `offset`, or at the end.
+    fn write(&self, bytes: &[u8], offset: Option<u64>) -> Result<()> {
+        let written = self.with(Call::Write, |_, _| Ok(()));
+        // As a full disk does: a part is written.
+        let bytes = if written.is_ok() { bytes } else { &bytes[..bytes.len() / 2] };
+        let mut state = self.hold.tree.0.state.lock();
+        let now = coarse(self.hold.tree.0.simulation.wall());
+        let inode = state.inode_mut(self.hold.number)?;
+        (inode.mtime, inode.ctime) = (now, now);
+        let offset = offset.unwrap_or(inode.content.size);
+        inode.content.write(bytes, offset);
+        inode.unsafe_writes.push(Unsafe { node: self.node, offset, bytes: bytes.to_vec() });
+        written
+    }
 }
 
 impl SharedFile for OpenFile {
@@ -54,16 +69,11 @@ impl SharedFile for OpenFile {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        let written = self.with(Call::Write, |_, _| Ok(()));
-        // As a full disk does: a part is written.
-        let bytes = if written.is_ok() { bytes } else { &bytes[..bytes.len() / 2] };
-        let mut state = self.hold.tree.0.state.lock();
-        let now = coarse(self.hold.tree.0.simulation.wall());
-        let inode = state.inode_mut(self.hold.number)?;
-        (inode.mtime, inode.ctime) = (now, now);
-        inode.content.write(bytes, offset);
-        inode.unsafe_writes.push(Unsafe { node: self.node, offset, bytes: bytes.to_vec() });
-        written
+        self.write(bytes, Some(offset))
+    }
+
+    fn append(&self, bytes: &[u8]) -> Result<()> {
+        self.write(bytes, None)
     }
 
     fn truncate(&self, size: u64) -> Result<()> {

@@ -328,6 +328,22 @@ impl Bed {
         receipt
     }
 
+    /// Turns a bit of each block on the nodes' devices with this content, of which there must be one at least.
+    pub(super) fn damage(&self, block: &[u8]) {
+        let mut count = 0;
+        for disk in self.stores.iter().map(|store| &store.disk) {
+            for place in (0..disk.size()).step_by(block.len()) {
+                let mut found = vec![0; block.len()];
+                disk.look(place, &mut found);
+                if found == block {
+                    disk.damage(place as usize + 1000);
+                    count += 1;
+                }
+            }
+        }
+        assert!(count > 0, "no device holds this block");
+    }
+
     /// What the shared file holds.
     pub(super) fn real(&self, path: &str) -> Vec<u8> {
         std::fs::read(self.root.join(path)).expect("a file on the shared directory")

@@ -156,6 +156,10 @@ impl SharedFile for FaultyFile {
         }
         self.inner.write_at(bytes, offset)
     }
+    fn append(&self, bytes: &[u8]) -> Result<()> {
+        self.control.call(true)?;
+        self.inner.append(bytes)
+    }
     fn truncate(&self, size: u64) -> Result<()> {
         self.control.call(true)?;
         self.inner.truncate(size)

@@ -2,6 +2,7 @@
 
 mod basic;
 mod bed;
+mod damaged;
 mod faults;
 mod faulty;
 mod paths;

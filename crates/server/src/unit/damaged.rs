@@ -1,0 +1,99 @@
+//! Bytes of cached files that the node's device gives back changed: the shared file system has the clean ones.
+
+use super::UnitService;
+use std::ops::Range;
+use tameike_core::ranges::RangeSet;
+use tameike_core::{Errno, Fault, Generation, Result, UnitId};
+use tameike_io::{Frame, Payload};
+use tameike_store::extent::Damaged;
+
+/// A file, by its path where that is known.
+fn name(unit: UnitId, path: Option<&[u8]>) -> String {
+    path.map_or_else(|| unit.inode.to_string(), |path| String::from_utf8_lossy(path).into_owned())
+}
+
+/// Bytes of the unit, as bytes of its file.
+fn in_words(unit: UnitId, ranges: &RangeSet) -> String {
+    let place = |at: u32| unit.start() + u64::from(at);
+    let ranges = ranges.iter().map(|range| format!("{} to {}", place(range.start), place(range.end - 1)));
+    ranges.collect::<Vec<_>>().join(", ")
+}
+
+/// What is told of a fault that is left when the clean bytes are dropped.
+fn told(unit: UnitId, path: Option<&[u8]>, lost: &RangeSet, fault: Fault) -> Fault {
+    if lost.is_empty() {
+        return fault;
+    }
+    let (file, lost) = (name(unit, path), in_words(unit, lost));
+    fault.context(format_args!(
+        "bytes {lost} of {file} are lost: the job has written them, and this node's device has changed them before \
+         they were flushed"
+    ))
+}
+
+impl UnitService {
+    /// Reads what the node holds of `range`, as the store does; clean bytes without their checksums are not held.
+    pub(super) async fn read_held(
+        &self,
+        unit: UnitId,
+        range: Range<u32>,
+        frame: Frame,
+        generation: Generation,
+        path: Option<&[u8]>,
+    ) -> (Frame, Result<RangeSet>) {
+        let extents = &self.parts.extents;
+        let (frame, held) = extents.read(unit, range.clone(), frame, generation).await;
+        let fault = match held {
+            Err(fault) if unit.inode.is_cached() && fault.errno == Errno::EIO => fault,
+            other => return (frame, other),
+        };
+        let Damaged { dropped, lost } = self.drop_damaged(unit, path).await;
+        if dropped.is_empty() {
+            return (frame, Err(told(unit, path, &lost, fault)));
+        }
+        let (frame, held) = extents.read(unit, range, frame, generation).await;
+        (frame, held.map_err(|fault| told(unit, path, &lost, fault)))
+    }
+
+    /// Writes as the store does. Part of a block goes beside what the unit holds of that block: clean bytes there that
+    /// do not have their checksums are dropped.
+    pub(super) async fn write_held(
+        &self,
+        unit: UnitId,
+        offset: u32,
+        payload: Payload,
+        generation: Generation,
+    ) -> Result<()> {
+        let (extents, is_cached) = (&self.parts.extents, unit.inode.is_cached());
+        let fault = match extents.write(unit, offset, payload.clone(), is_cached, generation).await {
+            Err(fault) if is_cached && fault.errno == Errno::EIO => fault,
+            other => return other,
+        };
+        let Damaged { dropped, lost } = self.drop_damaged(unit, None).await;
+        if dropped.is_empty() {
+            return Err(told(unit, None, &lost, fault));
+        }
+        let written = extents.write(unit, offset, payload, is_cached, generation).await;
+        written.map_err(|fault| told(unit, None, &lost, fault))
+    }
+
+    /// Drops the clean bytes of a unit that do not have their checksums; none when the store cannot.
+    async fn drop_damaged(&self, unit: UnitId, path: Option<&[u8]>) -> Damaged {
+        let damaged = match self.parts.extents.drop_damaged(unit).await {
+            Ok(damaged) => damaged,
+            Err(fault) => {
+                log::warn!("cannot look for damage in {}: {fault}", name(unit, path));
+                return Damaged::default();
+            }
+        };
+        if !damaged.dropped.is_empty() {
+            log::warn!(
+                "this node's device has changed bytes {} of {}, which the shared file system has: they are fetched \
+                 again from there. Check the device",
+                in_words(unit, &damaged.dropped),
+                name(unit, path)
+            );
+        }
+        damaged
+    }
+}

@@ -1,0 +1,57 @@
+//! Units of cached files whose blocks have lost their checksums: the shared file system has the clean bytes.
+
+use super::ExtentStore;
+use super::record::{BLOCK, UnitRecord, bytes_of, within};
+use tameike_core::ranges::RangeSet;
+use tameike_core::{Result, UnitId};
+
+/// Bytes of a unit in blocks that do not have their checksums.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Damaged {
+    /// Clean ones, which the unit does not hold any more.
+    pub dropped: RangeSet,
+    /// Dirty ones, which nobody else has.
+    pub lost: RangeSet,
+}
+
+impl ExtentStore {
+    /// Verifies a unit of a cached file, and drops the clean bytes of blocks that do not have their checksums.
+    ///
+    /// # Errors
+    /// `EIO` when the disk or the store below fails.
+    pub async fn drop_damaged(&self, unit: UnitId) -> Result<Damaged> {
+        self.apart(|store| async move {
+            store.ledger.room().await?;
+            let mut change = store.begin(unit).await?;
+            let record = store.load(unit)?.unwrap_or_default();
+            let bad = store.damaged_bytes(&record).await?;
+            let mut damaged = Damaged::default();
+            for bytes in bad.iter() {
+                within(&record.dirty, &bytes).iter().for_each(|lost| damaged.lost.insert(lost));
+                within(&record.held, &bytes).iter().for_each(|held| damaged.dropped.insert(held));
+            }
+            damaged.lost.iter().for_each(|lost| damaged.dropped.remove(lost));
+            damaged.dropped.iter().for_each(|clean| change.punch(&clean));
+            change.commit()?;
+            Ok(damaged)
+        })
+        .await
+    }
+
+    /// The bytes of all blocks that do not have their checksums.
+    async fn damaged_bytes(&self, record: &UnitRecord) -> Result<RangeSet> {
+        let mut bad = RangeSet::new();
+        let mut frame = self.scratch.take().await;
+        for extent in &record.extents {
+            let bytes = bytes_of(&extent.blocks());
+            let place = extent.device * u64::from(BLOCK);
+            let (filled, result) = self.disk.read(place, frame, bytes.clone()).await;
+            result?;
+            frame = filled;
+            for block in extent.bad_blocks(&frame[bytes.start as usize..bytes.end as usize]) {
+                bad.insert(bytes_of(&(block..block + 1)));
+            }
+        }
+        Ok(bad)
+    }
+}
