@@ -90,12 +90,11 @@ impl CacheService {
     }
 
     pub(super) async fn removed(&self, inode: InodeId) -> Result<()> {
-        if let Some(file) = self.files.get(&self.journal, inode)? {
-            let _flush = file.flush.lock().await;
-            self.forget_removed(&file).await?;
-        }
+        // The name is gone, whatever fails here: who opens a file with this number from now on opens another one.
         self.removals.0.lock().remove(&inode);
-        Ok(())
+        let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(()) };
+        let _flush = file.flush.lock().await;
+        self.forget_removed(&file).await
     }
 
     /// Ends a removal that was cut off; whether the file is gone. The file's flush lock is held.

@@ -323,6 +323,27 @@ fn a_file_that_is_removed_while_it_is_opened_is_stale_and_not_empty() {
     });
 }
 
+/// A removal whose end the coordinator could not log counted as under way for a minute: the next file with the number was
+/// written past the pool, and stood in no receipt.
+#[test]
+fn a_removal_that_could_not_be_logged_is_over_all_the_same() {
+    let bed = Bed::new(15, 1);
+    let (client, faults) = (bed.client(0), bed.device_faults(0));
+    let state = bed.run(async move {
+        client.create(b"file", b"content").await.expect("write");
+        let stat = client.shared.stat(b"file").expect("a file");
+        let (inode, stamp) = (stat.inode_id(), stat.stamp());
+        client.ask(inode, CacheRequest::Removing { inode }).await.expect("nobody has it open");
+        faults.after(0);
+        let removed = client.ask(inode, CacheRequest::Removed { inode }).await;
+        assert_eq!(removed.expect_err("the log takes nothing").errno, Errno::EIO);
+        faults.none();
+        client.ask(inode, CacheRequest::Open { inode, path: b"file".to_vec(), stamp }).await
+    });
+    let Ok(CacheReply::State(state)) = state else { panic!("{state:?}") };
+    assert!(!state.removing, "{state:?}");
+}
+
 #[test]
 fn appends_from_two_nodes_do_not_overlap() {
     let bed = Bed::new(12, 2);

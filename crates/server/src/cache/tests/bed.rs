@@ -111,6 +111,7 @@ struct StoreMedia {
     disk: MemoryDisk,
     logs: [MemoryLog; 2],
     kv: MemoryKv,
+    faults: Faults,
 }
 
 impl StoreMedia {
@@ -119,7 +120,8 @@ impl StoreMedia {
         Self {
             disk: MemoryDisk::new(size, faults.clone()),
             logs: [MemoryLog::new(faults.clone()), MemoryLog::new(faults.clone())],
-            kv: MemoryKv::new(faults),
+            kv: MemoryKv::new(faults.clone()),
+            faults,
         }
     }
 }
@@ -326,6 +328,11 @@ impl Bed {
             }
         }
         receipt
+    }
+
+    /// What fails of the device, log and table of a node.
+    pub(super) fn device_faults(&self, node: u32) -> Faults {
+        self.stores[node as usize].faults.clone()
     }
 
     /// Turns a bit of each block on the nodes' devices with this content, of which there must be one at least.
