@@ -296,3 +296,17 @@ fn a_file_that_is_renamed_while_it_is_open_is_read_and_written() {
     let together = Step::Together(vec![call(rename()), call(read())]);
     passes(vec![create(1, "a/x"), write(1), Step::Rest(400), together], false);
 }
+
+/// The coordinator's answer to a stat, given before that to a close but come after it, showed a size from before both.
+#[test]
+fn a_file_that_is_looked_at_while_it_is_closed_has_its_size() {
+    // The directories made before decide the file's number, and so which nodes its homes are.
+    for before in 0..6 {
+        let mkdir = |number| cached(1, Op::Mkdir { path: format!("m{number}") });
+        let mut steps: Vec<_> = (0..before).map(mkdir).collect();
+        let call = |op| Action::Call { node: 0, view: View::Cache, op };
+        let (close, look) = (call(Op::Close { slot: 0 }), call(Op::Stat { path: "x".to_owned() }));
+        steps.extend([create(0, "x"), write(0), Step::Together(vec![close, look])]);
+        passes(steps, false);
+    }
+}

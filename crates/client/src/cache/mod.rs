@@ -80,7 +80,11 @@ impl CacheView {
             return Ok(attr);
         }
         let look = CacheRequest::State { inode, size: attr.size, mtime: attr.mtime };
-        let state = self.ask_state(inode, look).await?;
+        let mut state = self.ask_state(inode, look.clone()).await?;
+        if self.engine.find(inode).is_some_and(|file| file.is_beyond(state.generation)) {
+            // It was overtaken by what this node has told the coordinator meanwhile; the next one cannot be.
+            state = self.ask_state(inode, look).await?;
+        }
         let open = self.engine.find(inode).filter(|file| file.is_open());
         let mut newer = state.newer;
         if let Some(file) = open {
