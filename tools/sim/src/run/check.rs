@@ -325,6 +325,7 @@ impl Run {
                             flags,
                             is_unnamed: false,
                             has_lost: false,
+                            has_heard: false,
                         };
                         self.must(0, view, Op::Fsync { slot: CHECK_SLOT }, Some(open.clone())).await?;
                         self.must(0, view, Op::Close { slot: CHECK_SLOT }, Some(open)).await?;

@@ -61,9 +61,26 @@ impl Run {
             }
             End::Failed(fault) if fault.errno == Errno::EIO && self.may_tell_of_rot(call) => Ok(true),
             End::Failed(fault) if self.may_be_full(call, fault.errno) => Ok(true),
+            End::Failed(fault) if fault.errno == Errno::EIO && self.tells_of_sync(call) => Ok(true),
             End::Failed(fault) => Err(call.wrong(format!("failed with {fault}"))),
             End::Died => Ok(true),
         }
+    }
+
+    /// Descriptors of a file without a name are those of the shared file system, which tells each once of a sync that has
+    /// failed since it was opened, though it was repeated (S4).
+    fn tells_of_sync(&mut self, call: &Call) -> bool {
+        let (Some(open), Op::Fsync { slot } | Op::Close { slot }) = (&call.open, &call.op) else {
+            return false;
+        };
+        let is_orphan = self.model(call.view).object(open.object).nlink == 0;
+        if call.view != View::Cache || !self.tree_syncs_failed || !is_orphan || open.has_heard {
+            return false;
+        }
+        if let Some(open) = self.slots.get_mut(&(call.node, call.view.index(), *slot)) {
+            open.has_heard = true;
+        }
+        true
     }
 
     /// A call that only looks at names and attributes.
@@ -173,6 +190,7 @@ impl Run {
                     flags: *flags,
                     is_unnamed: false,
                     has_lost: false,
+                    has_heard: false,
                 };
                 self.slots.insert((call.node, call.view.index(), *slot), open);
             }

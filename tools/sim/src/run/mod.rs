@@ -50,6 +50,8 @@ struct Open {
     is_unnamed: bool,
     /// The next close or fsync has to tell that a write was lost.
     has_lost: bool,
+    /// It has told of a sync of the shared file system that failed for somebody else.
+    has_heard: bool,
 }
 
 /// How a call ended.
@@ -98,6 +100,8 @@ struct Run {
     has_orphans: bool,
     volatile: bool,
     disks_failed: bool,
+    /// The shared file system has had syncs fail.
+    tree_syncs_failed: bool,
     /// Nodes on whose disks something has rotted.
     rotten: BTreeSet<usize>,
     /// Inodes that have lost bytes there.
@@ -223,6 +227,7 @@ pub fn run_counted(program: &Program, countdown: &Countdown) -> Result<(), Failu
             was_full: false,
             volatile: program.world.volatile,
             disks_failed: false,
+            tree_syncs_failed: false,
             has_losses: false,
         };
         world.simulation.clone().run(run.go(program, &at))

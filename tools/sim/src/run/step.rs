@@ -195,7 +195,8 @@ impl Run {
                 self.excuse(&both, &[Errno::EHOSTDOWN, Errno::ETIMEDOUT]);
             }
             Trouble::Cut { .. } => self.excuse(&both, &[Errno::EHOSTDOWN, Errno::ETIMEDOUT]),
-            Trouble::Tree(_) => {
+            Trouble::Tree(faults) => {
+                self.tree_syncs_failed |= faults.syncs > 0;
                 self.excuse(&[View::Cache], &[Errno::EIO, Errno::ENOSPC, Errno::EROFS]);
             }
             Trouble::Disk(..) => {
