@@ -22,15 +22,7 @@ impl Run {
             let flags = Flags::default();
             let open = Op::Open { slot: CHECK_SLOT, path: path.to_owned(), flags };
             let (call, Told::Opened(handle, _)) = self.must(node, view, open, None).await? else { continue };
-            let open = Open {
-                handle,
-                object: id,
-                opened: call.begun,
-                flags,
-                is_unnamed: false,
-                has_lost: false,
-                has_heard: false,
-            };
+            let open = Open::new(handle, id, call.begun, flags);
             let read = self.read_whole(node, view, &open).await?;
             self.must(node, view, Op::Close { slot: CHECK_SLOT }, Some(open)).await?;
             let Some(bytes) = read else { continue };

@@ -318,15 +318,7 @@ impl Run {
                         let (call, Told::Opened(handle, _)) = self.must(0, view, open, None).await? else {
                             continue;
                         };
-                        let open = Open {
-                            handle,
-                            object: id,
-                            opened: call.begun,
-                            flags,
-                            is_unnamed: false,
-                            has_lost: false,
-                            has_heard: false,
-                        };
+                        let open = Open::new(handle, id, call.begun, flags);
                         self.must(0, view, Op::Fsync { slot: CHECK_SLOT }, Some(open.clone())).await?;
                         self.must(0, view, Op::Close { slot: CHECK_SLOT }, Some(open)).await?;
                     }

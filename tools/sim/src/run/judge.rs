@@ -183,15 +183,7 @@ impl Run {
                 if flags.truncate && flags.write {
                     self.push_cut(call, object, 0);
                 }
-                let open = Open {
-                    handle: *handle,
-                    object,
-                    opened: call.begun,
-                    flags: *flags,
-                    is_unnamed: false,
-                    has_lost: false,
-                    has_heard: false,
-                };
+                let open = Open::new(*handle, object, call.begun, *flags);
                 self.slots.insert((call.node, call.view.index(), *slot), open);
             }
             (Op::Truncate { path, size }, Told::Attr(_)) => {

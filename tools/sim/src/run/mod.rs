@@ -54,6 +54,13 @@ struct Open {
     has_heard: bool,
 }
 
+impl Open {
+    /// One of which nothing has been heard.
+    fn new(handle: HandleNumber, object: ObjectId, opened: Moment, flags: Flags) -> Self {
+        Self { handle, object, opened, flags, is_unnamed: false, has_lost: false, has_heard: false }
+    }
+}
+
 /// How a call ended.
 enum End {
     Told(Told),
