@@ -101,6 +101,8 @@ fn a_name_that_is_replaced_is_never_missing() {
                echo 0-0 > $view/file
                nodes 0 look $view/file $marks/ended & first=$!
                nodes 1 look $view/file $marks/ended & second=$!
+               # Others want the processors, too: then calls meet each other half-way.
+               for _ in 1 2 3 4; do (while [ ! -e $marks/ended ]; do :; done) & done
                nodes 0 replace $view/file 200 0 & third=$!
                nodes 1 replace $view/file 200 1
                wait $third

@@ -70,7 +70,14 @@ impl CacheView {
     }
 
     /// Adds to attributes what the job knows beyond the shared file system.
-    async fn overlay(&self, mut attr: Attr) -> Result<Attr> {
+    async fn overlay(&self, attr: Attr) -> Result<Attr> {
+        let attr = self.with_news(attr).await?;
+        // When it was removed meanwhile, its coordinator knows nothing more of it: not that the attributes are from before its
+        // content came to the shared file.
+        Ok(self.stat_orphan(attr.inode).await?.map_or(attr, |stat| stat.attr()))
+    }
+
+    async fn with_news(&self, mut attr: Attr) -> Result<Attr> {
         if attr.kind != FileKind::File {
             return Ok(attr);
         }
@@ -126,8 +133,8 @@ impl CacheView {
 
     /// Attributes of the shared file: by name, or of an open file that has lost its names.
     async fn stat(&self, file: FileNumber) -> Result<FileStat> {
-        if let Some(open) = self.opens.of_file(self.below.inode(file)).filter(|open| open.is_orphan()) {
-            return self.below.run(move |_| open.shared.stat()).await;
+        if let Some(stat) = self.stat_orphan(self.below.inode(file)).await? {
+            return Ok(stat);
         }
         match (self.below.stat(file).await, self.opens.of_file(self.below.inode(file))) {
             // Another node has moved or removed what is open here.
@@ -135,6 +142,14 @@ impl CacheView {
                 self.below.run(move |_| open.shared.stat()).await
             }
             (stat, _) => stat,
+        }
+    }
+
+    /// Attributes of an open file that has lost its last name.
+    async fn stat_orphan(&self, inode: InodeId) -> Result<Option<FileStat>> {
+        match self.opens.of_file(inode).filter(|open| open.is_orphan()) {
+            Some(open) => self.below.run(move |_| open.shared.stat()).await.map(Some),
+            None => Ok(None),
         }
     }
 

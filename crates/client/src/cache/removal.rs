@@ -157,6 +157,10 @@ impl CacheView {
         let mut opens = self.opens.all_of(inode).into_iter();
         let Some(open) = opens.find(|open| !open.is_orphan()) else { return Ok(()) };
         let _leaves = open.data.leaving.write().await;
+        if open.is_orphan() {
+            // Somebody else has brought it there meanwhile, for all of them; by now the file may be gone.
+            return Ok(());
+        }
         self.engine.flush(&open.data, false).await?;
         if !self.write_back(inode).await? {
             return Err(Errno::ESTALE.into());

@@ -89,12 +89,18 @@ impl CacheService {
         is_under_way
     }
 
+    /// The last name of a file is gone.
     pub(super) async fn removed(&self, inode: InodeId) -> Result<()> {
-        // The name is gone, whatever fails here: who opens a file with this number from now on opens another one.
+        let forgotten = async {
+            let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(()) };
+            let _flush = file.flush.lock().await;
+            self.forget_removed(&file).await
+        };
+        let forgotten = forgotten.await;
+        // Not before: until then a client that opens the file must hear of it. But whatever failed: who opens a file with
+        // this number from now on opens another one.
         self.removals.0.lock().remove(&inode);
-        let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(()) };
-        let _flush = file.flush.lock().await;
-        self.forget_removed(&file).await
+        forgotten
     }
 
     /// Ends a removal that was cut off; whether the file is gone. The file's flush lock is held.

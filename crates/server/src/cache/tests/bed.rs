@@ -378,7 +378,7 @@ pub(super) struct Client {
     cluster: Arc<Cluster>,
     pub(super) shared: Arc<dyn SharedFs>,
     pool: Pool,
-    runtime: Runtime,
+    pub(super) runtime: Runtime,
 }
 
 /// A file as a client has opened it.

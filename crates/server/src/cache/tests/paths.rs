@@ -2,8 +2,10 @@
 
 use super::bed::Bed;
 use super::faulty::Plan;
+use futures_util::future::join3;
+use std::time::Duration;
 use tameike_core::wire::cache::{CacheReply, CacheRequest};
-use tameike_core::{Errno, Timestamp};
+use tameike_core::{Errno, NodeId, Timestamp};
 
 /// A node that had a file open, and wrote to it for the first time after another node had renamed it, was told that it
 /// was gone: its coordinator looked for it only at the path that this node knew.
@@ -51,6 +53,34 @@ fn an_append_to_a_removed_file_leaves_nothing_to_flush() {
             panic!("progress was asked for")
         };
         assert_eq!(files, 0);
+    });
+}
+
+/// The end of a removal waited for a flush of the file. Who opened it meanwhile was not told of the removal, and of nothing
+/// after it: its reads failed with ESTALE.
+#[test]
+fn who_opens_a_file_while_its_removal_ends_hears_of_it() {
+    let bed = Bed::new(34, 1);
+    bed.flush_slowly(NodeId(0), Duration::from_secs(1));
+    let client = bed.client(0);
+    bed.run(async move {
+        client.create(b"file", b"content").await.expect("write");
+        let stat = client.shared.stat(b"file").expect("a file");
+        let (inode, stamp) = (stat.inode_id(), stat.stamp());
+        client.ask(inode, CacheRequest::Removing { inode }).await.expect("nobody has it open");
+        let flush = client.ask(inode, CacheRequest::Writeback { inode });
+        let remove = async {
+            client.runtime.sleep(Duration::from_millis(100)).await;
+            client.unlink(b"file").await.expect("unlink");
+        };
+        let open = async {
+            client.runtime.sleep(Duration::from_millis(200)).await;
+            client.state(inode, CacheRequest::Open { inode, path: b"file".to_vec(), stamp }).await
+        };
+        let (_, (), opened) = join3(flush, remove, open).await;
+        assert!(opened.expect("it is there until the flush ends").removing);
+        let again = CacheRequest::Open { inode, path: b"file".to_vec(), stamp };
+        assert_eq!(client.ask(inode, again).await.expect_err("it is gone").errno, Errno::ESTALE);
     });
 }
 
