@@ -2,65 +2,14 @@
 
 use super::access::Access;
 use super::home::{FileVersion, Home};
+use super::unit::UnitFrame;
 use event_listener::Event;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::attr::Times;
 use tameike_core::limits::UNIT_SIZE;
-use tameike_core::ranges::RangeSet;
 use tameike_core::{Errno, Fault, Generation, InodeId, Layout, NodeId, Result, Timestamp};
-use tameike_io::{Frame, Payload};
-
-/// A unit in memory.
-pub(super) struct UnitFrame {
-    /// Shared with sends and replies under way; then it is copied before it is changed.
-    pub frame: Arc<Frame>,
-    /// Bytes that are what a reader of this node shall see.
-    pub valid: RangeSet,
-    /// Of them, bytes that the unit's home does not have.
-    pub dirty: RangeSet,
-    /// Of them, bytes on their way to the home.
-    pub sending: RangeSet,
-    /// Number of the oldest write among the dirty bytes, and among those on their way.
-    pub dirty_since: u64,
-    pub sending_since: u64,
-    /// Place in the order of use.
-    pub used: u64,
-}
-
-impl UnitFrame {
-    pub(super) fn new(frame: Frame, used: u64) -> Self {
-        let (valid, dirty, sending) = Default::default();
-        let (dirty_since, sending_since) = (0, 0);
-        Self { frame: Arc::new(frame), valid, dirty, sending, dirty_since, sending_since, used }
-    }
-
-    /// Whether bytes of write number `write` or an earlier one are not at the home.
-    pub(super) fn holds_back(&self, write: u64) -> bool {
-        (!self.dirty.is_empty() && self.dirty_since <= write)
-            || (!self.sending.is_empty() && self.sending_since <= write)
-    }
-
-    pub(super) fn is_clean(&self) -> bool {
-        self.dirty.is_empty() && self.sending.is_empty()
-    }
-
-    /// Takes over `spare` in place of a frame that others still read, with the same valid bytes.
-    pub(super) fn replace_frame(&mut self, mut spare: Frame) {
-        for range in self.valid.iter() {
-            let range = range.start as usize..range.end as usize;
-            spare[range.clone()].copy_from_slice(&self.frame[range]);
-        }
-        self.frame = Arc::new(spare);
-    }
-
-    pub(super) fn payload(&self, range: Range<u32>) -> Payload {
-        Payload::new(self.frame.clone(), range)
-    }
-}
 
 /// Writes that the file's home was not told of.
 #[derive(Clone, Copy, Debug)]
@@ -160,9 +109,19 @@ impl FileState {
         self.epoch += 1;
         self.content = None;
         self.units.retain(|_, unit| {
-            unit.valid = unit.dirty.iter().chain(unit.sending.iter()).collect();
+            unit.drop_clean();
             !unit.is_clean()
         });
+    }
+
+    /// What was on its way of a unit is there, or lost. What the kernel has read of it meanwhile may be of no version.
+    pub(super) fn sent(&mut self, index: u64, is_lost: bool) {
+        self.in_flight -= 1;
+        let is_doubtful = self.units.get_mut(&index).is_some_and(|unit| unit.sent(is_lost));
+        if is_doubtful {
+            self.dropped(index);
+            (self.kernel, self.pages) = (None, None);
+        }
     }
 }
 

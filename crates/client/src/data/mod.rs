@@ -12,6 +12,7 @@ mod frames;
 mod home;
 mod read;
 mod sparse;
+mod unit;
 mod write;
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Reads: from a frame of this node, else from the unit's home; sequential readers are read ahead of.
 
-use super::file::{FileState, UnitFrame};
+use super::file::FileState;
+use super::unit::UnitFrame;
 use super::{DataEngine, FileData, Home, READ_AHEAD_UNITS, home::unexpected, split};
 use crate::vfs::ReadBytes;
 use event_listener::listener;

@@ -1,13 +1,13 @@
 //! Write-behind: bytes gather in frames and go to their homes when a unit is full, when frames are wanted, and
 //! at flush.
 
-use super::file::{FileState, UnitFrame};
+use super::file::FileState;
+use super::unit::UnitFrame;
 use super::{DataEngine, FileData, Home, split};
 use event_listener::listener;
 use futures_util::{FutureExt, StreamExt, stream};
 use std::sync::Arc;
 use tameike_core::limits::{FILE_SIZE_MAX, INLINE_SIZE_MAX, PIECES_MAX, UNIT_SIZE};
-use tameike_core::ranges::RangeSet;
 use tameike_core::wire::Request;
 use tameike_core::wire::meta::{Command, MetaRequest};
 use tameike_core::wire::unit::UnitRequest;
@@ -211,13 +211,9 @@ impl DataEngine {
     fn sent(self: &Arc<Self>, file: &Arc<FileData>, index: u64, sent: Result<()>) {
         {
             let mut state = file.state.lock();
-            state.in_flight -= 1;
+            state.sent(index, sent.is_err());
             let wanted = self.frames.is_wanted();
             if let Some(unit) = state.units.get_mut(&index) {
-                let ended = std::mem::take(&mut unit.sending);
-                if sent.is_err() {
-                    forget_lost(unit, &ended);
-                }
                 // What is in many pieces is not worth its memory.
                 let is_scattered = unit.valid.count() > PIECES_MAX;
                 if is_scattered || (wanted && unit.is_clean()) {
@@ -237,15 +233,6 @@ impl DataEngine {
         }
         file.changed.notify(usize::MAX);
         self.frames.freed();
-    }
-}
-
-/// Bytes that could not be written are not shown as if they were; bytes written again since stay.
-fn forget_lost(unit: &mut UnitFrame, lost: &RangeSet) {
-    for range in lost.iter() {
-        for gone in unit.dirty.gaps(range) {
-            unit.valid.remove(gone);
-        }
     }
 }
 

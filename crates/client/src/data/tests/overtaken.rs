@@ -1,0 +1,34 @@
+//! Nodes that write the same bytes at the same time.
+
+use super::*;
+
+/// A node that was told of another one's change while bytes of its own were on their way took them for the last: it went on
+/// showing them, also to who opened the file later, where the other node's had come to the home after them.
+#[test]
+fn nodes_that_write_the_same_bytes_at_the_same_time_see_the_same() {
+    // In the inode record, and in a unit.
+    for (seed, length) in (0..150).flat_map(|seed| [(seed, 100), (seed, 6000)]) {
+        let bench = Bench::new(seed, 4);
+        let mut files = [bench.open(0), bench.open(1)];
+        for (node, start) in [(0, 0), (1, 0), (0, 200 + length)] {
+            bench.write(node, &files[node], start, vec![node as u8 + 1; length as usize]);
+        }
+        for (engine, file) in bench.engines.iter().zip(&files) {
+            let (engine, file) = (engine.clone(), file.clone());
+            bench
+                .simulation
+                .runtime()
+                .spawn(async move { engine.flush(&file, false).await.expect("the flush") });
+        }
+        (0..seed % 15).all(|_| bench.simulation.step());
+        // Another program opens the file meanwhile.
+        drop(bench.open(0));
+        while bench.simulation.step() {}
+        for (node, file) in files.iter_mut().enumerate() {
+            bench.engines[node].close(file);
+            *file = bench.open(node);
+        }
+        let [one, other] = [0, 1].map(|node| bench.read(node, &files[node], 0, length as u32));
+        assert!(one == other, "seed {seed}, {length} bytes: {} and {}", one[0], other[0]);
+    }
+}
