@@ -85,3 +85,24 @@ fn a_full_view_says_so_and_has_room_again_when_files_are_removed() {
     steps.push(Step::Check);
     passes(&steps);
 }
+
+/// What a node had written far behind found no space on its way; an append of the same node then stood before it, where the
+/// model, which took the far end for certain, knew of no bytes.
+#[test]
+fn an_append_behind_bytes_that_found_no_space_is_where_it_is() {
+    let shared = |node, op| Step::Together(vec![call(node, View::JobShared, op)]);
+    let open_y = |slot, append| Op::Open { slot, path: "a/y".to_owned(), flags: Flags { append, ..APPEND } };
+    let far = 2 * UNIT_SIZE as u64 + 23;
+    let steps = [
+        open(1, View::JobShared, "a/x"),
+        Step::Together(vec![write(1, View::JobShared, 3 * UNIT_SIZE as u32, 1)]),
+        shared(1, Op::Fsync { slot: 0 }),
+        shared(2, open_y(0, false)),
+        shared(2, open_y(1, true)),
+        shared(2, Op::Write { slot: 0, offset: 0, length: 100, tag: 2 }),
+        shared(2, Op::Write { slot: 0, offset: far, length: 70_000, tag: 3 }),
+        shared(2, Op::Write { slot: 1, offset: 0, length: 30, tag: 4 }),
+        Step::Check,
+    ];
+    passes(&steps);
+}

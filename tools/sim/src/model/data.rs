@@ -175,6 +175,12 @@ impl FileData {
         (is_known && least == largest).then_some(least)
     }
 
+    /// Whether the file ends there for the sake of what a node has written and not published. Appends have their place at once.
+    pub fn ends_with_unpublished(&self, node: usize, end: u64) -> bool {
+        let is_own = |write: &Write| write.node == node && write.published.is_none() && !write.is_append;
+        self.writes.iter().any(|write| is_own(write) && write.end() == end)
+    }
+
     /// Space that what is not published may take, in whole blocks.
     pub fn unpublished(&self, block: u64) -> u64 {
         let waits = |write: &&Write| write.published.is_none() && !write.is_cut();

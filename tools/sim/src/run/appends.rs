@@ -66,8 +66,15 @@ impl Run {
             }
         }
         for ((view, object), numbers) in races {
+            let (view, first) = (View::ALL[view], &calls[numbers[0]]);
             if numbers.len() > 1 {
-                self.place_race(View::ALL[view], object, &numbers, calls).await?;
+                self.place_race(view, object, &numbers, calls).await?;
+            } else if self.may_have_lost(view)
+                && let (node, Some(end)) = (first.node, first.lands)
+                && self.model(view).object(object).data.ends_with_unpublished(node, end)
+            {
+                // It is before that, if that was lost on its way.
+                self.model(view).object_mut(object).data.forget();
             }
         }
         Ok(())
