@@ -1,5 +1,6 @@
 //! What the kernel and the door do of a program's call: walk the path, look at kinds, call the view.
 
+use crate::locking::{self, Caller};
 use crate::program::{Op, XATTR};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -108,20 +109,25 @@ fn new(kind: FileKind, mode: u16, symlink: &str) -> NewInode {
 ///
 /// # Errors
 /// What the program is told.
-pub async fn call<V: Vfs>(vfs: &Arc<V>, op: &Op, handle: Option<HandleNumber>) -> Result<Told> {
-    match once(vfs, op, handle).await {
-        Err(fault) if fault.errno == Errno::ESTALE && handle.is_none() => once(vfs, op, handle).await,
+pub async fn call<V: Vfs>(
+    vfs: &Arc<V>,
+    caller: &Caller,
+    op: &Op,
+    handle: Option<HandleNumber>,
+) -> Result<Told> {
+    if op.slot().is_some() {
+        return on_handle(vfs, caller, op, handle.ok_or(Errno::EBADF)?).await;
+    }
+    match once(vfs, op).await {
+        Err(fault) if fault.errno == Errno::ESTALE => once(vfs, op).await,
         told => told,
     }
 }
 
-async fn once<V: Vfs>(vfs: &Arc<V>, op: &Op, handle: Option<HandleNumber>) -> Result<Told> {
+async fn once<V: Vfs>(vfs: &Arc<V>, op: &Op) -> Result<Told> {
     let mut walk = Walk::new(&**vfs);
     match op {
         Op::Open { .. } => return open_file(&mut walk, op).await,
-        Op::Read { .. } | Op::Write { .. } | Op::Space { .. } | Op::Fsync { .. } | Op::Close { .. } => {
-            return on_handle(vfs, op, handle.ok_or(Errno::EBADF)?).await;
-        }
         Op::Truncate { path, size } => {
             let (file, attr) = walk.file(path).await?;
             match attr.kind {
@@ -178,12 +184,19 @@ async fn once<V: Vfs>(vfs: &Arc<V>, op: &Op, handle: Option<HandleNumber>) -> Re
         | Op::Rename { .. }
         | Op::Link { .. }
         | Op::Symlink { .. } => change_names(&mut walk, op).await?,
+        Op::Read { .. }
+        | Op::Write { .. }
+        | Op::Space { .. }
+        | Op::Lock { .. }
+        | Op::Unlock { .. }
+        | Op::Fsync { .. }
+        | Op::Close { .. } => return Err(Errno::EBADF.into()),
     }
     Ok(Told::Done)
 }
 
 /// A call on an open file.
-async fn on_handle<V: Vfs>(vfs: &Arc<V>, op: &Op, open: HandleNumber) -> Result<Told> {
+async fn on_handle<V: Vfs>(vfs: &Arc<V>, caller: &Caller, op: &Op, open: HandleNumber) -> Result<Told> {
     match op {
         Op::Read { offset, length, .. } => {
             let bytes = vfs.read(open, *offset, *length).await?;
@@ -201,11 +214,13 @@ async fn on_handle<V: Vfs>(vfs: &Arc<V>, op: &Op, open: HandleNumber) -> Result<
             vfs.change_space(open, *change, *offset..offset + length, false).await?;
         }
         Op::Fsync { .. } => vfs.fsync(open).await?,
-        Op::Close { .. } => {
-            let flushed = vfs.flush(open).await;
-            vfs.release(open).await;
-            flushed?;
+        Op::Lock { slot, range, kind, wait } => {
+            locking::set(&**vfs, caller, (*slot, open), *range, (Some(*kind), *wait)).await?;
         }
+        Op::Unlock { slot, range } => {
+            locking::set(&**vfs, caller, (*slot, open), *range, (None, false)).await?;
+        }
+        Op::Close { slot } => locking::close(&**vfs, caller, *slot, open).await?,
         _ => return Err(Errno::EINVAL.into()),
     }
     Ok(Told::Done)

@@ -12,6 +12,7 @@
 pub mod chance;
 pub mod countdown;
 pub mod kernel;
+pub mod locking;
 pub mod model;
 pub mod program;
 pub mod run;

@@ -3,18 +3,20 @@
 use std::sync::Arc;
 use tameike_agent::control::AgentMode;
 use tameike_client::vfs::{FileNumber, Vfs};
-use tameike_core::Attr;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
+use tameike_core::{Attr, View};
 use tameike_sim::countdown::Countdown;
 use tameike_sim::kernel::{self, Told};
+use tameike_sim::locking::Caller;
 use tameike_sim::program::{Flags, Op};
 use tameike_sim::world::{World, WorldConfig};
 
 /// A call in the cache view of a node.
 async fn cached(world: &World, node: usize, op: Op) -> Told {
-    let (views, _) = world.views(node).expect("the node runs");
-    kernel::call(views.cache().expect("a view"), &op, None).await.expect("the call")
+    let (views, runtime) = world.views(node).expect("the node runs");
+    let caller = Caller { runtime, view: View::Cache, signalled: Arc::default() };
+    kernel::call(views.cache().expect("a view"), &caller, &op, None).await.expect("the call")
 }
 
 async fn open(world: &World, node: usize, path: &str) -> Attr {

@@ -6,6 +6,7 @@ use tameike_core::View;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_sim::countdown::Countdown;
 use tameike_sim::kernel::{self, Told};
+use tameike_sim::locking::Caller;
 use tameike_sim::program::{Action, Flags, Op, Program, Step};
 use tameike_sim::run::run;
 use tameike_sim::world::{World, WorldConfig};
@@ -35,10 +36,11 @@ fn passes(steps: &[Step]) {
 
 /// Appends to a file of the cache view on a node, over and over.
 async fn keep_appending(world: &World, node: usize, length: u32) {
-    let (views, _) = world.views(node).expect("the node runs");
+    let (views, runtime) = world.views(node).expect("the node runs");
+    let caller = Caller { runtime, view: View::Cache, signalled: std::sync::Arc::default() };
     let cache = views.cache().expect("a view");
     let open = Op::Open { slot: 0, path: "x".to_owned(), flags: APPEND };
-    let Ok(Told::Opened(handle, _)) = kernel::call(cache, &open, None).await else {
+    let Ok(Told::Opened(handle, _)) = kernel::call(cache, &caller, &open, None).await else {
         unreachable!("an open opens")
     };
     for round in 0..6 {
@@ -47,11 +49,11 @@ async fn keep_appending(world: &World, node: usize, length: u32) {
             if length < 10_000 && matches!(op, Op::Fsync { .. }) {
                 continue;
             }
-            let told = kernel::call(cache, &op, Some(handle)).await;
+            let told = kernel::call(cache, &caller, &op, Some(handle)).await;
             assert!(told.is_ok(), "node {node}, round {round}: {op}: {told:?}");
         }
     }
-    let told = kernel::call(cache, &Op::Close { slot: 0 }, Some(handle)).await;
+    let told = kernel::call(cache, &caller, &Op::Close { slot: 0 }, Some(handle)).await;
     assert!(told.is_ok(), "node {node}: {told:?}");
 }
 

@@ -7,9 +7,10 @@ use tameike_agent::control::AgentMode;
 use tameike_client::vfs::{FileNumber, HandleNumber, OpenMode, Vfs};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
-use tameike_core::{Errno, NodeId, Result, UnitId};
+use tameike_core::{Errno, NodeId, Result, UnitId, View};
 use tameike_sim::countdown::Countdown;
 use tameike_sim::kernel::{self, Told};
+use tameike_sim::locking::Caller;
 use tameike_sim::program::{Flags, Op};
 use tameike_sim::world::{World, WorldConfig};
 
@@ -64,8 +65,9 @@ const REQUESTS: [(&str, Request); 8] = [
 ];
 
 async fn called(world: &World, node: usize, op: Op, open: Option<HandleNumber>) -> Told {
-    let (views, _) = world.views(node).expect("the node runs");
-    kernel::call(views.shared(), &op, open).await.expect("the call")
+    let (views, runtime) = world.views(node).expect("the node runs");
+    let caller = Caller { runtime, view: View::JobShared, signalled: std::sync::Arc::default() };
+    kernel::call(views.shared(), &caller, &op, open).await.expect("the call")
 }
 
 async fn far_file(world: &World) -> Far {

@@ -4,6 +4,7 @@ use crate::program::{Action, Flags, Op, Program, Step, Trouble};
 use crate::world::{Canary, WorldConfig};
 use tameike_core::View;
 use tameike_core::limits::UNIT_SIZE;
+use tameike_core::wire::lock::LockKind;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::unit::SpaceChange;
 
@@ -153,6 +154,7 @@ impl Script {
         self.together(&writes);
         let space = |change, offset| Op::Space { slot: 1, change, offset, length: 30_000 };
         self.one(0, space(SpaceChange::Punch, 10_000));
+        self.lock();
         self.one(2, space(SpaceChange::Allocate, 2 * UNIT));
         self.one(0, space(SpaceChange::Zero, 50_001));
         self.together(&[(0, Op::Close { slot: 1 }), (2, Op::Fsync { slot: 1 })]);
@@ -161,6 +163,20 @@ impl Script {
         self.one(2, open(2, "b/s", READ));
         self.one(2, Op::Read { slot: 2, offset: 0, length: UNIT as u32 });
         self.one(2, Op::Close { slot: 2 });
+    }
+
+    /// A lock is refused, waited for and given back; then two that have one wait for each other, and one for ever.
+    fn lock(&mut self) {
+        let lock = |slot, kind, wait| Op::Lock { slot, range: None, kind, wait };
+        self.one(0, lock(1, LockKind::Exclusive, false));
+        self.one(1, lock(0, LockKind::Shared, false));
+        self.together(&[
+            (1, lock(0, LockKind::Shared, true)),
+            (2, lock(1, LockKind::Shared, true)),
+            (0, Op::Unlock { slot: 1, range: None }),
+        ]);
+        self.together(&[(1, lock(0, LockKind::Exclusive, true)), (2, lock(1, LockKind::Exclusive, true))]);
+        self.together(&[(1, Op::Unlock { slot: 0, range: None }), (2, Op::Unlock { slot: 1, range: None })]);
     }
 
     /// All agents die, and are started again on their disks.

@@ -273,9 +273,13 @@ impl Names {
                 if is_dir(id) { Err(vec![Errno::EPERM]) } else { Ok(()) }
             }
             Op::Rename { from, to, mode } => self.judge_rename(from, to, *mode),
-            Op::Read { .. } | Op::Write { .. } | Op::Space { .. } | Op::Fsync { .. } | Op::Close { .. } => {
-                Ok(())
-            }
+            Op::Read { .. }
+            | Op::Write { .. }
+            | Op::Space { .. }
+            | Op::Lock { .. }
+            | Op::Unlock { .. }
+            | Op::Fsync { .. }
+            | Op::Close { .. } => Ok(()),
         }
     }
 

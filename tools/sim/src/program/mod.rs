@@ -8,6 +8,7 @@ pub use draw::draw;
 use crate::tree::TreeFaults;
 use crate::world::{DiskFaults, WorldConfig};
 use tameike_core::View;
+use tameike_core::wire::lock::{LockKind, LockRange};
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::unit::SpaceChange;
 use tameike_io::fabric::simulated::Weather;
@@ -54,6 +55,17 @@ pub enum Op {
         change: SpaceChange,
         offset: u64,
         length: u64,
+    },
+    /// Without a range `flock`, else `fcntl`.
+    Lock {
+        slot: u8,
+        range: Option<LockRange>,
+        kind: LockKind,
+        wait: bool,
+    },
+    Unlock {
+        slot: u8,
+        range: Option<LockRange>,
     },
     Fsync {
         slot: u8,
@@ -119,6 +131,8 @@ impl Op {
             Self::Read { slot, .. }
             | Self::Write { slot, .. }
             | Self::Space { slot, .. }
+            | Self::Lock { slot, .. }
+            | Self::Unlock { slot, .. }
             | Self::Fsync { slot }
             | Self::Close { slot } => Some(*slot),
             _ => None,
@@ -145,6 +159,8 @@ impl Op {
             Self::Read { .. }
             | Self::Write { .. }
             | Self::Space { .. }
+            | Self::Lock { .. }
+            | Self::Unlock { .. }
             | Self::Fsync { .. }
             | Self::Close { .. } => Vec::new(),
         }

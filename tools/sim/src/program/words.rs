@@ -2,6 +2,7 @@
 
 use super::{Action, Flags, Op, Program, Step, Trouble};
 use std::fmt::{Display, Formatter, Result};
+use tameike_core::wire::lock::LockRange;
 use tameike_core::wire::meta::RenameMode;
 
 impl Display for Flags {
@@ -18,6 +19,14 @@ impl Display for Flags {
     }
 }
 
+/// The call for a lock, and its bytes.
+fn lock_words(range: Option<LockRange>) -> (&'static str, String) {
+    match range {
+        None => ("flock", String::new()),
+        Some(LockRange { start, last }) => ("fcntl", format!(", bytes {start} to {last}")),
+    }
+}
+
 impl Display for Op {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match self {
@@ -28,6 +37,15 @@ impl Display for Op {
             }
             Self::Space { slot, change, offset, length } => {
                 write!(f, "fallocate(fd{slot}, {change:?}, {length} bytes at {offset})")
+            }
+            Self::Lock { slot, range, kind, wait } => {
+                let (call, bytes) = lock_words(*range);
+                let wait = if *wait { ", waits" } else { "" };
+                write!(f, "{call}(fd{slot}, {kind:?}{bytes}{wait})")
+            }
+            Self::Unlock { slot, range } => {
+                let (call, bytes) = lock_words(*range);
+                write!(f, "{call}(fd{slot}, unlock{bytes})")
             }
             Self::Fsync { slot } => write!(f, "fsync(fd{slot})"),
             Self::Close { slot } => write!(f, "close(fd{slot})"),

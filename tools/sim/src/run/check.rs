@@ -57,6 +57,7 @@ impl Run {
         }
         let _pause = self.world.countdown.pause();
         self.end_excuses();
+        self.settle_locks();
         self.was_full = false;
         self.judge_excused()?;
         for view in self.views() {
@@ -74,6 +75,7 @@ impl Run {
         (0..self.world.count()).for_each(|node| self.world.kill(node, false));
         self.forget_the_dead();
         self.slots.clear();
+        self.locks.clear();
         for view in self.views() {
             let model = self.model(view);
             // Names and bytes of the shared file system are not the job's to lose.
@@ -201,7 +203,8 @@ impl Run {
             if in_view == view.index() && !self.model(view).object(open.object).data.is_settled() {
                 self.slots.remove(&(node, in_view, slot));
                 // What it says was told before, or is said once more.
-                self.one(node, view, Op::Close { slot }, Some(open)).await?;
+                let call = self.one(node, view, Op::Close { slot }, Some(open)).await?;
+                self.end_locks(&call);
             }
         }
         for (path, id) in self.model(view).all() {

@@ -9,7 +9,7 @@ use tameike_core::wire::unit::SpaceChange;
 use tameike_core::{Attr, Errno, FileKind, View};
 
 impl Call {
-    fn wrong(&self, why: impl std::fmt::Display) -> String {
+    pub(super) fn wrong(&self, why: impl std::fmt::Display) -> String {
         format!("node {}, {}: {}: {why}", self.node, self.view.as_str(), self.op)
     }
 
@@ -294,6 +294,9 @@ impl Run {
             self.model(call.view).object_mut(open.object).data.doubt(call.node);
             return Ok(());
         }
+        if matches!(call.op, Op::Lock { .. }) && call.is_refused() {
+            return Ok(());
+        }
         if self.judge_failure(call, &[])? {
             if !matches!(call.op, Op::Read { .. }) {
                 self.model(call.view).object_mut(open.object).data.doubt(call.node);
@@ -352,7 +355,7 @@ impl Run {
         Ok(())
     }
 
-    /// A close or fsync that succeeded publishes what its node has written.
+    /// A close, fsync, lock or unlock that succeeded publishes what its node has written.
     fn publish(&mut self, call: &Call) {
         let Some(open) = call.open.clone() else { return };
         let (is_close, is_fsync) = (matches!(call.op, Op::Close { .. }), matches!(call.op, Op::Fsync { .. }));
@@ -360,7 +363,10 @@ impl Run {
             let slot = call.op.slot().unwrap_or_default();
             self.slots.remove(&(call.node, call.view.index(), slot));
         }
-        let covers = is_fsync || (is_close && open.flags.write);
+        // What failed on its way is told to a close or fsync, not here (S4).
+        let is_lock =
+            matches!(call.op, Op::Lock { .. } | Op::Unlock { .. }) && !self.may_have_lost(call.view);
+        let covers = is_fsync || is_lock || (is_close && open.flags.write);
         if call.told().is_some() && covers {
             let object = self.model(call.view).object_mut(open.object);
             object.data.publish(call.node, call.begun, call.ended, is_fsync);

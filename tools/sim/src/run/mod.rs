@@ -3,9 +3,11 @@
 mod appends;
 mod bytes;
 mod check;
+mod deadlock;
 mod doubt;
 mod finish;
 mod judge;
+mod locks;
 mod rot;
 mod space;
 mod step;
@@ -18,7 +20,7 @@ use crate::world::{Canary, World};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tameike_agent::control::AgentMode;
 use tameike_client::vfs::HandleNumber;
@@ -90,6 +92,12 @@ struct Run {
     moments: Arc<AtomicU64>,
     models: BTreeMap<usize, Names>,
     slots: BTreeMap<SlotName, Open>,
+    /// Locks that are held, or may be.
+    locks: Vec<locks::Lock>,
+    /// Whether messages between some nodes may not arrive.
+    links_cut: bool,
+    /// Whether programs that wait for a lock have been sent a signal.
+    signalled: Arc<AtomicBool>,
     /// Errors that the troubles since the last check explain, by view.
     excuses: BTreeMap<usize, BTreeSet<i32>>,
     /// Calls that were excused since then.
@@ -219,6 +227,9 @@ pub fn run_counted(program: &Program, countdown: &Countdown) -> Result<(), Failu
             moments: Arc::default(),
             models: BTreeMap::new(),
             slots: BTreeMap::new(),
+            locks: Vec::new(),
+            links_cut: false,
+            signalled: Arc::default(),
             excuses: BTreeMap::new(),
             excused: 0,
             must_restart: false,

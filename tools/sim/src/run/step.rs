@@ -4,12 +4,14 @@ use super::appends::APPENDS_MAX;
 use super::{Call, Checked, End, Open, Run, STUCK, SlotName};
 use crate::countdown::{Medium, Way};
 use crate::kernel;
+use crate::locking::{Caller, process_of};
 use crate::model::ObjectId;
 use crate::program::{Action, Flags, Op, Trouble};
 use crate::world::{DiskFaults, World};
 use futures_util::future::{Either, select};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tameike_core::{Errno, NodeId, Result, View};
 use tameike_io::os::runtime::{Promise, promise};
@@ -18,12 +20,21 @@ use tameike_io::os::runtime::{Promise, promise};
 /// is told of it later.
 const EXCUSED_MAX: usize = 2;
 
+/// How long programs wait for a lock when nobody does anything else any more; the death of a node is known earlier.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// A call that is under way.
 pub(super) struct Pending {
     call: Call,
     done: Promise<(Result<kernel::Told>, u64)>,
     death: Promise<()>,
     death_number: u64,
+}
+
+impl Pending {
+    fn waits(&self) -> bool {
+        matches!(self.call.op, Op::Lock { wait: true, .. })
+    }
 }
 
 impl Run {
@@ -34,10 +45,11 @@ impl Run {
         let (moments, (resolver, done)) = (self.moments.clone(), promise());
         let (handle, asked) = (open.as_ref().map(|open| open.handle), op.clone());
         log::trace!("node {node}, {}: {op}", view.as_str());
+        let caller = Caller { runtime: runtime.clone(), view, signalled: self.signalled.clone() };
         runtime.spawn(async move {
             let told = match (view, views.cache()) {
-                (View::Cache, Some(cache)) => kernel::call(cache, &asked, handle).await,
-                _ => kernel::call(views.shared(), &asked, handle).await,
+                (View::Cache, Some(cache)) => kernel::call(cache, &caller, &asked, handle).await,
+                _ => kernel::call(views.shared(), &caller, &asked, handle).await,
             };
             resolver.resolve((told, moments.fetch_add(1, std::sync::atomic::Ordering::SeqCst) + 1));
         });
@@ -97,14 +109,25 @@ impl Run {
             }
         }
         let mut calls = Vec::new();
-        for one in pending {
+        let (waiting, others): (Vec<_>, Vec<_>) = pending.into_iter().partition(Pending::waits);
+        for one in others {
             calls.push(self.end(one).await?);
         }
         futures_util::future::join_all(troubles).await;
+        if !waiting.is_empty() {
+            self.world.runtime().sleep(PATIENCE).await;
+            self.signalled.store(true, Ordering::Relaxed);
+        }
+        for one in waiting {
+            calls.push(self.end(one).await?);
+        }
+        self.signalled.store(false, Ordering::Relaxed);
+        calls.sort_by_key(|call| call.begun);
         self.forget_the_dead();
         self.look_at_space(&calls);
         self.look_for_rot()?;
         self.place_appends(&mut calls).await?;
+        self.judge_locks(&calls)?;
         self.judge(calls)
     }
 
@@ -149,6 +172,15 @@ impl Run {
             }
             used.written.insert(place);
         }
+        // What an owner has is clear when it is asked for one thing at a time.
+        let process = (view.index(), open.object, node, process_of(slot));
+        let is_lock = matches!(op, Op::Lock { .. } | Op::Unlock { .. });
+        let ends_locks = matches!(op, Op::Close { .. });
+        if (is_lock && used.ended.contains(&process))
+            || ((is_lock || ends_locks) && used.locked.contains(&process))
+        {
+            return None;
+        }
         // A close is alone with its handle, as in a program that is right.
         let is_close = matches!(op, Op::Close { .. });
         if used.closed.contains(&name(slot)) || (is_close && used.slots.contains(&name(slot))) {
@@ -157,6 +189,10 @@ impl Run {
         used.slots.insert(name(slot));
         if is_close {
             used.closed.insert(name(slot));
+            used.ended.insert(process);
+        }
+        if is_lock {
+            used.locked.insert(process);
         }
         Some(Some(open))
     }
@@ -194,7 +230,10 @@ impl Run {
                 self.power_lost |= *power;
                 self.excuse(&both, &[Errno::EHOSTDOWN, Errno::ETIMEDOUT]);
             }
-            Trouble::Cut { .. } => self.excuse(&both, &[Errno::EHOSTDOWN, Errno::ETIMEDOUT]),
+            Trouble::Cut { .. } => {
+                self.links_cut = true;
+                self.excuse(&both, &[Errno::EHOSTDOWN, Errno::ETIMEDOUT]);
+            }
             Trouble::Tree(faults) => {
                 self.tree_syncs_failed |= faults.syncs > 0;
                 self.excuse(&[View::Cache], &[Errno::EIO, Errno::ENOSPC, Errno::EROFS]);
@@ -296,6 +335,7 @@ impl Run {
     pub(super) fn mend(&mut self) {
         self.world.network.set_weather(tameike_io::fabric::simulated::Weather::FAIR);
         self.world.network.heal();
+        self.links_cut = false;
         self.world.tree.set_faults(crate::tree::TreeFaults::default());
         for node in 0..self.world.count() {
             self.world.set_disk_faults(node, DiskFaults::default());
@@ -309,6 +349,10 @@ impl Run {
 struct Used {
     slots: BTreeSet<SlotName>,
     closed: BTreeSet<SlotName>,
+    /// Processes that ask for locks of files, or give them back.
+    locked: BTreeSet<(usize, ObjectId, usize, u64)>,
+    /// Those that close descriptors.
+    ended: BTreeSet<(usize, ObjectId, usize, u64)>,
     /// Files that are written.
     written: BTreeSet<(usize, ObjectId)>,
     /// Files whose end is moved.

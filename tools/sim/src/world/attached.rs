@@ -10,18 +10,26 @@ use tameike_io::Payload;
 use tameike_io::fabric::{PeerEvent, Service};
 
 /// Between network and node, so that they do not keep each other alive.
-#[derive(Default)]
-pub(super) struct Attached(Mutex<Option<Arc<Node>>>);
+pub(super) struct Attached {
+    node: Mutex<Option<Arc<Node>>>,
+    /// The canary: nobody is said to be dead.
+    hides_deaths: bool,
+}
 
 impl Attached {
+    /// No node yet.
+    pub fn new(hides_deaths: bool) -> Self {
+        Self { node: Mutex::default(), hides_deaths }
+    }
+
     /// Requests are served by this node from now on.
     pub fn set(&self, node: Arc<Node>) {
-        *self.0.lock() = Some(node);
+        *self.node.lock() = Some(node);
     }
 
     /// And from now on by nobody.
     pub fn clear(&self) {
-        let node = self.0.lock().take();
+        let node = self.node.lock().take();
         drop(node);
     }
 }
@@ -33,7 +41,7 @@ impl Service for Attached {
         request: Request,
         payload: Option<Payload>,
     ) -> BoxFuture<'static, (Reply, Option<Payload>)> {
-        let node = self.0.lock().clone();
+        let node = self.node.lock().clone();
         match node {
             Some(node) => node.serve(from, request, payload),
             None => Box::pin(ready((Reply::Fault(Errno::EAGAIN.into()), None))),
@@ -41,9 +49,10 @@ impl Service for Attached {
     }
 
     fn peer(&self, peer: NodeId, event: PeerEvent) {
-        let node = self.0.lock().clone();
+        let node = self.node.lock().clone();
+        let is_hidden = self.hides_deaths && event == PeerEvent::Dead;
         if let Some(node) = node {
-            node.peer(peer, event);
+            node.peer(peer, if is_hidden { PeerEvent::Unreachable } else { event });
         }
     }
 }

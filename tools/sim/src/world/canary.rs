@@ -4,6 +4,7 @@ use futures_util::future::{BoxFuture, FutureExt};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tameike_core::wire::lock::{LockReply, LockRequest, WaitEnd};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, NodeId, Result, UnitId};
@@ -28,11 +29,21 @@ pub enum Canary {
     HiddenFailure,
     /// What rots on a disk still has its checksum.
     HiddenRot,
+    /// A lock is now and then said to be granted without its home being asked.
+    UnaskedLock,
+    /// A lock is now and then said to be given back without its home being told.
+    KeptLock,
+    /// A wait for a lock is now and then said to last for ever without its home being asked.
+    NeedlessDeadlock,
+    /// A home is not told to end a wait that would last for ever.
+    UntoldDeadlock,
+    /// An agent that dies is said to be out of reach.
+    UntoldDeath,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 12] = [
         Self::LostFlush,
         Self::StaleRead,
         Self::TornRename,
@@ -40,7 +51,30 @@ impl Canary {
         Self::LostSync,
         Self::HiddenFailure,
         Self::HiddenRot,
+        Self::UnaskedLock,
+        Self::KeptLock,
+        Self::NeedlessDeadlock,
+        Self::UntoldDeadlock,
+        Self::UntoldDeath,
     ];
+
+    /// Whether it is in the way to other agents.
+    pub(super) fn is_of_calls(self) -> bool {
+        match self {
+            Self::LostFlush
+            | Self::StaleRead
+            | Self::UnaskedLock
+            | Self::KeptLock
+            | Self::NeedlessDeadlock
+            | Self::UntoldDeadlock => true,
+            Self::TornRename
+            | Self::DoubleFreedExtent
+            | Self::LostSync
+            | Self::HiddenFailure
+            | Self::HiddenRot
+            | Self::UntoldDeath => false,
+        }
+    }
 
     /// Whether it must be found by what the stores look like, not by what programs are told.
     pub fn is_of_stores(self) -> bool {
@@ -58,6 +92,34 @@ pub(super) struct WrongRpc {
     pub answers: Arc<Mutex<BTreeMap<Question, Vec<u8>>>>,
 }
 
+impl WrongRpc {
+    /// What is answered though nobody was asked.
+    fn made_up(&self, request: &Request) -> Option<Result<Reply>> {
+        let happens = || self.simulation.draw(8) == 0;
+        match (self.canary, request) {
+            (Canary::LostFlush, Request::Unit(UnitRequest::Write { .. })) if happens() => {
+                Some(Ok(Reply::Unit(UnitReply::Done)))
+            }
+            (Canary::UnaskedLock, Request::Lock(LockRequest::Lock { .. }))
+            | (Canary::KeptLock, Request::Lock(LockRequest::Unlock { .. }))
+                if happens() =>
+            {
+                Some(Ok(Reply::Lock(LockReply::Done)))
+            }
+            // Names are locked for no process.
+            (Canary::NeedlessDeadlock, Request::Lock(LockRequest::Lock { lock, wait: true, .. }))
+                if lock.pid > 0 && happens() =>
+            {
+                Some(Err(Errno::EDEADLK.into()))
+            }
+            (Canary::UntoldDeadlock, Request::Lock(LockRequest::EndWait { end: WaitEnd::Deadlock, .. })) => {
+                Some(Ok(Reply::Lock(LockReply::Done)))
+            }
+            _ => None,
+        }
+    }
+}
+
 impl Rpc for WrongRpc {
     fn local(&self) -> NodeId {
         self.inner.local()
@@ -70,10 +132,10 @@ impl Rpc for WrongRpc {
         payload: Option<Payload>,
         into: Option<Frame>,
     ) -> BoxFuture<'static, Result<Answer>> {
+        if let Some(made_up) = self.made_up(&request) {
+            return async { Ok(Answer { reply: made_up?, payload: None }) }.boxed();
+        }
         match (self.canary, &request) {
-            (Canary::LostFlush, Request::Unit(UnitRequest::Write { .. })) if self.simulation.draw(8) == 0 => {
-                async { Ok(Answer { reply: Reply::Unit(UnitReply::Done), payload: None }) }.boxed()
-            }
             (Canary::StaleRead, Request::Unit(UnitRequest::Read { unit, offset, length, .. })) => {
                 let (question, answers) = ((*unit, *offset, *length), self.answers.clone());
                 let call = self.inner.call(to, request, payload, into);

@@ -67,7 +67,7 @@ impl World {
         let fabric =
             CountedFabric { inner: fabric, network: self.network.clone(), countdown: self.countdown.clone() };
         let rpc = RpcNode::new(Arc::new(fabric), runtime.clone(), memory.replies.clone());
-        let attached = Arc::<Attached>::default();
+        let attached = Arc::new(Attached::new(self.config.canary == Some(Canary::UntoldDeath)));
         rpc.attach(attached.clone());
         let rpc = self.wrapped(Arc::new(rpc));
         let shared = self.tree.mounted_by(id);
@@ -94,7 +94,7 @@ impl World {
 
     fn wrapped(&self, rpc: Arc<RpcNode>) -> Arc<dyn Rpc> {
         match self.config.canary {
-            Some(canary @ (Canary::LostFlush | Canary::StaleRead)) => {
+            Some(canary) if canary.is_of_calls() => {
                 let answers = Arc::default();
                 Arc::new(WrongRpc { inner: rpc, canary, simulation: self.simulation.clone(), answers })
             }

@@ -1,10 +1,13 @@
 //! Programs from seeds. Each seed leaves some calls and troubles out, so that the others come in company that they
 //! would rarely have.
 
+mod locking;
+
 use super::{Action, DIRS, Flags, Op, Program, SLOTS, Step, Trouble};
 use crate::chance::Chance;
 use crate::tree::TreeFaults;
 use crate::world::{AMPLE_CAPACITY, CHECKPOINT_BYTES, Canary, DiskFaults, WorldConfig};
+use locking::draw_locking;
 use std::time::Duration;
 use tameike_core::View;
 use tameike_core::limits::UNIT_SIZE;
@@ -16,6 +19,8 @@ const LENGTHS: [u32; 7] = [1, 30, 100, 3000, 5000, 5000, 70_000];
 /// Where there is little space.
 const LARGE_LENGTHS: [u32; 9] = [1, 30, 100, 3000, 5000, 70_000, 70_000, 400_000, 400_000];
 const UNIT: u64 = UNIT_SIZE as u64;
+/// Sets the draws of locks apart.
+const LOCKS: u64 = 0x10C4;
 
 /// What a seed makes more or less of.
 struct Taste {
@@ -94,6 +99,9 @@ pub fn draw(seed: u64, canary: Option<Canary>) -> Program {
     let mut taste = draw_taste(&mut chance, &world);
     let mut steps = Vec::new();
     let mut tag = 0;
+    // Apart, so that the other calls of a seed stay what they are.
+    let mut locking = Chance::new(seed ^ LOCKS);
+    let locks = *locking.of(&[0, 0, 10, 25]);
     let phases = 1 + chance.below(3);
     for _ in 0..phases {
         if !taste.troubles.is_empty() && chance.percent(70) {
@@ -106,6 +114,9 @@ pub fn draw(seed: u64, canary: Option<Canary>) -> Program {
                 steps.extend(draw_race(&mut chance, &taste, &mut tag));
             } else {
                 steps.push(draw_step(&mut chance, &taste, &mut tag));
+            }
+            if locking.percent(locks) {
+                steps.extend(draw_locking(&mut locking, &taste, &mut tag));
             }
         }
         steps.push(Step::Check);

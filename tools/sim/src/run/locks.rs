@@ -1,0 +1,318 @@
+//! Locks of files: who has which for certain, from the answer that grants it to the call that gives it back, and which may
+//! still be in the way of others, as nobody could tell what became of them (S21).
+
+use super::deadlock::Waits;
+use super::{Call, Checked, End, Open, Run};
+use crate::locking::{owner_of, process_of};
+use crate::model::ObjectId;
+use crate::program::Op;
+use std::collections::BTreeSet;
+use tameike_core::wire::lock::{LockKind, LockRange};
+use tameike_core::{Errno, InodeId, View};
+
+/// Who may have locks of many files: its view, its node, and what that calls it.
+pub(super) type Owner = (usize, usize, u64);
+
+/// Who has a lock of which file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    view: usize,
+    object: ObjectId,
+    node: usize,
+    owner: u64,
+}
+
+/// A lock, held or wanted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lock {
+    place: Place,
+    range: LockRange,
+    kind: LockKind,
+    /// Whether its owner believes to have it.
+    is_certain: bool,
+    /// Whether its owner's node is dead, and nothing keeps others from knowing that.
+    is_dead: bool,
+}
+
+impl Lock {
+    pub(super) fn owner(&self) -> Owner {
+        (self.place.view, self.place.node, self.place.owner)
+    }
+
+    pub(super) fn excludes(&self, other: &Self) -> bool {
+        let is_same_file = (self.place.view, self.place.object) == (other.place.view, other.place.object);
+        let exclusive = self.kind == LockKind::Exclusive || other.kind == LockKind::Exclusive;
+        is_same_file && self.place != other.place && exclusive && self.range.overlaps(other.range)
+    }
+
+    fn in_words(&self) -> String {
+        let Self { place, range, kind, .. } = self;
+        format!(
+            "node {} (owner {}) has {kind:?} on bytes {} to {}",
+            place.node, place.owner, range.start, range.last
+        )
+    }
+}
+
+/// What of a lock a call gives back, or may.
+struct Release {
+    place: Place,
+    range: LockRange,
+    is_sure: bool,
+}
+
+impl Release {
+    fn touches(&self, lock: &Lock) -> bool {
+        self.place == lock.place && self.range.overlaps(lock.range)
+    }
+
+    fn ends(&self, lock: &Lock) -> bool {
+        let is_whole = self.range.start <= lock.range.start && self.range.last >= lock.range.last;
+        self.touches(lock) && is_whole && self.is_sure
+    }
+}
+
+impl Call {
+    fn place(&self, open: &Open, owner: u64) -> Place {
+        Place { view: self.view.index(), object: open.object, node: self.node, owner }
+    }
+
+    /// The lock that it asks for.
+    pub(super) fn wanted(&self) -> Option<Lock> {
+        let (Op::Lock { slot, range, kind, .. }, Some(open)) = (&self.op, &self.open) else { return None };
+        let place = self.place(open, owner_of(*slot, open.handle, *range));
+        Some(Lock {
+            place,
+            range: range.unwrap_or(LockRange::ALL),
+            kind: *kind,
+            is_certain: true,
+            is_dead: false,
+        })
+    }
+
+    fn is_told(&self) -> bool {
+        matches!(self.end, End::Told(_))
+    }
+
+    /// Whether the home has refused it.
+    pub(super) fn is_refused(&self) -> bool {
+        matches!(&self.end, End::Failed(fault) if [Errno::EAGAIN, Errno::EINTR, Errno::EDEADLK].contains(&fault.errno))
+    }
+
+    /// Whether it has waited until the signal came.
+    fn is_interrupted(&self) -> bool {
+        matches!(&self.end, End::Failed(fault) if fault.errno == Errno::EINTR)
+    }
+
+    pub(super) fn waits(&self) -> bool {
+        matches!(self.op, Op::Lock { wait: true, .. })
+    }
+
+    /// What it gives back.
+    fn releases(&self, is_fair: bool) -> Vec<Release> {
+        let Some(open) = &self.open else { return Vec::new() };
+        match &self.op {
+            Op::Unlock { slot, range } => {
+                let place = self.place(open, owner_of(*slot, open.handle, *range));
+                let range = range.unwrap_or(LockRange::ALL);
+                vec![Release { place, range, is_sure: self.is_told() }]
+            }
+            Op::Close { slot } => [process_of(*slot), owner_of(*slot, open.handle, None)]
+                .map(|owner| Release {
+                    place: self.place(open, owner),
+                    range: LockRange::ALL,
+                    is_sure: is_fair && self.is_told(),
+                })
+                .into(),
+            Op::Lock { .. } if !self.is_refused() => self
+                .wanted()
+                .map(|lock| Release { place: lock.place, range: lock.range, is_sure: self.is_told() })
+                .into_iter()
+                .collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// The calls of a step, and the locks that there were before it.
+struct LockStep<'a> {
+    calls: &'a [Call],
+    before: Vec<Lock>,
+    releases: Vec<Release>,
+    /// The views in which nobody was out of reach.
+    fair: BTreeSet<usize>,
+}
+
+impl LockStep<'_> {
+    fn others(&self, call: &Call) -> impl Iterator<Item = &Call> {
+        let begun = call.begun;
+        self.calls.iter().filter(move |other| other.begun != begun)
+    }
+
+    fn is_touched(&self, lock: &Lock) -> bool {
+        self.releases.iter().any(|release| release.touches(lock))
+    }
+
+    fn is_ended(&self, lock: &Lock) -> bool {
+        self.releases.iter().any(|release| release.ends(lock))
+    }
+
+    /// Nobody who has been granted a lock that excludes this one has begun to give it back.
+    fn judge_grant(&self, call: &Call, wanted: &Lock) -> Checked {
+        let is_held = |lock: &&Lock| lock.is_certain && lock.excludes(wanted) && !self.is_touched(lock);
+        let closes = || self.calls.iter().filter(|call| matches!(call.op, Op::Close { .. }));
+        let is_closed = |lock: &Lock| {
+            closes().any(|close| close.releases(true).iter().any(|release| release.touches(lock)))
+        };
+        let granted = self.others(call).filter(|other| other.is_told()).filter_map(Call::wanted);
+        let is_both = |lock: &Lock| lock.excludes(wanted) && !is_closed(lock) && !is_closed(wanted);
+        match self.before.iter().find(is_held).copied().or(granted.into_iter().find(is_both)) {
+            Some(lock) => Err(call.wrong(format!("was granted, while {}", lock.in_words()))),
+            None => Ok(()),
+        }
+    }
+
+    /// Who may have waited for whom at some moment.
+    fn may_wait(&self) -> Waits {
+        let taken = self.calls.iter().filter(|call| !call.is_refused()).filter_map(Call::wanted);
+        Waits::new(self.calls.iter(), &self.before.iter().copied().chain(taken).collect::<Vec<_>>())
+    }
+
+    /// Who has waited for whom all the time.
+    fn must_wait(&self) -> Waits {
+        let is_kept = |lock: &&Lock| lock.is_certain && !self.is_touched(lock);
+        let kept: Vec<_> = self.before.iter().filter(is_kept).copied().collect();
+        Waits::new(self.calls.iter().filter(|call| call.is_interrupted()), &kept)
+    }
+
+    fn judge_refusal(&self, call: &Call, wanted: &Lock, errno: Errno) -> Checked {
+        let mut rivals = self.others(call).filter_map(Call::wanted);
+        let has_rival = rivals.any(|lock| lock.excludes(wanted));
+        let mut in_the_way = self.before.iter().filter(|lock| lock.excludes(wanted));
+        let why = match errno {
+            Errno::EAGAIN if !has_rival && in_the_way.next().is_none() => "no lock is in the way",
+            Errno::EINTR if !has_rival && in_the_way.all(|lock| lock.is_dead || self.is_ended(lock)) => {
+                "it waits for ever, and no lock is in the way"
+            }
+            Errno::EINTR
+                if self.fair.contains(&wanted.place.view) && self.must_wait().lead_back(wanted.owner()) =>
+            {
+                "it waits for ever for itself, and nobody was told"
+            }
+            Errno::EDEADLK if !self.may_wait().lead_back(wanted.owner()) => "it does not wait for itself",
+            _ => return Ok(()),
+        };
+        Err(call.wrong(format!("failed with {}, but {why}", errno.describe())))
+    }
+
+    /// Whether all that was published in this step was so under locks that had to be given back for this one.
+    fn hands_over(&self, call: &Call, wanted: &Lock) -> bool {
+        let is_of_file = |other: &&Call| {
+            let object = |call: &Call| call.open.as_ref().map(|open| open.object);
+            other.view == call.view && object(other) == object(call)
+        };
+        let gives_over = |other: &Call| {
+            let given = other.releases(true);
+            let is_given = |lock: &&Lock| lock.is_certain && given.iter().any(|release| release.ends(lock));
+            matches!(other.op, Op::Unlock { .. })
+                && other.is_told()
+                && self.before.iter().filter(is_given).any(|lock| lock.excludes(wanted))
+        };
+        let publishes =
+            |other: &&Call| !matches!(other.op, Op::Read { .. } | Op::Write { .. }) && !other.is_refused();
+        let mut others = self.others(call).filter(is_of_file).filter(publishes).peekable();
+        others.peek().is_some() && others.all(gives_over)
+    }
+}
+
+impl Run {
+    /// Whether calls can be told that others are out of reach.
+    fn is_fair(&self, view: View) -> bool {
+        self.excuses.get(&view.index()).is_none_or(BTreeSet::is_empty)
+    }
+
+    /// Whether a lock's home lives, and its owner.
+    fn is_kept(&mut self, lock: &Lock) -> bool {
+        let inode = self.models.entry(lock.place.view).or_default().object(lock.place.object).inode;
+        let home = inode.map(|inode| self.world.cluster.inode_home(InodeId(inode)).0 as usize);
+        self.world.is_up(lock.place.node) && home.is_some_and(|home| self.world.is_up(home))
+    }
+
+    /// Judges the calls for locks of a step, and those that end them.
+    pub(super) fn judge_locks(&mut self, calls: &[Call]) -> Checked {
+        let mut before = std::mem::take(&mut self.locks);
+        for lock in &mut before {
+            lock.is_certain &= self.is_kept(lock);
+            lock.is_dead = !self.links_cut && !self.world.is_up(lock.place.node);
+        }
+        let releases = calls.iter().flat_map(|call| call.releases(self.is_fair(call.view))).collect();
+        let fair = View::ALL.into_iter().filter(|&view| self.is_fair(view)).map(View::index).collect();
+        let step = LockStep { calls, before, releases, fair };
+        for call in calls {
+            let Some(mut wanted) = call.wanted() else { continue };
+            match &call.end {
+                End::Told(_) if self.is_kept(&wanted) => step.judge_grant(call, &wanted)?,
+                End::Failed(fault) => step.judge_refusal(call, &wanted, fault.errno)?,
+                End::Told(_) | End::Died => {}
+            }
+            if call.is_told() {
+                self.refresh(call, step.hands_over(call, &wanted));
+            }
+            wanted.is_certain = call.is_told() && self.is_kept(&wanted);
+            if !call.is_refused() {
+                self.locks.push(wanted);
+            }
+        }
+        let taken = std::mem::replace(&mut self.locks, step.before);
+        step.releases.iter().for_each(|release| self.give_back(release));
+        self.locks.extend(taken);
+        Ok(())
+    }
+
+    fn give_back(&mut self, release: &Release) {
+        let mut left = Vec::new();
+        for lock in self.locks.drain(..) {
+            if !release.touches(&lock) {
+                left.push(lock);
+                continue;
+            }
+            if !release.is_sure {
+                left.push(Lock { is_certain: false, ..lock });
+                continue;
+            }
+            let range = release.range;
+            if lock.range.start < range.start {
+                left.push(Lock {
+                    range: LockRange { start: lock.range.start, last: range.start - 1 },
+                    ..lock
+                });
+            }
+            if lock.range.last > range.last {
+                left.push(Lock { range: LockRange { start: range.last + 1, last: lock.range.last }, ..lock });
+            }
+        }
+        self.locks = left;
+    }
+
+    /// Who has got a lock sees through all descriptors of its node what was published before; with `handed_over` also what
+    /// was in this step.
+    fn refresh(&mut self, call: &Call, handed_over: bool) {
+        let Some(object) = call.open.as_ref().map(|open| open.object) else { return };
+        let seen = if handed_over { self.moment() } else { call.begun };
+        for ((node, view, _), open) in &mut self.slots {
+            if (*node, *view, open.object) == (call.node, call.view.index(), object) {
+                open.opened = open.opened.max(seen);
+            }
+        }
+    }
+
+    /// Locks of which nobody knew what became are gone, as all is mended.
+    pub(super) fn settle_locks(&mut self) {
+        self.locks.retain(|lock| lock.is_certain);
+    }
+
+    /// A check has closed a descriptor.
+    pub(super) fn end_locks(&mut self, call: &Call) {
+        call.releases(true).iter().for_each(|release| self.give_back(release));
+    }
+}

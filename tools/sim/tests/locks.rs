@@ -1,0 +1,64 @@
+//! What the checker of locks demands of waits that nobody would end: each program is right, and is found wrong with a bug on
+//! purpose.
+
+use tameike_core::View;
+use tameike_core::wire::lock::{LockKind, LockRange};
+use tameike_sim::program::{Action, Flags, Op, Program, Step, Trouble};
+use tameike_sim::run::run;
+use tameike_sim::world::{Canary, WorldConfig};
+
+const NODES: usize = 3;
+const FLAGS: Flags = Flags { write: true, create: true, append: false, truncate: false, exclusive: false };
+
+fn call(node: usize, op: Op) -> Action {
+    Action::Call { node, view: View::JobShared, op }
+}
+
+fn open(node: usize, slot: u8, path: &str) -> Step {
+    Step::Together(vec![call(node, Op::Open { slot, path: path.to_owned(), flags: FLAGS })])
+}
+
+fn lock(node: usize, slot: u8) -> Action {
+    call(node, Op::Lock { slot, range: Some(LockRange::ALL), kind: LockKind::Exclusive, wait: true })
+}
+
+/// All pass on all seeds; with the canary it is found in some, by these words only.
+fn is_found(canary: Canary, programs: &[Vec<Step>], words: &str) {
+    let run = |steps: &[Step], seed, canary| {
+        let world = WorldConfig { canary, ..WorldConfig::plain(seed, NODES) };
+        run(&Program { world, steps: steps.to_vec(), dies: false })
+    };
+    let mut found = 0;
+    for (steps, seed) in programs.iter().flat_map(|steps| (0..5).map(move |seed| (steps, seed))) {
+        assert_eq!(run(steps, seed, None), Ok(()), "seed {seed}");
+        if let Err(failure) = run(steps, seed, Some(canary)) {
+            assert!(failure.message.contains(words), "seed {seed}: {}", failure.message);
+            found += 1;
+        }
+    }
+    assert!(found > 0, "{canary:?} is not found");
+}
+
+#[test]
+fn a_lock_of_a_dead_node_is_waited_for() {
+    // Some of the nodes is the file's home: if that one dies, there is nothing to wait for.
+    let program = |(holder, waiter)| {
+        let kill = Action::Trouble(0, Trouble::Kill { node: holder, power: false });
+        let locks = [vec![lock(holder, 0)], vec![kill], vec![lock(waiter, 0)]];
+        let opens = [open(holder, 0, "a/x"), open(waiter, 0, "a/x")];
+        opens.into_iter().chain(locks.map(Step::Together)).collect()
+    };
+    let programs = [(0, 1), (1, 2), (2, 0)].map(program);
+    is_found(Canary::UntoldDeath, &programs, "it waits for ever, and no lock is in the way");
+}
+
+#[test]
+fn waits_in_a_ring_are_told() {
+    let paths = ["x", "y", "z"];
+    let mut steps = Vec::new();
+    for node in 0..NODES {
+        steps.extend([open(node, 0, paths[node]), open(node, 2, paths[(node + 1) % NODES])]);
+    }
+    steps.extend([0, 2].map(|slot| Step::Together((0..NODES).map(|node| lock(node, slot)).collect())));
+    is_found(Canary::UntoldDeadlock, &[steps], "it waits for ever for itself, and nobody was told");
+}
