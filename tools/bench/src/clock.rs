@@ -1,5 +1,6 @@
 //! The one place of this program that reads a clock.
 
+use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
 /// Seconds since it was started.
@@ -20,4 +21,10 @@ impl Stopwatch {
     pub fn elapsed(self) -> Duration {
         self.0.elapsed()
     }
+}
+
+/// Seconds of processor time that this process has taken so far, in user and in system mode.
+pub fn processor_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

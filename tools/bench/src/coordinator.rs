@@ -6,7 +6,7 @@
 use crate::outcome::{Context, Outcome};
 use crate::rank::{FromRank, Link, ToRank};
 use crate::wait::{self, Interrupt};
-use crate::workload::{Plan, Step, Work};
+use crate::workload::{Measured, Plan, Step};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -31,8 +31,8 @@ pub struct Limits {
     pub interrupt: Interrupt,
 }
 
-/// Runs all steps of `plan` at `place`: for each step the work of every rank.
-pub fn run(plan: &Plan, place: &Place, limits: &Limits) -> Outcome<Vec<(Step, Vec<Work>)>> {
+/// Runs all steps of `plan` at `place`: for each step what every rank did.
+pub fn run(plan: &Plan, place: &Place, limits: &Limits) -> Outcome<Vec<(Step, Vec<Measured>)>> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context(|| "listen for ranks")?;
     let mut ranks = Ranks::start(plan, place, &listener)?;
     let mut links = greet(plan, &listener, &mut ranks, limits)?;
@@ -41,11 +41,11 @@ pub fn run(plan: &Plan, place: &Place, limits: &Limits) -> Outcome<Vec<(Step, Ve
         for link in &mut links {
             link.say(&ToRank::Go)?;
         }
-        let mut works = Vec::new();
+        let mut measured = Vec::new();
         for link in &mut links {
-            works.push(answer(link, &mut ranks, limits).map_err(|error| format!("{step:?}: {error}"))?);
+            measured.push(answer(link, &mut ranks, limits).map_err(|error| format!("{step:?}: {error}"))?);
         }
-        done.push((step, works));
+        done.push((step, measured));
     }
     ranks.finish(limits)?;
     Ok(done)
@@ -72,10 +72,10 @@ fn greet(plan: &Plan, listener: &TcpListener, ranks: &mut Ranks, limits: &Limits
     Ok(links.into_iter().flatten().collect())
 }
 
-fn answer(link: &mut Link, ranks: &mut Ranks, limits: &Limits) -> Outcome<Work> {
+fn answer(link: &mut Link, ranks: &mut Ranks, limits: &Limits) -> Outcome<Measured> {
     wait::readable(link.stream(), limits.step, || ranks.check(limits))?;
     match link.hear()? {
-        Some(FromRank::Done(work)) => Ok(work),
+        Some(FromRank::Done(measured)) => Ok(measured),
         Some(FromRank::Failed(message)) => Err(message),
         Some(FromRank::Hello { .. }) => Err("a rank said hello twice".to_owned()),
         None => Err("a rank ended before its work did; what it said is above".to_owned()),

@@ -7,6 +7,7 @@
 
 mod clock;
 mod coordinator;
+mod latency;
 mod options;
 mod outcome;
 mod pattern;

@@ -24,6 +24,16 @@ pub enum Command {
     Rank(RankOptions),
 }
 
+impl RunOptions {
+    /// The workloads that were asked for: all when none was named.
+    pub fn workloads(&self) -> &[Workload] {
+        match self.workloads.as_slice() {
+            [] => Workload::value_variants(),
+            named => named,
+        }
+    }
+}
+
 /// A target that the program sets up itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BuiltIn {
@@ -53,8 +63,8 @@ pub struct RunOptions {
     /// The target that ratios are relative to [default: glusterfs, or else the first].
     #[arg(long)]
     pub base: Option<String>,
-    /// What to do to each target.
-    #[arg(long, value_delimiter = ',', default_value = "sequential,random,metadata,metadata-shared,small")]
+    /// What to do to each target [default: everything].
+    #[arg(long, value_delimiter = ',')]
     pub workloads: Vec<Workload>,
     /// Processes that read and write at once.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=4096))]
@@ -71,6 +81,9 @@ pub struct RunOptions {
     /// Empty files and small files of each rank.
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
     pub files: u32,
+    /// Files of 1 MiB of each rank.
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    pub large_files: u32,
     /// Random reads and writes of each rank.
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
     pub operations: u32,

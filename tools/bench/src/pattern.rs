@@ -35,17 +35,27 @@ impl Pattern {
         Self { seed, block: (0..BLOCK_PAGES).map(page).collect() }
     }
 
-    /// Fills `bytes` with what belongs at `offset` of `content`; `offset` is a whole number of pages.
+    /// Fills `bytes` with what belongs at `offset` of `content`; `offset` is a whole number of words of 8 bytes.
     pub fn fill(&self, content: Content, offset: u64, bytes: &mut [u8]) {
-        for (page, chunk) in (offset / PAGE_BYTES as u64..).zip(bytes.chunks_mut(PAGE_BYTES)) {
-            let (words, key) = (self.words(page), self.key(content, page));
-            let (whole, rest) = chunk.as_chunks_mut::<WORD_BYTES>();
-            for (bytes, word) in whole.iter_mut().zip(words) {
-                *bytes = (word ^ key).to_le_bytes();
-            }
-            let last = words.get(whole.len()).map_or([0; WORD_BYTES], |word| (word ^ key).to_le_bytes());
-            rest.copy_from_slice(&last[..rest.len()]);
+        let (mut at, mut rest) = (offset, bytes);
+        while !rest.is_empty() {
+            let (page, within) = (at / PAGE_BYTES as u64, at as usize % PAGE_BYTES);
+            let size = rest.len().min(PAGE_BYTES - within);
+            let (piece, after) = rest.split_at_mut(size);
+            self.fill_in_page(content, page, within / WORD_BYTES, piece);
+            (at, rest) = (at + size as u64, after);
         }
+    }
+
+    /// Fills `bytes` with what belongs in `page` from its word `first`.
+    fn fill_in_page(&self, content: Content, page: u64, first: usize, bytes: &mut [u8]) {
+        let (words, key) = (&self.words(page)[first..], self.key(content, page));
+        let (whole, rest) = bytes.as_chunks_mut::<WORD_BYTES>();
+        for (bytes, word) in whole.iter_mut().zip(words) {
+            *bytes = (word ^ key).to_le_bytes();
+        }
+        let last = words.get(whole.len()).map_or([0; WORD_BYTES], |word| (word ^ key).to_le_bytes());
+        rest.copy_from_slice(&last[..rest.len()]);
     }
 
     /// The offset of the first byte of `bytes` that is not what belongs there, or `None` when all are right.
@@ -101,6 +111,16 @@ mod tests {
         for size in [0, 1, 7, 8, 3901, 4096, 4097, 3 << 20] {
             let bytes = filled(&pattern, CONTENT, 8192, size);
             assert_eq!(pattern.first_wrong(CONTENT, 8192, &bytes), None, "{size}");
+        }
+    }
+
+    #[test]
+    fn records_that_straddle_pages_are_parts_of_the_whole() {
+        let pattern = Pattern::new(1);
+        let whole = filled(&pattern, CONTENT, 0, 10 * 47_008);
+        for (offset, record) in (0..).step_by(47_008).zip(whole.chunks(47_008)) {
+            assert!(record == filled(&pattern, CONTENT, offset, record.len()), "the record at {offset}");
+            assert_eq!(pattern.first_wrong(CONTENT, offset, record), None);
         }
     }
 

@@ -5,7 +5,7 @@
 
 use crate::options::RankOptions;
 use crate::outcome::{Context, Outcome};
-use crate::workload::{Plan, Site, Work};
+use crate::workload::{Measured, Plan, Site};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -31,7 +31,7 @@ pub enum FromRank {
         token: String,
     },
     /// The step is done.
-    Done(Work),
+    Done(Measured),
     /// The step failed, and why.
     Failed(String),
 }
@@ -84,7 +84,7 @@ pub fn serve(options: &RankOptions) -> Outcome<()> {
     for &step in steps {
         let Some(ToRank::Go) = link.hear()? else { return Err(gone()) };
         match site.take(step) {
-            Ok(work) => link.say(&FromRank::Done(work))?,
+            Ok(measured) => link.say(&FromRank::Done(measured))?,
             Err(message) => {
                 let message = format!("rank {rank}: {message}");
                 link.say(&FromRank::Failed(message.clone()))?;

@@ -9,8 +9,11 @@ use crate::outcome::Outcome;
 use crate::report::{self, Sample};
 use crate::target::{self, Target};
 use crate::wait::Interrupt;
-use crate::workload::{Plan, Workload};
+use crate::workload::{Group, Plan, Workload};
 use std::time::Duration;
+
+/// At most so much is read again and again where only the time of one read matters.
+const LATENCY_BYTES: u64 = 64 << 20;
 
 /// What is done in each turn.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +21,7 @@ struct Sizes {
     repetitions: u32,
     size_bytes: u64,
     files: u32,
+    large_files: u32,
     operations: u32,
 }
 
@@ -47,7 +51,7 @@ fn measure(options: &RunOptions, limits: &Limits) -> Outcome<(Vec<Target>, Vec<S
     let targets = target::start_all(options, limits)?;
     base(options, &targets)?;
     let mut samples = Vec::new();
-    for &workload in &options.workloads {
+    for &workload in options.workloads() {
         for repetition in 0..sizes.repetitions {
             for target in &targets {
                 let turn = samples.len();
@@ -55,8 +59,7 @@ fn measure(options: &RunOptions, limits: &Limits) -> Outcome<(Vec<Target>, Vec<S
                 let done = coordinator::run(&plan, &target.place, limits)
                     .map_err(|message| format!("{workload:?} on {}: {message}", target.label.name))?;
                 for (step, ranks) in done.into_iter().filter(|(step, _)| step.unit().is_some()) {
-                    let target = target.label.name.clone();
-                    samples.push(Sample { workload, step, target, repetition, ranks });
+                    samples.push(Sample::new(workload, step, &target.label.name, repetition, &ranks));
                 }
                 let name = &target.label.name;
                 let rates: Vec<String> = samples[turn..].iter().map(Sample::summary).collect();
@@ -73,22 +76,40 @@ fn measure(options: &RunOptions, limits: &Limits) -> Outcome<(Vec<Target>, Vec<S
 }
 
 fn sizes(options: &RunOptions) -> Sizes {
-    let (repetitions, files, operations) = (options.repetitions, options.files, options.operations);
     match options.tiny {
-        // A size that is no whole number of calls, so that the last call is a short one.
-        true => Sizes { repetitions: 1, size_bytes: (3 << 20) + 8192, files: 20, operations: 40 },
-        false => Sizes { repetitions, size_bytes: options.size_mib << 20, files, operations },
+        true => Sizes {
+            repetitions: 1,
+            // No whole number of calls, so that the last call is a short one.
+            size_bytes: (3 << 20) + 8192,
+            files: 20,
+            large_files: 3,
+            operations: 40,
+        },
+        false => Sizes {
+            repetitions: options.repetitions,
+            size_bytes: options.size_mib << 20,
+            files: options.files,
+            large_files: options.large_files,
+            operations: options.operations,
+        },
     }
 }
 
 fn plan(options: &RunOptions, sizes: Sizes, workload: Workload, turn: usize) -> Plan {
     Plan {
         workload,
-        ranks: options.ranks,
+        ranks: workload.ranks(options.ranks),
         // Other bytes in every turn: what an earlier turn left behind never passes for this one's.
         seed: options.seed.wrapping_add(turn as u64),
-        size_bytes: sizes.size_bytes,
-        files: sizes.files,
+        size_bytes: match workload {
+            // The node's cache is to hold all of it.
+            Workload::Latency => sizes.size_bytes.min(LATENCY_BYTES),
+            _ => sizes.size_bytes,
+        },
+        files: match workload.group() {
+            Group::Mebibyte => sizes.large_files,
+            _ => sizes.files,
+        },
         operations: sizes.operations,
         run: format!("run-{}-{turn}", std::process::id()),
     }

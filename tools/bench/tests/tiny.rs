@@ -46,11 +46,17 @@ fn all_workloads_on_two_directories_and_through_a_launcher() {
 
     let report = report(out.path());
     let samples = report["samples"].as_array().expect("samples");
-    // Thirteen measured steps over five workloads, on two targets.
-    assert_eq!(samples.len(), 2 * (3 + 2 + 3 + 3 + 2));
+    // On two targets: five patterns of large files, two of blocks, and many files of three sizes.
+    assert_eq!(samples.len(), 2 * ((3 + 4 * 2) + 2 * 2 + 3 * 2 * 4));
     for sample in samples {
         let ranks = sample["ranks"].as_array().expect("ranks");
-        assert_eq!(ranks.len(), 3);
+        let expected = match sample["workload"].as_str().expect("a name") {
+            "one-process" | "latency" => 1,
+            "four-processes" => 4,
+            _ => 3,
+        };
+        assert_eq!(ranks.len(), expected, "{sample}");
+        assert!(sample["latency"]["p99_us"].as_f64().expect("a figure") > 0.0, "{sample}");
         assert!(ranks.iter().all(|work| work["seconds"].as_f64().expect("seconds") > 0.0), "{sample}");
     }
     assert_eq!((files_in(disk.path()), files_in(other.path())), (0, 0), "something was left behind");

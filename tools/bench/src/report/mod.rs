@@ -7,10 +7,11 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use crate::latency::{Latencies, Percentiles};
 use crate::options::RunOptions;
 use crate::outcome::{Context, Outcome};
 use crate::target::{Label, Target};
-use crate::workload::{Step, Unit, Work, Workload};
+use crate::workload::{Measured, Step, Unit, Work, Workload};
 use machine::Machine;
 use serde::Serialize;
 use std::fs;
@@ -29,9 +30,27 @@ pub struct Sample {
     pub repetition: u32,
     /// What each rank did.
     pub ranks: Vec<Work>,
+    /// How long single operations of all ranks took.
+    pub latency: Option<Percentiles>,
 }
 
 impl Sample {
+    /// What the ranks measured.
+    pub fn new(workload: Workload, step: Step, target: &str, repetition: u32, ranks: &[Measured]) -> Self {
+        let mut latencies = Latencies::default();
+        for rank in ranks {
+            latencies.add(&rank.latencies);
+        }
+        Self {
+            workload,
+            step,
+            target: target.to_owned(),
+            repetition,
+            ranks: ranks.iter().map(|rank| rank.work).collect(),
+            latency: latencies.percentiles(),
+        }
+    }
+
     /// The work of all ranks over the time of the slowest, in the unit of the step.
     pub fn rate(&self) -> f64 {
         let slowest = self.ranks.iter().map(|work| work.seconds).fold(0.0, f64::max);
@@ -64,7 +83,7 @@ pub struct Report {
 /// The rates of one step on all targets: a row of the table, a panel of the picture.
 #[derive(Debug)]
 struct Row {
-    title: &'static str,
+    title: String,
     unit: Unit,
     cells: Vec<Cell>,
 }
@@ -136,7 +155,11 @@ impl Report {
             Some(Cell { target: label.name.clone(), lowest, median, highest, ratio: median / base })
         };
         let cells = self.targets.iter().filter_map(cell).collect();
-        Some(Row { title: workload.title(step), unit: step.unit()?, cells })
+        Some(Row {
+            title: format!("{}: {}", workload.group().title(), workload.title(step)),
+            unit: step.unit()?,
+            cells,
+        })
     }
 }
 

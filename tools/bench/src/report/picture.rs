@@ -72,7 +72,7 @@ fn panel(row: &Row, left: usize, top: usize) -> String {
     let mut text = format!(
         "<text x=\"{left}\" y=\"{}\" font-weight=\"bold\">{} [{}]</text>\n",
         first_line - 10,
-        escaped(row.title),
+        escaped(&row.title),
         row.unit.name()
     );
     for decade in axis.first..=axis.last {

@@ -1,10 +1,9 @@
 use super::*;
 
 fn sample(target: &str, repetition: u32, seconds: [f64; 2]) -> Sample {
-    let work = |seconds| Work { seconds, operations: 8, bytes: 8 << 20 };
-    let ranks = seconds.map(work).to_vec();
-    let target = target.to_owned();
-    Sample { workload: Workload::Sequential, step: Step::Write, target, repetition, ranks }
+    let work = |seconds| Work { seconds, processor_seconds: seconds / 2.0, operations: 8, bytes: 8 << 20 };
+    let ranks = seconds.map(|seconds| Measured { work: work(seconds), latencies: Latencies::default() });
+    Sample::new(Workload::Sequential, Step::Write, target, repetition, &ranks)
 }
 
 fn report(samples: Vec<Sample>) -> Report {
@@ -53,7 +52,8 @@ fn all_files_of_a_report_are_written_and_never_over_another() {
     report(samples).write(&place).expect("written");
     let read = |name: &str| fs::read_to_string(place.join(name)).expect(name);
     assert!(
-        read("report.md").contains("| write, 1 MiB calls, fsync | MiB/s | 16.0 (1.00)"),
+        read("report.md")
+            .contains("| Large files: a file per rank, calls of 1 MiB: write, fsync | MiB/s | 16.0 (1.00)"),
         "{}",
         read("report.md")
     );

@@ -3,137 +3,23 @@
 //! A step measures only its calls to the file system. What is written is made before the clock starts, and
 //! what was read is checked after it has stopped; the step fails when one byte is wrong.
 
-mod metadata;
+mod files;
+mod measured;
 mod random;
-mod sequential;
-mod small;
+mod step;
+mod stream;
 
 #[cfg(test)]
 mod tests;
 
-use crate::clock::Stopwatch;
+pub use measured::{Measured, Work};
+pub use step::{Group, Step, Unit, Workload};
+
 use crate::outcome::{Context, Outcome};
 use crate::pattern::{Content, Pattern};
-use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-
-/// A sequence of steps on files of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Workload {
-    /// A file per rank, in calls of 1 MiB.
-    Sequential,
-    /// Blocks of 4 KiB here and there in a file per rank.
-    Random,
-    /// Empty files in a directory per rank.
-    Metadata,
-    /// Empty files in one directory for all ranks.
-    MetadataShared,
-    /// Files of 3,901 bytes in a directory per rank.
-    Small,
-}
-
-/// What all ranks do at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Step {
-    /// The first rank makes all directories.
-    MakeDirectories,
-    /// Each rank fills its file; not measured.
-    Fill,
-    /// Create, write in calls of 1 MiB, fsync, close.
-    Write,
-    /// Read back what this rank wrote.
-    ReadOwn,
-    /// Read what the next rank wrote, with nothing of it in this node's kernel.
-    ReadOther,
-    /// Overwrite random blocks, then fsync.
-    RandomWrite,
-    /// Read random blocks of the next rank's file.
-    RandomRead,
-    /// Create empty files.
-    Create,
-    /// Look at the next rank's files.
-    Stat,
-    /// Remove this rank's files.
-    Unlink,
-    /// Create, write and close small files.
-    SmallWrite,
-    /// Open, read and close the next rank's small files.
-    SmallRead,
-    /// The first rank removes everything.
-    RemoveAll,
-}
-
-/// What a rate counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Unit {
-    /// Mebibytes a second.
-    #[serde(rename = "MiB/s")]
-    MebibytesPerSecond,
-    /// Operations, or files, a second.
-    #[serde(rename = "1/s")]
-    OperationsPerSecond,
-}
-
-impl Unit {
-    /// As people write it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::MebibytesPerSecond => "MiB/s",
-            Self::OperationsPerSecond => "1/s",
-        }
-    }
-}
-
-impl Workload {
-    /// Its steps, in order.
-    pub fn steps(self) -> &'static [Step] {
-        use Step::*;
-        match self {
-            Self::Sequential => &[MakeDirectories, Write, ReadOwn, ReadOther, RemoveAll],
-            Self::Random => &[MakeDirectories, Fill, RandomWrite, RandomRead, RemoveAll],
-            Self::Metadata | Self::MetadataShared => &[MakeDirectories, Create, Stat, Unlink, RemoveAll],
-            Self::Small => &[MakeDirectories, SmallWrite, SmallRead, RemoveAll],
-        }
-    }
-
-    /// A name for people: what is done, to what.
-    pub fn title(self, step: Step) -> &'static str {
-        match (step, self) {
-            (Step::Write, _) => "write, 1 MiB calls, fsync",
-            (Step::ReadOwn, _) => "read own file, 1 MiB calls",
-            (Step::ReadOther, _) => "read another rank's file",
-            (Step::RandomWrite, _) => "random 4 KiB write, fsync",
-            (Step::RandomRead, _) => "random 4 KiB read",
-            (Step::Create, Self::MetadataShared) => "create, one directory",
-            (Step::Create, _) => "create, own directory",
-            (Step::Stat, Self::MetadataShared) => "stat, one directory",
-            (Step::Stat, _) => "stat, own directory",
-            (Step::Unlink, Self::MetadataShared) => "unlink, one directory",
-            (Step::Unlink, _) => "unlink, own directory",
-            (Step::SmallWrite, _) => "create and write 3,901 bytes",
-            (Step::SmallRead, _) => "read 3,901 bytes",
-            (Step::MakeDirectories | Step::Fill | Step::RemoveAll, _) => "not measured",
-        }
-    }
-}
-
-impl Step {
-    /// What its rate counts, or `None` for a step that only prepares or cleans.
-    pub fn unit(self) -> Option<Unit> {
-        match self {
-            Self::MakeDirectories | Self::Fill | Self::RemoveAll => None,
-            Self::Write | Self::ReadOwn | Self::ReadOther => Some(Unit::MebibytesPerSecond),
-            Self::RandomWrite | Self::RandomRead | Self::Create | Self::Stat => {
-                Some(Unit::OperationsPerSecond)
-            }
-            Self::Unlink | Self::SmallWrite | Self::SmallRead => Some(Unit::OperationsPerSecond),
-        }
-    }
-}
 
 /// What every rank of a run is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -144,25 +30,14 @@ pub struct Plan {
     pub ranks: u32,
     /// What the bytes follow from.
     pub seed: u64,
-    /// Size of each rank's large file.
+    /// What each rank writes to its large file, or to its part of one.
     pub size_bytes: u64,
-    /// Small or empty files of each rank.
+    /// Many files: how many of each rank.
     pub files: u32,
     /// Random reads or writes of each rank.
     pub operations: u32,
     /// The directory of this run, within the target's.
     pub run: String,
-}
-
-/// What one rank did in one step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Work {
-    /// In calls to the file system.
-    pub seconds: f64,
-    /// Files, or calls on a file.
-    pub operations: u64,
-    /// Read or written.
-    pub bytes: u64,
 }
 
 /// One rank's place in a run.
@@ -183,19 +58,19 @@ impl Site {
     }
 
     /// Does one step.
-    pub fn take(&self, step: Step) -> Outcome<Work> {
+    pub fn take(&self, step: Step) -> Outcome<Measured> {
         match step {
             Step::MakeDirectories => self.make_directories(),
-            Step::Fill | Step::Write => sequential::write(self),
-            Step::ReadOwn => sequential::read(self, self.rank),
-            Step::ReadOther => sequential::read_cold(self, self.next()),
+            Step::Fill | Step::Write => stream::write(self),
+            Step::ReadOwn | Step::Warm => stream::read(self, self.rank),
+            Step::ReadOther => stream::read_cold(self, self.next()),
             Step::RandomWrite => random::write(self),
-            Step::RandomRead => random::read(self, self.next()),
-            Step::Create => metadata::create(self),
-            Step::Stat => metadata::stat(self, self.next()),
-            Step::Unlink => metadata::unlink(self),
-            Step::SmallWrite => small::write(self),
-            Step::SmallRead => small::read(self, self.next()),
+            Step::RandomRead => random::read_cold(self, self.next()),
+            Step::CachedRead => random::read(self, self.next()),
+            Step::Create => files::create(self),
+            Step::Stat => files::stat(self, self.next()),
+            Step::Read => files::read(self, self.next()),
+            Step::Unlink => files::unlink(self),
             Step::RemoveAll => self.remove_all(),
         }
     }
@@ -205,11 +80,11 @@ impl Site {
         (self.rank + 1) % self.plan.ranks
     }
 
-    /// The directory of small files of `rank`.
+    /// Where `rank` has its files.
     fn directory(&self, rank: u32) -> PathBuf {
-        match self.plan.workload {
-            Workload::MetadataShared => self.root.join("all"),
-            _ => self.root.join(format!("rank-{rank}")),
+        match self.plan.workload.has_one_directory() {
+            true => self.root.join("all"),
+            false => self.root.join(format!("rank-{rank}")),
         }
     }
 
@@ -221,26 +96,26 @@ impl Site {
         self.directory(rank).join(format!("file-{rank}-{index}"))
     }
 
-    /// The bytes of a rank's small file, or of its large one for `None`.
+    /// The bytes of one of a rank's many files, or of its large one for `None`.
     fn content(&self, rank: u32, index: Option<u32>) -> Content {
         Content { file: (u64::from(rank) << 32) + index.map_or(0, |index| u64::from(index) + 1), version: 0 }
     }
 
-    fn make_directories(&self) -> Outcome<Work> {
+    fn make_directories(&self) -> Outcome<Measured> {
         if self.rank == 0 {
             for rank in 0..self.plan.ranks {
                 let directory = self.directory(rank);
                 std::fs::create_dir_all(&directory).context(|| format!("make {}", directory.display()))?;
             }
         }
-        Ok(Work::default())
+        Ok(Measured::default())
     }
 
-    fn remove_all(&self) -> Outcome<Work> {
+    fn remove_all(&self) -> Outcome<Measured> {
         if self.rank == 0 {
             std::fs::remove_dir_all(&self.root).context(|| format!("remove {}", self.root.display()))?;
         }
-        Ok(Work::default())
+        Ok(Measured::default())
     }
 
     /// That `bytes` are what belongs at `offset` of `content`, which `path` holds.
@@ -254,13 +129,12 @@ impl Site {
     }
 }
 
-/// Runs `calls`, and how long they took.
-fn timed<T>(calls: impl FnOnce() -> Outcome<T>) -> Outcome<(f64, T)> {
-    let watch = Stopwatch::start();
-    let value = calls()?;
-    Ok((watch.elapsed().as_secs_f64(), value))
-}
-
 fn open(path: &Path) -> Outcome<File> {
     File::open(path).context(|| format!("open {}", path.display()))
+}
+
+/// Asks this node's kernel to forget the pages of `file`.
+fn drop_pages(file: &File, path: &Path) -> Outcome<()> {
+    rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)
+        .context(|| format!("drop the pages of {}", path.display()))
 }

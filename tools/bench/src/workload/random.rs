@@ -2,7 +2,7 @@
 //!
 //! The places follow from the seed, so the reader knows which blocks its neighbour has overwritten.
 
-use super::{Site, Work, open, timed};
+use super::{Measured, Site, Workload, drop_pages, open};
 use crate::outcome::{Context, Outcome};
 use crate::pattern::{Content, random_blocks};
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ const WRITE: u64 = 1;
 const READ: u64 = 2;
 
 /// Overwrites random blocks of this rank's file, then fsyncs.
-pub fn write(site: &Site) -> Outcome<Work> {
+pub fn write(site: &Site) -> Outcome<Measured> {
     let path = site.large_file(site.rank);
     let content = Content { version: 1, ..site.content(site.rank, None) };
     let places = places(site, site.rank, WRITE);
@@ -23,27 +23,32 @@ pub fn write(site: &Site) -> Outcome<Work> {
         site.pattern.fill(content, place, block);
     }
     let file = OpenOptions::new().write(true).open(&path).context(|| format!("open {}", path.display()))?;
-    let (seconds, ()) = timed(|| {
+    let mut measured = Measured::default();
+    measured.time(|laps| {
         for (&place, block) in places.iter().zip(bytes.chunks(BLOCK_BYTES)) {
             file.write_all_at(block, place).context(|| format!("write {}", path.display()))?;
+            laps.done(BLOCK_BYTES);
         }
         file.sync_all().context(|| format!("fsync {}", path.display()))
     })?;
-    Ok(Work { seconds, operations: places.len() as u64, bytes: bytes.len() as u64 })
+    Ok(measured)
 }
 
 /// Reads random blocks of the file of `rank`, and checks them.
-pub fn read(site: &Site, rank: u32) -> Outcome<Work> {
+pub fn read(site: &Site, rank: u32) -> Outcome<Measured> {
     let path = site.large_file(rank);
-    let overwritten: BTreeSet<u64> = places(site, rank, WRITE).into_iter().collect();
+    let overwritten: BTreeSet<u64> = match site.plan.workload {
+        Workload::Random => places(site, rank, WRITE).into_iter().collect(),
+        _ => BTreeSet::new(),
+    };
     let places = places(site, rank, READ);
     let mut bytes = vec![1; places.len() * BLOCK_BYTES];
     let file = open(&path)?;
-    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
-        .context(|| format!("drop the pages of {}", path.display()))?;
-    let (seconds, ()) = timed(|| {
+    let mut measured = Measured::default();
+    measured.time(|laps| {
         for (&place, block) in places.iter().zip(bytes.chunks_mut(BLOCK_BYTES)) {
             file.read_exact_at(block, place).context(|| format!("read {}", path.display()))?;
+            laps.done(BLOCK_BYTES);
         }
         Ok(())
     })?;
@@ -51,7 +56,14 @@ pub fn read(site: &Site, rank: u32) -> Outcome<Work> {
         let version = u64::from(overwritten.contains(&place));
         site.check(&path, Content { version, ..site.content(rank, None) }, place, block)?;
     }
-    Ok(Work { seconds, operations: places.len() as u64, bytes: bytes.len() as u64 })
+    Ok(measured)
+}
+
+/// As [`read`], after this node's kernel has been asked to forget the file's pages.
+pub fn read_cold(site: &Site, rank: u32) -> Outcome<Measured> {
+    let path = site.large_file(rank);
+    drop_pages(&open(&path)?, &path)?;
+    read(site, rank)
 }
 
 /// Offsets in the file of `rank`, in the order of their visits.

@@ -1,4 +1,5 @@
 use super::*;
+use clap::ValueEnum;
 use std::os::unix::fs::FileExt;
 
 fn sites(workload: Workload, directory: &Path) -> [Site; 2] {
@@ -15,7 +16,7 @@ fn sites(workload: Workload, directory: &Path) -> [Site; 2] {
 }
 
 /// Takes the steps of both ranks in turn, until the step `last` is done.
-fn take_until(sites: &[Site; 2], last: Step) -> Vec<(Step, Work)> {
+fn take_until(sites: &[Site; 2], last: Step) -> Vec<(Step, Measured)> {
     let mut done = Vec::new();
     for &step in sites[0].plan.workload.steps() {
         for site in sites {
@@ -40,8 +41,9 @@ fn every_workload_passes_on_a_plain_directory_and_cleans_up() {
     for workload in Workload::value_variants() {
         let directory = tempfile::tempdir().expect("a directory");
         let done = take_until(&sites(*workload, directory.path()), Step::RemoveAll);
-        for (step, work) in done.iter().filter(|(step, _)| step.unit().is_some()) {
+        for (step, Measured { work, latencies }) in done.iter().filter(|(step, _)| step.unit().is_some()) {
             assert!(work.operations > 0 && work.seconds > 0.0, "{workload:?} {step:?} {work:?}");
+            assert!(latencies.percentiles().is_some(), "{workload:?} {step:?}");
         }
         let left = std::fs::read_dir(directory.path()).expect("list").count();
         assert_eq!(left, 0, "{workload:?} left something behind");
@@ -89,14 +91,47 @@ fn a_block_that_was_not_overwritten_fails_the_random_read() {
 fn small_files_are_checked_too() {
     let directory = tempfile::tempdir().expect("a directory");
     let pair = sites(Workload::Small, directory.path());
-    take_until(&pair, Step::SmallWrite);
+    take_until(&pair, Step::Create);
     damage(&pair[1].file(1, 3), 3900);
-    assert!(pair[0].take(Step::SmallRead).expect_err("damage").contains("at byte 3900"));
+    assert!(pair[0].take(Step::Read).expect_err("damage").contains("at byte 3900"));
     damage(&pair[1].file(1, 3), 3900);
-    assert!(pair[0].take(Step::SmallRead).is_ok());
+    assert!(pair[0].take(Step::Read).is_ok());
     let file = File::options().write(true).open(pair[1].file(1, 3)).expect("open");
     file.set_len(4000).expect("a new length");
-    assert!(pair[0].take(Step::SmallRead).expect_err("too long").contains("WRONG SIZE"));
+    assert!(pair[0].take(Step::Read).expect_err("too long").contains("WRONG SIZE"));
+}
+
+#[test]
+fn records_of_all_ranks_make_one_whole_file_and_are_checked() {
+    for (workload, bytes_of_both) in [(Workload::Interleaved, 88 * 47_008), (Workload::Shared, 2 * 2_101_248)]
+    {
+        let directory = tempfile::tempdir().expect("a directory");
+        let pair = sites(workload, directory.path());
+        take_until(&pair, Step::Write);
+        let path = pair[0].large_file(0);
+        assert_eq!(path, pair[1].large_file(1));
+        assert_eq!(std::fs::metadata(&path).expect("the file").len(), bytes_of_both, "{workload:?}");
+        assert!(pair.iter().all(|site| site.take(Step::ReadOther).is_ok()), "{workload:?}");
+        // In the last record, or part, which is the second rank's.
+        damage(&path, bytes_of_both - 3);
+        assert!(pair[1].take(Step::ReadOther).is_ok(), "{workload:?}");
+        let message = pair[0].take(Step::ReadOther).expect_err("the damage is seen");
+        assert!(message.contains(&format!("WRONG DATA in {} at byte", path.display())), "{message}");
+    }
+}
+
+#[test]
+fn one_process_writes_as_much_as_four() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let bytes = |workload: Workload| {
+        let [mut first, _] = sites(workload, directory.path());
+        first.plan.ranks = workload.ranks(2);
+        first.take(Step::MakeDirectories).expect("directories");
+        let work = first.take(Step::Write).expect("written").work;
+        first.take(Step::RemoveAll).expect("removed");
+        work.bytes * u64::from(first.plan.ranks)
+    };
+    assert_eq!(bytes(Workload::OneProcess), bytes(Workload::FourProcesses));
 }
 
 #[test]

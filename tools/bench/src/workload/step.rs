@@ -1,0 +1,231 @@
+//! The names of workloads and of their steps, what each counts, and how a report calls it.
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// A sequence of steps on files of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Workload {
+    /// A file per rank, in calls of 1 MiB.
+    Sequential,
+    /// One file, a part of it per rank, in calls of 1 MiB.
+    Shared,
+    /// One file, records of 47,008 bytes of all ranks in turn.
+    Interleaved,
+    /// One process alone, one file, in calls of 16 MiB.
+    OneProcess,
+    /// The same bytes from four processes, a file each.
+    FourProcesses,
+    /// Blocks of 4 KiB here and there in a file per rank.
+    Random,
+    /// One process that reads blocks of 4 KiB which its node has already.
+    Latency,
+    /// Empty files in a directory per rank.
+    Metadata,
+    /// Empty files in one directory for all ranks.
+    MetadataShared,
+    /// Files of 3,901 bytes in a directory per rank.
+    Small,
+    /// Files of 3,901 bytes in one directory for all ranks.
+    SmallShared,
+    /// Files of 1 MiB in a directory per rank.
+    Mebibyte,
+    /// Files of 1 MiB in one directory for all ranks.
+    MebibyteShared,
+}
+
+/// What all ranks do at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Step {
+    /// The first rank makes all directories.
+    MakeDirectories,
+    /// Each rank fills its file; not measured.
+    Fill,
+    /// Create, write, fsync, close.
+    Write,
+    /// Read back what this rank wrote.
+    ReadOwn,
+    /// Read what the next rank wrote, with nothing of it in this node's kernel.
+    ReadOther,
+    /// Each rank reads its file, so that its node has it; not measured.
+    Warm,
+    /// Overwrite random blocks, then fsync.
+    RandomWrite,
+    /// Read random blocks of the next rank's file, with nothing of it in this node's kernel.
+    RandomRead,
+    /// Read random blocks that this node's kernel may still have.
+    CachedRead,
+    /// Create files, write their content in one call, and close them.
+    Create,
+    /// Look at the next rank's files.
+    Stat,
+    /// Open, read whole and close the next rank's files.
+    Read,
+    /// Remove this rank's files.
+    Unlink,
+    /// The first rank removes everything.
+    RemoveAll,
+}
+
+/// What a rate counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Unit {
+    /// Mebibytes a second.
+    #[serde(rename = "MiB/s")]
+    MebibytesPerSecond,
+    /// Operations, or files, a second.
+    #[serde(rename = "1/s")]
+    OperationsPerSecond,
+}
+
+/// Workloads that a report shows in one table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Group {
+    /// Many bytes in large calls.
+    LargeFiles,
+    /// One process beside four.
+    OneProcess,
+    /// Blocks of 4 KiB.
+    Blocks,
+    /// Files of 0 bytes.
+    Empty,
+    /// Files of 3,901 bytes.
+    Small,
+    /// Files of 1 MiB.
+    Mebibyte,
+}
+
+/// Bytes of a small file: less than a page, and no round number.
+const SMALL_BYTES: usize = 3901;
+
+impl Unit {
+    /// As people write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::MebibytesPerSecond => "MiB/s",
+            Self::OperationsPerSecond => "1/s",
+        }
+    }
+}
+
+impl Group {
+    /// A heading for its table.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::LargeFiles => "Large files",
+            Self::OneProcess => "One process beside four",
+            Self::Blocks => "Blocks of 4 KiB",
+            Self::Empty => "Empty files",
+            Self::Small => "Files of 3,901 bytes",
+            Self::Mebibyte => "Files of 1 MiB",
+        }
+    }
+}
+
+impl Workload {
+    /// Its steps, in order.
+    pub fn steps(self) -> &'static [Step] {
+        use Step::*;
+        match self {
+            Self::Sequential => &[MakeDirectories, Write, ReadOwn, ReadOther, RemoveAll],
+            Self::Shared | Self::Interleaved | Self::OneProcess | Self::FourProcesses => {
+                &[MakeDirectories, Write, ReadOther, RemoveAll]
+            }
+            Self::Random => &[MakeDirectories, Fill, RandomWrite, RandomRead, RemoveAll],
+            // The second pass over the file gives the kernel back what the read before it had dropped.
+            Self::Latency => &[MakeDirectories, Fill, Warm, RandomRead, Warm, CachedRead, RemoveAll],
+            Self::Metadata
+            | Self::MetadataShared
+            | Self::Small
+            | Self::SmallShared
+            | Self::Mebibyte
+            | Self::MebibyteShared => &[MakeDirectories, Create, Stat, Read, Unlink, RemoveAll],
+        }
+    }
+
+    /// How many processes do it, where `usual` is what the run was asked for.
+    pub fn ranks(self, usual: u32) -> u32 {
+        match self {
+            Self::OneProcess | Self::Latency => 1,
+            Self::FourProcesses => 4,
+            _ => usual,
+        }
+    }
+
+    /// Whether all ranks have their files in one directory.
+    pub fn has_one_directory(self) -> bool {
+        use Workload::*;
+        matches!(self, Shared | Interleaved | MetadataShared | SmallShared | MebibyteShared)
+    }
+
+    /// Size of each of its many files.
+    pub fn file_bytes(self) -> usize {
+        match self {
+            Self::Small | Self::SmallShared => SMALL_BYTES,
+            Self::Mebibyte | Self::MebibyteShared => 1 << 20,
+            _ => 0,
+        }
+    }
+
+    /// The table that it stands in.
+    pub fn group(self) -> Group {
+        match self {
+            Self::Sequential | Self::Shared | Self::Interleaved => Group::LargeFiles,
+            Self::OneProcess | Self::FourProcesses => Group::OneProcess,
+            Self::Random | Self::Latency => Group::Blocks,
+            Self::Metadata | Self::MetadataShared => Group::Empty,
+            Self::Small | Self::SmallShared => Group::Small,
+            Self::Mebibyte | Self::MebibyteShared => Group::Mebibyte,
+        }
+    }
+
+    /// A name for people, within its group: what is done, to what.
+    pub fn title(self, step: Step) -> String {
+        let what = match step {
+            Step::Write => "write, fsync",
+            Step::ReadOwn => "read by its writer",
+            Step::ReadOther if self == Self::OneProcess => "read again",
+            Step::ReadOther => "read by another rank",
+            Step::RandomWrite => "write, fsync",
+            Step::RandomRead if self == Self::Random => "read by another rank",
+            Step::RandomRead => "read, in the node's cache",
+            Step::CachedRead => "read, in the kernel's cache",
+            Step::Create if self.file_bytes() > 0 => "create and write",
+            Step::Create => "create",
+            Step::Stat => "stat",
+            Step::Read if self.file_bytes() > 0 => "read",
+            Step::Read => "open and read",
+            Step::Unlink => "unlink",
+            Step::MakeDirectories | Step::Fill | Step::Warm | Step::RemoveAll => "prepare",
+        };
+        format!("{}: {what}", self.setting())
+    }
+
+    fn setting(self) -> &'static str {
+        match self {
+            Self::Sequential => "a file per rank, calls of 1 MiB",
+            Self::Shared => "one file, a part per rank, calls of 1 MiB",
+            Self::Interleaved => "one file, records of 47,008 bytes in turn",
+            Self::OneProcess => "one process, one file, calls of 16 MiB",
+            Self::FourProcesses => "four processes, a file each, calls of 16 MiB",
+            Self::Random => "a file per rank",
+            Self::Latency => "one process",
+            Self::Metadata | Self::Small | Self::Mebibyte => "a directory per rank",
+            Self::MetadataShared | Self::SmallShared | Self::MebibyteShared => "one directory",
+        }
+    }
+}
+
+impl Step {
+    /// What its rate counts, or `None` for a step that only prepares or cleans.
+    pub fn unit(self) -> Option<Unit> {
+        match self {
+            Self::MakeDirectories | Self::Fill | Self::Warm | Self::RemoveAll => None,
+            Self::Write | Self::ReadOwn | Self::ReadOther => Some(Unit::MebibytesPerSecond),
+            Self::RandomWrite | Self::RandomRead | Self::CachedRead => Some(Unit::OperationsPerSecond),
+            Self::Create | Self::Stat | Self::Read | Self::Unlink => Some(Unit::OperationsPerSecond),
+        }
+    }
+}
