@@ -3,8 +3,10 @@
 //! The barrier between two steps is this process: it says go once all ranks have answered. Ranks that are
 //! still there when a run ends, well or not, are killed.
 
+use crate::clock::Stopwatch;
 use crate::outcome::{Context, Outcome};
 use crate::rank::{FromRank, Link, ToRank};
+use crate::servers::{Servers, Usage};
 use crate::wait::{self, Interrupt};
 use crate::workload::{Measured, Plan, Step};
 use std::net::TcpListener;
@@ -20,24 +22,43 @@ pub struct Place {
     pub directory: String,
     /// How many nodes there are.
     pub nodes: u32,
+    /// The processes that serve it.
+    pub servers: Servers,
 }
 
-/// When to give up.
+/// One step, done.
+#[derive(Clone, Debug)]
+pub struct Done {
+    /// Which step.
+    pub step: Step,
+    /// What each rank did.
+    pub ranks: Vec<Measured>,
+    /// What the servers took for it: processor time from its beginning to its end, memory at its end.
+    pub servers: Option<Usage>,
+    /// When it ended, in seconds from the start of the program's measurements.
+    pub at_seconds: f64,
+}
+
+/// When to give up, and since when.
 #[derive(Clone, Debug)]
 pub struct Limits {
+    /// Started with the program's measurements.
+    pub watch: Stopwatch,
     /// The longest that a step may take.
     pub step: Duration,
     /// Whether somebody wants it to end.
     pub interrupt: Interrupt,
 }
 
-/// Runs all steps of `plan` at `place`: for each step what every rank did.
-pub fn run(plan: &Plan, place: &Place, limits: &Limits) -> Outcome<Vec<(Step, Vec<Measured>)>> {
+/// Runs all steps of `plan` at `place`.
+pub fn run(plan: &Plan, place: &Place, limits: &Limits) -> Outcome<Vec<Done>> {
+    let _pinned = plan.processor.map(|processor| place.servers.pin(processor)).transpose()?;
     let listener = TcpListener::bind(("127.0.0.1", 0)).context(|| "listen for ranks")?;
     let mut ranks = Ranks::start(plan, place, &listener)?;
     let mut links = greet(plan, &listener, &mut ranks, limits)?;
     let mut done = Vec::new();
     for &step in plan.workload.steps() {
+        let before = place.servers.usage()?;
         for link in &mut links {
             link.say(&ToRank::Go)?;
         }
@@ -45,7 +66,9 @@ pub fn run(plan: &Plan, place: &Place, limits: &Limits) -> Outcome<Vec<(Step, Ve
         for link in &mut links {
             measured.push(answer(link, &mut ranks, limits).map_err(|error| format!("{step:?}: {error}"))?);
         }
-        done.push((step, measured));
+        let after = place.servers.usage()?;
+        let servers = before.zip(after).map(|(before, after)| after.since(before));
+        done.push(Done { step, ranks: measured, servers, at_seconds: limits.watch.elapsed().as_secs_f64() });
     }
     ranks.finish(limits)?;
     Ok(done)

@@ -13,6 +13,7 @@ mod outcome;
 mod pattern;
 mod rank;
 mod report;
+mod servers;
 mod suite;
 mod target;
 mod wait;

@@ -60,7 +60,7 @@ pub struct RunOptions {
     /// Start the ranks of the target NAME through this command: `NAME=ssh host{node}`.
     #[arg(long = "launcher", value_name = "NAME=COMMAND")]
     pub launchers: Vec<String>,
-    /// The target that ratios are relative to [default: glusterfs, or else the first].
+    /// The target that ratios are relative to [default: tmpfs, or else the first].
     #[arg(long)]
     pub base: Option<String>,
     /// What to do to each target [default: everything].

@@ -5,6 +5,7 @@
 
 use crate::options::RankOptions;
 use crate::outcome::{Context, Outcome};
+use crate::servers;
 use crate::workload::{Measured, Plan, Site};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io::{BufRead, BufReader, Write};
@@ -79,6 +80,9 @@ pub fn serve(options: &RankOptions) -> Outcome<()> {
     let mut link = Link::new(stream)?;
     link.say(&FromRank::Hello { rank, token: options.token.clone() })?;
     let Some(ToRank::Plan(plan)) = link.hear()? else { return Err(gone()) };
+    if let Some(processor) = plan.processor {
+        servers::pin_self(processor)?;
+    }
     let steps = plan.workload.steps();
     let site = Site::new(plan, rank, &directory);
     for &step in steps {

@@ -3,10 +3,12 @@
 //! Turns are short (one workload on one target), so that whatever changes on the machine during a run changes
 //! for all targets alike.
 
+use crate::clock::Stopwatch;
 use crate::coordinator::{self, Limits};
 use crate::options::RunOptions;
 use crate::outcome::Outcome;
-use crate::report::{self, Sample};
+use crate::report::{self, Figures};
+use crate::servers;
 use crate::target::{self, Target};
 use crate::wait::Interrupt;
 use crate::workload::{Group, Plan, Workload};
@@ -27,12 +29,16 @@ struct Sizes {
 
 /// Measures, and writes the report.
 pub fn run(options: &RunOptions) -> Outcome<()> {
-    let limits = Limits { step: Duration::from_secs(options.limit_s), interrupt: Interrupt::listen()? };
+    let limits = Limits {
+        watch: Stopwatch::start(),
+        step: Duration::from_secs(options.limit_s),
+        interrupt: Interrupt::listen()?,
+    };
     // Refused now rather than after an hour of measuring.
     let place = report::make_directory(&options.out, &options.name)?;
-    let outcome = measure(options, &limits).and_then(|(targets, samples)| {
+    let outcome = measure(options, &limits).and_then(|(targets, figures)| {
         let base = base(options, &targets)?;
-        let report = report::Report::new(options, &targets, base, samples)?;
+        let report = report::Report::new(options, &targets, base, figures)?;
         for target in targets {
             target.stop()?;
         }
@@ -46,33 +52,33 @@ pub fn run(options: &RunOptions) -> Outcome<()> {
     outcome
 }
 
-fn measure(options: &RunOptions, limits: &Limits) -> Outcome<(Vec<Target>, Vec<Sample>)> {
+fn measure(options: &RunOptions, limits: &Limits) -> Outcome<(Vec<Target>, Figures)> {
     let sizes = sizes(options);
     let targets = target::start_all(options, limits)?;
     base(options, &targets)?;
-    let mut samples = Vec::new();
+    let (mut figures, mut turn) = (Figures::default(), 0);
     for &workload in options.workloads() {
         for repetition in 0..sizes.repetitions {
             for target in &targets {
-                let turn = samples.len();
-                let plan = plan(options, sizes, workload, turn);
-                let done = coordinator::run(&plan, &target.place, limits)
-                    .map_err(|message| format!("{workload:?} on {}: {message}", target.label.name))?;
-                for (step, ranks) in done.into_iter().filter(|(step, _)| step.unit().is_some()) {
-                    samples.push(Sample::new(workload, step, &target.label.name, repetition, &ranks));
+                if figures.has_failed(workload, &target.label.name) {
+                    continue;
                 }
-                let name = &target.label.name;
-                let rates: Vec<String> = samples[turn..].iter().map(Sample::summary).collect();
-                println!(
-                    "{}/{} {workload:?} {name}: {}",
-                    repetition + 1,
-                    sizes.repetitions,
-                    rates.join(", ")
-                );
+                let plan = plan(options, sizes, workload, turn)?;
+                turn += 1;
+                match coordinator::run(&plan, &target.place, limits) {
+                    Ok(done) => figures.add(workload, target, repetition, &done),
+                    // What another file system cannot do is a result, too.
+                    Err(message) if target.is_peer() && limits.interrupt.check().is_ok() => {
+                        figures.fail(workload, &target.label.name, message);
+                    }
+                    Err(message) => {
+                        return Err(format!("{workload:?} on {}: {message}", target.label.name));
+                    }
+                }
             }
         }
     }
-    Ok((targets, samples))
+    Ok((targets, figures))
 }
 
 fn sizes(options: &RunOptions) -> Sizes {
@@ -95,15 +101,15 @@ fn sizes(options: &RunOptions) -> Sizes {
     }
 }
 
-fn plan(options: &RunOptions, sizes: Sizes, workload: Workload, turn: usize) -> Plan {
-    Plan {
+fn plan(options: &RunOptions, sizes: Sizes, workload: Workload, turn: usize) -> Outcome<Plan> {
+    Ok(Plan {
         workload,
         ranks: workload.ranks(options.ranks),
         // Other bytes in every turn: what an earlier turn left behind never passes for this one's.
         seed: options.seed.wrapping_add(turn as u64),
         size_bytes: match workload {
             // The node's cache is to hold all of it.
-            Workload::Latency => sizes.size_bytes.min(LATENCY_BYTES),
+            Workload::Latency | Workload::LatencyPinned => sizes.size_bytes.min(LATENCY_BYTES),
             _ => sizes.size_bytes,
         },
         files: match workload.group() {
@@ -111,8 +117,9 @@ fn plan(options: &RunOptions, sizes: Sizes, workload: Workload, turn: usize) -> 
             _ => sizes.files,
         },
         operations: sizes.operations,
+        processor: workload.is_pinned().then(servers::first_processor).transpose()?,
         run: format!("run-{}-{turn}", std::process::id()),
-    }
+    })
 }
 
 /// The target that ratios are relative to.
@@ -120,7 +127,7 @@ fn base(options: &RunOptions, targets: &[Target]) -> Outcome<String> {
     let names: Vec<&str> = targets.iter().map(|target| target.label.name.as_str()).collect();
     let wanted = match &options.base {
         Some(base) => base.as_str(),
-        None if names.contains(&"glusterfs") => "glusterfs",
+        None if names.contains(&"tmpfs") => "tmpfs",
         None => names[0],
     };
     match names.contains(&wanted) {

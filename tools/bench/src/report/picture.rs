@@ -3,20 +3,18 @@
 //! The axes are logarithmic, as a file system in memory may be a hundred times as fast as one over a network:
 //! equal distances are equal ratios. Written as SVG by hand: lines, dots and text are all it needs.
 
-use super::{Cell, Report, Row, grouped};
+use super::row::{Cell, Row};
+use super::{COLOURS, Report, escaped, grouped};
 
 const COLUMNS: usize = 2;
-const PANEL_WIDTH: usize = 480;
+const PANEL_WIDTH: usize = 540;
 const TITLE_HEIGHT: usize = 30;
 const LINE_HEIGHT: usize = 20;
 const AXIS_HEIGHT: usize = 34;
 const MARGIN: usize = 20;
 const HEAD_HEIGHT: usize = 50;
-const LABEL_WIDTH: usize = 90;
+const LABEL_WIDTH: usize = 100;
 const VALUE_WIDTH: usize = 130;
-/// Told apart also by people who see few colours (Okabe and Ito).
-const COLOURS: [&str; 6] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00"];
-
 /// The picture of `rows`.
 pub fn svg(report: &Report, rows: &[Row]) -> String {
     let panel_height = TITLE_HEIGHT + report.targets.len() * LINE_HEIGHT + AXIS_HEIGHT;
@@ -26,7 +24,7 @@ pub fn svg(report: &Report, rows: &[Row]) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
          viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n\
-         <text x=\"{MARGIN}\" y=\"26\" font-size=\"15\">Rates, higher is better; {ranks} ranks on {nodes} nodes, median \
+         <text x=\"{MARGIN}\" y=\"26\" font-size=\"15\">Rates, higher is better; {ranks} ranks, up to {nodes} nodes, median \
          of {repetitions} with lowest and highest; (ratio to {base})</text>\n",
         ranks = report.ranks,
         nodes = report.nodes,
@@ -36,7 +34,7 @@ pub fn svg(report: &Report, rows: &[Row]) -> String {
     for (index, row) in rows.iter().enumerate() {
         let left = MARGIN + (index % COLUMNS) * (PANEL_WIDTH + MARGIN);
         let top = HEAD_HEIGHT + (index / COLUMNS) * panel_height;
-        text += &panel(row, left, top);
+        text += &panel(report, row, left, top);
     }
     text + "</svg>\n"
 }
@@ -51,10 +49,11 @@ struct Axis {
 }
 
 impl Axis {
-    /// Whole decades that hold all rates of `cells`.
-    fn over(cells: &[Cell], start: usize) -> Self {
-        let lowest = cells.iter().map(|cell| cell.lowest).fold(f64::INFINITY, f64::min);
-        let highest = cells.iter().map(|cell| cell.highest).fold(0.0, f64::max);
+    /// Whole decades that hold all rates of `row`.
+    fn over(row: &Row, start: usize) -> Self {
+        let cells = || row.cells.iter().flatten();
+        let lowest = cells().map(|cell| cell.lowest).fold(f64::INFINITY, f64::min);
+        let highest = cells().map(|cell| cell.highest).fold(0.0, f64::max);
         let first = lowest.log10().floor() as i32;
         Self { start, first, last: (highest.log10().ceil() as i32).max(first + 1) }
     }
@@ -65,13 +64,14 @@ impl Axis {
     }
 }
 
-fn panel(row: &Row, left: usize, top: usize) -> String {
-    let axis = Axis::over(&row.cells, left + LABEL_WIDTH);
+fn panel(report: &Report, row: &Row, left: usize, top: usize) -> String {
+    let axis = Axis::over(row, left + LABEL_WIDTH);
     let first_line = top + TITLE_HEIGHT;
     let bottom = first_line + row.cells.len() * LINE_HEIGHT;
     let mut text = format!(
-        "<text x=\"{left}\" y=\"{}\" font-weight=\"bold\">{} [{}]</text>\n",
+        "<text x=\"{left}\" y=\"{}\" font-weight=\"bold\">{}: {} [{}]</text>\n",
         first_line - 10,
+        row.group.title(),
         escaped(&row.title),
         row.unit.name()
     );
@@ -85,31 +85,32 @@ fn panel(row: &Row, left: usize, top: usize) -> String {
             at = axis.at(rate),
         );
     }
-    for (index, cell) in row.cells.iter().enumerate() {
-        let colour = COLOURS[index % COLOURS.len()];
-        text += &line(cell, axis, colour, left, first_line + index * LINE_HEIGHT + LINE_HEIGHT / 2);
+    for (index, (label, cell)) in report.targets.iter().zip(&row.cells).enumerate() {
+        let baseline = first_line + index * LINE_HEIGHT + LINE_HEIGHT / 2 + 4;
+        text += &format!(
+            "<text x=\"{}\" y=\"{baseline}\" text-anchor=\"end\">{}</text>\n",
+            left + LABEL_WIDTH - 8,
+            escaped(&label.name)
+        );
+        let value = left + PANEL_WIDTH - VALUE_WIDTH + 10;
+        text += &match cell {
+            Some(cell) => line(cell, axis, COLOURS[index % COLOURS.len()], value, baseline),
+            None => format!("<text x=\"{value}\" y=\"{baseline}\">no figure</text>\n"),
+        };
     }
     text
 }
 
-fn line(cell: &Cell, axis: Axis, colour: &str, left: usize, middle: usize) -> String {
+fn line(cell: &Cell, axis: Axis, colour: &str, value: usize, baseline: usize) -> String {
     format!(
-        "<text x=\"{label}\" y=\"{baseline}\" text-anchor=\"end\">{name}</text>\n\
-         <line x1=\"{lowest:.1}\" y1=\"{middle}\" x2=\"{highest:.1}\" y2=\"{middle}\" stroke=\"{colour}\" stroke-width=\"3\"/>\n\
+        "<line x1=\"{lowest:.1}\" y1=\"{middle}\" x2=\"{highest:.1}\" y2=\"{middle}\" stroke=\"{colour}\" stroke-width=\"3\"/>\n\
          <circle cx=\"{median:.1}\" cy=\"{middle}\" r=\"5\" fill=\"{colour}\"/>\n\
-         <text x=\"{value}\" y=\"{baseline}\">{rate} ({ratio:.2})</text>\n",
-        label = left + LABEL_WIDTH - 8,
-        baseline = middle + 4,
-        name = escaped(&cell.target),
+         <text x=\"{value}\" y=\"{baseline}\">{rate}{ratio}</text>\n",
+        middle = baseline - 4,
         lowest = axis.at(cell.lowest),
         highest = axis.at(cell.highest),
         median = axis.at(cell.median),
-        value = left + PANEL_WIDTH - VALUE_WIDTH + 10,
         rate = grouped(cell.median),
-        ratio = cell.ratio,
+        ratio = cell.ratio.map_or_else(String::new, |ratio| format!(" ({ratio:.2})")),
     )
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

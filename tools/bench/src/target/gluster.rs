@@ -7,6 +7,7 @@
 
 use crate::coordinator::Limits;
 use crate::outcome::{Context, Outcome};
+use crate::servers::Servers;
 use crate::wait;
 use rustix::mount::{UnmountFlags, unmount};
 use std::fs;
@@ -52,6 +53,11 @@ impl Volume {
     /// The mount of node `{node}`.
     pub fn mount_template(&self) -> String {
         self.path("mount-{node}").display().to_string()
+    }
+
+    /// Bricks and clients.
+    pub fn servers(&self) -> Servers {
+        Servers::new(self.processes.iter().map(Child::id).collect())
     }
 
     /// Unmounts, ends all processes and removes all files; a second call does nothing.

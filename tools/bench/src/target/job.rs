@@ -1,6 +1,8 @@
 //! A Tameike job of several agents on this machine, each with its data in memory.
 
 use crate::outcome::{Context, Outcome};
+use crate::servers::Servers;
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
@@ -10,6 +12,7 @@ use tempfile::TempDir;
 pub struct Job {
     program: PathBuf,
     name: String,
+    agents: Servers,
     /// The shared directory behind it, which the measurements do not touch.
     shared: Option<TempDir>,
 }
@@ -22,10 +25,17 @@ impl Job {
         let directory = shared.path().display().to_string();
         let name = format!("bench-{}", std::process::id());
         // From here on `down` is owed, also when `up` fails half-way.
-        let job = Self { program: program.to_owned(), name, shared: Some(shared) };
+        let mut job =
+            Self { program: program.to_owned(), name, agents: Servers::default(), shared: Some(shared) };
         let nodes = nodes.to_string();
         job.call(&["up", "--job", &job.name, "--local", &nodes, "--device", "ram", "--shared", &directory])?;
+        job.agents = agents(&job.call(&["status", "--job", &job.name, "--json"])?)?;
         Ok(job)
+    }
+
+    /// Its agents.
+    pub fn servers(&self) -> Servers {
+        self.agents.clone()
     }
 
     /// The command that starts a process on node `{node}`.
@@ -45,7 +55,8 @@ impl Job {
         }
     }
 
-    fn call(&self, arguments: &[&str]) -> Outcome<()> {
+    /// What the program prints when it is called so.
+    fn call(&self, arguments: &[&str]) -> Outcome<Vec<u8>> {
         let what = format!("{} {}", self.program.display(), arguments.join(" "));
         let output = Command::new(&self.program)
             .args(arguments)
@@ -53,7 +64,7 @@ impl Job {
             .output()
             .context(|| format!("start {what}"))?;
         match output.status.success() {
-            true => Ok(()),
+            true => Ok(output.stdout),
             false => {
                 Err(format!("{what} failed ({}): {}", output.status, String::from_utf8_lossy(&output.stderr)))
             }
@@ -69,7 +80,37 @@ impl Drop for Job {
     }
 }
 
+/// The process of each agent, from what `status --json` prints of one job.
+fn agents(status: &[u8]) -> Outcome<Servers> {
+    let jobs: Value = serde_json::from_slice(status).context(|| "understand the state of the job")?;
+    let nodes = jobs[0]["running"]["nodes"].as_array().map_or(&[][..], Vec::as_slice);
+    let processes = nodes.iter().map(|node| u32::try_from(node["status"]["pid"].as_u64()?).ok());
+    match processes.collect::<Option<Vec<u32>>>() {
+        Some(processes) if !processes.is_empty() => Ok(Servers::new(processes)),
+        _ => Err(format!("the job is up, but its state names no agents: {jobs}")),
+    }
+}
+
 /// Name and version of `program`.
 pub fn version(program: &Path) -> Outcome<String> {
     super::version_of(program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agents_are_found_in_the_state_of_a_job_and_missed_when_one_is_silent() {
+        let state = |second: &str| {
+            format!(r#"[{{"running":{{"job":"a","nodes":[{{"node":0,"status":{{"pid":77}}}},{second}]}}}}]"#)
+        };
+        let found = agents(state(r#"{"node":1,"status":{"pid":78}}"#).as_bytes()).expect("two agents");
+        assert_eq!(format!("{found:?}"), "Servers([77, 78])");
+        for bad in
+            [state(r#"{"node":1,"status":null}"#), r#"[{"cut-off":{"job":"a"}}]"#.to_owned(), "[]".to_owned()]
+        {
+            assert!(agents(bad.as_bytes()).expect_err(&bad).contains("no agents"));
+        }
+    }
 }

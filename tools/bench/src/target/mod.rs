@@ -8,6 +8,7 @@ mod job;
 use crate::coordinator::{Limits, Place};
 use crate::options::{BuiltIn, RunOptions};
 use crate::outcome::{Context, Outcome};
+use crate::servers::Servers;
 use serde::Serialize;
 use std::path::Path;
 use tempfile::TempDir;
@@ -41,6 +42,11 @@ enum Backing {
 }
 
 impl Target {
+    /// Whether it is a file system of others, whose failures end no run.
+    pub fn is_peer(&self) -> bool {
+        matches!(self.backing, Backing::Gluster(_))
+    }
+
     /// Takes it down, and says when that failed.
     pub fn stop(self) -> Outcome<()> {
         match self.backing {
@@ -108,7 +114,12 @@ fn directory(name: &str, parent: &Path, options: &RunOptions) -> Outcome<Target>
 }
 
 fn target(name: &str, version: String, directory: String, nodes: u32, backing: Backing) -> Target {
-    let place = Place { launcher: Vec::new(), directory, nodes };
+    let servers = match &backing {
+        Backing::Given | Backing::Directory(_) => Servers::default(),
+        Backing::Gluster(volume) => volume.servers(),
+        Backing::Job(job) => job.servers(),
+    };
+    let place = Place { launcher: Vec::new(), directory, nodes, servers };
     Target { label: Label { name: name.to_owned(), version }, place, backing }
 }
 

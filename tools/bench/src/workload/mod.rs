@@ -36,6 +36,8 @@ pub struct Plan {
     pub files: u32,
     /// Random reads or writes of each rank.
     pub operations: u32,
+    /// Run on this processor only, ranks and servers.
+    pub processor: Option<usize>,
     /// The directory of this run, within the target's.
     pub run: String,
 }

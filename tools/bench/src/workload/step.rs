@@ -21,6 +21,8 @@ pub enum Workload {
     Random,
     /// One process that reads blocks of 4 KiB which its node has already.
     Latency,
+    /// The same, with that process and all of the target's on one processor.
+    LatencyPinned,
     /// Empty files in a directory per rank.
     Metadata,
     /// Empty files in one directory for all ranks.
@@ -135,7 +137,9 @@ impl Workload {
             }
             Self::Random => &[MakeDirectories, Fill, RandomWrite, RandomRead, RemoveAll],
             // The second pass over the file gives the kernel back what the read before it had dropped.
-            Self::Latency => &[MakeDirectories, Fill, Warm, RandomRead, Warm, CachedRead, RemoveAll],
+            Self::Latency | Self::LatencyPinned => {
+                &[MakeDirectories, Fill, Warm, RandomRead, Warm, CachedRead, RemoveAll]
+            }
             Self::Metadata
             | Self::MetadataShared
             | Self::Small
@@ -148,10 +152,15 @@ impl Workload {
     /// How many processes do it, where `usual` is what the run was asked for.
     pub fn ranks(self, usual: u32) -> u32 {
         match self {
-            Self::OneProcess | Self::Latency => 1,
+            Self::OneProcess | Self::Latency | Self::LatencyPinned => 1,
             Self::FourProcesses => 4,
             _ => usual,
         }
+    }
+
+    /// Whether ranks and servers share one processor.
+    pub fn is_pinned(self) -> bool {
+        self == Self::LatencyPinned
     }
 
     /// Whether all ranks have their files in one directory.
@@ -174,7 +183,7 @@ impl Workload {
         match self {
             Self::Sequential | Self::Shared | Self::Interleaved => Group::LargeFiles,
             Self::OneProcess | Self::FourProcesses => Group::OneProcess,
-            Self::Random | Self::Latency => Group::Blocks,
+            Self::Random | Self::Latency | Self::LatencyPinned => Group::Blocks,
             Self::Metadata | Self::MetadataShared => Group::Empty,
             Self::Small | Self::SmallShared => Group::Small,
             Self::Mebibyte | Self::MebibyteShared => Group::Mebibyte,
@@ -212,6 +221,7 @@ impl Workload {
             Self::FourProcesses => "four processes, a file each, calls of 16 MiB",
             Self::Random => "a file per rank",
             Self::Latency => "one process",
+            Self::LatencyPinned => "one process, on one processor with all servers",
             Self::Metadata | Self::Small | Self::Mebibyte => "a directory per rank",
             Self::MetadataShared | Self::SmallShared | Self::MebibyteShared => "one directory",
         }

@@ -10,6 +10,7 @@ fn sites(workload: Workload, directory: &Path) -> [Site; 2] {
         size_bytes: (2 << 20) + 4096,
         files: 10,
         operations: 50,
+        processor: None,
         run: "run".to_owned(),
     };
     [0, 1].map(|rank| Site::new(plan.clone(), rank, directory))

@@ -1,0 +1,100 @@
+//! All figures of one step on all targets: a row of the tables, a panel of the picture.
+
+use super::Report;
+use super::sample::Sample;
+use crate::workload::{Group, Step, Unit, Workload};
+
+/// Bytes of a GB, as processor time is counted.
+const GB: f64 = 1e9;
+
+/// One step of one workload.
+#[derive(Debug)]
+pub struct Row {
+    /// The table that it stands in.
+    pub group: Group,
+    /// Within its table.
+    pub title: String,
+    /// Of its rates.
+    pub unit: Unit,
+    /// In the order of the report's targets; `None` for one that has no figure.
+    pub cells: Vec<Option<Cell>>,
+}
+
+/// One target's figures: medians over the repetitions, where nothing else is said.
+#[derive(Debug)]
+pub struct Cell {
+    /// The lowest rate.
+    pub lowest: f64,
+    /// The rate in the middle.
+    pub median: f64,
+    /// The highest rate.
+    pub highest: f64,
+    /// Of the median to the base's.
+    pub ratio: Option<f64>,
+    /// Median and 99th percentile of single operations, in microseconds.
+    pub latency_us: Option<(f64, f64)>,
+    /// Processor time of all ranks, in the unit that [`Row::cost_unit`] tells, over all repetitions.
+    pub ranks_cost: f64,
+    /// The same of the target's processes.
+    pub servers_cost: Option<f64>,
+}
+
+impl Row {
+    /// The figures of `step` of `workload`.
+    pub fn new(report: &Report, workload: Workload, step: Step) -> Option<Self> {
+        let unit = step.unit()?;
+        let samples = |target: &str| -> Vec<&Sample> {
+            let of_row = |sample: &&Sample| (sample.workload, sample.step) == (workload, step);
+            report.figures.samples.iter().filter(of_row).filter(|sample| sample.target == target).collect()
+        };
+        let base = median(samples(&report.base).into_iter().map(Sample::rate));
+        let cells = report.targets.iter().map(|label| Cell::new(&samples(&label.name), unit, base)).collect();
+        Some(Self { group: workload.group(), title: workload.title(step), unit, cells })
+    }
+
+    /// In what processor time is told.
+    pub fn cost_unit(&self) -> &'static str {
+        match self.unit {
+            Unit::MebibytesPerSecond => "s/GB",
+            Unit::OperationsPerSecond => "us",
+        }
+    }
+}
+
+impl Cell {
+    fn new(samples: &[&Sample], unit: Unit, base: Option<f64>) -> Option<Self> {
+        let mut rates: Vec<f64> = samples.iter().map(|sample| sample.rate()).collect();
+        rates.sort_by(f64::total_cmp);
+        let (lowest, highest) = (*rates.first()?, *rates.last()?);
+        let median_rate = median(rates)?;
+        let percentile = |which: fn(&crate::latency::Percentiles) -> f64| {
+            median(samples.iter().filter_map(|sample| sample.latency.as_ref().map(which)))
+        };
+        let servers: Option<f64> = samples.iter().map(|sample| Some(sample.servers?.processor_seconds)).sum();
+        let (count, scale): (fn(&Sample) -> f64, f64) = match unit {
+            Unit::MebibytesPerSecond => (Sample::bytes, GB),
+            Unit::OperationsPerSecond => (Sample::operations, 1e6),
+        };
+        let counted = samples.iter().map(|sample| count(sample)).sum::<f64>() / scale;
+        Some(Self {
+            lowest,
+            median: median_rate,
+            highest,
+            ratio: base.map(|base| median_rate / base),
+            latency_us: percentile(|all| all.p50_us).zip(percentile(|all| all.p99_us)),
+            ranks_cost: samples.iter().map(|sample| sample.processor_seconds()).sum::<f64>() / counted,
+            servers_cost: servers.map(|seconds| seconds / counted),
+        })
+    }
+}
+
+/// The figure in the middle, or between the two in the middle.
+pub fn median(figures: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut figures: Vec<f64> = figures.into_iter().collect();
+    figures.sort_by(f64::total_cmp);
+    let middle = figures.len() / 2;
+    match figures.len() % 2 {
+        1 => figures.get(middle).copied(),
+        _ => Some((figures.get(middle.checked_sub(1)?)? + figures.get(middle)?) / 2.0),
+    }
+}
