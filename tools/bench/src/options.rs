@@ -45,13 +45,22 @@ pub enum BuiltIn {
     Glusterfs,
     /// The job-shared view of a Tameike job, RAM device, one agent per node.
     Tameike,
+    /// The same with one agent, which all ranks use.
+    #[value(name = "tameike-1")]
+    TameikeOne,
+    /// The cache view of a Tameike job, RAM device, one agent per node, over a directory in /dev/shm.
+    TameikeCache,
 }
 
 /// Options of `run`.
 #[derive(Debug, Args)]
 pub struct RunOptions {
     /// What to measure.
-    #[arg(long, value_delimiter = ',', default_value = "disk,tmpfs,glusterfs,tameike")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "tmpfs,disk,tameike,tameike-1,tameike-cache,glusterfs"
+    )]
     pub targets: Vec<BuiltIn>,
     /// Measure this directory too, under this name. `$VARIABLE` stands for the rank's own environment,
     /// `{node}` and `{rank}` for its numbers.
@@ -69,7 +78,7 @@ pub struct RunOptions {
     /// Processes that read and write at once.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub ranks: u32,
-    /// Nodes of GlusterFS and Tameike; rank r runs on node r modulo this.
+    /// Nodes of targets that have nodes (`tameike-1` has one always); rank r runs on node r modulo this.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub nodes: u32,
     /// Repetitions; the report gives their median.

@@ -13,17 +13,17 @@ pub struct Job {
     program: PathBuf,
     name: String,
     agents: Servers,
-    /// The shared directory behind it, which the measurements do not touch.
+    /// The shared directory behind its cache view.
     shared: Option<TempDir>,
 }
 
 impl Job {
-    /// Starts a job of `nodes` agents with `program`.
-    pub fn start(program: &Path, nodes: u32) -> Outcome<Self> {
+    /// Starts a job of `nodes` agents with `program`, under a name that says what is measured of it.
+    pub fn start(program: &Path, target: &str, nodes: u32) -> Outcome<Self> {
         let shared = tempfile::Builder::new().prefix("tameike-bench-").tempdir_in("/dev/shm");
         let shared = shared.context(|| "make a directory in /dev/shm")?;
         let directory = shared.path().display().to_string();
-        let name = format!("bench-{}", std::process::id());
+        let name = format!("bench-{}-{target}", std::process::id());
         // From here on `down` is owed, also when `up` fails half-way.
         let mut job =
             Self { program: program.to_owned(), name, agents: Servers::default(), shared: Some(shared) };

@@ -95,15 +95,20 @@ fn start(kind: BuiltIn, options: &RunOptions, limits: &Limits) -> Outcome<Target
             let (version, directory) = (gluster::version()?, volume.mount_template());
             Ok(target("glusterfs", version, directory, options.nodes, Backing::Gluster(volume)))
         }
-        BuiltIn::Tameike => {
-            let job = job::Job::start(&options.tameike, options.nodes)?;
-            let (version, launcher) = (job::version(&options.tameike)?, job.launcher());
-            let mut target =
-                target("tameike", version, "$TAMEIKE_SHARED".to_owned(), options.nodes, Backing::Job(job));
-            target.place.launcher = launcher;
-            Ok(target)
-        }
+        BuiltIn::Tameike => job("tameike", "$TAMEIKE_SHARED", options.nodes, options),
+        BuiltIn::TameikeOne => job("tameike-1", "$TAMEIKE_SHARED", 1, options),
+        BuiltIn::TameikeCache => job("tameike-cache", "$TAMEIKE_CACHE", options.nodes, options),
     }
+}
+
+fn job(name: &str, view: &str, nodes: u32, options: &RunOptions) -> Outcome<Target> {
+    let job = job::Job::start(&options.tameike, name, nodes)?;
+    let plural = if nodes == 1 { "" } else { "s" };
+    let version = format!("{}, {view}, {nodes} agent{plural}", job::version(&options.tameike)?);
+    let launcher = job.launcher();
+    let mut target = target(name, version, view.to_owned(), nodes, Backing::Job(job));
+    target.place.launcher = launcher;
+    Ok(target)
 }
 
 fn directory(name: &str, parent: &Path, options: &RunOptions) -> Outcome<Target> {
