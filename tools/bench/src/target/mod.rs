@@ -4,6 +4,7 @@
 
 mod gluster;
 mod job;
+mod peer;
 
 use crate::coordinator::{Limits, Place};
 use crate::options::{BuiltIn, RunOptions};
@@ -37,14 +38,14 @@ pub struct Target {
 enum Backing {
     Given,
     Directory(TempDir),
-    Gluster(gluster::Volume),
+    Peer(peer::Peer),
     Job(job::Job),
 }
 
 impl Target {
     /// Whether it is a file system of others, whose failures end no run.
     pub fn is_peer(&self) -> bool {
-        matches!(self.backing, Backing::Gluster(_))
+        matches!(self.backing, Backing::Peer(_))
     }
 
     /// Takes it down, and says when that failed.
@@ -54,7 +55,7 @@ impl Target {
             Backing::Directory(directory) => {
                 directory.close().context(|| format!("remove {}", self.place.directory))
             }
-            Backing::Gluster(mut volume) => volume.stop(),
+            Backing::Peer(mut peer) => peer.stop(),
             Backing::Job(mut job) => job.stop(),
         }
     }
@@ -91,9 +92,8 @@ fn start(kind: BuiltIn, options: &RunOptions, limits: &Limits) -> Outcome<Target
         BuiltIn::Disk => directory("disk", &options.disk, options),
         BuiltIn::Tmpfs => directory("tmpfs", Path::new("/dev/shm"), options),
         BuiltIn::Glusterfs => {
-            let volume = gluster::Volume::start(options.nodes, limits)?;
-            let (version, directory) = (gluster::version()?, volume.mount_template());
-            Ok(target("glusterfs", version, directory, options.nodes, Backing::Gluster(volume)))
+            let volume = gluster::start(options.nodes, limits)?;
+            Ok(peer("glusterfs", gluster::version()?, volume, options))
         }
         BuiltIn::Tameike => job("tameike", "$TAMEIKE_SHARED", options.nodes, options),
         BuiltIn::TameikeOne => job("tameike-1", "$TAMEIKE_SHARED", 1, options),
@@ -111,6 +111,10 @@ fn job(name: &str, view: &str, nodes: u32, options: &RunOptions) -> Outcome<Targ
     Ok(target)
 }
 
+fn peer(name: &str, version: String, peer: peer::Peer, options: &RunOptions) -> Target {
+    target(name, version, peer.mount_template(), options.nodes, Backing::Peer(peer))
+}
+
 fn directory(name: &str, parent: &Path, options: &RunOptions) -> Outcome<Target> {
     let doing = || format!("make a directory in {}", parent.display());
     let own = tempfile::Builder::new().prefix("tameike-bench-").tempdir_in(parent).context(doing)?;
@@ -121,7 +125,7 @@ fn directory(name: &str, parent: &Path, options: &RunOptions) -> Outcome<Target>
 fn target(name: &str, version: String, directory: String, nodes: u32, backing: Backing) -> Target {
     let servers = match &backing {
         Backing::Given | Backing::Directory(_) => Servers::default(),
-        Backing::Gluster(volume) => volume.servers(),
+        Backing::Peer(peer) => peer.servers(),
         Backing::Job(job) => job.servers(),
     };
     let place = Place { launcher: Vec::new(), directory, nodes, servers };

@@ -1,0 +1,262 @@
+//! The servers and clients of a file system of others, run in the foreground, and what they mount.
+//!
+//! They are children of this program with all their files in one directory in memory, so that they are known
+//! and end with it, and nothing of the same file system that is already on the machine is used or changed.
+
+use crate::coordinator::Limits;
+use crate::outcome::{Context, Outcome};
+use crate::servers::Servers;
+use crate::wait;
+use rustix::mount::{UnmountFlags, unmount};
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// The longest that any of them may take to be ready.
+pub const READY_LIMIT: Duration = Duration::from_secs(30);
+/// Lines of each log that are shown when a process has ended.
+const LINES_SHOWN: usize = 8;
+
+/// Processes, mounts and files.
+#[derive(Debug)]
+pub struct Peer {
+    /// What to say to somebody who lacks it.
+    install: &'static str,
+    /// Servers first, then their clients.
+    processes: Vec<Child>,
+    mounts: Vec<PathBuf>,
+    state: Option<TempDir>,
+    root: PathBuf,
+}
+
+impl Peer {
+    /// Nothing yet but a directory; `install` tells where the programs come from.
+    pub fn new(name: &str, install: &'static str) -> Outcome<Self> {
+        let state = tempfile::Builder::new().prefix(&format!("tameike-bench-{name}-")).tempdir_in("/dev/shm");
+        let state = state.context(|| "make a directory in /dev/shm")?;
+        let root = state.path().to_owned();
+        let peer = Self { install, processes: Vec::new(), mounts: Vec::new(), state: Some(state), root };
+        peer.make("log")?;
+        Ok(peer)
+    }
+
+    /// A path in the directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// The same as text, for command lines and settings.
+    pub fn text(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    /// Makes a directory in the directory.
+    pub fn make(&self, name: &str) -> Outcome<()> {
+        let path = self.path(name);
+        fs::create_dir(&path).context(|| format!("make {}", path.display()))
+    }
+
+    /// Writes a file in the directory.
+    pub fn write(&self, name: &str, text: &str) -> Outcome<()> {
+        let path = self.path(name);
+        fs::write(&path, text).context(|| format!("write {}", path.display()))
+    }
+
+    /// Where the mount of a node is; `{node}` stands for its number.
+    pub fn mount_template(&self) -> String {
+        self.text("mount-{node}")
+    }
+
+    /// All processes.
+    pub fn servers(&self) -> Servers {
+        Servers::new(self.processes.iter().map(Child::id).collect())
+    }
+
+    /// Starts a program that stays in the foreground; it ends with this value. Returns its process number.
+    pub fn start(&mut self, command: &mut Command, log: &str) -> Outcome<u32> {
+        let process = self.spawn(command, log)?;
+        let number = process.id();
+        self.processes.push(process);
+        Ok(number)
+    }
+
+    /// Starts a program that is needed for a while only.
+    pub fn start_for_now(&self, command: &mut Command, log: &str) -> Outcome<Daemon> {
+        self.spawn(command, log).map(Daemon)
+    }
+
+    fn spawn(&self, command: &mut Command, log: &str) -> Outcome<Child> {
+        let program = command.get_program().display().to_string();
+        let said = self.path(&format!("log/{log}.out"));
+        let file = File::create(&said).context(|| format!("make {}", said.display()))?;
+        let other = file.try_clone().context(|| format!("open {}", said.display()))?;
+        // A group of its own is safe from the terminal's Ctrl-C.
+        let command = command.stdin(Stdio::null()).stdout(file).stderr(other).process_group(0);
+        command.spawn().context(|| format!("start {program} {}", self.install))
+    }
+
+    /// Runs a program to its end, which must be a good one.
+    pub fn call(&self, command: &mut Command) -> Outcome<()> {
+        let program = command.get_program().display().to_string();
+        let output = command.stdin(Stdio::null()).output();
+        let output = output.context(|| format!("start {program} {}", self.install))?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(format!(
+                "{command:?} failed: {}{}",
+                String::from_utf8_lossy(&output.stdout).trim(),
+                String::from_utf8_lossy(&output.stderr).trim()
+            )),
+        }
+    }
+
+    /// Waits until `ready`, as long as all processes live.
+    pub fn wait(&mut self, what: &str, limits: &Limits, ready: impl Fn() -> Outcome<bool>) -> Outcome<()> {
+        wait::until(what, READY_LIMIT, || {
+            limits.interrupt.check()?;
+            self.all_alive()?;
+            ready()
+        })
+    }
+
+    /// Starts a client that mounts the file system for `node` at the end of its command line, and waits for it.
+    pub fn mount(&mut self, node: u32, command: &mut Command, limits: &Limits) -> Outcome<()> {
+        self.make(&format!("mount-{node}"))?;
+        let mount = self.path(&format!("mount-{node}"));
+        self.start(command.arg(&mount), &format!("client-{node}"))?;
+        // Owed from here on, also when waiting fails.
+        self.mounts.push(mount.clone());
+        self.wait(&format!("the mount of node {node}"), limits, || is_mounted(&mount))?;
+        fs::metadata(&mount).context(|| format!("look at {}", mount.display()))?;
+        Ok(())
+    }
+
+    /// An error, with the ends of the logs, when a process has ended.
+    fn all_alive(&mut self) -> Outcome<()> {
+        for process in &mut self.processes {
+            let ended = process.try_wait().context(|| "watch a server")?;
+            if let Some(status) = ended {
+                return Err(format!("a server ended ({status}) {}:{}", self.install, self.said()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The last lines of all logs.
+    pub fn said(&self) -> String {
+        let mut said = String::new();
+        for entry in fs::read_dir(self.path("log")).into_iter().flatten().flatten() {
+            let log = fs::read_to_string(entry.path()).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            for line in &lines[lines.len().saturating_sub(LINES_SHOWN)..] {
+                said += &format!("\n  {}: {line}", entry.file_name().display());
+            }
+        }
+        said
+    }
+
+    /// Unmounts, ends all processes and removes all files; a second call does nothing.
+    pub fn stop(&mut self) -> Outcome<()> {
+        let mut outcome = Ok(());
+        for mount in self.mounts.drain(..) {
+            let unmounted = is_mounted(&mount).and_then(|is_mounted| match is_mounted {
+                true => {
+                    unmount(&mount, UnmountFlags::DETACH).context(|| format!("unmount {}", mount.display()))
+                }
+                false => Ok(()),
+            });
+            outcome = outcome.and(unmounted);
+        }
+        // Clients before servers: a client without its servers waits for them.
+        for mut process in self.processes.drain(..).rev() {
+            end(&mut process);
+        }
+        match self.state.take() {
+            Some(state) => outcome.and(state.close().context(|| "remove the files of a peer")),
+            None => outcome,
+        }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        if let Err(message) = self.stop() {
+            eprintln!("tameike-bench: {message}");
+        }
+    }
+}
+
+/// A process that ends with its scope.
+#[derive(Debug)]
+pub struct Daemon(Child);
+
+impl Daemon {
+    /// Whether it runs.
+    pub fn is_alive(&mut self) -> bool {
+        matches!(self.0.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        end(&mut self.0);
+    }
+}
+
+fn is_mounted(place: &Path) -> Outcome<bool> {
+    let mounts = fs::read_to_string("/proc/self/mounts").context(|| "read the list of mounts")?;
+    Ok(mounts.lines().any(|line| line.split(' ').nth(1).is_some_and(|at| Path::new(at) == place)))
+}
+
+fn end(process: &mut Child) {
+    // Both fail only for a process that has ended, which is what is wanted.
+    process.kill().ok();
+    process.wait().ok();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Stopwatch;
+    use crate::wait::Interrupt;
+
+    fn limits() -> Limits {
+        Limits { watch: Stopwatch::start(), step: READY_LIMIT, interrupt: Interrupt::default() }
+    }
+
+    #[test]
+    fn all_processes_and_files_end_with_it() {
+        let mut peer = Peer::new("test", "(it is always there)").expect("a directory");
+        let number = peer.start(Command::new("sleep").arg("600"), "sleep").expect("a process");
+        let root = peer.root.clone();
+        assert!(root.exists() && peer.servers().usage().expect("its usage").is_some());
+        drop(peer);
+        assert!(!root.exists());
+        assert!(!Path::new(&format!("/proc/{number}")).exists());
+    }
+
+    #[test]
+    fn what_a_server_said_before_it_ended_is_told() {
+        let mut peer = Peer::new("test", "(from nowhere)").expect("a directory");
+        peer.start(Command::new("sh").args(["-c", "echo no such disk >&2; exit 3"]), "server")
+            .expect("a shell");
+        let message = peer.wait("the server", &limits(), || Ok(false)).expect_err("it has ended");
+        for part in ["exit status: 3", "(from nowhere)", "server.out: no such disk"] {
+            assert!(message.contains(part), "{message}");
+        }
+        assert!(peer.call(&mut Command::new("false")).is_err());
+        assert!(
+            peer.start(&mut Command::new("/no/program"), "none").expect_err("not there").contains("nowhere")
+        );
+    }
+
+    #[test]
+    fn a_client_that_mounts_nothing_leaves_nothing_to_unmount() {
+        let mut peer = Peer::new("test", "(from nowhere)").expect("a directory");
+        assert!(peer.mount(0, &mut Command::new("false"), &limits()).is_err());
+        assert_eq!(peer.stop(), Ok(()));
+    }
+}
