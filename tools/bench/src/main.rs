@@ -3,11 +3,13 @@
 //! `tameike-bench run` measures one or more targets (a plain directory, tmpfs, GlusterFS, Tameike) in turn,
 //! repetition by repetition, and writes a report. The ranks that do the reading and writing are processes of
 //! their own (`tameike-bench rank`), each started on a node of its own where the target has nodes.
+//! `tameike-bench noise` measures what agents take from a program that computes.
 #![forbid(unsafe_code)]
 
 mod clock;
 mod coordinator;
 mod latency;
+mod noise;
 mod options;
 mod outcome;
 mod pattern;
@@ -26,7 +28,9 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let outcome = match Options::parse().command {
         Command::Run(options) => suite::run(&options),
+        Command::Noise(options) => noise::run(&options),
         Command::Rank(options) => rank::serve(&options),
+        Command::Quantum(options) => noise::serve(&options),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -19,9 +19,14 @@ pub struct Options {
 pub enum Command {
     /// Measure the targets in turn, and write a report.
     Run(RunOptions),
+    /// Measure what agents take from a program that computes on a processor of its own.
+    Noise(NoiseOptions),
     /// One process of a run; started by `run`.
     #[command(hide = true)]
     Rank(RankOptions),
+    /// The compute process; started by `noise`.
+    #[command(hide = true)]
+    Quantum(QuantumOptions),
 }
 
 impl RunOptions {
@@ -134,4 +139,44 @@ pub struct RankOptions {
     /// Where to read and write; `$VARIABLE` is looked up in this process's environment.
     #[arg(long)]
     pub directory: String,
+}
+
+/// Options of `noise`.
+#[derive(Debug, Args)]
+pub struct NoiseOptions {
+    /// Rounds of a window without a job, one with an idle job and one with a busy job.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
+    /// Length of a window.
+    #[arg(long, default_value_t = 10.0)]
+    pub seconds: f64,
+    /// Agents of the job, and ranks that use it.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub nodes: u32,
+    /// Let agents and ranks run on every processor, also the compute process's.
+    #[arg(long)]
+    pub anywhere: bool,
+    /// The `tameike` program.
+    #[arg(long, default_value = "tameike")]
+    pub tameike: PathBuf,
+    /// What takes longer than this many seconds has failed.
+    #[arg(long, default_value_t = 600)]
+    pub limit_s: u64,
+    /// The report goes to OUT/DATE-NAME.
+    #[arg(long, default_value = "noise")]
+    pub name: String,
+    /// Where reports are kept.
+    #[arg(long, default_value = "bench/runs")]
+    pub out: PathBuf,
+}
+
+/// Options of `quantum`.
+#[derive(Debug, Args)]
+pub struct QuantumOptions {
+    /// Where to compute.
+    #[arg(long)]
+    pub processor: usize,
+    /// For how long.
+    #[arg(long)]
+    pub seconds: f64,
 }

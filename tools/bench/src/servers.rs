@@ -103,10 +103,27 @@ impl Drop for Pinned {
     }
 }
 
-/// The first processor that this process may run on.
-pub fn first_processor() -> Outcome<usize> {
+/// The first and the last processor that this process may run on.
+pub fn first_and_last_processor() -> Outcome<(usize, usize)> {
     let allowed = sched_getaffinity(None).context(|| "ask where this process runs")?;
-    (0..CpuSet::MAX_CPU).find(|&at| allowed.is_set(at)).ok_or_else(|| "there is no processor".to_owned())
+    let mut allowed = (0..CpuSet::MAX_CPU).filter(|&at| allowed.is_set(at));
+    let first = allowed.next().ok_or("there is no processor")?;
+    Ok((first, allowed.next_back().unwrap_or(first)))
+}
+
+/// How long the hypervisor has not run `processor` so far although it had work.
+pub fn stolen_seconds(processor: usize) -> Outcome<f64> {
+    let stat = fs::read_to_string("/proc/stat").context(|| "read /proc/stat")?;
+    stolen_ticks(&stat, processor)
+        .map(|ticks| ticks as f64 / clock_ticks_per_second() as f64)
+        .ok_or_else(|| format!("/proc/stat says nothing of processor {processor}"))
+}
+
+/// The eighth figure in the line of `processor`.
+fn stolen_ticks(stat: &str, processor: usize) -> Option<u64> {
+    let name = format!("cpu{processor} ");
+    let line = stat.lines().find_map(|line| line.strip_prefix(&name))?;
+    line.split_ascii_whitespace().nth(7)?.parse().ok()
 }
 
 /// Keeps this process on one processor from now on.
@@ -144,6 +161,8 @@ mod tests {
         let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 5 6 7 8 250 50 0 0 20 0 1 0 9";
         assert_eq!(processor_seconds(stat), Some(300.0 / clock_ticks_per_second() as f64));
         assert_eq!(processor_seconds("7 (a) S 1"), None);
+        let stat = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu1 1 2 3 4 5 6 7 8 0 0\ncpu11 9 9 9 9 9 9 9 9 9 9\n";
+        assert_eq!((stolen_ticks(stat, 1), stolen_ticks(stat, 2)), (Some(8), None));
     }
 
     #[test]
@@ -163,7 +182,7 @@ mod tests {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("cat starts");
         let thread = Pid::from_raw(child.id() as i32);
         let (before, processor) =
-            (sched_getaffinity(thread).expect("a mask"), first_processor().expect("one"));
+            (sched_getaffinity(thread).expect("a mask"), first_and_last_processor().expect("one").0);
         let pinned = Servers::new(vec![child.id()]).pin(processor).expect("pinned");
         assert_eq!(sched_getaffinity(thread).expect("a mask"), only(processor));
         drop(pinned);

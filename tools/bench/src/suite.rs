@@ -57,14 +57,16 @@ fn measure(options: &RunOptions, limits: &Limits) -> Outcome<(Vec<Target>, Figur
     let targets = target::start_all(options, limits)?;
     base(options, &targets)?;
     let (mut figures, mut turn) = (Figures::default(), 0);
+    let turns = options.workloads().len() * sizes.repetitions as usize * targets.len();
     for &workload in options.workloads() {
         for repetition in 0..sizes.repetitions {
             for target in &targets {
+                turn += 1;
                 if figures.has_failed(workload, &target.label.name) {
                     continue;
                 }
                 let plan = plan(options, sizes, workload, turn)?;
-                turn += 1;
+                print!("{turn}/{turns}, {:.0} s: ", limits.watch.elapsed().as_secs_f64());
                 match coordinator::run(&plan, &target.place, limits) {
                     Ok(done) => figures.add(workload, target, repetition, &done),
                     // What another file system cannot do is a result, too.
@@ -117,7 +119,10 @@ fn plan(options: &RunOptions, sizes: Sizes, workload: Workload, turn: usize) -> 
             _ => sizes.files,
         },
         operations: sizes.operations,
-        processor: workload.is_pinned().then(servers::first_processor).transpose()?,
+        processor: match workload.is_pinned() {
+            true => Some(servers::first_and_last_processor()?.0),
+            false => None,
+        },
         run: format!("run-{}-{turn}", std::process::id()),
     })
 }

@@ -80,3 +80,16 @@ fn a_launcher_that_starts_nothing_is_noticed() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("rank 0 ended early") || said.contains("rank 1 ended early"), "{said}");
 }
+
+#[test]
+fn the_compute_process_times_its_work() {
+    let output = Command::new(env!("CARGO_BIN_EXE_tameike-bench"))
+        .args(["quantum", "--processor", "0", "--seconds", "0.05"])
+        .output()
+        .expect("the program starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let window: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let quanta = window["quanta_ns"].as_array().expect("times");
+    let nanos: u64 = quanta.iter().map(|quantum| quantum.as_u64().expect("a time")).sum();
+    assert!(!quanta.is_empty() && nanos >= 50_000_000, "{window}");
+}

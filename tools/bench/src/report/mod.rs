@@ -10,6 +10,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub use machine::Machine;
+pub use row::median;
 pub use sample::Sample;
 
 use crate::coordinator::Done;
@@ -17,7 +19,6 @@ use crate::options::RunOptions;
 use crate::outcome::{Context, Outcome};
 use crate::target::{Label, Target};
 use crate::workload::{Step, Workload};
-use machine::Machine;
 use row::Row;
 use serde::Serialize;
 use std::fs;
@@ -51,7 +52,7 @@ impl Figures {
         let samples: Vec<Sample> =
             measured.map(|done| Sample::new(workload, name, repetition, done)).collect();
         let rates: Vec<String> = samples.iter().map(Sample::summary).collect();
-        println!("{} {workload:?} {name}: {}", repetition + 1, rates.join(", "));
+        println!("{workload:?} {name}: {}", rates.join(", "));
         self.samples.extend(samples);
     }
 
@@ -94,17 +95,13 @@ impl Report {
     pub fn write(&self, place: &Path) -> Outcome<()> {
         let rows = self.rows();
         let raw = serde_json::to_string_pretty(self).context(|| "write the figures")?;
-        let files = [
-            ("result.json", Some(raw + "\n")),
-            ("report.md", Some(table::markdown(self, &rows))),
-            ("rates.svg", Some(picture::svg(self, &rows))),
-            ("memory.svg", memory::svg(self)),
+        let mut files = vec![
+            ("result.json", raw + "\n"),
+            ("report.md", table::markdown(self, &rows)),
+            ("rates.svg", picture::svg(self, &rows)),
         ];
-        for (name, text) in files.into_iter().filter_map(|(name, text)| Some((name, text?))) {
-            let path = place.join(name);
-            fs::write(&path, text).context(|| format!("write {}", path.display()))?;
-        }
-        Ok(())
+        files.extend(memory::svg(self).map(|picture| ("memory.svg", picture)));
+        write_files(place, &files)
     }
 
     /// A row per measured step, group by group, in the order of the run.
@@ -126,6 +123,15 @@ pub fn make_directory(out: &Path, name: &str) -> Outcome<PathBuf> {
     fs::create_dir_all(out).context(|| format!("make {}", out.display()))?;
     fs::create_dir(&place).context(|| format!("make {} (take another --name?)", place.display()))?;
     Ok(place)
+}
+
+/// Writes the files of a report.
+pub fn write_files(place: &Path, files: &[(&str, String)]) -> Outcome<()> {
+    for (name, text) in files {
+        let path = place.join(name);
+        fs::write(&path, text).context(|| format!("write {}", path.display()))?;
+    }
+    Ok(())
 }
 
 /// A rate for people: 12,345 or 6.78.

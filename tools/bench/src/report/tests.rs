@@ -1,4 +1,4 @@
-use super::row::{Cell, Row, median};
+use super::row::{Cell, Row};
 use super::*;
 use crate::latency::Latencies;
 use crate::servers::Usage;

@@ -95,16 +95,21 @@ fn start(kind: BuiltIn, options: &RunOptions, limits: &Limits) -> Outcome<Target
             let volume = gluster::start(options.nodes, limits)?;
             Ok(peer("glusterfs", gluster::version()?, volume, options))
         }
-        BuiltIn::Tameike => job("tameike", "$TAMEIKE_SHARED", options.nodes, options),
-        BuiltIn::TameikeOne => job("tameike-1", "$TAMEIKE_SHARED", 1, options),
-        BuiltIn::TameikeCache => job("tameike-cache", "$TAMEIKE_CACHE", options.nodes, options),
+        BuiltIn::Tameike => job("tameike", "$TAMEIKE_SHARED", options.nodes, &options.tameike),
+        BuiltIn::TameikeOne => job("tameike-1", "$TAMEIKE_SHARED", 1, &options.tameike),
+        BuiltIn::TameikeCache => job("tameike-cache", "$TAMEIKE_CACHE", options.nodes, &options.tameike),
     }
 }
 
-fn job(name: &str, view: &str, nodes: u32, options: &RunOptions) -> Outcome<Target> {
-    let job = job::Job::start(&options.tameike, name, nodes)?;
+/// The job-shared view of a job of `nodes` agents of `program`, ready.
+pub fn noise_job(program: &Path, nodes: u32) -> Outcome<Target> {
+    job("noise", "$TAMEIKE_SHARED", nodes, program)
+}
+
+fn job(name: &str, view: &str, nodes: u32, program: &Path) -> Outcome<Target> {
+    let job = job::Job::start(program, name, nodes)?;
     let plural = if nodes == 1 { "" } else { "s" };
-    let version = format!("{}, {view}, {nodes} agent{plural}", job::version(&options.tameike)?);
+    let version = format!("{}, {view}, {nodes} agent{plural}", job::version(program)?);
     let launcher = job.launcher();
     let mut target = target(name, version, view.to_owned(), nodes, Backing::Job(job));
     target.place.launcher = launcher;

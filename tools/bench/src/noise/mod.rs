@@ -1,0 +1,220 @@
+//! What agents take from a program that computes on a processor of its own.
+//!
+//! Windows without a job, with an idle one, and with one that is read and written take turns. This program, the
+//! agents and the ranks keep to the first processor, unless told otherwise; the compute process has the last.
+
+mod figures;
+mod quantum;
+
+pub use quantum::serve;
+
+use crate::clock::Stopwatch;
+use crate::coordinator::{self, Limits};
+use crate::options::NoiseOptions;
+use crate::outcome::{Context, Outcome};
+use crate::report::{self, Machine};
+use crate::servers;
+use crate::target::{self, Target};
+use crate::wait::{self, Interrupt};
+use crate::workload::{Plan, Workload};
+use figures::Noise;
+use quantum::Window;
+use serde::Serialize;
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Written and read again and again beside the compute process.
+const LOAD_BYTES: u64 = 64 << 20;
+
+/// What there is beside the compute process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Beside {
+    Nothing,
+    IdleJob,
+    BusyJob,
+}
+
+/// All that is kept.
+#[derive(Debug, Serialize)]
+struct Report {
+    machine: Machine,
+    agents_anywhere: bool,
+    shortest_ns: u32,
+    is_quiet: bool,
+    noise: Vec<(Beside, Noise)>,
+    /// Of each window alone, in their order.
+    windows: Vec<(Beside, Noise)>,
+}
+
+/// Measures, and writes the report.
+pub fn run(options: &NoiseOptions) -> Outcome<()> {
+    let step = Duration::from_secs(options.limit_s);
+    let limits = Limits { watch: Stopwatch::start(), step, interrupt: Interrupt::listen()? };
+    let (first, last) = servers::first_and_last_processor()?;
+    if first == last {
+        return Err("noise needs two processors: one for agents, one to compute on".to_owned());
+    }
+    if !options.anywhere {
+        // Ranks, and the job with its agents, inherit this.
+        servers::pin_self(first)?;
+    }
+    let place = report::make_directory(&options.out, &options.name)?;
+    let outcome = measure(options, last, &limits).and_then(|windows| {
+        let report = Report::new(options, &windows)?;
+        let raw = serde_json::to_string(&report).context(|| "write the figures")?;
+        report::write_files(&place, &[("result.json", raw + "\n"), ("report.md", report.markdown())])
+    });
+    match &outcome {
+        Ok(()) => println!("report: {}", place.join("report.md").display()),
+        Err(_) => drop(std::fs::remove_dir(&place)),
+    }
+    outcome
+}
+
+fn measure(options: &NoiseOptions, processor: usize, limits: &Limits) -> Outcome<Vec<(Beside, Window)>> {
+    let mut windows = Vec::new();
+    for round in 0..options.rounds {
+        windows.push((Beside::Nothing, window(options, processor, None, limits)?));
+        let job = target::noise_job(&options.tameike, options.nodes)?;
+        windows.push((Beside::IdleJob, window(options, processor, None, limits)?));
+        windows.push((Beside::BusyJob, window(options, processor, Some(&job), limits)?));
+        job.stop()?;
+        println!("round {} of {}", round + 1, options.rounds);
+    }
+    Ok(windows)
+}
+
+/// One window; `busy` is read and written until it is over.
+fn window(
+    options: &NoiseOptions,
+    processor: usize,
+    busy: Option<&Target>,
+    limits: &Limits,
+) -> Outcome<Window> {
+    let mut compute = Compute::start(processor, options.seconds)?;
+    let mut turn = 0;
+    if let Some(target) = busy {
+        while compute.0.try_wait().context(|| "watch the compute process")?.is_none() {
+            coordinator::run(&load(options, turn), &target.place, limits)?;
+            turn += 1;
+        }
+    }
+    compute.finish(limits)
+}
+
+fn load(options: &NoiseOptions, turn: u64) -> Plan {
+    Plan {
+        workload: Workload::Sequential,
+        ranks: options.nodes,
+        seed: turn,
+        size_bytes: LOAD_BYTES,
+        files: 0,
+        operations: 0,
+        processor: None,
+        run: format!("noise-{}-{turn}", std::process::id()),
+    }
+}
+
+/// The compute process; it ends with this value.
+struct Compute(Child);
+
+impl Compute {
+    fn start(processor: usize, seconds: f64) -> Outcome<Self> {
+        let program = std::env::current_exe().context(|| "find this program")?;
+        let mut command = Command::new(program);
+        command.args(["quantum", "--processor", &processor.to_string(), "--seconds", &seconds.to_string()]);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        child.map(Self).context(|| "start the compute process")
+    }
+
+    fn finish(mut self, limits: &Limits) -> Outcome<Window> {
+        let mut said = String::new();
+        if let Some(mut output) = self.0.stdout.take() {
+            // It speaks once, at its end; what it says is longer than a pipe holds.
+            wait::readable(&output, limits.step, || limits.interrupt.check())?;
+            output.read_to_string(&mut said).context(|| "hear the compute process")?;
+        }
+        serde_json::from_str(&said).context(|| "understand the compute process")
+    }
+}
+
+impl Drop for Compute {
+    fn drop(&mut self) {
+        // Both fail only for a process that has ended, which is what is wanted.
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+impl Report {
+    fn new(options: &NoiseOptions, windows: &[(Beside, Window)]) -> Outcome<Self> {
+        let quanta = windows.iter().flat_map(|(_, window)| &window.quanta_ns);
+        let shortest_ns = *quanta.min().ok_or("the compute process did nothing")?;
+        let of = |beside: Beside| {
+            let windows: Vec<Window> = windows
+                .iter()
+                .filter(|(kind, _)| *kind == beside)
+                .map(|(_, window)| window.clone())
+                .collect();
+            Some((beside, Noise::of(&windows, shortest_ns)?))
+        };
+        let noise: Vec<(Beside, Noise)> =
+            [Beside::Nothing, Beside::IdleJob, Beside::BusyJob].into_iter().filter_map(of).collect();
+        let is_quiet = noise.first().is_some_and(|(_, alone)| alone.is_quiet());
+        let machine = Machine::look()?;
+        let alone = |(beside, window): &(Beside, Window)| {
+            Some((*beside, Noise::of(std::slice::from_ref(window), shortest_ns)?))
+        };
+        let windows = windows.iter().filter_map(alone).collect();
+        Ok(Self { machine, agents_anywhere: options.anywhere, shortest_ns, is_quiet, noise, windows })
+    }
+
+    fn markdown(&self) -> String {
+        let agents = match self.agents_anywhere {
+            true => "may run on any processor, also the compute process's",
+            false => "keep to the first processor, the compute process has the last",
+        };
+        let verdict = match self.is_quiet {
+            true => {
+                "Without a job this machine is quiet (rate up to 5e-5): the figures below are those of agents."
+            }
+            false => {
+                "**Without a job this machine is not quiet** (rate above 5e-5, from its hypervisor or from other programs): \
+                 only the difference between the lines says something of agents, and the slowdown is that of this machine."
+            }
+        };
+        let mut text = format!(
+            "# Noise on a compute processor, {}\n\n    {}\n\nAgents and ranks {agents}. A piece of work takes {:.1} us. {verdict}\n\n\
+             {} processors ({}), {}, Linux {}, commit {}.\n\n\
+             | beside it | noise rate | delays of 10 us or more [1/s] | longest [us] | switches [1/s] | stolen | \
+             slowdown on 100,000 nodes, barrier each ms |\n|---|---:|---:|---:|---:|---:|---:|\n",
+            self.machine.date,
+            self.machine.command,
+            f64::from(self.shortest_ns) / 1e3,
+            self.machine.processors,
+            self.machine.processor,
+            self.machine.system,
+            self.machine.kernel,
+            self.machine.commit,
+        );
+        for (beside, noise) in &self.noise {
+            let name = match beside {
+                Beside::Nothing => "nothing",
+                Beside::IdleJob => "a job that is idle",
+                Beside::BusyJob => "a job that is written and read",
+            };
+            text += &format!(
+                "| {name} | {:.2e} | {:.1} | {:.0} | {:.1} | {:.2} % | {:.1} % |\n",
+                noise.rate,
+                noise.gaps_per_second,
+                noise.longest_us,
+                noise.switches_per_second,
+                noise.stolen * 100.0,
+                (noise.slowdown - 1.0) * 100.0,
+            );
+        }
+        text
+    }
+}
