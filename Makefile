@@ -5,6 +5,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 PREFIX ?= /usr/local
 NAME ?= run
+BENCH ?=
 FUZZ_SECONDS ?= 600
 SOAK_MINUTES ?= 30
 # Once Cargo.lock belongs to the repository, builds keep to it.
@@ -33,10 +34,10 @@ test: ## formatting, clippy, house lints and all tests, as CI does
 lint: ## the house lints alone
 	cargo xtask lint
 
-bench: ## measure beside plain disk, tmpfs and GlusterFS; NAME= names the report in bench/runs
+bench: ## measure beside plain disk, tmpfs and GlusterFS; NAME= names the report in bench/runs, BENCH= takes options
 	@scripts/install-deps.sh bench
 	cargo build --release $(LOCKED) --package tameike --package tameike-bench
-	PATH="$(TARGET_DIR)/release:$$PATH" tameike-bench run --name "$(NAME)"
+	PATH="$(TARGET_DIR)/release:$$PATH" tameike-bench run --name "$(NAME)" $(BENCH)
 
 soak: ## the long variants of all tests, then random ones for the rest of SOAK_MINUTES= (30); ends in a summary
 	@scripts/install-deps.sh test
