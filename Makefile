@@ -34,7 +34,7 @@ test: ## formatting, clippy, house lints and all tests, as CI does
 lint: ## the house lints alone
 	cargo xtask lint
 
-bench: ## measure beside plain disk, tmpfs and GlusterFS; NAME= names the report in bench/runs, BENCH= takes options
+bench: ## measure beside plain disk, tmpfs, GlusterFS, MooseFS; NAME= names the report in bench/runs, BENCH= takes options
 	@scripts/install-deps.sh bench
 	cargo build --release $(LOCKED) --package tameike --package tameike-bench
 	PATH="$(TARGET_DIR)/release:$$PATH" tameike-bench run --name "$(NAME)" $(BENCH)

@@ -48,6 +48,8 @@ pub enum BuiltIn {
     Tmpfs,
     /// A distributed GlusterFS volume, one brick in /dev/shm and one mount per node (needs root).
     Glusterfs,
+    /// MooseFS with one copy, a master, one chunk server in /dev/shm and one mount per node (needs root).
+    Moosefs,
     /// The job-shared view of a Tameike job, RAM device, one agent per node.
     Tameike,
     /// The same with one agent, which all ranks use.
@@ -64,7 +66,7 @@ pub struct RunOptions {
     #[arg(
         long,
         value_delimiter = ',',
-        default_value = "tmpfs,disk,tameike,tameike-1,tameike-cache,glusterfs"
+        default_value = "tmpfs,disk,tameike,tameike-1,tameike-cache,glusterfs,moosefs"
     )]
     pub targets: Vec<BuiltIn>,
     /// Measure this directory too, under this name. `$VARIABLE` stands for the rank's own environment,

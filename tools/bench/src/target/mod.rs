@@ -4,6 +4,7 @@
 
 mod gluster;
 mod job;
+mod moosefs;
 mod peer;
 
 use crate::coordinator::{Limits, Place};
@@ -94,6 +95,10 @@ fn start(kind: BuiltIn, options: &RunOptions, limits: &Limits) -> Outcome<Target
         BuiltIn::Glusterfs => {
             let volume = gluster::start(options.nodes, limits)?;
             Ok(peer("glusterfs", gluster::version()?, volume, options))
+        }
+        BuiltIn::Moosefs => {
+            let peers = moosefs::start(options.nodes, limits)?;
+            Ok(peer("moosefs", moosefs::version()?, peers, options))
         }
         BuiltIn::Tameike => job("tameike", "$TAMEIKE_SHARED", options.nodes, &options.tameike),
         BuiltIn::TameikeOne => job("tameike-1", "$TAMEIKE_SHARED", 1, &options.tameike),
