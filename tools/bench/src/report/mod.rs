@@ -150,6 +150,15 @@ fn grouped(rate: f64) -> String {
     text
 }
 
+/// A ratio for people, with two digits that say something: 1.25 or 0.012.
+fn ratio_text(ratio: f64) -> String {
+    match ratio {
+        ..0.01 => format!("{ratio:.4}"),
+        ..0.1 => format!("{ratio:.3}"),
+        _ => format!("{ratio:.2}"),
+    }
+}
+
 /// Text as it stands in a picture.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")

@@ -4,7 +4,7 @@
 //! equal distances are equal ratios. Written as SVG by hand: lines, dots and text are all it needs.
 
 use super::row::{Cell, Row};
-use super::{COLOURS, Report, escaped, grouped};
+use super::{COLOURS, Report, escaped, grouped, ratio_text};
 
 const COLUMNS: usize = 2;
 const PANEL_WIDTH: usize = 540;
@@ -69,7 +69,7 @@ fn panel(report: &Report, row: &Row, left: usize, top: usize) -> String {
     let first_line = top + TITLE_HEIGHT;
     let bottom = first_line + row.cells.len() * LINE_HEIGHT;
     let mut text = format!(
-        "<text x=\"{left}\" y=\"{}\" font-weight=\"bold\">{}: {} [{}]</text>\n",
+        "<text x=\"{left}\" y=\"{}\" font-size=\"11\" font-weight=\"bold\">{}: {} [{}]</text>\n",
         first_line - 10,
         row.group.title(),
         escaped(&row.title),
@@ -111,6 +111,6 @@ fn line(cell: &Cell, axis: Axis, colour: &str, value: usize, baseline: usize) ->
         highest = axis.at(cell.highest),
         median = axis.at(cell.median),
         rate = grouped(cell.median),
-        ratio = cell.ratio.map_or_else(String::new, |ratio| format!(" ({ratio:.2})")),
+        ratio = cell.ratio.map_or_else(String::new, |ratio| format!(" ({})", ratio_text(ratio))),
     )
 }

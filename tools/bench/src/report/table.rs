@@ -2,7 +2,7 @@
 
 use super::memory::Memory;
 use super::row::{Cell, Row};
-use super::{Report, grouped};
+use super::{Report, grouped, ratio_text};
 
 const LATENCIES: &str = "Microseconds of single operations of all ranks: median, and 99th percentile; \
      medians of the repetitions. Percentiles further out are in `result.json`.";
@@ -76,7 +76,7 @@ fn table(
 
 fn rate(cell: &Cell) -> String {
     let (lowest, highest) = (grouped(cell.lowest), grouped(cell.highest));
-    let ratio = cell.ratio.map_or_else(String::new, |ratio| format!(" ({ratio:.2})"));
+    let ratio = cell.ratio.map_or_else(String::new, |ratio| format!(" ({})", ratio_text(ratio)));
     format!("{}{ratio}<br>{lowest} - {highest}", grouped(cell.median))
 }
 

@@ -87,7 +87,7 @@ pub enum Unit {
 pub enum Group {
     /// Many bytes in large calls.
     LargeFiles,
-    /// One process beside four.
+    /// The same bytes from one process and from four.
     OneProcess,
     /// Blocks of 4 KiB.
     Blocks,
@@ -117,7 +117,7 @@ impl Group {
     pub fn title(self) -> &'static str {
         match self {
             Self::LargeFiles => "Large files",
-            Self::OneProcess => "One process beside four",
+            Self::OneProcess => "Calls of 16 MiB",
             Self::Blocks => "Blocks of 4 KiB",
             Self::Empty => "Empty files",
             Self::Small => "Files of 3,901 bytes",
@@ -214,14 +214,14 @@ impl Workload {
 
     fn setting(self) -> &'static str {
         match self {
-            Self::Sequential => "a file per rank, calls of 1 MiB",
-            Self::Shared => "one file, a part per rank, calls of 1 MiB",
+            Self::Sequential => "a file per rank, 1 MiB calls",
+            Self::Shared => "one file, a part per rank, 1 MiB calls",
             Self::Interleaved => "one file, records of 47,008 bytes in turn",
-            Self::OneProcess => "one process, one file, calls of 16 MiB",
-            Self::FourProcesses => "four processes, a file each, calls of 16 MiB",
+            Self::OneProcess => "one process",
+            Self::FourProcesses => "four processes",
             Self::Random => "a file per rank",
             Self::Latency => "one process",
-            Self::LatencyPinned => "one process, on one processor with all servers",
+            Self::LatencyPinned => "one process, pinned with servers",
             Self::Metadata | Self::Small | Self::Mebibyte => "a directory per rank",
             Self::MetadataShared | Self::SmallShared | Self::MebibyteShared => "one directory",
         }
