@@ -13,8 +13,8 @@ case $purpose in
         python3-h5py python3-mpi4py rsync sqlite3 tar util-linux xfsprogs xz-utils) ;;
     run) packages=("${compiler[@]}" fuse3 montage python-drizzle-testdata python3) ;;
     fuzz) packages=("${compiler[@]}" g++) ;;
-    bench) packages=("${compiler[@]}" fuse3 glusterfs-client glusterfs-server iproute2 moosefs-chunkserver moosefs-client
-        moosefs-master util-linux) ;;
+    bench) packages=("${compiler[@]}" fuse3 glusterfs-client glusterfs-server iproute2 linux-perf moosefs-chunkserver
+        moosefs-client moosefs-master util-linux) ;;
     *)
         echo "usage: install-deps.sh build|test|run|bench|fuzz" >&2
         exit 2

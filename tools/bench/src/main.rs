@@ -3,7 +3,8 @@
 //! `tameike-bench run` measures one or more targets (a plain directory, tmpfs, GlusterFS, Tameike) in turn,
 //! repetition by repetition, and writes a report. The ranks that do the reading and writing are processes of
 //! their own (`tameike-bench rank`), each started on a node of its own where the target has nodes.
-//! `tameike-bench noise` measures what agents take from a program that computes.
+//! `tameike-bench noise` measures what agents take from a program that computes, and
+//! `tameike-bench profile` where agents spend their time.
 #![forbid(unsafe_code)]
 
 mod clock;
@@ -13,6 +14,7 @@ mod noise;
 mod options;
 mod outcome;
 mod pattern;
+mod profile;
 mod rank;
 mod report;
 mod servers;
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
     let outcome = match Options::parse().command {
         Command::Run(options) => suite::run(&options),
         Command::Noise(options) => noise::run(&options),
+        Command::Profile(options) => profile::run(&options),
         Command::Rank(options) => rank::serve(&options),
         Command::Quantum(options) => noise::serve(&options),
     };

@@ -1,6 +1,6 @@
 //! The command line.
 
-use crate::workload::Workload;
+use crate::workload::{Sizes, Workload};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -21,6 +21,8 @@ pub enum Command {
     Run(RunOptions),
     /// Measure what agents take from a program that computes on a processor of its own.
     Noise(NoiseOptions),
+    /// Draw where agents spend their processor time, with `perf`.
+    Profile(ProfileOptions),
     /// One process of a run; started by `run`.
     #[command(hide = true)]
     Rank(RankOptions),
@@ -92,16 +94,16 @@ pub struct RunOptions {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub repetitions: u32,
     /// Size of each rank's large file, in MiB.
-    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = Sizes::USUAL.size_bytes >> 20, value_parser = clap::value_parser!(u64).range(1..))]
     pub size_mib: u64,
     /// Empty files and small files of each rank.
-    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = Sizes::USUAL.files, value_parser = clap::value_parser!(u32).range(1..))]
     pub files: u32,
     /// Files of 1 MiB of each rank.
-    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = Sizes::USUAL.large_files, value_parser = clap::value_parser!(u32).range(1..))]
     pub large_files: u32,
     /// Random reads and writes of each rank.
-    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = Sizes::USUAL.operations, value_parser = clap::value_parser!(u32).range(1..))]
     pub operations: u32,
     /// Very little of everything, to see that it works: sizes and repetitions above are ignored.
     #[arg(long)]
@@ -166,6 +168,35 @@ pub struct NoiseOptions {
     pub limit_s: u64,
     /// The report goes to OUT/DATE-NAME.
     #[arg(long, default_value = "noise")]
+    pub name: String,
+    /// Where reports are kept.
+    #[arg(long, default_value = "bench/runs")]
+    pub out: PathBuf,
+}
+
+/// Options of `profile`.
+#[derive(Debug, Args)]
+pub struct ProfileOptions {
+    /// What to do to the job.
+    #[arg(long, value_delimiter = ',', default_value = "sequential,interleaved,latency,metadata")]
+    pub workloads: Vec<Workload>,
+    /// Repeat each workload for this long.
+    #[arg(long, default_value_t = 5.0)]
+    pub seconds: f64,
+    /// Processes that read and write at once.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub ranks: u32,
+    /// Agents of the job.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub nodes: u32,
+    /// The `tameike` program.
+    #[arg(long, default_value = "tameike")]
+    pub tameike: PathBuf,
+    /// What takes longer than this many seconds has failed.
+    #[arg(long, default_value_t = 600)]
+    pub limit_s: u64,
+    /// The report goes to OUT/DATE-NAME.
+    #[arg(long, default_value = "profile")]
     pub name: String,
     /// Where reports are kept.
     #[arg(long, default_value = "bench/runs")]

@@ -31,6 +31,11 @@ impl Servers {
         Self(processes)
     }
 
+    /// Their numbers, as other programs take a list.
+    pub fn numbers(&self) -> String {
+        self.0.iter().map(u32::to_string).collect::<Vec<String>>().join(",")
+    }
+
     /// What they have taken so far; `None` where there are none.
     pub fn usage(&self) -> Outcome<Option<Usage>> {
         if self.0.is_empty() {

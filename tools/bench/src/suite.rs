@@ -8,24 +8,10 @@ use crate::coordinator::{self, Limits};
 use crate::options::RunOptions;
 use crate::outcome::Outcome;
 use crate::report::{self, Figures};
-use crate::servers;
 use crate::target::{self, Target};
 use crate::wait::Interrupt;
-use crate::workload::{Group, Plan, Workload};
+use crate::workload::Sizes;
 use std::time::Duration;
-
-/// At most so much is read again and again where only the time of one read matters.
-const LATENCY_BYTES: u64 = 64 << 20;
-
-/// What is done in each turn.
-#[derive(Clone, Copy, Debug)]
-struct Sizes {
-    repetitions: u32,
-    size_bytes: u64,
-    files: u32,
-    large_files: u32,
-    operations: u32,
-}
 
 /// Measures, and writes the report.
 pub fn run(options: &RunOptions) -> Outcome<()> {
@@ -54,18 +40,19 @@ pub fn run(options: &RunOptions) -> Outcome<()> {
 
 fn measure(options: &RunOptions, limits: &Limits) -> Outcome<(Vec<Target>, Figures)> {
     let sizes = sizes(options);
+    let repetitions = if options.tiny { 1 } else { options.repetitions };
     let targets = target::start_all(options, limits)?;
     base(options, &targets)?;
     let (mut figures, mut turn) = (Figures::default(), 0);
-    let turns = options.workloads().len() * sizes.repetitions as usize * targets.len();
+    let turns = options.workloads().len() * repetitions as usize * targets.len();
     for &workload in options.workloads() {
-        for repetition in 0..sizes.repetitions {
+        for repetition in 0..repetitions {
             for target in &targets {
                 turn += 1;
                 if figures.has_failed(workload, &target.label.name) {
                     continue;
                 }
-                let plan = plan(options, sizes, workload, turn)?;
+                let plan = sizes.plan(workload, options.ranks, options.seed, turn)?;
                 print!("{turn}/{turns}, {:.0} s: ", limits.watch.elapsed().as_secs_f64());
                 match coordinator::run(&plan, &target.place, limits) {
                     Ok(done) => figures.add(workload, target, repetition, &done),
@@ -85,46 +72,14 @@ fn measure(options: &RunOptions, limits: &Limits) -> Outcome<(Vec<Target>, Figur
 
 fn sizes(options: &RunOptions) -> Sizes {
     match options.tiny {
-        true => Sizes {
-            repetitions: 1,
-            // No whole number of calls, so that the last call is a short one.
-            size_bytes: (3 << 20) + 8192,
-            files: 20,
-            large_files: 3,
-            operations: 40,
-        },
+        true => Sizes::TINY,
         false => Sizes {
-            repetitions: options.repetitions,
             size_bytes: options.size_mib << 20,
             files: options.files,
             large_files: options.large_files,
             operations: options.operations,
         },
     }
-}
-
-fn plan(options: &RunOptions, sizes: Sizes, workload: Workload, turn: usize) -> Outcome<Plan> {
-    Ok(Plan {
-        workload,
-        ranks: workload.ranks(options.ranks),
-        // Other bytes in every turn: what an earlier turn left behind never passes for this one's.
-        seed: options.seed.wrapping_add(turn as u64),
-        size_bytes: match workload {
-            // The node's cache is to hold all of it.
-            Workload::Latency | Workload::LatencyPinned => sizes.size_bytes.min(LATENCY_BYTES),
-            _ => sizes.size_bytes,
-        },
-        files: match workload.group() {
-            Group::Mebibyte => sizes.large_files,
-            _ => sizes.files,
-        },
-        operations: sizes.operations,
-        processor: match workload.is_pinned() {
-            true => Some(servers::first_and_last_processor()?.0),
-            false => None,
-        },
-        run: format!("run-{}-{turn}", std::process::id()),
-    })
 }
 
 /// The target that ratios are relative to.

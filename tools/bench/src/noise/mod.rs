@@ -16,7 +16,7 @@ use crate::report::{self, Machine};
 use crate::servers;
 use crate::target::{self, Target};
 use crate::wait::{self, Interrupt};
-use crate::workload::{Plan, Workload};
+use crate::workload::{Sizes, Workload};
 use figures::Noise;
 use quantum::Window;
 use serde::Serialize;
@@ -25,7 +25,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Written and read again and again beside the compute process.
-const LOAD_BYTES: u64 = 64 << 20;
+const LOAD: Sizes = Sizes { size_bytes: 64 << 20, ..Sizes::USUAL };
 
 /// What there is beside the compute process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -77,7 +77,7 @@ fn measure(options: &NoiseOptions, processor: usize, limits: &Limits) -> Outcome
     let mut windows = Vec::new();
     for round in 0..options.rounds {
         windows.push((Beside::Nothing, window(options, processor, None, limits)?));
-        let job = target::noise_job(&options.tameike, options.nodes)?;
+        let job = target::own_job("noise", &options.tameike, options.nodes)?;
         windows.push((Beside::IdleJob, window(options, processor, None, limits)?));
         windows.push((Beside::BusyJob, window(options, processor, Some(&job), limits)?));
         job.stop()?;
@@ -97,24 +97,12 @@ fn window(
     let mut turn = 0;
     if let Some(target) = busy {
         while compute.0.try_wait().context(|| "watch the compute process")?.is_none() {
-            coordinator::run(&load(options, turn), &target.place, limits)?;
+            let plan = LOAD.plan(Workload::Sequential, options.nodes, 1, turn)?;
+            coordinator::run(&plan, &target.place, limits)?;
             turn += 1;
         }
     }
     compute.finish(limits)
-}
-
-fn load(options: &NoiseOptions, turn: u64) -> Plan {
-    Plan {
-        workload: Workload::Sequential,
-        ranks: options.nodes,
-        seed: turn,
-        size_bytes: LOAD_BYTES,
-        files: 0,
-        operations: 0,
-        processor: None,
-        run: format!("noise-{}-{turn}", std::process::id()),
-    }
 }
 
 /// The compute process; it ends with this value.

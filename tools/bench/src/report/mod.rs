@@ -126,7 +126,7 @@ pub fn make_directory(out: &Path, name: &str) -> Outcome<PathBuf> {
 }
 
 /// Writes the files of a report.
-pub fn write_files(place: &Path, files: &[(&str, String)]) -> Outcome<()> {
+pub fn write_files(place: &Path, files: &[(impl AsRef<Path>, String)]) -> Outcome<()> {
     for (name, text) in files {
         let path = place.join(name);
         fs::write(&path, text).context(|| format!("write {}", path.display()))?;
@@ -160,7 +160,7 @@ fn ratio_text(ratio: f64) -> String {
 }
 
 /// Text as it stands in a picture.
-fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 

@@ -107,8 +107,8 @@ fn start(kind: BuiltIn, options: &RunOptions, limits: &Limits) -> Outcome<Target
 }
 
 /// The job-shared view of a job of `nodes` agents of `program`, ready.
-pub fn noise_job(program: &Path, nodes: u32) -> Outcome<Target> {
-    job("noise", "$TAMEIKE_SHARED", nodes, program)
+pub fn own_job(name: &str, program: &Path, nodes: u32) -> Outcome<Target> {
+    job(name, "$TAMEIKE_SHARED", nodes, program)
 }
 
 fn job(name: &str, view: &str, nodes: u32, program: &Path) -> Outcome<Target> {

@@ -5,6 +5,7 @@
 
 mod files;
 mod measured;
+mod plan;
 mod random;
 mod step;
 mod stream;
@@ -13,34 +14,13 @@ mod stream;
 mod tests;
 
 pub use measured::{Measured, Work};
+pub use plan::{Plan, Sizes};
 pub use step::{Group, Step, Unit, Workload};
 
 use crate::outcome::{Context, Outcome};
 use crate::pattern::{Content, Pattern};
-use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-
-/// What every rank of a run is told.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Plan {
-    /// What to do.
-    pub workload: Workload,
-    /// How many ranks do it.
-    pub ranks: u32,
-    /// What the bytes follow from.
-    pub seed: u64,
-    /// What each rank writes to its large file, or to its part of one.
-    pub size_bytes: u64,
-    /// Many files: how many of each rank.
-    pub files: u32,
-    /// Random reads or writes of each rank.
-    pub operations: u32,
-    /// Run on this processor only, ranks and servers.
-    pub processor: Option<usize>,
-    /// The directory of this run, within the target's.
-    pub run: String,
-}
 
 /// One rank's place in a run.
 #[derive(Debug)]

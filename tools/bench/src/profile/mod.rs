@@ -1,0 +1,149 @@
+//! Where agents spend their processor time: workloads on a job again and again, its agents sampled by `perf`.
+
+mod flame;
+mod stacks;
+
+use crate::clock::Stopwatch;
+use crate::coordinator::{self, Limits};
+use crate::options::ProfileOptions;
+use crate::outcome::{Context, Outcome};
+use crate::report::{self, Machine};
+use crate::target::{self, Target};
+use crate::wait::{self, Interrupt};
+use crate::workload::{Sizes, Workload};
+use clap::ValueEnum;
+use rustix::process::{Pid, Signal, kill_process};
+use stacks::Frame;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Samples a second; no divisor of the kernel's own clocks.
+const FREQUENCY: &str = "499";
+/// Stacks are unwound from copies of this size: code without frame pointers has no other.
+const UNWIND: &str = "dwarf,16384";
+const INSTALL: &str = "(perf is Debian's linux-perf)";
+/// Functions in the table of each workload.
+const FUNCTIONS_SHOWN: usize = 12;
+
+/// Samples, and writes the report.
+pub fn run(options: &ProfileOptions) -> Outcome<()> {
+    let step = Duration::from_secs(options.limit_s);
+    let limits = Limits { watch: Stopwatch::start(), step, interrupt: Interrupt::listen()? };
+    let place = report::make_directory(&options.out, &options.name)?;
+    let outcome = sample_all(options, &limits).and_then(|profiles| write(&place, &profiles));
+    match &outcome {
+        Ok(()) => println!("report: {}", place.join("report.md").display()),
+        Err(_) => drop(std::fs::remove_dir(&place)),
+    }
+    outcome
+}
+
+fn sample_all(options: &ProfileOptions, limits: &Limits) -> Outcome<Vec<(Workload, Frame)>> {
+    let job = target::own_job("profile", &options.tameike, options.nodes)?;
+    let mut profiles = Vec::new();
+    for &workload in &options.workloads {
+        let root = sample(options, workload, &job, limits)?;
+        println!("{workload:?}: {} samples", root.samples);
+        profiles.push((workload, root));
+    }
+    job.stop()?;
+    Ok(profiles)
+}
+
+/// Repeats `workload` for some seconds while the agents are sampled.
+fn sample(options: &ProfileOptions, workload: Workload, job: &Target, limits: &Limits) -> Outcome<Frame> {
+    let perf = Perf::start(&job.place.servers.numbers())?;
+    let (begun, mut turn) = (Stopwatch::start(), 0);
+    while begun.elapsed().as_secs_f64() < options.seconds {
+        let plan = Sizes::USUAL.plan(workload, options.ranks, 1, turn)?;
+        coordinator::run(&plan, &job.place, limits)?;
+        turn += 1;
+    }
+    perf.stop(limits)
+}
+
+/// A running `perf record`; it ends with this value.
+struct Perf {
+    process: Child,
+    directory: TempDir,
+}
+
+impl Perf {
+    fn start(processes: &str) -> Outcome<Self> {
+        let directory = tempfile::Builder::new().prefix("tameike-bench-").tempdir_in("/var/tmp");
+        let directory = directory.context(|| "make a directory in /var/tmp")?;
+        let mut command = Command::new("perf");
+        command.args([
+            "record",
+            "--quiet",
+            "--event",
+            "cpu-clock",
+            "--freq",
+            FREQUENCY,
+            "--call-graph",
+            UNWIND,
+        ]);
+        command.args(["--pid", processes, "--output"]).arg(data(&directory));
+        let process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        Ok(Self { process: process.context(|| format!("start perf {INSTALL}"))?, directory })
+    }
+
+    /// Ends it, and puts its samples together.
+    fn stop(mut self, limits: &Limits) -> Outcome<Frame> {
+        kill_process(Pid::from_child(&self.process), Signal::INT).context(|| "stop perf")?;
+        wait::until("the end of perf", limits.step, || {
+            limits.interrupt.check()?;
+            Ok(self.process.try_wait().context(|| "wait for perf")?.is_some())
+        })?;
+        let mut command = Command::new("perf");
+        command
+            .args(["script", "--no-inline", "--fields", "comm,ip,sym", "--input"])
+            .arg(data(&self.directory));
+        let output = command.stdin(Stdio::null()).output().context(|| format!("start perf {INSTALL}"))?;
+        match output.status.success() {
+            true => Ok(Frame::of_script(&String::from_utf8_lossy(&output.stdout))),
+            false => Err(format!("perf script failed: {}", String::from_utf8_lossy(&output.stderr).trim())),
+        }
+    }
+}
+
+impl Drop for Perf {
+    fn drop(&mut self) {
+        // Both fail only for a process that has ended, which is what is wanted.
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+fn data(directory: &TempDir) -> PathBuf {
+    directory.path().join("perf.data")
+}
+
+fn write(place: &Path, profiles: &[(Workload, Frame)]) -> Outcome<()> {
+    let machine = Machine::look()?;
+    let mut text = format!(
+        "# Where agents spend their processor time, {}\n\n    {}\n\n{FREQUENCY} samples a second of each running thread of \
+         the agents, kernel included; the ranks are not sampled.\n\n{} processors ({}), {}, Linux {}, commit {}.\n",
+        machine.date,
+        machine.command,
+        machine.processors,
+        machine.processor,
+        machine.system,
+        machine.kernel,
+        machine.commit
+    );
+    let mut files = Vec::new();
+    for (workload, root) in profiles {
+        let name = workload.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        text += &format!("\n## {name}\n\n![Flame graph](./{name}.svg)\n\n| share | function |\n|---:|---|\n");
+        for (function, samples) in root.by_function().iter().take(FUNCTIONS_SHOWN) {
+            let share = *samples as f64 * 100.0 / root.samples as f64;
+            text += &format!("| {share:.1} % | `{}` |\n", function.replace('|', "\\|"));
+        }
+        files.push((format!("{name}.svg"), flame::svg(&name, root)));
+    }
+    files.push(("report.md".to_owned(), text));
+    report::write_files(place, &files)
+}
