@@ -51,6 +51,12 @@ pub fn readable(source: impl AsFd, limit: Duration, mut look: impl FnMut() -> Ou
     }
 }
 
+/// Whether `source` is readable now.
+pub fn is_readable(source: impl AsFd) -> Outcome<bool> {
+    let mut polled = [PollFd::new(&source, PollFlags::IN)];
+    poll(&mut polled, Some(&timespec(Duration::ZERO))).map(|count| count > 0).context(|| "look for an answer")
+}
+
 /// Asks `ready` again and again until it says so; for programs of others, which offer no event to wait for.
 pub fn until(what: &str, limit: Duration, mut ready: impl FnMut() -> Outcome<bool>) -> Outcome<()> {
     let begun = Stopwatch::start();

@@ -56,13 +56,15 @@ pub fn run(options: &NoiseOptions) -> Outcome<()> {
     if first == last {
         return Err("noise needs two processors: one for agents, one to compute on".to_owned());
     }
+    // Before it is kept to one processor, and sees no other any more.
+    let machine = Machine::look()?;
     if !options.anywhere {
         // Ranks, and the job with its agents, inherit this.
         servers::pin_self(first)?;
     }
     let place = report::make_directory(&options.out, &options.name)?;
     let outcome = measure(options, last, &limits).and_then(|windows| {
-        let report = Report::new(options, &windows)?;
+        let report = Report::new(machine, options.anywhere, &windows)?;
         let raw = serde_json::to_string(&report).context(|| "write the figures")?;
         report::write_files(&place, &[("result.json", raw + "\n"), ("report.md", report.markdown())])
     });
@@ -93,10 +95,10 @@ fn window(
     busy: Option<&Target>,
     limits: &Limits,
 ) -> Outcome<Window> {
-    let mut compute = Compute::start(processor, options.seconds)?;
+    let compute = Compute::start(processor, options.seconds)?;
     let mut turn = 0;
     if let Some(target) = busy {
-        while compute.0.try_wait().context(|| "watch the compute process")?.is_none() {
+        while !compute.has_spoken()? {
             let plan = LOAD.plan(Workload::Sequential, options.nodes, 1, turn)?;
             coordinator::run(&plan, &target.place, limits)?;
             turn += 1;
@@ -117,10 +119,14 @@ impl Compute {
         child.map(Self).context(|| "start the compute process")
     }
 
+    /// Whether it is through: it speaks once, and then more than a pipe holds, so it ends only when it is heard.
+    fn has_spoken(&self) -> Outcome<bool> {
+        self.0.stdout.as_ref().map_or(Ok(true), wait::is_readable)
+    }
+
     fn finish(mut self, limits: &Limits) -> Outcome<Window> {
         let mut said = String::new();
         if let Some(mut output) = self.0.stdout.take() {
-            // It speaks once, at its end; what it says is longer than a pipe holds.
             wait::readable(&output, limits.step, || limits.interrupt.check())?;
             output.read_to_string(&mut said).context(|| "hear the compute process")?;
         }
@@ -137,7 +143,7 @@ impl Drop for Compute {
 }
 
 impl Report {
-    fn new(options: &NoiseOptions, windows: &[(Beside, Window)]) -> Outcome<Self> {
+    fn new(machine: Machine, agents_anywhere: bool, windows: &[(Beside, Window)]) -> Outcome<Self> {
         let quanta = windows.iter().flat_map(|(_, window)| &window.quanta_ns);
         let shortest_ns = *quanta.min().ok_or("the compute process did nothing")?;
         let of = |beside: Beside| {
@@ -151,12 +157,11 @@ impl Report {
         let noise: Vec<(Beside, Noise)> =
             [Beside::Nothing, Beside::IdleJob, Beside::BusyJob].into_iter().filter_map(of).collect();
         let is_quiet = noise.first().is_some_and(|(_, alone)| alone.is_quiet());
-        let machine = Machine::look()?;
         let alone = |(beside, window): &(Beside, Window)| {
             Some((*beside, Noise::of(std::slice::from_ref(window), shortest_ns)?))
         };
         let windows = windows.iter().filter_map(alone).collect();
-        Ok(Self { machine, agents_anywhere: options.anywhere, shortest_ns, is_quiet, noise, windows })
+        Ok(Self { machine, agents_anywhere, shortest_ns, is_quiet, noise, windows })
     }
 
     fn markdown(&self) -> String {
@@ -204,5 +209,24 @@ impl Report {
             );
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a compute process tells of a long window is more than a pipe holds: who waited for its end before he
+    /// heard it waited for ever.
+    #[test]
+    fn a_compute_process_that_waits_to_be_heard_is_through() {
+        let mut command = Command::new("head");
+        command.args(["--bytes", "1000000", "/dev/zero"]).stdout(Stdio::piped());
+        let compute = Compute(command.spawn().expect("head starts"));
+        let limit = Duration::from_secs(60);
+        wait::until("what it says", limit, || compute.has_spoken()).expect("it speaks");
+        let limits = Limits { watch: Stopwatch::start(), step: limit, interrupt: Interrupt::default() };
+        let message = compute.finish(&limits).expect_err("zeros are no window");
+        assert!(message.contains("understand"), "{message}");
     }
 }
