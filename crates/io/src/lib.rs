@@ -14,4 +14,4 @@ pub mod shared;
 pub mod slab;
 
 pub use os::runtime::Runtime;
-pub use slab::{Frame, Payload, Pool, Slab};
+pub use slab::{BlockSums, Frame, Payload, Pool, Slab};

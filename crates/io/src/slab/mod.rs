@@ -5,8 +5,11 @@
 //! that runs dry makes its own users wait and nobody else.
 
 mod map;
+mod sums;
 #[cfg(test)]
 mod tests;
+
+pub use sums::BlockSums;
 
 use async_lock::{Semaphore, SemaphoreGuardArc};
 use map::Map;
@@ -14,7 +17,7 @@ use parking_lot::Mutex;
 use std::ops::{Deref, DerefMut, Range};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use tameike_core::limits::UNIT_SIZE;
+use tameike_core::limits::{BLOCK_SIZE, UNIT_SIZE};
 
 /// The memory of all frames of an agent.
 pub struct Slab {
@@ -118,19 +121,37 @@ impl Drop for Frame {
 pub struct Payload {
     frame: Arc<Frame>,
     range: Range<u32>,
+    /// Where they are known already.
+    sums: Option<BlockSums>,
 }
 
 impl Payload {
     /// The bytes `range` of the frame. `range` must lie in the frame.
     pub fn new(frame: Arc<Frame>, range: Range<u32>) -> Self {
         assert!(range.start <= range.end && range.end as usize <= UNIT_SIZE, "a payload lies in its frame");
-        Self { frame, range }
+        Self { frame, range, sums: None }
+    }
+
+    /// The same with the checksums of its blocks, as they were when the bytes were last looked at.
+    #[must_use]
+    pub fn with_sums(self, sums: BlockSums) -> Self {
+        Self { sums: Some(sums), ..self }
+    }
+
+    /// The checksums of its blocks, which begin at its first byte: those that it came with, or new ones.
+    pub fn sums(&self) -> BlockSums {
+        self.sums.clone().unwrap_or_else(|| BlockSums::of(self))
     }
 
     /// A part of these bytes; `range` counts from the payload's first byte.
     #[must_use]
     pub fn slice(&self, range: Range<u32>) -> Self {
-        Self::new(self.frame.clone(), self.range.start + range.start..self.range.start + range.end)
+        let part =
+            Self::new(self.frame.clone(), self.range.start + range.start..self.range.start + range.end);
+        let (start, end) = (range.start as usize, range.end as usize);
+        let is_whole = start % BLOCK_SIZE == 0 && (end % BLOCK_SIZE == 0 || end == self.len());
+        let blocks = start / BLOCK_SIZE..end.div_ceil(BLOCK_SIZE);
+        Self { sums: self.sums.as_ref().filter(|_| is_whole).map(|sums| sums.slice(blocks)), ..part }
     }
 
     /// Gives the frame back to change it, if nobody else holds it.

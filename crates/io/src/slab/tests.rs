@@ -40,3 +40,46 @@ fn a_payload_has_a_place_in_its_own_slab_only() {
     assert_eq!(rustix::io::pread(slab.memory(), &mut found, offset), Ok(4));
     assert_eq!(found, *b"abcd");
 }
+
+fn marks(numbers: Range<u32>) -> BlockSums {
+    BlockSums::from_bytes(numbers.flat_map(u32::to_le_bytes))
+}
+
+#[test]
+fn a_part_of_whole_blocks_keeps_its_checksums() {
+    let slab = Slab::new(1).expect("a small slab");
+    let mut frame = slab.pool(1).try_take().expect("the only frame");
+    frame.iter_mut().enumerate().for_each(|(place, byte)| *byte = (place / 7) as u8);
+    let payload = Payload::new(Arc::new(frame), 5..20_005);
+    // Other ones than the true ones, so that it shows where they come from.
+    let marked = payload.clone().with_sums(marks(100..105));
+    assert_eq!(payload.sums(), BlockSums::of(&payload));
+    assert_eq!(payload.sums().as_bytes().len(), 5 * 4);
+    for (part, kept) in [(0..8192, 100..102), (4096..20_000, 101..105), (0..0, 100..100)] {
+        assert_eq!(marked.slice(part.clone()).sums(), marks(kept), "{part:?}");
+        assert_eq!(payload.slice(part.clone()).sums(), BlockSums::of(&payload.slice(part)));
+    }
+    for part in [1..8192, 0..8191, 4096..19_999] {
+        assert_eq!(marked.slice(part.clone()).sums(), BlockSums::of(&payload.slice(part)));
+    }
+    let again = marked.slice(4096..20_000).slice(4096..8192);
+    assert_eq!(again.sums(), marks(102..103));
+}
+
+#[test]
+fn a_digest_stands_for_every_byte() {
+    let mut bytes = vec![3; 10_000];
+    let digest = BlockSums::of(&bytes).digest();
+    for place in [0, 4095, 4096, 9_999] {
+        bytes[place] ^= 1;
+        assert_ne!(BlockSums::of(&bytes).digest(), digest);
+        bytes[place] ^= 1;
+    }
+    bytes.rotate_left(4096);
+    assert_eq!(BlockSums::of(&bytes).digest(), digest, "blocks that are alike may change places");
+    bytes[0] = 4;
+    let first = BlockSums::of(&bytes).digest();
+    bytes.swap(0, 4096);
+    assert_ne!(BlockSums::of(&bytes).digest(), first);
+    assert_eq!(BlockSums::of(b"").digest(), 0);
+}

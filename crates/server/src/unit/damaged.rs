@@ -5,7 +5,7 @@ use std::ops::Range;
 use tameike_core::ranges::RangeSet;
 use tameike_core::{Errno, Fault, Generation, Result, UnitId};
 use tameike_io::{Frame, Payload};
-use tameike_store::extent::Damaged;
+use tameike_store::extent::{Damaged, Held};
 
 /// A file, by its path where that is known.
 fn name(unit: UnitId, path: Option<&[u8]>) -> String {
@@ -40,7 +40,7 @@ impl UnitService {
         frame: Frame,
         generation: Generation,
         path: Option<&[u8]>,
-    ) -> (Frame, Result<RangeSet>) {
+    ) -> (Frame, Result<Held>) {
         let extents = &self.parts.extents;
         let (frame, held) = extents.read(unit, range.clone(), frame, generation).await;
         let fault = match held {

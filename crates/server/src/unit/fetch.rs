@@ -33,7 +33,7 @@ impl UnitService {
         let _uncut = self.file_locks.share(unit.inode).await;
         let _only = self.unit_locks.hold(unit).await;
         let (frame, held) = self.read_held(unit, WHOLE, frame, generation, Some(&path)).await;
-        let held = held?;
+        let held = held?.ranges;
         if held.contains(&range) {
             return Ok(Payload::new(Arc::new(frame), range));
         }

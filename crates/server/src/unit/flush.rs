@@ -126,7 +126,7 @@ impl UnitService {
         let frame = self.parts.flush_pool.take().await;
         let path = Some(order.path.as_slice());
         let (mut frame, held) = self.read_held(dirty.unit, WHOLE, frame, order.generation, path).await;
-        let held = held?;
+        let held = held?.ranges;
         if let Some(lost) = dirty.ranges.iter().find(|range| !held.contains(range)) {
             let message = format!("dirty bytes {lost:?} of unit {index} of {} are gone", order.inode);
             return Err(Fault::new(Errno::EIO, message));

@@ -190,7 +190,11 @@ impl UnitService {
             Backing::Zeros => None,
         };
         let (mut frame, held) = self.read_held(unit, range.clone(), frame, generation, path).await;
-        let gaps = held?.gaps(range.clone());
+        let held = held?;
+        if let Some(sums) = held.sums {
+            return Ok(Payload::new(Arc::new(frame), range).with_sums(sums));
+        }
+        let gaps = held.ranges.gaps(range.clone());
         match backing {
             Backing::Shared { path } if !gaps.is_empty() => {
                 self.fetch(unit, range, frame, generation, path).await

@@ -262,7 +262,7 @@ impl Change<'_> {
         for run in runs {
             let size = (run.end - run.start) as u32 * BLOCK;
             let bytes = payload.slice(place..place + size);
-            extents.push(Extent::new(blocks.start + place / BLOCK, run.start, version, &bytes));
+            extents.push(Extent::new(blocks.start + place / BLOCK, run.start, version, &bytes.sums()));
             self.store.disk.write(run.start * u64::from(BLOCK), bytes).await?;
             place += size;
         }

@@ -39,6 +39,7 @@ use tameike_io::{Payload, Pool, Runtime};
 
 pub use damaged::Damaged;
 pub use proof::ExtentData;
+pub use read::Held;
 pub use record::apply;
 
 /// Dirty bytes of a unit as they were at one moment.

@@ -6,7 +6,16 @@ use crate::table::prefix;
 use std::ops::Range;
 use tameike_core::ranges::RangeSet;
 use tameike_core::{Fault, Generation, Result, UnitId};
-use tameike_io::Frame;
+use tameike_io::{BlockSums, Frame};
+
+/// What a unit holds of the bytes that were to be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Which of them; they were read.
+    pub ranges: RangeSet,
+    /// The checksums of their blocks, if all were read and are whole blocks.
+    pub sums: Option<BlockSums>,
+}
 
 /// The part of `blocks` that lies in the extent.
 fn overlap(extent: &Extent, blocks: &Range<u32>) -> Range<u32> {
@@ -80,7 +89,7 @@ impl ExtentStore {
         (frame, Ok(()))
     }
 
-    /// Reads what the unit holds of `range` into the same place of `frame`, and says which bytes it holds; other
+    /// Reads what the unit holds of `range` into the same place of `frame`, and says what that is; other
     /// bytes of the frame stay as they are. Cached units: clean bytes of an older generation are dropped first.
     ///
     /// # Errors
@@ -91,7 +100,7 @@ impl ExtentStore {
         range: Range<u32>,
         frame: Frame,
         generation: Generation,
-    ) -> (Frame, Result<RangeSet>) {
+    ) -> (Frame, Result<Held>) {
         if let Err(fault) = check_range(range.start, range.len()) {
             return (frame, Err(fault));
         }
@@ -110,7 +119,7 @@ impl ExtentStore {
         }
         let record = match loaded {
             Ok(Some(record)) => record,
-            Ok(None) => return (frame, Ok(RangeSet::new())),
+            Ok(None) => return (frame, Ok(Held::default())),
             Err(fault) => return (frame, Err(fault)),
         };
         let wanted = within(&record.held, &range);
@@ -119,7 +128,10 @@ impl ExtentStore {
             self.books.lock().touch(unit, record.is_clean());
         }
         drop(guard);
-        (frame, result.map(|()| wanted))
+        let blocks = blocks_of(&range);
+        let is_whole = bytes_of(&blocks) == range && wanted.contains(&range);
+        let sums = is_whole.then(|| record.sums(&blocks));
+        (frame, result.map(|()| Held { ranges: wanted, sums }))
     }
 
     async fn renew(&self, unit: UnitId, generation: Generation) -> Result<()> {

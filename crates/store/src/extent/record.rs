@@ -16,6 +16,7 @@ use std::ops::Range;
 use tameike_core::limits::{BLOCK_SIZE, BLOCKS_PER_UNIT, UNIT_SIZE};
 use tameike_core::ranges::RangeSet;
 use tameike_core::{Fault, Generation, Result, UnitId};
+use tameike_io::BlockSums;
 
 mod log;
 
@@ -44,10 +45,9 @@ pub(super) struct Extent {
 }
 
 impl Extent {
-    /// The extent of the whole blocks `bytes`.
-    pub(super) fn new(first: u32, device: u64, version: u64, bytes: &[u8]) -> Self {
-        let sums = bytes.chunks(BLOCK_SIZE).flat_map(|block| crc32c::crc32c(block).to_le_bytes()).collect();
-        Self { first, device, version, sums }
+    /// The extent of whole blocks with these checksums.
+    pub(super) fn new(first: u32, device: u64, version: u64, sums: &BlockSums) -> Self {
+        Self { first, device, version, sums: sums.as_bytes().to_vec() }
     }
 
     pub(super) fn count(&self) -> u32 {
@@ -182,6 +182,12 @@ impl UnitRecord {
             extent.blocks().end.min(blocks.end).saturating_sub(extent.first.max(blocks.start))
         };
         self.extents.iter().map(|extent| u64::from(count(extent))).sum()
+    }
+
+    /// The checksums of `blocks`, of which it has every one.
+    pub(super) fn sums(&self, blocks: &Range<u32>) -> BlockSums {
+        let parts = self.extents.iter().filter_map(|extent| extent.part(blocks.clone()));
+        BlockSums::from_bytes(parts.flat_map(|part| part.sums))
     }
 
     pub(super) fn is_clean(&self) -> bool {
@@ -370,7 +376,10 @@ mod tests {
             generation: Generation(9),
             held: [0..5000, 8192..8200].into_iter().collect(),
             dirty: std::iter::once(100..300).collect(),
-            extents: vec![Extent::new(0, 300, 7, &[0; 8192]), Extent::new(2, 130, 128, &[1; 4096])],
+            extents: vec![
+                Extent::new(0, 300, 7, &BlockSums::of(&[0; 8192])),
+                Extent::new(2, 130, 128, &BlockSums::of(&[1; 4096])),
+            ],
             reserved: std::iter::once(4..256).collect(),
         };
         let golden = concat!(

@@ -7,7 +7,7 @@ use tameike_core::Slot;
 use tameike_core::limits::BLOCK_SIZE;
 use tameike_io::disk::memory::{Faults, MemoryDisk, MemoryLog};
 use tameike_io::os::simulated::Simulation;
-use tameike_io::{Frame, Slab};
+use tameike_io::{BlockSums, Frame, Slab};
 
 mod model;
 mod room;
@@ -102,7 +102,11 @@ impl World {
         let mut frame = self.frame();
         frame[..range.end as usize].fill(0xEE);
         let (frame, held) = self.machine.run(store.read(unit, range.clone(), frame, Generation(generation)));
-        let held = held?;
+        let Held { ranges: held, sums } = held?;
+        let is_whole = [range.start, range.end].iter().all(|place| place % BLOCK_SIZE as u32 == 0);
+        let expected = (is_whole && held.contains(&range))
+            .then(|| BlockSums::of(&frame[range.start as usize..range.end as usize]));
+        assert_eq!(sums, expected, "the checksums of {range:?}");
         let untouched =
             |gap: Range<u32>| frame[gap.start as usize..gap.end as usize].iter().all(|byte| *byte == 0xEE);
         assert!(

@@ -72,8 +72,9 @@ impl Outgoing {
         payload: Option<Payload>,
         (grant, get): (u64, u64),
     ) -> Self {
-        let header =
-            Header { grant, get, ..Header::new(kind, lane, &body, payload.as_deref().unwrap_or(&[])) };
+        let beside = |payload: &Payload| (payload.len() as u32, payload.sums().digest());
+        let beside = payload.as_ref().map_or((0, 0), beside);
+        let header = Header { grant, get, ..Header::new(kind, lane, &body, beside) };
         let beside = payload.map_or(Beside::Nothing, Beside::Payload);
         Self { head: header.encode(), header, body, beside, written: 0, done: None }
     }

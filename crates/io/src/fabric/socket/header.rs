@@ -6,10 +6,11 @@
 //!   0      4     6    7    8        12       16           24          32        36        40      44
 //!  +------+-----+----+----+--------+--------+------------+-----------+---------+---------+-------+
 //!  | TMKF |vers.|kind|flag| body   | payload| grant      | get       | body    | payload | this  |
-//!  |      |     |    |    | length | length |            | number    | crc32c  | crc32c  | crc32c|
+//!  |      |     |    |    | length | length |            | number    | crc32c  | digest  | crc32c|
 //!  +------+-----+----+----+--------+--------+------------+-----------+---------+---------+-------+
 //! ```
 //!
+//! The digest of a payload is the CRC-32C of the CRC-32Cs (4 bytes each) of its blocks of 4096 bytes.
 //! Flag bit 0: the message is on the reply lane. Flag bit 1: the payload is lent, and in its stead comes its place (16
 //! bytes, see `host`). What a kind does not use is zero. A connection on which a damaged header came is of no more
 //! use, since nobody knows where the next message begins.
@@ -62,22 +63,23 @@ pub(super) struct Header {
     pub grant: u64,
     pub get: u64,
     pub body_checksum: u32,
-    pub payload_checksum: u32,
+    /// See [`crate::slab::BlockSums::digest`].
+    pub payload_digest: u32,
 }
 
 impl Header {
-    /// A header for these bytes.
-    pub(super) fn new(kind: Kind, lane: Lane, body: &[u8], payload: &[u8]) -> Self {
+    /// A header for this body, and a payload of so many bytes with this digest.
+    pub(super) fn new(kind: Kind, lane: Lane, body: &[u8], (length, digest): (u32, u32)) -> Self {
         Self {
             kind,
             lane,
             lent: false,
             body_length: body.len() as u32,
-            payload_length: payload.len() as u32,
+            payload_length: length,
             grant: 0,
             get: 0,
             body_checksum: crc32c::crc32c(body),
-            payload_checksum: crc32c::crc32c(payload),
+            payload_digest: digest,
         }
     }
 
@@ -93,7 +95,7 @@ impl Header {
         bytes[16..24].copy_from_slice(&self.grant.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.get.to_le_bytes());
         bytes[32..36].copy_from_slice(&self.body_checksum.to_le_bytes());
-        bytes[36..40].copy_from_slice(&self.payload_checksum.to_le_bytes());
+        bytes[36..40].copy_from_slice(&self.payload_digest.to_le_bytes());
         let checksum = crc32c::crc32c(&bytes[..40]);
         bytes[40..].copy_from_slice(&checksum.to_le_bytes());
         bytes
@@ -135,14 +137,14 @@ impl Header {
             grant: u64_at(16),
             get: u64_at(24),
             body_checksum: u32_at(32),
-            payload_checksum: u32_at(36),
+            payload_digest: u32_at(36),
         })
     }
 }
 
 #[cfg(feature = "fuzz")]
 pub(crate) fn fuzz_seed() -> Vec<u8> {
-    Header { grant: 7, ..Header::new(Kind::Put, Lane::Reply, b"abc", b"12345") }.encode().to_vec()
+    Header { grant: 7, ..Header::new(Kind::Put, Lane::Reply, b"abc", (5, 0x1234_5678)) }.encode().to_vec()
 }
 
 #[cfg(feature = "fuzz")]
@@ -174,12 +176,14 @@ mod tests {
 
     #[test]
     fn the_bytes_are_those_of_version_1() {
-        let header =
-            Header { grant: 0x0102_0304_0506_0708, ..Header::new(Kind::Put, Lane::Reply, b"abc", b"12345") };
+        let header = Header {
+            grant: 0x0102_0304_0506_0708,
+            ..Header::new(Kind::Put, Lane::Reply, b"abc", (5, 0x1234_5678))
+        };
         let mut golden = b"TMKF\x01\x00\x02\x01\x03\0\0\0\x05\0\0\0\x08\x07\x06\x05\x04\x03\x02\x01".to_vec();
         golden.extend([0; 8]);
         golden.extend(0x364b_3fb7_u32.to_le_bytes()); // crc32c of "abc"
-        golden.extend(crc32c::crc32c(b"12345").to_le_bytes());
+        golden.extend(b"\x78\x56\x34\x12");
         golden.extend(crc32c::crc32c(&golden).to_le_bytes());
         assert_eq!(header.encode().to_vec(), golden);
         assert_eq!(Header::decode(&header.encode()), Ok(header));
@@ -187,7 +191,7 @@ mod tests {
 
     #[test]
     fn lengths_beyond_the_limits_are_refused() {
-        let mut header = Header::new(Kind::Message, Lane::Request, b"", b"");
+        let mut header = Header::new(Kind::Message, Lane::Request, b"", (0, 0));
         header.payload_length = UNIT_SIZE as u32 + 1;
         assert!(Header::decode(&header.encode()).is_err_and(|why| why.contains("limits")));
         header.payload_length = 0;
@@ -198,7 +202,7 @@ mod tests {
     proptest! {
         #[test]
         fn one_changed_byte_is_noticed(at in 0..HEADER_SIZE, change in 1_u8..) {
-            let mut bytes = Header::new(Kind::Message, Lane::Request, b"body", b"payload").encode();
+            let mut bytes = Header::new(Kind::Message, Lane::Request, b"body", (7, 8)).encode();
             bytes[at] ^= change;
             prop_assert!(Header::decode(&bytes).is_err());
         }

@@ -10,7 +10,7 @@ use super::connection::{Connection, Outgoing, broken};
 use super::header::{HEADER_SIZE, Header, Kind};
 use super::host::{PLACE_SIZE, Place};
 use crate::fabric::{Incoming, Lane};
-use crate::slab::{Frame, Payload};
+use crate::slab::{BlockSums, Frame, Payload};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tameike_core::{Errno, Fault, Result};
@@ -67,8 +67,8 @@ impl Reader<'_> {
             0 => None,
             length => {
                 let mut frame = self.frame(header.lane).await;
-                self.payload(header, &mut frame).await?;
-                Some(Payload::new(Arc::new(frame), 0..length))
+                let sums = self.payload(header, &mut frame).await?;
+                Some(Payload::new(Arc::new(frame), 0..length).with_sums(sums))
             }
         };
         self.deliver(header.lane, body, payload);
@@ -123,7 +123,7 @@ impl Reader<'_> {
             return self.skip(header).await;
         };
         let read = if header.kind == Kind::Got && header.payload_length == get.length {
-            self.payload(header, &mut get.frame).await
+            self.payload(header, &mut get.frame).await.map(drop)
         } else {
             self.skip(header).await
         };
@@ -139,16 +139,17 @@ impl Reader<'_> {
         read
     }
 
-    /// Reads the payload to the start of `frame` and checks it.
-    async fn payload(&mut self, header: &Header, frame: &mut Frame) -> Result<()> {
+    /// Reads the payload to the start of `frame` and checks it; the checksums of its blocks.
+    async fn payload(&mut self, header: &Header, frame: &mut Frame) -> Result<BlockSums> {
         let target = &mut frame[..header.payload_length as usize];
         if header.lent {
             self.copy(target).await?;
         } else {
             self.input.read(target).await?;
         }
-        if crc32c::crc32c(target) == header.payload_checksum {
-            Ok(())
+        let sums = BlockSums::of(target);
+        if sums.digest() == header.payload_digest {
+            Ok(sums)
         } else {
             Err(self.damaged("a payload is damaged"))
         }

@@ -2,7 +2,7 @@ use super::handshake::Identity;
 use super::*;
 use crate::fabric::conformance::{A, Agent, B, Network, TESTS, patterned, wait};
 use crate::fabric::{Incoming, PeerEvent};
-use crate::slab::Slab;
+use crate::slab::{BlockSums, Slab};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use tameike_core::limits::UNIT_SIZE;
@@ -239,7 +239,8 @@ fn damage_ends_the_connection_and_nothing_else() {
     let network = SocketNetwork::new(UNIT_SIZE, 2);
     let a = Agent::start(&network, A);
     let fabric = network.fabrics.lock()[0].clone().expect("started");
-    let header = header::Header::new(Kind::Message, Lane::Request, b"body", b"payload");
+    let beside = (7, BlockSums::of(b"payload").digest());
+    let header = header::Header::new(Kind::Message, Lane::Request, b"body", beside);
     let good = [&header.encode()[..], b"body", b"payload"].concat();
     for damaged in 0..good.len() {
         let mut stream = impostor(&network, &fabric);

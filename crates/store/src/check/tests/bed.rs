@@ -146,7 +146,7 @@ impl Bed {
     pub(super) fn read(&self, store: &Store, unit: UnitId) -> Vec<Option<u8>> {
         let frame = self.slab.pool(1).try_take().unwrap();
         let (frame, held) = self.machine.run(store.extents.read(unit, 0..10_000, frame, Generation(1)));
-        let held = held.unwrap();
+        let held = held.unwrap().ranges;
         (0..10_000u32).map(|at| held.contains(&(at..at + 1)).then(|| frame[at as usize])).collect()
     }
 

@@ -1,0 +1,58 @@
+//! Checksums that stay with a payload on its way, so that its bytes are gone through once at each end.
+
+use std::ops::Range;
+use std::sync::Arc;
+use tameike_core::limits::BLOCK_SIZE;
+
+/// Size of one checksum, in bytes.
+const SUM_SIZE: usize = 4;
+
+/// CRC-32C of each block of [`BLOCK_SIZE`] bytes, from the first byte on; the last block may be shorter.
+///
+/// The fabric proves a payload with them, and the store keeps those of whole blocks in its index: the same numbers, which
+/// whoever has seen the bytes hands to the next.
+#[derive(Clone, Debug)]
+pub struct BlockSums {
+    /// Little-endian.
+    all: Arc<[u8]>,
+    /// The bytes of `all` that are meant.
+    part: Range<usize>,
+}
+
+impl BlockSums {
+    /// Those of `bytes`.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self::from_bytes(bytes.chunks(BLOCK_SIZE).flat_map(|block| crc32c::crc32c(block).to_le_bytes()))
+    }
+
+    /// Those that [`Self::as_bytes`] told.
+    pub fn from_bytes(bytes: impl IntoIterator<Item = u8>) -> Self {
+        let all: Arc<[u8]> = bytes.into_iter().collect();
+        Self { part: 0..all.len(), all }
+    }
+
+    /// Four bytes for each block, little-endian.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.all[self.part.clone()]
+    }
+
+    /// One checksum for all of it: the CRC-32C of the checksums.
+    pub fn digest(&self) -> u32 {
+        crc32c::crc32c(self.as_bytes())
+    }
+
+    /// Those of some of the blocks.
+    pub(super) fn slice(&self, blocks: Range<usize>) -> Self {
+        let place = |block: usize| self.part.start + block * SUM_SIZE;
+        assert!(place(blocks.end) <= self.part.end, "the blocks have their checksums");
+        Self { all: self.all.clone(), part: place(blocks.start)..place(blocks.end) }
+    }
+}
+
+impl PartialEq for BlockSums {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for BlockSums {}
