@@ -5,7 +5,7 @@ use crate::control::{
     AgentControl, AgentMode, AgentStart, FabricChoice, Left, Progress, StartInput, ViewDoor,
 };
 use crate::memory::Memory;
-use crate::node::Node;
+use crate::node::{Node, ProcessState};
 use crate::storage::{self, Care};
 use parking_lot::Mutex;
 use std::path::Path;
@@ -103,9 +103,21 @@ async fn progress_of(cache: &CacheService) -> Progress {
     }
 }
 
+fn own_process() -> ProcessState {
+    ProcessState {
+        pid: std::process::id(),
+        resident_bytes: process::resident_bytes(),
+        cores: process::own_cores(),
+    }
+}
+
 impl AgentControl for Agent {
     fn start(input: StartInput) -> Result<Self> {
         let StartInput { start, doors } = input;
+        if let Some(cores) = &start.cores {
+            // Before any other thread is there.
+            process::bind_to_cores(cores)?;
+        }
         let system = System::start(BLOCKING_THREADS_MAX)
             .map_err(|error| Fault::from_os("starting threads", &error))?;
         let memory = Memory::new(start.memory)?;
@@ -163,7 +175,7 @@ impl AgentControl for Agent {
             shared: self.shared.clone(),
             local: self.local()?,
             owner: (process::user(), process::group()),
-            process: || (std::process::id(), process::resident_bytes()),
+            process: own_process,
         };
         let node = pollster::block_on(assembly::assemble(parts))?;
         self.rpc.attach(node.clone());

@@ -6,7 +6,7 @@
 use crate::control::AgentMode;
 use crate::doors::Views;
 use crate::memory::Memory;
-use crate::node::{Node, Services};
+use crate::node::{Node, ProcessState, Services};
 use futures_util::future::try_join_all;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,8 +49,8 @@ pub struct Parts<'a> {
     pub local: Option<(Arc<dyn SharedFs>, u64)>,
     /// Owner and group of the roots of the views.
     pub owner: (u32, u32),
-    /// Number and memory in bytes of the process that the node is in.
-    pub process: fn() -> (u32, u64),
+    /// Tells of the process that the node is in.
+    pub process: fn() -> ProcessState,
 }
 
 /// What the services of a node with a device are made of.

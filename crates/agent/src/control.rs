@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tameike_core::receipt::Receipt;
 use tameike_core::wire::admin::NodeStatus;
-use tameike_core::{Fault, JobId, NodeId, NodeInfo, Result, View};
+use tameike_core::{CoreSet, Fault, JobId, NodeId, NodeInfo, Result, View};
 
 /// Version of the lines between driver and agent; both must be of the same.
 pub const CONTROL_VERSION: u16 = 1;
@@ -114,6 +114,8 @@ pub struct AgentStart {
     pub listen: String,
     /// How it speaks with other agents.
     pub fabric: FabricChoice,
+    /// The cores of its host to which its threads are bound; `None` leaves them to the system.
+    pub cores: Option<CoreSet>,
     /// The device; `None` on a node that uses its group's (BB-2).
     pub device: Option<DeviceStart>,
     /// Limits of the views on this node in bytes, in the order of [`View::ALL`]; their sum is the size of

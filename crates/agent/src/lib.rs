@@ -17,5 +17,5 @@ mod storage;
 pub use agent::Agent;
 pub use doors::Views;
 pub use memory::{MEMORY_MIN, Memory};
-pub use node::{Node, Services};
+pub use node::{Node, ProcessState, Services};
 pub use storage::replay;

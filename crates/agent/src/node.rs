@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tameike_core::wire::admin::{AdminReply, AdminRequest, NodeStatus, Space};
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Errno, Fault, NodeId, Result, View};
+use tameike_core::{CoreSet, Errno, Fault, NodeId, Result, View};
 use tameike_io::fabric::{PeerEvent, Service};
 use tameike_io::{Payload, Slab};
 use tameike_server::cache::{Activity, CacheService};
@@ -34,6 +34,16 @@ pub struct Services {
     pub activity: Arc<Activity>,
 }
 
+/// What a node's status says of the process that it is in.
+pub struct ProcessState {
+    /// Its number.
+    pub pid: u32,
+    /// Its resident memory, in bytes.
+    pub resident_bytes: u64,
+    /// The cores on which it may run, where that is known.
+    pub cores: Option<CoreSet>,
+}
+
 /// One node: its services, if it has a device, and its state.
 pub struct Node {
     node: NodeId,
@@ -41,17 +51,17 @@ pub struct Node {
     services: Option<Services>,
     views: Arc<Views>,
     unreachable: Mutex<BTreeSet<NodeId>>,
-    process: fn() -> (u32, u64),
+    process: fn() -> ProcessState,
 }
 
 impl Node {
-    /// A node with its services and its views; `process` tells number and memory of the process it is in.
+    /// A node with its services and its views; `process` tells of the process that it is in.
     pub fn new(
         node: NodeId,
         slab: Arc<Slab>,
         services: Option<Services>,
         views: Arc<Views>,
-        process: fn() -> (u32, u64),
+        process: fn() -> ProcessState,
     ) -> Arc<Self> {
         Arc::new(Self { node, slab, services, views, unreachable: Mutex::default(), process })
     }
@@ -68,12 +78,13 @@ impl Node {
 
     /// State of the agent.
     pub fn status(&self) -> NodeStatus {
-        let (pid, resident_bytes) = (self.process)();
+        let ProcessState { pid, resident_bytes, cores } = (self.process)();
         NodeStatus {
             node: self.node,
             pid,
             space: View::ALL.map(|view| self.space(view)),
             resident_bytes,
+            cores,
             frames: self.slab.usage(),
             unreachable: self.unreachable.lock().iter().copied().collect(),
             counters: Vec::new(),

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attr;
+pub mod cores;
 pub mod errno;
 pub mod ids;
 pub mod limits;
@@ -16,6 +17,7 @@ pub mod receipt;
 pub mod wire;
 
 pub use attr::{Attr, FileKind, Timestamp};
+pub use cores::CoreSet;
 pub use errno::{Errno, Fault, Result};
 pub use ids::{DirOffset, Generation, InodeId, JobId, NodeId, OperationId, Slot, UnitId, View};
 pub use placement::{Cluster, Layout, NodeInfo};

@@ -12,7 +12,7 @@ use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
 use tameike_core::wire::call::{CallId, ReplyHeader, RequestHeader};
 use tameike_core::wire::codec;
 use tameike_core::wire::meta::{Command, EntryName, NewInode};
-use tameike_core::{FileKind, Generation, InodeId, JobId, Layout, NodeId, Timestamp, View};
+use tameike_core::{CoreSet, FileKind, Generation, InodeId, JobId, Layout, NodeId, Timestamp, View};
 use tameike_store::fuzz::MemoryTable;
 use tameike_store::meta::record::Share;
 use tameike_store::meta::{self, LogCommand};
@@ -194,6 +194,7 @@ fn lines() -> Vec<Seed> {
         base_dir: PathBuf::from("/tmp/tameike-0"),
         listen: "127.0.0.1:0".to_owned(),
         fabric: FabricChoice::Tcp,
+        cores: CoreSet::new([0, 2, 3]),
         device: Some(DeviceStart { dir: PathBuf::from("/dev/shm/x"), ram: true }),
         capacity: [1, 2, 3],
         memory: 4,

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use tameike_agent::control::FabricChoice;
-use tameike_core::JobId;
+use tameike_core::{CoreSet, JobId};
 
 /// Nodes, views and limits of a job. Each option has a key of the same name in the configuration file; the
 /// command line wins.
@@ -42,6 +42,10 @@ pub struct JobOptions {
     /// `tcp` [default: auto]
     #[arg(long, value_name = "auto|tcp", help_heading = "Nodes")]
     pub fabric: Option<FabricChoice>,
+    /// Bind each agent to these cores of its host, like `0,2-3`, and leave the others to programs [default: the system
+    /// chooses among all]
+    #[arg(long, value_name = "LIST", help_heading = "Nodes")]
+    pub cores: Option<CoreSet>,
     /// Name of the job: 1 to 32 of a-z, 0-9 and '-' [default: a random one]
     #[arg(long, value_name = "NAME", value_parser = parse_job, help_heading = "Job")]
     pub job: Option<JobId>,

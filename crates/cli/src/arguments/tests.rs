@@ -11,8 +11,7 @@ fn the_definition_holds_together() {
 
 #[test]
 fn a_run_is_read() {
-    let line =
-        "tameike run --local 4 --fabric tcp --shared out --capacity shared=1G -- sh -c true --not-ours";
+    let line = "tameike run --local 4 --fabric tcp --cores 0,2-3 --shared out --capacity shared=1G -- sh -c true --not-ours";
     let cli = Cli::try_parse_from(line.split(' ')).expect("a good line");
     let Action::Run(run) = cli.command else { panic!("not a run") };
     assert_eq!((run.job.local, run.job.fabric), (Some(4), Some(FabricChoice::Tcp)));
@@ -28,6 +27,7 @@ fn bad_lines_are_refused() {
         "tameike run --capacity x -- true",
         "tameike run --job UPPER -- true",
         "tameike run --fabric udp -- true",
+        "tameike run --cores 3-2 -- true",
         "tameike exec --all --node 2 -- true",
         "tameike layout set sideways /tmp",
         "tameike exec -x NO=1 -x 2-3=x -- true",

@@ -4,9 +4,10 @@ use super::table;
 use crate::driver::protocol::{JobStatus, NodeLine};
 use crate::settings::size::show;
 use std::io::Write;
-use tameike_core::View;
+use tameike_core::{CoreSet, View};
 
-const HEAD: [&str; 8] = ["node", "host", "node-local", "shared", "cache", "to drain", "memory", "state"];
+const HEAD: [&str; 9] =
+    ["node", "host", "node-local", "shared", "cache", "to drain", "memory", "cores", "state"];
 
 /// Prints one job.
 ///
@@ -16,14 +17,24 @@ pub fn write(status: &JobStatus, out: &mut dyn Write) -> std::io::Result<()> {
     let behind = status.shared_dir.as_ref().map(|dir| format!(", cache of {}", dir.display()));
     writeln!(out, "job {}: {} nodes{}", status.job, status.nodes.len(), behind.unwrap_or_default())?;
     let rows: Vec<_> = std::iter::once(HEAD.map(str::to_owned)).chain(status.nodes.iter().map(row)).collect();
-    table(&rows, [true, false, true, true, true, true, true, false], out)
+    table(&rows, [true, false, true, true, true, true, true, false, false], out)
 }
 
-fn row(line: &NodeLine) -> [String; 8] {
+fn row(line: &NodeLine) -> [String; 9] {
     let none = || "-".to_owned();
     let Some(status) = &line.status else {
         let fault = line.fault.clone().unwrap_or_default();
-        return [line.node.to_string(), line.host.clone(), none(), none(), none(), none(), none(), fault];
+        return [
+            line.node.to_string(),
+            line.host.clone(),
+            none(),
+            none(),
+            none(),
+            none(),
+            none(),
+            none(),
+            fault,
+        ];
     };
     let space = |view: View| {
         let space = &status.space[view.index()];
@@ -43,6 +54,7 @@ fn row(line: &NodeLine) -> [String; 8] {
         space(View::Cache),
         show(status.space[View::Cache.index()].dirty),
         show(status.resident_bytes),
+        status.cores.as_ref().map_or_else(none, CoreSet::to_string),
         state,
     ]
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tameike_agent::control::FabricChoice;
-use tameike_core::{Errno, Fault, JobId, Result};
+use tameike_core::{CoreSet, Errno, Fault, JobId, Result};
 
 /// Content of a configuration file. Unknown keys are errors.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -23,6 +23,7 @@ pub struct Config {
     #[serde(default, deserialize_with = "memory")]
     memory: Option<u64>,
     fabric: Option<FabricChoice>,
+    cores: Option<CoreSet>,
     job: Option<JobId>,
     verify: Option<bool>,
     grace: Option<u64>,
@@ -116,6 +117,7 @@ impl Config {
             device: options.device.clone().or_else(|| self.device.clone()),
             memory: options.memory.or(self.memory),
             fabric: options.fabric.or(self.fabric),
+            cores: options.cores.clone().or_else(|| self.cores.clone()),
             job: options.job.clone().or_else(|| self.job.clone()),
             verify: options.verify || self.verify.unwrap_or(false),
             grace: options.grace.or(self.grace),
@@ -130,13 +132,15 @@ mod tests {
 
     #[test]
     fn the_command_line_wins() {
-        let config = parse("local = 4\nshared = '/data'\nmemory = '1GiB'\nverify = true\nfabric = 'tcp'\n")
-            .expect("a good file");
+        let config = parse(
+            "local = 4\nshared = '/data'\nmemory = '1GiB'\nverify = true\nfabric = 'tcp'\ncores = '0,2-3'\n",
+        )
+        .expect("a good file");
         let given = JobOptions { hosts: Some("a,b".into()), memory: Some(5), ..JobOptions::default() };
         let options = config.complete(&given);
         assert_eq!((options.local, options.hosts.as_deref()), (None, Some("a,b")));
         assert_eq!((options.memory, options.verify), (Some(5), true));
-        assert_eq!(options.fabric, Some(FabricChoice::Tcp));
+        assert_eq!((options.fabric, options.cores), (Some(FabricChoice::Tcp), CoreSet::new([0, 2, 3])));
         assert_eq!(config.complete(&JobOptions::default()).local, Some(4));
     }
 

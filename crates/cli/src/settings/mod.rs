@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use tameike_agent::MEMORY_MIN;
 use tameike_agent::control::FabricChoice;
 use tameike_core::limits::NODES_MAX;
-use tameike_core::{Errno, Fault, JobId, Result};
+use tameike_core::{CoreSet, Errno, Fault, JobId, Result};
 use tameike_io::os::process;
 
 /// Seconds that a drain may take after the job was asked to end.
@@ -64,6 +64,9 @@ pub struct JobPlan {
     /// How agents speak with each other.
     #[serde(default)]
     pub fabric: FabricChoice,
+    /// The cores of its host to which each agent is bound, if any.
+    #[serde(default)]
+    pub cores: Option<CoreSet>,
     /// Whether drains read everything back.
     pub verify: bool,
     /// Whether the command runs on when an agent dies.
@@ -107,6 +110,7 @@ impl JobPlan {
             device_root,
             memory,
             fabric: options.fabric.unwrap_or_default(),
+            cores: options.cores.clone(),
             verify: options.verify,
             keep_going: keep_going || config.keep_going.unwrap_or(false),
             grace_s: options.grace.unwrap_or(GRACE_S),

@@ -109,6 +109,7 @@ impl AgentControl for Recording {
             pid: std::process::id(),
             space,
             resident_bytes: self.start.memory,
+            cores: self.start.cores.clone(),
             frames: (0, self.peers.lock().len() as u32),
             unreachable: Vec::new(),
             counters: Vec::new(),

@@ -1,5 +1,6 @@
 //! Messages to an agent itself: capacity, status, readiness.
 
+use crate::cores::CoreSet;
 use crate::ids::{NodeId, View};
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +37,8 @@ pub struct NodeStatus {
     pub space: [Space; 3],
     /// Resident memory of the agent, in bytes.
     pub resident_bytes: u64,
+    /// Cores of its host on which its threads may run, where that is known.
+    pub cores: Option<CoreSet>,
     /// Frames in use and in all.
     pub frames: (u32, u32),
     /// Nodes that cannot be reached now.

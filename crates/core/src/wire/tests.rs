@@ -14,6 +14,7 @@ use super::meta::{
 use super::unit::{Backing, Sought, SpaceChange, UnitDigest, UnitReply, UnitRequest};
 use super::{Reply, Request};
 use crate::attr::{Attr, AttrChange, FileKind, SetTime, Timestamp};
+use crate::cores::CoreSet;
 use crate::errno::{Errno, Fault};
 use crate::ids::{DirOffset, Generation, InodeId, NodeId, OperationId, UnitId, View};
 use crate::placement::Layout;
@@ -110,6 +111,7 @@ fn status() -> NodeStatus {
         pid: 300,
         space: [SPACE, Space::default(), SPACE],
         resident_bytes: 400,
+        cores: CoreSet::new([0, 2, 3]),
         frames: (1, 256),
         unreachable: vec![NODE],
         counters: vec![Counter { name: "n_bytes".to_owned(), value: 5 }],
@@ -498,7 +500,7 @@ fn replies_of_agents() {
         (AdminReply::Space(SPACE), "00ac02c8016404"),
         (
             AdminReply::Status(Box::new(status())),
-            "01c801ac02ac02c801640400000000ac02c8016404900301800201c80101076e5f627974657305",
+            "01c801ac02ac02c801640400000000ac02c801640490030105302c322d3301800201c80101076e5f627974657305",
         ),
     ]);
 }

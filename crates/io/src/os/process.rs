@@ -6,13 +6,15 @@
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
-use tameike_core::{Errno, Fault, Result};
+use tameike_core::cores::CORES_MAX;
+use tameike_core::{CoreSet, Errno, Fault, Result};
 
 /// A process of this host, alive or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,6 +180,30 @@ pub fn resident_bytes() -> u64 {
         .ok()
         .and_then(|statm| statm.split_ascii_whitespace().nth(1)?.parse::<u64>().ok());
     pages.unwrap_or(0) * rustix::param::page_size() as u64
+}
+
+/// The cores on which the calling thread may run; none where the system does not tell.
+pub fn own_cores() -> Option<CoreSet> {
+    let mask = sched_getaffinity(None).ok()?;
+    CoreSet::new((0..CORES_MAX).filter(|&core| mask.is_set(core as usize)))
+}
+
+/// Binds the calling thread, and those that it starts from now on, to some of the cores on which it may run.
+///
+/// # Errors
+/// `EINVAL` when it may not run on one of them, and what the system says.
+pub fn bind_to_cores(cores: &CoreSet) -> Result<()> {
+    let allowed = own_cores();
+    if let Some(others) = allowed.as_ref().and_then(|allowed| cores.without(allowed)) {
+        let allowed = allowed.map_or_else(String::new, |allowed| allowed.to_string());
+        let why = format!("this host gives the agent the cores {allowed}; {others} is not among them");
+        return Err(Fault::new(Errno::EINVAL, why));
+    }
+    let mut mask = CpuSet::new();
+    cores.iter().for_each(|core| mask.set(core as usize));
+    sched_setaffinity(None, &mask).map_err(|error| {
+        Fault::from_os(format_args!("binding the agent to the cores {cores}"), &error.into())
+    })
 }
 
 /// The name of this host.

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_agent::assembly::{self, Parts, StoreParts};
-use tameike_agent::{MEMORY_MIN, Memory};
+use tameike_agent::{MEMORY_MIN, Memory, ProcessState};
 use tameike_core::{NodeId, Result, View};
 use tameike_io::Runtime;
 use tameike_io::fabric::Rpc;
@@ -82,7 +82,7 @@ impl World {
             shared: Some(shared),
             local: self.config.devices[node].then_some((local, self.config.capacity)),
             owner: (crate::tree::OWNER, crate::tree::OWNER),
-            process: || (1, 0),
+            process: || ProcessState { pid: 1, resident_bytes: 0, cores: None },
         };
         let assembled = assembly::assemble(parts).await?;
         attached.set(assembled.clone());
