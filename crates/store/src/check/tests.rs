@@ -207,17 +207,17 @@ fn repairs_a_store_for_another_test() {
 fn killed_after(bed: &Bed, delay_ms: u32) -> bool {
     use std::io::BufRead;
     use std::process::{Command, Stdio};
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "check::tests::repairs_a_store_for_another_test", "--ignored", "--nocapture"])
-        .env(STORE, bed.home.path())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut child = bed::start(
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "check::tests::repairs_a_store_for_another_test", "--ignored", "--nocapture"])
+            .env(STORE, bed.home.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null()),
+    );
     let mut said = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(said.any(|line| line.unwrap().contains(BEGINS)));
     let delay = format!("{}.{:03}", delay_ms / 1000, delay_ms % 1000);
-    assert!(Command::new("sleep").arg(delay).status().unwrap().success());
+    assert!(bed::start(Command::new("sleep").arg(delay)).wait().unwrap().success());
     let ended = child.try_wait().unwrap().is_some();
     child.kill().unwrap();
     let status = child.wait().unwrap();

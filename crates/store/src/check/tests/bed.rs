@@ -8,9 +8,11 @@ use crate::ledger::{Ledger, RecordKind};
 use crate::meta::record::Share;
 use crate::meta::{self, LogCommand};
 use crate::table::Table;
+use parking_lot::RwLock;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process;
 use std::sync::Arc;
 use tameike_core::wire::codec;
 use tameike_core::wire::meta::{Command, EntryName, NewInode};
@@ -20,6 +22,16 @@ use tameike_io::{Payload, Slab};
 
 pub(super) const CACHED: InodeId = InodeId(0x8000_0000_0000_0102);
 pub(super) const NOW: Timestamp = Timestamp { seconds: 7, nanoseconds: 0 };
+
+/// Held alone while a process is started: until it runs its program it has all that this one has open, locks of other tests'
+/// stores, too, which these would find taken.
+static STARTING: RwLock<()> = RwLock::new(());
+
+/// Starts a process while no other test locks a store.
+pub(super) fn start(command: &mut process::Command) -> process::Child {
+    let _alone = STARTING.write();
+    command.spawn().unwrap()
+}
 
 /// What the store keeps of the cache view is only its units.
 pub(super) struct Plain;
@@ -129,6 +141,7 @@ impl Bed {
             checkpoint_bytes: 1 << 20,
             table_cache_bytes: 1 << 20,
         };
+        let _nothing_starts = STARTING.read();
         let opened = Store::open(self.home.path(), options, |_, body, table| meta::replay(table, body));
         self.machine.run(opened)
     }
@@ -169,12 +182,14 @@ impl Bed {
 
     /// Changes records of a store whose table has all of them.
     pub(super) fn tamper(&self, changes: impl FnOnce(&dyn Fn(&[u8]) -> Vec<u8>) -> Changes) {
+        let _nothing_starts = STARTING.read();
         let kv = RedbKv::open(&self.path("table"), 1 << 20).unwrap();
         let changes = changes(&|key| kv.snapshot().get(key).unwrap().expect("there"));
         kv.commit(&changes).unwrap();
     }
 
     pub(super) fn check(&self, repair: bool) -> Report {
+        let _nothing_starts = STARTING.read();
         check(self.home.path(), &Plain, repair, &mut |_, _| {}).unwrap()
     }
 
