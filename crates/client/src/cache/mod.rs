@@ -71,6 +71,9 @@ impl CacheView {
 
     /// Adds to attributes what the job knows beyond the shared file system.
     async fn overlay(&self, attr: Attr) -> Result<Attr> {
+        if let Some(stat) = self.stat_orphan(attr.inode).await? {
+            return Ok(stat.attr());
+        }
         let attr = self.with_news(attr).await?;
         // When it was removed meanwhile, its coordinator knows nothing more of it: not that the attributes are from before its
         // content came to the shared file.

@@ -28,11 +28,7 @@ impl Vfs for CacheView {
     }
 
     async fn getattr(&self, file: FileNumber) -> Result<Attr> {
-        let stat = self.stat(file).await?;
-        if self.opens.of_file(self.below.inode(file)).is_some_and(|open| open.is_orphan()) {
-            return Ok(stat.attr());
-        }
-        self.overlay(stat.attr()).await
+        self.overlay(self.stat(file).await?.attr()).await
     }
 
     async fn setattr(&self, file: FileNumber, change: AttrChange) -> Result<Attr> {
