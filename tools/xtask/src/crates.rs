@@ -14,13 +14,14 @@ use std::process::Command;
 mod tests;
 
 /// The crates, each after all it stands on, with those it may name directly. What these may name, it may too.
-pub const EDGES: [(&str, &[&str]); 11] = [
+pub const EDGES: [(&str, &[&str]); 12] = [
     ("tameike-core", &[]),
     ("tameike-io", &["tameike-core"]),
     ("tameike-store", &["tameike-io"]),
     ("tameike-server", &["tameike-store"]),
     ("tameike-client", &["tameike-io"]),
-    ("tameike-agent", &["tameike-server", "tameike-client"]),
+    ("tameike-ring", &["tameike-io"]),
+    ("tameike-agent", &["tameike-server", "tameike-client", "tameike-ring"]),
     ("tameike", &["tameike-agent"]),
     ("tameike-sim", &["tameike-agent"]),
     ("tameike-fuzz", &["tameike"]),
