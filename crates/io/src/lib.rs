@@ -2,8 +2,8 @@
 //! system that need `unsafe`.
 //!
 //! Everything above this room takes clock, randomness, disk and fabric as parameters, so that the same code
-//! runs on real hardware and in a simulated cluster. This is the only room with `unsafe`; each block says why
-//! it is sound.
+//! runs on real hardware and in a simulated cluster. Beside `preload`, whose callers are C programs, this is the
+//! only room with `unsafe`; each block says why it is sound.
 
 pub mod disk;
 pub mod fabric;

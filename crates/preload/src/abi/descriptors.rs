@@ -1,0 +1,151 @@
+//! Calls on descriptors that the ring knows: their end, offset, flags and content as a whole.
+
+use super::names::done;
+use super::{interpose, kernels, next};
+use crate::file::{self, Verdict};
+use crate::{connection, kernel, table};
+use rustix::io::Errno;
+use std::ffi::{c_int, c_long, c_uint};
+
+/// `O_LARGEFILE` as the kernel tells it, whether or not the program has asked for it.
+#[cfg(target_arch = "x86_64")]
+const LARGE_FILE: c_int = 0o100_000;
+#[cfg(not(target_arch = "x86_64"))]
+const LARGE_FILE: c_int = 0o400_000;
+
+/// Flags of `open` that `F_GETFL` does not tell of.
+const NOT_TOLD: c_int = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY | libc::O_CLOEXEC;
+
+/// Flags that `F_SETFL` changes.
+const SETTABLE: c_int = libc::O_APPEND | libc::O_ASYNC | libc::O_DIRECT | libc::O_NOATIME | libc::O_NONBLOCK;
+
+fn is_kernels(number: c_int) -> bool {
+    table::entry(number).is_none_or(table::Entry::is_free)
+}
+
+fn close_file(number: c_int) -> Verdict<c_int> {
+    file::close(number).map(done)
+}
+
+fn fcntl_file(number: c_int, command: c_int, argument: c_long) -> Verdict<c_int> {
+    if is_kernels(number) {
+        return None;
+    }
+    match command {
+        // Kept with the number in the kernel.
+        libc::F_GETFD | libc::F_SETFD => None,
+        libc::F_GETFL => file::flags(number).map(|flags| flags.map(|flags| flags & !NOT_TOLD | LARGE_FILE)),
+        libc::F_SETFL => match file::flags(number)? {
+            Ok(flags) if (flags ^ argument as c_int) & SETTABLE == 0 => Some(Ok(0)),
+            Ok(_) => kernels(&[&number]),
+            Err(error) => Some(Err(error)),
+        },
+        _ => kernels(&[&number]),
+    }
+}
+
+/// What terminals are asked, a regular file has no answer to; that needs no upgrade.
+fn ioctl_file(number: c_int, request: u64) -> Verdict<c_int> {
+    if is_kernels(number) {
+        return None;
+    }
+    // Programs ask this of each file that they read or write.
+    if [libc::TCGETS, libc::TIOCGWINSZ, libc::TIOCGPGRP].contains(&request) {
+        return file::flags(number).map(|flags| flags.and(Err(Errno::NOTTY)));
+    }
+    kernels(&[&number])
+}
+
+/// Returns the number of what is wrong.
+fn advise(number: c_int, length: i64, advice: c_int) -> Verdict<c_int> {
+    let fits = length >= 0 && (libc::POSIX_FADV_NORMAL..=libc::POSIX_FADV_NOREUSE).contains(&advice);
+    file::flags(number).map(|flags| flags.map(|_| if fits { 0 } else { libc::EINVAL }))
+}
+
+/// The old number becomes the kernel's, and so does what the new one stands for: the kernel ends that, or, when the call fails,
+/// leaves it.
+fn replace(old: c_int, new: c_int) -> Verdict<c_int> {
+    if table::entry(new).is_some_and(table::Entry::is_private) && kernel::is_open(old) {
+        connection::turn_off();
+    }
+    kernels(&[&old, &new])
+}
+
+/// Closes the files of the ring among `numbers`.
+fn close_files(first: c_uint, last: c_uint) {
+    for number in table::numbers() {
+        if (first..=last).contains(&number.cast_unsigned())
+            && table::entry(number).is_some_and(table::Entry::is_ring)
+        {
+            let _: Verdict<()> = file::close(number);
+        }
+    }
+}
+
+/// The C library's own, around the library's descriptors.
+fn close_all(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    let real = |first: c_uint, last: c_uint| next::call!(close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int);
+    if flags & CLOSE_RANGE_UNSHARE != 0 {
+        connection::turn_off();
+    }
+    let only_marks = flags & CLOSE_RANGE_CLOEXEC != 0;
+    if !connection::is_of_use() || connection::is_foreign() || only_marks || first > last {
+        return real(first, last);
+    }
+    close_files(first, last);
+    let mut from = first;
+    loop {
+        let private = connection::private_numbers().filter_map(|number| c_uint::try_from(number).ok());
+        let Some(next) = private.filter(|number| (from..=last).contains(number)).min() else { break };
+        if next > from && real(from, next - 1) != 0 {
+            return -1;
+        }
+        from = next + 1;
+    }
+    if from <= last { real(from, last) } else { 0 }
+}
+
+const CLOSE_RANGE_UNSHARE: c_int = 1 << 1;
+const CLOSE_RANGE_CLOEXEC: c_int = 1 << 2;
+
+interpose! {
+    fn [close, __close](number: c_int) -> c_int = close_file(number);
+    fn [lseek, lseek64, __lseek, llseek](number: c_int, offset: i64, whence: c_int) -> i64 =
+        if is_kernels(number) { None } else { file::seek(number, offset, whence) };
+    fn [fsync, fdatasync](number: c_int) -> c_int = file::sync(number).map(done);
+    fn [ftruncate, ftruncate64](number: c_int, size: i64) -> c_int = file::set_size(number, size).map(done);
+    fn [fcntl, fcntl64, __fcntl, __libc_fcntl64](number: c_int, command: c_int, argument: c_long) -> c_int =
+        fcntl_file(number, command, argument);
+    fn [ioctl](number: c_int, request: u64, argument: c_long) -> c_int = ioctl_file(number, request);
+    fn [isatty](number: c_int) -> c_int =
+        file::flags(number).map(|_| {
+            next::set_errno(libc::ENOTTY);
+            Ok(0)
+        });
+    fn [dup](number: c_int) -> c_int = kernels(&[&number]);
+    fn [dup2, __dup2](old: c_int, new: c_int) -> c_int = replace(old, new);
+    fn [dup3](old: c_int, new: c_int, flags: c_int) -> c_int = replace(old, new);
+    // A hint, and one about a cache that the agent keeps in its own way.
+    fn [posix_fadvise, posix_fadvise64](number: c_int, offset: i64, length: i64, advice: c_int) -> c_int =
+        advise(number, length, advice);
+    fn [readahead](number: c_int, offset: i64, count: usize) -> isize = file::flags(number).map(|flags| flags.map(|_| 0));
+}
+
+// SAFETY: the name is that of the C library's function, and so are the arguments.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    close_all(first, last, flags)
+}
+
+// SAFETY: the name is that of the C library's function, and so are the arguments.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn closefrom(first: c_int) {
+    if connection::is_of_use() && !connection::is_foreign() {
+        if close_all(first.max(0).cast_unsigned(), c_uint::MAX, 0) == 0 {
+            return;
+        }
+        // An old kernel: the C library does it another way, which would meet the library's descriptors.
+        connection::turn_off();
+    }
+    next::call!(closefrom(first: c_int) -> ());
+}

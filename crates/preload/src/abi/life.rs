@@ -1,0 +1,190 @@
+//! A process's beginning, its children, what it becomes, and its end.
+
+use super::arguments::Text;
+use super::{interpose, kernels, next};
+use crate::file::Verdict;
+use crate::{connection, upgrade, views};
+use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
+
+type In = *const c_void;
+type Out = *mut c_void;
+
+// SAFETY: the loader calls what stands there once, after the C library is ready.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = begin;
+
+// SAFETY: the loader calls what stands there when the process ends, after what the program has left for `exit`.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
+
+extern "C" fn begin() {
+    super::guarded::<()>(|| {
+        connection::begin();
+        if connection::is_of_use() {
+            // SAFETY: the three functions are of this library, which is not unloaded before the process ends.
+            unsafe { libc::pthread_atfork(Some(before_fork), None, Some(after_fork)) };
+        }
+        None
+    });
+}
+
+/// Other libraries may still write: to the kernel, which closes what is open before the parent learns of the end.
+extern "C" fn end() {
+    super::guarded::<()>(|| {
+        connection::turn_off();
+        None
+    });
+}
+
+/// A child has no ring of its own at first, and shares offsets with its parent: in the kernel.
+unsafe extern "C" fn before_fork() {
+    to_kernel::<()>();
+}
+
+unsafe extern "C" fn after_fork() {
+    super::guarded::<()>(|| {
+        connection::begin_as_child();
+        None
+    });
+}
+
+/// All files become the kernel's; the ring stays for others.
+pub fn to_kernel<T>() -> Verdict<T> {
+    super::guarded(|| {
+        upgrade::all();
+        None
+    })
+}
+
+/// All files become the kernel's, for good.
+fn off<T>() -> Verdict<T> {
+    connection::turn_off();
+    None
+}
+
+/// `clone`, of what is not a thread: a child with a memory of its own is as one of `fork`; one that shares the memory, but
+/// not the descriptors, would be told of files that it has not.
+fn clone_with(flags: c_int) -> Verdict<c_int> {
+    match (flags & libc::CLONE_VM != 0, flags & libc::CLONE_FILES != 0) {
+        (true, true) => None,
+        (true, false) => off(),
+        (false, _) => to_kernel(),
+    }
+}
+
+/// A program whose files may only have a certain size gets a signal from the kernel.
+fn limit_set<T>(resource: c_uint) -> Verdict<T> {
+    if resource == libc::RLIMIT_FSIZE { off() } else { None }
+}
+
+interpose! {
+    fn [clone](function: In, stack: Out, flags: c_int, argument: Out, parent: Out, local: Out, child: Out) -> c_int =
+        clone_with(flags);
+    fn [posix_spawn, posix_spawnp](
+        process: Out, path: *const c_char, actions: In, attributes: In, arguments: In, environment: In
+    ) -> c_int = to_kernel();
+    fn [system, __libc_system](command: *const c_char) -> c_int = to_kernel();
+    fn [popen, _IO_popen](command: *const c_char, mode: *const c_char) -> Out = to_kernel();
+    fn [execve](path: *const c_char, arguments: In, environment: In) -> c_int = to_kernel();
+    fn [execv, execvp](path: *const c_char, arguments: In) -> c_int = to_kernel();
+    fn [execvpe](path: *const c_char, arguments: In, environment: In) -> c_int = to_kernel();
+    fn [fexecve](number: c_int, arguments: In, environment: In) -> c_int = to_kernel();
+    fn [execveat](directory: c_int, path: *const c_char, arguments: In, environment: In, flags: c_int) -> c_int =
+        to_kernel();
+    fn [pidfd_getfd](process: c_int, number: c_int, flags: c_uint) -> c_int = kernels(&[&number]);
+    fn [setuid](user: c_uint) -> c_int = off();
+    fn [seteuid](user: c_uint) -> c_int = off();
+    fn [setreuid](real: c_uint, effective: c_uint) -> c_int = off();
+    fn [setresuid](real: c_uint, effective: c_uint, saved: c_uint) -> c_int = off();
+    fn [setfsuid](user: c_uint) -> c_int = off();
+    fn [setgid](group: c_uint) -> c_int = off();
+    fn [setegid](group: c_uint) -> c_int = off();
+    fn [setregid](real: c_uint, effective: c_uint) -> c_int = off();
+    fn [setresgid](real: c_uint, effective: c_uint, saved: c_uint) -> c_int = off();
+    fn [setfsgid](group: c_uint) -> c_int = off();
+    fn [setgroups](count: usize, groups: In) -> c_int = off();
+    fn [initgroups](user: *const c_char, group: c_uint) -> c_int = off();
+    fn [capset](header: Out, data: Out) -> c_int = off();
+    fn [chroot](path: *const c_char) -> c_int = off();
+    fn [pivot_root](new: *const c_char, old: *const c_char) -> c_int = off();
+    fn [unshare](flags: c_int) -> c_int = off();
+    fn [setns](number: c_int, kind: c_int) -> c_int = off();
+    fn [mount](source: *const c_char, target: *const c_char, kind: *const c_char, flags: u64, data: In) -> c_int = off();
+    fn [move_mount](from: c_int, source: *const c_char, to: c_int, target: *const c_char, flags: c_uint) -> c_int = off();
+    fn [umount](target: *const c_char) -> c_int = off();
+    fn [umount2](target: *const c_char, flags: c_int) -> c_int = off();
+    fn [setrlimit, setrlimit64](resource: c_uint, limit: In) -> c_int = limit_set(resource);
+    fn [prlimit, prlimit64](process: c_int, resource: c_uint, new: In, old: Out) -> c_int =
+        if new.is_null() { None } else { limit_set(resource) };
+    fn [prctl](operation: c_int, second: c_long, third: c_long, fourth: c_long, fifth: c_long) -> c_int =
+        if operation == libc::PR_SET_SECCOMP { off() } else { None };
+    // liburing and libaio: the kernel would be asked of descriptors that nobody sees here.
+    fn [io_uring_queue_init](entries: c_uint, ring: Out, flags: c_uint) -> c_int = off();
+    fn [io_uring_queue_init_params](entries: c_uint, ring: Out, parameters: Out) -> c_int = off();
+    fn [io_uring_queue_init_mem](
+        entries: c_uint, ring: Out, parameters: Out, memory: Out, size: usize
+    ) -> c_int = off();
+    fn [io_uring_setup](entries: c_uint, parameters: Out) -> c_int = off();
+    fn [io_setup](entries: c_int, context: Out) -> c_int = off();
+    fn [io_queue_init](entries: c_int, context: Out) -> c_int = off();
+}
+
+// SAFETY: the name is that of the C library's function, and so are the arguments.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn umask(mask: c_uint) -> c_uint {
+    connection::note_umask(mask);
+    next::call!(umask(mask: c_uint) -> c_uint)
+}
+
+// SAFETY: the name is that of the C library's function, and so are the arguments.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn chdir(path: Text) -> c_int {
+    moved(next::call!(chdir(path: Text) -> c_int))
+}
+
+// SAFETY: the name is that of the C library's function, and so are the arguments.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn fchdir(number: c_int) -> c_int {
+    match super::guarded(|| kernels::<c_int>(&[&number])) {
+        Some(failed) => super::deliver(failed),
+        None => moved(next::call!(fchdir(number: c_int) -> c_int)),
+    }
+}
+
+fn moved(outcome: c_int) -> c_int {
+    if outcome == 0 && connection::is_of_use() && !connection::is_foreign() {
+        views::note_working_directory();
+    }
+    outcome
+}
+
+/// A child of `_Fork` has run no handlers: it is told of itself here.
+// SAFETY: the name is that of the C library's function, and so are the arguments.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn _Fork() -> c_int {
+    to_kernel::<()>();
+    let child = next::call!(_Fork() -> c_int);
+    if child == 0 {
+        super::guarded::<()>(|| {
+            connection::begin_as_child();
+            None
+        });
+    }
+    child
+}
+
+/// Defines ends of the process: its files become the kernel's, which closes them before the parent learns of it.
+macro_rules! end {
+    ($($name:ident)+) => {$(
+        // SAFETY: the name is that of the C library's function, and so are the arguments.
+        #[unsafe(no_mangle)]
+        pub extern "C-unwind" fn $name(status: c_int) -> ! {
+            end();
+            next::call!($name(status: c_int) -> !)
+        }
+    )+};
+}
+
+end! { _exit _Exit quick_exit }

@@ -1,0 +1,62 @@
+//! The functions behind this library's: those of the C library, or of another one that stands before it.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// A function that is looked for at its first call.
+pub struct Next {
+    name: &'static CStr,
+    address: AtomicPtr<c_void>,
+}
+
+impl Next {
+    pub const fn new(name: &'static CStr) -> Self {
+        Self { name, address: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    /// Where it is. Looking it up needs no constructor to have run, and works while a library is being loaded.
+    #[inline]
+    pub fn address(&self) -> *const c_void {
+        let known = self.address.load(Ordering::Acquire);
+        if known.is_null() { self.find() } else { known }
+    }
+
+    #[cold]
+    fn find(&self) -> *const c_void {
+        // SAFETY: the name ends with a zero byte.
+        let mut found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        if found.is_null() {
+            found = missing as *mut c_void;
+        }
+        self.address.store(found, Ordering::Release);
+        found
+    }
+}
+
+/// Stands for a function that this C library is too old to have.
+extern "C-unwind" fn missing() -> c_int {
+    set_errno(libc::ENOSYS);
+    -1
+}
+
+pub fn set_errno(errno: i32) {
+    // SAFETY: the C library's own place for the calling thread.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// Calls the next function of that name.
+macro_rules! call {
+    ($name:ident($($argument:ident: $type:ty),*) -> $result:ty) => {{
+        const NAME: &std::ffi::CStr =
+            match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => c"",
+            };
+        static NEXT: $crate::abi::next::Next = $crate::abi::next::Next::new(NAME);
+        // SAFETY: the C library's function of this name has these arguments, and this result.
+        let next: extern "C-unwind" fn($($type),*) -> $result = unsafe { std::mem::transmute(NEXT.address()) };
+        next($($argument),*)
+    }};
+}
+
+pub(super) use call;

@@ -1,0 +1,11 @@
+//! Streams of the C library, which does the calls of their descriptors itself, past this library: they are the kernel's.
+
+use super::arguments::Text;
+use super::upgrade;
+use std::ffi::{c_char, c_int, c_void};
+
+upgrade! {
+    fn [fdopen, _IO_fdopen](number: c_int, mode: *const c_char) -> *mut c_void [number];
+    fn [fopen, fopen64, _IO_fopen](path: Text, mode: *const c_char) -> *mut c_void [path];
+    fn [freopen, freopen64](path: Text, mode: *const c_char, stream: *mut c_void) -> *mut c_void [path];
+}

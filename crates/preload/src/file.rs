@@ -1,0 +1,269 @@
+//! Calls on open files of the ring.
+//!
+//! A file's offset moves without a lock. A read takes effect when it moves the offset on from where it has read, and
+//! reads again when another has moved it meanwhile; a write takes its range of the file first. So concurrent calls are one after the
+//! other as POSIX says, nobody waits for a call that a signal handler has interrupted, and a handler may leave by `siglongjmp`.
+//! (One thing is lost: of two writes on one offset at once, the first of which fails, the second leaves a hole.)
+
+use crate::connection;
+use crate::kernel;
+use crate::table::{self, Closed, Hold, Met, Opened};
+use crate::upgrade;
+use rustix::io::Errno;
+use tameike_ring::client::{Answer, Client, Status};
+
+/// What a call comes to; `None` leaves it to the kernel.
+pub type Verdict<T> = Option<Result<T, Errno>>;
+
+/// Parts of one call that the ring takes; one with more goes to the kernel whole.
+pub const PARTS_MAX: usize = 64;
+
+/// Most bytes of one call, as the kernel has it.
+pub const BYTES_MAX: usize = 0x7fff_f000;
+
+/// The file of `number`, or who else answers.
+#[inline]
+pub fn meet(number: i32) -> Met {
+    match table::entry(number) {
+        Some(entry) if !entry.is_free() && !connection::is_foreign() => entry.hold(),
+        _ => Met::Kernel,
+    }
+}
+
+/// A file of the ring during a call.
+struct Call {
+    file: Hold,
+    opened: Opened,
+    client: &'static Client,
+}
+
+/// What is to be done next about a call.
+enum Step<T> {
+    Done(Result<T, Errno>),
+    /// The kernel is to answer, and has to have the file first.
+    Kernel,
+    /// Another call has come between.
+    Again,
+}
+
+impl Call {
+    fn step<T>(&self, answer: Answer<T>) -> Step<T> {
+        match answer {
+            Answer::Done(done) => Step::Done(Ok(done)),
+            Answer::Failed(errno) => Step::Done(Err(Errno::from_raw_os_error(errno))),
+            Answer::Declined => Step::Kernel,
+            // A child that was forked by a signal handler: its file has become the kernel's.
+            Answer::Broken if !self.file.is_current() => Step::Again,
+            Answer::Broken => Step::Done(Err(Errno::IO)),
+        }
+    }
+
+    fn reads(&self) -> Result<(), Errno> {
+        let refused = self.opened.flags & libc::O_ACCMODE == libc::O_WRONLY;
+        if refused { Err(Errno::BADF) } else { Ok(()) }
+    }
+
+    fn writes(&self) -> Result<(), Errno> {
+        let refused = self.opened.flags & libc::O_ACCMODE == libc::O_RDONLY;
+        if refused { Err(Errno::BADF) } else { Ok(()) }
+    }
+
+    fn appends(&self) -> bool {
+        self.opened.flags & libc::O_APPEND != 0
+    }
+}
+
+fn on_file<T>(number: i32, mut call: impl FnMut(&Call) -> Step<T>) -> Verdict<T> {
+    loop {
+        let file = match meet(number) {
+            Met::Kernel => return None,
+            Met::Nothing => return Some(Err(Errno::BADF)),
+            Met::File(file) => file,
+        };
+        let Some(client) = connection::client() else { return Some(Err(Errno::IO)) };
+        let held = Call { opened: file.opened(), file, client };
+        match call(&held) {
+            Step::Done(outcome) => return Some(outcome),
+            Step::Again => {}
+            Step::Kernel => {
+                drop(held);
+                if let Err(error) = upgrade::one(number) {
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+}
+
+/// `readv`; with an offset, `preadv`.
+pub fn read(number: i32, offset: Option<i64>, into: &mut [&mut [u8]]) -> Verdict<usize> {
+    on_file(number, |call| {
+        let offset = match (call.reads(), offset.map(u64::try_from)) {
+            (Err(error), _) => return Step::Done(Err(error)),
+            (Ok(()), Some(Err(_))) => return Step::Done(Err(Errno::INVAL)),
+            (Ok(()), Some(Ok(offset))) => {
+                return call.step(call.client.read(call.opened.handle, offset, into));
+            }
+            (Ok(()), None) => call.file.offset(),
+        };
+        let Some(offset) = offset else { return Step::Again };
+        match call.step(call.client.read(call.opened.handle, offset, into)) {
+            Step::Done(Ok(count)) if !call.file.move_offset(offset, offset + count as u64) => Step::Again,
+            step => step,
+        }
+    })
+}
+
+/// `writev`; with an offset, `pwritev`.
+pub fn write(number: i32, offset: Option<i64>, from: &[&[u8]]) -> Verdict<usize> {
+    let size = from.iter().map(|part| part.len() as u64).sum();
+    on_file(number, |call| match (call.writes(), offset.map(u64::try_from)) {
+        (Err(error), _) => Step::Done(Err(error)),
+        (Ok(()), Some(Err(_))) => Step::Done(Err(Errno::INVAL)),
+        (Ok(()), _) if size == 0 => Step::Done(Ok(0)),
+        // Linux appends there, whatever the offset.
+        (Ok(()), at) if call.appends() => append(call, at.is_none(), from),
+        (Ok(()), Some(Ok(offset))) => call.step(call.client.write(call.opened.handle, offset, from)),
+        (Ok(()), None) => write_on(call, number, size, from),
+    })
+}
+
+fn append(call: &Call, moves: bool, from: &[&[u8]]) -> Step<usize> {
+    match call.step(call.client.append(call.opened.handle, from)) {
+        Step::Done(Ok((count, end))) => {
+            if moves {
+                call.file.set_offset(end);
+            }
+            Step::Done(Ok(count))
+        }
+        Step::Done(Err(error)) => Step::Done(Err(error)),
+        Step::Kernel => Step::Kernel,
+        Step::Again => Step::Again,
+    }
+}
+
+/// Writes at the offset, which is moved first.
+fn write_on(call: &Call, number: i32, size: u64, from: &[&[u8]]) -> Step<usize> {
+    let Some(offset) = call.file.offset() else { return Step::Again };
+    let Some(end) = offset.checked_add(size).filter(|end| i64::try_from(*end).is_ok()) else {
+        return Step::Done(Err(Errno::FBIG));
+    };
+    if !call.file.move_offset(offset, end) {
+        return Step::Again;
+    }
+    match call.step(call.client.write(call.opened.handle, offset, from)) {
+        Step::Done(Ok(count)) => {
+            if (count as u64) < size {
+                call.file.move_offset(end, offset + count as u64);
+            }
+            Step::Done(Ok(count))
+        }
+        Step::Done(Err(error)) => {
+            call.file.move_offset(end, offset);
+            Step::Done(Err(error))
+        }
+        step if call.file.move_offset(end, offset) => step,
+        // Others go on from behind this range: it is written where it belongs.
+        _ => Step::Done(upgrade::one(number).and_then(|()| kernel::write_at(number, offset, from))),
+    }
+}
+
+/// `lseek`.
+pub fn seek(number: i32, offset: i64, whence: i32) -> Verdict<i64> {
+    on_file(number, |call| {
+        let Some(from) = call.file.offset() else { return Step::Again };
+        let Ok(from) = i64::try_from(from) else { return Step::Done(Err(Errno::OVERFLOW)) };
+        let target = match whence {
+            libc::SEEK_SET => Step::Done(Ok(offset)),
+            libc::SEEK_CUR if offset == 0 => return Step::Done(Ok(from)),
+            libc::SEEK_CUR => Step::Done(from.checked_add(offset).ok_or(Errno::OVERFLOW)),
+            libc::SEEK_END => seek_end(call, offset),
+            libc::SEEK_DATA | libc::SEEK_HOLE => seek_data(call, offset, whence == libc::SEEK_DATA),
+            _ => Step::Done(Err(Errno::INVAL)),
+        };
+        let Step::Done(Ok(target)) = target else { return target };
+        match u64::try_from(target) {
+            Err(_) => Step::Done(Err(Errno::INVAL)),
+            // From the present offset: another call may have moved it.
+            Ok(to) if whence == libc::SEEK_CUR => {
+                if call.file.move_offset(from.cast_unsigned(), to) {
+                    Step::Done(Ok(target))
+                } else {
+                    Step::Again
+                }
+            }
+            Ok(to) => {
+                if call.file.set_offset(to) {
+                    Step::Done(Ok(target))
+                } else {
+                    Step::Again
+                }
+            }
+        }
+    })
+}
+
+fn seek_end(call: &Call, offset: i64) -> Step<i64> {
+    match call.step(call.client.status(call.opened.handle)) {
+        Step::Done(Ok(status)) => {
+            let end = i64::try_from(status.size).ok().and_then(|size| size.checked_add(offset));
+            Step::Done(end.ok_or(Errno::OVERFLOW))
+        }
+        Step::Done(Err(error)) => Step::Done(Err(error)),
+        Step::Kernel => Step::Kernel,
+        Step::Again => Step::Again,
+    }
+}
+
+fn seek_data(call: &Call, offset: i64, data: bool) -> Step<i64> {
+    let Ok(offset) = u64::try_from(offset) else { return Step::Done(Err(Errno::NXIO)) };
+    let found = call.client.seek(call.opened.handle, data, offset);
+    call.step(found.map(|found| i64::try_from(found).unwrap_or(i64::MAX)))
+}
+
+/// `fstat`; the attributes, and the library's number of the view.
+pub fn status(number: i32) -> Verdict<(Status, usize)> {
+    on_file(number, |call| {
+        let status = call.client.status(call.opened.handle);
+        call.step(status.map(|status| (status, call.opened.view)))
+    })
+}
+
+/// `fsync` and `fdatasync`.
+pub fn sync(number: i32) -> Verdict<()> {
+    on_file(number, |call| call.step(call.client.sync(call.opened.handle)))
+}
+
+/// `ftruncate`.
+pub fn set_size(number: i32, size: i64) -> Verdict<()> {
+    on_file(number, |call| match (call.writes(), u64::try_from(size)) {
+        // Not EBADF, as write has it.
+        (Err(_), _) | (Ok(()), Err(_)) => Step::Done(Err(Errno::INVAL)),
+        (Ok(()), Ok(size)) => call.step(call.client.set_size(call.opened.handle, size)),
+    })
+}
+
+/// The flags that the file was opened with.
+pub fn flags(number: i32) -> Verdict<i32> {
+    on_file(number, |call| Step::Done(Ok(call.opened.flags)))
+}
+
+/// `close`.
+pub fn close(number: i32) -> Verdict<()> {
+    let entry = table::entry(number).filter(|entry| !entry.is_free() && !connection::is_foreign())?;
+    match entry.begin_close() {
+        Closed::Kernel | Closed::Left => None,
+        Closed::Nothing => Some(Err(Errno::BADF)),
+        Closed::Last(handle) => {
+            let answer = connection::client().map_or(Answer::Broken, |client| client.close(handle));
+            // Before the number can be another file's.
+            entry.free();
+            kernel::close(number);
+            Some(match answer {
+                Answer::Done(()) | Answer::Declined => Ok(()),
+                Answer::Failed(errno) => Err(Errno::from_raw_os_error(errno)),
+                Answer::Broken => Err(Errno::IO),
+            })
+        }
+    }
+}

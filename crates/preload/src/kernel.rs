@@ -1,0 +1,137 @@
+//! Calls of the kernel on bare descriptor numbers.
+//!
+//! Made without the C library: they do not come back here, leave `errno` alone, and are no points of cancellation.
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
+use rustix::io::{DupFlags, Errno, FdFlags};
+use std::ffi::CStr;
+use std::io::IoSlice;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+
+type Result<T> = std::result::Result<T, Errno>;
+
+/// Which file a descriptor or path is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// `st_dev`.
+    pub device: u64,
+    /// `st_ino`.
+    pub inode: u64,
+    /// Whether it is a directory.
+    pub is_directory: bool,
+}
+
+/// Signals of the calling thread are held back while this lives.
+#[derive(Debug)]
+pub struct SignalsBlocked {
+    before: libc::sigset_t,
+}
+
+fn borrow<'a>(number: i32) -> Result<BorrowedFd<'a>> {
+    match number {
+        libc::AT_FDCWD => Ok(CWD),
+        ..0 => Err(Errno::BADF),
+        // SAFETY: the number is not negative. It stands for whatever the program has there, as in its own call.
+        0.. => Ok(unsafe { BorrowedFd::borrow_raw(number) }),
+    }
+}
+
+/// The lowest free number, for the same file.
+pub fn duplicate(number: i32, close_on_exec: bool) -> Result<i32> {
+    let number = borrow(number)?;
+    let copy =
+        if close_on_exec { rustix::io::fcntl_dupfd_cloexec(number, 0) } else { rustix::io::dup(number) };
+    copy.map(IntoRawFd::into_raw_fd)
+}
+
+/// Moves a descriptor to `lowest` or above where that can be had, with close-on-exec.
+pub fn move_up(descriptor: OwnedFd, lowest: i32) -> i32 {
+    rustix::io::fcntl_dupfd_cloexec(&descriptor, lowest).unwrap_or(descriptor).into_raw_fd()
+}
+
+/// Closes a number that the caller owns.
+pub fn close(number: i32) {
+    // SAFETY: the caller owns the number, and gives it up.
+    unsafe { rustix::io::close(number) };
+}
+
+/// Opens `name` below the directory `directory`.
+pub fn open(directory: i32, name: &CStr, flags: i32) -> Result<OwnedFd> {
+    let flags = OFlags::from_bits_retain(flags.cast_unsigned());
+    rustix::fs::openat(borrow(directory)?, name, flags, Mode::empty())
+}
+
+/// Has `number` stand for the file of `source`, at one moment.
+pub fn replace(source: &OwnedFd, number: i32) -> Result<()> {
+    let close_on_exec = rustix::io::fcntl_getfd(borrow(number)?)?.contains(FdFlags::CLOEXEC);
+    let flags = if close_on_exec { DupFlags::CLOEXEC } else { DupFlags::empty() };
+    // SAFETY: the number is not negative (asked above), and is not closed by this: it stays the program's.
+    let mut target = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(number) });
+    rustix::io::dup3(source, &mut target, flags)
+}
+
+/// Whether `number` is open.
+pub fn is_open(number: i32) -> bool {
+    borrow(number).is_ok_and(|number| rustix::io::fcntl_getfd(number).is_ok())
+}
+
+/// Sets the offset of a regular file.
+pub fn seek(descriptor: &OwnedFd, offset: u64) -> Result<()> {
+    rustix::fs::seek(descriptor, rustix::fs::SeekFrom::Start(offset)).map(drop)
+}
+
+/// Writes at `offset`.
+pub fn write_at(number: i32, offset: u64, from: &[&[u8]]) -> Result<usize> {
+    let mut parts = [IoSlice::new(&[]); crate::file::PARTS_MAX];
+    for (part, bytes) in parts.iter_mut().zip(from) {
+        *part = IoSlice::new(bytes);
+    }
+    let count = from.len().min(parts.len());
+    rustix::io::pwritev(borrow(number)?, parts.get(..count).unwrap_or_default(), offset)
+}
+
+/// Which file `path` below `directory` is, or with an empty path the directory's own number; what the kernel knows is enough.
+pub fn identity(directory: i32, path: &CStr) -> Result<Identity> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let known = rustix::fs::statx(borrow(directory)?, path, flags, StatxFlags::INO | StatxFlags::TYPE)?;
+    Ok(Identity {
+        device: rustix::fs::makedev(known.stx_dev_major, known.stx_dev_minor),
+        inode: known.stx_ino,
+        is_directory: u32::from(known.stx_mode) & libc::S_IFMT == libc::S_IFDIR,
+    })
+}
+
+/// Reads the beginning of a file of `/proc`.
+pub fn read_start<'a>(path: &CStr, into: &'a mut [u8]) -> Result<&'a [u8]> {
+    let file = open(libc::AT_FDCWD, path, libc::O_RDONLY | libc::O_CLOEXEC)?;
+    let count = rustix::io::read(file.as_fd(), &mut *into)?;
+    close(file.into_raw_fd());
+    Ok(into.get(..count).unwrap_or_default())
+}
+
+/// The number of this process.
+pub fn process() -> u32 {
+    rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()
+}
+
+impl SignalsBlocked {
+    /// Holds back all signals of the calling thread.
+    pub fn new() -> Self {
+        // SAFETY: a set of signals is plain bits, for which zeros are a value; both calls only write to what they are given.
+        unsafe {
+            let mut before: libc::sigset_t = std::mem::zeroed();
+            let mut all: libc::sigset_t = std::mem::zeroed();
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+            Self { before }
+        }
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        // SAFETY: the set is the one that was in force before.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut()) };
+    }
+}

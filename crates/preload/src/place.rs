@@ -1,0 +1,122 @@
+//! Which paths concern a view: where on the ring they start.
+//!
+//! Decided by bytes and, for relative ones, by the directory that they start from; whoever comes to a view by another way
+//! (a symbolic link, `..`) comes through the kernel.
+
+use crate::{connection, kernel, table, upgrade, views};
+use rustix::io::Errno;
+use tameike_ring::client::Start;
+
+#[cfg(test)]
+mod tests;
+
+/// Longest path that the ring is asked about.
+const PATH_MAX: usize = 4095;
+
+/// A place on a view.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// The view, by the library's own number.
+    pub view: usize,
+    /// Where the path starts.
+    pub start: Start,
+    /// The path from there; not empty.
+    pub path: &'a [u8],
+}
+
+/// Where `path`, which starts at `directory` when it is relative, is on a view; `None` leaves it to the kernel.
+pub fn find(directory: i32, path: &[u8]) -> Option<Place<'_>> {
+    if !connection::is_of_use() {
+        return None;
+    }
+    let (view, dir, path) = if path.first() == Some(&b'/') {
+        let below = |(number, view): (usize, &views::View)| {
+            Some((number, below(path, view.mount()?.to_bytes()).filter(|rest| is_plain(rest))?))
+        };
+        let (view, rest) = views::all().iter().enumerate().find_map(below)?;
+        (view, ROOT, rest)
+    } else {
+        let path = without_dots(path);
+        let (view, dir) = Some(path).filter(|path| is_plain(path)).and_then(|_| directory_of(directory))?;
+        (view, dir, path)
+    };
+    // The index is known once there is a connection.
+    connection::for_path()?;
+    let index = views::by_number(view)?.index()?;
+    Some(Place { view, start: Start { view: index, dir }, path })
+}
+
+/// `st_ino` of a view's root.
+const ROOT: u64 = 1;
+
+/// What is behind the path `mount` of `path`.
+fn below<'a>(path: &'a [u8], mount: &[u8]) -> Option<&'a [u8]> {
+    let rest = path.strip_prefix(mount)?.strip_prefix(b"/")?;
+    let names = rest.iter().position(|byte| *byte != b'/')?;
+    rest.get(names..)
+}
+
+/// `path` without `./` at its beginning.
+fn without_dots(mut path: &[u8]) -> &[u8] {
+    while let Some(rest) = path.strip_prefix(b"./") {
+        let names = rest.iter().position(|byte| *byte != b'/').unwrap_or(rest.len());
+        path = rest.get(names..).unwrap_or_default();
+    }
+    path
+}
+
+/// Whether `path` is for the ring at all: names of files, one below the other.
+fn is_plain(path: &[u8]) -> bool {
+    let ends = path.last().is_some_and(|last| *last != b'/') && path.len() <= PATH_MAX;
+    ends && !path.split(|byte| *byte == b'/').any(|name| name == b".." || name == b".")
+}
+
+/// The view and `st_ino` of a directory that relative paths start from.
+fn directory_of(directory: i32) -> Option<(usize, u64)> {
+    if directory == libc::AT_FDCWD {
+        return views::working_directory();
+    }
+    let found = kernel::identity(directory, c"").ok().filter(|found| found.is_directory)?;
+    views::on_device(found.device).map(|(view, _)| (view, found.inode))
+}
+
+/// Has the file of the descriptor that `path` stands for (`/proc/self/fd/3`) be the kernel's.
+pub fn upgrade_link(path: &[u8]) -> Result<(), Errno> {
+    match descriptor_of_link(path) {
+        Some(number) if !table::entry(number).is_none_or(table::Entry::is_free) => upgrade::one(number),
+        _ => Ok(()),
+    }
+}
+
+/// The descriptor of this process that `path` leads to.
+fn descriptor_of_link(path: &[u8]) -> Option<i32> {
+    let name = if let Some(rest) = path.strip_prefix(b"/dev/") {
+        match rest {
+            b"stdin" => return Some(0),
+            b"stdout" => return Some(1),
+            b"stderr" => return Some(2),
+            _ => rest.strip_prefix(b"fd/")?,
+        }
+    } else {
+        let rest = path.strip_prefix(b"/proc/")?;
+        let end = rest.iter().position(|byte| *byte == b'/')?;
+        let (process, rest) = rest.split_at_checked(end)?;
+        let own = || number(process).is_some_and(|process| process.cast_unsigned() == kernel::process());
+        if process != b"self" && process != b"thread-self" && !own() {
+            return None;
+        }
+        let rest = rest.strip_prefix(b"/")?;
+        match rest.strip_prefix(b"task/") {
+            Some(rest) => {
+                rest.get(rest.iter().position(|byte| *byte == b'/')? + 1..)?.strip_prefix(b"fd/")?
+            }
+            None => rest.strip_prefix(b"fd/")?,
+        }
+    };
+    let end = name.iter().position(|byte| *byte == b'/').unwrap_or(name.len());
+    number(name.get(..end)?)
+}
+
+fn number(digits: &[u8]) -> Option<i32> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}

@@ -1,0 +1,54 @@
+//! Attributes as the C library's programs read them.
+
+use tameike_ring::client::{Status, Time};
+
+/// What `statx` is told of here: no time of birth, as the mount.
+const KNOWN: u32 = libc::STATX_BASIC_STATS;
+
+/// What a program may ask of `statx` for the ring to answer: times of birth are asked for by habit.
+pub const ASKED: u32 = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
+
+/// As `stat` has it; with `device` as the mount's `st_dev`.
+pub fn stat(status: &Status, device: u64) -> libc::stat {
+    // SAFETY: plain numbers, for which zeros are values.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    stat.st_dev = device;
+    stat.st_ino = status.inode;
+    stat.st_nlink = status.nlink.into();
+    stat.st_mode = status.mode;
+    stat.st_uid = status.uid;
+    stat.st_gid = status.gid;
+    stat.st_rdev = status.rdev;
+    stat.st_size = status.size.cast_signed();
+    stat.st_blksize = status.block_size.into();
+    stat.st_blocks = status.blocks.cast_signed();
+    (stat.st_atime, stat.st_atime_nsec) = (status.atime.seconds, status.atime.nanoseconds.into());
+    (stat.st_mtime, stat.st_mtime_nsec) = (status.mtime.seconds, status.mtime.nanoseconds.into());
+    (stat.st_ctime, stat.st_ctime_nsec) = (status.ctime.seconds, status.ctime.nanoseconds.into());
+    stat
+}
+
+/// As `statx` has it.
+pub fn statx(status: &Status, device: u64) -> libc::statx {
+    // SAFETY: plain numbers, for which zeros are values.
+    let mut statx: libc::statx = unsafe { std::mem::zeroed() };
+    statx.stx_mask = KNOWN;
+    statx.stx_blksize = status.block_size;
+    statx.stx_nlink = status.nlink;
+    statx.stx_uid = status.uid;
+    statx.stx_gid = status.gid;
+    statx.stx_mode = (status.mode & 0xffff) as u16;
+    statx.stx_ino = status.inode;
+    statx.stx_size = status.size;
+    statx.stx_blocks = status.blocks;
+    set_time(&mut statx.stx_atime, status.atime);
+    set_time(&mut statx.stx_mtime, status.mtime);
+    set_time(&mut statx.stx_ctime, status.ctime);
+    (statx.stx_rdev_major, statx.stx_rdev_minor) = (libc::major(status.rdev), libc::minor(status.rdev));
+    (statx.stx_dev_major, statx.stx_dev_minor) = (libc::major(device), libc::minor(device));
+    statx
+}
+
+fn set_time(into: &mut libc::statx_timestamp, time: Time) {
+    (into.tv_sec, into.tv_nsec) = (time.seconds, time.nanoseconds);
+}
