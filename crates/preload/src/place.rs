@@ -76,6 +76,8 @@ fn directory_of(directory: i32) -> Option<(usize, u64)> {
     if directory == libc::AT_FDCWD {
         return views::working_directory();
     }
+    // In the kernel, a file of the ring looks as its view's root.
+    table::entry(directory).filter(|entry| entry.is_free())?;
     let found = kernel::identity(directory, c"").ok().filter(|found| found.is_directory)?;
     views::on_device(found.device).map(|(view, _)| (view, found.inode))
 }

@@ -1,0 +1,74 @@
+/* Paths: absolute, relative, from descriptors of directories, through links and dots; umask and modes. */
+#include "show.h"
+#include <dirent.h>
+#include <limits.h>
+
+static void mode_of(const char *path)
+{
+    struct stat st;
+    if (lstat(path, &st) == 0)
+        printf("%s: %o\n", path, st.st_mode);
+    else
+        printf("%s: %s\n", path, strerrorname_np(errno));
+}
+
+int main(void)
+{
+    char here[PATH_MAX], path[PATH_MAX + 32];
+    limit();
+    if (!getcwd(here, sizeof here))
+        return 1;
+    umask(027);
+    SHOW(mkdir("d", 0777));
+    mode_of("d");
+    SHOW(close(open("d/f", O_CREAT | O_WRONLY, 0666)));
+    mode_of("d/f");
+    umask(0);
+    SHOW(close(open("./d//g", O_CREAT | O_WRONLY, 0666)));
+    mode_of("d/g");
+    SHOW(close(open("d/read-only", O_CREAT | O_WRONLY, 0400)));
+    mode_of("d/read-only");
+    snprintf(path, sizeof path, "%s/d/../d/h", here);
+    SHOW(close(open(path, O_CREAT | O_WRONLY, 0600)));
+    snprintf(path, sizeof path, "%s//d/i", here);
+    SHOW(close(open(path, O_CREAT | O_WRONLY, 0600)));
+    int dir = SHOW(open("d", O_RDONLY | O_DIRECTORY));
+    SHOW(close(openat(dir, "j", O_CREAT | O_WRONLY, 0600)));
+    SHOW(mkdirat(dir, "e", 0700));
+    SHOW(renameat(dir, "j", dir, "e/k"));
+    SHOW(renameat2(dir, "e/k", AT_FDCWD, "d/f", RENAME_NOREPLACE));
+    SHOW(renameat2(dir, "e/k", AT_FDCWD, "l", 0));
+    SHOW(unlinkat(dir, "absent", 0));
+    SHOW(unlinkat(dir, "e", 0));
+    SHOW(unlinkat(dir, "e", AT_REMOVEDIR));
+    SHOW(close(openat(dir, path, O_RDONLY)));
+    SHOW(fchdir(dir));
+    SHOW(close(open("m", O_CREAT | O_WRONLY, 0600)));
+    SHOW(unlink("m"));
+    SHOW(close(open("../n", O_CREAT | O_WRONLY, 0600)));
+    SHOW(chdir(".."));
+    SHOW(symlink("n", "to-n"));
+    SHOW(symlink("d", "to-d"));
+    SHOW(close(open("to-n", O_WRONLY)));
+    SHOW(open("to-n", O_WRONLY | O_NOFOLLOW));
+    SHOW(close(open("to-d/f", O_RDONLY)));
+    mode_of("to-n");
+    SHOW(rename("to-n", "moved"));
+    SHOW(rename("d", "dir"));
+    SHOW(rename("n", "dir/n"));
+    SHOW(rename("absent", "dir/n"));
+    SHOW(chdir("/"));
+    snprintf(path, sizeof path, "%s/dir/n", here);
+    SHOW(close(open(path, O_RDONLY)));
+    SHOW(unlink(path));
+    SHOW(unlink(path));
+    snprintf(path, sizeof path, "%s/dir", here);
+    SHOW(unlink(path));
+    SHOW(close(open("etc/passwd", O_RDONLY)));
+    SHOW(chdir(here));
+    SHOW(close(open("l", O_RDONLY)));
+    SHOW(mkfifo("fifo", 0600));
+    SHOW(close(open("fifo", O_RDWR)));
+    SHOW(remove("fifo"));
+    return 0;
+}
