@@ -3,9 +3,12 @@
 //! Every number that comes out of the words of another process is checked here against the limits that it must keep; what
 //! is not a request is none.
 
-use tameike_core::limits::PATH_SIZE_MAX;
+mod status;
+
+pub use status::{Status, Time};
 
 use crate::layout::WINDOW_SIZE;
+use tameike_core::limits::PATH_SIZE_MAX;
 
 /// Words of a request.
 pub const REQUEST_WORDS: usize = 8;
@@ -168,44 +171,6 @@ pub enum Reply {
     },
 }
 
-/// A time since 1970-01-01 UTC.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Time {
-    /// Whole seconds; negative before 1970.
-    pub seconds: i64,
-    /// 0 to 999,999,999.
-    pub nanoseconds: u32,
-}
-
-/// Attributes as `statx` of the mount shows them, but for `st_dev`, which is the mount's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Status {
-    /// `st_ino`.
-    pub inode: u64,
-    /// Size in bytes.
-    pub size: u64,
-    /// Space taken, in units of 512 bytes.
-    pub blocks: u64,
-    /// Last access.
-    pub atime: Time,
-    /// Last change of content.
-    pub mtime: Time,
-    /// Last change of content or attributes.
-    pub ctime: Time,
-    /// Kind of file and permissions, as in `st_mode`.
-    pub mode: u32,
-    /// Links.
-    pub nlink: u32,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// `st_rdev`, as the kernel encodes it for programs (`makedev`).
-    pub rdev: u64,
-    /// `st_blksize`.
-    pub block_size: u32,
-}
-
 const OPEN: u64 = 1;
 const READ: u64 = 2;
 const WRITE: u64 = 3;
@@ -332,8 +297,6 @@ const APPENDED: u64 = 5;
 const OFFSET: u64 = 6;
 const ATTRIBUTES: u64 = 7;
 const OPENED: u64 = 8;
-/// Words before those of attributes.
-const BEFORE_STATUS: usize = 2;
 
 impl Reply {
     /// How it is written.
@@ -376,134 +339,5 @@ impl Reply {
     }
 }
 
-impl Status {
-    fn encode(&self, words: &mut ReplyWords) {
-        let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
-        let status = [
-            self.inode,
-            self.size,
-            self.blocks,
-            self.atime.seconds as u64,
-            self.mtime.seconds as u64,
-            self.ctime.seconds as u64,
-            pair(self.atime.nanoseconds, self.mtime.nanoseconds),
-            pair(self.ctime.nanoseconds, self.block_size),
-            pair(self.mode, self.nlink),
-            pair(self.uid, self.gid),
-            self.rdev,
-        ];
-        words[BEFORE_STATUS..BEFORE_STATUS + status.len()].copy_from_slice(&status);
-    }
-
-    fn decode(words: &ReplyWords) -> Self {
-        let word = |place: usize| words[BEFORE_STATUS + place];
-        let pair = |place| ((word(place) >> 32) as u32, word(place) as u32);
-        let ((atime, mtime), (ctime, block_size)) = (pair(6), pair(7));
-        let ((mode, nlink), (uid, gid)) = (pair(8), pair(9));
-        let time = |place, nanoseconds| Time { seconds: word(place) as i64, nanoseconds };
-        Self {
-            inode: word(0),
-            size: word(1),
-            blocks: word(2),
-            atime: time(3, atime),
-            mtime: time(4, mtime),
-            ctime: time(5, ctime),
-            mode,
-            nlink,
-            uid,
-            gid,
-            rdev: word(10),
-            block_size,
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn requests() -> Vec<Request> {
-        let path = |view, size| Path { at: Start { view, dir: u64::MAX - 1 }, size };
-        let handle = u64::MAX;
-        vec![
-            Request::Open { path: path(255, 4096), flags: -1, mode: u32::MAX },
-            Request::Read { handle, offset: u64::MAX, size: WINDOW_SIZE as u32 },
-            Request::Write { handle, offset: 1, size: 0 },
-            Request::Append { handle, size: 3 },
-            Request::Status { handle },
-            Request::StatusAt { path: path(0, 0), follow: true },
-            Request::SetSize { handle, size: u64::MAX },
-            Request::Sync { handle },
-            Request::Close { handle },
-            Request::Seek { handle, data: false, offset: 9 },
-            Request::Unlink { path: path(2, 1) },
-            Request::MakeDir { path: path(2, 1), mode: 0o755 },
-            Request::Rename { from: path(1, 7), to: path(1, 4096), flags: 1 },
-            Request::HandOver { handle },
-        ]
-    }
-
-    #[test]
-    fn requests_and_replies_are_read_as_they_were_written() {
-        for request in requests() {
-            assert_eq!(Request::decode(&request.encode()), Some(request));
-        }
-        let time = |seconds| Time { seconds, nanoseconds: 999_999_999 };
-        let status = Status {
-            inode: 1,
-            size: 2,
-            blocks: 3,
-            atime: time(-4),
-            mtime: time(5),
-            ctime: time(i64::MIN),
-            mode: 6,
-            nlink: 7,
-            uid: 8,
-            gid: 9,
-            rdev: 10,
-            block_size: 11,
-        };
-        let replies = [
-            Reply::Declined,
-            Reply::Failed(116),
-            Reply::Done,
-            Reply::Count(WINDOW_SIZE as u32),
-            Reply::Appended { count: 5, end: u64::MAX },
-            Reply::Offset(u64::MAX),
-            Reply::Status(status),
-            Reply::Opened { handle: u64::MAX, status },
-        ];
-        for reply in replies {
-            assert_eq!(Reply::decode(&reply.encode()), Some(reply));
-        }
-    }
-
-    #[test]
-    fn what_goes_beyond_a_limit_is_no_request() {
-        let with = |request: &Request, place: usize, word| {
-            let mut words = request.encode();
-            words[place] = word;
-            Request::decode(&words)
-        };
-        for request in requests() {
-            assert_eq!(with(&request, 0, 0), None);
-            assert_eq!(with(&request, 0, HAND_OVER + 1), None);
-            match request {
-                Request::Read { .. } | Request::Write { .. } | Request::Append { .. } => {
-                    assert_eq!(with(&request, 3, WINDOW_SIZE as u64 + 1), None);
-                    assert_eq!(with(&request, 3, 1 << 32), None);
-                }
-                Request::Seek { .. } => assert_eq!(with(&request, 3, 2), None),
-                _ if request.names_size() > 0 => {
-                    assert_eq!(with(&request, 1, PATH_SIZE_MAX as u64 + 1), None);
-                    assert_eq!(with(&request, 1, 256 << 32), None);
-                }
-                _ => {}
-            }
-        }
-        assert_eq!(Reply::decode(&[0; REPLY_WORDS]), None);
-        let mut words = Reply::Count(1).encode();
-        words[1] = WINDOW_SIZE as u64 + 1;
-        assert_eq!(Reply::decode(&words), None);
-    }
-}
+mod tests;
