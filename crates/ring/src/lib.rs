@@ -1,7 +1,21 @@
 //! The ring: calls of a program's files to the agent of its node, through memory that both share.
 //!
-//! [`client`] is the end of the program. What a program asks for that way and is declined,
-//! it asks the kernel for, whose mounts of the views answer everything.
+//! [`client`] is the end of the program, [`server`] that of the agent. What a program asks for that way and is declined,
+//! it asks the kernel for, whose mounts of the views answer everything. A call costs two copies of its bytes and, while
+//! the other side is awake, no call of the system.
+//!
+//! Neither end trusts the other: whatever a program writes in what it shares hurts itself alone, and a program is told of
+//! an agent that is gone.
 #![forbid(unsafe_code)]
 
 pub mod client;
+mod greeting;
+mod layout;
+pub mod message;
+pub mod server;
+mod spin;
+
+pub use layout::WINDOW_SIZE;
+
+#[cfg(test)]
+mod tests;

@@ -1,11 +1,13 @@
 //! What the operating system gives: clock, randomness, tasks; processes, threads and signals; namespaces and
-//! mounts; local sockets that carry files.
+//! mounts; local sockets that carry files; memory that processes share.
 //!
 //! [`runtime`] is the trait side that product code sees; [`system::System`] is the real thing behind it,
 //! [`simulated::Simulation`] the one of tests and of the simulated cluster.
 
+pub mod arena;
 mod clock;
 mod executor;
+pub mod forked;
 pub mod lending;
 pub mod mount;
 pub mod namespace;

@@ -4,9 +4,10 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
 };
+use rustix::process::Pid;
 use std::io::{IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use tameike_core::{Fault, Result};
 
@@ -15,14 +16,43 @@ const FILES_MAX: usize = 8;
 /// Most bytes received at once.
 const PIECE_SIZE: usize = 64 << 10;
 
+/// Who is at the other end, by the kernel's word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// The process that connected; none where it cannot be seen from here.
+    pub process: Option<Pid>,
+    /// Its user then.
+    pub user: u32,
+    /// Its group then.
+    pub group: u32,
+}
+
+/// Who is at the other end.
+///
+/// # Errors
+/// The socket is not a connected local one.
+pub fn peer(socket: &UnixStream) -> Result<Peer> {
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the socket is open; the kernel writes at most `size` bytes to `found`, of which any are valid. (The
+    // binding's own call has no place for a process that cannot be seen, whose number is 0.)
+    let failed = unsafe {
+        let (found, size) = ((&raw mut found).cast(), &raw mut size);
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, found, size)
+    };
+    if failed != 0 {
+        let error = std::io::Error::last_os_error();
+        return Err(Fault::from_os("asking who is at the other end of a socket", &error));
+    }
+    Ok(Peer { process: Pid::from_raw(found.pid), user: found.uid, group: found.gid })
+}
+
 /// The user at the other end, by the kernel's word.
 ///
 /// # Errors
 /// The socket is not a connected local one.
 pub fn peer_user(socket: &UnixStream) -> Result<u32> {
-    let credentials = rustix::net::sockopt::socket_peercred(socket)
-        .map_err(|error| Fault::from_os("asking who is at the other end of a socket", &error.into()))?;
-    Ok(credentials.uid.as_raw())
+    peer(socket).map(|peer| peer.user)
 }
 
 /// Sends `bytes`, with open `files` beside the first of them.
@@ -50,6 +80,14 @@ pub fn receive_with_files(socket: &UnixStream) -> Result<(Vec<u8>, Vec<OwnedFd>)
         .map_err(|error| Fault::from_os("receiving from a local socket", &error))?;
     bytes.truncate(received);
     Ok((bytes, files))
+}
+
+/// As [`receive_with_files`], of a socket that may have nothing: then it tells `WouldBlock`.
+///
+/// # Errors
+/// What the system says.
+pub fn receive_now(socket: &UnixStream, bytes: &mut [u8]) -> std::io::Result<(usize, Vec<OwnedFd>)> {
+    receive(socket.as_fd(), bytes)
 }
 
 /// Sends one open file beside one byte.
@@ -90,6 +128,7 @@ fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> std::io::Result<(usize, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::getpid;
     use std::io::Read;
 
     #[test]
@@ -106,6 +145,7 @@ mod tests {
         let mut text = String::new();
         reader.read_to_string(&mut text).expect("ends when the last writer is closed");
         assert_eq!(text, "through");
-        assert_eq!(peer_user(&there).expect("connected"), rustix::process::geteuid().as_raw());
+        let peer = peer(&there).expect("connected");
+        assert_eq!((peer.user, peer.process), (rustix::process::geteuid().as_raw(), Some(getpid())));
     }
 }

@@ -1,5 +1,7 @@
 //! What a program is told.
 
+use crate::message::Status;
+
 /// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer<T> {
@@ -26,15 +28,6 @@ impl<T> Answer<T> {
     }
 }
 
-/// Where a path starts that does not begin at the root of all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Start {
-    /// Which view, as an index into [`super::Client::views`].
-    pub view: u8,
-    /// The directory: `st_ino` of a descriptor of it on the view's mount; 1 is the root.
-    pub dir: u64,
-}
-
 /// A view that the agent serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ViewInfo {
@@ -49,42 +42,4 @@ pub struct OpenFile {
     pub handle: u64,
     /// Its attributes when it was opened.
     pub attr: Status,
-}
-
-/// A time since 1970-01-01 UTC.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Time {
-    /// Whole seconds; negative before 1970.
-    pub seconds: i64,
-    /// 0 to 999,999,999.
-    pub nanoseconds: u32,
-}
-
-/// Attributes as `statx` of the mount shows them, but for `st_dev`, which is the mount's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Status {
-    /// `st_ino`.
-    pub inode: u64,
-    /// Size in bytes.
-    pub size: u64,
-    /// Space taken, in units of 512 bytes.
-    pub blocks: u64,
-    /// Last access.
-    pub atime: Time,
-    /// Last change of content.
-    pub mtime: Time,
-    /// Last change of content or attributes.
-    pub ctime: Time,
-    /// Kind of file and permissions, as in `st_mode`.
-    pub mode: u32,
-    /// Links.
-    pub nlink: u32,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// `st_rdev`, as the kernel encodes it for programs (`makedev`).
-    pub rdev: u64,
-    /// `st_blksize`.
-    pub block_size: u32,
 }

@@ -4,41 +4,40 @@
 //! handlers and by any number of threads at once.
 
 mod answer;
+mod call;
+mod connect;
+mod slots;
 
-pub use answer::{Answer, OpenFile, Start, Status, Time, ViewInfo};
+pub use crate::message::{Start, Status, Time};
+pub use answer::{Answer, OpenFile, ViewInfo};
+pub use connect::ConnectError;
 
-use std::os::fd::RawFd;
+use crate::layout::WINDOW_SIZE;
+use crate::message::{self, Reply, Request};
+use crate::spin::Spin;
+use call::{NoReply, Populated};
+use slots::Slots;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tameike_core::limits::PATH_SIZE_MAX;
+use tameike_io::os::arena::{Arena, Sight};
+use tameike_io::os::forked::OwnMark;
 
-/// Longest name that [`Client::hand_over`] gives, in bytes.
-pub const HANDOVER_NAME_SIZE: usize = 64;
-
-/// Why there is no ring; the program goes on without.
-#[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
-    /// A call of the system failed.
-    #[error("{doing}: {error}")]
-    System {
-        /// What was being done.
-        doing: &'static str,
-        /// What went wrong.
-        error: std::io::Error,
-    },
-    /// The agent has as many clients as it takes.
-    #[error("the agent has as many clients as it takes")]
-    Full,
-    /// The agent does not serve this user.
-    #[error("the agent serves another user")]
-    Refused,
-    /// The agent is of another version, or not one.
-    #[error("the agent speaks another version of the ring")]
-    Version,
-}
+pub use crate::layout::HANDOVER_NAME_SIZE;
 
 /// The connection of one process to the agent of its node.
 #[derive(Debug)]
 pub struct Client {
     views: Vec<ViewInfo>,
+    pub(crate) arena: Arena,
+    notice: Sight,
+    pub(crate) socket: OwnedFd,
+    own: OwnMark,
+    broken: AtomicBool,
+    slots: Slots,
+    populated: Populated,
+    spin: Spin,
 }
 
 impl Client {
@@ -46,8 +45,8 @@ impl Client {
     ///
     /// # Errors
     /// Why there is no ring.
-    pub fn connect(_socket: &Path) -> Result<Self, ConnectError> {
-        Err(ConnectError::Version)
+    pub fn connect(socket: &Path) -> Result<Self, ConnectError> {
+        connect::connect(socket)
     }
 
     /// The views, by [`Start::view`].
@@ -57,82 +56,264 @@ impl Client {
 
     /// Whether no call is answered any more: the agent is gone, or this is a child of the process that has connected.
     pub fn is_broken(&self) -> bool {
-        true
+        !self.own.is_own() || self.broken.load(Ordering::Relaxed)
     }
 
-    /// The one descriptor that the connection keeps: close-on-exec, with a high number; it must not be closed.
+    /// The one descriptor that the connection keeps: close-on-exec, with a high number. It must not be closed, but by a
+    /// child of the process.
     pub fn socket(&self) -> RawFd {
-        -1
+        self.socket.as_raw_fd()
     }
 
     /// Opens a regular file as `openat` does; `mode` is what is left of the mode after the umask.
-    pub fn open(&self, _at: Start, _path: &[u8], _flags: i32, _mode: u32) -> Answer<OpenFile> {
-        Answer::Broken
+    pub fn open(&self, at: Start, path: &[u8], flags: i32, mode: u32) -> Answer<OpenFile> {
+        let opened = self.by_name(at, path, |path| Request::Open { path, flags, mode });
+        self.take(opened, |reply| match reply {
+            Reply::Opened { handle, status } => Some(OpenFile { handle, attr: status }),
+            _ => None,
+        })
     }
 
     /// Reads as `preadv` does.
-    pub fn read(&self, _handle: u64, _offset: u64, _into: &mut [&mut [u8]]) -> Answer<usize> {
-        Answer::Broken
+    pub fn read(&self, handle: u64, offset: u64, into: &mut [&mut [u8]]) -> Answer<usize> {
+        let whole = into.iter().map(|part| part.len()).sum();
+        self.pieces(whole, |done, size| {
+            let Some(offset) = offset.checked_add(done as u64) else { return Answer::Declined };
+            let claim = match self.claim(size as usize) {
+                Ok(claim) => claim,
+                Err(none) => return none.into(),
+            };
+            let read = self.ask(&claim, &Request::Read { handle, offset, size });
+            let count = self.take(read, counted(size));
+            if let Answer::Done(count) = count {
+                self.get(&claim, parts_mut(into, done, count));
+            }
+            count
+        })
     }
 
     /// Writes as `pwritev` does.
-    pub fn write(&self, _handle: u64, _offset: u64, _from: &[&[u8]]) -> Answer<usize> {
-        Answer::Broken
+    pub fn write(&self, handle: u64, offset: u64, from: &[&[u8]]) -> Answer<usize> {
+        let whole = from.iter().map(|part| part.len()).sum();
+        self.pieces(whole, |done, size| {
+            let Some(offset) = offset.checked_add(done as u64) else { return Answer::Declined };
+            let claim = match self.claim(size as usize) {
+                Ok(claim) => claim,
+                Err(none) => return none.into(),
+            };
+            self.put(&claim, parts(from, done, size as usize));
+            self.take(self.ask(&claim, &Request::Write { handle, offset, size }), counted(size))
+        })
     }
 
-    /// Writes to the end of the file, as `writev` with `O_APPEND`; the count, and the offset behind the last byte.
-    pub fn append(&self, _handle: u64, _from: &[&[u8]]) -> Answer<(usize, u64)> {
-        Answer::Broken
+    /// Writes to the end of the file, as `writev` with `O_APPEND`; the count, and the offset behind the last byte. What is
+    /// longer than the ring moves at once is declined: it would not land in one piece.
+    pub fn append(&self, handle: u64, from: &[&[u8]]) -> Answer<(usize, u64)> {
+        let whole: usize = from.iter().map(|part| part.len()).sum();
+        if whole > WINDOW_SIZE {
+            return Answer::Declined;
+        }
+        let size = whole as u32;
+        let claim = match self.claim(whole) {
+            Ok(claim) => claim,
+            Err(none) => return none.into(),
+        };
+        self.put(&claim, from.iter().copied());
+        self.take(self.ask(&claim, &Request::Append { handle, size }), |reply| match reply {
+            Reply::Appended { count, end } if count <= size => Some((count as usize, end)),
+            _ => None,
+        })
     }
 
     /// Attributes of an open file.
-    pub fn status(&self, _handle: u64) -> Answer<Status> {
-        Answer::Broken
+    pub fn status(&self, handle: u64) -> Answer<Status> {
+        self.take(self.by_handle(&Request::Status { handle }), attributes)
     }
 
     /// Attributes by path; `follow` as without `AT_SYMLINK_NOFOLLOW`.
-    pub fn status_at(&self, _at: Start, _path: &[u8], _follow: bool) -> Answer<Status> {
-        Answer::Broken
+    pub fn status_at(&self, at: Start, path: &[u8], follow: bool) -> Answer<Status> {
+        self.take(self.by_name(at, path, |path| Request::StatusAt { path, follow }), attributes)
     }
 
     /// Cuts or extends as `ftruncate`.
-    pub fn set_size(&self, _handle: u64, _size: u64) -> Answer<()> {
-        Answer::Broken
+    pub fn set_size(&self, handle: u64, size: u64) -> Answer<()> {
+        self.take(self.by_handle(&Request::SetSize { handle, size }), done)
     }
 
     /// `fsync` and `fdatasync`.
-    pub fn sync(&self, _handle: u64) -> Answer<()> {
-        Answer::Broken
+    pub fn sync(&self, handle: u64) -> Answer<()> {
+        self.take(self.by_handle(&Request::Sync { handle }), done)
     }
 
     /// Ends a handle; what is told is what `close` tells. The handle is gone whatever the answer.
-    pub fn close(&self, _handle: u64) -> Answer<()> {
-        Answer::Broken
+    pub fn close(&self, handle: u64) -> Answer<()> {
+        self.take(self.by_handle(&Request::Close { handle }), done)
     }
 
     /// `lseek` with `SEEK_DATA` (`data`) or `SEEK_HOLE`.
-    pub fn seek(&self, _handle: u64, _data: bool, _offset: u64) -> Answer<u64> {
-        Answer::Broken
+    pub fn seek(&self, handle: u64, data: bool, offset: u64) -> Answer<u64> {
+        self.take(self.by_handle(&Request::Seek { handle, data, offset }), |reply| match reply {
+            Reply::Offset(offset) => Some(offset),
+            _ => None,
+        })
     }
 
     /// Removes a name of a regular file.
-    pub fn unlink(&self, _at: Start, _path: &[u8]) -> Answer<()> {
-        Answer::Broken
+    pub fn unlink(&self, at: Start, path: &[u8]) -> Answer<()> {
+        self.take(self.by_name(at, path, |path| Request::Unlink { path }), done)
     }
 
     /// Makes a directory; `mode` is what is left after the umask.
-    pub fn make_dir(&self, _at: Start, _path: &[u8], _mode: u32) -> Answer<()> {
-        Answer::Broken
+    pub fn make_dir(&self, at: Start, path: &[u8], mode: u32) -> Answer<()> {
+        self.take(self.by_name(at, path, |path| Request::MakeDir { path, mode }), done)
     }
 
     /// `renameat2` of a regular file, within one view.
-    pub fn rename(&self, _from: (Start, &[u8]), _to: (Start, &[u8]), _flags: u32) -> Answer<()> {
-        Answer::Broken
+    pub fn rename(&self, from: (Start, &[u8]), to: (Start, &[u8]), flags: u32) -> Answer<()> {
+        let names = [(from.0, from.1), (to.0, to.1)];
+        let renamed = self.by_names(names, |[from, to]| Request::Rename { from, to, flags });
+        self.take(renamed, done)
     }
 
     /// A name in the root of the handle's view under which the kernel can open the same file; its length. The handle
     /// stays until it is closed, the name until then at most.
-    pub fn hand_over(&self, _handle: u64, _name: &mut [u8; HANDOVER_NAME_SIZE]) -> Answer<usize> {
-        Answer::Broken
+    pub fn hand_over(&self, handle: u64, name: &mut [u8; HANDOVER_NAME_SIZE]) -> Answer<usize> {
+        let claim = match self.claim(HANDOVER_NAME_SIZE) {
+            Ok(claim) => claim,
+            Err(none) => return none.into(),
+        };
+        let told = self.ask(&claim, &Request::HandOver { handle });
+        let size = self.take(told, counted(HANDOVER_NAME_SIZE as u32));
+        if let Answer::Done(size) = size {
+            self.get(&claim, std::iter::once(&mut name[..size]));
+        }
+        size
+    }
+
+    fn by_handle(&self, request: &Request) -> Result<Reply, NoReply> {
+        self.ask(&self.claim(0)?, request)
+    }
+
+    fn by_name(
+        &self,
+        at: Start,
+        path: &[u8],
+        request: impl FnOnce(message::Path) -> Request,
+    ) -> Result<Reply, NoReply> {
+        self.by_names([(at, path)], |[path]| request(path))
+    }
+
+    fn by_names<const COUNT: usize>(
+        &self,
+        names: [(Start, &[u8]); COUNT],
+        request: impl FnOnce([message::Path; COUNT]) -> Request,
+    ) -> Result<Reply, NoReply> {
+        if names.iter().any(|(_, path)| path.len() > PATH_SIZE_MAX) {
+            return Err(NoReply::Declined);
+        }
+        let claim = self.claim(names.iter().map(|(_, path)| path.len()).sum())?;
+        self.put(&claim, names.iter().map(|(_, path)| *path));
+        let paths = names.map(|(at, path)| message::Path { at, size: path.len() as u32 });
+        self.ask(&claim, &request(paths))
+    }
+
+    /// What a reply means to the caller; one that fits no such request is no reply.
+    fn take<T>(&self, reply: Result<Reply, NoReply>, take: impl FnOnce(Reply) -> Option<T>) -> Answer<T> {
+        match reply {
+            Ok(Reply::Failed(errno)) => Answer::Failed(errno),
+            Ok(reply) => take(reply).map_or_else(|| self.give_up().into(), Answer::Done),
+            Err(none) => none.into(),
+        }
+    }
+
+    /// Moves `whole` bytes in pieces that fit a window, until one is short. What was moved before a piece failed is told.
+    fn pieces(&self, whole: usize, mut piece: impl FnMut(usize, u32) -> Answer<usize>) -> Answer<usize> {
+        let mut done = 0;
+        while done < whole {
+            let size = (whole - done).min(WINDOW_SIZE);
+            match piece(done, size as u32) {
+                Answer::Done(count) => {
+                    done += count;
+                    if count < size {
+                        break;
+                    }
+                }
+                _ if done > 0 => break,
+                failed => return failed,
+            }
+        }
+        Answer::Done(done)
+    }
+}
+
+impl<T> From<NoReply> for Answer<T> {
+    fn from(none: NoReply) -> Self {
+        match none {
+            NoReply::Declined => Self::Declined,
+            NoReply::Broken => Self::Broken,
+        }
+    }
+}
+
+fn done(reply: Reply) -> Option<()> {
+    (reply == Reply::Done).then_some(())
+}
+
+fn attributes(reply: Reply) -> Option<Status> {
+    match reply {
+        Reply::Status(status) => Some(status),
+        _ => None,
+    }
+}
+
+/// A count of at most `size`.
+fn counted(size: u32) -> impl FnOnce(Reply) -> Option<usize> {
+    move |reply| match reply {
+        Reply::Count(count) if count <= size => Some(count as usize),
+        _ => None,
+    }
+}
+
+/// The slices of `all` that hold the `size` bytes after the first `skipped`.
+fn parts<'a>(all: &'a [&'a [u8]], mut skipped: usize, mut size: usize) -> impl Iterator<Item = &'a [u8]> {
+    all.iter().map(move |part| {
+        let start = skipped.min(part.len());
+        let count = (part.len() - start).min(size);
+        (skipped, size) = (skipped - start, size - count);
+        &part[start..start + count]
+    })
+}
+
+fn parts_mut<'a>(
+    all: &'a mut [&mut [u8]],
+    mut skipped: usize,
+    mut size: usize,
+) -> impl Iterator<Item = &'a mut [u8]> {
+    all.iter_mut().map(move |part| {
+        let start = skipped.min(part.len());
+        let count = (part.len() - start).min(size);
+        (skipped, size) = (skipped - start, size - count);
+        &mut part[start..start + count]
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_each_byte_once() {
+        let bytes: Vec<u8> = (0..20).collect();
+        let all = [&bytes[..3], &bytes[3..3], &bytes[3..11], &bytes[11..]];
+        let (mut first, mut second) = ([0; 3], [0; 17]);
+        for start in 0..=20 {
+            for size in 0..=20 - start {
+                let found: Vec<u8> = parts(&all, start, size).flatten().copied().collect();
+                assert_eq!(found, bytes[start..start + size]);
+                let mut into = [&mut first[..], &mut second[..]];
+                let found: usize = parts_mut(&mut into, start, size).map(|part| part.len()).sum();
+                assert_eq!(found, size);
+            }
+        }
     }
 }

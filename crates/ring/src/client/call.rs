@@ -1,0 +1,131 @@
+//! One call: from a free slot to the answer in it.
+//!
+//! Why no wake-up is lost, neither of the agent nor of the program, is said in `server::watch`, where the other half is.
+
+use super::Client;
+use super::slots::Claim;
+use crate::layout::{ANSWERED, ASKED, SLEEPS, SLOTS, Slot, WINDOW_SIZE, pending};
+use crate::message::{Reply, Request};
+use crate::server::watch;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::thread::futex;
+use rustix::time::Timespec;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+/// How often a program that waits looks whether the agent is still there.
+const SLICE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+/// By how much of a window more is had at once than is wanted, in bytes.
+const POPULATE_STEP: usize = 64 << 10;
+
+/// How much of each window has pages.
+pub(super) type Populated = [AtomicU32; SLOTS];
+
+/// Why there is no reply.
+pub(super) enum NoReply {
+    Declined,
+    Broken,
+}
+
+impl Client {
+    /// Takes a slot whose window has memory for `size` bytes.
+    pub(super) fn claim(&self, size: usize) -> Result<Claim<'_>, NoReply> {
+        if self.is_broken() {
+            return Err(NoReply::Broken);
+        }
+        let is_in_vain = || self.is_broken() || self.is_alone();
+        let Some(claim) = self.slots.claim(is_in_vain) else {
+            return Err(if is_in_vain() { self.give_up() } else { NoReply::Declined });
+        };
+        let populated = &self.populated[claim.number];
+        let has = populated.load(Ordering::Relaxed) as usize;
+        if has < size {
+            let wanted = size.next_multiple_of(POPULATE_STEP).min(WINDOW_SIZE);
+            let window = self.slot(&claim).window();
+            if self.arena.populate(window + has, wanted - has).is_err() {
+                return Err(NoReply::Declined);
+            }
+            populated.store(wanted as u32, Ordering::Relaxed);
+        }
+        Ok(claim)
+    }
+
+    fn slot(&self, claim: &Claim<'_>) -> Slot<'_> {
+        Slot::new(&self.arena, claim.number)
+    }
+
+    /// Copies slices one after the other into the window.
+    pub(super) fn put<'b>(&self, claim: &Claim<'_>, parts: impl Iterator<Item = &'b [u8]>) {
+        let mut at = self.slot(claim).window();
+        for part in parts {
+            self.arena.copy_in(at, part);
+            at += part.len();
+        }
+    }
+
+    /// Copies bytes from the start of the window.
+    pub(super) fn get<'b>(&self, claim: &Claim<'_>, parts: impl Iterator<Item = &'b mut [u8]>) {
+        let mut at = self.slot(claim).window();
+        for part in parts {
+            self.arena.copy_out(at, part);
+            at += part.len();
+        }
+    }
+
+    /// Asks, and waits for the answer.
+    pub(super) fn ask(&self, claim: &Claim<'_>, request: &Request) -> Result<Reply, NoReply> {
+        let slot = self.slot(claim);
+        slot.set_request(&request.encode());
+        slot.state().store(ASKED, Ordering::Relaxed);
+        pending(&self.arena).fetch_or(slot.bit(), Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if watch::wants_ring(self.notice.load(watch::WATCH)) {
+            self.ring();
+        }
+        self.wait(slot)?;
+        match Reply::decode(&slot.reply()) {
+            Some(Reply::Declined) => Err(NoReply::Declined),
+            Some(reply) => Ok(reply),
+            None => Err(self.give_up()),
+        }
+    }
+
+    /// Wakes a thread of the agent.
+    fn ring(&self) {
+        match send(&self.socket, &[1], SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            // As many rings as the socket takes are there already.
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => {}
+            Err(_) => drop(self.give_up()),
+        }
+    }
+
+    fn wait(&self, slot: Slot<'_>) -> Result<(), NoReply> {
+        let is_answered = || slot.state().load(Ordering::Acquire) == ANSWERED;
+        let Err(wait) = self.spin.look(is_answered) else { return Ok(()) };
+        let mut state = slot.state().fetch_or(SLEEPS, Ordering::AcqRel) | SLEEPS;
+        while state & ANSWERED == 0 {
+            let woken = futex::wait(slot.state(), futex::Flags::empty(), state, Some(&SLICE));
+            state = slot.state().load(Ordering::Acquire);
+            if woken == Err(Errno::TIMEDOUT) && state & ANSWERED == 0 && self.is_alone() {
+                return Err(self.give_up());
+            }
+        }
+        self.spin.slept(&wait);
+        Ok(())
+    }
+
+    /// Whether the agent has closed the connection. (It never says anything on it after its welcome.)
+    fn is_alone(&self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        match recv(&self.socket, &mut [0_u8; 1], flags) {
+            Err(Errno::AGAIN | Errno::INTR) => false,
+            Ok(_) | Err(_) => true,
+        }
+    }
+
+    /// No call is answered any more.
+    pub(super) fn give_up(&self) -> NoReply {
+        self.broken.store(true, Ordering::Relaxed);
+        NoReply::Broken
+    }
+}

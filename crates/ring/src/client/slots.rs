@@ -1,0 +1,102 @@
+//! Which slots of the arena are in use: the program's own affair, which it does not share.
+//!
+//! A slot belongs to one call, not to a thread, so that any number of threads and signal handlers share them. The first
+//! free one is taken: who calls from one thread touches one window.
+
+use crate::layout::{ALL_SLOTS, SLOTS};
+use rustix::thread::futex;
+use rustix::time::Timespec;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use tameike_io::os::process::monotonic;
+
+/// Somebody waits for a slot.
+const WAITS: u32 = 1 << 31;
+/// How long to wait for one: as long as calls that are under way may take. Only where as many signal handlers as there are
+/// slots have interrupted calls and call themselves is it in vain.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How often to look whether it is still worth waiting.
+const SLICE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    taken: AtomicU32,
+}
+
+/// A slot in use, until dropped.
+pub(super) struct Claim<'a> {
+    slots: &'a Slots,
+    pub number: usize,
+}
+
+impl Slots {
+    /// Takes a slot; waits while there is none, unless `give_up`.
+    pub fn claim(&self, give_up: impl Fn() -> bool) -> Option<Claim<'_>> {
+        let mut until = None;
+        loop {
+            let mut taken = self.taken.load(Ordering::Relaxed);
+            while taken & ALL_SLOTS != ALL_SLOTS {
+                let number = taken.trailing_ones() as usize;
+                let with = taken | 1 << number;
+                match self.taken.compare_exchange_weak(taken, with, Ordering::Acquire, Ordering::Relaxed) {
+                    Ok(_) => return Some(Claim { slots: self, number }),
+                    Err(now) => taken = now,
+                }
+            }
+            let waits = taken | WAITS;
+            let marked = self.taken.compare_exchange(taken, waits, Ordering::Relaxed, Ordering::Relaxed);
+            if marked.is_ok() {
+                // Ends also when a slot was given back in between: then the word is another.
+                let _ = futex::wait(&self.taken, futex::Flags::PRIVATE, waits, Some(&SLICE));
+            }
+            let now = monotonic();
+            if give_up() || now > *until.get_or_insert(now + PATIENCE) {
+                return None;
+            }
+        }
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let taken = self.slots.taken.fetch_and(!(1 << self.number | WAITS), Ordering::Release);
+        if taken & WAITS != 0 {
+            // All of them, as the mark is gone; fails only for a word that is not mapped.
+            let _ = futex::wake(&self.slots.taken, futex::Flags::PRIVATE, SLOTS as u32);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+
+    #[test]
+    fn the_first_free_slot_is_taken_and_all_can_be() {
+        let slots = Slots::default();
+        let mut claims: Vec<_> = (0..SLOTS).map_while(|_| slots.claim(|| true)).collect();
+        assert!(claims.iter().map(|claim| claim.number).eq(0..SLOTS));
+        assert!(slots.claim(|| true).is_none());
+        drop(claims.remove(3));
+        assert_eq!(slots.claim(|| true).map(|claim| claim.number), Some(3));
+    }
+
+    #[test]
+    fn who_waits_for_a_slot_gets_one() {
+        const ROUNDS: usize = 2000;
+        let (slots, claims) = (Slots::default(), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..3 * SLOTS {
+                scope.spawn(|| {
+                    for _ in 0..ROUNDS / SLOTS {
+                        let _claim = slots.claim(|| false).expect("in time");
+                        claims.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        assert_eq!(claims.into_inner(), 3 * SLOTS * (ROUNDS / SLOTS));
+        assert_eq!(slots.taken.load(Ordering::Relaxed) & ALL_SLOTS, 0);
+    }
+}

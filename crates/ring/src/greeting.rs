@@ -1,0 +1,90 @@
+//! The first words of either end on the socket.
+
+/// What the ring of this version begins with; every change of layout or messages changes it.
+const MAGIC: [u8; 8] = *b"TMKRING1";
+/// Size of a hello.
+pub(crate) const HELLO_SIZE: usize = MAGIC.len();
+/// Most bytes of a welcome: views are few, and their paths bounded.
+pub(crate) const WELCOME_SIZE_MAX: usize = 64 << 10;
+
+/// What a program says first.
+pub(crate) fn hello() -> [u8; HELLO_SIZE] {
+    MAGIC
+}
+
+/// Whether these bytes are a hello of this version.
+pub(crate) fn is_hello(bytes: &[u8]) -> bool {
+    bytes == MAGIC
+}
+
+/// What the agent says first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Welcome {
+    /// Come in: these are the mount points of the views.
+    Views(Vec<Vec<u8>>),
+    /// There is no room for another.
+    Full,
+    /// This user is not served, or the hello was none.
+    Refused,
+}
+
+const VIEWS: u8 = 1;
+const FULL: u8 = 2;
+const REFUSED: u8 = 3;
+
+impl Welcome {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        match self {
+            Self::Views(views) => {
+                bytes.extend([VIEWS, views.len() as u8]);
+                for mount in views {
+                    bytes.extend((mount.len() as u32).to_ne_bytes());
+                    bytes.extend(mount);
+                }
+            }
+            Self::Full => bytes.push(FULL),
+            Self::Refused => bytes.push(REFUSED),
+        }
+        bytes
+    }
+
+    /// What these bytes say; none when they are not of this version.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (verdict, mut rest) = bytes.strip_prefix(&MAGIC)?.split_first()?;
+        match *verdict {
+            VIEWS => {
+                let (count, views) = rest.split_first()?;
+                rest = views;
+                let mut mounts = Vec::new();
+                for _ in 0..*count {
+                    let (size, after) = rest.split_first_chunk()?;
+                    let (mount, after) = after.split_at_checked(u32::from_ne_bytes(*size) as usize)?;
+                    mounts.push(mount.to_vec());
+                    rest = after;
+                }
+                rest.is_empty().then_some(Self::Views(mounts))
+            }
+            FULL => Some(Self::Full),
+            REFUSED => Some(Self::Refused),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_welcome_is_read_as_it_was_written() {
+        let views = Welcome::Views(vec![b"/a/shared".to_vec(), Vec::new(), vec![0xff; 300]]);
+        for welcome in [views.clone(), Welcome::Full, Welcome::Refused] {
+            assert_eq!(Welcome::decode(&welcome.encode()), Some(welcome));
+        }
+        let whole = views.encode();
+        assert!((0..whole.len()).all(|size| Welcome::decode(&whole[..size]).is_none()));
+        assert_eq!(Welcome::decode(b"TMKRING0\x02"), None);
+        assert!(is_hello(&hello()) && !is_hello(&hello()[1..]));
+    }
+}

@@ -1,0 +1,114 @@
+//! What lies where in the memory that a program and the agent share, and what travels on the socket beside it.
+//!
+//! ```text
+//! arena, memory of the program      0  pending: a bit for each slot that is asked     u32
+//!                                 256  slots: 16 times 256 bytes:  0  state           u32
+//!                                                                 64  request         8 x u64
+//!                                                                128  reply           16 x u64
+//!                                8192  windows: 16 times 1 MiB, for bytes and names
+//!
+//! notice, memory of the agent       0  who looks for requests, see `server::watch`    u32
+//!
+//! hello    program -> agent   magic, version; beside it the arena
+//! welcome  agent -> program   magic, version, verdict, views; beside it the notice
+//! rings    program -> agent   any bytes: there are requests, and nobody looks
+//! ```
+//!
+//! A slot goes round: the program writes request and window, sets `ASKED`, then the bit in `pending`. Who takes the bit
+//! away there serves the slot; it writes window and reply, then sets `ANSWERED`. A program that sleeps meanwhile has added
+//! `SLEEPS`. Numbers are in the order of the machine: both ends are on it.
+
+use crate::message::{REPLY_WORDS, REQUEST_WORDS, ReplyWords, RequestWords};
+use std::sync::atomic::{AtomicU32, Ordering};
+use tameike_core::limits::UNIT_SIZE;
+use tameike_io::os::arena::Arena;
+
+/// Calls of one process that are under way at the same time.
+pub const SLOTS: usize = 16;
+/// Bytes that one call moves at most.
+pub const WINDOW_SIZE: usize = UNIT_SIZE;
+/// Longest name by which a file is handed over to the kernel, in bytes.
+pub const HANDOVER_NAME_SIZE: usize = 64;
+/// Size of an arena.
+pub(crate) const ARENA_SIZE: usize = WINDOWS + SLOTS * WINDOW_SIZE;
+/// Size of the agent's notice.
+pub(crate) const NOTICE_SIZE: usize = 4096;
+/// A bit for each slot.
+pub(crate) const ALL_SLOTS: u32 = (1 << SLOTS) - 1;
+
+const PENDING: usize = 0;
+const SLOT_HEADS: usize = 256;
+const SLOT_SIZE: usize = 256;
+const REQUEST: usize = 64;
+const REPLY: usize = 128;
+const WINDOWS: usize = 8192;
+
+const _: () = assert!(SLOT_HEADS + SLOTS * SLOT_SIZE <= WINDOWS && WINDOWS.is_multiple_of(4096));
+const _: () = assert!(REQUEST + REQUEST_WORDS * 8 <= REPLY && REPLY + REPLY_WORDS * 8 <= SLOT_SIZE);
+
+/// A request is there.
+pub(crate) const ASKED: u32 = 1;
+/// Its reply is.
+pub(crate) const ANSWERED: u32 = 2;
+/// Added when the program sleeps until it is.
+pub(crate) const SLEEPS: u32 = 1 << 8;
+
+/// One slot of an arena.
+#[derive(Clone, Copy)]
+pub(crate) struct Slot<'a> {
+    arena: &'a Arena,
+    number: usize,
+}
+
+/// The slots that are asked and not yet taken.
+pub(crate) fn pending(arena: &Arena) -> &AtomicU32 {
+    arena.word(PENDING)
+}
+
+impl<'a> Slot<'a> {
+    /// The slot of this number, of which there are [`SLOTS`].
+    pub fn new(arena: &'a Arena, number: usize) -> Self {
+        assert!(number < SLOTS, "slot {number} is one of {SLOTS}");
+        Self { arena, number }
+    }
+
+    pub fn bit(self) -> u32 {
+        1 << self.number
+    }
+
+    fn head(self) -> usize {
+        SLOT_HEADS + self.number * SLOT_SIZE
+    }
+
+    pub fn state(self) -> &'a AtomicU32 {
+        self.arena.word(self.head())
+    }
+
+    // The words are ordered by the state and by `pending`.
+    pub fn set_request(self, words: &RequestWords) {
+        for (place, &word) in words.iter().enumerate() {
+            self.arena.long(self.head() + REQUEST + 8 * place).store(word, Ordering::Relaxed);
+        }
+    }
+
+    pub fn request(self) -> RequestWords {
+        std::array::from_fn(|place| {
+            self.arena.long(self.head() + REQUEST + 8 * place).load(Ordering::Relaxed)
+        })
+    }
+
+    pub fn set_reply(self, words: &ReplyWords) {
+        for (place, &word) in words.iter().enumerate() {
+            self.arena.long(self.head() + REPLY + 8 * place).store(word, Ordering::Relaxed);
+        }
+    }
+
+    pub fn reply(self) -> ReplyWords {
+        std::array::from_fn(|place| self.arena.long(self.head() + REPLY + 8 * place).load(Ordering::Relaxed))
+    }
+
+    /// Where its window begins in the arena.
+    pub fn window(self) -> usize {
+        WINDOWS + self.number * WINDOW_SIZE
+    }
+}

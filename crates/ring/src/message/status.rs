@@ -1,0 +1,90 @@
+//! Attributes, and the words in which they are written.
+
+use super::{REPLY_WORDS, ReplyWords};
+
+/// Words before those of attributes.
+const BEFORE_STATUS: usize = 2;
+/// Words of attributes.
+const STATUS_WORDS: usize = 11;
+
+const _: () = assert!(BEFORE_STATUS + STATUS_WORDS <= REPLY_WORDS);
+
+/// A time since 1970-01-01 UTC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Time {
+    /// Whole seconds; negative before 1970.
+    pub seconds: i64,
+    /// 0 to 999,999,999.
+    pub nanoseconds: u32,
+}
+
+/// Attributes as `statx` of the mount shows them, but for `st_dev`, which is the mount's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// `st_ino`.
+    pub inode: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Space taken, in units of 512 bytes.
+    pub blocks: u64,
+    /// Last access.
+    pub atime: Time,
+    /// Last change of content.
+    pub mtime: Time,
+    /// Last change of content or attributes.
+    pub ctime: Time,
+    /// Kind of file and permissions, as in `st_mode`.
+    pub mode: u32,
+    /// Links.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// `st_rdev`, as the kernel encodes it for programs (`makedev`).
+    pub rdev: u64,
+    /// `st_blksize`.
+    pub block_size: u32,
+}
+
+impl Status {
+    pub(super) fn encode(&self, words: &mut ReplyWords) {
+        let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
+        let status: [u64; STATUS_WORDS] = [
+            self.inode,
+            self.size,
+            self.blocks,
+            self.atime.seconds as u64,
+            self.mtime.seconds as u64,
+            self.ctime.seconds as u64,
+            pair(self.atime.nanoseconds, self.mtime.nanoseconds),
+            pair(self.ctime.nanoseconds, self.block_size),
+            pair(self.mode, self.nlink),
+            pair(self.uid, self.gid),
+            self.rdev,
+        ];
+        words[BEFORE_STATUS..BEFORE_STATUS + status.len()].copy_from_slice(&status);
+    }
+
+    pub(super) fn decode(words: &ReplyWords) -> Self {
+        let word = |place: usize| words[BEFORE_STATUS + place];
+        let pair = |place| ((word(place) >> 32) as u32, word(place) as u32);
+        let ((atime, mtime), (ctime, block_size)) = (pair(6), pair(7));
+        let ((mode, nlink), (uid, gid)) = (pair(8), pair(9));
+        let time = |place, nanoseconds| Time { seconds: word(place) as i64, nanoseconds };
+        Self {
+            inode: word(0),
+            size: word(1),
+            blocks: word(2),
+            atime: time(3, atime),
+            mtime: time(4, mtime),
+            ctime: time(5, ctime),
+            mode,
+            nlink,
+            uid,
+            gid,
+            rdev: word(10),
+            block_size,
+        }
+    }
+}

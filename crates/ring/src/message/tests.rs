@@ -1,0 +1,86 @@
+use super::*;
+
+fn requests() -> Vec<Request> {
+    let path = |view, size| Path { at: Start { view, dir: u64::MAX - 1 }, size };
+    let handle = u64::MAX;
+    vec![
+        Request::Open { path: path(255, 4096), flags: -1, mode: u32::MAX },
+        Request::Read { handle, offset: u64::MAX, size: WINDOW_SIZE as u32 },
+        Request::Write { handle, offset: 1, size: 0 },
+        Request::Append { handle, size: 3 },
+        Request::Status { handle },
+        Request::StatusAt { path: path(0, 0), follow: true },
+        Request::SetSize { handle, size: u64::MAX },
+        Request::Sync { handle },
+        Request::Close { handle },
+        Request::Seek { handle, data: false, offset: 9 },
+        Request::Unlink { path: path(2, 1) },
+        Request::MakeDir { path: path(2, 1), mode: 0o755 },
+        Request::Rename { from: path(1, 7), to: path(1, 4096), flags: 1 },
+        Request::HandOver { handle },
+    ]
+}
+
+#[test]
+fn requests_and_replies_are_read_as_they_were_written() {
+    for request in requests() {
+        assert_eq!(Request::decode(&request.encode()), Some(request));
+    }
+    let time = |seconds| Time { seconds, nanoseconds: 999_999_999 };
+    let status = Status {
+        inode: 1,
+        size: 2,
+        blocks: 3,
+        atime: time(-4),
+        mtime: time(5),
+        ctime: time(i64::MIN),
+        mode: 6,
+        nlink: 7,
+        uid: 8,
+        gid: 9,
+        rdev: 10,
+        block_size: 11,
+    };
+    let replies = [
+        Reply::Declined,
+        Reply::Failed(116),
+        Reply::Done,
+        Reply::Count(WINDOW_SIZE as u32),
+        Reply::Appended { count: 5, end: u64::MAX },
+        Reply::Offset(u64::MAX),
+        Reply::Status(status),
+        Reply::Opened { handle: u64::MAX, status },
+    ];
+    for reply in replies {
+        assert_eq!(Reply::decode(&reply.encode()), Some(reply));
+    }
+}
+
+#[test]
+fn what_goes_beyond_a_limit_is_no_request() {
+    let with = |request: &Request, place: usize, word| {
+        let mut words = request.encode();
+        words[place] = word;
+        Request::decode(&words)
+    };
+    for request in requests() {
+        assert_eq!(with(&request, 0, 0), None);
+        assert_eq!(with(&request, 0, HAND_OVER + 1), None);
+        match request {
+            Request::Read { .. } | Request::Write { .. } | Request::Append { .. } => {
+                assert_eq!(with(&request, 3, WINDOW_SIZE as u64 + 1), None);
+                assert_eq!(with(&request, 3, 1 << 32), None);
+            }
+            Request::Seek { .. } => assert_eq!(with(&request, 3, 2), None),
+            _ if request.names_size() > 0 => {
+                assert_eq!(with(&request, 1, PATH_SIZE_MAX as u64 + 1), None);
+                assert_eq!(with(&request, 1, 256 << 32), None);
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(Reply::decode(&[0; REPLY_WORDS]), None);
+    let mut words = Reply::Count(1).encode();
+    words[1] = WINDOW_SIZE as u64 + 1;
+    assert_eq!(Reply::decode(&words), None);
+}

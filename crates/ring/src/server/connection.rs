@@ -1,0 +1,182 @@
+//! One program, and its requests under way.
+//!
+//! What is counted here decides, not what stands in the arena: a program that asks twice in a slot, or changes a request
+//! while it is served, hurts itself alone.
+
+use super::Handler;
+use crate::layout::{ALL_SLOTS, ANSWERED, SLEEPS, SLOTS, Slot, WINDOW_SIZE, pending};
+use crate::message::{Path, Reply, Request};
+use rustix::thread::futex;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tameike_core::Errno;
+use tameike_io::os::arena::Arena;
+
+/// Beside the count of requests under way: no other begins.
+const CLOSING: u32 = 1 << 31;
+
+/// A program that has connected.
+pub(super) struct Connection<H: Handler> {
+    pub handler: Arc<H>,
+    pub session: H::Session,
+    pub socket: Arc<UnixStream>,
+    /// The process, where the system tells of its end. A child may hold the socket open for longer.
+    pub process: Option<OwnedFd>,
+    arena: Arena,
+    /// Slots whose requests are under way.
+    busy: AtomicU32,
+    /// The slot taken last.
+    last: AtomicU32,
+    under_way: AtomicU32,
+}
+
+impl<H: Handler> Connection<H> {
+    pub fn new(
+        handler: Arc<H>,
+        session: H::Session,
+        socket: Arc<UnixStream>,
+        process: Option<OwnedFd>,
+        arena: Arena,
+    ) -> Self {
+        let (busy, last, under_way) = Default::default();
+        Self { handler, session, socket, process, arena, busy, last, under_way }
+    }
+
+    /// Whether something is asked.
+    pub fn is_pending(&self) -> bool {
+        pending(&self.arena).load(Ordering::Relaxed) & ALL_SLOTS != 0
+    }
+
+    /// Takes a request, if there is one: in turn, so that none waits for ever.
+    pub fn take(self: &Arc<Self>) -> Option<Asked<H>> {
+        loop {
+            let asked = pending(&self.arena).load(Ordering::Relaxed) & ALL_SLOTS;
+            if asked == 0 {
+                return None;
+            }
+            let later = asked & (ALL_SLOTS << (self.last.load(Ordering::Relaxed) + 1));
+            let number = if later == 0 { asked } else { later }.trailing_zeros();
+            let bit = 1 << number;
+            if pending(&self.arena).fetch_and(!bit, Ordering::SeqCst) & bit == 0 {
+                continue; // another thread has taken it
+            }
+            self.last.store(number, Ordering::Relaxed);
+            if self.busy.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
+                continue; // asked again before it was answered
+            }
+            if !self.begin() {
+                return None;
+            }
+            let mut asked =
+                Asked { connection: self.clone(), slot: number as usize, request: None, names: Vec::new() };
+            asked.read();
+            return Some(asked);
+        }
+    }
+
+    fn begin(&self) -> bool {
+        let more = |count: u32| (count & CLOSING == 0).then_some(count + 1);
+        self.under_way.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+    }
+
+    fn end(&self) {
+        if self.under_way.fetch_sub(1, Ordering::AcqRel) == CLOSING + 1 {
+            self.handler.ended(&self.session);
+        }
+    }
+
+    /// The program is gone: when what is under way has ended, its session does.
+    pub fn close(&self) {
+        // Of whoever still holds the other end, nobody waits for an answer any more.
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+        if self.under_way.fetch_or(CLOSING, Ordering::AcqRel) == 0 {
+            self.handler.ended(&self.session);
+        }
+    }
+}
+
+/// A request of a program. Dropped without an answer, it fails with `EIO`.
+pub struct Asked<H: Handler> {
+    connection: Arc<Connection<H>>,
+    slot: usize,
+    /// None when the words were no request.
+    request: Option<Request>,
+    names: Vec<u8>,
+}
+
+impl<H: Handler> Asked<H> {
+    /// Copies the request, once. What the program writes there from now on is not seen.
+    fn read(&mut self) {
+        self.request = Request::decode(&self.slot().request());
+        let names = self.request.as_ref().map_or(0, Request::names_size);
+        if names > 0 {
+            self.names = vec![0; names];
+            self.connection.arena.copy_out(self.slot().window(), &mut self.names);
+        }
+    }
+
+    fn slot(&self) -> Slot<'_> {
+        Slot::new(&self.connection.arena, self.slot)
+    }
+
+    /// What is asked; none when it is nothing that can be asked.
+    pub fn request(&self) -> Option<Request> {
+        self.request
+    }
+
+    /// Who asks.
+    pub fn session(&self) -> &H::Session {
+        &self.connection.session
+    }
+
+    /// The bytes of the request's first path.
+    pub fn name(&self, path: &Path) -> &[u8] {
+        &self.names[..path.size as usize]
+    }
+
+    /// The bytes of the path after the first one.
+    pub fn second_name(&self, first: &Path) -> &[u8] {
+        &self.names[first.size as usize..]
+    }
+
+    /// Copies bytes from the start of the window. The program may change them meanwhile: they are any.
+    pub fn bytes(&self, into: &mut [u8]) {
+        assert!(into.len() <= WINDOW_SIZE, "no more than a window");
+        self.connection.arena.copy_out(self.slot().window(), into);
+    }
+
+    /// Answers.
+    pub fn answer(mut self, reply: &Reply) {
+        self.reply(reply);
+    }
+
+    /// Answers with bytes at the start of the window, whose number the reply tells.
+    pub fn answer_with(mut self, bytes: &[u8]) {
+        assert!(bytes.len() <= WINDOW_SIZE, "no more than a window");
+        self.connection.arena.copy_in(self.slot().window(), bytes);
+        self.reply(&Reply::Count(bytes.len() as u32));
+    }
+
+    fn reply(&mut self, reply: &Reply) {
+        let slot = self.slot();
+        slot.set_reply(&reply.encode());
+        // Before the program can ask again.
+        self.connection.busy.fetch_and(!slot.bit(), Ordering::AcqRel);
+        if slot.state().swap(ANSWERED, Ordering::AcqRel) & SLEEPS != 0 {
+            // Fails only for a word that is not mapped.
+            let _ = futex::wake(slot.state(), futex::Flags::empty(), 1);
+        }
+        self.slot = SLOTS;
+    }
+}
+
+impl<H: Handler> Drop for Asked<H> {
+    fn drop(&mut self) {
+        if self.slot < SLOTS {
+            self.reply(&Reply::Failed(Errno::EIO.0));
+        }
+        self.connection.end();
+    }
+}

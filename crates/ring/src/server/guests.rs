@@ -1,0 +1,169 @@
+//! Programs coming and going.
+
+use super::connection::Connection;
+use super::{CLIENTS_MAX, Handler, Inner};
+use crate::greeting::{HELLO_SIZE, Welcome, is_hello};
+use crate::layout::ARENA_SIZE;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::process::{PidfdFlags, pidfd_open};
+use std::io::{ErrorKind, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use tameike_core::{Fault, Result};
+use tameike_io::os::arena::Arena;
+use tameike_io::os::socket::{Peer, peer, receive_now, send_with_files};
+
+/// What `epoll` calls the waking of a thread; all others are the numbers of programs.
+pub(super) const WAKEUP: u64 = 0;
+/// Added to the number of a program: its process has ended.
+const PROCESS: u64 = 1 << 63;
+/// Rings taken from a socket at once.
+const RINGS: usize = 4096;
+
+/// A program that has connected.
+pub(super) enum Guest<H: Handler> {
+    /// It has not said hello yet.
+    New(Arc<UnixStream>, Peer),
+    /// It can ask.
+    Served(Arc<Connection<H>>),
+}
+
+impl<H: Handler> Inner<H> {
+    /// Takes in a program, if it is one of this user and there is room.
+    pub(super) fn admit(&self, socket: UnixStream) -> Result<()> {
+        let failed = |error| Fault::from_os("taking in a program", &error);
+        socket.set_nonblocking(true).map_err(failed)?;
+        let peer = peer(&socket)?;
+        if peer.user != self.user {
+            return refuse(&socket, &Welcome::Refused);
+        }
+        let mut all = self.guests.lock();
+        if all.guests.len() >= CLIENTS_MAX {
+            return refuse(&socket, &Welcome::Full);
+        }
+        all.last += 1;
+        let number = all.last;
+        self.watch_for(&socket, number).map_err(failed)?;
+        all.guests.insert(number, Guest::New(Arc::new(socket), peer));
+        Ok(())
+    }
+
+    fn watch_for(&self, descriptor: impl AsFd, number: u64) -> std::io::Result<()> {
+        // An event for each byte and for the end, told to one thread.
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
+        Ok(epoll::add(&self.epoll, descriptor, epoll::EventData::new_u64(number), flags)?)
+    }
+
+    /// Something has happened to a program.
+    pub(super) fn happened(&self, event: u64) {
+        if event == WAKEUP {
+            return;
+        }
+        let number = event & !PROCESS;
+        let mut all = self.guests.lock();
+        let Some(guest) = all.guests.get_mut(&number) else { return };
+        let stays = match guest {
+            _ if event & PROCESS != 0 => false,
+            Guest::New(socket, peer) => match self.greet(socket, *peer, number) {
+                Ok(Some(connection)) => {
+                    *guest = Guest::Served(connection.clone());
+                    self.connections.write().push(connection);
+                    true
+                }
+                Ok(None) => true,
+                Err(fault) => {
+                    log::info!("a program was not taken in: {fault}");
+                    false
+                }
+            },
+            Guest::Served(connection) => is_open(&connection.socket),
+        };
+        let gone = if stays { None } else { all.guests.remove(&number) };
+        drop(all);
+        self.end(gone);
+    }
+
+    /// Hears a program's hello, and welcomes it; none when it has not said it yet.
+    fn greet(&self, socket: &Arc<UnixStream>, peer: Peer, number: u64) -> Result<Option<Arc<Connection<H>>>> {
+        let failed = |error| Fault::from_os("greeting a program", &error);
+        let mut hello = [0; HELLO_SIZE + 1];
+        let (size, files) = match receive_now(socket, &mut hello) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+            received => received.map_err(failed)?,
+        };
+        let (true, [memory]) = (is_hello(&hello[..size]), &files[..]) else {
+            refuse(socket, &Welcome::Refused)?;
+            return Err(failed(ErrorKind::InvalidData.into()));
+        };
+        let arena = Arena::map(memory, ARENA_SIZE).map_err(failed)?;
+        let process = peer.process.and_then(|process| pidfd_open(process, PidfdFlags::empty()).ok());
+        if let Some(process) = &process {
+            self.watch_for(process, number | PROCESS).map_err(failed)?;
+        }
+        let welcome = Welcome::Views(self.views.clone()).encode();
+        send_with_files(socket, &welcome, &[self.watch.notice().memory().as_fd()])?;
+        let session = self.handler.begin(&peer);
+        let socket = socket.clone();
+        Ok(Some(Arc::new(Connection::new(self.handler.clone(), session, socket, process, arena))))
+    }
+
+    fn end(&self, gone: Option<Guest<H>>) {
+        if let Some(Guest::Served(connection)) = gone {
+            self.connections.write().retain(|other| !Arc::ptr_eq(other, &connection));
+            connection.close();
+        }
+    }
+
+    pub(super) fn settle(&self) {
+        let ended = |guest: &Guest<H>| match guest {
+            Guest::New(..) => false,
+            Guest::Served(connection) => {
+                !is_open(&connection.socket) || connection.process.as_ref().is_some_and(has_ended)
+            }
+        };
+        let gone: Vec<_> = {
+            let guests = &mut self.guests.lock().guests;
+            let ended = guests.iter().filter(|(_, guest)| ended(guest)).map(|(number, _)| *number);
+            let ended: Vec<u64> = ended.collect();
+            ended.into_iter().filter_map(|number| guests.remove(&number)).collect()
+        };
+        gone.into_iter().for_each(|guest| self.end(Some(guest)));
+    }
+
+    pub(super) fn end_all(&self) {
+        let all = std::mem::take(&mut self.guests.lock().guests);
+        all.into_values().for_each(|guest| self.end(Some(guest)));
+    }
+
+    /// Wakes a thread that sleeps.
+    pub(super) fn wake(&self) {
+        // Fails only when the counter is full, and then a thread is being woken anyway.
+        let _ = rustix::io::write(&self.wakeup, &1_u64.to_ne_bytes());
+    }
+}
+
+fn refuse(socket: &UnixStream, welcome: &Welcome) -> Result<()> {
+    send_with_files(socket, &welcome.encode(), &[])
+}
+
+/// Takes the rings from a socket: an event is told for each that comes after. Whether the program still holds it.
+fn is_open(mut socket: &UnixStream) -> bool {
+    let mut rings = [0; RINGS];
+    loop {
+        match socket.read(&mut rings) {
+            Ok(0) => return false,
+            Ok(count) if count < RINGS => return true,
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) => return false,
+        }
+    }
+}
+
+fn has_ended(process: &OwnedFd) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
+}

@@ -1,0 +1,76 @@
+//! The serving threads: finding requests, and sleeping while there are none.
+
+use super::{Handler, Inner};
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+
+use super::connection::Asked;
+
+/// Events taken at once: a thread that has some to see to looks for requests after.
+const EVENTS_PER_ROUND: usize = 16;
+
+impl<H: Handler> Inner<H> {
+    /// The life of one of them.
+    pub(super) fn serve(&self) {
+        let mut events = Vec::with_capacity(EVENTS_PER_ROUND);
+        let mut is_second = self.watch.look();
+        while !self.stopping.load(Ordering::SeqCst) {
+            if let Some(asked) = self.find() {
+                self.work(asked);
+                is_second = self.watch.look();
+                continue;
+            }
+            // One that looks is enough.
+            let looked = if is_second { None } else { Some(self.spin.look(|| self.is_pending())) };
+            let wait = match looked {
+                Some(Ok(())) => continue,
+                Some(Err(wait)) => Some(wait),
+                None => None,
+            };
+            self.watch.sleep();
+            if !self.is_pending() && !self.stopping.load(Ordering::SeqCst) {
+                events.clear();
+                match epoll::wait(&self.epoll, spare_capacity(&mut events), None) {
+                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                    Err(error) => log::error!("cannot wait for requests of programs: {error}"),
+                }
+            }
+            self.watch.rise();
+            events.drain(..).for_each(|event: epoll::Event| self.happened(event.data.u64()));
+            if let Some(wait) = wait {
+                self.spin.slept(&wait);
+            }
+            is_second = self.watch.look();
+        }
+        self.watch.work();
+        // Each that ends wakes the next.
+        self.wake();
+    }
+
+    fn is_pending(&self) -> bool {
+        self.connections.read().iter().any(|connection| connection.is_pending())
+    }
+
+    /// Takes a request, of the programs in turn.
+    fn find(&self) -> Option<Asked<H>> {
+        let connections = self.connections.read();
+        let count = connections.len();
+        let first = self.next.load(Ordering::Relaxed);
+        (0..count).map(|place| (first + place) % count).find_map(|place| {
+            let asked = connections[place].take()?;
+            self.next.store(place + 1, Ordering::Relaxed);
+            Some(asked)
+        })
+    }
+
+    fn work(&self, asked: Asked<H>) {
+        if self.watch.work() && self.is_pending() {
+            self.wake();
+        }
+        if catch_unwind(AssertUnwindSafe(|| self.handler.serve(asked))).is_err() {
+            log::error!("a request of a program panicked, and was answered with EIO");
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Both ends together: in one process, and in several of which some are killed.
+
+mod bed;
+mod calls;
+mod endings;
+mod hostile;

@@ -1,0 +1,190 @@
+//! An agent that keeps files in a map, and programs that are this program once more.
+
+use crate::client::{Client, Start, Status};
+use crate::message::{Reply, Request};
+use crate::server::{Asked, Handler, Peer, Server};
+use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeMap;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+use tameike_io::os::process::user;
+use tameike_io::os::system::System;
+
+/// How long anything may take that must happen.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const ROOT: Start = Start { view: 0, dir: 1 };
+const SOCKET_VARIABLE: &str = "TAMEIKE_TEST_SOCKET";
+
+#[derive(Default)]
+pub struct State {
+    files: BTreeMap<Vec<u8>, Vec<u8>>,
+    handles: BTreeMap<u64, Vec<u8>>,
+    last: u64,
+    /// Requests that are held: `fsync` waits until it is let go.
+    held: Vec<Asked<Files>>,
+    pub begun: usize,
+    pub ended: usize,
+}
+
+/// Files in memory. Paths are not taken apart.
+#[derive(Default)]
+pub struct Files {
+    pub state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Files {
+    fn reply(&self, state: &mut State, asked: &Asked<Self>) -> Result<Reply, i32> {
+        const ENOENT: i32 = 2;
+        const EBADF: i32 = 9;
+        let Some(request) = asked.request() else { return Ok(Reply::Declined) };
+        let State { files, handles, last, .. } = state;
+        let status = |bytes: &Vec<u8>| Status { size: bytes.len() as u64, ..Status::default() };
+        Ok(match request {
+            Request::Open { path, .. } => {
+                let bytes = files.entry(asked.name(&path).to_vec()).or_default();
+                *last += 1;
+                handles.insert(*last, asked.name(&path).to_vec());
+                Reply::Opened { handle: *last, status: status(bytes) }
+            }
+            Request::Write { handle, offset, size } => {
+                let bytes = handles.get(&handle).and_then(|name| files.get_mut(name)).ok_or(EBADF)?;
+                let (start, end) = (offset as usize, offset as usize + size as usize);
+                bytes.resize(bytes.len().max(end), 0);
+                asked.bytes(&mut bytes[start..end]);
+                Reply::Count(size)
+            }
+            Request::Append { handle, size } => {
+                let bytes = handles.get(&handle).and_then(|name| files.get_mut(name)).ok_or(EBADF)?;
+                let start = bytes.len();
+                bytes.resize(start + size as usize, 0);
+                asked.bytes(&mut bytes[start..]);
+                Reply::Appended { count: size, end: bytes.len() as u64 }
+            }
+            Request::Status { handle } => {
+                Reply::Status(status(handles.get(&handle).and_then(|name| files.get(name)).ok_or(EBADF)?))
+            }
+            Request::StatusAt { path, .. } => {
+                Reply::Status(status(files.get(asked.name(&path)).ok_or(ENOENT)?))
+            }
+            Request::Close { handle } => handles.remove(&handle).map(|_| Reply::Done).ok_or(EBADF)?,
+            Request::Rename { from, to, .. } => {
+                let bytes = files.remove(asked.name(&from)).ok_or(ENOENT)?;
+                assert_eq!(asked.second_name(&from).len(), to.size as usize);
+                files.insert(asked.second_name(&from).to_vec(), bytes);
+                Reply::Done
+            }
+            Request::Unlink { path } => files.remove(asked.name(&path)).map(|_| Reply::Done).ok_or(ENOENT)?,
+            _ => Reply::Declined,
+        })
+    }
+
+    /// Waits until `is_so`.
+    pub fn await_state(&self, is_so: impl Fn(&State) -> bool) {
+        let mut state = self.state.lock();
+        while !is_so(&state) {
+            let waited = self.changed.wait_for(&mut state, PATIENCE);
+            assert!(!waited.timed_out(), "it did not happen");
+        }
+    }
+
+    /// Waits until so many requests are held.
+    pub fn await_held(&self, count: usize) {
+        self.await_state(|state| state.held.len() == count);
+    }
+
+    /// Answers those that are held.
+    pub fn let_go(&self) {
+        let held = std::mem::take(&mut self.state.lock().held);
+        held.into_iter().for_each(|asked| asked.answer(&Reply::Done));
+    }
+}
+
+impl Handler for Files {
+    type Session = ();
+
+    fn begin(&self, peer: &Peer) {
+        assert_eq!(peer.user, user());
+        self.state.lock().begun += 1;
+        self.changed.notify_all();
+    }
+
+    fn serve(&self, asked: Asked<Self>) {
+        let mut state = self.state.lock();
+        match asked.request() {
+            Some(Request::Sync { .. }) => {
+                state.held.push(asked);
+                self.changed.notify_all();
+            }
+            Some(Request::Read { handle, offset, size }) => {
+                let bytes = state.handles.get(&handle).and_then(|name| state.files.get(name)).cloned();
+                drop(state);
+                let bytes = bytes.unwrap_or_default();
+                let rest = &bytes[bytes.len().min(offset as usize)..];
+                asked.answer_with(&rest[..rest.len().min(size as usize)]);
+            }
+            Some(Request::HandOver { .. }) => {
+                drop(state);
+                panic!("on purpose");
+            }
+            _ => {
+                let reply = self.reply(&mut state, &asked).unwrap_or_else(Reply::Failed);
+                drop(state);
+                asked.answer(&reply);
+            }
+        }
+    }
+
+    fn ended(&self, (): &()) {
+        self.state.lock().ended += 1;
+        self.changed.notify_all();
+    }
+}
+
+/// An agent that listens.
+pub struct Bed {
+    pub server: Arc<Server<Files>>,
+    pub files: Arc<Files>,
+    pub socket: PathBuf,
+    _dir: tempfile::TempDir,
+    _system: System,
+}
+
+impl Bed {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        Self::at(dir.path().join("ring"), dir)
+    }
+
+    fn at(socket: PathBuf, dir: tempfile::TempDir) -> Self {
+        let system = System::start(1).expect("a system");
+        let files = Arc::new(Files::default());
+        let server = Server::new(files.clone(), vec![b"/view".to_vec()], user()).expect("a server");
+        server.listen(&system, UnixListener::bind(&socket).expect("a socket")).expect("it listens");
+        Self { server, files, socket, _dir: dir, _system: system }
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(&self.socket).expect("the agent listens")
+    }
+}
+
+/// Runs the test `name` of this program as a program of its own, which finds the socket by [`socket`].
+pub fn start(name: &str, socket: &std::path::Path) -> Child {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(["--exact", name, "--ignored", "--nocapture"]).env(SOCKET_VARIABLE, socket);
+    command.stdout(Stdio::piped()).spawn().expect("it was started once")
+}
+
+/// The socket that a program was started with.
+pub fn socket() -> PathBuf {
+    std::env::var_os(SOCKET_VARIABLE).expect("started by a test").into()
+}
+
+/// An agent for the test that has started this program, until that ends it.
+pub fn be_an_agent() -> Bed {
+    Bed::at(socket(), tempfile::tempdir().expect("a directory"))
+}

@@ -1,0 +1,167 @@
+//! Programs that ask, and are answered.
+
+use super::bed::{Bed, PATIENCE, ROOT};
+use crate::client::{Answer, Client, ConnectError};
+use crate::layout::{SLOTS, WINDOW_SIZE};
+use crate::message::Status;
+use crate::server::{CLIENTS_MAX, THREADS};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+use tameike_io::os::process::start_thread;
+
+fn open(client: &Client, path: &[u8]) -> u64 {
+    match client.open(ROOT, path, 0, 0o644) {
+        Answer::Done(open) => open.handle,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn calls_are_answered() {
+    let bed = Bed::new();
+    let client = bed.client();
+    assert_eq!(client.views()[0].mount, b"/view");
+    let handle = open(&client, b"a/file");
+    let bytes: Vec<u8> = (0..2 * WINDOW_SIZE + 5000).map(|place| (place % 251) as u8).collect();
+    let parts = [&bytes[..10], &bytes[10..10], &bytes[10..WINDOW_SIZE + 7], &bytes[WINDOW_SIZE + 7..]];
+    assert_eq!(client.write(handle, 3, &parts), Answer::Done(bytes.len()));
+    let mut found = vec![1; bytes.len() + 100];
+    let (first, second) = found.split_at_mut(WINDOW_SIZE - 1);
+    assert_eq!(client.read(handle, 0, &mut [first, second]), Answer::Done(bytes.len() + 3));
+    assert!(found[..3] == [0; 3] && found[3..bytes.len() + 3] == bytes && found[bytes.len() + 3] == 1);
+    assert_eq!(client.append(handle, &[b"at ", b"the end"]), Answer::Done((10, bytes.len() as u64 + 13)));
+    assert_eq!(client.append(handle, &[&bytes]), Answer::Declined, "it would not land in one piece");
+    let status = Status { size: bytes.len() as u64 + 13, ..Status::default() };
+    assert_eq!(client.status(handle), Answer::Done(status));
+    assert_eq!(client.rename((ROOT, b"a/file"), (ROOT, b"b"), 0), Answer::Done(()));
+    assert_eq!(client.status_at(ROOT, b"a/file", true), Answer::Failed(2));
+    assert_eq!(client.status_at(ROOT, b"b", true), Answer::Done(status));
+    assert_eq!(client.status_at(ROOT, &[b'x'; 5000], true), Answer::Declined, "too long a path");
+    assert_eq!(client.unlink(ROOT, b"b"), Answer::Done(()));
+    assert_eq!(client.make_dir(ROOT, b"b", 0o755), Answer::Declined);
+    assert_eq!(client.close(handle), Answer::Done(()));
+    assert_eq!(client.close(handle), Answer::Failed(9));
+    assert_eq!(client.write(handle, 0, &[]), Answer::Done(0));
+}
+
+/// A request that made its thread panic took the thread along, and two of them the ring.
+#[test]
+fn a_request_that_panics_harms_no_other() {
+    let bed = Bed::new();
+    let client = bed.client();
+    for _ in 0..2 * THREADS {
+        assert_eq!(client.hand_over(1, &mut [0; 64]), Answer::Failed(5));
+    }
+    assert_eq!(client.close(1), Answer::Failed(9));
+}
+
+#[test]
+fn threads_share_the_slots_of_a_program() {
+    let bed = Bed::new();
+    let client = bed.client();
+    std::thread::scope(|scope| {
+        for thread in 0..2 * SLOTS as u64 {
+            let client = &client;
+            scope.spawn(move || {
+                let handle = open(client, format!("{thread}").as_bytes());
+                for round in 0..200_u64 {
+                    let bytes = (thread << 32 | round).to_le_bytes();
+                    assert_eq!(client.write(handle, 8 * round, &[&bytes]), Answer::Done(8));
+                    let mut found = [0; 8];
+                    assert_eq!(client.read(handle, 8 * round, &mut [&mut found]), Answer::Done(8));
+                    assert_eq!(found, bytes);
+                }
+            });
+        }
+    });
+}
+
+/// Both sides look for a while and then sleep; pauses of any length between the calls meet each in every state. A wake-up
+/// that is lost shows as a call that does not end.
+#[test]
+fn no_wake_up_is_lost() {
+    let bed = Bed::new();
+    let (done, ended) = channel();
+    for program in 0..3_u64 {
+        let (client, done) = (bed.client(), done.clone());
+        let run = move || {
+            let handle = open(&client, &program.to_le_bytes());
+            let mut random = program + 1;
+            for _ in 0..1500 {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let pause = Duration::from_nanos((random >> 33) % 120_000);
+                let begun = tameike_io::os::process::monotonic();
+                while (random >> 60) > 4 && tameike_io::os::process::monotonic() - begun < pause {
+                    std::hint::spin_loop();
+                }
+                assert_eq!(client.write(handle, 0, &[b"x"]), Answer::Done(1));
+            }
+            done.send(()).expect("the test waits");
+        };
+        start_thread("program", run).expect("a thread");
+    }
+    for _ in 0..3 {
+        ended.recv_timeout(PATIENCE).expect("every call ends");
+    }
+}
+
+#[test]
+fn a_request_that_waits_holds_up_no_other() {
+    let bed = Bed::new();
+    let (client, other) = (bed.client(), bed.client());
+    std::thread::scope(|scope| {
+        let waiting: Vec<_> = (0..SLOTS - 1).map(|_| scope.spawn(|| client.sync(1))).collect();
+        bed.files.await_held(SLOTS - 1);
+        let handle = open(&other, b"other");
+        assert_eq!(client.status(handle), Answer::Done(Status::default()));
+        bed.files.let_go();
+        for waiting in waiting {
+            assert_eq!(waiting.join().expect("an end"), Answer::Done(()));
+        }
+    });
+}
+
+/// Context switches of the threads of this process that are called so.
+fn switches(name: &str) -> Vec<u64> {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("Linux").flatten();
+    let statuses = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("status")).ok());
+    let named = statuses.filter(|status| status.lines().next() == Some(&format!("Name:\t{name}")));
+    let of = |status: String| {
+        let lines = status.lines().filter(|line| line.contains("ctxt_switches"));
+        lines.filter_map(|line| line.split_whitespace().last()?.parse::<u64>().ok()).sum()
+    };
+    named.map(of).collect()
+}
+
+/// Must run alone: in a process of its own, as other tests have serving threads, too.
+#[test]
+#[ignore = "started by while_nobody_asks_all_sleep"]
+#[expect(clippy::disallowed_methods, reason = "what does not happen is waited for by time")]
+fn idle_program() {
+    let bed = Bed::new();
+    assert_eq!(switches("tameike-ring"), Vec::<u64>::new(), "a thread without a client");
+    let client = bed.client();
+    open(&client, b"file");
+    std::thread::sleep(Duration::from_millis(100));
+    let before = switches("tameike-ring");
+    assert_eq!(before.len(), THREADS);
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(switches("tameike-ring"), before, "a wake-up without a request");
+}
+
+#[test]
+fn while_nobody_asks_all_sleep() {
+    let mut idle = super::bed::start("tests::calls::idle_program", std::path::Path::new("/none"));
+    assert!(idle.wait().expect("it is our child").success());
+}
+
+#[test]
+fn one_program_too_many_is_told_so() {
+    let bed = Bed::new();
+    let clients: Vec<Client> = (0..CLIENTS_MAX).map(|_| bed.client()).collect();
+    assert!(matches!(Client::connect(&bed.socket), Err(ConnectError::Full)));
+    assert_eq!(bed.server.clients(), CLIENTS_MAX);
+    drop(clients);
+    bed.files.await_state(|state| state.ended == CLIENTS_MAX);
+    assert_eq!(bed.client().close(1), Answer::Failed(9));
+}
