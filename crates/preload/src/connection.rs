@@ -2,9 +2,11 @@
 
 use crate::{kernel, table, upgrade, views};
 use rustix::process::Resource;
+use std::cell::Cell;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering};
 use tameike_ring::client::{Answer, Client};
 
 /// The variable that names the ring's socket.
@@ -28,7 +30,20 @@ static CLIENT: AtomicPtr<Client> = AtomicPtr::new(std::ptr::null_mut());
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// Calls of `vfork` under way: children that share this memory, but not the descriptors.
 static BORROWERS: AtomicU32 = AtomicU32::new(0);
+/// Signal handlers of this program leave by a jump.
+static JUMPS: AtomicBool = AtomicBool::new(false);
 static UMASK: AtomicU32 = AtomicU32::new(NO_UMASK);
+
+thread_local! {
+    /// Calls of the thread under way, with those that a signal handler has interrupted, or left for good.
+    static CALLS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The connection during a call on it.
+pub struct Call {
+    client: &'static Client,
+    _blocked: Option<kernel::SignalsBlocked>,
+}
 
 /// Learns from the environment whether there is a ring.
 pub fn begin() {
@@ -45,21 +60,36 @@ pub fn is_of_use() -> bool {
     PHASE.load(Ordering::Acquire) != OFF
 }
 
-/// The connection, for calls on open files.
-pub fn client() -> Option<&'static Client> {
+fn own_client() -> Option<&'static Client> {
     // SAFETY: null, or of a `Client` that was leaked; calls on it take shared references only.
     unsafe { CLIENT.load(Ordering::Acquire).as_ref() }
 }
 
-/// The connection, for calls on paths; made when it is not there yet.
-pub fn for_path() -> Option<&'static Client> {
+/// The connection, for one call.
+pub fn client() -> Option<Call> {
+    let client = own_client()?;
+    let blocked = JUMPS.load(Ordering::Relaxed).then(kernel::SignalsBlocked::new);
+    CALLS.with(|calls| calls.set(calls.get() + 1));
+    Some(Call { client, _blocked: blocked })
+}
+
+/// The thread is about to jump. A call that is left for good takes a place on the ring with it: it stays with the first one, as from
+/// then on signals are held back during calls.
+pub fn note_jump() {
+    if CALLS.with(Cell::get) > 0 {
+        JUMPS.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether calls on paths can be answered. The connection is made when it is not there yet.
+pub fn for_path() -> bool {
     let ours = || PROCESS.load(Ordering::SeqCst) == kernel::process();
     match PHASE.load(Ordering::SeqCst) {
         ON => {}
         READY if ours() && to_phase(READY, CONNECTING) => connect(),
-        _ => return None,
+        _ => return false,
     }
-    client().filter(|client| PHASE.load(Ordering::SeqCst) == ON && !client.is_broken() && ours())
+    own_client().is_some_and(|client| PHASE.load(Ordering::SeqCst) == ON && !client.is_broken() && ours())
 }
 
 /// Whether a file that was just opened may stay the ring's.
@@ -121,7 +151,7 @@ pub fn begin_as_child() {
 /// The descriptors that the library keeps.
 pub fn private_numbers() -> impl Iterator<Item = i32> {
     let roots = views::all().iter().filter_map(|view| view.root().ok());
-    roots.chain(client().map(Client::socket))
+    roots.chain(own_client().map(Client::socket))
 }
 
 /// The umask, where it is known.
@@ -133,6 +163,20 @@ pub fn umask() -> Option<u32> {
 pub fn note_umask(mask: u32) {
     if !is_foreign() {
         UMASK.store(mask & 0o777, Ordering::SeqCst);
+    }
+}
+
+impl Deref for Call {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        self.client
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        CALLS.with(|calls| calls.set(calls.get() - 1));
     }
 }
 

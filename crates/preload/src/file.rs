@@ -10,7 +10,7 @@ use crate::kernel;
 use crate::table::{self, Closed, Hold, Met, Opened};
 use crate::upgrade;
 use rustix::io::Errno;
-use tameike_ring::client::{Answer, Client, Status};
+use tameike_ring::client::{Answer, Status};
 
 /// What a call comes to; `None` leaves it to the kernel.
 pub type Verdict<T> = Option<Result<T, Errno>>;
@@ -34,7 +34,7 @@ pub fn meet(number: i32) -> Met {
 struct Call {
     file: Hold,
     opened: Opened,
-    client: &'static Client,
+    client: connection::Call,
 }
 
 /// What is to be done next about a call.
@@ -252,18 +252,33 @@ pub fn flags(number: i32) -> Verdict<i32> {
 pub fn close(number: i32) -> Verdict<()> {
     let entry = table::entry(number).filter(|entry| !entry.is_free() && !connection::is_foreign())?;
     match entry.begin_close() {
-        Closed::Kernel | Closed::Left => None,
+        Closed::Kernel => None,
         Closed::Nothing => Some(Err(Errno::BADF)),
         Closed::Last(handle) => {
             let answer = connection::client().map_or(Answer::Broken, |client| client.close(handle));
             // Before the number can be another file's.
             entry.free();
             kernel::close(number);
-            Some(match answer {
-                Answer::Done(()) | Answer::Declined => Ok(()),
-                Answer::Failed(errno) => Err(Errno::from_raw_os_error(errno)),
-                Answer::Broken => Err(Errno::IO),
+            Some(closed(answer))
+        }
+        Closed::Left(handle) => {
+            // The handle's end may be a while off, where a signal handler has interrupted the call: what was written is safe now.
+            let answer = connection::client().map_or(Answer::Broken, |client| client.sync(handle));
+            kernel::close(number);
+            Some(match closed(answer) {
+                // The call has ended meanwhile.
+                Err(Errno::BADF) => Ok(()),
+                told => told,
             })
         }
+    }
+}
+
+/// The number is gone, whatever the answer.
+fn closed(answer: Answer<()>) -> Result<(), Errno> {
+    match answer {
+        Answer::Done(()) | Answer::Declined => Ok(()),
+        Answer::Failed(errno) => Err(Errno::from_raw_os_error(errno)),
+        Answer::Broken => Err(Errno::IO),
     }
 }

@@ -41,8 +41,7 @@ pub fn find(directory: i32, path: &[u8]) -> Option<Place<'_>> {
         (view, dir, path)
     };
     // The index is known once there is a connection.
-    connection::for_path()?;
-    let index = views::by_number(view)?.index()?;
+    let index = views::by_number(view).filter(|_| connection::for_path())?.index()?;
     Some(Place { view, start: Start { view: index, dir }, path })
 }
 

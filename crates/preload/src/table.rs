@@ -78,8 +78,8 @@ pub enum Closed {
     Nothing,
     /// This handle is to be closed, and then [`Entry::free`] called before the number is given back.
     Last(u64),
-    /// The number is the kernel's from now on; calls under way will give the handle back.
-    Left,
+    /// The number is the kernel's from now on; calls under way will give this handle back.
+    Left(u64),
 }
 
 /// The entry of `number`, when the ring can have it.
@@ -172,7 +172,7 @@ impl Entry {
                     let next = if calls == 0 { CLOSING } else { LEAVING | calls };
                     match self.change(control, next) {
                         Ok(()) if calls == 0 => return Closed::Last(handle),
-                        Ok(()) => return Closed::Left,
+                        Ok(()) => return Closed::Left(handle),
                         Err(now) => control = now,
                     }
                     continue;

@@ -175,6 +175,20 @@ pub extern "C-unwind" fn _Fork() -> c_int {
     child
 }
 
+/// Defines ways out of a signal handler, and of anything else, that pass by what this library has under way.
+macro_rules! jump {
+    ($($name:ident)+) => {$(
+        // SAFETY: the name is that of the C library's function, and so are the arguments.
+        #[unsafe(no_mangle)]
+        pub extern "C-unwind" fn $name(target: Out, value: c_int) -> ! {
+            connection::note_jump();
+            next::call!($name(target: Out, value: c_int) -> !)
+        }
+    )+};
+}
+
+jump! { longjmp _longjmp siglongjmp __longjmp_chk }
+
 /// Defines ends of the process: its files become the kernel's, which closes them before the parent learns of it.
 macro_rules! end {
     ($($name:ident)+) => {$(

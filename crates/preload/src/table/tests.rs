@@ -36,7 +36,7 @@ fn the_last_close_gives_the_handle_and_the_number_is_free_after() {
 fn a_close_amid_a_call_leaves_the_number_to_the_kernel_and_the_handle_to_the_call() {
     let entry = opened(102, 8);
     let (first, second) = (hold(entry), hold(entry));
-    assert_eq!(entry.begin_close(), Closed::Left);
+    assert_eq!(entry.begin_close(), Closed::Left(8));
     assert!(matches!(entry.hold(), Met::Kernel));
     // The kernel may give the number to another file at once; the ring not yet.
     assert!(!entry.is_free());

@@ -1,0 +1,71 @@
+//! Programs in C that make every kind of call and tell what they were told: the same with the library and without.
+
+mod directory;
+
+use directory::{Bed, tree};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The program `name` of `tests/calls`.
+fn build(name: &str, into: &Path) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/calls").join(name).with_extension("c");
+    let program = into.join(name);
+    let mut compiler = Command::new("cc");
+    // What it warns of is done on purpose.
+    compiler.args(["-O1", "-w", "-pthread", "-o"]).arg(&program).arg(&source);
+    assert!(compiler.status().expect("cc").success(), "{} does not compile", source.display());
+    program
+}
+
+fn text(output: &Output) -> String {
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), output.status)
+}
+
+/// Runs the program without the library, then with it and each of `declines_each`.
+fn compare(name: &str, declines_each: &[u64]) {
+    let programs = tempfile::tempdir().expect("a directory");
+    let program = build(name, programs.path());
+    for declines_each in declines_each {
+        let bed = Bed::new(*declines_each);
+        let expected = text(&bed.without(&program).output().expect("it starts"));
+        let told = text(&bed.with_ring(&program).output().expect("it starts"));
+        for (line, (told, expected)) in told.lines().zip(expected.lines()).enumerate() {
+            assert_eq!(told, expected, "line {} of {name}, {declines_each}", line + 1);
+        }
+        assert_eq!(told, expected);
+        assert!(bed.asked() > 10, "only {} requests: this was the kernel", bed.asked());
+        bed.settle();
+        assert_eq!(tree(&bed.view()), tree(&bed.plain()));
+    }
+}
+
+#[test]
+fn data_sizes_flags_and_failures() {
+    compare("files", &[0, 2, 3, 5]);
+}
+
+#[test]
+fn names_relative_and_absolute() {
+    compare("names", &[0, 2, 3, 5]);
+}
+
+#[test]
+fn calls_that_only_the_kernel_can_answer() {
+    compare("kernel", &[0, 3, 7]);
+}
+
+#[test]
+fn numbers_of_descriptors() {
+    compare("numbers", &[0, 2]);
+}
+
+#[test]
+fn children_and_ends_of_processes() {
+    compare("children", &[0, 3, 7]);
+}
+
+#[test]
+fn threads_signals_and_cancellation() {
+    compare("threads", &[0, 1000]);
+}
