@@ -52,7 +52,8 @@ pub fn open(directory: i32, path: &[u8], flags: i32, mode: u32) -> Verdict<i32> 
 }
 
 fn open_as(number: i32, place: &Place<'_>, flags: i32, mode: u32) -> Verdict<i32> {
-    let entry = table::entry(number).filter(|entry| entry.is_free())?;
+    // The C library's standard streams have the lowest numbers, and read and write past this library.
+    let entry = table::entry(number).filter(|entry| entry.is_free() && number > libc::STDERR_FILENO)?;
     let answer = connection::client()?.open(place.start, place.path, flags, mode);
     let opened = match verdict(answer)? {
         Ok(opened) => opened,

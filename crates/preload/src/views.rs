@@ -50,11 +50,16 @@ pub fn learn() -> bool {
     VIEWS.iter().any(|view| view.mount.get().is_some())
 }
 
-/// Learns which view the working directory is on.
-pub fn note_working_directory() {
+/// Relative paths are the kernel's, until [`note_working_directory`].
+pub fn forget_working_directory() {
     for view in &VIEWS {
         view.working_directory.store(0, Ordering::SeqCst);
     }
+}
+
+/// Learns which view the working directory is on.
+pub fn note_working_directory() {
+    forget_working_directory();
     if let Ok(found) = kernel::identity(libc::AT_FDCWD, c"")
         && let Some((_, view)) = on_device(found.device)
     {

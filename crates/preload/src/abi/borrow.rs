@@ -26,7 +26,7 @@ extern "C" fn after(outcome: c_long) -> c_int {
     outcome as c_int
 }
 
-// SAFETY (of both): the name and the absence of arguments are the C library's. The child returns to the caller first, and has the
+// SAFETY (of all): the name and the absence of arguments are the C library's. The child returns to the caller first, and has the
 // stack below that frame overwritten: the return address is in a register while the parent waits, as in the C library's own.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
@@ -52,6 +52,20 @@ extern "C" fn vfork() -> c_int {
         after = sym after,
         call = const libc::SYS_vfork,
     )
+}
+
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+extern "C" fn __vfork() -> c_int {
+    std::arch::naked_asm!("jmp {vfork}", vfork = sym vfork)
+}
+
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+extern "C" fn __vfork() -> c_int {
+    std::arch::naked_asm!("b {vfork}", vfork = sym vfork)
 }
 
 #[cfg(target_arch = "aarch64")]

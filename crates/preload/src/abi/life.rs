@@ -1,9 +1,8 @@
 //! A process's beginning, its children, what it becomes, and its end.
 
-use super::arguments::Text;
 use super::{interpose, kernels, next};
 use crate::file::Verdict;
-use crate::{connection, upgrade, views};
+use crate::{connection, upgrade};
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 type In = *const c_void;
@@ -79,8 +78,11 @@ fn limit_set<T>(resource: c_uint) -> Verdict<T> {
     if resource == libc::RLIMIT_FSIZE { off() } else { None }
 }
 
+/// `UL_SETFSIZE`.
+const SET_SIZE_LIMIT: c_int = 2;
+
 interpose! {
-    fn [clone](function: In, stack: Out, flags: c_int, argument: Out, parent: Out, local: Out, child: Out) -> c_int =
+    fn [clone, __clone](function: In, stack: Out, flags: c_int, argument: Out, parent: Out, local: Out, child: Out) -> c_int =
         clone_with(flags);
     fn [posix_spawn, posix_spawnp](
         process: Out, path: *const c_char, actions: In, attributes: In, arguments: In, environment: In
@@ -93,6 +95,8 @@ interpose! {
     fn [fexecve](number: c_int, arguments: In, environment: In) -> c_int = to_kernel();
     fn [execveat](directory: c_int, path: *const c_char, arguments: In, environment: In, flags: c_int) -> c_int =
         to_kernel();
+    fn [wordexp](words: *const c_char, out: Out, flags: c_int) -> c_int = to_kernel();
+    fn [ulimit](command: c_int, limit: c_long) -> c_long = if command == SET_SIZE_LIMIT { off() } else { None };
     fn [pidfd_getfd](process: c_int, number: c_int, flags: c_uint) -> c_int = kernels(&[&number]);
     fn [setuid](user: c_uint) -> c_int = off();
     fn [seteuid](user: c_uint) -> c_int = off();
@@ -113,6 +117,7 @@ interpose! {
     fn [setns](number: c_int, kind: c_int) -> c_int = off();
     fn [mount](source: *const c_char, target: *const c_char, kind: *const c_char, flags: u64, data: In) -> c_int = off();
     fn [move_mount](from: c_int, source: *const c_char, to: c_int, target: *const c_char, flags: c_uint) -> c_int = off();
+    fn [mount_setattr](number: c_int, path: *const c_char, flags: c_uint, attributes: Out, size: usize) -> c_int = off();
     fn [umount](target: *const c_char) -> c_int = off();
     fn [umount2](target: *const c_char, flags: c_int) -> c_int = off();
     fn [setrlimit, setrlimit64](resource: c_uint, limit: In) -> c_int = limit_set(resource);
@@ -136,28 +141,6 @@ interpose! {
 pub extern "C-unwind" fn umask(mask: c_uint) -> c_uint {
     connection::note_umask(mask);
     next::call!(umask(mask: c_uint) -> c_uint)
-}
-
-// SAFETY: the name is that of the C library's function, and so are the arguments.
-#[unsafe(no_mangle)]
-pub extern "C-unwind" fn chdir(path: Text) -> c_int {
-    moved(next::call!(chdir(path: Text) -> c_int))
-}
-
-// SAFETY: the name is that of the C library's function, and so are the arguments.
-#[unsafe(no_mangle)]
-pub extern "C-unwind" fn fchdir(number: c_int) -> c_int {
-    match super::guarded(|| kernels::<c_int>(&[&number])) {
-        Some(failed) => super::deliver(failed),
-        None => moved(next::call!(fchdir(number: c_int) -> c_int)),
-    }
-}
-
-fn moved(outcome: c_int) -> c_int {
-    if outcome == 0 && connection::is_of_use() && !connection::is_foreign() {
-        views::note_working_directory();
-    }
-    outcome
 }
 
 /// A child of `_Fork` has run no handlers: it is told of itself here.

@@ -12,6 +12,7 @@ mod arguments;
 mod attributes;
 mod borrow;
 mod descriptors;
+mod directory;
 mod life;
 mod names;
 mod next;
@@ -92,6 +93,10 @@ impl Outcome for isize {
 
 impl Outcome for i64 {
     const FAILED: Self = -1;
+}
+
+impl Outcome for () {
+    const FAILED: Self = ();
 }
 
 impl<T> Outcome for *mut T {

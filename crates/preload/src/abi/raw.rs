@@ -4,7 +4,7 @@
 //! kernel's, whichever argument that is. What stands in memory (`openat2`, submission queues) is not looked at.
 
 use super::arguments::{Bytes, Place, Room, Text};
-use super::{Upgrade, attributes, descriptors, life, names, next, transfer};
+use super::{Upgrade, attributes, descriptors, directory, life, names, next, transfer};
 use crate::connection;
 use std::ffi::{c_int, c_long, c_uint, c_void};
 
@@ -100,8 +100,8 @@ fn known(number: c_long, [a, b, c, d]: [c_long; 4]) -> Option<c_long> {
         libc::SYS_newfstatat => {
             attributes::fstatat(first, Text::at(pointer), Place::at(c as *mut c_void), d as c_int).into()
         }
-        libc::SYS_chdir => life::chdir(Text::at(a as *mut c_void)).into(),
-        libc::SYS_fchdir => life::fchdir(first).into(),
+        libc::SYS_chdir => directory::chdir(Text::at(a as *mut c_void)).into(),
+        libc::SYS_fchdir => directory::fchdir(first).into(),
         libc::SYS_umask => life::umask(a as c_uint).into(),
         _ => return older(number, [a, b, c]),
     };

@@ -44,6 +44,7 @@ upgrade! {
     fn [getdents64](number: c_int, buffer: Out, size: usize) -> isize [number];
     fn [vdprintf](number: c_int, format: In, arguments: Out) -> c_int [number];
     fn [__vdprintf_chk](number: c_int, flag: c_int, format: In, arguments: Out) -> c_int [number];
+    fn [backtrace_symbols_fd, __backtrace_symbols_fd](frames: In, count: c_int, number: c_int) -> () [number];
     fn [tcgetattr](number: c_int, out: Out) -> c_int [number];
     fn [tcsetattr](number: c_int, actions: c_int, settings: In) -> c_int [number];
     fn [tcgetpgrp](number: c_int) -> c_int [number];

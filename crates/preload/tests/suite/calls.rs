@@ -1,8 +1,6 @@
 //! Programs in C that make every kind of call and tell what they were told: the same with the library and without.
 
-mod directory;
-
-use directory::{Bed, tree};
+use crate::directory::{Bed, tree};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 

@@ -1,0 +1,70 @@
+//! The working directory, which relative paths start from: calls after which it is another one.
+//!
+//! The C library goes through trees of directories without a call that could be seen from here. While it does, relative paths
+//! are the kernel's.
+
+use super::arguments::Text;
+use super::{Upgrade, next};
+use crate::{connection, views};
+use std::ffi::{c_int, c_void};
+
+type In = *const c_void;
+type Out = *mut c_void;
+
+/// Defines functions that may leave the process in another directory.
+macro_rules! moves {
+    ($(fn [$($name:ident),+] $arguments:tt -> $result:ty;)*) => {
+        $($(moves! { @one $name $arguments -> $result })+)*
+    };
+    (@one $name:ident ($($argument:ident: $type:ty),*) -> $result:ty) => {
+        // SAFETY: the name is that of the C library's function, and so are the arguments.
+        #[unsafe(no_mangle)]
+        pub extern "C-unwind" fn $name($($argument: $type),*) -> $result {
+            leave();
+            let outcome = next::call!($name($($argument: $type),*) -> $result);
+            arrive();
+            outcome
+        }
+    };
+}
+
+moves! {
+    fn [chdir](path: Text) -> c_int;
+    fn [daemon](stays: c_int, keeps: c_int) -> c_int;
+    fn [ftw, ftw64](path: Text, function: In, depth: c_int) -> c_int;
+    fn [nftw, nftw64](path: Text, function: In, depth: c_int, flags: c_int) -> c_int;
+    fn [fts_open, fts64_open](paths: In, options: c_int, order: In) -> Out;
+    fn [fts_read, fts64_read](tree: Out) -> Out;
+    fn [fts_children, fts64_children](tree: Out, instruction: c_int) -> Out;
+    fn [fts_close, fts64_close](tree: Out) -> c_int;
+}
+
+// SAFETY: the name is that of the C library's function, and so are the arguments.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn fchdir(number: c_int) -> c_int {
+    match super::guarded(|| number.upgrade().err().map(Err)) {
+        Some(failed) => super::deliver(failed),
+        None => {
+            leave();
+            let outcome = next::call!(fchdir(number: c_int) -> c_int);
+            arrive();
+            outcome
+        }
+    }
+}
+
+fn concerns_views() -> bool {
+    connection::is_of_use() && !connection::is_foreign()
+}
+
+fn leave() {
+    if concerns_views() {
+        views::forget_working_directory();
+    }
+}
+
+fn arrive() {
+    if concerns_views() {
+        views::note_working_directory();
+    }
+}
