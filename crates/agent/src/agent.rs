@@ -4,11 +4,13 @@ use crate::assembly::{self, Parts, StoreParts};
 use crate::control::{
     AgentControl, AgentMode, AgentStart, FabricChoice, Left, Progress, StartInput, ViewDoor,
 };
+use crate::doors::Views;
 use crate::memory::Memory;
 use crate::node::{Node, ProcessState};
+use crate::ring::Ring;
 use crate::storage::{self, Care};
 use parking_lot::Mutex;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -45,6 +47,9 @@ pub struct Agent {
     rpc: Arc<RpcNode>,
     node: OnceLock<Arc<Node>>,
     doors: Mutex<Vec<ViewDoor>>,
+    /// Where the ring listens.
+    ring_path: Option<PathBuf>,
+    ring: OnceLock<Ring>,
 }
 
 impl Agent {
@@ -85,6 +90,18 @@ impl Agent {
     }
 }
 
+impl Agent {
+    /// Serves programs that were preloaded; without, they and all others go through the kernel.
+    fn open_ring(&self, views: &Views, mounted: Vec<(View, PathBuf)>) {
+        let Some(path) = &self.ring_path else { return };
+        match Ring::open(&self.system, path, views, mounted) {
+            // The agent joins once.
+            Ok(ring) => drop(self.ring.set(ring)),
+            Err(fault) => log::warn!("programs cannot be preloaded: {fault}"),
+        }
+    }
+}
+
 fn make_dir(dir: &Path) -> Result<()> {
     match std::fs::create_dir(dir) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
@@ -113,7 +130,7 @@ fn own_process() -> ProcessState {
 
 impl AgentControl for Agent {
     fn start(input: StartInput) -> Result<Self> {
-        let StartInput { start, doors } = input;
+        let StartInput { start, doors, ring: ring_path } = input;
         if let Some(cores) = &start.cores {
             // Before any other thread is there.
             process::bind_to_cores(cores)?;
@@ -150,8 +167,8 @@ impl AgentControl for Agent {
         };
         let fabric = Arc::new(SocketFabric::listen(config, &system)?);
         let rpc = Arc::new(RpcNode::new(fabric.clone(), system.runtime().clone(), memory.replies.clone()));
-        let (node, doors) = (OnceLock::new(), Mutex::new(doors));
-        Ok(Self { start, system, memory, store, shared, fabric, rpc, node, doors })
+        let (node, doors, ring) = (OnceLock::new(), Mutex::new(doors), OnceLock::new());
+        Ok(Self { start, system, memory, store, shared, fabric, rpc, node, doors, ring_path, ring })
     }
 
     fn address(&self) -> String {
@@ -186,7 +203,10 @@ impl AgentControl for Agent {
             return Err(Fault::new(Errno::EINVAL, "the agent has joined its job already"));
         }
         let doors = std::mem::take(&mut *self.doors.lock());
-        doors.into_iter().try_for_each(|door| views.serve(door))
+        let mounted = doors.iter().map(|door| (door.view, door.path.clone())).collect();
+        doors.into_iter().try_for_each(|door| views.serve(door))?;
+        self.open_ring(&views, mounted);
+        Ok(())
     }
 
     fn drain(&self, verify: bool, progress: &mut dyn FnMut(Progress)) -> Receipt {
@@ -194,6 +214,9 @@ impl AgentControl for Agent {
             Ok(node) => node.services().map(|services| services.cache.clone()),
             Err(fault) => return Receipt { faults: vec![fault.to_string()], ..Receipt::default() },
         };
+        if let Some(ring) = self.ring.get() {
+            ring.settle();
+        }
         // A node without a device coordinates no file.
         let Some(cache) = cache else { return Receipt::default() };
         let (sender, receiver) = channel();
@@ -223,6 +246,9 @@ impl AgentControl for Agent {
     }
 
     fn stop(&self, grace: Duration) -> Result<Left> {
+        if let Some(ring) = self.ring.get() {
+            ring.stop(self.system.runtime(), grace.max(Duration::from_secs(1)));
+        }
         let Some(store) = &self.store else {
             self.fabric.close();
             return Ok(Left::default());

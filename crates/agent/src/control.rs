@@ -149,6 +149,8 @@ pub struct StartInput {
     pub start: AgentStart,
     /// The views to serve; none in [`AgentMode::Recover`], and no cache view without a shared directory.
     pub doors: Vec<ViewDoor>,
+    /// Where programs that were preloaded reach the agent; none in [`AgentMode::Recover`].
+    pub ring: Option<PathBuf>,
 }
 
 /// One command to an agent.

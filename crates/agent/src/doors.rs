@@ -1,8 +1,10 @@
 //! The views of a node, behind its doors.
 
 use crate::control::ViewDoor;
+use crate::custody::Custody;
 use crate::fuse::{self, FuseDoor, Tasks, WaitingRoom};
 use crate::memory::Memory;
+use crate::ring::{self, RingDoor};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
@@ -30,6 +32,8 @@ pub struct Views {
     shared_waiting: WaitingRoom,
     cache_waiting: WaitingRoom,
     activity: Option<Arc<Activity>>,
+    /// In the order of [`View::ALL`].
+    custody: [Arc<Custody>; 3],
 }
 
 enum Local {
@@ -74,7 +78,8 @@ impl Views {
         });
         let (shared_waiting, cache_waiting) = (memory.shared_waiting.clone(), memory.cache_waiting.clone());
         let (runtime, shared) = (runtime.clone(), striped(InodeId::ROOT));
-        Self { runtime, shared, local, cache, shared_waiting, cache_waiting, activity }
+        let custody = View::ALL.map(|_| Custody::new(runtime.clone()));
+        Self { runtime, shared, local, cache, shared_waiting, cache_waiting, activity, custody }
     }
 
     /// The job-shared view.
@@ -150,30 +155,61 @@ impl Views {
         [self.shared.locks(), self.cache.as_ref().and_then(|cache| cache.locks())].into_iter().flatten()
     }
 
+    /// These views behind the ring, in this order.
+    pub(crate) fn ring_door(&self, views: impl IntoIterator<Item = View>) -> RingDoor {
+        let mut door = RingDoor::default();
+        for view in views {
+            match (view, &self.local, &self.cache) {
+                (View::JobShared, ..) => self.add_to_ring(&mut door, view, &self.shared),
+                (View::NodeLocal, Local::Directory(local), _) => self.add_to_ring(&mut door, view, local),
+                (View::NodeLocal, Local::Remote(local), _) => self.add_to_ring(&mut door, view, local),
+                (View::Cache, _, Some(cache)) => self.add_to_ring(&mut door, view, cache),
+                (View::Cache, _, None) => {}
+            }
+        }
+        door
+    }
+
+    fn add_to_ring<V: Vfs>(&self, door: &mut RingDoor, view: View, vfs: &Arc<V>) {
+        let tasks = self.tasks(view, ring::THREADS_LENT_MAX);
+        door.add(vfs.clone(), tasks, self.waiting(view).clone(), self.custody[view.index()].clone());
+    }
+
+    /// Where writes of a view wait. The node-local view either never waits, or for the frames of the job-shared view.
+    fn waiting(&self, view: View) -> &WaitingRoom {
+        match view {
+            View::JobShared | View::NodeLocal => &self.shared_waiting,
+            View::Cache => &self.cache_waiting,
+        }
+    }
+
+    fn tasks(&self, view: View, lent_max: usize) -> Tasks {
+        let activity = self.activity.clone().filter(|_| view == View::Cache);
+        Tasks::new(self.runtime.clone(), activity, lent_max)
+    }
+
     /// Serves a mounted view on threads of its own, until it is unmounted.
     ///
     /// # Errors
     /// When a thread cannot be started, or there is no such view.
     pub fn serve(&self, door: ViewDoor) -> Result<()> {
-        // The node-local view either never waits, or for the frames of the job-shared view.
-        let waiting = &self.shared_waiting;
         match door.view {
-            View::JobShared => self.serve_view(&self.shared, waiting, door),
+            View::JobShared => self.serve_view(&self.shared, door),
             View::NodeLocal => match &self.local {
-                Local::Directory(view) => self.serve_view(view, waiting, door),
-                Local::Remote(view) => self.serve_view(view, waiting, door),
+                Local::Directory(view) => self.serve_view(view, door),
+                Local::Remote(view) => self.serve_view(view, door),
             },
             View::Cache => match &self.cache {
-                Some(view) => self.serve_view(view, &self.cache_waiting, door),
+                Some(view) => self.serve_view(view, door),
                 None => Err(Fault::new(Errno::EINVAL, "a cache view needs a shared directory")),
             },
         }
     }
 
-    fn serve_view<V: Vfs>(&self, view: &Arc<V>, waiting: &WaitingRoom, door: ViewDoor) -> Result<()> {
-        let activity = self.activity.clone().filter(|_| door.view == View::Cache);
-        let tasks = Tasks::new(self.runtime.clone(), activity);
-        let fuse_door = FuseDoor::new(tasks, view.clone(), waiting.clone());
+    fn serve_view<V: Vfs>(&self, view: &Arc<V>, door: ViewDoor) -> Result<()> {
+        let tasks = self.tasks(door.view, fuse::THREADS_LENT_MAX);
+        let (waiting, custody) = (self.waiting(door.view).clone(), self.custody[door.view.index()].clone());
+        let fuse_door = FuseDoor::new(tasks, view.clone(), waiting, custody);
         let all_users = process::user() == 0;
         let path = door.path;
         let name = format!("tameike-{}", door.view.as_str());

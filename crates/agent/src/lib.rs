@@ -8,10 +8,12 @@ mod agent;
 pub mod assembly;
 pub mod check;
 pub mod control;
+mod custody;
 mod doors;
 pub mod fuse;
 mod memory;
 mod node;
+mod ring;
 mod storage;
 
 pub use agent::Agent;

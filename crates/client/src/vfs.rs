@@ -142,6 +142,8 @@ pub trait Xattrs: Send + Sync + 'static {
 pub trait Vfs: Directories + Xattrs {
     /// Finds a name. `.` and `..` are the door's.
     fn lookup(&self, dir: FileNumber, name: &[u8]) -> impl Future<Output = Result<Found>> + Send;
+    /// Finds a file that is held by its number, which counts as one look-up more: it may have no name any more.
+    fn find_again(&self, file: FileNumber) -> impl Future<Output = Result<Found>> + Send;
     /// Takes back `count` look-ups.
     fn forget(&self, file: FileNumber, count: u64);
     /// Attributes.
@@ -261,6 +263,8 @@ pub trait Vfs: Directories + Xattrs {
     }
     /// The kernel has dropped the file's pages that are older than this, and its attributes.
     fn pages_dropped(&self, _handle: HandleNumber, _generation: Generation) {}
+    /// Size of the file of a handle as this node sees it, its own writes included.
+    fn size(&self, handle: HandleNumber) -> impl Future<Output = Result<u64>> + Send;
     /// The last descriptor of the handle is gone.
     fn release(&self, handle: HandleNumber) -> impl Future<Output = ()> + Send;
     /// Space of the view.

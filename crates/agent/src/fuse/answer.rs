@@ -2,6 +2,7 @@
 
 use super::convert::{errno, file_attr};
 use super::{ATTRIBUTE_LIFETIME, NAME_LIFETIME, open_flags};
+use crate::custody::Custody;
 use fuser::{
     FileHandle, FopenFlags, Generation, ReplyAttr, ReplyCreate, ReplyData, ReplyEntry, ReplyLseek, ReplyOpen,
     ReplyStatfs, ReplyWrite,
@@ -18,20 +19,34 @@ fn name_lifetime(kind: FileKind) -> Duration {
     if kind == FileKind::Directory { ATTRIBUTE_LIFETIME } else { NAME_LIFETIME }
 }
 
-pub(super) fn answer_entry(reply: ReplyEntry, found: Result<Found>) {
+/// How long the kernel may show attributes that were had after so many changes.
+fn attribute_lifetime(custody: &Custody, file: FileNumber, attr: &Attr, changes: u64) -> Duration {
+    let may_keep = attr.kind != FileKind::Directory || custody.tell(file, changes);
+    if may_keep { ATTRIBUTE_LIFETIME } else { Duration::ZERO }
+}
+
+pub(super) fn answer_entry(reply: ReplyEntry, found: Result<Found>, custody: &Custody, changes: u64) {
     match found {
         Ok(found) => {
             let attr = file_attr(found.file, &found.attr);
-            let lifetime = name_lifetime(found.attr.kind);
-            reply.entry_with_ttls(&ATTRIBUTE_LIFETIME, &lifetime, &attr, GENERATION);
+            let attributes = attribute_lifetime(custody, found.file, &found.attr, changes);
+            reply.entry_with_ttls(&attributes, &name_lifetime(found.attr.kind), &attr, GENERATION);
         }
         Err(fault) => reply.error(errno(&fault)),
     }
 }
 
-pub(super) fn answer_attr(reply: ReplyAttr, file: FileNumber, attr: Result<Attr>) {
+pub(super) fn answer_attr(
+    reply: ReplyAttr,
+    file: FileNumber,
+    attr: Result<Attr>,
+    custody: &Custody,
+    changes: u64,
+) {
     match attr {
-        Ok(attr) => reply.attr(&ATTRIBUTE_LIFETIME, &file_attr(file, &attr)),
+        Ok(attr) => {
+            reply.attr(&attribute_lifetime(custody, file, &attr, changes), &file_attr(file, &attr));
+        }
         Err(fault) => reply.error(errno(&fault)),
     }
 }

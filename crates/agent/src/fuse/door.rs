@@ -2,8 +2,7 @@
 
 use super::FuseDoor;
 use super::answer::{
-    answer_attr, answer_bytes, answer_created, answer_entry, answer_open, answer_open_dir, answer_seek,
-    answer_space, answer_write,
+    answer_attr, answer_bytes, answer_entry, answer_open_dir, answer_seek, answer_space, answer_write,
 };
 use super::convert::{
     O_EXCL, XATTR_CREATE, XATTR_REPLACE, attr_change, errno, file, handle, kind_of_mode, new_inode,
@@ -33,11 +32,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let (vfs, ahead, thread) = (self.vfs.clone(), self.ahead.clone(), request.pid());
-        let name = name.as_bytes().to_vec();
-        self.tasks.spawn(async move {
-            answer_entry(reply, ahead.lookup(&vfs, thread, (file(parent), &name)).await);
-        });
+        self.find((file(parent), name), request.pid(), reply);
     }
 
     fn forget(&self, _request: &Request, number: INodeNo, count: u64) {
@@ -45,9 +40,11 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
     }
 
     fn getattr(&self, _request: &Request, number: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        let vfs = self.vfs.clone();
+        let (vfs, custody) = (self.vfs.clone(), self.custody.clone());
         self.tasks.spawn(async move {
-            answer_attr(reply, file(number), vfs.getattr(file(number)).await);
+            let changes = custody.changes();
+            let attr = vfs.getattr(file(number)).await;
+            answer_attr(reply, file(number), attr, &custody, changes);
         });
     }
 
@@ -70,10 +67,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         reply: ReplyAttr,
     ) {
         let change = attr_change(mode, (uid, gid), size, (atime, mtime));
-        let vfs = self.vfs.clone();
-        self.tasks.spawn(async move {
-            answer_attr(reply, file(number), vfs.setattr(file(number), change).await);
-        });
+        self.change_attributes(file(number), change, reply);
     }
 
     fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
@@ -121,7 +115,12 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.as_bytes().to_vec();
-        self.run(reply, |vfs| async move { vfs.rmdir(file(parent), &name).await });
+        let custody = self.custody.clone();
+        self.run(reply, |vfs| async move {
+            let removed = vfs.rmdir(file(parent), &name).await;
+            custody.directory_changed();
+            removed
+        });
     }
 
     fn rename(
@@ -135,25 +134,26 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         reply: ReplyEmpty,
     ) {
         let (from, to) = (name.as_bytes().to_vec(), new_name.as_bytes().to_vec());
+        let custody = self.custody.clone();
         self.run(reply, |vfs| async move {
-            vfs.rename((file(parent), &from), (file(new_parent), &to), rename_mode(flags)?).await
+            let (from, to) = ((file(parent), &from[..]), (file(new_parent), &to[..]));
+            let renamed = vfs.rename(from, to, rename_mode(flags)?).await;
+            custody.directory_changed();
+            renamed
         });
     }
 
     fn link(&self, _request: &Request, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let (vfs, name) = (self.vfs.clone(), name.as_bytes().to_vec());
+        let (vfs, custody, name) = (self.vfs.clone(), self.custody.clone(), name.as_bytes().to_vec());
         self.tasks.spawn(async move {
-            answer_entry(reply, vfs.link(file(number), file(parent), &name).await);
+            let changes = custody.changes();
+            let linked = vfs.link(file(number), file(parent), &name).await;
+            answer_entry(reply, linked, &custody, changes);
         });
     }
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let (vfs, ahead, thread) = (self.vfs.clone(), self.ahead.clone(), request.pid());
-        self.tasks.spawn(async move {
-            let mode = open_mode(flags);
-            let opened = ahead.open(&vfs, thread, file(number), mode).await;
-            answer_open(reply, opened, mode, vfs.locks().is_some());
-        });
+        self.open_file(file(number), open_mode(flags), request.pid(), reply);
     }
 
     fn create(
@@ -166,13 +166,13 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let (vfs, name) = (self.vfs.clone(), name.as_bytes().to_vec());
         let new = new_inode(request, FileKind::File, mode, umask);
-        self.tasks.spawn(async move {
-            let mode = open_mode(OpenFlags(flags));
-            let created = vfs.create(file(parent), &name, new, flags & O_EXCL != 0, mode).await;
-            answer_created(reply, created, mode, vfs.locks().is_some());
-        });
+        self.create_file(
+            (file(parent), name),
+            new,
+            (flags & O_EXCL != 0, open_mode(OpenFlags(flags))),
+            reply,
+        );
     }
 
     fn read(
@@ -247,7 +247,8 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         sleep: bool,
         reply: ReplyEmpty,
     ) {
-        let (runtime, vfs, kernel) = (self.tasks.runtime().clone(), self.vfs.clone(), self.kernel.clone());
+        let (runtime, vfs) = (self.tasks.runtime().clone(), self.vfs.clone());
+        let kernel = self.kernel_cache();
         let waits = sleep.then(|| request.pid());
         let set = SetLock { runtime, vfs, kernel, file: number, handle, waits };
         // It may wait for long, for another program: that is no reason to put off background work.
@@ -255,7 +256,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
     }
 
     fn fsync(&self, _: &Request, number: INodeNo, open: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        let kernel = self.kernel.clone();
+        let kernel = self.kernel_cache();
         self.run(reply, move |vfs| async move {
             let (open, awaits_others) = (handle(open), vfs.awaits_others(handle(open)));
             vfs.fsync(open).await?;
@@ -312,15 +313,17 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
     fn release(
         &self,
         _request: &Request,
-        _number: INodeNo,
-        number: FileHandle,
+        number: INodeNo,
+        open: FileHandle,
         _flags: OpenFlags,
         _owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        let custody = self.custody.clone();
         self.run(reply, |vfs| async move {
-            locks::release(&*vfs, handle(number)).await;
+            locks::release(&*vfs, handle(open)).await;
+            custody.closed(file(number));
             Ok(())
         });
     }

@@ -15,6 +15,9 @@ use tameike_core::{Fault, Generation, Result};
 use tameike_io::os::process;
 use tameike_io::os::runtime::{Resolver, promise};
 
+/// An offset with which the kernel drops no pages.
+const ATTRIBUTES_ONLY: i64 = -1;
+
 type Work = Box<dyn FnOnce(&Notifier) -> io::Result<()> + Send>;
 
 /// What the thread is to do.
@@ -25,7 +28,7 @@ struct Order {
 
 /// What the kernel has cached of one view.
 #[derive(Clone, Default)]
-pub(super) struct KernelCache(Arc<OnceLock<Sender<Order>>>);
+pub(crate) struct KernelCache(Arc<OnceLock<Sender<Order>>>);
 
 impl KernelCache {
     /// Says how the kernel is told; before, it has nothing cached.
@@ -49,16 +52,32 @@ impl KernelCache {
         handle: HandleNumber,
         stale: Option<Generation>,
     ) -> Result<()> {
-        let (Some(generation), Some(sender)) = (stale, self.0.get()) else { return Ok(()) };
+        let Some(generation) = stale else { return Ok(()) };
         let vfs = vfs.clone();
-        let work = Box::new(move |notifier: &Notifier| {
+        self.order(move |notifier| {
             if vfs.has_pages_before(handle, generation) {
                 notifier.inval_inode(file, 0, 0)?;
                 vfs.pages_dropped(handle, generation);
             }
             Ok(())
-        });
-        let (done, dropped) = promise();
+        })
+        .await
+    }
+
+    /// Drops attributes of a file, if the kernel has any.
+    pub(crate) async fn drop_attributes(&self, file: INodeNo) -> Result<()> {
+        self.order(move |notifier| match notifier.inval_inode(file, ATTRIBUTES_ONLY, 0) {
+            // It knows nothing of the file.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            dropped => dropped,
+        })
+        .await
+    }
+
+    /// Has the thread do something, and waits for it.
+    async fn order(&self, work: impl FnOnce(&Notifier) -> io::Result<()> + Send + 'static) -> Result<()> {
+        let Some(sender) = self.0.get() else { return Ok(()) };
+        let (work, (done, dropped)) = (Box::new(work), promise());
         let failed = |error| Fault::from_os("having the kernel drop what it has cached of a file", &error);
         sender.send(Order { work, done }).map_err(|_| failed(io::ErrorKind::BrokenPipe.into()))?;
         dropped.await.map_err(failed)

@@ -6,8 +6,8 @@
 //! ([`is_interrupted`]). It is then answered with `EINTR`, which the kernel takes as "restart, or fail, as the handler
 //! of the signal has it". Without a signal it must never be: the program would see an error number that it cannot know.
 
+use super::KernelCache;
 use super::convert::{errno, handle};
-use super::kernel_cache::KernelCache;
 use fuser::{FileHandle, INodeNo, LockOwner, ReplyEmpty, ReplyLock};
 use futures_util::future::{Either, select};
 use std::pin::pin;

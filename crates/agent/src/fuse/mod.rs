@@ -20,10 +20,12 @@ mod door;
 mod kernel_cache;
 mod lists;
 mod lock;
+mod opening;
 mod state;
 mod tasks;
 mod waiting;
 
+pub(crate) use kernel_cache::KernelCache;
 pub use state::FuseDoor;
 pub use tasks::Tasks;
 pub use waiting::WaitingRoom;
@@ -43,7 +45,7 @@ const NAME_LIFETIME: Duration = Duration::ZERO;
 /// Threads that read requests of one view.
 const THREADS_PER_VIEW: usize = 4;
 /// Of these, how many may be held up by calls to the file system behind the view: the others go on reading.
-const THREADS_LENT_MAX: usize = THREADS_PER_VIEW / 2;
+pub(crate) const THREADS_LENT_MAX: usize = THREADS_PER_VIEW / 2;
 /// Largest read and write request, and the kernel's read-ahead, in bytes.
 const REQUEST_SIZE_MAX: u32 = 1 << 20;
 

@@ -3,9 +3,9 @@
 use super::ahead::OpenAhead;
 use super::answer::answer_entry;
 use super::convert::{errno, file};
-use super::kernel_cache::KernelCache;
 use super::tasks::Tasks;
-use super::{REQUEST_SIZE_MAX, WaitingRoom};
+use super::{KernelCache, REQUEST_SIZE_MAX, WaitingRoom};
+use crate::custody::Custody;
 use fuser::{INodeNo, InitFlags, KernelConfig, ReplyEmpty, ReplyEntry};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -19,26 +19,28 @@ pub struct FuseDoor<V> {
     pub(super) tasks: Tasks,
     pub(super) vfs: Arc<V>,
     pub(super) waiting: WaitingRoom,
-    pub(super) kernel: KernelCache,
+    pub(super) custody: Arc<Custody>,
     pub(super) ahead: OpenAhead,
 }
 
 impl<V: Vfs> FuseDoor<V> {
-    /// A door to `vfs`, whose writes wait in `waiting`.
-    pub fn new(tasks: Tasks, vfs: Arc<V>, waiting: WaitingRoom) -> Self {
+    /// A door to `vfs`, whose writes wait in `waiting`, and which has the files that `custody` says.
+    pub(crate) fn new(tasks: Tasks, vfs: Arc<V>, waiting: WaitingRoom, custody: Arc<Custody>) -> Self {
         let ahead = OpenAhead::new(tasks.runtime().clone());
-        Self { tasks, vfs, waiting, kernel: KernelCache::default(), ahead }
+        Self { tasks, vfs, waiting, custody, ahead }
     }
 
     pub(super) fn kernel_cache(&self) -> KernelCache {
-        self.kernel.clone()
+        self.custody.kernel().clone()
     }
 
     /// Makes a name with a new inode, and answers.
     pub(super) fn make(&self, dir: INodeNo, name: &OsStr, new: NewInode, reply: ReplyEntry) {
-        let (vfs, name) = (self.vfs.clone(), name.as_bytes().to_vec());
+        let (vfs, custody, name) = (self.vfs.clone(), self.custody.clone(), name.as_bytes().to_vec());
         self.tasks.spawn(async move {
-            answer_entry(reply, vfs.make(file(dir), &name, new).await);
+            let changes = custody.changes();
+            let made = vfs.make(file(dir), &name, new).await;
+            answer_entry(reply, made, &custody, changes);
         });
     }
 

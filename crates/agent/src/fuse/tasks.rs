@@ -16,14 +16,15 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// Requests count as foreground requests in `activity`, if there is one.
-    pub fn new(runtime: Runtime, activity: Option<Arc<Activity>>) -> Self {
-        let lender = Lender::new(runtime.clone(), super::THREADS_LENT_MAX);
+    /// Requests count as foreground requests in `activity`, if there is one; at most `lent_max` threads of the door are
+    /// held up by their calls at the same time.
+    pub fn new(runtime: Runtime, activity: Option<Arc<Activity>>, lent_max: usize) -> Self {
+        let lender = Lender::new(runtime.clone(), lent_max);
         Self { runtime, lender, activity }
     }
 
     /// For requests that wait for other programs, which do not count.
-    pub(super) fn runtime(&self) -> &Runtime {
+    pub(crate) fn runtime(&self) -> &Runtime {
         &self.runtime
     }
 
@@ -31,6 +32,15 @@ impl Tasks {
     pub fn spawn(&self, request: impl Future<Output = ()> + Send + 'static) {
         let foreground = self.activity.as_ref().map(Activity::begin);
         self.lender.spawn(async move {
+            request.await;
+            drop(foreground);
+        });
+    }
+
+    /// Runs a request to its end, on a thread that must not be held up.
+    pub(crate) fn spawn_apart(&self, request: impl Future<Output = ()> + Send + 'static) {
+        let foreground = self.activity.as_ref().map(Activity::begin);
+        self.runtime.spawn(async move {
             request.await;
             drop(foreground);
         });
@@ -55,7 +65,7 @@ mod tests {
     fn a_request_keeps_the_node_from_being_quiet_until_it_ends() {
         let system = System::start(1).expect("a system");
         let activity = Activity::new(system.runtime().clone(), Duration::ZERO);
-        let tasks = Tasks::new(system.runtime().clone(), Some(activity.clone()));
+        let tasks = Tasks::new(system.runtime().clone(), Some(activity.clone()), 1);
         assert!(activity.is_quiet());
         let (answer, waits) = promise();
         tasks.spawn(waits);

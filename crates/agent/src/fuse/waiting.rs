@@ -28,7 +28,7 @@ impl WaitingRoom {
 
     /// Has `vfs` write `data` at an offset of a handle: at once and without a copy as far as it can. What then has
     /// to wait does so apart, unless the room is full.
-    pub(super) fn write<V: Vfs>(
+    pub(crate) fn write<V: Vfs>(
         &self,
         tasks: &Tasks,
         vfs: &Arc<V>,

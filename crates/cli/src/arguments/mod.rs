@@ -108,6 +108,10 @@ pub struct RunArguments {
     /// Also write the receipt to FILE, as JSON
     #[arg(long, value_name = "FILE")]
     pub receipt: Option<PathBuf>,
+    /// Preload a library into CMD and what it starts, by which dynamically linked programs reach the agent without the
+    /// kernel
+    #[arg(long)]
+    pub preload: bool,
     /// The command, run on node 0
     #[arg(last = true, required = true, value_name = "CMD")]
     pub command: Vec<OsString>,
@@ -152,6 +156,10 @@ pub struct ExecArguments {
     /// the whole environment anyway, other hosts what their ssh gives
     #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]", value_parser = job::parse_variable)]
     pub variables: Vec<(String, OsString)>,
+    /// Preload a library into CMD and what it starts, by which dynamically linked programs reach the agent without the
+    /// kernel
+    #[arg(long)]
+    pub preload: bool,
     /// The command
     #[arg(last = true, required = true, value_name = "CMD")]
     pub command: Vec<OsString>,
@@ -271,6 +279,9 @@ pub struct EnterArguments {
     /// Variables to set.
     #[arg(long = "env", value_parser = job::parse_variable)]
     pub variables: Vec<(String, OsString)>,
+    /// Whether the program is preloaded.
+    #[arg(long)]
+    pub preload: bool,
     /// The command.
     #[arg(last = true, required = true)]
     pub command: Vec<OsString>,

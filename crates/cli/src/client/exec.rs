@@ -55,8 +55,10 @@ fn start(arguments: &ExecArguments) -> Result<Vec<Task>> {
         None => std::env::current_dir()
             .map_err(|error| Fault::from_os("finding the current directory", &error))?,
     };
-    let launch =
-        |node| Launch::here(node, cwd.clone(), arguments.command.clone(), arguments.variables.clone());
+    let launch = |node| Launch {
+        preload: arguments.preload,
+        ..Launch::here(node, cwd.clone(), arguments.command.clone(), arguments.variables.clone())
+    };
     if !arguments.all {
         return Ok(vec![Task::start(way, &record, &job_dir, &launch(arguments.node), Stdio::Own)?]);
     }

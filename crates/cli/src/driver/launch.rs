@@ -64,6 +64,7 @@ fn enter_words(job_dir: &Path, launch: &Launch, name: &str) -> Vec<OsString> {
         variable.push(OsString::from(value.clone()));
         words.push(variable);
     }
+    words.extend(launch.preload.then(|| "--preload".into()));
     words.push("--".into());
     words.extend(launch.command.iter().cloned().map(OsString::from));
     words

@@ -46,6 +46,8 @@ pub struct Launch {
     pub command: Vec<Text>,
     /// Variables to set.
     pub variables: Vec<(String, Text)>,
+    /// Whether the command is preloaded.
+    pub preload: bool,
     /// The whole environment, for nodes on the driver's host.
     pub environment: Vec<(Text, Text)>,
 }
@@ -57,6 +59,7 @@ impl Launch {
             node,
             cwd,
             command: command.into_iter().map(Text::from).collect(),
+            preload: false,
             variables: variables.into_iter().map(|(name, value)| (name, value.into())).collect(),
             environment: std::env::vars_os().map(|(name, value)| (name.into(), value.into())).collect(),
         }

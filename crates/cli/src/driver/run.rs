@@ -42,6 +42,7 @@ fn start<A: AgentControl>(arguments: &RunArguments) -> Result<(Driver, Launch)> 
     let cwd =
         std::env::current_dir().map_err(|error| Fault::from_os("finding the current directory", &error))?;
     let launch = Launch::here(0, cwd, arguments.command.clone(), Vec::new());
+    let launch = Launch { preload: arguments.preload, ..launch };
     Ok((start_job::<A>(plan)?, launch))
 }
 

@@ -3,6 +3,7 @@
 //! The process moves itself into the namespaces and then turns into the program, so its number, terminal,
 //! input and output, signals and exit code are the program's.
 
+use super::preload;
 use crate::arguments::EnterArguments;
 use crate::exit;
 use crate::place::base::node_dir;
@@ -66,7 +67,9 @@ fn enter(arguments: &EnterArguments) -> Result<Command> {
     let (program, rest) = arguments.command.split_first().ok_or_else(|| Fault::from(Errno::EINVAL))?;
     let mut command = Command::new(program);
     command.args(rest);
-    command.envs(variables(&state, &arguments.job_dir)).envs(arguments.variables.iter().cloned());
+    let preload = preload::variables(arguments.preload, &arguments.job_dir, arguments.node)?;
+    command.envs(variables(&state, &arguments.job_dir)).envs(preload);
+    command.envs(arguments.variables.iter().cloned());
     Ok(command)
 }
 

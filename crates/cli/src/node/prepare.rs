@@ -93,7 +93,8 @@ fn start_in<A: AgentControl>(node_start: &NodeStart, belongings: &mut Belongings
         state.record.mounts = doors.iter().map(|door| (door.view, door.path.clone())).collect();
         state.write(&job_dir)?;
     }
-    let agent = A::start(StartInput { start, doors })?;
+    let ring = (start.mode == AgentMode::Serve).then(|| base::ring_socket(&node_dir));
+    let agent = A::start(StartInput { start, doors, ring })?;
     state.device_used = state.device_dir.is_some();
     state.write(&job_dir)?;
     Ok((agent, state.record))

@@ -5,6 +5,7 @@ use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use tameike_core::limits::NODES_MAX;
 use tameike_core::{Errno, Fault, JobId, Result, View};
 use tameike_io::os::process;
 
@@ -12,11 +13,18 @@ use tameike_io::os::process;
 const SOCKET_PATH_MAX: usize = 107;
 /// The driver's socket in a job's directory.
 const CONTROL_SOCKET: &str = "control.sock";
+/// The socket of an agent for programs, in the node's directory.
+const RING_SOCKET: &str = "ring";
 
 /// The path of the user's directory for jobs.
 pub fn path() -> PathBuf {
     let parent = std::env::var_os("TMPDIR").filter(|dir| !dir.is_empty()).unwrap_or_else(|| "/tmp".into());
     Path::new(&parent).join(format!("tameike-{}", process::user()))
+}
+
+/// The socket of an agent for programs that are preloaded.
+pub fn ring_socket(node_dir: &Path) -> PathBuf {
+    node_dir.join(RING_SOCKET)
 }
 
 /// The user's directory for jobs, checked to be the user's own.
@@ -36,7 +44,8 @@ impl Base {
     /// It cannot be made, or what is there belongs to somebody else, is a link, or is open to others.
     pub fn open(path: &Path) -> Result<Self> {
         let doing = || format!("directory for jobs {}", path.display());
-        let longest = path.join("x".repeat(JobId::SIZE_MAX)).join(CONTROL_SOCKET);
+        let longest_job = path.join("x".repeat(JobId::SIZE_MAX));
+        let longest = ring_socket(&node_dir(&longest_job, NODES_MAX - 1));
         if longest.as_os_str().len() > SOCKET_PATH_MAX {
             let message =
                 format!("{}: the path is too long for sockets; set TMPDIR to a shorter one", doing());

@@ -23,6 +23,12 @@ impl Vfs for CacheView {
         Ok(Found { attr: self.overlay(found.attr).await?, ..found })
     }
 
+    async fn find_again(&self, file: FileNumber) -> Result<Found> {
+        self.below.hold(file)?;
+        let found = self.getattr(file).await.map(|attr| Found { file, attr });
+        found.inspect_err(|_| self.below.forget(file, 1))
+    }
+
     fn forget(&self, file: FileNumber, count: u64) {
         self.below.forget(file, count);
     }
@@ -185,6 +191,14 @@ impl Vfs for CacheView {
 
     async fn seek(&self, handle: HandleNumber, sought: Sought, offset: u64) -> Result<u64> {
         self.seek_open(&*self.handle(handle)?, sought, offset).await
+    }
+
+    async fn size(&self, handle: HandleNumber) -> Result<u64> {
+        let open = self.handle(handle)?;
+        if !open.is_orphan() {
+            return Ok(open.data.size());
+        }
+        self.below.run(move |_| open.shared.stat()).await.map(|stat| stat.size)
     }
 
     async fn release(&self, handle: HandleNumber) {

@@ -162,6 +162,12 @@ impl Vfs for LocalView {
         self.below.lookup(dir, name).await
     }
 
+    async fn find_again(&self, file: FileNumber) -> Result<Found> {
+        self.below.hold(file)?;
+        let found = self.getattr(file).await.map(|attr| Found { file, attr });
+        found.inspect_err(|_| self.below.forget(file, 1))
+    }
+
     fn forget(&self, file: FileNumber, count: u64) {
         self.below.forget(file, count);
     }
@@ -328,6 +334,10 @@ impl Vfs for LocalView {
 
     async fn seek(&self, handle: HandleNumber, sought: Sought, offset: u64) -> Result<u64> {
         self.handle(handle)?.file.seek(seek_of(sought), offset)
+    }
+
+    async fn size(&self, handle: HandleNumber) -> Result<u64> {
+        Ok(self.handle(handle)?.file.stat()?.size)
     }
 
     async fn release(&self, handle: HandleNumber) {

@@ -111,6 +111,11 @@ impl Passthrough {
         Found { file, attr: stat.attr() }
     }
 
+    /// Counts a look-up more of a file that is held.
+    pub(crate) fn hold(&self, file: FileNumber) -> Result<()> {
+        if self.tree.hold(file) { Ok(()) } else { Err(Errno::ESTALE.into()) }
+    }
+
     pub(crate) async fn lookup(&self, dir: FileNumber, child: &[u8]) -> Result<Found> {
         let path = self.child(dir, child)?;
         match self.run(move |fs| fs.stat(&path)).await {

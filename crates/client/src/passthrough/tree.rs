@@ -167,6 +167,13 @@ impl Tree {
         self.0.lock().rebase(renamed);
     }
 
+    /// Counts a look-up more of a file, if the door holds it; whether it does.
+    pub(super) fn hold(&self, file: FileNumber) -> bool {
+        let mut state = self.0.lock();
+        let node = state.nodes.get_mut(&file);
+        node.map(|node| node.lookups += 1).is_some()
+    }
+
     /// Takes back look-ups; whether the door holds the file no more.
     pub(super) fn forget(&self, file: FileNumber, count: u64) -> bool {
         let mut state = self.0.lock();

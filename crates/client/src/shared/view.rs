@@ -38,10 +38,8 @@ impl SharedView {
         let inode = self.inode(file);
         let kind = self.attributes(inode).await?.kind;
         if kind != FileKind::Directory {
-            return Err(Fault::new(
-                Errno::ENOTDIR,
-                "a layout is set on a directory, for the files born in it after",
-            ));
+            let why = "a layout is set on a directory, for the files born in it after";
+            return Err(Fault::new(Errno::ENOTDIR, why));
         }
         let change = AttrChange { layout: Some(layout), ..AttrChange::default() };
         self.change(inode, change).await.map(drop)
@@ -62,6 +60,10 @@ impl Vfs for SharedView {
         }
         let entry = self.find(entry).await?;
         self.found(entry).await
+    }
+
+    async fn find_again(&self, file: FileNumber) -> Result<Found> {
+        Ok(Found { file, attr: self.attributes(self.inode(file)).await? })
     }
 
     fn forget(&self, file: FileNumber, _count: u64) {
@@ -241,9 +243,7 @@ impl Vfs for SharedView {
     }
 
     fn pages_dropped(&self, handle: HandleNumber, generation: Generation) {
-        if let Ok(file) = self.file(handle) {
-            file.pages_dropped(generation);
-        }
+        let _ = self.file(handle).map(|file| file.pages_dropped(generation));
     }
 
     async fn change_space(
@@ -271,6 +271,10 @@ impl Vfs for SharedView {
             (None, Sought::Hole) => Ok(size),
             (None, Sought::Data) => Err(Errno::ENXIO.into()),
         }
+    }
+
+    async fn size(&self, handle: HandleNumber) -> Result<u64> {
+        Ok(self.file(handle)?.size())
     }
 
     async fn release(&self, handle: HandleNumber) {

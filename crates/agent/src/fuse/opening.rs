@@ -1,0 +1,91 @@
+//! Requests by which the kernel comes to have a file, or sees another than before: the ring must know of them.
+
+use super::FuseDoor;
+use super::answer::{answer_attr, answer_created, answer_entry, answer_open};
+use crate::custody::Custody;
+use fuser::{ReplyAttr, ReplyCreate, ReplyEntry, ReplyOpen};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use tameike_client::locks;
+use tameike_client::vfs::{FileNumber, OpenMode, Opened, Vfs};
+use tameike_core::Result;
+use tameike_core::attr::AttrChange;
+use tameike_core::wire::meta::NewInode;
+
+impl<V: Vfs> FuseDoor<V> {
+    /// Looks a name up for a thread: also one by which the ring hands a file over.
+    pub(super) fn find(&self, (dir, name): (FileNumber, &OsStr), thread: u32, reply: ReplyEntry) {
+        let (vfs, ahead) = (self.vfs.clone(), self.ahead.clone());
+        let (custody, name) = (self.custody.clone(), name.as_bytes().to_vec());
+        self.tasks.spawn(async move {
+            let changes = custody.changes();
+            let found = match custody.handed(dir, &name) {
+                Some(handed) => vfs.find_again(handed).await,
+                None => ahead.lookup(&vfs, thread, (dir, &name)).await,
+            };
+            answer_entry(reply, found, &custody, changes);
+        });
+    }
+
+    /// Opens a file for a thread.
+    pub(super) fn open_file(&self, file: FileNumber, mode: OpenMode, thread: u32, reply: ReplyOpen) {
+        let (vfs, ahead, custody) = (self.vfs.clone(), self.ahead.clone(), self.custody.clone());
+        self.tasks.spawn(async move {
+            let opened = match ahead.open(&vfs, thread, file, mode).await {
+                Ok(opened) => admitted(&*vfs, &custody, file, opened).await,
+                Err(fault) => Err(fault),
+            };
+            answer_open(reply, opened, mode, vfs.locks().is_some());
+        });
+    }
+
+    /// Makes a file, or finds it, and opens it.
+    pub(super) fn create_file(
+        &self,
+        (dir, name): (FileNumber, &OsStr),
+        new: NewInode,
+        (exclusive, mode): (bool, OpenMode),
+        reply: ReplyCreate,
+    ) {
+        let (vfs, custody, name) = (self.vfs.clone(), self.custody.clone(), name.as_bytes().to_vec());
+        self.tasks.spawn(async move {
+            let created = match vfs.create(dir, &name, new, exclusive, mode).await {
+                Ok((found, opened)) => {
+                    admitted(&*vfs, &custody, found.file, opened).await.map(|opened| (found, opened))
+                }
+                Err(fault) => Err(fault),
+            };
+            answer_created(reply, created, mode, vfs.locks().is_some());
+        });
+    }
+
+    /// Changes attributes, with them perhaps who may use a directory.
+    pub(super) fn change_attributes(&self, file: FileNumber, change: AttrChange, reply: ReplyAttr) {
+        let (vfs, custody) = (self.vfs.clone(), self.custody.clone());
+        self.tasks.spawn(async move {
+            let changes = custody.changes();
+            let is_access = change.mode.is_some() || change.uid.is_some() || change.gid.is_some();
+            let attr = vfs.setattr(file, change).await;
+            if is_access {
+                custody.directory_changed();
+            }
+            answer_attr(reply, file, attr, &custody, changes);
+        });
+    }
+}
+
+/// Has the kernel have a file that was opened for it.
+async fn admitted<V: Vfs>(
+    vfs: &V,
+    custody: &Custody,
+    file: FileNumber,
+    mut opened: Opened,
+) -> Result<Opened> {
+    match custody.admit(file, &mut opened).await {
+        Ok(()) => Ok(opened),
+        Err(fault) => {
+            locks::release(vfs, opened.handle).await;
+            Err(fault)
+        }
+    }
+}

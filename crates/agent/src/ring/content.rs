@@ -1,0 +1,140 @@
+//! Requests about the content of open files.
+
+use super::Asked;
+use super::convert::{Refusal, Served, reply_of};
+use super::session::OpenFile;
+use super::view::RingView;
+use crate::custody::InFlight;
+use std::cell::Cell;
+use std::sync::Arc;
+use tameike_client::vfs::{HandleNumber, Vfs};
+use tameike_core::attr::AttrChange;
+use tameike_core::limits::FILE_SIZE_MAX;
+use tameike_core::wire::unit::Sought;
+use tameike_core::{Errno, Result};
+use tameike_ring::WINDOW_SIZE;
+use tameike_ring::message::Reply;
+
+thread_local! {
+    /// Where a serving thread has the bytes of a write while they are put where they belong: out of reach of the program.
+    static BYTES: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// Runs `with` on the bytes of a request's window.
+fn with_bytes(asked: Asked, size: u32, with: impl FnOnce(Asked, &[u8])) {
+    let mut bytes = BYTES.take();
+    bytes.resize(WINDOW_SIZE, 0);
+    let part = &mut bytes[..size as usize];
+    asked.bytes(part);
+    with(asked, part);
+    BYTES.set(bytes);
+}
+
+/// Begins a request that the kernel's pages must not miss; none while the kernel has the file.
+fn begin(open: &OpenFile) -> Served<InFlight> {
+    open.gate.begin().ok_or(Refusal::Declined)
+}
+
+impl<V: Vfs> RingView<V> {
+    pub(super) fn read(self: Arc<Self>, asked: Asked, open: Arc<OpenFile>, (offset, size): (u64, u32)) {
+        let view = self.clone();
+        self.tasks.spawn(async move {
+            let read = async {
+                if !open.mode.read {
+                    return Err(Errno::EBADF.into());
+                }
+                if offset > FILE_SIZE_MAX {
+                    return Err(Errno::EINVAL.into());
+                }
+                let _in_flight = begin(&open)?;
+                Ok(view.vfs.read(open.handle, offset, size).await?)
+            };
+            match read.await {
+                Ok(bytes) => asked.answer_with(&bytes),
+                Err(refusal) => asked.answer(&reply_of(Err(refusal))),
+            }
+        });
+    }
+
+    /// What a write must pass before its bytes are looked at.
+    fn begin_write(&self, open: &OpenFile) -> Served<InFlight> {
+        if !open.mode.write {
+            return Err(Errno::EBADF.into());
+        }
+        let in_flight = begin(open)?;
+        self.custody.writes(open.file, &open.gate);
+        Ok(in_flight)
+    }
+
+    /// On the serving thread, as far as it need not wait.
+    pub(super) fn write(&self, asked: Asked, open: &OpenFile, (offset, size): (u64, u32)) {
+        let in_flight = match self.begin_write(open) {
+            Ok(in_flight) => in_flight,
+            Err(refusal) => return asked.answer(&reply_of(Err(refusal))),
+        };
+        with_bytes(asked, size, |asked, bytes| {
+            let done = move |written: Result<()>| {
+                drop(in_flight);
+                let written = written.map(|()| Reply::Count(size)).map_err(Refusal::Fault);
+                asked.answer(&reply_of(written));
+            };
+            self.waiting.write(&self.tasks, &self.vfs, (open.handle, offset, bytes), done);
+        });
+    }
+
+    pub(super) fn append(self: Arc<Self>, asked: Asked, open: &OpenFile, size: u32) {
+        let begun = if open.mode.append { self.begin_write(open) } else { Err(Errno::EINVAL.into()) };
+        let in_flight = match begun {
+            Ok(in_flight) => in_flight,
+            Err(refusal) => return asked.answer(&reply_of(Err(refusal))),
+        };
+        let (view, handle) = (self.clone(), open.handle);
+        with_bytes(asked, size, |asked, bytes| {
+            let done = move |written: Result<()>| {
+                let this = view.clone();
+                view.tasks.spawn(async move {
+                    let reply = this.appended(handle, size, written).await;
+                    drop(in_flight);
+                    asked.answer(&reply_of(reply));
+                });
+            };
+            self.waiting.write(&self.tasks, &self.vfs, (handle, 0, bytes), done);
+        });
+    }
+
+    async fn appended(&self, handle: HandleNumber, count: u32, written: Result<()>) -> Served {
+        written.map_err(Refusal::Fault)?;
+        // If another has appended since, the place is behind its bytes: nothing is read twice.
+        let end = self.vfs.size(handle).await.map_err(Refusal::Fault)?;
+        Ok(Reply::Appended { count, end })
+    }
+
+    pub(super) async fn set_size(&self, open: &OpenFile, size: u64) -> Served {
+        if !open.mode.write {
+            return Err(Errno::EINVAL.into());
+        }
+        if size > FILE_SIZE_MAX {
+            return Err(Errno::EFBIG.into());
+        }
+        let _in_flight = self.begin_write(open)?;
+        let change = AttrChange { size: Some(size), ..AttrChange::default() };
+        self.vfs.setattr(open.file, change).await?;
+        Ok(Reply::Done)
+    }
+
+    /// As the other door does: who syncs without having written may want to see what others have.
+    pub(super) async fn sync(&self, open: &OpenFile) -> Served {
+        let awaits_others = self.vfs.awaits_others(open.handle);
+        self.vfs.fsync(open.handle).await.map_err(Refusal::Fault)?;
+        if awaits_others {
+            self.vfs.revalidate(open.handle).await?;
+        }
+        Ok(Reply::Done)
+    }
+
+    pub(super) async fn seek(&self, open: &OpenFile, data: bool, offset: u64) -> Served {
+        let _in_flight = begin(open)?;
+        let sought = if data { Sought::Data } else { Sought::Hole };
+        Ok(Reply::Offset(self.vfs.seek(open.handle, sought, offset).await?))
+    }
+}

@@ -1,0 +1,58 @@
+//! The ring of an agent: from a path at which it listens to the end.
+
+use super::RingDoor;
+use crate::doors::Views;
+use std::fs::{Permissions, set_permissions};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tameike_core::{Fault, Result, View};
+use tameike_io::Runtime;
+use tameike_io::os::process;
+use tameike_io::os::system::System;
+use tameike_ring::server::Server;
+
+/// The ring of an agent that listens.
+pub(crate) struct Ring {
+    server: Arc<Server<RingDoor>>,
+    door: Arc<RingDoor>,
+}
+
+impl Ring {
+    /// Listens at `path` for programs of this user, which find these views.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub(crate) fn open(
+        system: &System,
+        path: &Path,
+        views: &Views,
+        mounted: Vec<(View, PathBuf)>,
+    ) -> Result<Self> {
+        let failed = |error| Fault::from_os(format_args!("making the socket {}", path.display()), &error);
+        let door = Arc::new(views.ring_door(mounted.iter().map(|(view, _)| *view)));
+        let mounts = mounted.iter().map(|(_, mount)| mount.as_os_str().as_bytes().to_vec()).collect();
+        let server = Server::new(door.clone(), mounts, process::user())?;
+        let listener = UnixListener::bind(path).map_err(failed)?;
+        set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
+        server.listen(system, listener)?;
+        Ok(Self { server, door })
+    }
+
+    /// Waits until the files of all programs that have ended by now are closed.
+    pub(crate) fn settle(&self) {
+        self.server.settle();
+        pollster::block_on(self.door.settled());
+    }
+
+    /// Ends the connections of programs, and waits for their files to be closed.
+    pub(crate) fn stop(&self, runtime: &Runtime, limit: Duration) {
+        self.server.stop();
+        if pollster::block_on(runtime.timeout(limit, self.door.settled())).is_none() {
+            log::warn!("files of programs were not closed in time");
+        }
+    }
+}

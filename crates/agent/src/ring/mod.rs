@@ -1,0 +1,164 @@
+//! The ring door: requests of programs that reach the agent through memory which they share with it.
+//!
+//! What it does is what the kernel would do before it asks the FUSE door, and no more than that: paths are walked,
+//! permissions checked by the owner's bits. Whatever is not plain is declined; the program then asks the kernel. So is
+//! what concerns a file that the kernel has open ([`crate::custody`]).
+//!
+//! As at the other door, a request is polled for the first time on the thread that has found it.
+
+mod content;
+mod convert;
+mod listening;
+mod names;
+mod session;
+mod view;
+mod walk;
+
+#[cfg(test)]
+mod tests;
+
+use crate::custody::Custody;
+use crate::fuse::{Tasks, WaitingRoom};
+use event_listener::{Event, listener};
+use session::Session;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tameike_client::vfs::Vfs;
+use tameike_core::Errno;
+use tameike_ring::message::{Reply, Request};
+use tameike_ring::server::{Handler, Peer, THREADS};
+use view::{AnyView, RingView};
+use walk::Walked;
+
+/// Of the serving threads, how many may be held up by calls to the file system behind a view.
+pub(crate) const THREADS_LENT_MAX: usize = THREADS / 2;
+
+pub(crate) use listening::Ring;
+
+type Asked = tameike_ring::server::Asked<RingDoor>;
+
+/// Files of programs that are gone, until they are closed.
+#[derive(Default)]
+struct Endings {
+    count: AtomicUsize,
+    over: Event,
+}
+
+/// One of them.
+struct Ending(Arc<Endings>);
+
+impl Ending {
+    fn begin(endings: &Arc<Endings>) -> Self {
+        endings.count.fetch_add(1, Ordering::AcqRel);
+        Self(endings.clone())
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.over.notify(usize::MAX);
+        }
+    }
+}
+
+/// The views behind the ring.
+#[derive(Default)]
+pub(crate) struct RingDoor {
+    views: Vec<Arc<dyn AnyView>>,
+    endings: Arc<Endings>,
+}
+
+impl RingDoor {
+    /// Adds a view: the next that programs are told of.
+    pub(crate) fn add<V: Vfs>(
+        &mut self,
+        vfs: Arc<V>,
+        tasks: Tasks,
+        waiting: WaitingRoom,
+        custody: Arc<Custody>,
+    ) {
+        let index = self.views.len();
+        let walked = Walked::default();
+        self.views.push(Arc::new(RingView { index, vfs, tasks, waiting, custody, walked }));
+    }
+
+    /// Waits until the files of all programs that are gone are closed.
+    pub(crate) async fn settled(&self) {
+        loop {
+            listener!(self.endings.over => over);
+            if self.endings.count.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            over.await;
+        }
+    }
+
+    fn view(&self, index: usize) -> Option<Arc<dyn AnyView>> {
+        self.views.get(index).cloned()
+    }
+}
+
+/// The handle that a request is about.
+fn handle_of(request: &Request) -> Option<u64> {
+    match request {
+        Request::Read { handle, .. }
+        | Request::Write { handle, .. }
+        | Request::Append { handle, .. }
+        | Request::Status { handle }
+        | Request::SetSize { handle, .. }
+        | Request::Sync { handle }
+        | Request::Close { handle }
+        | Request::Seek { handle, .. }
+        | Request::HandOver { handle } => Some(*handle),
+        Request::Open { .. }
+        | Request::StatusAt { .. }
+        | Request::Unlink { .. }
+        | Request::MakeDir { .. }
+        | Request::Rename { .. } => None,
+    }
+}
+
+/// The view that a request with paths is about; none when it is about two.
+fn view_of(request: &Request) -> Option<u8> {
+    match request {
+        Request::Open { path, .. }
+        | Request::StatusAt { path, .. }
+        | Request::Unlink { path }
+        | Request::MakeDir { path, .. } => Some(path.at.view),
+        Request::Rename { from, to, .. } => (from.at.view == to.at.view).then_some(from.at.view),
+        _ => None,
+    }
+}
+
+impl Handler for RingDoor {
+    type Session = Session;
+
+    fn begin(&self, peer: &Peer) -> Session {
+        Session::new(peer)
+    }
+
+    fn serve(&self, asked: Asked) {
+        let Some(request) = asked.request() else { return asked.answer(&Reply::Declined) };
+        if let Some(handle) = handle_of(&request) {
+            let open = asked.session().get(handle);
+            let Some((view, open)) = open.and_then(|open| Some((self.view(open.view)?, open))) else {
+                return asked.answer(&Reply::Failed(Errno::EBADF.0));
+            };
+            return view.serve_open(asked, request, open);
+        }
+        match view_of(&request).and_then(|view| self.view(view.into())) {
+            Some(view) => view.serve_path(asked, request),
+            None => asked.answer(&Reply::Declined),
+        }
+    }
+
+    fn ended(&self, session: &Session) {
+        for open in session.take_all() {
+            let ending = Ending::begin(&self.endings);
+            if let Some(view) = self.view(open.view) {
+                view.let_go(open, ending);
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Requests with paths.
+
+use super::Asked;
+use super::convert::{Refusal, Served, Wanted, rename_mode, status_of};
+use super::session::{OpenFile, Session};
+use super::view::RingView;
+use super::walk::{Directory, Held, Place, READ, SEARCH, WRITE, may};
+use crate::custody::Gate;
+use std::sync::{Arc, OnceLock};
+use tameike_client::vfs::{Found, OpenMode, Opened, Vfs};
+use tameike_core::wire::meta::NewInode;
+use tameike_core::{Attr, Errno, FileKind, Layout};
+use tameike_ring::message::{Path, Reply};
+
+const SETUID_SETGID: u16 = 0o6000;
+const SETGID: u16 = 0o2000;
+const STICKY: u16 = 0o1000;
+
+/// Whether a program may change names in a directory, as far as is seen here.
+fn may_change(session: &Session, dir: &Attr) -> bool {
+    let is_own = dir.mode & STICKY == 0 || dir.uid == session.user;
+    may(session, dir, WRITE | SEARCH) && is_own
+}
+
+/// Whether a program may open a file so, as far as is seen here.
+fn may_open(session: &Session, attr: &Attr, mode: OpenMode) -> bool {
+    let bits = if mode.read { READ } else { 0 } | if mode.write { WRITE } else { 0 };
+    // A write takes away rights that a file gives; the kernel knows when.
+    let gives_rights = mode.write && attr.mode & SETUID_SETGID != 0;
+    let may_hide = !mode.noatime || attr.uid == session.user;
+    attr.kind == FileKind::File && may(session, attr, bits) && !gives_rights && may_hide
+}
+
+impl<V: Vfs> RingView<V> {
+    pub(super) async fn status_at(&self, asked: &Asked, path: &Path, follow: bool) -> Served {
+        let Place { dir, name } = self.walk(asked.session(), path.at, asked.name(path)).await?;
+        let Some(name) = name else {
+            let attr = self.vfs.getattr(dir.file).await?;
+            return Ok(Reply::Status(status_of(dir.file, &attr)));
+        };
+        let found = self.vfs.lookup(dir.file, name).await?;
+        let _held = Held::new(&self.vfs, found.file);
+        if follow && found.attr.kind == FileKind::Symlink {
+            return Err(Refusal::Declined);
+        }
+        Ok(Reply::Status(status_of(found.file, &found.attr)))
+    }
+
+    pub(super) async fn open(&self, asked: &Asked, path: &Path, flags: i32, mode: u32) -> Served {
+        let wanted = Wanted::of(flags).ok_or(Refusal::Declined)?;
+        let session = asked.session();
+        let Place { dir, name } = self.walk(session, path.at, asked.name(path)).await?;
+        let name = name.ok_or(Refusal::Declined)?;
+        if !session.has_room() {
+            return Err(Refusal::Declined);
+        }
+        if wanted.create && wanted.exclusive {
+            return self.create(session, (&dir, name), mode, wanted).await;
+        }
+        match self.vfs.lookup(dir.file, name).await {
+            Ok(found) => self.open_found(session, found, wanted.mode).await,
+            Err(fault) if fault.errno == Errno::ENOENT && wanted.create => {
+                self.create(session, (&dir, name), mode, wanted).await
+            }
+            Err(fault) => Err(fault.into()),
+        }
+    }
+
+    async fn open_found(&self, session: &Session, found: Found, mode: OpenMode) -> Served {
+        let held = Held::new(&self.vfs, found.file);
+        if !may_open(session, &found.attr, mode) {
+            return Err(Refusal::Declined);
+        }
+        let gate = self.custody.open(found.file).ok_or(Refusal::Declined)?;
+        let opened = async {
+            let _in_flight = gate.begin().ok_or(Refusal::Declined)?;
+            if mode.truncate {
+                self.custody.writes(found.file, &gate);
+            }
+            let opened = self.vfs.open(found.file, mode).await?;
+            let attr = match mode.truncate {
+                true => self.vfs.getattr(found.file).await.unwrap_or(found.attr),
+                false => found.attr,
+            };
+            Ok((opened, attr))
+        };
+        match opened.await {
+            Ok((opened, attr)) => Ok(self.opened(session, held, mode, opened, &attr, gate)),
+            Err(refusal) => {
+                self.custody.release(found.file);
+                Err(refusal)
+            }
+        }
+    }
+
+    async fn create(
+        &self,
+        session: &Session,
+        (dir, name): (&Arc<Directory<V>>, &[u8]),
+        mode: u32,
+        wanted: Wanted,
+    ) -> Served {
+        let bits = (mode & 0o7777) as u16;
+        // One that its owner may not open again could not be handed over to the kernel.
+        let is_plain = bits & !0o777 == 0 && bits & (READ | WRITE) == READ | WRITE;
+        if !is_plain || !may_change(session, &dir.attr) || dir.attr.mode & SETGID != 0 {
+            return Err(Refusal::Declined);
+        }
+        let new = self.new_inode(session, FileKind::File, bits);
+        let (found, opened) = self.vfs.create(dir.file, name, new, wanted.exclusive, wanted.mode).await?;
+        let held = Held::new(&self.vfs, found.file);
+        let gate = self.custody.hold(found.file);
+        self.custody.names_changed(dir.file).await;
+        // Another may have made it since it was looked for, and not for this program.
+        if !may_open(session, &found.attr, wanted.mode) {
+            self.vfs.release(opened.handle).await;
+            self.custody.release(found.file);
+            return Err(Refusal::Declined);
+        }
+        Ok(self.opened(session, held, wanted.mode, opened, &found.attr, gate))
+    }
+
+    fn opened(
+        &self,
+        session: &Session,
+        held: Held<V>,
+        mode: OpenMode,
+        opened: Opened,
+        attr: &Attr,
+        gate: Arc<Gate>,
+    ) -> Reply {
+        let file = held.file;
+        if !opened.keep_cache {
+            // The kernel, which is not told, may have pages of another version.
+            self.custody.passed(file);
+        }
+        held.keep();
+        let (view, handle, name) = (self.index, opened.handle, OnceLock::new());
+        let handle = session.add(OpenFile { view, file, handle, mode, gate, name });
+        Reply::Opened { handle, status: status_of(file, attr) }
+    }
+
+    fn new_inode(&self, session: &Session, kind: FileKind, mode: u16) -> NewInode {
+        let (uid, gid) = (session.user, session.group);
+        NewInode { kind, mode, uid, gid, rdev: 0, layout: Layout::default(), symlink: Vec::new() }
+    }
+
+    pub(super) async fn make_dir(&self, asked: &Asked, path: &Path, mode: u32) -> Served {
+        let session = asked.session();
+        let Place { dir, name } = self.walk(session, path.at, asked.name(path)).await?;
+        let name = name.ok_or(Refusal::Declined)?;
+        let bits = (mode & 0o7777) as u16;
+        if bits & !0o777 != 0 || !may_change(session, &dir.attr) || dir.attr.mode & SETGID != 0 {
+            return Err(Refusal::Declined);
+        }
+        let new = self.new_inode(session, FileKind::Directory, bits);
+        let made = self.vfs.make(dir.file, name, new).await?;
+        drop(Held::new(&self.vfs, made.file));
+        self.custody.names_changed(dir.file).await;
+        Ok(Reply::Done)
+    }
+
+    pub(super) async fn unlink(&self, asked: &Asked, path: &Path) -> Served {
+        let session = asked.session();
+        let Place { dir, name } = self.walk(session, path.at, asked.name(path)).await?;
+        let name = name.ok_or(Refusal::Declined)?;
+        self.movable(session, &dir, name).await?.ok_or(Errno::ENOENT)?;
+        self.vfs.unlink(dir.file, name).await?;
+        self.custody.names_changed(dir.file).await;
+        Ok(Reply::Done)
+    }
+
+    pub(super) async fn rename(&self, asked: &Asked, (from, to): (&Path, &Path), flags: u32) -> Served {
+        let mode = rename_mode(flags).ok_or(Refusal::Declined)?;
+        let session = asked.session();
+        let source = self.walk(session, from.at, asked.name(from)).await?;
+        let target = self.walk(session, to.at, asked.second_name(from)).await?;
+        let (Some(name), Some(new_name)) = (source.name, target.name) else {
+            return Err(Refusal::Declined);
+        };
+        let _source = self.movable(session, &source.dir, name).await?.ok_or(Errno::ENOENT)?;
+        let _target = self.movable(session, &target.dir, new_name).await?;
+        self.vfs.rename((source.dir.file, name), (target.dir.file, new_name), mode).await?;
+        self.custody.names_changed(source.dir.file).await;
+        self.custody.names_changed(target.dir.file).await;
+        Ok(Reply::Done)
+    }
+
+    /// What has a name that may be taken away here: a regular file that the kernel does not have open; or nothing has it.
+    async fn movable(&self, session: &Session, dir: &Directory<V>, name: &[u8]) -> Served<Option<Held<V>>> {
+        if !may_change(session, &dir.attr) {
+            return Err(Refusal::Declined);
+        }
+        match self.vfs.lookup(dir.file, name).await {
+            Ok(found) => {
+                let held = Held::new(&self.vfs, found.file);
+                let is_here = found.attr.kind == FileKind::File && !self.custody.is_kernels(found.file);
+                if is_here { Ok(Some(held)) } else { Err(Refusal::Declined) }
+            }
+            Err(fault) if fault.errno == Errno::ENOENT => Ok(None),
+            Err(fault) => Err(fault.into()),
+        }
+    }
+}

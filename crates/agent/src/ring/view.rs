@@ -1,0 +1,144 @@
+//! One view behind the ring: requests to it, each to its end.
+
+use super::convert::{Refusal, Served, reply_of, status_of};
+use super::session::OpenFile;
+use super::walk::{Held, Walked};
+use super::{Asked, Ending};
+use crate::custody::Custody;
+use crate::fuse::{Tasks, WaitingRoom};
+use std::sync::Arc;
+use std::time::Duration;
+use tameike_client::vfs::Vfs;
+use tameike_core::{Errno, Result};
+use tameike_ring::message::{Reply, Request};
+
+/// A view, whichever it is.
+pub(super) trait AnyView: Send + Sync + 'static {
+    /// Serves a request with a path.
+    fn serve_path(self: Arc<Self>, asked: Asked, request: Request);
+    /// Serves a request about an open file.
+    fn serve_open(self: Arc<Self>, asked: Asked, request: Request, open: Arc<OpenFile>);
+    /// Closes a file whose program is gone.
+    fn let_go(self: Arc<Self>, open: Arc<OpenFile>, ending: Ending);
+}
+
+/// A view behind the ring.
+pub(super) struct RingView<V: Vfs> {
+    /// Its index among those that programs were told of.
+    pub index: usize,
+    pub vfs: Arc<V>,
+    pub tasks: Tasks,
+    pub waiting: WaitingRoom,
+    pub custody: Arc<Custody>,
+    pub walked: Walked<V>,
+}
+
+impl<V: Vfs> RingView<V> {
+    pub(super) fn now(&self) -> Duration {
+        self.tasks.runtime().clock.monotonic()
+    }
+
+    async fn at_path(&self, asked: &Asked, request: Request) -> Served {
+        match request {
+            Request::Open { path, flags, mode } => self.open(asked, &path, flags, mode).await,
+            Request::StatusAt { path, follow } => self.status_at(asked, &path, follow).await,
+            Request::Unlink { path } => self.unlink(asked, &path).await,
+            Request::MakeDir { path, mode } => self.make_dir(asked, &path, mode).await,
+            Request::Rename { from, to, flags } => self.rename(asked, (&from, &to), flags).await,
+            _ => Err(Refusal::Declined),
+        }
+    }
+
+    async fn about(&self, request: Request, open: &OpenFile) -> Served {
+        match request {
+            Request::Status { .. } => {
+                Ok(Reply::Status(status_of(open.file, &self.vfs.getattr(open.file).await?)))
+            }
+            Request::SetSize { size, .. } => self.set_size(open, size).await,
+            Request::Sync { .. } => self.sync(open).await,
+            Request::Seek { data, offset, .. } => self.seek(open, data, offset).await,
+            Request::HandOver { .. }
+            | Request::Open { .. }
+            | Request::Read { .. }
+            | Request::Write { .. }
+            | Request::Append { .. }
+            | Request::StatusAt { .. }
+            | Request::Close { .. }
+            | Request::Unlink { .. }
+            | Request::MakeDir { .. }
+            | Request::Rename { .. } => Err(Refusal::Declined),
+        }
+    }
+
+    /// What a close does before the program is told.
+    async fn flush(&self, open: &OpenFile) -> Result<()> {
+        if open.mode.write { self.vfs.flush(open.handle).await } else { Ok(()) }
+    }
+
+    /// What it does after.
+    async fn release(&self, open: &OpenFile) {
+        if let Some(name) = open.name.get() {
+            self.custody.take_back(name);
+        }
+        self.vfs.release(open.handle).await;
+        self.custody.release(open.file);
+        drop(Held::new(&self.vfs, open.file));
+    }
+
+    fn close(self: Arc<Self>, asked: Asked, open: Arc<OpenFile>) {
+        let view = self.clone();
+        self.tasks.spawn(async move {
+            let flushed = view.flush(&open).await;
+            asked.answer(&reply_of(flushed.map(|()| Reply::Done).map_err(Refusal::Fault)));
+            view.release(&open).await;
+        });
+    }
+
+    fn hand_over(&self, asked: Asked, open: &OpenFile) {
+        let name = open.name.get_or_init(|| self.custody.hand_over(open.file));
+        asked.answer_with(name);
+    }
+}
+
+impl<V: Vfs> AnyView for RingView<V> {
+    fn serve_path(self: Arc<Self>, asked: Asked, request: Request) {
+        let view = self.clone();
+        self.tasks.spawn(async move {
+            let served = view.at_path(&asked, request).await;
+            asked.answer(&reply_of(served));
+        });
+    }
+
+    fn serve_open(self: Arc<Self>, asked: Asked, request: Request, open: Arc<OpenFile>) {
+        match request {
+            Request::Read { offset, size, .. } => self.read(asked, open, (offset, size)),
+            Request::Write { offset, size, .. } => self.write(asked, &open, (offset, size)),
+            Request::Append { size, .. } => self.append(asked, &open, size),
+            Request::HandOver { .. } => self.hand_over(asked, &open),
+            Request::Close { handle } => match asked.session().remove(handle) {
+                Some(open) => self.close(asked, open),
+                // Another thread was faster.
+                None => asked.answer(&Reply::Failed(Errno::EBADF.0)),
+            },
+            _ => {
+                let view = self.clone();
+                self.tasks.spawn(async move {
+                    let served = view.about(request, &open).await;
+                    asked.answer(&reply_of(served));
+                });
+            }
+        }
+    }
+
+    fn let_go(self: Arc<Self>, open: Arc<OpenFile>, ending: Ending) {
+        let view = self.clone();
+        // Whichever thread this is, it is not one to be held up.
+        self.tasks.spawn_apart(async move {
+            if let Err(fault) = view.flush(&open).await {
+                log::warn!("a program ended without hearing of it: {fault}");
+            }
+            view.release(&open).await;
+            drop(ending);
+        });
+    }
+}

@@ -1,0 +1,190 @@
+//! From a path to the directory of its last name.
+//!
+//! As the kernel does, each directory is kept for [`DIRECTORY_LIFETIME`] under its name in the one above it, and all of them
+//! are forgotten when on this node a directory is renamed or removed, or who may use it changes. Whoever may not search a
+//! directory by the owner's bits, or meets something else than a directory, asks the kernel.
+
+use super::convert::{Refusal, Served};
+use super::session::Session;
+use super::view::RingView;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tameike_client::vfs::{FileNumber, Vfs};
+use tameike_core::limits::{DIRECTORY_LIFETIME, NAME_SIZE_MAX};
+use tameike_core::{Attr, FileKind};
+use tameike_ring::message::Start;
+
+/// Directories that are kept.
+const KEPT_MAX: usize = 1 << 10;
+
+/// Bits of the owner.
+pub(super) const READ: u16 = 0o400;
+pub(super) const WRITE: u16 = 0o200;
+pub(super) const SEARCH: u16 = 0o100;
+
+/// Whether a program may do this with a file by its owner's bits, or as the superuser. Who may not, may still by a group
+/// or a list: the kernel knows.
+pub(super) fn may(session: &Session, attr: &Attr, bits: u16) -> bool {
+    session.user == 0 || (attr.uid == session.user && attr.mode & bits == bits)
+}
+
+/// A look-up of a file, taken back when dropped.
+pub(super) struct Held<V: Vfs> {
+    vfs: Arc<V>,
+    pub file: FileNumber,
+}
+
+impl<V: Vfs> Held<V> {
+    pub(super) fn new(vfs: &Arc<V>, file: FileNumber) -> Self {
+        Self { vfs: vfs.clone(), file }
+    }
+
+    /// The look-up stays.
+    pub(super) fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl<V: Vfs> Drop for Held<V> {
+    fn drop(&mut self) {
+        self.vfs.forget(self.file, 1);
+    }
+}
+
+/// A directory on the way of a path.
+pub(super) struct Directory<V: Vfs> {
+    pub file: FileNumber,
+    pub attr: Attr,
+    /// None for those where paths start, which the kernel holds.
+    _held: Option<Held<V>>,
+}
+
+/// Where a path leads: a directory, and a name in it, or none for the directory itself.
+pub(super) struct Place<'a, V: Vfs> {
+    pub dir: Arc<Directory<V>>,
+    pub name: Option<&'a [u8]>,
+}
+
+type Key = (FileNumber, Vec<u8>);
+
+/// Directories that were walked through lately.
+pub(super) struct Walked<V: Vfs>(Mutex<Kept<V>>);
+
+struct Kept<V: Vfs> {
+    /// By name in the directory above; where paths start, by no name in themselves.
+    directories: BTreeMap<Key, (Arc<Directory<V>>, Duration)>,
+    /// For which count of changes they are true.
+    changes: u64,
+}
+
+impl<V: Vfs> Default for Walked<V> {
+    fn default() -> Self {
+        Self(Mutex::new(Kept { directories: BTreeMap::new(), changes: 0 }))
+    }
+}
+
+impl<V: Vfs> Walked<V> {
+    fn find(&self, key: &Key, changes: u64, now: Duration) -> Option<Arc<Directory<V>>> {
+        let mut kept = self.0.lock();
+        if kept.changes != changes {
+            let old = std::mem::take(&mut kept.directories);
+            kept.changes = changes;
+            drop(kept);
+            drop(old); // outside the lock: look-ups are taken back
+            return None;
+        }
+        let (directory, until) = kept.directories.get(key)?;
+        if *until > now {
+            return Some(directory.clone());
+        }
+        let old = kept.directories.remove(key);
+        drop(kept);
+        drop(old);
+        None
+    }
+
+    /// Keeps a directory that was found after so many changes.
+    fn keep(&self, key: Key, directory: Arc<Directory<V>>, changes: u64, until: Duration) {
+        let mut kept = self.0.lock();
+        if kept.changes != changes {
+            return;
+        }
+        let old = if kept.directories.len() >= KEPT_MAX {
+            std::mem::take(&mut kept.directories)
+        } else {
+            BTreeMap::new()
+        };
+        let replaced = kept.directories.insert(key, (directory, until));
+        drop(kept);
+        drop((old, replaced));
+    }
+}
+
+impl<V: Vfs> RingView<V> {
+    /// Walks a path to its last name.
+    pub(super) async fn walk<'a>(
+        &self,
+        session: &Session,
+        at: Start,
+        path: &'a [u8],
+    ) -> Served<Place<'a, V>> {
+        // An absolute path starts nowhere here; one that ends in a slash wants a directory.
+        if path.starts_with(b"/") || path.ends_with(b"/") {
+            return Err(Refusal::Declined);
+        }
+        let mut names = path.split(|&byte| byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
+        let mut dir = self.start(FileNumber(at.dir)).await?;
+        let mut name = names.next();
+        while let Some(this) = name {
+            if this == b".." || this.len() > NAME_SIZE_MAX || this.contains(&0) {
+                return Err(Refusal::Declined);
+            }
+            if !may(session, &dir.attr, SEARCH) {
+                return Err(Refusal::Declined);
+            }
+            let next = names.next();
+            if next.is_none() {
+                // `name/.` wants a directory, too.
+                let is_plain = path.ends_with(this);
+                return if is_plain { Ok(Place { dir, name }) } else { Err(Refusal::Declined) };
+            }
+            dir = self.step(&dir, this).await?;
+            name = next;
+        }
+        Ok(Place { dir, name: None })
+    }
+
+    /// The directory where a path starts.
+    async fn start(&self, file: FileNumber) -> Served<Arc<Directory<V>>> {
+        let (changes, now) = (self.custody.directories(), self.now());
+        let key = (file, Vec::new());
+        if let Some(found) = self.walked.find(&key, changes, now) {
+            return Ok(found);
+        }
+        let attr = self.vfs.getattr(file).await.map_err(|_| Refusal::Declined)?;
+        if attr.kind != FileKind::Directory {
+            return Err(Refusal::Declined);
+        }
+        let directory = Arc::new(Directory { file, attr, _held: None });
+        self.walked.keep(key, directory.clone(), changes, now + DIRECTORY_LIFETIME);
+        Ok(directory)
+    }
+
+    async fn step(&self, dir: &Directory<V>, name: &[u8]) -> Served<Arc<Directory<V>>> {
+        let (changes, now) = (self.custody.directories(), self.now());
+        let key = (dir.file, name.to_vec());
+        if let Some(found) = self.walked.find(&key, changes, now) {
+            return Ok(found);
+        }
+        let found = self.vfs.lookup(dir.file, name).await?;
+        let held = Held::new(&self.vfs, found.file);
+        if found.attr.kind != FileKind::Directory {
+            return Err(Refusal::Declined);
+        }
+        let directory = Arc::new(Directory { file: found.file, attr: found.attr, _held: Some(held) });
+        self.walked.keep(key, directory.clone(), changes, now + DIRECTORY_LIFETIME);
+        Ok(directory)
+    }
+}
