@@ -18,9 +18,9 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## build the program: target/release/tameike
+build: ## build the program and the library for --preload: target/release/tameike, libtameike_preload.so
 	@scripts/install-deps.sh build
-	cargo build --release $(LOCKED) --package tameike
+	cargo build --release $(LOCKED) --package tameike --package tameike-preload
 
 run: ## mosaic of 47 Tucanae on four nodes of this machine, with its receipt
 	@scripts/install-deps.sh run
@@ -47,13 +47,15 @@ fuzz: ## feed every decoder anything, for FUZZ_SECONDS= (600) each, under libFuz
 	@scripts/install-deps.sh fuzz
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
-install: build ## install the program, its manual page and completions under PREFIX= (/usr/local)
+install: build ## install the program, its library, manual page and completions under PREFIX= (/usr/local)
 	@dest="$(DESTDIR)$(PREFIX)"; program="$(TARGET_DIR)/release/tameike"; share="$$dest/share"; \
+	library=libtameike_preload.so; \
 	install -D --mode=755 "$$program" "$$dest/bin/tameike"; \
+	install -D --mode=644 "$(TARGET_DIR)/release/$$library" "$$dest/lib/tameike/$$library"; \
 	install --directory "$$share/man/man1" "$$share/bash-completion/completions" \
 	    "$$share/zsh/site-functions" "$$share/fish/vendor_completions.d"; \
 	"$$program" man "$$share/man/man1"; \
 	"$$program" completions bash >"$$share/bash-completion/completions/tameike"; \
 	"$$program" completions zsh >"$$share/zsh/site-functions/_tameike"; \
 	"$$program" completions fish >"$$share/fish/vendor_completions.d/tameike.fish"; \
-	echo "installed: $$dest/bin/tameike, its manual pages and completions"
+	echo "installed: $$dest/bin/tameike, $$dest/lib/tameike/$$library, manual pages and completions"

@@ -185,6 +185,7 @@ fn to_phase(from: u8, to: u8) -> bool {
 }
 
 fn connect() {
+    let errno = kernel::errno();
     let client = SOCKET.get().and_then(|socket| Client::connect(socket).ok());
     let next = match client {
         Some(client) if serve(&client) => {
@@ -199,6 +200,7 @@ fn connect() {
     };
     // Turned off meanwhile: it stays so.
     to_phase(CONNECTING, next);
+    kernel::set_errno(errno);
 }
 
 /// Finds the views of the environment among those that the agent serves.

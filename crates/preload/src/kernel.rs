@@ -110,6 +110,18 @@ pub fn read_start<'a>(path: &CStr, into: &'a mut [u8]) -> Result<&'a [u8]> {
     Ok(into.get(..count).unwrap_or_default())
 }
 
+/// `errno` of the calling thread.
+pub fn errno() -> i32 {
+    // SAFETY: the C library's own place for the calling thread.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Sets it.
+pub fn set_errno(errno: i32) {
+    // SAFETY: the C library's own place for the calling thread.
+    unsafe { *libc::__errno_location() = errno };
+}
+
 /// The number of this process.
 pub fn process() -> u32 {
     rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()

@@ -10,7 +10,7 @@
 //!
 //! Promises: no allocation and no lock after the first call on a view; every function that is async-signal-safe in the C
 //! library is so here, and may be left by `siglongjmp`; no panic leaves the library; `errno` changes as the C library
-//! has it. What it does not promise: `EFAULT` for pointers that are neither null nor in the first page nor outside of
+//! has it. What it does not promise (`docs/preload.md` has all): `EFAULT` for pointers that are neither null nor in the first page nor outside of
 //! user space, since finding out would cost a system call: such a call ends as one of `memcpy` would. A call that
 //! the ring answers is not a point where a thread can be cancelled.
 // The unit tests' own program must not stand before its C library.

@@ -14,13 +14,13 @@ pub fn stat(status: &Status, device: u64) -> libc::stat {
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     stat.st_dev = device;
     stat.st_ino = status.inode;
-    stat.st_nlink = status.nlink.into();
+    stat.st_nlink = status.nlink as libc::nlink_t;
     stat.st_mode = status.mode;
     stat.st_uid = status.uid;
     stat.st_gid = status.gid;
     stat.st_rdev = status.rdev;
     stat.st_size = status.size.cast_signed();
-    stat.st_blksize = status.block_size.into();
+    stat.st_blksize = status.block_size as libc::blksize_t;
     stat.st_blocks = status.blocks.cast_signed();
     (stat.st_atime, stat.st_atime_nsec) = (status.atime.seconds, status.atime.nanoseconds.into());
     (stat.st_mtime, stat.st_mtime_nsec) = (status.mtime.seconds, status.mtime.nanoseconds.into());

@@ -3,7 +3,6 @@
 //! Before the child is there, all files are the kernel's. While it is, other threads of the parent may open new ones, which the
 //! child meets in the table and must not touch: [`crate::connection::is_foreign`].
 
-use super::next;
 use crate::{connection, upgrade};
 use std::ffi::{c_int, c_long};
 
@@ -20,7 +19,7 @@ extern "C" fn before() {
 extern "C" fn after(outcome: c_long) -> c_int {
     connection::take_back();
     if outcome < 0 {
-        next::set_errno(-outcome as c_int);
+        crate::kernel::set_errno(-outcome as c_int);
         return -1;
     }
     outcome as c_int

@@ -119,7 +119,7 @@ interpose! {
     fn [ioctl](number: c_int, request: u64, argument: c_long) -> c_int = ioctl_file(number, request);
     fn [isatty](number: c_int) -> c_int =
         file::flags(number).map(|_| {
-            next::set_errno(libc::ENOTTY);
+            crate::kernel::set_errno(libc::ENOTTY);
             Ok(0)
         });
     fn [dup](number: c_int) -> c_int = kernels(&[&number]);

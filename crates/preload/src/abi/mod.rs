@@ -114,7 +114,7 @@ impl Outcome for Mapping {
 /// The outcome as the C library tells it.
 fn deliver<T: Outcome>(answer: Result<T, Errno>) -> T {
     answer.unwrap_or_else(|error| {
-        next::set_errno(error.raw_os_error());
+        crate::kernel::set_errno(error.raw_os_error());
         T::FAILED
     })
 }

@@ -35,13 +35,8 @@ impl Next {
 
 /// Stands for a function that this C library is too old to have.
 extern "C-unwind" fn missing() -> c_int {
-    set_errno(libc::ENOSYS);
+    crate::kernel::set_errno(libc::ENOSYS);
     -1
-}
-
-pub fn set_errno(errno: i32) {
-    // SAFETY: the C library's own place for the calling thread.
-    unsafe { *libc::__errno_location() = errno };
 }
 
 /// Calls the next function of that name.
