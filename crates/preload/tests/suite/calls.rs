@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// The program `name` of `tests/calls`.
-fn build(name: &str, into: &Path) -> PathBuf {
+pub fn build(name: &str, into: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/calls").join(name).with_extension("c");
     let program = into.join(name);
     let mut compiler = Command::new("cc");
@@ -15,7 +15,8 @@ fn build(name: &str, into: &Path) -> PathBuf {
     program
 }
 
-fn text(output: &Output) -> String {
+/// What it said, and how it ended.
+pub fn text(output: &Output) -> String {
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     format!("{}{}", String::from_utf8_lossy(&output.stdout), output.status)
 }

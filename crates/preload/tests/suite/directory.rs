@@ -296,6 +296,11 @@ impl Bed {
         self.handler.asked.load(Ordering::SeqCst)
     }
 
+    /// The agent goes away.
+    pub fn stop(&self) {
+        self.server.stop();
+    }
+
     /// Waits until the agent knows of no program.
     pub fn settle(&self) {
         self.server.settle();

@@ -2,5 +2,6 @@
 
 mod calls;
 mod directory;
+mod endings;
 mod programs;
 mod symbols;

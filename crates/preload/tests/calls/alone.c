@@ -1,0 +1,25 @@
+/* A program whose agent goes away when it has said so much. */
+#include "show.h"
+
+int main(void)
+{
+    char text[8];
+    limit();
+    int fd = SHOW(open("file", O_RDWR | O_CREAT, 0600));
+    SHOW(write(fd, "abc", 3));
+    getchar();
+    SHOW(pread(fd, text, 3, 0));
+    SHOW(pread(fd, text, 3, 0));
+    SHOW((long)mmap(NULL, 3, PROT_READ, MAP_SHARED, fd, 0));
+    SHOW(open("file", O_RDWR));
+    SHOW(pread(fd + 1, text, 3, 0));
+    SHOW(close(fd));
+    SHOW(open("file", O_RDWR));
+    pid_t child = fork();
+    if (child == 0) {
+        SHOW(open("of-child", O_RDWR | O_CREAT, 0600));
+        _exit(0);
+    }
+    finish(child);
+    return 0;
+}
