@@ -1,7 +1,7 @@
 //! Calls on descriptors that the ring knows: their end, offset, flags and content as a whole.
 
 use super::names::done;
-use super::{interpose, kernels, next};
+use super::{Wrong, interpose, kernels, next};
 use crate::file::{self, Verdict};
 use crate::{connection, kernel, table};
 use rustix::io::Errno;
@@ -45,7 +45,11 @@ fn fcntl_file(number: c_int, command: c_int, argument: c_long) -> Verdict<c_int>
 }
 
 /// What terminals are asked, a regular file has no answer to; that needs no upgrade.
-fn ioctl_file(number: c_int, request: u64) -> Verdict<c_int> {
+fn ioctl_file(number: c_int, request: u64, argument: c_long) -> Verdict<c_int> {
+    // A file that shares its blocks with another, as `cp` would have it: the mounts know of none.
+    if request == libc::FICLONE && !(is_kernels(number) && is_kernels(argument as c_int)) {
+        return Some(Err(Errno::OPNOTSUPP));
+    }
     if is_kernels(number) {
         return None;
     }
@@ -56,10 +60,9 @@ fn ioctl_file(number: c_int, request: u64) -> Verdict<c_int> {
     kernels(&[&number])
 }
 
-/// Returns the number of what is wrong.
-fn advise(number: c_int, length: i64, advice: c_int) -> Verdict<c_int> {
+fn advise(number: c_int, length: i64, advice: c_int) -> Verdict<Wrong> {
     let fits = length >= 0 && (libc::POSIX_FADV_NORMAL..=libc::POSIX_FADV_NOREUSE).contains(&advice);
-    file::flags(number).map(|flags| flags.map(|_| if fits { 0 } else { libc::EINVAL }))
+    file::flags(number).map(|flags| flags.and(if fits { Ok(Wrong(0)) } else { Err(Errno::INVAL) }))
 }
 
 /// The old number becomes the kernel's, and so does what the new one stands for: the kernel ends that, or, when the call fails,
@@ -116,7 +119,7 @@ interpose! {
     fn [ftruncate, ftruncate64](number: c_int, size: i64) -> c_int = file::set_size(number, size).map(done);
     fn [fcntl, fcntl64, __fcntl, __libc_fcntl64](number: c_int, command: c_int, argument: c_long) -> c_int =
         fcntl_file(number, command, argument);
-    fn [ioctl](number: c_int, request: u64, argument: c_long) -> c_int = ioctl_file(number, request);
+    fn [ioctl](number: c_int, request: u64, argument: c_long) -> c_int = ioctl_file(number, request, argument);
     fn [isatty](number: c_int) -> c_int =
         file::flags(number).map(|_| {
             crate::kernel::set_errno(libc::ENOTTY);
@@ -126,7 +129,7 @@ interpose! {
     fn [dup2, __dup2](old: c_int, new: c_int) -> c_int = replace(old, new);
     fn [dup3](old: c_int, new: c_int, flags: c_int) -> c_int = replace(old, new);
     // A hint, and one about a cache that the agent keeps in its own way.
-    fn [posix_fadvise, posix_fadvise64](number: c_int, offset: i64, length: i64, advice: c_int) -> c_int =
+    fn [posix_fadvise, posix_fadvise64](number: c_int, offset: i64, length: i64, advice: c_int) -> Wrong =
         advise(number, length, advice);
     fn [readahead](number: c_int, offset: i64, count: usize) -> isize = file::flags(number).map(|flags| flags.map(|_| 0));
 }

@@ -79,44 +79,54 @@ fn kernels<T>(arguments: &[&dyn Upgrade]) -> Verdict<T> {
 
 /// What a function of the C library returns.
 trait Outcome {
-    /// The value that tells of a failure, whose number is in `errno`.
-    const FAILED: Self;
+    /// How it tells of a failure.
+    fn failed(error: Errno) -> Self;
 }
 
-impl Outcome for i32 {
-    const FAILED: Self = -1;
+/// Defines types of which one value says that the number of the failure is in `errno`.
+macro_rules! outcomes {
+    ($($type:ty, $failed:expr;)*) => {$(
+        impl Outcome for $type {
+            fn failed(error: Errno) -> Self {
+                crate::kernel::set_errno(error.raw_os_error());
+                $failed
+            }
+        }
+    )*};
 }
 
-impl Outcome for isize {
-    const FAILED: Self = -1;
-}
-
-impl Outcome for i64 {
-    const FAILED: Self = -1;
-}
-
-impl Outcome for () {
-    const FAILED: Self = ();
+outcomes! {
+    i32, -1;
+    i64, -1;
+    isize, -1;
+    (), ();
+    Mapping, Self(libc::MAP_FAILED);
 }
 
 impl<T> Outcome for *mut T {
-    const FAILED: Self = std::ptr::null_mut();
+    fn failed(error: Errno) -> Self {
+        crate::kernel::set_errno(error.raw_os_error());
+        std::ptr::null_mut()
+    }
 }
 
 /// What `mmap` returns.
 #[repr(transparent)]
 struct Mapping(*mut c_void);
 
-impl Outcome for Mapping {
-    const FAILED: Self = Self(libc::MAP_FAILED);
+/// The number of what went wrong, or 0.
+#[repr(transparent)]
+struct Wrong(c_int);
+
+impl Outcome for Wrong {
+    fn failed(error: Errno) -> Self {
+        Self(error.raw_os_error())
+    }
 }
 
 /// The outcome as the C library tells it.
 fn deliver<T: Outcome>(answer: Result<T, Errno>) -> T {
-    answer.unwrap_or_else(|error| {
-        crate::kernel::set_errno(error.raw_os_error());
-        T::FAILED
-    })
+    answer.unwrap_or_else(T::failed)
 }
 
 /// A panic is a mistake of this library, and must not end the program: the kernel answers.

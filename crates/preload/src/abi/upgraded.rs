@@ -1,8 +1,8 @@
 //! Functions that the ring does not know: what they are called on becomes the kernel's first.
 
-use super::Mapping;
 use super::arguments::Text;
 use super::upgrade;
+use super::{Mapping, Wrong};
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 type In = *const c_void;
@@ -13,7 +13,7 @@ upgrade! {
     fn [flock](number: c_int, operation: c_int) -> c_int [number];
     fn [lockf, lockf64](number: c_int, command: c_int, size: i64) -> c_int [number];
     fn [fallocate, fallocate64](number: c_int, mode: c_int, offset: i64, size: i64) -> c_int [number];
-    fn [posix_fallocate, posix_fallocate64](number: c_int, offset: i64, size: i64) -> c_int [number];
+    fn [posix_fallocate, posix_fallocate64](number: c_int, offset: i64, size: i64) -> Wrong [number];
     fn [sync_file_range](number: c_int, offset: i64, size: i64, flags: c_uint) -> c_int [number];
     fn [syncfs](number: c_int) -> c_int [number];
     fn [mmap, mmap64, __mmap](

@@ -2,6 +2,8 @@
 #include "show.h"
 #include <aio.h>
 #include <dirent.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 #include <dlfcn.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -83,13 +85,22 @@ static void copies(void)
     int fd = fresh(), to = open("to", O_RDWR | O_CREAT | O_TRUNC, 0600), ends[2];
     SHOW(sendfile(to, fd, NULL, 2));
     SHOW(copy_file_range(fd, NULL, to, NULL, 2, 0));
-    done(to);
+    SHOW(lseek(to, 0, SEEK_CUR));
     done(fd);
+    to = open("to", O_RDWR);
     fd = fresh();
     SHOW(pipe(ends));
     SHOW(splice(fd, NULL, ends[1], NULL, 4, 0));
     close(ends[0]);
     close(ends[1]);
+    done(fd);
+    fd = fresh();
+    SHOW(posix_fallocate(fd, 0, -1));
+    SHOW(posix_fallocate(fd, 0, 12));
+    done(fd);
+    fd = fresh();
+    SHOW(ioctl(to, FICLONE, fd) == -1 && errno != EBADF);
+    SHOW(ioctl(fd, FICLONE, to) == -1 && errno != EBADF);
     done(fd);
     fd = fresh();
     FILE *stream = fdopen(fd, "r+");
