@@ -242,7 +242,8 @@ impl AgentControl for Agent {
     }
 
     fn status(&self) -> Result<NodeStatus> {
-        Ok(self.node()?.status())
+        let counters = self.ring.get().map(Ring::counters).unwrap_or_default();
+        Ok(NodeStatus { counters, ..self.node()?.status() })
     }
 
     fn stop(&self, grace: Duration) -> Result<Left> {

@@ -9,11 +9,12 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use tameike_core::wire::admin::Counter;
 use tameike_core::{Fault, Result, View};
 use tameike_io::Runtime;
 use tameike_io::os::process;
 use tameike_io::os::system::System;
-use tameike_ring::server::Server;
+use tameike_ring::server::{Server, Usage};
 
 /// The ring of an agent that listens.
 pub(crate) struct Ring {
@@ -40,6 +41,13 @@ impl Ring {
         set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
         server.listen(system, listener)?;
         Ok(Self { server, door })
+    }
+
+    /// What it has done, for who asks for the state of the agent.
+    pub(crate) fn counters(&self) -> Vec<Counter> {
+        let Usage { clients, answered, declined } = self.server.usage();
+        let named = [("ring_clients", clients), ("ring_answered", answered), ("ring_declined", declined)];
+        named.map(|(name, value)| Counter { name: name.to_owned(), value }).into()
     }
 
     /// Waits until the files of all programs that have ended by now are closed.

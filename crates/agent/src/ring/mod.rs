@@ -37,7 +37,7 @@ pub(crate) use listening::Ring;
 
 type Asked = tameike_ring::server::Asked<RingDoor>;
 
-/// Files of programs that are gone, until they are closed.
+/// Programs that are gone, until their files are closed.
 #[derive(Default)]
 struct Endings {
     count: AtomicUsize,
@@ -48,9 +48,9 @@ struct Endings {
 struct Ending(Arc<Endings>);
 
 impl Ending {
-    fn begin(endings: &Arc<Endings>) -> Self {
+    fn begin(endings: &Arc<Endings>) -> Arc<Self> {
         endings.count.fetch_add(1, Ordering::AcqRel);
-        Self(endings.clone())
+        Arc::new(Self(endings.clone()))
     }
 }
 
@@ -83,7 +83,7 @@ impl RingDoor {
         self.views.push(Arc::new(RingView { index, vfs, tasks, waiting, custody, walked }));
     }
 
-    /// Waits until the files of all programs that are gone are closed.
+    /// Waits until the files of all programs that have left are closed.
     pub(crate) async fn settled(&self) {
         loop {
             listener!(self.endings.over => over);
@@ -153,11 +153,15 @@ impl Handler for RingDoor {
         }
     }
 
+    fn leaves(&self, session: &Session) {
+        session.leaves(Ending::begin(&self.endings));
+    }
+
     fn ended(&self, session: &Session) {
-        for open in session.take_all() {
-            let ending = Ending::begin(&self.endings);
+        let (open, ending) = session.take_all();
+        for open in open {
             if let Some(view) = self.view(open.view) {
-                view.let_go(open, ending);
+                view.let_go(open, ending.clone());
             }
         }
     }

@@ -1,5 +1,6 @@
 //! What is kept of one program: who it is, and what it has open.
 
+use super::Ending;
 use crate::custody::Gate;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -26,6 +27,8 @@ pub(super) struct OpenFile {
 struct Handles {
     open: BTreeMap<u64, Arc<OpenFile>>,
     last: u64,
+    /// Since the program is gone.
+    ending: Option<Arc<Ending>>,
 }
 
 /// One program.
@@ -63,8 +66,14 @@ impl Session {
         self.handles.lock().open.remove(&number)
     }
 
-    /// All that it has open, which it has no more.
-    pub(super) fn take_all(&self) -> Vec<Arc<OpenFile>> {
-        std::mem::take(&mut self.handles.lock().open).into_values().collect()
+    /// The program is gone.
+    pub(super) fn leaves(&self, ending: Arc<Ending>) {
+        self.handles.lock().ending = Some(ending);
+    }
+
+    /// All that it had open, which it has no more, and what lasts until that is closed.
+    pub(super) fn take_all(&self) -> (Vec<Arc<OpenFile>>, Option<Arc<Ending>>) {
+        let handles = std::mem::take(&mut *self.handles.lock());
+        (handles.open.into_values().collect(), handles.ending)
     }
 }

@@ -19,7 +19,7 @@ pub(super) trait AnyView: Send + Sync + 'static {
     /// Serves a request about an open file.
     fn serve_open(self: Arc<Self>, asked: Asked, request: Request, open: Arc<OpenFile>);
     /// Closes a file whose program is gone.
-    fn let_go(self: Arc<Self>, open: Arc<OpenFile>, ending: Ending);
+    fn let_go(self: Arc<Self>, open: Arc<OpenFile>, ending: Option<Arc<Ending>>);
 }
 
 /// A view behind the ring.
@@ -130,7 +130,7 @@ impl<V: Vfs> AnyView for RingView<V> {
         }
     }
 
-    fn let_go(self: Arc<Self>, open: Arc<OpenFile>, ending: Ending) {
+    fn let_go(self: Arc<Self>, open: Arc<OpenFile>, ending: Option<Arc<Ending>>) {
         let view = self.clone();
         // Whichever thread this is, it is not one to be held up.
         self.tasks.spawn_apart(async move {

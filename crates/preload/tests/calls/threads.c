@@ -147,7 +147,9 @@ static void signals(int jumps)
 
 static int ends[2];
 
-static void cleaned(void *unused) { puts("cleaned up"); }
+static int cleaned_up;
+
+static void cleaned(void *unused) { cleaned_up = 1; }
 
 static void *blocked(void *unused)
 {
@@ -169,6 +171,7 @@ static void cancelled(void)
     SHOW(pthread_cancel(thread));
     pthread_join(thread, &result);
     SHOW(result == PTHREAD_CANCELED);
+    SHOW(cleaned_up);
 }
 
 static int stop;

@@ -207,6 +207,8 @@ impl Handler for Directory {
         asked.answer(&reply);
     }
 
+    fn leaves(&self, _: &Session) {}
+
     fn ended(&self, session: &Session) {
         let files = std::mem::take(&mut *session.files.lock().expect("no panic"));
         files.values().for_each(|file| self.forget(file));

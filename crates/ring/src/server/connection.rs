@@ -10,7 +10,7 @@ use rustix::thread::futex;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use tameike_core::Errno;
 use tameike_io::os::arena::Arena;
 
@@ -30,18 +30,24 @@ pub(super) struct Connection<H: Handler> {
     /// The slot taken last.
     last: AtomicU32,
     under_way: AtomicU32,
+    counts: Arc<Counts>,
+}
+
+/// Requests of all programs.
+#[derive(Default)]
+pub(super) struct Counts {
+    pub answered: AtomicU64,
+    pub declined: AtomicU64,
 }
 
 impl<H: Handler> Connection<H> {
     pub fn new(
-        handler: Arc<H>,
-        session: H::Session,
-        socket: Arc<UnixStream>,
-        process: Option<OwnedFd>,
+        (handler, session, counts): (Arc<H>, H::Session, Arc<Counts>),
+        (socket, process): (Arc<UnixStream>, Option<OwnedFd>),
         arena: Arena,
     ) -> Self {
         let (busy, last, under_way) = Default::default();
-        Self { handler, session, socket, process, arena, busy, last, under_way }
+        Self { handler, session, socket, process, arena, busy, last, under_way, counts }
     }
 
     /// Whether something is asked.
@@ -160,6 +166,8 @@ impl<H: Handler> Asked<H> {
     }
 
     fn reply(&mut self, reply: &Reply) {
+        let Counts { answered, declined } = &*self.connection.counts;
+        if *reply == Reply::Declined { declined } else { answered }.fetch_add(1, Ordering::Relaxed);
         let slot = self.slot();
         slot.set_reply(&reply.encode());
         // Before the program can ask again.

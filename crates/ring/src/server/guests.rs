@@ -6,6 +6,7 @@ use crate::greeting::{HELLO_SIZE, Welcome, is_hello};
 use crate::layout::ARENA_SIZE;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::process::{PidfdFlags, pidfd_open};
+use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -80,7 +81,7 @@ impl<H: Handler> Inner<H> {
             },
             Guest::Served(connection) => is_open(&connection.socket),
         };
-        let gone = if stays { None } else { all.guests.remove(&number) };
+        let gone = if stays { None } else { self.remove(&mut all.guests, number) };
         drop(all);
         self.end(gone);
     }
@@ -105,8 +106,17 @@ impl<H: Handler> Inner<H> {
         let welcome = Welcome::Views(self.views.clone()).encode();
         send_with_files(socket, &welcome, &[self.watch.notice().memory().as_fd()])?;
         let session = self.handler.begin(&peer);
-        let socket = socket.clone();
-        Ok(Some(Arc::new(Connection::new(self.handler.clone(), session, socket, process, arena))))
+        let served = (self.handler.clone(), session, self.counts.clone());
+        Ok(Some(Arc::new(Connection::new(served, (socket.clone(), process), arena))))
+    }
+
+    /// Under the lock: who settles after finds the program gone, or its leaving noted.
+    fn remove(&self, guests: &mut BTreeMap<u64, Guest<H>>, number: u64) -> Option<Guest<H>> {
+        let gone = guests.remove(&number);
+        if let Some(Guest::Served(connection)) = &gone {
+            self.handler.leaves(&connection.session);
+        }
+        gone
     }
 
     fn end(&self, gone: Option<Guest<H>>) {
@@ -127,14 +137,18 @@ impl<H: Handler> Inner<H> {
             let guests = &mut self.guests.lock().guests;
             let ended = guests.iter().filter(|(_, guest)| ended(guest)).map(|(number, _)| *number);
             let ended: Vec<u64> = ended.collect();
-            ended.into_iter().filter_map(|number| guests.remove(&number)).collect()
+            ended.into_iter().filter_map(|number| self.remove(guests, number)).collect()
         };
         gone.into_iter().for_each(|guest| self.end(Some(guest)));
     }
 
     pub(super) fn end_all(&self) {
-        let all = std::mem::take(&mut self.guests.lock().guests);
-        all.into_values().for_each(|guest| self.end(Some(guest)));
+        let gone: Vec<_> = {
+            let guests = &mut self.guests.lock().guests;
+            let all: Vec<u64> = guests.keys().copied().collect();
+            all.into_iter().filter_map(|number| self.remove(guests, number)).collect()
+        };
+        gone.into_iter().for_each(|guest| self.end(Some(guest)));
     }
 
     /// Wakes a thread that sleeps.

@@ -12,7 +12,7 @@ pub use connection::Asked;
 pub use tameike_io::os::socket::Peer;
 
 use crate::spin::Spin;
-use connection::Connection;
+use connection::{Connection, Counts};
 use guests::Guest;
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -51,7 +51,11 @@ pub trait Handler: Send + Sync + Sized + 'static {
     /// threads at once.
     fn serve(&self, asked: Asked<Self>);
 
-    /// The program is gone, and with it all its requests. Must not wait.
+    /// The program is gone; requests of it may be under way yet. Is called as [`Self::begin`] is, before
+    /// [`Server::settle`] knows of it.
+    fn leaves(&self, session: &Self::Session);
+
+    /// With the program, all its requests are gone. Must not wait.
     fn ended(&self, session: &Self::Session);
 }
 
@@ -72,6 +76,18 @@ struct Inner<H: Handler> {
     /// Whose turn it is.
     next: AtomicUsize,
     stopping: AtomicBool,
+    counts: Arc<Counts>,
+}
+
+/// What a server has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Programs that are connected.
+    pub clients: u64,
+    /// Requests that were answered here.
+    pub answered: u64,
+    /// Requests that were left to the kernel.
+    pub declined: u64,
 }
 
 struct Guests<H: Handler> {
@@ -110,6 +126,7 @@ impl<H: Handler> Server<H> {
             connections: RwLock::default(),
             next: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
+            counts: Arc::default(),
         });
         Ok(Arc::new(Self { inner, threads: Mutex::default() }))
     }
@@ -168,9 +185,14 @@ impl<H: Handler> Server<H> {
         self.inner.settle();
     }
 
-    /// Programs that are connected.
-    pub fn clients(&self) -> usize {
-        self.inner.guests.lock().guests.len()
+    /// What it has done.
+    pub fn usage(&self) -> Usage {
+        let Counts { answered, declined } = &*self.inner.counts;
+        Usage {
+            clients: self.inner.guests.lock().guests.len() as u64,
+            answered: answered.load(Ordering::Relaxed),
+            declined: declined.load(Ordering::Relaxed),
+        }
     }
 
     /// Ends all connections and threads; what is under way is still answered. Nobody is taken in any more.

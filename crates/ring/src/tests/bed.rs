@@ -26,6 +26,7 @@ pub struct State {
     /// Requests that are held: `fsync` waits until it is let go.
     held: Vec<Asked<Files>>,
     pub begun: usize,
+    pub left: usize,
     pub ended: usize,
 }
 
@@ -136,6 +137,10 @@ impl Handler for Files {
                 asked.answer(&reply);
             }
         }
+    }
+
+    fn leaves(&self, (): &()) {
+        self.state.lock().left += 1;
     }
 
     fn ended(&self, (): &()) {

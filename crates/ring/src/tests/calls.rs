@@ -42,6 +42,8 @@ fn calls_are_answered() {
     assert_eq!(client.close(handle), Answer::Done(()));
     assert_eq!(client.close(handle), Answer::Failed(9));
     assert_eq!(client.write(handle, 0, &[]), Answer::Done(0));
+    let usage = bed.server.usage();
+    assert_eq!((usage.clients, usage.declined), (1, 1));
 }
 
 /// A request that made its thread panic took the thread along, and two of them the ring.
@@ -160,7 +162,7 @@ fn one_program_too_many_is_told_so() {
     let bed = Bed::new();
     let clients: Vec<Client> = (0..CLIENTS_MAX).map(|_| bed.client()).collect();
     assert!(matches!(Client::connect(&bed.socket), Err(ConnectError::Full)));
-    assert_eq!(bed.server.clients(), CLIENTS_MAX);
+    assert_eq!(bed.server.usage().clients, CLIENTS_MAX as u64);
     drop(clients);
     bed.files.await_state(|state| state.ended == CLIENTS_MAX);
     assert_eq!(bed.client().close(1), Answer::Failed(9));

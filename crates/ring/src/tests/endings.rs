@@ -45,8 +45,11 @@ fn a_program_that_is_killed_is_let_go_when_its_requests_have_ended() {
     kill(child);
     // What the parent that waited for it may then ask for.
     bed.server.settle();
-    assert_eq!(bed.server.clients(), 0);
-    assert_eq!(bed.files.state.lock().ended, 0, "requests are under way");
+    assert_eq!(bed.server.usage().clients, 0);
+    {
+        let state = bed.files.state.lock();
+        assert_eq!((state.left, state.ended), (1, 0), "requests are under way");
+    }
     bed.files.let_go();
     bed.files.await_state(|state| state.ended == 1);
     assert_eq!(bed.client().close(1), Answer::Failed(9), "others are served");

@@ -1,0 +1,250 @@
+//! Programs that are preloaded: unchanged ones leave what they leave without, beside others that are not.
+
+mod support;
+
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use support::{Site, binary, shown, succeed};
+
+/// Whether the library was built: it is a package of its own, which tests of this one do not build.
+fn is_built() -> bool {
+    let there = Path::new(binary()).with_file_name("libtameike_preload.so").is_file();
+    if !there {
+        println!("skipped: cargo build --package tameike-preload");
+    }
+    there
+}
+
+/// What lies below a directory: names, kinds, modes, sizes and sums.
+const LISTING: &str = r"find . -printf '%P %y %m %n ' -a \( -type f -printf '%s\n' -o -printf '\n' \) | sort
+    find . -type f -print0 | sort -z | xargs -0 sha256sum";
+
+/// Of all that a job's agent has answered through the ring, how much.
+fn answered(status: &str) -> u64 {
+    let status: Value = serde_json::from_str(status).expect("JSON");
+    let text = status.to_string();
+    let place = text.find(r#""name":"ring_answered","value":"#).expect("the agent counts");
+    let digits = text[place..].chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit);
+    digits.collect::<String>().parse().expect("a number")
+}
+
+/// S31: "A program that is preloaded (`--preload`) finds and leaves what it would without."
+///
+/// Runs a script in a plain directory, and preloaded in each view; it must leave the same, mostly past the kernel.
+fn compare(script: &str) {
+    if !is_built() {
+        return;
+    }
+    let site = Site::new();
+    let script = format!("{script}\n{LISTING}");
+    let expected = succeed(Command::new("bash").args(["-euc", &script]).current_dir(site.plain()));
+    let inner = site.shared().with_file_name("script");
+    fs::write(&inner, &script).expect("a script");
+    let job = format!(
+        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_NODE_LOCAL" "$TAMEIKE_CACHE"; do
+               mkdir "$view/here"; cd "$view/here"; bash -eu {}; cd /; echo ---
+           done
+           tameike status --json"#,
+        inner.display()
+    );
+    let output = site.job(1, &["--preload"], &job).output().expect("a job");
+    assert!(output.status.success(), "{}", shown(&output));
+    let said = String::from_utf8_lossy(&output.stdout);
+    let parts: Vec<&str> = said.split("---\n").collect();
+    assert_eq!(parts.len(), 4, "{said}");
+    for (view, part) in parts[..3].iter().enumerate() {
+        assert_eq!(*part, expected, "view {view}");
+    }
+    assert!(answered(parts[3]) > 30, "this was the kernel: {}", parts[3]);
+    site.assert_clean();
+}
+
+#[test]
+fn coreutils_and_the_shell() {
+    compare(
+        "umask 022; seq 20000 > numbers; cp numbers copy; mkdir -p a/b; cat numbers copy >> a/both; wc -c < a/both
+         head -c 1000 numbers > a/b/head; tail -c +500 a/b/head | md5sum; mv a/b/head a/head; rm copy
+         dd if=numbers of=a/dd bs=777 count=20 seek=3 conv=notrunc status=none; truncate -s 5000 a/dd
+         sort -r numbers -o sorted; ln sorted hard; ln -s a/dd soft; cmp sorted hard; test -s soft; chmod 640 sorted
+         split -n 5 numbers part-; cat part-* | cmp - numbers; stat -c '%s %a %h' numbers sorted; test ! -e none",
+    );
+}
+
+#[test]
+fn archives_and_version_control() {
+    compare(
+        "umask 022; export HOME=$PWD GIT_CONFIG_NOSYSTEM=1
+         mkdir src; for i in $(seq 60); do seq $i $((i * 50)) > src/file-$i; done
+         tar -cf all.tar --sort=name --mtime=@0 --owner=0 --group=0 src; mkdir out; tar -xf all.tar -C out; diff -r src out/src
+         rm -r out; gzip -n all.tar; gzip -dk all.tar.gz; rm all.tar
+         git init -q repo; cp src/* repo; cd repo; git add .; GIT_AUTHOR_DATE=@0 GIT_COMMITTER_DATE=@0 \\
+             git -c user.name=a -c user.email=b commit -qm one; git fsck --strict; git status --short; git log --oneline; cd ..
+         rm -rf repo",
+    );
+}
+
+#[test]
+fn python_and_a_data_base() {
+    compare(
+        r#"umask 022; python3 - <<'PYTHON'
+import os, mmap, sqlite3
+with open("data", "wb") as out:
+    for number in range(300):
+        out.write(bytes([number % 256]) * 7001)
+fd = os.open("data", os.O_RDWR)
+os.pwrite(fd, b"here", 1 << 20)
+mapped = mmap.mmap(fd, 0)
+assert mapped[1 << 20:(1 << 20) + 4] == b"here"
+mapped[5:9] = b"mmap"
+mapped.flush()
+assert os.pread(fd, 4, 5) == b"mmap"
+if os.fork() == 0:
+    os.write(fd, b"child")
+    os._exit(0)
+os.wait()
+assert os.lseek(fd, 0, os.SEEK_CUR) == 5
+os.close(fd)
+with open("log", "a") as log:
+    for number in range(50):
+        print(number, file=log, flush=True)
+    assert log.tell() == os.path.getsize("log")
+base = sqlite3.connect("base")
+base.execute("create table t (a integer primary key, b text)")
+with base:
+    base.executemany("insert into t values (?, ?)", ((n, str(n) * 20) for n in range(2000)))
+assert base.execute("pragma integrity_check").fetchone() == ("ok",)
+base.close()
+PYTHON
+        rm base"#,
+    );
+}
+
+/// S1: "Within a node, a read sees every write that was acknowledged before it, from whichever process." Here one
+/// process goes through the ring and the other through the kernel, which have caches of their own.
+/// S31: "It and others on its node see at once what either does."
+#[test]
+fn who_is_preloaded_and_who_is_not_see_the_same() {
+    if !is_built() {
+        return;
+    }
+    let site = Site::new();
+    let program = site.shared().with_file_name("program.py");
+    fs::write(
+        &program,
+        r#"
+import os, subprocess, sys
+reader = subprocess.Popen([sys.executable, "-c", """
+import os, sys
+for line in sys.stdin:
+    name, size = line.split()
+    with open(name, 'rb') as file:
+        data = file.read()
+    here = os.stat('.')
+    print(len(data), sum(data), os.stat(name).st_size, here.st_nlink, here.st_mtime_ns, flush=True)
+"""], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "TAMEIKE_RING")})
+last = 0
+for round in range(200):
+    name = f"file-{round % 7}"
+    data = bytes([round % 200 + 1]) * (round * 61 % 9000 + 1)
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if round % 2 else 0), 0o644)
+    size = os.fstat(fd).st_size
+    os.write(fd, data)
+    reader.stdin.write(f"{name} {len(data)}\n"); reader.stdin.flush()
+    count, total, shown, links, changed = map(int, reader.stdout.readline().split())
+    assert count == shown == max(size, len(data)), (round, count, shown, size, len(data))
+    assert size > len(data) or total == sum(data), round
+    os.write(fd, b"x")
+    os.close(fd)
+    if round % 7 == 3:
+        os.unlink(name)
+        fresh = f"dir-{round}"
+        os.mkdir(fresh)
+        reader.stdin.write("file-0 0\n"); reader.stdin.flush()
+        now = list(map(int, reader.stdout.readline().split()))
+        assert now[4] > last, "the directory has changed"
+        last = now[4]
+reader.stdin.close()
+assert reader.wait() == 0
+"#,
+    )
+    .expect("a program");
+    let script = format!(
+        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_NODE_LOCAL" "$TAMEIKE_CACHE"; do
+               cd "$view"; python3 {}; cd /
+           done"#,
+        program.display()
+    );
+    let output = site.job(1, &["--preload"], &script).output().expect("a job");
+    assert!(output.status.success(), "{}", shown(&output));
+    site.assert_clean();
+}
+
+/// S31: "What it was told as written before it was killed is in the receipt." It has closed nothing itself.
+#[test]
+fn what_a_killed_program_wrote_is_drained() {
+    if !is_built() {
+        return;
+    }
+    let site = Site::new();
+    let script = r#"cd "$TAMEIKE_CACHE"; python3 -c '
+import os
+fd = os.open("file", os.O_WRONLY | os.O_CREAT, 0o644)
+os.write(fd, b"x" * 3000000)
+os.kill(os.getpid(), 9)' || echo $?"#;
+    let output = site.job(1, &["--preload"], script).output().expect("a job");
+    assert!(output.status.success(), "{}", shown(&output));
+    let drained = fs::read(site.shared().join("file")).expect("it was drained");
+    assert!(drained == [b'x'; 3_000_000], "{} bytes", drained.len());
+    site.assert_clean();
+}
+
+/// S31: "When its agent dies, its calls fail with EIO or ENOTCONN, and do not wait."
+#[test]
+fn an_agent_that_is_killed_is_an_error() {
+    if !is_built() {
+        return;
+    }
+    let site = Site::new();
+    let script = r#"cd "$TAMEIKE_SHARED"; python3 -c '
+import errno, json, os, signal, subprocess
+fd = os.open("file", os.O_RDWR | os.O_CREAT, 0o644)
+os.write(fd, b"x")
+status = json.loads(subprocess.check_output(["tameike", "status", "--json"]))
+def find(value):
+    if isinstance(value, dict):
+        return value.get("pid") or next(filter(None, map(find, value.values())), None)
+    if isinstance(value, list):
+        return next(filter(None, map(find, value)), None)
+os.kill(find(status), signal.SIGKILL)
+for call in (lambda: os.write(fd, b"y"), lambda: os.fstat(fd), lambda: os.open("other", os.O_RDONLY)):
+    try:
+        while True:
+            call()
+    except OSError as error:
+        assert error.errno in (errno.EIO, errno.ENOTCONN), error
+print("TOLD")'"#;
+    let output = site.job(1, &["--preload", "--keep-going"], script).output().expect("a job");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("TOLD"), "{}", shown(&output));
+}
+
+/// What a command on another node inherits is of this one: it would have met the files of another node-local view.
+#[test]
+fn a_command_on_another_node_reaches_that_nodes_agent() {
+    if !is_built() {
+        return;
+    }
+    let site = Site::new();
+    let script = r#"for node in 0 1; do
+            tameike exec --node $node -- bash -c 'echo $TAMEIKE_NODE > $TAMEIKE_NODE_LOCAL/node; echo $TAMEIKE_RING'
+        done
+        for node in 0 1; do tameike exec --node $node -- bash -c 'cat $TAMEIKE_NODE_LOCAL/node'; done"#;
+    let output = site.job(2, &["--preload"], script).output().expect("a job");
+    assert!(output.status.success(), "{}", shown(&output));
+    let said = String::from_utf8_lossy(&output.stdout);
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines[0].ends_with("node-0/ring") && lines[1].ends_with("node-1/ring"), "{said}");
+    assert_eq!(lines[2..], ["0", "1"]);
+    site.assert_clean();
+}
