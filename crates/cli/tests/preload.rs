@@ -79,7 +79,7 @@ fn archives_and_version_control() {
          mkdir src; for i in $(seq 60); do seq $i $((i * 50)) > src/file-$i; done
          tar -cf all.tar --sort=name --mtime=@0 --owner=0 --group=0 src; mkdir out; tar -xf all.tar -C out; diff -r src out/src
          rm -r out; gzip -n all.tar; gzip -dk all.tar.gz; rm all.tar
-         git init -q repo; cp src/* repo; cd repo; git add .; GIT_AUTHOR_DATE=@0 GIT_COMMITTER_DATE=@0 \\
+         git init -q repo; cp src/* repo; cd repo; git add .; GIT_AUTHOR_DATE='1000000000 +0000' GIT_COMMITTER_DATE='1000000000 +0000' \\
              git -c user.name=a -c user.email=b commit -qm one; git fsck --strict; git status --short; git log --oneline; cd ..
          rm -rf repo",
     );
