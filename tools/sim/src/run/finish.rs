@@ -89,7 +89,7 @@ impl Run {
             // What makes the file of these units had not reached the log that broke, or died with its agent.
             View::JobShared if self.log_broken || self.has_orphans => 0,
             // Clean bytes whose home could not be told of the removal go when room is needed.
-            View::Cache if self.world.countdown.met().is_some() => {
+            View::Cache if self.world.countdown.met().is_some() || self.was_unreachable => {
                 self.world.space(view, |space| space.dirty)
             }
             _ => self.world.space(view, |space| space.used),

@@ -96,6 +96,8 @@ struct Run {
     locks: Vec<locks::Lock>,
     /// Whether messages between some nodes may not arrive.
     links_cut: bool,
+    /// Whether they, or agents that were dead, may have kept a node from hearing that a file is removed.
+    was_unreachable: bool,
     /// Whether programs that wait for a lock have been sent a signal.
     signalled: Arc<AtomicBool>,
     /// Errors that the troubles since the last check explain, by view.
@@ -229,6 +231,7 @@ pub fn run_counted(program: &Program, countdown: &Countdown) -> Result<(), Failu
             slots: BTreeMap::new(),
             locks: Vec::new(),
             links_cut: false,
+            was_unreachable: false,
             signalled: Arc::default(),
             excuses: BTreeMap::new(),
             excused: 0,
