@@ -107,6 +107,8 @@ struct Run {
     /// Agents have died or must be started anew since the last check.
     must_restart: bool,
     power_lost: bool,
+    /// It was before the agents were last started: their journals may have lost their ends.
+    journal_cut: bool,
     /// A disk has forgotten what was not synced.
     bytes_lost: bool,
     /// A sync failed: changes that were made and not logged are gone.
@@ -237,6 +239,7 @@ pub fn run_counted(program: &Program, countdown: &Countdown) -> Result<(), Failu
             excused: 0,
             must_restart: false,
             power_lost: false,
+            journal_cut: false,
             bytes_lost: false,
             log_broken: false,
             has_orphans: false,
