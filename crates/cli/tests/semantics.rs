@@ -42,6 +42,12 @@ fn processes_of_a_node_see_each_others_writes() {
     run("for view in $both $TAMEIKE_NODE_LOCAL; do nodes 0 within $view/file; done");
 }
 
+/// S1: "Within a node, a read sees every write that was acknowledged before it, from whichever process."
+#[test]
+fn what_is_written_past_the_kernels_pages_is_seen_through_them() {
+    run("for view in $both $TAMEIKE_NODE_LOCAL; do nodes 0 past_pages $view/file; done");
+}
+
 /// S2: "An fsync of a node that has written nothing since its last one has its open descriptors see the same"
 #[test]
 fn an_fsync_shows_what_others_have_synced() {

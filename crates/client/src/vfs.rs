@@ -49,6 +49,14 @@ pub struct OpenMode {
     pub noatime: bool,
 }
 
+impl OpenMode {
+    /// Whether what goes through such a handle passes by the kernel's pages, where files are striped: the kernel does not
+    /// know where an append lands, and bytes that are only written are not worth a second copy on the node.
+    pub fn is_direct(self) -> bool {
+        self.append || !self.read
+    }
+}
+
 /// An opened file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
@@ -258,6 +266,13 @@ pub trait Vfs: Directories + Xattrs {
     /// Whether the kernel's pages of the file may still be older than this.
     fn has_pages_before(&self, _handle: HandleNumber, _generation: Generation) -> bool {
         false
+    }
+    /// Bytes were written through the handle that the kernel's pages of the file may lack: what it has is not kept by the
+    /// next open.
+    fn pages_passed(&self, _handle: HandleNumber) {}
+    /// Whether no such bytes were written since the handle was opened.
+    fn keeps_pages(&self, _handle: HandleNumber) -> bool {
+        true
     }
     /// The kernel has dropped the file's pages that are older than this, and its attributes.
     fn pages_dropped(&self, _handle: HandleNumber, _generation: Generation) {}

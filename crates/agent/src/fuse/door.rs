@@ -3,7 +3,7 @@
 use super::FuseDoor;
 use super::answer::{
     answer_attr, answer_bytes, answer_created, answer_entry, answer_open, answer_open_dir, answer_seek,
-    answer_space, answer_write,
+    answer_space,
 };
 use super::convert::{
     O_EXCL, XATTR_CREATE, XATTR_REPLACE, attr_change, errno, file, handle, kind_of_mode, new_inode,
@@ -149,9 +149,11 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (vfs, ahead, thread) = (self.vfs.clone(), self.ahead.clone(), request.pid());
+        let kernel = self.kernel.clone();
         self.tasks.spawn(async move {
             let mode = open_mode(flags);
-            let opened = ahead.open(&vfs, thread, file(number), mode).await;
+            let mut opened = ahead.open(&vfs, thread, file(number), mode).await;
+            let _ = opened.as_mut().map(|opened| kernel.opened(&*vfs, number, opened));
             answer_open(reply, opened, mode, vfs.locks().is_some());
         });
     }
@@ -166,11 +168,13 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let (vfs, name) = (self.vfs.clone(), name.as_bytes().to_vec());
+        let (vfs, kernel, name) = (self.vfs.clone(), self.kernel.clone(), name.as_bytes().to_vec());
         let new = new_inode(request, FileKind::File, mode, umask);
         self.tasks.spawn(async move {
             let mode = open_mode(OpenFlags(flags));
-            let created = vfs.create(file(parent), &name, new, flags & O_EXCL != 0, mode).await;
+            let mut created = vfs.create(file(parent), &name, new, flags & O_EXCL != 0, mode).await;
+            let _ =
+                created.as_mut().map(|(found, opened)| kernel.opened(&*vfs, INodeNo(found.file.0), opened));
             answer_created(reply, created, mode, vfs.locks().is_some());
         });
     }
@@ -195,8 +199,8 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
     fn write(
         &self,
         _request: &Request,
-        _number: INodeNo,
-        number: FileHandle,
+        number: INodeNo,
+        open: FileHandle,
         offset: u64,
         data: &[u8],
         _write_flags: WriteFlags,
@@ -204,9 +208,9 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let size = data.len() as u32;
-        let write = (handle(number), offset, data);
-        self.waiting.write(&self.tasks, &self.vfs, write, move |done| answer_write(reply, size, done));
+        let write = (handle(open), offset, data);
+        let answer = self.written(number, handle(open), (offset, data.len() as u32), reply);
+        self.waiting.write(&self.tasks, &self.vfs, write, answer);
     }
 
     fn flush(&self, _: &Request, _: INodeNo, number: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
@@ -312,15 +316,16 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
     fn release(
         &self,
         _request: &Request,
-        _number: INodeNo,
-        number: FileHandle,
+        number: INodeNo,
+        open: FileHandle,
         _flags: OpenFlags,
         _owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        self.kernel.closed(number, handle(open));
         self.run(reply, |vfs| async move {
-            locks::release(&*vfs, handle(number)).await;
+            locks::release(&*vfs, handle(open)).await;
             Ok(())
         });
     }

@@ -1,16 +1,22 @@
-//! Having the kernel forget what it has cached of a file that another node has changed.
+//! Having the kernel forget what it has cached of a file that another node has changed, or this one past its pages.
 //!
 //! To drop a file's pages, the kernel waits for reads of them that are under way, which this agent must answer: so
 //! it is told by a thread that does nothing else, never by one that serves requests.
 //!
 //! It is told once for each version, and one request at a time: attributes that arrive while it is told anything of the file
 //! are not taken, and the program that asked for them goes by the old size.
+//!
+//! A write through a direct handle has the kernel drop the pages of its bytes before it is sent, and no more: who reads them
+//! meanwhile brings old ones back. So they are dropped once more, when the bytes are written and before the program is told,
+//! if a handle is open that reads through pages; and if none is, the next open keeps no pages.
 
 use fuser::{INodeNo, Notifier};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
-use tameike_client::vfs::{HandleNumber, Vfs};
+use tameike_client::vfs::{HandleNumber, Opened, Vfs};
 use tameike_core::{Fault, Generation, Result};
 use tameike_io::os::process;
 use tameike_io::os::runtime::{Resolver, promise};
@@ -25,7 +31,14 @@ struct Order {
 
 /// What the kernel has cached of one view.
 #[derive(Clone, Default)]
-pub(super) struct KernelCache(Arc<OnceLock<Sender<Order>>>);
+pub(super) struct KernelCache(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    orders: OnceLock<Sender<Order>>,
+    /// The open handles that read and write through the kernel's pages, by file.
+    handles: Mutex<BTreeSet<(u64, HandleNumber)>>,
+}
 
 impl KernelCache {
     /// Says how the kernel is told; before, it has nothing cached.
@@ -37,7 +50,7 @@ impl KernelCache {
             }
         })?;
         // It is called once.
-        let _ = self.0.set(sender);
+        let _ = self.0.orders.set(sender);
         Ok(())
     }
 
@@ -49,16 +62,52 @@ impl KernelCache {
         handle: HandleNumber,
         stale: Option<Generation>,
     ) -> Result<()> {
-        let (Some(generation), Some(sender)) = (stale, self.0.get()) else { return Ok(()) };
+        let Some(generation) = stale else { return Ok(()) };
         let vfs = vfs.clone();
-        let work = Box::new(move |notifier: &Notifier| {
+        self.order(move |notifier| {
             if vfs.has_pages_before(handle, generation) {
                 notifier.inval_inode(file, 0, 0)?;
                 vfs.pages_dropped(handle, generation);
             }
             Ok(())
-        });
-        let (done, dropped) = promise();
+        })
+        .await
+    }
+
+    /// A handle was opened. Whether the kernel shall keep its pages is known only now, when a write past them has either
+    /// seen this handle, or is seen here.
+    pub(super) fn opened<V: Vfs>(&self, vfs: &V, file: INodeNo, opened: &mut Opened) {
+        if !opened.direct {
+            self.0.handles.lock().insert((file.0, opened.handle));
+            opened.keep_cache &= vfs.keeps_pages(opened.handle);
+        }
+    }
+
+    /// The last descriptor of a handle is gone.
+    pub(super) fn closed(&self, file: INodeNo, handle: HandleNumber) {
+        self.0.handles.lock().remove(&(file.0, handle));
+    }
+
+    /// Whether what goes through a handle passes by the kernel's pages.
+    pub(super) fn is_direct(&self, file: INodeNo, handle: HandleNumber) -> bool {
+        !self.0.handles.lock().contains(&(file.0, handle))
+    }
+
+    /// Whether there are handles of the file that read through the kernel's pages.
+    pub(super) fn is_used(&self, file: INodeNo) -> bool {
+        let of_file = (file.0, HandleNumber(0))..=(file.0, HandleNumber(u64::MAX));
+        self.0.handles.lock().range(of_file).next().is_some()
+    }
+
+    /// Drops the pages of some bytes of a file.
+    pub(super) async fn drop_bytes(&self, file: INodeNo, offset: u64, length: u32) -> Result<()> {
+        self.order(move |notifier| notifier.inval_inode(file, offset as i64, length.into())).await
+    }
+
+    /// Has the thread do something, and waits for it.
+    async fn order(&self, work: impl FnOnce(&Notifier) -> io::Result<()> + Send + 'static) -> Result<()> {
+        let Some(sender) = self.0.orders.get() else { return Ok(()) };
+        let (work, (done, dropped)) = (Box::new(work), promise());
         let failed = |error| Fault::from_os("having the kernel drop what it has cached of a file", &error);
         sender.send(Order { work, done }).map_err(|_| failed(io::ErrorKind::BrokenPipe.into()))?;
         dropped.await.map_err(failed)

@@ -65,9 +65,9 @@ impl CacheView {
                 self.close(handle);
                 return Err(fault);
             }
-            return Ok(Opened { handle, keep_cache: false, direct: mode.append });
+            return Ok(Opened { handle, keep_cache: false, direct: mode.is_direct() });
         }
-        Ok(Opened { handle, keep_cache, direct: mode.append })
+        Ok(Opened { handle, keep_cache, direct: mode.is_direct() })
     }
 
     /// One more handle of an open file that has no name any more (through `/proc/self/fd`, say).
@@ -82,7 +82,7 @@ impl CacheView {
         }
         let open = orphans.into_iter().find(|open| open.mode.write || !mode.write).ok_or(Errno::EACCES)?;
         let handle = self.opens.add(open.again(mode));
-        Ok(Some(Opened { handle, keep_cache: false, direct: mode.append }))
+        Ok(Some(Opened { handle, keep_cache: false, direct: mode.is_direct() }))
     }
 
     pub(super) fn close(&self, handle: HandleNumber) {

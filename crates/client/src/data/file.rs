@@ -186,25 +186,6 @@ impl FileData {
         adopt(&mut self.state.lock(), version);
     }
 
-    /// As [`Self::refresh`], for who reads on through open handles. Tells the generation when the kernel's pages may be
-    /// of another one: they must be dropped, and that be told to [`Self::pages_dropped`].
-    pub fn revalidate(&self, version: FileVersion) -> Option<Generation> {
-        let mut state = self.state.lock();
-        adopt(&mut state, version);
-        (state.pages != Some(state.generation)).then_some(state.generation)
-    }
-
-    /// Whether the kernel may still have pages that are older than this.
-    pub fn has_pages_before(&self, generation: Generation) -> bool {
-        self.state.lock().pages < Some(generation)
-    }
-
-    /// The kernel has dropped all pages that are older than this, and attributes.
-    pub fn pages_dropped(&self, generation: Generation) {
-        let mut state = self.state.lock();
-        state.pages = state.pages.max(Some(generation));
-    }
-
     /// Size and time of last write that the home does not know yet.
     pub fn newer(&self) -> Option<(u64, Timestamp)> {
         let state = self.state.lock();
@@ -342,7 +323,7 @@ pub struct Told {
 
 /// Takes over the home's version, unless a newer one is known already: answers overtake each other. What the
 /// node has written beyond it stays in sight.
-fn adopt(state: &mut FileState, version: FileVersion) {
+pub(super) fn adopt(state: &mut FileState, version: FileVersion) {
     if version.generation < state.generation {
         return;
     }

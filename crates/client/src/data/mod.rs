@@ -10,6 +10,7 @@ mod file;
 mod flush;
 mod frames;
 mod home;
+mod pages;
 mod read;
 mod sparse;
 mod unit;

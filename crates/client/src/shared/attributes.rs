@@ -13,16 +13,6 @@ use tameike_core::{Attr, FileKind, InodeId, NodeId, Result, View};
 
 use crate::vfs::ViewSpace;
 
-/// The version that attributes tell of.
-pub(super) fn version_of(node: &Node) -> FileVersion {
-    FileVersion {
-        size: node.attr.size,
-        generation: node.attr.generation,
-        inline: node.attr.inline,
-        content: node.content.as_ref().map(|content| content.to_vec()),
-    }
-}
-
 impl SharedView {
     /// Attributes from the inode's home, complete for any kind of file.
     pub(super) async fn attributes(&self, inode: InodeId) -> Result<Attr> {
@@ -57,7 +47,7 @@ impl SharedView {
 
     /// Adds to attributes what their home does not know.
     pub(super) async fn complete(&self, node: Node) -> Result<Attr> {
-        let version = version_of(&node);
+        let version = FileVersion::of_node(&node);
         let mut attr = node.attr;
         match attr.kind {
             FileKind::Directory => {

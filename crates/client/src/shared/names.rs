@@ -1,11 +1,10 @@
 //! Names of the job-shared view: each request goes to the home of its entry, and again where that home says
 //! that the directory is wider or narrower than believed.
 
-use super::attributes::version_of;
 use super::held::Asked;
 use super::opens::Opening;
 use super::{SharedView, unexpected};
-use crate::data::Home;
+use crate::data::{FileVersion, Home};
 use crate::vfs::{Found, OpenMode, Opened};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{
@@ -160,7 +159,8 @@ impl SharedView {
     /// Opens a regular file whose home has already counted the open.
     pub(super) async fn open_counted(&self, node: Node, mode: OpenMode, opening: Opening) -> Result<Opened> {
         let inode = node.attr.inode;
-        let (file, keep_cache) = self.engine.open(inode, node.attr.layout, Home::Inode, version_of(&node));
+        let (file, keep_cache) =
+            self.engine.open(inode, node.attr.layout, Home::Inode, FileVersion::of_node(&node));
         let mut attr = node.attr;
         self.show_accesses(&file, &mut attr);
         if keep_cache && mode.read && !mode.noatime {
@@ -175,9 +175,9 @@ impl SharedView {
                 self.close_handle(handle);
                 return Err(fault);
             }
-            return Ok(Opened { handle, keep_cache: false, direct: mode.append });
+            return Ok(Opened { handle, keep_cache: false, direct: mode.is_direct() });
         }
-        Ok(Opened { handle, keep_cache, direct: mode.append })
+        Ok(Opened { handle, keep_cache, direct: mode.is_direct() })
     }
 
     pub(super) fn close_handle(&self, handle: crate::vfs::HandleNumber) {

@@ -1,6 +1,5 @@
 //! [`Vfs`] of the job-shared view.
 
-use super::attributes::version_of;
 use super::opens::Opening;
 use super::{SharedView, unexpected};
 use crate::data::FileData;
@@ -227,13 +226,9 @@ impl Vfs for SharedView {
 
     async fn revalidate(&self, handle: HandleNumber) -> Result<Option<Generation>> {
         let file = self.file(handle)?;
-        let inode = file.inode;
         // What others wrote under the lock must not be hidden by what was held of the name before.
-        self.held.changed(inode);
-        match self.ask_home(inode, MetaRequest::GetAttr { inode }).await? {
-            MetaReply::Node(node) => Ok(file.revalidate(version_of(&node))),
-            other => Err(unexpected(&other)),
-        }
+        self.held.changed(file.inode);
+        Ok(file.revalidate(self.engine.version(file.inode).await?))
     }
 
     fn has_pages_before(&self, handle: HandleNumber, generation: Generation) -> bool {
@@ -241,9 +236,15 @@ impl Vfs for SharedView {
     }
 
     fn pages_dropped(&self, handle: HandleNumber, generation: Generation) {
-        if let Ok(file) = self.file(handle) {
-            file.pages_dropped(generation);
-        }
+        let _ = self.file(handle).map(|file| file.pages_dropped(generation));
+    }
+
+    fn pages_passed(&self, handle: HandleNumber) {
+        let _ = self.file(handle).map(|file| file.pages_passed());
+    }
+
+    fn keeps_pages(&self, handle: HandleNumber) -> bool {
+        self.file(handle).is_ok_and(|file| file.keeps_pages())
     }
 
     async fn change_space(
