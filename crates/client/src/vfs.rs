@@ -50,10 +50,11 @@ pub struct OpenMode {
 }
 
 impl OpenMode {
-    /// Whether what goes through such a handle passes by the kernel's pages, where files are striped: the kernel does not
-    /// know where an append lands, and bytes that are only written are not worth a second copy on the node.
-    pub fn is_direct(self) -> bool {
-        self.append || !self.read
+    /// Whether what goes through such a handle of a striped file of `size` bytes passes by the kernel's pages: the kernel
+    /// does not know where an append lands, and bytes of who only writes, or has nothing yet to read, are not worth a second
+    /// copy on the node.
+    pub fn is_direct(self, size: u64) -> bool {
+        self.append || !self.read || (self.write && size == 0)
     }
 }
 
@@ -64,7 +65,7 @@ pub struct Opened {
     pub handle: HandleNumber,
     /// Whether what the kernel has cached of the file is still true.
     pub keep_cache: bool,
-    /// Whether the kernel must not cache what goes through this handle.
+    /// Whether what goes through this handle shall pass by the kernel's pages.
     pub direct: bool,
 }
 

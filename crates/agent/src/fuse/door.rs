@@ -153,7 +153,9 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         self.tasks.spawn(async move {
             let mode = open_mode(flags);
             let mut opened = ahead.open(&vfs, thread, file(number), mode).await;
-            let _ = opened.as_mut().map(|opened| kernel.opened(&*vfs, number, opened));
+            if let Ok(opened) = &mut opened {
+                kernel.opened(&*vfs, number, mode, opened);
+            }
             answer_open(reply, opened, mode, vfs.locks().is_some());
         });
     }
@@ -173,8 +175,9 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         self.tasks.spawn(async move {
             let mode = open_mode(OpenFlags(flags));
             let mut created = vfs.create(file(parent), &name, new, flags & O_EXCL != 0, mode).await;
-            let _ =
-                created.as_mut().map(|(found, opened)| kernel.opened(&*vfs, INodeNo(found.file.0), opened));
+            if let Ok((found, opened)) = &mut created {
+                kernel.opened(&*vfs, INodeNo(found.file.0), mode, opened);
+            }
             answer_created(reply, created, mode, vfs.locks().is_some());
         });
     }

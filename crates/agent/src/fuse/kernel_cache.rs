@@ -14,9 +14,10 @@ use fuser::{INodeNo, Notifier};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
-use tameike_client::vfs::{HandleNumber, Opened, Vfs};
+use tameike_client::vfs::{HandleNumber, OpenMode, Opened, Vfs};
 use tameike_core::{Fault, Generation, Result};
 use tameike_io::os::process;
 use tameike_io::os::runtime::{Resolver, promise};
@@ -36,6 +37,8 @@ pub(super) struct KernelCache(Arc<Inner>);
 #[derive(Default)]
 struct Inner {
     orders: OnceLock<Sender<Order>>,
+    /// Whether the kernel maps files that are open past its pages.
+    maps_direct: AtomicBool,
     /// The open handles that read and write through the kernel's pages, by file.
     handles: Mutex<BTreeSet<(u64, HandleNumber)>>,
 }
@@ -74,9 +77,16 @@ impl KernelCache {
         .await
     }
 
+    /// The kernel maps files, too, that are open past its pages.
+    pub(super) fn maps_direct(&self) {
+        self.0.maps_direct.store(true, Ordering::Relaxed);
+    }
+
     /// A handle was opened. Whether the kernel shall keep its pages is known only now, when a write past them has either
     /// seen this handle, or is seen here.
-    pub(super) fn opened<V: Vfs>(&self, vfs: &V, file: INodeNo, opened: &mut Opened) {
+    pub(super) fn opened<V: Vfs>(&self, vfs: &V, file: INodeNo, mode: OpenMode, opened: &mut Opened) {
+        // Who reads may map: an older kernel maps pages of such handles only.
+        opened.direct &= mode.append || !mode.read || self.0.maps_direct.load(Ordering::Relaxed);
         if !opened.direct {
             self.0.handles.lock().insert((file.0, opened.handle));
             opened.keep_cache &= vfs.keeps_pages(opened.handle);

@@ -86,10 +86,12 @@ impl<V: Vfs> FuseDoor<V> {
             InitFlags::FUSE_BIG_WRITES,
             InitFlags::FUSE_MAX_PAGES,
             InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
         ] {
             // An older kernel does without.
             let _ = config.add_capabilities(wanted);
+        }
+        if config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok() {
+            self.kernel.maps_direct();
         }
         if self.vfs.locks().is_some() {
             for wanted in [InitFlags::FUSE_POSIX_LOCKS, InitFlags::FUSE_FLOCK_LOCKS] {

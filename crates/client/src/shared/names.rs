@@ -167,6 +167,7 @@ impl SharedView {
             // The kernel may read what it has of the file without asking.
             file.accessed(self.runtime.now());
         }
+        let direct = mode.is_direct(file.size());
         let handle = self.add_handle(file, mode, opening.done());
         self.closer.reached(self.cluster.inode_home(inode));
         if mode.truncate && mode.write {
@@ -175,9 +176,9 @@ impl SharedView {
                 self.close_handle(handle);
                 return Err(fault);
             }
-            return Ok(Opened { handle, keep_cache: false, direct: mode.is_direct() });
+            return Ok(Opened { handle, keep_cache: false, direct: mode.is_direct(0) });
         }
-        Ok(Opened { handle, keep_cache, direct: mode.is_direct() })
+        Ok(Opened { handle, keep_cache, direct })
     }
 
     pub(super) fn close_handle(&self, handle: crate::vfs::HandleNumber) {
