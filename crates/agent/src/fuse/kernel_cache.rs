@@ -6,9 +6,9 @@
 //! It is told once for each version, and one request at a time: attributes that arrive while it is told anything of the file
 //! are not taken, and the program that asked for them goes by the old size.
 //!
-//! A write through a direct handle has the kernel drop the pages of its bytes before it is sent, and no more: who reads them
-//! meanwhile brings old ones back. So they are dropped once more, when the bytes are written and before the program is told,
-//! if a handle is open that reads through pages; and if none is, the next open keeps no pages.
+//! A write through a direct handle has the kernel drop the pages of its bytes at most before it is sent (Linux 6.18 does it
+//! after it, too): who reads them meanwhile brings old ones back. So they are dropped once more, when the bytes are written
+//! and before the program is told, if a handle is open that reads through pages; and if none is, the next open keeps no pages.
 
 use fuser::{INodeNo, Notifier};
 use parking_lot::Mutex;
@@ -37,7 +37,7 @@ pub(super) struct KernelCache(Arc<Inner>);
 #[derive(Default)]
 struct Inner {
     orders: OnceLock<Sender<Order>>,
-    /// Whether the kernel maps files that are open past its pages.
+    /// Whether the kernel keeps mappings true of files that are open past its pages.
     maps_direct: AtomicBool,
     /// The open handles that read and write through the kernel's pages, by file.
     handles: Mutex<BTreeSet<(u64, HandleNumber)>>,
@@ -77,7 +77,7 @@ impl KernelCache {
         .await
     }
 
-    /// The kernel maps files, too, that are open past its pages.
+    /// The kernel keeps mappings true also of files that are open past its pages.
     pub(super) fn maps_direct(&self) {
         self.0.maps_direct.store(true, Ordering::Relaxed);
     }
@@ -85,7 +85,7 @@ impl KernelCache {
     /// A handle was opened. Whether the kernel shall keep its pages is known only now, when a write past them has either
     /// seen this handle, or is seen here.
     pub(super) fn opened<V: Vfs>(&self, vfs: &V, file: INodeNo, mode: OpenMode, opened: &mut Opened) {
-        // Who reads may map: an older kernel maps pages of such handles only.
+        // Who reads may map: an older kernel maps no direct handle, or mappings of one that are not seen here.
         opened.direct &= mode.append || !mode.read || self.0.maps_direct.load(Ordering::Relaxed);
         if !opened.direct {
             self.0.handles.lock().insert((file.0, opened.handle));

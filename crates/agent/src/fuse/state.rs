@@ -13,6 +13,10 @@ use std::sync::Arc;
 use tameike_client::vfs::{HandleNumber, Vfs};
 use tameike_core::Result;
 use tameike_core::wire::meta::NewInode;
+use tameike_io::os::process;
+
+/// A kernel of this version drops pages once more after a write past them, so that mappings stay true.
+const DROPS_AFTER_WRITE: (u32, u32) = (6, 18);
 
 /// One view behind one FUSE mount.
 pub struct FuseDoor<V> {
@@ -90,7 +94,8 @@ impl<V: Vfs> FuseDoor<V> {
             // An older kernel does without.
             let _ = config.add_capabilities(wanted);
         }
-        if config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok() {
+        let maps = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok();
+        if maps && process::kernel_version() >= DROPS_AFTER_WRITE {
             self.kernel.maps_direct();
         }
         if self.vfs.locks().is_some() {
