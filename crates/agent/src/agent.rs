@@ -4,6 +4,7 @@ use crate::assembly::{self, Parts, StoreParts};
 use crate::control::{
     AgentControl, AgentMode, AgentStart, FabricChoice, Left, Progress, StartInput, ViewDoor,
 };
+use crate::doors::LocalFiles;
 use crate::memory::Memory;
 use crate::node::{Node, ProcessState};
 use crate::storage::{self, Care};
@@ -76,12 +77,16 @@ impl Agent {
         Ok(Some(StoreParts { ledger: store.ledger.clone(), extents: store.extents.clone(), shared }))
     }
 
-    /// The directory of the node-local view, and its limit in bytes.
-    fn local(&self) -> Result<Option<(Arc<dyn SharedFs>, u64)>> {
-        let Some(dir) = self.device_dir() else { return Ok(None) };
+    fn local(&self) -> Result<LocalFiles> {
+        let Some(dir) = self.device_dir() else { return Ok(LocalFiles::Remote) };
+        let is_mounted = |door: &&ViewDoor| door.view == View::NodeLocal && door.fuse.is_none();
+        if let Some(door) = self.doors.lock().iter().find(is_mounted) {
+            return Ok(LocalFiles::Mounted(Arc::new(PosixTree::open(&door.path)?)));
+        }
         let dir = dir.join(LOCAL);
         make_dir(&dir)?;
-        Ok(Some((Arc::new(PosixTree::open(&dir)?), self.start.capacity[View::NodeLocal.index()])))
+        let tree = Arc::new(PosixTree::open(&dir)?);
+        Ok(LocalFiles::Directory(tree, self.start.capacity[View::NodeLocal.index()]))
     }
 }
 

@@ -15,7 +15,7 @@ mod node;
 mod storage;
 
 pub use agent::Agent;
-pub use doors::Views;
+pub use doors::{LocalFiles, Views};
 pub use memory::{MEMORY_MIN, Memory};
 pub use node::{Node, ProcessState, Services};
 pub use storage::replay;
