@@ -4,8 +4,8 @@ use super::UnitService;
 use std::ops::Range;
 use tameike_core::ranges::RangeSet;
 use tameike_core::{Errno, Fault, Generation, Result, UnitId};
-use tameike_io::{Frame, Payload};
-use tameike_store::extent::{Damaged, Held};
+use tameike_io::Frame;
+use tameike_store::extent::{Damaged, Held, Pieces};
 
 /// A file, by its path where that is known.
 fn name(unit: UnitId, path: Option<&[u8]>) -> String {
@@ -56,17 +56,16 @@ impl UnitService {
     pub(super) async fn write_held(
         &self,
         unit: UnitId,
-        offset: u32,
-        payload: Payload,
+        pieces: &Pieces,
         generation: Generation,
     ) -> Result<()> {
         let (extents, is_cached) = (&self.parts.extents, unit.inode.is_cached());
-        let written = extents.write(unit, offset, payload.clone(), is_cached, generation).await;
+        let written = extents.write(unit, pieces.clone(), is_cached, generation).await;
         if !matches!(&written, Err(fault) if is_cached && fault.errno == Errno::EIO) {
             return written;
         }
         let lost = self.drop_damaged(unit, None).await;
-        let written = extents.write(unit, offset, payload, is_cached, generation).await;
+        let written = extents.write(unit, pieces.clone(), is_cached, generation).await;
         written.map_err(|fault| told(unit, None, &lost, fault))
     }
 
