@@ -152,10 +152,8 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         let kernel = self.kernel.clone();
         self.tasks.spawn(async move {
             let mode = open_mode(flags);
-            let mut opened = ahead.open(&vfs, thread, file(number), mode).await;
-            if let Ok(opened) = &mut opened {
-                kernel.opened(&*vfs, number, mode, opened);
-            }
+            let opened = ahead.open(&vfs, thread, file(number), mode).await;
+            let opened = opened.map(|opened| kernel.opened(&*vfs, number, mode, opened));
             answer_open(reply, opened, mode, vfs.locks().is_some());
         });
     }
@@ -174,10 +172,11 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         let new = new_inode(request, FileKind::File, mode, umask);
         self.tasks.spawn(async move {
             let mode = open_mode(OpenFlags(flags));
-            let mut created = vfs.create(file(parent), &name, new, flags & O_EXCL != 0, mode).await;
-            if let Ok((found, opened)) = &mut created {
-                kernel.opened(&*vfs, INodeNo(found.file.0), mode, opened);
-            }
+            let created = vfs.create(file(parent), &name, new, flags & O_EXCL != 0, mode).await;
+            let created = created.map(|(found, opened)| {
+                let opened = kernel.opened(&*vfs, INodeNo(found.file.0), mode, opened);
+                (found, opened)
+            });
             answer_created(reply, created, mode, vfs.locks().is_some());
         });
     }

@@ -84,13 +84,15 @@ impl KernelCache {
 
     /// A handle was opened. Whether the kernel shall keep its pages is known only now, when a write past them has either
     /// seen this handle, or is seen here.
-    pub(super) fn opened<V: Vfs>(&self, vfs: &V, file: INodeNo, mode: OpenMode, opened: &mut Opened) {
+    pub(super) fn opened<V: Vfs>(&self, vfs: &V, file: INodeNo, mode: OpenMode, opened: Opened) -> Opened {
         // Who reads may map: an older kernel maps no direct handle, or mappings of one that are not seen here.
-        opened.direct &= mode.append || !mode.read || self.0.maps_direct.load(Ordering::Relaxed);
-        if !opened.direct {
-            self.0.handles.lock().insert((file.0, opened.handle));
-            opened.keep_cache &= vfs.keeps_pages(opened.handle);
+        let direct =
+            opened.direct && (mode.append || !mode.read || self.0.maps_direct.load(Ordering::Relaxed));
+        if direct {
+            return Opened { direct, ..opened };
         }
+        self.0.handles.lock().insert((file.0, opened.handle));
+        Opened { direct, keep_cache: opened.keep_cache && vfs.keeps_pages(opened.handle), ..opened }
     }
 
     /// The last descriptor of a handle is gone.

@@ -61,7 +61,7 @@ pub fn mount_fuse(source: &str, path: &Path) -> Result<OwnedFd> {
 /// The kernel refuses the mount.
 pub fn mount_memory(source: &str, path: &Path, capacity: u64) -> Result<()> {
     let pages = capacity.div_ceil(PAGE_SIZE).max(1);
-    let options = format!("size={},nr_inodes={},mode=0700", pages * PAGE_SIZE, pages + 1);
+    let options = format!("size={},nr_inodes={},mode=0755", pages * PAGE_SIZE, pages + 1);
     let options = CString::new(options).expect("numbers and words have no NUL");
     rustix::mount::mount(
         source,
