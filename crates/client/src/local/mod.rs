@@ -1,7 +1,7 @@
 //! The node-local view: a directory of the node's own disk, with a limit on what lies in it (BB-1, BB-6).
 //!
-//! Calls run on the thread that asks: the disk is this node's own. Where the kernel and privileges allow,
-//! reading and writing can pass by the agent altogether; that is the door's business.
+//! Calls run on the thread that asks: the disk is this node's own.
+//! A view in memory is not this one: the kernel serves it.
 
 mod space;
 #[cfg(test)]
