@@ -4,7 +4,7 @@ use crate::assembly::{self, Parts, StoreParts};
 use crate::control::{
     AgentControl, AgentMode, AgentStart, FabricChoice, Left, Progress, StartInput, ViewDoor,
 };
-use crate::doors::Views;
+use crate::doors::{LocalFiles, Views};
 use crate::memory::Memory;
 use crate::node::{Node, ProcessState};
 use crate::ring::Ring;
@@ -81,20 +81,24 @@ impl Agent {
         Ok(Some(StoreParts { ledger: store.ledger.clone(), extents: store.extents.clone(), shared }))
     }
 
-    /// The directory of the node-local view, and its limit in bytes.
-    fn local(&self) -> Result<Option<(Arc<dyn SharedFs>, u64)>> {
-        let Some(dir) = self.device_dir() else { return Ok(None) };
+    fn local(&self) -> Result<LocalFiles> {
+        let Some(dir) = self.device_dir() else { return Ok(LocalFiles::Remote) };
+        let is_mounted = |door: &&ViewDoor| door.view == View::NodeLocal && door.fuse.is_none();
+        if let Some(door) = self.doors.lock().iter().find(is_mounted) {
+            return Ok(LocalFiles::Mounted(Arc::new(PosixTree::open(&door.path)?)));
+        }
         let dir = dir.join(LOCAL);
         make_dir(&dir)?;
-        Ok(Some((Arc::new(PosixTree::open(&dir)?), self.start.capacity[View::NodeLocal.index()])))
+        let tree = Arc::new(PosixTree::open(&dir)?);
+        Ok(LocalFiles::Directory(tree, self.start.capacity[View::NodeLocal.index()]))
     }
 }
 
 impl Agent {
     /// Serves programs that were preloaded; without, they and all others go through the kernel.
-    fn open_ring(&self, views: &Views, mounted: Vec<(View, PathBuf)>) {
+    fn open_ring(&self, views: &Views, served: Vec<(View, PathBuf)>) {
         let Some(path) = &self.ring_path else { return };
-        match Ring::open(&self.system, path, views, mounted) {
+        match Ring::open(&self.system, path, views, served) {
             // The agent joins once.
             Ok(ring) => drop(self.ring.set(ring)),
             Err(fault) => log::warn!("programs cannot be preloaded: {fault}"),
@@ -203,9 +207,11 @@ impl AgentControl for Agent {
             return Err(Fault::new(Errno::EINVAL, "the agent has joined its job already"));
         }
         let doors = std::mem::take(&mut *self.doors.lock());
-        let mounted = doors.iter().map(|door| (door.view, door.path.clone())).collect();
+        // What the kernel serves alone, programs have from the kernel.
+        let served = doors.iter().filter(|door| door.fuse.is_some());
+        let served = served.map(|door| (door.view, door.path.clone())).collect();
         doors.into_iter().try_for_each(|door| views.serve(door))?;
-        self.open_ring(&views, mounted);
+        self.open_ring(&views, served);
         Ok(())
     }
 

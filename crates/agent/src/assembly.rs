@@ -4,7 +4,7 @@
 //! are of the machine alone (process, sockets, mounts) are [`crate::Agent`]'s.
 
 use crate::control::AgentMode;
-use crate::doors::Views;
+use crate::doors::{LocalFiles, Views};
 use crate::memory::Memory;
 use crate::node::{Node, ProcessState, Services};
 use futures_util::future::try_join_all;
@@ -45,8 +45,8 @@ pub struct Parts<'a> {
     pub store: Option<StoreParts>,
     /// The shared file system, if there is a cache view.
     pub shared: Option<Arc<dyn SharedFs>>,
-    /// The directory of the node-local view and its limit in bytes, if the node has a device.
-    pub local: Option<(Arc<dyn SharedFs>, u64)>,
+    /// The files of the node-local view.
+    pub local: LocalFiles,
     /// Owner and group of the roots of the views.
     pub owner: (u32, u32),
     /// Tells of the process that the node is in.

@@ -131,13 +131,14 @@ pub struct AgentStart {
     pub damage: Vec<String>,
 }
 
-/// A mounted view that waits to be served.
+/// A mounted view.
 #[derive(Debug)]
 pub struct ViewDoor {
     /// Which view.
     pub view: View,
-    /// The open `/dev/fuse` of its mount; the kernel's `FUSE_INIT` waits there.
-    pub fuse: OwnedFd,
+    /// The open `/dev/fuse` of its mount, where the kernel's `FUSE_INIT` waits; none of a node-local view that is a file
+    /// system of the kernel's own, which needs nobody to serve it.
+    pub fuse: Option<OwnedFd>,
     /// Where it is mounted, as programs see it.
     pub path: PathBuf,
 }
@@ -147,7 +148,7 @@ pub struct ViewDoor {
 pub struct StartInput {
     /// What the driver said.
     pub start: AgentStart,
-    /// The views to serve; none in [`AgentMode::Recover`], and no cache view without a shared directory.
+    /// The views; none in [`AgentMode::Recover`], and no cache view without a shared directory.
     pub doors: Vec<ViewDoor>,
     /// Where programs that were preloaded reach the agent; none in [`AgentMode::Recover`].
     pub ring: Option<PathBuf>,

@@ -5,9 +5,11 @@
 //! what the ring does to the file has ended; from then on each request through the ring looks first.
 //!
 //! What the kernel has kept of a file that it has no more open may be older than what was written through the ring since.
-//! So as soon as a program has come through the ring, pages are kept at an open only of files that are known here to be as
-//! the kernel left them. Attributes that the kernel was told a moment ago it is made to forget: those of a file when it
-//! opens it, those of a directory when names in it change through the ring.
+//! Its pages it drops at its next open, as for any write past them ([`Vfs::pages_passed`]). Attributes that it was told a
+//! moment ago it is made to forget: those of a file when it opens it, those of a directory when names in it change through
+//! the ring.
+//!
+//! [`Vfs::pages_passed`]: tameike_client::vfs::Vfs::pages_passed
 
 mod gate;
 
@@ -20,13 +22,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tameike_client::vfs::{FileNumber, Opened};
+use tameike_client::vfs::FileNumber;
 use tameike_core::Result;
 use tameike_core::limits::DIRECTORY_LIFETIME;
 use tameike_io::Runtime;
 
-/// Files whose pages the kernel may keep from open to open.
-const KEPT_MAX: usize = 1 << 14;
 /// Directories whose attributes the kernel may keep.
 const TOLD_MAX: usize = 1 << 12;
 /// How long after it was told attributes the kernel may still show them: the answer has its way to go.
@@ -42,10 +42,6 @@ struct State {
     gates: BTreeMap<FileNumber, Arc<Gate>>,
     /// Files that the ring has written to and closed, and when.
     lingering: VecDeque<(Duration, FileNumber)>,
-    /// Files that are as the kernel's pages of them, if it has some; with the order in which they came.
-    kept: BTreeMap<FileNumber, u64>,
-    kept_order: VecDeque<(u64, FileNumber)>,
-    kept_last: u64,
     /// Directories of which the kernel was told attributes, and until when it may show them.
     told: BTreeMap<FileNumber, Duration>,
     /// Names by which the kernel may open files of the ring.
@@ -64,18 +60,6 @@ pub(crate) struct Custody {
 }
 
 impl State {
-    fn keep(&mut self, file: FileNumber) {
-        self.kept_last += 1;
-        self.kept.insert(file, self.kept_last);
-        self.kept_order.push_back((self.kept_last, file));
-        while self.kept.len() > KEPT_MAX || self.kept_order.len() > 2 * KEPT_MAX {
-            let Some((number, file)) = self.kept_order.pop_front() else { return };
-            if self.kept.get(&file) == Some(&number) {
-                self.kept.remove(&file);
-            }
-        }
-    }
-
     /// Forgets a file that no door has, unless the kernel's attributes may be from before what was written.
     fn drop_idle(&mut self, file: FileNumber, now: Duration) {
         let Some(gate) = self.gates.get(&file).filter(|gate| gate.is_idle()) else { return };
@@ -120,28 +104,23 @@ impl Custody {
     ///
     /// # Errors
     /// The kernel cannot be made to forget what is older.
-    pub(crate) async fn admit(&self, file: FileNumber, opened: &mut Opened) -> Result<()> {
-        let (gate, is_used) = {
+    pub(crate) async fn admit(&self, file: FileNumber) -> Result<()> {
+        let gate = {
             let mut state = self.state.lock();
             let gate = state.gates.entry(file).or_default().clone();
             gate.kernel_opens();
-            (gate, state.used.is_some())
+            gate
         };
         gate.until_over().await;
-        if !is_used {
-            return Ok(());
-        }
         let written = gate.written();
-        if written.is_some_and(|time| self.now() < time + ATTRIBUTES_LINGER)
-            && let Err(fault) = self.kernel.drop_attributes(INodeNo(file.0)).await
-        {
-            self.closed(file);
-            return Err(fault);
+        if written.is_some() {
+            // Pages, too: another open, which was told that it may keep them, may be answered first.
+            if let Err(fault) = self.kernel.drop_all(INodeNo(file.0)).await {
+                self.closed(file);
+                return Err(fault);
+            }
+            gate.is_true_again(written);
         }
-        let mut state = self.state.lock();
-        opened.keep_cache &= state.kept.contains_key(&file);
-        state.keep(file);
-        gate.is_true_again(written);
         Ok(())
     }
 
@@ -186,16 +165,9 @@ impl Custody {
         state.drop_idle(file, now);
     }
 
-    /// The kernel's pages of a file may be older than the file.
-    pub(crate) fn passed(&self, file: FileNumber) {
-        self.state.lock().kept.remove(&file);
-    }
-
     /// A program is about to write to a file through the ring.
-    pub(crate) fn writes(&self, file: FileNumber, gate: &Gate) {
-        if gate.writes(self.now()) {
-            self.passed(file);
-        }
+    pub(crate) fn writes(&self, gate: &Gate) {
+        gate.writes(self.now());
     }
 
     /// Whether the kernel has a file open.
@@ -273,9 +245,8 @@ impl Custody {
     }
 
     #[cfg(test)]
-    fn known(&self) -> (usize, usize) {
-        let state = self.state.lock();
-        (state.gates.len(), state.kept.len())
+    fn known(&self) -> usize {
+        self.state.lock().gates.len()
     }
 }
 

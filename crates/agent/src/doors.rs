@@ -7,6 +7,8 @@ use crate::memory::Memory;
 use crate::ring::{self, RingDoor};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use tameike_client::cache::CacheView;
 use tameike_client::data::DataEngine;
@@ -20,7 +22,7 @@ use tameike_core::{Cluster, Errno, Fault, InodeId, NodeId, Result, View};
 use tameike_io::Runtime;
 use tameike_io::fabric::{PeerEvent, Rpc};
 use tameike_io::os::process;
-use tameike_io::shared::SharedFs;
+use tameike_io::shared::{SharedFs, TreeSpace};
 use tameike_server::cache::Activity;
 
 /// The views of one node.
@@ -36,22 +38,41 @@ pub struct Views {
     custody: [Arc<Custody>; 3],
 }
 
+/// A view to be served, and where.
+struct Door {
+    view: View,
+    fuse: OwnedFd,
+    path: PathBuf,
+}
+
+/// Where the files of a node-local view are.
+pub enum LocalFiles {
+    /// In this directory, of whose file system they may take so many bytes.
+    Directory(Arc<dyn SharedFs>, u64),
+    /// In a file system of the kernel's own that programs use without the agent; here it is only asked how full it is.
+    Mounted(Arc<dyn SharedFs>),
+    /// On the burst-buffer node of the node's group (BB-2).
+    Remote,
+}
+
 enum Local {
     /// The node's own directory.
     Directory(Arc<LocalView>),
-    /// A name space of its own on the burst-buffer node of its group (BB-2).
+    /// A file system of its own.
+    Mounted(Arc<dyn SharedFs>),
+    /// A name space of its own on the burst-buffer node of its group.
     Remote(Arc<SharedView>),
 }
 
 impl Views {
-    /// The views of this node. `local` is the node-local directory and its limit in bytes, if the node has a
-    /// device; `shared` the shared file system, if there is a cache view, and `activity` where its requests are seen.
+    /// The views of this node. `shared` is the shared file system, if there is a cache view, and `activity` where its
+    /// requests are seen.
     pub fn new(
         runtime: &Runtime,
         cluster: &Arc<Cluster>,
         rpc: &Arc<dyn Rpc>,
         memory: &Memory,
-        local: Option<(Arc<dyn SharedFs>, u64)>,
+        local: LocalFiles,
         shared: Option<Arc<dyn SharedFs>>,
         activity: Option<Arc<Activity>>,
     ) -> Self {
@@ -64,10 +85,11 @@ impl Views {
             Arc::new(SharedView::new(runtime.clone(), cluster, rpc, engine, root))
         };
         let local = match local {
-            Some((tree, capacity)) => {
+            LocalFiles::Directory(tree, capacity) => {
                 Local::Directory(Arc::new(LocalView::new(runtime.clone(), tree, capacity)))
             }
-            None => {
+            LocalFiles::Mounted(tree) => Local::Mounted(tree),
+            LocalFiles::Remote => {
                 let owner = rpc.local();
                 Local::Remote(striped(InodeId::local_root(owner, cluster.device_of(owner))))
             }
@@ -92,10 +114,11 @@ impl Views {
         self.cache.as_ref()
     }
 
-    /// Space and inodes in use in the node-local directory.
+    /// Space and inodes in use in the node-local view, as far as this node's own device has them.
     pub fn local_usage(&self) -> Space {
         match &self.local {
             Local::Directory(view) => view.usage(),
+            Local::Mounted(tree) => tree.space().map(mounted_usage).unwrap_or_default(),
             Local::Remote(_) => Space::default(),
         }
     }
@@ -164,7 +187,7 @@ impl Views {
                 (View::NodeLocal, Local::Directory(local), _) => self.add_to_ring(&mut door, view, local),
                 (View::NodeLocal, Local::Remote(local), _) => self.add_to_ring(&mut door, view, local),
                 (View::Cache, _, Some(cache)) => self.add_to_ring(&mut door, view, cache),
-                (View::Cache, _, None) => {}
+                (View::NodeLocal, Local::Mounted(_), _) | (View::Cache, _, None) => {}
             }
         }
         door
@@ -188,16 +211,19 @@ impl Views {
         Tasks::new(self.runtime.clone(), activity, lent_max)
     }
 
-    /// Serves a mounted view on threads of its own, until it is unmounted.
+    /// Serves a mounted view on threads of its own, until it is unmounted, if it needs it.
     ///
     /// # Errors
     /// When a thread cannot be started, or there is no such view.
     pub fn serve(&self, door: ViewDoor) -> Result<()> {
+        let ViewDoor { view, fuse: Some(fuse), path } = door else { return Ok(()) };
+        let door = Door { view, fuse, path };
         match door.view {
             View::JobShared => self.serve_view(&self.shared, door),
             View::NodeLocal => match &self.local {
                 Local::Directory(view) => self.serve_view(view, door),
                 Local::Remote(view) => self.serve_view(view, door),
+                Local::Mounted(_) => Err(Fault::new(Errno::EINVAL, "the node-local view is the kernel's")),
             },
             View::Cache => match &self.cache {
                 Some(view) => self.serve_view(view, door),
@@ -206,7 +232,7 @@ impl Views {
         }
     }
 
-    fn serve_view<V: Vfs>(&self, view: &Arc<V>, door: ViewDoor) -> Result<()> {
+    fn serve_view<V: Vfs>(&self, view: &Arc<V>, door: Door) -> Result<()> {
         let tasks = self.tasks(door.view, fuse::THREADS_LENT_MAX);
         let (waiting, custody) = (self.waiting(door.view).clone(), self.custody[door.view.index()].clone());
         let fuse_door = FuseDoor::new(tasks, view.clone(), waiting, custody);
@@ -219,5 +245,15 @@ impl Views {
             }
         })
         .map(drop)
+    }
+}
+
+/// What of a file system that has nothing but the files of a view is in use.
+fn mounted_usage(space: TreeSpace) -> Space {
+    Space {
+        capacity: space.total,
+        used: space.total - space.free,
+        dirty: 0,
+        inodes: space.inodes - space.inodes_free,
     }
 }

@@ -17,7 +17,7 @@ mod ring;
 mod storage;
 
 pub use agent::Agent;
-pub use doors::Views;
+pub use doors::{LocalFiles, Views};
 pub use memory::{MEMORY_MIN, Memory};
 pub use node::{Node, ProcessState, Services};
 pub use storage::replay;

@@ -44,7 +44,12 @@ fn a_full_shared_view_says_so_and_keeps_what_it_has() {
 
 #[test]
 fn a_full_node_local_view_says_so_and_keeps_what_it_has() {
+    fill_node_local(&Site::new(), "ram");
     let site = Site::new();
+    fill_node_local(&site, site.disk().to_str().expect("plain path"));
+}
+
+fn fill_node_local(site: &Site, device: &str) {
     let script = format!(
         r#"on() {{ shift; sh -euc "$*"; }}
         cd "$TAMEIKE_NODE_LOCAL"; {FILL}
@@ -61,7 +66,7 @@ file = os.open('orphan', os.O_RDWR | os.O_CREAT); os.unlink('orphan')
 os.ftruncate(file, 1000000); os.fchmod(file, 0o600); assert os.fstat(file).st_size == 1000000
 os.ftruncate(file, 10); assert os.pread(file, 100, 0) == bytes(10)""#
     );
-    succeed(&mut site.job(1, &["--capacity", "node-local=16M"], &script));
+    succeed(&mut site.job(1, &["--capacity", "node-local=16M", "--device", device], &script));
     site.assert_clean();
 }
 

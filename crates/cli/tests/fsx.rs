@@ -33,32 +33,42 @@ fn script(site: &Site, seed: u64, body: &str) -> String {
     )
 }
 
-fn run(seed: u64, body: &str) {
-    let site = Site::new();
-    let output = site.job(2, &[], &script(&site, seed, body)).output().expect("a job");
+fn run(site: &Site, seed: u64, options: &[&str], body: &str) {
+    let output = site.job(2, options, &script(site, seed, body)).output().expect("a job");
     assert!(output.status.success(), "TAMEIKE_SEED={seed}: {}", shown(&output));
     site.assert_clean();
 }
 
+/// Works on each of these views, a word and a variable each, at the same time.
+fn work_on(views: &[(&str, &str)], options: &[&str]) {
+    let rounds = if is_soak() { 20 } else { 1 };
+    let mut body = format!(
+        r#"work() {{
+               for round in $(seq {rounds}); do
+                   fsx 0 $1 -f $small -S $((seed + round)) -N {SMALL_OPERATIONS} $2/small
+                   fsx 0 $1 -f $large -S $((seed + round)) -N {LARGE_OPERATIONS} $2/large
+               done
+           }}
+           workers="#
+    );
+    for (word, view) in views {
+        body += &format!("\nwork {word} $TAMEIKE_{view} & workers=\"$workers $!\"");
+    }
+    body += "\nfor worker in $workers; do wait $worker; done";
+    run(&Site::new(), seed(), options, &body);
+}
+
 /// S22: "mmap, private and shared, works on all views and is coherent with read and write on the same node."
 #[test]
-fn random_operations_on_each_view_give_what_was_written() {
-    let rounds = if is_soak() { 20 } else { 1 };
-    run(
-        seed(),
-        &format!(
-            r#"work() {{
-                   for round in $(seq {rounds}); do
-                       fsx 0 $1 -f $small -S $((seed + round)) -N {SMALL_OPERATIONS} $2/small
-                       fsx 0 $1 -f $large -S $((seed + round)) -N {LARGE_OPERATIONS} $2/large
-                   done
-               }}
-               work shared $TAMEIKE_SHARED & one=$!
-               work cache $TAMEIKE_CACHE & two=$!
-               work local $TAMEIKE_NODE_LOCAL & three=$!
-               wait $one; wait $two; wait $three"#
-        ),
-    );
+fn random_operations_on_the_striped_views_give_what_was_written() {
+    work_on(&[("shared", "SHARED"), ("cache", "CACHE")], &[]);
+}
+
+/// On a disk the agent serves the node-local view, too.
+#[test]
+fn random_operations_on_a_node_local_view_give_what_was_written() {
+    let disk = Site::new();
+    work_on(&[("local", "NODE_LOCAL")], &["--device", disk.disk().to_str().expect("plain path")]);
 }
 
 /// Two nodes take turns on the same file, and each compares what the other one has left with what the same operations
@@ -69,7 +79,9 @@ fn random_operations_on_each_view_give_what_was_written() {
 fn what_one_node_did_the_other_finds() {
     let (turns, operations) = if is_soak() { (40, 5_000) } else { (6, 1_000) };
     run(
+        &Site::new(),
         seed(),
+        &[],
         &format!(
             r#"for turn in $(seq {turns}); do
                    node=$((turn % 2)); other=$((1 - node)); config=$small; test $((turn % 3)) != 0 || config=$large

@@ -9,7 +9,16 @@ use support::Site;
 /// Runs a script for each of the views of two nodes: `$dir` is a new directory in it, `on N FUNCTION ...` runs a
 /// function of `support/posix.py` on a node, `$far` is the other node, where the view has one.
 fn in_views(views: &str, body: &str) {
+    run_in_views(views, body, "ram", &Site::new());
+}
+
+/// The same in the node-local view on a disk: in memory the kernel serves it.
+fn in_local(body: &str) {
     let site = Site::new();
+    run_in_views("local", body, site.disk().to_str().expect("plain path"), &site);
+}
+
+fn run_in_views(views: &str, body: &str, device: &str, site: &Site) {
     let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/posix.py");
     let script = format!(
         r#"on() {{ node=$1; shift; timeout 200 tameike exec --node $node -- python3 {programs} "$@"; }}
@@ -23,7 +32,7 @@ fn in_views(views: &str, body: &str) {
            done"#,
         programs = programs.display(),
     );
-    site.run(2, &script);
+    support::succeed(&mut site.job(2, &["--device", device], &script));
     site.assert_clean();
 }
 
@@ -31,19 +40,20 @@ fn in_views(views: &str, body: &str) {
 /// last change of what it renames."
 #[test]
 fn names_are_swapped_and_kept_from_being_replaced() {
-    in_views("shared cache local", "on 0 renames $dir; on $far renamed $dir");
+    let body = "on 0 renames $dir; on $far renamed $dir";
+    in_views("shared cache local", body);
+    in_local(body);
 }
 
-/// S24: "fallocate sets space aside, punches holes and zeroes ranges, with and without FALLOC_FL_KEEP_SIZE; its other modes
-/// are refused with EOPNOTSUPP."
+/// S24: "fallocate sets space aside, punches holes and (but in a node-local view in memory) zeroes ranges, with and without
+/// FALLOC_FL_KEEP_SIZE; its other modes are refused with EOPNOTSUPP."
 /// S27: "SEEK_DATA and SEEK_HOLE tell what was written and not punched since, to the byte in the job-shared view, in the others
 /// as finely as the file system below. st_blocks is the space that a file takes: holes take none, what is set aside counts."
 #[test]
 fn holes_are_holes_on_all_nodes() {
-    in_views(
-        "shared cache local",
-        "on 0 make_holes $dir; on $far see_holes $dir; on 0 punch_far $dir; on $far see_punched $dir",
-    );
+    let body = "on 0 make_holes $dir; on $far see_holes $dir; on 0 punch_far $dir; on $far see_punched $dir";
+    in_views("shared cache", body);
+    in_local(body);
 }
 
 /// S24: "What is set aside is there for later writes, and not for others; where that much is not left, the call fails with

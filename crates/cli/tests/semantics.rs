@@ -8,7 +8,7 @@ mod victims;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use support::{Site, shown};
+use support::{Site, shown, succeed};
 use victims::JobPlace;
 
 const MIB: usize = 1 << 20;
@@ -40,6 +40,16 @@ fn run(body: &str) -> Site {
 #[test]
 fn processes_of_a_node_see_each_others_writes() {
     run("for view in $both $TAMEIKE_NODE_LOCAL; do nodes 0 within $view/file; done");
+    let site = Site::new();
+    let device = ["--device", &site.disk().display().to_string()];
+    succeed(&mut site.job(1, &device, &script(&site, "nodes 0 within $TAMEIKE_NODE_LOCAL/file")));
+    site.assert_clean();
+}
+
+/// S1: "Within a node, a read sees every write that was acknowledged before it, from whichever process."
+#[test]
+fn what_is_written_past_the_kernels_pages_is_seen_through_them() {
+    run("for view in $both $TAMEIKE_NODE_LOCAL; do nodes 0 past_pages $view/file; done");
 }
 
 /// S2: "An fsync of a node that has written nothing since its last one has its open descriptors see the same"

@@ -41,6 +41,11 @@ impl<F: Copy + Ord, T: Clone> Handles<F, T> {
         self.0.lock().handles.get(&handle).map(|(_, open)| open.clone())
     }
 
+    /// The file of a handle.
+    pub(crate) fn file(&self, handle: HandleNumber) -> Option<F> {
+        self.0.lock().handles.get(&handle).map(|(file, _)| *file)
+    }
+
     /// Closes a handle; its file, and whether that is open no more.
     pub(crate) fn remove(&self, handle: HandleNumber) -> Option<(F, T, bool)> {
         let mut state = self.0.lock();

@@ -47,6 +47,17 @@ pub struct OpenMode {
     pub truncate: bool,
     /// Reads are no accesses (`O_NOATIME`).
     pub noatime: bool,
+    /// The kernel does not hear of it: what it has cached of the file is neither kept nor dropped.
+    pub beside_kernel: bool,
+}
+
+impl OpenMode {
+    /// Whether what goes through such a handle of a striped file of `size` bytes passes by the kernel's pages: the kernel
+    /// does not know where an append lands, and bytes of who only writes, or has nothing yet to read, are not worth a second
+    /// copy on the node.
+    pub fn is_direct(self, size: u64) -> bool {
+        self.append || !self.read || (self.write && size == 0)
+    }
 }
 
 /// An opened file.
@@ -56,7 +67,7 @@ pub struct Opened {
     pub handle: HandleNumber,
     /// Whether what the kernel has cached of the file is still true.
     pub keep_cache: bool,
-    /// Whether the kernel must not cache what goes through this handle.
+    /// Whether what goes through this handle shall pass by the kernel's pages.
     pub direct: bool,
 }
 
@@ -260,6 +271,13 @@ pub trait Vfs: Directories + Xattrs {
     /// Whether the kernel's pages of the file may still be older than this.
     fn has_pages_before(&self, _handle: HandleNumber, _generation: Generation) -> bool {
         false
+    }
+    /// Bytes were written through the handle that the kernel's pages of the file may lack: what it has is not kept by the
+    /// next open.
+    fn pages_passed(&self, _handle: HandleNumber) {}
+    /// Whether no such bytes were written since the handle was opened.
+    fn keeps_pages(&self, _handle: HandleNumber) -> bool {
+        true
     }
     /// The kernel has dropped the file's pages that are older than this, and its attributes.
     fn pages_dropped(&self, _handle: HandleNumber, _generation: Generation) {}

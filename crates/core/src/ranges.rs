@@ -81,9 +81,21 @@ impl RangeSet {
         missing.0
     }
 
+    /// Whether the ranges are as this room leaves them, also where the set came from outside.
+    pub fn is_in_order(&self) -> bool {
+        self.0.iter().all(|range| range.start < range.end)
+            && self.0.windows(2).all(|pair| pair[0].end < pair[1].start)
+    }
+
     /// Forgets all bytes.
     pub fn clear(&mut self) {
         self.0.clear();
+    }
+}
+
+impl From<Range<u32>> for RangeSet {
+    fn from(range: Range<u32>) -> Self {
+        Self::from_iter([range])
     }
 }
 
@@ -112,11 +124,25 @@ mod tests {
                 let held: Vec<u32> = ranges.iter().flatten().collect();
                 let expected: Vec<u32> = (0..96).filter(|&byte| bytes[byte as usize]).collect();
                 prop_assert_eq!(&held, &expected);
-                prop_assert!(ranges.0.windows(2).all(|pair| pair[0].end < pair[1].start));
+                prop_assert!(ranges.is_in_order());
                 let missing: Vec<u32> = ranges.gaps(0..96).into_iter().flatten().collect();
                 prop_assert_eq!(missing.len() + held.len(), 96);
                 prop_assert_eq!(ranges.len() as usize, held.len());
             }
         }
+    }
+
+    #[test]
+    fn ranges_out_of_order_are_noticed() {
+        for wrong in [
+            vec![4..8, 0..2],
+            vec![0..4, 2..8],
+            vec![0..4, 4..8],
+            vec![3..3, 5..6],
+            vec![Range { start: 5, end: 2 }],
+        ] {
+            assert!(!RangeSet(wrong.clone()).is_in_order(), "{wrong:?}");
+        }
+        assert!(RangeSet::new().is_in_order() && RangeSet(vec![0..4, 5..8]).is_in_order());
     }
 }

@@ -316,6 +316,7 @@ fn read_text(path: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::extent::Pieces;
     use std::sync::Arc;
     use tameike_core::{Generation, InodeId, Slot, UnitId};
     use tameike_io::os::simulated::Simulation;
@@ -366,6 +367,10 @@ mod tests {
             Payload::new(Arc::new(frame), 0..10_000)
         }
 
+        fn pieces(&self, byte: u8) -> Pieces {
+            Pieces::at(0, self.payload(byte)).unwrap()
+        }
+
         fn read(&self, store: &Store) -> u8 {
             let frame = self.slab.pool(1).try_take().unwrap();
             let (frame, held) = self.machine.run(store.extents.read(UNIT, 0..10_000, frame, Generation(0)));
@@ -379,7 +384,7 @@ mod tests {
         for parent in ["/tmp", "/dev/shm"] {
             let home = Home::new(parent);
             let store = home.open().unwrap();
-            home.machine.run(store.extents.write(UNIT, 0, home.payload(7), false, Generation(0))).unwrap();
+            home.machine.run(store.extents.write(UNIT, home.pieces(7), false, Generation(0))).unwrap();
             let name = |table: &mut dyn Table| {
                 table.put(b"iname".to_vec(), b"first".to_vec());
                 Ok(())
@@ -408,7 +413,7 @@ mod tests {
     fn a_store_opens_with_less_capacity_than_it_holds() {
         let mut home = Home::new("/dev/shm");
         let store = home.open().unwrap();
-        home.machine.run(store.extents.write(UNIT, 0, home.payload(7), false, Generation(0))).unwrap();
+        home.machine.run(store.extents.write(UNIT, home.pieces(7), false, Generation(0))).unwrap();
         home.machine.run(store.extents.sync(false)).unwrap();
         drop(store);
         home.machine.kill();
@@ -416,7 +421,7 @@ mod tests {
         let store = home.open().unwrap();
         assert_eq!(home.read(&store), 7);
         let other = UnitId { index: 3, ..UNIT };
-        let write = store.extents.write(other, 0, home.payload(8), false, Generation(0));
+        let write = store.extents.write(other, home.pieces(8), false, Generation(0));
         assert_eq!(home.machine.run(write).unwrap_err().errno, Errno::ENOSPC);
     }
 
@@ -458,8 +463,8 @@ mod tests {
             let mut frame = pool.take().await;
             frame[..10_000].fill(byte);
             let payload = Payload::new(Arc::new(frame), 0..10_000);
-            extents.write(own(round), place, payload.clone(), false, Generation(0)).await?;
-            extents.write(UNIT, place, payload, false, Generation(0)).await?;
+            extents.write(own(round), Pieces::at(place, payload.clone())?, false, Generation(0)).await?;
+            extents.write(UNIT, Pieces::at(place, payload)?, false, Generation(0)).await?;
             for unit in [own(round), UNIT] {
                 let (frame, held) =
                     extents.read(unit, place..place + 10_000, pool.take().await, Generation(0)).await;
@@ -491,7 +496,7 @@ mod tests {
         let home = Home::new("/tmp");
         let store = home.open().unwrap();
         for byte in [7, 8] {
-            home.machine.run(store.extents.write(UNIT, 0, home.payload(byte), false, Generation(0))).unwrap();
+            home.machine.run(store.extents.write(UNIT, home.pieces(byte), false, Generation(0))).unwrap();
             home.machine.run(store.extents.sync(false)).unwrap();
         }
         drop(store);

@@ -229,7 +229,7 @@ async fn on_handle<V: Vfs>(vfs: &Arc<V>, caller: &Caller, op: &Op, open: HandleN
 async fn open_file<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<Told> {
     let Op::Open { path, flags, .. } = op else { return Err(Errno::EINVAL.into()) };
     let (write, append, truncate) = (flags.write, flags.append, flags.truncate);
-    let mode = OpenMode { read: true, write, append, truncate, noatime: false };
+    let mode = OpenMode { read: true, write, append, truncate, ..OpenMode::default() };
     let (dir, name) = walk.place(path).await?;
     let found = walk.at(dir, name).await?;
     if let (None, true) = (&found, flags.create) {

@@ -310,3 +310,24 @@ fn a_file_that_is_looked_at_while_it_is_closed_has_its_size() {
         passes(steps, false);
     }
 }
+
+/// Content of a small file that was fetched while it was written was taken for what it was then, or for that of a unit which was
+/// not there yet: once what had been written was at its home, it was not seen any more.
+#[test]
+fn what_is_written_to_a_small_file_is_seen_while_another_node_writes_there_too() {
+    let call = |node, op| Action::Call { node, view: View::JobShared, op };
+    let write = |node, offset, tag| call(node, Op::Write { slot: 0, offset, length: 100, tag });
+    let unlock = |node| call(node, Op::Unlock { slot: 0, range: None });
+    let read = call(0, Op::Read { slot: 0, offset: 0, length: 400 });
+    let steps = vec![
+        Step::Together(vec![call(2, open("a/y", CREATE))]),
+        Step::Together(vec![call(0, open("a/y", CREATE))]),
+        Step::Together(vec![write(0, 200, 2)]),
+        Step::Together(vec![unlock(0), write(2, 200, 3), write(0, 0, 4)]),
+        Step::Together(vec![read, unlock(2), unlock(0)]),
+    ];
+    for seed in 0..2000 {
+        let program = Program { world: WorldConfig::plain(seed, 3), steps: steps.clone(), dies: false };
+        assert_eq!(run(&program), Ok(()), "seed {seed}");
+    }
+}

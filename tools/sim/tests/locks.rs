@@ -39,6 +39,44 @@ fn is_found(canary: Canary, programs: &[Vec<Step>], words: &str) {
     assert!(found > 0, "{canary:?} is not found");
 }
 
+fn passes(steps: &[Step]) {
+    for seed in 0..20 {
+        let program = Program { world: WorldConfig::plain(seed, NODES), steps: steps.to_vec(), dies: false };
+        assert_eq!(run(&program), Ok(()), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_lock_goes_on_when_its_node_dies_in_the_same_step() {
+    for after in (0..4000).step_by(400) {
+        for (node, other) in [(0, 1), (1, 2), (2, 0)] {
+            let kill = Action::Trouble(after, Trouble::Kill { node, power: false });
+            let locks = Step::Together(vec![lock(node, 0), lock(other, 0), kill]);
+            passes(&[open(node, 0, "a/x"), open(other, 0, "a/x"), locks]);
+        }
+    }
+}
+
+/// The rest of it is held as before.
+#[test]
+fn of_a_lock_only_the_bytes_are_in_doubt_of_which_a_failed_call_was() {
+    let bytes = |start, last, wait| {
+        let range = Some(LockRange { start, last });
+        call(2, Op::Lock { slot: 0, range, kind: LockKind::Exclusive, wait })
+    };
+    let cut = |to| Action::Trouble(0, Trouble::Cut { from: 2, to, both: true });
+    for to in 0..2 {
+        passes(&[
+            open(2, 0, "z"),
+            Step::Together(vec![bytes(100, 199, true)]),
+            Step::Together(vec![bytes(0, 150, false), cut(to)]),
+            Step::Check,
+            open(0, 0, "z"),
+            Step::Together(vec![lock(0, 0)]),
+        ]);
+    }
+}
+
 #[test]
 fn a_lock_of_a_dead_node_is_waited_for() {
     // Some of the nodes is the file's home: if that one dies, there is nothing to wait for.

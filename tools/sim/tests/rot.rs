@@ -33,3 +33,28 @@ fn what_has_rotted_is_neither_read_nor_flushed_and_all_else_is() {
         }
     }
 }
+
+/// Who met the spoilt bytes second, when the first one had dropped them already, was told that they are lost.
+#[test]
+fn clean_bytes_that_have_rotted_are_fetched_again_for_all_who_read_them() {
+    let create = Flags { write: true, create: true, ..Flags::default() };
+    let call = |node, op| Action::Call { node, view: View::Cache, op };
+    let open = |node, slot| call(node, Op::Open { slot, path: "a/x".to_owned(), flags: create });
+    for (seed, writer) in (0..10).flat_map(|seed| (0..3).map(move |writer| (seed, writer))) {
+        let alone = |action| Step::Together(vec![action]);
+        let mut steps = vec![
+            alone(open(writer, 0)),
+            alone(call(writer, Op::Write { slot: 0, offset: 0, length: 70_000, tag: 1 })),
+            alone(call(writer, Op::Close { slot: 0 })),
+            Step::Drain,
+        ];
+        for node in (0..3).filter(|node| *node != writer) {
+            steps.extend((0..2).map(|slot| alone(open(node, slot))));
+            steps.push(alone(Action::Trouble(0, Trouble::Rot(node))));
+            let read = |slot| call(node, Op::Read { slot, offset: 0, length: 70_000 });
+            steps.push(Step::Together(vec![read(0), read(1)]));
+        }
+        let program = Program { world: WorldConfig::plain(seed, 3), steps, dies: false };
+        assert_eq!(run(&program), Ok(()), "seed {seed}, written on node {writer}");
+    }
+}

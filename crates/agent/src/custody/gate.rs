@@ -2,7 +2,7 @@
 
 use event_listener::{Event, listener};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// One open of the kernel, in the word of which the lower half counts requests of the ring.
@@ -17,8 +17,6 @@ pub(crate) struct Gate {
     handles: AtomicU32,
     /// When the ring has last written since the kernel opened the file, in nanoseconds; 0 when it has not.
     written: AtomicU64,
-    /// Whether that the kernel's pages are older was noted.
-    passed: AtomicBool,
     /// Notified when no request is in flight.
     over: Event,
 }
@@ -72,10 +70,9 @@ impl Gate {
         }
     }
 
-    /// The ring is about to write; whether that is the first time since the kernel opened the file last.
-    pub(super) fn writes(&self, now: Duration) -> bool {
+    /// The ring is about to write.
+    pub(super) fn writes(&self, now: Duration) {
         self.written.store((now.as_nanos() as u64).max(1), Ordering::Release);
-        !self.passed.load(Ordering::Acquire) && !self.passed.swap(true, Ordering::AcqRel)
     }
 
     /// When the ring has last written since the kernel opened the file.
@@ -84,13 +81,11 @@ impl Gate {
         (time > 0).then_some(Duration::from_nanos(time))
     }
 
-    /// The kernel has nothing that is older than what was written until then.
+    /// The kernel has no attributes that are older than what was written until then.
     pub(super) fn is_true_again(&self, written: Option<Duration>) {
         let written = written.map_or(0, |time| time.as_nanos() as u64);
-        let told = self.written.compare_exchange(written, 0, Ordering::AcqRel, Ordering::Acquire);
-        if told.is_ok() {
-            self.passed.store(false, Ordering::Release);
-        }
+        // If it was written to since, the next open looks again.
+        let _ = self.written.compare_exchange(written, 0, Ordering::AcqRel, Ordering::Acquire);
     }
 }
 

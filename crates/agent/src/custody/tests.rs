@@ -1,5 +1,4 @@
 use super::*;
-use tameike_client::vfs::HandleNumber;
 use tameike_io::os::simulated::Simulation;
 
 const FILE: FileNumber = FileNumber(7);
@@ -11,11 +10,8 @@ fn bed() -> (Simulation, Arc<Custody>) {
     (simulation, custody)
 }
 
-/// Has the kernel open a file; whether it may keep its pages.
-async fn open_by_kernel(custody: &Custody, file: FileNumber) -> bool {
-    let mut opened = Opened { handle: HandleNumber(1), keep_cache: true, direct: false };
-    custody.admit(file, &mut opened).await.expect("no kernel is attached that could refuse");
-    opened.keep_cache
+async fn open_by_kernel(custody: &Custody, file: FileNumber) {
+    custody.admit(file).await.expect("no kernel is attached that could refuse");
 }
 
 fn now<T>(future: impl Future<Output = T>) -> T {
@@ -54,49 +50,21 @@ fn an_open_of_the_kernel_waits_for_what_is_in_flight() {
 }
 
 #[test]
-fn pages_are_kept_while_nobody_wrote_past_them() {
-    let (_, custody) = bed();
-    assert!(now(open_by_kernel(&custody, FILE)), "no program has come through the ring");
-    custody.closed(FILE);
-    let gate = custody.open(OTHER).expect("nobody has it");
-    assert!(!now(open_by_kernel(&custody, FILE)), "nobody knows of the time before");
-    custody.closed(FILE);
-    assert!(now(open_by_kernel(&custody, FILE)));
-    custody.closed(FILE);
-    let other = custody.open(FILE).expect("nobody has it");
-    assert!(now(open_by_kernel(&custody, FILE)), "it was opened, not written to");
-    custody.closed(FILE);
-    custody.writes(FILE, &other);
-    assert!(!now(open_by_kernel(&custody, FILE)));
-    assert!(now(open_by_kernel(&custody, FILE)), "it has dropped them");
-    custody.closed(FILE);
-    custody.closed(FILE);
-    custody.writes(FILE, &other);
-    custody.release(FILE);
-    assert!(!now(open_by_kernel(&custody, FILE)), "also after the ring has closed it");
-    custody.closed(FILE);
-    custody.passed(FILE);
-    assert!(!now(open_by_kernel(&custody, FILE)), "another node has written");
-    drop(gate);
-}
-
-#[test]
 fn what_is_remembered_is_bounded() {
     let (simulation, custody) = bed();
-    for number in 0..3 * KEPT_MAX as u64 {
+    for number in 0..1000 {
         let file = FileNumber(number);
         let gate = custody.open(file).expect("nobody has it");
-        custody.writes(file, &gate);
+        custody.writes(&gate);
         custody.release(file);
         now(open_by_kernel(&custody, file));
         custody.closed(file);
     }
-    assert_eq!(custody.known().1, KEPT_MAX);
     simulation.runtime().spawn(simulation.runtime().sleep(2 * ATTRIBUTES_LINGER));
     while simulation.step() {}
     custody.hold(FILE);
     custody.release(FILE);
-    assert_eq!(custody.known(), (0, KEPT_MAX), "no file is open, and none was written to lately");
+    assert_eq!(custody.known(), 0, "no file is open, and none was written to lately");
 }
 
 /// The kernel keeps attributes of a directory for a while. A program that made a file through the ring and then asked the

@@ -140,6 +140,7 @@ async fn cut<V: Vfs>(vfs: &Arc<V>, file: FileNumber, mode: OpenMode, opened: Ope
     match vfs.setattr(file, AttrChange { size: Some(0), ..AttrChange::default() }).await {
         Ok(_) => Ok(Opened { keep_cache: false, ..opened }),
         Err(fault) => {
+            vfs.pages_passed(opened.handle);
             locks::release(&**vfs, opened.handle).await;
             Err(fault)
         }
@@ -148,6 +149,8 @@ async fn cut<V: Vfs>(vfs: &Arc<V>, file: FileNumber, mode: OpenMode, opened: Ope
 
 async fn abandon<V: Vfs>(vfs: &Arc<V>, step: Option<Step>) {
     if let Some(Step::Open(_, _, opened)) = step {
+        // The kernel, which hears of no open, keeps what it has.
+        vfs.pages_passed(opened.handle);
         locks::release(&**vfs, opened.handle).await;
     }
 }

@@ -130,6 +130,7 @@ pub(super) fn open_mode(flags: OpenFlags) -> OpenMode {
         append: flags.0 & O_APPEND != 0,
         truncate: flags.0 & O_TRUNC != 0,
         noatime: flags.0 & O_NOATIME != 0,
+        beside_kernel: false,
     }
 }
 

@@ -1,9 +1,7 @@
 //! [`fuser::Filesystem`] over a [`Vfs`].
 
 use super::FuseDoor;
-use super::answer::{
-    answer_attr, answer_bytes, answer_entry, answer_open_dir, answer_seek, answer_space, answer_write,
-};
+use super::answer::{answer_attr, answer_bytes, answer_entry, answer_open_dir, answer_seek, answer_space};
 use super::convert::{
     O_EXCL, XATTR_CREATE, XATTR_REPLACE, attr_change, errno, file, handle, kind_of_mode, new_inode,
     open_mode, rename_mode, sought, space_change,
@@ -195,8 +193,8 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
     fn write(
         &self,
         _request: &Request,
-        _number: INodeNo,
-        number: FileHandle,
+        number: INodeNo,
+        open: FileHandle,
         offset: u64,
         data: &[u8],
         _write_flags: WriteFlags,
@@ -204,9 +202,9 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let size = data.len() as u32;
-        let write = (handle(number), offset, data);
-        self.waiting.write(&self.tasks, &self.vfs, write, move |done| answer_write(reply, size, done));
+        let write = (handle(open), offset, data);
+        let answer = self.written(number, handle(open), (offset, data.len() as u32), reply);
+        self.waiting.write(&self.tasks, &self.vfs, write, answer);
     }
 
     fn flush(&self, _: &Request, _: INodeNo, number: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
@@ -320,6 +318,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        self.kernel_cache().closed(number, handle(open));
         let custody = self.custody.clone();
         self.run(reply, |vfs| async move {
             locks::release(&*vfs, handle(open)).await;

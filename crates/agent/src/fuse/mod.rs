@@ -10,8 +10,8 @@
 //! Caching by the kernel follows from close-to-open: names of files are asked for anew each time; those of
 //! directories, and attributes, live for [`DIRECTORY_LIFETIME`], which is over before another node's call that
 //! changes the directory returns. Of files only calls on an open descriptor see attributes that old, since every
-//! path walk refreshes them; pages live until an open finds another version. There is no write-back cache: byte
-//! ranges, never pages, leave the node.
+//! path walk refreshes them; pages live until an open finds another version, and what is only written passes them
+//! by. There is no write-back cache: byte ranges, never pages, leave the node.
 
 mod ahead;
 mod answer;

@@ -3,7 +3,7 @@
 use super::FuseDoor;
 use super::answer::{answer_attr, answer_created, answer_entry, answer_open};
 use crate::custody::Custody;
-use fuser::{ReplyAttr, ReplyCreate, ReplyEntry, ReplyOpen};
+use fuser::{INodeNo, ReplyAttr, ReplyCreate, ReplyEntry, ReplyOpen};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use tameike_client::locks;
@@ -32,7 +32,7 @@ impl<V: Vfs> FuseDoor<V> {
         let (vfs, ahead, custody) = (self.vfs.clone(), self.ahead.clone(), self.custody.clone());
         self.tasks.spawn(async move {
             let opened = match ahead.open(&vfs, thread, file, mode).await {
-                Ok(opened) => admitted(&*vfs, &custody, file, opened).await,
+                Ok(opened) => admitted(&*vfs, &custody, (file, mode), opened).await,
                 Err(fault) => Err(fault),
             };
             answer_open(reply, opened, mode, vfs.locks().is_some());
@@ -51,7 +51,8 @@ impl<V: Vfs> FuseDoor<V> {
         self.tasks.spawn(async move {
             let created = match vfs.create(dir, &name, new, exclusive, mode).await {
                 Ok((found, opened)) => {
-                    admitted(&*vfs, &custody, found.file, opened).await.map(|opened| (found, opened))
+                    let opened = admitted(&*vfs, &custody, (found.file, mode), opened).await;
+                    opened.map(|opened| (found, opened))
                 }
                 Err(fault) => Err(fault),
             };
@@ -78,12 +79,14 @@ impl<V: Vfs> FuseDoor<V> {
 async fn admitted<V: Vfs>(
     vfs: &V,
     custody: &Custody,
-    file: FileNumber,
-    mut opened: Opened,
+    (file, mode): (FileNumber, OpenMode),
+    opened: Opened,
 ) -> Result<Opened> {
-    match custody.admit(file, &mut opened).await {
-        Ok(()) => Ok(opened),
+    match custody.admit(file).await {
+        Ok(()) => Ok(custody.kernel().opened(vfs, INodeNo(file.0), mode, opened)),
         Err(fault) => {
+            // The kernel, which hears of no open, keeps what it has.
+            vfs.pages_passed(opened.handle);
             locks::release(vfs, opened.handle).await;
             Err(fault)
         }

@@ -1,18 +1,22 @@
 //! What a door is made of, and what its requests share.
 
 use super::ahead::OpenAhead;
-use super::answer::answer_entry;
+use super::answer::{answer_entry, answer_write};
 use super::convert::{errno, file};
 use super::tasks::Tasks;
 use super::{KernelCache, REQUEST_SIZE_MAX, WaitingRoom};
 use crate::custody::Custody;
-use fuser::{INodeNo, InitFlags, KernelConfig, ReplyEmpty, ReplyEntry};
+use fuser::{INodeNo, InitFlags, KernelConfig, ReplyEmpty, ReplyEntry, ReplyWrite};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use tameike_client::vfs::Vfs;
+use tameike_client::vfs::{HandleNumber, Vfs};
 use tameike_core::Result;
 use tameike_core::wire::meta::NewInode;
+use tameike_io::os::process;
+
+/// A kernel of this version drops pages once more after a write past them, so that mappings stay true.
+const DROPS_AFTER_WRITE: (u32, u32) = (6, 18);
 
 /// One view behind one FUSE mount.
 pub struct FuseDoor<V> {
@@ -44,6 +48,29 @@ impl<V: Vfs> FuseDoor<V> {
         });
     }
 
+    /// Answers a write, when all who read on this node see its bytes.
+    pub(super) fn written(
+        &self,
+        number: INodeNo,
+        handle: HandleNumber,
+        (offset, size): (u64, u32),
+        reply: ReplyWrite,
+    ) -> impl FnOnce(Result<()>) + Send + use<V> {
+        let (runtime, vfs, kernel) = (self.tasks.runtime().clone(), self.vfs.clone(), self.kernel_cache());
+        move |written| {
+            let is_direct = kernel.is_direct(number, handle);
+            if is_direct {
+                vfs.pages_passed(handle);
+            }
+            if !is_direct || written.is_err() || !kernel.is_used(number) {
+                return answer_write(reply, size, written);
+            }
+            runtime.spawn(async move {
+                answer_write(reply, size, kernel.drop_bytes(number, offset, size).await);
+            });
+        }
+    }
+
     /// Runs an operation that is answered by success alone.
     pub(super) fn run<F>(&self, reply: ReplyEmpty, operation: impl FnOnce(Arc<V>) -> F)
     where
@@ -65,10 +92,13 @@ impl<V: Vfs> FuseDoor<V> {
             InitFlags::FUSE_BIG_WRITES,
             InitFlags::FUSE_MAX_PAGES,
             InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
         ] {
             // An older kernel does without.
             let _ = config.add_capabilities(wanted);
+        }
+        let maps = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok();
+        if maps && process::kernel_version() >= DROPS_AFTER_WRITE {
+            self.custody.kernel().maps_direct();
         }
         if self.vfs.locks().is_some() {
             for wanted in [InitFlags::FUSE_POSIX_LOCKS, InitFlags::FUSE_FLOCK_LOCKS] {

@@ -62,7 +62,7 @@ impl<V: Vfs> RingView<V> {
             return Err(Errno::EBADF.into());
         }
         let in_flight = begin(open)?;
-        self.custody.writes(open.file, &open.gate);
+        self.custody.writes(&open.gate);
         Ok(in_flight)
     }
 
@@ -73,7 +73,9 @@ impl<V: Vfs> RingView<V> {
             Err(refusal) => return asked.answer(&reply_of(Err(refusal))),
         };
         with_bytes(asked, size, |asked, bytes| {
+            let (vfs, handle) = (self.vfs.clone(), open.handle);
             let done = move |written: Result<()>| {
+                vfs.pages_passed(handle);
                 drop(in_flight);
                 let written = written.map(|()| Reply::Count(size)).map_err(Refusal::Fault);
                 asked.answer(&reply_of(written));
@@ -103,6 +105,7 @@ impl<V: Vfs> RingView<V> {
     }
 
     async fn appended(&self, handle: HandleNumber, count: u32, written: Result<()>) -> Served {
+        self.vfs.pages_passed(handle);
         written.map_err(Refusal::Fault)?;
         // If another has appended since, the place is behind its bytes: nothing is read twice.
         let end = self.vfs.size(handle).await.map_err(Refusal::Fault)?;
@@ -118,7 +121,9 @@ impl<V: Vfs> RingView<V> {
         }
         let _in_flight = self.begin_write(open)?;
         let change = AttrChange { size: Some(size), ..AttrChange::default() };
-        self.vfs.setattr(open.file, change).await?;
+        let changed = self.vfs.setattr(open.file, change).await;
+        self.vfs.pages_passed(open.handle);
+        changed?;
         Ok(Reply::Done)
     }
 

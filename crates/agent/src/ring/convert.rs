@@ -97,6 +97,7 @@ impl Wanted {
             append: has(O_APPEND),
             truncate: has(O_TRUNC),
             noatime: has(O_NOATIME),
+            beside_kernel: true,
         };
         let is_plain = flags & !KNOWN == 0 && access != O_ACCMODE;
         let is_clear = (mode.write || !mode.truncate) && (has(O_CREAT) || !has(O_EXCL));

@@ -31,11 +31,11 @@ impl Ring {
         system: &System,
         path: &Path,
         views: &Views,
-        mounted: Vec<(View, PathBuf)>,
+        served: Vec<(View, PathBuf)>,
     ) -> Result<Self> {
         let failed = |error| Fault::from_os(format_args!("making the socket {}", path.display()), &error);
-        let door = Arc::new(views.ring_door(mounted.iter().map(|(view, _)| *view)));
-        let mounts = mounted.iter().map(|(_, mount)| mount.as_os_str().as_bytes().to_vec()).collect();
+        let door = Arc::new(views.ring_door(served.iter().map(|(view, _)| *view)));
+        let mounts = served.iter().map(|(_, mount)| mount.as_os_str().as_bytes().to_vec()).collect();
         let server = Server::new(door.clone(), mounts, process::user())?;
         let listener = UnixListener::bind(path).map_err(failed)?;
         set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;

@@ -74,15 +74,13 @@ impl<V: Vfs> RingView<V> {
         let gate = self.custody.open(found.file).ok_or(Refusal::Declined)?;
         let opened = async {
             let _in_flight = gate.begin().ok_or(Refusal::Declined)?;
-            if mode.truncate {
-                self.custody.writes(found.file, &gate);
+            if !mode.truncate {
+                return Ok((self.vfs.open(found.file, mode).await?, found.attr));
             }
+            self.custody.writes(&gate);
             let opened = self.vfs.open(found.file, mode).await?;
-            let attr = match mode.truncate {
-                true => self.vfs.getattr(found.file).await.unwrap_or(found.attr),
-                false => found.attr,
-            };
-            Ok((opened, attr))
+            self.vfs.pages_passed(opened.handle);
+            Ok((opened, self.vfs.getattr(found.file).await.unwrap_or(found.attr)))
         };
         match opened.await {
             Ok((opened, attr)) => Ok(self.opened(session, held, mode, opened, &attr, gate)),
@@ -107,16 +105,16 @@ impl<V: Vfs> RingView<V> {
             return Err(Refusal::Declined);
         }
         let new = self.new_inode(session, FileKind::File, bits);
-        let (found, opened) = self.vfs.create(dir.file, name, new, wanted.exclusive, wanted.mode).await?;
+        // One that is there is opened above, past the gate.
+        let (found, opened) = match self.vfs.create(dir.file, name, new, true, wanted.mode).await {
+            Ok(created) => created,
+            // Another has made it since it was looked for.
+            Err(fault) if fault.errno == Errno::EEXIST && !wanted.exclusive => return Err(Refusal::Declined),
+            Err(fault) => return Err(fault.into()),
+        };
         let held = Held::new(&self.vfs, found.file);
         let gate = self.custody.hold(found.file);
         self.custody.names_changed(dir.file).await;
-        // Another may have made it since it was looked for, and not for this program.
-        if !may_open(session, &found.attr, wanted.mode) {
-            self.vfs.release(opened.handle).await;
-            self.custody.release(found.file);
-            return Err(Refusal::Declined);
-        }
         Ok(self.opened(session, held, wanted.mode, opened, &found.attr, gate))
     }
 
@@ -130,10 +128,6 @@ impl<V: Vfs> RingView<V> {
         gate: Arc<Gate>,
     ) -> Reply {
         let file = held.file;
-        if !opened.keep_cache {
-            // The kernel, which is not told, may have pages of another version.
-            self.custody.passed(file);
-        }
         held.keep();
         let (view, handle, name) = (self.index, opened.handle, OnceLock::new());
         let handle = session.add(OpenFile { view, file, handle, mode, gate, name });

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tameike_client::local::LocalView;
-use tameike_client::vfs::{FileNumber, HandleNumber, OpenMode, Opened, Vfs};
+use tameike_client::vfs::{FileNumber, OpenMode, Vfs};
 use tameike_io::os::process::{group, user};
 use tameike_io::os::system::System;
 use tameike_io::shared::PosixTree;
@@ -163,8 +163,7 @@ fn while_the_kernel_has_a_file_its_users_are_sent_there() {
     let handle = opened(&client, "file", O_RDWR | O_CREAT);
     let Answer::Done(shown) = client.status(handle) else { panic!("it is open") };
     let file = FileNumber(shown.inode);
-    let mut opened_there = Opened { handle: HandleNumber(1), keep_cache: true, direct: false };
-    pollster::block_on(bed.custody.admit(file, &mut opened_there)).expect("no kernel is attached");
+    pollster::block_on(bed.custody.admit(file)).expect("no kernel is attached");
     assert_eq!(client.write(handle, 0, &[b"x"]), Answer::Declined);
     assert_eq!(client.read(handle, 0, &mut [&mut [0]]), Answer::Declined);
     assert_eq!(client.set_size(handle, 0), Answer::Declined);
@@ -183,6 +182,41 @@ fn while_the_kernel_has_a_file_its_users_are_sent_there() {
     pollster::block_on(bed.vfs.open(file, mode)).expect("the look-up of the kernel holds it");
     bed.custody.closed(file);
     opened(&client, "file", O_RDWR);
+}
+
+/// A program that read a file by `mmap` or a descriptor of the kernel saw pages of before what another had written through the
+/// ring.
+#[test]
+fn the_kernel_keeps_no_pages_that_lack_what_was_written_through_the_ring() {
+    let bed = bed();
+    let client = bed.client();
+    let file = opened(&client, "file", O_RDWR | O_CREAT);
+    let Answer::Done(shown) = client.status(file) else { panic!("it is open") };
+    let number = FileNumber(shown.inode);
+    // The kernel knows it.
+    pollster::block_on(bed.vfs.find_again(number)).expect("it is held");
+    let keeps_pages = || {
+        let mode = OpenMode { read: true, ..OpenMode::default() };
+        let opened = pollster::block_on(bed.vfs.open(number, mode)).expect("it is there");
+        pollster::block_on(bed.vfs.release(opened.handle));
+        opened.keep_cache
+    };
+    assert!(keeps_pages());
+    assert_eq!(client.write(file, 0, &[b"bytes"]), Answer::Done(5));
+    assert!(!keeps_pages() && keeps_pages(), "it drops them once");
+    assert_eq!(client.set_size(file, 2), Answer::Done(()));
+    assert!(!keeps_pages() && keeps_pages());
+    let log = opened(&client, "file", O_RDWR | O_APPEND);
+    assert!(keeps_pages(), "an open alone changes nothing");
+    assert!(matches!(client.append(log, &[b"bytes"]), Answer::Done(_)));
+    assert!(!keeps_pages() && keeps_pages());
+    let cut = opened(&client, "file", O_RDWR | O_TRUNC);
+    assert!(!keeps_pages() && keeps_pages());
+    assert_eq!(client.write(cut, 0, &[b"bytes"]), Answer::Done(5));
+    for handle in [file, log, cut] {
+        assert_eq!(client.close(handle), Answer::Done(()));
+    }
+    assert!(!keeps_pages(), "also after the ring has closed it");
 }
 
 /// What a program that was killed had open stayed open, and the space of what was removed was never given back.

@@ -186,14 +186,23 @@ fn mount_views(
         base::make_private_dir(&path)?;
         let source = format!("tameike:{}:{}", start.job, view.as_str());
         let fuse = match isolation {
-            Isolation::None => mount::mount_fuse_by_helper(&source, &path).map_err(|fault| {
+            Isolation::None => Some(mount::mount_fuse_by_helper(&source, &path).map_err(|fault| {
                 let message = format!("{fault}, and namespaces cannot be used either ({why})");
                 Fault::new(fault.errno, format!("{message}; `tameike doctor` says what mends it"))
-            }),
-            Isolation::MountNamespace | Isolation::UserNamespace => mount::mount_fuse(&source, &path),
-        }?;
+            })?),
+            Isolation::MountNamespace | Isolation::UserNamespace if is_in_memory(start, view) => {
+                mount::mount_memory(&source, &path, start.capacity[view.index()])?;
+                None
+            }
+            Isolation::MountNamespace | Isolation::UserNamespace => Some(mount::mount_fuse(&source, &path)?),
+        };
         belongings.add_mount(isolation, path.clone());
         doors.push(ViewDoor { view, fuse, path });
     }
     Ok((isolation, doors))
+}
+
+/// Whether a view has its files in this node's memory, and nowhere else.
+fn is_in_memory(start: &AgentStart, view: View) -> bool {
+    view == View::NodeLocal && start.device.as_ref().is_some_and(|device| device.ram)
 }

@@ -25,7 +25,7 @@ impl Site {
     /// New, empty directories.
     pub fn new() -> Self {
         let dir = TempDir::with_prefix("tk").expect("a temporary directory");
-        for name in ["shared", "tmp", "plain"] {
+        for name in ["shared", "tmp", "plain", "disk"] {
             fs::create_dir(dir.path().join(name)).expect("a directory");
         }
         Self { dir }
@@ -39,6 +39,12 @@ impl Site {
     /// A directory that no job touches, to compare with.
     pub fn plain(&self) -> PathBuf {
         self.dir.path().join("plain")
+    }
+
+    /// A directory that stands for a node's own disk: the node-local view of a job with this device is served by its
+    /// agent, that of one in memory by the kernel.
+    pub fn disk(&self) -> PathBuf {
+        self.dir.path().join("disk")
     }
 
     /// Where the jobs of the test keep their things.

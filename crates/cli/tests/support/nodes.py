@@ -2,8 +2,10 @@
 views how far they are."""
 
 import errno
+import mmap
 import os
 import random
+import signal
 import sys
 import time
 
@@ -50,6 +52,48 @@ def within(path):
     for writer in range(2):
         os.write(to_writers[writer][1], b"0 0")
         assert os.wait()[1] == 0
+
+
+def read_on(path, keeps):
+    """Reads a file until its parent is gone, by one descriptor or by ever new ones."""
+    kept = os.open(path, os.O_RDONLY)
+    while os.getppid() != 1:
+        file = kept if keeps else os.open(path, os.O_RDONLY)
+        for place in range(0, os.fstat(file).st_size, 4096):
+            os.pread(file, 4096, place)
+        keeps or os.close(file)
+    os._exit(0)
+
+
+def past_pages(path):
+    """A process writes through descriptors that only write, and so past the kernel's pages, while others read the same
+    bytes without pause, by one descriptor and by ever new ones: each write is seen at once, through a mapping, too."""
+    size = UNIT
+    with open(path, "wb") as file:
+        file.truncate(size)
+    readers = []
+    for keeps in (True, False, True):
+        readers.append(os.fork())
+        if readers[-1] == 0:
+            read_on(path, keeps)
+    try:
+        kept, writer = os.open(path, os.O_RDONLY), os.open(path, os.O_WRONLY)
+        appender = os.open(path, os.O_WRONLY | os.O_APPEND)
+        mapped = mmap.mmap(kept, size, prot=mmap.PROT_READ)
+        for number in range(300):
+            data = bytes([number % 256]) * size
+            assert os.pwrite(writer, data, 0) == size
+            places = range(0, size, 4096)
+            assert all(mapped[place] == data[0] for place in places), number
+            assert os.pread(kept, size, 0) == data, number
+            end = os.fstat(kept).st_size
+            assert os.write(appender, data[:5000]) == 5000
+            assert os.pread(kept, size, end) == data[:5000], number
+            os.ftruncate(writer, size)
+    finally:
+        for reader in readers:
+            os.kill(reader, signal.SIGKILL)
+            os.waitpid(reader, 0)
 
 
 def replace(path, times, node):

@@ -50,8 +50,9 @@ impl CacheView {
         };
         let layout = tameike_core::Layout::Striped;
         let home = Home::Shared(cell.clone());
-        let (data, keep_cache) = self.engine.open(inode, layout, home, version(state, stat.size));
+        let (data, keep_cache) = self.engine.open(inode, layout, home, version(state, stat.size), mode);
         let open = OpenFile::new(data.clone(), shared, cell.clone(), stamp, mode);
+        let direct = mode.is_direct(data.size());
         let handle = self.opens.add(open);
         if (opening.end() || state.removing)
             && let Err(fault) = self.let_go(inode).await
@@ -65,9 +66,9 @@ impl CacheView {
                 self.close(handle);
                 return Err(fault);
             }
-            return Ok(Opened { handle, keep_cache: false, direct: mode.append });
+            return Ok(Opened { handle, keep_cache: false, direct: mode.is_direct(0) });
         }
-        Ok(Opened { handle, keep_cache, direct: mode.append })
+        Ok(Opened { handle, keep_cache, direct })
     }
 
     /// One more handle of an open file that has no name any more (through `/proc/self/fd`, say).
@@ -81,8 +82,9 @@ impl CacheView {
             return Ok(None);
         }
         let open = orphans.into_iter().find(|open| open.mode.write || !mode.write).ok_or(Errno::EACCES)?;
+        let direct = mode.is_direct(open.data.size());
         let handle = self.opens.add(open.again(mode));
-        Ok(Some(Opened { handle, keep_cache: false, direct: mode.append }))
+        Ok(Some(Opened { handle, keep_cache: false, direct }))
     }
 
     pub(super) fn close(&self, handle: HandleNumber) {

@@ -174,9 +174,15 @@ impl Vfs for CacheView {
     }
 
     fn pages_dropped(&self, handle: HandleNumber, generation: Generation) {
-        if let Ok(open) = self.handle(handle) {
-            open.data.pages_dropped(generation);
-        }
+        let _ = self.handle(handle).map(|open| open.data.pages_dropped(generation));
+    }
+
+    fn pages_passed(&self, handle: HandleNumber) {
+        let _ = self.handle(handle).map(|open| open.data.pages_passed());
+    }
+
+    fn keeps_pages(&self, handle: HandleNumber) -> bool {
+        self.handle(handle).is_ok_and(|open| open.data.keeps_pages())
     }
 
     async fn change_space(

@@ -159,15 +159,17 @@ impl FileData {
         self.home.lock().clone()
     }
 
-    /// Takes note of an open that found `version`; whether what was cached is still true.
-    pub(super) fn opened(&self, home: Home, version: FileVersion) -> bool {
+    /// Takes note of an open that found `version`; whether what the kernel has cached is still true, if it opens the file.
+    pub(super) fn opened(&self, home: Home, version: FileVersion, beside_kernel: bool) -> bool {
         *self.home.lock() = home;
         let mut state = self.state.lock();
         state.opens += 1;
         let kept = state.kernel == Some(version.generation);
-        state.kernel = Some(version.generation);
+        if !beside_kernel {
+            state.kernel = Some(version.generation);
+        }
         adopt(&mut state, version);
-        kept
+        kept && !beside_kernel
     }
 
     /// One open less. What the home could not be told of by the last close, whose program has heard of it, is given up:
@@ -184,25 +186,6 @@ impl FileData {
     /// Takes note of what the home said in passing; drops what is cached of an older version.
     pub fn refresh(&self, version: FileVersion) {
         adopt(&mut self.state.lock(), version);
-    }
-
-    /// As [`Self::refresh`], for who reads on through open handles. Tells the generation when the kernel's pages may be
-    /// of another one: they must be dropped, and that be told to [`Self::pages_dropped`].
-    pub fn revalidate(&self, version: FileVersion) -> Option<Generation> {
-        let mut state = self.state.lock();
-        adopt(&mut state, version);
-        (state.pages != Some(state.generation)).then_some(state.generation)
-    }
-
-    /// Whether the kernel may still have pages that are older than this.
-    pub fn has_pages_before(&self, generation: Generation) -> bool {
-        self.state.lock().pages < Some(generation)
-    }
-
-    /// The kernel has dropped all pages that are older than this, and attributes.
-    pub fn pages_dropped(&self, generation: Generation) {
-        let mut state = self.state.lock();
-        state.pages = state.pages.max(Some(generation));
     }
 
     /// Size and time of last write that the home does not know yet.
@@ -342,7 +325,7 @@ pub struct Told {
 
 /// Takes over the home's version, unless a newer one is known already: answers overtake each other. What the
 /// node has written beyond it stays in sight.
-fn adopt(state: &mut FileState, version: FileVersion) {
+pub(super) fn adopt(state: &mut FileState, version: FileVersion) {
     if version.generation < state.generation {
         return;
     }

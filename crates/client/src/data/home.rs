@@ -33,9 +33,10 @@ pub struct FileVersion {
 }
 
 impl FileVersion {
-    fn of_inode(node: Node) -> Self {
-        let (size, generation, inline) = (node.attr.size, node.attr.generation, node.attr.inline);
-        Self { size, generation, inline, content: None }
+    /// What a node of the job-shared view says.
+    pub fn of_node(node: &Node) -> Self {
+        let content = node.content.as_ref().map(|content| content.to_vec());
+        Self { size: node.attr.size, generation: node.attr.generation, inline: node.attr.inline, content }
     }
 
     fn of_cache(state: CacheState, size: u64) -> Self {
@@ -83,18 +84,18 @@ impl DataEngine {
         };
         let answer = self.ask(to, request).await?;
         match answer.reply {
-            Reply::Meta(MetaReply::Node(node)) => Ok(FileVersion::of_inode(node)),
+            Reply::Meta(MetaReply::Node(node)) => Ok(FileVersion::of_node(&node)),
             Reply::Cache(CacheReply::State(state)) => Ok(FileVersion::of_cache(state, end)),
             _ => Err(unexpected(&answer)),
         }
     }
 
     /// What the home of an inode knows of it.
-    pub(super) async fn version(&self, inode: InodeId) -> Result<FileVersion> {
+    pub(crate) async fn version(&self, inode: InodeId) -> Result<FileVersion> {
         let request = Request::Meta(MetaRequest::GetAttr { inode });
         let answer = self.ask(self.cluster.inode_home(inode), request).await?;
         match answer.reply {
-            Reply::Meta(MetaReply::Node(node)) => Ok(FileVersion::of_inode(node)),
+            Reply::Meta(MetaReply::Node(node)) => Ok(FileVersion::of_node(&node)),
             _ => Err(unexpected(&answer)),
         }
     }

@@ -10,6 +10,7 @@ mod file;
 mod flush;
 mod frames;
 mod home;
+mod pages;
 mod read;
 mod sparse;
 mod unit;
@@ -23,6 +24,7 @@ pub use file::{FileData, Told};
 pub use home::{FileVersion, Home};
 pub use sparse::dense_blocks;
 
+use crate::vfs::OpenMode;
 use frames::FrameCache;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -58,12 +60,13 @@ impl DataEngine {
         layout: Layout,
         home: Home,
         version: FileVersion,
+        mode: OpenMode,
     ) -> (Arc<FileData>, bool) {
         let mut files = self.files.lock();
         let make = || Arc::new(FileData::new(inode, layout, home.clone()));
         let file = files.entry(inode).or_insert_with(make).clone();
         // Still under the lock: a file that somebody drops as idle just now would be there twice.
-        let kept = file.opened(home, version);
+        let kept = file.opened(home, version, mode.beside_kernel);
         (file, kept)
     }
 

@@ -129,15 +129,16 @@ impl DataEngine {
         frame: Frame,
     ) -> Result<()> {
         let fetching = Fetching { file, index: unit.index };
-        let content = {
+        let (inline, content) = {
             let state = file.state.lock();
             // All units but the first are holes while the content is inline.
-            let whole = || if unit.index == 0 { state.content.clone() } else { Some(Vec::new()) };
-            if state.inline { whole() } else { None }
+            (state.inline, if unit.index == 0 { state.content.clone() } else { Some(Vec::new()) })
         };
-        let fetched = match content {
-            Some(content) => Ok(inline_bytes(&content, &range, frame)),
-            None => self.fetch_bytes(file, unit, range.clone(), mark.generation, Some(frame)).await,
+        let fetched = match (inline, content) {
+            (true, Some(content)) => Ok(inline_bytes(&content, &range, frame)),
+            // It has changed since it was fetched: the reader comes round again.
+            (true, None) => return Ok(()),
+            (false, _) => self.fetch_bytes(file, unit, range.clone(), mark.generation, Some(frame)).await,
         };
         let merged = match fetched {
             Ok(payload) => self.merge(file, unit.index, range, mark, payload),
@@ -186,8 +187,8 @@ impl DataEngine {
         let answer = self.ask(home, Request::Meta(MetaRequest::GetContent { inode: file.inode })).await?;
         let Reply::Meta(MetaReply::Node(node)) = answer.reply else { return Err(unexpected(&answer)) };
         let mut state = file.state.lock();
-        if !state.inline {
-            // It has left the record meanwhile.
+        if !state.inline || node.attr.generation < state.generation {
+            // It has left the record, or changed, meanwhile.
             return Ok(());
         }
         state.inline = node.attr.inline;

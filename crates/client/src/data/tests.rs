@@ -1,5 +1,6 @@
 //! The engines of two nodes over a small double of the homes, with messages that take random time.
 
+mod gathered;
 mod overtaken;
 mod sparse;
 
@@ -34,6 +35,8 @@ struct Homes {
     is_down: bool,
     /// Bytes that were written, by unit.
     held: BTreeMap<u64, tameike_core::ranges::RangeSet>,
+    /// Messages that brought them.
+    writes: u32,
     /// Whether the inode's home was told of holes.
     sparse: bool,
     /// Requests under way, and the most there were.
@@ -51,11 +54,17 @@ impl Homes {
     fn serve(&mut self, request: Request, payload: Option<Payload>) -> Result<(Reply, Vec<u8>)> {
         match request {
             Request::Unit(UnitRequest::Write { .. }) if self.failing => Err(Errno::ENOSPC.into()),
-            Request::Unit(UnitRequest::Write { unit, offset, .. }) => {
+            Request::Unit(UnitRequest::Write { unit, ranges, .. }) => {
                 let bytes = self.units.entry(unit).or_insert_with(|| vec![0; UNIT_SIZE]);
-                let payload = payload.expect("a write has a payload");
-                self.held.entry(unit.index).or_default().insert(offset..offset + payload.len() as u32);
-                bytes[offset as usize..offset as usize + payload.len()].copy_from_slice(&payload);
+                let mut payload = &*payload.expect("a write has a payload");
+                for range in ranges.iter() {
+                    let (piece, rest) = payload.split_at(range.len());
+                    bytes[range.start as usize..range.end as usize].copy_from_slice(piece);
+                    self.held.entry(unit.index).or_default().insert(range);
+                    payload = rest;
+                }
+                assert!(payload.is_empty(), "the payload has the bytes of the ranges");
+                self.writes += 1;
                 Ok((Reply::Unit(UnitReply::Done), Vec::new()))
             }
             Request::Unit(UnitRequest::Read { unit, offset, length, .. }) => {
@@ -202,7 +211,7 @@ impl Bench {
             inline: found.attr.inline,
             content: found.content.map(|content| content.into_vec()),
         };
-        self.engines[node].open(INODE, Layout::Striped, Home::Inode, version).0
+        self.engines[node].open(INODE, Layout::Striped, Home::Inode, version, OpenMode::default()).0
     }
 
     /// Writes as a door does: at once what can be, then the rest.
@@ -639,39 +648,12 @@ fn frames_that_become_clean_reach_those_who_wait() {
     }
 }
 
-/// Each piece of a unit is a message of its own. Every second byte of a unit, written one by one, once were half
-/// a million messages at the same time, more than the fabric takes: the bytes were lost.
-#[test]
-fn a_unit_in_many_pieces_goes_out_a_few_at_a_time() {
-    const PIECES: usize = 3000;
-    let bench = Bench::new(5, 4);
-    let file = bench.open(0);
-    bench.write(0, &file, 0, vec![1; INLINE_SIZE_MAX + 1]);
-    bench.flush(0, &file).expect("flushed");
-    bench.homes.lock().under_way = (0, 0);
-    for piece in 0..PIECES {
-        bench.write(0, &file, 2 * piece as u64, vec![2]);
-        let state = file.state.lock();
-        let unit = &state.units[&0];
-        assert!(unit.dirty.count() + unit.sending.count() <= 2 * tameike_core::limits::PIECES_MAX + 1);
-    }
-    bench.flush(0, &file).expect("flushed");
-    assert!(bench.homes.lock().under_way.1 <= 20, "{:?} at once", bench.homes.lock().under_way);
-    let other = bench.open(1);
-    let found = bench.read(1, &other, 0, 2 * PIECES as u32);
-    let expected =
-        |place: usize| if place.is_multiple_of(2) { 2 } else { u8::from(place <= INLINE_SIZE_MAX) };
-    for (place, byte) in found.into_iter().enumerate() {
-        assert_eq!(byte, expected(place), "byte {place}");
-    }
-}
-
 /// Who got a lock once read pages that the kernel was to drop at an open whose answer was still under way.
 #[test]
 fn pages_of_another_version_are_to_be_dropped_until_they_were() {
     let file = FileData::new(InodeId(1), Layout::Striped, Home::Inode);
     let version = |number| FileVersion { generation: Generation(number), ..FileVersion::default() };
-    file.opened(Home::Inode, version(5));
+    file.opened(Home::Inode, version(5), false);
     for _ in 0..2 {
         assert_eq!(file.revalidate(version(5)), Some(Generation(5)));
     }
@@ -679,9 +661,21 @@ fn pages_of_another_version_are_to_be_dropped_until_they_were() {
     assert_eq!(file.revalidate(version(5)), None);
     file.own_change(Generation(6), false);
     assert_eq!(file.revalidate(version(6)), None, "this node's own write");
-    file.opened(Home::Inode, version(7));
+    file.opened(Home::Inode, version(7), false);
     assert_eq!(file.revalidate(version(7)), Some(Generation(7)), "another node's");
     file.pages_dropped(Generation(7));
     file.own_change(Generation(9), false);
     assert_eq!(file.revalidate(version(9)), Some(Generation(9)), "somebody else wrote in between");
+}
+
+/// A program that came through the ring opened a file that another node had changed; the kernel, which had not been told, was
+/// then let keep its pages of before.
+#[test]
+fn an_open_that_the_kernel_does_not_hear_of_leaves_its_pages_old() {
+    let file = FileData::new(InodeId(1), Layout::Striped, Home::Inode);
+    let version = |number| FileVersion { generation: Generation(number), ..FileVersion::default() };
+    assert!(!file.opened(Home::Inode, version(5), false));
+    assert!(!file.opened(Home::Inode, version(6), true));
+    assert!(!file.opened(Home::Inode, version(6), false), "it drops them now");
+    assert!(file.opened(Home::Inode, version(6), false));
 }

@@ -8,6 +8,7 @@ use event_listener::listener;
 use futures_util::{FutureExt, StreamExt, stream};
 use std::sync::Arc;
 use tameike_core::limits::{FILE_SIZE_MAX, INLINE_SIZE_MAX, PIECES_MAX, UNIT_SIZE};
+use tameike_core::ranges::RangeSet;
 use tameike_core::wire::Request;
 use tameike_core::wire::meta::{Command, MetaRequest};
 use tameike_core::wire::unit::UnitRequest;
@@ -16,6 +17,8 @@ use tameike_io::{Frame, Payload};
 
 /// Pieces of one unit that are on their way at the same time.
 const WRITES_AT_ONCE: usize = 16;
+/// Largest part of a unit that is copied to travel with others, in bytes: a message of its own costs more than the copy.
+const GATHERED_MAX: usize = 128 << 10;
 
 impl DataEngine {
     /// Writes `data` at `offset`; every later read on this node sees it.
@@ -166,13 +169,35 @@ impl DataEngine {
             state.in_units = true;
             state.generation
         };
-        let writes = stream::iter(parts).map(|part| {
-            let request = Request::Unit(UnitRequest::Write { unit, offset: part.start(), generation });
-            self.rpc.call(home, request, Some(part), None)
+        let writes = stream::iter(self.gathered(parts)).map(|(ranges, payload)| {
+            let request = Request::Unit(UnitRequest::Write { unit, ranges, generation });
+            self.rpc.call(home, request, Some(payload), None)
         });
         // All end before the outcome is known: bytes still on their way must not overtake newer ones.
         let written: Vec<_> = writes.buffer_unordered(WRITES_AT_ONCE).collect().await;
         written.into_iter().try_for_each(|written| written.map(drop))
+    }
+
+    /// What each message takes along of the parts of a unit: small ones go together, where there is a frame to put them
+    /// into, one after another.
+    fn gathered(&self, parts: Vec<Payload>) -> Vec<(RangeSet, Payload)> {
+        let range = |part: &Payload| part.start()..part.start() + part.len() as u32;
+        let alone = |part: Payload| (range(&part).into(), part);
+        let (small, large): (Vec<_>, Vec<_>) = parts.into_iter().partition(|part| part.len() <= GATHERED_MAX);
+        let mut messages: Vec<_> = large.into_iter().map(alone).collect();
+        let frame = if small.len() > 1 { self.frames.try_take() } else { None };
+        let Some(mut frame) = frame else {
+            messages.extend(small.into_iter().map(alone));
+            return messages;
+        };
+        let mut end = 0;
+        for part in &small {
+            frame[end..end + part.len()].copy_from_slice(part);
+            end += part.len();
+        }
+        let ranges = small.iter().map(range).collect();
+        messages.push((ranges, Payload::new(Arc::new(frame), 0..end as u32)));
+        messages
     }
 
     /// Writes into the inode record; `false` when the content has left it.

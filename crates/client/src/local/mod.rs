@@ -1,7 +1,7 @@
 //! The node-local view: a directory of the node's own disk, with a limit on what lies in it (BB-1, BB-6).
 //!
-//! Calls run on the thread that asks: the disk is this node's own. Where the kernel and privileges allow,
-//! reading and writing can pass by the agent altogether; that is the door's business.
+//! Calls run on the thread that asks: the disk is this node's own.
+//! A view in memory is not this one: the kernel serves it.
 
 mod space;
 #[cfg(test)]
@@ -119,7 +119,8 @@ impl LocalView {
             let cut = self.handle(handle).and_then(|open| self.cut(&open, 0));
             cut.inspect_err(|_| self.close(handle))?;
         }
-        Ok(Opened { handle, keep_cache: true, direct: false })
+        let keep_cache = !mode.beside_kernel && !self.below.mark_pages(inode, false);
+        Ok(Opened { handle, keep_cache, direct: false })
     }
 
     /// A file has lost a name; the last one gives its space back, unless the file is still open.
@@ -334,6 +335,14 @@ impl Vfs for LocalView {
 
     async fn seek(&self, handle: HandleNumber, sought: Sought, offset: u64) -> Result<u64> {
         self.handle(handle)?.file.seek(seek_of(sought), offset)
+    }
+
+    fn pages_passed(&self, handle: HandleNumber) {
+        let _ = self.handles.file(handle).map(|inode| self.below.mark_pages(inode, true));
+    }
+
+    fn keeps_pages(&self, handle: HandleNumber) -> bool {
+        self.handles.file(handle).is_some_and(|inode| !self.below.has_stale_pages(inode))
     }
 
     async fn size(&self, handle: HandleNumber) -> Result<u64> {

@@ -7,7 +7,14 @@ use tameike_io::os::simulated::Simulation;
 use tameike_io::shared::PosixTree;
 
 const ROOT: FileNumber = FileNumber::ROOT;
-const WRITE: OpenMode = OpenMode { read: true, write: true, append: false, truncate: false, noatime: false };
+const WRITE: OpenMode = OpenMode {
+    read: true,
+    write: true,
+    append: false,
+    truncate: false,
+    noatime: false,
+    beside_kernel: false,
+};
 
 fn view(capacity: u64) -> (tempfile::TempDir, LocalView) {
     let dir = tempfile::tempdir().expect("a temporary directory");

@@ -94,6 +94,16 @@ impl Passthrough {
         self.tree.number(inode).unwrap_or(FileNumber(inode.0))
     }
 
+    /// Says whether the kernel's pages of a file may lack bytes; whether they could before.
+    pub(crate) fn mark_pages(&self, inode: InodeId, stale: bool) -> bool {
+        self.tree.mark_pages(inode, stale)
+    }
+
+    /// Whether the kernel's pages of a file may lack bytes.
+    pub(crate) fn has_stale_pages(&self, inode: InodeId) -> bool {
+        self.tree.has_stale_pages(inode)
+    }
+
     /// Whether a number of the door stands for this file, and not for another one that had its inode number before.
     pub(crate) fn is(&self, file: FileNumber, stat: &FileStat) -> bool {
         file == FileNumber::ROOT || self.tree.is(file, &Seen::of(stat))

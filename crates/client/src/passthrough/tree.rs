@@ -23,6 +23,8 @@ struct Node {
     /// node has moved to where this one has never been is named by its whole path, in the root.
     names: Vec<Name>,
     lookups: u64,
+    /// Whether bytes were written that the kernel's pages may lack. What the door does not hold, the kernel has no pages of.
+    stale_pages: bool,
 }
 
 /// How many names a file can have.
@@ -103,6 +105,21 @@ impl Tree {
     /// Number of the file that was last seen with an inode number, if the door holds it.
     pub(super) fn number(&self, inode: InodeId) -> Option<FileNumber> {
         self.0.lock().numbers.get(&inode).copied()
+    }
+
+    /// Says whether the kernel's pages of a file may lack bytes; whether they could before.
+    pub(super) fn mark_pages(&self, inode: InodeId, stale: bool) -> bool {
+        let mut state = self.0.lock();
+        let number = state.numbers.get(&inode).copied();
+        let node = number.and_then(|number| state.nodes.get_mut(&number));
+        node.is_some_and(|node| std::mem::replace(&mut node.stale_pages, stale))
+    }
+
+    /// Whether the kernel's pages of a file may lack bytes.
+    pub(super) fn has_stale_pages(&self, inode: InodeId) -> bool {
+        let state = self.0.lock();
+        let number = state.numbers.get(&inode);
+        number.and_then(|number| state.nodes.get(number)).is_some_and(|node| node.stale_pages)
     }
 
     /// An empty directory was removed.
@@ -232,7 +249,7 @@ impl State {
             taken += 1;
             file = FileNumber(seen.inode.0 ^ (taken << TAKEN_SHIFT));
         }
-        self.nodes.insert(file, Node { seen, names: Vec::new(), lookups: 0 });
+        self.nodes.insert(file, Node { seen, names: Vec::new(), lookups: 0, stale_pages: false });
         self.numbers.insert(seen.inode, file);
         file
     }

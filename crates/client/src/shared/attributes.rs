@@ -3,27 +3,30 @@
 
 use super::{SharedView, unexpected};
 use crate::data::{FileData, FileVersion, dense_blocks};
+use crate::vfs::{FileNumber, ViewSpace};
 use futures_util::future::try_join_all;
 use tameike_core::attr::AttrChange;
 use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::wire::admin::{AdminReply, AdminRequest};
 use tameike_core::wire::meta::{Command, DirStat, MetaReply, MetaRequest, Node};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Attr, FileKind, InodeId, NodeId, Result, View};
-
-use crate::vfs::ViewSpace;
-
-/// The version that attributes tell of.
-pub(super) fn version_of(node: &Node) -> FileVersion {
-    FileVersion {
-        size: node.attr.size,
-        generation: node.attr.generation,
-        inline: node.attr.inline,
-        content: node.content.as_ref().map(|content| content.to_vec()),
-    }
-}
+use tameike_core::{Attr, Errno, Fault, FileKind, InodeId, Layout, NodeId, Result, View};
 
 impl SharedView {
+    /// Sets where data of the files lies that are born in a directory from now on.
+    pub(super) async fn set_layout(&self, file: FileNumber, value: &[u8]) -> Result<()> {
+        let text = std::str::from_utf8(value).unwrap_or("?").trim_end_matches(['\0', '\n']);
+        let layout: Layout = text.parse().map_err(|wrong: String| Fault::new(Errno::EINVAL, wrong))?;
+        let inode = self.inode(file);
+        let kind = self.attributes(inode).await?.kind;
+        if kind != FileKind::Directory {
+            let why = "a layout is set on a directory, for the files born in it after";
+            return Err(Fault::new(Errno::ENOTDIR, why));
+        }
+        let change = AttrChange { layout: Some(layout), ..AttrChange::default() };
+        self.change(inode, change).await.map(drop)
+    }
+
     /// Attributes from the inode's home, complete for any kind of file.
     pub(super) async fn attributes(&self, inode: InodeId) -> Result<Attr> {
         if let Some(attr) = self.directories.fresh_attr(inode, self.runtime.clock.monotonic()) {
@@ -57,7 +60,7 @@ impl SharedView {
 
     /// Adds to attributes what their home does not know.
     pub(super) async fn complete(&self, node: Node) -> Result<Attr> {
-        let version = version_of(&node);
+        let version = FileVersion::of_node(&node);
         let mut attr = node.attr;
         match attr.kind {
             FileKind::Directory => {

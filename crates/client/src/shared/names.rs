@@ -1,11 +1,10 @@
 //! Names of the job-shared view: each request goes to the home of its entry, and again where that home says
 //! that the directory is wider or narrower than believed.
 
-use super::attributes::version_of;
 use super::held::Asked;
 use super::opens::Opening;
 use super::{SharedView, unexpected};
-use crate::data::Home;
+use crate::data::{FileVersion, Home};
 use crate::vfs::{Found, OpenMode, Opened};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{
@@ -160,13 +159,15 @@ impl SharedView {
     /// Opens a regular file whose home has already counted the open.
     pub(super) async fn open_counted(&self, node: Node, mode: OpenMode, opening: Opening) -> Result<Opened> {
         let inode = node.attr.inode;
-        let (file, keep_cache) = self.engine.open(inode, node.attr.layout, Home::Inode, version_of(&node));
+        let version = FileVersion::of_node(&node);
+        let (file, keep_cache) = self.engine.open(inode, node.attr.layout, Home::Inode, version, mode);
         let mut attr = node.attr;
         self.show_accesses(&file, &mut attr);
         if keep_cache && mode.read && !mode.noatime {
             // The kernel may read what it has of the file without asking.
             file.accessed(self.runtime.now());
         }
+        let direct = mode.is_direct(file.size());
         let handle = self.add_handle(file, mode, opening.done());
         self.closer.reached(self.cluster.inode_home(inode));
         if mode.truncate && mode.write {
@@ -175,9 +176,9 @@ impl SharedView {
                 self.close_handle(handle);
                 return Err(fault);
             }
-            return Ok(Opened { handle, keep_cache: false, direct: mode.append });
+            return Ok(Opened { handle, keep_cache: false, direct: mode.is_direct(0) });
         }
-        Ok(Opened { handle, keep_cache, direct: mode.append })
+        Ok(Opened { handle, keep_cache, direct })
     }
 
     pub(super) fn close_handle(&self, handle: crate::vfs::HandleNumber) {

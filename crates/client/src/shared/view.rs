@@ -1,6 +1,5 @@
 //! [`Vfs`] of the job-shared view.
 
-use super::attributes::version_of;
 use super::opens::Opening;
 use super::{SharedView, unexpected};
 use crate::data::FileData;
@@ -16,7 +15,7 @@ use tameike_core::wire::meta::{
     Command, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node, RenameMode, Target,
 };
 use tameike_core::wire::unit::{Sought, SpaceChange};
-use tameike_core::{Attr, Errno, Fault, FileKind, Generation, InodeId, Layout, Result, name};
+use tameike_core::{Attr, Errno, FileKind, Generation, InodeId, Result, name};
 
 /// Shows and sets where a file's, or a directory's children's, data lies.
 pub const LAYOUT_XATTR: &[u8] = b"user.tameike.layout";
@@ -30,19 +29,6 @@ fn check_xattr(name: &[u8]) -> Result<()> {
 impl SharedView {
     fn entry(&self, dir: FileNumber, name: &[u8]) -> EntryName {
         EntryName { dir: self.inode(dir), name: name.to_vec() }
-    }
-
-    async fn set_layout(&self, file: FileNumber, value: &[u8]) -> Result<()> {
-        let text = std::str::from_utf8(value).unwrap_or("?").trim_end_matches(['\0', '\n']);
-        let layout: Layout = text.parse().map_err(|wrong: String| Fault::new(Errno::EINVAL, wrong))?;
-        let inode = self.inode(file);
-        let kind = self.attributes(inode).await?.kind;
-        if kind != FileKind::Directory {
-            let why = "a layout is set on a directory, for the files born in it after";
-            return Err(Fault::new(Errno::ENOTDIR, why));
-        }
-        let change = AttrChange { layout: Some(layout), ..AttrChange::default() };
-        self.change(inode, change).await.map(drop)
     }
 
     fn file(&self, handle: HandleNumber) -> Result<Arc<FileData>> {
@@ -229,13 +215,9 @@ impl Vfs for SharedView {
 
     async fn revalidate(&self, handle: HandleNumber) -> Result<Option<Generation>> {
         let file = self.file(handle)?;
-        let inode = file.inode;
         // What others wrote under the lock must not be hidden by what was held of the name before.
-        self.held.changed(inode);
-        match self.ask_home(inode, MetaRequest::GetAttr { inode }).await? {
-            MetaReply::Node(node) => Ok(file.revalidate(version_of(&node))),
-            other => Err(unexpected(&other)),
-        }
+        self.held.changed(file.inode);
+        Ok(file.revalidate(self.engine.version(file.inode).await?))
     }
 
     fn has_pages_before(&self, handle: HandleNumber, generation: Generation) -> bool {
@@ -244,6 +226,14 @@ impl Vfs for SharedView {
 
     fn pages_dropped(&self, handle: HandleNumber, generation: Generation) {
         let _ = self.file(handle).map(|file| file.pages_dropped(generation));
+    }
+
+    fn pages_passed(&self, handle: HandleNumber) {
+        let _ = self.file(handle).map(|file| file.pages_passed());
+    }
+
+    fn keeps_pages(&self, handle: HandleNumber) -> bool {
+        self.file(handle).is_ok_and(|file| file.keeps_pages())
     }
 
     async fn change_space(

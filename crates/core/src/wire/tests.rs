@@ -347,7 +347,14 @@ fn operations_on_names() {
 #[test]
 fn requests_to_the_unit_service() {
     check(&[
-        (UnitRequest::Write { unit: UNIT, offset: 300, generation: GENERATION }, "008384048201ac0209"),
+        (
+            UnitRequest::Write {
+                unit: UNIT,
+                ranges: [300..500, 600..700].into_iter().collect(),
+                generation: GENERATION,
+            },
+            "00838404820102ac02f403d804bc0509",
+        ),
         (
             UnitRequest::Read {
                 unit: UNIT,

@@ -1,6 +1,7 @@
 //! Messages of the unit service: bytes of units on the node where they lie.
 
 use crate::ids::{Generation, InodeId, NodeId, UnitId};
+use crate::ranges::RangeSet;
 use serde::{Deserialize, Serialize};
 
 /// Where the bytes of a unit come from when the node does not hold them.
@@ -19,13 +20,13 @@ pub enum Backing {
 /// A request about bytes of units.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UnitRequest {
-    /// Writes the payload at `offset` in the unit. Acknowledged when every later read sees it; it is durable
-    /// after [`UnitRequest::Sync`]. The bytes are dirty when the inode is a cached one.
+    /// Writes the payload, which has the bytes of `ranges` one after another. Acknowledged when every later read sees
+    /// it; it is durable after [`UnitRequest::Sync`]. The bytes are dirty when the inode is a cached one.
     Write {
         /// Which unit.
         unit: UnitId,
-        /// Offset in the unit, in bytes.
-        offset: u32,
+        /// Where in the unit they go.
+        ranges: RangeSet,
         /// Cached inodes: the generation that the writer opened; others: 0.
         generation: Generation,
     },

@@ -1,7 +1,7 @@
-//! FUSE mounts: made with `mount(2)` where the process may, by `fusermount3` where it may not; and the list
-//! of mounts of this process's namespace.
+//! FUSE mounts: made with `mount(2)` where the process may, by `fusermount3` where it may not; file systems in
+//! memory; and the list of mounts of this process's namespace.
 //!
-//! Serving a mount is not done here. A mount that nobody serves yet lets programs wait; one whose file was
+//! Serving a FUSE mount is not done here. A mount that nobody serves yet lets programs wait; one whose file was
 //! closed gives them `ENOTCONN`.
 
 use super::socket;
@@ -14,11 +14,15 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use tameike_core::limits::UNIT_SIZE;
+use tameike_core::limits::{BLOCK_SIZE, UNIT_SIZE};
 use tameike_core::{Errno, Fault, Result};
 
 /// Type under which the mounts stand in `/proc/self/mountinfo`.
 pub const FUSE_TYPE: &str = "fuse.tameike";
+/// Type of a file system in memory.
+const MEMORY_TYPE: &str = "tmpfs";
+/// In which it counts its space, in bytes.
+const PAGE_SIZE: u64 = BLOCK_SIZE as u64;
 /// The device behind every FUSE mount.
 pub const FUSE_DEVICE: &str = "/dev/fuse";
 /// The program that mounts for users who may not.
@@ -50,7 +54,26 @@ pub fn mount_fuse(source: &str, path: &Path) -> Result<OwnedFd> {
     Ok(fuse.into())
 }
 
-/// The same through `fusermount3`, which every user may call where it is installed set-user-id root. The
+/// Mounts a file system in memory named `source` at `path`, for at most `capacity` bytes in whole pages, and as many files
+/// and directories as it has pages. It belongs to the calling user, and is gone with its last mount.
+///
+/// # Errors
+/// The kernel refuses the mount.
+pub fn mount_memory(source: &str, path: &Path, capacity: u64) -> Result<()> {
+    let pages = capacity.div_ceil(PAGE_SIZE).max(1);
+    let options = format!("size={},nr_inodes={},mode=0755", pages * PAGE_SIZE, pages + 1);
+    let options = CString::new(options).expect("numbers and words have no NUL");
+    rustix::mount::mount(
+        source,
+        path,
+        MEMORY_TYPE,
+        MountFlags::NOSUID | MountFlags::NODEV,
+        options.as_c_str(),
+    )
+    .map_err(|error| Fault::from_os(format_args!("mounting memory at {}", path.display()), &error.into()))
+}
+
+/// The same as [`mount_fuse`] through `fusermount3`, which every user may call where it is installed set-user-id root. The
 /// mount is made in the namespace of the process, for the whole host to see.
 ///
 /// # Errors

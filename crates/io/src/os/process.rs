@@ -182,6 +182,13 @@ pub fn resident_bytes() -> u64 {
     pages.unwrap_or(0) * rustix::param::page_size() as u64
 }
 
+/// Version of the running kernel, as far as two numbers tell it.
+pub fn kernel_version() -> (u32, u32) {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(|sign: char| !sign.is_ascii_digit()).map_while(|word| word.parse().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
 /// The cores on which the calling thread may run; none where the system does not tell.
 pub fn own_cores() -> Option<CoreSet> {
     let mask = sched_getaffinity(None).ok()?;

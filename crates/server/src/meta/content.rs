@@ -127,7 +127,8 @@ impl MetaService {
         frame[..INLINE_SIZE_MAX].fill(0);
         frame[..content.len()].copy_from_slice(content);
         let payload = Payload::new(Arc::new(frame), 0..INLINE_SIZE_MAX as u32);
-        let request = UnitRequest::Write { unit, offset: 0, generation: Generation::default() };
+        let ranges = (0..INLINE_SIZE_MAX as u32).into();
+        let request = UnitRequest::Write { unit, ranges, generation: Generation::default() };
         let home = self.parts.cluster.unit_home(record.layout, unit);
         self.ask_unit(home, request, Some(payload)).await?;
         self.ask_unit(home, UnitRequest::Sync { inode, durable: true }, None).await

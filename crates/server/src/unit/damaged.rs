@@ -4,8 +4,8 @@ use super::UnitService;
 use std::ops::Range;
 use tameike_core::ranges::RangeSet;
 use tameike_core::{Errno, Fault, Generation, Result, UnitId};
-use tameike_io::{Frame, Payload};
-use tameike_store::extent::{Damaged, Held};
+use tameike_io::Frame;
+use tameike_store::extent::{Damaged, Held, Pieces};
 
 /// A file, by its path where that is known.
 fn name(unit: UnitId, path: Option<&[u8]>) -> String {
@@ -43,14 +43,10 @@ impl UnitService {
     ) -> (Frame, Result<Held>) {
         let extents = &self.parts.extents;
         let (frame, held) = extents.read(unit, range.clone(), frame, generation).await;
-        let fault = match held {
-            Err(fault) if unit.inode.is_cached() && fault.errno == Errno::EIO => fault,
-            other => return (frame, other),
-        };
-        let Damaged { dropped, lost } = self.drop_damaged(unit, path).await;
-        if dropped.is_empty() {
-            return (frame, Err(told(unit, path, &lost, fault)));
+        if !matches!(&held, Err(fault) if unit.inode.is_cached() && fault.errno == Errno::EIO) {
+            return (frame, held);
         }
+        let lost = self.drop_damaged(unit, path).await;
         let (frame, held) = extents.read(unit, range, frame, generation).await;
         (frame, held.map_err(|fault| told(unit, path, &lost, fault)))
     }
@@ -60,40 +56,37 @@ impl UnitService {
     pub(super) async fn write_held(
         &self,
         unit: UnitId,
-        offset: u32,
-        payload: Payload,
+        pieces: &Pieces,
         generation: Generation,
     ) -> Result<()> {
         let (extents, is_cached) = (&self.parts.extents, unit.inode.is_cached());
-        let fault = match extents.write(unit, offset, payload.clone(), is_cached, generation).await {
-            Err(fault) if is_cached && fault.errno == Errno::EIO => fault,
-            other => return other,
-        };
-        let Damaged { dropped, lost } = self.drop_damaged(unit, None).await;
-        if dropped.is_empty() {
-            return Err(told(unit, None, &lost, fault));
+        let written = extents.write(unit, pieces.clone(), is_cached, generation).await;
+        if !matches!(&written, Err(fault) if is_cached && fault.errno == Errno::EIO) {
+            return written;
         }
-        let written = extents.write(unit, offset, payload, is_cached, generation).await;
+        let lost = self.drop_damaged(unit, None).await;
+        let written = extents.write(unit, pieces.clone(), is_cached, generation).await;
         written.map_err(|fault| told(unit, None, &lost, fault))
     }
 
-    /// Drops the clean bytes of a unit that do not have their checksums; none when the store cannot.
-    async fn drop_damaged(&self, unit: UnitId, path: Option<&[u8]>) -> Damaged {
-        let damaged = match self.parts.extents.drop_damaged(unit).await {
+    /// Drops the clean bytes of a unit that do not have their checksums, unless the store cannot, or somebody has met them
+    /// before; the dirty ones among them are lost, and told.
+    async fn drop_damaged(&self, unit: UnitId, path: Option<&[u8]>) -> RangeSet {
+        let Damaged { dropped, lost } = match self.parts.extents.drop_damaged(unit).await {
             Ok(damaged) => damaged,
             Err(fault) => {
                 log::warn!("cannot look for damage in {}: {fault}", name(unit, path));
-                return Damaged::default();
+                return RangeSet::new();
             }
         };
-        if !damaged.dropped.is_empty() {
+        if !dropped.is_empty() {
             log::warn!(
                 "this node's device has changed bytes {} of {}, which the shared file system has: they are fetched \
                  again from there. Check the device",
-                in_words(unit, &damaged.dropped),
+                in_words(unit, &dropped),
                 name(unit, path)
             );
         }
-        damaged
+        lost
     }
 }

@@ -23,6 +23,7 @@ use tameike_io::fabric::Rpc;
 use tameike_io::shared::SharedFs;
 use tameike_io::{Payload, Pool, Runtime};
 use tameike_store::ExtentStore;
+use tameike_store::extent::Pieces;
 use tameike_store::locks::Locks;
 
 /// What the unit service works with.
@@ -84,11 +85,11 @@ impl UnitService {
         payload: Option<Payload>,
     ) -> Result<(UnitReply, Option<Payload>)> {
         let reply = match request {
-            UnitRequest::Write { unit, offset, generation } => {
+            UnitRequest::Write { unit, ranges, generation } => {
                 let payload =
                     payload.ok_or_else(|| Fault::new(Errno::EINVAL, "a write came without its bytes"))?;
                 check_index(unit.index)?;
-                self.write(unit, offset, payload, generation).await?;
+                self.write(unit, Pieces::new(ranges, payload)?, generation).await?;
                 UnitReply::Done
             }
             UnitRequest::Read { unit, offset, length, generation, backing } => {
@@ -161,12 +162,11 @@ impl UnitService {
         Ok(())
     }
 
-    async fn write(&self, unit: UnitId, offset: u32, payload: Payload, generation: Generation) -> Result<()> {
-        range_in_unit(offset, payload.len() as u32)?;
+    async fn write(&self, unit: UnitId, pieces: Pieces, generation: Generation) -> Result<()> {
         let dirty = unit.inode.is_cached();
         let mut attempt = 0;
         loop {
-            let written = self.write_held(unit, offset, payload.clone(), generation).await;
+            let written = self.write_held(unit, &pieces, generation).await;
             match written {
                 Err(fault) if fault.errno == Errno::ENOSPC && dirty && attempt < relief::ATTEMPTS_MAX => {
                     self.make_room(attempt).await?;

@@ -1,8 +1,8 @@
 //! One change of one unit: blocks are taken and written, the record is logged, the old blocks are retired.
 
-use super::record::{self, BLOCK, Extent, UnitRecord, blocks_of, bytes_of, within};
+use super::record::{self, BLOCK, Extent, UnitRecord, bytes_of, within};
 use super::space::Shortage;
-use super::{DirtyUnit, ExtentStore};
+use super::{DirtyUnit, ExtentStore, Pieces};
 use crate::ledger::RecordKind;
 use crate::locks::Held;
 use std::ops::Range;
@@ -49,10 +49,6 @@ enum Eviction {
     Busy(UnitId),
     /// There is none.
     Nothing,
-}
-
-fn covers(outer: &Range<u32>, inner: &Range<u32>) -> bool {
-    outer.start <= inner.start && inner.end <= outer.end
 }
 
 fn count(runs: &[Range<u64>]) -> u64 {
@@ -204,48 +200,42 @@ impl Change<'_> {
         self.record.held.gaps(range)
     }
 
-    /// Puts `payload` in the place of `range`.
-    pub(super) async fn put(
-        &mut self,
-        range: Range<u32>,
-        payload: Payload,
-        dirty: bool,
-    ) -> Result<(), Refused> {
-        let blocks = blocks_of(&range);
-        let payload = self.whole_blocks(&range, payload).await?;
-        self.store_blocks(&blocks, &payload).await?;
-        self.record.held.insert(range.clone());
-        if dirty {
-            self.record.dirty.insert(range)
-        } else {
-            self.record.dirty.remove(range)
+    /// Puts pieces in the place of what the unit has there.
+    pub(super) async fn put(&mut self, pieces: &Pieces, dirty: bool) -> Result<(), Refused> {
+        let (first, payload) = self.whole_blocks(pieces).await?;
+        for blocks in pieces.blocks().iter() {
+            let bytes = bytes_of(&blocks);
+            self.store_blocks(&blocks, &payload.slice(bytes.start - first..bytes.end - first)).await?;
+        }
+        for range in pieces.ranges().iter() {
+            self.record.held.insert(range.clone());
+            if dirty { self.record.dirty.insert(range) } else { self.record.dirty.remove(range) }
         }
         Ok(())
     }
 
-    /// The payload with what the unit holds in the blocks that it fills in part only.
-    async fn whole_blocks(&self, range: &Range<u32>, payload: Payload) -> Result<Payload> {
-        let blocks = blocks_of(range);
-        let bytes = bytes_of(&blocks);
-        if bytes == *range {
-            return Ok(payload);
+    /// The content of the blocks of `pieces` as it is to be, in a payload with all bytes of the unit from the first one
+    /// told: what the unit holds stays in blocks that are filled in part only.
+    async fn whole_blocks(&self, pieces: &Pieces) -> Result<(u32, Payload)> {
+        let edges = pieces.edges();
+        let blocks = pieces.blocks();
+        let first = blocks.iter().next().map_or(0, |blocks| blocks.start * BLOCK);
+        if let Some(payload) = pieces.in_one().filter(|_| edges.is_empty()) {
+            return Ok((first, payload.clone()));
         }
         let mut frame = self.store.scratch.take().await;
-        let first = (bytes.start < range.start).then_some(blocks.start);
-        let last = (range.end < bytes.end).then_some(blocks.end - 1);
-        for block in first.into_iter().chain(last.filter(|last| first != Some(*last))) {
-            let block = block..block + 1;
-            if within(&self.record.held, &bytes_of(&block)).iter().all(|held| covers(range, &held)) {
-                let block = bytes_of(&block);
-                frame[block.start as usize..block.end as usize].fill(0);
+        for block in edges.into_iter().map(|block| block..block + 1) {
+            let bytes = bytes_of(&block);
+            if within(&self.record.held, &bytes).iter().all(|held| pieces.ranges().contains(&held)) {
+                frame[bytes.start as usize..bytes.end as usize].fill(0);
                 continue;
             }
             let (filled, result) = self.store.read_blocks(self.unit, &self.record, &block, frame).await;
             result?;
             frame = filled;
         }
-        frame[range.start as usize..range.end as usize].copy_from_slice(&payload);
-        Ok(Payload::new(Arc::new(frame), bytes))
+        pieces.copy_to(&mut frame);
+        Ok((first, Payload::new(Arc::new(frame), first..blocks.end() * BLOCK)))
     }
 
     /// Writes the whole content of `blocks` to newly taken blocks.

@@ -12,6 +12,7 @@ mod change;
 pub(crate) mod check;
 mod damaged;
 mod index;
+mod pieces;
 mod proof;
 mod read;
 mod reclaim;
@@ -38,6 +39,7 @@ use tameike_io::os::runtime::promise;
 use tameike_io::{Payload, Pool, Runtime};
 
 pub use damaged::Damaged;
+pub use pieces::Pieces;
 pub use proof::ExtentData;
 pub use read::Held;
 pub use record::apply;
@@ -107,29 +109,26 @@ impl ExtentStore {
         self.me.upgrade().expect("a store that is borrowed lives")
     }
 
-    /// Writes `payload` at `offset` of the unit. `dirty` marks bytes that the shared file system does not have.
+    /// Writes pieces of the unit: all of them or none. `dirty` marks bytes that the shared file system does not have.
     ///
     /// # Errors
     /// `ENOSPC` when the view or the disk is full; clean units of the cache go first, least recently used.
     pub async fn write(
         &self,
         unit: UnitId,
-        offset: u32,
-        payload: Payload,
+        pieces: Pieces,
         dirty: bool,
         generation: Generation,
     ) -> Result<()> {
-        check_range(offset, payload.len())?;
-        if payload.is_empty() {
+        if pieces.is_empty() {
             return Ok(());
         }
         self.ledger.room().await?;
         self.apart(|store| async move {
-            let range = offset..offset + payload.len() as u32;
             loop {
                 let mut change = store.begin(unit).await?;
                 change.renew(generation);
-                let refused = match change.put(range.clone(), payload.clone(), dirty).await {
+                let refused = match change.put(&pieces, dirty).await {
                     Ok(()) => {
                         change.tidy().await?;
                         return change.commit();
@@ -174,7 +173,7 @@ impl ExtentStore {
             }
             for gap in change.gaps(offset..offset + payload.len() as u32) {
                 let bytes = payload.slice(gap.start - offset..gap.end - offset);
-                match change.put(gap, bytes, false).await {
+                match change.put(&Pieces::at(gap.start, bytes)?, false).await {
                     Ok(()) => {}
                     Err(Refused::Fault(fault)) if fault.errno != Errno::ENOSPC => return Err(fault),
                     Err(_) => return Ok(()),

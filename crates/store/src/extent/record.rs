@@ -279,15 +279,7 @@ impl UnitRecord {
     }
 
     fn check(&self) -> Result<(), &'static str> {
-        let ascending = |set: &RangeSet| {
-            let mut end = None;
-            set.iter().all(|range| {
-                let fits = range.start < range.end && end.is_none_or(|end| range.start > end);
-                end = Some(range.end);
-                fits
-            })
-        };
-        if !ascending(&self.held) || !ascending(&self.dirty) || self.held.end() > UNIT_SIZE as u32 {
+        if !self.held.is_in_order() || !self.dirty.is_in_order() || self.held.end() > UNIT_SIZE as u32 {
             return Err("its byte ranges are not in order");
         }
         if !self.dirty.iter().all(|range| self.held.contains(&range)) {
@@ -310,7 +302,7 @@ impl UnitRecord {
             return Err("it holds bytes without an extent");
         }
         let free = |range: Range<u32>| within(&blocks, &range).is_empty();
-        if !ascending(&self.reserved)
+        if !self.reserved.is_in_order()
             || self.reserved.end() as usize > BLOCKS_PER_UNIT
             || !self.reserved.iter().all(free)
         {

@@ -84,7 +84,8 @@ impl World {
 
     pub(super) fn write(&self, store: &ExtentStore, unit: UnitId, offset: u32, bytes: &[u8]) -> Result<()> {
         let dirty = unit.inode.is_cached();
-        self.machine.run(store.write(unit, offset, self.payload(bytes), dirty, Generation(1)))
+        let pieces = Pieces::at(offset, self.payload(bytes))?;
+        self.machine.run(store.write(unit, pieces, dirty, Generation(1)))
     }
 
     pub(super) fn fill(&self, store: &ExtentStore, unit: UnitId, offset: u32, bytes: &[u8]) {

@@ -60,6 +60,9 @@ impl Run {
         self.settle_locks();
         self.was_full = false;
         self.judge_excused()?;
+        if std::mem::take(&mut self.journal_cut) {
+            self.remove_heirs().await?;
+        }
         for view in self.views() {
             self.compare_view(view).await?;
         }
@@ -91,9 +94,38 @@ impl Run {
                 }
             }
         }
+        self.journal_cut |= power;
         self.has_losses |= power || self.disks_failed;
         (self.must_restart, self.power_lost, self.bytes_lost) = (false, false, false);
         self.start_agents(mode, power).await
+    }
+
+    /// A journal that has lost its end may give what a removed file held to who has its inode number now. The product never
+    /// serves a view on such a journal (recovery goes by the removed file's name): these files are removed.
+    async fn remove_heirs(&mut self) -> Checked {
+        let model = self.model(View::Cache);
+        let mut holders = BTreeMap::<u64, usize>::new();
+        for inode in model.objects_mut().filter_map(|object| object.inode) {
+            *holders.entry(inode).or_default() += 1;
+        }
+        let mut heirs = model.all();
+        heirs.retain(|path, id| {
+            let object = model.object(*id);
+            let is_heir = object.inode.is_some_and(|inode| holders[&inode] > 1);
+            object.kind == FileKind::File && is_heir && !model.is_doubtful(path, false)
+        });
+        for path in heirs.into_keys() {
+            self.remove(View::Cache, path).await?;
+        }
+        Ok(())
+    }
+
+    async fn remove(&mut self, view: View, path: String) -> Checked {
+        let op = Op::Unlink { path };
+        self.must(0, view, op.clone(), None).await?;
+        let moment = self.moment();
+        self.model(view).apply(&op, moment);
+        Ok(())
     }
 
     /// What was written through open files is published.
@@ -214,10 +246,7 @@ impl Run {
                     // One with other names is brought to the shared file system first, which lost bytes cannot be.
                     self.must(0, view, Op::Truncate { path: path.clone(), size: 0 }, None).await?;
                 }
-                let op = Op::Unlink { path };
-                self.must(0, view, op.clone(), None).await?;
-                let moment = self.moment();
-                self.model(view).apply(&op, moment);
+                self.remove(view, path).await?;
             }
         }
         Ok(())

@@ -4,7 +4,7 @@
 use super::deadlock::Waits;
 use super::{Call, Checked, End, Open, Run};
 use crate::locking::{owner_of, process_of};
-use crate::model::ObjectId;
+use crate::model::{Moment, ObjectId};
 use crate::program::Op;
 use std::collections::BTreeSet;
 use tameike_core::wire::lock::{LockKind, LockRange};
@@ -139,6 +139,8 @@ struct LockStep<'a> {
     calls: &'a [Call],
     before: Vec<Lock>,
     releases: Vec<Release>,
+    /// What was granted in it to nodes that live, and for which call, by its beginning.
+    granted: Vec<(Moment, Lock)>,
     /// The views in which nobody was out of reach.
     fair: BTreeSet<usize>,
 }
@@ -164,9 +166,10 @@ impl LockStep<'_> {
         let is_closed = |lock: &Lock| {
             closes().any(|close| close.releases(true).iter().any(|release| release.touches(lock)))
         };
-        let granted = self.others(call).filter(|other| other.is_told()).filter_map(Call::wanted);
+        let mut granted =
+            self.granted.iter().filter(|(begun, _)| *begun != call.begun).map(|(_, lock)| *lock);
         let is_both = |lock: &Lock| lock.excludes(wanted) && !is_closed(lock) && !is_closed(wanted);
-        match self.before.iter().find(is_held).copied().or(granted.into_iter().find(is_both)) {
+        match self.before.iter().find(is_held).copied().or(granted.find(is_both)) {
             Some(lock) => Err(call.wrong(format!("was granted, while {}", lock.in_words()))),
             None => Ok(()),
         }
@@ -247,7 +250,10 @@ impl Run {
         }
         let releases = calls.iter().flat_map(|call| call.releases(self.is_fair(call.view))).collect();
         let fair = View::ALL.into_iter().filter(|&view| self.is_fair(view)).map(View::index).collect();
-        let step = LockStep { calls, before, releases, fair };
+        let told = calls.iter().filter(|call| call.is_told());
+        let mut granted: Vec<_> = told.filter_map(|call| Some((call.begun, call.wanted()?))).collect();
+        granted.retain(|(_, lock)| self.is_kept(lock));
+        let step = LockStep { calls, before, releases, granted, fair };
         for call in calls {
             let Some(mut wanted) = call.wanted() else { continue };
             match &call.end {
@@ -276,11 +282,14 @@ impl Run {
                 left.push(lock);
                 continue;
             }
-            if !release.is_sure {
-                left.push(Lock { is_certain: false, ..lock });
-                continue;
-            }
             let range = release.range;
+            if !release.is_sure {
+                let both = LockRange {
+                    start: lock.range.start.max(range.start),
+                    last: lock.range.last.min(range.last),
+                };
+                left.push(Lock { range: both, is_certain: false, ..lock });
+            }
             if lock.range.start < range.start {
                 left.push(Lock {
                     range: LockRange { start: lock.range.start, last: range.start - 1 },

@@ -96,6 +96,8 @@ struct Run {
     locks: Vec<locks::Lock>,
     /// Whether messages between some nodes may not arrive.
     links_cut: bool,
+    /// Whether they, or agents that were dead, may have kept a node from hearing that a file is removed.
+    was_unreachable: bool,
     /// Whether programs that wait for a lock have been sent a signal.
     signalled: Arc<AtomicBool>,
     /// Errors that the troubles since the last check explain, by view.
@@ -105,6 +107,8 @@ struct Run {
     /// Agents have died or must be started anew since the last check.
     must_restart: bool,
     power_lost: bool,
+    /// It was before the agents were last started: their journals may have lost their ends.
+    journal_cut: bool,
     /// A disk has forgotten what was not synced.
     bytes_lost: bool,
     /// A sync failed: changes that were made and not logged are gone.
@@ -229,11 +233,13 @@ pub fn run_counted(program: &Program, countdown: &Countdown) -> Result<(), Failu
             slots: BTreeMap::new(),
             locks: Vec::new(),
             links_cut: false,
+            was_unreachable: false,
             signalled: Arc::default(),
             excuses: BTreeMap::new(),
             excused: 0,
             must_restart: false,
             power_lost: false,
+            journal_cut: false,
             bytes_lost: false,
             log_broken: false,
             has_orphans: false,

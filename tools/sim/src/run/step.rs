@@ -226,12 +226,12 @@ impl Run {
         match &mut trouble {
             Trouble::Kill { power, .. } => {
                 *power &= !self.volatile;
-                self.must_restart = true;
+                (self.must_restart, self.was_unreachable) = (true, true);
                 self.power_lost |= *power;
                 self.excuse(&both, &[Errno::EHOSTDOWN, Errno::ETIMEDOUT]);
             }
             Trouble::Cut { .. } => {
-                self.links_cut = true;
+                (self.links_cut, self.was_unreachable) = (true, true);
                 self.excuse(&both, &[Errno::EHOSTDOWN, Errno::ETIMEDOUT]);
             }
             Trouble::Tree(faults) => {

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_agent::assembly::{self, Parts, StoreParts};
-use tameike_agent::{MEMORY_MIN, Memory, ProcessState};
+use tameike_agent::{LocalFiles, MEMORY_MIN, Memory, ProcessState};
 use tameike_core::{NodeId, Result, View};
 use tameike_io::Runtime;
 use tameike_io::fabric::Rpc;
@@ -80,7 +80,10 @@ impl World {
             rpc: rpc.clone(),
             store: store.map(|(ledger, extents)| StoreParts { ledger, extents, shared: shared.clone() }),
             shared: Some(shared),
-            local: self.config.devices[node].then_some((local, self.config.capacity)),
+            local: match self.config.devices[node] {
+                true => LocalFiles::Directory(local, self.config.capacity),
+                false => LocalFiles::Remote,
+            },
             owner: (crate::tree::OWNER, crate::tree::OWNER),
             process: || ProcessState { pid: 1, resident_bytes: 0, cores: None },
         };

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use tameike_core::limits::UNIT_SIZE;
+use tameike_core::ranges::RangeSet;
 use tameike_core::wire::admin::{AdminReply, AdminRequest};
 use tameike_core::wire::unit::{Backing, UnitReply, UnitRequest};
 use tameike_core::{Generation, InodeId, UnitId, View};
@@ -117,7 +118,7 @@ fn pair(network: &SocketNetwork) -> (Node, Node) {
 
 fn write(index: u64) -> Request {
     let unit = UnitId { inode: INODE, index };
-    Request::Unit(UnitRequest::Write { unit, offset: 0, generation: Generation(0) })
+    Request::Unit(UnitRequest::Write { unit, ranges: RangeSet::new(), generation: Generation(0) })
 }
 
 fn read(index: u64, length: u32) -> Request {

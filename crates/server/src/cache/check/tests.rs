@@ -6,6 +6,7 @@ use tameike_core::wire::cache::Stamp;
 use tameike_core::{Generation, Timestamp};
 use tameike_store::check::{Report, Rooms, Severity, check};
 use tameike_store::directory::{Options, Store};
+use tameike_store::extent::Pieces;
 use tameike_store::{RecordKind, table};
 
 const DONE: InodeId = InodeId(0x8000_0000_0000_0001);
@@ -61,7 +62,7 @@ fn found(change: impl FnOnce() -> Pairs) -> (Vec<String>, Vec<(InodeId, Record)>
     frame[..5000].fill(7);
     let payload = tameike_io::Payload::new(std::sync::Arc::new(frame), 0..5000);
     let unit = tameike_core::UnitId { inode: DIRTY, index: 0 };
-    machine.run(store.extents.write(unit, 0, payload, true, Generation(1))).unwrap();
+    machine.run(store.extents.write(unit, Pieces::at(0, payload).unwrap(), true, Generation(1))).unwrap();
     let changes: Vec<_> =
         change().into_iter().map(|(key, value)| (ByteBuf::from(key), value.map(ByteBuf::from))).collect();
     let body = codec::encode(&changes).unwrap();

@@ -439,7 +439,8 @@ impl Client {
             let mut frame = self.pool.take().await;
             frame[..count].copy_from_slice(&bytes[done..done + count]);
             let payload = Payload::new(Arc::new(frame), 0..count as u32);
-            let request = UnitRequest::Write { unit, offset: start as u32, generation: file.generation };
+            let ranges = (start as u32..(start + count) as u32).into();
+            let request = UnitRequest::Write { unit, ranges, generation: file.generation };
             self.unit(self.cluster.unit_home(Layout::Striped, unit), request, Some(payload)).await?;
             done += count;
         }

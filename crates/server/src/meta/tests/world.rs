@@ -263,9 +263,10 @@ impl World {
         }
         let units = &mut sites[node].disk.units;
         match request {
-            UnitRequest::Write { unit, offset, .. } => {
+            UnitRequest::Write { unit, ranges, .. } => {
                 let bytes = payload.expect("a write has a payload");
-                let start = (unit.start() + u64::from(offset)) as usize;
+                assert_eq!(ranges, (0..bytes.len() as u32).into());
+                let start = unit.start() as usize;
                 let content = units.entry(unit.inode).or_default();
                 content.resize(content.len().max(start + bytes.len()), 0);
                 content[start..start + bytes.len()].copy_from_slice(&bytes);

@@ -2,6 +2,7 @@
 
 use crate::check::{Book, Dirty, Report, Rooms, Severity, check};
 use crate::directory::{Options, Store};
+use crate::extent::Pieces;
 use crate::ledger::kv::{Changes, Kv};
 use crate::ledger::redb::RedbKv;
 use crate::ledger::{Ledger, RecordKind};
@@ -130,7 +131,9 @@ impl Bed {
         let mut frame = self.slab.pool(1).try_take().unwrap();
         frame[..10_000].fill(byte);
         let payload = Payload::new(Arc::new(frame), 0..10_000);
-        self.machine.run(store.extents.write(unit, 0, payload, dirty, Generation(1))).unwrap();
+        self.machine
+            .run(store.extents.write(unit, Pieces::at(0, payload).unwrap(), dirty, Generation(1)))
+            .unwrap();
     }
 
     pub(super) fn open(&self) -> Result<Store> {

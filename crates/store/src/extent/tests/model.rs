@@ -77,7 +77,7 @@ impl Image {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Write { unit: usize, offset: usize, size: usize, value: u8, generation: u64 },
+    Write { unit: usize, pieces: RangeSet, value: u8, generation: u64 },
     Fill { unit: usize, offset: usize, size: usize, value: u8, generation: u64 },
     Read { unit: usize, generation: u64 },
     Truncate { file: usize, size: usize },
@@ -97,6 +97,18 @@ fn place() -> impl Strategy<Value = (usize, usize)> + Clone {
     prop_oneof![block, any].prop_map(|(offset, size)| (offset, size.min(SPAN - offset)))
 }
 
+/// One place mostly, or some.
+fn pieces() -> impl Strategy<Value = RangeSet> {
+    let few = prop_oneof![2 => Just(1usize..2), 1 => Just(2..6)];
+    few.prop_flat_map(|count| prop::collection::vec(place(), count))
+        .prop_map(|places| places.into_iter().map(|(at, size)| at as u32..(at + size) as u32).collect())
+}
+
+/// What is written at a place of a unit: never zero, and not the same everywhere.
+fn byte_at(offset: u32, value: u8) -> u8 {
+    ((u32::from(value) + offset / 512) % 255 + 1) as u8
+}
+
 fn change_of_space() -> impl Strategy<Value = SpaceChange> {
     prop_oneof![Just(SpaceChange::Allocate), Just(SpaceChange::Punch), Just(SpaceChange::Zero)]
 }
@@ -104,7 +116,8 @@ fn change_of_space() -> impl Strategy<Value = SpaceChange> {
 fn step() -> impl Strategy<Value = Step> {
     let write = (0usize..4, place(), 1u8.., 1u64..4);
     prop_oneof![
-        8 => write.clone().prop_map(|(unit, (offset, size), value, generation)| Step::Write { unit, offset, size, value, generation }),
+        8 => (0usize..4, pieces(), 1u8.., 1u64..4)
+            .prop_map(|(unit, pieces, value, generation)| Step::Write { unit, pieces, value, generation }),
         4 => write.prop_map(|(unit, (offset, size), value, generation)| Step::Fill { unit, offset, size, value, generation }),
         1 => (0usize..4, 1u64..4).prop_map(|(unit, generation)| Step::Read { unit, generation }),
         2 => (0usize..2, 0usize..SPAN).prop_map(|(file, size)| Step::Truncate { file, size }),
@@ -214,8 +227,8 @@ impl Test {
     /// Does one step to the store and to the model. `Err` means that the machine died in it.
     fn run(&mut self, step: Step) -> Result<()> {
         match step {
-            Step::Write { unit, offset, size, value, generation } => {
-                self.write(unit, offset..offset + size, value, generation)?;
+            Step::Write { unit, pieces, value, generation } => {
+                self.write(unit, pieces, value, generation)?;
             }
             Step::Fill { unit, offset, size, value, generation } => {
                 self.fill(unit, offset..offset + size, value, generation)?;
@@ -282,11 +295,11 @@ impl Test {
         result
     }
 
-    fn write(&mut self, number: usize, range: Range<usize>, value: u8, generation: u64) -> Result<()> {
+    fn write(&mut self, number: usize, pieces: RangeSet, value: u8, generation: u64) -> Result<()> {
         let cached = number >= 2;
-        let payload = self.world.payload(&vec![value; range.len()]);
-        let write =
-            self.store.write(unit(number), range.start as u32, payload, cached, Generation(generation));
+        let bytes: Vec<u8> = pieces.iter().flatten().map(|offset| byte_at(offset, value)).collect();
+        let whole = Pieces::new(pieces.clone(), self.world.payload(&bytes))?;
+        let write = self.store.write(unit(number), whole, cached, Generation(generation));
         let result = self.world.machine.run(write);
         if !matches!(&result, Err(fault) if fault.errno == Errno::ENOSPC) {
             let is_forgotten = result.is_ok() && self.is_forgotten(number);
@@ -295,8 +308,10 @@ impl Test {
                     *image = Image::new();
                 }
                 image.renew(cached, generation);
-                image.written(&range);
-                image.bytes[range].fill(Some((value, cached)));
+                for range in pieces.iter() {
+                    image.written(&(range.start as usize..range.end as usize));
+                    range.for_each(|at| image.bytes[at as usize] = Some((byte_at(at, value), cached)));
+                }
             });
             result?;
         }

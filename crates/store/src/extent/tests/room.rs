@@ -75,7 +75,7 @@ fn writing(
     let ended = Arc::new(Mutex::new(None));
     let (store, payload, told) = (store.clone(), world.payload(bytes), ended.clone());
     world.machine.runtime().spawn(async move {
-        let result = store.write(unit, 0, payload, true, Generation(1)).await;
+        let result = store.write(unit, Pieces::at(0, payload).unwrap(), true, Generation(1)).await;
         *told.lock() = Some(result);
     });
     ended
@@ -134,7 +134,8 @@ fn a_writer_gives_up_the_clean_bytes_of_its_own_unit() {
     world.write(&store, cached(2, 0), 0, &pattern(2, UNIT_SIZE / 2)).unwrap();
     let rest = pattern(3, 8192);
     let offset = UNIT_SIZE as u32 / 2;
-    world.machine.run(store.write(cached(1, 0), offset, world.payload(&rest), true, Generation(1))).unwrap();
+    let pieces = Pieces::at(offset, world.payload(&rest)).unwrap();
+    world.machine.run(store.write(cached(1, 0), pieces, true, Generation(1))).unwrap();
     assert_eq!(world.read(&store, cached(1, 0), 0..1, 1).unwrap(), [None]);
     assert_eq!(store.space(View::Cache).dirty, MIB / 2 + 8192);
     world.settle(&store);
