@@ -4,17 +4,15 @@ mod support;
 
 use serde_json::Value;
 use std::fs;
-use std::path::Path;
 use std::process::Command;
-use support::{Site, binary, shown, succeed};
+use support::{Site, preload, shown, succeed};
 
-/// Whether the library was built: it is a package of its own, which tests of this one do not build.
-fn is_built() -> bool {
-    let there = Path::new(binary()).with_file_name("libtameike_preload.so").is_file();
-    if !there {
-        println!("skipped: cargo build --package tameike-preload");
-    }
-    there
+/// A job whose programs are preloaded. On a disk, its agent serves the node-local view, too.
+fn job(site: &Site, nodes: u32, options: &[&str], script: &str) -> Command {
+    preload::install();
+    let disk = site.disk();
+    let device = ["--preload", "--device", disk.to_str().expect("plain path")];
+    site.job(nodes, &[&device, options].concat(), script)
 }
 
 /// What lies below a directory: names, kinds, modes, sizes and sums.
@@ -34,22 +32,19 @@ fn answered(status: &str) -> u64 {
 ///
 /// Runs a script in a plain directory, and preloaded in each view; it must leave the same, mostly past the kernel.
 fn compare(script: &str) {
-    if !is_built() {
-        return;
-    }
     let site = Site::new();
     let script = format!("{script}\n{LISTING}");
     let expected = succeed(Command::new("bash").args(["-euc", &script]).current_dir(site.plain()));
-    let inner = site.shared().with_file_name("script");
-    fs::write(&inner, &script).expect("a script");
-    let job = format!(
+    let file = site.shared().with_file_name("script");
+    fs::write(&file, &script).expect("a script");
+    let inner = format!(
         r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_NODE_LOCAL" "$TAMEIKE_CACHE"; do
                mkdir "$view/here"; cd "$view/here"; bash -eu {}; cd /; echo ---
            done
            tameike status --json"#,
-        inner.display()
+        file.display()
     );
-    let output = site.job(1, &["--preload"], &job).output().expect("a job");
+    let output = job(&site, 1, &[], &inner).output().expect("a job");
     assert!(output.status.success(), "{}", shown(&output));
     let said = String::from_utf8_lossy(&output.stdout);
     let parts: Vec<&str> = said.split("---\n").collect();
@@ -126,9 +121,6 @@ PYTHON
 /// S31: "It and others on its node see at once what either does."
 #[test]
 fn who_is_preloaded_and_who_is_not_see_the_same() {
-    if !is_built() {
-        return;
-    }
     let site = Site::new();
     let program = site.shared().with_file_name("program.py");
     fs::write(
@@ -176,7 +168,7 @@ assert reader.wait() == 0
            done"#,
         program.display()
     );
-    let output = site.job(1, &["--preload"], &script).output().expect("a job");
+    let output = job(&site, 1, &[], &script).output().expect("a job");
     assert!(output.status.success(), "{}", shown(&output));
     site.assert_clean();
 }
@@ -184,16 +176,13 @@ assert reader.wait() == 0
 /// S31: "What it was told as written before it was killed is in the receipt." It has closed nothing itself.
 #[test]
 fn what_a_killed_program_wrote_is_drained() {
-    if !is_built() {
-        return;
-    }
     let site = Site::new();
     let script = r#"cd "$TAMEIKE_CACHE"; python3 -c '
 import os
 fd = os.open("file", os.O_WRONLY | os.O_CREAT, 0o644)
 os.write(fd, b"x" * 3000000)
 os.kill(os.getpid(), 9)' || echo $?"#;
-    let output = site.job(1, &["--preload"], script).output().expect("a job");
+    let output = job(&site, 1, &[], script).output().expect("a job");
     assert!(output.status.success(), "{}", shown(&output));
     let drained = fs::read(site.shared().join("file")).expect("it was drained");
     assert!(drained == [b'x'; 3_000_000], "{} bytes", drained.len());
@@ -203,9 +192,6 @@ os.kill(os.getpid(), 9)' || echo $?"#;
 /// S31: "When its agent dies, its calls fail with EIO or ENOTCONN, and do not wait."
 #[test]
 fn an_agent_that_is_killed_is_an_error() {
-    if !is_built() {
-        return;
-    }
     let site = Site::new();
     let script = r#"cd "$TAMEIKE_SHARED"; python3 -c '
 import errno, json, os, signal, subprocess
@@ -225,22 +211,19 @@ for call in (lambda: os.write(fd, b"y"), lambda: os.fstat(fd), lambda: os.open("
     except OSError as error:
         assert error.errno in (errno.EIO, errno.ENOTCONN), error
 print("TOLD")'"#;
-    let output = site.job(1, &["--preload", "--keep-going"], script).output().expect("a job");
+    let output = job(&site, 1, &["--keep-going"], script).output().expect("a job");
     assert!(String::from_utf8_lossy(&output.stdout).contains("TOLD"), "{}", shown(&output));
 }
 
 /// What a command on another node inherits is of this one: it would have met the files of another node-local view.
 #[test]
 fn a_command_on_another_node_reaches_that_nodes_agent() {
-    if !is_built() {
-        return;
-    }
     let site = Site::new();
     let script = r#"for node in 0 1; do
             tameike exec --node $node -- bash -c 'echo $TAMEIKE_NODE > $TAMEIKE_NODE_LOCAL/node; echo $TAMEIKE_RING'
         done
         for node in 0 1; do tameike exec --node $node -- bash -c 'cat $TAMEIKE_NODE_LOCAL/node'; done"#;
-    let output = site.job(2, &["--preload"], script).output().expect("a job");
+    let output = job(&site, 2, &[], script).output().expect("a job");
     assert!(output.status.success(), "{}", shown(&output));
     let said = String::from_utf8_lossy(&output.stdout);
     let lines: Vec<&str> = said.lines().collect();

@@ -23,7 +23,7 @@ pub const EDGES: [(&str, &[&str]); 13] = [
     ("tameike-ring", &["tameike-io"]),
     ("tameike-preload", &["tameike-ring"]),
     ("tameike-agent", &["tameike-server", "tameike-client", "tameike-ring"]),
-    ("tameike", &["tameike-agent"]),
+    ("tameike", &["tameike-agent", "tameike-preload"]),
     ("tameike-sim", &["tameike-agent"]),
     ("tameike-fuzz", &["tameike"]),
     ("tameike-bench", &[]),

@@ -1,6 +1,8 @@
 //! A place of its own for each test: shared directory, base directory for jobs, and the real binary.
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub mod preload;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -68,6 +70,10 @@ impl Site {
         let nodes = nodes.to_string();
         let shared = self.shared();
         let mut arguments = vec!["run", "--local", &nodes, "--shared", shared.to_str().expect("plain path")];
+        if preload::is_wanted() && !options.contains(&"--preload") {
+            preload::install();
+            arguments.push("--preload");
+        }
         arguments.extend(options);
         arguments.extend(["--", "sh", "-euc", script]);
         let mut command = self.tameike(&arguments);

@@ -1,0 +1,27 @@
+//! The library for `--preload`, and jobs that use it.
+
+use std::path::Path;
+use std::sync::Once;
+use tempfile::NamedTempFile;
+
+const LIBRARY: &str = "libtameike_preload.so";
+static INSTALLED: Once = Once::new();
+
+/// Whether the programs of all jobs are to be preloaded: any test with a job is then one of the library, too.
+pub fn is_wanted() -> bool {
+    std::env::var_os("TAMEIKE_TEST_PRELOAD").is_some_and(|value| value == "1")
+}
+
+/// Puts the library where the binary under test looks for it. Cargo has built it before the tests, which depend on it, but
+/// leaves it beside them.
+pub fn install() {
+    INSTALLED.call_once(|| {
+        let built = std::env::current_exe().expect("this program").with_file_name(LIBRARY);
+        let place = Path::new(super::binary()).with_file_name(LIBRARY);
+        let dir = place.parent().expect("the binary lies in a directory");
+        // Jobs of other tests may be about to load the one that is there.
+        let copy = NamedTempFile::new_in(dir).expect("a file beside the binary");
+        std::fs::copy(&built, copy.path()).expect("cargo has built the library");
+        copy.persist(&place).expect("a name beside the binary");
+    });
+}
