@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tameike_client::vfs::FileNumber;
+use tameike_client::vfs::{FileNumber, gives_rights};
 use tameike_core::Result;
 use tameike_core::limits::DIRECTORY_LIFETIME;
 use tameike_io::Runtime;
@@ -213,14 +213,40 @@ impl Custody {
         }
     }
 
-    /// Counts what happens to directories that makes a walk through them another.
+    /// Counts what happens to directories that makes a walk through them another, and changes of who may do what.
     pub(crate) fn directories(&self) -> u64 {
         self.directories.load(Ordering::Acquire)
     }
 
-    /// A directory was renamed or removed, or who may use it has changed.
+    /// A directory was renamed or removed.
     pub(crate) fn directory_changed(&self) {
         self.directories.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Who may use a file has changed, or what it gives to who runs it, if `mode` tells of one.
+    pub(crate) fn access_changed(&self, file: FileNumber, mode: Option<u16>) {
+        self.directory_changed();
+        if mode.is_some_and(gives_rights) {
+            self.set_gives_rights(file, true);
+        }
+    }
+
+    /// A door has opened a file that gives rights if `known`: or if that may have changed since the count was `changes`.
+    pub(crate) fn opened(&self, file: FileNumber, known: bool, changes: u64) {
+        if known || self.directories() != changes {
+            self.set_gives_rights(file, true);
+        }
+    }
+
+    /// Whether a write may have to take away rights that a file gives to who runs it.
+    pub(crate) fn gives_rights(&self, file: FileNumber) -> bool {
+        self.state.lock().gates.get(&file).is_some_and(|gate| gate.gives_rights())
+    }
+
+    pub(crate) fn set_gives_rights(&self, file: FileNumber, gives: bool) {
+        if let Some(gate) = self.state.lock().gates.get(&file) {
+            gate.set_gives_rights(gives);
+        }
     }
 
     /// A name in the root by which the kernel can open a file that the ring has open.

@@ -2,7 +2,7 @@
 
 use event_listener::{Event, listener};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// One open of the kernel, in the word of which the lower half counts requests of the ring.
@@ -17,6 +17,8 @@ pub(crate) struct Gate {
     handles: AtomicU32,
     /// When the ring has last written since the kernel opened the file, in nanoseconds; 0 when it has not.
     written: AtomicU64,
+    /// Whether a write may have to take away rights that the file gives to who runs it.
+    gives_rights: AtomicBool,
     /// Notified when no request is in flight.
     over: Event,
 }
@@ -30,6 +32,15 @@ impl Gate {
         let word = self.word.fetch_add(1, Ordering::AcqRel);
         let in_flight = InFlight(self.clone());
         (word < KERNEL).then_some(in_flight)
+    }
+
+    /// Whether a write may have to take away rights that the file gives to who runs it.
+    pub(crate) fn gives_rights(&self) -> bool {
+        self.gives_rights.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_gives_rights(&self, gives: bool) {
+        self.gives_rights.store(gives, Ordering::Release);
     }
 
     pub(super) fn is_kernels(&self) -> bool {

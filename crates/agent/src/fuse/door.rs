@@ -197,14 +197,12 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         open: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
+        write_flags: WriteFlags,
         _flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let write = (handle(open), offset, data);
-        let answer = self.written(number, handle(open), (offset, data.len() as u32), reply);
-        self.waiting.write(&self.tasks, &self.vfs, write, answer);
+        self.write_bytes(number, (handle(open), offset, data), write_flags, reply);
     }
 
     fn flush(&self, _: &Request, _: INodeNo, number: FileHandle, owner: LockOwner, reply: ReplyEmpty) {

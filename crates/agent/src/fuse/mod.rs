@@ -24,6 +24,7 @@ mod opening;
 mod state;
 mod tasks;
 mod waiting;
+mod writing;
 
 pub(crate) use kernel_cache::KernelCache;
 pub use state::FuseDoor;

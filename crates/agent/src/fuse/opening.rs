@@ -31,8 +31,9 @@ impl<V: Vfs> FuseDoor<V> {
     pub(super) fn open_file(&self, file: FileNumber, mode: OpenMode, thread: u32, reply: ReplyOpen) {
         let (vfs, ahead, custody) = (self.vfs.clone(), self.ahead.clone(), self.custody.clone());
         self.tasks.spawn(async move {
+            let changes = custody.directories();
             let opened = match ahead.open(&vfs, thread, file, mode).await {
-                Ok(opened) => admitted(&*vfs, &custody, (file, mode), opened).await,
+                Ok(opened) => admitted(&*vfs, (&custody, changes), (file, mode), opened).await,
                 Err(fault) => Err(fault),
             };
             answer_open(reply, opened, mode, vfs.locks().is_some());
@@ -49,9 +50,10 @@ impl<V: Vfs> FuseDoor<V> {
     ) {
         let (vfs, custody, name) = (self.vfs.clone(), self.custody.clone(), name.as_bytes().to_vec());
         self.tasks.spawn(async move {
+            let changes = custody.directories();
             let created = match vfs.create(dir, &name, new, exclusive, mode).await {
                 Ok((found, opened)) => {
-                    let opened = admitted(&*vfs, &custody, (found.file, mode), opened).await;
+                    let opened = admitted(&*vfs, (&custody, changes), (found.file, mode), opened).await;
                     opened.map(|opened| (found, opened))
                 }
                 Err(fault) => Err(fault),
@@ -65,25 +67,29 @@ impl<V: Vfs> FuseDoor<V> {
         let (vfs, custody) = (self.vfs.clone(), self.custody.clone());
         self.tasks.spawn(async move {
             let changes = custody.changes();
-            let is_access = change.mode.is_some() || change.uid.is_some() || change.gid.is_some();
+            let mode = change.mode;
+            let is_access = mode.is_some() || change.uid.is_some() || change.gid.is_some();
             let attr = vfs.setattr(file, change).await;
             if is_access {
-                custody.directory_changed();
+                custody.access_changed(file, mode);
             }
             answer_attr(reply, file, attr, &custody, changes);
         });
     }
 }
 
-/// Has the kernel have a file that was opened for it.
+/// Has the kernel have a file that was opened for it when the count of changes was so.
 async fn admitted<V: Vfs>(
     vfs: &V,
-    custody: &Custody,
+    (custody, changes): (&Custody, u64),
     (file, mode): (FileNumber, OpenMode),
     opened: Opened,
 ) -> Result<Opened> {
     match custody.admit(file).await {
-        Ok(()) => Ok(custody.kernel().opened(vfs, INodeNo(file.0), mode, opened)),
+        Ok(()) => {
+            custody.opened(file, opened.gives_rights, changes);
+            Ok(custody.kernel().opened(vfs, INodeNo(file.0), mode, opened))
+        }
         Err(fault) => {
             // The kernel, which hears of no open, keeps what it has.
             vfs.pages_passed(opened.handle);

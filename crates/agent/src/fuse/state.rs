@@ -1,16 +1,16 @@
 //! What a door is made of, and what its requests share.
 
 use super::ahead::OpenAhead;
-use super::answer::{answer_entry, answer_write};
+use super::answer::answer_entry;
 use super::convert::{errno, file};
 use super::tasks::Tasks;
 use super::{KernelCache, REQUEST_SIZE_MAX, WaitingRoom};
 use crate::custody::Custody;
-use fuser::{INodeNo, InitFlags, KernelConfig, ReplyEmpty, ReplyEntry, ReplyWrite};
+use fuser::{INodeNo, InitFlags, KernelConfig, ReplyEmpty, ReplyEntry};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use tameike_client::vfs::{HandleNumber, Vfs};
+use tameike_client::vfs::Vfs;
 use tameike_core::Result;
 use tameike_core::wire::meta::NewInode;
 use tameike_io::os::process;
@@ -46,29 +46,6 @@ impl<V: Vfs> FuseDoor<V> {
             let made = vfs.make(file(dir), &name, new).await;
             answer_entry(reply, made, &custody, changes);
         });
-    }
-
-    /// Answers a write, when all who read on this node see its bytes.
-    pub(super) fn written(
-        &self,
-        number: INodeNo,
-        handle: HandleNumber,
-        (offset, size): (u64, u32),
-        reply: ReplyWrite,
-    ) -> impl FnOnce(Result<()>) + Send + use<V> {
-        let (runtime, vfs, kernel) = (self.tasks.runtime().clone(), self.vfs.clone(), self.kernel_cache());
-        move |written| {
-            let is_direct = kernel.is_direct(number, handle);
-            if is_direct {
-                vfs.pages_passed(handle);
-            }
-            if !is_direct || written.is_err() || !kernel.is_used(number) {
-                return answer_write(reply, size, written);
-            }
-            runtime.spawn(async move {
-                answer_write(reply, size, kernel.drop_bytes(number, offset, size).await);
-            });
-        }
     }
 
     /// Runs an operation that is answered by success alone.

@@ -61,6 +61,10 @@ impl<V: Vfs> RingView<V> {
         if !open.mode.write {
             return Err(Errno::EBADF.into());
         }
+        // The kernel knows who is to take them away.
+        if open.gate.gives_rights() {
+            return Err(Refusal::Declined);
+        }
         let in_flight = begin(open)?;
         self.custody.writes(&open.gate);
         Ok(in_flight)

@@ -7,12 +7,11 @@ use super::view::RingView;
 use super::walk::{Directory, Held, Place, READ, SEARCH, WRITE, may};
 use crate::custody::Gate;
 use std::sync::{Arc, OnceLock};
-use tameike_client::vfs::{Found, OpenMode, Opened, Vfs};
+use tameike_client::vfs::{Found, OpenMode, Opened, Vfs, gives_rights};
 use tameike_core::wire::meta::NewInode;
 use tameike_core::{Attr, Errno, FileKind, Layout};
 use tameike_ring::message::{Path, Reply};
 
-const SETUID_SETGID: u16 = 0o6000;
 const SETGID: u16 = 0o2000;
 const STICKY: u16 = 0o1000;
 
@@ -26,9 +25,9 @@ fn may_change(session: &Session, dir: &Attr) -> bool {
 fn may_open(session: &Session, attr: &Attr, mode: OpenMode) -> bool {
     let bits = if mode.read { READ } else { 0 } | if mode.write { WRITE } else { 0 };
     // A write takes away rights that a file gives; the kernel knows when.
-    let gives_rights = mode.write && attr.mode & SETUID_SETGID != 0;
+    let is_harmless = !mode.write || !gives_rights(attr.mode);
     let may_hide = !mode.noatime || attr.uid == session.user;
-    attr.kind == FileKind::File && may(session, attr, bits) && !gives_rights && may_hide
+    attr.kind == FileKind::File && may(session, attr, bits) && is_harmless && may_hide
 }
 
 impl<V: Vfs> RingView<V> {
@@ -57,8 +56,9 @@ impl<V: Vfs> RingView<V> {
         if wanted.create && wanted.exclusive {
             return self.create(session, (&dir, name), mode, wanted).await;
         }
+        let changes = self.custody.directories();
         match self.vfs.lookup(dir.file, name).await {
-            Ok(found) => self.open_found(session, found, wanted.mode).await,
+            Ok(found) => self.open_found(session, (found, changes), wanted.mode).await,
             Err(fault) if fault.errno == Errno::ENOENT && wanted.create => {
                 self.create(session, (&dir, name), mode, wanted).await
             }
@@ -66,12 +66,14 @@ impl<V: Vfs> RingView<V> {
         }
     }
 
-    async fn open_found(&self, session: &Session, found: Found, mode: OpenMode) -> Served {
+    /// Opens what was found when the count of changes was so.
+    async fn open_found(&self, session: &Session, (found, changes): (Found, u64), mode: OpenMode) -> Served {
         let held = Held::new(&self.vfs, found.file);
         if !may_open(session, &found.attr, mode) {
             return Err(Refusal::Declined);
         }
         let gate = self.custody.open(found.file).ok_or(Refusal::Declined)?;
+        self.custody.opened(found.file, false, changes);
         let opened = async {
             let _in_flight = gate.begin().ok_or(Refusal::Declined)?;
             if !mode.truncate {
@@ -104,7 +106,7 @@ impl<V: Vfs> RingView<V> {
         if !is_plain || !may_change(session, &dir.attr) || dir.attr.mode & SETGID != 0 {
             return Err(Refusal::Declined);
         }
-        let new = self.new_inode(session, FileKind::File, bits);
+        let (new, changes) = (self.new_inode(session, FileKind::File, bits), self.custody.directories());
         // One that is there is opened above, past the gate.
         let (found, opened) = match self.vfs.create(dir.file, name, new, true, wanted.mode).await {
             Ok(created) => created,
@@ -114,6 +116,7 @@ impl<V: Vfs> RingView<V> {
         };
         let held = Held::new(&self.vfs, found.file);
         let gate = self.custody.hold(found.file);
+        self.custody.opened(found.file, false, changes);
         self.custody.names_changed(dir.file).await;
         Ok(self.opened(session, held, wanted.mode, opened, &found.attr, gate))
     }

@@ -137,6 +137,22 @@ fn what_is_not_plain_is_left_to_the_kernel() {
     assert_eq!(client.close(77), Answer::Failed(9));
 }
 
+/// A write through the ring left the bits by which a file runs as its owner, when they had been set after it was opened.
+#[test]
+fn who_writes_to_a_file_that_gives_rights_is_sent_to_the_kernel() {
+    let bed = bed();
+    let client = bed.client();
+    let handle = opened(&client, "file", O_RDWR | O_CREAT);
+    let Answer::Done(shown) = client.status(handle) else { panic!("it is open") };
+    assert_eq!(client.write(handle, 0, &[b"x"]), Answer::Done(1));
+    bed.custody.access_changed(FileNumber(shown.inode), Some(0o755));
+    assert_eq!(client.write(handle, 0, &[b"x"]), Answer::Done(1));
+    bed.custody.access_changed(FileNumber(shown.inode), Some(0o4755));
+    assert_eq!(client.write(handle, 0, &[b"x"]), Answer::Declined);
+    assert_eq!(client.set_size(handle, 0), Answer::Declined);
+    assert_eq!(client.read(handle, 0, &mut [&mut [0]]), Answer::Done(1));
+}
+
 /// A directory that a program may not search any more was searched for as long as it was kept.
 #[test]
 fn rights_are_those_of_the_moment() {

@@ -120,7 +120,7 @@ impl LocalView {
             cut.inspect_err(|_| self.close(handle))?;
         }
         let keep_cache = !mode.beside_kernel && !self.below.mark_pages(inode, false);
-        Ok(Opened { handle, keep_cache, direct: false })
+        Ok(Opened { handle, keep_cache, direct: false, gives_rights: false })
     }
 
     /// A file has lost a name; the last one gives its space back, unless the file is still open.
