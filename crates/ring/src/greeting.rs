@@ -65,8 +65,8 @@ impl Welcome {
                 }
                 rest.is_empty().then_some(Self::Views(mounts))
             }
-            FULL => Some(Self::Full),
-            REFUSED => Some(Self::Refused),
+            FULL if rest.is_empty() => Some(Self::Full),
+            REFUSED if rest.is_empty() => Some(Self::Refused),
             _ => None,
         }
     }

@@ -9,6 +9,8 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod greeting;
 mod layout;
 pub mod message;

@@ -153,6 +153,19 @@ fn fabric() -> Vec<Seed> {
     vec![("frame_header", "put".to_owned(), header), ("hello", "ours".to_owned(), hello)]
 }
 
+fn ring() -> Vec<Seed> {
+    let (requests, replies) = (tameike_ring::fuzz::request_seeds(), tameike_ring::fuzz::reply_seeds());
+    let all = [
+        ("ring_request", requests),
+        ("ring_reply", replies),
+        ("ring_greeting", tameike_ring::fuzz::greeting_seeds()),
+    ];
+    let seeds = |(target, seeds): (&'static str, Vec<(&str, Vec<u8>)>)| {
+        seeds.into_iter().map(move |(name, bytes)| (target, name.to_owned(), bytes)).collect::<Vec<_>>()
+    };
+    all.into_iter().flat_map(seeds).collect()
+}
+
 fn settings() -> Vec<Seed> {
     let blocks = CONFIGURATION.split("```toml\n").skip(1);
     let examples = blocks.filter_map(|rest| rest.split("```").next());
@@ -254,5 +267,5 @@ fn lines() -> Vec<Seed> {
 
 /// All seeds.
 pub fn all() -> Vec<Seed> {
-    [messages(), store(), journal(), fabric(), settings(), lines()].concat()
+    [messages(), store(), journal(), fabric(), ring(), settings(), lines()].concat()
 }

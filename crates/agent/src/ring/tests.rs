@@ -1,5 +1,7 @@
 //! A program at a view, through the ring alone; what the kernel would do is done to the view's custody.
 
+mod hostile;
+
 use super::RingDoor;
 use crate::custody::Custody;
 use crate::fuse::{Tasks, WaitingRoom};

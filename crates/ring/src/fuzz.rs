@@ -1,0 +1,101 @@
+//! Decoders of this room, and memory that a program shares, for tests that feed them anything (feature `fuzz`).
+
+use crate::client::Client;
+use crate::greeting::{Welcome, hello, is_hello};
+use crate::layout::{ASKED, SLOTS, Slot, WINDOW_SIZE, pending};
+use crate::message::{Path, REPLY_WORDS, Reply, Request, RequestWords, Start, Status, Time};
+use std::sync::atomic::Ordering;
+use tameike_core::limits::PATH_SIZE_MAX;
+
+/// As many words as there are; those that are missing are 0.
+fn words<const COUNT: usize>(bytes: &[u8]) -> [u64; COUNT] {
+    let (chunks, _) = bytes.as_chunks::<8>();
+    std::array::from_fn(|place| chunks.get(place).copied().map_or(0, u64::from_le_bytes))
+}
+
+fn bytes_of(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// A request: what decodes is encoded to words that mean the same, and has no more names than a window has room for.
+pub fn request(bytes: &[u8]) {
+    if let Some(request) = Request::decode(&words(bytes)) {
+        assert!(request.names_size() <= 2 * PATH_SIZE_MAX && request.names_size() <= WINDOW_SIZE);
+        assert_eq!(Request::decode(&request.encode()), Some(request));
+    }
+}
+
+/// A reply: what decodes is encoded to words that mean the same, and counts no more bytes than a window has.
+pub fn reply(bytes: &[u8]) {
+    if let Some(reply) = Reply::decode(&words::<REPLY_WORDS>(bytes)) {
+        if let Reply::Count(count) | Reply::Appended { count, .. } = reply {
+            assert!(count as usize <= WINDOW_SIZE);
+        }
+        assert_eq!(Reply::decode(&reply.encode()), Some(reply));
+    }
+}
+
+/// The first bytes on the socket, of either end: a welcome that decodes is one that was written so.
+pub fn greeting(bytes: &[u8]) {
+    assert_eq!(is_hello(bytes), bytes == hello());
+    if let Some(welcome) = Welcome::decode(bytes) {
+        assert_eq!(welcome.encode(), bytes);
+    }
+}
+
+/// Requests as they are written.
+pub fn request_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let path = Path { at: Start { view: 1, dir: 77 }, size: 9 };
+    let seeds = [
+        ("open", Request::Open { path, flags: 0o102, mode: 0o644 }),
+        ("read", Request::Read { handle: 5, offset: 1 << 40, size: WINDOW_SIZE as u32 }),
+        ("write", Request::Write { handle: 5, offset: 4096, size: 100 }),
+        ("append", Request::Append { handle: 5, size: 100 }),
+        ("status", Request::Status { handle: 5 }),
+        ("status-at", Request::StatusAt { path, follow: true }),
+        ("set-size", Request::SetSize { handle: 5, size: 1 << 30 }),
+        ("sync", Request::Sync { handle: 5 }),
+        ("close", Request::Close { handle: 5 }),
+        ("seek", Request::Seek { handle: 5, data: true, offset: 100 }),
+        ("unlink", Request::Unlink { path }),
+        ("make-dir", Request::MakeDir { path, mode: 0o755 }),
+        ("rename", Request::Rename { from: path, to: Path { size: 4, ..path }, flags: 1 }),
+        ("hand-over", Request::HandOver { handle: 5 }),
+    ];
+    seeds.map(|(name, request)| (name, bytes_of(&request.encode()))).into()
+}
+
+/// Replies as they are written.
+pub fn reply_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let time = Time { seconds: -5, nanoseconds: 999_999_999 };
+    let (atime, mtime, ctime) = (time, time, time);
+    let status =
+        Status { inode: 77, size: 5, mode: 0o100_644, nlink: 1, atime, mtime, ctime, ..Status::default() };
+    let seeds = [
+        ("declined", Reply::Declined),
+        ("failed", Reply::Failed(-2)),
+        ("done", Reply::Done),
+        ("count", Reply::Count(4096)),
+        ("appended", Reply::Appended { count: 4096, end: 1 << 40 }),
+        ("offset", Reply::Offset(100)),
+        ("attributes", Reply::Status(status)),
+        ("opened", Reply::Opened { handle: 5, status }),
+    ];
+    seeds.map(|(name, reply)| (name, bytes_of(&reply.encode()))).into()
+}
+
+/// Greetings as they are written.
+pub fn greeting_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let views = Welcome::Views(vec![b"/run/job/shared".to_vec(), b"/run/job/cache".to_vec()]);
+    vec![("hello", hello().to_vec()), ("views", views.encode()), ("full", Welcome::Full.encode())]
+}
+
+/// Asks anything of the agent, as a program that does not keep to the rules, without waiting: also in a slot that is asked
+/// already, over the words and names that the agent may be looking at.
+pub fn ask(client: &Client, slot: usize, words: &RequestWords, names: &[u8]) {
+    let slot = Slot::new(&client.arena, slot % SLOTS);
+    client.arena.copy_in(slot.window(), &names[..names.len().min(WINDOW_SIZE)]);
+    slot.set_request(words);
+    slot.state().store(ASKED, Ordering::Relaxed);
+    pending(&client.arena).fetch_or(slot.bit(), Ordering::SeqCst);
+}
