@@ -331,3 +331,42 @@ fn what_is_written_to_a_small_file_is_seen_while_another_node_writes_there_too()
         assert_eq!(run(&program), Ok(()), "seed {seed}");
     }
 }
+
+/// A check gave the second name of a symbolic link to another one.
+#[test]
+fn a_name_of_a_link_is_not_renamed_over_another_one_of_it() {
+    let path = |path: &str| path.to_owned();
+    let rename = |from, to, mode| Op::Rename { from: path(from), to: path(to), mode };
+    passes(
+        vec![
+            shared(2, open("a/x", CREATE)),
+            shared(0, Op::Symlink { path: path("b/x"), target: path("a/c/23") }),
+            shared(1, Op::Link { from: path("b/x"), to: path("x") }),
+            shared(1, rename("b/x", "a/x", RenameMode::Exchange)),
+            Step::Check,
+            shared(2, rename("a/x", "x", RenameMode::Replace)),
+        ],
+        false,
+    );
+}
+
+/// Who gives a lock back is not told what has become of its writes: the next close or fsync says it (S4).
+#[test]
+fn a_file_has_not_the_size_of_a_write_that_was_lost_when_a_lock_was_given_back() {
+    for node in 0..3 {
+        let faults = DiskFaults { syncs: 1000, ..DiskFaults::default() };
+        passes(
+            vec![
+                shared(node, open("a/y", CREATE)),
+                shared(node, Op::Write { slot: 0, offset: 533, length: 70000, tag: 7 }),
+                Step::Together((0..3).map(|node| Action::Trouble(0, Trouble::Disk(node, faults))).collect()),
+                shared((node + 1) % 3, Op::SyncDir { path: "a".to_owned() }),
+                shared((node + 1) % 3, open("z", CREATE)),
+                shared((node + 1) % 3, Op::Truncate { path: "z".to_owned(), size: 0 }),
+                shared(node, Op::Unlock { slot: 0, range: None }),
+                shared(node, Op::Stat { path: "a/y".to_owned() }),
+            ],
+            true,
+        );
+    }
+}

@@ -83,10 +83,12 @@ impl Run {
             let model = self.model(view);
             // Names and bytes of the shared file system are not the job's to lose.
             let is_shared = view == View::JobShared;
+            // Units of a file whose size died with a writer are not looked for when it is removed.
+            let was_told = model.objects_mut().all(|object| object.data.is_settled());
             model.objects_mut().for_each(|object| object.data.lose(!is_shared && !lost));
             if is_shared {
                 let changed = model.changed.clone();
-                self.has_orphans |= !changed.is_empty();
+                self.has_orphans |= !changed.is_empty() || !was_told;
                 let model = self.model(view);
                 changed.iter().for_each(|path| model.doubt(path));
                 for object in model.objects_mut() {
@@ -310,7 +312,9 @@ impl Run {
                     id
                 }
                 _ if model.find(path).is_ok_and(|id| {
-                    model.object(id).inode.is_none() && model.object(id).kind == attr.kind
+                    // It may have several names.
+                    model.object(id).inode.is_none_or(|inode| inode == attr.inode.0)
+                        && model.object(id).kind == attr.kind
                 }) =>
                 {
                     model.find(path).unwrap_or_default()

@@ -148,19 +148,20 @@ impl Run {
         if let Some(mode) = object.mode.filter(|mode| *mode != attr.mode) {
             return Err(call.wrong(format!("has mode {:o}, and should have {mode:o}", attr.mode)));
         }
-        if object.kind == FileKind::File {
-            let looker = Looker { node: call.node, opened: call.begun, now: call.begun };
-            let (least, largest) = object.data.size(looker);
-            if !(least..=largest).contains(&attr.size) {
-                return Err(
-                    call.wrong(format!("is {} bytes long, and should be {least} to {largest}", attr.size))
-                );
-            }
-            if attr.nlink != object.nlink {
-                return Err(call.wrong(format!("has {} names, and should have {}", attr.nlink, object.nlink)));
-            }
+        if object.kind != FileKind::File {
+            return Ok(());
         }
-        Ok(())
+        if attr.nlink != object.nlink {
+            return Err(call.wrong(format!("has {} names, and should have {}", attr.nlink, object.nlink)));
+        }
+        let looker = Looker { node: call.node, opened: call.begun, now: call.begun };
+        let check = |data: &FileData| match data.size(looker) {
+            (least, largest) if (least..=largest).contains(&attr.size) => Ok(()),
+            (least, largest) => {
+                Err(format!("is {} bytes long, and should be {least} to {largest}", attr.size))
+            }
+        };
+        check(&object.data).or_else(|why| self.find_lost(call, id, check).ok_or_else(|| call.wrong(why)))
     }
 
     /// A call that changes names or an inode.
@@ -321,7 +322,7 @@ impl Run {
             || failures.iter().any(|&errno| self.is_excused(view, errno))
     }
 
-    /// Whether a read is right if writes of its node have failed on their way, of which the next close or fsync of who has
+    /// Whether what was seen of a file is right if writes of its node have failed on their way, of which the next close or fsync of who has
     /// written them must tell.
     fn find_lost(
         &mut self,
