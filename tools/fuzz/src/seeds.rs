@@ -229,6 +229,7 @@ fn lines() -> Vec<Seed> {
         cwd: PathBuf::from("/"),
         command: vec![std::ffi::OsString::from("true").into()],
         variables: Vec::new(),
+        preload: true,
         environment: Vec::new(),
     };
     let state = NodeState {
