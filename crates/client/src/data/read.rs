@@ -212,26 +212,22 @@ impl DataEngine {
         if state.epoch != mark.epoch {
             return Ok(());
         }
-        let used = self.frames.tick();
+        if let Some(unit) = state.units.get_mut(&index)
+            && Arc::get_mut(&mut unit.frame).is_some()
+        {
+            copy_gaps(unit, &range, &fetched);
+            return Ok(());
+        }
+        // Others read the frame that the unit has, or it has none: the fetched bytes bring theirs. To wait for one more
+        // would be to come round for ever where there is none.
+        let Some(frame) = frame_of(fetched, &range) else { return Ok(()) };
         match state.units.get_mut(&index) {
             Some(unit) => {
-                if Arc::get_mut(&mut unit.frame).is_none() {
-                    // Without a spare frame the reader comes round again.
-                    let Some(spare) = self.frames.try_take() else { return Ok(()) };
-                    unit.replace_frame(spare);
-                }
-                copy_gaps(unit, &range, &fetched);
+                unit.replace_frame(frame);
+                unit.valid.insert(range);
             }
             None => {
-                let at_place = fetched.start() == range.start;
-                let frame = match fetched.into_frame() {
-                    Some(mut frame) if !at_place => {
-                        frame.copy_within(..range.len(), range.start as usize);
-                        frame
-                    }
-                    Some(frame) => frame,
-                    None => return Ok(()),
-                };
+                let used = self.frames.tick();
                 let mut unit = UnitFrame::new(frame, used);
                 unit.valid.insert(range);
                 state.units.insert(index, unit);
@@ -302,6 +298,16 @@ fn inline_bytes(content: &[u8], range: &Range<u32>, mut frame: Frame) -> Payload
     frame[..count].copy_from_slice(&bytes[..count]);
     frame[count..range.len()].fill(0);
     Payload::new(Arc::new(frame), 0..range.len() as u32)
+}
+
+/// The frame of fetched bytes, with these where `range` has them in a unit, if nobody else holds it.
+fn frame_of(fetched: Payload, range: &Range<u32>) -> Option<Frame> {
+    let start = fetched.start();
+    let mut frame = fetched.into_frame()?;
+    if start != range.start {
+        frame.copy_within(start as usize..start as usize + range.len(), range.start as usize);
+    }
+    Some(frame)
 }
 
 fn copy_gaps(unit: &mut UnitFrame, range: &Range<u32>, fetched: &[u8]) {

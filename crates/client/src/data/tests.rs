@@ -596,8 +596,6 @@ fn what_is_written_during_a_flush_is_a_change_of_its_own() {
     }
 }
 
-/// A reader that came when all frames were on their way to the homes waited for ever: nobody gave it those
-/// that became clean before it was counted as waiting.
 /// A flush told the home of a write that had come meanwhile and whose bytes were still here. When they went, nobody was told:
 /// who had read the file before went on seeing the old ones, and after a cut by another node its end was wrong.
 #[test]
@@ -622,6 +620,8 @@ fn what_is_written_during_a_flush_is_told_with_its_bytes() {
     assert_eq!(bench.read(1, &after, 0, 200), [vec![2; 100], vec![1; 100]].concat());
 }
 
+/// A reader that came when all frames were on their way to the homes waited for ever: nobody gave it those
+/// that became clean before it was counted as waiting.
 #[test]
 fn frames_that_become_clean_reach_those_who_wait() {
     for seed in 0..40 {
@@ -646,6 +646,20 @@ fn frames_that_become_clean_reach_those_who_wait() {
             futures_util::future::join_all(tasks).await;
         });
     }
+}
+
+/// It once asked for one more when another one still read the unit's, and where there was none it came round for ever.
+#[test]
+fn a_reader_has_a_frame_in_the_one_that_it_fetches_into() {
+    let bench = Bench::new(5, 2);
+    let file = bench.open(0);
+    bench.write(0, &file, 0, vec![1; 100]);
+    bench.write(0, &file, 3000, vec![2; 100]);
+    let (engine, other) = (bench.engines[0].clone(), file.clone());
+    let held = bench.simulation.run(async move { engine.read(&other, 0, 100).await }).expect("the read");
+    let found = bench.read(0, &file, 0, 3100);
+    assert_eq!(found, [vec![1; 100], vec![0; 2900], vec![2; 100]].concat());
+    assert_eq!(held.to_vec(), [1; 100]);
 }
 
 /// Who got a lock once read pages that the kernel was to drop at an open whose answer was still under way.
