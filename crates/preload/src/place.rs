@@ -6,12 +6,10 @@
 use crate::{connection, kernel, table, upgrade, views};
 use rustix::io::Errno;
 use tameike_ring::client::Start;
+use tameike_ring::client::path::{ROOT, below, is_plain, without_dots};
 
 #[cfg(test)]
 mod tests;
-
-/// Longest path that the ring is asked about.
-const PATH_MAX: usize = 4095;
 
 /// A place on a view.
 #[derive(Clone, Copy, Debug)]
@@ -43,31 +41,6 @@ pub fn find(directory: i32, path: &[u8]) -> Option<Place<'_>> {
     // The index is known once there is a connection.
     let index = views::by_number(view).filter(|_| connection::for_path())?.index()?;
     Some(Place { view, start: Start { view: index, dir }, path })
-}
-
-/// `st_ino` of a view's root.
-const ROOT: u64 = 1;
-
-/// What is behind the path `mount` of `path`.
-fn below<'a>(path: &'a [u8], mount: &[u8]) -> Option<&'a [u8]> {
-    let rest = path.strip_prefix(mount)?.strip_prefix(b"/")?;
-    let names = rest.iter().position(|byte| *byte != b'/')?;
-    rest.get(names..)
-}
-
-/// `path` without `./` at its beginning.
-fn without_dots(mut path: &[u8]) -> &[u8] {
-    while let Some(rest) = path.strip_prefix(b"./") {
-        let names = rest.iter().position(|byte| *byte != b'/').unwrap_or(rest.len());
-        path = rest.get(names..).unwrap_or_default();
-    }
-    path
-}
-
-/// Whether `path` is for the ring at all: names of files, one below the other.
-fn is_plain(path: &[u8]) -> bool {
-    let ends = path.last().is_some_and(|last| *last != b'/') && path.len() <= PATH_MAX;
-    ends && !path.split(|byte| *byte == b'/').any(|name| name == b".." || name == b".")
 }
 
 /// The view and `st_ino` of a directory that relative paths start from.

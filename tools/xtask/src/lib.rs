@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod crates;
+pub mod header;
 pub mod links;
 pub mod semantics;
 pub mod source;
@@ -51,6 +52,7 @@ pub fn lint(root: &Path) -> Result<Vec<Finding>, String> {
         findings.extend(links::check(root, &file.path, &file.text));
     }
     findings.extend(semantics::check(&files));
+    findings.extend(header::check(root)?);
     findings.sort();
     Ok(findings)
 }

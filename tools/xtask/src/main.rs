@@ -8,6 +8,7 @@ use std::process::{Command, ExitCode};
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
   lint           check the rules of the house that the compiler and clippy do not know
+  header         make tameike.h anew of what crate capi has for C
   ci [--locked]  formatting, clippy, house lints and all tests; stops at the first that fails";
 
 fn main() -> ExitCode {
@@ -15,6 +16,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
         ["lint"] => lint(),
+        ["header"] => xtask::header::write(&xtask::repository_root()),
         ["ci"] => ci(&[]),
         ["ci", "--locked"] => ci(&["--locked"]),
         _ => Err(USAGE.to_owned()),

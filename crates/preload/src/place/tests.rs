@@ -1,35 +1,6 @@
 use super::*;
 
 #[test]
-fn a_path_is_on_a_view_by_whole_names() {
-    assert_eq!(below(b"/job/shared/a/b", b"/job/shared"), Some(&b"a/b"[..]));
-    assert_eq!(below(b"/job/shared//a", b"/job/shared"), Some(&b"a"[..]));
-    for other in [&b"/job/shared"[..], b"/job/shared/", b"/job/shared//", b"/job/shared2/a", b"/job", b"/"] {
-        assert_eq!(below(other, b"/job/shared"), None, "{}", other.escape_ascii());
-    }
-}
-
-#[test]
-fn what_leads_elsewhere_or_names_a_directory_is_for_the_kernel() {
-    for plain in [&b"a"[..], b"a/b", b"a//b", b"...", b"a.", b".a", b"a/..b"] {
-        assert!(is_plain(plain), "{}", plain.escape_ascii());
-    }
-    for other in [&b""[..], b"..", b"a/../b", b"a/..", b".", b"a/./b", b"a/", b"/"] {
-        assert!(!is_plain(other), "{}", other.escape_ascii());
-    }
-    assert!(!is_plain(&[b'a'; PATH_MAX + 1]));
-}
-
-#[test]
-fn dots_at_the_beginning_lead_nowhere() {
-    assert_eq!(without_dots(b"./a"), b"a");
-    assert_eq!(without_dots(b".//././/a"), b"a");
-    assert_eq!(without_dots(b"../a"), b"../a");
-    assert_eq!(without_dots(b"./"), b"");
-    assert_eq!(without_dots(b"."), b".");
-}
-
-#[test]
 fn links_of_descriptors_are_known_under_all_their_names() {
     let own = format!("/proc/{}/fd/12", kernel::process());
     for path in

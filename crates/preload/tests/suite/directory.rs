@@ -308,11 +308,18 @@ impl Bed {
         self.server.settle();
     }
 
+    /// `program`, in the view, that finds the agent if it looks for it.
+    pub fn with_agent(&self, program: impl AsRef<Path>) -> Command {
+        let mut command = Command::new(program.as_ref());
+        command.current_dir(self.view());
+        command.env("TAMEIKE_RING", self.dir.path().join("ring")).env("TAMEIKE_SHARED", self.view());
+        command
+    }
+
     /// `program`, in the view, with the library.
     pub fn with_ring(&self, program: impl AsRef<Path>) -> Command {
-        let mut command = Command::new(program.as_ref());
-        command.current_dir(self.view()).env("LD_PRELOAD", library());
-        command.env("TAMEIKE_RING", self.dir.path().join("ring")).env("TAMEIKE_SHARED", self.view());
+        let mut command = self.with_agent(program);
+        command.env("LD_PRELOAD", library());
         command
     }
 

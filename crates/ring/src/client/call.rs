@@ -12,9 +12,11 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::time::Duration;
+use tameike_io::os::process::monotonic;
 
-/// How often a program that waits looks whether the agent is still there.
-const SLICE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+/// How often a program that waits looks whether the agent is still there; less than a second.
+const SLICE: Duration = Duration::from_millis(50);
 /// By how much of a window more is had at once than is wanted, in bytes.
 const POPULATE_STEP: usize = 64 << 10;
 
@@ -37,17 +39,33 @@ impl Client {
         let Some(claim) = self.slots.claim(is_in_vain) else {
             return Err(if is_in_vain() { self.give_up() } else { NoReply::Declined });
         };
+        self.populate(&claim, size)?;
+        Ok(claim)
+    }
+
+    /// Takes a slot of which there are more than `spare`, as [`Self::claim`] does, or none.
+    pub(super) fn try_claim(&self, size: usize, spare: usize) -> Result<Option<Claim<'_>>, NoReply> {
+        if self.is_broken() {
+            return Err(NoReply::Broken);
+        }
+        let Ok(claim) = self.slots.try_claim(spare) else { return Ok(None) };
+        self.populate(&claim, size)?;
+        Ok(Some(claim))
+    }
+
+    /// Has the slot's window have memory for `size` bytes.
+    fn populate(&self, claim: &Claim<'_>, size: usize) -> Result<(), NoReply> {
         let populated = &self.populated[claim.number];
         let has = populated.load(Ordering::Relaxed) as usize;
         if has < size {
             let wanted = size.next_multiple_of(POPULATE_STEP).min(WINDOW_SIZE);
-            let window = self.slot(&claim).window();
+            let window = self.slot(claim).window();
             if self.arena.populate(window + has, wanted - has).is_err() {
                 return Err(NoReply::Declined);
             }
             populated.store(wanted as u32, Ordering::Relaxed);
         }
-        Ok(claim)
+        Ok(())
     }
 
     fn slot(&self, claim: &Claim<'_>) -> Slot<'_> {
@@ -74,6 +92,13 @@ impl Client {
 
     /// Asks, and waits for the answer.
     pub(super) fn ask(&self, claim: &Claim<'_>, request: &Request) -> Result<Reply, NoReply> {
+        self.post(claim, request);
+        self.wait(claim, None)?;
+        self.reply(claim)
+    }
+
+    /// Asks.
+    pub(super) fn post(&self, claim: &Claim<'_>, request: &Request) {
         let slot = self.slot(claim);
         slot.set_request(&request.encode());
         slot.state().store(ASKED, Ordering::Relaxed);
@@ -82,8 +107,11 @@ impl Client {
         if watch::wants_ring(self.notice.load(watch::WATCH)) {
             self.ring();
         }
-        self.wait(slot)?;
-        match Reply::decode(&slot.reply()) {
+    }
+
+    /// The answer, once it is there.
+    pub(super) fn reply(&self, claim: &Claim<'_>) -> Result<Reply, NoReply> {
+        match Reply::decode(&self.slot(claim).reply()) {
             Some(Reply::Declined) => Err(NoReply::Declined),
             Some(reply) => Ok(reply),
             None => Err(self.give_up()),
@@ -99,19 +127,29 @@ impl Client {
         }
     }
 
-    fn wait(&self, slot: Slot<'_>) -> Result<(), NoReply> {
-        let is_answered = || slot.state().load(Ordering::Acquire) == ANSWERED;
-        let Err(wait) = self.spin.look(is_answered) else { return Ok(()) };
+    pub(super) fn is_answered(&self, claim: &Claim<'_>) -> bool {
+        self.slot(claim).state().load(Ordering::Acquire) & ANSWERED != 0
+    }
+
+    /// Waits for the answer, but not beyond `until` on the monotonic clock; whether it is there.
+    pub(super) fn wait(&self, claim: &Claim<'_>, until: Option<Duration>) -> Result<bool, NoReply> {
+        let Err(wait) = self.spin.look(|| self.is_answered(claim)) else { return Ok(true) };
+        let slot = self.slot(claim);
         let mut state = slot.state().fetch_or(SLEEPS, Ordering::AcqRel) | SLEEPS;
         while state & ANSWERED == 0 {
-            let woken = futex::wait(slot.state(), futex::Flags::empty(), state, Some(&SLICE));
+            let left = until.map_or(SLICE, |until| until.saturating_sub(monotonic()).min(SLICE));
+            if left.is_zero() {
+                return Ok(false);
+            }
+            let left = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
+            let woken = futex::wait(slot.state(), futex::Flags::empty(), state, Some(&left));
             state = slot.state().load(Ordering::Acquire);
             if woken == Err(Errno::TIMEDOUT) && state & ANSWERED == 0 && self.is_alone() {
                 return Err(self.give_up());
             }
         }
         self.spin.slept(&wait);
-        Ok(())
+        Ok(true)
     }
 
     /// Whether the agent has closed the connection. (It never says anything on it after its welcome.)

@@ -6,11 +6,14 @@
 mod answer;
 mod call;
 mod connect;
+pub mod path;
 mod slots;
+mod transfer;
 
 pub use crate::message::{Start, Status, Time};
 pub use answer::{Answer, OpenFile, ViewInfo};
 pub use connect::ConnectError;
+pub use transfer::Transfer;
 
 use crate::layout::WINDOW_SIZE;
 use crate::message::{self, Reply, Request};
@@ -24,7 +27,7 @@ use tameike_core::limits::PATH_SIZE_MAX;
 use tameike_io::os::arena::{Arena, Sight};
 use tameike_io::os::forked::OwnMark;
 
-pub use crate::layout::HANDOVER_NAME_SIZE;
+pub use crate::layout::{HANDOVER_NAME_SIZE, WINDOW_SIZE as TRANSFER_SIZE_MAX};
 
 /// The connection of one process to the agent of its node.
 #[derive(Debug)]

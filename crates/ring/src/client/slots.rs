@@ -24,25 +24,35 @@ pub(super) struct Slots {
 }
 
 /// A slot in use, until dropped.
+#[derive(Debug)]
 pub(super) struct Claim<'a> {
     slots: &'a Slots,
     pub number: usize,
 }
 
 impl Slots {
+    /// Takes a slot if more than `spare` of them are free; else the word is told as it is.
+    pub fn try_claim(&self, spare: usize) -> Result<Claim<'_>, u32> {
+        let mut taken = self.taken.load(Ordering::Relaxed);
+        while (!taken & ALL_SLOTS).count_ones() as usize > spare {
+            let number = taken.trailing_ones() as usize;
+            let with = taken | 1 << number;
+            match self.taken.compare_exchange_weak(taken, with, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Ok(Claim { slots: self, number }),
+                Err(now) => taken = now,
+            }
+        }
+        Err(taken)
+    }
+
     /// Takes a slot; waits while there is none, unless `give_up`.
     pub fn claim(&self, give_up: impl Fn() -> bool) -> Option<Claim<'_>> {
         let mut until = None;
         loop {
-            let mut taken = self.taken.load(Ordering::Relaxed);
-            while taken & ALL_SLOTS != ALL_SLOTS {
-                let number = taken.trailing_ones() as usize;
-                let with = taken | 1 << number;
-                match self.taken.compare_exchange_weak(taken, with, Ordering::Acquire, Ordering::Relaxed) {
-                    Ok(_) => return Some(Claim { slots: self, number }),
-                    Err(now) => taken = now,
-                }
-            }
+            let taken = match self.try_claim(0) {
+                Ok(claim) => return Some(claim),
+                Err(taken) => taken,
+            };
             let waits = taken | WAITS;
             let marked = self.taken.compare_exchange(taken, waits, Ordering::Relaxed, Ordering::Relaxed);
             if marked.is_ok() {
@@ -79,6 +89,7 @@ mod tests {
         assert!(claims.iter().map(|claim| claim.number).eq(0..SLOTS));
         assert!(slots.claim(|| true).is_none());
         drop(claims.remove(3));
+        assert!(slots.try_claim(1).is_err(), "the last one is spared");
         assert_eq!(slots.claim(|| true).map(|claim| claim.number), Some(3));
     }
 

@@ -167,3 +167,47 @@ fn one_program_too_many_is_told_so() {
     bed.files.await_state(|state| state.ended == CLIENTS_MAX);
     assert_eq!(bed.client().close(1), Answer::Failed(9));
 }
+
+#[test]
+fn transfers_go_on_beside_calls_and_leave_room_for_them() {
+    let bed = Bed::new();
+    let client = bed.client();
+    let handle = open(&client, b"file");
+    let bytes: Vec<u8> = (0..100_000).map(|place| (place % 251) as u8).collect();
+    let begin = |number: usize| match client.begin_write(
+        handle,
+        1000 * number as u64,
+        &bytes[1000 * number..][..1000],
+    ) {
+        Answer::Done(transfer) => transfer,
+        other => panic!("{other:?}"),
+    };
+    let under_way: Vec<_> = (0..SLOTS).map_while(begin).collect();
+    assert!(under_way.len() < SLOTS, "some slots are for calls");
+    let count = under_way.len();
+    assert!(matches!(client.status(handle), Answer::Done(_)));
+    assert!(under_way.iter().all(|transfer| transfer.wait(None)));
+    drop(under_way);
+    let Answer::Done(Some(read)) = client.begin_read(handle, 0, bytes.len()) else { panic!("there is room") };
+    let mut found = vec![0; bytes.len()];
+    assert_eq!(read.end(&mut found), Answer::Done(1000 * count));
+    assert_eq!(found[..1000 * count], bytes[..1000 * count]);
+    let Answer::Done(Some(empty)) = client.begin_read(handle, 5, 0) else { panic!("there is room") };
+    assert_eq!(empty.end(&mut []), Answer::Done(0));
+    let Answer::Done(Some(failing)) = client.begin_write(77, 0, b"bytes") else { panic!("there is room") };
+    assert_eq!(failing.end(&mut []), Answer::Failed(9));
+}
+
+#[test]
+fn a_transfer_ends_when_the_agent_does() {
+    let bed = Bed::new();
+    let client = bed.client();
+    let handle = open(&client, b"file");
+    bed.server.stop();
+    let told = match client.begin_read(handle, 0, 10) {
+        Answer::Done(Some(transfer)) => transfer.end(&mut [0; 10]),
+        other => other.map(|_| 0),
+    };
+    assert_eq!(told, Answer::Broken);
+    assert!(client.is_broken());
+}

@@ -1,0 +1,78 @@
+//! The process's connection to the agent of its node, made at the first call that can use it.
+
+use parking_lot::Mutex;
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::process::{Pid, getpid};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use tameike_ring::client::path::{ROOT, below, is_plain, without_dots};
+use tameike_ring::client::{Client, Start};
+
+/// The variable that names the ring's socket.
+const SOCKET_VARIABLE: &str = "TAMEIKE_RING";
+
+/// A connection, which lives as long as the process: files of it may do so, too.
+pub struct Connection {
+    pub client: Client,
+    /// The roots of the views in the kernel, by [`Start::view`]; none where this process does not see it.
+    roots: Vec<Option<OwnedFd>>,
+}
+
+/// Whether there was a connection to be had, and of which process.
+static CONNECTION: Mutex<Option<(Pid, Option<&'static Connection>)>> = Mutex::new(None);
+
+/// The connection, unless there is none to be had.
+pub fn get() -> Option<&'static Connection> {
+    let mut connection = CONNECTION.lock();
+    let process = getpid();
+    let made = match *connection {
+        // A child has its own.
+        Some((owner, made)) if owner == process => made,
+        _ => {
+            let made = connect();
+            *connection = Some((process, made));
+            made
+        }
+    };
+    made.filter(|connection| !connection.client.is_broken())
+}
+
+fn connect() -> Option<&'static Connection> {
+    let socket = std::env::var_os(SOCKET_VARIABLE).filter(|socket| !socket.is_empty())?;
+    let client = Client::connect(Path::new(&socket)).ok()?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let open = |mount: &[u8]| rustix::fs::openat(CWD, mount, flags, Mode::empty()).ok();
+    let roots = client.views().iter().map(|view| open(&view.mount)).collect();
+    Some(Box::leak(Box::new(Connection { client, roots })))
+}
+
+impl Connection {
+    /// The root of a view in the kernel.
+    pub fn root(&self, view: u8) -> Option<&OwnedFd> {
+        self.roots.get(usize::from(view))?.as_ref()
+    }
+
+    /// Where an absolute path is on a view; `None` leaves it to the kernel.
+    fn find<'a>(&self, path: &'a [u8]) -> Option<(Start, &'a [u8])> {
+        let views = self.client.views().iter().zip(0..);
+        let (path, view) =
+            views.filter_map(|(view, index)| Some((below(path, &view.mount)?, index))).next()?;
+        self.root(view).filter(|_| is_plain(path))?;
+        Some((Start { view, dir: ROOT }, path))
+    }
+}
+
+/// Asks the ring about `path` where that is on a view.
+pub fn on_path<T>(path: &[u8], ask: impl FnOnce(&'static Connection, Start, &[u8]) -> T) -> Option<T> {
+    let connection = get()?;
+    if path.first() == Some(&b'/') {
+        let (start, path) = connection.find(path)?;
+        return Some(ask(connection, start, path));
+    }
+    // The kernel tells the working directory without links and dots.
+    let directory = std::env::current_dir().ok()?;
+    let path = [directory.as_os_str().as_bytes(), b"/", without_dots(path)].concat();
+    let (start, path) = connection.find(&path)?;
+    Some(ask(connection, start, path))
+}

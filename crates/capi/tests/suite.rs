@@ -1,0 +1,102 @@
+//! The library in programs in C, before an agent whose view is a plain directory, and without one.
+
+#[expect(dead_code, reason = "what only preloaded programs need")]
+#[path = "../../preload/tests/suite/directory.rs"]
+mod directory;
+
+use directory::{Bed, tree};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// The library as it is installed, and programs that are linked to it.
+struct Kit {
+    dir: tempfile::TempDir,
+}
+
+impl Kit {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let built = std::env::current_exe().expect("this program").with_file_name("libtameike_capi.so");
+        for name in ["libtameike.so", "libtameike.so.0"] {
+            symlink(&built, dir.path().join(name)).expect("it is new");
+        }
+        Self { dir }
+    }
+
+    /// The program `name` of `tests/calls`, by a compiler that warns of everything.
+    fn build(&self, name: &str) -> PathBuf {
+        let home = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let (program, place) = (self.dir.path().join(name), self.dir.path().display());
+        let mut compiler = Command::new("cc");
+        compiler.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-pthread", "-I"]);
+        compiler.arg(home.join("include")).arg("-o").arg(&program);
+        compiler.arg(home.join("tests/calls").join(name).with_extension("c"));
+        compiler.args([format!("-L{place}"), "-ltameike".to_owned(), format!("-Wl,-rpath,{place}")]);
+        let built = compiler.output().expect("cc");
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        program
+    }
+}
+
+fn text(output: &Output) -> String {
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), output.status)
+}
+
+#[test]
+fn all_calls_tell_the_same_with_an_agent_and_without() {
+    let kit = Kit::new();
+    let program = kit.build("calls");
+    for declines_each in [0, 2, 3, 5, 11] {
+        let bed = Bed::new(declines_each);
+        let expected = text(&bed.without(&program).output().expect("it starts"));
+        assert!(expected.ends_with("exit status: 0"), "{expected}");
+        let told = text(&bed.with_agent(&program).output().expect("it starts"));
+        for (line, (told, expected)) in told.lines().zip(expected.lines()).enumerate() {
+            assert_eq!(told, expected, "line {}, {declines_each}", line + 1);
+        }
+        assert_eq!(told, expected);
+        assert!(bed.asked() > 50, "only {} requests: this was the kernel", bed.asked());
+        bed.settle();
+        assert!(tree(&bed.view()) == tree(&bed.plain()), "they left different files");
+    }
+}
+
+#[test]
+fn a_child_has_its_own_connection() {
+    let kit = Kit::new();
+    let bed = Bed::new(0);
+    let told = text(&bed.with_agent(kit.build("endings")).arg("child").output().expect("it starts"));
+    assert_eq!(told, "exit status: 0");
+}
+
+#[test]
+fn an_agent_that_goes_away_fails_calls_and_ends_none() {
+    let kit = Kit::new();
+    let bed = Bed::new(0);
+    let mut command = bed.with_agent(kit.build("endings"));
+    let mut program =
+        command.arg("agent").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut said = BufReader::new(program.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    said.read_line(&mut line).expect("it says so");
+    assert_eq!(line, "ready\n");
+    bed.stop();
+    program.stdin.take().expect("a pipe").write_all(b"gone\n").expect("it listens");
+    let ended = program.wait().expect("it ends");
+    line.clear();
+    said.read_line(&mut line).expect("all is said");
+    assert!(ended.success() && line.is_empty(), "{line}{ended}");
+}
+
+#[test]
+fn the_header_is_for_programs_in_cpp_as_well() {
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/tameike.h");
+    let mut compiler = Command::new("c++");
+    let options = ["-x", "c++", "-std=c++11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only"];
+    let told = compiler.args(options).arg(include).output().expect("c++");
+    // That the file given is a header by itself is on purpose.
+    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+}

@@ -1,0 +1,65 @@
+//! The header of the library for C, which is made of the functions' own signatures and comments.
+
+use crate::Finding;
+use std::fs;
+use std::path::Path;
+
+/// Where it lies.
+const HEADER: &str = "crates/capi/include/tameike.h";
+/// What it is made of: the functions, and what they only pass on.
+const SOURCES: [&str; 3] =
+    ["crates/capi/src/abi.rs", "crates/capi/src/file.rs", "crates/capi/src/request.rs"];
+const OPENING: &str = "\
+/* Files of a job's views, without the kernel on the way.
+ *
+ * cc program.c $(pkg-config --cflags --libs tameike)
+ *
+ * In a job of Tameike, calls on files of its views go to the agent of the node through shared memory. Elsewhere, and for what
+ * the agent leaves to the kernel, the library makes the kernel's calls: each function works on every path. Nothing is
+ * printed, no call ends the program, and what fails tells why by a negative number of errno.h. An agent that has gone away is
+ * -EIO, and -ENOTCONN later.
+ *
+ * Functions may be called by any number of threads at once, a request by one at a time; none by signal handlers. In a child
+ * of fork(), files and requests of the parent fail with -EIO: let the child open its own. A file that was opened with
+ * tameike_open() is seen by all other programs as SEMANTICS.md says, as if its calls were the kernel's.
+ */";
+
+/// One finding when the header is not the one that the functions make.
+pub fn check(root: &Path) -> Result<Option<Finding>, String> {
+    let found = fs::read_to_string(root.join(HEADER)).unwrap_or_default();
+    let finding =
+        || Finding::new(Path::new(HEADER), 1, "is not what crate capi has: run `cargo xtask header`");
+    Ok((found != text(root)?).then(finding))
+}
+
+/// Writes it.
+pub fn write(root: &Path) -> Result<(), String> {
+    fs::write(root.join(HEADER), text(root)?)
+        .map_err(|error| format!("xtask: cannot write {HEADER}: {error}"))
+}
+
+fn text(root: &Path) -> Result<String, String> {
+    let mut config = cbindgen::Config {
+        language: cbindgen::Language::C,
+        cpp_compat: true,
+        header: Some(OPENING.to_owned()),
+        include_guard: Some("TAMEIKE_H".to_owned()),
+        no_includes: true,
+        sys_includes: ["stddef.h", "stdint.h", "sys/types.h"].map(str::to_owned).to_vec(),
+        usize_is_size_t: true,
+        style: cbindgen::Style::Type,
+        documentation_style: cbindgen::DocumentationStyle::C99,
+        line_length: 120,
+        ..cbindgen::Config::default()
+    };
+    for name in ["File", "Request", "Piece", "Status", "Time"] {
+        config.export.rename.insert(name.to_owned(), format!("tameike_{}", name.to_lowercase()));
+    }
+    let sources = SOURCES.iter().fold(cbindgen::Builder::new().with_config(config), |builder, source| {
+        builder.with_src(root.join(source))
+    });
+    let bindings = sources.generate().map_err(|error| format!("xtask: cannot make {HEADER}: {error}"))?;
+    let mut text = Vec::new();
+    bindings.write(&mut text);
+    String::from_utf8(text).map_err(|error| format!("xtask: {HEADER}: {error}"))
+}
