@@ -10,6 +10,7 @@ FUZZ_SECONDS ?= 600
 SOAK_MINUTES ?= 30
 # Once Cargo.lock belongs to the repository, builds keep to it.
 LOCKED := $(shell git ls-files --error-unmatch Cargo.lock >/dev/null 2>&1 && echo --locked)
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 
 .PHONY: help build run test lint bench soak fuzz install
@@ -18,9 +19,9 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## build the program and the library for --preload: target/release/tameike, libtameike_preload.so
+build: ## build the program, the library for --preload and the one for C: target/release/tameike, libtameike_preload.so, libtameike_capi.so
 	@scripts/install-deps.sh build
-	cargo build --release $(LOCKED) --package tameike --package tameike-preload
+	cargo build --release $(LOCKED) --package tameike --package tameike-preload --package tameike-capi
 
 run: ## mosaic of 47 Tucanae on four nodes of this machine, with its receipt
 	@scripts/install-deps.sh run
@@ -47,11 +48,16 @@ fuzz: ## feed every decoder anything, for FUZZ_SECONDS= (600) each, under libFuz
 	@scripts/install-deps.sh fuzz
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
-install: build ## install the program, its library, manual page and completions under PREFIX= (/usr/local)
+install: build ## install the program, its libraries, header, manual page and completions under PREFIX= (/usr/local)
 	@dest="$(DESTDIR)$(PREFIX)"; program="$(TARGET_DIR)/release/tameike"; share="$$dest/share"; \
 	library=libtameike_preload.so; \
 	install -D --mode=755 "$$program" "$$dest/bin/tameike"; \
 	install -D --mode=644 "$(TARGET_DIR)/release/$$library" "$$dest/lib/tameike/$$library"; \
+	install -D --mode=644 "$(TARGET_DIR)/release/libtameike_capi.so" "$$dest/lib/libtameike.so.0"; \
+	ln --symbolic --force libtameike.so.0 "$$dest/lib/libtameike.so"; \
+	install -D --mode=644 crates/capi/include/tameike.h "$$dest/include/tameike.h"; \
+	install --directory "$$dest/lib/pkgconfig"; \
+	sed 's,@PREFIX@,$(PREFIX),; s,@VERSION@,$(VERSION),' crates/capi/tameike.pc.in >"$$dest/lib/pkgconfig/tameike.pc"; \
 	install --directory "$$share/man/man1" "$$share/bash-completion/completions" \
 	    "$$share/zsh/site-functions" "$$share/fish/vendor_completions.d"; \
 	"$$program" man "$$share/man/man1"; \

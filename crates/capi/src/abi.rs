@@ -229,8 +229,8 @@ pub unsafe extern "C" fn tameike_read_list(file: *mut File, pieces: *const Piece
 /// Writes pieces, several at the same time: none may overlap in the file. What it returns is as of tameike_read_list().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_write_list(file: *mut File, pieces: *const Piece, count: usize) -> ssize_t {
-    // SAFETY: by the contract of the function.
     counted(|| {
+        // SAFETY: by the contract of the function.
         finish(unsafe { begin(file, pieces, count, |memory| Memory::From(memory.cast_const().cast()))? })
     })
 }

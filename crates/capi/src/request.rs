@@ -100,9 +100,9 @@ impl Request {
     /// Begins what can be begun.
     fn go_on(&mut self) {
         while let Some(part) = self.parts.get(self.next).copied() {
-            // SAFETY: who began the request has lent the memory.
             let direction = match part.memory {
                 Memory::Into(_) => Direction::Read(part.size),
+                // SAFETY: who began the request has lent the memory.
                 Memory::From(_) => Direction::Write(unsafe { part.memory.from(part.size) }),
             };
             match self.file.begin(part.offset, &direction) {

@@ -25,14 +25,22 @@ impl Kit {
         Self { dir }
     }
 
-    /// The program `name` of `tests/calls`, by a compiler that warns of everything.
+    /// The program `name` of `tests/calls`.
     fn build(&self, name: &str) -> PathBuf {
-        let home = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/calls").join(name).with_extension("c");
+        self.compile(&source, name)
+    }
+
+    /// By a compiler that warns of everything.
+    fn compile(&self, source: &Path, name: &str) -> PathBuf {
         let (program, place) = (self.dir.path().join(name), self.dir.path().display());
         let mut compiler = Command::new("cc");
         compiler.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-pthread", "-I"]);
-        compiler.arg(home.join("include")).arg("-o").arg(&program);
-        compiler.arg(home.join("tests/calls").join(name).with_extension("c"));
+        compiler
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include"))
+            .arg("-o")
+            .arg(&program)
+            .arg(source);
         compiler.args([format!("-L{place}"), "-ltameike".to_owned(), format!("-Wl,-rpath,{place}")]);
         let built = compiler.output().expect("cc");
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
@@ -89,6 +97,18 @@ fn an_agent_that_goes_away_fails_calls_and_ends_none() {
     line.clear();
     said.read_line(&mut line).expect("all is said");
     assert!(ended.success() && line.is_empty(), "{line}{ended}");
+}
+
+#[test]
+fn the_example_of_the_documents_is_a_program() {
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/c-api.md");
+    let document = std::fs::read_to_string(document).expect("the document");
+    let example =
+        document.split_once("```c\n").and_then(|(_, rest)| rest.split_once("```")).expect("an example").0;
+    let kit = Kit::new();
+    let source = kit.dir.path().join("example.c");
+    std::fs::write(&source, format!("{example}\nint main(void) {{ return 0; }}\n")).expect("a directory");
+    kit.compile(&source, "example");
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! Bytes that the agent is at while the program does something else.
 
-use super::call::NoReply;
 use super::slots::Claim;
 use super::{Answer, Client, counted};
 use crate::layout::WINDOW_SIZE;
@@ -56,11 +55,7 @@ impl Transfer<'_> {
     /// Waits for its end, but not beyond `until` on the monotonic clock; whether there is nothing more to wait for.
     pub fn wait(&self, until: Option<Duration>) -> bool {
         // In a child of the process nobody ever answers.
-        self.client.is_broken()
-            || match self.client.wait(&self.claim, until) {
-                Ok(ended) => ended,
-                Err(NoReply::Declined | NoReply::Broken) => true,
-            }
+        self.client.is_broken() || self.client.wait(&self.claim, until).unwrap_or(true)
     }
 
     /// Waits for its end; bytes that were read go to `into`, for which there must be room. How many were moved.
