@@ -3,50 +3,13 @@
 #[expect(dead_code, reason = "what only preloaded programs need")]
 #[path = "../../preload/tests/suite/directory.rs"]
 mod directory;
+mod kit;
 
 use directory::{Bed, tree};
+use kit::Kit;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
-
-/// The library as it is installed, and programs that are linked to it.
-struct Kit {
-    dir: tempfile::TempDir,
-}
-
-impl Kit {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
-        let built = std::env::current_exe().expect("this program").with_file_name("libtameike_capi.so");
-        for name in ["libtameike.so", "libtameike.so.0"] {
-            symlink(&built, dir.path().join(name)).expect("it is new");
-        }
-        Self { dir }
-    }
-
-    /// The program `name` of `tests/calls`.
-    fn build(&self, name: &str) -> PathBuf {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/calls").join(name).with_extension("c");
-        self.compile(&source, name)
-    }
-
-    /// By a compiler that warns of everything.
-    fn compile(&self, source: &Path, name: &str) -> PathBuf {
-        let (program, place) = (self.dir.path().join(name), self.dir.path().display());
-        let mut compiler = Command::new("cc");
-        compiler.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-pthread", "-I"]);
-        compiler
-            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include"))
-            .arg("-o")
-            .arg(&program)
-            .arg(source);
-        compiler.args([format!("-L{place}"), "-ltameike".to_owned(), format!("-Wl,-rpath,{place}")]);
-        let built = compiler.output().expect("cc");
-        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-        program
-    }
-}
 
 fn text(output: &Output) -> String {
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -106,7 +69,7 @@ fn the_example_of_the_documents_is_a_program() {
     let example =
         document.split_once("```c\n").and_then(|(_, rest)| rest.split_once("```")).expect("an example").0;
     let kit = Kit::new();
-    let source = kit.dir.path().join("example.c");
+    let source = kit.place().join("example.c");
     std::fs::write(&source, format!("{example}\nint main(void) {{ return 0; }}\n")).expect("a directory");
     kit.compile(&source, "example");
 }

@@ -24,7 +24,7 @@ pub const EDGES: [(&str, &[&str]); 14] = [
     ("tameike-preload", &["tameike-ring"]),
     ("tameike-capi", &["tameike-ring"]),
     ("tameike-agent", &["tameike-server", "tameike-client", "tameike-ring"]),
-    ("tameike", &["tameike-agent", "tameike-preload"]),
+    ("tameike", &["tameike-agent", "tameike-preload", "tameike-capi"]),
     ("tameike-sim", &["tameike-agent"]),
     ("tameike-fuzz", &["tameike"]),
     ("tameike-bench", &[]),

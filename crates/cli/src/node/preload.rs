@@ -1,7 +1,7 @@
 //! The library that is preloaded into programs: where it is, and how they come to it.
 
 use crate::place::base::{node_dir, ring_socket};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use tameike_core::{Errno, Fault, Result};
@@ -15,16 +15,19 @@ pub const RING_VARIABLE: &str = "TAMEIKE_RING";
 /// What the system's loader preloads.
 const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 
-/// The variables with which a program on this node is preloaded: one that would be already, in another node perhaps,
-/// and one of which it is `wanted`.
+/// The variables by which a program on this node finds its agent, and with which it is preloaded when that is `wanted`, or it
+/// would be already, in another node perhaps.
 ///
 /// # Errors
-/// The library is not there, or the agent takes no such programs.
+/// It is to be preloaded, and the library is not there, or the agent takes no such programs.
 pub fn variables(wanted: bool, job_dir: &Path, node: u32) -> Result<Vec<(&'static str, OsString)>> {
-    if !wanted && std::env::var_os(RING_VARIABLE).is_none() {
-        return Ok(Vec::new());
-    }
     let socket = ring_socket(&node_dir(job_dir, node));
+    let before = std::env::var_os(PRELOAD_VARIABLE);
+    if !wanted && !before.as_deref().is_some_and(is_preloaded) {
+        // None rather than another node's.
+        let socket = if socket.exists() { socket.into() } else { OsString::new() };
+        return Ok(vec![(RING_VARIABLE, socket)]);
+    }
     if !socket.exists() {
         let log = node_dir(job_dir, node).join("agent.log");
         let message = format!("the agent takes no preloaded programs; its log, {}, says why", log.display());
@@ -32,8 +35,19 @@ pub fn variables(wanted: bool, job_dir: &Path, node: u32) -> Result<Vec<(&'stati
     }
     let program = std::env::current_exe().map_err(|error| Fault::from_os("finding this program", &error))?;
     let library = find(&program)?;
-    let preload = preloaded(std::env::var_os(PRELOAD_VARIABLE), &library)?;
+    let preload = preloaded(before, &library)?;
     Ok(vec![(RING_VARIABLE, socket.into()), (PRELOAD_VARIABLE, preload)])
+}
+
+/// Whether the library is among those that the system's loader preloads.
+fn is_preloaded(variable: &OsStr) -> bool {
+    let mut parts = variable.as_bytes().split(separates);
+    parts.any(|part| Path::new(OsStr::from_bytes(part)).file_name() == Some(OsStr::new(LIBRARY)))
+}
+
+/// What is between the names in the loader's variable.
+fn separates(byte: &u8) -> bool {
+    matches!(byte, b':' | b' ')
 }
 
 /// The library that belongs to `program`.
@@ -51,7 +65,6 @@ fn find(program: &Path) -> Result<PathBuf> {
 
 /// What is preloaded with the library: first what was before.
 fn preloaded(before: Option<OsString>, library: &Path) -> Result<OsString> {
-    let separates = |byte: &u8| matches!(byte, b':' | b' ');
     if library.as_os_str().as_bytes().iter().any(separates) {
         let message = format!("{} cannot be preloaded: its path has a colon or a blank", library.display());
         return Err(Fault::new(Errno::EINVAL, message));

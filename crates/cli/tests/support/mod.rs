@@ -150,3 +150,12 @@ pub fn files_below(dir: &Path) -> Vec<PathBuf> {
         })
         .collect()
 }
+
+/// Of all that a job's agent has answered through the ring, how much.
+pub fn ring_answered(status: &str) -> u64 {
+    let status: serde_json::Value = serde_json::from_str(status).expect("JSON");
+    let text = status.to_string();
+    let place = text.find(r#""name":"ring_answered","value":"#).expect("the agent counts");
+    let digits = text[place..].chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit);
+    digits.collect::<String>().parse().expect("a number")
+}

@@ -1,0 +1,39 @@
+//! Programs in C that use the library, in jobs.
+
+#[path = "../../capi/tests/kit.rs"]
+mod kit;
+mod support;
+
+use kit::Kit;
+use std::process::Command;
+use support::{Site, ring_answered, shown, succeed};
+
+/// It tells and leaves the same in each view as in a plain directory, and other nodes and programs find what it has left.
+#[test]
+fn a_program_with_the_library_is_told_the_same_in_each_view() {
+    let kit = Kit::new();
+    let program = kit.build("calls");
+    let site = Site::new();
+    let sums = "find . -type f -print0 | sort -z | xargs -0 sha256sum";
+    let script = format!("{}; {sums}", program.display());
+    let expected = succeed(Command::new("bash").args(["-euc", &script]).current_dir(site.plain()));
+    let inner = format!(
+        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_NODE_LOCAL" "$TAMEIKE_CACHE"; do
+               mkdir "$view/here"; cd "$view/here"; {script}; echo ---
+           done
+           cd "$TAMEIKE_SHARED/here"; {sums} > /dev/shm/$TAMEIKE_JOB.sums
+           tameike exec --node 1 --cwd "$TAMEIKE_SHARED/here" -- sha256sum --quiet -c /dev/shm/$TAMEIKE_JOB.sums
+           rm /dev/shm/$TAMEIKE_JOB.sums
+           tameike status --json"#
+    );
+    let output = site.job(2, &[], &inner).output().expect("a job");
+    assert!(output.status.success(), "{}", shown(&output));
+    let said = String::from_utf8_lossy(&output.stdout);
+    let parts: Vec<&str> = said.split("---\n").collect();
+    assert_eq!(parts.len(), 4, "{said}");
+    for (view, part) in parts[..3].iter().enumerate() {
+        assert_eq!(*part, expected, "view {view}");
+    }
+    assert!(ring_answered(parts[3]) > 200, "this was the kernel: {}", parts[3]);
+    site.assert_clean();
+}
