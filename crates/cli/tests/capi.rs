@@ -1,5 +1,6 @@
 //! Programs in C that use the library, in jobs.
 
+#[expect(dead_code, reason = "what only its own tests need")]
 #[path = "../../capi/tests/kit.rs"]
 mod kit;
 mod support;
