@@ -114,6 +114,15 @@ fn files_of_more_than_8_tebibytes() {
     in_views("shared cache", "on 0 large $dir; on $far large_seen $dir");
 }
 
+/// Descriptors that only write go past the kernel's pages since there are any; the kernel then leaves it to the file system to
+/// take the bits away by which a file runs as its owner. They stayed, and what another user had written ran with them.
+#[test]
+fn a_write_takes_away_what_a_file_gives_to_who_runs_it() {
+    let body = "on 0 rights $dir";
+    in_views("shared cache local", body);
+    in_local(body);
+}
+
 /// S23: "Access times are as with relatime: a read of a file counts when the last access is not later than the last change, or a
 /// day old. In the job-shared view such a read is seen on its node at once, on other nodes soon after the next close of the
 /// file there; a time that a program sets after the read stands; reads through O_NOATIME do not count. Reads that a kernel

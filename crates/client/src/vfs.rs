@@ -67,6 +67,25 @@ pub struct Opened {
     pub keep_cache: bool,
     /// Whether what goes through this handle shall pass by the kernel's pages.
     pub direct: bool,
+    /// Whether the file gives rights to who runs it, which a write past the kernel's pages must take away
+    /// ([`gives_rights`]); for a handle that is not direct, the kernel sees to it.
+    pub gives_rights: bool,
+}
+
+const SETUID: u16 = 0o4000;
+const SETGID: u16 = 0o2000;
+const GROUP_RUNS: u16 = 0o010;
+
+/// Whether a file of this mode may give rights to who runs it.
+pub fn gives_rights(mode: u16) -> bool {
+    mode & (SETUID | SETGID) != 0
+}
+
+/// What is left of a mode when somebody without privileges writes to the file: what was found worth the rights is not what
+/// would be run with them. A file that its group does not run gives none of the group's.
+pub fn without_rights(mode: u16) -> u16 {
+    let lost = if mode & GROUP_RUNS == 0 { SETUID } else { SETUID | SETGID };
+    mode & !lost
 }
 
 /// Bytes that were read.

@@ -1,10 +1,7 @@
 //! [`fuser::Filesystem`] over a [`Vfs`].
 
 use super::FuseDoor;
-use super::answer::{
-    answer_attr, answer_bytes, answer_created, answer_entry, answer_open, answer_open_dir, answer_seek,
-    answer_space,
-};
+use super::answer::{answer_attr, answer_bytes, answer_entry, answer_open_dir, answer_seek, answer_space};
 use super::convert::{
     O_EXCL, XATTR_CREATE, XATTR_REPLACE, attr_change, errno, file, handle, kind_of_mode, new_inode,
     open_mode, rename_mode, sought, space_change,
@@ -70,10 +67,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         reply: ReplyAttr,
     ) {
         let change = attr_change(mode, (uid, gid), size, (atime, mtime));
-        let vfs = self.vfs.clone();
-        self.tasks.spawn(async move {
-            answer_attr(reply, file(number), vfs.setattr(file(number), change).await);
-        });
+        self.change_attributes(file(number), change, reply);
     }
 
     fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
@@ -148,14 +142,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
     }
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let (vfs, ahead, thread) = (self.vfs.clone(), self.ahead.clone(), request.pid());
-        let kernel = self.kernel.clone();
-        self.tasks.spawn(async move {
-            let mode = open_mode(flags);
-            let opened = ahead.open(&vfs, thread, file(number), mode).await;
-            let opened = opened.map(|opened| kernel.opened(&*vfs, number, mode, opened));
-            answer_open(reply, opened, mode, vfs.locks().is_some());
-        });
+        self.open_file(file(number), open_mode(flags), request.pid(), reply);
     }
 
     fn create(
@@ -168,17 +155,9 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let (vfs, kernel, name) = (self.vfs.clone(), self.kernel.clone(), name.as_bytes().to_vec());
         let new = new_inode(request, FileKind::File, mode, umask);
-        self.tasks.spawn(async move {
-            let mode = open_mode(OpenFlags(flags));
-            let created = vfs.create(file(parent), &name, new, flags & O_EXCL != 0, mode).await;
-            let created = created.map(|(found, opened)| {
-                let opened = kernel.opened(&*vfs, INodeNo(found.file.0), mode, opened);
-                (found, opened)
-            });
-            answer_created(reply, created, mode, vfs.locks().is_some());
-        });
+        let how = (flags & O_EXCL != 0, open_mode(OpenFlags(flags)));
+        self.create_file((file(parent), name), new, how, reply);
     }
 
     fn read(
@@ -205,14 +184,12 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         open: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
+        write_flags: WriteFlags,
         _flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let write = (handle(open), offset, data);
-        let answer = self.written(number, handle(open), (offset, data.len() as u32), reply);
-        self.waiting.write(&self.tasks, &self.vfs, write, answer);
+        self.write_bytes(number, (handle(open), offset, data), write_flags, reply);
     }
 
     fn flush(&self, _: &Request, _: INodeNo, number: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
@@ -326,6 +303,7 @@ impl<V: Vfs> Filesystem for FuseDoor<V> {
         reply: ReplyEmpty,
     ) {
         self.kernel.closed(number, handle(open));
+        self.rights.closed(file(number), handle(open));
         self.run(reply, |vfs| async move {
             locks::release(&*vfs, handle(open)).await;
             Ok(())

@@ -116,6 +116,12 @@ impl KernelCache {
         self.order(move |notifier| notifier.inval_inode(file, offset as i64, length.into())).await
     }
 
+    /// Drops the attributes of a file.
+    pub(super) async fn drop_attributes(&self, file: INodeNo) -> Result<()> {
+        // A negative offset stands for no pages.
+        self.order(move |notifier| notifier.inval_inode(file, -1, 0)).await
+    }
+
     /// Has the thread do something, and waits for it.
     async fn order(&self, work: impl FnOnce(&Notifier) -> io::Result<()> + Send + 'static) -> Result<()> {
         let Some(sender) = self.0.orders.get() else { return Ok(()) };

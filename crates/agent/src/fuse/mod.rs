@@ -20,9 +20,12 @@ mod door;
 mod kernel_cache;
 mod lists;
 mod lock;
+mod opening;
+mod rights;
 mod state;
 mod tasks;
 mod waiting;
+mod writing;
 
 pub use state::FuseDoor;
 pub use tasks::Tasks;

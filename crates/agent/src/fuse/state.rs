@@ -1,16 +1,17 @@
 //! What a door is made of, and what its requests share.
 
 use super::ahead::OpenAhead;
-use super::answer::{answer_entry, answer_write};
+use super::answer::answer_entry;
 use super::convert::{errno, file};
 use super::kernel_cache::KernelCache;
+use super::rights::Rights;
 use super::tasks::Tasks;
 use super::{REQUEST_SIZE_MAX, WaitingRoom};
-use fuser::{INodeNo, InitFlags, KernelConfig, ReplyEmpty, ReplyEntry, ReplyWrite};
+use fuser::{INodeNo, InitFlags, KernelConfig, ReplyEmpty, ReplyEntry};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use tameike_client::vfs::{HandleNumber, Vfs};
+use tameike_client::vfs::Vfs;
 use tameike_core::Result;
 use tameike_core::wire::meta::NewInode;
 use tameike_io::os::process;
@@ -24,6 +25,7 @@ pub struct FuseDoor<V> {
     pub(super) vfs: Arc<V>,
     pub(super) waiting: WaitingRoom,
     pub(super) kernel: KernelCache,
+    pub(super) rights: Rights,
     pub(super) ahead: OpenAhead,
 }
 
@@ -31,7 +33,8 @@ impl<V: Vfs> FuseDoor<V> {
     /// A door to `vfs`, whose writes wait in `waiting`.
     pub fn new(tasks: Tasks, vfs: Arc<V>, waiting: WaitingRoom) -> Self {
         let ahead = OpenAhead::new(tasks.runtime().clone());
-        Self { tasks, vfs, waiting, kernel: KernelCache::default(), ahead }
+        let (kernel, rights) = (KernelCache::default(), Rights::default());
+        Self { tasks, vfs, waiting, kernel, rights, ahead }
     }
 
     pub(super) fn kernel_cache(&self) -> KernelCache {
@@ -44,29 +47,6 @@ impl<V: Vfs> FuseDoor<V> {
         self.tasks.spawn(async move {
             answer_entry(reply, vfs.make(file(dir), &name, new).await);
         });
-    }
-
-    /// Answers a write, when all who read on this node see its bytes.
-    pub(super) fn written(
-        &self,
-        number: INodeNo,
-        handle: HandleNumber,
-        (offset, size): (u64, u32),
-        reply: ReplyWrite,
-    ) -> impl FnOnce(Result<()>) + Send + use<V> {
-        let (runtime, vfs, kernel) = (self.tasks.runtime().clone(), self.vfs.clone(), self.kernel.clone());
-        move |written| {
-            let is_direct = kernel.is_direct(number, handle);
-            if is_direct {
-                vfs.pages_passed(handle);
-            }
-            if !is_direct || written.is_err() || !kernel.is_used(number) {
-                return answer_write(reply, size, written);
-            }
-            runtime.spawn(async move {
-                answer_write(reply, size, kernel.drop_bytes(number, offset, size).await);
-            });
-        }
     }
 
     /// Runs an operation that is answered by success alone.

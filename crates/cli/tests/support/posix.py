@@ -479,6 +479,35 @@ def set_back(root):
     assert accessed("held") == LONG_AGO
 
 
+def rights(root):
+    """A write by who has no privileges takes away what a file gives to who runs it, by whichever way it goes, and also when
+    it was given after the open."""
+    above, other = os.open(root, os.O_PATH), 65534
+    os.chmod(root, 0o777)
+    for number, flags in enumerate((os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_APPEND)):
+        for late in (False, True):
+            path = f"{root}/rights-{number}-{late}"
+            write(path, "text")
+            os.chmod(path, 0o777 if late else 0o6777)
+            (to_parent, tell), (heard, to_child) = os.pipe(), os.pipe()
+            if os.fork() == 0:
+                if os.getuid() == 0:
+                    os.setgroups([])
+                    os.setresgid(other, other, other)
+                    os.setresuid(other, other, other)
+                file = os.open(os.path.basename(path), flags, dir_fd=above)
+                os.write(tell, b"x")
+                os.read(heard, 1)
+                os.write(file, b"x")
+                os._exit(0 if stat.S_IMODE(os.fstat(file).st_mode) == 0o777 else 1)
+            assert os.read(to_parent, 1) == b"x"
+            if late:
+                os.chmod(path, 0o6777)
+            os.write(to_child, b"x")
+            assert os.wait()[1] == 0, (flags, late)
+            assert stat.S_IMODE(os.stat(path).st_mode) == 0o777, (flags, late)
+
+
 def read_there(path):
     read_through(path)
     print(accessed(path) > LONG_AGO)

@@ -3,7 +3,7 @@
 use super::opens::OpenFile;
 use super::{CacheView, version};
 use crate::data::Home;
-use crate::vfs::{FileNumber, HandleNumber, OpenMode, Opened, ReadBytes};
+use crate::vfs::{FileNumber, HandleNumber, OpenMode, Opened, ReadBytes, gives_rights};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -52,7 +52,7 @@ impl CacheView {
         let home = Home::Shared(cell.clone());
         let (data, keep_cache) = self.engine.open(inode, layout, home, version(state, stat.size));
         let open = OpenFile::new(data.clone(), shared, cell.clone(), stamp, mode);
-        let direct = mode.is_direct(data.size());
+        let (direct, gives_rights) = (mode.is_direct(data.size()), gives_rights(stat.mode));
         let handle = self.opens.add(open);
         if (opening.end() || state.removing)
             && let Err(fault) = self.let_go(inode).await
@@ -66,9 +66,9 @@ impl CacheView {
                 self.close(handle);
                 return Err(fault);
             }
-            return Ok(Opened { handle, keep_cache: false, direct: mode.is_direct(0) });
+            return Ok(Opened { handle, keep_cache: false, direct: mode.is_direct(0), gives_rights });
         }
-        Ok(Opened { handle, keep_cache, direct })
+        Ok(Opened { handle, keep_cache, direct, gives_rights })
     }
 
     /// One more handle of an open file that has no name any more (through `/proc/self/fd`, say).
@@ -84,7 +84,8 @@ impl CacheView {
         let open = orphans.into_iter().find(|open| open.mode.write || !mode.write).ok_or(Errno::EACCES)?;
         let direct = mode.is_direct(open.data.size());
         let handle = self.opens.add(open.again(mode));
-        Ok(Some(Opened { handle, keep_cache: false, direct }))
+        // Nobody has looked.
+        Ok(Some(Opened { handle, keep_cache: false, direct, gives_rights: true }))
     }
 
     pub(super) fn close(&self, handle: HandleNumber) {

@@ -119,7 +119,7 @@ impl LocalView {
             let cut = self.handle(handle).and_then(|open| self.cut(&open, 0));
             cut.inspect_err(|_| self.close(handle))?;
         }
-        Ok(Opened { handle, keep_cache: true, direct: false })
+        Ok(Opened { handle, keep_cache: true, direct: false, gives_rights: false })
     }
 
     /// A file has lost a name; the last one gives its space back, unless the file is still open.

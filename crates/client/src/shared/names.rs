@@ -5,7 +5,7 @@ use super::held::Asked;
 use super::opens::Opening;
 use super::{SharedView, unexpected};
 use crate::data::{FileVersion, Home};
-use crate::vfs::{Found, OpenMode, Opened};
+use crate::vfs::{Found, OpenMode, Opened, gives_rights};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{
     Command, DirStat, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node, Target,
@@ -167,7 +167,7 @@ impl SharedView {
             // The kernel may read what it has of the file without asking.
             file.accessed(self.runtime.now());
         }
-        let direct = mode.is_direct(file.size());
+        let (direct, gives_rights) = (mode.is_direct(file.size()), gives_rights(attr.mode));
         let handle = self.add_handle(file, mode, opening.done());
         self.closer.reached(self.cluster.inode_home(inode));
         if mode.truncate && mode.write {
@@ -176,9 +176,9 @@ impl SharedView {
                 self.close_handle(handle);
                 return Err(fault);
             }
-            return Ok(Opened { handle, keep_cache: false, direct: mode.is_direct(0) });
+            return Ok(Opened { handle, keep_cache: false, direct: mode.is_direct(0), gives_rights });
         }
-        Ok(Opened { handle, keep_cache, direct })
+        Ok(Opened { handle, keep_cache, direct, gives_rights })
     }
 
     pub(super) fn close_handle(&self, handle: crate::vfs::HandleNumber) {

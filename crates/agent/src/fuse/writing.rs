@@ -1,0 +1,73 @@
+//! Writes of the kernel: what comes before them, and what before their answers.
+
+use super::FuseDoor;
+use super::answer::answer_write;
+use super::convert::{errno, file};
+use fuser::{INodeNo, ReplyWrite, WriteFlags};
+use tameike_client::vfs::{HandleNumber, Vfs, without_rights};
+use tameike_core::Result;
+use tameike_core::attr::AttrChange;
+
+impl<V: Vfs> FuseDoor<V> {
+    /// Writes bytes, and answers.
+    pub(super) fn write_bytes(
+        &self,
+        number: INodeNo,
+        (handle, offset, data): (HandleNumber, u64, &[u8]),
+        flags: WriteFlags,
+        reply: ReplyWrite,
+    ) {
+        // Through its pages, the kernel sees to it.
+        let is_asked = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        if is_asked && self.rights.may_give(file(number), handle) {
+            // It is rare enough to hold this thread up.
+            let taken = self.tasks.wait(|| pollster::block_on(self.take_rights(number, handle)));
+            if let Err(fault) = taken {
+                return reply.error(errno(&fault));
+            }
+        }
+        let answer = self.written(number, handle, (offset, data.len() as u32), reply);
+        self.waiting.write(&self.tasks, &self.vfs, (handle, offset, data), answer);
+    }
+
+    /// Takes away what rights a file gives to who runs it, before somebody without privileges writes to it.
+    async fn take_rights(&self, number: INodeNo, handle: HandleNumber) -> Result<()> {
+        let file = file(number);
+        let taken = async {
+            // Before it is looked at: who gives it rights after that is heard.
+            self.rights.keep(file, handle, false);
+            let mode = self.vfs.getattr(file).await?.mode;
+            let left = without_rights(mode);
+            if left != mode {
+                let change = AttrChange { mode: Some(left), ..AttrChange::default() };
+                self.vfs.setattr(file, change).await?;
+                self.kernel.drop_attributes(number).await?;
+            }
+            Ok(())
+        };
+        taken.await.inspect_err(|_| self.rights.keep(file, handle, true))
+    }
+
+    /// Answers a write, when all who read on this node see its bytes.
+    fn written(
+        &self,
+        number: INodeNo,
+        handle: HandleNumber,
+        (offset, size): (u64, u32),
+        reply: ReplyWrite,
+    ) -> impl FnOnce(Result<()>) + Send + use<V> {
+        let (runtime, vfs, kernel) = (self.tasks.runtime().clone(), self.vfs.clone(), self.kernel.clone());
+        move |written| {
+            let is_direct = kernel.is_direct(number, handle);
+            if is_direct {
+                vfs.pages_passed(handle);
+            }
+            if !is_direct || written.is_err() || !kernel.is_used(number) {
+                return answer_write(reply, size, written);
+            }
+            runtime.spawn(async move {
+                answer_write(reply, size, kernel.drop_bytes(number, offset, size).await);
+            });
+        }
+    }
+}
