@@ -29,6 +29,23 @@ pub struct Batch {
     pub keep_going: bool,
 }
 
+/// How runs go on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// Threads.
+    jobs: usize,
+    /// Whether to go on after a failure.
+    keep_going: bool,
+    /// How long one may take, in real time.
+    limit: Duration,
+}
+
+impl Pace {
+    pub(crate) fn new(jobs: u32, keep_going: bool) -> Self {
+        Self { jobs: jobs.max(1) as usize, keep_going, limit: RUN_TIME_MAX }
+    }
+}
+
 struct Progress<I, T> {
     left: I,
     failed: Vec<(T, Failure)>,
@@ -59,8 +76,8 @@ pub fn run_batch(
     batch: &Batch,
     tell: impl Fn(&u64, &Failure) + Clone + Send + 'static,
 ) -> Result<Vec<(u64, Failure)>> {
-    let canary = batch.canary;
-    run_all(batch.seeds.clone(), batch.jobs, batch.keep_going, move |&seed| run(&draw(seed, canary)), tell)
+    let (canary, pace) = (batch.canary, Pace::new(batch.jobs, batch.keep_going));
+    run_all(batch.seeds.clone(), pace, move |&seed| run(&draw(seed, canary)), tell)
 }
 
 /// Runs one thing after another on so many threads, and gives what failed, in order.
@@ -69,23 +86,11 @@ pub fn run_batch(
 /// No thread can be started, or one does not come back from a run.
 pub(crate) fn run_all<T: Copy + Ord + Send + 'static>(
     things: impl Iterator<Item = T> + Send + 'static,
-    jobs: u32,
-    keep_going: bool,
+    pace: Pace,
     run: impl Fn(&T) -> std::result::Result<(), Failure> + Clone + Send + 'static,
     tell: impl Fn(&T, &Failure) + Clone + Send + 'static,
 ) -> Result<Vec<(T, Failure)>> {
-    run_within(RUN_TIME_MAX, things, jobs.max(1) as usize, keep_going, run, tell)
-}
-
-/// As [`run_all`], where a run may take `limit`.
-fn run_within<T: Copy + Ord + Send + 'static>(
-    limit: Duration,
-    things: impl Iterator<Item = T> + Send + 'static,
-    jobs: usize,
-    keep_going: bool,
-    run: impl Fn(&T) -> std::result::Result<(), Failure> + Clone + Send + 'static,
-    tell: impl Fn(&T, &Failure) + Clone + Send + 'static,
-) -> Result<Vec<(T, Failure)>> {
+    let Pace { jobs, keep_going, limit } = pace;
     let progress = Progress { left: things, failed: Vec::new(), under_way: vec![None; jobs] };
     let progress = Arc::new(Mutex::new(progress));
     let start = |job| {
@@ -149,8 +154,8 @@ mod tests {
             told.store(true, Ordering::Relaxed);
             sender.send((*thing, failure.message.clone())).expect("somebody hears");
         };
-        let limit = Duration::from_millis(200);
-        assert!(run_within(limit, 0..10, 2, true, run, tell).is_err());
+        let pace = Pace { limit: Duration::from_millis(200), ..Pace::new(2, true) };
+        assert!(run_all(0..10, pace, run, tell).is_err());
         assert_eq!(failures.try_recv(), Ok((3, "it does not end within 200ms".to_owned())));
     }
 }

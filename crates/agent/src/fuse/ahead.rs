@@ -92,7 +92,8 @@ impl OpenAhead {
         let uncut = OpenMode { truncate: false, ..mode };
         match self.take(thread) {
             Some(Step::Open(ahead, ahead_mode, opened)) if (ahead, ahead_mode) == (file, uncut) => {
-                return cut(vfs, file, mode, opened).await;
+                // It may have been given rights since it was opened.
+                return cut(vfs, file, mode, Opened { gives_rights: true, ..opened }).await;
             }
             step => abandon(vfs, step).await,
         }

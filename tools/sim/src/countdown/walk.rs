@@ -2,7 +2,7 @@
 
 use super::{Countdown, Number, Site, Workload};
 use crate::run::{Failure, run_counted};
-use crate::runner::run_all;
+use crate::runner::{Pace, run_all};
 use crate::trace::traced;
 use crate::world::Canary;
 use std::collections::BTreeSet;
@@ -81,7 +81,7 @@ pub fn walk(
     tell: impl Fn(&Number, &Failure) + Clone + Send + 'static,
 ) -> Result<Vec<(Number, Failure)>> {
     let Walk { jobs, canary, keep_going } = how;
-    run_all(numbers.into_iter(), jobs, keep_going, move |number| run_one(number, canary), tell)
+    run_all(numbers.into_iter(), Pace::new(jobs, keep_going), move |number| run_one(number, canary), tell)
 }
 
 /// Runs one again, with its log.

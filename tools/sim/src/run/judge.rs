@@ -322,8 +322,8 @@ impl Run {
             || failures.iter().any(|&errno| self.is_excused(view, errno))
     }
 
-    /// Whether what was seen of a file is right if writes of its node have failed on their way, of which the next close or fsync of who has
-    /// written them must tell.
+    /// Whether what was seen of a file is right if writes of its node have failed on their way, of which the next close or
+    /// fsync of who has written them must tell.
     fn find_lost(
         &mut self,
         call: &Call,
