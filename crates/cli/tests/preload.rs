@@ -215,6 +215,52 @@ print("TOLD")'"#;
     assert!(String::from_utf8_lossy(&output.stdout).contains("TOLD"), "{}", shown(&output));
 }
 
+/// S31: "A program that is preloaded (`--preload`) finds and leaves what it would without." Also where the view is mounted for
+/// reading only, as sandboxes and containers do, from the start or while it runs.
+#[test]
+fn a_view_that_is_mounted_for_reading_only_is_not_changed() {
+    let site = Site::new();
+    let program = site.shared().with_file_name("program.py");
+    fs::write(
+        &program,
+        r#"
+import errno, os, subprocess, sys
+view = os.environ["TAMEIKE_SHARED"]
+
+def refused():
+    calls = (lambda: os.open(view + "/new", os.O_CREAT | os.O_WRONLY), lambda: os.open(view + "/file", os.O_RDWR),
+             lambda: os.open(view + "/file", os.O_RDONLY | os.O_TRUNC), lambda: os.unlink(view + "/file"),
+             lambda: os.mkdir(view + "/dir"), lambda: os.rename(view + "/file", view + "/other"))
+    for call in calls:
+        try:
+            call()
+        except OSError as error:
+            assert error.errno == errno.EROFS, error
+        else:
+            raise AssertionError("it was changed")
+    assert open(view + "/file").read() == "text"
+
+if len(sys.argv) > 1:
+    refused()
+else:
+    os.close(os.open(view + "/file", os.O_CREAT | os.O_WRONLY, 0o644))
+    with open(view + "/file", "w") as file:
+        file.write("text")
+    subprocess.run(["mount", "-o", "remount,bind,ro", view], check=True)
+    refused()
+    subprocess.run([sys.executable, sys.argv[0], "again"], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,rw", view], check=True)
+    os.rename(view + "/file", view + "/other")
+"#,
+    )
+    .expect("a program");
+    let script = format!(r#"python3 {}; cat "$TAMEIKE_SHARED/other""#, program.display());
+    let output = job(&site, 1, &[], &script).output().expect("a job");
+    assert!(output.status.success(), "{}", shown(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "text");
+    site.assert_clean();
+}
+
 /// What a command on another node inherits is of this one: it would have met the files of another node-local view.
 #[test]
 fn a_command_on_another_node_reaches_that_nodes_agent() {

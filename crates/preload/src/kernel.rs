@@ -2,8 +2,10 @@
 //!
 //! Made without the C library: they do not come back here, leave `errno` alone, and are no points of cancellation.
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, StatxFlags};
 use rustix::io::{DupFlags, Errno, FdFlags};
+use rustix::time::Timespec;
 use std::ffi::CStr;
 use std::io::IoSlice;
 use std::mem::ManuallyDrop;
@@ -100,6 +102,26 @@ pub fn identity(directory: i32, path: &CStr) -> Result<Identity> {
         inode: known.stx_ino,
         is_directory: u32::from(known.stx_mode) & libc::S_IFMT == libc::S_IFDIR,
     })
+}
+
+/// Whether what `number` is mounted by is for reading only.
+pub fn is_read_only(number: i32) -> Result<bool> {
+    let known = rustix::fs::fstatvfs(borrow(number)?)?;
+    Ok(known.f_flag.contains(StatVfsMountFlags::RDONLY))
+}
+
+/// Whether mounts have changed since this was asked of `number`, `/proc/self/mountinfo`, the last time.
+pub fn have_mounts_changed(number: i32) -> Result<bool> {
+    let number = borrow(number)?;
+    let mut asked = [PollFd::new(&number, PollFlags::PRI)];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    loop {
+        match rustix::event::poll(&mut asked, Some(&at_once)) {
+            Ok(told) => return Ok(told > 0),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Reads the beginning of a file of `/proc`.

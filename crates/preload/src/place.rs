@@ -26,7 +26,16 @@ pub struct Place<'a> {
 
 /// Where `path`, which starts at `directory` when it is relative, is on a view; `None` leaves it to the kernel.
 pub fn find(directory: i32, path: &[u8]) -> Option<Place<'_>> {
-    if !connection::is_of_use() {
+    find_for(connection::for_path, directory, path)
+}
+
+/// As [`find`], for a call that changes something.
+pub fn find_to_change(directory: i32, path: &[u8]) -> Option<Place<'_>> {
+    find_for(connection::for_change, directory, path)
+}
+
+fn find_for(is_answered: fn() -> bool, directory: i32, path: &[u8]) -> Option<Place<'_>> {
+    if !connection::is_of_use() || path.len() > PATH_MAX {
         return None;
     }
     let (view, dir, path) = if path.first() == Some(&b'/') {
@@ -41,7 +50,7 @@ pub fn find(directory: i32, path: &[u8]) -> Option<Place<'_>> {
         (view, dir, path)
     };
     // The index is known once there is a connection.
-    let index = views::by_number(view).filter(|_| connection::for_path())?.index()?;
+    let index = views::by_number(view).filter(|_| is_answered())?.index()?;
     Some(Place { view, start: Start { view: index, dir }, path })
 }
 
@@ -66,7 +75,7 @@ fn without_dots(mut path: &[u8]) -> &[u8] {
 
 /// Whether `path` is for the ring at all: names of files, one below the other.
 fn is_plain(path: &[u8]) -> bool {
-    let ends = path.last().is_some_and(|last| *last != b'/') && path.len() <= PATH_MAX;
+    let ends = path.last().is_some_and(|last| *last != b'/');
     ends && !path.split(|byte| *byte == b'/').any(|name| name == b".." || name == b".")
 }
 
