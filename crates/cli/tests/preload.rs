@@ -2,14 +2,12 @@
 
 mod support;
 
-use serde_json::Value;
 use std::fs;
 use std::process::Command;
 use support::{Site, preload, shown, succeed};
 
 /// A job whose programs are preloaded. On a disk, its agent serves the node-local view, too.
 fn job(site: &Site, nodes: u32, options: &[&str], script: &str) -> Command {
-    preload::install();
     let disk = site.disk();
     let device = ["--preload", "--device", disk.to_str().expect("plain path")];
     site.job(nodes, &[&device, options].concat(), script)
@@ -18,15 +16,6 @@ fn job(site: &Site, nodes: u32, options: &[&str], script: &str) -> Command {
 /// What lies below a directory: names, kinds, modes, sizes and sums.
 const LISTING: &str = r"find . -printf '%P %y %m %n ' -a \( -type f -printf '%s\n' -o -printf '\n' \) | sort
     find . -type f -print0 | sort -z | xargs -0 sha256sum";
-
-/// Of all that a job's agent has answered through the ring, how much.
-fn answered(status: &str) -> u64 {
-    let status: Value = serde_json::from_str(status).expect("JSON");
-    let text = status.to_string();
-    let place = text.find(r#""name":"ring_answered","value":"#).expect("the agent counts");
-    let digits = text[place..].chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit);
-    digits.collect::<String>().parse().expect("a number")
-}
 
 /// S31: "A program that is preloaded (`--preload`) finds and leaves what it would without."
 ///
@@ -52,7 +41,7 @@ fn compare(script: &str) {
     for (view, part) in parts[..3].iter().enumerate() {
         assert_eq!(*part, expected, "view {view}");
     }
-    assert!(answered(parts[3]) > 30, "this was the kernel: {}", parts[3]);
+    assert!(preload::answered(parts[3]) > 30, "this was the kernel: {}", parts[3]);
     site.assert_clean();
 }
 

@@ -70,8 +70,11 @@ impl Site {
         let nodes = nodes.to_string();
         let shared = self.shared();
         let mut arguments = vec!["run", "--local", &nodes, "--shared", shared.to_str().expect("plain path")];
-        if preload::is_wanted() && !options.contains(&"--preload") {
+        let is_preloaded = options.contains(&"--preload");
+        if is_preloaded || preload::is_wanted() {
             preload::install();
+        }
+        if !is_preloaded && preload::is_wanted() {
             arguments.push("--preload");
         }
         arguments.extend(options);
