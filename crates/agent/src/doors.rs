@@ -200,11 +200,10 @@ impl Views {
         let activity = self.activity.clone().filter(|_| door.view == View::Cache);
         let tasks = Tasks::new(self.runtime.clone(), activity);
         let fuse_door = FuseDoor::new(tasks, view.clone(), waiting.clone());
-        let all_users = process::user() == 0;
         let path = door.path;
         let name = format!("tameike-{}", door.view.as_str());
         process::start_thread(&name, move || {
-            if let Err(fault) = fuse::serve(fuse_door, door.fuse, all_users) {
+            if let Err(fault) = fuse::serve(fuse_door, door.fuse) {
                 log::error!("{}: {fault}", path.display());
             }
         })

@@ -4,16 +4,14 @@ use super::FuseDoor;
 use super::answer::{answer_attr, answer_created, answer_open};
 use super::kernel_cache::KernelCache;
 use super::rights::Rights;
-use fuser::{INodeNo, ReplyAttr, ReplyCreate, ReplyOpen};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use tameike_client::vfs::{FileNumber, OpenMode, Opened, Vfs};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::NewInode;
+use tameike_io::fuse::Reply;
 
 impl<V: Vfs> FuseDoor<V> {
     /// Opens a file for a thread.
-    pub(super) fn open_file(&self, file: FileNumber, mode: OpenMode, thread: u32, reply: ReplyOpen) {
+    pub(super) fn open_file(&self, file: FileNumber, mode: OpenMode, thread: u32, reply: Reply) {
         let (vfs, ahead, door) = (self.vfs.clone(), self.ahead.clone(), self.opening());
         self.tasks.spawn(async move {
             let opened = ahead.open(&vfs, thread, file, mode).await;
@@ -25,12 +23,12 @@ impl<V: Vfs> FuseDoor<V> {
     /// Makes a file, or finds it, and opens it.
     pub(super) fn create_file(
         &self,
-        (dir, name): (FileNumber, &OsStr),
+        (dir, name): (FileNumber, &[u8]),
         new: NewInode,
         (exclusive, mode): (bool, OpenMode),
-        reply: ReplyCreate,
+        reply: Reply,
     ) {
-        let (vfs, door, name) = (self.vfs.clone(), self.opening(), name.as_bytes().to_vec());
+        let (vfs, door, name) = (self.vfs.clone(), self.opening(), name.to_vec());
         self.tasks.spawn(async move {
             let created = vfs.create(dir, &name, new, exclusive, mode).await;
             let created = created.map(|(found, opened)| {
@@ -42,7 +40,7 @@ impl<V: Vfs> FuseDoor<V> {
     }
 
     /// Changes attributes, with them perhaps what rights the file gives.
-    pub(super) fn change_attributes(&self, file: FileNumber, change: AttrChange, reply: ReplyAttr) {
+    pub(super) fn change_attributes(&self, file: FileNumber, change: AttrChange, reply: Reply) {
         let (vfs, rights) = (self.vfs.clone(), self.rights.clone());
         self.tasks.spawn(async move {
             let mode = change.mode;
@@ -71,7 +69,7 @@ struct Opening {
 impl Opening {
     /// The view has opened the file: how the kernel shall use the handle.
     fn opened<V: Vfs>(&self, vfs: &V, file: FileNumber, mode: OpenMode, opened: Opened) -> Opened {
-        let opened = self.kernel.opened(vfs, INodeNo(file.0), mode, opened);
+        let opened = self.kernel.opened(vfs, file, mode, opened);
         if opened.direct && mode.write {
             self.rights.opened(file, opened.handle, (opened.gives_rights, self.given));
         }

@@ -2,37 +2,35 @@
 
 use super::FuseDoor;
 use super::answer::answer_write;
-use super::convert::{errno, file};
-use fuser::{INodeNo, ReplyWrite, WriteFlags};
-use tameike_client::vfs::{HandleNumber, Vfs, without_rights};
+use super::convert::errno;
+use tameike_client::vfs::{FileNumber, HandleNumber, Vfs, without_rights};
 use tameike_core::Result;
 use tameike_core::attr::AttrChange;
+use tameike_io::fuse::Reply;
 
 impl<V: Vfs> FuseDoor<V> {
-    /// Writes bytes, and answers.
+    /// Writes bytes, and answers; asked to, it first takes away what rights the file gives to who runs it.
     pub(super) fn write_bytes(
         &self,
-        number: INodeNo,
+        file: FileNumber,
         (handle, offset, data): (HandleNumber, u64, &[u8]),
-        flags: WriteFlags,
-        reply: ReplyWrite,
+        takes_rights: bool,
+        reply: Reply,
     ) {
         // Through its pages, the kernel sees to it.
-        let is_asked = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        if is_asked && self.rights.may_give(file(number), handle) {
+        if takes_rights && self.rights.may_give(file, handle) {
             // It is rare enough to hold this thread up.
-            let taken = self.tasks.wait(|| pollster::block_on(self.take_rights(number, handle)));
+            let taken = self.tasks.wait(|| pollster::block_on(self.take_rights(file, handle)));
             if let Err(fault) = taken {
                 return reply.error(errno(&fault));
             }
         }
-        let answer = self.written(number, handle, (offset, data.len() as u32), reply);
+        let answer = self.written(file, handle, (offset, data.len() as u32), reply);
         self.waiting.write(&self.tasks, &self.vfs, (handle, offset, data), answer);
     }
 
     /// Takes away what rights a file gives to who runs it, before somebody without privileges writes to it.
-    async fn take_rights(&self, number: INodeNo, handle: HandleNumber) -> Result<()> {
-        let file = file(number);
+    async fn take_rights(&self, file: FileNumber, handle: HandleNumber) -> Result<()> {
         let taken = async {
             // Before it is looked at: who gives it rights after that is heard.
             self.rights.keep(file, handle, false);
@@ -41,7 +39,7 @@ impl<V: Vfs> FuseDoor<V> {
             if left != mode {
                 let change = AttrChange { mode: Some(left), ..AttrChange::default() };
                 self.vfs.setattr(file, change).await?;
-                self.kernel.drop_attributes(number).await?;
+                self.kernel.drop_attributes(file).await?;
             }
             Ok(())
         };
@@ -51,22 +49,22 @@ impl<V: Vfs> FuseDoor<V> {
     /// Answers a write, when all who read on this node see its bytes.
     fn written(
         &self,
-        number: INodeNo,
+        file: FileNumber,
         handle: HandleNumber,
         (offset, size): (u64, u32),
-        reply: ReplyWrite,
+        reply: Reply,
     ) -> impl FnOnce(Result<()>) + Send + use<V> {
         let (runtime, vfs, kernel) = (self.tasks.runtime().clone(), self.vfs.clone(), self.kernel.clone());
         move |written| {
-            let is_direct = kernel.is_direct(number, handle);
+            let is_direct = kernel.is_direct(file, handle);
             if is_direct {
                 vfs.pages_passed(handle);
             }
-            if !is_direct || written.is_err() || !kernel.is_used(number) {
+            if !is_direct || written.is_err() || !kernel.is_used(file) {
                 return answer_write(reply, size, written);
             }
             runtime.spawn(async move {
-                answer_write(reply, size, kernel.drop_bytes(number, offset, size).await);
+                answer_write(reply, size, kernel.drop_bytes(file, offset, size).await);
             });
         }
     }
