@@ -21,8 +21,11 @@ use queue::{Queue, Worker};
 use std::io;
 use std::sync::Arc;
 
-/// Requests that a queue has at the same time. Further ones wait in the kernel.
-const DEPTH: usize = 64;
+/// Requests that a queue can take in beside those that wait for their answers. The kernel sends no further ones: what a
+/// request waits for, as a lock, may be brought by the next, so that there must always be room for it.
+const FREE_MIN: usize = 8;
+/// Entries of a ring; what is more is submitted in parts.
+const RING_SIZE: u32 = 64;
 /// Least memory for what a request carries, by the kernel's rules.
 const PAYLOAD_SIZE_MIN: usize = 2 * PAGE_SIZE;
 
@@ -36,7 +39,7 @@ impl Rings {
     /// io_uring is forbidden or too old, or memory is refused.
     pub(super) fn new(request_size: u32) -> io::Result<Self> {
         let payload = (request_size as usize).next_multiple_of(PAGE_SIZE).max(PAYLOAD_SIZE_MIN);
-        let one = |number| Ok((ring()?, Arc::new(Queue::new(number, DEPTH, payload)?)));
+        let one = |number| Ok((ring()?, Arc::new(Queue::new(number, payload)?)));
         (0..process::cores_possible()?).map(one).collect::<io::Result<_>>().map(Self)
     }
 
@@ -58,10 +61,5 @@ impl Rings {
 
 /// A ring that the thread which enables it submits to, and nobody else.
 fn ring() -> io::Result<IoUring<squeue::Entry128>> {
-    IoUring::builder()
-        .setup_single_issuer()
-        .setup_defer_taskrun()
-        .setup_r_disabled()
-        // Room for each request, and for being woken.
-        .build((DEPTH + 1).next_power_of_two() as u32)
+    IoUring::builder().setup_single_issuer().setup_defer_taskrun().setup_r_disabled().build(RING_SIZE)
 }

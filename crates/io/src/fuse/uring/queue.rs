@@ -1,10 +1,11 @@
 //! One queue: its requests under way, the answers to be handed over, and the thread that does so.
 
+use super::FREE_MIN;
 use super::memory::{Memory, RingHeader};
 use crate::fuse::abi::{self, Body, Header, OUT_HEADER_SIZE, Request};
 use crate::fuse::reply::{Reply, Route};
 use crate::fuse::{Service, libc_errno};
-use crate::os::process;
+use crate::os::{lending, process};
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, opcode, squeue, types};
 use parking_lot::Mutex;
@@ -24,7 +25,7 @@ const WAKE: u64 = u64::MAX;
 
 /// An answer on its way to the kernel.
 struct Answer {
-    slot: usize,
+    slot: u64,
     header: [u8; OUT_HEADER_SIZE],
     carried: Carried,
 }
@@ -47,15 +48,16 @@ struct Answers {
 /// One queue.
 pub(in crate::fuse) struct Queue {
     number: u16,
-    memory: Memory,
+    /// Room for what a request carries.
+    payload_size: usize,
     answers: Mutex<Answers>,
     wake: OwnedFd,
 }
 
 impl Queue {
-    pub(super) fn new(number: u16, depth: usize, payload_size: usize) -> io::Result<Self> {
+    pub(super) fn new(number: u16, payload_size: usize) -> io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { number, memory: Memory::new(depth, payload_size)?, answers: Mutex::default(), wake })
+        Ok(Self { number, payload_size, answers: Mutex::default(), wake })
     }
 
     pub(super) fn number(&self) -> u16 {
@@ -80,12 +82,18 @@ impl Queue {
         std::mem::swap(&mut answers.given, taken);
         answers.sleeps = taken.is_empty();
     }
+
+    /// Who may sleep does not: it takes what is given without being woken.
+    fn awake(&self) {
+        self.answers.lock().sleeps = false;
+    }
 }
 
 /// A request in a queue that is to be answered, which is done once.
 pub(in crate::fuse) struct Slot {
     queue: Arc<Queue>,
-    number: usize,
+    memory: Arc<Memory>,
+    number: u64,
     unique: u64,
     /// What the request carries is read where it lies.
     is_read: bool,
@@ -93,7 +101,7 @@ pub(in crate::fuse) struct Slot {
 
 impl Slot {
     pub(in crate::fuse) fn answer(self, error: i32, bytes: &[u8]) {
-        let memory = &self.queue.memory;
+        let memory = &self.memory;
         let (error, carried) = match Body::of(bytes) {
             Some(body) => (error, Carried::Body(body)),
             None if self.is_read || bytes.len() > memory.payload_size() => {
@@ -102,7 +110,7 @@ impl Slot {
             None => {
                 // SAFETY: a slot that the kernel has handed over is its one `Slot`'s until the answer is given, and
                 // what the request carried is read nowhere (`is_read`).
-                unsafe { memory.put(self.number, bytes) };
+                unsafe { memory.put(bytes) };
                 (error, Carried::InSlot(bytes.len()))
             }
         };
@@ -120,24 +128,32 @@ impl Carried {
     }
 }
 
+/// What the thread of a queue keeps of a slot.
+struct Place {
+    memory: Arc<Memory>,
+    /// By which the kernel knows the request in it.
+    commit: u64,
+}
+
 /// The thread of a queue.
 pub(super) struct Worker {
     ring: IoUring<Entry128>,
     queue: Arc<Queue>,
     device: OwnedFd,
-    /// By which the kernel knows the request in each slot.
-    commits: Vec<u64>,
+    places: Vec<Place>,
+    /// Requests that have been taken in and not been answered.
+    under_way: usize,
 }
 
 impl Worker {
     pub(super) fn new(ring: IoUring<Entry128>, queue: Arc<Queue>, device: OwnedFd) -> Self {
-        let commits = vec![0; queue.memory.depth()];
-        Self { ring, queue, device, commits }
+        Self { ring, queue, device, places: Vec::new(), under_way: 0 }
     }
 
     /// Serves until the file system is unmounted, or the kernel refuses.
     pub(super) fn run(mut self, service: &impl Service) {
         process::prefer_core(self.queue.number.into());
+        lending::keep_thread();
         if let Err(error) = self.serve(service) {
             log::info!("queue {} of FUSE over io_uring ends: {error}", self.queue.number);
         }
@@ -145,22 +161,22 @@ impl Worker {
 
     fn serve(&mut self, service: &impl Service) -> io::Result<()> {
         self.ring.submitter().register_enable_rings()?;
-        let vectors: Vec<_> = (0..self.commits.len()).map(|slot| self.queue.memory.vectors(slot)).collect();
-        for (slot, vectors) in vectors.iter().enumerate() {
-            self.push(self.register(slot, vectors));
-        }
-        self.watch();
+        self.watch()?;
         let (mut answers, mut ended, mut carried) = (Vec::new(), Vec::new(), Vec::new());
         loop {
             self.queue.take(&mut answers);
             let want = usize::from(answers.is_empty());
             for answer in answers.drain(..) {
-                self.commit(&answer);
+                self.commit(&answer)?;
+            }
+            while self.places.len() < self.under_way + FREE_MIN {
+                self.add_slot()?;
             }
             match self.ring.submit_and_wait(want) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
                 Ok(_) | Err(_) => {}
             }
+            self.queue.awake();
             ended.extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result())));
             for (number, result) in ended.drain(..) {
                 if result < 0 {
@@ -168,30 +184,39 @@ impl Worker {
                 }
                 if number == WAKE {
                     let _ = rustix::io::read(&self.queue.wake, &mut [0; 8]);
-                    self.watch();
+                    self.watch()?;
                 } else {
-                    self.take_in(service, number as usize, &mut carried);
+                    self.take_in(service, number, &mut carried);
                 }
             }
         }
     }
 
     /// Has the service serve the request that the kernel has put into a slot.
-    fn take_in(&mut self, service: &impl Service, number: usize, copy: &mut Vec<u8>) {
-        // SAFETY: the kernel has just handed the slot over.
-        let RingHeader { message, fixed, commit, size } = unsafe { self.queue.memory.take_header(number) };
-        self.commits[number] = commit;
+    fn take_in(&mut self, service: &impl Service, number: u64, copy: &mut Vec<u8>) {
+        let place = &mut self.places[number as usize];
+        let memory = place.memory.clone();
+        // SAFETY: the kernel has just handed it over.
+        let RingHeader { message, fixed, commit, size } = unsafe { memory.take_header() };
+        place.commit = commit;
+        self.under_way += 1;
         let (header, _) = Header::decode(&message).expect("it has the size of a header");
         let is_read = header.opcode == abi::opcode::WRITE;
         // SAFETY: the slot is ours until it is committed, which this thread does later; nobody writes to what it
         // carries meanwhile: an answer to what is read in place is not put there.
-        let mut carried = unsafe { self.queue.memory.carried(number, size) };
+        let mut carried = unsafe { memory.carried(size) };
         if !is_read {
             copy.clear();
             copy.extend_from_slice(carried);
             carried = copy;
         }
-        let slot = Slot { queue: self.queue.clone(), number, unique: header.unique, is_read };
+        let slot = Slot {
+            queue: self.queue.clone(),
+            memory: memory.clone(),
+            number,
+            unique: header.unique,
+            is_read,
+        };
         let reply = Reply::new(Route::Ring(slot));
         match Request::from_parts(header, &fixed, carried) {
             Ok(request) => crate::fuse::serve(service, request, reply),
@@ -199,25 +224,32 @@ impl Worker {
         }
     }
 
-    fn commit(&mut self, answer: &Answer) {
+    fn commit(&mut self, answer: &Answer) -> io::Result<()> {
+        let Place { memory, commit } = &self.places[answer.slot as usize];
         // SAFETY: the answer is given, so that the slot is this thread's.
         unsafe {
             if let Carried::Body(body) = &answer.carried {
-                self.queue.memory.put(answer.slot, body);
+                memory.put(body);
             }
-            self.queue.memory.put_header(answer.slot, &answer.header, answer.carried.size());
+            memory.put_header(&answer.header, answer.carried.size());
         }
-        let entry = self.command(COMMIT_AND_FETCH, self.commits[answer.slot]);
-        self.push(entry.build().user_data(answer.slot as u64));
+        self.under_way -= 1;
+        self.push(self.command(COMMIT_AND_FETCH, *commit).build().user_data(answer.slot))
     }
 
-    fn register(&self, slot: usize, vectors: &[libc::iovec; 2]) -> Entry128 {
-        let entry = self.command(REGISTER, 0).addr(Some(vectors.as_ptr() as u64));
-        let mut entry = entry.build().user_data(slot as u64);
+    /// Makes room for one more request.
+    fn add_slot(&mut self) -> io::Result<()> {
+        let memory = Arc::new(Memory::new(self.queue.payload_size)?);
+        let (vectors, number) = (memory.vectors(), self.places.len() as u64);
+        self.places.push(Place { memory, commit: 0 });
+        let mut entry =
+            self.command(REGISTER, 0).addr(Some(vectors.as_ptr() as u64)).build().user_data(number);
         const { assert!(size_of::<Entry128>() == 128) };
         // SAFETY: an entry is the kernel's structure of 128 bytes, and this its number of vectors.
         unsafe { (&raw mut entry).byte_add(VECTORS_START).cast::<u32>().write(vectors.len() as u32) };
-        entry
+        self.push(entry)?;
+        // The kernel reads the vectors now.
+        self.submit()
     }
 
     fn command(&self, code: u32, commit: u64) -> opcode::UringCmd80 {
@@ -228,15 +260,28 @@ impl Worker {
     }
 
     /// Is woken when another thread has answered.
-    fn watch(&mut self) {
+    fn watch(&mut self) -> io::Result<()> {
         let poll = opcode::PollAdd::new(types::Fd(self.queue.wake.as_raw_fd()), libc::POLLIN as u32);
-        self.push(squeue::Entry128::from(poll.build().user_data(WAKE)));
+        self.push(squeue::Entry128::from(poll.build().user_data(WAKE)))
     }
 
-    fn push(&mut self, entry: Entry128) {
-        // SAFETY: the entry names descriptors and memory that live as long as the ring; the vectors of a
-        // registration, which the kernel reads when it is submitted, live until `serve` ends.
+    fn push(&mut self, entry: Entry128) -> io::Result<()> {
+        if self.ring.submission().is_full() {
+            self.submit()?;
+        }
+        // SAFETY: the entry names descriptors and memory that live as long as the ring; the vectors of a registration
+        // live until it is submitted.
         let pushed = unsafe { self.ring.submission().push(&entry) };
-        pushed.expect("there are as many entries as requests");
+        pushed.map_err(io::Error::other)
+    }
+
+    fn submit(&mut self) -> io::Result<()> {
+        while !self.ring.submission().is_empty() {
+            match self.ring.submit() {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Ok(())
     }
 }
