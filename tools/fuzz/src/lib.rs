@@ -22,11 +22,12 @@ use tameike_core::wire::{Reply, Request, codec};
 pub type Target = fn(&[u8]);
 
 /// All targets by name; each has a directory in `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 15] = [
+pub const TARGETS: [(&str, Target); 16] = [
     ("request", request),
     ("reply", reply),
     ("frame_header", tameike_io::fuzz::frame_header),
     ("hello", tameike_io::fuzz::hello),
+    ("fuse_request", tameike_io::fuzz::fuse_request),
     ("log", tameike_store::fuzz::log),
     ("log_command", tameike_store::fuzz::log_command),
     ("unit_record", tameike_store::fuzz::unit_record),

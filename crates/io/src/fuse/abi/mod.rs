@@ -6,6 +6,10 @@
 mod init;
 mod reply;
 mod request;
+#[cfg(any(test, feature = "fuzz"))]
+mod samples;
+#[cfg(test)]
+mod tests;
 
 pub use init::Init;
 pub(super) use init::{Agreed, FIRST_MINOR, InitRequest, MAJOR};
@@ -13,6 +17,8 @@ pub use reply::{Body, Directory, Lifetimes, LockState, Space, open_flag};
 pub(super) use reply::{OUT_HEADER_SIZE, out_header};
 pub use request::{Forgets, Header, LockRequest, Malformed, Operation, Request};
 pub(super) use request::{HEADER_SIZE, opcode};
+#[cfg(feature = "fuzz")]
+pub(crate) use samples::{fuzz, fuzz_seeds};
 
 /// Size of a page, which the protocol counts requests in.
 pub(super) const PAGE_SIZE: usize = 4096;

@@ -287,7 +287,7 @@ impl Header {
 }
 
 /// Size of what every request of this kind has after its header.
-fn fixed_size(code: u32) -> usize {
+pub(super) fn fixed_size(code: u32) -> usize {
     match code {
         opcode::FORGET | opcode::RENAME | opcode::LINK | opcode::OPEN | opcode::MKDIR => 8,
         opcode::OPENDIR | opcode::SETXATTR | opcode::GETXATTR | opcode::LISTXATTR | opcode::BATCH_FORGET => 8,
