@@ -1,7 +1,7 @@
 //! The first request: what kernel and view agree on.
 
-use super::request::{Fields, Malformed};
-use super::{Body, PAGE_SIZE};
+use super::fields::Fields;
+use super::{Body, Malformed, PAGE_SIZE};
 
 /// Version of the protocol.
 pub(in crate::fuse) const MAJOR: u32 = 7;

@@ -3,6 +3,7 @@
 //! Only what a view serves is known; everything else decodes to [`Operation::Unknown`]. Every length is checked: nothing
 //! that comes in here is believed, although it is the kernel that says it.
 
+mod fields;
 mod init;
 mod reply;
 mod request;
