@@ -200,10 +200,12 @@ impl Views {
         let activity = self.activity.clone().filter(|_| door.view == View::Cache);
         let tasks = Tasks::new(self.runtime.clone(), activity);
         let fuse_door = FuseDoor::new(tasks, view.clone(), waiting.clone());
+        // The others make calls to a file system below, which hold up the thread that makes them: a ring has but one.
+        let rings = door.view == View::JobShared;
         let path = door.path;
         let name = format!("tameike-{}", door.view.as_str());
         process::start_thread(&name, move || {
-            if let Err(fault) = fuse::serve(fuse_door, door.fuse) {
+            if let Err(fault) = fuse::serve(fuse_door, door.fuse, rings) {
                 log::error!("{}: {fault}", path.display());
             }
         })
