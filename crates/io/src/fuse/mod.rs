@@ -118,10 +118,13 @@ impl Session {
                 device.serve(&*service, size)
             })?);
         }
-        let ends =
-            threads.into_iter().map(|thread| thread.join().expect("a thread that serves does not panic"));
+        let mut first = Ok(());
         // Each is waited for, whatever the others say.
-        ends.fold(Ok(()), |first, end| first.and(end.map_err(failed)))
+        for thread in threads {
+            let end = thread.join().expect("a thread that serves does not panic");
+            first = first.and(end.map_err(failed));
+        }
+        first
     }
 }
 
