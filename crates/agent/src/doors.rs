@@ -17,10 +17,10 @@ use tameike_client::vfs::Vfs;
 use tameike_core::wire::admin::Space;
 use tameike_core::wire::lock::LockOwner;
 use tameike_core::{Cluster, Errno, Fault, InodeId, NodeId, Result, View};
-use tameike_io::Runtime;
 use tameike_io::fabric::{PeerEvent, Rpc};
 use tameike_io::os::process;
 use tameike_io::shared::{SharedFs, TreeSpace};
+use tameike_io::{Pool, Runtime};
 use tameike_server::cache::Activity;
 
 /// The views of one node.
@@ -31,6 +31,8 @@ pub struct Views {
     cache: Option<Arc<CacheView>>,
     shared_waiting: WaitingRoom,
     cache_waiting: WaitingRoom,
+    /// Of the job-shared view.
+    frames: Pool,
     activity: Option<Arc<Activity>>,
 }
 
@@ -72,9 +74,8 @@ impl Views {
         shared: Option<Arc<dyn SharedFs>>,
         activity: Option<Arc<Activity>>,
     ) -> Self {
-        let engine = |pool: &tameike_io::Pool| {
-            DataEngine::new(runtime.clone(), cluster.clone(), rpc.clone(), pool.clone())
-        };
+        let engine =
+            |pool: &Pool| DataEngine::new(runtime.clone(), cluster.clone(), rpc.clone(), pool.clone());
         let shared_engine = engine(&memory.shared_view);
         let striped = |root| {
             let (cluster, rpc, engine) = (cluster.clone(), rpc.clone(), shared_engine.clone());
@@ -96,7 +97,8 @@ impl Views {
         });
         let (shared_waiting, cache_waiting) = (memory.shared_waiting.clone(), memory.cache_waiting.clone());
         let (runtime, shared) = (runtime.clone(), striped(InodeId::ROOT));
-        Self { runtime, shared, local, cache, shared_waiting, cache_waiting, activity }
+        let frames = memory.shared_view.clone();
+        Self { runtime, shared, local, cache, shared_waiting, cache_waiting, frames, activity }
     }
 
     /// The job-shared view.
@@ -200,8 +202,8 @@ impl Views {
         let activity = self.activity.clone().filter(|_| door.view == View::Cache);
         let tasks = Tasks::new(self.runtime.clone(), activity);
         let fuse_door = FuseDoor::new(tasks, view.clone(), waiting.clone());
-        // The others make calls to a file system below, which hold up the thread that makes them: a ring has but one.
-        let rings = door.view == View::JobShared;
+        // Most requests to the others are calls to a file system below, which hold up the thread: a ring has but one.
+        let rings = (door.view == View::JobShared).then(|| self.frames.clone());
         let path = door.path;
         let name = format!("tameike-{}", door.view.as_str());
         process::start_thread(&name, move || {

@@ -36,6 +36,7 @@ use std::time::Duration;
 use tameike_client::vfs::{OpenMode, Opened, Vfs};
 use tameike_core::Result;
 use tameike_core::limits::DIRECTORY_LIFETIME;
+use tameike_io::Pool;
 use tameike_io::fuse::abi::{Init, open_flag};
 use tameike_io::fuse::{Session, Settings};
 
@@ -51,12 +52,12 @@ const THREADS_LENT_MAX: usize = THREADS_PER_VIEW / 2;
 /// Largest read and write request, and the kernel's read-ahead, in bytes.
 const REQUEST_SIZE_MAX: u32 = 1 << 20;
 
-/// Serves a mounted view until it is unmounted, by rings if they are wanted and to be had. Blocks; runs on a thread of its
-/// own.
+/// Serves a mounted view until it is unmounted, by rings with frames of `rings`, if they are wanted and to be had. Blocks;
+/// runs on a thread of its own.
 ///
 /// # Errors
 /// When the kernel refuses the session.
-pub fn serve<V: Vfs>(door: FuseDoor<V>, fuse: OwnedFd, rings: bool) -> Result<()> {
+pub fn serve<V: Vfs>(door: FuseDoor<V>, fuse: OwnedFd, rings: Option<Pool>) -> Result<()> {
     let init = Init { request_size: REQUEST_SIZE_MAX, keeps_locks: door.vfs.locks().is_some() };
     let session = Session::start(fuse, Settings { init, threads: THREADS_PER_VIEW, rings })?;
     door.agreed(session.maps_direct());

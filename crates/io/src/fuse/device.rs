@@ -74,7 +74,7 @@ impl Device {
     }
 
     /// Serves requests until the file system is unmounted.
-    pub(super) fn serve(&self, service: &impl Service, request_size: u32) -> io::Result<()> {
+    pub(super) fn serve(&self, service: &dyn Service, request_size: u32) -> io::Result<()> {
         let mut buffer = buffer(request_size);
         while let Some(size) = self.receive(&mut buffer)? {
             let bytes = &buffer[..size];

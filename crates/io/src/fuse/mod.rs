@@ -7,12 +7,15 @@
 pub mod abi;
 mod device;
 mod reply;
+#[cfg(test)]
+mod tests;
 mod uring;
 
 pub use device::Notifier;
 pub use reply::Reply;
 
 use crate::os::process;
+use crate::slab::Pool;
 use abi::{Agreed, Init, InitRequest, Operation, Request};
 use device::Device;
 use std::os::fd::OwnedFd;
@@ -27,14 +30,13 @@ pub trait Service: Send + Sync + 'static {
 }
 
 /// How a session is served.
-#[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// What is wanted of the kernel.
     pub init: Init,
     /// Threads that read the device.
     pub threads: usize,
-    /// Whether rings are taken where they are offered.
-    pub rings: bool,
+    /// Frames for rings, of which those that are taken get some; none if they are not wanted.
+    pub rings: Option<Pool>,
 }
 
 /// A mounted file system, agreed on with the kernel.
@@ -42,7 +44,8 @@ pub struct Session {
     device: Device,
     rings: Option<Rings>,
     agreed: Agreed,
-    settings: Settings,
+    request_size: u32,
+    threads: usize,
 }
 
 impl Session {
@@ -52,7 +55,9 @@ impl Session {
     /// The mount is gone, or the kernel speaks another protocol.
     pub fn start(device: OwnedFd, settings: Settings) -> Result<Self> {
         let device = Device::new(device);
-        let mut buffer = device::buffer(settings.init.request_size);
+        let Settings { init, threads, rings: frames } = settings;
+        let request_size = init.request_size;
+        let mut buffer = device::buffer(request_size);
         loop {
             let Some(size) = device.receive(&mut buffer).map_err(failed)? else {
                 return Err(Fault::new(Errno::EIO, "a view was unmounted before it was served"));
@@ -72,13 +77,14 @@ impl Session {
                 let message = format!("the kernel speaks FUSE {}.{} only", offer.major, offer.minor);
                 return Err(Fault::new(Errno::EPROTO, message));
             }
-            let wanted = settings.rings && offer.offers_rings();
-            let rings = wanted.then(|| Rings::new(settings.init.request_size)).and_then(|rings| {
+            let frames = frames.filter(|_| offer.offers_rings());
+            let rings = frames.and_then(|frames| {
+                let rings = Rings::new(&device, request_size, &frames);
                 rings.inspect_err(|error| log::info!("requests come by {}: {error}", device::PATH)).ok()
             });
-            let agreed = offer.agree(settings.init, rings.is_some());
+            let agreed = offer.agree(init, rings.is_some());
             device.answer(header.unique, 0, &agreed.encode());
-            return Ok(Self { device, rings, agreed, settings });
+            return Ok(Self { device, rings, agreed, request_size, threads });
         }
     }
 
@@ -87,38 +93,34 @@ impl Session {
         self.agreed.maps_direct()
     }
 
-    /// Whether requests come by rings.
-    pub fn has_rings(&self) -> bool {
-        self.rings.is_some()
-    }
-
     /// What tells the kernel of changes.
     pub fn notifier(&self) -> Notifier {
         self.device.notifier()
     }
 
-    /// Serves until the file system is unmounted.
+    /// Serves until the file system is unmounted, by the calling thread and others.
     ///
     /// # Errors
-    /// When threads cannot be had, or the device fails.
+    /// When the device fails.
     pub fn run(self, service: impl Service) -> Result<()> {
-        let service = Arc::new(service);
+        let (service, request_size) = (Arc::new(service), self.request_size);
         let mut threads = Vec::new();
-        let mut devices = Vec::new();
-        for _ in 1..self.settings.threads {
-            devices.push(self.device.another().map_err(failed)?);
+        for number in 1..self.threads {
+            let service = service.clone();
+            let another = self.device.another().map_err(failed).and_then(|device| {
+                let job = move || device.serve(&*service, request_size);
+                process::start_thread(&format!("tameike-fuse-{number}"), job)
+            });
+            match another {
+                Ok(thread) => threads.push(thread),
+                // The kernel waits for rings by now, and this thread reads alone if need be.
+                Err(fault) => log::warn!("a view is read by fewer threads: {fault}"),
+            }
         }
         if let Some(rings) = self.rings {
-            rings.start(&self.device, &service);
+            rings.start(&service);
         }
-        devices.push(self.device);
-        for (number, device) in devices.into_iter().enumerate() {
-            let (service, size) = (service.clone(), self.settings.init.request_size);
-            threads.push(process::start_thread(&format!("tameike-fuse-{number}"), move || {
-                device.serve(&*service, size)
-            })?);
-        }
-        let mut first = Ok(());
+        let mut first = self.device.serve(&*service, request_size).map_err(failed);
         // Each is waited for, whatever the others say.
         for thread in threads {
             let end = thread.join().expect("a thread that serves does not panic");
@@ -142,7 +144,7 @@ fn libc_errno(errno: Errno) -> i32 {
 }
 
 /// Has `service` serve a request; those that get no answer must not be given one.
-fn serve(service: &impl Service, request: Request<'_>, reply: Reply) {
+fn serve(service: &dyn Service, request: Request<'_>, reply: Reply) {
     match request.operation {
         Operation::Forget { .. } | Operation::BatchForget(_) => service.serve(request, reply.none()),
         Operation::Unknown => reply.error(Errno::ENOSYS),

@@ -1,7 +1,12 @@
-//! Memory that a queue shares with the kernel for one request: a page for its header, and room for what it carries.
+//! Memory that a queue shares with the kernel for one request: its header, and room for what it carries.
+//!
+//! The room is a frame for as many requests as a queue begins with, so that their memory is set aside in the slab. Those that
+//! are added while others wait have room of their own, which takes memory from the system as it is used.
 
-use crate::fuse::abi::{HEADER_SIZE, OUT_HEADER_SIZE, PAGE_SIZE};
+use crate::fuse::abi::{HEADER_SIZE, OUT_HEADER_SIZE};
+use crate::slab::Frame;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::io;
 use std::ptr::{NonNull, null_mut};
@@ -18,8 +23,11 @@ const SIZE_START: usize = 272;
 
 /// The memory of one request.
 pub(super) struct Memory {
-    start: NonNull<u8>,
+    header: Box<UnsafeCell<[u8; RING_HEADER_SIZE]>>,
+    payload: NonNull<u8>,
     payload_size: usize,
+    /// Where the payload lies; in a mapping of its own if there is none.
+    frame: Option<Frame>,
 }
 
 // SAFETY: the memory belongs to no thread; who may use it is said at each access.
@@ -36,41 +44,43 @@ pub(super) struct RingHeader {
 }
 
 impl Memory {
-    /// For a request that carries at most `payload_size` bytes, whole pages. It is taken from the system as it is used.
-    pub(super) fn new(payload_size: usize) -> io::Result<Self> {
-        let size = PAGE_SIZE + payload_size;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
+    /// For a request that carries at most as much as a frame.
+    pub(super) fn in_frame(mut frame: Frame, payload_size: usize) -> Self {
+        assert!(payload_size <= frame.len(), "what a request carries has room in a frame");
+        // From now on the bytes are used by this pointer only.
+        let payload = NonNull::from(&mut *frame).cast();
+        Self { header: Self::empty_header(), payload, payload_size, frame: Some(frame) }
+    }
+
+    /// For a request that carries at most `payload_size` bytes, whole pages.
+    pub(super) fn mapped(payload_size: usize) -> io::Result<Self> {
+        let (protection, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-        let start =
-            unsafe { mmap_anonymous(null_mut(), size, protection, MapFlags::PRIVATE | MapFlags::NORESERVE)? };
-        let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapping at address 0"))?;
-        Ok(Self { start, payload_size })
+        let start = unsafe { mmap_anonymous(null_mut(), payload_size, protection, flags)? };
+        let payload = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapping at address 0"))?;
+        Ok(Self { header: Self::empty_header(), payload, payload_size, frame: None })
+    }
+
+    fn empty_header() -> Box<UnsafeCell<[u8; RING_HEADER_SIZE]>> {
+        Box::new(UnsafeCell::new([0; RING_HEADER_SIZE]))
     }
 
     pub(super) fn payload_size(&self) -> usize {
         self.payload_size
     }
 
-    fn header(&self) -> *mut u8 {
-        self.start.as_ptr()
-    }
-
-    fn payload(&self) -> *mut u8 {
-        // SAFETY: the room follows the page of the header, in the mapping.
-        unsafe { self.header().add(PAGE_SIZE) }
-    }
-
     /// Where the kernel finds it.
     pub(super) fn vectors(&self) -> [libc::iovec; 2] {
         let vector = |base: *mut u8, iov_len| libc::iovec { iov_base: base.cast(), iov_len };
-        [vector(self.header(), RING_HEADER_SIZE), vector(self.payload(), self.payload_size)]
+        [vector(self.header.get().cast(), RING_HEADER_SIZE), vector(self.payload.as_ptr(), self.payload_size)]
     }
 
     /// # Safety
     /// The kernel has handed it over, and nobody answers yet.
     pub(super) unsafe fn take_header(&self) -> RingHeader {
-        // SAFETY: the page is mapped; nobody writes to it, by the contract above.
-        let bytes = unsafe { std::slice::from_raw_parts(self.header(), RING_HEADER_SIZE) };
+        // SAFETY: nobody writes to it, by the contract above.
+        let bytes = unsafe { &*self.header.get() };
         let mut message = [0; HEADER_SIZE];
         message.copy_from_slice(&bytes[..HEADER_SIZE]);
         let mut fixed = [0; FIXED_SIZE];
@@ -87,7 +97,7 @@ impl Memory {
     pub(super) unsafe fn carried(&self, size: usize) -> &[u8] {
         assert!(size <= self.payload_size, "a request carries what there is room for");
         // SAFETY: mapped, and nobody writes to it, by the contract above.
-        unsafe { std::slice::from_raw_parts(self.payload(), size) }
+        unsafe { std::slice::from_raw_parts(self.payload.as_ptr(), size) }
     }
 
     /// Puts what an answer carries in its place.
@@ -97,7 +107,7 @@ impl Memory {
     pub(super) unsafe fn put(&self, bytes: &[u8]) {
         assert!(bytes.len() <= self.payload_size, "an answer carries what there is room for");
         // SAFETY: mapped; `bytes` lies elsewhere, as no slice of it lives, by the contract above.
-        unsafe { self.payload().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        unsafe { self.payload.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
     /// Puts the header of an answer that carries `size` bytes in its place.
@@ -105,8 +115,8 @@ impl Memory {
     /// # Safety
     /// The memory is the caller's, and no slice of it lives.
     pub(super) unsafe fn put_header(&self, header: &[u8; OUT_HEADER_SIZE], size: usize) {
-        // SAFETY: as in `take_header`, and exclusive, by the contract above.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(self.header(), RING_HEADER_SIZE) };
+        // SAFETY: nobody else uses it, by the contract above.
+        let bytes = unsafe { &mut *self.header.get() };
         bytes[..OUT_HEADER_SIZE].copy_from_slice(header);
         bytes[SIZE_START..SIZE_START + 4].copy_from_slice(&(size as u32).to_ne_bytes());
     }
@@ -114,9 +124,10 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        let size = PAGE_SIZE + self.payload_size;
-        // SAFETY: the mapping is ours, and no slice of it outlives this.
-        let unmapped = unsafe { munmap(self.start.as_ptr().cast::<c_void>(), size) };
-        debug_assert!(unmapped.is_ok());
+        if self.frame.is_none() {
+            // SAFETY: the mapping is ours, and no slice of it outlives this.
+            let unmapped = unsafe { munmap(self.payload.as_ptr().cast::<c_void>(), self.payload_size) };
+            debug_assert!(unmapped.is_ok());
+        }
     }
 }

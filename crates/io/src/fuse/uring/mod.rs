@@ -4,62 +4,108 @@
 //! program makes it. A queue has a thread, bound to its core, which takes requests in and hands answers over: one system
 //! call does both, and no other core is woken. Who answers from another thread leaves the answer to it.
 //!
-//! The kernel uses the queues only when all of them are there. When one is refused it goes back to the device by itself, so
-//! everything that can fail is tried before it is told that rings are wanted ([`Rings::new`]).
+//! The kernel uses the queues only when all of them are there, and waits for that. So everything of ours that can fail is done
+//! before it is told that rings are wanted ([`Rings::new`]): memory, rings and threads of all queues. When it refuses one
+//! itself later, it goes back to the device.
+//!
+//! Memory: a queue begins with some entries, each with a frame; all queues together may have a part of the frames of the
+//! view. The kernel must always find a free entry, since what a request waits for, as a lock, may be brought by the next: one
+//! more, with memory of its own, is added whenever more requests are under way than ever before.
 
 mod memory;
 mod queue;
+#[cfg(test)]
+mod tests;
 
 pub(super) use queue::Slot;
 
 use super::Service;
 use super::abi::PAGE_SIZE;
-use super::device::{self, Device};
+use super::device::Device;
 use crate::os::process;
-use io_uring::{IoUring, squeue};
-use queue::{Queue, Worker};
+use crate::slab::Pool;
+use queue::Worker;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use tameike_core::limits::UNIT_SIZE;
 
-/// Requests that a queue can take in beside those that wait for their answers. The kernel sends no further ones: what a
-/// request waits for, as a lock, may be brought by the next, so that there must always be room for it.
-const FREE_MIN: usize = 8;
-/// Entries of a ring; what is more is submitted in parts.
-const RING_SIZE: u32 = 64;
+/// Most requests that a queue can take in beside those that are under way.
+const DEPTH_MAX: u32 = 8;
+/// Fewest, with which a program on the core goes on while another one's request is answered.
+const DEPTH_MIN: u32 = 2;
+/// One part in so many of a view's frames is room for requests in rings.
+const FRAMES_PART: u32 = 4;
 /// Least memory for what a request carries, by the kernel's rules.
 const PAYLOAD_SIZE_MIN: usize = 2 * PAGE_SIZE;
 
-/// The rings of one mount, not yet in use.
-pub(super) struct Rings(Vec<(IoUring<squeue::Entry128>, Arc<Queue>)>);
+/// The rings of one mount: threads that are ready, and wait for what they shall serve.
+pub(super) struct Rings(Vec<mpsc::Sender<Arc<dyn Service>>>);
 
 impl Rings {
-    /// A ring for each core.
+    /// A ring for each core, with frames of `frames`.
     ///
     /// # Errors
-    /// io_uring is forbidden or too old, or memory is refused.
-    pub(super) fn new(request_size: u32) -> io::Result<Self> {
-        let payload = (request_size as usize).next_multiple_of(PAGE_SIZE).max(PAYLOAD_SIZE_MIN);
-        let one = |number| Ok((ring()?, Arc::new(Queue::new(number, payload)?)));
-        (0..process::cores_possible()?).map(one).collect::<io::Result<_>>().map(Self)
+    /// io_uring is forbidden or too old; memory or a thread is refused; there are too few frames for so many cores.
+    pub(super) fn new(device: &Device, request_size: u32, frames: &Pool) -> io::Result<Self> {
+        let payload_size = (request_size as usize).next_multiple_of(PAGE_SIZE).max(PAYLOAD_SIZE_MIN);
+        let queues = process::cores_possible()?;
+        let depth = depth(queues, frames.share()).filter(|_| payload_size <= UNIT_SIZE).ok_or_else(|| {
+            let wanted = u32::from(queues) * DEPTH_MIN * FRAMES_PART;
+            io::Error::other(format!("rings for {queues} cores need {wanted} frames of the view"))
+        })?;
+        Self::prepare(queues, |number| {
+            let (device, frames) = (device.duplicate()?, frames.clone());
+            Ok(move || {
+                let worker = Worker::new(number, device, (depth, payload_size), &frames)?;
+                Ok(move |service: &dyn Service| worker.run(service))
+            })
+        })
     }
 
-    /// Serves on threads of their own, until the file system is unmounted.
-    pub(super) fn start(self, device: &Device, service: &Arc<impl Service>) {
-        for (ring, queue) in self.0 {
-            let name = format!("tameike-ring-{}", queue.number());
-            let worker = device.duplicate().map(|device| Worker::new(ring, queue, device));
-            let service = service.clone();
-            let started = worker.map(|worker| process::start_thread(&name, move || worker.run(&*service)));
-            match started {
-                Ok(Ok(_)) => {}
-                Ok(Err(fault)) => log::warn!("{fault}: requests come by {}", device::PATH),
-                Err(error) => log::warn!("{name}: {error}: requests come by {}", device::PATH),
-            }
+    /// A thread for each queue, which prepares what it needs. The first failure ends those that are there.
+    fn prepare<P, R>(queues: u16, queue: impl Fn(u16) -> io::Result<P>) -> io::Result<Self>
+    where
+        P: FnOnce() -> io::Result<R> + Send + 'static,
+        R: FnOnce(&dyn Service),
+    {
+        (0..queues).map(|number| start(number, queue(number)?)).collect::<io::Result<_>>().map(Self)
+    }
+
+    /// Serves until the file system is unmounted.
+    pub(super) fn start(self, service: &Arc<impl Service>) {
+        for start in self.0 {
+            // Its thread waits for it.
+            let _ = start.send(service.clone());
         }
     }
 }
 
-/// A ring that the thread which enables it submits to, and nobody else.
-fn ring() -> io::Result<IoUring<squeue::Entry128>> {
-    IoUring::builder().setup_single_issuer().setup_defer_taskrun().setup_r_disabled().build(RING_SIZE)
+/// Requests that each queue can take in beside those that are under way; none if `frames` are too few for so many queues.
+fn depth(queues: u16, frames: u32) -> Option<usize> {
+    let depth = (frames / FRAMES_PART).checked_div(queues.into())?.min(DEPTH_MAX);
+    (depth >= DEPTH_MIN).then_some(depth as usize)
+}
+
+/// Starts the thread of a queue, and returns when that has prepared itself.
+fn start<R: FnOnce(&dyn Service)>(
+    number: u16,
+    prepare: impl FnOnce() -> io::Result<R> + Send + 'static,
+) -> io::Result<mpsc::Sender<Arc<dyn Service>>> {
+    let (tell, told) = mpsc::channel();
+    let (start, started) = mpsc::channel::<Arc<dyn Service>>();
+    let job = move || {
+        let (run, prepared) = match prepare() {
+            Ok(run) => (Some(run), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        // Who started this thread waits for it.
+        let _ = tell.send(prepared);
+        // It drops `start` when another queue cannot be had.
+        if let (Some(run), Ok(service)) = (run, started.recv()) {
+            run(&*service);
+        }
+    };
+    process::start_thread(&format!("tameike-ring-{number}"), job).map_err(io::Error::other)?;
+    told.recv().map_err(io::Error::other)??;
+    Ok(start)
 }

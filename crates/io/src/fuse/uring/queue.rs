@@ -1,11 +1,11 @@
 //! One queue: its requests under way, the answers to be handed over, and the thread that does so.
 
-use super::FREE_MIN;
 use super::memory::{Memory, RingHeader};
 use crate::fuse::abi::{self, Body, Header, OUT_HEADER_SIZE, Request};
 use crate::fuse::reply::{Reply, Route};
 use crate::fuse::{Service, libc_errno};
 use crate::os::{lending, process};
+use crate::slab::Pool;
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, opcode, squeue, types};
 use parking_lot::Mutex;
@@ -20,6 +20,8 @@ const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
 /// Place of the number of vectors in an entry (`sqe->len`).
 const VECTORS_START: usize = 24;
+/// Entries of a ring; what is more is submitted in parts.
+const RING_SIZE: u32 = 64;
 /// Stands for being woken, among the numbers of slots.
 const WAKE: u64 = u64::MAX;
 
@@ -55,13 +57,9 @@ pub(in crate::fuse) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn new(number: u16, payload_size: usize) -> io::Result<Self> {
+    fn new(number: u16, payload_size: usize) -> io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { number, payload_size, answers: Mutex::default(), wake })
-    }
-
-    pub(super) fn number(&self) -> u16 {
-        self.number
     }
 
     fn give(&self, answer: Answer) {
@@ -140,27 +138,49 @@ pub(super) struct Worker {
     ring: IoUring<Entry128>,
     queue: Arc<Queue>,
     device: OwnedFd,
+    /// Requests that it can take in beside those that are under way.
+    depth: usize,
+    /// Memory for the first places.
+    prepared: Vec<Memory>,
     places: Vec<Place>,
+    /// Places that the kernel has taken out of use.
+    lost: usize,
     /// Requests that have been taken in and not been answered.
     under_way: usize,
+    /// No more places are to be had.
+    is_full: bool,
 }
 
 impl Worker {
-    pub(super) fn new(ring: IoUring<Entry128>, queue: Arc<Queue>, device: OwnedFd) -> Self {
-        Self { ring, queue, device, places: Vec::new(), under_way: 0 }
+    /// Takes all that the queue needs to begin, for the calling thread.
+    pub(super) fn new(
+        number: u16,
+        device: OwnedFd,
+        (depth, payload_size): (usize, usize),
+        frames: &Pool,
+    ) -> io::Result<Self> {
+        process::prefer_core(number.into());
+        let mut ring = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(RING_SIZE)?;
+        try_out(&mut ring)?;
+        let frame = |_| frames.try_take().map(|frame| Memory::in_frame(frame, payload_size));
+        let prepared = (0..depth).map(frame).collect::<Option<_>>();
+        let prepared = prepared.ok_or_else(|| io::Error::other("no frame is free"))?;
+        let (queue, places) = (Arc::new(Queue::new(number, payload_size)?), Vec::new());
+        Ok(Self { ring, queue, device, depth, prepared, places, lost: 0, under_way: 0, is_full: false })
     }
 
     /// Serves until the file system is unmounted, or the kernel refuses.
-    pub(super) fn run(mut self, service: &impl Service) {
-        process::prefer_core(self.queue.number.into());
+    pub(super) fn run(mut self, service: &dyn Service) {
         lending::keep_thread();
-        if let Err(error) = self.serve(service) {
-            log::info!("queue {} of FUSE over io_uring ends: {error}", self.queue.number);
+        match self.serve(service) {
+            Err(error) if !is_end(&error) => {
+                log::warn!("queue {} of FUSE over io_uring ends: {error}", self.queue.number);
+            }
+            Ok(()) | Err(_) => {}
         }
     }
 
-    fn serve(&mut self, service: &impl Service) -> io::Result<()> {
-        self.ring.submitter().register_enable_rings()?;
+    fn serve(&mut self, service: &dyn Service) -> io::Result<()> {
         self.watch()?;
         let (mut answers, mut ended, mut carried) = (Vec::new(), Vec::new(), Vec::new());
         loop {
@@ -169,22 +189,19 @@ impl Worker {
             for answer in answers.drain(..) {
                 self.commit(&answer)?;
             }
-            while self.places.len() < self.under_way + FREE_MIN {
-                self.add_slot()?;
-            }
+            self.make_room()?;
             match self.ring.submit_and_wait(want) {
-                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                Err(error) if !is_passing(&error) => return Err(error),
                 Ok(_) | Err(_) => {}
             }
             self.queue.awake();
             ended.extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result())));
             for (number, result) in ended.drain(..) {
-                if result < 0 {
-                    return Err(io::Error::from_raw_os_error(-result));
-                }
                 if number == WAKE {
                     let _ = rustix::io::read(&self.queue.wake, &mut [0; 8]);
                     self.watch()?;
+                } else if result < 0 {
+                    self.lose(io::Error::from_raw_os_error(-result))?;
                 } else {
                     self.take_in(service, number, &mut carried);
                 }
@@ -193,14 +210,14 @@ impl Worker {
     }
 
     /// Has the service serve the request that the kernel has put into a slot.
-    fn take_in(&mut self, service: &impl Service, number: u64, copy: &mut Vec<u8>) {
+    fn take_in(&mut self, service: &dyn Service, number: u64, copy: &mut Vec<u8>) {
         let place = &mut self.places[number as usize];
         let memory = place.memory.clone();
         // SAFETY: the kernel has just handed it over.
         let RingHeader { message, fixed, commit, size } = unsafe { memory.take_header() };
+        let (header, _) = Header::decode(&message).expect("it has the size of a header");
         place.commit = commit;
         self.under_way += 1;
-        let (header, _) = Header::decode(&message).expect("it has the size of a header");
         let is_read = header.opcode == abi::opcode::WRITE;
         // SAFETY: the slot is ours until it is committed, which this thread does later; nobody writes to what it
         // carries meanwhile: an answer to what is read in place is not put there.
@@ -237,9 +254,44 @@ impl Worker {
         self.push(self.command(COMMIT_AND_FETCH, *commit).build().user_data(answer.slot))
     }
 
-    /// Makes room for one more request.
-    fn add_slot(&mut self) -> io::Result<()> {
-        let memory = Arc::new(Memory::new(self.queue.payload_size)?);
+    /// Lets the kernel find as many free places as the queue began with, whatever waits.
+    fn make_room(&mut self) -> io::Result<()> {
+        while !self.is_full && self.places.len() - self.lost < self.under_way + self.depth {
+            let memory = match self.prepared.pop() {
+                Some(memory) => memory,
+                None => match Memory::mapped(self.queue.payload_size) {
+                    Ok(memory) => memory,
+                    Err(error) => {
+                        self.full(&error);
+                        break;
+                    }
+                },
+            };
+            self.add_slot(memory)?;
+        }
+        Ok(())
+    }
+
+    /// The kernel takes a place out of use. The others go on, but for the end of the file system.
+    fn lose(&mut self, error: io::Error) -> io::Result<()> {
+        self.lost += 1;
+        if is_end(&error) || self.lost == self.places.len() {
+            return Err(error);
+        }
+        self.full(&error);
+        Ok(())
+    }
+
+    /// Requests wait for one another from now on.
+    fn full(&mut self, error: &io::Error) {
+        if !std::mem::replace(&mut self.is_full, true) {
+            log::warn!("queue {} of FUSE over io_uring grows no further: {error}", self.queue.number);
+        }
+    }
+
+    /// Lets the kernel put a request into this memory.
+    fn add_slot(&mut self, memory: Memory) -> io::Result<()> {
+        let memory = Arc::new(memory);
         let (vectors, number) = (memory.vectors(), self.places.len() as u64);
         self.places.push(Place { memory, commit: 0 });
         let mut entry =
@@ -278,10 +330,33 @@ impl Worker {
     fn submit(&mut self) -> io::Result<()> {
         while !self.ring.submission().is_empty() {
             match self.ring.submit() {
-                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                Err(error) if !is_passing(&error) => return Err(error),
                 Ok(_) | Err(_) => {}
             }
         }
         Ok(())
     }
+}
+
+/// The file system is unmounted.
+fn is_end(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotConnected | io::ErrorKind::ConnectionAborted)
+}
+
+/// Whether a call that failed is made again.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy
+    )
+}
+
+/// Sees whether the calling thread may use a ring: who may make one need not be let in.
+fn try_out(ring: &mut IoUring<Entry128>) -> io::Result<()> {
+    // SAFETY: it names no memory.
+    let pushed = unsafe { ring.submission().push(&squeue::Entry128::from(opcode::Nop::new().build())) };
+    pushed.map_err(io::Error::other)?;
+    ring.submit_and_wait(1)?;
+    ring.completion().for_each(drop);
+    Ok(())
 }
