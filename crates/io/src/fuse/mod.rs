@@ -23,6 +23,9 @@ use std::sync::Arc;
 use tameike_core::{Errno, Fault, Result};
 use uring::Rings;
 
+/// Numbers of errors that the kernel takes are smaller.
+const ERRNO_END: i32 = 512;
+
 /// A file system behind FUSE.
 pub trait Service: Send + Sync + 'static {
     /// Takes a request in, on the thread that it came to, which takes no other one meanwhile.
@@ -138,9 +141,9 @@ fn strange(error: abi::Malformed) -> Fault {
     Fault::new(Errno::EPROTO, error.to_string())
 }
 
-/// The number of an error, as the kernel has it in answers.
+/// The number of an error, as the kernel has it in answers: it takes no others, and who asked would wait for ever.
 fn libc_errno(errno: Errno) -> i32 {
-    -errno.0
+    if (1..ERRNO_END).contains(&errno.0) { -errno.0 } else { -Errno::EIO.0 }
 }
 
 /// Has `service` serve a request; those that get no answer must not be given one.

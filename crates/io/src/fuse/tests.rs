@@ -57,3 +57,11 @@ fn a_kernel_that_is_too_old_is_told() {
     assert_eq!(session.err().map(|fault| fault.errno), Some(Errno::EPROTO));
     assert_eq!(answer[4..8], (-Errno::EPROTO.0).to_ne_bytes());
 }
+
+/// The kernel takes no answer with such a number, and who asked waited for ever.
+#[test]
+fn errors_are_told_by_numbers_that_the_kernel_takes() {
+    let told = [1, 511, 0, -5, 512, i32::MIN, i32::MAX].map(|number| libc_errno(Errno(number)));
+    let eio = -Errno::EIO.0;
+    assert_eq!(told, [-1, -511, eio, eio, eio, eio, eio]);
+}
