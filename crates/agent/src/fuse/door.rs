@@ -52,7 +52,6 @@ impl<V: Vfs> Service for FuseDoor<V> {
                 self.tasks.spawn(async move { lock::test(&*vfs, wanted, reply).await });
             }
             Operation::SetLock { lock, sleep } => self.set_lock(caller, file, (lock, sleep), reply),
-            Operation::Destroy | Operation::Unknown => reply.error(Errno::ENOSYS),
             names => self.serve_names(caller, file, names, reply),
         }
     }

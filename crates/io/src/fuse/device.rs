@@ -1,7 +1,7 @@
 //! Requests by `/dev/fuse`: each is read, and answered by a write, which any thread may make.
 
 use super::Service;
-use super::abi::{self, HEADER_SIZE, OUT_HEADER_SIZE, PAGE_SIZE, Request};
+use super::abi::{self, OUT_HEADER_SIZE, PAGE_SIZE, Request};
 use super::reply::{Reply, Route};
 use rustix::io::Errno as Os;
 use std::fs::OpenOptions;
@@ -78,16 +78,9 @@ impl Device {
         let mut buffer = buffer(request_size);
         while let Some(size) = self.receive(&mut buffer)? {
             let bytes = &buffer[..size];
-            let unique = bytes.get(..HEADER_SIZE).and_then(|bytes| abi::Header::decode(bytes).ok());
-            let Some((header, _)) = unique else {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, abi::Malformed));
-            };
+            let (header, _) = abi::Header::decode(bytes).map_err(io::Error::other)?;
             let reply = Reply::new(Route::Device(Sender(self.0.clone()), header.unique));
             match Request::decode(bytes) {
-                Ok(request) if request.operation == abi::Operation::Destroy => {
-                    reply.done();
-                    return Ok(());
-                }
                 Ok(request) => super::serve(service, request, reply),
                 Err(abi::Malformed) => reply.error(Errno::EIO),
             }

@@ -148,9 +148,6 @@ fn libc_errno(errno: Errno) -> i32 {
 
 /// Has `service` serve a request; those that get no answer must not be given one.
 fn serve(service: &dyn Service, request: Request<'_>, reply: Reply) {
-    match request.operation {
-        Operation::Forget { .. } | Operation::BatchForget(_) => service.serve(request, reply.none()),
-        Operation::Unknown => reply.error(Errno::ENOSYS),
-        _ => service.serve(request, reply),
-    }
+    let is_answered = !matches!(request.operation, Operation::Forget { .. } | Operation::BatchForget(_));
+    service.serve(request, if is_answered { reply } else { reply.none() });
 }

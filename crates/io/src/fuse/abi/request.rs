@@ -40,7 +40,6 @@ pub(in crate::fuse) mod opcode {
     pub(in crate::fuse) const SETLK: u32 = 32;
     pub(in crate::fuse) const SETLKW: u32 = 33;
     pub(in crate::fuse) const CREATE: u32 = 35;
-    pub(in crate::fuse) const DESTROY: u32 = 38;
     pub(in crate::fuse) const BATCH_FORGET: u32 = 42;
     pub(in crate::fuse) const FALLOCATE: u32 = 43;
     pub(in crate::fuse) const RENAME2: u32 = 45;
@@ -226,8 +225,6 @@ pub enum Operation<'a> {
         handle: u64,
     },
     FsyncDir,
-    /// The connection ends.
-    Destroy,
     /// Not known here.
     Unknown,
 }
@@ -327,7 +324,6 @@ fn operation<'a>(code: u32, mut fixed: Fields<'_>, mut rest: Rest<'a>) -> Decode
         opcode::GETLK => Operation::GetLock(fixed.lock()?),
         opcode::SETLK => Operation::SetLock { lock: fixed.lock()?, sleep: false },
         opcode::SETLKW => Operation::SetLock { lock: fixed.lock()?, sleep: true },
-        opcode::DESTROY => Operation::Destroy,
         _ => return longer(code, fixed, rest),
     })
 }
