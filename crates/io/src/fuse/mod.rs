@@ -120,7 +120,7 @@ impl Session {
                 Err(fault) => log::warn!("a view is read by fewer threads: {fault}"),
             }
         }
-        if let Some(rings) = self.rings {
+        if let Some(rings) = &self.rings {
             rings.start(&service);
         }
         let mut first = self.device.serve(&*service, request_size).map_err(failed);
@@ -128,6 +128,9 @@ impl Session {
         for thread in threads {
             let end = thread.join().expect("a thread that serves does not panic");
             first = first.and(end.map_err(failed));
+        }
+        if let Some(rings) = self.rings {
+            rings.join();
         }
         first
     }

@@ -27,6 +27,7 @@ use crate::slab::Pool;
 use queue::Worker;
 use std::io;
 use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
 use tameike_core::limits::UNIT_SIZE;
 
 /// Most requests that a queue can take in beside those that are under way.
@@ -38,8 +39,15 @@ const FRAMES_PART: u32 = 4;
 /// Least memory for what a request carries, by the kernel's rules.
 const PAYLOAD_SIZE_MIN: usize = 2 * PAGE_SIZE;
 
-/// The rings of one mount: threads that are ready, and wait for what they shall serve.
-pub(super) struct Rings(Vec<mpsc::Sender<Arc<dyn Service>>>);
+/// The rings of one mount: threads that are ready, and wait for what they shall serve. What a thread has used is dropped
+/// when it has ended: until then the kernel may put a request into its memory.
+pub(super) struct Rings<W = Worker>(Vec<QueueThread<W>>);
+
+/// The thread of a queue.
+struct QueueThread<W> {
+    start: mpsc::Sender<Arc<dyn Service>>,
+    thread: JoinHandle<Option<W>>,
+}
 
 impl Rings {
     /// A ring for each core, with frames of `frames`.
@@ -61,21 +69,30 @@ impl Rings {
             })
         })
     }
+}
 
+impl<W: Send + 'static> Rings<W> {
     /// A thread for each queue, which prepares what it needs. The first failure ends those that are there.
     fn prepare<P, R>(queues: u16, queue: impl Fn(u16) -> io::Result<P>) -> io::Result<Self>
     where
         P: FnOnce() -> io::Result<R> + Send + 'static,
-        R: FnOnce(&dyn Service),
+        R: FnOnce(&dyn Service) -> W,
     {
         (0..queues).map(|number| start(number, queue(number)?)).collect::<io::Result<_>>().map(Self)
     }
 
     /// Serves until the file system is unmounted.
-    pub(super) fn start(self, service: &Arc<impl Service>) {
-        for start in self.0 {
+    pub(super) fn start(&self, service: &Arc<impl Service>) {
+        for queue in &self.0 {
             // Its thread waits for it.
-            let _ = start.send(service.clone());
+            let _ = queue.start.send(service.clone());
+        }
+    }
+
+    /// Waits until the threads have ended, and drops what they have used.
+    pub(super) fn join(self) {
+        for QueueThread { thread, .. } in self.0 {
+            drop(thread.join().expect("a thread that serves does not panic"));
         }
     }
 }
@@ -87,10 +104,10 @@ fn depth(queues: u16, frames: u32) -> Option<usize> {
 }
 
 /// Starts the thread of a queue, and returns when that has prepared itself.
-fn start<R: FnOnce(&dyn Service)>(
+fn start<W: Send + 'static, R: FnOnce(&dyn Service) -> W>(
     number: u16,
     prepare: impl FnOnce() -> io::Result<R> + Send + 'static,
-) -> io::Result<mpsc::Sender<Arc<dyn Service>>> {
+) -> io::Result<QueueThread<W>> {
     let (tell, told) = mpsc::channel();
     let (start, started) = mpsc::channel::<Arc<dyn Service>>();
     let job = move || {
@@ -101,11 +118,11 @@ fn start<R: FnOnce(&dyn Service)>(
         // Who started this thread waits for it.
         let _ = tell.send(prepared);
         // It drops `start` when another queue cannot be had.
-        if let (Some(run), Ok(service)) = (run, started.recv()) {
-            run(&*service);
-        }
+        let service = started.recv().ok()?;
+        run.map(|run| run(&*service))
     };
-    process::start_thread(&format!("tameike-ring-{number}"), job).map_err(io::Error::other)?;
+    let name = format!("tameike-ring-{number}");
+    let thread = process::start_thread(&name, job).map_err(io::Error::other)?;
     told.recv().map_err(io::Error::other)??;
-    Ok(start)
+    Ok(QueueThread { start, thread })
 }

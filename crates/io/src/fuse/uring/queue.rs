@@ -10,7 +10,9 @@ use io_uring::squeue::Entry128;
 use io_uring::{IoUring, opcode, squeue, types};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
+use std::convert::Infallible;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use tameike_core::Errno;
@@ -129,12 +131,12 @@ impl Carried {
 /// What the thread of a queue keeps of a slot.
 struct Place {
     memory: Arc<Memory>,
-    /// By which the kernel knows the request in it.
-    commit: u64,
+    /// By which the kernel knows the request in it; none while it is the kernel's to use.
+    commit: Option<u64>,
 }
 
 /// The thread of a queue.
-pub(super) struct Worker {
+pub(in crate::fuse) struct Worker {
     ring: IoUring<Entry128>,
     queue: Arc<Queue>,
     device: OwnedFd,
@@ -169,18 +171,21 @@ impl Worker {
         Ok(Self { ring, queue, device, depth, prepared, places, lost: 0, under_way: 0, is_full: false })
     }
 
-    /// Serves until the file system is unmounted, or the kernel refuses.
-    pub(super) fn run(mut self, service: &dyn Service) {
+    /// Serves until the file system is unmounted, or the kernel refuses. What comes back is to be dropped when the calling
+    /// thread has ended.
+    pub(super) fn run(self, service: &dyn Service) -> Self {
         lending::keep_thread();
-        match self.serve(service) {
-            Err(error) if !is_end(&error) => {
-                log::warn!("queue {} of FUSE over io_uring ends: {error}", self.queue.number);
-            }
-            Ok(()) | Err(_) => {}
+        // The kernel uses its memory for this thread: in a panic it stays.
+        let mut worker = ManuallyDrop::new(self);
+        let Err(error) = worker.serve(service);
+        if !is_end(&error) {
+            let number = worker.queue.number;
+            log::error!("queue {number} of FUSE over io_uring ends, and with it its core's calls: {error}");
         }
+        ManuallyDrop::into_inner(worker)
     }
 
-    fn serve(&mut self, service: &dyn Service) -> io::Result<()> {
+    fn serve(&mut self, service: &dyn Service) -> io::Result<Infallible> {
         self.watch()?;
         let (mut answers, mut ended, mut carried) = (Vec::new(), Vec::new(), Vec::new());
         loop {
@@ -213,10 +218,11 @@ impl Worker {
     fn take_in(&mut self, service: &dyn Service, number: u64, copy: &mut Vec<u8>) {
         let place = &mut self.places[number as usize];
         let memory = place.memory.clone();
+        assert!(place.commit.is_none(), "the kernel hands over what it has");
         // SAFETY: the kernel has just handed it over.
         let RingHeader { message, fixed, commit, size } = unsafe { memory.take_header() };
         let (header, _) = Header::decode(&message).expect("it has the size of a header");
-        place.commit = commit;
+        place.commit = Some(commit);
         self.under_way += 1;
         let is_read = header.opcode == abi::opcode::WRITE;
         // SAFETY: the slot is ours until it is committed, which this thread does later; nobody writes to what it
@@ -242,7 +248,8 @@ impl Worker {
     }
 
     fn commit(&mut self, answer: &Answer) -> io::Result<()> {
-        let Place { memory, commit } = &self.places[answer.slot as usize];
+        let Place { memory, commit } = &mut self.places[answer.slot as usize];
+        let commit = commit.take().expect("a request is answered once");
         // SAFETY: the answer is given, so that the slot is this thread's.
         unsafe {
             if let Carried::Body(body) = &answer.carried {
@@ -251,7 +258,7 @@ impl Worker {
             memory.put_header(&answer.header, answer.carried.size());
         }
         self.under_way -= 1;
-        self.push(self.command(COMMIT_AND_FETCH, *commit).build().user_data(answer.slot))
+        self.push(self.command(COMMIT_AND_FETCH, commit).build().user_data(answer.slot))
     }
 
     /// Lets the kernel find as many free places as the queue began with, whatever waits.
@@ -293,7 +300,7 @@ impl Worker {
     fn add_slot(&mut self, memory: Memory) -> io::Result<()> {
         let memory = Arc::new(memory);
         let (vectors, number) = (memory.vectors(), self.places.len() as u64);
-        self.places.push(Place { memory, commit: 0 });
+        self.places.push(Place { memory, commit: None });
         let mut entry =
             self.command(REGISTER, 0).addr(Some(vectors.as_ptr() as u64)).build().user_data(number);
         const { assert!(size_of::<Entry128>() == 128) };

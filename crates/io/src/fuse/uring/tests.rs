@@ -1,9 +1,12 @@
 //! Rings are had for all queues, or for none.
 
 use super::*;
+use crate::fuse::Reply;
+use crate::fuse::abi::Request;
 use crate::slab::Slab;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
+use std::thread::ThreadId;
 use tameike_core::{Fault, Result};
 
 const REQUEST_SIZE: u32 = UNIT_SIZE as u32;
@@ -62,6 +65,38 @@ fn a_thread_that_cannot_start_ends_the_others() {
     assert_eq!(rings.err().and_then(|error| error.raw_os_error()), Some(Errno::AGAIN.raw_os_error()));
     drop(tell);
     assert_eq!(told.iter().collect::<Vec<_>>(), [1, 0]);
+}
+
+/// A service that is asked nothing.
+struct Idle;
+
+impl Service for Idle {
+    fn serve(&self, _request: Request<'_>, _reply: Reply) {}
+}
+
+/// Tells by which thread it is dropped.
+struct Used(mpsc::Sender<ThreadId>);
+
+impl Drop for Used {
+    fn drop(&mut self) {
+        // Who looks may be gone.
+        let _ = self.0.send(std::thread::current().id());
+    }
+}
+
+/// Until the thread of a queue has ended, the kernel may put a request into the queue's memory; it was once given back before.
+#[test]
+fn what_a_queue_has_used_outlives_its_thread() {
+    let (tell, told) = mpsc::channel();
+    let rings = Rings::prepare(2, |_| {
+        let used = Used(tell.clone());
+        Ok(move || Ok(move |_: &dyn Service| used))
+    });
+    let rings = rings.expect("threads");
+    rings.start(&Arc::new(Idle));
+    rings.join();
+    drop(tell);
+    assert_eq!(told.iter().collect::<Vec<_>>(), [std::thread::current().id(); 2]);
 }
 
 #[test]
