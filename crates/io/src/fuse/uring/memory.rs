@@ -5,7 +5,7 @@
 
 use crate::fuse::abi::{HEADER_SIZE, OUT_HEADER_SIZE};
 use crate::slab::Frame;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::io;
@@ -59,7 +59,11 @@ impl Memory {
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
         let start = unsafe { mmap_anonymous(null_mut(), payload_size, protection, flags)? };
         let payload = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapping at address 0"))?;
-        Ok(Self { header: Self::empty_header(), payload, payload_size, frame: None })
+        let memory = Self { header: Self::empty_header(), payload, payload_size, frame: None };
+        // Most requests carry little, for which 2 MiB would be taken. A kernel without large pages refuses.
+        // SAFETY: the advice is about pages of the new mapping, and changes no bytes.
+        let _ = unsafe { madvise(start, payload_size, Advice::LinuxNoHugepage) };
+        Ok(memory)
     }
 
     fn empty_header() -> Box<UnsafeCell<[u8; RING_HEADER_SIZE]>> {

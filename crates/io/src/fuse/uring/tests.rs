@@ -1,5 +1,6 @@
 //! Rings are had for all queues, or for none.
 
+use super::memory::Memory;
 use super::*;
 use crate::fuse::Reply;
 use crate::fuse::abi::Request;
@@ -97,6 +98,26 @@ fn what_a_queue_has_used_outlives_its_thread() {
     rings.join();
     drop(tell);
     assert_eq!(told.iter().collect::<Vec<_>>(), [std::thread::current().id(); 2]);
+}
+
+/// Where the system gives large pages unasked, each lock that was waited for once took one of 2 MiB.
+#[test]
+fn memory_that_is_added_takes_small_pages() {
+    let memory = Memory::mapped(UNIT_SIZE).expect("memory");
+    let start = memory.vectors()[1].iov_base.addr();
+    let maps = std::fs::read_to_string("/proc/self/smaps").expect("/proc is mounted");
+    let lies_in = |line: &str| {
+        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+        let hexadecimal = |number| usize::from_str_radix(number, 16).ok();
+        range.is_some_and(|(from, to)| {
+            hexadecimal(from).is_some_and(|from| from <= start)
+                && hexadecimal(to).is_some_and(|to| start < to)
+        })
+    };
+    let flags = maps.lines().skip_while(|line| !lies_in(line)).find_map(|line| line.strip_prefix("VmFlags:"));
+    let flags = flags.expect("its mapping");
+    let has_large = std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists();
+    assert!(!has_large || flags.split(' ').any(|flag| flag == "nh"), "{flags}");
 }
 
 #[test]
