@@ -45,7 +45,7 @@ enum Carried {
 #[derive(Default)]
 struct Answers {
     given: Vec<Answer>,
-    /// The queue's thread sleeps, and must be woken.
+    /// The queue's thread may sleep, and must be woken.
     sleeps: bool,
 }
 
@@ -76,11 +76,11 @@ impl Queue {
         }
     }
 
-    /// What there is to hand over; when there is nothing, who calls may sleep.
+    /// What there is to hand over. Who calls may sleep from then on.
     fn take(&self, taken: &mut Vec<Answer>) {
         let mut answers = self.answers.lock();
         std::mem::swap(&mut answers.given, taken);
-        answers.sleeps = taken.is_empty();
+        answers.sleeps = true;
     }
 
     /// Who may sleep does not: it takes what is given without being woken.
@@ -190,12 +190,11 @@ impl Worker {
         let (mut answers, mut ended, mut carried) = (Vec::new(), Vec::new(), Vec::new());
         loop {
             self.queue.take(&mut answers);
-            let want = usize::from(answers.is_empty());
             for answer in answers.drain(..) {
                 self.commit(&answer)?;
             }
             self.make_room()?;
-            match self.ring.submit_and_wait(want) {
+            match self.ring.submit_and_wait(1) {
                 Err(error) if !is_passing(&error) => return Err(error),
                 Ok(_) | Err(_) => {}
             }
