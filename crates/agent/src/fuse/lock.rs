@@ -1,8 +1,8 @@
 //! Locks of files, as the kernel asks for them.
 //!
 //! A request that waits holds no thread. The kernel tells of a signal to the program that waits by FUSE_INTERRUPT, which
-//! is not served: from then on the kernel leaves a program that waits asleep until it is answered, even one that was killed. So while a request waits, the signals of its thread are looked at
-//! ([`is_interrupted`]). It is then answered with `EINTR`, which the kernel takes as "restart, or fail, as the handler
+//! is not served: from then on the kernel leaves the program asleep until it is answered, even one that was killed. So
+//! while a request waits, the signals of its thread are looked at ([`is_interrupted`]). It is then answered with `EINTR`, which the kernel takes as "restart, or fail, as the handler
 //! of the signal has it". Without a signal it must never be: the program would see an error number that it cannot know.
 
 use super::convert::errno;
