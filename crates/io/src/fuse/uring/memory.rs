@@ -26,6 +26,8 @@ pub(super) struct Memory {
     header: Box<UnsafeCell<[u8; RING_HEADER_SIZE]>>,
     payload: NonNull<u8>,
     payload_size: usize,
+    /// Where the kernel finds both.
+    vectors: [libc::iovec; 2],
     /// Where the payload lies; in a mapping of its own if there is none.
     frame: Option<Frame>,
 }
@@ -49,7 +51,7 @@ impl Memory {
         assert!(payload_size <= frame.len(), "what a request carries has room in a frame");
         // From now on the bytes are used by this pointer only.
         let payload = NonNull::from(&mut *frame).cast();
-        Self { header: Self::empty_header(), payload, payload_size, frame: Some(frame) }
+        Self::new(payload, payload_size, Some(frame))
     }
 
     /// For a request that carries at most `payload_size` bytes, whole pages.
@@ -59,15 +61,18 @@ impl Memory {
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
         let start = unsafe { mmap_anonymous(null_mut(), payload_size, protection, flags)? };
         let payload = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapping at address 0"))?;
-        let memory = Self { header: Self::empty_header(), payload, payload_size, frame: None };
+        let memory = Self::new(payload, payload_size, None);
         // Most requests carry little, for which 2 MiB would be taken. A kernel without large pages refuses.
         // SAFETY: the advice is about pages of the new mapping, and changes no bytes.
         let _ = unsafe { madvise(start, payload_size, Advice::LinuxNoHugepage) };
         Ok(memory)
     }
 
-    fn empty_header() -> Box<UnsafeCell<[u8; RING_HEADER_SIZE]>> {
-        Box::new(UnsafeCell::new([0; RING_HEADER_SIZE]))
+    fn new(payload: NonNull<u8>, payload_size: usize, frame: Option<Frame>) -> Self {
+        let header = Box::new(UnsafeCell::new([0; RING_HEADER_SIZE]));
+        let vector = |base: *mut u8, iov_len| libc::iovec { iov_base: base.cast(), iov_len };
+        let vectors = [vector(header.get().cast(), RING_HEADER_SIZE), vector(payload.as_ptr(), payload_size)];
+        Self { header, payload, payload_size, vectors, frame }
     }
 
     pub(super) fn payload_size(&self) -> usize {
@@ -75,9 +80,8 @@ impl Memory {
     }
 
     /// Where the kernel finds it.
-    pub(super) fn vectors(&self) -> [libc::iovec; 2] {
-        let vector = |base: *mut u8, iov_len| libc::iovec { iov_base: base.cast(), iov_len };
-        [vector(self.header.get().cast(), RING_HEADER_SIZE), vector(self.payload.as_ptr(), self.payload_size)]
+    pub(super) fn vectors(&self) -> &[libc::iovec; 2] {
+        &self.vectors
     }
 
     /// # Safety

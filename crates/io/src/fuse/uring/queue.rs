@@ -299,15 +299,13 @@ impl Worker {
     fn add_slot(&mut self, memory: Memory) -> io::Result<()> {
         let memory = Arc::new(memory);
         let (vectors, number) = (memory.vectors(), self.places.len() as u64);
-        self.places.push(Place { memory, commit: None });
         let mut entry =
             self.command(REGISTER, 0).addr(Some(vectors.as_ptr() as u64)).build().user_data(number);
         const { assert!(size_of::<Entry128>() == 128) };
         // SAFETY: an entry is the kernel's structure of 128 bytes, and this its number of vectors.
         unsafe { (&raw mut entry).byte_add(VECTORS_START).cast::<u32>().write(vectors.len() as u32) };
-        self.push(entry)?;
-        // The kernel reads the vectors now.
-        self.submit()
+        self.places.push(Place { memory, commit: None });
+        self.push(entry)
     }
 
     fn command(&self, code: u32, commit: u64) -> opcode::UringCmd80 {
@@ -327,8 +325,8 @@ impl Worker {
         if self.ring.submission().is_full() {
             self.submit()?;
         }
-        // SAFETY: the entry names descriptors and memory that live as long as the ring; the vectors of a registration
-        // live until it is submitted.
+        // SAFETY: the entry names descriptors of the worker, and memory of its places with the vectors that lie in it: all
+        // live as long as the ring.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.map_err(io::Error::other)
     }
