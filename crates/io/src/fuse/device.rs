@@ -1,7 +1,7 @@
 //! Requests by `/dev/fuse`: each is read, and answered by a write, which any thread may make.
 
 use super::Service;
-use super::abi::{self, OUT_HEADER_SIZE, PAGE_SIZE, Request};
+use super::abi::{self, OUT_HEADER_SIZE, Request};
 use super::reply::{Reply, Route};
 use rustix::io::Errno as Os;
 use std::fs::OpenOptions;
@@ -12,6 +12,8 @@ use tameike_core::Errno;
 
 pub(super) const PATH: &str = crate::os::mount::FUSE_DEVICE;
 
+/// Room for what comes before the bytes of a write; with it, more than the kernel wants at least.
+const HEADERS_SIZE_MAX: usize = 4096;
 /// Makes an open device one more of another's mount.
 const CLONE: libc::c_ulong = 0x8004_e500;
 /// Number by which the kernel is told to drop attributes and pages.
@@ -29,7 +31,7 @@ pub struct Notifier(Sender);
 
 /// Memory for one request: the largest is a write.
 pub(super) fn buffer(request_size: u32) -> Vec<u8> {
-    vec![0; request_size as usize + PAGE_SIZE]
+    vec![0; request_size as usize + HEADERS_SIZE_MAX]
 }
 
 impl Device {

@@ -1,7 +1,8 @@
 //! The first request: what kernel and view agree on.
 
 use super::fields::Fields;
-use super::{Body, Malformed, PAGE_SIZE};
+use super::{Body, Malformed};
+use rustix::param::page_size;
 
 /// Version of the protocol.
 pub(in crate::fuse) const MAJOR: u32 = 7;
@@ -91,7 +92,7 @@ impl Agreed {
     }
 
     pub(in crate::fuse) fn encode(&self) -> Body {
-        let pages = (self.request_size as usize).div_ceil(PAGE_SIZE) as u16;
+        let pages = (self.request_size as usize).div_ceil(page_size()) as u16;
         Body::default()
             .u32(MAJOR)
             .u32(MINOR)

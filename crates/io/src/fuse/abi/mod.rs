@@ -20,6 +20,3 @@ pub use request::{Forgets, Header, LockRequest, Malformed, Operation, Request};
 pub(super) use request::{HEADER_SIZE, opcode};
 #[cfg(feature = "fuzz")]
 pub(crate) use samples::{fuzz, fuzz_seeds};
-
-/// Size of a page, which the protocol counts requests in.
-pub(super) const PAGE_SIZE: usize = 4096;

@@ -20,11 +20,11 @@ mod tests;
 pub(super) use queue::Slot;
 
 use super::Service;
-use super::abi::PAGE_SIZE;
 use super::device::Device;
 use crate::os::process;
 use crate::slab::Pool;
 use queue::Worker;
+use rustix::param::page_size;
 use std::io;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -37,7 +37,7 @@ const DEPTH_MIN: u32 = 2;
 /// One part in so many of a view's frames is room for requests in rings.
 const FRAMES_PART: u32 = 4;
 /// Least memory for what a request carries, by the kernel's rules.
-const PAYLOAD_SIZE_MIN: usize = 2 * PAGE_SIZE;
+const PAYLOAD_SIZE_MIN: usize = 8192;
 
 /// The rings of one mount: threads that are ready, and wait for what they shall serve. What a thread has used is dropped
 /// when it has ended: until then the kernel may put a request into its memory.
@@ -55,7 +55,7 @@ impl Rings {
     /// # Errors
     /// io_uring is forbidden or too old; memory or a thread is refused; there are too few frames for so many cores.
     pub(super) fn new(device: &Device, request_size: u32, frames: &Pool) -> io::Result<Self> {
-        let payload_size = (request_size as usize).next_multiple_of(PAGE_SIZE).max(PAYLOAD_SIZE_MIN);
+        let payload_size = (request_size as usize).next_multiple_of(page_size()).max(PAYLOAD_SIZE_MIN);
         let queues = process::cores_possible()?;
         let depth = depth(queues, frames.share()).filter(|_| payload_size <= UNIT_SIZE).ok_or_else(|| {
             let wanted = u32::from(queues) * DEPTH_MIN * FRAMES_PART;
