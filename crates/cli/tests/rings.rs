@@ -44,6 +44,12 @@ fn rings(memory: &str) -> u32 {
     count.unwrap_or_else(|| unreachable!("the program says it: {said}"))
 }
 
+/// Whether the doctor takes the lack of rings for something to be mended.
+fn doctor_mends() -> bool {
+    let output = Site::new().tameike(&["doctor"]).output().expect("a doctor");
+    String::from_utf8_lossy(&output.stdout).contains(&format!("echo Y > {PARAMETER}"))
+}
+
 #[test]
 fn calls_are_served_by_rings_or_the_device() {
     let Some(parameter) = Parameter::keep() else {
@@ -52,7 +58,9 @@ fn calls_are_served_by_rings_or_the_device() {
     };
     parameter.set("N");
     assert_eq!(rings(ENOUGH), 0, "the kernel offers none");
+    assert!(doctor_mends());
     parameter.set("Y");
+    assert!(!doctor_mends());
     assert!(rings(ENOUGH) > 0, "the kernel offers them");
     assert_eq!(rings(TOO_LITTLE), 0, "there are too few frames");
 }
