@@ -16,7 +16,6 @@ mod gate;
 pub(crate) use gate::{Gate, InFlight};
 
 use crate::fuse::KernelCache;
-use fuser::INodeNo;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -115,7 +114,7 @@ impl Custody {
         let written = gate.written();
         if written.is_some() {
             // Pages, too: another open, which was told that it may keep them, may be answered first.
-            if let Err(fault) = self.kernel.drop_all(INodeNo(file.0)).await {
+            if let Err(fault) = self.kernel.drop_all(file).await {
                 self.closed(file);
                 return Err(fault);
             }
@@ -207,7 +206,7 @@ impl Custody {
             let is_unknown = *state.used.get_or_insert(now) + ATTRIBUTES_LINGER > now;
             state.told.remove(&dir).is_some_and(|until| until > now) || is_unknown
         };
-        if is_told && let Err(fault) = self.kernel.drop_attributes(INodeNo(dir.0)).await {
+        if is_told && let Err(fault) = self.kernel.drop_attributes(dir).await {
             // The change itself is done: what is old ends with its time.
             log::warn!("{fault}");
         }

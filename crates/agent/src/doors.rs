@@ -19,10 +19,10 @@ use tameike_client::vfs::Vfs;
 use tameike_core::wire::admin::Space;
 use tameike_core::wire::lock::LockOwner;
 use tameike_core::{Cluster, Errno, Fault, InodeId, NodeId, Result, View};
-use tameike_io::Runtime;
 use tameike_io::fabric::{PeerEvent, Rpc};
 use tameike_io::os::process;
 use tameike_io::shared::{SharedFs, TreeSpace};
+use tameike_io::{Pool, Runtime};
 use tameike_server::cache::Activity;
 
 /// The views of one node.
@@ -33,6 +33,8 @@ pub struct Views {
     cache: Option<Arc<CacheView>>,
     shared_waiting: WaitingRoom,
     cache_waiting: WaitingRoom,
+    /// Of the job-shared view.
+    frames: Pool,
     activity: Option<Arc<Activity>>,
     /// In the order of [`View::ALL`].
     custody: [Arc<Custody>; 3],
@@ -76,9 +78,8 @@ impl Views {
         shared: Option<Arc<dyn SharedFs>>,
         activity: Option<Arc<Activity>>,
     ) -> Self {
-        let engine = |pool: &tameike_io::Pool| {
-            DataEngine::new(runtime.clone(), cluster.clone(), rpc.clone(), pool.clone())
-        };
+        let engine =
+            |pool: &Pool| DataEngine::new(runtime.clone(), cluster.clone(), rpc.clone(), pool.clone());
         let shared_engine = engine(&memory.shared_view);
         let striped = |root| {
             let (cluster, rpc, engine) = (cluster.clone(), rpc.clone(), shared_engine.clone());
@@ -101,7 +102,8 @@ impl Views {
         let (shared_waiting, cache_waiting) = (memory.shared_waiting.clone(), memory.cache_waiting.clone());
         let (runtime, shared) = (runtime.clone(), striped(InodeId::ROOT));
         let custody = View::ALL.map(|_| Custody::new(runtime.clone()));
-        Self { runtime, shared, local, cache, shared_waiting, cache_waiting, activity, custody }
+        let frames = memory.shared_view.clone();
+        Self { runtime, shared, local, cache, shared_waiting, cache_waiting, frames, activity, custody }
     }
 
     /// The job-shared view.
@@ -236,11 +238,12 @@ impl Views {
         let tasks = self.tasks(door.view, fuse::THREADS_LENT_MAX);
         let (waiting, custody) = (self.waiting(door.view).clone(), self.custody[door.view.index()].clone());
         let fuse_door = FuseDoor::new(tasks, view.clone(), waiting, custody);
-        let all_users = process::user() == 0;
+        // Most requests to the others are calls to a file system below, which hold up the thread: a ring has but one.
+        let rings = (door.view == View::JobShared).then(|| self.frames.clone());
         let path = door.path;
         let name = format!("tameike-{}", door.view.as_str());
         process::start_thread(&name, move || {
-            if let Err(fault) = fuse::serve(fuse_door, door.fuse, all_users) {
+            if let Err(fault) = fuse::serve(fuse_door, door.fuse, rings) {
                 log::error!("{}: {fault}", path.display());
             }
         })

@@ -3,11 +3,13 @@
 use parking_lot::Mutex;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::process::{Pid, getpid};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tameike_core::limits::PATH_SIZE_MAX;
 use tameike_ring::client::path::{ROOT, below, is_plain, without_dots};
-use tameike_ring::client::{Client, Start};
+use tameike_ring::client::{Client, Start, mounts};
 
 /// The variable that names the ring's socket.
 const SOCKET_VARIABLE: &str = "TAMEIKE_RING";
@@ -15,8 +17,12 @@ const SOCKET_VARIABLE: &str = "TAMEIKE_RING";
 /// A connection, which lives as long as the process: files of it may do so, too.
 pub struct Connection {
     pub client: Client,
-    /// The roots of the views in the kernel, by [`Start::view`]; none where this process does not see it.
+    /// The roots of the views in the kernel, by [`Start::view`]; none where this process does not see it, or may only read.
     roots: Vec<Option<OwnedFd>>,
+    /// By which the kernel tells of changes of mounts.
+    mounts: OwnedFd,
+    /// A view has come to be for reading only: what is opened or changed from now on is the kernel's affair.
+    withdrawn: AtomicBool,
 }
 
 /// Whether there was a connection to be had, and of which process.
@@ -35,16 +41,21 @@ pub fn get() -> Option<&'static Connection> {
             made
         }
     };
-    made.filter(|connection| !connection.client.is_broken())
+    made.filter(|connection| !connection.client.is_broken() && !connection.withdrawn.load(Ordering::Relaxed))
 }
 
 fn connect() -> Option<&'static Connection> {
     let socket = std::env::var_os(SOCKET_VARIABLE).filter(|socket| !socket.is_empty())?;
     let client = Client::connect(Path::new(&socket)).ok()?;
+    // Before the mounts are looked at.
+    let mounts = mounts::watch().ok()?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let open = |mount: &[u8]| rustix::fs::openat(CWD, mount, flags, Mode::empty()).ok();
+    let open = |mount: &[u8]| {
+        let root = rustix::fs::openat(CWD, mount, flags, Mode::empty()).ok()?;
+        mounts::is_writable(root.as_fd()).then_some(root)
+    };
     let roots = client.views().iter().map(|view| open(&view.mount)).collect();
-    Some(Box::leak(Box::new(Connection { client, roots })))
+    Some(Box::leak(Box::new(Connection { client, roots, mounts, withdrawn: AtomicBool::new(false) })))
 }
 
 impl Connection {
@@ -63,9 +74,38 @@ impl Connection {
     }
 }
 
+/// The connection for a call that changes something, unless a view may only be read here by now.
+fn get_to_change() -> Option<&'static Connection> {
+    let connection = get()?;
+    if mounts::have_changed(connection.mounts.as_fd()) != Ok(false) {
+        let mut roots = connection.roots.iter().flatten();
+        let may_change = roots.all(|root| mounts::is_writable(root.as_fd()));
+        connection.withdrawn.fetch_or(!may_change, Ordering::Relaxed);
+    }
+    get()
+}
+
 /// Asks the ring about `path` where that is on a view.
 pub fn on_path<T>(path: &[u8], ask: impl FnOnce(&'static Connection, Start, &[u8]) -> T) -> Option<T> {
-    let connection = get()?;
+    ask_by(get()?, path, ask)
+}
+
+/// As [`on_path`], for a call that changes something.
+pub fn on_path_to_change<T>(
+    path: &[u8],
+    ask: impl FnOnce(&'static Connection, Start, &[u8]) -> T,
+) -> Option<T> {
+    ask_by(get_to_change()?, path, ask)
+}
+
+fn ask_by<T>(
+    connection: &'static Connection,
+    path: &[u8],
+    ask: impl FnOnce(&'static Connection, Start, &[u8]) -> T,
+) -> Option<T> {
+    if path.len() >= PATH_SIZE_MAX {
+        return None;
+    }
     if path.first() == Some(&b'/') {
         let (start, path) = connection.find(path)?;
         return Some(ask(connection, start, path));

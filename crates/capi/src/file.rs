@@ -10,7 +10,10 @@ use rustix::io::Errno;
 use std::ffi::CStr;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::Arc;
-use tameike_ring::client::{Answer, Client, HANDOVER_NAME_SIZE, Status, Time, Transfer};
+use tameike_ring::client::{Answer, Client, HANDOVER_NAME_SIZE, Start, Status, Time, Transfer};
+
+/// Flags of who changes something.
+const CHANGES: i32 = libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
 
 /// What a call tells.
 pub type Result<T> = std::result::Result<T, Errno>;
@@ -69,11 +72,16 @@ fn ended<T>(answer: Answer<T>) -> Option<Result<T>> {
 impl File {
     /// Opens as `open` does, with the mask of the process.
     pub fn open(path: &CStr, flags: i32, mode: u32) -> Result<Self> {
-        let opened = connection::on_path(path.to_bytes(), |connection, start, path| {
+        let ask = |connection: &'static Connection, start: Start, path: &[u8]| {
             let mode = if flags & libc::O_CREAT == 0 { 0 } else { mode & !umask()? };
             let opened = ended(connection.client.open(start, path, flags, mode))?;
             Some(opened.map(|opened| (connection, start.view, opened.handle)))
-        });
+        };
+        let opened = if flags & CHANGES == 0 {
+            connection::on_path(path.to_bytes(), ask)
+        } else {
+            connection::on_path_to_change(path.to_bytes(), ask)
+        };
         let flags = OFlags::from_bits_retain(flags.cast_unsigned());
         let backing = match opened.flatten().transpose()? {
             Some((connection, view, handle)) => {
@@ -252,7 +260,7 @@ pub fn status_at(path: &CStr, follow: bool) -> Result<Status> {
 
 /// Removes a name.
 pub fn unlink(path: &CStr) -> Result<()> {
-    let told = connection::on_path(path.to_bytes(), |connection, start, path| {
+    let told = connection::on_path_to_change(path.to_bytes(), |connection, start, path| {
         ended(connection.client.unlink(start, path))
     });
     told.flatten().unwrap_or_else(|| rustix::fs::unlinkat(CWD, path, AtFlags::empty()))
@@ -260,7 +268,7 @@ pub fn unlink(path: &CStr) -> Result<()> {
 
 /// Makes a directory.
 pub fn make_dir(path: &CStr, mode: u32) -> Result<()> {
-    let told = connection::on_path(path.to_bytes(), |connection, start, path| {
+    let told = connection::on_path_to_change(path.to_bytes(), |connection, start, path| {
         ended(connection.client.make_dir(start, path, mode & !umask()?))
     });
     told.flatten().unwrap_or_else(|| rustix::fs::mkdirat(CWD, path, Mode::from_bits_retain(mode)))
@@ -268,7 +276,7 @@ pub fn make_dir(path: &CStr, mode: u32) -> Result<()> {
 
 /// Gives a file another name, as `renameat2`.
 pub fn rename(from: &CStr, to: &CStr, flags: u32) -> Result<()> {
-    let told = connection::on_path(from.to_bytes(), |connection, start, path| {
+    let told = connection::on_path_to_change(from.to_bytes(), |connection, start, path| {
         let renamed = connection::on_path(to.to_bytes(), |_, target, new| {
             let one_view = target.view == start.view;
             ended(if one_view {

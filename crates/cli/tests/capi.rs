@@ -7,7 +7,7 @@ mod support;
 
 use kit::Kit;
 use std::process::Command;
-use support::{Site, ring_answered, shown, succeed};
+use support::{Site, preload, shown, succeed};
 
 /// It tells and leaves the same in each view as in a plain directory, and other nodes and programs find what it has left.
 #[test]
@@ -35,6 +35,16 @@ fn a_program_with_the_library_is_told_the_same_in_each_view() {
     for (view, part) in parts[..3].iter().enumerate() {
         assert_eq!(*part, expected, "view {view}");
     }
-    assert!(ring_answered(parts[3]) > 200, "this was the kernel: {}", parts[3]);
+    assert!(preload::answered(parts[3]) > 200, "this was the kernel: {}", parts[3]);
+    site.assert_clean();
+}
+
+/// As for every program, a mount for reading only holds, though the agent would do what it is asked.
+#[test]
+fn a_view_that_is_mounted_for_reading_only_is_not_changed() {
+    let kit = Kit::new();
+    let site = Site::new();
+    let script = format!(r#"{} "$TAMEIKE_SHARED""#, kit.build("mounts").display());
+    succeed(&mut site.job(1, &[], &script));
     site.assert_clean();
 }

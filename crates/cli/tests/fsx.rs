@@ -6,7 +6,7 @@ mod support;
 mod victims;
 
 use std::fs;
-use support::{Site, is_soak, shown};
+use support::{Site, is_soak, preload, shown};
 use victims::seed;
 
 /// Operations of one round on a view, 50,000 together. fsx keeps what it has mapped for reading, and the kernel
@@ -18,7 +18,7 @@ const LARGE_OPERATIONS: u64 = 5_000;
 /// What scripts begin with: `fsx CONFIG ARGUMENT...` runs fsx and says at its end only what went wrong.
 fn script(site: &Site, seed: u64, body: &str) -> String {
     format!(
-        r#"marks={marks}; seed={seed}; small={small}; large={large}; program={program}
+        r#"marks={marks}; seed={seed}; small={small}; large={large}; ring={ring}; program={program}
            on() {{ node=$1; shift; tameike exec --node $node -- "$@"; }}
            fsx() {{
                node=$1; name=$2; shift 2
@@ -29,6 +29,7 @@ fn script(site: &Site, seed: u64, body: &str) -> String {
         marks = site.plain().display(),
         small = suites::file("fsx.toml"),
         large = suites::file("fsx-large.toml"),
+        ring = suites::file("fsx-ring.toml"),
         program = suites::program("fsx"),
     )
 }
@@ -69,6 +70,26 @@ fn random_operations_on_the_striped_views_give_what_was_written() {
 fn random_operations_on_a_node_local_view_give_what_was_written() {
     let disk = Site::new();
     work_on(&[("local", "NODE_LOCAL")], &["--device", disk.disk().to_str().expect("plain path")]);
+}
+
+/// S31: "A program that is preloaded (`--preload`) finds and leaves what it would without."
+#[test]
+fn random_operations_through_the_ring_give_what_was_written() {
+    let (rounds, seed) = (if is_soak() { 20 } else { 1 }, seed());
+    let body = format!(
+        r#"for round in $(seq {rounds}); do
+               fsx 0 shared -f $ring -S $((seed + round)) -N {SMALL_OPERATIONS} $TAMEIKE_SHARED/file & one=$!
+               fsx 0 cache -f $ring -S $((seed + round)) -N {SMALL_OPERATIONS} $TAMEIKE_CACHE/file & other=$!
+               wait $one; wait $other
+           done
+           tameike status --json"#
+    );
+    let site = Site::new();
+    let output = site.job(2, &["--preload"], &script(&site, seed, &body)).output().expect("a job");
+    assert!(output.status.success(), "TAMEIKE_SEED={seed}: {}", shown(&output));
+    let answered = preload::answered(&String::from_utf8_lossy(&output.stdout));
+    assert!(answered > SMALL_OPERATIONS, "this was the kernel: {answered}");
+    site.assert_clean();
 }
 
 /// Two nodes take turns on the same file, and each compares what the other one has left with what the same operations

@@ -120,7 +120,7 @@ fn is_root() -> bool {
 
 /// Runs the suite in views of one job at the same time: each is where it is listed, and the variable of the view.
 /// Sockets have short paths only, and so has the job a short name; no other test may use it.
-fn run_in_views(job: &str, nodes: u32, is_on_disk: bool, views: &[(&str, &str)]) {
+fn run_in_views((job, options): (&str, &[&str]), nodes: u32, is_on_disk: bool, views: &[(&str, &str)]) {
     if !is_root() {
         return;
     }
@@ -136,7 +136,7 @@ fn run_in_views(job: &str, nodes: u32, is_on_disk: bool, views: &[(&str, &str)])
     script.push_str("\nwait");
     let disk = site.disk();
     let device = if is_on_disk { disk.to_str().expect("plain path") } else { "ram" };
-    succeed(&mut site.job(nodes, &["--job", job, "--device", device], &script));
+    succeed(&mut site.job(nodes, &[&["--job", job, "--device", device], options].concat(), &script));
     assert_as_listed(&site, &views.iter().map(|(place, _)| *place).collect::<Vec<_>>());
     site.assert_clean();
 }
@@ -144,17 +144,24 @@ fn run_in_views(job: &str, nodes: u32, is_on_disk: bool, views: &[(&str, &str)])
 #[test]
 fn each_view_is_a_posix_file_system() {
     let views = [("job-shared", "SHARED"), ("cache", "CACHE"), ("node-local-in-memory", "NODE_LOCAL")];
-    run_in_views("p", 1, false, &views);
+    run_in_views(("p", &[]), 1, false, &views);
 }
 
 #[test]
 fn the_node_local_view_on_a_disk_is_a_posix_file_system() {
-    run_in_views("r", 1, true, &[("node-local", "NODE_LOCAL")]);
+    run_in_views(("r", &[]), 1, true, &[("node-local", "NODE_LOCAL")]);
 }
 
 #[test]
 fn the_view_of_four_agents_is_a_posix_file_system() {
-    run_in_views("q", 4, false, &[("job-shared-of-4", "SHARED")]);
+    run_in_views(("q", &[]), 4, false, &[("job-shared-of-4", "SHARED")]);
+}
+
+/// S31: "A program that is preloaded (`--preload`) finds and leaves what it would without."
+#[test]
+fn the_views_are_posix_file_systems_for_programs_that_are_preloaded() {
+    let views = [("job-shared-preloaded", "SHARED"), ("cache-preloaded", "CACHE")];
+    run_in_views(("s", &["--preload"]), 2, true, &views);
 }
 
 /// What the list is measured by: the machine's own file systems.

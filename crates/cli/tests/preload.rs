@@ -4,11 +4,10 @@ mod support;
 
 use std::fs;
 use std::process::Command;
-use support::{Site, preload, ring_answered, shown, succeed};
+use support::{Site, preload, shown, succeed};
 
 /// A job whose programs are preloaded. On a disk, its agent serves the node-local view, too.
 fn job(site: &Site, nodes: u32, options: &[&str], script: &str) -> Command {
-    preload::install();
     let disk = site.disk();
     let device = ["--preload", "--device", disk.to_str().expect("plain path")];
     site.job(nodes, &[&device, options].concat(), script)
@@ -42,7 +41,7 @@ fn compare(script: &str) {
     for (view, part) in parts[..3].iter().enumerate() {
         assert_eq!(*part, expected, "view {view}");
     }
-    assert!(ring_answered(parts[3]) > 30, "this was the kernel: {}", parts[3]);
+    assert!(preload::answered(parts[3]) > 30, "this was the kernel: {}", parts[3]);
     site.assert_clean();
 }
 
@@ -179,7 +178,7 @@ os.kill(os.getpid(), 9)' || echo $?"#;
     site.assert_clean();
 }
 
-/// S31: "When its agent dies, its calls fail with EIO or ENOTCONN, and do not wait."
+/// S31: "When its agent dies, its calls fail with EIO, ENOTCONN or ECONNABORTED, and do not wait."
 #[test]
 fn an_agent_that_is_killed_is_an_error() {
     let site = Site::new();
@@ -199,10 +198,56 @@ for call in (lambda: os.write(fd, b"y"), lambda: os.fstat(fd), lambda: os.open("
         while True:
             call()
     except OSError as error:
-        assert error.errno in (errno.EIO, errno.ENOTCONN), error
+        assert error.errno in (errno.EIO, errno.ENOTCONN, errno.ECONNABORTED), error
 print("TOLD")'"#;
     let output = job(&site, 1, &["--keep-going"], script).output().expect("a job");
     assert!(String::from_utf8_lossy(&output.stdout).contains("TOLD"), "{}", shown(&output));
+}
+
+/// S31: "A program that is preloaded (`--preload`) finds and leaves what it would without." Also where the view is mounted for
+/// reading only, as sandboxes and containers do, from the start or while it runs.
+#[test]
+fn a_view_that_is_mounted_for_reading_only_is_not_changed() {
+    let site = Site::new();
+    let program = site.shared().with_file_name("program.py");
+    fs::write(
+        &program,
+        r#"
+import errno, os, subprocess, sys
+view = os.environ["TAMEIKE_SHARED"]
+
+def refused():
+    calls = (lambda: os.open(view + "/new", os.O_CREAT | os.O_WRONLY), lambda: os.open(view + "/file", os.O_RDWR),
+             lambda: os.open(view + "/file", os.O_RDONLY | os.O_TRUNC), lambda: os.unlink(view + "/file"),
+             lambda: os.mkdir(view + "/dir"), lambda: os.rename(view + "/file", view + "/other"))
+    for call in calls:
+        try:
+            call()
+        except OSError as error:
+            assert error.errno == errno.EROFS, error
+        else:
+            raise AssertionError("it was changed")
+    assert open(view + "/file").read() == "text"
+
+if len(sys.argv) > 1:
+    refused()
+else:
+    os.close(os.open(view + "/file", os.O_CREAT | os.O_WRONLY, 0o644))
+    with open(view + "/file", "w") as file:
+        file.write("text")
+    subprocess.run(["mount", "-o", "remount,bind,ro", view], check=True)
+    refused()
+    subprocess.run([sys.executable, sys.argv[0], "again"], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,rw", view], check=True)
+    os.rename(view + "/file", view + "/other")
+"#,
+    )
+    .expect("a program");
+    let script = format!(r#"python3 {}; cat "$TAMEIKE_SHARED/other""#, program.display());
+    let output = job(&site, 1, &[], &script).output().expect("a job");
+    assert!(output.status.success(), "{}", shown(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "text");
+    site.assert_clean();
 }
 
 /// What a command on another node inherits is of this one: it would have met the files of another node-local view.

@@ -7,6 +7,7 @@
 
 pub mod disk;
 pub mod fabric;
+pub mod fuse;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod os;

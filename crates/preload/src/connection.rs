@@ -1,6 +1,6 @@
 //! The process's one connection to the agent: when it is made, who may use it, and when it ends for good.
 
-use crate::{kernel, table, upgrade, views};
+use crate::{kernel, mounts, table, upgrade, views};
 use rustix::process::Resource;
 use std::cell::Cell;
 use std::ops::Deref;
@@ -92,6 +92,18 @@ pub fn for_path() -> bool {
     own_client().is_some_and(|client| PHASE.load(Ordering::SeqCst) == ON && !client.is_broken() && ours())
 }
 
+/// As [`for_path`], for calls that change something: none once a view may only be read here.
+pub fn for_change() -> bool {
+    if !for_path() {
+        return false;
+    }
+    let allowed = mounts::allow_changes();
+    if !allowed {
+        turn_off();
+    }
+    allowed
+}
+
 /// Whether a file that was just opened may stay the ring's.
 pub fn admits() -> bool {
     PHASE.load(Ordering::SeqCst) == ON
@@ -141,6 +153,7 @@ pub fn begin_as_child() {
         table::entry(number).into_iter().for_each(table::Entry::free);
     }
     views::all().iter().for_each(views::View::withdraw);
+    mounts::forget();
     table::reset();
     CLIENT.store(std::ptr::null_mut(), Ordering::SeqCst);
     BORROWERS.store(0, Ordering::SeqCst);
@@ -151,7 +164,7 @@ pub fn begin_as_child() {
 /// The descriptors that the library keeps.
 pub fn private_numbers() -> impl Iterator<Item = i32> {
     let roots = views::all().iter().filter_map(|view| view.root().ok());
-    roots.chain(own_client().map(Client::socket))
+    roots.chain(mounts::number()).chain(own_client().map(Client::socket))
 }
 
 /// The umask, where it is known.
@@ -188,7 +201,7 @@ fn connect() {
     let errno = kernel::errno();
     let client = SOCKET.get().and_then(|socket| Client::connect(socket).ok());
     let next = match client {
-        Some(client) if serve(&client) => {
+        Some(client) if watch_mounts() && serve(&client) => {
             if let Some(entry) = table::entry(client.socket()) {
                 entry.reserve();
             }
@@ -201,6 +214,13 @@ fn connect() {
     // Turned off meanwhile: it stays so.
     to_phase(CONNECTING, next);
     kernel::set_errno(errno);
+}
+
+/// Has the kernel tell of changes of mounts, before the mounts are looked at.
+fn watch_mounts() -> bool {
+    let Ok(number) = mounts::watch(lowest_private()) else { return false };
+    table::entry(number).into_iter().for_each(table::Entry::reserve);
+    true
 }
 
 /// Finds the views of the environment among those that the agent serves.
@@ -225,7 +245,8 @@ fn open_root(view: &views::View) -> Option<i32> {
     let root = kernel::open(libc::AT_FDCWD, view.mount()?, flags).ok()?;
     let root = kernel::move_up(root, lowest_private());
     let found = kernel::identity(root, c"").ok();
-    let entry = table::entry(root).filter(|_| found.is_some_and(|found| found.device == view.device()));
+    let is_view = found.is_some_and(|found| found.device == view.device()) && kernel::is_writable(root);
+    let entry = table::entry(root).filter(|_| is_view);
     match entry {
         Some(entry) => {
             entry.reserve();

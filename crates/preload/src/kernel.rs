@@ -8,6 +8,7 @@ use std::ffi::CStr;
 use std::io::IoSlice;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use tameike_ring::client::mounts;
 
 type Result<T> = std::result::Result<T, Errno>;
 
@@ -100,6 +101,21 @@ pub fn identity(directory: i32, path: &CStr) -> Result<Identity> {
         inode: known.stx_ino,
         is_directory: u32::from(known.stx_mode) & libc::S_IFMT == libc::S_IFDIR,
     })
+}
+
+/// Has the kernel tell of changes of mounts from now on.
+pub fn watch_mounts() -> Result<OwnedFd> {
+    mounts::watch()
+}
+
+/// Whether mounts have changed since this was asked of `number` the last time.
+pub fn have_mounts_changed(number: i32) -> Result<bool> {
+    mounts::have_changed(borrow(number)?)
+}
+
+/// Whether the mount of an open directory may be written to.
+pub fn is_writable(directory: i32) -> bool {
+    borrow(directory).is_ok_and(mounts::is_writable)
 }
 
 /// Reads the beginning of a file of `/proc`.

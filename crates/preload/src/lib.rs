@@ -21,6 +21,7 @@ mod abi;
 mod connection;
 mod file;
 mod kernel;
+mod mounts;
 mod names;
 mod place;
 mod status;

@@ -16,6 +16,9 @@ const KERNEL_FLAGS: i32 = libc::O_PATH
     | libc::O_DSYNC
     | libc::O_ASYNC;
 
+/// Those of who changes something.
+const CHANGES: i32 = libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
+
 /// What a file's permissions need for the kernel to be able to take it over.
 const OWNER_READS_AND_WRITES: u32 = 0o600;
 
@@ -33,7 +36,8 @@ pub fn open(directory: i32, path: &[u8], flags: i32, mode: u32) -> Verdict<i32> 
     if flags & KERNEL_FLAGS != 0 {
         return None;
     }
-    let place = place::find(directory, path)?;
+    let find = if flags & CHANGES == 0 { place::find } else { place::find_to_change };
+    let place = find(directory, path)?;
     let mode = if flags & libc::O_CREAT == 0 { 0 } else { mode & 0o7777 & !connection::umask()? };
     if flags & libc::O_CREAT != 0 && mode & OWNER_READS_AND_WRITES != OWNER_READS_AND_WRITES {
         return None;
@@ -76,20 +80,20 @@ pub fn status(directory: i32, path: &[u8], follow: bool) -> Verdict<(Status, usi
 
 /// `unlinkat`, of what is not a directory.
 pub fn unlink(directory: i32, path: &[u8]) -> Verdict<()> {
-    let place = place::find(directory, path)?;
+    let place = place::find_to_change(directory, path)?;
     verdict(connection::client()?.unlink(place.start, place.path))
 }
 
 /// `mkdirat`.
 pub fn make_directory(directory: i32, path: &[u8], mode: u32) -> Verdict<()> {
-    let place = place::find(directory, path)?;
+    let place = place::find_to_change(directory, path)?;
     let mode = mode & 0o7777 & !connection::umask()?;
     verdict(connection::client()?.make_dir(place.start, place.path, mode))
 }
 
 /// `renameat2`.
 pub fn rename(from: (i32, &[u8]), to: (i32, &[u8]), flags: u32) -> Verdict<()> {
-    let from = place::find(from.0, from.1)?;
+    let from = place::find_to_change(from.0, from.1)?;
     let to = place::find(to.0, to.1).filter(|to| to.view == from.view)?;
     verdict(connection::client()?.rename((from.start, from.path), (to.start, to.path), flags))
 }

@@ -5,6 +5,7 @@
 
 use crate::{connection, kernel, table, upgrade, views};
 use rustix::io::Errno;
+use tameike_core::limits::PATH_SIZE_MAX;
 use tameike_ring::client::Start;
 use tameike_ring::client::path::{ROOT, below, is_plain, without_dots};
 
@@ -24,7 +25,16 @@ pub struct Place<'a> {
 
 /// Where `path`, which starts at `directory` when it is relative, is on a view; `None` leaves it to the kernel.
 pub fn find(directory: i32, path: &[u8]) -> Option<Place<'_>> {
-    if !connection::is_of_use() {
+    find_for(connection::for_path, directory, path)
+}
+
+/// As [`find`], for a call that changes something.
+pub fn find_to_change(directory: i32, path: &[u8]) -> Option<Place<'_>> {
+    find_for(connection::for_change, directory, path)
+}
+
+fn find_for(is_answered: fn() -> bool, directory: i32, path: &[u8]) -> Option<Place<'_>> {
+    if !connection::is_of_use() || path.len() >= PATH_SIZE_MAX {
         return None;
     }
     let (view, dir, path) = if path.first() == Some(&b'/') {
@@ -39,7 +49,7 @@ pub fn find(directory: i32, path: &[u8]) -> Option<Place<'_>> {
         (view, dir, path)
     };
     // The index is known once there is a connection.
-    let index = views::by_number(view).filter(|_| connection::for_path())?.index()?;
+    let index = views::by_number(view).filter(|_| is_answered())?.index()?;
     Some(Place { view, start: Start { view: index, dir }, path })
 }
 

@@ -147,10 +147,13 @@ fn journal() -> Vec<Seed> {
     records.into_iter().map(named).collect()
 }
 
-fn fabric() -> Vec<Seed> {
+fn machine() -> Vec<Seed> {
     let header = tameike_io::fuzz::header_seed();
     let hello = tameike_io::fuzz::hello_seed();
-    vec![("frame_header", "put".to_owned(), header), ("hello", "ours".to_owned(), hello)]
+    let mut seeds = vec![("frame_header", "put".to_owned(), header), ("hello", "ours".to_owned(), hello)];
+    let requests = tameike_io::fuzz::fuse_request_seeds();
+    seeds.extend(requests.into_iter().map(|(name, bytes)| ("fuse_request", name.to_owned(), bytes)));
+    seeds
 }
 
 fn ring() -> Vec<Seed> {
@@ -268,5 +271,5 @@ fn lines() -> Vec<Seed> {
 
 /// All seeds.
 pub fn all() -> Vec<Seed> {
-    [messages(), store(), journal(), fabric(), ring(), settings(), lines()].concat()
+    [messages(), store(), journal(), machine(), ring(), settings(), lines()].concat()
 }

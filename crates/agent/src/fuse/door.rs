@@ -1,393 +1,231 @@
-//! [`fuser::Filesystem`] over a [`Vfs`].
+//! [`Service`] over a [`Vfs`].
 
 use super::FuseDoor;
-use super::answer::{answer_attr, answer_bytes, answer_entry, answer_open_dir, answer_seek, answer_space};
+use super::answer::{
+    answer_attr, answer_bytes, answer_done, answer_entry, answer_open_dir, answer_seek, answer_space,
+};
 use super::convert::{
-    O_EXCL, XATTR_CREATE, XATTR_REPLACE, attr_change, errno, file, handle, kind_of_mode, new_inode,
-    open_mode, rename_mode, sought, space_change,
+    Caller, O_EXCL, XATTR_CREATE, XATTR_REPLACE, errno, kind_of_mode, new_inode, open_mode, rename_mode,
+    sought, space_change,
 };
 use super::lists::{answer_xattr, joined, list};
-use super::lock::{self, LockArguments, SetLock};
-use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, INodeNo, KernelConfig, LockOwner, OpenFlags,
-    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock,
-    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
-};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-use std::time::SystemTime;
+use super::lock::{self, SetLock};
 use tameike_client::locks;
-use tameike_client::vfs::Vfs;
+use tameike_client::vfs::{FileNumber, HandleNumber, Vfs};
 use tameike_core::limits::FILE_SIZE_MAX;
 use tameike_core::wire::meta::NewInode;
 use tameike_core::{Errno, FileKind};
+use tameike_io::fuse::abi::{LockRequest, Operation, Request};
+use tameike_io::fuse::{Reply, Service};
 
-impl<V: Vfs> Filesystem for FuseDoor<V> {
-    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        self.configure(config);
-        Ok(())
-    }
-
-    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.find((file(parent), name), request.pid(), reply);
-    }
-
-    fn forget(&self, _request: &Request, number: INodeNo, count: u64) {
-        self.vfs.forget(file(number), count);
-    }
-
-    fn getattr(&self, _request: &Request, number: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        let (vfs, custody) = (self.vfs.clone(), self.custody.clone());
-        self.tasks.spawn(async move {
-            let changes = custody.changes();
-            let attr = vfs.getattr(file(number)).await;
-            answer_attr(reply, file(number), attr, &custody, changes);
-        });
-    }
-
-    fn setattr(
-        &self,
-        _request: &Request,
-        number: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
-        _handle: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        let change = attr_change(mode, (uid, gid), size, (atime, mtime));
-        self.change_attributes(file(number), change, reply);
-    }
-
-    fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
-        let vfs = self.vfs.clone();
-        self.tasks.spawn(async move { answer_bytes(reply, vfs.readlink(file(number)).await) });
-    }
-
-    fn mknod(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        rdev: u32,
-        reply: ReplyEntry,
-    ) {
-        match kind_of_mode(mode) {
-            Ok(kind) => {
-                let new = NewInode { rdev, ..new_inode(request, kind, mode, umask) };
-                self.make(parent, name, new, reply);
+impl<V: Vfs> Service for FuseDoor<V> {
+    fn serve(&self, request: Request<'_>, reply: Reply) {
+        let caller = Caller::of(&request.header);
+        let file = FileNumber(request.header.node);
+        match request.operation {
+            Operation::Lookup { name } => self.find((file, name), caller.thread, reply),
+            Operation::Forget { lookups } => self.vfs.forget(file, lookups),
+            Operation::BatchForget(forgets) => {
+                forgets.iter().for_each(|(file, lookups)| self.vfs.forget(FileNumber(file), lookups));
             }
-            Err(fault) => reply.error(errno(&fault)),
+            Operation::GetAttr => self.getattr(file, reply),
+            Operation::SetAttr(change) => self.change_attributes(file, change, reply),
+            Operation::ReadLink => self.readlink(file, reply),
+            Operation::Open { flags } => self.open_file(file, open_mode(flags), caller.thread, reply),
+            Operation::Create { name, flags, mode, umask } => {
+                let new = new_inode(caller, FileKind::File, mode, umask);
+                self.create_file((file, name), new, (flags & O_EXCL != 0, open_mode(flags)), reply);
+            }
+            Operation::Read { handle, offset, size } => self.read(HandleNumber(handle), offset, size, reply),
+            Operation::Write { handle, offset, takes_rights, data } => {
+                self.write_bytes(file, (HandleNumber(handle), offset, data), takes_rights, reply);
+            }
+            Operation::Flush { handle, owner } => self.flush(HandleNumber(handle), owner, reply),
+            Operation::Release { handle } => self.release(file, HandleNumber(handle), reply),
+            Operation::Fsync { handle } => self.fsync(file, HandleNumber(handle), reply),
+            Operation::Fallocate { handle, offset, length, mode } => {
+                self.fallocate(HandleNumber(handle), (offset, length), mode, reply);
+            }
+            Operation::Seek { handle, from, whence } => self.seek(HandleNumber(handle), from, whence, reply),
+            Operation::GetLock(wanted) => {
+                let vfs = self.vfs.clone();
+                self.tasks.spawn(async move { lock::test(&*vfs, wanted, reply).await });
+            }
+            Operation::SetLock { lock, sleep } => self.set_lock(caller, file, (lock, sleep), reply),
+            names => self.serve_names(caller, file, names, reply),
+        }
+    }
+}
+
+impl<V: Vfs> FuseDoor<V> {
+    /// Names, directories and extended attributes.
+    fn serve_names(&self, caller: Caller, file: FileNumber, operation: Operation<'_>, reply: Reply) {
+        match operation {
+            Operation::MkNod { name, mode, rdev, umask } => match kind_of_mode(mode) {
+                Ok(kind) => {
+                    self.make(file, name, NewInode { rdev, ..new_inode(caller, kind, mode, umask) }, reply);
+                }
+                Err(fault) => reply.error(errno(&fault)),
+            },
+            Operation::MkDir { name, mode, umask } => {
+                self.make(file, name, new_inode(caller, FileKind::Directory, mode, umask), reply);
+            }
+            Operation::SymLink { name, target } => {
+                let new = new_inode(caller, FileKind::Symlink, 0o777, 0);
+                self.make(file, name, NewInode { symlink: target.to_vec(), ..new }, reply);
+            }
+            Operation::Unlink { name } => {
+                let name = name.to_vec();
+                self.run(reply, |vfs| async move { vfs.unlink(file, &name).await });
+            }
+            Operation::RmDir { name } => {
+                let (custody, name) = (self.custody.clone(), name.to_vec());
+                self.run(reply, |vfs| async move {
+                    let removed = vfs.rmdir(file, &name).await;
+                    custody.directory_changed();
+                    removed
+                });
+            }
+            Operation::Rename { name, new_parent, new_name, flags } => {
+                let (custody, from, to) = (self.custody.clone(), name.to_vec(), new_name.to_vec());
+                self.run(reply, move |vfs| async move {
+                    let (from, to) = ((file, &from[..]), (FileNumber(new_parent), &to[..]));
+                    let renamed = vfs.rename(from, to, rename_mode(flags)?).await;
+                    custody.directory_changed();
+                    renamed
+                });
+            }
+            Operation::Link { source, name } => {
+                let (vfs, custody, name) = (self.vfs.clone(), self.custody.clone(), name.to_vec());
+                self.tasks.spawn(async move {
+                    let changes = custody.changes();
+                    let linked = vfs.link(FileNumber(source), file, &name).await;
+                    answer_entry(reply, linked, &custody, changes);
+                });
+            }
+            Operation::OpenDir => {
+                let vfs = self.vfs.clone();
+                self.tasks.spawn(async move { answer_open_dir(reply, vfs.open_dir(file).await) });
+            }
+            Operation::ReadDir { handle, after, size } => {
+                let vfs = self.vfs.clone();
+                self.tasks.spawn(async move {
+                    let listed = list(&*vfs, HandleNumber(handle), after, size).await;
+                    answer_bytes(reply, listed);
+                });
+            }
+            Operation::ReleaseDir { handle } => {
+                self.vfs.release_dir(HandleNumber(handle));
+                reply.done();
+            }
+            Operation::FsyncDir => self.run(reply, |vfs| async move { vfs.fsync_dir(file).await }),
+            Operation::StatFs => {
+                let vfs = self.vfs.clone();
+                self.tasks.spawn(async move { answer_space(reply, vfs.space().await) });
+            }
+            xattrs => self.serve_xattrs(file, xattrs, reply),
         }
     }
 
-    fn mkdir(&self, request: &Request, dir: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        self.make(dir, name, new_inode(request, FileKind::Directory, mode, umask), reply);
+    fn serve_xattrs(&self, file: FileNumber, operation: Operation<'_>, reply: Reply) {
+        let vfs = self.vfs.clone();
+        match operation {
+            Operation::SetXattr { name, value, flags } => {
+                let (name, value) = (name.to_vec(), value.to_vec());
+                let (create, replace) = (flags & XATTR_CREATE != 0, flags & XATTR_REPLACE != 0);
+                self.run(
+                    reply,
+                    |vfs| async move { vfs.set_xattr(file, &name, &value, create, replace).await },
+                );
+            }
+            Operation::GetXattr { name, size } => {
+                let name = name.to_vec();
+                self.tasks.spawn(async move {
+                    answer_xattr(reply, size, vfs.get_xattr(file, &name).await);
+                });
+            }
+            Operation::ListXattr { size } => self.tasks.spawn(async move {
+                answer_xattr(reply, size, vfs.list_xattr(file).await.map(joined));
+            }),
+            Operation::RemoveXattr { name } => {
+                let name = name.to_vec();
+                self.run(reply, |vfs| async move { vfs.remove_xattr(file, &name).await });
+            }
+            _ => reply.error(Errno::ENOSYS),
+        }
     }
 
-    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let symlink = target.as_os_str().as_bytes().to_vec();
-        self.make(
-            parent,
-            name,
-            NewInode { symlink, ..new_inode(request, FileKind::Symlink, 0o777, 0) },
-            reply,
-        );
-    }
-
-    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let name = name.as_bytes().to_vec();
-        self.run(reply, |vfs| async move { vfs.unlink(file(parent), &name).await });
-    }
-
-    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let name = name.as_bytes().to_vec();
-        let custody = self.custody.clone();
-        self.run(reply, |vfs| async move {
-            let removed = vfs.rmdir(file(parent), &name).await;
-            custody.directory_changed();
-            removed
-        });
-    }
-
-    fn rename(
-        &self,
-        _request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        new_parent: INodeNo,
-        new_name: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
-        let (from, to) = (name.as_bytes().to_vec(), new_name.as_bytes().to_vec());
-        let custody = self.custody.clone();
-        self.run(reply, |vfs| async move {
-            let (from, to) = ((file(parent), &from[..]), (file(new_parent), &to[..]));
-            let renamed = vfs.rename(from, to, rename_mode(flags)?).await;
-            custody.directory_changed();
-            renamed
-        });
-    }
-
-    fn link(&self, _request: &Request, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let (vfs, custody, name) = (self.vfs.clone(), self.custody.clone(), name.as_bytes().to_vec());
+    fn getattr(&self, file: FileNumber, reply: Reply) {
+        let (vfs, custody) = (self.vfs.clone(), self.custody.clone());
         self.tasks.spawn(async move {
             let changes = custody.changes();
-            let linked = vfs.link(file(number), file(parent), &name).await;
-            answer_entry(reply, linked, &custody, changes);
+            let attr = vfs.getattr(file).await;
+            answer_attr(reply, file, attr, &custody, changes);
         });
     }
 
-    fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        self.open_file(file(number), open_mode(flags), request.pid(), reply);
-    }
-
-    fn create(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        flags: i32,
-        reply: ReplyCreate,
-    ) {
-        let new = new_inode(request, FileKind::File, mode, umask);
-        self.create_file(
-            (file(parent), name),
-            new,
-            (flags & O_EXCL != 0, open_mode(OpenFlags(flags))),
-            reply,
-        );
-    }
-
-    fn read(
-        &self,
-        _request: &Request,
-        _number: INodeNo,
-        number: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
+    fn readlink(&self, file: FileNumber, reply: Reply) {
         let vfs = self.vfs.clone();
-        self.tasks.spawn(async move {
-            answer_bytes(reply, vfs.read(handle(number), offset, size).await);
-        });
+        self.tasks.spawn(async move { answer_bytes(reply, vfs.readlink(file).await) });
     }
 
-    fn write(
-        &self,
-        _request: &Request,
-        number: INodeNo,
-        open: FileHandle,
-        offset: u64,
-        data: &[u8],
-        write_flags: WriteFlags,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        self.write_bytes(number, (handle(open), offset, data), write_flags, reply);
+    fn read(&self, handle: HandleNumber, offset: u64, size: u32, reply: Reply) {
+        let vfs = self.vfs.clone();
+        self.tasks.spawn(async move { answer_bytes(reply, vfs.read(handle, offset, size).await) });
     }
 
-    fn flush(&self, _: &Request, _: INodeNo, number: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
-        self.run(reply, |vfs| async move {
-            let flushed = vfs.flush(handle(number)).await;
-            locks::closed(&*vfs, handle(number), owner.0).await;
+    fn flush(&self, handle: HandleNumber, owner: u64, reply: Reply) {
+        self.run(reply, move |vfs| async move {
+            let flushed = vfs.flush(handle).await;
+            locks::closed(&*vfs, handle, owner).await;
             flushed
         });
     }
 
-    fn getlk(
-        &self,
-        _request: &Request,
-        _number: INodeNo,
-        number: FileHandle,
-        owner: LockOwner,
-        start: u64,
-        end: u64,
-        kind: i32,
-        pid: u32,
-        reply: ReplyLock,
-    ) {
-        let vfs = self.vfs.clone();
-        let wanted = LockArguments { owner, start, end, kind, pid };
-        self.tasks.spawn(async move { lock::test(&*vfs, number, wanted, reply).await });
-    }
-
-    fn setlk(
-        &self,
-        request: &Request,
-        number: INodeNo,
-        handle: FileHandle,
-        owner: LockOwner,
-        start: u64,
-        end: u64,
-        kind: i32,
-        pid: u32,
-        sleep: bool,
-        reply: ReplyEmpty,
-    ) {
-        let (runtime, vfs) = (self.tasks.runtime().clone(), self.vfs.clone());
-        let kernel = self.kernel_cache();
-        let waits = sleep.then(|| request.pid());
-        let set = SetLock { runtime, vfs, kernel, file: number, handle, waits };
+    fn set_lock(&self, caller: Caller, file: FileNumber, (lock, sleep): (LockRequest, bool), reply: Reply) {
+        let (runtime, vfs, kernel) = (self.tasks.runtime().clone(), self.vfs.clone(), self.kernel_cache());
+        let waits = sleep.then_some(caller.thread);
+        let set = SetLock { runtime, vfs, kernel, file, waits };
         // It may wait for long, for another program: that is no reason to put off background work.
-        self.tasks.runtime().spawn(set.run(LockArguments { owner, start, end, kind, pid }, reply));
+        self.tasks.runtime().spawn(async move { answer_done(reply, set.run(lock).await) });
     }
 
-    fn fsync(&self, _: &Request, number: INodeNo, open: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+    fn fsync(&self, file: FileNumber, open: HandleNumber, reply: Reply) {
         let kernel = self.kernel_cache();
         self.run(reply, move |vfs| async move {
-            let (open, awaits_others) = (handle(open), vfs.awaits_others(handle(open)));
+            let awaits_others = vfs.awaits_others(open);
             vfs.fsync(open).await?;
             if awaits_others {
                 let stale = vfs.revalidate(open).await?;
-                kernel.drop_stale(&vfs, number, open, stale).await?;
+                kernel.drop_stale(&vfs, file, open, stale).await?;
             }
             Ok(())
         });
     }
 
-    fn fallocate(
-        &self,
-        _request: &Request,
-        _number: INodeNo,
-        number: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        self.run(reply, |vfs| async move {
+    fn fallocate(&self, handle: HandleNumber, (offset, length): (u64, u64), mode: i32, reply: Reply) {
+        self.run(reply, move |vfs| async move {
             let (change, grows) = space_change(mode)?;
             let end = offset.checked_add(length).filter(|&end| end <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
-            vfs.change_space(handle(number), change, offset..end, grows).await
+            vfs.change_space(handle, change, offset..end, grows).await
         });
     }
 
-    fn lseek(&self, _: &Request, _: INodeNo, number: FileHandle, from: i64, whence: i32, reply: ReplyLseek) {
+    fn seek(&self, handle: HandleNumber, from: i64, whence: i32, reply: Reply) {
         let (vfs, from) = (self.vfs.clone(), u64::try_from(from).map_err(|_| Errno::ENXIO));
         self.tasks.spawn(async move {
-            let found = async { vfs.seek(handle(number), sought(whence)?, from?).await };
+            let found = async { vfs.seek(handle, sought(whence)?, from?).await };
             answer_seek(reply, found.await);
         });
     }
 
-    /// The kernel copies by reading and writing, which are as near as any other way: it asks this once per mount.
-    fn copy_file_range(
-        &self,
-        _request: &Request,
-        _source: INodeNo,
-        _source_handle: FileHandle,
-        _source_offset: u64,
-        _target: INodeNo,
-        _target_handle: FileHandle,
-        _target_offset: u64,
-        _length: u64,
-        _flags: CopyFileRangeFlags,
-        reply: ReplyWrite,
-    ) {
-        reply.error(fuser::Errno::ENOSYS);
-    }
-
-    fn release(
-        &self,
-        _request: &Request,
-        number: INodeNo,
-        open: FileHandle,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.kernel_cache().closed(number, handle(open));
+    fn release(&self, file: FileNumber, handle: HandleNumber, reply: Reply) {
+        self.kernel_cache().closed(file, handle);
         let custody = self.custody.clone();
-        self.run(reply, |vfs| async move {
-            locks::release(&*vfs, handle(open)).await;
-            custody.closed(file(number));
+        self.run(reply, move |vfs| async move {
+            locks::release(&*vfs, handle).await;
+            custody.closed(file);
             Ok(())
         });
-    }
-
-    fn opendir(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let vfs = self.vfs.clone();
-        self.tasks.spawn(async move { answer_open_dir(reply, vfs.open_dir(file(number)).await) });
-    }
-
-    fn readdir(&self, _: &Request, _: INodeNo, dir: FileHandle, after: u64, mut reply: ReplyDirectory) {
-        let vfs = self.vfs.clone();
-        self.tasks.spawn(async move {
-            match list(&*vfs, handle(dir), after, &mut reply).await {
-                Ok(()) => reply.ok(),
-                Err(fault) => reply.error(errno(&fault)),
-            }
-        });
-    }
-
-    fn releasedir(&self, _: &Request, _: INodeNo, dir: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
-        self.vfs.release_dir(handle(dir));
-        reply.ok();
-    }
-
-    fn fsyncdir(&self, _: &Request, number: INodeNo, _: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        self.run(reply, |vfs| async move { vfs.fsync_dir(file(number)).await });
-    }
-
-    fn statfs(&self, _request: &Request, _number: INodeNo, reply: ReplyStatfs) {
-        let vfs = self.vfs.clone();
-        self.tasks.spawn(async move { answer_space(reply, vfs.space().await) });
-    }
-
-    fn setxattr(
-        &self,
-        _request: &Request,
-        number: INodeNo,
-        name: &OsStr,
-        value: &[u8],
-        flags: i32,
-        _position: u32,
-        reply: ReplyEmpty,
-    ) {
-        let (name, value) = (name.as_bytes().to_vec(), value.to_vec());
-        let (create, replace) = (flags & XATTR_CREATE != 0, flags & XATTR_REPLACE != 0);
-        self.run(
-            reply,
-            |vfs| async move { vfs.set_xattr(file(number), &name, &value, create, replace).await },
-        );
-    }
-
-    fn getxattr(&self, _request: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let (vfs, name) = (self.vfs.clone(), name.as_bytes().to_vec());
-        self.tasks.spawn(async move {
-            answer_xattr(reply, size, vfs.get_xattr(file(number), &name).await);
-        });
-    }
-
-    fn listxattr(&self, _request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
-        let vfs = self.vfs.clone();
-        self.tasks.spawn(async move {
-            answer_xattr(reply, size, vfs.list_xattr(file(number)).await.map(joined));
-        });
-    }
-
-    fn removexattr(&self, _request: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let name = name.as_bytes().to_vec();
-        self.run(reply, |vfs| async move { vfs.remove_xattr(file(number), &name).await });
     }
 }

@@ -10,15 +10,15 @@
 //! after it, too): who reads them meanwhile brings old ones back. So they are dropped once more, when the bytes are written
 //! and before the program is told, if a handle is open that reads through pages; and if none is, the next open keeps no pages.
 
-use fuser::{INodeNo, Notifier};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
-use tameike_client::vfs::{HandleNumber, OpenMode, Opened, Vfs};
+use tameike_client::vfs::{FileNumber, HandleNumber, OpenMode, Opened, Vfs};
 use tameike_core::{Fault, Generation, Result};
+use tameike_io::fuse::Notifier;
 use tameike_io::os::process;
 use tameike_io::os::runtime::{Resolver, promise};
 
@@ -64,7 +64,7 @@ impl KernelCache {
     pub(super) async fn drop_stale<V: Vfs>(
         &self,
         vfs: &Arc<V>,
-        file: INodeNo,
+        file: FileNumber,
         handle: HandleNumber,
         stale: Option<Generation>,
     ) -> Result<()> {
@@ -72,7 +72,7 @@ impl KernelCache {
         let vfs = vfs.clone();
         self.order(move |notifier| {
             if vfs.has_pages_before(handle, generation) {
-                notifier.inval_inode(file, 0, 0)?;
+                notifier.invalidate(file.0, 0, 0)?;
                 vfs.pages_dropped(handle, generation);
             }
             Ok(())
@@ -81,17 +81,17 @@ impl KernelCache {
     }
 
     /// Drops attributes of a file, if the kernel has any.
-    pub(crate) async fn drop_attributes(&self, file: INodeNo) -> Result<()> {
+    pub(crate) async fn drop_attributes(&self, file: FileNumber) -> Result<()> {
         self.drop_known(file, ATTRIBUTES_ONLY).await
     }
 
     /// Drops attributes and pages of a file, if the kernel has any.
-    pub(crate) async fn drop_all(&self, file: INodeNo) -> Result<()> {
+    pub(crate) async fn drop_all(&self, file: FileNumber) -> Result<()> {
         self.drop_known(file, 0).await
     }
 
-    async fn drop_known(&self, file: INodeNo, offset: i64) -> Result<()> {
-        self.order(move |notifier| match notifier.inval_inode(file, offset, 0) {
+    async fn drop_known(&self, file: FileNumber, offset: i64) -> Result<()> {
+        self.order(move |notifier| match notifier.invalidate(file.0, offset, 0) {
             // It knows nothing of the file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             dropped => dropped,
@@ -106,7 +106,7 @@ impl KernelCache {
 
     /// A handle was opened. Whether the kernel shall keep its pages is known only now, when a write past them has either
     /// seen this handle, or is seen here.
-    pub(super) fn opened<V: Vfs>(&self, vfs: &V, file: INodeNo, mode: OpenMode, opened: Opened) -> Opened {
+    pub(super) fn opened<V: Vfs>(&self, vfs: &V, file: FileNumber, mode: OpenMode, opened: Opened) -> Opened {
         // Who reads may map: an older kernel maps no direct handle, or mappings of one that are not seen here.
         let direct =
             opened.direct && (mode.append || !mode.read || self.0.maps_direct.load(Ordering::Relaxed));
@@ -118,24 +118,24 @@ impl KernelCache {
     }
 
     /// The last descriptor of a handle is gone.
-    pub(super) fn closed(&self, file: INodeNo, handle: HandleNumber) {
+    pub(super) fn closed(&self, file: FileNumber, handle: HandleNumber) {
         self.0.handles.lock().remove(&(file.0, handle));
     }
 
     /// Whether what goes through a handle passes by the kernel's pages.
-    pub(super) fn is_direct(&self, file: INodeNo, handle: HandleNumber) -> bool {
+    pub(super) fn is_direct(&self, file: FileNumber, handle: HandleNumber) -> bool {
         !self.0.handles.lock().contains(&(file.0, handle))
     }
 
     /// Whether there are handles of the file that read through the kernel's pages.
-    pub(super) fn is_used(&self, file: INodeNo) -> bool {
+    pub(super) fn is_used(&self, file: FileNumber) -> bool {
         let of_file = (file.0, HandleNumber(0))..=(file.0, HandleNumber(u64::MAX));
         self.0.handles.lock().range(of_file).next().is_some()
     }
 
     /// Drops the pages of some bytes of a file.
-    pub(super) async fn drop_bytes(&self, file: INodeNo, offset: u64, length: u32) -> Result<()> {
-        self.order(move |notifier| notifier.inval_inode(file, offset as i64, length.into())).await
+    pub(super) async fn drop_bytes(&self, file: FileNumber, offset: u64, length: u32) -> Result<()> {
+        self.order(move |notifier| notifier.invalidate(file.0, offset as i64, length.into())).await
     }
 
     /// Has the thread do something, and waits for it.

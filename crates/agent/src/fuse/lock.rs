@@ -1,23 +1,23 @@
 //! Locks of files, as the kernel asks for them.
 //!
-//! A request that waits holds no thread. The kernel tells of a signal to the program that waits by FUSE_INTERRUPT,
-//! which `fuser` (0.18) refuses on its own: from then on the kernel leaves a program that waits asleep until it is
-//! answered, even one that was killed. So while a request waits, the signals of its thread are looked at
-//! ([`is_interrupted`]). It is then answered with `EINTR`, which the kernel takes as "restart, or fail, as the handler
+//! A request that waits holds no thread. The kernel tells of a signal to the program that waits by FUSE_INTERRUPT, which
+//! is not served: from then on the kernel leaves the program asleep until it is answered, even one that was killed. So
+//! while a request waits, the signals of its thread are looked at ([`is_interrupted`]). It is then answered with `EINTR`, which the kernel takes as "restart, or fail, as the handler
 //! of the signal has it". Without a signal it must never be: the program would see an error number that it cannot know.
 
 use super::KernelCache;
-use super::convert::{errno, handle};
-use fuser::{FileHandle, INodeNo, LockOwner, ReplyEmpty, ReplyLock};
+use super::convert::errno;
 use futures_util::future::{Either, select};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_client::locks::{self, LockCall};
-use tameike_client::vfs::{HandleNumber, Vfs};
+use tameike_client::vfs::{FileNumber, HandleNumber, Vfs};
 use tameike_core::wire::lock::{LockKind, LockRange};
 use tameike_core::{Errno, Result};
 use tameike_io::Runtime;
+use tameike_io::fuse::Reply;
+use tameike_io::fuse::abi::{LockRequest, LockState};
 
 const F_RDLCK: i32 = 0;
 const F_WRLCK: i32 = 1;
@@ -25,40 +25,31 @@ const F_UNLCK: i32 = 2;
 /// Between two looks at the signals of a thread that waits.
 const SIGNAL_LOOK: Duration = Duration::from_millis(100);
 
-/// What the kernel asks of a lock.
-pub(super) struct LockArguments {
-    pub owner: LockOwner,
-    pub start: u64,
-    pub end: u64,
-    pub kind: i32,
-    /// The process that asks.
-    pub pid: u32,
-}
-
-impl LockArguments {
-    fn call(&self) -> Result<LockCall> {
-        let kind = match self.kind {
-            F_RDLCK => Some(LockKind::Shared),
-            F_WRLCK => Some(LockKind::Exclusive),
-            F_UNLCK => None,
-            _ => return Err(Errno::EINVAL.into()),
-        };
-        if self.start > self.end {
-            return Err(Errno::EINVAL.into());
-        }
-        let range = LockRange { start: self.start, last: self.end };
-        Ok(LockCall { owner: self.owner.0, range, kind, pid: self.pid })
+fn call(wanted: &LockRequest) -> Result<LockCall> {
+    let kind = match wanted.kind {
+        F_RDLCK => Some(LockKind::Shared),
+        F_WRLCK => Some(LockKind::Exclusive),
+        F_UNLCK => None,
+        _ => return Err(Errno::EINVAL.into()),
+    };
+    if wanted.start > wanted.end {
+        return Err(Errno::EINVAL.into());
     }
+    let range = LockRange { start: wanted.start, last: wanted.end };
+    Ok(LockCall { owner: wanted.owner, range, kind, pid: wanted.pid })
 }
 
 /// Answers what lock is in the way.
-pub(super) async fn test<V: Vfs>(vfs: &V, number: FileHandle, wanted: LockArguments, reply: ReplyLock) {
-    let tested = async { locks::test(vfs, handle(number), wanted.call()?).await };
+pub(super) async fn test<V: Vfs>(vfs: &V, wanted: LockRequest, reply: Reply) {
+    let tested = async { locks::test(vfs, HandleNumber(wanted.handle), call(&wanted)?).await };
     match tested.await {
-        Ok(None) => reply.locked(wanted.start, wanted.end, F_UNLCK, 0),
+        Ok(None) => {
+            reply.lock(LockState { start: wanted.start, end: wanted.end, kind: F_UNLCK, pid: 0 });
+        }
         Ok(Some(lock)) => {
             let kind = if lock.kind == LockKind::Shared { F_RDLCK } else { F_WRLCK };
-            reply.locked(lock.range.start, lock.range.last, kind, lock.pid);
+            let (start, end) = (lock.range.start, lock.range.last);
+            reply.lock(LockState { start, end, kind, pid: lock.pid });
         }
         Err(fault) => reply.error(errno(&fault)),
     }
@@ -69,22 +60,14 @@ pub(super) struct SetLock<V> {
     pub runtime: Runtime,
     pub vfs: Arc<V>,
     pub kernel: KernelCache,
-    pub file: INodeNo,
-    pub handle: FileHandle,
+    pub file: FileNumber,
     /// The thread whose signals end a wait, if it may wait.
     pub waits: Option<u32>,
 }
 
 impl<V: Vfs> SetLock<V> {
-    pub(super) async fn run(self, wanted: LockArguments, reply: ReplyEmpty) {
-        let set = async {
-            let call = wanted.call()?;
-            self.set(handle(self.handle), call).await
-        };
-        match set.await {
-            Ok(()) => reply.ok(),
-            Err(fault) => reply.error(errno(&fault)),
-        }
+    pub(super) async fn run(self, wanted: LockRequest) -> Result<()> {
+        self.set(HandleNumber(wanted.handle), call(&wanted)?).await
     }
 
     async fn set(&self, handle: HandleNumber, call: LockCall) -> Result<()> {
@@ -158,11 +141,11 @@ mod tests {
 
     #[test]
     fn a_call_is_what_the_kernel_asked_for() {
-        let wanted = |kind, start, end| LockArguments { owner: LockOwner(3), start, end, kind, pid: 9 };
-        let call = wanted(F_WRLCK, 5, 9).call().expect("a lock");
+        let called = |kind, start, end| call(&LockRequest { handle: 1, owner: 3, start, end, kind, pid: 9 });
+        let call = called(F_WRLCK, 5, 9).expect("a lock");
         let range = LockRange { start: 5, last: 9 };
         assert_eq!(call, LockCall { owner: 3, range, kind: Some(LockKind::Exclusive), pid: 9 });
-        assert_eq!(wanted(F_UNLCK, 0, 0).call().map(|call| call.kind), Ok(None));
-        assert!(wanted(3, 0, 0).call().is_err() && wanted(F_RDLCK, 2, 1).call().is_err());
+        assert_eq!(called(F_UNLCK, 0, 0).map(|call| call.kind), Ok(None));
+        assert!(called(3, 0, 0).is_err() && called(F_RDLCK, 2, 1).is_err());
     }
 }

@@ -31,12 +31,14 @@ pub use state::FuseDoor;
 pub use tasks::Tasks;
 pub use waiting::WaitingRoom;
 
-use fuser::{Config, FopenFlags, MountOption, Session, SessionACL};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 use tameike_client::vfs::{OpenMode, Opened, Vfs};
+use tameike_core::Result;
 use tameike_core::limits::DIRECTORY_LIFETIME;
-use tameike_core::{Fault, Result};
+use tameike_io::Pool;
+use tameike_io::fuse::abi::{Init, open_flag};
+use tameike_io::fuse::{Session, Settings};
 
 /// How long attributes may be shown without asking, and the name of a directory used: path walks then ask for the
 /// last name only.
@@ -50,30 +52,24 @@ pub(crate) const THREADS_LENT_MAX: usize = THREADS_PER_VIEW / 2;
 /// Largest read and write request, and the kernel's read-ahead, in bytes.
 const REQUEST_SIZE_MAX: u32 = 1 << 20;
 
-/// Serves a mounted view until it is unmounted. Blocks; runs on a thread of its own.
+/// Serves a mounted view until it is unmounted, by rings with frames of `rings`, if they are wanted and to be had. Blocks;
+/// runs on a thread of its own.
 ///
 /// # Errors
 /// When the kernel refuses the session.
-pub fn serve<V: Vfs>(door: FuseDoor<V>, fuse: OwnedFd, all_users: bool) -> Result<()> {
-    let mut config = Config::default();
-    config.mount_options = vec![MountOption::DefaultPermissions];
-    config.n_threads = Some(THREADS_PER_VIEW);
-    config.clone_fd = true;
-    let acl = if all_users { SessionACL::All } else { SessionACL::Owner };
-    let kernel = door.kernel_cache();
-    let failed = |error| Fault::from_os("serving a view through FUSE", &error);
-    let session = Session::from_fd(door, fuse, acl, config).map_err(failed)?;
-    kernel.attach(session.notifier())?;
-    drop(kernel);
-    session.run().map_err(failed)
+pub fn serve<V: Vfs>(door: FuseDoor<V>, fuse: OwnedFd, rings: Option<Pool>) -> Result<()> {
+    let init = Init { request_size: REQUEST_SIZE_MAX, keeps_locks: door.vfs.locks().is_some() };
+    let session = Session::start(fuse, Settings { init, threads: THREADS_PER_VIEW, rings })?;
+    door.agreed(session.maps_direct());
+    door.custody.kernel().attach(session.notifier())?;
+    session.run(door)
 }
 
 /// `keeps_locks`: the view keeps the locks of its files, and must hear of every close, which gives them back.
-fn open_flags(opened: Opened, mode: OpenMode, keeps_locks: bool) -> FopenFlags {
-    let mut flags = FopenFlags::empty();
+fn open_flags(opened: Opened, mode: OpenMode, keeps_locks: bool) -> u32 {
+    let flag = |is_set, flag| if is_set { flag } else { 0 };
     // Else who cannot write has nothing to flush: the kernel need not ask at close.
-    flags.set(FopenFlags::FOPEN_NOFLUSH, !mode.write && !keeps_locks);
-    flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keep_cache);
-    flags.set(FopenFlags::FOPEN_DIRECT_IO, opened.direct);
-    flags
+    flag(!mode.write && !keeps_locks, open_flag::NO_FLUSH)
+        | flag(opened.keep_cache, open_flag::KEEP_CACHE)
+        | flag(opened.direct, open_flag::DIRECT_IO)
 }

@@ -3,20 +3,19 @@
 use super::FuseDoor;
 use super::answer::{answer_attr, answer_created, answer_entry, answer_open};
 use crate::custody::Custody;
-use fuser::{INodeNo, ReplyAttr, ReplyCreate, ReplyEntry, ReplyOpen};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+
 use tameike_client::locks;
 use tameike_client::vfs::{FileNumber, OpenMode, Opened, Vfs};
 use tameike_core::Result;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::NewInode;
+use tameike_io::fuse::Reply;
 
 impl<V: Vfs> FuseDoor<V> {
     /// Looks a name up for a thread: also one by which the ring hands a file over.
-    pub(super) fn find(&self, (dir, name): (FileNumber, &OsStr), thread: u32, reply: ReplyEntry) {
+    pub(super) fn find(&self, (dir, name): (FileNumber, &[u8]), thread: u32, reply: Reply) {
         let (vfs, ahead) = (self.vfs.clone(), self.ahead.clone());
-        let (custody, name) = (self.custody.clone(), name.as_bytes().to_vec());
+        let (custody, name) = (self.custody.clone(), name.to_vec());
         self.tasks.spawn(async move {
             let changes = custody.changes();
             let found = match custody.handed(dir, &name) {
@@ -28,7 +27,7 @@ impl<V: Vfs> FuseDoor<V> {
     }
 
     /// Opens a file for a thread.
-    pub(super) fn open_file(&self, file: FileNumber, mode: OpenMode, thread: u32, reply: ReplyOpen) {
+    pub(super) fn open_file(&self, file: FileNumber, mode: OpenMode, thread: u32, reply: Reply) {
         let (vfs, ahead, custody) = (self.vfs.clone(), self.ahead.clone(), self.custody.clone());
         self.tasks.spawn(async move {
             let changes = custody.directories();
@@ -43,12 +42,12 @@ impl<V: Vfs> FuseDoor<V> {
     /// Makes a file, or finds it, and opens it.
     pub(super) fn create_file(
         &self,
-        (dir, name): (FileNumber, &OsStr),
+        (dir, name): (FileNumber, &[u8]),
         new: NewInode,
         (exclusive, mode): (bool, OpenMode),
-        reply: ReplyCreate,
+        reply: Reply,
     ) {
-        let (vfs, custody, name) = (self.vfs.clone(), self.custody.clone(), name.as_bytes().to_vec());
+        let (vfs, custody, name) = (self.vfs.clone(), self.custody.clone(), name.to_vec());
         self.tasks.spawn(async move {
             let changes = custody.directories();
             let created = match vfs.create(dir, &name, new, exclusive, mode).await {
@@ -63,7 +62,7 @@ impl<V: Vfs> FuseDoor<V> {
     }
 
     /// Changes attributes, with them perhaps who may use a directory.
-    pub(super) fn change_attributes(&self, file: FileNumber, change: AttrChange, reply: ReplyAttr) {
+    pub(super) fn change_attributes(&self, file: FileNumber, change: AttrChange, reply: Reply) {
         let (vfs, custody) = (self.vfs.clone(), self.custody.clone());
         self.tasks.spawn(async move {
             let changes = custody.changes();
@@ -88,7 +87,7 @@ async fn admitted<V: Vfs>(
     match custody.admit(file).await {
         Ok(()) => {
             custody.opened(file, opened.gives_rights, changes);
-            Ok(custody.kernel().opened(vfs, INodeNo(file.0), mode, opened))
+            Ok(custody.kernel().opened(vfs, file, mode, opened))
         }
         Err(fault) => {
             // The kernel, which hears of no open, keeps what it has.

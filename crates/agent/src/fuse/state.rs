@@ -1,18 +1,15 @@
 //! What a door is made of, and what its requests share.
 
 use super::ahead::OpenAhead;
-use super::answer::answer_entry;
-use super::convert::{errno, file};
+use super::answer::{answer_done, answer_entry};
 use super::tasks::Tasks;
-use super::{KernelCache, REQUEST_SIZE_MAX, WaitingRoom};
+use super::{KernelCache, WaitingRoom};
 use crate::custody::Custody;
-use fuser::{INodeNo, InitFlags, KernelConfig, ReplyEmpty, ReplyEntry};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use tameike_client::vfs::Vfs;
+use tameike_client::vfs::{FileNumber, Vfs};
 use tameike_core::Result;
 use tameike_core::wire::meta::NewInode;
+use tameike_io::fuse::Reply;
 use tameike_io::os::process;
 
 /// A kernel of this version drops pages once more after a write past them, so that mappings stay true.
@@ -38,54 +35,29 @@ impl<V: Vfs> FuseDoor<V> {
         self.custody.kernel().clone()
     }
 
+    /// The kernel and we have agreed on what both can.
+    pub(super) fn agreed(&self, maps_direct: bool) {
+        if maps_direct && process::kernel_version() >= DROPS_AFTER_WRITE {
+            self.custody.kernel().maps_direct();
+        }
+    }
+
     /// Makes a name with a new inode, and answers.
-    pub(super) fn make(&self, dir: INodeNo, name: &OsStr, new: NewInode, reply: ReplyEntry) {
-        let (vfs, custody, name) = (self.vfs.clone(), self.custody.clone(), name.as_bytes().to_vec());
+    pub(super) fn make(&self, dir: FileNumber, name: &[u8], new: NewInode, reply: Reply) {
+        let (vfs, custody, name) = (self.vfs.clone(), self.custody.clone(), name.to_vec());
         self.tasks.spawn(async move {
             let changes = custody.changes();
-            let made = vfs.make(file(dir), &name, new).await;
+            let made = vfs.make(dir, &name, new).await;
             answer_entry(reply, made, &custody, changes);
         });
     }
 
     /// Runs an operation that is answered by success alone.
-    pub(super) fn run<F>(&self, reply: ReplyEmpty, operation: impl FnOnce(Arc<V>) -> F)
+    pub(super) fn run<F>(&self, reply: Reply, operation: impl FnOnce(Arc<V>) -> F)
     where
         F: Future<Output = Result<()>> + Send + 'static,
     {
         let done = operation(self.vfs.clone());
-        self.tasks.spawn(async move {
-            match done.await {
-                Ok(()) => reply.ok(),
-                Err(fault) => reply.error(errno(&fault)),
-            }
-        });
-    }
-
-    /// Agrees with the kernel on what both can.
-    pub(super) fn configure(&self, config: &mut KernelConfig) {
-        for wanted in [
-            InitFlags::FUSE_ASYNC_READ,
-            InitFlags::FUSE_BIG_WRITES,
-            InitFlags::FUSE_MAX_PAGES,
-            InitFlags::FUSE_PARALLEL_DIROPS,
-        ] {
-            // An older kernel does without.
-            let _ = config.add_capabilities(wanted);
-        }
-        let maps = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok();
-        if maps && process::kernel_version() >= DROPS_AFTER_WRITE {
-            self.custody.kernel().maps_direct();
-        }
-        if self.vfs.locks().is_some() {
-            for wanted in [InitFlags::FUSE_POSIX_LOCKS, InitFlags::FUSE_FLOCK_LOCKS] {
-                let _ = config.add_capabilities(wanted);
-            }
-        }
-        for refused in [config.set_max_write(REQUEST_SIZE_MAX), config.set_max_readahead(REQUEST_SIZE_MAX)] {
-            if let Err(nearest) = refused {
-                log::info!("the kernel takes requests of {nearest} bytes at most");
-            }
-        }
+        self.tasks.spawn(async move { answer_done(reply, done.await) });
     }
 }

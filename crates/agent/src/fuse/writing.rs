@@ -2,70 +2,69 @@
 
 use super::FuseDoor;
 use super::answer::answer_write;
-use super::convert::{errno, file};
-use fuser::{INodeNo, ReplyWrite, WriteFlags};
-use tameike_client::vfs::{HandleNumber, Vfs, without_rights};
+use super::convert::errno;
+use tameike_client::vfs::{FileNumber, HandleNumber, Vfs, without_rights};
 use tameike_core::Result;
 use tameike_core::attr::AttrChange;
+use tameike_io::fuse::Reply;
 
 impl<V: Vfs> FuseDoor<V> {
-    /// Writes bytes, and answers.
+    /// Writes bytes, and answers; asked to, it first takes away what rights the file gives to who runs it.
     pub(super) fn write_bytes(
         &self,
-        number: INodeNo,
+        file: FileNumber,
         (handle, offset, data): (HandleNumber, u64, &[u8]),
-        flags: WriteFlags,
-        reply: ReplyWrite,
+        takes_rights: bool,
+        reply: Reply,
     ) {
         // Through its pages, the kernel sees to it.
-        let is_asked = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        if is_asked && self.custody.gives_rights(file(number)) {
+        if takes_rights && self.custody.gives_rights(file) {
             // It is rare enough to hold this thread up.
-            let taken = self.tasks.wait(|| pollster::block_on(self.take_rights(number)));
+            let taken = self.tasks.wait(|| pollster::block_on(self.take_rights(file)));
             if let Err(fault) = taken {
                 return reply.error(errno(&fault));
             }
         }
-        let answer = self.written(number, handle, (offset, data.len() as u32), reply);
+        let answer = self.written(file, handle, (offset, data.len() as u32), reply);
         self.waiting.write(&self.tasks, &self.vfs, (handle, offset, data), answer);
     }
 
     /// Takes away what rights a file gives to who runs it, before somebody without privileges writes to it.
-    async fn take_rights(&self, number: INodeNo) -> Result<()> {
+    async fn take_rights(&self, file: FileNumber) -> Result<()> {
         let taken = async {
             // Before it is looked at: who gives it rights after that is heard.
-            self.custody.set_gives_rights(file(number), false);
-            let mode = self.vfs.getattr(file(number)).await?.mode;
+            self.custody.set_gives_rights(file, false);
+            let mode = self.vfs.getattr(file).await?.mode;
             let left = without_rights(mode);
             if left != mode {
                 let change = AttrChange { mode: Some(left), ..AttrChange::default() };
-                self.vfs.setattr(file(number), change).await?;
-                self.custody.kernel().drop_attributes(number).await?;
+                self.vfs.setattr(file, change).await?;
+                self.custody.kernel().drop_attributes(file).await?;
             }
             Ok(())
         };
-        taken.await.inspect_err(|_| self.custody.set_gives_rights(file(number), true))
+        taken.await.inspect_err(|_| self.custody.set_gives_rights(file, true))
     }
 
     /// Answers a write, when all who read on this node see its bytes.
     fn written(
         &self,
-        number: INodeNo,
+        file: FileNumber,
         handle: HandleNumber,
         (offset, size): (u64, u32),
-        reply: ReplyWrite,
+        reply: Reply,
     ) -> impl FnOnce(Result<()>) + Send + use<V> {
         let (runtime, vfs, kernel) = (self.tasks.runtime().clone(), self.vfs.clone(), self.kernel_cache());
         move |written| {
-            let is_direct = kernel.is_direct(number, handle);
+            let is_direct = kernel.is_direct(file, handle);
             if is_direct {
                 vfs.pages_passed(handle);
             }
-            if !is_direct || written.is_err() || !kernel.is_used(number) {
+            if !is_direct || written.is_err() || !kernel.is_used(file) {
                 return answer_write(reply, size, written);
             }
             runtime.spawn(async move {
-                answer_write(reply, size, kernel.drop_bytes(number, offset, size).await);
+                answer_write(reply, size, kernel.drop_bytes(file, offset, size).await);
             });
         }
     }

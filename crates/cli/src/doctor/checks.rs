@@ -35,7 +35,7 @@ pub fn all() -> Vec<Check> {
         locked_memory(),
         huge_pages(),
     ]);
-    checks.extend([io_uring(), ssh(), leftovers()]);
+    checks.extend([io_uring(), fuse_rings(), ssh(), leftovers()]);
     checks
 }
 
@@ -180,6 +180,17 @@ fn io_uring() -> Check {
         }
         Ok(_) => Check::ok(name, "allowed"),
         Err(_) => Check::ok(name, "not restricted by this kernel"),
+    }
+}
+
+fn fuse_rings() -> Check {
+    let (name, path) = ("FUSE rings", "/sys/module/fuse/parameters/enable_uring");
+    match std::fs::read_to_string(path) {
+        Ok(text) if text.trim() != "Y" => {
+            Check::slow(name, "switched off", format!("as root: echo Y > {path}"))
+        }
+        Ok(_) => Check::ok(name, "can be had"),
+        Err(_) => Check::ok(name, "not in this kernel (Linux 6.14 has them)"),
     }
 }
 

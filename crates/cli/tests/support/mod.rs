@@ -70,8 +70,11 @@ impl Site {
         let nodes = nodes.to_string();
         let shared = self.shared();
         let mut arguments = vec!["run", "--local", &nodes, "--shared", shared.to_str().expect("plain path")];
-        if preload::is_wanted() && !options.contains(&"--preload") {
+        let is_preloaded = options.contains(&"--preload");
+        if is_preloaded || preload::is_wanted() {
             preload::install();
+        }
+        if !is_preloaded && preload::is_wanted() {
             arguments.push("--preload");
         }
         arguments.extend(options);
@@ -149,13 +152,4 @@ pub fn files_below(dir: &Path) -> Vec<PathBuf> {
             found
         })
         .collect()
-}
-
-/// Of all that a job's agent has answered through the ring, how much.
-pub fn ring_answered(status: &str) -> u64 {
-    let status: serde_json::Value = serde_json::from_str(status).expect("JSON");
-    let text = status.to_string();
-    let place = text.find(r#""name":"ring_answered","value":"#).expect("the agent counts");
-    let digits = text[place..].chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit);
-    digits.collect::<String>().parse().expect("a number")
 }

@@ -1,5 +1,6 @@
 //! The library for `--preload`, and jobs that use it.
 
+use serde_json::Value;
 use std::path::Path;
 use std::sync::Once;
 use tempfile::NamedTempFile;
@@ -24,4 +25,13 @@ pub fn install() {
         std::fs::copy(&built, copy.path()).expect("cargo has built the library");
         copy.persist(&place).expect("a name beside the binary");
     });
+}
+
+/// How many requests the agents of a job have answered through the ring; from `tameike status --json`.
+pub fn answered(status: &str) -> u64 {
+    let status: Value = serde_json::from_str(status).expect("JSON");
+    let text = status.to_string();
+    let place = text.find(r#""name":"ring_answered","value":"#).expect("the agent counts");
+    let digits = text[place..].chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit);
+    digits.collect::<String>().parse().expect("a number")
 }

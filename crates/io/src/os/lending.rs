@@ -25,6 +25,7 @@ enum Loan {
 
 thread_local! {
     static LOAN: Cell<Loan> = const { Cell::new(Loan::None) };
+    static IS_ALONE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The loan of this thread, until dropped; then it is as before.
@@ -40,6 +41,11 @@ impl Drop for Standing {
     fn drop(&mut self) {
         LOAN.set(self.0);
     }
+}
+
+/// No other thread reads what this one reads: from now on it lends itself to nobody.
+pub(crate) fn keep_thread() {
+    IS_ALONE.set(true);
 }
 
 /// Whether a blocking call may run on this thread.
@@ -79,8 +85,8 @@ impl Lender {
     /// too many others do.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let place = Place(&self.lent);
-        let loan =
-            if self.lent.fetch_add(1, Ordering::AcqRel) < self.lent_max { Loan::Offered } else { Loan::None };
+        let is_one_too_many = self.lent.fetch_add(1, Ordering::AcqRel) >= self.lent_max;
+        let loan = if is_one_too_many || IS_ALONE.get() { Loan::None } else { Loan::Offered };
         let standing = Standing::begin(loan);
         self.runtime.spawn(task);
         drop(standing);

@@ -213,6 +213,25 @@ pub fn bind_to_cores(cores: &CoreSet) -> Result<()> {
     })
 }
 
+/// Cores that this host may ever have, by whose number the kernel counts what it keeps for each.
+///
+/// # Errors
+/// `/sys` is not there.
+pub fn cores_possible() -> std::io::Result<u16> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
+    let cores: CoreSet = text.trim().parse().map_err(std::io::Error::other)?;
+    Ok(cores.iter().count() as u16)
+}
+
+/// Binds the calling thread to one core, if it may run there.
+pub fn prefer_core(core: u32) {
+    if let Some(cores) = CoreSet::new([core])
+        && let Err(fault) = bind_to_cores(&cores)
+    {
+        log::debug!("{fault}");
+    }
+}
+
 /// The name of this host.
 pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()

@@ -26,6 +26,12 @@ int main(void)
     umask(0);
     SHOW(close(open("./d//g", O_CREAT | O_WRONLY, 0666)));
     mode_of("d/g");
+    /* Too long by its beginning: what is left behind the view's own path would not be. */
+    size_t length = strlen(here);
+    memcpy(path, here, length);
+    memset(path + length, '/', PATH_MAX - length);
+    strcpy(path + PATH_MAX - 3, "d/f");
+    SHOW(open(path, O_RDONLY));
     SHOW(close(open("d/read-only", O_CREAT | O_WRONLY, 0400)));
     mode_of("d/read-only");
     snprintf(path, sizeof path, "%s/d/../d/h", here);

@@ -6,6 +6,7 @@
 mod answer;
 mod call;
 mod connect;
+pub mod mounts;
 pub mod path;
 mod slots;
 mod transfer;

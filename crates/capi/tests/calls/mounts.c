@@ -1,0 +1,40 @@
+/* A view that comes to be for reading only while a program runs: `mounts VIEW`. Leaves the mount as it was. */
+#include "tameike.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static int fail(const char *what, int told) {
+    printf("not so: %s: %d\n", what, told);
+    return 1;
+}
+
+static int remount(const char *view, const char *how) {
+    char command[4096];
+    snprintf(command, sizeof command, "mount -o remount,bind,%s %s", how, view);
+    return system(command);
+}
+
+int main(int count, char **arguments) {
+    tameike_file *file;
+    char path[4096], other[4096], bytes[4];
+    int told;
+    if (count != 2) return 2;
+    snprintf(path, sizeof path, "%s/file", arguments[1]);
+    snprintf(other, sizeof other, "%s/other", arguments[1]);
+    if ((told = tameike_open(path, O_CREAT | O_WRONLY, 0600, &file)) != 0) return fail("it is made", told);
+    if ((told = tameike_write(file, "some", 4, 0)) != 4) return fail("it is written", told);
+    if ((told = tameike_close(file)) != 0) return fail("it is closed", told);
+    if ((told = remount(arguments[1], "ro")) != 0) return fail("remount", told);
+    if ((told = tameike_open(path, O_RDWR, 0, &file)) != -EROFS) return fail("no open for writing", told);
+    if ((told = tameike_open(other, O_CREAT | O_WRONLY, 0600, &file)) != -EROFS) return fail("no new file", told);
+    if ((told = tameike_mkdir(other, 0700)) != -EROFS) return fail("no new directory", told);
+    if ((told = tameike_rename(path, other, 0)) != -EROFS) return fail("no new name", told);
+    if ((told = tameike_unlink(path)) != -EROFS) return fail("no name less", told);
+    if ((told = tameike_open(path, O_RDONLY, 0, &file)) != 0) return fail("it is opened", told);
+    if ((told = tameike_read(file, bytes, 4, 0)) != 4) return fail("it is read", told);
+    if ((told = tameike_close(file)) != 0) return fail("it is closed again", told);
+    return remount(arguments[1], "rw");
+}

@@ -1,0 +1,111 @@
+//! The first request: what kernel and view agree on.
+
+use super::fields::Fields;
+use super::{Body, Malformed};
+use rustix::param::page_size;
+
+/// Version of the protocol.
+pub(in crate::fuse) const MAJOR: u32 = 7;
+/// Of the versions that are spoken here, the first.
+pub(in crate::fuse) const FIRST_MINOR: u32 = 31;
+/// And the one that is told to the kernel: none of what came after it is used.
+const MINOR: u32 = 45;
+
+/// What the kernel offers.
+mod flag {
+    pub(super) const ASYNC_READ: u64 = 1;
+    pub(super) const POSIX_LOCKS: u64 = 1 << 1;
+    pub(super) const BIG_WRITES: u64 = 1 << 5;
+    pub(super) const FLOCK_LOCKS: u64 = 1 << 10;
+    pub(super) const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub(super) const MAX_PAGES: u64 = 1 << 22;
+    pub(super) const INIT_EXT: u64 = 1 << 30;
+    pub(super) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub(super) const OVER_IO_URING: u64 = 1 << 41;
+}
+
+/// Requests that the kernel sends ahead, as of read-ahead, before it waits for answers.
+const BACKGROUND_MAX: u16 = 16;
+const BACKGROUND_CONGESTED: u16 = 12;
+
+/// What a view wants of the kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Init {
+    /// Largest read and write request, and the read-ahead, in bytes.
+    pub request_size: u32,
+    /// The view keeps the locks of its files.
+    pub keeps_locks: bool,
+}
+
+/// The kernel's offer.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::fuse) struct InitRequest {
+    pub(in crate::fuse) major: u32,
+    pub(in crate::fuse) minor: u32,
+    readahead: u32,
+    flags: u64,
+}
+
+/// What both agree on.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::fuse) struct Agreed {
+    request_size: u32,
+    readahead: u32,
+    flags: u64,
+}
+
+impl InitRequest {
+    pub(in crate::fuse) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut fields = Fields(bytes);
+        let (major, minor, readahead) = (fields.u32()?, fields.u32()?, fields.u32()?);
+        let flags = u64::from(fields.u32()?);
+        let more = if flags & flag::INIT_EXT != 0 { u64::from(fields.u32()?) } else { 0 };
+        Ok(Self { major, minor, readahead, flags: flags | more << 32 })
+    }
+
+    pub(in crate::fuse) fn offers_rings(&self) -> bool {
+        self.flags & flag::OVER_IO_URING != 0
+    }
+
+    /// What is wanted of what is offered.
+    pub(in crate::fuse) fn agree(&self, wanted: Init, rings: bool) -> Agreed {
+        let mut flags = flag::ASYNC_READ | flag::BIG_WRITES | flag::PARALLEL_DIROPS | flag::MAX_PAGES;
+        flags |= flag::INIT_EXT | flag::DIRECT_IO_ALLOW_MMAP;
+        if wanted.keeps_locks {
+            flags |= flag::POSIX_LOCKS | flag::FLOCK_LOCKS;
+        }
+        if rings {
+            flags |= flag::OVER_IO_URING;
+        }
+        Agreed {
+            request_size: wanted.request_size,
+            readahead: wanted.request_size.min(self.readahead),
+            flags: flags & self.flags,
+        }
+    }
+}
+
+impl Agreed {
+    /// The kernel maps files, too, that are open past its pages.
+    pub(in crate::fuse) fn maps_direct(&self) -> bool {
+        self.flags & flag::DIRECT_IO_ALLOW_MMAP != 0
+    }
+
+    pub(in crate::fuse) fn encode(&self) -> Body {
+        let pages = (self.request_size as usize).div_ceil(page_size()) as u16;
+        Body::default()
+            .u32(MAJOR)
+            .u32(MINOR)
+            .u32(self.readahead)
+            .u32(self.flags as u32)
+            .u16(BACKGROUND_MAX)
+            .u16(BACKGROUND_CONGESTED)
+            .u32(self.request_size)
+            // Times in nanoseconds.
+            .u32(1)
+            .u16(pages)
+            .u16(0)
+            .u32((self.flags >> 32) as u32)
+            .zeros(28)
+    }
+}

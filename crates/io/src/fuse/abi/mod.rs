@@ -1,0 +1,22 @@
+//! The kernel's FUSE protocol (7.31 and later) as plain data: requests decoded, replies encoded.
+//!
+//! Only what a view serves is known; everything else decodes to [`Operation::Unknown`]. Every length is checked: nothing
+//! that comes in here is believed, although it is the kernel that says it.
+
+mod fields;
+mod init;
+mod reply;
+mod request;
+#[cfg(any(test, feature = "fuzz"))]
+mod samples;
+#[cfg(test)]
+mod tests;
+
+pub use init::Init;
+pub(super) use init::{Agreed, FIRST_MINOR, InitRequest, MAJOR};
+pub use reply::{Body, Directory, Lifetimes, LockState, Space, open_flag};
+pub(super) use reply::{OUT_HEADER_SIZE, out_header};
+pub use request::{Forgets, Header, LockRequest, Malformed, Operation, Request};
+pub(super) use request::{HEADER_SIZE, opcode};
+#[cfg(feature = "fuzz")]
+pub(crate) use samples::{fuzz, fuzz_seeds};
