@@ -60,9 +60,18 @@ impl FileData {
         self.state.lock().access
     }
 
-    /// As [`Self::untold_access`], for who tells it.
-    pub fn take_access(&self) -> Option<Access> {
-        self.state.lock().access.take()
+    /// As [`Self::untold_access`], for who tells it: `keep` has it before the file has it no more.
+    pub fn take_access(&self, keep: impl FnOnce(Access)) -> Option<Access> {
+        let mut state = self.state.lock();
+        let access = state.access?;
+        keep(access);
+        state.access = None;
+        Some(access)
+    }
+
+    /// Forgets the last access, which does not count any more.
+    pub fn forget_access(&self) {
+        self.state.lock().access = None;
     }
 }
 
@@ -96,8 +105,23 @@ mod tests {
         file.state.lock().wrote(0, 1, at(13));
         file.accessed(at(14));
         file.accessed(at(15));
-        assert_eq!(file.take_access(), Some(Access { time: at(14), before: at(10) }));
-        assert_eq!(file.take_access(), None);
+        let last = Some(Access { time: at(14), before: at(10) });
+        assert_eq!(file.take_access(|_| ()), last);
+        assert_eq!(file.take_access(|_| ()), None);
+    }
+
+    /// Who asked for the attributes just when a descriptor was closed was once told of no access: the file had none any
+    /// more, and nobody else had it yet.
+    #[test]
+    fn an_access_is_kept_elsewhere_before_the_file_has_it_no_more() {
+        let file = opened(10, 10);
+        file.accessed(at(11));
+        let mut kept = None;
+        file.take_access(|access| {
+            assert!(file.state.is_locked(), "nobody finds the file without it");
+            kept = Some(access);
+        });
+        assert_eq!((kept.map(|access| access.time), file.untold_access()), (Some(at(11)), None));
     }
 
     #[test]

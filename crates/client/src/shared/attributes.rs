@@ -91,8 +91,10 @@ impl SharedView {
 
     /// Adds to the attributes of a file when programs of this node have last read it, as far as the home may not know.
     pub(super) fn show_accesses(&self, file: &FileData, attr: &mut Attr) {
+        // Looked at before what closes have passed on: one that comes between is met twice, not missed.
+        let last = file.untold_access();
         self.closer.show_accesses(attr);
-        if let Some(access) = file.untold_access() {
+        if let Some(access) = last {
             access.show_in(attr);
         }
         file.learn_times(attr.times());
@@ -170,8 +172,10 @@ impl SharedView {
         let resized = change.size;
         if change.atime.is_some() {
             // What was read before does not count any more.
+            if let Some(file) = self.engine.find(inode) {
+                file.forget_access();
+            }
             self.closer.forget_accesses(inode);
-            self.engine.find(inode).and_then(|file| file.take_access());
         }
         let command = Command::SetAttr { inode, change, now: self.runtime.now() };
         let tell_home = async {

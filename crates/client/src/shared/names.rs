@@ -184,8 +184,9 @@ impl SharedView {
     pub(super) fn close_handle(&self, handle: crate::vfs::HandleNumber) {
         let Some(handle) = self.handles.lock().remove(&handle) else { return };
         let inode = handle.file.inode;
-        let access = handle.file.take_access();
-        self.closer.close(self.cluster.inode_home(inode), inode, handle.open, access);
+        let access = handle.file.take_access(|access| self.closer.keep_access(inode, access));
+        let read = access.map(|access| access.time);
+        self.closer.close(self.cluster.inode_home(inode), inode, handle.open, read);
         self.engine.close(&handle.file);
     }
 }

@@ -75,13 +75,15 @@ impl Closer {
         home: NodeId,
         inode: InodeId,
         open: OpenId,
-        access: Option<Access>,
+        read: Option<Timestamp>,
     ) {
-        if let Some(access) = access {
-            self.accesses.lock().insert((inode, access.time), access);
-        }
-        let closed = Closed { open, read: access.map(|access| access.time) };
+        let closed = Closed { open, read };
         self.add(home, |untold| untold.opens.push((inode, closed)));
+    }
+
+    /// Shows an access of which a close is about to tell.
+    pub(super) fn keep_access(&self, inode: InodeId, access: Access) {
+        self.accesses.lock().insert((inode, access.time), access);
     }
 
     /// Adds to attributes what the file's home may not have been told yet.
@@ -400,13 +402,15 @@ mod tests {
         let accesses =
             [Access { time: at(200_000), before: at(5) }, Access { time: at(400_000), before: at(200_000) }];
         for (number, access) in accesses.into_iter().enumerate() {
-            closer.close(HOME, INODE, OpenId(number as u64), Some(access));
+            closer.keep_access(INODE, access);
+            closer.close(HOME, INODE, OpenId(number as u64), Some(access.time));
             assert_eq!(shown(), access.time);
         }
         run_out(&simulation);
         assert_eq!(rpc.0.lock().closed.len(), 2);
         assert_eq!(shown(), at(5), "the home says it");
-        closer.close(HOME, INODE, OpenId(9), Some(accesses[0]));
+        closer.keep_access(INODE, accesses[0]);
+        closer.close(HOME, INODE, OpenId(9), Some(accesses[0].time));
         closer.forget_accesses(INODE);
         assert_eq!(shown(), at(5), "a program has set it");
         run_out(&simulation);
