@@ -1,7 +1,7 @@
 //! Programs in C that use the library, in jobs.
 
 #[expect(dead_code, reason = "what only its own tests need")]
-#[path = "../../capi/tests/kit.rs"]
+#[path = "../../capi/tests/kit/mod.rs"]
 mod kit;
 mod support;
 
