@@ -24,8 +24,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_core::{Errno, Fault, Result};
-use tameike_io::disk::Disk;
-use tameike_io::disk::file::{FileDisk, FileLock, FileLog, in_memory, sync_directory};
+use tameike_io::disk::file::{FileLock, FileLog, in_memory, sync_directory};
+use tameike_io::disk::uring::Direct;
+use tameike_io::disk::{self, Disk};
 use tameike_io::{Pool, Runtime};
 
 pub(crate) const TABLE: &str = "table";
@@ -46,6 +47,8 @@ const SLACK_MIN: u64 = 64 << 20;
 pub struct Options {
     /// Time and tasks.
     pub runtime: Runtime,
+    /// How to pass the page cache by; without it, bytes of units go through it.
+    pub direct: Option<Direct>,
     /// Frames for merging and for rewriting units; at least one.
     pub scratch: Pool,
     /// Limits in bytes, by [`tameike_core::View::index`]. What a store already holds beyond them stays.
@@ -106,7 +109,7 @@ fn open_parts(dir: &Path, options: &Options, lock: FileLock) -> Result<Parts> {
     let volatile = in_memory(dir)?;
     let total = options.capacity.iter().fold(0u64, |sum, limit| sum.saturating_add(*limit));
     let size = total.saturating_add((total / 16).max(SLACK_MIN));
-    let disk: Arc<dyn Disk> = Arc::new(FileDisk::open(&dir.join(EXTENTS), size, options.runtime.clone())?);
+    let disk = disk::open(&dir.join(EXTENTS), size, &options.runtime, options.direct.as_ref())?;
     let log = |name| FileLog::open(&dir.join(name), options.runtime.clone());
     let [first, second] = LOG_NAMES;
     let media = Media {
@@ -320,6 +323,7 @@ mod tests {
     use std::sync::Arc;
     use tameike_core::{Generation, InodeId, Slot, UnitId};
     use tameike_io::os::simulated::Simulation;
+    use tameike_io::os::system::System;
     use tameike_io::{Payload, Slab};
 
     const UNIT: UnitId = UnitId { inode: InodeId(0x0123_0000_0000_0001), index: 2 };
@@ -345,6 +349,7 @@ mod tests {
         fn open(&self) -> Result<Store> {
             let options = Options {
                 runtime: self.machine.runtime(),
+                direct: None,
                 scratch: self.slab.pool(1),
                 capacity: self.capacity,
                 checkpoint_bytes: 1 << 20,
@@ -427,11 +432,19 @@ mod tests {
 
     #[test]
     fn many_threads_use_one_store() {
+        let system = System::start(4).unwrap();
+        let slab = Slab::new(10).unwrap();
+        for direct in [None, Some(Direct { reactor: system.reactor().clone(), slab: slab.clone() })] {
+            many_threads(&system, &slab, direct);
+        }
+    }
+
+    fn many_threads(system: &System, slab: &Arc<Slab>, direct: Option<Direct>) {
         let dir = tempfile::tempdir().unwrap();
-        let system = tameike_io::os::system::System::start(4).unwrap();
-        let (runtime, slab) = (system.runtime().clone(), Slab::new(10).unwrap());
+        let runtime = system.runtime().clone();
         let options = Options {
             runtime: runtime.clone(),
+            direct,
             scratch: slab.pool(2),
             capacity: [0, 64 << 20, 0],
             checkpoint_bytes: 100_000,

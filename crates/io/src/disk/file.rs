@@ -3,17 +3,18 @@
 //! On a file system in memory (tmpfs) the calls run on the caller's thread, as they never wait for a device: a
 //! hop to another thread would cost more than the copy. Elsewhere they run in [`Runtime::block`].
 
-use super::{AppendFile, Disk};
+use super::{AppendFile, Disk, assert_whole_blocks};
 use crate::Runtime;
 use crate::slab::{Frame, Payload};
 use futures_util::future::{BoxFuture, FutureExt, ready};
-use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::Errno as Os;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::{Errno, Fault, Result};
 
 const TMPFS_MAGIC: u64 = 0x0102_1994;
@@ -43,6 +44,24 @@ impl OpenFile {
 
     fn set_size(&self, size: u64) -> Result<()> {
         rustix::fs::ftruncate(&self.fd, size).map_err(|error| self.fault("set the size of", error))
+    }
+
+    /// Has reads and writes go to the device itself. They must be of whole blocks.
+    fn pass_page_cache(&self) -> std::result::Result<(), String> {
+        let found = rustix::fs::statx(&self.fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
+        // A kernel before 6.1 does not tell; then a block is enough wherever it is possible at all.
+        if let Ok(found) = found
+            && found.stx_mask & StatxFlags::DIOALIGN.bits() != 0
+            && !(1..=BLOCK_SIZE as u32).contains(&found.stx_dio_offset_align.max(found.stx_dio_mem_align))
+        {
+            return Err(format!(
+                "the file system reads and writes past the page cache in pieces of {} bytes (0: not at all)",
+                found.stx_dio_offset_align
+            ));
+        }
+        rustix::fs::fcntl_getfl(&self.fd)
+            .and_then(|flags| rustix::fs::fcntl_setfl(&self.fd, flags | OFlags::DIRECT))
+            .map_err(|error| format!("the file system does not read and write past the page cache ({error})"))
     }
 
     fn in_memory(&self) -> Result<bool> {
@@ -131,7 +150,8 @@ impl Place {
     }
 }
 
-/// A disk on one file. The file is sparse: it takes space as it is written, and gives it back on discard.
+/// A disk on one file, by calls that may wait. The file is sparse: it takes space as it is written, and gives it back on discard.
+#[derive(Clone)]
 pub struct FileDisk {
     place: Place,
     size: u64,
@@ -148,14 +168,30 @@ impl FileDisk {
         place.file.set_size(size)?;
         Ok(Self { place, size })
     }
-}
 
-impl Disk for FileDisk {
-    fn size(&self) -> u64 {
-        self.size
+    /// Whether its calls never wait for a device.
+    pub(super) fn is_in_memory(&self) -> bool {
+        self.place.inline
     }
 
-    fn read(
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.place.file.fd.as_fd()
+    }
+
+    /// Has all calls, also those of clones, pass the page cache by.
+    ///
+    /// # Errors
+    /// Why they cannot, in words.
+    pub(super) fn pass_page_cache(&self) -> std::result::Result<(), String> {
+        self.place.file.pass_page_cache()
+    }
+
+    pub(super) fn fault(&self, doing: &str, error: Os) -> Fault {
+        self.place.file.fault(doing, error)
+    }
+
+    /// As [`Disk::read`], of bytes that may be a part of what was asked for.
+    pub(super) fn fetch(
         &self,
         offset: u64,
         mut frame: Frame,
@@ -167,8 +203,25 @@ impl Disk for FileDisk {
         })
     }
 
-    fn write(&self, offset: u64, payload: Payload) -> BoxFuture<'static, Result<()>> {
+    /// As [`Disk::write`], of bytes that may be a part of what was asked for.
+    pub(super) fn store(&self, offset: u64, payload: Payload) -> BoxFuture<'static, Result<()>> {
         self.place.run(move |file| file.write(&payload, offset))
+    }
+}
+
+impl Disk for FileDisk {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read(&self, offset: u64, frame: Frame, range: Range<u32>) -> BoxFuture<'static, (Frame, Result<()>)> {
+        assert_whole_blocks(offset, &range);
+        self.fetch(offset, frame, range)
+    }
+
+    fn write(&self, offset: u64, payload: Payload) -> BoxFuture<'static, Result<()>> {
+        assert_whole_blocks(offset, &payload.range());
+        self.store(offset, payload)
     }
 
     fn sync(&self) -> BoxFuture<'static, Result<()>> {

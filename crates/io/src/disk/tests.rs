@@ -2,10 +2,13 @@ use super::file::{FileDisk, FileLock, FileLog};
 use super::memory::{Faults, MemoryDisk, MemoryLog};
 use super::*;
 use crate::os::runtime::{Clock, Executor, Random};
+use crate::os::system::System;
 use crate::{Runtime, Slab};
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
 use std::time::Duration;
 use tameike_core::{Errno, Timestamp};
 
@@ -42,11 +45,23 @@ fn runtime() -> Runtime {
     Runtime { clock: Arc::new(Still), random: Arc::new(Still), executor: Arc::new(Still) }
 }
 
-fn wait<T>(mut future: BoxFuture<'static, T>) -> T {
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Waits for what another thread may have to do.
+pub(super) fn wait<T>(mut future: BoxFuture<'static, T>) -> T {
+    const LIMIT: Duration = Duration::from_secs(60);
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     for _ in 0..10 {
-        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return value;
         }
+        std::thread::park_timeout(LIMIT);
     }
     panic!("the call does not end");
 }
@@ -59,15 +74,17 @@ fn directories() -> [tempfile::TempDir; 2] {
 fn keeps_what_is_written(disk: &dyn Disk) {
     let pool = Slab::new(2).unwrap().pool(2);
     let mut frame = pool.try_take().unwrap();
-    frame[100..200].fill(7);
-    let payload = Payload::new(Arc::new(frame), 100..200);
-    wait(disk.write(5000, payload)).unwrap();
+    frame[4096..12288].fill(7);
+    let payload = Payload::new(Arc::new(frame), 4096..12288);
+    wait(disk.write(20480, payload)).unwrap();
     wait(disk.sync()).unwrap();
     let mut frame = pool.try_take().unwrap();
     frame.fill(1);
-    let (frame, result) = wait(disk.read(4999, frame, 10..112));
+    let (frame, result) = wait(disk.read(16384, frame, 8192..24576));
     result.unwrap();
-    assert_eq!((frame[9], frame[10], frame[11], frame[110], frame[111], frame[112]), (1, 0, 7, 7, 0, 1));
+    assert!(frame[..8192].iter().chain(&frame[24576..]).all(|&byte| byte == 1));
+    assert!(frame[8192..12288].iter().chain(&frame[20480..24576]).all(|&byte| byte == 0));
+    assert!(frame[12288..20480].iter().all(|&byte| byte == 7));
     wait(disk.discard(8192..16384)).unwrap();
 }
 
@@ -79,6 +96,29 @@ fn every_disk_keeps_what_is_written() {
         keeps_what_is_written(&FileDisk::open(&path, 1 << 20, runtime()).unwrap());
         let larger = FileDisk::open(&path, 1 << 10, runtime()).unwrap();
         assert_eq!(larger.size(), 1 << 20, "a file never shrinks");
+    }
+}
+
+#[test]
+fn every_disk_keeps_what_is_written_past_the_page_cache() {
+    let system = System::start(2).unwrap();
+    let direct = Direct { reactor: system.reactor().clone(), slab: Slab::new(2).unwrap() };
+    for directory in directories() {
+        let path = directory.path().join("extents");
+        let open = |size| open(&path, size, system.runtime(), Some(&direct)).unwrap();
+        keeps_what_is_written(&*open(1 << 20));
+        assert_eq!(open(1 << 10).size(), 1 << 20, "a file never shrinks");
+    }
+}
+
+#[test]
+fn a_disk_refuses_pieces_of_blocks() {
+    let slab = Slab::new(1).unwrap();
+    let disk = MemoryDisk::new(1 << 20, Faults::default());
+    for (offset, range) in [(512, 0..4096), (0, 512..4608), (0, 0..5000)] {
+        let frame = slab.pool(1).try_take().unwrap();
+        let call = AssertUnwindSafe(|| drop(disk.read(offset, frame, range.clone())));
+        assert!(std::panic::catch_unwind(call).is_err(), "{offset}, {range:?}");
     }
 }
 

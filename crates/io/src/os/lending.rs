@@ -43,7 +43,7 @@ impl Drop for Standing {
 }
 
 /// Whether a blocking call may run on this thread.
-pub(super) fn is_taken() -> bool {
+pub(crate) fn is_taken() -> bool {
     LOAN.get() == Loan::Taken
 }
 

@@ -36,6 +36,15 @@ impl Map {
         self.memory.as_fd()
     }
 
+    /// Its pieces of `size` bytes, and the rest.
+    pub(super) fn pieces(&self, size: usize) -> impl Iterator<Item = (NonNull<u8>, usize)> {
+        (0..self.size).step_by(size).map(move |offset| {
+            // SAFETY: the offset lies in the mapping.
+            let start = unsafe { self.start.cast::<u8>().add(offset) };
+            (start, size.min(self.size - offset))
+        })
+    }
+
     fn address(&self, index: u32) -> *mut u8 {
         let offset = index as usize * UNIT_SIZE;
         assert!(offset + UNIT_SIZE <= self.size, "frame {index} lies in the slab");

@@ -28,6 +28,15 @@ fn a_payload_is_a_part_of_its_frame() {
 }
 
 #[test]
+fn the_pieces_of_a_slab_are_all_of_it() {
+    let slab = Slab::new(5).expect("a small slab");
+    let sizes: Vec<_> = slab.pieces(2 * UNIT_SIZE).map(|(_, size)| size / UNIT_SIZE).collect();
+    assert_eq!(sizes, [2, 2, 1]);
+    let starts: Vec<_> = slab.pieces(2 * UNIT_SIZE).map(|(start, _)| start.as_ptr().addr()).collect();
+    assert!(starts.windows(2).all(|pair| pair[1] - pair[0] == 2 * UNIT_SIZE));
+}
+
+#[test]
 fn a_payload_has_a_place_in_its_own_slab_only() {
     let (slab, other) = (Slab::new(2).expect("a small slab"), Slab::new(1).expect("another"));
     let mut frame = slab.pool(2).try_take().expect("a frame");

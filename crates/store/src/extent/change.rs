@@ -215,12 +215,14 @@ impl Change<'_> {
     }
 
     /// The content of the blocks of `pieces` as it is to be, in a payload with all bytes of the unit from the first one
-    /// told: what the unit holds stays in blocks that are filled in part only.
+    /// told: what the unit holds stays in blocks that are filled in part only. A block begins where a device can begin
+    /// to read memory.
     async fn whole_blocks(&self, pieces: &Pieces) -> Result<(u32, Payload)> {
         let edges = pieces.edges();
         let blocks = pieces.blocks();
         let first = blocks.iter().next().map_or(0, |blocks| blocks.start * BLOCK);
-        if let Some(payload) = pieces.in_one().filter(|_| edges.is_empty()) {
+        let as_they_lie = pieces.in_one().filter(|payload| payload.start().is_multiple_of(BLOCK));
+        if let Some(payload) = as_they_lie.filter(|_| edges.is_empty()) {
             return Ok((first, payload.clone()));
         }
         let mut frame = self.store.scratch.take().await;

@@ -76,10 +76,12 @@ impl World {
         self.pool.try_take().expect("tests use few frames")
     }
 
+    /// At the start of a frame, or at a place where no device reads memory.
     pub(super) fn payload(&self, bytes: &[u8]) -> Payload {
         let mut frame = self.frame();
-        frame[7..7 + bytes.len()].copy_from_slice(bytes);
-        Payload::new(Arc::new(frame), 7..7 + bytes.len() as u32)
+        let start = 7 * self.machine.draw(2) as usize;
+        frame[start..start + bytes.len()].copy_from_slice(bytes);
+        Payload::new(Arc::new(frame), start as u32..(start + bytes.len()) as u32)
     }
 
     pub(super) fn write(&self, store: &ExtentStore, unit: UnitId, offset: u32, bytes: &[u8]) -> Result<()> {

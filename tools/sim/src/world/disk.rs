@@ -213,8 +213,12 @@ impl Disk for FaultyDisk {
             if way == Way::Fails {
                 return async move { failed }.boxed();
             }
-            let half = self.inner.write(offset, payload.slice(0..payload.len() as u32 / 2));
-            return async move { half.await.and(failed) }.boxed();
+            let half = self.inner.write_half(offset, payload);
+            return async move {
+                half.await;
+                failed
+            }
+            .boxed();
         }
         let mut written = self.control.written.lock();
         let earlier = written.last().cloned();

@@ -139,6 +139,7 @@ impl Bed {
     pub(super) fn open(&self) -> Result<Store> {
         let options = Options {
             runtime: self.machine.runtime(),
+            direct: None,
             scratch: self.slab.pool(1),
             capacity: [1 << 20, 4 << 20, 4 << 20],
             checkpoint_bytes: 1 << 20,
