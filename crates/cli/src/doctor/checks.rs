@@ -12,6 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use tameike_agent::control::Isolation;
 use tameike_core::JobId;
+use tameike_io::disk::uring;
 use tameike_io::os::mount::{FUSE_DEVICE, FUSE_HELPER, find_program};
 
 /// Locked memory with which frames of the default size can be registered with devices.
@@ -173,13 +174,14 @@ fn huge_pages() -> Check {
 }
 
 fn io_uring() -> Check {
-    let (name, path) = ("io_uring", "/proc/sys/kernel/io_uring_disabled");
-    match std::fs::read_to_string(path) {
-        Ok(text) if text.trim() != "0" => {
-            Check::slow(name, "switched off", "as root: sysctl -w kernel.io_uring_disabled=0")
-        }
-        Ok(_) => Check::ok(name, "allowed"),
-        Err(_) => Check::ok(name, "not restricted by this kernel"),
+    let name = "io_uring";
+    match uring::available() {
+        Ok(()) => Check::ok(name, "disks are read and written past the page cache"),
+        Err(why) => Check::slow(
+            name,
+            format!("{why}: disks are read and written through the page cache"),
+            "as root: sysctl -w kernel.io_uring_disabled=0; in a container, have it allow io_uring_setup",
+        ),
     }
 }
 
