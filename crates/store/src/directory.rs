@@ -439,18 +439,51 @@ mod tests {
         }
     }
 
-    fn many_threads(system: &System, slab: &Arc<Slab>, direct: Option<Direct>) {
-        let dir = tempfile::tempdir().unwrap();
-        let runtime = system.runtime().clone();
+    fn open_really(dir: &Path, system: &System, slab: &Arc<Slab>, direct: Option<Direct>) -> Store {
         let options = Options {
-            runtime: runtime.clone(),
+            runtime: system.runtime().clone(),
             direct,
             scratch: slab.pool(2),
             capacity: [0, 64 << 20, 0],
             checkpoint_bytes: 100_000,
             table_cache_bytes: 1 << 20,
         };
-        let store = pollster::block_on(Store::open(dir.path(), options, |_, _, _| Ok(()))).unwrap();
+        pollster::block_on(Store::open(dir, options, |_, _, _| Ok(()))).unwrap()
+    }
+
+    #[test]
+    fn a_bit_that_turned_on_a_disk_is_found_past_the_page_cache() {
+        let system = System::start(2).unwrap();
+        let slab = Slab::new(4).unwrap();
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let direct = Direct { reactor: system.reactor().clone(), slab: slab.clone() };
+        let store = open_really(dir.path(), &system, &slab, Some(direct));
+        let pool = slab.pool(2);
+        let mut frame = pool.try_take().unwrap();
+        frame[..8192].fill(7);
+        let payload = Payload::new(Arc::new(frame), 0..8192);
+        pollster::block_on(store.extents.write(UNIT, Pieces::at(0, payload).unwrap(), false, Generation(0)))
+            .unwrap();
+        pollster::block_on(store.extents.sync(true)).unwrap();
+        let read = || {
+            let frame = pool.try_take().unwrap();
+            pollster::block_on(store.extents.read(UNIT, 0..8192, frame, Generation(0))).1
+        };
+        assert_eq!(read().unwrap().ranges.len(), 8192);
+        let path = dir.path().join(EXTENTS);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let place = bytes.iter().position(|byte| *byte == 7).expect("what was written");
+        bytes[place + 5000] ^= 1;
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &bytes[place..place + 8192], place as u64).unwrap();
+        let fault = read().unwrap_err();
+        assert!(fault.errno == Errno::EIO && fault.message.contains("is damaged"), "{fault}");
+    }
+
+    fn many_threads(system: &System, slab: &Arc<Slab>, direct: Option<Direct>) {
+        let dir = tempfile::tempdir().unwrap();
+        let runtime = system.runtime().clone();
+        let store = open_really(dir.path(), system, slab, direct);
         let (extents, pool) = (store.extents.clone(), slab.pool(8));
         let workers: Vec<_> = (0..8u64)
             .map(|worker| {

@@ -18,6 +18,8 @@ use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::{Errno, Fault, Result};
 
 const TMPFS_MAGIC: u64 = 0x0102_1994;
+/// At most one part in so many of what is free on a file system is set aside at once.
+const ALLOCATION_MAX_PART: u64 = 8;
 
 /// An open file with its name, for messages.
 struct OpenFile {
@@ -109,6 +111,18 @@ impl OpenFile {
         rustix::fs::fdatasync(&self.fd).map_err(|error| self.fault("sync", error))
     }
 
+    /// Leaves the others on the file system what they may need: among them are the log and the table of the same store.
+    fn allocate(&self, range: Range<u64>) -> Result<()> {
+        let size = range.end - range.start;
+        let allocated = rustix::fs::fstatvfs(&self.fd).and_then(|found| {
+            if found.f_bavail.saturating_mul(found.f_frsize) / ALLOCATION_MAX_PART < size {
+                return Err(Os::NOSPC);
+            }
+            rustix::fs::fallocate(&self.fd, FallocateFlags::KEEP_SIZE, range.start, size)
+        });
+        allocated.map_err(|error| self.fault("set space aside for", error))
+    }
+
     /// Gives space back where the file system can; where it cannot, the space stays with the file.
     fn discard(&self, range: Range<u64>) -> Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -142,9 +156,14 @@ impl Place {
         &self,
         call: impl FnOnce(&OpenFile) -> T + Send + 'static,
     ) -> BoxFuture<'static, T> {
-        if self.inline {
-            return ready(call(&self.file)).boxed();
-        }
+        if self.inline { ready(call(&self.file)).boxed() } else { self.run_apart(call) }
+    }
+
+    /// Never on the caller's thread: to take or give back many pages takes milliseconds, also in memory.
+    fn run_apart<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&OpenFile) -> T + Send + 'static,
+    ) -> BoxFuture<'static, T> {
         let file = self.file.clone();
         self.runtime.block(move || call(&file)).boxed()
     }
@@ -228,10 +247,12 @@ impl Disk for FileDisk {
         if self.place.inline { ready(Ok(())).boxed() } else { self.place.run(OpenFile::sync) }
     }
 
+    fn allocate(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
+        self.place.run_apart(move |file| file.allocate(range))
+    }
+
     fn discard(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
-        // Never on the caller's thread: to give many pages back takes milliseconds.
-        let file = self.place.file.clone();
-        self.place.runtime.block(move || file.discard(range)).boxed()
+        self.place.run_apart(move |file| file.discard(range))
     }
 }
 

@@ -280,6 +280,15 @@ impl Disk for MemoryDisk {
         .boxed()
     }
 
+    fn allocate(&self, _: Range<u64>) -> BoxFuture<'static, Result<()>> {
+        let disk = self.clone();
+        async move {
+            Later::default().await;
+            if disk.faults.next() == Fate::Whole { Ok(()) } else { Err(injected()) }
+        }
+        .boxed()
+    }
+
     fn discard(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
         let disk = self.clone();
         async move {

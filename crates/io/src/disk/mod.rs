@@ -35,6 +35,10 @@ pub trait Disk: Send + Sync {
     fn write(&self, offset: u64, payload: Payload) -> BoxFuture<'static, Result<()>>;
     /// Makes all acknowledged writes safe against power loss.
     fn sync(&self) -> BoxFuture<'static, Result<()>>;
+    /// Has whatever is below set space aside for `range`, so that writes to it neither wait for space nor lack it. What is
+    /// written there stays. Where it would take much of what others may need, it is refused; a call that fails may have done
+    /// a part.
+    fn allocate(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>>;
     /// Gives the space of `range` back to whatever is below; its content is then unspecified.
     fn discard(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>>;
 }

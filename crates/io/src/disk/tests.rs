@@ -71,7 +71,8 @@ fn directories() -> [tempfile::TempDir; 2] {
     [tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap()]
 }
 
-fn keeps_what_is_written(disk: &dyn Disk) {
+/// What every disk does. Its first 64 KiB hold nothing yet.
+pub(super) fn keeps_what_is_written(disk: &dyn Disk) {
     let pool = Slab::new(2).unwrap().pool(2);
     let mut frame = pool.try_take().unwrap();
     frame[4096..12288].fill(7);
@@ -85,6 +86,10 @@ fn keeps_what_is_written(disk: &dyn Disk) {
     assert!(frame[..8192].iter().chain(&frame[24576..]).all(|&byte| byte == 1));
     assert!(frame[8192..12288].iter().chain(&frame[20480..24576]).all(|&byte| byte == 0));
     assert!(frame[12288..20480].iter().all(|&byte| byte == 7));
+    wait(disk.allocate(0..65536)).unwrap();
+    let (frame, result) = wait(disk.read(20480, frame, 0..4096));
+    result.unwrap();
+    assert!(frame[..4096].iter().all(|&byte| byte == 7), "what is written stays");
     wait(disk.discard(8192..16384)).unwrap();
 }
 
@@ -134,6 +139,8 @@ fn a_discarded_range_takes_no_space() {
     assert_eq!(blocks(), 2048);
     wait(disk.discard(0..1 << 19)).unwrap();
     assert_eq!(blocks(), 1024);
+    wait(disk.allocate(0..1 << 18)).unwrap();
+    assert_eq!(blocks(), 1536);
 }
 
 fn appends_and_cuts(log: &dyn AppendFile) {

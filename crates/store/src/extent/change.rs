@@ -115,8 +115,12 @@ impl ExtentStore {
     ) -> Result<Vec<Range<u64>>, Refused> {
         let view = unit.inode.view();
         loop {
-            let shortage = match self.books.lock().take(view, count, replaced, wish) {
-                Ok(runs) => return Ok(runs),
+            let taken = self.books.lock().take(view, count, replaced, wish);
+            let shortage = match taken {
+                Ok(runs) => {
+                    self.schedule_stock();
+                    return Ok(runs);
+                }
                 Err(shortage) => shortage,
             };
             let evicted = match shortage {

@@ -1,6 +1,7 @@
-//! Retired blocks become free again, and the space of free blocks goes back to the file system below.
+//! Retired blocks become free again, the space of free blocks goes back to the file system below, and comes from there ahead of
+//! writes.
 //!
-//! A task does it, apart from requests, as long as there is something to do. It has the log synced only when
+//! A task gives back, apart from requests, as long as there is something to do. It has the log synced only when
 //! that is worth a sync.
 
 use super::ExtentStore;
@@ -13,8 +14,6 @@ use tameike_core::Result;
 const ROUND_TIME: Duration = Duration::from_secs(1);
 /// Rounds after which retired blocks are freed however few they are: their space may be of use to others.
 const ROUNDS_MAX: u32 = 30;
-/// Free blocks whose space is kept to be used again soon: 16 MiB.
-const WARM_BLOCKS: u64 = (16 << 20) / BLOCK as u64;
 /// Blocks given back in one call: 64 MiB.
 const DISCARD_BLOCKS: u64 = (64 << 20) / BLOCK as u64;
 
@@ -71,7 +70,7 @@ impl ExtentStore {
 
     fn has_work(&self) -> bool {
         let books = self.books.lock();
-        books.quarantined() > 0 || books.warm() > WARM_BLOCKS
+        books.quarantined() > 0 || books.has_surplus()
     }
 
     /// `waited` counts the rounds that blocks have been left waiting.
@@ -83,8 +82,9 @@ impl ExtentStore {
             *waited = 0;
             self.release().await?;
         }
+        let reserve = self.books.lock().reserve();
         loop {
-            let Some(run) = self.books.lock().begin_discard(WARM_BLOCKS, DISCARD_BLOCKS) else {
+            let Some(run) = self.books.lock().begin_discard(reserve, DISCARD_BLOCKS) else {
                 return Ok(());
             };
             let unit = u64::from(BLOCK);
@@ -93,6 +93,26 @@ impl ExtentStore {
             self.space_appeared.notify(usize::MAX);
             result?;
         }
+    }
+
+    /// Sets space aside for blocks that writes are about to need, when few are left that have some: a write to a hole of the
+    /// file waits until the file system has found space, and has all others wait.
+    pub(super) fn schedule_stock(&self) {
+        if self.ledger.is_volatile() {
+            return;
+        }
+        let Some(run) = self.books.lock().begin_stock() else { return };
+        let store = self.alive();
+        self.runtime.spawn(async move {
+            let unit = u64::from(BLOCK);
+            // Whether it can be done or not, the writes themselves will tell. A part may be done even so: these blocks are
+            // the first to be used, and to be given back.
+            if let Err(fault) = store.disk.allocate(run.start * unit..run.end * unit).await {
+                log::debug!("{fault}");
+            }
+            store.books.lock().end_stock(run);
+            store.space_appeared.notify(usize::MAX);
+        });
     }
 
     /// Waits for blocks that are on their way back; false when there are none.

@@ -12,6 +12,11 @@ use tameike_core::limits::BLOCKS_PER_UNIT;
 use tameike_core::wire::admin::Space;
 use tameike_core::{Fault, Result, UnitId, View};
 
+/// Free blocks whose space is kept at rest, to be used again soon: 16 MiB.
+const WARM_BLOCKS: u64 = (16 << 20) / BLOCK as u64;
+/// Free blocks that have space while blocks are taken, if need be by setting it aside: 64 MiB.
+const STOCK_BLOCKS: u64 = (64 << 20) / BLOCK as u64;
+
 /// Why blocks cannot be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shortage {
@@ -52,6 +57,10 @@ pub(super) struct Books {
     quarantined: u64,
     /// Blocks that are neither free nor used while their space is given back.
     discarding: u64,
+    /// The same while space is set aside for them.
+    stocking: u64,
+    /// A stock was asked for since the last [`Self::reserve`].
+    active: bool,
     capacity: [u64; 3],
     /// Blocks in the index or being written, by view.
     used: [u64; 3],
@@ -66,6 +75,8 @@ impl Books {
             quarantine: VecDeque::new(),
             quarantined: 0,
             discarding: 0,
+            stocking: 0,
+            active: false,
             capacity,
             used: [0; 3],
             dirty_bytes: [0; 3],
@@ -161,7 +172,7 @@ impl Books {
 
     /// Blocks that come back to the free ones by themselves.
     pub(super) fn returning(&self) -> u64 {
-        self.quarantined + self.discarding
+        self.quarantined + self.discarding + self.stocking
     }
 
     /// Takes a run of warm free blocks to give their space back, as long as more than `reserve` are warm.
@@ -178,13 +189,36 @@ impl Books {
         if done { self.allocator.cold.insert(run) } else { self.allocator.warm.insert(run) }
     }
 
+    /// Warm free blocks whose space is not given back: few, unless a stock was asked for since this was last called.
+    pub(super) fn reserve(&mut self) -> u64 {
+        if std::mem::take(&mut self.active) { STOCK_BLOCKS } else { WARM_BLOCKS }
+    }
+
+    /// Takes a run of cold free blocks to set space aside for them, when warm ones run short: no more than the views may
+    /// still use.
+    pub(super) fn begin_stock(&mut self) -> Option<Range<u64>> {
+        self.active = true;
+        let stock = STOCK_BLOCKS.min(View::ALL.iter().map(|view| self.left(*view)).sum());
+        let warm = self.allocator.warm.total() + self.stocking;
+        let run = (warm < stock / 2).then(|| self.allocator.cold.take_largest(stock - warm))??;
+        self.stocking += run.end - run.start;
+        Some(run)
+    }
+
+    /// The run has space, or a part of it has.
+    pub(super) fn end_stock(&mut self, run: Range<u64>) {
+        self.stocking -= run.end - run.start;
+        self.allocator.warm.insert(run);
+    }
+
     #[cfg(test)]
     pub(super) fn free(&self) -> u64 {
         self.allocator.free()
     }
 
-    pub(super) fn warm(&self) -> u64 {
-        self.allocator.warm.total()
+    /// Whether more blocks are warm than are kept so at rest.
+    pub(super) fn has_surplus(&self) -> bool {
+        self.allocator.warm.total() > WARM_BLOCKS
     }
 
     /// The unit's dirty bytes were `before` and are `after`.

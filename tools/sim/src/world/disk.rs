@@ -248,6 +248,13 @@ impl Disk for FaultyDisk {
         self.inner.sync()
     }
 
+    fn allocate(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
+        if self.control.meets("disk", "allocate", &[Way::Fails]).is_some() {
+            return async { Err(injected("allocate")) }.boxed();
+        }
+        self.inner.allocate(range)
+    }
+
     fn discard(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
         if self.control.meets("disk", "discard", &[Way::Fails]).is_some() {
             return async { Err(injected("discard")) }.boxed();

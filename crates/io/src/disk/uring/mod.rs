@@ -131,6 +131,10 @@ impl Disk for UringDisk {
         self.file.sync()
     }
 
+    fn allocate(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
+        self.file.allocate(range)
+    }
+
     fn discard(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
         self.file.discard(range)
     }

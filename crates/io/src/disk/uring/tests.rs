@@ -198,6 +198,47 @@ fn without_a_ring_the_file_stays_with_the_page_cache() {
     assert!(frame[..BLOCK as usize].iter().all(|&byte| byte == 7));
 }
 
+/// Has the kernel refuse the calling thread an io_uring, as it does in containers.
+fn refuse_io_uring() -> std::io::Result<()> {
+    const NUMBER_OF_CALL: u32 = 0;
+    let step = |code: u32, k: u32, on_equal: u8, on_other: u8| libc::sock_filter {
+        code: code as u16,
+        jt: on_equal,
+        jf: on_other,
+        k,
+    };
+    let mut steps = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, NUMBER_OF_CALL, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_io_uring_setup as u32, 0, 1),
+        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0, 0),
+        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
+    ];
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    rustix::thread::set_no_new_privs(true)?;
+    // SAFETY: the program is whole, and is copied by the kernel before the call returns.
+    match unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+#[test]
+fn where_io_uring_is_refused_all_is_done_through_the_page_cache() {
+    let Some(bed) = Bed::new(2) else { return };
+    let refused = move || {
+        refuse_io_uring().expect("a thread may give up rights");
+        let why = available().expect_err("it is refused");
+        assert!(why.contains("Operation not permitted"), "{why}");
+        let direct = Direct { reactor: bed.system.reactor().clone(), slab: bed.slab.clone() };
+        let disk = crate::disk::open(&bed.path, SIZE, bed.system.runtime(), Some(&direct)).expect("a disk");
+        crate::disk::tests::keeps_what_is_written(&*disk);
+        assert!(bed.try_disk(4).is_err() && !bed.is_direct());
+    };
+    // A thread of its own, which nothing else comes to run on.
+    let thread = crate::os::process::start_thread("refused", refused).expect("a thread");
+    thread.join().expect("all was done");
+}
+
 /// The reactor is told of a completion once, and then sleeps.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "nothing is to happen, in real time")]
