@@ -174,6 +174,7 @@ impl Place {
 pub struct FileDisk {
     place: Place,
     size: u64,
+    is_new: bool,
 }
 
 impl FileDisk {
@@ -183,9 +184,10 @@ impl FileDisk {
     /// What the system says, with the file's name.
     pub fn open(path: &Path, size: u64, runtime: Runtime) -> Result<Self> {
         let place = Place::open(path, runtime)?;
-        let size = size.max(place.file.size()?);
+        let found = place.file.size()?;
+        let size = size.max(found);
         place.file.set_size(size)?;
-        Ok(Self { place, size })
+        Ok(Self { place, size, is_new: found == 0 })
     }
 
     /// Whether its calls never wait for a device.
@@ -231,6 +233,10 @@ impl FileDisk {
 impl Disk for FileDisk {
     fn size(&self) -> u64 {
         self.size
+    }
+
+    fn is_new(&self) -> bool {
+        self.is_new
     }
 
     fn read(&self, offset: u64, frame: Frame, range: Range<u32>) -> BoxFuture<'static, (Frame, Result<()>)> {

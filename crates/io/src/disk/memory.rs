@@ -229,6 +229,11 @@ impl Disk for MemoryDisk {
         self.media.lock().now.size as u64
     }
 
+    /// As long as nothing was written to it.
+    fn is_new(&self) -> bool {
+        self.media.lock().now.pieces.is_empty()
+    }
+
     fn read(
         &self,
         offset: u64,

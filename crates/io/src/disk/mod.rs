@@ -29,6 +29,8 @@ use uring::{Direct, UringDisk};
 pub trait Disk: Send + Sync {
     /// Size in bytes.
     fn size(&self) -> u64;
+    /// Whether it was made when it was opened, so that all of it had no space of what is below.
+    fn is_new(&self) -> bool;
     /// Reads into `range` of `frame` from byte `offset` of the disk, and gives the frame back.
     fn read(&self, offset: u64, frame: Frame, range: Range<u32>) -> BoxFuture<'static, (Frame, Result<()>)>;
     /// Writes all of `payload` at byte `offset` of the disk.

@@ -5,7 +5,9 @@
 //! that is worth a sync.
 
 use super::ExtentStore;
+use super::allocator::Choice;
 use super::record::BLOCK;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tameike_core::Result;
@@ -87,8 +89,7 @@ impl ExtentStore {
             let Some(run) = self.books.lock().begin_discard(reserve, DISCARD_BLOCKS) else {
                 return Ok(());
             };
-            let unit = u64::from(BLOCK);
-            let result = self.disk.discard(run.start * unit..run.end * unit).await;
+            let result = self.disk.discard(bytes_below(&run)).await;
             self.books.lock().end_discard(run, result.is_ok());
             self.space_appeared.notify(usize::MAX);
             result?;
@@ -101,34 +102,50 @@ impl ExtentStore {
         if self.ledger.is_volatile() {
             return;
         }
-        let Some(run) = self.books.lock().begin_stock() else { return };
+        let now = || self.runtime.clock.monotonic();
+        let Some(run) = self.books.lock().begin_stock(now()) else { return };
         let store = self.alive();
         self.runtime.spawn(async move {
-            let unit = u64::from(BLOCK);
-            // Whether it can be done or not, the writes themselves will tell. A part may be done even so: these blocks are
-            // the first to be used, and to be given back.
-            if let Err(fault) = store.disk.allocate(run.start * unit..run.end * unit).await {
-                log::debug!("{fault}");
+            let bytes = bytes_below(&run);
+            match store.disk.allocate(bytes.clone()).await {
+                Ok(()) => store.books.lock().end_stock(run),
+                // The writes themselves will tell whether they lack space.
+                Err(fault) => {
+                    log::debug!("{fault}");
+                    // A part may have been done.
+                    report(store.disk.discard(bytes).await);
+                    store.books.lock().refuse_stock(run, store.runtime.clock.monotonic());
+                }
             }
-            store.books.lock().end_stock(run);
             store.space_appeared.notify(usize::MAX);
         });
     }
 
-    /// Waits for blocks that are on their way back; false when there are none.
-    pub(super) async fn reclaim_now(&self) -> Result<bool> {
+    /// Waits for blocks that are on their way back, which `choice` is to be made from; says from which to choose
+    /// then, or nothing when there are none.
+    pub(super) async fn reclaim_now(&self, choice: Choice) -> Result<Option<Choice>> {
         let appeared = self.space_appeared.listen();
         let (returning, quarantined) = {
             let books = self.books.lock();
             (books.returning(), books.quarantined())
         };
         if quarantined > 0 {
+            // Retired blocks have space.
             self.release().await?;
-        } else if returning > 0 {
-            appeared.await;
+            return Ok(Some(choice));
         }
-        Ok(returning > 0)
+        if returning == 0 {
+            return Ok(None);
+        }
+        // Space of other blocks may have gone back to where any can get it.
+        appeared.await;
+        Ok(Some(Choice::Any))
     }
+}
+
+/// The bytes of the device where these blocks are.
+pub(super) fn bytes_below(blocks: &Range<u64>) -> Range<u64> {
+    blocks.start * u64::from(BLOCK)..blocks.end * u64::from(BLOCK)
 }
 
 fn report(result: Result<()>) {

@@ -2,6 +2,7 @@ use super::*;
 use crate::ledger::kv::MemoryKv;
 use crate::ledger::{LedgerOptions, Media};
 use crate::table::prefix;
+use full::Crowded;
 use std::time::Duration;
 use tameike_core::Slot;
 use tameike_core::limits::BLOCK_SIZE;
@@ -9,6 +10,7 @@ use tameike_io::disk::memory::{Faults, MemoryDisk, MemoryLog};
 use tameike_io::os::simulated::Simulation;
 use tameike_io::{BlockSums, Frame, Slab};
 
+mod full;
 mod model;
 mod room;
 
@@ -25,6 +27,8 @@ pub(super) struct World {
     scratch: Pool,
     capacity: [u64; 3],
     pub(super) volatile: bool,
+    /// Where the disk lies on a file system that can be full.
+    crowded: Option<Crowded>,
 }
 
 impl World {
@@ -41,11 +45,15 @@ impl World {
             scratch: slab.pool(1),
             capacity,
             volatile: false,
+            crowded: None,
         }
     }
 
     pub(super) fn try_open(&self, after_power_loss: bool) -> Result<Arc<ExtentStore>> {
-        self.open_on(Arc::new(self.disk.clone()), after_power_loss)
+        match &self.crowded {
+            Some(crowded) => self.open_on(Arc::new(crowded.clone()), after_power_loss),
+            None => self.open_on(Arc::new(self.disk.clone()), after_power_loss),
+        }
     }
 
     fn open_on(&self, disk: Arc<dyn Disk>, after_power_loss: bool) -> Result<Arc<ExtentStore>> {

@@ -198,6 +198,10 @@ impl Disk for FaultyDisk {
         self.inner.size()
     }
 
+    fn is_new(&self) -> bool {
+        self.inner.is_new()
+    }
+
     fn read(&self, offset: u64, frame: Frame, range: Range<u32>) -> BoxFuture<'static, (Frame, Result<()>)> {
         let met = self.control.meets("disk", "read", &[Way::Fails]);
         if met.is_some() || self.control.happens(self.control.faults().reads) {

@@ -89,6 +89,10 @@ impl Disk for UringDisk {
         self.file.size()
     }
 
+    fn is_new(&self) -> bool {
+        self.file.is_new()
+    }
+
     fn read(&self, offset: u64, frame: Frame, range: Range<u32>) -> BoxFuture<'static, (Frame, Result<()>)> {
         super::assert_whole_blocks(offset, &range);
         if lending::is_taken() {
