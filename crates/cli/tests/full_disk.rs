@@ -10,13 +10,23 @@ use mounts::Mounts;
 use std::fs;
 use support::{Site, shown};
 
-/// Size of the disk.
-const DISK_MIB: u32 = 160;
-/// What somebody else takes of it.
-const BALLAST_MIB: u32 = 80;
-const CAPACITY_MIB: u32 = 96;
+/// A disk, sizes in MiB.
+struct Disk {
+    make: &'static str,
+    size: u32,
+    /// What somebody else takes of it.
+    ballast: u32,
+    /// Of the view.
+    capacity: u32,
+}
 
-/// Fills the view with files of 3 MB until one fails: on a disk with too little space, and when that has its space back. `DISK`, `BALLAST` and `CAPACITY` are given as arguments.
+const DISKS: [Disk; 2] = [
+    Disk { make: "mkfs.ext4 -q", size: 160, ballast: 80, capacity: 96 },
+    Disk { make: "mkfs.xfs -q -K", size: 320, ballast: 160, capacity: 160 },
+];
+
+/// Fills the view with files of 3 MB until one fails: on a disk with too little space, and when that has its space
+/// back. `DISK`, `BALLAST` and `CAPACITY` are given as arguments.
 const FILL: &str = r#"
 import errno, os, sys
 
@@ -44,7 +54,7 @@ def fill(step):
 with open(f"{disk}/ballast", "wb") as file: os.posix_fallocate(file.fileno(), 0, ballast)
 found = os.statvfs(disk)
 # Of what is set aside for root, too, whose test this is.
-left = found.f_bfree * found.f_bsize
+left = found.f_bfree * found.f_frsize
 # Little of the disk is lost to what is set aside ahead of writes.
 filled = fill("full")
 assert left * 3 // 4 < filled <= left, (filled, left)
@@ -57,30 +67,33 @@ assert capacity * 9 // 10 < filled <= capacity, (filled, capacity)
 
 #[test]
 fn a_full_disk_says_so_and_keeps_what_it_has() {
+    DISKS.iter().for_each(fill);
+}
+
+fn fill(disk: &Disk) {
+    let Disk { make, size, ballast, capacity } = disk;
     let site = Site::new();
     let Some(mounts) = Mounts::new() else { return };
-    let disk = site.plain().join("disk");
-    fs::create_dir(&disk).expect("a directory");
+    let mounted = site.plain().join("disk");
+    fs::create_dir(&mounted).expect("a directory");
     let image = site.plain().join("image");
     let made = mounts.shell(&format!(
-        "truncate -s {DISK_MIB}M {0}; mkfs.ext4 -q {0}; mount -o loop {0} {1}",
+        "truncate -s {size}M {0}; {make} {0}; mount -o loop {0} {1}",
         image.display(),
-        disk.display()
+        mounted.display()
     ));
     if !made.status.success() {
-        return println!("not tested: a file system on a loop device: {}", shown(&made));
+        return println!("not tested: {make} on a loop device: {}", shown(&made));
     }
-    let device = disk.to_str().expect("plain path");
+    let device = mounted.to_str().expect("plain path");
     let program = site.plain().join("fill.py");
     fs::write(&program, FILL).expect("the program");
-    let capacity = format!("shared={CAPACITY_MIB}M");
-    let options = ["--device", device, "--capacity", &capacity, "--memory", "64MiB"];
-    let script = format!(
-        r#"cd "$TAMEIKE_SHARED"; python3 {} {device} {BALLAST_MIB} {CAPACITY_MIB}"#,
-        program.display()
-    );
+    let of_view = format!("shared={capacity}M");
+    let options = ["--device", device, "--capacity", &of_view, "--memory", "64MiB"];
+    let script =
+        format!(r#"cd "$TAMEIKE_SHARED"; python3 {} {device} {ballast} {capacity}"#, program.display());
     let output = mounts.inside(&site.job(1, &options, &script)).output().expect("nsenter is installed");
-    assert!(output.status.success(), "{}", shown(&output));
-    assert_eq!(mounts.must(&format!("ls -A {device}")).trim(), "lost+found");
+    assert!(output.status.success(), "{make}: {}", shown(&output));
+    assert_eq!(mounts.must(&format!("ls -AI lost+found {device}")), "");
     site.assert_clean();
 }

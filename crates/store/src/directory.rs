@@ -42,6 +42,11 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// The extents file is larger than all capacities together, for blocks that are being replaced: by a sixteenth,
 /// and at least by this, in bytes.
 const SLACK_MIN: u64 = 64 << 20;
+/// On a disk, a checkpoint begins at the latest when the changes are one part in so many of all capacities: there is
+/// space set aside for six times as much.
+const CHECKPOINT_PART: u64 = 256;
+/// ... or at so many bytes of changes.
+const CHECKPOINT_MIN: usize = 1 << 20;
 
 /// What a store is opened with.
 pub struct Options {
@@ -53,8 +58,8 @@ pub struct Options {
     pub scratch: Pool,
     /// Limits in bytes, by [`tameike_core::View::index`]. What a store already holds beyond them stays.
     pub capacity: [u64; 3],
-    /// Size of changes kept in memory (and in the log) before they move into the key-value store, in bytes. Up
-    /// to three times as much is in use while they move.
+    /// Size of changes kept in memory (and in the log) before they move into the key-value store, in bytes; a small
+    /// store on a disk keeps less. Up to three times as much is in use while they move.
     pub checkpoint_bytes: usize,
     /// Memory of the key-value store's cache, in bytes.
     pub table_cache_bytes: usize,
@@ -110,15 +115,21 @@ fn open_parts(dir: &Path, options: &Options, lock: FileLock) -> Result<Parts> {
     let total = options.capacity.iter().fold(0u64, |sum, limit| sum.saturating_add(*limit));
     let size = total.saturating_add((total / 16).max(SLACK_MIN));
     let disk = disk::open(&dir.join(EXTENTS), size, &options.runtime, options.direct.as_ref())?;
-    let log = |name| FileLog::open(&dir.join(name), options.runtime.clone());
+    let mut ledger_options =
+        LedgerOptions { checkpoint_bytes: options.checkpoint_bytes, volatile, after_power_loss };
+    if !volatile {
+        let part = usize::try_from(total / CHECKPOINT_PART).unwrap_or(usize::MAX).max(CHECKPOINT_MIN);
+        ledger_options.checkpoint_bytes = part.min(options.checkpoint_bytes);
+    }
+    // A disk that others fill must not stop the log: what frees space is logged, too.
+    let room = if volatile { 0 } else { ledger_options.log_bytes_max() as u64 };
+    let log = |name| FileLog::open(&dir.join(name), options.runtime.clone(), room);
     let [first, second] = LOG_NAMES;
     let media = Media {
         logs: [Arc::new(log(first)?), Arc::new(log(second)?)],
-        kv: Arc::new(RedbKv::open(&dir.join(TABLE), options.table_cache_bytes)?),
+        kv: Arc::new(RedbKv::open(&dir.join(TABLE), options.table_cache_bytes, room)?),
         data: Arc::new(ExtentData::new(disk.clone(), options.scratch.clone())),
     };
-    let ledger_options =
-        LedgerOptions { checkpoint_bytes: options.checkpoint_bytes, volatile, after_power_loss };
     Ok(Parts { lock, format, disk, media, ledger_options })
 }
 

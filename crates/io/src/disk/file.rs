@@ -118,9 +118,23 @@ impl OpenFile {
             if found.f_bavail.saturating_mul(found.f_frsize) / ALLOCATION_MAX_PART < size {
                 return Err(Os::NOSPC);
             }
-            rustix::fs::fallocate(&self.fd, FallocateFlags::KEEP_SIZE, range.start, size)
+            self.set_aside(range)
         });
         allocated.map_err(|error| self.fault("set space aside for", error))
+    }
+
+    fn set_aside(&self, range: Range<u64>) -> std::result::Result<(), Os> {
+        let size = range.end - range.start;
+        rustix::fs::fallocate(&self.fd, FallocateFlags::KEEP_SIZE, range.start, size)
+    }
+
+    /// Has space for `size` bytes from the start on, where the file system can. Without it a full disk is met by the
+    /// writes.
+    fn prepare_room(&self, size: u64) {
+        match self.set_aside(0..size) {
+            Ok(()) | Err(Os::OPNOTSUPP) => {}
+            Err(error) => log::warn!("{}", self.fault("set space aside for", error)),
+        }
     }
 
     /// Gives space back where the file system can; where it cannot, the space stays with the file.
@@ -262,21 +276,24 @@ impl Disk for FileDisk {
     }
 }
 
-/// A log on one file.
+/// A log on one file, that has space set aside for what it is to grow to, so that a full disk does not stop it. When it is
+/// cut the space goes back to the file system, and is asked for again at once.
 pub struct FileLog {
     place: Place,
     size: Arc<AtomicU64>,
+    room: u64,
 }
 
 impl FileLog {
-    /// Opens the file, or makes it.
+    /// Opens the file, or makes it. From its first cut on it has space for `room` bytes; in memory it takes none ahead.
     ///
     /// # Errors
     /// What the system says, with the file's name.
-    pub fn open(path: &Path, runtime: Runtime) -> Result<Self> {
+    pub fn open(path: &Path, runtime: Runtime, room: u64) -> Result<Self> {
         let place = Place::open(path, runtime)?;
         let size = Arc::new(AtomicU64::new(place.file.size()?));
-        Ok(Self { place, size })
+        let room = if place.inline { 0 } else { room };
+        Ok(Self { place, size, room })
     }
 }
 
@@ -304,13 +321,26 @@ impl AppendFile for FileLog {
     }
 
     fn truncate(&self, new_size: u64) -> BoxFuture<'static, Result<()>> {
-        let size = self.size.clone();
+        let (size, room) = (self.size.clone(), self.room);
         self.place.run(move |file| {
             file.set_size(new_size)?;
             size.store(new_size, Ordering::Release);
+            if room > 0 {
+                file.prepare_room(room);
+            }
             Ok(())
         })
     }
+}
+
+/// Has space set aside for all of a file and for `spare` bytes to grow by, where the file system can.
+///
+/// # Errors
+/// The file cannot be opened.
+pub fn spare_room(path: &Path, spare: u64) -> Result<()> {
+    let file = OpenFile::open(path)?;
+    file.prepare_room(file.size()?.saturating_add(spare));
+    Ok(())
 }
 
 /// Whether the directory lies on a file system in memory.

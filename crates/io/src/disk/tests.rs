@@ -157,10 +157,30 @@ fn every_log_appends_and_cuts() {
     appends_and_cuts(&MemoryLog::new(Faults::default()));
     for directory in directories() {
         let path = directory.path().join("log");
-        appends_and_cuts(&FileLog::open(&path, runtime()).unwrap());
-        let again = FileLog::open(&path, runtime()).unwrap();
+        appends_and_cuts(&FileLog::open(&path, runtime(), 1 << 20).unwrap());
+        let again = FileLog::open(&path, runtime(), 0).unwrap();
         wait(again.append(b"!".to_vec())).unwrap();
         assert_eq!(wait(again.read_all()).unwrap(), b"onetthree!");
+    }
+}
+
+/// On a full disk the log could not grow, and nothing was freed any more, as that takes a record of it.
+#[test]
+fn a_log_on_a_disk_has_space_before_it_grows() {
+    use std::os::unix::fs::MetadataExt;
+    const ROOM: u64 = 1 << 20;
+    for directory in directories() {
+        let path = directory.path().join("log");
+        let log = FileLog::open(&path, runtime(), ROOM).unwrap();
+        let in_memory = super::file::in_memory(directory.path()).unwrap();
+        for size in [0, 7, 0] {
+            wait(log.truncate(size)).unwrap();
+            let found = std::fs::metadata(&path).unwrap();
+            assert_eq!(found.len(), size);
+            assert_eq!(found.blocks() * 512 >= ROOM, !in_memory, "{} blocks", found.blocks());
+            wait(log.append(b"content".to_vec())).unwrap();
+        }
+        assert_eq!(wait(log.read_all()).unwrap(), b"content");
     }
 }
 

@@ -187,7 +187,7 @@ impl Bed {
     /// Changes records of a store whose table has all of them.
     pub(super) fn tamper(&self, changes: impl FnOnce(&dyn Fn(&[u8]) -> Vec<u8>) -> Changes) {
         let _nothing_starts = STARTING.read();
-        let kv = RedbKv::open(&self.path("table"), 1 << 20).unwrap();
+        let kv = RedbKv::open(&self.path("table"), 1 << 20, 0).unwrap();
         let changes = changes(&|key| kv.snapshot().get(key).unwrap().expect("there"));
         kv.commit(&changes).unwrap();
     }
