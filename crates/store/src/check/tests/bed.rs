@@ -192,9 +192,13 @@ impl Bed {
         kv.commit(&changes).unwrap();
     }
 
-    pub(super) fn check(&self, repair: bool) -> Report {
+    pub(super) fn try_check(&self, repair: bool) -> Result<Report> {
         let _nothing_starts = STARTING.read();
-        check(self.home.path(), &Plain, repair, &mut |_, _| {}).unwrap()
+        check(self.home.path(), &Plain, repair, &mut |_, _| {})
+    }
+
+    pub(super) fn check(&self, repair: bool) -> Report {
+        self.try_check(repair).unwrap()
     }
 
     /// What a check says but for notes; what it says must not depend on repairing, nor may looking change a file.
