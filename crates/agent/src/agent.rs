@@ -149,7 +149,8 @@ impl AgentControl for Agent {
                     AgentMode::Serve => Care::Whole,
                     AgentMode::Recover => Care::Salvage(&start.damage),
                 };
-                let open = storage::open(system.runtime(), &device.dir, start.capacity, scratch, care);
+                let slab = &memory.slab;
+                let open = storage::open(&system, &device.dir, start.capacity, slab, scratch, care);
                 Some(pollster::block_on(open)?)
             }
             None => None,

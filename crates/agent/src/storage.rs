@@ -2,9 +2,11 @@
 
 use crate::control::Left;
 use std::path::Path;
+use std::sync::Arc;
 use tameike_core::{Fault, Result, View};
+use tameike_io::disk::uring::Direct;
 use tameike_io::os::system::System;
-use tameike_io::{Pool, Runtime, Slab};
+use tameike_io::{Pool, Slab};
 use tameike_server::cache::{Journaled, journaled};
 use tameike_store::ledger::RecordKind;
 use tameike_store::table::Table;
@@ -17,19 +19,21 @@ const TABLE_CACHE_BYTES: usize = 16 << 20;
 /// Frames with which a dead agent's store is looked into.
 const INSPECTION_FRAMES: u32 = 4;
 
-/// Opens the store in a device directory, or makes one there.
+/// Opens the store in a device directory, or makes one there. `scratch` is of `slab`.
 ///
 /// # Errors
 /// When another agent has it open, it is damaged, or the disk fails.
 pub async fn open(
-    runtime: &Runtime,
+    system: &System,
     dir: &Path,
     capacity: [u64; 3],
+    slab: &Arc<Slab>,
     scratch: Pool,
     care: Care<'_>,
 ) -> Result<Store> {
     let options = Options {
-        runtime: runtime.clone(),
+        runtime: system.runtime().clone(),
+        direct: Some(Direct { reactor: system.reactor().clone(), slab: slab.clone() }),
         scratch,
         capacity,
         checkpoint_bytes: CHECKPOINT_BYTES,
@@ -95,7 +99,7 @@ pub fn inspect(dir: &Path) -> Result<Left> {
     let slab = Slab::new(INSPECTION_FRAMES).map_err(|error| Fault::from_os(doing(), &error))?;
     Store::verify_table(dir).map_err(|fault| fault.context(doing()))?;
     // What is there is only read: no room for more is needed.
-    let store =
-        pollster::block_on(open(system.runtime(), dir, [0; 3], slab.pool(INSPECTION_FRAMES), Care::Whole));
+    let scratch = slab.pool(INSPECTION_FRAMES);
+    let store = pollster::block_on(open(&system, dir, [0; 3], &slab, scratch, Care::Whole));
     store.and_then(|store| left_if_whole(&store)).map_err(|fault| fault.context(doing()))
 }

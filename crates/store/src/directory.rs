@@ -24,8 +24,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_core::{Errno, Fault, Result};
-use tameike_io::disk::Disk;
-use tameike_io::disk::file::{FileDisk, FileLock, FileLog, in_memory, sync_directory};
+use tameike_io::disk::file::{FileLock, FileLog, in_memory, sync_directory};
+use tameike_io::disk::uring::Direct;
+use tameike_io::disk::{self, Disk};
 use tameike_io::{Pool, Runtime};
 
 pub(crate) const TABLE: &str = "table";
@@ -41,17 +42,24 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// The extents file is larger than all capacities together, for blocks that are being replaced: by a sixteenth,
 /// and at least by this, in bytes.
 const SLACK_MIN: u64 = 64 << 20;
+/// On a disk, a checkpoint begins at the latest when the changes are one part in so many of all capacities: there is
+/// space set aside for six times as much.
+const CHECKPOINT_PART: u64 = 256;
+/// ... or at so many bytes of changes.
+const CHECKPOINT_MIN: usize = 1 << 20;
 
 /// What a store is opened with.
 pub struct Options {
     /// Time and tasks.
     pub runtime: Runtime,
+    /// How to pass the page cache by; without it, bytes of units go through it.
+    pub direct: Option<Direct>,
     /// Frames for merging and for rewriting units; at least one.
     pub scratch: Pool,
     /// Limits in bytes, by [`tameike_core::View::index`]. What a store already holds beyond them stays.
     pub capacity: [u64; 3],
-    /// Size of changes kept in memory (and in the log) before they move into the key-value store, in bytes. Up
-    /// to three times as much is in use while they move.
+    /// Size of changes kept in memory (and in the log) before they move into the key-value store, in bytes; a small
+    /// store on a disk keeps less. Up to three times as much is in use while they move.
     pub checkpoint_bytes: usize,
     /// Memory of the key-value store's cache, in bytes.
     pub table_cache_bytes: usize,
@@ -106,16 +114,22 @@ fn open_parts(dir: &Path, options: &Options, lock: FileLock) -> Result<Parts> {
     let volatile = in_memory(dir)?;
     let total = options.capacity.iter().fold(0u64, |sum, limit| sum.saturating_add(*limit));
     let size = total.saturating_add((total / 16).max(SLACK_MIN));
-    let disk: Arc<dyn Disk> = Arc::new(FileDisk::open(&dir.join(EXTENTS), size, options.runtime.clone())?);
-    let log = |name| FileLog::open(&dir.join(name), options.runtime.clone());
+    let disk = disk::open(&dir.join(EXTENTS), size, &options.runtime, options.direct.as_ref())?;
+    let mut ledger_options =
+        LedgerOptions { checkpoint_bytes: options.checkpoint_bytes, volatile, after_power_loss };
+    if !volatile {
+        let part = usize::try_from(total / CHECKPOINT_PART).unwrap_or(usize::MAX).max(CHECKPOINT_MIN);
+        ledger_options.checkpoint_bytes = part.min(options.checkpoint_bytes);
+    }
+    // A disk that others fill must not stop the log: what frees space is logged, too.
+    let room = if volatile { 0 } else { ledger_options.log_bytes_max() as u64 };
+    let log = |name| FileLog::open(&dir.join(name), options.runtime.clone(), room);
     let [first, second] = LOG_NAMES;
     let media = Media {
         logs: [Arc::new(log(first)?), Arc::new(log(second)?)],
-        kv: Arc::new(RedbKv::open(&dir.join(TABLE), options.table_cache_bytes)?),
+        kv: Arc::new(RedbKv::open(&dir.join(TABLE), options.table_cache_bytes, room)?),
         data: Arc::new(ExtentData::new(disk.clone(), options.scratch.clone())),
     };
-    let ledger_options =
-        LedgerOptions { checkpoint_bytes: options.checkpoint_bytes, volatile, after_power_loss };
     Ok(Parts { lock, format, disk, media, ledger_options })
 }
 
@@ -320,6 +334,7 @@ mod tests {
     use std::sync::Arc;
     use tameike_core::{Generation, InodeId, Slot, UnitId};
     use tameike_io::os::simulated::Simulation;
+    use tameike_io::os::system::System;
     use tameike_io::{Payload, Slab};
 
     const UNIT: UnitId = UnitId { inode: InodeId(0x0123_0000_0000_0001), index: 2 };
@@ -345,6 +360,7 @@ mod tests {
         fn open(&self) -> Result<Store> {
             let options = Options {
                 runtime: self.machine.runtime(),
+                direct: None,
                 scratch: self.slab.pool(1),
                 capacity: self.capacity,
                 checkpoint_bytes: 1 << 20,
@@ -427,17 +443,58 @@ mod tests {
 
     #[test]
     fn many_threads_use_one_store() {
-        let dir = tempfile::tempdir().unwrap();
-        let system = tameike_io::os::system::System::start(4).unwrap();
-        let (runtime, slab) = (system.runtime().clone(), Slab::new(10).unwrap());
+        let system = System::start(4).unwrap();
+        let slab = Slab::new(10).unwrap();
+        for direct in [None, Some(Direct { reactor: system.reactor().clone(), slab: slab.clone() })] {
+            many_threads(&system, &slab, direct);
+        }
+    }
+
+    fn open_really(dir: &Path, system: &System, slab: &Arc<Slab>, direct: Option<Direct>) -> Store {
         let options = Options {
-            runtime: runtime.clone(),
+            runtime: system.runtime().clone(),
+            direct,
             scratch: slab.pool(2),
             capacity: [0, 64 << 20, 0],
             checkpoint_bytes: 100_000,
             table_cache_bytes: 1 << 20,
         };
-        let store = pollster::block_on(Store::open(dir.path(), options, |_, _, _| Ok(()))).unwrap();
+        pollster::block_on(Store::open(dir, options, |_, _, _| Ok(()))).unwrap()
+    }
+
+    #[test]
+    fn a_bit_that_turned_on_a_disk_is_found_past_the_page_cache() {
+        let system = System::start(2).unwrap();
+        let slab = Slab::new(4).unwrap();
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let direct = Direct { reactor: system.reactor().clone(), slab: slab.clone() };
+        let store = open_really(dir.path(), &system, &slab, Some(direct));
+        let pool = slab.pool(2);
+        let mut frame = pool.try_take().unwrap();
+        frame[..8192].fill(7);
+        let payload = Payload::new(Arc::new(frame), 0..8192);
+        pollster::block_on(store.extents.write(UNIT, Pieces::at(0, payload).unwrap(), false, Generation(0)))
+            .unwrap();
+        pollster::block_on(store.extents.sync(true)).unwrap();
+        let read = || {
+            let frame = pool.try_take().unwrap();
+            pollster::block_on(store.extents.read(UNIT, 0..8192, frame, Generation(0))).1
+        };
+        assert_eq!(read().unwrap().ranges.len(), 8192);
+        let path = dir.path().join(EXTENTS);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let place = bytes.iter().position(|byte| *byte == 7).expect("what was written");
+        bytes[place + 5000] ^= 1;
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &bytes[place..place + 8192], place as u64).unwrap();
+        let fault = read().unwrap_err();
+        assert!(fault.errno == Errno::EIO && fault.message.contains("is damaged"), "{fault}");
+    }
+
+    fn many_threads(system: &System, slab: &Arc<Slab>, direct: Option<Direct>) {
+        let dir = tempfile::tempdir().unwrap();
+        let runtime = system.runtime().clone();
+        let store = open_really(dir.path(), system, slab, direct);
         let (extents, pool) = (store.extents.clone(), slab.pool(8));
         let workers: Vec<_> = (0..8u64)
             .map(|worker| {

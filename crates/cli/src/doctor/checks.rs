@@ -12,8 +12,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use tameike_agent::control::Isolation;
 use tameike_core::JobId;
+use tameike_io::disk::uring;
 use tameike_io::os::mount::{FUSE_DEVICE, FUSE_HELPER, find_program};
 
+/// Number of huge pages that are set aside, and not in use.
+const FREE_HUGE_PAGES: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+/// Whether shared memory is of huge pages.
+const SHMEM_HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 /// Locked memory with which frames of the default size can be registered with devices.
 const MEMLOCK_MIN: u64 = 512 << 20;
 /// Memory in `/dev/shm` below which a RAM device is of little use.
@@ -163,23 +168,35 @@ fn locked_memory() -> Check {
 }
 
 fn huge_pages() -> Check {
-    let (name, path) = ("huge pages", "/sys/kernel/mm/transparent_hugepage/enabled");
-    let mend = format!("as root: echo madvise > {path}");
-    match std::fs::read_to_string(path) {
-        Ok(text) if text.contains("[never]") => Check::slow(name, "switched off", mend),
-        Ok(_) => Check::ok(name, "transparent ones can be had"),
-        Err(_) => Check::slow(name, "not in this kernel", "a kernel with CONFIG_TRANSPARENT_HUGEPAGE"),
+    let name = "huge pages";
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let reserved = read(FREE_HUGE_PAGES).trim().parse::<u64>().unwrap_or(0);
+    if reserved > 0 {
+        return Check::ok(
+            name,
+            format!("{reserved} of 2 MiB are free, for agents whose frames they are enough for"),
+        );
     }
+    let switch = read(SHMEM_HUGE_PAGES);
+    if ["[always]", "[within_size]", "[advise]", "[force]"].iter().any(|given| switch.contains(given)) {
+        return Check::ok(name, "shared memory is given them as it is used");
+    }
+    Check::slow(
+        name,
+        "none are reserved, and shared memory is given none",
+        format!("as root: echo advise > {SHMEM_HUGE_PAGES}"),
+    )
 }
 
 fn io_uring() -> Check {
-    let (name, path) = ("io_uring", "/proc/sys/kernel/io_uring_disabled");
-    match std::fs::read_to_string(path) {
-        Ok(text) if text.trim() != "0" => {
-            Check::slow(name, "switched off", "as root: sysctl -w kernel.io_uring_disabled=0")
-        }
-        Ok(_) => Check::ok(name, "allowed"),
-        Err(_) => Check::ok(name, "not restricted by this kernel"),
+    let name = "io_uring";
+    match uring::available() {
+        Ok(()) => Check::ok(name, "disks are read and written past the page cache"),
+        Err(why) => Check::slow(
+            name,
+            format!("{why}: disks are read and written through the page cache"),
+            "as root: sysctl -w kernel.io_uring_disabled=0; in a container, have it allow io_uring_setup",
+        ),
     }
 }
 

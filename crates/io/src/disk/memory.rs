@@ -3,7 +3,7 @@
 //! Every call takes effect only when its future is polled a second time, so that calls in flight overlap as
 //! they do on a real disk.
 
-use super::{AppendFile, Disk};
+use super::{AppendFile, Disk, assert_whole_blocks};
 use crate::slab::{Frame, Payload};
 use futures_util::future::{BoxFuture, FutureExt};
 use parking_lot::Mutex;
@@ -198,6 +198,16 @@ impl MemoryDisk {
         self.media.lock().lose_power(survives);
     }
 
+    /// Writes the first half of `payload`, as a device does that fails.
+    pub fn write_half(&self, offset: u64, payload: Payload) -> BoxFuture<'static, ()> {
+        let disk = self.clone();
+        async move {
+            Later::default().await;
+            disk.media.lock().write(offset as usize, &payload[..payload.len() / 2]);
+        }
+        .boxed()
+    }
+
     /// Copies what is at `offset` now, whatever fails.
     pub fn look(&self, offset: u64, bytes: &mut [u8]) {
         self.media.lock().now.get(offset as usize, bytes);
@@ -219,12 +229,18 @@ impl Disk for MemoryDisk {
         self.media.lock().now.size as u64
     }
 
+    /// As long as nothing was written to it.
+    fn is_new(&self) -> bool {
+        self.media.lock().now.pieces.is_empty()
+    }
+
     fn read(
         &self,
         offset: u64,
         mut frame: Frame,
         range: Range<u32>,
     ) -> BoxFuture<'static, (Frame, Result<()>)> {
+        assert_whole_blocks(offset, &range);
         let disk = self.clone();
         async move {
             Later::default().await;
@@ -239,6 +255,7 @@ impl Disk for MemoryDisk {
     }
 
     fn write(&self, offset: u64, payload: Payload) -> BoxFuture<'static, Result<()>> {
+        assert_whole_blocks(offset, &payload.range());
         let disk = self.clone();
         async move {
             Later::default().await;
@@ -264,6 +281,15 @@ impl Disk for MemoryDisk {
             }
             disk.media.lock().sync();
             Ok(())
+        }
+        .boxed()
+    }
+
+    fn allocate(&self, _: Range<u64>) -> BoxFuture<'static, Result<()>> {
+        let disk = self.clone();
+        async move {
+            Later::default().await;
+            if disk.faults.next() == Fate::Whole { Ok(()) } else { Err(injected()) }
         }
         .boxed()
     }

@@ -2,10 +2,13 @@ use super::file::{FileDisk, FileLock, FileLog};
 use super::memory::{Faults, MemoryDisk, MemoryLog};
 use super::*;
 use crate::os::runtime::{Clock, Executor, Random};
+use crate::os::system::System;
 use crate::{Runtime, Slab};
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
 use std::time::Duration;
 use tameike_core::{Errno, Timestamp};
 
@@ -42,11 +45,23 @@ fn runtime() -> Runtime {
     Runtime { clock: Arc::new(Still), random: Arc::new(Still), executor: Arc::new(Still) }
 }
 
-fn wait<T>(mut future: BoxFuture<'static, T>) -> T {
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Waits for what another thread may have to do.
+pub(super) fn wait<T>(mut future: BoxFuture<'static, T>) -> T {
+    const LIMIT: Duration = Duration::from_secs(60);
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     for _ in 0..10 {
-        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return value;
         }
+        std::thread::park_timeout(LIMIT);
     }
     panic!("the call does not end");
 }
@@ -56,18 +71,25 @@ fn directories() -> [tempfile::TempDir; 2] {
     [tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap()]
 }
 
-fn keeps_what_is_written(disk: &dyn Disk) {
+/// What every disk does. Its first 64 KiB hold nothing yet.
+pub(super) fn keeps_what_is_written(disk: &dyn Disk) {
     let pool = Slab::new(2).unwrap().pool(2);
     let mut frame = pool.try_take().unwrap();
-    frame[100..200].fill(7);
-    let payload = Payload::new(Arc::new(frame), 100..200);
-    wait(disk.write(5000, payload)).unwrap();
+    frame[4096..12288].fill(7);
+    let payload = Payload::new(Arc::new(frame), 4096..12288);
+    wait(disk.write(20480, payload)).unwrap();
     wait(disk.sync()).unwrap();
     let mut frame = pool.try_take().unwrap();
     frame.fill(1);
-    let (frame, result) = wait(disk.read(4999, frame, 10..112));
+    let (frame, result) = wait(disk.read(16384, frame, 8192..24576));
     result.unwrap();
-    assert_eq!((frame[9], frame[10], frame[11], frame[110], frame[111], frame[112]), (1, 0, 7, 7, 0, 1));
+    assert!(frame[..8192].iter().chain(&frame[24576..]).all(|&byte| byte == 1));
+    assert!(frame[8192..12288].iter().chain(&frame[20480..24576]).all(|&byte| byte == 0));
+    assert!(frame[12288..20480].iter().all(|&byte| byte == 7));
+    wait(disk.allocate(0..65536)).unwrap();
+    let (frame, result) = wait(disk.read(20480, frame, 0..4096));
+    result.unwrap();
+    assert!(frame[..4096].iter().all(|&byte| byte == 7), "what is written stays");
     wait(disk.discard(8192..16384)).unwrap();
 }
 
@@ -83,6 +105,29 @@ fn every_disk_keeps_what_is_written() {
 }
 
 #[test]
+fn every_disk_keeps_what_is_written_past_the_page_cache() {
+    let system = System::start(2).unwrap();
+    let direct = Direct { reactor: system.reactor().clone(), slab: Slab::new(2).unwrap() };
+    for directory in directories() {
+        let path = directory.path().join("extents");
+        let open = |size| open(&path, size, system.runtime(), Some(&direct)).unwrap();
+        keeps_what_is_written(&*open(1 << 20));
+        assert_eq!(open(1 << 10).size(), 1 << 20, "a file never shrinks");
+    }
+}
+
+#[test]
+fn a_disk_refuses_pieces_of_blocks() {
+    let slab = Slab::new(1).unwrap();
+    let disk = MemoryDisk::new(1 << 20, Faults::default());
+    for (offset, range) in [(512, 0..4096), (0, 512..4608), (0, 0..5000)] {
+        let frame = slab.pool(1).try_take().unwrap();
+        let call = AssertUnwindSafe(|| drop(disk.read(offset, frame, range.clone())));
+        assert!(std::panic::catch_unwind(call).is_err(), "{offset}, {range:?}");
+    }
+}
+
+#[test]
 fn a_discarded_range_takes_no_space() {
     use std::os::unix::fs::MetadataExt;
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -94,6 +139,8 @@ fn a_discarded_range_takes_no_space() {
     assert_eq!(blocks(), 2048);
     wait(disk.discard(0..1 << 19)).unwrap();
     assert_eq!(blocks(), 1024);
+    wait(disk.allocate(0..1 << 18)).unwrap();
+    assert_eq!(blocks(), 1536);
 }
 
 fn appends_and_cuts(log: &dyn AppendFile) {
@@ -110,10 +157,30 @@ fn every_log_appends_and_cuts() {
     appends_and_cuts(&MemoryLog::new(Faults::default()));
     for directory in directories() {
         let path = directory.path().join("log");
-        appends_and_cuts(&FileLog::open(&path, runtime()).unwrap());
-        let again = FileLog::open(&path, runtime()).unwrap();
+        appends_and_cuts(&FileLog::open(&path, runtime(), 1 << 20).unwrap());
+        let again = FileLog::open(&path, runtime(), 0).unwrap();
         wait(again.append(b"!".to_vec())).unwrap();
         assert_eq!(wait(again.read_all()).unwrap(), b"onetthree!");
+    }
+}
+
+/// On a full disk the log could not grow, and nothing was freed any more, as that takes a record of it.
+#[test]
+fn a_log_on_a_disk_has_space_before_it_grows() {
+    use std::os::unix::fs::MetadataExt;
+    const ROOM: u64 = 1 << 20;
+    for directory in directories() {
+        let path = directory.path().join("log");
+        let log = FileLog::open(&path, runtime(), ROOM).unwrap();
+        let in_memory = super::file::in_memory(directory.path()).unwrap();
+        for size in [0, 7, 0] {
+            wait(log.truncate(size)).unwrap();
+            let found = std::fs::metadata(&path).unwrap();
+            assert_eq!(found.len(), size);
+            assert_eq!(found.blocks() * 512 >= ROOM, !in_memory, "{} blocks", found.blocks());
+            wait(log.append(b"content".to_vec())).unwrap();
+        }
+        assert_eq!(wait(log.read_all()).unwrap(), b"content");
     }
 }
 

@@ -49,7 +49,7 @@ pub(crate) fn keep_thread() {
 }
 
 /// Whether a blocking call may run on this thread.
-pub(super) fn is_taken() -> bool {
+pub(crate) fn is_taken() -> bool {
     LOAN.get() == Loan::Taken
 }
 

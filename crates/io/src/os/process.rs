@@ -174,12 +174,12 @@ pub fn group() -> u32 {
     rustix::process::getegid().as_raw()
 }
 
-/// Resident memory of this process in bytes; 0 where the system does not tell.
+/// Resident memory of this process in bytes, huge pages included; 0 where the system does not tell.
 pub fn resident_bytes() -> u64 {
-    let pages = std::fs::read_to_string("/proc/self/statm")
-        .ok()
-        .and_then(|statm| statm.split_ascii_whitespace().nth(1)?.parse::<u64>().ok());
-    pages.unwrap_or(0) * rustix::param::page_size() as u64
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kibibytes = |line: &str| line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok();
+    let counted = |line: &&str| line.starts_with("VmRSS:") || line.starts_with("HugetlbPages:");
+    status.lines().filter(counted).filter_map(kibibytes).sum::<u64>() << 10
 }
 
 /// Version of the running kernel, as far as two numbers tell it.

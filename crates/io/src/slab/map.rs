@@ -1,16 +1,21 @@
 //! The mapping below the slab.
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use tameike_core::limits::UNIT_SIZE;
 
+/// Size of the huge pages that are asked for, in bytes.
+const HUGE_PAGE_SIZE: usize = 2 << 20;
+
 /// Memory without a name, unmapped when dropped. Who is given its descriptor can read it.
 pub(super) struct Map {
     start: NonNull<c_void>,
     size: usize,
+    /// With what the last page has beyond `size`.
+    mapped: usize,
     memory: OwnedFd,
 }
 
@@ -20,20 +25,52 @@ unsafe impl Send for Map {}
 unsafe impl Sync for Map {}
 
 impl Map {
+    /// In huge pages where they are to be had, which save the processor and devices the search for small ones.
     pub(super) fn new(size: usize) -> std::io::Result<Self> {
-        let memory = memfd_create("tameike-slab", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        ftruncate(&memory, size as u64)?;
+        Self::in_reserved_pages(size).or_else(|_| Self::in_pages(size))
+    }
+
+    /// In huge pages that the machine has set aside. All are taken now: one that is missed later would be the end of the
+    /// process.
+    pub(super) fn in_reserved_pages(size: usize) -> std::io::Result<Self> {
+        let flags = MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+        let map = Self::create(size, size.next_multiple_of(HUGE_PAGE_SIZE), flags)?;
+        // SAFETY: the mapping is our own, and keeps its content.
+        unsafe { madvise(map.start.as_ptr(), map.mapped, Advice::LinuxPopulateWrite)? };
+        Ok(map)
+    }
+
+    fn in_pages(size: usize) -> std::io::Result<Self> {
+        let map = Self::create(size, size, MemfdFlags::empty())?;
+        // Where the machine gives shared memory huge pages as they are used. All works without.
+        // SAFETY: the mapping is our own, and keeps its content.
+        let _ = unsafe { madvise(map.start.as_ptr(), map.mapped, Advice::LinuxHugepage) };
+        Ok(map)
+    }
+
+    fn create(size: usize, mapped: usize, flags: MemfdFlags) -> std::io::Result<Self> {
+        let memory = memfd_create("tameike-slab", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | flags)?;
+        ftruncate(&memory, mapped as u64)?;
         // Nobody else can take away what is mapped here.
         fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::SEAL)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-        let start = unsafe { mmap(null_mut(), size, protection, MapFlags::SHARED, &memory, 0)? };
+        let start = unsafe { mmap(null_mut(), mapped, protection, MapFlags::SHARED, &memory, 0)? };
         let start = NonNull::new(start).ok_or_else(|| std::io::Error::other("mapping at address 0"))?;
-        Ok(Self { start, size, memory })
+        Ok(Self { start, size, mapped, memory })
     }
 
     pub(super) fn memory(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
+    }
+
+    /// Its pieces of `size` bytes, and the rest.
+    pub(super) fn pieces(&self, size: usize) -> impl Iterator<Item = (NonNull<u8>, usize)> {
+        (0..self.size).step_by(size).map(move |offset| {
+            // SAFETY: the offset lies in the mapping.
+            let start = unsafe { self.start.cast::<u8>().add(offset) };
+            (start, size.min(self.size - offset))
+        })
     }
 
     fn address(&self, index: u32) -> *mut u8 {
@@ -61,7 +98,7 @@ impl Map {
 impl Drop for Map {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and no frame outlives the slab that owns this map.
-        let unmapped = unsafe { munmap(self.start.as_ptr(), self.size) };
+        let unmapped = unsafe { munmap(self.start.as_ptr(), self.mapped) };
         debug_assert!(unmapped.is_ok());
     }
 }

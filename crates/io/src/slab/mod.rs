@@ -16,6 +16,7 @@ use map::Map;
 use parking_lot::Mutex;
 use std::ops::{Deref, DerefMut, Range};
 use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use tameike_core::limits::{BLOCK_SIZE, UNIT_SIZE};
 
@@ -39,6 +40,12 @@ impl Slab {
     /// Where agents of this host read payloads that lie in its frames, which follow one another.
     pub fn memory(&self) -> BorrowedFd<'_> {
         self.map.memory()
+    }
+
+    /// Where the frames lie, in pieces of `size` bytes and a rest. Only for the kernel to look up their pages: the bytes
+    /// are the frames' owners'.
+    pub(crate) fn pieces(&self, size: usize) -> impl Iterator<Item = (NonNull<u8>, usize)> {
+        self.map.pieces(size)
     }
 
     /// Frames in use and in all.
@@ -90,9 +97,9 @@ impl Frame {
         Self { index, slab: slab.clone(), _permit: permit }
     }
 
-    /// Its number in the slab, by which NIC and io_uring know it.
-    pub fn index(&self) -> u32 {
-        self.index
+    /// Its number in `slab`, by which io_uring knows it; none when it is of another one.
+    pub(crate) fn index_in(&self, slab: &Arc<Slab>) -> Option<u32> {
+        Arc::ptr_eq(&self.slab, slab).then_some(self.index)
     }
 }
 
@@ -161,7 +168,12 @@ impl Payload {
 
     /// Frame and place of the first byte in `slab`; none when the bytes are in another one.
     pub fn place_in(&self, slab: &Arc<Slab>) -> Option<(u32, u32)> {
-        Arc::ptr_eq(&self.frame.slab, slab).then(|| (self.frame.index, self.range.start))
+        self.frame.index_in(slab).map(|index| (index, self.range.start))
+    }
+
+    /// Place in the frame.
+    pub(crate) fn range(&self) -> Range<u32> {
+        self.range.clone()
     }
 
     /// Place of the first byte in the frame.

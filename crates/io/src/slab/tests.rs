@@ -28,6 +28,32 @@ fn a_payload_is_a_part_of_its_frame() {
 }
 
 #[test]
+fn the_pieces_of_a_slab_are_all_of_it() {
+    let slab = Slab::new(5).expect("a small slab");
+    let sizes: Vec<_> = slab.pieces(2 * UNIT_SIZE).map(|(_, size)| size / UNIT_SIZE).collect();
+    assert_eq!(sizes, [2, 2, 1]);
+    let starts: Vec<_> = slab.pieces(2 * UNIT_SIZE).map(|(start, _)| start.as_ptr().addr()).collect();
+    assert!(starts.windows(2).all(|pair| pair[1] - pair[0] == 2 * UNIT_SIZE));
+}
+
+/// Other agents of the host read it by its descriptor, whatever its pages are.
+#[test]
+fn memory_in_reserved_pages_is_read_by_its_descriptor() {
+    let map = match Map::in_reserved_pages(3 * UNIT_SIZE) {
+        Ok(map) => map,
+        Err(error) => return eprintln!("not tried: no two huge pages are reserved: {error}"),
+    };
+    assert_eq!(map.pieces(UNIT_SIZE).count(), 3);
+    // SAFETY: nobody else has the frame.
+    unsafe { map.frame_mut(2) }.fill(7);
+    let mut bytes = vec![1; 2 * UNIT_SIZE];
+    assert_eq!(rustix::io::pread(map.memory(), &mut bytes, UNIT_SIZE as u64), Ok(2 * UNIT_SIZE));
+    assert!(
+        bytes[..UNIT_SIZE].iter().all(|&byte| byte == 0) && bytes[UNIT_SIZE..].iter().all(|&byte| byte == 7)
+    );
+}
+
+#[test]
 fn a_payload_has_a_place_in_its_own_slab_only() {
     let (slab, other) = (Slab::new(2).expect("a small slab"), Slab::new(1).expect("another"));
     let mut frame = slab.pool(2).try_take().expect("a frame");

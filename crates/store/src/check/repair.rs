@@ -54,7 +54,7 @@ pub(super) fn carry_out(
     }
     sync_directory(dir)?;
     let changes = ledger.into_changes();
-    RedbKv::open(&table, super::TABLE_CACHE_BYTES)?.commit(&changes)?;
+    RedbKv::open(&table, super::TABLE_CACHE_BYTES, 0)?.commit(&changes)?;
     for name in LOG_NAMES.iter().chain(&stopped.absent) {
         let path = dir.join(name);
         let empty = || File::create(&path)?.sync_all();

@@ -1,7 +1,7 @@
 //! Free blocks of the device.
 //!
-//! Best fit. Free blocks are *warm* while the file below may still have space for them, and *cold* after that
-//! space was given back; warm ones are used again first. Memory: about 100 bytes per run of free blocks.
+//! Best fit. Free blocks are *warm* while the file below has space for them, as far as is known, and *cold* when it
+//! has none; warm ones are used again first. Memory: about 100 bytes per run of free blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -79,6 +79,14 @@ impl FreeMap {
     }
 }
 
+/// Which free blocks may be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Choice {
+    Any,
+    /// Those that have space: what is below has no more.
+    Warm,
+}
+
 /// All free blocks.
 #[derive(Debug, Default)]
 pub(super) struct Allocator {
@@ -87,10 +95,10 @@ pub(super) struct Allocator {
 }
 
 impl Allocator {
-    /// `count` blocks, all free. What lies below them is not known, so they are warm.
-    pub(super) fn new(count: u64) -> Self {
+    /// `count` blocks, all free: cold when the file below is new, else warm, as what lies below them is not known.
+    pub(super) fn new(count: u64, is_new: bool) -> Self {
         let mut allocator = Self::default();
-        allocator.warm.insert(0..count);
+        if is_new { &mut allocator.cold } else { &mut allocator.warm }.insert(0..count);
         allocator
     }
 
@@ -100,34 +108,36 @@ impl Allocator {
 
     /// Takes `count` blocks: at `wish` if they are free there, else in one run, else in several. `None` when
     /// there are not so many.
-    pub(super) fn allocate(&mut self, count: u64, wish: Option<u64>) -> Option<Vec<Range<u64>>> {
-        if self.free() < count {
+    pub(super) fn allocate(
+        &mut self,
+        count: u64,
+        wish: Option<u64>,
+        choice: Choice,
+    ) -> Option<Vec<Range<u64>>> {
+        let mut none = FreeMap::default();
+        let warm = &mut self.warm;
+        let cold = if choice == Choice::Any { &mut self.cold } else { &mut none };
+        if warm.total() + cold.total() < count {
             return None;
         }
         if let Some(start) = wish {
             let blocks = start..start + count;
-            if self.warm.carve(&blocks) || self.cold.carve(&blocks) {
+            if warm.carve(&blocks) || cold.carve(&blocks) {
                 return Some(vec![blocks]);
             }
         }
-        if let Some(blocks) = self.warm.take(count).or_else(|| self.cold.take(count)) {
+        if let Some(blocks) = warm.take(count).or_else(|| cold.take(count)) {
             return Some(vec![blocks]);
         }
         let mut runs = Vec::new();
         let mut missing = count;
         while missing > 0 {
-            let from =
-                if self.warm.largest() >= self.cold.largest() { &mut self.warm } else { &mut self.cold };
+            let from = if warm.largest() >= cold.largest() { &mut *warm } else { &mut *cold };
             let Some(run) = from.take_largest(missing) else { break };
             missing -= run.end - run.start;
             runs.push(run);
         }
         Some(runs)
-    }
-
-    /// Gives blocks back.
-    pub(super) fn free_blocks(&mut self, blocks: Range<u64>) {
-        self.warm.insert(blocks);
     }
 }
 
@@ -138,14 +148,16 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        Allocate(u64, Option<u64>),
+        Allocate(u64, Option<u64>, Choice),
         Free(usize),
         Chill,
     }
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
-            4 => (1u64..20, prop::option::of(0u64..64)).prop_map(|(count, wish)| Step::Allocate(count, wish)),
+            4 => (1u64..20, prop::option::of(0u64..64), prop::bool::weighted(0.7)).prop_map(|(count, wish, any)| {
+                Step::Allocate(count, wish, if any { Choice::Any } else { Choice::Warm })
+            }),
             3 => any::<usize>().prop_map(Step::Free),
             1 => Just(Step::Chill),
         ]
@@ -153,18 +165,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_block_is_given_twice_and_none_is_lost(steps in prop::collection::vec(step(), 0..100)) {
-            let mut allocator = Allocator::new(64);
+        fn no_block_is_given_twice_and_none_is_lost(
+            is_new in any::<bool>(), steps in prop::collection::vec(step(), 0..100),
+        ) {
+            let mut allocator = Allocator::new(64, is_new);
             let mut owned = [false; 64];
             let mut runs: Vec<Range<u64>> = Vec::new();
             for step in steps {
                 match step {
-                    Step::Allocate(count, wish) => {
-                        let free = owned.iter().filter(|owned| !**owned).count() as u64;
-                        let Some(taken) = allocator.allocate(count, wish) else {
+                    Step::Allocate(count, wish, choice) => {
+                        let (warm, cold) = (allocator.warm.total(), allocator.cold.total());
+                        let Some(taken) = allocator.allocate(count, wish, choice) else {
+                            let free = if choice == Choice::Any { warm + cold } else { warm };
                             prop_assert!(free < count);
                             continue;
                         };
+                        prop_assert!(choice == Choice::Any || allocator.cold.total() == cold);
                         prop_assert_eq!(taken.iter().map(|run| run.end - run.start).sum::<u64>(), count);
                         for block in taken.iter().cloned().flatten() {
                             prop_assert!(!owned[block as usize]);
@@ -175,7 +191,7 @@ mod tests {
                     Step::Free(which) if !runs.is_empty() => {
                         let run = runs.swap_remove(which % runs.len());
                         run.clone().for_each(|block| owned[block as usize] = false);
-                        allocator.free_blocks(run);
+                        allocator.warm.insert(run);
                     }
                     Step::Free(_) => {}
                     Step::Chill => {
@@ -195,15 +211,15 @@ mod tests {
 
     #[test]
     fn the_smallest_run_that_fits_is_taken() {
-        let mut allocator = Allocator::new(100);
+        let mut allocator = Allocator::new(100, false);
         assert!(allocator.warm.carve(&(10..20)) && allocator.warm.carve(&(25..90)));
-        let mut only = |count, wish| match allocator.allocate(count, wish).as_deref() {
+        let mut only = |count, wish| match allocator.allocate(count, wish, Choice::Warm).as_deref() {
             Some([run]) => run.clone(),
             other => panic!("one run, not {other:?}"),
         };
         assert_eq!(only(5, None), 20..25);
         assert_eq!(only(10, Some(85)), 0..10);
         assert_eq!(only(3, Some(92)), 92..95);
-        assert_eq!(allocator.allocate(6, None), Some(vec![95..100, 90..91]));
+        assert_eq!(allocator.allocate(6, None, Choice::Warm), Some(vec![95..100, 90..91]));
     }
 }

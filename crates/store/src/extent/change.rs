@@ -1,5 +1,7 @@
 //! One change of one unit: blocks are taken and written, the record is logged, the old blocks are retired.
 
+use super::allocator::Choice;
+use super::reclaim::bytes_below;
 use super::record::{self, BLOCK, Extent, UnitRecord, bytes_of, within};
 use super::space::Shortage;
 use super::{DirtyUnit, ExtentStore, Pieces};
@@ -112,17 +114,27 @@ impl ExtentStore {
         count: u64,
         replaced: u64,
         wish: Option<u64>,
+        mut choice: Choice,
     ) -> Result<Vec<Range<u64>>, Refused> {
         let view = unit.inode.view();
         loop {
-            let shortage = match self.books.lock().take(view, count, replaced, wish) {
-                Ok(runs) => return Ok(runs),
+            let taken = self.books.lock().take(view, count, replaced, wish, choice);
+            let shortage = match taken {
+                Ok(runs) => {
+                    self.schedule_stock();
+                    return Ok(runs);
+                }
                 Err(shortage) => shortage,
             };
+            if shortage != Shortage::View
+                && let Some(next) = self.reclaim_now(choice).await?
+            {
+                choice = next;
+                continue;
+            }
             let evicted = match shortage {
                 Shortage::View if view != View::Cache => Eviction::Nothing,
-                Shortage::Device if self.reclaim_now().await? => Eviction::Done,
-                Shortage::View | Shortage::Device => self.evict(unit)?,
+                Shortage::View | Shortage::Device | Shortage::Below => self.evict(unit)?,
             };
             match evicted {
                 Eviction::Done => {}
@@ -137,6 +149,7 @@ impl ExtentStore {
         let what = match shortage {
             Shortage::View => "the capacity of the view",
             Shortage::Device => "the space of the extents file",
+            Shortage::Below => "the space of the disk below the extents file",
         };
         Fault::new(
             Errno::ENOSPC,
@@ -215,12 +228,14 @@ impl Change<'_> {
     }
 
     /// The content of the blocks of `pieces` as it is to be, in a payload with all bytes of the unit from the first one
-    /// told: what the unit holds stays in blocks that are filled in part only.
+    /// told: what the unit holds stays in blocks that are filled in part only. A block begins where a device can begin
+    /// to read memory.
     async fn whole_blocks(&self, pieces: &Pieces) -> Result<(u32, Payload)> {
         let edges = pieces.edges();
         let blocks = pieces.blocks();
         let first = blocks.iter().next().map_or(0, |blocks| blocks.start * BLOCK);
-        if let Some(payload) = pieces.in_one().filter(|_| edges.is_empty()) {
+        let as_they_lie = pieces.in_one().filter(|payload| payload.start().is_multiple_of(BLOCK));
+        if let Some(payload) = as_they_lie.filter(|_| edges.is_empty()) {
             return Ok((first, payload.clone()));
         }
         let mut frame = self.store.scratch.take().await;
@@ -238,26 +253,63 @@ impl Change<'_> {
         Ok((first, Payload::new(Arc::new(frame), first..blocks.end() * BLOCK)))
     }
 
-    /// Writes the whole content of `blocks` to newly taken blocks.
+    /// Writes the whole content of `blocks` to newly taken blocks: where the disk has no space for any, to such that have
+    /// some.
     async fn store_blocks(&mut self, blocks: &Range<u32>, payload: &Payload) -> Result<(), Refused> {
         let replaced = self.record.blocks_among(blocks) + self.record.reserved_among(blocks);
         let wanted = u64::from(blocks.end - blocks.start);
         let before = self.record.extents.iter().find(|extent| extent.blocks().end == blocks.start);
         let wish = before.map(|extent| extent.device_blocks().end);
-        let runs = self.store.take(self.unit, wanted, replaced, wish).await?;
-        self.taken.push((runs.clone(), replaced));
+        let mut choice = Choice::Any;
+        let extents = loop {
+            let runs = self.store.take(self.unit, wanted, replaced, wish, choice).await?;
+            self.taken.push((runs.clone(), replaced));
+            match self.write_runs(&runs, blocks.start, payload).await {
+                Ok(extents) => break extents,
+                Err((written, fault)) if fault.errno == Errno::ENOSPC => self.untake_from(written).await?,
+                Err((_, fault)) => return Err(fault.into()),
+            }
+            choice = Choice::Warm;
+        };
+        self.record.reserved.remove(blocks.clone());
+        self.freed.extend(self.record.replace(blocks, extents));
+        Ok(())
+    }
+
+    /// Writes the payload to `runs`, as the unit's blocks from `first` on. A failure comes with the number of runs that are
+    /// written.
+    async fn write_runs(
+        &self,
+        runs: &[Range<u64>],
+        first: u32,
+        payload: &Payload,
+    ) -> Result<Vec<Extent>, (usize, Fault)> {
         let version = self.store.versions.fetch_add(1, Ordering::AcqRel);
         let mut extents = Vec::with_capacity(runs.len());
         let mut place = 0;
         for run in runs {
             let size = (run.end - run.start) as u32 * BLOCK;
             let bytes = payload.slice(place..place + size);
-            extents.push(Extent::new(blocks.start + place / BLOCK, run.start, version, &bytes.sums()));
-            self.store.disk.write(run.start * u64::from(BLOCK), bytes).await?;
+            let extent = Extent::new(first + place / BLOCK, run.start, version, &bytes.sums());
+            let written = self.store.disk.write(run.start * u64::from(BLOCK), bytes).await;
+            written.map_err(|fault| (extents.len(), fault))?;
+            extents.push(extent);
             place += size;
         }
-        self.record.reserved.remove(blocks.clone());
-        self.freed.extend(self.record.replace(blocks, extents));
+        Ok(extents)
+    }
+
+    /// Gives up what was taken last, of whose runs those from number `written` on lack space.
+    async fn untake_from(&mut self, written: usize) -> Result<()> {
+        let lacking = self.taken.last().map_or_else(Vec::new, |(runs, _)| runs[written..].to_vec());
+        for run in &lacking {
+            // A part of it may have got some.
+            self.store.disk.discard(bytes_below(run)).await?;
+        }
+        if let Some((mut runs, replaced)) = self.taken.pop() {
+            runs.truncate(written);
+            self.store.books.lock().untake(self.unit.inode.view(), runs, lacking, replaced);
+        }
         Ok(())
     }
 
@@ -336,7 +388,7 @@ impl Drop for Change<'_> {
     fn drop(&mut self) {
         let books = &mut *self.store.books.lock();
         for (runs, replaced) in self.taken.drain(..) {
-            books.untake(self.unit.inode.view(), runs, replaced);
+            books.untake(self.unit.inode.view(), runs, Vec::new(), replaced);
         }
         books.unuse(self.unit.inode.view(), self.set_aside);
     }

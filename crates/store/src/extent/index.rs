@@ -75,7 +75,7 @@ impl ExtentStore {
         capacity: [u64; 3],
         wrong: &mut dyn FnMut(&[u8], Fault) -> Result<()>,
     ) -> Result<Arc<Self>> {
-        let mut books = Books::new(disk.size() / BLOCK_SIZE as u64, capacity);
+        let mut books = Books::new(disk.size() / BLOCK_SIZE as u64, disk.is_new(), capacity);
         let mut version = 0;
         let mut start = vec![prefix::UNIT];
         loop {

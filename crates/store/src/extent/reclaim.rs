@@ -1,10 +1,13 @@
-//! Retired blocks become free again, and the space of free blocks goes back to the file system below.
+//! Retired blocks become free again, the space of free blocks goes back to the file system below, and comes from there ahead of
+//! writes.
 //!
-//! A task does it, apart from requests, as long as there is something to do. It has the log synced only when
+//! A task gives back, apart from requests, as long as there is something to do. It has the log synced only when
 //! that is worth a sync.
 
 use super::ExtentStore;
+use super::allocator::Choice;
 use super::record::BLOCK;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tameike_core::Result;
@@ -13,8 +16,6 @@ use tameike_core::Result;
 const ROUND_TIME: Duration = Duration::from_secs(1);
 /// Rounds after which retired blocks are freed however few they are: their space may be of use to others.
 const ROUNDS_MAX: u32 = 30;
-/// Free blocks whose space is kept to be used again soon: 16 MiB.
-const WARM_BLOCKS: u64 = (16 << 20) / BLOCK as u64;
 /// Blocks given back in one call: 64 MiB.
 const DISCARD_BLOCKS: u64 = (64 << 20) / BLOCK as u64;
 
@@ -71,7 +72,7 @@ impl ExtentStore {
 
     fn has_work(&self) -> bool {
         let books = self.books.lock();
-        books.quarantined() > 0 || books.warm() > WARM_BLOCKS
+        books.quarantined() > 0 || books.has_surplus()
     }
 
     /// `waited` counts the rounds that blocks have been left waiting.
@@ -83,32 +84,68 @@ impl ExtentStore {
             *waited = 0;
             self.release().await?;
         }
+        let reserve = self.books.lock().reserve();
         loop {
-            let Some(run) = self.books.lock().begin_discard(WARM_BLOCKS, DISCARD_BLOCKS) else {
+            let Some(run) = self.books.lock().begin_discard(reserve, DISCARD_BLOCKS) else {
                 return Ok(());
             };
-            let unit = u64::from(BLOCK);
-            let result = self.disk.discard(run.start * unit..run.end * unit).await;
+            let result = self.disk.discard(bytes_below(&run)).await;
             self.books.lock().end_discard(run, result.is_ok());
             self.space_appeared.notify(usize::MAX);
             result?;
         }
     }
 
-    /// Waits for blocks that are on their way back; false when there are none.
-    pub(super) async fn reclaim_now(&self) -> Result<bool> {
+    /// Sets space aside for blocks that writes are about to need, when few are left that have some: a write to a hole of the
+    /// file waits until the file system has found space, and has all others wait.
+    pub(super) fn schedule_stock(&self) {
+        if self.ledger.is_volatile() {
+            return;
+        }
+        let now = || self.runtime.clock.monotonic();
+        let Some(run) = self.books.lock().begin_stock(now()) else { return };
+        let store = self.alive();
+        self.runtime.spawn(async move {
+            let bytes = bytes_below(&run);
+            match store.disk.allocate(bytes.clone()).await {
+                Ok(()) => store.books.lock().end_stock(run),
+                // The writes themselves will tell whether they lack space.
+                Err(fault) => {
+                    log::debug!("{fault}");
+                    // A part may have been done.
+                    report(store.disk.discard(bytes).await);
+                    store.books.lock().refuse_stock(run, store.runtime.clock.monotonic());
+                }
+            }
+            store.space_appeared.notify(usize::MAX);
+        });
+    }
+
+    /// Waits for blocks that are on their way back, which `choice` is to be made from; says from which to choose
+    /// then, or nothing when there are none.
+    pub(super) async fn reclaim_now(&self, choice: Choice) -> Result<Option<Choice>> {
         let appeared = self.space_appeared.listen();
         let (returning, quarantined) = {
             let books = self.books.lock();
             (books.returning(), books.quarantined())
         };
         if quarantined > 0 {
+            // Retired blocks have space.
             self.release().await?;
-        } else if returning > 0 {
-            appeared.await;
+            return Ok(Some(choice));
         }
-        Ok(returning > 0)
+        if returning == 0 {
+            return Ok(None);
+        }
+        // Space of other blocks may have gone back to where any can get it.
+        appeared.await;
+        Ok(Some(Choice::Any))
     }
+}
+
+/// The bytes of the device where these blocks are.
+pub(super) fn bytes_below(blocks: &Range<u64>) -> Range<u64> {
+    blocks.start * u64::from(BLOCK)..blocks.end * u64::from(BLOCK)
 }
 
 fn report(result: Result<()>) {

@@ -4,13 +4,21 @@
 //! the table may still name them. Clean units of the cache are known with the time of their last use, at about 120 bytes of
 //! memory per unit.
 
-use super::allocator::Allocator;
+use super::allocator::{Allocator, Choice};
 use super::record::BLOCK;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
+use std::time::Duration;
 use tameike_core::limits::BLOCKS_PER_UNIT;
 use tameike_core::wire::admin::Space;
 use tameike_core::{Fault, Result, UnitId, View};
+
+/// Free blocks whose space is kept at rest, to be used again soon: 16 MiB.
+const WARM_BLOCKS: u64 = (16 << 20) / BLOCK as u64;
+/// Free blocks that have space while blocks are taken, if need be by setting it aside: 64 MiB.
+const STOCK_BLOCKS: u64 = (64 << 20) / BLOCK as u64;
+/// Time after which space is asked for again that was refused.
+const STOCK_RETRY_TIME: Duration = Duration::from_secs(1);
 
 /// Why blocks cannot be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +27,8 @@ pub(super) enum Shortage {
     View,
     /// The device has no free blocks.
     Device,
+    /// What is below the device has no space, nor have the free blocks.
+    Below,
 }
 
 /// Units by time of last use.
@@ -52,6 +62,12 @@ pub(super) struct Books {
     quarantined: u64,
     /// Blocks that are neither free nor used while their space is given back.
     discarding: u64,
+    /// The same while space is set aside for them.
+    stocking: u64,
+    /// A stock was asked for since the last [`Self::reserve`].
+    active: bool,
+    /// Until then none is asked for: the last one was refused.
+    refused_until: Duration,
     capacity: [u64; 3],
     /// Blocks in the index or being written, by view.
     used: [u64; 3],
@@ -60,12 +76,16 @@ pub(super) struct Books {
 }
 
 impl Books {
-    pub(super) fn new(blocks: u64, capacity: [u64; 3]) -> Self {
+    /// Of a device that is all free. Where it `is_new`, none of it has space.
+    pub(super) fn new(blocks: u64, is_new: bool, capacity: [u64; 3]) -> Self {
         Self {
-            allocator: Allocator::new(blocks),
+            allocator: Allocator::new(blocks, is_new),
             quarantine: VecDeque::new(),
             quarantined: 0,
             discarding: 0,
+            stocking: 0,
+            active: false,
+            refused_until: Duration::ZERO,
             capacity,
             used: [0; 3],
             dirty_bytes: [0; 3],
@@ -98,12 +118,14 @@ impl Books {
         count: u64,
         replaced: u64,
         wish: Option<u64>,
+        choice: Choice,
     ) -> Result<Vec<Range<u64>>, Shortage> {
         let used = self.used[view.index()] + count - replaced;
         if used > self.used[view.index()] && used * u64::from(BLOCK) > self.capacity[view.index()] {
             return Err(Shortage::View);
         }
-        let runs = self.allocator.allocate(count, wish).ok_or(Shortage::Device)?;
+        let shortage = if choice == Choice::Any { Shortage::Device } else { Shortage::Below };
+        let runs = self.allocator.allocate(count, wish, choice).ok_or(shortage)?;
         self.used[view.index()] = used;
         Ok(runs)
     }
@@ -122,12 +144,19 @@ impl Books {
         (self.capacity[view.index()] / u64::from(BLOCK)).saturating_sub(self.used[view.index()])
     }
 
-    /// Undoes [`Self::take`].
-    pub(super) fn untake(&mut self, view: View, runs: Vec<Range<u64>>, replaced: u64) {
-        for run in runs {
+    /// Undoes [`Self::take`]: `lacking` of the blocks have no space.
+    pub(super) fn untake(
+        &mut self,
+        view: View,
+        runs: Vec<Range<u64>>,
+        lacking: Vec<Range<u64>>,
+        replaced: u64,
+    ) {
+        for run in runs.iter().chain(&lacking) {
             self.used[view.index()] -= run.end - run.start;
-            self.allocator.free_blocks(run);
         }
+        runs.into_iter().for_each(|run| self.allocator.warm.insert(run));
+        lacking.into_iter().for_each(|run| self.allocator.cold.insert(run));
         self.used[view.index()] += replaced;
     }
 
@@ -151,7 +180,7 @@ impl Books {
         let safe = self.quarantine.partition_point(|(sequence, _)| *sequence <= confirmed);
         for (_, run) in self.quarantine.drain(..safe) {
             self.quarantined -= run.end - run.start;
-            self.allocator.free_blocks(run);
+            self.allocator.warm.insert(run);
         }
     }
 
@@ -161,7 +190,7 @@ impl Books {
 
     /// Blocks that come back to the free ones by themselves.
     pub(super) fn returning(&self) -> u64 {
-        self.quarantined + self.discarding
+        self.quarantined + self.discarding + self.stocking
     }
 
     /// Takes a run of warm free blocks to give their space back, as long as more than `reserve` are warm.
@@ -178,13 +207,46 @@ impl Books {
         if done { self.allocator.cold.insert(run) } else { self.allocator.warm.insert(run) }
     }
 
+    /// Warm free blocks whose space is not given back: few, unless a stock was asked for since this was last called.
+    pub(super) fn reserve(&mut self) -> u64 {
+        if std::mem::take(&mut self.active) { STOCK_BLOCKS } else { WARM_BLOCKS }
+    }
+
+    /// Takes a run of cold free blocks to set space aside for them, when warm ones run short: no more than the views may
+    /// still use. None for a while after it was refused.
+    pub(super) fn begin_stock(&mut self, now: Duration) -> Option<Range<u64>> {
+        self.active = true;
+        if now < self.refused_until {
+            return None;
+        }
+        let stock = STOCK_BLOCKS.min(View::ALL.iter().map(|view| self.left(*view)).sum());
+        let warm = self.allocator.warm.total() + self.stocking;
+        let run = (warm < stock / 2).then(|| self.allocator.cold.take_largest(stock - warm))??;
+        self.stocking += run.end - run.start;
+        Some(run)
+    }
+
+    /// The run has space.
+    pub(super) fn end_stock(&mut self, run: Range<u64>) {
+        self.stocking -= run.end - run.start;
+        self.allocator.warm.insert(run);
+    }
+
+    /// The run was to have space, and has none.
+    pub(super) fn refuse_stock(&mut self, run: Range<u64>, now: Duration) {
+        self.stocking -= run.end - run.start;
+        self.allocator.cold.insert(run);
+        self.refused_until = now + STOCK_RETRY_TIME;
+    }
+
     #[cfg(test)]
     pub(super) fn free(&self) -> u64 {
         self.allocator.free()
     }
 
-    pub(super) fn warm(&self) -> u64 {
-        self.allocator.warm.total()
+    /// Whether more blocks are warm than are kept so at rest.
+    pub(super) fn has_surplus(&self) -> bool {
+        self.allocator.warm.total() > WARM_BLOCKS
     }
 
     /// The unit's dirty bytes were `before` and are `after`.

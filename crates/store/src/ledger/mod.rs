@@ -92,6 +92,13 @@ pub struct LedgerOptions {
     pub after_power_loss: bool,
 }
 
+impl LedgerOptions {
+    /// Size of a file of the log at which changes wait for a checkpoint, unless checkpoints are stuck; in bytes.
+    pub fn log_bytes_max(&self) -> usize {
+        2 * self.checkpoint_bytes
+    }
+}
+
 /// Log buffer beyond which it is written without being asked, in bytes.
 const PENDING_SIZE_MAX: usize = 4 << 20;
 
@@ -122,7 +129,7 @@ struct State {
     frozen: Option<Arc<Overlay>>,
     /// Records not yet handed to the log file, encoded.
     pending: Vec<u8>,
-    /// Size of the records since the last freeze.
+    /// Size of the records and marks since the last freeze.
     logged_bytes: usize,
     /// Sequence number of the last executed record.
     last: u64,
@@ -212,8 +219,14 @@ impl Ledger {
         state.active.read().bytes() >= 2 * self.options.checkpoint_bytes
     }
 
-    /// Waits while the changes since the last checkpoint take more memory than they may. Whoever executes many
-    /// records waits here before each.
+    /// Whether the next checkpoint is to come before the next change, for the log's sake. While checkpoints are stuck it is
+    /// up to the disk how far the log may grow.
+    fn is_log_full(&self, state: &State) -> bool {
+        state.logged_bytes >= self.options.log_bytes_max() && state.stalled.is_none()
+    }
+
+    /// Waits while the changes since the last checkpoint take more memory than they may, or more of the log. Whoever
+    /// executes many records waits here before each.
     ///
     /// # Errors
     /// What stops the checkpoints, when they are stuck.
@@ -222,7 +235,7 @@ impl Ledger {
             let listener = self.room.listen();
             {
                 let state = self.state.read();
-                if !self.is_crowded(&state) {
+                if !self.is_crowded(&state) && !self.is_log_full(&state) {
                     return Ok(());
                 }
                 if let Some(fault) = state.broken.as_ref().or(state.stalled.as_ref()) {

@@ -11,6 +11,7 @@ use redb::{Builder, Database, DatabaseError, ReadOnlyTable, ReadableDatabase, Ta
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tameike_core::{Errno, Fault, Result};
+use tameike_io::disk::file::spare_room;
 
 type Bytes = &'static [u8];
 type Opener = Box<dyn Fn(&Builder) -> Result<Database, DatabaseError> + Send + Sync>;
@@ -24,6 +25,8 @@ pub struct RedbKv {
     opener: Opener,
     path: PathBuf,
     cache_bytes: usize,
+    /// Space that is set aside for the file to grow by, in bytes.
+    spare_bytes: u64,
 }
 
 struct Open {
@@ -184,19 +187,32 @@ fn quietly<T>(path: &Path, check: impl FnOnce() -> Result<T>) -> Result<T> {
 }
 
 impl RedbKv {
-    /// Opens the file, or makes it. `cache_bytes` bounds the memory for its pages.
+    /// Opens the file, or makes it. `cache_bytes` bounds the memory for its pages. The file has space for `spare_bytes`
+    /// more than its size, so that a full disk does not stop the next commit.
     ///
     /// # Errors
     /// What the system says, and `EIO` for a file that is no such store.
-    pub fn open(path: &Path, cache_bytes: usize) -> Result<Self> {
+    pub fn open(path: &Path, cache_bytes: usize, spare_bytes: u64) -> Result<Self> {
         let file = path.to_owned();
-        Self::with_opener(path, cache_bytes, Box::new(move |builder| builder.create(&file)))
+        let opener: Opener = Box::new(move |builder| builder.create(&file));
+        let kv = Self { spare_bytes, ..Self::with_opener(path, cache_bytes, opener)? };
+        kv.prepare_room();
+        Ok(kv)
     }
 
     fn with_opener(path: &Path, cache_bytes: usize, opener: Opener) -> Result<Self> {
-        let kv = Self { state: RwLock::new(None), opener, path: path.to_owned(), cache_bytes };
+        let kv =
+            Self { state: RwLock::new(None), opener, path: path.to_owned(), cache_bytes, spare_bytes: 0 };
         kv.open_again()?;
         Ok(kv)
+    }
+
+    fn prepare_room(&self) {
+        if self.spare_bytes > 0
+            && let Err(fault) = spare_room(&self.path, self.spare_bytes)
+        {
+            log::warn!("{fault}");
+        }
     }
 
     /// Reads the whole file and compares its checksums; a file that is not there is whole.
@@ -267,6 +283,7 @@ impl Kv for RedbKv {
                 if let Some(open) = &mut *self.state.write() {
                     open.snapshot = open.snapshots.take(table, &self.path);
                 }
+                self.prepare_room();
                 Ok(())
             }
             Some(Err(error)) => {
@@ -308,14 +325,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("table");
         let model = MemoryKv::default();
-        let mut kv = RedbKv::open(&path, 1 << 20).unwrap();
+        let mut kv = RedbKv::open(&path, 1 << 20, 0).unwrap();
         for round in 0..20u8 {
             let changes = changes(round);
             model.commit(&changes).unwrap();
             kv.commit(&changes).unwrap();
             if round % 5 == 0 {
                 drop(kv);
-                kv = RedbKv::open(&path, 1 << 20).unwrap();
+                kv = RedbKv::open(&path, 1 << 20, 0).unwrap();
             }
             assert_eq!(
                 kv.snapshot().scan(&[2], &[5, 3], 10).unwrap(),
@@ -330,9 +347,23 @@ mod tests {
     }
 
     #[test]
+    fn a_file_has_space_to_grow_by() {
+        use std::os::unix::fs::MetadataExt;
+        const SPARE: u64 = 1 << 20;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("table");
+        let kv = RedbKv::open(&path, 1 << 20, SPARE).unwrap();
+        for round in 0..100 {
+            let found = std::fs::metadata(&path).unwrap();
+            assert!(found.blocks() * 512 >= found.len() + SPARE, "{} blocks", found.blocks());
+            kv.commit(&changes(round)).unwrap();
+        }
+    }
+
+    #[test]
     fn a_snapshot_stays_as_it_was_when_more_is_committed() {
         let directory = tempfile::tempdir().unwrap();
-        let kv = RedbKv::open(&directory.path().join("table"), 1 << 20).unwrap();
+        let kv = RedbKv::open(&directory.path().join("table"), 1 << 20, 0).unwrap();
         kv.commit(&changes(2)).unwrap();
         let before = kv.snapshot();
         kv.commit(&changes(5)).unwrap();
@@ -348,7 +379,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("table");
         std::fs::write(&path, [7; 10_000]).unwrap();
-        let fault = RedbKv::open(&path, 1 << 20).err().unwrap();
+        let fault = RedbKv::open(&path, 1 << 20, 0).err().unwrap();
         assert!(fault.message.contains("table"), "{fault}");
     }
 
@@ -415,7 +446,7 @@ mod tests {
     fn a_table_that_a_process_has_open_is_busy_and_not_damaged() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("table");
-        let kv = RedbKv::open(&path, 1 << 20).expect("open");
+        let kv = RedbKv::open(&path, 1 << 20, 0).expect("open");
         let verified = RedbKv::verify(&path);
         assert!(verified.is_err_and(|fault| fault.errno == Errno::EBUSY));
         drop(kv);

@@ -130,6 +130,31 @@ fn synced_changes_survive_death_and_others_may_not() {
     assert_eq!(ledger.position(), 1);
 }
 
+/// Changes of the same keys take ever more of the log, and no more memory: nobody who made them waited, and the log grew
+/// beyond the space that is set aside for it.
+#[test]
+fn the_log_grows_no_further_than_it_may() {
+    const CHECKPOINT_BYTES: usize = 10_000;
+    let world = World::new(1, CHECKPOINT_BYTES);
+    let ledger = world.open();
+    let body = [1, 7].repeat(50);
+    let largest = world.machine.run(async {
+        let mut largest = 0;
+        for round in 0..2000 {
+            ledger.room().await.unwrap();
+            execute(&ledger, &body).unwrap();
+            // Nothing else runs meanwhile, unless the writer waits.
+            if round % 500 == 499 {
+                ledger.confirm().await.unwrap();
+                largest = world.logs.iter().map(|log| log.content().len()).fold(largest, usize::max);
+            }
+        }
+        largest
+    });
+    assert!(largest <= ledger.options.log_bytes_max() + 2 * (record::HEADER_SIZE + body.len()), "{largest}");
+    assert!(largest > CHECKPOINT_BYTES / 2, "{largest}");
+}
+
 #[test]
 fn a_checkpoint_empties_the_log_and_keeps_the_table() {
     let world = World::new(1, 1 << 20);

@@ -81,7 +81,7 @@ impl Writer {
         if !self.unwritten.is_empty() {
             let mut batch = Vec::with_capacity(self.unwritten.len() + record::HEADER_SIZE);
             if self.durable > self.marked {
-                record::push_mark(&mut batch, self.durable);
+                self.push_mark(ledger, &mut batch);
             }
             batch.extend_from_slice(&self.unwritten);
             self.append(batch).await?;
@@ -98,6 +98,11 @@ impl Writer {
             ledger.confirmed.fetch_max(self.marked, Ordering::AcqRel);
         }
         Ok(())
+    }
+
+    fn push_mark(&self, ledger: &Ledger, batch: &mut Vec<u8>) {
+        record::push_mark(batch, self.durable);
+        ledger.state.write().logged_bytes += record::HEADER_SIZE;
     }
 
     async fn append(&mut self, bytes: Vec<u8>) -> Result<()> {
@@ -122,7 +127,7 @@ impl Writer {
         self.flush(ledger, true).await?;
         if self.marked < self.durable {
             let mut mark = Vec::new();
-            record::push_mark(&mut mark, self.durable);
+            self.push_mark(ledger, &mut mark);
             self.append(mark).await?;
             self.make_safe(ledger).await?;
             self.marked = self.durable;
@@ -195,22 +200,22 @@ impl Ledger {
         let mut writer = self.writer.lock().await;
         // Most of the way first, so that little remains to be done while the overlay is between two states.
         writer.flush(self, true).await?;
-        let last = {
+        let (last, logged_bytes) = {
             let _turn = self.turn.lock();
             let state = &mut *self.state.write();
             if state.active.read().changes().is_empty() {
                 return Ok(false);
             }
             writer.take_pending(state);
-            state.logged_bytes = 0;
+            let logged_bytes = std::mem::take(&mut state.logged_bytes);
             let applied = applied_entry(state.last);
             state.active.merge(Changes::from([applied]), state.last, &self.readers);
             state.frozen = Some(std::mem::take(&mut state.active));
-            state.last
+            (state.last, logged_bytes)
         };
         // Records of the other file must never survive a power loss that these do not.
         if let Err(fault) = writer.write(self, true).await {
-            self.unfreeze();
+            self.unfreeze(logged_bytes);
             return Err(fault);
         }
         debug_assert_eq!(writer.appended, last);
@@ -220,10 +225,11 @@ impl Ledger {
         Ok(true)
     }
 
-    /// The frozen changes are the active ones again, with what came after them on top.
-    pub(super) fn unfreeze(&self) {
+    /// The frozen changes, of so many bytes in the log, are the active ones again, with what came after them on top.
+    pub(super) fn unfreeze(&self, logged_bytes: usize) {
         let _turn = self.turn.lock();
         let state = &mut *self.state.write();
+        state.logged_bytes += logged_bytes;
         if let Some(frozen) = state.frozen.take() {
             let newer = std::mem::replace(&mut state.active, frozen);
             let newer = newer.read().changes().clone();

@@ -198,6 +198,10 @@ impl Disk for FaultyDisk {
         self.inner.size()
     }
 
+    fn is_new(&self) -> bool {
+        self.inner.is_new()
+    }
+
     fn read(&self, offset: u64, frame: Frame, range: Range<u32>) -> BoxFuture<'static, (Frame, Result<()>)> {
         let met = self.control.meets("disk", "read", &[Way::Fails]);
         if met.is_some() || self.control.happens(self.control.faults().reads) {
@@ -213,8 +217,12 @@ impl Disk for FaultyDisk {
             if way == Way::Fails {
                 return async move { failed }.boxed();
             }
-            let half = self.inner.write(offset, payload.slice(0..payload.len() as u32 / 2));
-            return async move { half.await.and(failed) }.boxed();
+            let half = self.inner.write_half(offset, payload);
+            return async move {
+                half.await;
+                failed
+            }
+            .boxed();
         }
         let mut written = self.control.written.lock();
         let earlier = written.last().cloned();
@@ -242,6 +250,13 @@ impl Disk for FaultyDisk {
             return async { Err(injected("sync")) }.boxed();
         }
         self.inner.sync()
+    }
+
+    fn allocate(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
+        if self.control.meets("disk", "allocate", &[Way::Fails]).is_some() {
+            return async { Err(injected("allocate")) }.boxed();
+        }
+        self.inner.allocate(range)
     }
 
     fn discard(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {

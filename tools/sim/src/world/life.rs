@@ -121,6 +121,7 @@ impl World {
         };
         let options = Options {
             runtime: runtime.clone(),
+            direct: None,
             scratch: memory.scratch.clone(),
             capacity: [self.config.capacity; View::ALL.len()],
             checkpoint_bytes: self.config.checkpoint_bytes,

@@ -5,12 +5,14 @@
 //! another thread costs a write to an eventfd only when the thread sleeps; one from the thread itself never.
 //! Callbacks and tasks must not block. What is due later in the same round waits for what is due before it.
 
+mod edge;
 mod timer;
 mod watched;
 
 #[cfg(test)]
 mod tests;
 
+pub(crate) use edge::Edge;
 pub(super) use timer::Sleep;
 pub use watched::Watched;
 

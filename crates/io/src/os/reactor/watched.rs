@@ -1,47 +1,18 @@
 //! A nonblocking descriptor whose readiness can be awaited.
 //!
-//! At most one task waits to read and one to write at a time. A flag per direction remembers an edge that came
-//! while nobody waited; it is taken down before an attempt, so that an edge during the attempt is kept.
+//! At most one task waits to read and one to write at a time.
 
-use super::{Reactor, Readiness, Registration, Source};
-use futures_util::task::AtomicWaker;
+use super::{Edge, Reactor, Readiness, Registration, Source};
 use rustix::io::Errno as OsErrno;
-use std::future::poll_fn;
 use std::io::{ErrorKind, IoSliceMut};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
-
-#[derive(Default)]
-struct Direction {
-    ready: AtomicBool,
-    waiter: AtomicWaker,
-}
-
-impl Direction {
-    fn set(&self) {
-        self.ready.store(true, Ordering::Release);
-        self.waiter.wake();
-    }
-
-    /// Waits for the flag and takes it down.
-    async fn take(&self) {
-        poll_fn(|context| {
-            if self.ready.swap(false, Ordering::AcqRel) {
-                return Poll::Ready(());
-            }
-            self.waiter.register(context.waker());
-            if self.ready.swap(false, Ordering::AcqRel) { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
-    }
-}
 
 #[derive(Default)]
 struct Edges {
-    read: Direction,
-    write: Direction,
+    read: Edge,
+    write: Edge,
     hangup: AtomicBool,
 }
 
@@ -95,7 +66,7 @@ impl<D: AsFd> Watched<D> {
             self.edges.read.take().await;
             let result = attempt(&self.descriptor);
             if !result.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
-                self.edges.read.ready.store(true, Ordering::Release);
+                self.edges.read.remain();
                 return result;
             }
         }
@@ -120,13 +91,13 @@ impl<D: AsFd> Watched<D> {
                     // A short read has emptied the socket (epoll(7)), so the next edge tells of more; but
                     // the end of the stream, once told, is not told again.
                     if count == room || self.edges.hangup.load(Ordering::Acquire) {
-                        self.edges.read.ready.store(true, Ordering::Release);
+                        self.edges.read.remain();
                     }
                     return Ok(count);
                 }
                 Err(OsErrno::AGAIN) => {}
                 Err(OsErrno::INTR) => {
-                    self.edges.read.ready.store(true, Ordering::Release);
+                    self.edges.read.remain();
                 }
                 Err(error) => return Err(error.into()),
             }

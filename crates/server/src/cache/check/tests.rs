@@ -39,6 +39,7 @@ fn found(change: impl FnOnce() -> Pairs) -> (Vec<String>, Vec<(InodeId, Record)>
     let open = || {
         let options = Options {
             runtime: machine.runtime(),
+            direct: None,
             scratch: slab.pool(1),
             capacity: [1 << 20; 3],
             checkpoint_bytes: 1 << 20,

@@ -139,6 +139,7 @@ impl Bed {
     pub(super) fn open(&self) -> Result<Store> {
         let options = Options {
             runtime: self.machine.runtime(),
+            direct: None,
             scratch: self.slab.pool(1),
             capacity: [1 << 20, 4 << 20, 4 << 20],
             checkpoint_bytes: 1 << 20,
@@ -186,14 +187,18 @@ impl Bed {
     /// Changes records of a store whose table has all of them.
     pub(super) fn tamper(&self, changes: impl FnOnce(&dyn Fn(&[u8]) -> Vec<u8>) -> Changes) {
         let _nothing_starts = STARTING.read();
-        let kv = RedbKv::open(&self.path("table"), 1 << 20).unwrap();
+        let kv = RedbKv::open(&self.path("table"), 1 << 20, 0).unwrap();
         let changes = changes(&|key| kv.snapshot().get(key).unwrap().expect("there"));
         kv.commit(&changes).unwrap();
     }
 
-    pub(super) fn check(&self, repair: bool) -> Report {
+    pub(super) fn try_check(&self, repair: bool) -> Result<Report> {
         let _nothing_starts = STARTING.read();
-        check(self.home.path(), &Plain, repair, &mut |_, _| {}).unwrap()
+        check(self.home.path(), &Plain, repair, &mut |_, _| {})
+    }
+
+    pub(super) fn check(&self, repair: bool) -> Report {
+        self.try_check(repair).unwrap()
     }
 
     /// What a check says but for notes; what it says must not depend on repairing, nor may looking change a file.

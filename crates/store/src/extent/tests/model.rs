@@ -77,17 +77,53 @@ impl Image {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Write { unit: usize, pieces: RangeSet, value: u8, generation: u64 },
-    Fill { unit: usize, offset: usize, size: usize, value: u8, generation: u64 },
-    Read { unit: usize, generation: u64 },
-    Truncate { file: usize, size: usize },
-    Space { unit: usize, offset: usize, size: usize, change: SpaceChange },
-    TakeDirty { file: usize },
-    MarkClean { generation: u64 },
-    DropClean { file: usize },
-    Sync { durable: bool },
+    Write {
+        unit: usize,
+        pieces: RangeSet,
+        value: u8,
+        generation: u64,
+    },
+    Fill {
+        unit: usize,
+        offset: usize,
+        size: usize,
+        value: u8,
+        generation: u64,
+    },
+    Read {
+        unit: usize,
+        generation: u64,
+    },
+    Truncate {
+        file: usize,
+        size: usize,
+    },
+    Space {
+        unit: usize,
+        offset: usize,
+        size: usize,
+        change: SpaceChange,
+    },
+    TakeDirty {
+        file: usize,
+    },
+    MarkClean {
+        generation: u64,
+    },
+    DropClean {
+        file: usize,
+    },
+    Sync {
+        durable: bool,
+    },
     Rest,
-    Death { power_loss: bool },
+    /// Others leave so many blocks on the disk.
+    Others {
+        free: u64,
+    },
+    Death {
+        power_loss: bool,
+    },
 }
 
 /// Places and sizes of which many, not all, are whole blocks.
@@ -128,6 +164,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0usize..2).prop_map(|file| Step::DropClean { file }),
         3 => any::<bool>().prop_map(|durable| Step::Sync { durable }),
         1 => Just(Step::Rest),
+        1 => prop_oneof![Just(0), 0u64..20].prop_map(|free| Step::Others { free }),
         1 => any::<bool>().prop_map(|power_loss| Step::Death { power_loss }),
     ]
 }
@@ -273,6 +310,7 @@ impl Test {
                 }
             }
             Step::Rest => self.world.machine.rest(Duration::from_secs(2)),
+            Step::Others { free } => self.world.crowded.iter().for_each(|crowded| crowded.leave(free)),
             Step::Death { .. } => unreachable!("a death is not a step of the store"),
         }
         Ok(())
@@ -428,6 +466,8 @@ proptest! {
         let mut world = World::new(seed, 30 * 4096, [0, 10 * 4096, 10 * 4096]);
         // Media that are memory: blocks are used again without waiting for more than the death of the agent asks.
         world.volatile = seed & 4 == 0;
+        // On a disk that others fill, too, or not.
+        world.crowded = (seed & 8 == 0).then(|| Crowded::over(&world, 30));
         let volatile = world.volatile;
         let store = world.open();
         let histories = vec![vec![Image::new()]; 4];

@@ -5,15 +5,27 @@ use futures_util::future::{BoxFuture, FutureExt};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A disk that counts syncs.
+/// A disk that counts syncs, and may refuse to set space aside.
+#[derive(Clone)]
 struct Counting {
     disk: MemoryDisk,
     syncs: Arc<AtomicUsize>,
+    allocated: Arc<Mutex<Vec<Range<u64>>>>,
+    refuses: bool,
+}
+
+impl Counting {
+    fn over(world: &World) -> Self {
+        Self { disk: world.disk.clone(), syncs: Arc::default(), allocated: Arc::default(), refuses: false }
+    }
 }
 
 impl Disk for Counting {
     fn size(&self) -> u64 {
         self.disk.size()
+    }
+    fn is_new(&self) -> bool {
+        self.disk.is_new()
     }
     fn read(&self, offset: u64, frame: Frame, range: Range<u32>) -> BoxFuture<'static, (Frame, Result<()>)> {
         self.disk.read(offset, frame, range)
@@ -25,6 +37,13 @@ impl Disk for Counting {
         self.syncs.fetch_add(1, Ordering::SeqCst);
         self.disk.sync()
     }
+    fn allocate(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
+        self.allocated.lock().push(range.clone());
+        if self.refuses {
+            return async { Err(Fault::new(Errno::ENOSPC, "refused on purpose")) }.boxed();
+        }
+        self.disk.allocate(range)
+    }
     fn discard(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
         self.disk.discard(range)
     }
@@ -34,8 +53,8 @@ impl Disk for Counting {
 #[test]
 fn a_few_retired_blocks_are_not_worth_a_sync() {
     let world = World::new(1, 128 << 20, [0, 128 * MIB, 0]);
-    let syncs = Arc::new(AtomicUsize::new(0));
-    let counting = Counting { disk: world.disk.clone(), syncs: syncs.clone() };
+    let counting = Counting::over(&world);
+    let syncs = counting.syncs.clone();
     let store = world.open_on(Arc::new(counting), false).unwrap();
     let retired = || store.books.lock().quarantined();
     for round in 0..20 {
@@ -62,6 +81,56 @@ fn a_few_retired_blocks_are_not_worth_a_sync() {
     }
     world.machine.rest(Duration::from_secs(2));
     assert!(retired() <= 32 * MIB / BLOCK_SIZE as u64, "{} of 12544 are left", retired());
+    world.settle(&store);
+}
+
+#[test]
+fn space_is_set_aside_ahead_of_writes_and_given_back_at_rest() {
+    const STOCK: u64 = 64 * MIB;
+    for refuses in [false, true] {
+        let world = World::new(1, 256 << 20, [0, 192 * MIB, 0]);
+        let disk = Counting { refuses, ..Counting::over(&world) };
+        let store = world.open_on(Arc::new(disk.clone()), false).unwrap();
+        let bytes = pattern(1, UNIT_SIZE - 8);
+        for index in 0..160 {
+            world.write(&store, shared(index), 0, &bytes).unwrap();
+            let allocated: u64 = disk.allocated.lock().iter().map(|run| run.end - run.start).sum();
+            assert!(allocated <= (index + 1) * MIB + STOCK, "{allocated} bytes after unit {index}");
+        }
+        if refuses {
+            assert_eq!(disk.allocated.lock().len(), 1, "it is not asked again at once");
+            assert!(!store.books.lock().has_surplus());
+            world.machine.rest(Duration::from_secs(2));
+            world.write(&store, shared(0), 0, &bytes).unwrap();
+            assert_eq!(disk.allocated.lock().len(), 2);
+            world.settle(&store);
+            continue;
+        }
+        // The first write found nothing set aside.
+        for index in 1..160 {
+            for extent in store.load(shared(index)).unwrap().unwrap().extents {
+                let blocks = extent.device_blocks();
+                let bytes = blocks.start * BLOCK_SIZE as u64..blocks.end * BLOCK_SIZE as u64;
+                let has = |run: &Range<u64>| run.start <= bytes.start && bytes.end <= run.end;
+                assert!(disk.allocated.lock().iter().any(has), "unit {index}: {bytes:?}");
+            }
+        }
+        assert!(store.books.lock().has_surplus());
+        world.settle(&store);
+        assert!(!store.books.lock().has_surplus());
+    }
+}
+
+#[test]
+fn no_more_space_is_set_aside_than_the_views_may_still_use() {
+    let world = World::new(1, 256 << 20, [0, 40 * MIB, 0]);
+    let disk = Counting::over(&world);
+    let store = world.open_on(Arc::new(disk.clone()), false).unwrap();
+    for index in 0..40 {
+        world.write(&store, shared(index), 0, &pattern(1, UNIT_SIZE - 8)).unwrap();
+    }
+    let allocated: u64 = disk.allocated.lock().iter().map(|run| run.end - run.start).sum();
+    assert!(allocated <= 40 * MIB, "{allocated}");
     world.settle(&store);
 }
 

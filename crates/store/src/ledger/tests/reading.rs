@@ -94,7 +94,7 @@ impl Other {
                     state.frozen = Some(std::mem::take(&mut state.active));
                 }
             }
-            Self::Unfreeze => ledger.unfreeze(),
+            Self::Unfreeze => ledger.unfreeze(0),
         }
     }
 }

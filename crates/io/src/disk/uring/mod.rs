@@ -1,0 +1,151 @@
+//! A disk on one file, past the page cache: `O_DIRECT`, through one io_uring that the agent's reactor watches.
+//!
+//! The device works on the frames themselves, which are registered with the kernel once where the user may lock so
+//! much memory. Nothing is copied, no thread waits for the device, and none is woken while nothing happens. What the
+//! kernel cannot begin without waiting (a write to a hole of the file, on most file systems), and the rest of what it
+//! did in part, goes to [`Runtime::block`], as do syncs. A thread that lends itself makes its calls itself, which
+//! saves it both hops.
+//!
+//! It does nothing for calls that are not of whole blocks, and has no second way to the file: there is one
+//! descriptor, so that nothing of the file is in the page cache to be stale.
+
+mod driver;
+mod ring;
+#[cfg(test)]
+mod tests;
+
+use super::Disk;
+use super::file::FileDisk;
+use crate::Runtime;
+use crate::os::lending;
+use crate::os::reactor::{Reactor, Registration};
+use crate::os::runtime::promise;
+use crate::slab::{Frame, Payload, Slab};
+use driver::Driver;
+use futures_util::future::{BoxFuture, FutureExt};
+use ring::{Request, Ring};
+use std::ops::Range;
+use std::sync::Arc;
+use tameike_core::Result;
+
+/// Requests that the device has at the same time; more wait here.
+const QUEUE_DEPTH: u32 = 32;
+
+/// What an agent gives a disk so that it can pass the page cache by.
+#[derive(Clone)]
+pub struct Direct {
+    /// Watches the ring.
+    pub reactor: Arc<Reactor>,
+    /// Where the frames are that are read and written.
+    pub slab: Arc<Slab>,
+}
+
+/// Whether this user can have an io_uring on this machine.
+///
+/// # Errors
+/// Why not, in words.
+pub fn available() -> std::result::Result<(), String> {
+    ring::build(QUEUE_DEPTH).map(drop)
+}
+
+/// A disk on one file, past the page cache.
+pub(super) struct UringDisk {
+    file: FileDisk,
+    driver: Arc<Driver>,
+    _registration: Registration,
+}
+
+impl UringDisk {
+    /// Takes over a file.
+    ///
+    /// # Errors
+    /// Why it cannot be had, in words.
+    pub(super) fn open(
+        file: &FileDisk,
+        direct: &Direct,
+        runtime: &Runtime,
+    ) -> std::result::Result<Self, String> {
+        Self::with_depth(file, direct, runtime, QUEUE_DEPTH)
+    }
+
+    fn with_depth(
+        file: &FileDisk,
+        direct: &Direct,
+        runtime: &Runtime,
+        depth: u32,
+    ) -> std::result::Result<Self, String> {
+        let ring = Ring::new(file.descriptor(), depth)?;
+        let (driver, registration) = Driver::new(ring, &direct.reactor)
+            .map_err(|error| format!("the ring cannot be watched ({error})"))?;
+        file.pass_page_cache()?;
+        driver.register(&direct.slab);
+        runtime.spawn(driver.clone().run(runtime.clone()));
+        Ok(Self { file: file.clone(), driver, _registration: registration })
+    }
+}
+
+impl Disk for UringDisk {
+    fn size(&self) -> u64 {
+        self.file.size()
+    }
+
+    fn is_new(&self) -> bool {
+        self.file.is_new()
+    }
+
+    fn read(&self, offset: u64, frame: Frame, range: Range<u32>) -> BoxFuture<'static, (Frame, Result<()>)> {
+        super::assert_whole_blocks(offset, &range);
+        if lending::is_taken() {
+            return self.file.fetch(offset, frame, range);
+        }
+        let (resolver, ended) = promise();
+        self.driver.ask(Request::Read { offset, frame, range: range.clone(), resolver });
+        let file = self.file.clone();
+        async move {
+            let (frame, outcome) = ended.await;
+            match outcome {
+                Ok(done) if done == range.end - range.start => (frame, Ok(())),
+                Ok(done) => file.fetch(offset + u64::from(done), frame, range.start + done..range.end).await,
+                Err(error) => (frame, Err(file.fault("read", error))),
+            }
+        }
+        .boxed()
+    }
+
+    fn write(&self, offset: u64, payload: Payload) -> BoxFuture<'static, Result<()>> {
+        super::assert_whole_blocks(offset, &payload.range());
+        if lending::is_taken() {
+            return self.file.store(offset, payload);
+        }
+        let (resolver, ended) = promise();
+        self.driver.ask(Request::Write { offset, payload: payload.clone(), resolver });
+        let file = self.file.clone();
+        async move {
+            let size = payload.len() as u32;
+            match ended.await {
+                Ok(done) if done == size => Ok(()),
+                Ok(done) => file.store(offset + u64::from(done), payload.slice(done..size)).await,
+                Err(error) => Err(file.fault("write", error)),
+            }
+        }
+        .boxed()
+    }
+
+    fn sync(&self) -> BoxFuture<'static, Result<()>> {
+        self.file.sync()
+    }
+
+    fn allocate(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
+        self.file.allocate(range)
+    }
+
+    fn discard(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
+        self.file.discard(range)
+    }
+}
+
+impl Drop for UringDisk {
+    fn drop(&mut self) {
+        self.driver.close();
+    }
+}
