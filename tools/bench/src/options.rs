@@ -57,6 +57,11 @@ pub enum BuiltIn {
     /// The same with one agent, which all ranks use.
     #[value(name = "tameike-1")]
     TameikeOne,
+    /// As `tameike`, with ranks that are preloaded.
+    TameikePreload,
+    /// As `tameike-1`, with ranks that are preloaded.
+    #[value(name = "tameike-1-preload")]
+    TameikeOnePreload,
     /// The cache view of a Tameike job, RAM device, one agent per node, over a directory in /dev/shm.
     TameikeCache,
 }
@@ -68,7 +73,7 @@ pub struct RunOptions {
     #[arg(
         long,
         value_delimiter = ',',
-        default_value = "tmpfs,disk,tameike,tameike-1,tameike-cache,glusterfs,moosefs"
+        default_value = "tmpfs,disk,tameike,tameike-1,tameike-preload,tameike-1-preload,tameike-cache,glusterfs,moosefs"
     )]
     pub targets: Vec<BuiltIn>,
     /// Measure this directory too, under this name. `$VARIABLE` stands for the rank's own environment,

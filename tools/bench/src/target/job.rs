@@ -38,10 +38,11 @@ impl Job {
         self.agents.clone()
     }
 
-    /// The command that starts a process on node `{node}`.
-    pub fn launcher(&self) -> Vec<String> {
+    /// The command that starts a process on node `{node}`, with these options of `exec`.
+    pub fn launcher(&self, options: &[&str]) -> Vec<String> {
         let program = self.program.display().to_string();
-        [&program, "exec", "--job", &self.name, "--node", "{node}", "--"].map(str::to_owned).to_vec()
+        let exec = [&program, "exec", "--job", &self.name, "--node", "{node}"];
+        [&exec, options, &["--"]].concat().into_iter().map(str::to_owned).collect()
     }
 
     /// Takes it down; a second call does nothing.

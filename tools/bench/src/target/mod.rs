@@ -15,6 +15,11 @@ use serde::Serialize;
 use std::path::Path;
 use tempfile::TempDir;
 
+/// The job-shared view, to a rank.
+const SHARED: &str = "$TAMEIKE_SHARED";
+/// Options of `exec` for ranks that are preloaded.
+const PRELOADED: &[&str] = &["--preload"];
+
 /// What reports say of a target.
 #[derive(Clone, Debug, Serialize)]
 pub struct Label {
@@ -89,6 +94,7 @@ pub fn start_all(options: &RunOptions, limits: &Limits) -> Outcome<Vec<Target>> 
 }
 
 fn start(kind: BuiltIn, options: &RunOptions, limits: &Limits) -> Outcome<Target> {
+    let own = |name: &str, view: &str, nodes, exec: &[&str]| job(name, view, nodes, &options.tameike, exec);
     match kind {
         BuiltIn::Disk => directory("disk", &options.disk, options),
         BuiltIn::Tmpfs => directory("tmpfs", Path::new("/dev/shm"), options),
@@ -100,22 +106,25 @@ fn start(kind: BuiltIn, options: &RunOptions, limits: &Limits) -> Outcome<Target
             let peers = moosefs::start(options.nodes, limits)?;
             Ok(peer("moosefs", moosefs::version()?, peers, options))
         }
-        BuiltIn::Tameike => job("tameike", "$TAMEIKE_SHARED", options.nodes, &options.tameike),
-        BuiltIn::TameikeOne => job("tameike-1", "$TAMEIKE_SHARED", 1, &options.tameike),
-        BuiltIn::TameikeCache => job("tameike-cache", "$TAMEIKE_CACHE", options.nodes, &options.tameike),
+        BuiltIn::Tameike => own("tameike", SHARED, options.nodes, &[]),
+        BuiltIn::TameikeOne => own("tameike-1", SHARED, 1, &[]),
+        BuiltIn::TameikePreload => own("tameike-preload", SHARED, options.nodes, PRELOADED),
+        BuiltIn::TameikeOnePreload => own("tameike-1-preload", SHARED, 1, PRELOADED),
+        BuiltIn::TameikeCache => own("tameike-cache", "$TAMEIKE_CACHE", options.nodes, &[]),
     }
 }
 
 /// The job-shared view of a job of `nodes` agents of `program`, ready.
 pub fn own_job(name: &str, program: &Path, nodes: u32) -> Outcome<Target> {
-    job(name, "$TAMEIKE_SHARED", nodes, program)
+    job(name, SHARED, nodes, program, &[])
 }
 
-fn job(name: &str, view: &str, nodes: u32, program: &Path) -> Outcome<Target> {
+/// A job of `nodes` agents of `program`, whose ranks are started with these options of `exec`.
+fn job(name: &str, view: &str, nodes: u32, program: &Path, exec: &[&str]) -> Outcome<Target> {
     let job = job::Job::start(program, name, nodes)?;
     let plural = if nodes == 1 { "" } else { "s" };
     let version = format!("{}, {view}, {nodes} agent{plural}", job::version(program)?);
-    let launcher = job.launcher();
+    let launcher = job.launcher(exec);
     let mut target = target(name, version, view.to_owned(), nodes, Backing::Job(job));
     target.place.launcher = launcher;
     Ok(target)

@@ -19,6 +19,7 @@ pub use step::{Group, Step, Unit, Workload};
 
 use crate::outcome::{Context, Outcome};
 use crate::pattern::{Content, Pattern};
+use rustix::io::Errno;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -117,6 +118,9 @@ fn open(path: &Path) -> Outcome<File> {
 
 /// Asks this node's kernel to forget the pages of `file`.
 fn drop_pages(file: &File, path: &Path) -> Outcome<()> {
-    rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)
-        .context(|| format!("drop the pages of {}", path.display()))
+    match rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed) {
+        // A rank that is preloaded has opened it past the kernel, which keeps no pages for it.
+        Err(Errno::BADF) => Ok(()),
+        dropped => dropped.context(|| format!("drop the pages of {}", path.display())),
+    }
 }
