@@ -29,7 +29,7 @@ fn the_command_runs_as_if_typed() {
     let base = base.display();
     let expected = format!(
         "{}\ninput\nTAMEIKE_CACHE={base}/mnt/cache\nTAMEIKE_JOB=j1\nTAMEIKE_JOB_DIR={base}\nTAMEIKE_NODE=0\n\
-         TAMEIKE_NODES=2\nTAMEIKE_NODE_LOCAL={base}/mnt/node-local\nTAMEIKE_SHARED={base}/mnt/shared\n",
+         TAMEIKE_NODES=2\nTAMEIKE_NODE_LOCAL={base}/mnt/node-local\nTAMEIKE_RING=\nTAMEIKE_SHARED={base}/mnt/shared\n",
         place.path("").display().to_string().trim_end_matches('/')
     );
     assert_eq!(out(&output), expected);
