@@ -25,6 +25,9 @@ fn bad_repository(root: &Path) {
     write("core/src/utils.rs", "pub fn nothing() {}\n");
     write("io/Cargo.toml", &package("tameike-io"));
     write("io/src/lib.rs", &format!("//! Machine.\n// {}: all of it\n", concat!("TO", "DO")));
+    for source in ["abi", "file", "request"] {
+        write(&format!("crates/capi/src/{source}.rs"), "//! For C.\n");
+    }
     write("README.md", "[more](docs/more.md)\n");
     write("SEMANTICS.md", "1. Nobody tests\n   this.\n");
     write(".gitignore", "/target\n");
@@ -45,6 +48,7 @@ fn a_bad_repository_is_told_of_every_breach() {
         ("core/src/lib.rs", 1),
         ("core/src/utils.rs", 1),
         ("core/src/utils.rs", 1),
+        ("crates/capi/include/tameike.h", 1),
         ("io/src/lib.rs", 2),
     ];
     assert_eq!(places, expected.map(|(path, line)| (path.to_owned(), line)), "{findings:#?}");
