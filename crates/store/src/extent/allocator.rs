@@ -106,6 +106,11 @@ impl Allocator {
         self.warm.total() + self.cold.total()
     }
 
+    /// Takes just these blocks; whether they were free.
+    pub(super) fn claim(&mut self, blocks: &Range<u64>) -> bool {
+        self.warm.carve(blocks) || self.cold.carve(blocks)
+    }
+
     /// Takes `count` blocks: at `wish` if they are free there, else in one run, else in several. `None` when
     /// there are not so many.
     pub(super) fn allocate(

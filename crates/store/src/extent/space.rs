@@ -95,7 +95,7 @@ impl Books {
 
     /// Takes blocks that the index names.
     pub(super) fn adopt(&mut self, unit: UnitId, blocks: &Range<u64>) -> Result<()> {
-        if !self.allocator.warm.carve(blocks) {
+        if !self.allocator.claim(blocks) {
             return Err(Fault::io(format!(
                 "the index is damaged: unit {} of {} names blocks {} to {} of the extents file, which lie outside \
                  of it or belong to another unit",
