@@ -26,6 +26,11 @@ pub const XATTR_SIZE_MAX: usize = 64 << 10;
 /// Entries of a narrow directory beyond which it goes wide. One node serves and lists that many well; the directory
 /// splits of GIGA+ (Patil and Gibson, FAST 2011) begin at the same number.
 pub const NARROW_ENTRIES_MAX: u64 = 8000;
+/// Directories of one directory whose entries are on the node that made them: one for each rank of a node of today. Further
+/// ones that this node makes there are spread over all nodes.
+pub const NEAR_DIRECTORIES_MAX: u32 = 64;
+/// Pairs of a directory and a node for which a home counts these. Beyond it, all counts begin anew.
+pub const DIRECTORY_MAKERS_MAX: usize = 1 << 14;
 /// Most entries in one answer to a directory read.
 pub const READDIR_ENTRIES_MAX: u32 = 512;
 /// Largest encoded message without its payload, in bytes.

@@ -8,6 +8,7 @@
 //! The service holds no file data: it tells the homes of units what to cut, and writes one unit when inline
 //! content outgrows the inode. It checks no permissions: the door does, from the attributes.
 
+mod births;
 mod content;
 mod leases;
 mod operation;
@@ -21,6 +22,7 @@ mod tell;
 mod tests;
 mod widen;
 
+use births::Births;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use state::State;
@@ -72,7 +74,7 @@ pub struct MetaService {
     state: Mutex<State>,
     /// Of this incarnation: numbers of operations and inodes begin here.
     first: u64,
-    births: AtomicU64,
+    births: Births,
     /// Inodes of each view on this node.
     inodes: [AtomicU64; View::ALL.len()],
     /// Held while the content of a file is moved or cut.
@@ -110,7 +112,7 @@ impl MetaService {
             this: this.clone(),
             state: Mutex::new(state),
             first,
-            births: AtomicU64::new(first),
+            births: Births::new(first),
             inodes,
             contents: Locks::default(),
             unfinished: Mutex::new(unfinished),
@@ -318,10 +320,6 @@ impl MetaService {
         let rpc = self.parts.rpc.upgrade();
         let rpc = rpc.ok_or_else(|| Fault::new(Errno::EHOSTDOWN, "this agent is shutting down"))?;
         Ok(rpc.call(node, request, payload, None).await?.reply)
-    }
-
-    fn birth(&self) -> u64 {
-        self.births.fetch_add(1, Ordering::Relaxed)
     }
 }
 

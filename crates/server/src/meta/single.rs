@@ -11,9 +11,15 @@ use tameike_store::meta::{LogCommand, Outcome, query as table};
 
 impl MetaService {
     pub(super) async fn create(&self, command: Command, from: NodeId) -> Result<MetaReply> {
-        let Command::Create { entry, opener, wide, .. } = &command else { return Err(Errno::EINVAL.into()) };
+        let Command::Create { entry, new, opener, wide, .. } = &command else {
+            return Err(Errno::EINVAL.into());
+        };
+        let birth = match new.kind {
+            FileKind::Directory => self.births.of_directory(&self.parts.cluster, entry, *wide, from),
+            _ => self.births.next(),
+        };
         let (entry, opener, wide) = (entry.clone(), *opener, *wide);
-        let record = LogCommand::Wire { command, birth: self.birth(), held: Vec::new() };
+        let record = LogCommand::Wire { command, birth, held: Vec::new() };
         let applied = self
             .when_free(&[&entry], |state| {
                 opener.map_or(Ok(()), |opener| state.check_opener(opener))?;
@@ -48,6 +54,7 @@ impl MetaService {
         if let MetaReply::Entry { target: Target { kind: FileKind::Directory, .. }, created: true, .. } =
             reply
         {
+            self.births.made_directory(entry.dir, from);
             // Other nodes will keep children of this directory: it must not be lost with this agent.
             self.parts.ledger.sync(false).await?;
         }

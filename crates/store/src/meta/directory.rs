@@ -9,7 +9,8 @@ use tameike_core::{
 };
 
 /// Number of the inode born with an entry: in the entry's slot, or pinned as its directory is.
-fn born(entry: &EntryName, wide: bool, counter: u64) -> InodeId {
+#[must_use]
+pub fn born(entry: &EntryName, wide: bool, counter: u64) -> InodeId {
     match entry.dir.pinned_node() {
         Some(node) => InodeId::pinned(node, counter),
         None if wide => InodeId::in_slot(entry.offset().slot(), counter),

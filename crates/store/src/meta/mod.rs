@@ -20,6 +20,8 @@ pub mod record;
 mod tests;
 mod xattr;
 
+pub use directory::born;
+
 use crate::table::Table;
 use record::{Decision, InodeRecord, Intent, ShardRecord, Share, Truncation};
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,5 @@
-//! Many files of one size, 0 bytes included: created, looked at and read by another rank, and removed, as the
-//! program mdtest does.
+//! Many files of one size, 0 bytes included: created, looked at and read by who made them and by another rank, and removed,
+//! as the program mdtest does.
 
 use super::{Measured, Site, open};
 use crate::outcome::{Context, Outcome};

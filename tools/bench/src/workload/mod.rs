@@ -51,8 +51,10 @@ impl Site {
             Step::RandomRead => random::read_cold(self, self.next()),
             Step::CachedRead => random::read(self, self.next()),
             Step::Create => files::create(self),
-            Step::Stat => files::stat(self, self.next()),
-            Step::Read => files::read(self, self.next()),
+            Step::StatOwn => files::stat(self, self.rank),
+            Step::StatOther => files::stat(self, self.next()),
+            Step::OpenOwn => files::read(self, self.rank),
+            Step::OpenOther => files::read(self, self.next()),
             Step::Unlink => files::unlink(self),
             Step::RemoveAll => self.remove_all(),
         }
@@ -85,12 +87,8 @@ impl Site {
     }
 
     fn make_directories(&self) -> Outcome<Measured> {
-        if self.rank == 0 {
-            for rank in 0..self.plan.ranks {
-                let directory = self.directory(rank);
-                std::fs::create_dir_all(&directory).context(|| format!("make {}", directory.display()))?;
-            }
-        }
+        let directory = self.directory(self.rank);
+        std::fs::create_dir_all(&directory).context(|| format!("make {}", directory.display()))?;
         Ok(Measured::default())
     }
 

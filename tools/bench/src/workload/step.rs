@@ -41,7 +41,7 @@ pub enum Workload {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Step {
-    /// The first rank makes all directories.
+    /// Each rank makes its directory, as ranks do.
     MakeDirectories,
     /// Each rank fills its file; not measured.
     Fill,
@@ -61,10 +61,14 @@ pub enum Step {
     CachedRead,
     /// Create files, write their content in one call, and close them.
     Create,
+    /// Look at this rank's files.
+    StatOwn,
     /// Look at the next rank's files.
-    Stat,
+    StatOther,
+    /// Open, read whole and close this rank's files.
+    OpenOwn,
     /// Open, read whole and close the next rank's files.
-    Read,
+    OpenOther,
     /// Remove this rank's files.
     Unlink,
     /// The first rank removes everything.
@@ -145,7 +149,9 @@ impl Workload {
             | Self::Small
             | Self::SmallShared
             | Self::Mebibyte
-            | Self::MebibyteShared => &[MakeDirectories, Create, Stat, Read, Unlink, RemoveAll],
+            | Self::MebibyteShared => {
+                &[MakeDirectories, Create, StatOwn, OpenOwn, StatOther, OpenOther, Unlink, RemoveAll]
+            }
         }
     }
 
@@ -203,9 +209,12 @@ impl Workload {
             Step::CachedRead => "read, in the kernel's cache",
             Step::Create if self.file_bytes() > 0 => "create and write",
             Step::Create => "create",
-            Step::Stat => "stat",
-            Step::Read if self.file_bytes() > 0 => "read",
-            Step::Read => "open and read",
+            Step::StatOwn => "stat by its maker",
+            Step::StatOther => "stat by another rank",
+            Step::OpenOwn if self.file_bytes() > 0 => "read by its maker",
+            Step::OpenOwn => "open and read by its maker",
+            Step::OpenOther if self.file_bytes() > 0 => "read by another rank",
+            Step::OpenOther => "open and read by another rank",
             Step::Unlink => "unlink",
             Step::MakeDirectories | Step::Fill | Step::Warm | Step::RemoveAll => "prepare",
         };
@@ -235,7 +244,12 @@ impl Step {
             Self::MakeDirectories | Self::Fill | Self::Warm | Self::RemoveAll => None,
             Self::Write | Self::ReadOwn | Self::ReadOther => Some(Unit::MebibytesPerSecond),
             Self::RandomWrite | Self::RandomRead | Self::CachedRead => Some(Unit::OperationsPerSecond),
-            Self::Create | Self::Stat | Self::Read | Self::Unlink => Some(Unit::OperationsPerSecond),
+            Self::Create
+            | Self::Unlink
+            | Self::StatOwn
+            | Self::StatOther
+            | Self::OpenOwn
+            | Self::OpenOther => Some(Unit::OperationsPerSecond),
         }
     }
 }
