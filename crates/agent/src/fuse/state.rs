@@ -5,6 +5,7 @@ use super::answer::{answer_done, answer_entry};
 use super::tasks::Tasks;
 use super::{KernelCache, WaitingRoom};
 use crate::custody::Custody;
+use futures_util::FutureExt;
 use std::sync::Arc;
 use tameike_client::vfs::{FileNumber, Vfs};
 use tameike_core::Result;
@@ -58,6 +59,6 @@ impl<V: Vfs> FuseDoor<V> {
         F: Future<Output = Result<()>> + Send + 'static,
     {
         let done = operation(self.vfs.clone());
-        self.tasks.spawn(async move { answer_done(reply, done.await) });
+        self.tasks.spawn(done.map(|done| answer_done(reply, done)));
     }
 }

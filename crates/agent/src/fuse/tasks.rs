@@ -3,12 +3,14 @@
 //! Background work of the node waits while a program waits. Services see the requests that reach them; calls that
 //! pass through to the shared file system reach none, and are seen here.
 
+use futures_util::FutureExt;
 use std::sync::Arc;
 use tameike_io::Runtime;
 use tameike_io::os::lending::Lender;
 use tameike_server::cache::Activity;
 
-/// Runs the requests of one door.
+/// Runs the requests of one door. Their futures have kilobytes: an `async` block around one would hold it twice, before its
+/// first poll and after, and copy it in between.
 pub struct Tasks {
     runtime: Runtime,
     lender: Lender,
@@ -31,19 +33,13 @@ impl Tasks {
     /// Runs a request to its end; see [`Lender::spawn`].
     pub fn spawn(&self, request: impl Future<Output = ()> + Send + 'static) {
         let foreground = self.activity.as_ref().map(Activity::begin);
-        self.lender.spawn(async move {
-            request.await;
-            drop(foreground);
-        });
+        self.lender.spawn(request.map(move |()| drop(foreground)));
     }
 
     /// Runs a request to its end, on a thread that must not be held up.
     pub(crate) fn spawn_apart(&self, request: impl Future<Output = ()> + Send + 'static) {
         let foreground = self.activity.as_ref().map(Activity::begin);
-        self.runtime.spawn(async move {
-            request.await;
-            drop(foreground);
-        });
+        self.runtime.spawn(request.map(move |()| drop(foreground)));
     }
 
     /// Runs a request that holds this thread up; see [`Lender::wait`].
