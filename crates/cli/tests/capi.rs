@@ -9,9 +9,9 @@ use kit::Kit;
 use std::process::Command;
 use support::{Site, preload, shown, succeed};
 
-/// It tells and leaves the same in each view as in a plain directory, and other nodes and programs find what it has left.
-#[test]
-fn a_program_with_the_library_is_told_the_same_in_each_view() {
+/// It tells and leaves the same in each view as in a plain directory, and other nodes and programs find what it has left. Returns
+/// the job's status.
+fn is_told_the_same(options: &[&str]) -> String {
     let kit = Kit::new();
     let program = kit.build("calls");
     let site = Site::new();
@@ -27,7 +27,7 @@ fn a_program_with_the_library_is_told_the_same_in_each_view() {
            rm /dev/shm/$TAMEIKE_JOB.sums
            tameike status --json"#
     );
-    let output = site.job(2, &[], &inner).output().expect("a job");
+    let output = site.job(2, options, &inner).output().expect("a job");
     assert!(output.status.success(), "{}", shown(&output));
     let said = String::from_utf8_lossy(&output.stdout);
     let parts: Vec<&str> = said.split("---\n").collect();
@@ -35,8 +35,20 @@ fn a_program_with_the_library_is_told_the_same_in_each_view() {
     for (view, part) in parts[..3].iter().enumerate() {
         assert_eq!(*part, expected, "view {view}");
     }
-    assert!(preload::answered(parts[3]) > 200, "this was the kernel: {}", parts[3]);
     site.assert_clean();
+    parts[3].to_owned()
+}
+
+#[test]
+fn a_program_with_the_library_is_told_the_same_in_each_view() {
+    let status = is_told_the_same(&[]);
+    assert!(preload::answered(&status) > 200, "this was the kernel: {status}");
+}
+
+#[test]
+fn and_without_a_ring() {
+    let status = is_told_the_same(&["--no-ring"]);
+    assert!(!status.contains("ring_answered"), "there is a ring: {status}");
 }
 
 /// As for every program, a mount for reading only holds, though the agent would do what it is asked.

@@ -266,3 +266,22 @@ fn a_command_on_another_node_reaches_that_nodes_agent() {
     assert_eq!(lines[2..], ["0", "1"]);
     site.assert_clean();
 }
+
+/// The two contradict each other; in a job that has no ring already, a command is told before it runs.
+#[test]
+fn without_a_ring_nothing_is_preloaded() {
+    let site = Site::new();
+    let output = job(&site, 1, &["--no-ring"], "echo ran").output().expect("a job");
+    assert!(!output.status.success() && output.stdout.is_empty(), "{}", shown(&output));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("--preload") && said.contains("--no-ring"), "{said}");
+    let script = r#"test -z "$TAMEIKE_RING"; ! tameike exec --preload -- echo ran"#;
+    let output = site.job(1, &["--no-ring"], script).output().expect("a job");
+    assert!(output.status.success() && output.stdout.is_empty(), "{}", shown(&output));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("takes no preloaded programs"),
+        "{}",
+        shown(&output)
+    );
+    site.assert_clean();
+}

@@ -46,6 +46,9 @@ pub struct JobOptions {
     /// chooses among all]
     #[arg(long, value_name = "LIST", help_heading = "Nodes")]
     pub cores: Option<CoreSet>,
+    /// Have agents serve programs through the kernel alone: no `--preload`, and libtameike goes through the kernel, too
+    #[arg(long, help_heading = "Nodes")]
+    pub no_ring: bool,
     /// Name of the job: 1 to 32 of a-z, 0-9 and '-' [default: a random one]
     #[arg(long, value_name = "NAME", value_parser = parse_job, help_heading = "Job")]
     pub job: Option<JobId>,

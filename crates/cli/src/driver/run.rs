@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 use tameike_agent::control::{AgentControl, AgentMode, AgentRequest};
-use tameike_core::{Fault, Result};
+use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::{ProcessId, monotonic, start_thread};
 
 const SIGINT: i32 = 2;
@@ -39,6 +39,11 @@ pub fn run<A: AgentControl>(arguments: &RunArguments) -> u8 {
 
 fn start<A: AgentControl>(arguments: &RunArguments) -> Result<(Driver, Launch)> {
     let plan = JobPlan::new(&arguments.job, arguments.keep_going)?;
+    if arguments.preload && plan.no_ring {
+        let message = "--preload needs the ring of the agents, which --no-ring (or no-ring = true in the \
+                       configuration) turns off: drop one of them";
+        return Err(Fault::new(Errno::EINVAL, message));
+    }
     let cwd =
         std::env::current_dir().map_err(|error| Fault::from_os("finding the current directory", &error))?;
     let launch = Launch::here(0, cwd, arguments.command.clone(), Vec::new());

@@ -93,7 +93,11 @@ fn start_in<A: AgentControl>(node_start: &NodeStart, belongings: &mut Belongings
         state.record.mounts = doors.iter().map(|door| (door.view, door.path.clone())).collect();
         state.write(&job_dir)?;
     }
-    let ring = (start.mode == AgentMode::Serve).then(|| base::ring_socket(&node_dir));
+    let offers_ring = start.mode == AgentMode::Serve && !node_start.record.plan.no_ring;
+    if node_start.record.plan.no_ring {
+        log::info!("programs reach this agent through the kernel alone, as --no-ring says");
+    }
+    let ring = offers_ring.then(|| base::ring_socket(&node_dir));
     let agent = A::start(StartInput { start, doors, ring })?;
     state.device_used = state.device_dir.is_some();
     state.write(&job_dir)?;

@@ -67,6 +67,9 @@ pub struct JobPlan {
     /// The cores of its host to which each agent is bound, if any.
     #[serde(default)]
     pub cores: Option<CoreSet>,
+    /// Whether agents serve programs through the kernel alone.
+    #[serde(default)]
+    pub no_ring: bool,
     /// Whether drains read everything back.
     pub verify: bool,
     /// Whether the command runs on when an agent dies.
@@ -111,6 +114,7 @@ impl JobPlan {
             memory,
             fabric: options.fabric.unwrap_or_default(),
             cores: options.cores.clone(),
+            no_ring: options.no_ring,
             verify: options.verify,
             keep_going: keep_going || config.keep_going.unwrap_or(false),
             grace_s: options.grace.unwrap_or(GRACE_S),

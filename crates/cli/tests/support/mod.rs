@@ -70,12 +70,12 @@ impl Site {
         let nodes = nodes.to_string();
         let shared = self.shared();
         let mut arguments = vec!["run", "--local", &nodes, "--shared", shared.to_str().expect("plain path")];
-        let is_preloaded = options.contains(&"--preload");
-        if is_preloaded || preload::is_wanted() {
-            preload::install();
-        }
-        if !is_preloaded && preload::is_wanted() {
+        let says = ["--preload", "--no-ring"].map(|option| options.contains(&option));
+        if says == [false, false] && preload::is_wanted() {
             arguments.push("--preload");
+        }
+        if says[0] || preload::is_wanted() {
+            preload::install();
         }
         arguments.extend(options);
         arguments.extend(["--", "sh", "-euc", script]);
