@@ -2,7 +2,8 @@
 # The long variants of the tests: soak.sh MINUTES
 #
 # Runs every end-to-end test program once with TAMEIKE_SOAK=1 (agents killed at 50 moments, 20 GiB through two agents,
-# 200 jobs, links cut and healed 12 times, disks that refuse writes, a million operations of fsx on each view), then
+# 200 jobs, links cut and healed 12 times, disks that refuse writes, a million operations of fsx on each view), then those of
+# suites.sh in the other ways in which programs reach a job, then
 # SOAK_SEEDS= (100000) seeds of the simulated cluster and all its fault countdowns, then the random tests of all crates
 # with fresh seeds, over and over until MINUTES are over. Nothing stops at the first failure. Ends with one line for each,
 # and fails if one of them did, or if something was left on the machine: no other jobs may run there. Logs are in target/soak.
@@ -62,6 +63,7 @@ for file in crates/cli/tests/*.rs; do
     run "$name" cargo test --package tameike "${locked[@]}" --test "$name" -- --nocapture --test-threads=1
 done
 
+run other-ways scripts/suites.sh "${locked[@]}"
 run simulated cargo run --release --package tameike-sim "${locked[@]}" -- run --seeds "0..$seeds" --keep-going
 run countdowns cargo run --release --package tameike-sim "${locked[@]}" -- countdowns --keep-going
 

@@ -167,7 +167,7 @@ fn an_agent_that_is_killed_takes_its_locks_along() {
     let site = Site::new();
     let place = JobPlace::new(&site, &format!("locks-{}", std::process::id()));
     let state = place.dir.join("node-2/node.json");
-    let body = r#"for k in $(seq 1 24); do mkdir $TAMEIKE_SHARED/$k; done
+    let body = r#"for k in $(seq 1 24); do tameike exec --node $((k % 3)) -- mkdir $TAMEIKE_SHARED/$k; done
         names=$(seq -f "$TAMEIKE_SHARED/%g/file" 1 24 | paste -sd,)
         (on 2 lock_all $names $marks/ready $marks/never || true) &
         until_there $marks/ready

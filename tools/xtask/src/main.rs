@@ -9,7 +9,7 @@ const USAGE: &str = "\
 usage: cargo xtask COMMAND
   lint           check the rules of the house that the compiler and clippy do not know
   header         make tameike.h anew of what crate capi has for C
-  ci [--locked]  formatting, clippy, house lints and all tests; stops at the first that fails";
+  ci [--locked]  formatting, clippy, house lints and all tests, by all ways; stops at the first that fails";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -52,12 +52,13 @@ fn ci(locked: &[&str]) -> Result<(), String> {
     let clippy = [&["clippy", "--workspace", "--all-targets"], locked, &["--", "-D", "warnings"]].concat();
     run(&cargo, &clippy, "mend what clippy says above")?;
     let test = [&["test", "--workspace", "--no-fail-fast"], locked].concat();
-    run(&cargo, &test, "mend what failed above")
+    run(&cargo, &test, "mend what failed above")?;
+    run("scripts/suites.sh".as_ref(), locked, "mend what failed above")
 }
 
 fn run(program: &OsStr, arguments: &[&str], remedy: &str) -> Result<(), String> {
-    println!("xtask: cargo {}", arguments.join(" "));
-    let name = Path::new(program).display();
+    let name = Path::new(program).file_name().unwrap_or(program).display();
+    println!("xtask: {name} {}", arguments.join(" "));
     let status = Command::new(program)
         .args(arguments)
         .current_dir(xtask::repository_root())
@@ -65,6 +66,6 @@ fn run(program: &OsStr, arguments: &[&str], remedy: &str) -> Result<(), String> 
         .map_err(|error| format!("xtask: cannot start {name}: {error}"))?;
     match status.success() {
         true => Ok(()),
-        false => Err(format!("xtask: cargo {} failed ({status}): {remedy}", arguments[0])),
+        false => Err(format!("xtask: {name} {} failed ({status}): {remedy}", arguments.join(" "))),
     }
 }

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# The end-to-end tests once more, in the other ways in which programs reach a job: suites.sh [--locked]
+#
+# By FUSE over io_uring (as root, where the kernel has it), with every program preloaded, and as a plain user, in namespaces
+# (as root, who can become one). Says which way is not run, and why; fails when a test does. With TAMEIKE_SOAK=1 the tests
+# are the long ones. No other jobs may run on the machine meanwhile.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+readonly parameter=/sys/module/fuse/parameters/enable_uring
+readonly nobody=65534
+readonly suites=(posix semantics names locks crash capacity)
+cargo_options=("$@")
+
+tests() {
+    local programs=("${@/#/--test=}")
+    cargo test --package tameike "${cargo_options[@]}" --no-fail-fast "${programs[@]}"
+}
+
+by_rings() {
+    if [ ! -w "$parameter" ]; then
+        echo "suites: not run by rings: $parameter cannot be written"
+        return
+    fi
+    local before
+    before=$(cat "$parameter")
+    # shellcheck disable=SC2064 # what it is now
+    trap "echo $before >$parameter" EXIT
+    echo Y >"$parameter"
+    echo "suites: by rings"
+    tests "${suites[@]}" pjdfstest fsx
+    echo "$before" >"$parameter"
+}
+
+preloaded() {
+    echo "suites: preloaded"
+    TAMEIKE_TEST_PRELOAD=1 tests "${suites[@]}" parallel workloads
+}
+
+# plain PROGRAM...: runs test programs that were built already, in a mount namespace of its own, where anybody may use FUSE
+plain() {
+    mount -t tmpfs none "$TMPDIR"
+    chmod 1777 "$TMPDIR"
+    mknod -m 666 "$TMPDIR/fuse" c 10 229
+    mount --bind "$TMPDIR/fuse" /dev/fuse
+    cd crates/cli
+    local program failed=0
+    for program; do
+        setpriv --reuid="$nobody" --regid="$nobody" --clear-groups --inh-caps=-all \
+            env HOME="$TMPDIR" "$program" || failed=1
+    done
+    return "$failed"
+}
+
+as_plain_user() {
+    if [ "$(id -u)" != 0 ]; then
+        echo "suites: not run as another user: that takes root"
+        return
+    fi
+    local programs
+    mapfile -t programs < <(
+        cargo test --package tameike "${cargo_options[@]}" --no-run "${suites[@]/#/--test=}" 2>&1 |
+            sed -n "s,^ *Executable .* (\(.*\))\$,\1,p" | xargs realpath
+    )
+    if ! setpriv --reuid="$nobody" --regid="$nobody" --clear-groups test -x "${programs[0]}"; then
+        echo "suites: not run as a plain user: user $nobody may not read ${programs[0]}"
+        return
+    fi
+    echo "suites: as a plain user"
+    local place
+    place=$(mktemp --directory)
+    TMPDIR=$place unshare --mount bash -euo pipefail -c "$(declare -f plain); readonly nobody=$nobody; plain \"\$@\"" plain "${programs[@]}"
+    rmdir "$place"
+}
+
+by_rings
+preloaded
+as_plain_user
