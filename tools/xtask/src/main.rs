@@ -53,7 +53,8 @@ fn ci(locked: &[&str]) -> Result<(), String> {
     run(&cargo, &clippy, "mend what clippy says above")?;
     let test = [&["test", "--workspace", "--no-fail-fast"], locked].concat();
     run(&cargo, &test, "mend what failed above")?;
-    run("scripts/suites.sh".as_ref(), locked, "mend what failed above")
+    let suites = xtask::repository_root().join("scripts/suites.sh");
+    run(suites.as_os_str(), locked, "mend what failed above")
 }
 
 fn run(program: &OsStr, arguments: &[&str], remedy: &str) -> Result<(), String> {
