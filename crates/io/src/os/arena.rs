@@ -16,6 +16,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What `fstatfs` calls the file system of memory in ordinary pages; huge ones can run out on a touch.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
+/// And that of memory in huge pages.
+const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+/// In which `fstat` counts what a file has.
+const BLOCK_SIZE: i64 = 512;
 
 struct Mapping {
     start: NonNull<c_void>,
@@ -50,6 +54,20 @@ impl Mapping {
         // place is atomic.
         unsafe { AtomicU32::from_ptr(address) }
     }
+
+    fn long(&self, offset: usize) -> &AtomicU64 {
+        let address = self.address(offset, 8).cast::<u64>();
+        assert!(address.is_aligned(), "a long word at {offset} is aligned");
+        // SAFETY: as for words; those who use the memory access each place in one size.
+        unsafe { AtomicU64::from_ptr(address) }
+    }
+
+    fn copy_out(&self, offset: usize, into: &mut [u8]) {
+        let from = self.address(offset, into.len());
+        // SAFETY: the source is mapped and initialised, and cannot overlap private memory. No reference to it exists;
+        // that the other process may write to it meanwhile makes the bytes arbitrary, which `u8` allows.
+        unsafe { std::ptr::copy_nonoverlapping(from.cast_const(), into.as_mut_ptr(), into.len()) }
+    }
 }
 
 impl Drop for Mapping {
@@ -79,6 +97,16 @@ fn check(memory: impl AsFd, size: usize) -> std::io::Result<()> {
         return refused("memory of another size than agreed");
     }
     Ok(())
+}
+
+/// As [`check`], for huge pages: all are there, and none can be given back.
+fn check_huge(memory: impl AsFd, size: usize) -> std::io::Result<()> {
+    let is_kept = fcntl_get_seals(&memory)?.contains(SealFlags::SHRINK | SealFlags::FUTURE_WRITE);
+    let is_whole = fstat(&memory)?.st_blocks * BLOCK_SIZE >= size as i64;
+    if is_kept && is_whole {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::InvalidInput, "huge pages that may be missing cannot be shared"))
 }
 
 /// Memory that both ends read and write.
@@ -113,18 +141,12 @@ impl Arena {
 
     /// The 64 bits at `offset`, which must be aligned.
     pub fn long(&self, offset: usize) -> &AtomicU64 {
-        let address = self.0.address(offset, 8).cast::<u64>();
-        assert!(address.is_aligned(), "a long word at {offset} is aligned");
-        // SAFETY: as for words; those who use the arena access each place in one size.
-        unsafe { AtomicU64::from_ptr(address) }
+        self.0.long(offset)
     }
 
     /// Copies bytes from `offset` on out of the arena. What comes out while the other end writes is any mixture.
     pub fn copy_out(&self, offset: usize, into: &mut [u8]) {
-        let from = self.0.address(offset, into.len());
-        // SAFETY: the source is mapped and initialised, and cannot overlap private memory. No reference to it exists;
-        // that the other process may write to it meanwhile makes the bytes arbitrary, which `u8` allows.
-        unsafe { std::ptr::copy_nonoverlapping(from.cast_const(), into.as_mut_ptr(), into.len()) }
+        self.0.copy_out(offset, into);
     }
 
     /// Copies bytes to `offset` in the arena.
@@ -184,9 +206,14 @@ impl Notice {
     pub fn word(&self, offset: usize) -> &AtomicU32 {
         self.mapping.word(offset)
     }
+
+    /// The 64 bits at `offset`, which must be aligned.
+    pub fn long(&self, offset: usize) -> &AtomicU64 {
+        self.mapping.long(offset)
+    }
 }
 
-/// A [`Notice`] of another process.
+/// A [`Notice`] of another process, or its slab.
 pub struct Sight(Mapping);
 
 impl Sight {
@@ -199,10 +226,41 @@ impl Sight {
         Mapping::new(memory, size, ProtFlags::READ).map(Self)
     }
 
+    /// Maps a slab that has room for `size` bytes at least.
+    ///
+    /// # Errors
+    /// It is smaller, or could be taken away.
+    pub fn map_slab(memory: impl AsFd, size: usize) -> std::io::Result<Self> {
+        let found = usize::try_from(fstat(&memory)?.st_size).unwrap_or_default();
+        if found < size {
+            return Err(Error::new(ErrorKind::InvalidInput, "a slab of another size than agreed"));
+        }
+        if fstatfs(&memory)?.f_type as i64 == HUGETLBFS_MAGIC {
+            check_huge(&memory, found)?;
+        } else {
+            check(&memory, found)?;
+        }
+        let mapping = Mapping::new(memory, found, ProtFlags::READ)?;
+        // A program that crashes need not leave all that its node has cached.
+        // SAFETY: the range is mapped by us, and the advice changes no byte of it.
+        unsafe { madvise(mapping.start.as_ptr(), found, Advice::LinuxDontDump)? };
+        Ok(Self(mapping))
+    }
+
     /// What the 32 bits at `offset`, which must be aligned, are now. Orders nothing: of memory that can only be read no
     /// stronger access is allowed.
     pub fn load(&self, offset: usize) -> u32 {
         self.0.word(offset).load(Ordering::Relaxed)
+    }
+
+    /// As [`Self::load`], of 64 bits.
+    pub fn load_long(&self, offset: usize) -> u64 {
+        self.0.long(offset).load(Ordering::Relaxed)
+    }
+
+    /// Copies bytes from `offset` on. What comes out while the other process writes is any mixture.
+    pub fn copy_out(&self, offset: usize, into: &mut [u8]) {
+        self.0.copy_out(offset, into);
     }
 }
 
@@ -266,7 +324,10 @@ mod tests {
         let notice = Notice::create("test", 4096).expect("memory");
         let sight = Sight::map(notice.memory(), 4096).expect("what was sealed");
         notice.word(12).store(5, Ordering::Release);
-        assert_eq!(sight.load(12), 5);
+        notice.long(16).store(u64::MAX, Ordering::Release);
+        let mut bytes = [0; 2];
+        sight.copy_out(12, &mut bytes);
+        assert_eq!((sight.load(12), sight.load_long(16), u16::from_ne_bytes(bytes)), (5, u64::MAX, 5));
         assert!(Arena::map(notice.memory(), 4096).is_err(), "nobody else writes to it");
         assert!(rustix::io::pwrite(notice.memory(), b"x", 0).is_err());
     }

@@ -146,6 +146,12 @@ pub fn monotonic() -> Duration {
     Duration::new(now.tv_sec.try_into().unwrap_or(0), now.tv_nsec.try_into().unwrap_or(0))
 }
 
+/// As [`monotonic`], some milliseconds old and sooner had.
+pub fn monotonic_coarse() -> Duration {
+    let now = clock_gettime(ClockId::MonotonicCoarse);
+    Duration::new(now.tv_sec.try_into().unwrap_or(0), now.tv_nsec.try_into().unwrap_or(0))
+}
+
 /// Time of day, in seconds since 1970-01-01 UTC.
 pub fn wall_seconds() -> i64 {
     clock_gettime(ClockId::Realtime).tv_sec

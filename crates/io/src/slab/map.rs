@@ -1,6 +1,7 @@
 //! The mapping below the slab.
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,6 +18,8 @@ pub(super) struct Map {
     /// With what the last page has beyond `size`.
     mapped: usize,
     memory: OwnedFd,
+    /// Whether nobody else can write to it.
+    is_sealed: bool,
 }
 
 // SAFETY: the memory belongs to no thread, and access to it goes through frames, each of which has one owner.
@@ -51,13 +54,34 @@ impl Map {
     fn create(size: usize, mapped: usize, flags: MemfdFlags) -> std::io::Result<Self> {
         let memory = memfd_create("tameike-slab", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | flags)?;
         ftruncate(&memory, mapped as u64)?;
-        // Nobody else can take away what is mapped here.
-        fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::SEAL)?;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-        let start = unsafe { mmap(null_mut(), mapped, protection, MapFlags::SHARED, &memory, 0)? };
-        let start = NonNull::new(start).ok_or_else(|| std::io::Error::other("mapping at address 0"))?;
-        Ok(Self { start, size, mapped, memory })
+        let start = map_writable(&memory, mapped)?;
+        let mut map = Self { start, size, mapped, memory, is_sealed: false };
+        // Nobody else can take away what is mapped here, nor write to it.
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        match fcntl_add_seals(&map.memory, seals | SealFlags::FUTURE_WRITE) {
+            Ok(()) => map.is_sealed = map.refuses_writers(),
+            // Before Linux 5.1 the second cannot be promised.
+            Err(Errno::INVAL) => fcntl_add_seals(&map.memory, seals)?,
+            Err(error) => return Err(error.into()),
+        }
+        Ok(map)
+    }
+
+    /// Found out by trying: some kernels keep the promise for ordinary pages only.
+    fn refuses_writers(&self) -> bool {
+        match map_writable(&self.memory, self.mapped) {
+            Ok(start) => {
+                // SAFETY: the mapping was just made, and nobody has a reference into it.
+                let unmapped = unsafe { munmap(start.as_ptr(), self.mapped) };
+                debug_assert!(unmapped.is_ok());
+                false
+            }
+            Err(_) => true,
+        }
+    }
+
+    pub(super) fn is_sealed(&self) -> bool {
+        self.is_sealed
     }
 
     pub(super) fn memory(&self) -> BorrowedFd<'_> {
@@ -82,7 +106,7 @@ impl Map {
 
     pub(super) fn frame(&self, index: u32) -> &[u8] {
         // SAFETY: the region is mapped and initialised (zeros at first). A frame number is lent to one owner
-        // at a time, and who holds `&Frame` excludes a `&mut Frame`. Agents of the host only read it.
+        // at a time, and who holds `&Frame` excludes a `&mut Frame`. Agents and programs of the host only read it.
         unsafe { std::slice::from_raw_parts(self.address(index), UNIT_SIZE) }
     }
 
@@ -93,6 +117,13 @@ impl Map {
         // SAFETY: mapped and initialised as in `frame`; exclusive by the contract above.
         unsafe { std::slice::from_raw_parts_mut(self.address(index), UNIT_SIZE) }
     }
+}
+
+fn map_writable(memory: &OwnedFd, size: usize) -> std::io::Result<NonNull<c_void>> {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+    let start = unsafe { mmap(null_mut(), size, protection, MapFlags::SHARED, memory, 0)? };
+    NonNull::new(start).ok_or_else(|| std::io::Error::other("mapping at address 0"))
 }
 
 impl Drop for Map {

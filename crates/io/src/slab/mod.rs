@@ -37,9 +37,14 @@ impl Slab {
         Ok(Arc::new(Self { map, free: Mutex::new((0..count).rev().collect()), count }))
     }
 
-    /// Where agents of this host read payloads that lie in its frames, which follow one another.
+    /// Where others of this host read what lies in its frames, which follow one another.
     pub fn memory(&self) -> BorrowedFd<'_> {
         self.map.memory()
+    }
+
+    /// Whether the system keeps all others from writing there.
+    pub fn is_sealed(&self) -> bool {
+        self.map.is_sealed()
     }
 
     /// Where the frames lie, in pieces of `size` bytes and a rest. Only for the kernel to look up their pages: the bytes
@@ -95,6 +100,11 @@ impl Frame {
     fn new(slab: &Arc<Slab>, permit: SemaphoreGuardArc) -> Self {
         let index = slab.free.lock().pop().expect("the shares of all pools fit the slab");
         Self { index, slab: slab.clone(), _permit: permit }
+    }
+
+    /// Its place in its slab.
+    pub fn number(&self) -> u32 {
+        self.index
     }
 
     /// Its number in `slab`, by which io_uring knows it; none when it is of another one.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::os::arena::{Arena, Sight};
 use futures_util::FutureExt;
 
 #[test]
@@ -36,6 +37,22 @@ fn the_pieces_of_a_slab_are_all_of_it() {
     assert!(starts.windows(2).all(|pair| pair[1] - pair[0] == 2 * UNIT_SIZE));
 }
 
+/// Programs of the node are given its descriptor, to read what they are lent.
+#[test]
+fn others_read_a_slab_and_do_not_write_there() {
+    let slab = Slab::new(3).expect("a small slab");
+    let mut frame = slab.pool(1).try_take().expect("the first");
+    frame.fill(7);
+    assert!(slab.is_sealed());
+    let sight = Sight::map_slab(slab.memory(), 3 * UNIT_SIZE).expect("what was sealed");
+    let mut bytes = [0; 2];
+    sight.copy_out(frame.number() as usize * UNIT_SIZE + UNIT_SIZE - 2, &mut bytes);
+    assert_eq!(bytes, [7; 2]);
+    assert!(Sight::map_slab(slab.memory(), 4 * UNIT_SIZE).is_err(), "there are no more");
+    assert!(Arena::map(slab.memory(), 3 * UNIT_SIZE).is_err());
+    assert!(rustix::io::pwrite(slab.memory(), b"x", 0).is_err());
+}
+
 /// Other agents of the host read it by its descriptor, whatever its pages are.
 #[test]
 fn memory_in_reserved_pages_is_read_by_its_descriptor() {
@@ -48,6 +65,12 @@ fn memory_in_reserved_pages_is_read_by_its_descriptor() {
     unsafe { map.frame_mut(2) }.fill(7);
     let mut bytes = vec![1; 2 * UNIT_SIZE];
     assert_eq!(rustix::io::pread(map.memory(), &mut bytes, UNIT_SIZE as u64), Ok(2 * UNIT_SIZE));
+    if map.is_sealed() {
+        let sight = Sight::map_slab(map.memory(), 3 * UNIT_SIZE).expect("all pages are there");
+        sight.copy_out(2 * UNIT_SIZE, &mut bytes[..2]);
+        assert_eq!(bytes[..2], [7; 2]);
+        bytes[..2].fill(0);
+    }
     assert!(
         bytes[..UNIT_SIZE].iter().all(|&byte| byte == 0) && bytes[UNIT_SIZE..].iter().all(|&byte| byte == 7)
     );
