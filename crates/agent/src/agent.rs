@@ -98,7 +98,7 @@ impl Agent {
     /// Serves programs that were preloaded; without, they and all others go through the kernel.
     fn open_ring(&self, views: &Views, served: Vec<(View, PathBuf)>) {
         let Some(path) = &self.ring_path else { return };
-        match Ring::open(&self.system, path, views, served) {
+        match Ring::open(&self.system, path, views, served, self.memory.lent.clone()) {
             // The agent joins once.
             Ok(ring) => drop(self.ring.set(ring)),
             Err(fault) => log::warn!("programs cannot be preloaded: {fault}"),

@@ -4,14 +4,14 @@ use crate::control::ViewDoor;
 use crate::custody::Custody;
 use crate::fuse::{self, FuseDoor, Tasks, WaitingRoom};
 use crate::memory::Memory;
-use crate::ring::{self, RingDoor};
+use crate::ring::{self, RingDoor, RingLender};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tameike_client::cache::CacheView;
-use tameike_client::data::DataEngine;
+use tameike_client::data::{DataEngine, FrameLender};
 use tameike_client::local::LocalView;
 use tameike_client::locks::FileLocks;
 use tameike_client::shared::SharedView;
@@ -78,8 +78,12 @@ impl Views {
         shared: Option<Arc<dyn SharedFs>>,
         activity: Option<Arc<Activity>>,
     ) -> Self {
-        let engine =
-            |pool: &Pool| DataEngine::new(runtime.clone(), cluster.clone(), rpc.clone(), pool.clone());
+        let lent = memory.lent.clone();
+        let lender = lent.map(|table| Arc::new(RingLender(table)) as Arc<dyn FrameLender>);
+        let engine = |pool: &Pool| {
+            let (runtime, cluster, rpc) = (runtime.clone(), cluster.clone(), rpc.clone());
+            DataEngine::new(runtime, cluster, rpc, pool.clone(), lender.clone())
+        };
         let shared_engine = engine(&memory.shared_view);
         let striped = |root| {
             let (cluster, rpc, engine) = (cluster.clone(), rpc.clone(), shared_engine.clone());

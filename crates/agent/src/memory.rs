@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::{Pool, Slab};
+use tameike_ring::frames::FrameTable;
 
 /// Fewest frames with which every use has some.
 const FRAMES_MIN: u32 = 48;
@@ -33,6 +34,8 @@ pub struct Memory {
     pub shared_view: Pool,
     /// Write-behind and read-ahead of the cache view.
     pub cache_view: Pool,
+    /// Which frames programs read; none where the system would let them write there, too.
+    pub lent: Option<Arc<FrameTable>>,
     /// Writes that wait for a frame of `shared_view`.
     pub shared_waiting: WaitingRoom,
     /// Writes that wait for a frame of `cache_view`.
@@ -57,6 +60,8 @@ impl Memory {
         let waiting = views / WAITING_PART;
         let slab =
             Slab::new(count - 2 * waiting).map_err(|error| Fault::from_os("mapping the frames", &error))?;
+        let lent = FrameTable::new(&slab).inspect_err(|error| log::info!("no frames are lent: {error}"));
+        let lent = lent.ok().map(Arc::new);
         let views = views - waiting;
         let [requests, replies, reads, flushes, scratch] = server.map(|share| slab.pool(share));
         let (shared_view, cache_view) = (slab.pool(views), slab.pool(views));
@@ -71,6 +76,7 @@ impl Memory {
             scratch,
             shared_view,
             cache_view,
+            lent,
             shared_waiting,
             cache_waiting,
         })

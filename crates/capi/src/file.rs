@@ -10,7 +10,9 @@ use rustix::io::Errno;
 use std::ffi::CStr;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::Arc;
-use tameike_ring::client::{Answer, Client, HANDOVER_NAME_SIZE, Start, Status, Time, Transfer};
+use tameike_ring::client::{
+    Answer, Client, FileKey, HANDOVER_NAME_SIZE, OpenFile, Start, Status, Time, Transfer,
+};
 
 /// Flags of who changes something.
 const CHANGES: i32 = libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
@@ -38,6 +40,7 @@ pub struct RingFile {
     connection: &'static Connection,
     view: u8,
     handle: u64,
+    key: Option<FileKey>,
     closed: bool,
 }
 
@@ -75,7 +78,7 @@ impl File {
         let ask = |connection: &'static Connection, start: Start, path: &[u8]| {
             let mode = if flags & libc::O_CREAT == 0 { 0 } else { mode & !umask()? };
             let opened = ended(connection.client.open(start, path, flags, mode))?;
-            Some(opened.map(|opened| (connection, start.view, opened.handle)))
+            Some(opened.map(|opened| (connection, start.view, opened)))
         };
         let opened = if flags & CHANGES == 0 {
             connection::on_path(path.to_bytes(), ask)
@@ -84,8 +87,8 @@ impl File {
         };
         let flags = OFlags::from_bits_retain(flags.cast_unsigned());
         let backing = match opened.flatten().transpose()? {
-            Some((connection, view, handle)) => {
-                Backing::Ring(Arc::new(RingFile { connection, view, handle, closed: false }))
+            Some((connection, view, OpenFile { handle, key, .. })) => {
+                Backing::Ring(Arc::new(RingFile { connection, view, handle, key, closed: false }))
             }
             None => {
                 let mode = Mode::from_bits_retain(mode);
@@ -129,7 +132,7 @@ impl File {
         if self.flags & OFlags::ACCMODE == OFlags::WRONLY {
             return Err(Errno::BADF);
         }
-        let told = self.ask(|file| file.client().read(file.handle, offset, &mut [&mut *into]));
+        let told = self.ask(|file| file.client().read(file.handle, file.key, offset, &mut [&mut *into]));
         if let Some(told) = told {
             return told;
         }

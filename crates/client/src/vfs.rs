@@ -2,6 +2,7 @@
 
 pub use crate::directory::Entries;
 
+use crate::data::Lendable;
 use crate::locks::FileLocks;
 use std::future::Future;
 use std::ops::Range;
@@ -300,6 +301,10 @@ pub trait Vfs: Directories + Xattrs {
     }
     /// The kernel has dropped the file's pages that are older than this, and its attributes.
     fn pages_dropped(&self, _handle: HandleNumber, _generation: Generation) {}
+    /// What programs of this node may be lent of an open file; none where it is not in frames.
+    fn lendable(&self, _handle: HandleNumber) -> Option<Lendable> {
+        None
+    }
     /// Size of the file of a handle as this node sees it, its own writes included.
     fn size(&self, handle: HandleNumber) -> impl Future<Output = Result<u64>> + Send;
     /// The last descriptor of the handle is gone.

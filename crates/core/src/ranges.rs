@@ -69,7 +69,12 @@ impl RangeSet {
 
     /// Whether all bytes of `range` are in the set.
     pub fn contains(&self, range: &Range<u32>) -> bool {
-        range.is_empty() || self.0.iter().any(|old| old.start <= range.start && range.end <= old.end)
+        range.is_empty() || self.around(range).is_some()
+    }
+
+    /// The one range of the set that has all bytes of `range`.
+    pub fn around(&self, range: &Range<u32>) -> Option<Range<u32>> {
+        self.0.iter().find(|old| old.start <= range.start && range.end <= old.end).cloned()
     }
 
     /// The parts of `range` that are not in the set, ascending.
@@ -128,6 +133,11 @@ mod tests {
                 let missing: Vec<u32> = ranges.gaps(0..96).into_iter().flatten().collect();
                 prop_assert_eq!(missing.len() + held.len(), 96);
                 prop_assert_eq!(ranges.len() as usize, held.len());
+                for start in 0..96 {
+                    let around = ranges.around(&(start..start + 1));
+                    prop_assert_eq!(around.is_some(), bytes[start as usize]);
+                    prop_assert!(around.is_none_or(|range| ranges.iter().any(|part| part == range)));
+                }
             }
         }
     }

@@ -102,12 +102,12 @@ pub fn read(number: i32, offset: Option<i64>, into: &mut [&mut [u8]]) -> Verdict
             (Err(error), _) => return Step::Done(Err(error)),
             (Ok(()), Some(Err(_))) => return Step::Done(Err(Errno::INVAL)),
             (Ok(()), Some(Ok(offset))) => {
-                return call.step(call.client.read(call.opened.handle, offset, into));
+                return call.step(call.client.read(call.opened.handle, call.opened.key, offset, into));
             }
             (Ok(()), None) => call.file.offset(),
         };
         let Some(offset) = offset else { return Step::Again };
-        match call.step(call.client.read(call.opened.handle, offset, into)) {
+        match call.step(call.client.read(call.opened.handle, call.opened.key, offset, into)) {
             Step::Done(Ok(count)) if !call.file.move_offset(offset, offset + count as u64) => Step::Again,
             step => step,
         }

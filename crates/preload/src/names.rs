@@ -63,7 +63,8 @@ fn open_as(number: i32, place: &Place<'_>, flags: i32, mode: u32) -> Verdict<i32
         Ok(opened) => opened,
         Err(error) => return Some(Err(error)),
     };
-    entry.install(number, Opened { handle: opened.handle, flags, view: place.view });
+    let (handle, key) = (opened.handle, opened.key);
+    entry.install(number, Opened { handle, key, flags, view: place.view });
     if !connection::admits() {
         // Turned off meanwhile, by who has perhaps not seen this file. A failure is told by the next call on it.
         let _ = upgrade::one(number);

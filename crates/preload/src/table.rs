@@ -7,6 +7,7 @@
 use rustix::io::Errno;
 use rustix::thread::futex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use tameike_ring::client::FileKey;
 
 #[cfg(test)]
 mod tests;
@@ -40,6 +41,8 @@ pub struct Entry {
     flags: AtomicU32,
     view: AtomicU32,
     handle: AtomicU64,
+    /// 0 for none.
+    key: AtomicU64,
     offset: AtomicU64,
 }
 
@@ -63,6 +66,8 @@ pub enum Met {
 pub struct Opened {
     /// The ring's handle.
     pub handle: u64,
+    /// By which what the agent lends of the file is found.
+    pub key: Option<FileKey>,
     /// Flags of `open`.
     pub flags: i32,
     /// The view's index.
@@ -106,6 +111,7 @@ impl Entry {
             flags: AtomicU32::new(0),
             view: AtomicU32::new(0),
             handle: AtomicU64::new(0),
+            key: AtomicU64::new(0),
             offset: AtomicU64::new(0),
         }
     }
@@ -124,6 +130,7 @@ impl Entry {
     /// Puts a file here; the caller owns the kernel's number, and has seen the entry free since.
     pub fn install(&self, number: i32, opened: Opened) {
         self.handle.store(opened.handle, Ordering::Relaxed);
+        self.key.store(opened.key.map_or(0, FileKey::get), Ordering::Relaxed);
         self.flags.store(opened.flags.cast_unsigned(), Ordering::Relaxed);
         self.view.store(opened.view as u32, Ordering::Relaxed);
         self.offset.store(0, Ordering::Relaxed);
@@ -243,6 +250,7 @@ impl Entry {
     fn opened(&self) -> Opened {
         Opened {
             handle: self.handle.load(Ordering::Relaxed),
+            key: FileKey::new(self.key.load(Ordering::Relaxed)),
             flags: self.flags.load(Ordering::Relaxed).cast_signed(),
             view: self.view.load(Ordering::Relaxed) as usize,
         }

@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::greeting::{Welcome, hello, is_hello};
 use crate::layout::{ASKED, SLOTS, Slot, WINDOW_SIZE, pending};
-use crate::message::{Path, REPLY_WORDS, Reply, Request, RequestWords, Start, Status, Time};
+use crate::message::{FileKey, Path, REPLY_WORDS, Reply, Request, RequestWords, Start, Status, Time};
 use std::sync::atomic::Ordering;
 use tameike_core::limits::PATH_SIZE_MAX;
 
@@ -28,7 +28,7 @@ pub fn request(bytes: &[u8]) {
 /// A reply: what decodes is encoded to words that mean the same, and counts no more bytes than a window has.
 pub fn reply(bytes: &[u8]) {
     if let Some(reply) = Reply::decode(&words::<REPLY_WORDS>(bytes)) {
-        if let Reply::Count(count) | Reply::Appended { count, .. } = reply {
+        if let Reply::Count(count) | Reply::Lent(count) | Reply::Appended { count, .. } = reply {
             assert!(count as usize <= WINDOW_SIZE);
         }
         assert_eq!(Reply::decode(&reply.encode()), Some(reply));
@@ -48,7 +48,7 @@ pub fn request_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let path = Path { at: Start { view: 1, dir: 77 }, size: 9 };
     let seeds = [
         ("open", Request::Open { path, flags: 0o102, mode: 0o644 }),
-        ("read", Request::Read { handle: 5, offset: 1 << 40, size: WINDOW_SIZE as u32 }),
+        ("read", Request::Read { handle: 5, offset: 1 << 40, size: WINDOW_SIZE as u32, lent: true }),
         ("write", Request::Write { handle: 5, offset: 4096, size: 100 }),
         ("append", Request::Append { handle: 5, size: 100 }),
         ("status", Request::Status { handle: 5 }),
@@ -76,17 +76,19 @@ pub fn reply_seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("failed", Reply::Failed(-2)),
         ("done", Reply::Done),
         ("count", Reply::Count(4096)),
+        ("lent", Reply::Lent(4096)),
         ("appended", Reply::Appended { count: 4096, end: 1 << 40 }),
         ("offset", Reply::Offset(100)),
         ("attributes", Reply::Status(status)),
-        ("opened", Reply::Opened { handle: 5, status }),
+        ("opened", Reply::Opened { handle: 5, key: FileKey::new(4099), status }),
     ];
     seeds.map(|(name, reply)| (name, bytes_of(&reply.encode()))).into()
 }
 
 /// Greetings as they are written.
 pub fn greeting_seeds() -> Vec<(&'static str, Vec<u8>)> {
-    let views = Welcome::Views(vec![b"/run/job/shared".to_vec(), b"/run/job/cache".to_vec()]);
+    let mounts = vec![b"/run/job/shared".to_vec(), b"/run/job/cache".to_vec()];
+    let views = Welcome::Views { mounts, frames: 240 };
     vec![("hello", hello().to_vec()), ("views", views.encode()), ("full", Welcome::Full.encode())]
 }
 

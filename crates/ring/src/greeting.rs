@@ -1,7 +1,7 @@
 //! The first words of either end on the socket.
 
 /// What the ring of this version begins with; every change of layout or messages changes it.
-const MAGIC: [u8; 8] = *b"TMKRING1";
+const MAGIC: [u8; 8] = *b"TMKRING2";
 /// Size of a hello.
 pub(crate) const HELLO_SIZE: usize = MAGIC.len();
 /// Most bytes of a welcome: views are few, and their paths bounded.
@@ -20,8 +20,13 @@ pub(crate) fn is_hello(bytes: &[u8]) -> bool {
 /// What the agent says first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Welcome {
-    /// Come in: these are the mount points of the views.
-    Views(Vec<Vec<u8>>),
+    /// Come in.
+    Views {
+        /// Their mount points.
+        mounts: Vec<Vec<u8>>,
+        /// Frames of the slab, of which some may be lent; 0 where none ever are.
+        frames: u32,
+    },
     /// There is no room for another.
     Full,
     /// This user is not served, or the hello was none.
@@ -36,12 +41,13 @@ impl Welcome {
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         match self {
-            Self::Views(views) => {
-                bytes.extend([VIEWS, views.len() as u8]);
-                for mount in views {
+            Self::Views { mounts, frames } => {
+                bytes.extend([VIEWS, mounts.len() as u8]);
+                for mount in mounts {
                     bytes.extend((mount.len() as u32).to_ne_bytes());
                     bytes.extend(mount);
                 }
+                bytes.extend(frames.to_ne_bytes());
             }
             Self::Full => bytes.push(FULL),
             Self::Refused => bytes.push(REFUSED),
@@ -63,7 +69,8 @@ impl Welcome {
                     mounts.push(mount.to_vec());
                     rest = after;
                 }
-                rest.is_empty().then_some(Self::Views(mounts))
+                let frames = u32::from_ne_bytes(rest.try_into().ok()?);
+                Some(Self::Views { mounts, frames })
             }
             FULL if rest.is_empty() => Some(Self::Full),
             REFUSED if rest.is_empty() => Some(Self::Refused),
@@ -78,7 +85,8 @@ mod tests {
 
     #[test]
     fn a_welcome_is_read_as_it_was_written() {
-        let views = Welcome::Views(vec![b"/a/shared".to_vec(), Vec::new(), vec![0xff; 300]]);
+        let mounts = vec![b"/a/shared".to_vec(), Vec::new(), vec![0xff; 300]];
+        let views = Welcome::Views { mounts, frames: 56 };
         for welcome in [views.clone(), Welcome::Full, Welcome::Refused] {
             assert_eq!(Welcome::decode(&welcome.encode()), Some(welcome));
         }

@@ -10,7 +10,8 @@
 //! notice, memory of the agent       0  who looks for requests, see `server::watch`    u32
 //!
 //! hello    program -> agent   magic, version; beside it the arena
-//! welcome  agent -> program   magic, version, verdict, views; beside it the notice
+//! welcome  agent -> program   magic, version, verdict, views, frames; beside it the notice, and where frames are lent the
+//!                             table of these and the slab (`frames`)
 //! rings    program -> agent   any bytes: there are requests, and nobody looks
 //! ```
 //!

@@ -8,6 +8,7 @@ mod status;
 pub use status::{Status, Time};
 
 use crate::layout::WINDOW_SIZE;
+use std::num::NonZeroU64;
 use tameike_core::limits::PATH_SIZE_MAX;
 
 /// Words of a request.
@@ -18,6 +19,9 @@ pub const REPLY_WORDS: usize = 16;
 pub type RequestWords = [u64; REQUEST_WORDS];
 /// A reply, as it is written.
 pub type ReplyWords = [u64; REPLY_WORDS];
+
+/// By which frames of an open file are found that the agent lends ([`crate::frames`]): never that of another file.
+pub type FileKey = NonZeroU64;
 
 /// Where a path starts that does not begin at the root of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +53,7 @@ pub enum Request {
         /// Permissions of a new file.
         mode: u32,
     },
-    /// `pread`; the bytes come in the window.
+    /// `pread`; the bytes come in the window, or may be read where they are lent.
     Read {
         /// Which handle.
         handle: u64,
@@ -57,6 +61,8 @@ pub enum Request {
         offset: u64,
         /// How many bytes, at most [`WINDOW_SIZE`].
         size: u32,
+        /// Whether [`Reply::Lent`] is an answer.
+        lent: bool,
     },
     /// `pwrite` of bytes in the window.
     Write {
@@ -151,6 +157,8 @@ pub enum Reply {
     Done,
     /// So many bytes were moved, or lie in the window.
     Count(u32),
+    /// So many bytes can be read where they are lent, unless they are recalled.
+    Lent(u32),
     /// So many bytes were written, and the file's place after them.
     Appended {
         /// How many.
@@ -166,6 +174,8 @@ pub enum Reply {
     Opened {
         /// Its number.
         handle: u64,
+        /// By which its frames are found; none when they are not lent.
+        key: Option<FileKey>,
         /// Its attributes.
         status: Status,
     },
@@ -220,7 +230,9 @@ impl Request {
             Self::Open { path, flags, mode } => {
                 of_path(OPEN, path, u64::from(*flags as u32), u64::from(*mode))
             }
-            Self::Read { handle, offset, size } => [READ, *handle, *offset, u64::from(*size), 0, 0, 0, 0],
+            Self::Read { handle, offset, size, lent } => {
+                [READ, *handle, *offset, u64::from(*size), u64::from(*lent), 0, 0, 0]
+            }
             Self::Write { handle, offset, size } => [WRITE, *handle, *offset, u64::from(*size), 0, 0, 0, 0],
             Self::Append { handle, size } => [APPEND, *handle, 0, u64::from(*size), 0, 0, 0, 0],
             Self::Status { handle } => [STATUS, *handle, 0, 0, 0, 0, 0, 0],
@@ -249,7 +261,7 @@ impl Request {
                 flags: u32::try_from(c).ok()? as i32,
                 mode: u32::try_from(d).ok()?,
             },
-            READ => Self::Read { handle: a, offset: b, size: window_size(c)? },
+            READ => Self::Read { handle: a, offset: b, size: window_size(c)?, lent: flag(d)? },
             WRITE => Self::Write { handle: a, offset: b, size: window_size(c)? },
             APPEND => Self::Append { handle: a, size: window_size(c)? },
             STATUS => Self::Status { handle: a },
@@ -289,6 +301,9 @@ impl Request {
     }
 }
 
+/// Word of a file's key, behind its attributes.
+const KEY: usize = status::END;
+
 const DECLINED: u64 = 1;
 const FAILED: u64 = 2;
 const DONE: u64 = 3;
@@ -297,6 +312,7 @@ const APPENDED: u64 = 5;
 const OFFSET: u64 = 6;
 const ATTRIBUTES: u64 = 7;
 const OPENED: u64 = 8;
+const LENT: u64 = 9;
 
 impl Reply {
     /// How it is written.
@@ -307,6 +323,7 @@ impl Reply {
             Self::Failed(errno) => (words[0], words[1]) = (FAILED, u64::from(*errno as u32)),
             Self::Done => words[0] = DONE,
             Self::Count(count) => (words[0], words[1]) = (COUNT, u64::from(*count)),
+            Self::Lent(count) => (words[0], words[1]) = (LENT, u64::from(*count)),
             Self::Appended { count, end } => {
                 (words[0], words[1], words[2]) = (APPENDED, u64::from(*count), *end);
             }
@@ -315,8 +332,9 @@ impl Reply {
                 words[0] = ATTRIBUTES;
                 status.encode(&mut words);
             }
-            Self::Opened { handle, status } => {
+            Self::Opened { handle, key, status } => {
                 (words[0], words[1]) = (OPENED, *handle);
+                words[KEY] = key.map_or(0, FileKey::get);
                 status.encode(&mut words);
             }
         }
@@ -330,10 +348,14 @@ impl Reply {
             FAILED => Self::Failed(u32::try_from(words[1]).ok()? as i32),
             DONE => Self::Done,
             COUNT => Self::Count(window_size(words[1])?),
+            LENT => Self::Lent(window_size(words[1])?),
             APPENDED => Self::Appended { count: window_size(words[1])?, end: words[2] },
             OFFSET => Self::Offset(words[1]),
             ATTRIBUTES => Self::Status(Status::decode(words)),
-            OPENED => Self::Opened { handle: words[1], status: Status::decode(words) },
+            OPENED => {
+                let key = FileKey::new(words[KEY]);
+                Self::Opened { handle: words[1], key, status: Status::decode(words) }
+            }
             _ => return None,
         })
     }

@@ -86,6 +86,9 @@ async fn admitted<V: Vfs>(
 ) -> Result<Opened> {
     match custody.admit(file).await {
         Ok(()) => {
+            if let Some(lendable) = vfs.lendable(opened.handle) {
+                lendable.recall();
+            }
             custody.opened(file, opened.gives_rights, changes);
             Ok(custody.kernel().opened(vfs, file, mode, opened))
         }

@@ -36,7 +36,14 @@ fn begin(open: &OpenFile) -> Served<InFlight> {
 }
 
 impl<V: Vfs> RingView<V> {
-    pub(super) fn read(self: Arc<Self>, asked: Asked, open: Arc<OpenFile>, (offset, size): (u64, u32)) {
+    /// `lent`: the program takes the bytes from where they are lent, if they are.
+    pub(super) fn read(
+        self: Arc<Self>,
+        asked: Asked,
+        open: Arc<OpenFile>,
+        (offset, size): (u64, u32),
+        lent: bool,
+    ) {
         let view = self.clone();
         self.tasks.spawn(async move {
             let read = async {
@@ -46,11 +53,15 @@ impl<V: Vfs> RingView<V> {
                 if offset > FILE_SIZE_MAX {
                     return Err(Errno::EINVAL.into());
                 }
+                // What is lent is recalled when the kernel opens the file, after what was in flight.
                 let _in_flight = begin(&open)?;
-                Ok(view.vfs.read(open.handle, offset, size).await?)
+                let bytes = view.vfs.read(open.handle, offset, size).await?;
+                let is_lent = open.lendable.as_ref().is_some_and(|file| file.lend(offset, bytes.len()));
+                Ok((bytes, is_lent))
             };
             match read.await {
-                Ok(bytes) => asked.answer_with(&bytes),
+                Ok((bytes, true)) if lent => asked.answer(&Reply::Lent(bytes.len() as u32)),
+                Ok((bytes, _)) => asked.answer_with(&bytes),
                 Err(refusal) => asked.answer(&reply_of(Err(refusal))),
             }
         });

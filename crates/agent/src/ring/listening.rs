@@ -14,6 +14,7 @@ use tameike_core::{Fault, Result, View};
 use tameike_io::Runtime;
 use tameike_io::os::process;
 use tameike_io::os::system::System;
+use tameike_ring::frames::FrameTable;
 use tameike_ring::server::{Server, Usage};
 
 /// The ring of an agent that listens.
@@ -23,7 +24,7 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Listens at `path` for programs of this user, which find these views.
+    /// Listens at `path` for programs of this user, which find these views, and may read the frames of a table.
     ///
     /// # Errors
     /// What the system refuses.
@@ -32,11 +33,12 @@ impl Ring {
         path: &Path,
         views: &Views,
         served: Vec<(View, PathBuf)>,
+        lent: Option<Arc<FrameTable>>,
     ) -> Result<Self> {
         let failed = |error| Fault::from_os(format_args!("making the socket {}", path.display()), &error);
         let door = Arc::new(views.ring_door(served.iter().map(|(view, _)| *view)));
         let mounts = served.iter().map(|(_, mount)| mount.as_os_str().as_bytes().to_vec()).collect();
-        let server = Server::new(door.clone(), mounts, process::user())?;
+        let server = Server::new(door.clone(), mounts, process::user(), lent)?;
         let listener = UnixListener::bind(path).map_err(failed)?;
         set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
         server.listen(system, listener)?;

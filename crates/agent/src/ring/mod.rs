@@ -8,6 +8,7 @@
 
 mod content;
 mod convert;
+mod lending;
 mod listening;
 mod names;
 mod session;
@@ -33,6 +34,7 @@ use walk::Walked;
 /// Of the serving threads, how many may be held up by calls to the file system behind a view.
 pub(crate) const THREADS_LENT_MAX: usize = THREADS / 2;
 
+pub(crate) use lending::RingLender;
 pub(crate) use listening::Ring;
 
 type Asked = tameike_ring::server::Asked<RingDoor>;

@@ -7,6 +7,7 @@ use super::view::RingView;
 use super::walk::{Directory, Held, Place, READ, SEARCH, WRITE, may};
 use crate::custody::Gate;
 use std::sync::{Arc, OnceLock};
+use tameike_client::data::Lendable;
 use tameike_client::vfs::{Found, OpenMode, Opened, Vfs, gives_rights};
 use tameike_core::wire::meta::NewInode;
 use tameike_core::{Attr, Errno, FileKind, Layout};
@@ -133,8 +134,10 @@ impl<V: Vfs> RingView<V> {
         let file = held.file;
         held.keep();
         let (view, handle, name) = (self.index, opened.handle, OnceLock::new());
-        let handle = session.add(OpenFile { view, file, handle, mode, gate, name });
-        Reply::Opened { handle, status: status_of(file, attr) }
+        let lendable = if mode.read { self.vfs.lendable(handle) } else { None };
+        let key = lendable.as_ref().and_then(Lendable::key);
+        let handle = session.add(OpenFile { view, file, handle, mode, lendable, gate, name });
+        Reply::Opened { handle, key, status: status_of(file, attr) }
     }
 
     fn new_inode(&self, session: &Session, kind: FileKind, mode: u16) -> NewInode {

@@ -5,6 +5,7 @@ use crate::custody::Gate;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
+use tameike_client::data::Lendable;
 use tameike_client::vfs::{FileNumber, HandleNumber, OpenMode};
 use tameike_ring::server::Peer;
 
@@ -18,6 +19,8 @@ pub(super) struct OpenFile {
     pub file: FileNumber,
     pub handle: HandleNumber,
     pub mode: OpenMode,
+    /// What of it may be lent to the program.
+    pub lendable: Option<Lendable>,
     pub gate: Arc<Gate>,
     /// The name by which it was handed over to the kernel.
     pub name: OnceLock<Vec<u8>>,

@@ -51,7 +51,7 @@ fn bed() -> Bed {
     let mut door = RingDoor::default();
     door.add(vfs.clone(), tasks, WaitingRoom::new(1 << 20), custody.clone());
     let door = Arc::new(door);
-    let server = Server::new(door.clone(), vec![b"/view".to_vec()], user()).expect("a server");
+    let server = Server::new(door.clone(), vec![b"/view".to_vec()], user(), None).expect("a server");
     let socket = dir.path().join("ring");
     server.listen(&system, UnixListener::bind(&socket).expect("a socket")).expect("it listens");
     Bed { below, vfs, custody, door, server, socket, _dir: dir, _system: system }
@@ -88,7 +88,7 @@ fn a_program_finds_its_files_as_it_left_them() {
     let bytes: Vec<u8> = (0..3_000_000_u32).map(|place| (place % 253) as u8).collect();
     assert_eq!(client.write(handle, 5, &[&bytes]), Answer::Done(bytes.len()));
     let mut found = vec![0; bytes.len() + 100];
-    assert_eq!(client.read(handle, 5, &mut [&mut found]), Answer::Done(bytes.len()));
+    assert_eq!(client.read(handle, None, 5, &mut [&mut found]), Answer::Done(bytes.len()));
     assert_eq!(found[..bytes.len()], bytes);
     assert_eq!(client.set_size(handle, 100), Answer::Done(()));
     assert_eq!(client.sync(handle), Answer::Done(()));
@@ -152,7 +152,7 @@ fn who_writes_to_a_file_that_gives_rights_is_sent_to_the_kernel() {
     bed.custody.access_changed(FileNumber(shown.inode), Some(0o4755));
     assert_eq!(client.write(handle, 0, &[b"x"]), Answer::Declined);
     assert_eq!(client.set_size(handle, 0), Answer::Declined);
-    assert_eq!(client.read(handle, 0, &mut [&mut [0]]), Answer::Done(1));
+    assert_eq!(client.read(handle, None, 0, &mut [&mut [0]]), Answer::Done(1));
 }
 
 /// A directory that a program may not search any more was searched for as long as it was kept.
@@ -183,7 +183,7 @@ fn while_the_kernel_has_a_file_its_users_are_sent_there() {
     let file = FileNumber(shown.inode);
     pollster::block_on(bed.custody.admit(file)).expect("no kernel is attached");
     assert_eq!(client.write(handle, 0, &[b"x"]), Answer::Declined);
-    assert_eq!(client.read(handle, 0, &mut [&mut [0]]), Answer::Declined);
+    assert_eq!(client.read(handle, None, 0, &mut [&mut [0]]), Answer::Declined);
     assert_eq!(client.set_size(handle, 0), Answer::Declined);
     assert_eq!(open(&client, "file", O_RDONLY), Answer::Declined);
     assert_eq!(client.unlink(ROOT, b"file"), Answer::Declined);

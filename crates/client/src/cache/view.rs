@@ -1,6 +1,7 @@
 //! [`Vfs`] of the cache view.
 
 use super::CacheView;
+use crate::data::Lendable;
 use crate::locks::FileLocks;
 use crate::passthrough::{OverTree, Owner, Passthrough};
 use crate::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
@@ -183,6 +184,10 @@ impl Vfs for CacheView {
 
     fn keeps_pages(&self, handle: HandleNumber) -> bool {
         self.handle(handle).is_ok_and(|open| open.data.keeps_pages())
+    }
+
+    fn lendable(&self, handle: HandleNumber) -> Option<Lendable> {
+        self.handle(handle).ok().map(|open| Lendable::new(&self.engine, &open.data))
     }
 
     async fn change_space(

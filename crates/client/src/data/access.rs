@@ -33,6 +33,7 @@ impl FileState {
         if let Some(times) = &mut self.times {
             times.change = times.change.max(time);
         }
+        self.recall_for_access(time);
     }
 }
 
@@ -42,6 +43,7 @@ impl FileData {
         let mut state = self.state.lock();
         let written = state.untold().map_or(times.change, |untold| untold.time);
         state.times = Some(Times { change: times.change.max(written), ..times });
+        state.recall_for_access(times.change);
     }
 
     /// A program reads the file.

@@ -2,6 +2,7 @@
 
 use super::access::Access;
 use super::home::{FileVersion, Home};
+use super::lend::LentFile;
 use super::unit::UnitFrame;
 use event_listener::Event;
 use parking_lot::Mutex;
@@ -74,6 +75,8 @@ pub(super) struct FileState {
     pub times: Option<Times>,
     /// The last access, until somebody tells the home.
     pub access: Option<Access>,
+    /// Set once frames may be lent.
+    pub lent: Option<LentFile>,
 }
 
 impl FileState {
@@ -84,6 +87,14 @@ impl FileState {
         self.size = self.size.max(write.end);
         self.changed_at(time);
         self.uncommitted = Some(self.uncommitted.map_or(write, |before| before.and(Some(write))));
+    }
+
+    /// The file is as large as somebody has said.
+    fn set_size(&mut self, size: u64) {
+        if size < self.size {
+            self.recall();
+        }
+        self.size = size;
     }
 
     /// All that the home was not told of.
@@ -177,6 +188,9 @@ impl FileData {
     pub(super) fn closed(&self) {
         let mut state = self.state.lock();
         state.opens = state.opens.saturating_sub(1);
+        if state.opens == 0 {
+            state.lent = None;
+        }
         if state.opens == 0 && state.untold().is_some() {
             (state.uncommitted, state.committing, state.in_units, state.kernel) = (None, None, false, None);
             state.drop_clean();
@@ -275,10 +289,8 @@ impl FileData {
         state.units.retain(|index, unit| {
             let start = index * unit_size;
             let keep = size.saturating_sub(start).min(unit_size) as u32;
-            for set in [&mut unit.valid, &mut unit.dirty] {
-                set.remove(keep..UNIT_SIZE as u32);
-            }
-            !(unit.valid.is_empty() && unit.is_clean())
+            unit.forget(keep..UNIT_SIZE as u32);
+            !(unit.valid().is_empty() && unit.is_clean())
         });
         if let Some(content) = &mut state.content {
             content.truncate(size as usize);
@@ -306,7 +318,7 @@ impl FileData {
 
     pub(super) fn resized(&self, size: u64) {
         let mut state = self.state.lock();
-        state.size = size;
+        state.set_size(size);
         let FileState { uncommitted, committing, .. } = &mut *state;
         for untold in [uncommitted, committing].into_iter().flatten() {
             untold.end = untold.end.min(size);
@@ -338,5 +350,5 @@ pub(super) fn adopt(state: &mut FileState, version: FileVersion) {
     if version.content.is_some() {
         state.content = version.content;
     }
-    state.size = version.size.max(state.untold().map_or(0, |untold| untold.end));
+    state.set_size(version.size.max(state.untold().map_or(0, |untold| untold.end)));
 }

@@ -10,6 +10,7 @@ mod file;
 mod flush;
 mod frames;
 mod home;
+mod lend;
 mod pages;
 mod read;
 mod sparse;
@@ -22,6 +23,7 @@ mod tests;
 pub use access::Access;
 pub use file::{FileData, Told};
 pub use home::{FileVersion, Home};
+pub use lend::{FrameLender, Lendable, LendingKey};
 pub use sparse::dense_blocks;
 
 use crate::vfs::OpenMode;
@@ -44,12 +46,21 @@ pub struct DataEngine {
     rpc: Arc<dyn Rpc>,
     frames: FrameCache,
     files: Mutex<BTreeMap<InodeId, Arc<FileData>>>,
+    /// None where no frames are lent.
+    lender: Option<Arc<dyn FrameLender>>,
 }
 
 impl DataEngine {
-    /// An engine whose frames come from `pool`.
-    pub fn new(runtime: Runtime, cluster: Arc<Cluster>, rpc: Arc<dyn Rpc>, pool: Pool) -> Arc<Self> {
-        Arc::new(Self { runtime, cluster, rpc, frames: FrameCache::new(pool), files: Mutex::default() })
+    /// An engine whose frames come from `pool`; they are lent by `lender`, if any.
+    pub fn new(
+        runtime: Runtime,
+        cluster: Arc<Cluster>,
+        rpc: Arc<dyn Rpc>,
+        pool: Pool,
+        lender: Option<Arc<dyn FrameLender>>,
+    ) -> Arc<Self> {
+        let (frames, files) = (FrameCache::new(pool), Mutex::default());
+        Arc::new(Self { runtime, cluster, rpc, frames, files, lender })
     }
 
     /// The data of a file, for one more open of it on this node. What is cached stays only if `version` is

@@ -101,7 +101,7 @@ impl DataEngine {
             let used = self.frames.tick();
             self.frames.touch(file, unit.index, Some(held.used), used);
             held.used = used;
-            if held.valid.contains(range) {
+            if held.valid().contains(range) {
                 return Plan::Ready(held.payload(range.clone()));
             }
         }
@@ -213,9 +213,9 @@ impl DataEngine {
             return Ok(());
         }
         if let Some(unit) = state.units.get_mut(&index)
-            && Arc::get_mut(&mut unit.frame).is_some()
+            && unit.is_own()
         {
-            copy_gaps(unit, &range, &fetched);
+            unit.fill(&range, &fetched);
             return Ok(());
         }
         // Others read the frame that the unit has, or it has none: the fetched bytes bring theirs. To wait for one more
@@ -224,12 +224,12 @@ impl DataEngine {
         match state.units.get_mut(&index) {
             Some(unit) => {
                 unit.replace_frame(frame);
-                unit.valid.insert(range);
+                unit.fetched(range);
             }
             None => {
                 let used = self.frames.tick();
                 let mut unit = UnitFrame::new(frame, used);
-                unit.valid.insert(range);
+                unit.fetched(range);
                 state.units.insert(index, unit);
                 self.frames.touch(file, index, None, used);
             }
@@ -308,14 +308,4 @@ fn frame_of(fetched: Payload, range: &Range<u32>) -> Option<Frame> {
         frame.copy_within(start as usize..start as usize + range.len(), range.start as usize);
     }
     Some(frame)
-}
-
-fn copy_gaps(unit: &mut UnitFrame, range: &Range<u32>, fetched: &[u8]) {
-    let gaps = unit.valid.gaps(range.clone());
-    let Some(frame) = Arc::get_mut(&mut unit.frame) else { return };
-    for gap in gaps {
-        let source = (gap.start - range.start) as usize..(gap.end - range.start) as usize;
-        frame[gap.start as usize..gap.end as usize].copy_from_slice(&fetched[source]);
-        unit.valid.insert(gap);
-    }
 }

@@ -175,9 +175,8 @@ impl FileData {
             let within = |place: u64| (place.clamp(start, start + UNIT) - start) as u32;
             let range = within(bytes.start)..within(bytes.end);
             if let Some(unit) = state.units.get_mut(&index) {
-                unit.valid.remove(range.clone());
-                unit.dirty.remove(range);
-                if unit.valid.is_empty() && unit.is_clean() {
+                unit.forget(range);
+                if unit.valid().is_empty() && unit.is_clean() {
                     state.units.remove(&index);
                 }
             }

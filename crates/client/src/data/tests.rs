@@ -1,6 +1,7 @@
 //! The engines of two nodes over a small double of the homes, with messages that take random time.
 
 mod gathered;
+mod lending;
 mod overtaken;
 mod sparse;
 
@@ -172,6 +173,7 @@ struct Bench {
     simulation: Simulation,
     homes: Arc<Mutex<Homes>>,
     engines: Vec<Arc<DataEngine>>,
+    lenders: Vec<Arc<lending::Lender>>,
 }
 
 impl Bench {
@@ -188,8 +190,11 @@ impl Bench {
         let cluster = Arc::new(cluster);
         let homes = Arc::new(Mutex::new(Homes::default()));
         homes.lock().inode = Some(Inode { attr: new_attr(), content: Some(Vec::new()) });
-        let engine = |id| {
-            let slab = Slab::new(frames + 8).expect("a small slab");
+        let slabs = [(); 2].map(|()| Slab::new(frames + 8).expect("a small slab"));
+        let lenders: Vec<_> = slabs.iter().map(lending::Lender::new).collect();
+        let engine = |id: u32| {
+            let slab = &slabs[id as usize];
+            let lender: Arc<dyn FrameLender> = lenders[id as usize].clone();
             let runtime = simulation.runtime();
             let rpc = Arc::new(HomesRpc {
                 node: NodeId(id),
@@ -197,9 +202,9 @@ impl Bench {
                 pool: slab.pool(8),
                 homes: homes.clone(),
             });
-            DataEngine::new(runtime, cluster.clone(), rpc, slab.pool(frames))
+            DataEngine::new(runtime, cluster.clone(), rpc, slab.pool(frames), Some(lender))
         };
-        Self { engines: vec![engine(0), engine(1)], simulation, homes }
+        Self { engines: vec![engine(0), engine(1)], simulation, homes, lenders }
     }
 
     fn open(&self, node: usize) -> Arc<FileData> {

@@ -1,5 +1,6 @@
 //! A unit of a file in memory: which of its bytes are true, and which its home does not have.
 
+use super::lend::{LentFile, LentUnit};
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::ranges::RangeSet;
@@ -7,10 +8,13 @@ use tameike_io::{Frame, Payload};
 
 /// A unit in memory.
 pub(super) struct UnitFrame {
+    /// Set while programs read in the frame. Before anything here makes untrue what they read it is taken away, and so it is
+    /// before the frame is let go of.
+    lent: Option<LentUnit>,
     /// Shared with sends and replies under way; then it is copied before it is changed.
-    pub frame: Arc<Frame>,
+    frame: Arc<Frame>,
     /// Bytes that are what a reader of this node shall see.
-    pub valid: RangeSet,
+    valid: RangeSet,
     /// Of them, bytes that the unit's home does not have.
     pub dirty: RangeSet,
     /// Of them, bytes on their way to the home.
@@ -28,7 +32,73 @@ impl UnitFrame {
     pub(super) fn new(frame: Frame, used: u64) -> Self {
         let (valid, dirty, sending) = Default::default();
         let (dirty_since, sending_since, overtaken) = (0, 0, false);
-        Self { frame: Arc::new(frame), valid, dirty, sending, overtaken, dirty_since, sending_since, used }
+        let (lent, frame) = (None, Arc::new(frame));
+        Self { lent, frame, valid, dirty, sending, overtaken, dirty_since, sending_since, used }
+    }
+
+    pub(super) fn valid(&self) -> &RangeSet {
+        &self.valid
+    }
+
+    /// Has programs read the valid bytes around `wanted`, as far as the file has them; whether they may.
+    pub(super) fn lend(
+        &mut self,
+        file: &mut LentFile,
+        index: u64,
+        wanted: &Range<u32>,
+        in_file: u32,
+    ) -> bool {
+        let around = self.valid.around(wanted).map(|range| range.start..range.end.min(in_file));
+        let around = around.filter(|bytes| wanted.end <= bytes.end);
+        around.is_some_and(|bytes| file.lend(&mut self.lent, self.frame.number(), index, bytes))
+    }
+
+    /// Whether the frame can be changed where it is.
+    pub(super) fn is_own(&mut self) -> bool {
+        Arc::get_mut(&mut self.frame).is_some()
+    }
+
+    /// Puts bytes that a program has written, if the frame is the unit's own; whether it is.
+    pub(super) fn write(&mut self, start: u32, piece: &[u8]) -> bool {
+        self.lent = None;
+        let Some(frame) = Arc::get_mut(&mut self.frame) else { return false };
+        frame[start as usize..start as usize + piece.len()].copy_from_slice(piece);
+        let range = start..start + piece.len() as u32;
+        self.valid.insert(range.clone());
+        self.dirty.insert(range);
+        true
+    }
+
+    /// Puts bytes of the home where there are none yet, if the frame is the unit's own. Those that are lent stay.
+    pub(super) fn fill(&mut self, range: &Range<u32>, fetched: &[u8]) {
+        let gaps = self.valid.gaps(range.clone());
+        let Some(frame) = Arc::get_mut(&mut self.frame) else { return };
+        for gap in gaps {
+            let source = (gap.start - range.start) as usize..(gap.end - range.start) as usize;
+            frame[gap.start as usize..gap.end as usize].copy_from_slice(&fetched[source]);
+            self.valid.insert(gap);
+        }
+    }
+
+    /// The home's bytes are in the frame.
+    pub(super) fn fetched(&mut self, range: Range<u32>) {
+        self.valid.insert(range);
+    }
+
+    /// Forgets bytes, also those that the home does not have.
+    pub(super) fn forget(&mut self, range: Range<u32>) {
+        if range.is_empty() {
+            return;
+        }
+        self.lent = None;
+        self.valid.remove(range.clone());
+        self.dirty.remove(range);
+    }
+
+    /// Forgets what is not dirty.
+    pub(super) fn keep_dirty(&mut self) {
+        self.lent = None;
+        self.valid = self.dirty.clone();
     }
 
     /// Whether bytes of write number `write` or an earlier one are not at the home.
@@ -43,6 +113,7 @@ impl UnitFrame {
 
     /// Takes over `spare` in place of a frame that others still read, with the same valid bytes.
     pub(super) fn replace_frame(&mut self, mut spare: Frame) {
+        self.lent = None;
         for range in self.valid.iter() {
             let range = range.start as usize..range.end as usize;
             spare[range.clone()].copy_from_slice(&self.frame[range]);
@@ -56,6 +127,7 @@ impl UnitFrame {
 
     /// Another node has changed the file: what its home may have otherwise is not shown any more.
     pub(super) fn drop_clean(&mut self) {
+        self.lent = None;
         self.valid = self.dirty.iter().chain(self.sending.iter()).collect();
         self.overtaken = !self.sending.is_empty();
     }
@@ -65,6 +137,9 @@ impl UnitFrame {
     pub(super) fn sent(&mut self, is_lost: bool) -> bool {
         let sent = std::mem::take(&mut self.sending);
         let is_doubtful = std::mem::take(&mut self.overtaken) || is_lost;
+        if is_doubtful {
+            self.lent = None;
+        }
         for range in sent.iter().filter(|_| is_doubtful) {
             for gone in self.dirty.gaps(range) {
                 self.valid.remove(gone);

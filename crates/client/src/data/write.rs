@@ -240,9 +240,9 @@ impl DataEngine {
             let wanted = self.frames.is_wanted();
             if let Some(unit) = state.units.get_mut(&index) {
                 // What is in many pieces is not worth its memory.
-                let is_scattered = unit.valid.count() > PIECES_MAX;
+                let is_scattered = unit.valid().count() > PIECES_MAX;
                 if is_scattered || (wanted && unit.is_clean()) {
-                    unit.valid = unit.dirty.clone();
+                    unit.keep_dirty();
                     if unit.is_clean() {
                         state.units.remove(&index);
                     }
@@ -275,17 +275,15 @@ fn put_bytes(
         std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
         std::collections::btree_map::Entry::Vacant(entry) => entry.insert(UnitFrame::new(spare.take()?, 0)),
     };
-    if Arc::get_mut(&mut unit.frame).is_none() {
+    if !unit.is_own() {
         unit.replace_frame(spare.take()?);
     }
-    let frame = Arc::get_mut(&mut unit.frame)?;
-    frame[start as usize..start as usize + piece.len()].copy_from_slice(piece);
-    let range = start..start + piece.len() as u32;
     if unit.dirty.is_empty() {
         unit.dirty_since = state.writes + 1;
     }
-    unit.valid.insert(range.clone());
-    unit.dirty.insert(range);
+    if !unit.write(start, piece) {
+        return None;
+    }
     let old = std::mem::replace(&mut unit.used, used);
     Some((old > 0).then_some(old))
 }

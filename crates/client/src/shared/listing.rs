@@ -158,7 +158,7 @@ mod tests {
         }
         let homes = Arc::new(homes);
         let (runtime, pool) = (Simulation::new(1).runtime(), Slab::new(1).expect("a frame").pool(1));
-        let engine = DataEngine::new(runtime.clone(), cluster.clone(), homes.clone(), pool);
+        let engine = DataEngine::new(runtime.clone(), cluster.clone(), homes.clone(), pool, None);
         (SharedView::new(runtime, cluster, homes.clone(), engine, InodeId::ROOT), homes)
     }
 

@@ -2,7 +2,7 @@
 
 use super::opens::Opening;
 use super::{SharedView, unexpected};
-use crate::data::FileData;
+use crate::data::{FileData, Lendable};
 use crate::locks::FileLocks;
 use crate::vfs::{
     Directories, Entries, FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace,
@@ -234,6 +234,10 @@ impl Vfs for SharedView {
 
     fn keeps_pages(&self, handle: HandleNumber) -> bool {
         self.file(handle).is_ok_and(|file| file.keeps_pages())
+    }
+
+    fn lendable(&self, handle: HandleNumber) -> Option<Lendable> {
+        self.file(handle).ok().map(|file| Lendable::new(&self.engine, &file))
     }
 
     async fn change_space(

@@ -3,7 +3,7 @@ use super::*;
 /// Each test has numbers of its own: the table is one.
 fn opened(number: i32, handle: u64) -> &'static Entry {
     let entry = entry(number).unwrap();
-    entry.install(number, Opened { handle, flags: 0, view: 0 });
+    entry.install(number, Opened { handle, key: None, flags: 0, view: 0 });
     entry
 }
 
@@ -106,7 +106,7 @@ fn threads_that_hold_and_close_one_number_give_each_handle_back_once() {
             while !entry.is_free() {
                 std::thread::yield_now();
             }
-            entry.install(106, Opened { handle, flags: 0, view: 0 });
+            entry.install(106, Opened { handle, key: None, flags: 0, view: 0 });
             if handle % 2 == 0 {
                 if let Closed::Last(handle) = entry.begin_close() {
                     give_back(handle);

@@ -109,7 +109,7 @@ impl Directory {
         let file =
             File { descriptor, appends: flags.contains(OFlags::APPEND), handed_over: Mutex::default() };
         session.files.lock().expect("no panic").insert(handle, Arc::new(file));
-        Ok(Reply::Opened { handle, status })
+        Ok(Reply::Opened { handle, key: None, status })
     }
 
     fn reply_on_file(&self, asked: &Asked<Self>, request: &Request) -> Outcome {
@@ -187,7 +187,7 @@ impl Handler for Directory {
             _ if self.declines_each > 0 && count.is_multiple_of(self.declines_each) => {
                 return asked.answer(&Reply::Declined);
             }
-            Some(Request::Read { handle, offset, size }) => {
+            Some(Request::Read { handle, offset, size, .. }) => {
                 let file = asked.session().files.lock().expect("no panic").get(&handle).cloned();
                 let mut bytes = vec![0; size as usize];
                 let read =
@@ -279,7 +279,7 @@ impl Bed {
         let handler = Arc::new(Directory { root: view.clone(), last, asked, declines_each });
         let user = rustix::process::geteuid().as_raw();
         let views = vec![view.as_os_str().as_bytes().to_vec()];
-        let server = Server::new(handler.clone(), views, user).expect("a server");
+        let server = Server::new(handler.clone(), views, user, None).expect("a server");
         let listener = UnixListener::bind(dir.path().join("ring")).expect("a socket");
         server.listen(&system, listener).expect("it listens");
         Self { server, handler, dir, _system: system }

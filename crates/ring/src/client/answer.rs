@@ -1,6 +1,6 @@
 //! What a program is told.
 
-use crate::message::Status;
+use crate::message::{FileKey, Status};
 
 /// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +40,8 @@ pub struct ViewInfo {
 pub struct OpenFile {
     /// Stands for it in later calls of this process.
     pub handle: u64,
+    /// Stands for it where the agent lends what it has of it; none when it does not.
+    pub key: Option<FileKey>,
     /// Its attributes when it was opened.
     pub attr: Status,
 }

@@ -1,5 +1,6 @@
 //! From a path to a connection.
 
+use super::lent::LentFrames;
 use super::slots::Slots;
 use super::{Client, ViewInfo};
 use crate::greeting::{WELCOME_SIZE_MAX, Welcome, hello};
@@ -65,17 +66,23 @@ pub(super) fn connect(path: &Path) -> Result<Client, ConnectError> {
     if size == 0 {
         sent.map_err(ConnectError::Greeting)?;
     } // else one that has no room has said so, and not waited for the hello
-    let mounts = match Welcome::decode(&bytes[..size]).ok_or(ConnectError::Version)? {
-        Welcome::Views(mounts) => mounts,
+    let (mounts, frames) = match Welcome::decode(&bytes[..size]).ok_or(ConnectError::Version)? {
+        Welcome::Views { mounts, frames } => (mounts, frames),
         Welcome::Full => return Err(ConnectError::Full),
         Welcome::Refused => return Err(ConnectError::Refused),
     };
-    let notice = files.first().ok_or(ConnectError::Version)?;
+    let (notice, lent) = files.split_first().ok_or(ConnectError::Version)?;
     let notice = Sight::map(notice, NOTICE_SIZE).map_err(failed("mapping the agent's notice"))?;
+    let lent = match lent {
+        // Where they cannot be mapped, all is asked for.
+        [table, slab] if frames > 0 => LentFrames::map(frames, table, slab).ok(),
+        _ => None,
+    };
     Ok(Client {
         views: mounts.into_iter().map(|mount| ViewInfo { mount }).collect(),
         arena,
         notice,
+        lent,
         socket: out_of_the_way(socket.into())?,
         own,
         broken: false.into(),

@@ -6,12 +6,14 @@
 mod answer;
 mod call;
 mod connect;
+pub(crate) mod lent;
 pub mod mounts;
 pub mod path;
+mod read;
 mod slots;
 mod transfer;
 
-pub use crate::message::{Start, Status, Time};
+pub use crate::message::{FileKey, Start, Status, Time};
 pub use answer::{Answer, OpenFile, ViewInfo};
 pub use connect::ConnectError;
 pub use transfer::Transfer;
@@ -20,6 +22,7 @@ use crate::layout::WINDOW_SIZE;
 use crate::message::{self, Reply, Request};
 use crate::spin::Spin;
 use call::{NoReply, Populated};
+use lent::LentFrames;
 use slots::Slots;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
@@ -36,6 +39,8 @@ pub struct Client {
     views: Vec<ViewInfo>,
     pub(crate) arena: Arena,
     notice: Sight,
+    /// None where the agent lends no frames, or there was no room to map them.
+    lent: Option<LentFrames>,
     pub(crate) socket: OwnedFd,
     own: OwnMark,
     broken: AtomicBool,
@@ -73,26 +78,8 @@ impl Client {
     pub fn open(&self, at: Start, path: &[u8], flags: i32, mode: u32) -> Answer<OpenFile> {
         let opened = self.by_name(at, path, |path| Request::Open { path, flags, mode });
         self.take(opened, |reply| match reply {
-            Reply::Opened { handle, status } => Some(OpenFile { handle, attr: status }),
+            Reply::Opened { handle, key, status } => Some(OpenFile { handle, key, attr: status }),
             _ => None,
-        })
-    }
-
-    /// Reads as `preadv` does.
-    pub fn read(&self, handle: u64, offset: u64, into: &mut [&mut [u8]]) -> Answer<usize> {
-        let whole = into.iter().map(|part| part.len()).sum();
-        self.pieces(whole, |done, size| {
-            let Some(offset) = offset.checked_add(done as u64) else { return Answer::Declined };
-            let claim = match self.claim(size as usize) {
-                Ok(claim) => claim,
-                Err(none) => return none.into(),
-            };
-            let read = self.ask(&claim, &Request::Read { handle, offset, size });
-            let count = self.take(read, counted(size));
-            if let Answer::Done(count) = count {
-                self.get(&claim, parts_mut(into, done, count));
-            }
-            count
         })
     }
 

@@ -7,7 +7,10 @@ const BEFORE_STATUS: usize = 2;
 /// Words of attributes.
 const STATUS_WORDS: usize = 11;
 
-const _: () = assert!(BEFORE_STATUS + STATUS_WORDS <= REPLY_WORDS);
+/// The first word behind them.
+pub(super) const END: usize = BEFORE_STATUS + STATUS_WORDS;
+
+const _: () = assert!(END < REPLY_WORDS);
 
 /// A time since 1970-01-01 UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,7 +5,7 @@ fn requests() -> Vec<Request> {
     let handle = u64::MAX;
     vec![
         Request::Open { path: path(255, 4096), flags: -1, mode: u32::MAX },
-        Request::Read { handle, offset: u64::MAX, size: WINDOW_SIZE as u32 },
+        Request::Read { handle, offset: u64::MAX, size: WINDOW_SIZE as u32, lent: true },
         Request::Write { handle, offset: 1, size: 0 },
         Request::Append { handle, size: 3 },
         Request::Status { handle },
@@ -46,10 +46,12 @@ fn requests_and_replies_are_read_as_they_were_written() {
         Reply::Failed(116),
         Reply::Done,
         Reply::Count(WINDOW_SIZE as u32),
+        Reply::Lent(WINDOW_SIZE as u32),
         Reply::Appended { count: 5, end: u64::MAX },
         Reply::Offset(u64::MAX),
         Reply::Status(status),
-        Reply::Opened { handle: u64::MAX, status },
+        Reply::Opened { handle: u64::MAX, key: FileKey::new(7), status },
+        Reply::Opened { handle: u64::MAX, key: None, status },
     ];
     for reply in replies {
         assert_eq!(Reply::decode(&reply.encode()), Some(reply));

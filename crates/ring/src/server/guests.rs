@@ -103,8 +103,11 @@ impl<H: Handler> Inner<H> {
         if let Some(process) = &process {
             self.watch_for(process, number | PROCESS).map_err(failed)?;
         }
-        let welcome = Welcome::Views(self.views.clone()).encode();
-        send_with_files(socket, &welcome, &[self.watch.notice().memory().as_fd()])?;
+        let frames = self.lent.as_ref().map_or(0, |table| table.frames());
+        let welcome = Welcome::Views { mounts: self.views.clone(), frames }.encode();
+        let mut shown = vec![self.watch.notice().memory().as_fd()];
+        shown.extend(self.lent.iter().flat_map(|table| table.memory()));
+        send_with_files(socket, &welcome, &shown)?;
         let session = self.handler.begin(&peer);
         let served = (self.handler.clone(), session, self.counts.clone());
         Ok(Some(Arc::new(Connection::new(served, (socket.clone(), process), arena))))

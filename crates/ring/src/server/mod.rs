@@ -11,6 +11,7 @@ pub(crate) mod watch;
 pub use connection::Asked;
 pub use tameike_io::os::socket::Peer;
 
+use crate::frames::FrameTable;
 use crate::spin::Spin;
 use connection::{Connection, Counts};
 use guests::Guest;
@@ -65,6 +66,8 @@ struct Inner<H: Handler> {
     views: Vec<Vec<u8>>,
     /// Who is served.
     user: u32,
+    /// Frames that they may read, if any.
+    lent: Option<Arc<FrameTable>>,
     watch: Watch,
     spin: Spin,
     epoll: OwnedFd,
@@ -102,11 +105,16 @@ pub struct Server<H: Handler> {
 }
 
 impl<H: Handler> Server<H> {
-    /// A server of the programs of `user`, which are told the mount points `views`.
+    /// A server of the programs of `user`, which are told the mount points `views`, and may read the frames of a table.
     ///
     /// # Errors
     /// What the system refuses: descriptors or memory.
-    pub fn new(handler: Arc<H>, views: Vec<Vec<u8>>, user: u32) -> Result<Arc<Self>> {
+    pub fn new(
+        handler: Arc<H>,
+        views: Vec<Vec<u8>>,
+        user: u32,
+        lent: Option<Arc<FrameTable>>,
+    ) -> Result<Arc<Self>> {
         let failed = |error| Fault::from_os("preparing the ring", &error);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
         let wakeup = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -118,6 +126,7 @@ impl<H: Handler> Server<H> {
             handler,
             views,
             user,
+            lent,
             watch: Watch::new().map_err(failed)?,
             spin: Spin::new(SPIN),
             epoll,

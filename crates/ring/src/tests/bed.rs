@@ -1,7 +1,8 @@
 //! An agent that keeps files in a map, and programs that are this program once more.
 
 use crate::client::{Client, Start, Status};
-use crate::message::{Reply, Request};
+use crate::frames::FrameTable;
+use crate::message::{FileKey, Reply, Request};
 use crate::server::{Asked, Handler, Peer, Server};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
@@ -10,8 +11,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
+use tameike_core::limits::UNIT_SIZE;
 use tameike_io::os::process::user;
 use tameike_io::os::system::System;
+use tameike_io::{Frame, Slab};
 
 /// How long anything may take that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -30,10 +33,32 @@ pub struct State {
     pub ended: usize,
 }
 
+/// A unit that is lent when it is opened, all 7.
+pub struct Lent {
+    pub table: Arc<FrameTable>,
+    pub key: FileKey,
+    pub frame: Frame,
+}
+
+impl Lent {
+    fn new() -> Self {
+        let slab = Slab::new(3).expect("a small slab");
+        let table = Arc::new(FrameTable::new(&slab).expect("a table"));
+        let mut frame = slab.pool(1).try_take().expect("the first");
+        frame.fill(7);
+        Self { key: table.open().expect("the first"), table, frame }
+    }
+
+    pub fn lend(&self) {
+        self.table.lend(self.frame.number(), self.key, 0, &(0..UNIT_SIZE as u32));
+    }
+}
+
 /// Files in memory. Paths are not taken apart.
-#[derive(Default)]
 pub struct Files {
     pub state: Mutex<State>,
+    /// What of the file `lent` lies in a frame.
+    pub lent: Lent,
     changed: Condvar,
 }
 
@@ -49,7 +74,9 @@ impl Files {
                 let bytes = files.entry(asked.name(&path).to_vec()).or_default();
                 *last += 1;
                 handles.insert(*last, asked.name(&path).to_vec());
-                Reply::Opened { handle: *last, status: status(bytes) }
+                let key = (asked.name(&path) == b"lent").then_some(self.lent.key);
+                key.iter().for_each(|_| self.lent.lend());
+                Reply::Opened { handle: *last, key, status: status(bytes) }
             }
             Request::Write { handle, offset, size } => {
                 let bytes = handles.get(&handle).and_then(|name| files.get_mut(name)).ok_or(EBADF)?;
@@ -120,7 +147,13 @@ impl Handler for Files {
                 state.held.push(asked);
                 self.changed.notify_all();
             }
-            Some(Request::Read { handle, offset, size }) => {
+            Some(Request::Read { handle, lent: true, .. }) => {
+                // It is recalled, or never was lent.
+                let size = state.handles.get(&handle).and_then(|name| state.files.get(name)).map(Vec::len);
+                drop(state);
+                asked.answer(&Reply::Lent(size.unwrap_or_default() as u32));
+            }
+            Some(Request::Read { handle, offset, size, .. }) => {
                 let bytes = state.handles.get(&handle).and_then(|name| state.files.get(name)).cloned();
                 drop(state);
                 let bytes = bytes.unwrap_or_default();
@@ -166,8 +199,10 @@ impl Bed {
 
     fn at(socket: PathBuf, dir: tempfile::TempDir) -> Self {
         let system = System::start(1).expect("a system");
-        let files = Arc::new(Files::default());
-        let server = Server::new(files.clone(), vec![b"/view".to_vec()], user()).expect("a server");
+        let (state, changed) = Default::default();
+        let files = Arc::new(Files { state, lent: Lent::new(), changed });
+        let table = Some(files.lent.table.clone());
+        let server = Server::new(files.clone(), vec![b"/view".to_vec()], user(), table).expect("a server");
         server.listen(&system, UnixListener::bind(&socket).expect("a socket")).expect("it listens");
         Self { server, files, socket, _dir: dir, _system: system }
     }

@@ -27,7 +27,7 @@ fn calls_are_answered() {
     assert_eq!(client.write(handle, 3, &parts), Answer::Done(bytes.len()));
     let mut found = vec![1; bytes.len() + 100];
     let (first, second) = found.split_at_mut(WINDOW_SIZE - 1);
-    assert_eq!(client.read(handle, 0, &mut [first, second]), Answer::Done(bytes.len() + 3));
+    assert_eq!(client.read(handle, None, 0, &mut [first, second]), Answer::Done(bytes.len() + 3));
     assert!(found[..3] == [0; 3] && found[3..bytes.len() + 3] == bytes && found[bytes.len() + 3] == 1);
     assert_eq!(client.append(handle, &[b"at ", b"the end"]), Answer::Done((10, bytes.len() as u64 + 13)));
     assert_eq!(client.append(handle, &[&bytes]), Answer::Declined, "it would not land in one piece");
@@ -70,7 +70,7 @@ fn threads_share_the_slots_of_a_program() {
                     let bytes = (thread << 32 | round).to_le_bytes();
                     assert_eq!(client.write(handle, 8 * round, &[&bytes]), Answer::Done(8));
                     let mut found = [0; 8];
-                    assert_eq!(client.read(handle, 8 * round, &mut [&mut found]), Answer::Done(8));
+                    assert_eq!(client.read(handle, None, 8 * round, &mut [&mut found]), Answer::Done(8));
                     assert_eq!(found, bytes);
                 }
             });

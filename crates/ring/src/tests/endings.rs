@@ -9,7 +9,7 @@ use std::sync::mpsc::channel;
 use tameike_io::os::process::start_thread;
 
 /// Waits until the program says that it is ready.
-fn await_ready(child: &mut Child) {
+pub fn await_ready(child: &mut Child) {
     let mut output = child.stdout.take().expect("piped");
     let mut said = Vec::new();
     let mut byte = [0];
@@ -20,7 +20,7 @@ fn await_ready(child: &mut Child) {
     child.stdout = Some(output);
 }
 
-fn kill(mut child: Child) {
+pub fn kill(mut child: Child) {
     child.kill().expect("it is our child");
     child.wait().expect("it is our child");
 }

@@ -56,7 +56,7 @@ fn rubbish_in_an_arena_hurts_its_program_alone() {
             let bytes = round.to_le_bytes();
             assert_eq!(client.write(open.handle, 0, &[&bytes]), Answer::Done(8));
             let mut found = [0; 8];
-            assert_eq!(client.read(open.handle, 0, &mut [&mut found]), Answer::Done(8));
+            assert_eq!(client.read(open.handle, None, 0, &mut [&mut found]), Answer::Done(8));
             assert_eq!(found, bytes);
         }
         ended.store(true, Ordering::Relaxed);

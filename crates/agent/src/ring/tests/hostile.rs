@@ -86,7 +86,7 @@ fn a_program_that_writes_anything_in_its_arena_hurts_itself_alone() {
             let bytes = round.to_le_bytes();
             assert_eq!(good.write(handle, 0, &[&bytes]), Answer::Done(8));
             let mut found = [0; 8];
-            assert_eq!(good.read(handle, 0, &mut [&mut found]), Answer::Done(8));
+            assert_eq!(good.read(handle, None, 0, &mut [&mut found]), Answer::Done(8));
             assert_eq!(found, bytes);
         }
         ended.store(true, Ordering::Relaxed);

@@ -61,7 +61,7 @@ fn look(bench: &Bench, node: usize, model: &Model) {
 }
 
 impl Bench {
-    fn change_space(&self, file: &Arc<FileData>, change: SpaceChange, bytes: Range<u64>, grows: bool) {
+    pub fn change_space(&self, file: &Arc<FileData>, change: SpaceChange, bytes: Range<u64>, grows: bool) {
         let (engine, file) = (self.engines[0].clone(), file.clone());
         let work = async move {
             let tell = engine.tell_space(&file, change, bytes.clone(), grows);

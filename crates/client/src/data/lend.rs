@@ -1,0 +1,170 @@
+//! Frames that are lent to programs of this node, which read in them by themselves what they would be answered.
+//!
+//! Lent is what a program has just been answered from a frame, until that is recalled: what is lent is true. A unit is
+//! recalled before its frame is changed, or serves something else ([`super::unit`]); all of a file, before anybody else may
+//! change it (the kernel of the node), when it becomes shorter, and when a read of it would be its last access, of which this
+//! room must hear. What is lent of a file that nobody has open any more is recalled with the last close.
+
+use super::file::FileState;
+use super::{DataEngine, FileData, split};
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::sync::Arc;
+use tameike_core::Timestamp;
+use tameike_core::limits::UNIT_SIZE;
+
+/// By which programs find what is lent of a file: never that of another file.
+pub type LendingKey = NonZeroU64;
+
+/// Tells programs which frames are lent. No call waits.
+pub trait FrameLender: Send + Sync + 'static {
+    /// A key for a file, unless there are too many.
+    fn open(&self) -> Option<LendingKey>;
+    /// Takes a key back, and recalls what is lent under it.
+    fn close(&self, key: LendingKey);
+    /// Lends a frame, by its number, which holds these bytes of a unit.
+    fn lend(&self, frame: u32, key: LendingKey, unit: u64, bytes: &Range<u32>);
+    /// A lent frame is still in use.
+    fn renew(&self, frame: u32, key: LendingKey, unit: u64);
+    /// Recalls a frame. When this has returned, nobody takes for its bytes what it holds then.
+    fn recall(&self, frame: u32);
+    /// Recalls all frames of a file, as [`Self::recall`] does one.
+    fn recall_all(&self, key: LendingKey);
+}
+
+/// A file of which frames can be lent.
+pub(super) struct LentFile {
+    lender: Arc<dyn FrameLender>,
+    key: LendingKey,
+    /// Counts recalls of all of it.
+    recalls: u64,
+    /// Whether anything was lent since the last one.
+    is_lent: bool,
+}
+
+impl LentFile {
+    fn new(lender: &Arc<dyn FrameLender>) -> Option<Self> {
+        Some(Self { lender: lender.clone(), key: lender.open()?, recalls: 0, is_lent: false })
+    }
+
+    fn recall(&mut self) {
+        if std::mem::take(&mut self.is_lent) {
+            self.recalls += 1;
+            self.lender.recall_all(self.key);
+        }
+    }
+
+    /// Lends a frame that holds these bytes of a unit, if not as much of it is lent already; whether these are, then.
+    pub(super) fn lend(
+        &mut self,
+        lent: &mut Option<LentUnit>,
+        frame: u32,
+        unit: u64,
+        bytes: Range<u32>,
+    ) -> bool {
+        let is_enough = |lent: &&LentUnit| {
+            (lent.key, lent.recalls) == (self.key, self.recalls) && lent.bytes.len() >= bytes.len()
+        };
+        if let Some(lent) = lent.as_ref().filter(is_enough) {
+            self.lender.renew(frame, self.key, unit);
+            return lent.bytes.start <= bytes.start && bytes.end <= lent.bytes.end;
+        }
+        self.is_lent = true;
+        // What was lent before is recalled first.
+        *lent = None;
+        self.lender.lend(frame, self.key, unit, &bytes);
+        let (lender, key, recalls) = (self.lender.clone(), self.key, self.recalls);
+        *lent = Some(LentUnit { lender, frame, key, recalls, bytes });
+        true
+    }
+}
+
+impl Drop for LentFile {
+    fn drop(&mut self) {
+        self.lender.close(self.key);
+    }
+}
+
+/// A unit whose frame is lent, until dropped.
+pub(super) struct LentUnit {
+    lender: Arc<dyn FrameLender>,
+    frame: u32,
+    key: LendingKey,
+    /// Recalls of the file before.
+    recalls: u64,
+    bytes: Range<u32>,
+}
+
+impl Drop for LentUnit {
+    fn drop(&mut self) {
+        self.lender.recall(self.frame);
+    }
+}
+
+impl FileState {
+    /// Recalls all that is lent of the file.
+    pub(super) fn recall(&mut self) {
+        if let Some(lent) = &mut self.lent {
+            lent.recall();
+        }
+    }
+
+    /// Whether a read from `now` on may be the last access.
+    fn awaits_access(&self, now: Timestamp) -> bool {
+        self.times.is_some_and(|times| times.access <= times.change || times.counts(now))
+    }
+
+    /// The times have changed.
+    pub(super) fn recall_for_access(&mut self, now: Timestamp) {
+        if self.awaits_access(now) {
+            self.recall();
+        }
+    }
+
+    fn lend(&mut self, index: u64, bytes: &Range<u32>, now: Timestamp) -> bool {
+        if self.awaits_access(now) {
+            return false;
+        }
+        let in_file = self.size.saturating_sub(index * UNIT_SIZE as u64).min(UNIT_SIZE as u64) as u32;
+        match (&mut self.lent, self.units.get_mut(&index)) {
+            (Some(lent), Some(unit)) => unit.lend(lent, index, bytes, in_file),
+            _ => false,
+        }
+    }
+}
+
+/// A file that is open on this node, as programs may be lent it.
+#[derive(Clone)]
+pub struct Lendable {
+    engine: Arc<DataEngine>,
+    file: Arc<FileData>,
+}
+
+impl Lendable {
+    pub(crate) fn new(engine: &Arc<DataEngine>, file: &Arc<FileData>) -> Self {
+        Self { engine: engine.clone(), file: file.clone() }
+    }
+
+    /// By which programs find what is lent; the same until the file is not open any more. None when nothing will be.
+    pub fn key(&self) -> Option<LendingKey> {
+        let lender = self.engine.lender.as_ref()?;
+        let mut state = self.file.state.lock();
+        if state.lent.is_none() && state.opens > 0 {
+            state.lent = LentFile::new(lender);
+        }
+        state.lent.as_ref().map(|lent| lent.key)
+    }
+
+    /// A program has read these bytes, and may do so by itself from now on, if they are in one frame; whether they are.
+    pub fn lend(&self, offset: u64, length: usize) -> bool {
+        let mut parts = split(offset, length as u64);
+        let (Some((index, start, count)), None) = (parts.next(), parts.next()) else { return false };
+        let now = self.engine.runtime.now();
+        self.file.state.lock().lend(index, &(start..start + count), now)
+    }
+
+    /// Recalls all that is lent of it.
+    pub fn recall(&self) {
+        self.file.state.lock().recall();
+    }
+}

@@ -1,0 +1,233 @@
+//! What is lent to programs is what a read would bring, at any moment.
+
+use super::*;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use tameike_core::attr::Times;
+use tameike_core::wire::unit::SpaceChange;
+
+/// Remembers what is lent, as programs find it.
+pub struct Lender {
+    memory: File,
+    state: Mutex<Lent>,
+}
+
+#[derive(Default)]
+struct Lent {
+    frames: BTreeMap<u32, (LendingKey, u64, Range<u32>)>,
+    open: BTreeSet<LendingKey>,
+    last: u64,
+}
+
+impl Lender {
+    pub fn new(slab: &Arc<Slab>) -> Arc<Self> {
+        let memory = slab.memory().try_clone_to_owned().expect("a descriptor").into();
+        Arc::new(Self { memory, state: Mutex::default() })
+    }
+
+    /// What programs may read: where in the file, and the bytes.
+    fn lent(&self) -> Vec<(u64, Vec<u8>)> {
+        let lent = self.state.lock().frames.clone();
+        lent.into_iter()
+            .map(|(frame, (_, unit, range))| {
+                let mut bytes = vec![0; range.len()];
+                let place = u64::from(frame) * UNIT_SIZE as u64 + u64::from(range.start);
+                self.memory.read_exact_at(&mut bytes, place).expect("it is in the slab");
+                (unit * UNIT_SIZE as u64 + u64::from(range.start), bytes)
+            })
+            .collect()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.state.lock().frames.is_empty()
+    }
+}
+
+impl FrameLender for Lender {
+    fn open(&self) -> Option<LendingKey> {
+        let mut state = self.state.lock();
+        state.last += 1;
+        let key = LendingKey::new(state.last)?;
+        state.open.insert(key);
+        Some(key)
+    }
+
+    fn close(&self, key: LendingKey) {
+        assert!(self.state.lock().open.remove(&key), "it was given once");
+        self.recall_all(key);
+    }
+
+    fn lend(&self, frame: u32, key: LendingKey, unit: u64, bytes: &Range<u32>) {
+        let mut state = self.state.lock();
+        assert!(state.open.contains(&key) && !bytes.is_empty());
+        state.frames.insert(frame, (key, unit, bytes.clone()));
+    }
+
+    fn renew(&self, frame: u32, key: LendingKey, unit: u64) {
+        let state = self.state.lock();
+        let lent = state.frames.get(&frame).map(|(key, unit, _)| (*key, *unit));
+        assert_eq!(lent, Some((key, unit)), "only what is lent is renewed");
+    }
+
+    fn recall(&self, frame: u32) {
+        self.state.lock().frames.remove(&frame);
+    }
+
+    fn recall_all(&self, key: LendingKey) {
+        self.state.lock().frames.retain(|_, (other, ..)| *other != key);
+    }
+}
+
+impl Bench {
+    fn lendable(&self, node: usize, file: &Arc<FileData>) -> Lendable {
+        Lendable::new(&self.engines[node], file)
+    }
+
+    /// A program reads, and may do so by itself from now on; how much.
+    fn lend(&self, node: usize, file: &Arc<FileData>, offset: u64, length: u32) -> bool {
+        let lendable = self.lendable(node, file);
+        assert!(lendable.key().is_some());
+        let bytes = self.read(node, file, offset, length);
+        lendable.lend(offset, bytes.len())
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Operation(Operation),
+    Cut {
+        node: usize,
+        size: usize,
+    },
+    Punch {
+        start: usize,
+        length: usize,
+    },
+    /// Another program of the node opens the file, and closes it at once.
+    Look {
+        node: usize,
+    },
+    /// Another program of the node flushes the file.
+    Send {
+        node: usize,
+    },
+    Wait {
+        steps: usize,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => operation().prop_map(Step::Operation),
+        1 => (0..2usize, place()).prop_map(|(node, size)| Step::Cut { node, size }),
+        1 => (place(), 1..100_000usize).prop_map(|(start, length)| Step::Punch { start, length }),
+        2 => (0..2usize).prop_map(|node| Step::Look { node }),
+        2 => (0..2usize).prop_map(|node| Step::Send { node }),
+        2 => (1..20usize).prop_map(|steps| Step::Wait { steps }),
+    ]
+}
+
+/// Does a step; what a node knows of the other's cuts it learns when it opens the file again.
+fn run(bench: &Bench, files: &mut [Arc<FileData>; 2], version: u8, step: Step) {
+    match step {
+        Step::Operation(Operation::Write { node, start, length }) => {
+            bench.write(node, &files[node], start as u64, vec![version; length]);
+        }
+        Step::Operation(Operation::Read { node, start, length }) => {
+            bench.lend(node, &files[node], start as u64, length as u32);
+        }
+        Step::Operation(Operation::Flush { node }) => bench.flush(node, &files[node]).expect("the flush"),
+        Step::Operation(Operation::Reopen { node }) => {
+            bench.flush(node, &files[node]).expect("the flush");
+            bench.engines[node].close(&files[node]);
+            assert!(bench.lenders[node].is_empty(), "nobody has it open");
+            files[node] = bench.open(node);
+        }
+        Step::Cut { node, size } => bench.truncate(node, &files[node], size as u64),
+        Step::Punch { start, length } => {
+            let bytes = start as u64..(start + length) as u64;
+            bench.change_space(&files[0], SpaceChange::Punch, bytes, false);
+        }
+        Step::Look { node } => bench.engines[node].close(&bench.open(node)),
+        Step::Send { node } => {
+            let (engine, file) = (bench.engines[node].clone(), files[node].clone());
+            let flush = async move { engine.flush(&file, false).await.expect("the flush") };
+            bench.simulation.runtime().spawn(flush);
+        }
+        Step::Wait { steps } => drop((0..steps).all(|_| bench.simulation.step())),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    /// With few frames, so that they are taken back all the time.
+    #[test]
+    fn what_is_lent_is_true(seed: u64, steps in prop::collection::vec(step(), 1..60)) {
+        let bench = Bench::new(seed, 4);
+        let mut files = [bench.open(0), bench.open(1)];
+        // The double of the homes lets content be in the inode record that no real one would.
+        bench.write(0, &files[0], 0, vec![1; 2 * INLINE_SIZE_MAX]);
+        bench.flush(0, &files[0]).expect("the flush");
+        for (number, step) in steps.into_iter().enumerate() {
+            run(&bench, &mut files, number as u8 + 1, step);
+            for (node, lender) in bench.lenders.iter().enumerate() {
+                for (offset, bytes) in lender.lent() {
+                    prop_assert!(offset + bytes.len() as u64 <= files[node].size(), "beyond the end");
+                    let read = bench.read(node, &files[node], offset, bytes.len() as u32);
+                    prop_assert!(read == bytes, "{} bytes at {offset} of node {node}", bytes.len());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_unit_is_lent_as_far_as_its_bytes_are_here() {
+    let bench = Bench::new(1, 4);
+    let file = bench.open(0);
+    bench.write(0, &file, 0, vec![1; UNIT_SIZE + 5000]);
+    assert!(bench.lend(0, &file, 300, 10));
+    assert_eq!(bench.lenders[0].lent(), [(0, vec![1; UNIT_SIZE])]);
+    assert!(!bench.lend(0, &file, UNIT_SIZE as u64 - 5, 10), "it lies in two frames");
+    assert!(bench.lend(0, &file, UNIT_SIZE as u64 + 1, 10_000));
+    assert_eq!(bench.lenders[0].lent().len(), 2);
+    assert!(!bench.lend(0, &file, 2 * UNIT_SIZE as u64, 10), "there is nothing");
+    // Nothing of it is on its way any more: it is changed where it is.
+    bench.flush(0, &file).expect("the flush");
+    assert_eq!(bench.lenders[0].lent().len(), 2);
+    bench.write(0, &file, 17, vec![2]);
+    assert_eq!(bench.lenders[0].lent(), [(UNIT_SIZE as u64, vec![1; 5000])]);
+    bench.lendable(0, &file).recall();
+    assert!(bench.lenders[0].is_empty());
+    assert!(bench.lend(0, &file, 300, 10), "the kernel has closed it");
+    bench.engines[0].close(&file);
+    assert!(bench.lenders[0].is_empty());
+    assert_eq!(bench.lendable(0, &file).key(), None);
+}
+
+/// The last access of a file is the first read after each change of it. A program that read by itself what was lent before
+/// the change would have been the last without anybody's knowing.
+#[test]
+fn a_read_that_would_be_the_last_access_is_not_missed() {
+    let bench = Bench::new(1, 4);
+    let file = bench.open(0);
+    let at = |seconds| Timestamp { seconds, nanoseconds: 0 };
+    bench.write(0, &file, 0, vec![1; 2 * UNIT_SIZE]);
+    bench.flush(0, &file).expect("the flush");
+    let now = bench.simulation.runtime().now().seconds;
+    file.learn_times(Times { access: at(now), change: at(now) });
+    assert!(!bench.lend(0, &file, 0, 10), "this one counts");
+    file.learn_times(Times { access: at(now + 1), change: at(now) });
+    assert!(bench.lend(0, &file, 0, 10), "others do not");
+    bench.simulation.rest(std::time::Duration::from_secs(5));
+    bench.write(0, &file, UNIT_SIZE as u64, vec![1]);
+    assert!(bench.lenders[0].is_empty(), "the next one does, whatever it reads");
+    assert!(!bench.lend(0, &file, 0, 10));
+    bench.simulation.rest(std::time::Duration::from_secs(5));
+    file.accessed(bench.simulation.runtime().now());
+    assert!(bench.lend(0, &file, 0, 10));
+    file.learn_times(Times { access: at(0), change: at(now) });
+    assert!(bench.lenders[0].is_empty(), "a program has set the times");
+}

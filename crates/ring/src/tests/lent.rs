@@ -1,0 +1,232 @@
+//! Frames that are lent: read without a request while they are, and never after.
+
+use super::bed::{Bed, PATIENCE, ROOT, start};
+use super::endings::{await_ready, kill};
+use crate::client::lent::LentFrames;
+use crate::client::{Answer, Client, OpenFile};
+use crate::frames::FrameTable;
+use crate::greeting::hello;
+use crate::layout::ARENA_SIZE;
+use crate::message::FileKey;
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tameike_core::limits::UNIT_SIZE;
+use tameike_io::os::arena::Arena;
+use tameike_io::os::process::monotonic;
+use tameike_io::os::socket::{receive_with_files, send_with_files};
+use tameike_io::{Frame, Slab};
+
+const UNIT: u64 = UNIT_SIZE as u64;
+const WHOLE: Range<u32> = 0..UNIT_SIZE as u32;
+
+fn open(client: &Client) -> OpenFile {
+    match client.open(ROOT, b"lent", 0, 0o644) {
+        Answer::Done(open) => open,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Reads of the file `lent` until one is a request, which finds other bytes.
+fn read_until_asked(bed: &Bed, client: &Client, open: &OpenFile) {
+    let (begun, answered) = (monotonic(), bed.server.usage().answered);
+    let mut found = [0];
+    while bed.server.usage().answered == answered {
+        assert_eq!(client.read(open.handle, open.key, 0, &mut [&mut found]), Answer::Done(1));
+        assert!(monotonic() - begun < PATIENCE, "it is lent for ever");
+    }
+    assert_eq!(found, [1]);
+}
+
+#[test]
+fn what_is_lent_is_read_without_asking_until_it_is_recalled() {
+    let bed = Bed::new();
+    let client = bed.client();
+    let file = open(&client);
+    // Other bytes than those of the frame, to tell where they came from.
+    assert_eq!(client.write(file.handle, 0, &[&vec![1; UNIT_SIZE + 10]]), Answer::Done(UNIT_SIZE + 10));
+    bed.files.lent.lend();
+    let before = bed.server.usage().answered;
+    let (mut one, mut two) = ([0; 5], vec![0; 4096]);
+    for offset in [0, 1, 77_777, UNIT - 4101] {
+        assert_eq!(client.read(file.handle, file.key, offset, &mut [&mut one, &mut two]), Answer::Done(4101));
+        assert!(one.iter().chain(&two).all(|byte| *byte == 7), "{offset}");
+    }
+    assert_eq!(bed.server.usage().answered, before, "nothing was asked");
+    let asked = |key, offset: u64| {
+        let before = bed.server.usage().answered;
+        let mut found = [0; 2];
+        assert_eq!(client.read(file.handle, key, offset, &mut [&mut found]), Answer::Done(2));
+        assert_eq!((found, bed.server.usage().answered), ([1; 2], before + 1));
+    };
+    asked(file.key, UNIT - 1);
+    asked(file.key, UNIT);
+    asked(None, 0);
+    asked(bed.files.lent.table.open(), 0);
+    bed.files.lent.table.lend(bed.files.lent.frame.number(), bed.files.lent.key, 0, &(100..200));
+    asked(file.key, 99);
+    asked(file.key, 199);
+    let recalls: [fn(&Bed); 2] = [
+        |bed| bed.files.lent.table.recall(bed.files.lent.frame.number()),
+        |bed| bed.files.lent.table.recall_all(bed.files.lent.key),
+    ];
+    for recall in recalls {
+        bed.files.lent.lend();
+        recall(&bed);
+        asked(file.key, 0);
+    }
+    bed.files.lent.lend();
+    read_until_asked(&bed, &client, &file);
+}
+
+/// The answer says that the bytes are lent, and they are not any more.
+#[test]
+fn who_comes_too_late_for_what_was_lent_asks_again() {
+    let bed = Bed::new();
+    let client = bed.client();
+    let file = open(&client);
+    assert_eq!(client.write(file.handle, 0, &[&vec![1; 100_000]]), Answer::Done(100_000));
+    bed.files.lent.table.recall_all(bed.files.lent.key);
+    let before = bed.server.usage().answered;
+    let mut found = vec![0; 200_000];
+    assert_eq!(client.read(file.handle, file.key, 0, &mut [&mut found]), Answer::Done(100_000));
+    assert!(found[..100_000].iter().all(|byte| *byte == 1));
+    assert_eq!(bed.server.usage().answered, before + 2);
+}
+
+/// A program must not read what a dead agent has left for ever.
+#[test]
+fn what_a_dead_agent_has_lent_ends() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("ring");
+    let mut agent = start("tests::endings::agent", &socket);
+    await_ready(&mut agent);
+    let client = Client::connect(&socket).expect("it listens");
+    let file = open(&client);
+    kill(agent);
+    let begun = monotonic();
+    while client.read(file.handle, file.key, 0, &mut [&mut [0]]) != Answer::Broken {
+        assert!(monotonic() - begun < PATIENCE, "it is lent for ever");
+    }
+    assert_eq!(client.read(file.handle, file.key, 0, &mut [&mut [0]]), Answer::Broken);
+}
+
+/// What a program is shown when it connects.
+fn shown(bed: &Bed) -> Vec<OwnedFd> {
+    let (_, memory) = Arena::create("test", ARENA_SIZE).expect("memory");
+    let socket = UnixStream::connect(&bed.socket).expect("it listens");
+    send_with_files(&socket, &hello(), &[memory.as_fd()]).expect("it hears");
+    receive_with_files(&socket).expect("a welcome").1
+}
+
+/// Programs may read the frames of all; if one could write there, it would write to the files of all.
+#[test]
+fn no_program_can_write_to_what_it_is_shown() {
+    let bed = Bed::new();
+    let shown = shown(&bed);
+    assert_eq!(shown.len(), 3, "notice, table and slab");
+    for memory in &shown {
+        let size = rustix::fs::fstat(memory).expect("memory").st_size;
+        // By its descriptor, and by one more that is for writing.
+        let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
+        let again = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+        let holes = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        for memory in again.iter().chain([memory]) {
+            assert!(Arena::map(memory, size as usize).is_err(), "it is mapped for writing");
+            assert!(rustix::io::pwrite(memory, b"x", 0).is_err());
+            assert!(fallocate(memory, holes, 0, 4096).is_err());
+            assert!(rustix::fs::ftruncate(memory, 0).is_err());
+        }
+    }
+    let mut found = [0];
+    rustix::io::pread(&shown[2], &mut found, 0).expect("it can be read");
+    assert_eq!(found, [7]);
+}
+
+/// A table, and a program's sight of it.
+fn table(frames: u32) -> (Arc<FrameTable>, LentFrames, Vec<Frame>) {
+    let slab = Slab::new(frames).expect("a small slab");
+    let table = Arc::new(FrameTable::new(&slab).expect("a table"));
+    let [memory, slab_memory] = table.memory();
+    let sight = LentFrames::map(frames, memory, slab_memory).expect("what was sealed");
+    let pool = slab.pool(frames);
+    (table, sight, (0..frames).map_while(|_| pool.try_take()).collect())
+}
+
+fn found(sight: &LentFrames, key: FileKey, offset: u64, into: &mut [u8]) -> bool {
+    let size = into.len() as u32;
+    sight.read(key, offset, size, std::iter::once(into))
+}
+
+#[test]
+fn nearly_all_that_is_lent_is_found_and_each_under_its_key() {
+    let (table, sight, mut frames) = table(64);
+    let keys: Vec<_> = (0..16).map_while(|_| table.open()).collect();
+    for (number, frame) in frames.iter_mut().enumerate() {
+        frame[..8].copy_from_slice(&(number as u64).to_ne_bytes());
+        table.lend(frame.number(), keys[number % 16], 1000 + number as u64 / 16, &WHOLE);
+    }
+    let count = (0..64_u64).filter(|number| {
+        let mut bytes = [0; 8];
+        let offset = (1000 + number / 16) * UNIT;
+        let is_found = found(&sight, keys[*number as usize % 16], offset, &mut bytes);
+        assert!(!is_found || u64::from_ne_bytes(bytes) == *number);
+        is_found
+    });
+    assert!(count.count() > 56);
+    for key in &keys {
+        table.close(*key);
+    }
+    let reused = table.open().expect("a key");
+    assert!(!keys.contains(&reused));
+    assert!((0..64).all(|unit| !found(&sight, reused, (1000 + unit) * UNIT, &mut [0])));
+}
+
+/// Two frames go from one use to another as fast as they can; each use has bytes of its own, the same throughout. A reader
+/// that took one for the other, or for half of each, would see.
+#[test]
+fn no_reader_sees_what_is_not_lent() {
+    const ROUNDS: u64 = 30_000;
+    let (table, sight, mut frames) = table(2);
+    let keys = [table.open().expect("a key"), table.open().expect("a key")];
+    let (ended, hits) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for reader in 0..2_u64 {
+            let (sight, ended, hits) = (&sight, &ended, &hits);
+            scope.spawn(move || {
+                let mut bytes = vec![0; 6000];
+                let mut round = reader;
+                while !ended.load(Ordering::Relaxed) {
+                    round += 1;
+                    let (key, unit) = (round % 2, round / 2 % 8);
+                    if found(sight, keys[key as usize], unit * UNIT + round % 1000, &mut bytes) {
+                        let expected = bytes[0];
+                        assert_eq!(u64::from(expected) % 16, key * 8 + unit, "bytes of another use");
+                        assert!(bytes.iter().all(|byte| *byte == expected), "bytes of two uses");
+                        hits.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        let mut use_number = 0_u64;
+        while use_number < ROUNDS || hits.load(Ordering::Relaxed) < 1000 {
+            for frame in &mut frames {
+                use_number += 1;
+                let (key, unit) = (use_number * 7 % 2, use_number / 3 % 8);
+                match use_number % 5 {
+                    0 => keys.iter().for_each(|key| table.recall_all(*key)),
+                    _ => table.recall(frame.number()),
+                }
+                let value = (use_number % 16 * 16 + key * 8 + unit) as u8;
+                frame[..8000].fill(value);
+                table.lend(frame.number(), keys[key as usize], unit, &(0..8000));
+            }
+            std::thread::yield_now();
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
+    assert!(hits.into_inner() >= 1000);
+}
