@@ -14,6 +14,7 @@ pub mod fuzz;
 mod greeting;
 mod layout;
 pub mod message;
+mod names;
 pub mod server;
 mod spin;
 

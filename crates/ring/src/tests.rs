@@ -4,3 +4,4 @@ mod bed;
 mod calls;
 mod endings;
 mod hostile;
+mod names;

@@ -50,6 +50,13 @@ impl Mapping {
         // place is atomic.
         unsafe { AtomicU32::from_ptr(address) }
     }
+
+    fn long(&self, offset: usize) -> &AtomicU64 {
+        let address = self.address(offset, 8).cast::<u64>();
+        assert!(address.is_aligned(), "a long word at {offset} is aligned");
+        // SAFETY: as for words; those who use the memory access each place in one size.
+        unsafe { AtomicU64::from_ptr(address) }
+    }
 }
 
 impl Drop for Mapping {
@@ -113,10 +120,7 @@ impl Arena {
 
     /// The 64 bits at `offset`, which must be aligned.
     pub fn long(&self, offset: usize) -> &AtomicU64 {
-        let address = self.0.address(offset, 8).cast::<u64>();
-        assert!(address.is_aligned(), "a long word at {offset} is aligned");
-        // SAFETY: as for words; those who use the arena access each place in one size.
-        unsafe { AtomicU64::from_ptr(address) }
+        self.0.long(offset)
     }
 
     /// Copies bytes from `offset` on out of the arena. What comes out while the other end writes is any mixture.
@@ -184,6 +188,11 @@ impl Notice {
     pub fn word(&self, offset: usize) -> &AtomicU32 {
         self.mapping.word(offset)
     }
+
+    /// The 64 bits at `offset`, which must be aligned.
+    pub fn long(&self, offset: usize) -> &AtomicU64 {
+        self.mapping.long(offset)
+    }
 }
 
 /// A [`Notice`] of another process.
@@ -203,6 +212,11 @@ impl Sight {
     /// stronger access is allowed.
     pub fn load(&self, offset: usize) -> u32 {
         self.0.word(offset).load(Ordering::Relaxed)
+    }
+
+    /// As [`Self::load`], of 64 bits.
+    pub fn load_long(&self, offset: usize) -> u64 {
+        self.0.long(offset).load(Ordering::Relaxed)
     }
 }
 
@@ -266,7 +280,8 @@ mod tests {
         let notice = Notice::create("test", 4096).expect("memory");
         let sight = Sight::map(notice.memory(), 4096).expect("what was sealed");
         notice.word(12).store(5, Ordering::Release);
-        assert_eq!(sight.load(12), 5);
+        notice.long(16).store(u64::MAX, Ordering::Release);
+        assert_eq!((sight.load(12), sight.load_long(16)), (5, u64::MAX));
         assert!(Arena::map(notice.memory(), 4096).is_err(), "nobody else writes to it");
         assert!(rustix::io::pwrite(notice.memory(), b"x", 0).is_err());
     }

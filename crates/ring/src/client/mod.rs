@@ -7,6 +7,7 @@ mod answer;
 mod call;
 mod connect;
 pub mod mounts;
+mod names;
 pub mod path;
 mod slots;
 mod transfer;
@@ -20,6 +21,7 @@ use crate::layout::WINDOW_SIZE;
 use crate::message::{self, Reply, Request};
 use crate::spin::Spin;
 use call::{NoReply, Populated};
+use names::Shown;
 use slots::Slots;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
@@ -36,6 +38,7 @@ pub struct Client {
     views: Vec<ViewInfo>,
     pub(crate) arena: Arena,
     notice: Sight,
+    shown: Shown,
     pub(crate) socket: OwnedFd,
     own: OwnMark,
     broken: AtomicBool,
@@ -134,8 +137,11 @@ impl Client {
         self.take(self.by_handle(&Request::Status { handle }), attributes)
     }
 
-    /// Attributes by path; `follow` as without `AT_SYMLINK_NOFOLLOW`.
+    /// Attributes by path; `follow` as without `AT_SYMLINK_NOFOLLOW`. Those that the agent shows it is not asked for.
     pub fn status_at(&self, at: Start, path: &[u8], follow: bool) -> Answer<Status> {
+        if let Some(status) = self.known_status(at, path) {
+            return Answer::Done(status);
+        }
         self.take(self.by_name(at, path, |path| Request::StatusAt { path, follow }), attributes)
     }
 

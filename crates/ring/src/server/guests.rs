@@ -103,8 +103,9 @@ impl<H: Handler> Inner<H> {
         if let Some(process) = &process {
             self.watch_for(process, number | PROCESS).map_err(failed)?;
         }
+        self.names.greets();
         let welcome = Welcome::Views(self.views.clone()).encode();
-        send_with_files(socket, &welcome, &[self.watch.notice().memory().as_fd()])?;
+        send_with_files(socket, &welcome, &[self.names.notice().memory().as_fd()])?;
         let session = self.handler.begin(&peer);
         let served = (self.handler.clone(), session, self.counts.clone());
         Ok(Some(Arc::new(Connection::new(served, (socket.clone(), process), arena))))

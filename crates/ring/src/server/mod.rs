@@ -5,10 +5,12 @@
 
 mod connection;
 mod guests;
+mod names;
 mod threads;
 pub(crate) mod watch;
 
 pub use connection::Asked;
+pub use names::NameTable;
 pub use tameike_io::os::socket::Peer;
 
 use crate::spin::Spin;
@@ -65,6 +67,7 @@ struct Inner<H: Handler> {
     views: Vec<Vec<u8>>,
     /// Who is served.
     user: u32,
+    names: Arc<NameTable>,
     watch: Watch,
     spin: Spin,
     epoll: OwnedFd,
@@ -88,6 +91,8 @@ pub struct Usage {
     pub answered: u64,
     /// Requests that were left to the kernel.
     pub declined: u64,
+    /// Names that programs have looked up by themselves, as they say.
+    pub looked_up: u64,
 }
 
 struct Guests<H: Handler> {
@@ -102,11 +107,11 @@ pub struct Server<H: Handler> {
 }
 
 impl<H: Handler> Server<H> {
-    /// A server of the programs of `user`, which are told the mount points `views`.
+    /// A server of the programs of `user`, which are told the mount points `views`, and shown `names`.
     ///
     /// # Errors
     /// What the system refuses: descriptors or memory.
-    pub fn new(handler: Arc<H>, views: Vec<Vec<u8>>, user: u32) -> Result<Arc<Self>> {
+    pub fn new(handler: Arc<H>, views: Vec<Vec<u8>>, user: u32, names: Arc<NameTable>) -> Result<Arc<Self>> {
         let failed = |error| Fault::from_os("preparing the ring", &error);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
         let wakeup = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -118,7 +123,8 @@ impl<H: Handler> Server<H> {
             handler,
             views,
             user,
-            watch: Watch::new().map_err(failed)?,
+            watch: Watch::new(names.notice().clone()),
+            names,
             spin: Spin::new(SPIN),
             epoll,
             wakeup,
@@ -187,8 +193,13 @@ impl<H: Handler> Server<H> {
 
     /// What it has done.
     pub fn usage(&self) -> Usage {
-        let Counts { answered, declined } = &*self.inner.counts;
+        let Counts { answered, declined, looked_up } = &*self.inner.counts;
+        let by_all = looked_up.load(Ordering::Relaxed);
+        let connections = self.inner.connections.read();
+        let looked_up = connections.iter().fold(by_all, |sum, one| sum.wrapping_add(one.looked_up()));
+        drop(connections);
         Usage {
+            looked_up,
             clients: self.inner.guests.lock().guests.len() as u64,
             answered: answered.load(Ordering::Relaxed),
             declined: declined.load(Ordering::Relaxed),

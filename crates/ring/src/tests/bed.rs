@@ -2,7 +2,7 @@
 
 use crate::client::{Client, Start, Status};
 use crate::message::{Reply, Request};
-use crate::server::{Asked, Handler, Peer, Server};
+use crate::server::{Asked, Handler, NameTable, Peer, Server};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixListener;
@@ -153,6 +153,7 @@ impl Handler for Files {
 pub struct Bed {
     pub server: Arc<Server<Files>>,
     pub files: Arc<Files>,
+    pub names: Arc<NameTable>,
     pub socket: PathBuf,
     _dir: tempfile::TempDir,
     _system: System,
@@ -167,9 +168,11 @@ impl Bed {
     fn at(socket: PathBuf, dir: tempfile::TempDir) -> Self {
         let system = System::start(1).expect("a system");
         let files = Arc::new(Files::default());
-        let server = Server::new(files.clone(), vec![b"/view".to_vec()], user()).expect("a server");
+        let names = NameTable::new().expect("memory");
+        let server = Server::new(files.clone(), vec![b"/view".to_vec()], user(), names.clone());
+        let server = server.expect("a server");
         server.listen(&system, UnixListener::bind(&socket).expect("a socket")).expect("it listens");
-        Self { server, files, socket, _dir: dir, _system: system }
+        Self { server, files, names, socket, _dir: dir, _system: system }
     }
 
     pub fn client(&self) -> Client {
