@@ -88,10 +88,10 @@ impl HeldNames {
         names.make_room(asked.time);
         let (inode, until) = (attr.inode, asked.time + NAME_LEASE);
         names.remove(inode);
-        if let Some(old) = names.inodes.get(&entry).copied() {
-            names.remove(old);
+        if let Some(old) = names.inodes.insert(entry.clone(), inode) {
+            names.hide(old);
+            names.held.remove(&old);
         }
-        names.inodes.insert(entry.clone(), inode);
         names.held.insert(inode, HeldName { entry, attr, until, is_shown: false });
         names.order.push_back((until, inode));
     }
@@ -129,8 +129,8 @@ impl HeldNames {
         self.0.lock().shown = Some(shown);
     }
 
-    /// Shows the name of an inode if it is held, and `complete` makes of its attributes those that programs are told.
-    pub(super) fn show(&self, inode: InodeId, now: Duration, complete: impl FnOnce(&mut Attr) -> bool) {
+    /// Shows the name of an inode while it is held, if `complete` makes of its attributes those that programs are told.
+    pub(super) fn show(&self, inode: InodeId, complete: impl FnOnce(&mut Attr) -> bool) {
         let mut names = self.0.lock();
         let Names { held, shown, .. } = &mut *names;
         let (Some(shown), Some(name)) =
@@ -139,7 +139,7 @@ impl HeldNames {
             return;
         };
         let mut attr = name.attr.clone();
-        if name.until > now && complete(&mut attr) {
+        if complete(&mut attr) {
             name.is_shown = shown.show(&name.entry, attr, name.until);
         }
     }
@@ -266,7 +266,7 @@ pub(super) mod tests {
         let all: Vec<u64> = (2..10).collect();
         for &number in &all {
             names.hold(entry(number), attr(number), names.asking(NOW));
-            names.show(InodeId(number), NOW, |_| true);
+            names.show(InodeId(number), |_| true);
         }
         assert_eq!(board.0.lock().len(), all.len());
         let is_shown = |number: u64| board.0.lock().contains_key(&entry(number).name);
@@ -288,13 +288,12 @@ pub(super) mod tests {
     fn only_what_is_held_and_settled_is_shown() {
         let (names, board) = (HeldNames::default(), Arc::new(Board::default()));
         names.hold(entry(2), attr(2), names.asking(NOW));
-        names.show(InodeId(2), NOW, |_| true);
+        names.show(InodeId(2), |_| true);
         names.show_in(Shown::new(board.clone(), InodeId(1)));
-        names.show(InodeId(3), NOW, |_| true);
-        names.show(InodeId(2), NOW, |_| false);
-        names.show(InodeId(2), NOW + NAME_LEASE, |_| true);
+        names.show(InodeId(3), |_| true);
+        names.show(InodeId(2), |_| false);
         assert!(board.0.lock().is_empty());
-        names.show(InodeId(2), NOW, |attr| {
+        names.show(InodeId(2), |attr| {
             attr.size = 5;
             true
         });

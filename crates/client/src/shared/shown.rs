@@ -49,7 +49,7 @@ impl SharedView {
 
     /// Shows the file, if its name is held and whoever asked would be told the same until it is hidden.
     pub(super) fn show_file(&self, inode: InodeId) {
-        self.held.show(inode, self.runtime.clock.monotonic(), |attr| self.settle(attr));
+        self.held.show(inode, |attr| self.settle(attr));
     }
 
     /// As [`Self::complete`], where nobody needs to be asked, and nothing is happening to the file.

@@ -57,6 +57,16 @@ impl Mapping {
         // SAFETY: as for words; those who use the memory access each place in one size.
         unsafe { AtomicU64::from_ptr(address) }
     }
+
+    fn populate(&self, offset: usize, size: usize) -> std::io::Result<()> {
+        let address = self.address(offset, size);
+        // SAFETY: the range is mapped by us, and the advice changes no byte of it.
+        match unsafe { madvise(address.cast(), size, Advice::LinuxPopulateWrite) } {
+            // Before Linux 5.14 pages come when they are touched.
+            Err(rustix::io::Errno::INVAL) => Ok(()),
+            populated => Ok(populated?),
+        }
+    }
 }
 
 impl Drop for Mapping {
@@ -144,13 +154,7 @@ impl Arena {
     /// # Errors
     /// `ENOMEM` or the like.
     pub fn populate(&self, offset: usize, size: usize) -> std::io::Result<()> {
-        let address = self.0.address(offset, size);
-        // SAFETY: the range is mapped by us, and the advice changes no byte of it.
-        match unsafe { madvise(address.cast(), size, Advice::LinuxPopulateWrite) } {
-            // Before Linux 5.14 pages come when they are touched.
-            Err(rustix::io::Errno::INVAL) => Ok(()),
-            populated => Ok(populated?),
-        }
+        self.0.populate(offset, size)
     }
 }
 
@@ -177,6 +181,14 @@ impl Notice {
         let others = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         fcntl_add_seals(&memory, others)?;
         Ok(Self { mapping, memory })
+    }
+
+    /// As [`Arena::populate`].
+    ///
+    /// # Errors
+    /// `ENOMEM` or the like.
+    pub fn populate(&self, offset: usize, size: usize) -> std::io::Result<()> {
+        self.mapping.populate(offset, size)
     }
 
     /// By which others map it.

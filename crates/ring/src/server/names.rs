@@ -2,7 +2,9 @@
 
 use crate::layout::{NAMES, NOTICE_SIZE};
 use crate::message::{STATUS_WORDS, Status, StatusWords};
-use crate::names::{CLOCK, HASH, HEAD, Key, Kind, UNTIL, VERSION, VIEWS_MAX, changes, value_places};
+use crate::names::{
+    CLOCK, HASH, HEAD, Key, Kind, NAMES_SIZE, UNTIL, VERSION, VIEWS_MAX, changes, value_places,
+};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -34,6 +36,12 @@ impl NameTable {
 
     /// A program is about to be taken in: it can tell by the clock whether it has the same.
     pub(super) fn greets(&self) {
+        if !self.is_used()
+            && let Err(error) = self.notice.populate(NAMES, NAMES_SIZE)
+        {
+            // They come one by one, or the agent is about to be ended for want of memory anyway.
+            log::warn!("memory for names is not set aside: {error}");
+        }
         self.long(CLOCK).fetch_max(nanoseconds(monotonic()), Ordering::AcqRel);
         self.is_used.store(true, Ordering::Release);
     }
@@ -96,7 +104,8 @@ impl NameTable {
 
     fn show(&self, key: &Key, value: &StatusWords, until: Duration) {
         let _writing = self.writing.lock();
-        let Some(slot) = self.slot_of(key).or_else(|| self.room_for(key)) else { return };
+        let free = || key.slots().find(|slot| self.get(slot + UNTIL) == 0);
+        let Some(slot) = self.slot_of(key).or_else(free).or_else(|| self.room_for(key)) else { return };
         self.write(slot, |slot| {
             self.put(slot + HASH, key.hash());
             key.words().for_each(|(place, word)| self.put(slot + place, word));
@@ -105,8 +114,8 @@ impl NameTable {
         });
     }
 
-    /// Where a key can be: where the time is over (as that of an empty slot), or else instead of the file that is true the
-    /// shortest, as a directory is on the way to many.
+    /// Where a key can be, when no slot is empty: where the time is over, or else instead of the file that is true the shortest, as a
+    /// directory is on the way to many.
     fn room_for(&self, key: &Key) -> Option<usize> {
         let now = nanoseconds(monotonic());
         let loss = |slot: &usize| {
