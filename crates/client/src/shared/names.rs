@@ -189,6 +189,9 @@ impl SharedView {
         let read = access.map(|access| access.time);
         self.closer.close(self.cluster.inode_home(inode), inode, handle.open, read);
         self.engine.close(&handle.file);
-        self.show_file(inode);
+        // What a home is told of in a moment ends what is held.
+        if read.is_none() {
+            self.show_file(inode);
+        }
     }
 }
