@@ -194,13 +194,16 @@ impl<H: Handler> Server<H> {
     /// What it has done.
     pub fn usage(&self) -> Usage {
         let Counts { answered, declined, looked_up } = &*self.inner.counts;
-        let by_all = looked_up.load(Ordering::Relaxed);
-        let connections = self.inner.connections.read();
-        let looked_up = connections.iter().fold(by_all, |sum, one| sum.wrapping_add(one.looked_up()));
-        drop(connections);
+        // With this lock held, nobody is being welcomed who is not yet among them.
+        let guests = &self.inner.guests.lock().guests;
+        let by_guests = guests.values().fold(0_u64, |sum, guest| match guest {
+            Guest::New(..) => sum,
+            Guest::Served(connection) => sum.wrapping_add(connection.looked_up()),
+        });
+        let looked_up = looked_up.load(Ordering::Relaxed).wrapping_add(by_guests);
         Usage {
             looked_up,
-            clients: self.inner.guests.lock().guests.len() as u64,
+            clients: guests.len() as u64,
             answered: answered.load(Ordering::Relaxed),
             declined: declined.load(Ordering::Relaxed),
         }
