@@ -16,10 +16,11 @@ mod gate;
 pub(crate) use gate::{Gate, InFlight};
 
 use crate::fuse::KernelCache;
+use crate::ring::ShownView;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tameike_client::vfs::{FileNumber, gives_rights};
 use tameike_core::Result;
@@ -56,6 +57,8 @@ pub(crate) struct Custody {
     changes: AtomicU64,
     /// Counts changes of directories themselves.
     directories: AtomicU64,
+    /// Whom programs are told of these, where they walk by themselves.
+    shown: OnceLock<Arc<ShownView>>,
 }
 
 impl State {
@@ -86,6 +89,7 @@ impl Custody {
             state: Mutex::default(),
             changes: AtomicU64::new(0),
             directories: AtomicU64::new(0),
+            shown: OnceLock::new(),
         })
     }
 
@@ -219,7 +223,16 @@ impl Custody {
 
     /// A directory was renamed or removed.
     pub(crate) fn directory_changed(&self) {
-        self.directories.fetch_add(1, Ordering::AcqRel);
+        let before = self.directories.fetch_add(1, Ordering::AcqRel);
+        if let Some(shown) = self.shown.get() {
+            shown.directories_changed(before + 1);
+        }
+    }
+
+    /// Has programs that walk by themselves know of changes of directories, from now on.
+    pub(crate) fn show_changes(&self, shown: Arc<ShownView>) {
+        // A view is put behind the ring once.
+        self.shown.get_or_init(|| shown).directories_changed(self.directories());
     }
 
     /// Who may use a file has changed, or what it gives to who runs it, if `mode` tells of one.

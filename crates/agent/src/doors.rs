@@ -23,6 +23,7 @@ use tameike_io::fabric::{PeerEvent, Rpc};
 use tameike_io::os::process;
 use tameike_io::shared::{SharedFs, TreeSpace};
 use tameike_io::{Pool, Runtime};
+use tameike_ring::server::NameTable;
 use tameike_server::cache::Activity;
 
 /// The views of one node.
@@ -184,9 +185,9 @@ impl Views {
         [self.shared.locks(), self.cache.as_ref().and_then(|cache| cache.locks())].into_iter().flatten()
     }
 
-    /// These views behind the ring, in this order.
-    pub(crate) fn ring_door(&self, views: impl IntoIterator<Item = View>) -> RingDoor {
-        let mut door = RingDoor::default();
+    /// These views behind the ring, in this order. Programs are shown their names in a table.
+    pub(crate) fn ring_door(&self, views: impl IntoIterator<Item = View>, names: Arc<NameTable>) -> RingDoor {
+        let mut door = RingDoor::new(names);
         for view in views {
             match (view, &self.local, &self.cache) {
                 (View::JobShared, ..) => self.add_to_ring(&mut door, view, &self.shared),

@@ -7,6 +7,7 @@ use crate::locks::FileLocks;
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{NewInode, RenameMode};
 use tameike_core::wire::unit::{Sought, SpaceChange};
@@ -168,6 +169,18 @@ pub trait Xattrs: Send + Sync + 'static {
     fn remove_xattr(&self, file: FileNumber, name: &[u8]) -> impl Future<Output = Result<()>> + Send;
 }
 
+/// Who shows names of files to programs, which then look them up without asking. Neither waits nor calls back: it is called
+/// under a lock of the view.
+pub trait ShownNames: Send + Sync {
+    /// Whether there are programs.
+    fn is_used(&self) -> bool;
+    /// Shows a file under its name in a directory until that time of the monotonic clock, or until it is hidden; whether it is
+    /// shown now.
+    fn show(&self, dir: FileNumber, name: &[u8], found: &Found, until: Duration) -> bool;
+    /// Shows the name no more. When this has returned nobody is shown what it was.
+    fn hide(&self, dir: FileNumber, name: &[u8]);
+}
+
 /// Operations on a view. Names are checked by the view; permissions are checked by the door's kernel against
 /// the attributes given here, and by the shared file system where operations pass through to it.
 pub trait Vfs: Directories + Xattrs {
@@ -175,6 +188,12 @@ pub trait Vfs: Directories + Xattrs {
     fn lookup(&self, dir: FileNumber, name: &[u8]) -> impl Future<Output = Result<Found>> + Send;
     /// Finds a file that is held by its number, which counts as one look-up more: it may have no name any more.
     fn find_again(&self, file: FileNumber) -> impl Future<Output = Result<Found>> + Send;
+    /// Has names of files be shown from now on, as far as this node answers for them; whether it does for any.
+    fn show_names(&self, _names: Arc<dyn ShownNames>) -> bool {
+        false
+    }
+    /// A program has been told attributes of a file by its name: it may be shown them.
+    fn show(&self, _file: FileNumber) {}
     /// Takes back `count` look-ups.
     fn forget(&self, file: FileNumber, count: u64);
     /// Attributes.

@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! arena, memory of the program      0  pending: a bit for each slot that is asked     u32
+//!                                  64  names that the program has looked up by itself u64
 //!                                 256  slots: 16 times 256 bytes:  0  state           u32
 //!                                                                 64  request         8 x u64
 //!                                                                128  reply           16 x u64
 //!                                8192  windows: 16 times 1 MiB, for bytes and names
 //!
 //! notice, memory of the agent       0  who looks for requests, see `server::watch`    u32
+//!                                4096  names: a clock, counts of changes, slots, see `names`
 //!
 //! hello    program -> agent   magic, version; beside it the arena
 //! welcome  agent -> program   magic, version, verdict, views, frames; beside it the notice, and where frames are lent the
@@ -20,7 +22,8 @@
 //! `SLEEPS`. Numbers are in the order of the machine: both ends are on it.
 
 use crate::message::{REPLY_WORDS, REQUEST_WORDS, ReplyWords, RequestWords};
-use std::sync::atomic::{AtomicU32, Ordering};
+use crate::names::NAMES_SIZE;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use tameike_core::limits::UNIT_SIZE;
 use tameike_io::os::arena::Arena;
 
@@ -32,12 +35,15 @@ pub const WINDOW_SIZE: usize = UNIT_SIZE;
 pub const HANDOVER_NAME_SIZE: usize = 64;
 /// Size of an arena.
 pub(crate) const ARENA_SIZE: usize = WINDOWS + SLOTS * WINDOW_SIZE;
+/// Where names begin in the agent's notice.
+pub(crate) const NAMES: usize = 4096;
 /// Size of the agent's notice.
-pub(crate) const NOTICE_SIZE: usize = 4096;
+pub(crate) const NOTICE_SIZE: usize = NAMES + NAMES_SIZE;
 /// A bit for each slot.
 pub(crate) const ALL_SLOTS: u32 = (1 << SLOTS) - 1;
 
 const PENDING: usize = 0;
+const LOOKED_UP: usize = 64;
 const SLOT_HEADS: usize = 256;
 const SLOT_SIZE: usize = 256;
 const REQUEST: usize = 64;
@@ -64,6 +70,11 @@ pub(crate) struct Slot<'a> {
 /// The slots that are asked and not yet taken.
 pub(crate) fn pending(arena: &Arena) -> &AtomicU32 {
     arena.word(PENDING)
+}
+
+/// How many names the program has looked up by itself.
+pub(crate) fn looked_up(arena: &Arena) -> &AtomicU64 {
+    arena.long(LOOKED_UP)
 }
 
 impl<'a> Slot<'a> {

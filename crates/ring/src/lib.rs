@@ -15,6 +15,7 @@ pub mod fuzz;
 mod greeting;
 mod layout;
 pub mod message;
+mod names;
 pub mod server;
 mod spin;
 

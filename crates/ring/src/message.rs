@@ -5,6 +5,7 @@
 
 mod status;
 
+pub(crate) use status::{STATUS_WORDS, StatusWords};
 pub use status::{Status, Time};
 
 use crate::layout::WINDOW_SIZE;

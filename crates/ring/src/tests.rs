@@ -5,3 +5,4 @@ mod calls;
 mod endings;
 mod hostile;
 mod lent;
+mod names;

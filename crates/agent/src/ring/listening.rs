@@ -15,7 +15,7 @@ use tameike_io::Runtime;
 use tameike_io::os::process;
 use tameike_io::os::system::System;
 use tameike_ring::frames::FrameTable;
-use tameike_ring::server::{Server, Usage};
+use tameike_ring::server::{NameTable, Server, Usage};
 
 /// The ring of an agent that listens.
 pub(crate) struct Ring {
@@ -36,9 +36,10 @@ impl Ring {
         lent: Option<Arc<FrameTable>>,
     ) -> Result<Self> {
         let failed = |error| Fault::from_os(format_args!("making the socket {}", path.display()), &error);
-        let door = Arc::new(views.ring_door(served.iter().map(|(view, _)| *view)));
+        let names = NameTable::new().map_err(|error| Fault::from_os("making memory for names", &error))?;
+        let door = Arc::new(views.ring_door(served.iter().map(|(view, _)| *view), names.clone()));
         let mounts = served.iter().map(|(_, mount)| mount.as_os_str().as_bytes().to_vec()).collect();
-        let server = Server::new(door.clone(), mounts, process::user(), lent)?;
+        let server = Server::new(door.clone(), mounts, process::user(), (names, lent))?;
         let listener = UnixListener::bind(path).map_err(failed)?;
         set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
         server.listen(system, listener)?;
@@ -47,8 +48,13 @@ impl Ring {
 
     /// What it has done, for who asks for the state of the agent.
     pub(crate) fn counters(&self) -> Vec<Counter> {
-        let Usage { clients, answered, declined } = self.server.usage();
-        let named = [("ring_clients", clients), ("ring_answered", answered), ("ring_declined", declined)];
+        let Usage { clients, answered, declined, looked_up } = self.server.usage();
+        let named = [
+            ("ring_clients", clients),
+            ("ring_answered", answered),
+            ("ring_declined", declined),
+            ("ring_looked_up", looked_up),
+        ];
         named.map(|(name, value)| Counter { name: name.to_owned(), value }).into()
     }
 

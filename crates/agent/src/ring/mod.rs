@@ -12,6 +12,7 @@ mod lending;
 mod listening;
 mod names;
 mod session;
+mod shown;
 mod view;
 mod walk;
 
@@ -27,7 +28,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tameike_client::vfs::Vfs;
 use tameike_core::Errno;
 use tameike_ring::message::{Reply, Request};
-use tameike_ring::server::{Handler, Peer, THREADS};
+use tameike_ring::server::{Handler, NameTable, Peer, THREADS};
 use view::{AnyView, RingView};
 use walk::Walked;
 
@@ -36,6 +37,7 @@ pub(crate) const THREADS_LENT_MAX: usize = THREADS / 2;
 
 pub(crate) use lending::RingLender;
 pub(crate) use listening::Ring;
+pub(crate) use shown::ShownView;
 
 type Asked = tameike_ring::server::Asked<RingDoor>;
 
@@ -65,13 +67,19 @@ impl Drop for Ending {
 }
 
 /// The views behind the ring.
-#[derive(Default)]
 pub(crate) struct RingDoor {
     views: Vec<Arc<dyn AnyView>>,
+    /// Where their names are shown.
+    names: Arc<NameTable>,
     endings: Arc<Endings>,
 }
 
 impl RingDoor {
+    /// A door without views, which are to show their names in this table.
+    pub(crate) fn new(names: Arc<NameTable>) -> Self {
+        Self { views: Vec::new(), names, endings: Arc::default() }
+    }
+
     /// Adds a view: the next that programs are told of.
     pub(crate) fn add<V: Vfs>(
         &mut self,
@@ -82,7 +90,12 @@ impl RingDoor {
     ) {
         let index = self.views.len();
         let walked = Walked::default();
-        self.views.push(Arc::new(RingView { index, vfs, tasks, waiting, custody, walked }));
+        let shown = Arc::new(ShownView::new(self.names.clone(), index));
+        let shown = vfs.show_names(shown.clone()).then_some(shown);
+        if let Some(shown) = &shown {
+            custody.show_changes(shown.clone());
+        }
+        self.views.push(Arc::new(RingView { index, vfs, tasks, waiting, custody, walked, shown }));
     }
 
     /// Waits until the files of all programs that have left are closed.

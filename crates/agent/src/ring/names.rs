@@ -43,6 +43,7 @@ impl<V: Vfs> RingView<V> {
         if follow && found.attr.kind == FileKind::Symlink {
             return Err(Refusal::Declined);
         }
+        self.vfs.show(found.file);
         Ok(Reply::Status(status_of(found.file, &found.attr)))
     }
 

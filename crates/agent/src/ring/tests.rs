@@ -15,7 +15,7 @@ use tameike_io::os::process::{group, user};
 use tameike_io::os::system::System;
 use tameike_io::shared::PosixTree;
 use tameike_ring::client::{Answer, Client, OpenFile, Start, Status};
-use tameike_ring::server::Server;
+use tameike_ring::server::{NameTable, Server};
 
 const ROOT: Start = Start { view: 0, dir: 1 };
 const O_RDONLY: i32 = 0;
@@ -48,10 +48,11 @@ fn bed() -> Bed {
     let vfs = Arc::new(LocalView::new(system.runtime().clone(), tree, 1 << 30));
     let custody = Custody::new(system.runtime().clone());
     let tasks = Tasks::new(system.runtime().clone(), None, 1);
-    let mut door = RingDoor::default();
+    let names = NameTable::new().expect("memory");
+    let mut door = RingDoor::new(names.clone());
     door.add(vfs.clone(), tasks, WaitingRoom::new(1 << 20), custody.clone());
     let door = Arc::new(door);
-    let server = Server::new(door.clone(), vec![b"/view".to_vec()], user(), None).expect("a server");
+    let server = Server::new(door.clone(), vec![b"/view".to_vec()], user(), (names, None)).expect("a server");
     let socket = dir.path().join("ring");
     server.listen(&system, UnixListener::bind(&socket).expect("a socket")).expect("it listens");
     Bed { below, vfs, custody, door, server, socket, _dir: dir, _system: system }

@@ -3,7 +3,7 @@
 use super::convert::{Refusal, Served, reply_of, status_of};
 use super::session::OpenFile;
 use super::walk::{Held, Walked};
-use super::{Asked, Ending};
+use super::{Asked, Ending, ShownView};
 use crate::custody::Custody;
 use crate::fuse::{Tasks, WaitingRoom};
 use std::sync::Arc;
@@ -31,6 +31,8 @@ pub(super) struct RingView<V: Vfs> {
     pub waiting: WaitingRoom,
     pub custody: Arc<Custody>,
     pub walked: Walked<V>,
+    /// None where programs are to ask for each name.
+    pub shown: Option<Arc<ShownView>>,
 }
 
 impl<V: Vfs> RingView<V> {

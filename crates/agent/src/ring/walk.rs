@@ -135,7 +135,7 @@ impl<V: Vfs> RingView<V> {
             return Err(Refusal::Declined);
         }
         let mut names = path.split(|&byte| byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
-        let mut dir = self.start(FileNumber(at.dir)).await?;
+        let mut dir = self.start(session, FileNumber(at.dir)).await?;
         let mut name = names.next();
         while let Some(this) = name {
             if this == b".." || this.len() > NAME_SIZE_MAX || this.contains(&0) {
@@ -150,14 +150,14 @@ impl<V: Vfs> RingView<V> {
                 let is_plain = path.ends_with(this);
                 return if is_plain { Ok(Place { dir, name }) } else { Err(Refusal::Declined) };
             }
-            dir = self.step(&dir, this).await?;
+            dir = self.step(session, &dir, this).await?;
             name = next;
         }
         Ok(Place { dir, name: None })
     }
 
     /// The directory where a path starts.
-    async fn start(&self, file: FileNumber) -> Served<Arc<Directory<V>>> {
+    async fn start(&self, session: &Session, file: FileNumber) -> Served<Arc<Directory<V>>> {
         let (changes, now) = (self.custody.directories(), self.now());
         let key = (file, Vec::new());
         if let Some(found) = self.walked.find(&key, changes, now) {
@@ -168,11 +168,10 @@ impl<V: Vfs> RingView<V> {
             return Err(Refusal::Declined);
         }
         let directory = Arc::new(Directory { file, attr, _held: None });
-        self.walked.keep(key, directory.clone(), changes, now + DIRECTORY_LIFETIME);
-        Ok(directory)
+        Ok(self.keep(session, key, directory, (changes, now)))
     }
 
-    async fn step(&self, dir: &Directory<V>, name: &[u8]) -> Served<Arc<Directory<V>>> {
+    async fn step(&self, session: &Session, dir: &Directory<V>, name: &[u8]) -> Served<Arc<Directory<V>>> {
         let (changes, now) = (self.custody.directories(), self.now());
         let key = (dir.file, name.to_vec());
         if let Some(found) = self.walked.find(&key, changes, now) {
@@ -184,7 +183,22 @@ impl<V: Vfs> RingView<V> {
             return Err(Refusal::Declined);
         }
         let directory = Arc::new(Directory { file: found.file, attr: found.attr, _held: Some(held) });
-        self.walked.keep(key, directory.clone(), changes, now + DIRECTORY_LIFETIME);
-        Ok(directory)
+        Ok(self.keep(session, key, directory, (changes, now)))
+    }
+
+    /// Keeps a directory that was looked for after so many changes, and shows it to programs, which are all of one user.
+    fn keep(
+        &self,
+        session: &Session,
+        key: Key,
+        directory: Arc<Directory<V>>,
+        (changes, now): (u64, Duration),
+    ) -> Arc<Directory<V>> {
+        let until = now + DIRECTORY_LIFETIME;
+        if let Some(shown) = self.shown.as_ref().filter(|_| may(session, &directory.attr, SEARCH)) {
+            shown.show_directory(&key, &directory, changes, until);
+        }
+        self.walked.keep(key, directory.clone(), changes, until);
+        directory
     }
 }

@@ -29,9 +29,17 @@ pub fn install() {
 
 /// How many requests the agents of a job have answered through the ring; from `tameike status --json`.
 pub fn answered(status: &str) -> u64 {
+    counted(status, "ring_answered")
+}
+
+/// What the agents of a job have counted under a name, all together; from `tameike status --json`.
+pub fn counted(status: &str, counter: &str) -> u64 {
     let status: Value = serde_json::from_str(status).expect("JSON");
     let text = status.to_string();
-    let place = text.find(r#""name":"ring_answered","value":"#).expect("the agent counts");
-    let digits = text[place..].chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit);
-    digits.collect::<String>().parse().expect("a number")
+    let name = format!(r#""name":"{counter}","value":"#);
+    let values = text.split(&name).skip(1).map(|rest| {
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse::<u64>().expect("a number")
+    });
+    values.sum()
 }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::attr::Times;
 use tameike_core::limits::UNIT_SIZE;
-use tameike_core::{Errno, Fault, Generation, InodeId, Layout, NodeId, Result, Timestamp};
+use tameike_core::{Attr, Errno, Fault, Generation, InodeId, Layout, NodeId, Result, Timestamp};
 
 /// Writes that the file's home was not told of.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +77,8 @@ pub(super) struct FileState {
     pub access: Option<Access>,
     /// Set once frames may be lent.
     pub lent: Option<LentFile>,
+    /// Attributes as the home told them with this node's last write.
+    pub told: Option<Attr>,
 }
 
 impl FileState {
@@ -221,6 +223,25 @@ impl FileData {
     /// Whether this node has written to it: its attributes have changed, or will when the home is told.
     pub fn is_written(&self) -> bool {
         self.state.lock().writes > 0
+    }
+
+    /// Takes note of attributes that the home has told with a write.
+    pub(super) fn learn_attr(&self, attr: Option<Attr>) {
+        self.state.lock().told = attr;
+    }
+
+    /// Attributes as the home told them with this node's last write; none if it was not told all, or there is a later version.
+    pub fn told_attr(&self) -> Option<Attr> {
+        let state = self.state.lock();
+        let told = state.told.as_ref().filter(|attr| attr.generation == state.generation)?;
+        (state.untold().is_none() && state.in_flight == 0).then(|| told.clone())
+    }
+
+    /// Whether nothing happens to it that attributes of this version lack, until it is opened.
+    pub fn is_settled(&self, generation: Generation) -> bool {
+        let state = self.state.lock();
+        let is_known = state.untold().is_none() && state.access.is_none() && state.generation <= generation;
+        state.opens == 0 && is_known
     }
 
     /// Whether any handle of this node is open.

@@ -58,8 +58,9 @@ impl DataEngine {
         }
         let mut committed = None;
         if let Some(Uncommitted { end, time, holes }) = committing {
-            let version = self.commit(&home, file.inode, (end, holes), time).await?;
+            let (version, attr) = self.commit(&home, file.inode, (end, holes), time).await?;
             file.own_change(version.generation, version.inline);
+            file.learn_attr(attr);
             committed = Some(version);
         }
         match durable {

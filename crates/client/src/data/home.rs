@@ -7,7 +7,7 @@ use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState};
 use tameike_core::wire::meta::{Command, MetaReply, MetaRequest, Node};
 use tameike_core::wire::unit::Backing;
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Errno, Fault, Generation, InodeId, NodeId, Result, Timestamp};
+use tameike_core::{Attr, Errno, Fault, Generation, InodeId, NodeId, Result, Timestamp};
 use tameike_io::fabric::Answer;
 
 /// What stands behind a file.
@@ -69,14 +69,15 @@ impl DataEngine {
         self.rpc.call(to, request, None, None).await
     }
 
-    /// Tells the home that data up to `end` is in the units, and whether the file may have holes.
+    /// Tells the home that data up to `end` is in the units, and whether the file may have holes. An inode's home tells its
+    /// attributes.
     pub(super) async fn commit(
         &self,
         home: &Home,
         inode: InodeId,
         (end, sparse): (u64, bool),
         now: Timestamp,
-    ) -> Result<FileVersion> {
+    ) -> Result<(FileVersion, Option<Attr>)> {
         let to = self.cluster.inode_home(inode);
         let request = match home {
             Home::Inode => Request::Meta(MetaRequest::Execute(Command::Commit { inode, end, sparse, now })),
@@ -84,8 +85,8 @@ impl DataEngine {
         };
         let answer = self.ask(to, request).await?;
         match answer.reply {
-            Reply::Meta(MetaReply::Node(node)) => Ok(FileVersion::of_node(&node)),
-            Reply::Cache(CacheReply::State(state)) => Ok(FileVersion::of_cache(state, end)),
+            Reply::Meta(MetaReply::Node(node)) => Ok((FileVersion::of_node(&node), Some(node.attr))),
+            Reply::Cache(CacheReply::State(state)) => Ok((FileVersion::of_cache(state, end), None)),
             _ => Err(unexpected(&answer)),
         }
     }

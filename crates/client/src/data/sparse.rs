@@ -76,7 +76,7 @@ impl DataEngine {
         try_join_all(asked).await?;
         let end = if grows { bytes.end } else { 0 };
         let now = self.runtime.now();
-        let version = self.commit(&Home::Inode, file.inode, (end, true), now).await?;
+        let (version, _) = self.commit(&Home::Inode, file.inode, (end, true), now).await?;
         file.state.lock().changed_at(now);
         file.own_change(version.generation, version.inline);
         file.grown(version.size);

@@ -296,6 +296,7 @@ impl FileData {
             return Err(Fault::new(Errno::EPROTO, "an inline write was answered out of turn"));
         };
         self.own_change(node.attr.generation, node.attr.inline);
+        self.learn_attr(Some(node.attr.clone()));
         Ok(())
     }
 }

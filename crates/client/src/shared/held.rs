@@ -2,7 +2,10 @@
 //!
 //! What is held ends when the home says that another node has changed it, when this node changes it, and after
 //! [`NAME_LEASE`]. An answer that was under way meanwhile may be older than the change, and is not held.
+//!
+//! Of what is held programs may be shown what they would be told if they asked. It is hidden before it is not held any more.
 
+use super::shown::Shown;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -21,6 +24,8 @@ struct HeldName {
     entry: EntryName,
     attr: Attr,
     until: Duration,
+    /// Whether programs may have been shown it.
+    is_shown: bool,
 }
 
 #[derive(Default)]
@@ -31,12 +36,23 @@ struct Names {
     order: VecDeque<(Duration, InodeId)>,
     /// Counts what ended, or would have ended, a lease.
     changes: u64,
+    /// Where programs are shown names, if anywhere.
+    shown: Option<Shown>,
 }
 
 impl Names {
     fn remove(&mut self, inode: InodeId) {
+        self.hide(inode);
         if let Some(name) = self.held.remove(&inode) {
             self.inodes.remove(&name.entry);
+        }
+    }
+
+    fn hide(&mut self, inode: InodeId) {
+        if let (Some(name), Some(shown)) = (self.held.get_mut(&inode), &self.shown)
+            && std::mem::replace(&mut name.is_shown, false)
+        {
+            shown.hide(&name.entry);
         }
     }
 
@@ -73,9 +89,10 @@ impl HeldNames {
         let (inode, until) = (attr.inode, asked.time + NAME_LEASE);
         names.remove(inode);
         if let Some(old) = names.inodes.insert(entry.clone(), inode) {
+            names.hide(old);
             names.held.remove(&old);
         }
-        names.held.insert(inode, HeldName { entry, attr, until });
+        names.held.insert(inode, HeldName { entry, attr, until, is_shown: false });
         names.order.push_back((until, inode));
     }
 
@@ -91,6 +108,45 @@ impl HeldNames {
         let names = self.0.lock();
         let name = names.held.get(&inode)?;
         (name.until > now).then(|| name.attr.clone())
+    }
+
+    /// This node has written to a file, of which the home has told these attributes since.
+    pub(super) fn wrote(&self, attr: Attr) {
+        let mut names = self.0.lock();
+        names.changes += 1;
+        let inode = attr.inode;
+        // Those of no earlier version may be of a later moment.
+        if names.held.get(&inode).is_some_and(|name| name.attr.generation < attr.generation) {
+            names.hide(inode);
+            if let Some(name) = names.held.get_mut(&inode) {
+                name.attr = attr;
+            }
+        }
+    }
+
+    /// Has names be shown from now on.
+    pub(super) fn show_in(&self, shown: Shown) {
+        self.0.lock().shown = Some(shown);
+    }
+
+    /// Shows the name of an inode while it is held, if `complete` makes of its attributes those that programs are told.
+    pub(super) fn show(&self, inode: InodeId, complete: impl FnOnce(&mut Attr) -> bool) {
+        let mut names = self.0.lock();
+        let Names { held, shown, .. } = &mut *names;
+        let (Some(shown), Some(name)) =
+            (shown.as_ref().filter(|shown| shown.is_used()), held.get_mut(&inode))
+        else {
+            return;
+        };
+        let mut attr = name.attr.clone();
+        if complete(&mut attr) {
+            name.is_shown = shown.show(&name.entry, attr, name.until);
+        }
+    }
+
+    /// Programs are shown the name of an inode no more, and have to ask.
+    pub(super) fn hide(&self, inode: InodeId) {
+        self.0.lock().hide(inode);
     }
 
     /// An inode has changed, or its name.
@@ -113,6 +169,8 @@ impl HeldNames {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::vfs::{FileNumber, Found, ShownNames};
+    use std::sync::Arc;
     use tameike_core::{FileKind, Generation, Layout, Timestamp};
 
     const NOW: Duration = Duration::from_secs(50);
@@ -180,6 +238,87 @@ pub(super) mod tests {
         assert_eq!(names.attr(InodeId(2), NOW), None);
         assert_eq!(names.find(&entry(2), NOW), None);
         assert_eq!(names.find(&entry(4), NOW), Some(attr(3)));
+    }
+
+    /// What programs are shown, by number of the name.
+    #[derive(Default)]
+    struct Board(Mutex<BTreeMap<Vec<u8>, u64>>);
+
+    impl ShownNames for Board {
+        fn is_used(&self) -> bool {
+            true
+        }
+
+        fn show(&self, _dir: FileNumber, name: &[u8], found: &Found, _until: Duration) -> bool {
+            self.0.lock().insert(name.to_vec(), found.attr.size);
+            true
+        }
+
+        fn hide(&self, _dir: FileNumber, name: &[u8]) {
+            self.0.lock().remove(name);
+        }
+    }
+
+    #[test]
+    fn what_is_not_held_any_more_is_hidden() {
+        let (names, board) = (HeldNames::default(), Arc::new(Board::default()));
+        names.show_in(Shown::new(board.clone(), InodeId(1)));
+        let all: Vec<u64> = (2..10).collect();
+        for &number in &all {
+            names.hold(entry(number), attr(number), names.asking(NOW));
+            names.show(InodeId(number), |_| true);
+        }
+        assert_eq!(board.0.lock().len(), all.len());
+        let is_shown = |number: u64| board.0.lock().contains_key(&entry(number).name);
+        names.changed(InodeId(2));
+        names.renamed(&entry(3));
+        names.hide(InodeId(4));
+        // Another file under a name, and another name of a file.
+        names.hold(entry(5), attr(20), names.asking(NOW));
+        names.hold(entry(30), attr(6), names.asking(NOW));
+        names.wrote(Attr { generation: Generation(2), size: 9, ..attr(7) });
+        assert!((2..8).all(|number| !is_shown(number)) && is_shown(8) && is_shown(9));
+        for number in 100..100 + HELD_NAMES_MAX as u64 {
+            names.hold(entry(number), attr(number), names.asking(NOW));
+        }
+        assert!(board.0.lock().is_empty(), "there was no room for them any more");
+    }
+
+    #[test]
+    fn only_what_is_held_and_settled_is_shown() {
+        let (names, board) = (HeldNames::default(), Arc::new(Board::default()));
+        names.hold(entry(2), attr(2), names.asking(NOW));
+        names.show(InodeId(2), |_| true);
+        names.show_in(Shown::new(board.clone(), InodeId(1)));
+        names.show(InodeId(3), |_| true);
+        names.show(InodeId(2), |_| false);
+        assert!(board.0.lock().is_empty());
+        names.show(InodeId(2), |attr| {
+            attr.size = 5;
+            true
+        });
+        assert_eq!(board.0.lock().get(&entry(2).name), Some(&5));
+        assert_eq!(names.attr(InodeId(2), NOW).map(|attr| attr.size), Some(0), "the home has said so");
+    }
+
+    /// A look-up after each write asked the home anew.
+    #[test]
+    fn what_this_node_writes_goes_on_being_held() {
+        let names = HeldNames::default();
+        let written = Attr { generation: Generation(2), size: 9, ..attr(2) };
+        names.wrote(written.clone());
+        assert_eq!(names.attr(InodeId(2), NOW), None, "nobody has leased it");
+        let asked = names.asking(NOW);
+        names.hold(entry(2), attr(2), names.asking(NOW));
+        names.wrote(written.clone());
+        assert_eq!(names.find(&entry(2), NOW), Some(written.clone()));
+        assert_eq!(names.find(&entry(2), NOW + NAME_LEASE), None, "not for longer than before");
+        names.hold(entry(2), attr(2), asked);
+        assert_eq!(names.find(&entry(2), NOW), Some(written.clone()), "what was asked before is older");
+        let later = Attr { mode: 0o644, ..written.clone() };
+        names.hold(entry(2), later.clone(), names.asking(NOW));
+        names.wrote(written);
+        assert_eq!(names.find(&entry(2), NOW), Some(later), "what was asked since is newer");
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod held;
 mod listing;
 mod names;
 mod opens;
+mod shown;
 mod view;
 
 use crate::data::{DataEngine, FileData, Told};
@@ -92,7 +93,7 @@ impl SharedView {
     }
 
     fn number(&self, inode: InodeId) -> FileNumber {
-        if inode == self.root { FileNumber::ROOT } else { FileNumber(inode.0) }
+        shown::number(self.root, inode)
     }
 
     fn local(&self) -> NodeId {

@@ -161,6 +161,7 @@ impl SharedView {
         let inode = node.attr.inode;
         let version = FileVersion::of_node(&node);
         let (file, keep_cache) = self.engine.open(inode, node.attr.layout, Home::Inode, version, mode);
+        self.held.hide(inode);
         let mut attr = node.attr;
         self.show_accesses(&file, &mut attr);
         if keep_cache && mode.read && !mode.noatime {
@@ -188,5 +189,9 @@ impl SharedView {
         let read = access.map(|access| access.time);
         self.closer.close(self.cluster.inode_home(inode), inode, handle.open, read);
         self.engine.close(&handle.file);
+        // What a home is told of in a moment ends what is held.
+        if read.is_none() {
+            self.show_file(inode);
+        }
     }
 }

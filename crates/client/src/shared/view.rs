@@ -5,8 +5,8 @@ use super::{SharedView, unexpected};
 use crate::data::{FileData, Lendable};
 use crate::locks::FileLocks;
 use crate::vfs::{
-    Directories, Entries, FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace,
-    Xattrs,
+    Directories, Entries, FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, ShownNames, Vfs,
+    ViewSpace, Xattrs,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -50,6 +50,15 @@ impl Vfs for SharedView {
 
     async fn find_again(&self, file: FileNumber) -> Result<Found> {
         Ok(Found { file, attr: self.attributes(self.inode(file)).await? })
+    }
+
+    fn show_names(&self, names: Arc<dyn ShownNames>) -> bool {
+        self.show_names_in(names);
+        true
+    }
+
+    fn show(&self, file: FileNumber) {
+        self.show_file(self.inode(file));
     }
 
     fn forget(&self, file: FileNumber, _count: u64) {
@@ -274,7 +283,7 @@ impl Vfs for SharedView {
     async fn release(&self, handle: HandleNumber) {
         if let Ok(open) = self.handle(handle) {
             self.engine.flush_mapped(&open.file, open.mode).await;
-            self.drop_written(&open.file);
+            self.take_note_of_writes(&open.file);
         }
         self.close_handle(handle);
     }
@@ -367,19 +376,6 @@ impl Xattrs for SharedView {
 }
 
 impl SharedView {
-    async fn flush_file(&self, file: &Arc<FileData>, durable: bool) -> Result<()> {
-        let flushed = self.engine.flush(file, durable).await;
-        self.drop_written(file);
-        flushed
-    }
-
-    /// The home may have been told of writes: this node does not answer for attributes from before.
-    fn drop_written(&self, file: &FileData) {
-        if file.is_written() {
-            self.held.changed(file.inode);
-        }
-    }
-
     /// Counts an open at the inode's home; its attributes and inline content come along.
     async fn count_open(&self, inode: InodeId) -> Result<(Node, Opening)> {
         let mut opening = self.closer.opening();

@@ -68,6 +68,16 @@ impl Mapping {
         // that the other process may write to it meanwhile makes the bytes arbitrary, which `u8` allows.
         unsafe { std::ptr::copy_nonoverlapping(from.cast_const(), into.as_mut_ptr(), into.len()) }
     }
+
+    fn populate(&self, offset: usize, size: usize) -> std::io::Result<()> {
+        let address = self.address(offset, size);
+        // SAFETY: the range is mapped by us, and the advice changes no byte of it.
+        match unsafe { madvise(address.cast(), size, Advice::LinuxPopulateWrite) } {
+            // Before Linux 5.14 pages come when they are touched.
+            Err(rustix::io::Errno::INVAL) => Ok(()),
+            populated => Ok(populated?),
+        }
+    }
 }
 
 impl Drop for Mapping {
@@ -162,13 +172,7 @@ impl Arena {
     /// # Errors
     /// `ENOMEM` or the like.
     pub fn populate(&self, offset: usize, size: usize) -> std::io::Result<()> {
-        let address = self.0.address(offset, size);
-        // SAFETY: the range is mapped by us, and the advice changes no byte of it.
-        match unsafe { madvise(address.cast(), size, Advice::LinuxPopulateWrite) } {
-            // Before Linux 5.14 pages come when they are touched.
-            Err(rustix::io::Errno::INVAL) => Ok(()),
-            populated => Ok(populated?),
-        }
+        self.0.populate(offset, size)
     }
 }
 
@@ -195,6 +199,14 @@ impl Notice {
         let others = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         fcntl_add_seals(&memory, others)?;
         Ok(Self { mapping, memory })
+    }
+
+    /// As [`Arena::populate`].
+    ///
+    /// # Errors
+    /// `ENOMEM` or the like.
+    pub fn populate(&self, offset: usize, size: usize) -> std::io::Result<()> {
+        self.mapping.populate(offset, size)
     }
 
     /// By which others map it.

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use tameike_io::os::system::System;
 use tameike_ring::client::{Start, Status, Time};
 use tameike_ring::message::{Reply, Request};
-use tameike_ring::server::{Asked, Handler, Peer, Server};
+use tameike_ring::server::{Asked, Handler, NameTable, Peer, Server};
 
 /// Files of one program.
 #[derive(Default)]
@@ -279,7 +279,8 @@ impl Bed {
         let handler = Arc::new(Directory { root: view.clone(), last, asked, declines_each });
         let user = rustix::process::geteuid().as_raw();
         let views = vec![view.as_os_str().as_bytes().to_vec()];
-        let server = Server::new(handler.clone(), views, user, None).expect("a server");
+        let names = NameTable::new().expect("memory");
+        let server = Server::new(handler.clone(), views, user, (names, None)).expect("a server");
         let listener = UnixListener::bind(dir.path().join("ring")).expect("a socket");
         server.listen(&system, listener).expect("it listens");
         Self { server, handler, dir, _system: system }

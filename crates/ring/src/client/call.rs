@@ -153,7 +153,7 @@ impl Client {
     }
 
     /// Whether the agent has closed the connection. (It never says anything on it after its welcome.)
-    fn is_alone(&self) -> bool {
+    pub(super) fn is_alone(&self) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         match recv(&self.socket, &mut [0_u8; 1], flags) {
             Err(Errno::AGAIN | Errno::INTR) => false,

@@ -1,6 +1,7 @@
 //! From a path to a connection.
 
 use super::lent::LentFrames;
+use super::names::Shown;
 use super::slots::Slots;
 use super::{Client, ViewInfo};
 use crate::greeting::{WELCOME_SIZE_MAX, Welcome, hello};
@@ -14,6 +15,7 @@ use std::time::Duration;
 use tameike_core::Fault;
 use tameike_io::os::arena::{Arena, Sight};
 use tameike_io::os::forked::OwnMark;
+use tameike_io::os::process::monotonic;
 use tameike_io::os::socket::{receive_now, send_with_files};
 
 /// How long an agent may take to say welcome.
@@ -60,6 +62,7 @@ pub(super) fn connect(path: &Path) -> Result<Client, ConnectError> {
     let (arena, memory) =
         Arena::create("tameike-ring", ARENA_SIZE).map_err(failed("making memory to be shared"))?;
     let own = OwnMark::new().map_err(failed("marking the process"))?;
+    let begun = monotonic();
     let sent = send_with_files(&socket, &hello(), &[memory.as_fd()]);
     let mut bytes = vec![0; WELCOME_SIZE_MAX];
     let (size, files) = receive_now(&socket, &mut bytes).map_err(failed("hearing the agent"))?;
@@ -81,6 +84,7 @@ pub(super) fn connect(path: &Path) -> Result<Client, ConnectError> {
     Ok(Client {
         views: mounts.into_iter().map(|mount| ViewInfo { mount }).collect(),
         arena,
+        shown: Shown::new(&notice, begun),
         notice,
         lent,
         socket: out_of_the_way(socket.into())?,

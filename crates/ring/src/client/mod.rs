@@ -8,6 +8,7 @@ mod call;
 mod connect;
 pub(crate) mod lent;
 pub mod mounts;
+mod names;
 pub mod path;
 mod read;
 mod slots;
@@ -23,6 +24,7 @@ use crate::message::{self, Reply, Request};
 use crate::spin::Spin;
 use call::{NoReply, Populated};
 use lent::LentFrames;
+use names::Shown;
 use slots::Slots;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
@@ -41,6 +43,7 @@ pub struct Client {
     notice: Sight,
     /// None where the agent lends no frames, or there was no room to map them.
     lent: Option<LentFrames>,
+    shown: Shown,
     pub(crate) socket: OwnedFd,
     own: OwnMark,
     broken: AtomicBool,
@@ -121,8 +124,11 @@ impl Client {
         self.take(self.by_handle(&Request::Status { handle }), attributes)
     }
 
-    /// Attributes by path; `follow` as without `AT_SYMLINK_NOFOLLOW`.
+    /// Attributes by path; `follow` as without `AT_SYMLINK_NOFOLLOW`. Those that the agent shows it is not asked for.
     pub fn status_at(&self, at: Start, path: &[u8], follow: bool) -> Answer<Status> {
+        if let Some(status) = self.known_status(at, path) {
+            return Answer::Done(status);
+        }
         self.take(self.by_name(at, path, |path| Request::StatusAt { path, follow }), attributes)
     }
 

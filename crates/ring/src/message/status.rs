@@ -5,7 +5,9 @@ use super::{REPLY_WORDS, ReplyWords};
 /// Words before those of attributes.
 const BEFORE_STATUS: usize = 2;
 /// Words of attributes.
-const STATUS_WORDS: usize = 11;
+pub(crate) const STATUS_WORDS: usize = 11;
+/// Attributes, as they are written.
+pub(crate) type StatusWords = [u64; STATUS_WORDS];
 
 /// The first word behind them.
 pub(super) const END: usize = BEFORE_STATUS + STATUS_WORDS;
@@ -51,9 +53,9 @@ pub struct Status {
 }
 
 impl Status {
-    pub(super) fn encode(&self, words: &mut ReplyWords) {
+    pub(crate) fn to_words(self) -> StatusWords {
         let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
-        let status: [u64; STATUS_WORDS] = [
+        [
             self.inode,
             self.size,
             self.blocks,
@@ -65,20 +67,18 @@ impl Status {
             pair(self.mode, self.nlink),
             pair(self.uid, self.gid),
             self.rdev,
-        ];
-        words[BEFORE_STATUS..BEFORE_STATUS + status.len()].copy_from_slice(&status);
+        ]
     }
 
-    pub(super) fn decode(words: &ReplyWords) -> Self {
-        let word = |place: usize| words[BEFORE_STATUS + place];
-        let pair = |place| ((word(place) >> 32) as u32, word(place) as u32);
+    pub(crate) fn of_words(words: &StatusWords) -> Self {
+        let pair = |place: usize| ((words[place] >> 32) as u32, words[place] as u32);
         let ((atime, mtime), (ctime, block_size)) = (pair(6), pair(7));
         let ((mode, nlink), (uid, gid)) = (pair(8), pair(9));
-        let time = |place, nanoseconds| Time { seconds: word(place) as i64, nanoseconds };
+        let time = |place: usize, nanoseconds| Time { seconds: words[place] as i64, nanoseconds };
         Self {
-            inode: word(0),
-            size: word(1),
-            blocks: word(2),
+            inode: words[0],
+            size: words[1],
+            blocks: words[2],
             atime: time(3, atime),
             mtime: time(4, mtime),
             ctime: time(5, ctime),
@@ -86,8 +86,16 @@ impl Status {
             nlink,
             uid,
             gid,
-            rdev: word(10),
+            rdev: words[10],
             block_size,
         }
+    }
+
+    pub(super) fn encode(&self, words: &mut ReplyWords) {
+        words[BEFORE_STATUS..BEFORE_STATUS + STATUS_WORDS].copy_from_slice(&self.to_words());
+    }
+
+    pub(super) fn decode(words: &ReplyWords) -> Self {
+        Self::of_words(&std::array::from_fn(|place| words[BEFORE_STATUS + place]))
     }
 }

@@ -4,7 +4,7 @@
 //! while it is served, hurts itself alone.
 
 use super::Handler;
-use crate::layout::{ALL_SLOTS, ANSWERED, SLEEPS, SLOTS, Slot, WINDOW_SIZE, pending};
+use crate::layout::{ALL_SLOTS, ANSWERED, SLEEPS, SLOTS, Slot, WINDOW_SIZE, looked_up, pending};
 use crate::message::{Path, Reply, Request};
 use rustix::thread::futex;
 use std::os::fd::OwnedFd;
@@ -38,6 +38,8 @@ pub(super) struct Connection<H: Handler> {
 pub(super) struct Counts {
     pub answered: AtomicU64,
     pub declined: AtomicU64,
+    /// By programs that are gone.
+    pub looked_up: AtomicU64,
 }
 
 impl<H: Handler> Connection<H> {
@@ -93,10 +95,16 @@ impl<H: Handler> Connection<H> {
         }
     }
 
+    /// Names that the program has looked up by itself, as it says.
+    pub fn looked_up(&self) -> u64 {
+        looked_up(&self.arena).load(Ordering::Relaxed)
+    }
+
     /// The program is gone: when what is under way has ended, its session does.
     pub fn close(&self) {
         // Of whoever still holds the other end, nobody waits for an answer any more.
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
+        self.counts.looked_up.fetch_add(self.looked_up(), Ordering::Relaxed);
         if self.under_way.fetch_or(CLOSING, Ordering::AcqRel) == 0 {
             self.handler.ended(&self.session);
         }
@@ -166,7 +174,7 @@ impl<H: Handler> Asked<H> {
     }
 
     fn reply(&mut self, reply: &Reply) {
-        let Counts { answered, declined } = &*self.connection.counts;
+        let Counts { answered, declined, .. } = &*self.connection.counts;
         if *reply == Reply::Declined { declined } else { answered }.fetch_add(1, Ordering::Relaxed);
         let slot = self.slot();
         slot.set_reply(&reply.encode());

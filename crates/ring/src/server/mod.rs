@@ -5,10 +5,12 @@
 
 mod connection;
 mod guests;
+mod names;
 mod threads;
 pub(crate) mod watch;
 
 pub use connection::Asked;
+pub use names::NameTable;
 pub use tameike_io::os::socket::Peer;
 
 use crate::frames::FrameTable;
@@ -68,6 +70,7 @@ struct Inner<H: Handler> {
     user: u32,
     /// Frames that they may read, if any.
     lent: Option<Arc<FrameTable>>,
+    names: Arc<NameTable>,
     watch: Watch,
     spin: Spin,
     epoll: OwnedFd,
@@ -91,6 +94,8 @@ pub struct Usage {
     pub answered: u64,
     /// Requests that were left to the kernel.
     pub declined: u64,
+    /// Names that programs have looked up by themselves, as they say.
+    pub looked_up: u64,
 }
 
 struct Guests<H: Handler> {
@@ -105,7 +110,8 @@ pub struct Server<H: Handler> {
 }
 
 impl<H: Handler> Server<H> {
-    /// A server of the programs of `user`, which are told the mount points `views`, and may read the frames of a table.
+    /// A server of the programs of `user`, which are told the mount points `views`, shown names in a table, and may read the frames
+    /// of another, if there is one.
     ///
     /// # Errors
     /// What the system refuses: descriptors or memory.
@@ -113,7 +119,7 @@ impl<H: Handler> Server<H> {
         handler: Arc<H>,
         views: Vec<Vec<u8>>,
         user: u32,
-        lent: Option<Arc<FrameTable>>,
+        (names, lent): (Arc<NameTable>, Option<Arc<FrameTable>>),
     ) -> Result<Arc<Self>> {
         let failed = |error| Fault::from_os("preparing the ring", &error);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
@@ -127,7 +133,8 @@ impl<H: Handler> Server<H> {
             views,
             user,
             lent,
-            watch: Watch::new().map_err(failed)?,
+            watch: Watch::new(names.notice().clone()),
+            names,
             spin: Spin::new(SPIN),
             epoll,
             wakeup,
@@ -196,9 +203,17 @@ impl<H: Handler> Server<H> {
 
     /// What it has done.
     pub fn usage(&self) -> Usage {
-        let Counts { answered, declined } = &*self.inner.counts;
+        let Counts { answered, declined, looked_up } = &*self.inner.counts;
+        // With this lock held, nobody is being welcomed who is not yet among them.
+        let guests = &self.inner.guests.lock().guests;
+        let by_guests = guests.values().fold(0_u64, |sum, guest| match guest {
+            Guest::New(..) => sum,
+            Guest::Served(connection) => sum.wrapping_add(connection.looked_up()),
+        });
+        let looked_up = looked_up.load(Ordering::Relaxed).wrapping_add(by_guests);
         Usage {
-            clients: self.inner.guests.lock().guests.len() as u64,
+            looked_up,
+            clients: guests.len() as u64,
             answered: answered.load(Ordering::Relaxed),
             declined: declined.load(Ordering::Relaxed),
         }

@@ -21,11 +21,11 @@
 //! on a word that says so and has no answer; the thread puts the answer in its place in one step, and wakes the program
 //! when what it took away said that it sleeps.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use tameike_io::os::arena::Notice;
 
 use super::THREADS;
-use crate::layout::NOTICE_SIZE;
 
 /// Where the word lies in the notice.
 pub(crate) const WATCH: usize = 0;
@@ -41,15 +41,11 @@ pub(crate) fn wants_ring(word: u32) -> bool {
     word & LOOKERS == 0 && word >= SLEEPER
 }
 
-pub(super) struct Watch(Notice);
+pub(super) struct Watch(Arc<Notice>);
 
 impl Watch {
-    pub fn new() -> std::io::Result<Self> {
-        Notice::create("tameike-ring-watch", NOTICE_SIZE).map(Self)
-    }
-
-    pub fn notice(&self) -> &Notice {
-        &self.0
+    pub fn new(notice: Arc<Notice>) -> Self {
+        Self(notice)
     }
 
     fn word(&self) -> &AtomicU32 {
@@ -90,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_program_rings_when_all_who_are_idle_sleep() {
-        let watch = Watch::new().expect("memory");
+        let watch = Watch::new(Arc::new(Notice::create("test", 4096).expect("memory")));
         let wants_ring = || wants_ring(watch.word().load(Ordering::Relaxed));
         assert!(!wants_ring(), "all work");
         assert!(!watch.look());

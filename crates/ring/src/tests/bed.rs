@@ -3,7 +3,7 @@
 use crate::client::{Client, Start, Status};
 use crate::frames::FrameTable;
 use crate::message::{FileKey, Reply, Request};
-use crate::server::{Asked, Handler, Peer, Server};
+use crate::server::{Asked, Handler, NameTable, Peer, Server};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixListener;
@@ -186,6 +186,7 @@ impl Handler for Files {
 pub struct Bed {
     pub server: Arc<Server<Files>>,
     pub files: Arc<Files>,
+    pub names: Arc<NameTable>,
     pub socket: PathBuf,
     _dir: tempfile::TempDir,
     _system: System,
@@ -201,10 +202,11 @@ impl Bed {
         let system = System::start(1).expect("a system");
         let (state, changed) = Default::default();
         let files = Arc::new(Files { state, lent: Lent::new(), changed });
-        let table = Some(files.lent.table.clone());
-        let server = Server::new(files.clone(), vec![b"/view".to_vec()], user(), table).expect("a server");
+        let names = NameTable::new().expect("memory");
+        let tables = (names.clone(), Some(files.lent.table.clone()));
+        let server = Server::new(files.clone(), vec![b"/view".to_vec()], user(), tables).expect("a server");
         server.listen(&system, UnixListener::bind(&socket).expect("a socket")).expect("it listens");
-        Self { server, files, socket, _dir: dir, _system: system }
+        Self { server, files, names, socket, _dir: dir, _system: system }
     }
 
     pub fn client(&self) -> Client {

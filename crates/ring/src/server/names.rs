@@ -1,0 +1,162 @@
+//! The agent's end of the names that programs look up without asking ([`crate::names`]).
+
+use crate::layout::{NAMES, NOTICE_SIZE};
+use crate::message::{STATUS_WORDS, Status, StatusWords};
+use crate::names::{
+    CLOCK, HASH, HEAD, Key, Kind, NAMES_SIZE, UNTIL, VERSION, VIEWS_MAX, changes, value_places,
+};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::time::Duration;
+use tameike_io::os::arena::Notice;
+use tameike_io::os::process::monotonic;
+
+/// The names that programs of a node are shown. Who shows one takes it back before anybody may be told that it is another.
+pub struct NameTable {
+    notice: Arc<Notice>,
+    /// Held while a slot is written.
+    writing: Mutex<()>,
+    is_used: AtomicBool,
+}
+
+impl NameTable {
+    /// One that shows nothing.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn new() -> std::io::Result<Arc<Self>> {
+        let notice = Arc::new(Notice::create("tameike-ring-notice", NOTICE_SIZE)?);
+        Ok(Arc::new(Self { notice, writing: Mutex::default(), is_used: AtomicBool::new(false) }))
+    }
+
+    pub(super) fn notice(&self) -> &Arc<Notice> {
+        &self.notice
+    }
+
+    /// A program is about to be taken in: it can tell by the clock whether it has the same.
+    pub(super) fn greets(&self) {
+        if !self.is_used()
+            && let Err(error) = self.notice.populate(NAMES, NAMES_SIZE)
+        {
+            // They come one by one, or the agent is about to be ended for want of memory anyway.
+            log::warn!("memory for names is not set aside: {error}");
+        }
+        self.long(CLOCK).fetch_max(nanoseconds(monotonic()), Ordering::AcqRel);
+        self.is_used.store(true, Ordering::Release);
+    }
+
+    /// Whether there was ever a program to be shown something.
+    pub fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Acquire)
+    }
+
+    /// Shows the file that has a name; whether there was room for it.
+    pub fn show_file(
+        &self,
+        view: usize,
+        directory: u64,
+        name: &[u8],
+        status: &Status,
+        until: Duration,
+    ) -> bool {
+        let key = Key::new(Kind::File, view, directory, name).filter(|_| self.is_used());
+        let Some(key) = key else { return false };
+        self.show(&key, &status.to_words(), until);
+        true
+    }
+
+    /// Shows a directory that programs may walk through: by its name in the one above, or by none in itself. It was found
+    /// when directories of the view had changed so often.
+    pub fn show_directory(
+        &self,
+        view: usize,
+        (directory, name): (u64, &[u8]),
+        number: u64,
+        changes: u64,
+        until: Duration,
+    ) {
+        let key = Key::new(Kind::Directory, view, directory, name).filter(|_| self.is_used());
+        let Some(key) = key else { return };
+        let mut value = [0; STATUS_WORDS];
+        (value[0], value[1]) = (number, changes);
+        self.show(&key, &value, until);
+    }
+
+    /// Shows a file no more.
+    pub fn hide_file(&self, view: usize, directory: u64, name: &[u8]) {
+        let Some(key) = Key::new(Kind::File, view, directory, name) else { return };
+        let _writing = self.writing.lock();
+        if let Some(slot) = self.slot_of(&key) {
+            self.write(slot, |slot| {
+                self.put(slot + HASH, 0);
+                self.put(slot + UNTIL, 0);
+            });
+        }
+    }
+
+    /// Directories of a view have changed so often: those that were found before are shown no more.
+    pub fn directories_changed(&self, view: usize, count: u64) {
+        if view < VIEWS_MAX {
+            self.long(changes(view)).fetch_max(count, Ordering::AcqRel);
+        }
+    }
+
+    fn show(&self, key: &Key, value: &StatusWords, until: Duration) {
+        let _writing = self.writing.lock();
+        let free = || key.slots().find(|slot| self.get(slot + UNTIL) == 0);
+        let Some(slot) = self.slot_of(key).or_else(free).or_else(|| self.room_for(key)) else { return };
+        self.write(slot, |slot| {
+            self.put(slot + HASH, key.hash());
+            key.words().for_each(|(place, word)| self.put(slot + place, word));
+            value_places().zip(value).for_each(|(place, word)| self.put(slot + place, *word));
+            self.put(slot + UNTIL, nanoseconds(until));
+        });
+    }
+
+    /// Where a key can be, when no slot is empty: where the time is over, or else instead of the file that is true the shortest, as a
+    /// directory is on the way to many.
+    fn room_for(&self, key: &Key) -> Option<usize> {
+        let now = nanoseconds(monotonic());
+        let loss = |slot: &usize| {
+            let until = self.get(slot + UNTIL);
+            let is_directory = Kind::of_head(self.get(slot + HEAD)) == Some(Kind::Directory);
+            (until > now, until > now && is_directory, until)
+        };
+        key.slots().min_by_key(loss)
+    }
+
+    /// Where a key is.
+    fn slot_of(&self, key: &Key) -> Option<usize> {
+        let is_it = |slot: &usize| {
+            self.get(slot + HASH) == key.hash()
+                && key.words().all(|(place, word)| self.get(slot + place) == word)
+        };
+        key.slots().find(is_it)
+    }
+
+    /// Changes a slot so that who reads it meanwhile knows.
+    fn write(&self, slot: usize, change: impl FnOnce(usize)) {
+        let version = self.get(slot + VERSION);
+        self.put(slot + VERSION, version.wrapping_add(1));
+        fence(Ordering::Release);
+        change(slot);
+        self.long(slot + VERSION).store(version.wrapping_add(2), Ordering::Release);
+    }
+
+    fn long(&self, place: usize) -> &AtomicU64 {
+        self.notice.long(NAMES + place)
+    }
+
+    fn get(&self, place: usize) -> u64 {
+        self.long(place).load(Ordering::Relaxed)
+    }
+
+    fn put(&self, place: usize, word: u64) {
+        self.long(place).store(word, Ordering::Relaxed);
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,182 @@
+//! Names that programs look up without asking.
+
+use super::bed::{Bed, PATIENCE, ROOT};
+use crate::client::{Answer, Client};
+use crate::message::{Start, Status, Time};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tameike_io::os::process::monotonic;
+
+const ENOENT: i32 = 2;
+
+/// Attributes of which every part tells the same number.
+fn status(number: u32) -> Status {
+    let time = Time { seconds: number.into(), nanoseconds: number };
+    let (inode, size, blocks, rdev) = (number.into(), number.into(), number.into(), number.into());
+    let (atime, mtime, ctime) = (time, time, time);
+    let (mode, nlink, uid, gid, block_size) = (number, number, number, number, number);
+    Status { inode, size, blocks, atime, mtime, ctime, mode, nlink, uid, gid, rdev, block_size }
+}
+
+fn later() -> Duration {
+    monotonic() + PATIENCE
+}
+
+/// A bed that shows the view's root and, in it, a directory with number 7.
+fn bed() -> Bed {
+    let bed = Bed::new();
+    // Only what programs may see is shown.
+    drop(bed.client());
+    bed.names.show_directory(0, (1, b""), 1, 0, later());
+    bed.names.show_directory(0, (1, b"dir"), 7, 0, later());
+    bed
+}
+
+fn show(bed: &Bed, dir: u64, name: &[u8], number: u32) {
+    assert!(bed.names.show_file(0, dir, name, &status(number), later()));
+}
+
+fn look(client: &Client, path: &[u8]) -> Answer<Status> {
+    client.status_at(ROOT, path, true)
+}
+
+/// The agent is asked, and knows of no such file.
+fn assert_asked(client: &Client, path: &[u8]) {
+    assert_eq!(look(client, path), Answer::Failed(ENOENT), "{}", path.escape_ascii());
+}
+
+#[test]
+fn what_is_shown_is_not_asked_for() {
+    let bed = bed();
+    let client = bed.client();
+    show(&bed, 1, b"file", 3);
+    show(&bed, 7, b"file", 4);
+    for path in [&b"file"[..], b"dir/file", b"dir//file"] {
+        let number = if path == b"file" { 3 } else { 4 };
+        assert_eq!(look(&client, path), Answer::Done(status(number)), "{}", path.escape_ascii());
+    }
+    let usage = bed.server.usage();
+    assert_eq!((usage.answered, usage.looked_up), (0, 3));
+    let in_dir = Start { view: 0, dir: 7 };
+    assert_eq!(
+        client.status_at(in_dir, b"file", true),
+        Answer::Failed(ENOENT),
+        "nobody has walked from there"
+    );
+    for path in
+        [&b"dir"[..], b"file/file", b"dir/other", b"fil", b"dir/../file", b"file/", b"./file", b"/file", b""]
+    {
+        assert_asked(&client, path);
+    }
+    assert_eq!(client.status_at(Start { view: 255, dir: 1 }, b"file", true), Answer::Failed(ENOENT));
+    bed.names.hide_file(0, 7, b"file");
+    assert_asked(&client, b"dir/file");
+    assert_eq!(look(&client, b"file"), Answer::Done(status(3)));
+    drop(client);
+    bed.server.settle();
+    assert_eq!(bed.server.usage().looked_up, 4, "also when the program is gone");
+}
+
+#[test]
+fn names_are_compared_whole() {
+    let bed = bed();
+    let client = bed.client();
+    let (fits, long) = ([b'n'; 64], [b'n'; 65]);
+    show(&bed, 1, &fits, 3);
+    assert!(!bed.names.show_file(0, 1, &long, &status(4), later()), "there is no room for it");
+    assert_eq!(look(&client, &fits), Answer::Done(status(3)));
+    assert_asked(&client, &long);
+    assert_asked(&client, &fits[1..]);
+}
+
+#[test]
+fn nothing_is_believed_for_longer_than_it_is_true() {
+    let bed = bed();
+    let client = bed.client();
+    bed.names.show_file(0, 1, b"file", &status(3), monotonic());
+    assert_asked(&client, b"file");
+    show(&bed, 7, b"file", 4);
+    assert!(matches!(look(&client, b"dir/file"), Answer::Done(_)));
+    bed.names.show_directory(0, (1, b"dir"), 7, 0, monotonic());
+    assert_asked(&client, b"dir/file");
+}
+
+#[test]
+fn a_directory_that_has_changed_is_not_walked_through() {
+    let bed = bed();
+    let client = bed.client();
+    show(&bed, 7, b"file", 4);
+    bed.names.directories_changed(0, 5);
+    assert_asked(&client, b"dir/file");
+    bed.names.show_directory(0, (1, b""), 1, 5, later());
+    assert_asked(&client, b"dir/file");
+    // One that was found before, and is told of late.
+    bed.names.show_directory(0, (1, b"dir"), 7, 4, later());
+    assert_asked(&client, b"dir/file");
+    bed.names.show_directory(0, (1, b"dir"), 7, 5, later());
+    bed.names.directories_changed(0, 4);
+    assert_eq!(look(&client, b"dir/file"), Answer::Done(status(4)));
+}
+
+#[test]
+fn the_file_that_is_true_the_shortest_makes_room() {
+    let bed = bed();
+    let client = bed.client();
+    let name = |number: u32| format!("{number}").into_bytes();
+    let count = 200_000;
+    let start = later();
+    for number in 0..count {
+        let until = start + Duration::from_micros(number.into());
+        assert!(bed.names.show_file(0, 1, &name(number), &status(number), until));
+    }
+    // The directory that leads to them is still there. As many as there is room for, less those that had more than their share of others.
+    let found = (0..count).filter(|&number| match look(&client, &name(number)) {
+        Answer::Done(found) => found == status(number),
+        _ => false,
+    });
+    let found: Vec<u32> = found.collect();
+    assert!(found.contains(&(count - 1)) && found.iter().filter(|&&number| number < 10_000).count() < 10);
+    assert!((30_000..=32_768).contains(&found.len()), "{} are left", found.len());
+}
+
+/// A mixture of two moments was told.
+#[test]
+fn what_is_being_written_is_not_told() {
+    let bed = bed();
+    let (client, is_over) = (bed.client(), AtomicBool::new(false));
+    let (mut seen, mut last) = (0, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 1.. {
+                show(&bed, 7, b"file", number);
+                if number % 64 == 0 {
+                    bed.names.hide_file(0, 7, b"file");
+                }
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        while seen < 20_000 {
+            match look(&client, b"dir/file") {
+                Answer::Done(found) => {
+                    assert_eq!(found, status(found.mode));
+                    assert!(found.mode >= last, "time goes on");
+                    (seen, last) = (seen + 1, found.mode);
+                }
+                other => assert_eq!(other, Answer::Failed(ENOENT)),
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn an_agent_that_is_gone_is_not_believed() {
+    let bed = bed();
+    let client = bed.client();
+    show(&bed, 1, b"file", 3);
+    bed.server.stop();
+    assert_eq!(look(&client, b"file"), Answer::Broken);
+    assert!(client.is_broken());
+}
