@@ -267,8 +267,8 @@ os.kill(os.getpid(), 9)' || echo $?"#;
     site.assert_clean();
 }
 
-/// S31: "When its agent dies, its calls fail with EIO, ENOTCONN or ECONNABORTED, and do not wait. Reads may bring for 50 ms more
-/// what they would have brought before."
+/// S31: "When its agent dies, its calls fail with EIO, ENOTCONN or ECONNABORTED, and do not wait. Reads and looks at files may
+/// bring for 50 ms more what they would have brought before."
 #[test]
 fn an_agent_that_is_killed_is_an_error() {
     let site = Site::new();
@@ -277,6 +277,8 @@ import errno, json, os, signal, subprocess
 fd = os.open("file", os.O_RDWR | os.O_CREAT, 0o644)
 os.write(fd, b"x")
 assert os.pread(fd, 1, 0) == os.pread(fd, 1, 0) == b"x"
+os.close(os.open("closed", os.O_WRONLY | os.O_CREAT, 0o644))
+assert os.stat("closed") == os.stat("closed")
 status = json.loads(subprocess.check_output(["tameike", "status", "--json"]))
 def find(value):
     if isinstance(value, dict):
@@ -284,7 +286,7 @@ def find(value):
     if isinstance(value, list):
         return next(filter(None, map(find, value)), None)
 os.kill(find(status), signal.SIGKILL)
-for call in (lambda: os.pread(fd, 1, 0), lambda: os.write(fd, b"y"), lambda: os.fstat(fd), lambda: os.open("other", os.O_RDONLY)):
+for call in (lambda: os.pread(fd, 1, 0), lambda: os.stat("closed"), lambda: os.write(fd, b"y"), lambda: os.fstat(fd), lambda: os.open("other", os.O_RDONLY)):
     try:
         while True:
             call()
