@@ -162,7 +162,8 @@ fn what_was_lent_to_a_peer_that_dies_comes_back() {
     let (tell, told) = std::sync::mpsc::channel();
     let second = a.fabric.send(B, Lane::Request, b"second".to_vec(), Some(patterned(&pool, 2)));
     runtime.spawn(async move { drop(tell.send(second.await)) });
-    assert!(told.recv_timeout(Duration::from_millis(200)).is_err(), "nobody has copied it");
+    let early = told.recv_timeout(Duration::from_millis(200));
+    assert!(early.is_err(), "nobody has copied it: {early:?}");
     network.kill(B);
     let fault = told.recv_timeout(Duration::from_secs(10)).expect("an end").expect_err("b is dead");
     assert!(matches!(fault.errno, Errno::ECONNRESET | Errno::EHOSTDOWN), "{fault}");
