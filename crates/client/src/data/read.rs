@@ -24,7 +24,7 @@ enum Plan {
     Ready(Payload),
     /// These bytes of the unit are to be fetched; the mark says under which state of the cache.
     Fetch { range: Range<u32>, mark: Mark },
-    /// As `Fetch`, from this node's own store, which nobody is about to read again: served without keeping a copy.
+    /// As `Fetch`, from this node's own store: served without keeping a copy.
     Direct { generation: Generation },
     /// The inline content is to be fetched.
     Content,
@@ -112,7 +112,7 @@ impl DataEngine {
             return Plan::Content;
         }
         let local = self.cluster.unit_home(file.layout, unit) == self.rpc.local();
-        if local && !sequential && !state.inline && !state.units.contains_key(&unit.index) {
+        if local && !state.inline && !state.units.contains_key(&unit.index) {
             return Plan::Direct { generation: mark.generation };
         }
         state.fetching.insert(unit.index);
@@ -240,9 +240,11 @@ impl DataEngine {
     fn read_ahead(self: &Arc<Self>, file: &Arc<FileData>, index: u64) {
         for next in index + 1..=index + READ_AHEAD_UNITS {
             let unit = UnitId { inode: file.inode, index: next };
-            let Some((range, mark)) = self.plan_ahead(file, unit) else { continue };
+            let local = self.cluster.unit_home(file.layout, unit) == self.rpc.local();
+            let Some((range, mark)) = self.plan_ahead(file, unit, local) else { continue };
             let Some(frame) = self.frames.try_take() else {
-                file.state.lock().fetching.remove(&next);
+                // Who has seen the mark meanwhile waits for the end of the fetch.
+                drop(Fetching { file, index: next });
                 return;
             };
             let (engine, file) = (self.clone(), file.clone());
@@ -254,10 +256,10 @@ impl DataEngine {
         }
     }
 
-    fn plan_ahead(&self, file: &FileData, unit: UnitId) -> Option<(Range<u32>, Mark)> {
+    fn plan_ahead(&self, file: &FileData, unit: UnitId, local: bool) -> Option<(Range<u32>, Mark)> {
         let mut state = file.state.lock();
         let held = state.units.contains_key(&unit.index) || state.fetching.contains(&unit.index);
-        if held || unit.start() >= state.size || state.inline || self.frames.is_wanted() {
+        if local || held || unit.start() >= state.size || state.inline || self.frames.is_wanted() {
             return None;
         }
         state.fetching.insert(unit.index);
