@@ -40,7 +40,8 @@ impl Killed {
         let options = ["--job", &place.job, "--memory", "64MiB"];
         let mut job = Background::start(&mut mounts.inside(&site.job(2, &options, &script)));
         wait_for("the job", || (ready.exists() || !job.runs()).then_some(()));
-        // The agents first: they would clear away after their driver.
+        // The agents first: they would clear away after their driver. And it would after them.
+        assert!(signal(job.program(), "STOP"));
         assert!(place.kill_agent(0) && place.kill_agent(1));
         assert!(signal(job.program(), "KILL"));
         // Nobody is left to end what runs in the nodes.
