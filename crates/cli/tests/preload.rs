@@ -3,6 +3,7 @@
 mod support;
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use support::{Site, preload, shown, succeed};
 
@@ -11,6 +12,14 @@ fn job(site: &Site, nodes: u32, options: &[&str], script: &str) -> Command {
     let disk = site.disk();
     let device = ["--preload", "--device", disk.to_str().expect("plain path")];
     site.job(nodes, &[&device, options].concat(), script)
+}
+
+/// Runs a program in Python, preloaded, in each of these views.
+fn run_in(site: &Site, views: &str, program: &Path) {
+    let script = format!(r#"for view in {views}; do cd "$view"; python3 {}; cd /; done"#, program.display());
+    let output = job(site, 1, &[], &script).output().expect("a job");
+    assert!(output.status.success(), "{}", shown(&output));
+    site.assert_clean();
 }
 
 /// What lies below a directory: names, kinds, modes, sizes and sums.
@@ -151,15 +160,7 @@ assert reader.wait() == 0
 "#,
     )
     .expect("a program");
-    let script = format!(
-        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_NODE_LOCAL" "$TAMEIKE_CACHE"; do
-               cd "$view"; python3 {}; cd /
-           done"#,
-        program.display()
-    );
-    let output = job(&site, 1, &[], &script).output().expect("a job");
-    assert!(output.status.success(), "{}", shown(&output));
-    site.assert_clean();
+    run_in(&site, r#""$TAMEIKE_SHARED" "$TAMEIKE_NODE_LOCAL" "$TAMEIKE_CACHE""#, &program);
 }
 
 /// S1: "Within a node, a read sees every write that was acknowledged before it, from whichever process." Here the reader has what
@@ -169,15 +170,7 @@ fn what_is_lent_is_read_without_the_agent_and_never_old() {
     let site = Site::new();
     let program = site.shared().with_file_name("program.py");
     fs::write(&program, LENT_PROGRAM).expect("a program");
-    let script = format!(
-        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do
-               cd "$view"; python3 {}; cd /
-           done"#,
-        program.display()
-    );
-    let output = job(&site, 1, &[], &script).output().expect("a job");
-    assert!(output.status.success(), "{}", shown(&output));
-    site.assert_clean();
+    run_in(&site, r#""$TAMEIKE_SHARED" "$TAMEIKE_CACHE""#, &program);
 }
 
 const LENT_PROGRAM: &str = r#"
