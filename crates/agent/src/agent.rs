@@ -141,7 +141,7 @@ impl AgentControl for Agent {
         }
         let system = System::start(BLOCKING_THREADS_MAX)
             .map_err(|error| Fault::from_os("starting threads", &error))?;
-        let memory = Memory::new(start.memory)?;
+        let memory = Memory::new(start.memory, start.shared_dir.is_some())?;
         let store = match &start.device {
             Some(device) => {
                 let scratch = memory.scratch.clone();

@@ -32,7 +32,7 @@ pub struct Memory {
     pub scratch: Pool,
     /// Write-behind and read-ahead of the job-shared view.
     pub shared_view: Pool,
-    /// Write-behind and read-ahead of the cache view.
+    /// Write-behind and read-ahead of the cache view; without frames where there is none.
     pub cache_view: Pool,
     /// Which frames programs read; none where the system would let them write there, too.
     pub lent: Option<Arc<FrameTable>>,
@@ -43,11 +43,11 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// At most `bytes`, shared out.
+    /// At most `bytes`, shared out. Where there is no cache view, the job-shared view has the share of both.
     ///
     /// # Errors
     /// `ENOMEM` when `bytes` is too little, or the system refuses.
-    pub fn new(bytes: u64) -> Result<Self> {
+    pub fn new(bytes: u64, has_cache_view: bool) -> Result<Self> {
         let count = u32::try_from(bytes / UNIT_SIZE as u64).unwrap_or(u32::MAX);
         if count < FRAMES_MIN {
             let message =
@@ -56,17 +56,17 @@ impl Memory {
         }
         let part = count / 16;
         let server = [2 * part, 2 * part, 2 * part, part, part];
-        let views = (count - server.iter().sum::<u32>()) / 2;
-        let waiting = views / WAITING_PART;
-        let slab =
-            Slab::new(count - 2 * waiting).map_err(|error| Fault::from_os("mapping the frames", &error))?;
+        let left = count - server.iter().sum::<u32>();
+        let views = if has_cache_view { [left / 2, left / 2] } else { [left, 0] };
+        let waiting = views.map(|share| share / WAITING_PART);
+        let slab = Slab::new(count - waiting.iter().sum::<u32>())
+            .map_err(|error| Fault::from_os("mapping the frames", &error))?;
         let lent = FrameTable::new(&slab).inspect_err(|error| log::info!("no frames are lent: {error}"));
         let lent = lent.ok().map(Arc::new);
-        let views = views - waiting;
         let [requests, replies, reads, flushes, scratch] = server.map(|share| slab.pool(share));
-        let (shared_view, cache_view) = (slab.pool(views), slab.pool(views));
-        let waiting = || WaitingRoom::new(waiting as usize * UNIT_SIZE);
-        let (shared_waiting, cache_waiting) = (waiting(), waiting());
+        let (shared_view, cache_view) = (slab.pool(views[0] - waiting[0]), slab.pool(views[1] - waiting[1]));
+        let [shared_waiting, cache_waiting] =
+            waiting.map(|share| WaitingRoom::new(share as usize * UNIT_SIZE));
         Ok(Self {
             slab,
             requests,
@@ -89,8 +89,11 @@ mod tests {
 
     #[test]
     fn shares_fit_the_slab() {
-        for frames in [FRAMES_MIN, 63, 64, 100, 257] {
-            let memory = Memory::new(u64::from(frames) * UNIT_SIZE as u64).expect("enough frames");
+        let sizes = [FRAMES_MIN, 63, 64, 100, 257];
+        for (frames, has_cache_view) in sizes.into_iter().flat_map(|frames| [(frames, true), (frames, false)])
+        {
+            let bytes = u64::from(frames) * UNIT_SIZE as u64;
+            let memory = Memory::new(bytes, has_cache_view).expect("enough frames");
             let pools = [
                 &memory.requests,
                 &memory.replies,
@@ -98,16 +101,17 @@ mod tests {
                 &memory.flushes,
                 &memory.scratch,
                 &memory.shared_view,
-                &memory.cache_view,
             ];
             assert!(pools.iter().all(|pool| pool.share() >= 3));
+            let cache_view = memory.cache_view.share();
+            assert_eq!(cache_view, if has_cache_view { memory.shared_view.share() } else { 0 });
             let (_, slab) = memory.slab.usage();
-            assert!(pools.iter().map(|pool| pool.share()).sum::<u32>() <= slab);
+            assert!(pools.iter().map(|pool| pool.share()).sum::<u32>() + cache_view <= slab);
             // What waits has its own part.
             let waiting = memory.shared_waiting.free() + memory.cache_waiting.free();
             assert!(memory.shared_waiting.free() >= UNIT_SIZE);
             assert!(slab as usize * UNIT_SIZE + waiting <= frames as usize * UNIT_SIZE);
         }
-        assert_eq!(Memory::new(1 << 20).err().map(|fault| fault.errno), Some(Errno::ENOMEM));
+        assert_eq!(Memory::new(1 << 20, true).err().map(|fault| fault.errno), Some(Errno::ENOMEM));
     }
 }

@@ -54,7 +54,7 @@ impl World {
         after_power_loss: bool,
     ) -> Result<()> {
         let (id, runtime) = (NodeId(node as u32), machine.runtime());
-        let memory = Memory::new(MEMORY_MIN)?;
+        let memory = Memory::new(MEMORY_MIN, true)?;
         let store = self.open_store(node, &runtime, &memory, after_power_loss).await?;
         let fabric = self.network.start(SimulatedConfig {
             node: id,
