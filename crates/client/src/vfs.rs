@@ -4,6 +4,7 @@ pub use crate::directory::Entries;
 
 use crate::data::Lendable;
 use crate::locks::FileLocks;
+use std::borrow::Cow;
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
@@ -108,6 +109,34 @@ impl std::ops::Deref for ReadBytes {
             Self::Frame(payload) => payload,
             Self::Memory(bytes) => bytes,
         }
+    }
+}
+
+/// Bytes to be written, where their program has them. It may change them at any time: who copies some twice may find others.
+pub trait WriteBytes: Sync {
+    /// How many.
+    fn size(&self) -> usize;
+    /// Copies as many from `start` on as `into` has room for.
+    fn copy_to(&self, start: usize, into: &mut [u8]);
+    /// Those from `start` on, in memory that does not change.
+    fn held(&self, start: usize) -> Cow<'_, [u8]> {
+        let mut bytes = vec![0; self.size() - start];
+        self.copy_to(start, &mut bytes);
+        bytes.into()
+    }
+}
+
+impl<T: AsRef<[u8]> + Sync> WriteBytes for T {
+    fn size(&self) -> usize {
+        self.as_ref().len()
+    }
+
+    fn copy_to(&self, start: usize, into: &mut [u8]) {
+        into.copy_from_slice(&self.as_ref()[start..start + into.len()]);
+    }
+
+    fn held(&self, start: usize) -> Cow<'_, [u8]> {
+        self.as_ref()[start..].into()
     }
 }
 
@@ -246,7 +275,7 @@ pub trait Vfs: Directories + Xattrs {
     ///
     /// # Errors
     /// Those of [`Vfs::write`], if they are known at once.
-    fn write_now(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<usize>;
+    fn write_now(&self, handle: HandleNumber, offset: u64, data: &dyn WriteBytes) -> Result<usize>;
     /// Writes all of `data`. The bytes are seen by every later read on this node; other nodes see them after
     /// [`Vfs::flush`] or [`Vfs::fsync`].
     fn write(

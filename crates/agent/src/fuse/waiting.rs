@@ -8,7 +8,7 @@ use super::tasks::Tasks;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tameike_client::vfs::{HandleNumber, Vfs};
+use tameike_client::vfs::{HandleNumber, Vfs, WriteBytes};
 use tameike_core::Result;
 
 /// Room for the bytes of writes that wait.
@@ -32,17 +32,18 @@ impl WaitingRoom {
         &self,
         tasks: &Tasks,
         vfs: &Arc<V>,
-        (handle, offset, data): (HandleNumber, u64, &[u8]),
+        (handle, offset, data): (HandleNumber, u64, &dyn WriteBytes),
         answer: impl FnOnce(Result<()>) + Send + 'static,
     ) {
         let written = match vfs.write_now(handle, offset, data) {
-            Ok(written) if written == data.len() => return answer(Ok(())),
+            Ok(written) if written == data.size() => return answer(Ok(())),
             Ok(written) => written,
             Err(fault) => return answer(Err(fault)),
         };
-        let (offset, rest) = (offset + written as u64, &data[written..]);
-        let Some(held) = self.hold(rest) else {
-            return answer(tasks.wait(|| pollster::block_on(vfs.write(handle, offset, rest))));
+        let offset = offset + written as u64;
+        let Some(held) = self.hold(data, written) else {
+            let rest = data.held(written);
+            return answer(tasks.wait(|| pollster::block_on(vfs.write(handle, offset, &rest))));
         };
         let vfs = vfs.clone();
         tasks.spawn(async move {
@@ -52,11 +53,11 @@ impl WaitingRoom {
         });
     }
 
-    /// A copy of `bytes`, if there is room.
-    fn hold(&self, bytes: &[u8]) -> Option<HeldBytes> {
-        let take = |free: usize| free.checked_sub(bytes.len());
+    /// A copy of the bytes from `start` on, if there is room.
+    fn hold(&self, data: &dyn WriteBytes, start: usize) -> Option<HeldBytes> {
+        let take = |free: usize| free.checked_sub(data.size() - start);
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).ok()?;
-        Some(HeldBytes { bytes: bytes.to_vec(), room: self.clone() })
+        Some(HeldBytes { bytes: data.held(start).into_owned(), room: self.clone() })
     }
 }
 
@@ -87,13 +88,13 @@ mod tests {
     #[test]
     fn what_waits_is_bounded_and_room_comes_back() {
         let room = WaitingRoom::new(10);
-        let first = room.hold(b"123456").expect("there is room");
-        assert!(room.hold(b"12345").is_none(), "more waits than there is room for");
-        let second = room.hold(b"1234").expect("just enough room");
+        let first = room.hold(b"123456", 0).expect("there is room");
+        assert!(room.hold(b"12345", 0).is_none(), "more waits than there is room for");
+        let second = room.hold(b"01234", 1).expect("just enough room");
         assert_eq!((&*first, &*second), (&b"123456"[..], &b"1234"[..]));
         drop(first);
-        assert!(room.hold(b"1234567").is_none());
+        assert!(room.hold(b"1234567", 0).is_none());
         drop(second);
-        assert!(room.hold(&[0; 10]).is_some());
+        assert!(room.hold(&[0; 10], 0).is_some());
     }
 }

@@ -26,7 +26,7 @@ impl<V: Vfs> FuseDoor<V> {
             }
         }
         let answer = self.written(file, handle, (offset, data.len() as u32), reply);
-        self.waiting.write(&self.tasks, &self.vfs, (handle, offset, data), answer);
+        self.waiting.write(&self.tasks, &self.vfs, (handle, offset, &data), answer);
     }
 
     /// Takes away what rights a file gives to who runs it, before somebody without privileges writes to it.

@@ -1,33 +1,39 @@
 //! Requests about the content of open files.
 
-use super::Asked;
 use super::convert::{Refusal, Served, reply_of};
 use super::session::OpenFile;
 use super::view::RingView;
+use super::{Asked, RingDoor};
 use crate::custody::InFlight;
-use std::cell::Cell;
 use std::sync::Arc;
-use tameike_client::vfs::{HandleNumber, Vfs};
+use tameike_client::vfs::{HandleNumber, Vfs, WriteBytes};
 use tameike_core::attr::AttrChange;
 use tameike_core::limits::FILE_SIZE_MAX;
 use tameike_core::wire::unit::Sought;
 use tameike_core::{Errno, Result};
-use tameike_ring::WINDOW_SIZE;
 use tameike_ring::message::Reply;
+use tameike_ring::server::Window;
 
-thread_local! {
-    /// Where a serving thread has the bytes of a write while they are put where they belong: out of reach of the program.
-    static BYTES: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+/// The bytes of a write, in the program's reach.
+struct WindowBytes {
+    window: Window<RingDoor>,
+    size: usize,
 }
 
-/// Runs `with` on the bytes of a request's window.
-fn with_bytes(asked: Asked, size: u32, with: impl FnOnce(Asked, &[u8])) {
-    let mut bytes = BYTES.take();
-    bytes.resize(WINDOW_SIZE, 0);
-    let part = &mut bytes[..size as usize];
-    asked.bytes(part);
-    with(asked, part);
-    BYTES.set(bytes);
+impl WriteBytes for WindowBytes {
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn copy_to(&self, start: usize, into: &mut [u8]) {
+        self.window.copy_to(start, into);
+    }
+}
+
+impl WindowBytes {
+    fn of(asked: &Asked, size: u32) -> Self {
+        Self { window: asked.window(), size: size as usize }
+    }
 }
 
 /// Begins a request that the kernel's pages must not miss; none while the kernel has the file.
@@ -87,16 +93,15 @@ impl<V: Vfs> RingView<V> {
             Ok(in_flight) => in_flight,
             Err(refusal) => return asked.answer(&reply_of(Err(refusal))),
         };
-        with_bytes(asked, size, |asked, bytes| {
-            let (vfs, handle) = (self.vfs.clone(), open.handle);
-            let done = move |written: Result<()>| {
-                vfs.pages_passed(handle);
-                drop(in_flight);
-                let written = written.map(|()| Reply::Count(size)).map_err(Refusal::Fault);
-                asked.answer(&reply_of(written));
-            };
-            self.waiting.write(&self.tasks, &self.vfs, (open.handle, offset, bytes), done);
-        });
+        let bytes = WindowBytes::of(&asked, size);
+        let (vfs, handle) = (self.vfs.clone(), open.handle);
+        let done = move |written: Result<()>| {
+            vfs.pages_passed(handle);
+            drop(in_flight);
+            let written = written.map(|()| Reply::Count(size)).map_err(Refusal::Fault);
+            asked.answer(&reply_of(written));
+        };
+        self.waiting.write(&self.tasks, &self.vfs, (handle, offset, &bytes), done);
     }
 
     pub(super) fn append(self: Arc<Self>, asked: Asked, open: &OpenFile, size: u32) {
@@ -105,18 +110,16 @@ impl<V: Vfs> RingView<V> {
             Ok(in_flight) => in_flight,
             Err(refusal) => return asked.answer(&reply_of(Err(refusal))),
         };
-        let (view, handle) = (self.clone(), open.handle);
-        with_bytes(asked, size, |asked, bytes| {
-            let done = move |written: Result<()>| {
-                let this = view.clone();
-                view.tasks.spawn(async move {
-                    let reply = this.appended(handle, size, written).await;
-                    drop(in_flight);
-                    asked.answer(&reply_of(reply));
-                });
-            };
-            self.waiting.write(&self.tasks, &self.vfs, (handle, 0, bytes), done);
-        });
+        let (view, handle, bytes) = (self.clone(), open.handle, WindowBytes::of(&asked, size));
+        let done = move |written: Result<()>| {
+            let this = view.clone();
+            view.tasks.spawn(async move {
+                let reply = this.appended(handle, size, written).await;
+                drop(in_flight);
+                asked.answer(&reply_of(reply));
+            });
+        };
+        self.waiting.write(&self.tasks, &self.vfs, (handle, 0, &bytes), done);
     }
 
     async fn appended(&self, handle: HandleNumber, count: u32, written: Result<()>) -> Served {

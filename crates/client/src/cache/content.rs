@@ -3,7 +3,7 @@
 use super::opens::OpenFile;
 use super::{CacheView, version};
 use crate::data::Home;
-use crate::vfs::{FileNumber, HandleNumber, OpenMode, Opened, ReadBytes, gives_rights};
+use crate::vfs::{FileNumber, HandleNumber, OpenMode, Opened, ReadBytes, WriteBytes, gives_rights};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -111,7 +111,12 @@ impl CacheView {
     }
 
     /// What of a write needs no waiting: all, unless frames are short, or somebody must be asked first.
-    pub(super) fn write_open_now(&self, open: &OpenFile, offset: u64, data: &[u8]) -> Result<usize> {
+    pub(super) fn write_open_now(
+        &self,
+        open: &OpenFile,
+        offset: u64,
+        data: &dyn WriteBytes,
+    ) -> Result<usize> {
         let Some(_stays) = open.data.leaving.try_read() else { return Ok(0) };
         if open.is_orphan() || open.mode.append || !open.announced.load(Ordering::Acquire) {
             return Ok(0);

@@ -4,7 +4,7 @@ use super::CacheView;
 use crate::data::Lendable;
 use crate::locks::FileLocks;
 use crate::passthrough::{OverTree, Owner, Passthrough};
-use crate::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
+use crate::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace, WriteBytes};
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
@@ -130,7 +130,7 @@ impl Vfs for CacheView {
         self.read_open(&*self.handle(handle)?, offset, length).await
     }
 
-    fn write_now(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<usize> {
+    fn write_now(&self, handle: HandleNumber, offset: u64, data: &dyn WriteBytes) -> Result<usize> {
         self.write_open_now(&*self.handle(handle)?, offset, data)
     }
 

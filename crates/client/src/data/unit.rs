@@ -58,12 +58,11 @@ impl UnitFrame {
         Arc::get_mut(&mut self.frame).is_some()
     }
 
-    /// Puts bytes that a program has written, if the frame is the unit's own; whether it is.
-    pub(super) fn write(&mut self, start: u32, piece: &[u8]) -> bool {
+    /// Has `copy` put bytes that a program has written, if the frame is the unit's own; whether it is.
+    pub(super) fn write(&mut self, range: Range<u32>, copy: impl Fn(&mut [u8])) -> bool {
         self.lent = None;
         let Some(frame) = Arc::get_mut(&mut self.frame) else { return false };
-        frame[start as usize..start as usize + piece.len()].copy_from_slice(piece);
-        let range = start..start + piece.len() as u32;
+        copy(&mut frame[range.start as usize..range.end as usize]);
         self.valid.insert(range.clone());
         self.dirty.insert(range);
         true

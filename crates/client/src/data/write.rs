@@ -4,8 +4,10 @@
 use super::file::FileState;
 use super::unit::UnitFrame;
 use super::{DataEngine, FileData, Home, split};
+use crate::vfs::WriteBytes;
 use event_listener::listener;
 use futures_util::{FutureExt, StreamExt, stream};
+use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::limits::{FILE_SIZE_MAX, INLINE_SIZE_MAX, PIECES_MAX, UNIT_SIZE};
 use tameike_core::ranges::RangeSet;
@@ -26,14 +28,19 @@ impl DataEngine {
     /// # Errors
     /// `EFBIG` beyond the largest file. What goes wrong on the way to the homes is told by the next flush.
     pub async fn write(self: &Arc<Self>, file: &Arc<FileData>, offset: u64, data: &[u8]) -> Result<()> {
-        self.write_counted(file, offset, data, &mut 0).await
+        self.write_counted(file, offset, &data, &mut 0).await
     }
 
     /// Writes as much of `data` from its start as needs no waiting for frames; the number of bytes.
     ///
     /// # Errors
     /// As [`Self::write`].
-    pub fn write_now(self: &Arc<Self>, file: &Arc<FileData>, offset: u64, data: &[u8]) -> Result<usize> {
+    pub fn write_now(
+        self: &Arc<Self>,
+        file: &Arc<FileData>,
+        offset: u64,
+        data: &dyn WriteBytes,
+    ) -> Result<usize> {
         let mut written = 0;
         // Given up where it waits for a frame, it has written whole pieces and holds nothing.
         self.write_counted(file, offset, data, &mut written).now_or_never().transpose()?;
@@ -44,16 +51,16 @@ impl DataEngine {
         self: &Arc<Self>,
         file: &Arc<FileData>,
         offset: u64,
-        data: &[u8],
+        data: &dyn WriteBytes,
         written: &mut usize,
     ) -> Result<()> {
-        if offset.checked_add(data.len() as u64).is_none_or(|end| end > FILE_SIZE_MAX) {
+        if offset.checked_add(data.size() as u64).is_none_or(|end| end > FILE_SIZE_MAX) {
             return Err(Errno::EFBIG.into());
         }
-        for (index, start, count) in split(offset, data.len() as u64) {
-            let piece = &data[*written..*written + count as usize];
-            self.write_piece(file, index, start, piece).await;
-            *written += piece.len();
+        for (index, start, count) in split(offset, data.size() as u64) {
+            let copy = |into: &mut [u8]| data.copy_to(*written, into);
+            self.write_piece(file, index, start..start + count, &copy).await;
+            *written += count as usize;
         }
         Ok(())
     }
@@ -72,16 +79,23 @@ impl DataEngine {
         self.write(file, offset, data).await
     }
 
-    async fn write_piece(self: &Arc<Self>, file: &Arc<FileData>, index: u64, start: u32, piece: &[u8]) {
+    /// Writes bytes of a unit, which `copy` puts where they belong.
+    async fn write_piece(
+        self: &Arc<Self>,
+        file: &Arc<FileData>,
+        index: u64,
+        range: Range<u32>,
+        copy: &(impl Fn(&mut [u8]) + Sync),
+    ) {
         self.send_scattered(file, index).await;
         let mut spare = self.frames.try_take();
         loop {
             let now = self.runtime.now();
             let written = {
                 let mut state = file.state.lock();
-                let written = put_bytes(&mut state, index, start, piece, &mut spare, self.frames.tick());
+                let written = put_bytes(&mut state, (index, &range), copy, &mut spare, self.frames.tick());
                 if let Some(old) = written {
-                    state.wrote(index * UNIT_SIZE as u64 + u64::from(start), piece.len() as u64, now);
+                    state.wrote(index * UNIT_SIZE as u64 + u64::from(range.start), range.len() as u64, now);
                     let used = state.units[&index].used;
                     self.frames.touch(file, index, old, used);
                 }
@@ -261,13 +275,12 @@ impl DataEngine {
     }
 }
 
-/// Copies `piece` into the unit's frame. `Some(the unit's former place in the order of use)`, or `None` when a
+/// Has `copy` put bytes of the unit into its frame. `Some(the unit's former place in the order of use)`, or `None` when a
 /// spare frame is needed first.
 fn put_bytes(
     state: &mut FileState,
-    index: u64,
-    start: u32,
-    piece: &[u8],
+    (index, range): (u64, &Range<u32>),
+    copy: impl Fn(&mut [u8]),
     spare: &mut Option<Frame>,
     used: u64,
 ) -> Option<Option<u64>> {
@@ -281,7 +294,7 @@ fn put_bytes(
     if unit.dirty.is_empty() {
         unit.dirty_since = state.writes + 1;
     }
-    if !unit.write(start, piece) {
+    if !unit.write(range.clone(), copy) {
         return None;
     }
     let old = std::mem::replace(&mut unit.used, used);

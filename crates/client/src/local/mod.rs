@@ -9,7 +9,7 @@ mod tests;
 
 use crate::handles::Handles;
 use crate::passthrough::{OverTree, Owner, Passthrough, Waiting, change_space, seek_of};
-use crate::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace};
+use crate::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace, WriteBytes};
 use parking_lot::Mutex;
 use space::LocalSpace;
 use std::ops::Range;
@@ -302,9 +302,9 @@ impl Vfs for LocalView {
         Ok(ReadBytes::Memory(bytes))
     }
 
-    fn write_now(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<usize> {
-        self.write_whole(handle, offset, data)?;
-        Ok(data.len())
+    fn write_now(&self, handle: HandleNumber, offset: u64, data: &dyn WriteBytes) -> Result<usize> {
+        self.write_whole(handle, offset, &data.held(0))?;
+        Ok(data.size())
     }
 
     async fn write(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<()> {

@@ -72,7 +72,7 @@ fn appends_of_many_writers_land_whole() {
             threads.spawn(move || {
                 for number in 0..500 {
                     let line = line(writer, number);
-                    assert_eq!(view.write_now(handle, 0, line.as_bytes()), Ok(line.len()));
+                    assert_eq!(view.write_now(handle, 0, &line), Ok(line.len()));
                 }
             });
         }

@@ -6,7 +6,7 @@ use crate::data::{FileData, Lendable};
 use crate::locks::FileLocks;
 use crate::vfs::{
     Directories, Entries, FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, ShownNames, Vfs,
-    ViewSpace, Xattrs,
+    ViewSpace, WriteBytes, Xattrs,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -170,7 +170,7 @@ impl Vfs for SharedView {
         Ok(bytes)
     }
 
-    fn write_now(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<usize> {
+    fn write_now(&self, handle: HandleNumber, offset: u64, data: &dyn WriteBytes) -> Result<usize> {
         let handle = self.handle(handle)?;
         if handle.mode.append {
             return Ok(0);

@@ -119,14 +119,14 @@ impl Directory {
         Ok(match request {
             Request::Write { handle, offset, size } => {
                 let mut bytes = vec![0; *size as usize];
-                asked.bytes(&mut bytes);
+                asked.window().copy_to(0, &mut bytes);
                 let file = file(handle)?;
                 assert!(!file.appends, "the library appends");
                 Reply::Count(rustix::io::pwrite(&file.descriptor, &bytes, *offset)? as u32)
             }
             Request::Append { handle, size } => {
                 let mut bytes = vec![0; *size as usize];
-                asked.bytes(&mut bytes);
+                asked.window().copy_to(0, &mut bytes);
                 let file = file(handle)?;
                 let count = rustix::io::write(&file.descriptor, &bytes)? as u32;
                 Reply::Appended { count, end: rustix::fs::tell(&file.descriptor)? }

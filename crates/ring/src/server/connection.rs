@@ -155,10 +155,9 @@ impl<H: Handler> Asked<H> {
         &self.names[first.size as usize..]
     }
 
-    /// Copies bytes from the start of the window. The program may change them meanwhile: they are any.
-    pub fn bytes(&self, into: &mut [u8]) {
-        assert!(into.len() <= WINDOW_SIZE, "no more than a window");
-        self.connection.arena.copy_out(self.slot().window(), into);
+    /// The bytes of the request, until it is answered.
+    pub fn window(&self) -> Window<H> {
+        Window { connection: self.connection.clone(), slot: self.slot }
     }
 
     /// Answers.
@@ -194,5 +193,20 @@ impl<H: Handler> Drop for Asked<H> {
             self.reply(&Reply::Failed(Errno::EIO.0));
         }
         self.connection.end();
+    }
+}
+
+/// The window of a request. The program may change its bytes at any time, and has it back with the answer.
+pub struct Window<H: Handler> {
+    connection: Arc<Connection<H>>,
+    slot: usize,
+}
+
+impl<H: Handler> Window<H> {
+    /// Copies bytes from `start` on.
+    pub fn copy_to(&self, start: usize, into: &mut [u8]) {
+        assert!(start + into.len() <= WINDOW_SIZE, "no more than a window");
+        let arena = &self.connection.arena;
+        arena.copy_out(Slot::new(arena, self.slot).window() + start, into);
     }
 }

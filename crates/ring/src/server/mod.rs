@@ -9,7 +9,7 @@ mod names;
 mod threads;
 pub(crate) mod watch;
 
-pub use connection::Asked;
+pub use connection::{Asked, Window};
 pub use names::NameTable;
 pub use tameike_io::os::socket::Peer;
 

@@ -82,14 +82,14 @@ impl Files {
                 let bytes = handles.get(&handle).and_then(|name| files.get_mut(name)).ok_or(EBADF)?;
                 let (start, end) = (offset as usize, offset as usize + size as usize);
                 bytes.resize(bytes.len().max(end), 0);
-                asked.bytes(&mut bytes[start..end]);
+                asked.window().copy_to(0, &mut bytes[start..end]);
                 Reply::Count(size)
             }
             Request::Append { handle, size } => {
                 let bytes = handles.get(&handle).and_then(|name| files.get_mut(name)).ok_or(EBADF)?;
                 let start = bytes.len();
                 bytes.resize(start + size as usize, 0);
-                asked.bytes(&mut bytes[start..]);
+                asked.window().copy_to(0, &mut bytes[start..]);
                 Reply::Appended { count: size, end: bytes.len() as u64 }
             }
             Request::Status { handle } => {
