@@ -11,7 +11,7 @@ use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{CoreSet, Errno, Fault, NodeId, Result, View};
 use tameike_io::fabric::{PeerEvent, Service};
-use tameike_io::{Payload, Slab};
+use tameike_io::{Frame, Payload, Slab};
 use tameike_server::cache::{Activity, CacheService};
 use tameike_server::lock::LockService;
 use tameike_server::meta::MetaService;
@@ -154,6 +154,7 @@ impl Service for Node {
         from: NodeId,
         request: Request,
         payload: Option<Payload>,
+        into: Option<Frame>,
     ) -> BoxFuture<'static, (Reply, Option<Payload>)> {
         let request = match request {
             Request::Admin(request) => return ready((Reply::Admin(self.admin(request)), None)).boxed(),
@@ -173,7 +174,7 @@ impl Service for Node {
                 Request::Meta(request) => replied(meta.serve(from, request).await, Reply::Meta),
                 Request::Lock(request) => replied(locks.serve(from, request).await, Reply::Lock),
                 Request::Cache(request) => replied(cache.serve(from, request).await, Reply::Cache),
-                Request::Unit(request) => match unit.serve(request, payload).await {
+                Request::Unit(request) => match unit.serve(request, payload, into).await {
                     Ok((reply, payload)) => (Reply::Unit(reply), payload),
                     Err(fault) => (Reply::Fault(fault), None),
                 },

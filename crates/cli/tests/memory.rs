@@ -94,3 +94,19 @@ fn a_view_is_served_while_writes_wait_for_frames() {
     assert_eq!(said.matches("read while").count(), 2, "{said}");
     site.assert_clean();
 }
+
+/// What a node keeps of what it stores itself was once in frames that its own store answers reads with: those ran out, and
+/// who read on waited for ever.
+#[test]
+fn what_a_node_keeps_of_its_own_store_is_in_its_own_frames() {
+    let site = Site::new();
+    let script = r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do
+            head -c 100000000 /dev/urandom >"$view/file"
+            for round in 1 2; do
+                read=$(timeout --signal=KILL 60 dd "if=$view/file" bs=47008 iflag=direct status=none | cksum)
+                test "$read" = "$(cksum <"$view/file")"
+            done
+        done"#;
+    succeed(&mut site.job(1, &["--memory", "48M"], script));
+    site.assert_clean();
+}

@@ -3,6 +3,7 @@
 use super::access::Access;
 use super::home::{FileVersion, Home};
 use super::lend::LentFile;
+use super::streams::Streams;
 use super::unit::UnitFrame;
 use event_listener::Event;
 use parking_lot::Mutex;
@@ -69,8 +70,7 @@ pub(super) struct FileState {
     pub faults: u64,
     /// Of how many of them somebody has been told.
     pub heard: u64,
-    /// Where a sequential reader would go on.
-    pub read_end: u64,
+    pub streams: Streams,
     /// Last access and change as this node knows them; `None` where the shared file system keeps the former.
     pub times: Option<Times>,
     /// The last access, until somebody tells the home.

@@ -73,7 +73,7 @@ impl FrameCache {
 impl DataEngine {
     /// A frame, if need be that of the clean unit unused for longest; if all are dirty, some are sent.
     pub(super) async fn take_frame(self: &Arc<Self>) -> Frame {
-        if let Some(frame) = self.frames.try_take() {
+        if let Some(frame) = self.frame_now() {
             return frame;
         }
         self.frames.waiting.fetch_add(1, Ordering::AcqRel);
@@ -82,16 +82,24 @@ impl DataEngine {
         loop {
             // Listening starts before looking, so that what becomes clean in between is not missed.
             listener!(self.frames.clean => clean);
-            // A unit's frame may still be read by others: then one more is dropped.
-            while self.evict_one() {
-                if let Some(frame) = self.frames.try_take() {
-                    return frame;
-                }
+            if let Some(frame) = self.frame_now() {
+                return frame;
             }
             self.send_oldest();
             match select(taken, clean).await {
                 Either::Left((frame, _)) => return frame,
                 Either::Right(((), still)) => taken = still,
+            }
+        }
+    }
+
+    /// A frame, if one is free or clean.
+    pub(super) fn frame_now(&self) -> Option<Frame> {
+        loop {
+            let frame = self.frames.try_take();
+            // A unit's frame may still be read by others: then one more is dropped.
+            if frame.is_some() || !self.evict_one() {
+                return frame;
             }
         }
     }

@@ -14,6 +14,7 @@ mod lend;
 mod pages;
 mod read;
 mod sparse;
+mod streams;
 mod unit;
 mod write;
 

@@ -18,12 +18,16 @@ use tameike_io::{Frame, Payload};
 /// How often a file is looked for that is renamed again and again while it is read.
 const SEARCHES_MAX: u32 = 8;
 
+/// In so many pieces of a unit it is fetched at random; with the next one it is fetched whole.
+const PIECES_DENSE: usize = 8;
+
 /// What a read needs next.
 enum Plan {
     /// The bytes are here.
     Ready(Payload),
-    /// These bytes of the unit are to be fetched; the mark says under which state of the cache.
-    Fetch { range: Range<u32>, mark: Mark },
+    /// These bytes of the unit are to be fetched; the mark says under which state of the cache. Where there is no frame to keep
+    /// them in, this node's own store may also be read as with `Direct`.
+    Fetch { range: Range<u32>, mark: Mark, or_direct: bool },
     /// As `Fetch`, from this node's own store: served without keeping a copy.
     Direct { generation: Generation },
     /// The inline content is to be fetched.
@@ -47,9 +51,7 @@ impl DataEngine {
         let (length, sequential) = {
             let mut state = file.state.lock();
             let length = u64::from(length).min(state.size.saturating_sub(offset));
-            let sequential = offset.abs_diff(state.read_end) <= UNIT_SIZE as u64;
-            state.read_end = offset + length;
-            (length, sequential)
+            (length, state.streams.read(offset, length))
         };
         let mut parts = Vec::with_capacity(2);
         for (index, start, count) in split(offset, length) {
@@ -86,8 +88,15 @@ impl DataEngine {
                 Plan::Direct { generation } => {
                     return self.fetch_bytes(file, unit, range, generation, None).await;
                 }
-                Plan::Fetch { range: wanted, mark } => {
-                    let frame = self.take_frame().await;
+                Plan::Fetch { range: wanted, mark, or_direct } => {
+                    let frame = match self.frame_now() {
+                        None if or_direct => {
+                            drop(Fetching { file, index });
+                            return self.fetch_bytes(file, unit, range, mark.generation, None).await;
+                        }
+                        None => self.take_frame().await,
+                        Some(frame) => frame,
+                    };
                     self.fetch(file, unit, wanted, mark, frame).await?;
                 }
             }
@@ -111,12 +120,16 @@ impl DataEngine {
         if state.inline && state.content.is_none() {
             return Plan::Content;
         }
+        let wanted = fetch_range(&state, unit, range, sequential);
         let local = self.cluster.unit_home(file.layout, unit) == self.rpc.local();
-        if local && !state.inline && !state.units.contains_key(&unit.index) {
+        // Who reads on in small steps reads in memory; what is asked for once is not worth a frame's keeping.
+        let is_kept = sequential && wanted != *range;
+        let is_all_there = local && !state.inline && !state.units.contains_key(&unit.index);
+        if is_all_there && !is_kept {
             return Plan::Direct { generation: mark.generation };
         }
         state.fetching.insert(unit.index);
-        Plan::Fetch { range: fetch_range(&state, unit, range, sequential), mark }
+        Plan::Fetch { range: wanted, mark, or_direct: is_all_there }
     }
 
     /// Fetches bytes of a unit into the cache.
@@ -281,12 +294,13 @@ impl Drop for Fetching<'_> {
     }
 }
 
-/// The bytes to fetch for a read of `range`: all that the file has of the unit for a sequential reader, whole
-/// blocks for a random one.
+/// The bytes to fetch for a read of `range`: all that the file has of the unit for a sequential reader, and where much of it
+/// was read at random; else whole blocks.
 fn fetch_range(state: &FileState, unit: UnitId, range: &Range<u32>, sequential: bool) -> Range<u32> {
     let in_file = state.size.saturating_sub(unit.start()).min(UNIT_SIZE as u64) as u32;
     let end = in_file.max(range.end);
-    if sequential || state.inline {
+    let is_dense = state.units.get(&unit.index).is_some_and(|held| held.valid().count() >= PIECES_DENSE);
+    if sequential || is_dense || state.inline {
         return 0..end;
     }
     let block = BLOCK_SIZE as u32;

@@ -136,7 +136,8 @@ pub struct Answer {
 pub trait Rpc: Send + Sync {
     /// This node.
     fn local(&self) -> NodeId;
-    /// Sends `request` with `payload` and waits for the reply, whose payload may arrive in `into`.
+    /// Sends `request` with `payload` and waits for the reply, whose payload arrives in `into`, if that is given: it may be
+    /// kept, which those in other frames are not.
     ///
     /// # Errors
     /// The fault that the peer answered, or `EHOSTDOWN` when the peer is dead, or cannot be reached for longer
@@ -152,12 +153,14 @@ pub trait Rpc: Send + Sync {
 
 /// Answers requests.
 pub trait Service: Send + Sync {
-    /// Serves one request of `from`. Runs at once as far as it can without waiting.
+    /// Serves one request of `from`. Runs at once as far as it can without waiting. What the answer carries is in `into`,
+    /// if that was brought.
     fn serve(
         &self,
         from: NodeId,
         request: Request,
         payload: Option<Payload>,
+        into: Option<Frame>,
     ) -> BoxFuture<'static, (Reply, Option<Payload>)>;
     /// A peer has come or gone.
     fn peer(&self, peer: NodeId, event: PeerEvent);

@@ -21,7 +21,7 @@ use tameike_core::wire::unit::{Backing, SpaceChange, UnitReply, UnitRequest};
 use tameike_core::{Cluster, Errno, Fault, Generation, InodeId, NodeId, Result, UnitId};
 use tameike_io::fabric::Rpc;
 use tameike_io::shared::SharedFs;
-use tameike_io::{Payload, Pool, Runtime};
+use tameike_io::{Frame, Payload, Pool, Runtime};
 use tameike_store::ExtentStore;
 use tameike_store::extent::Pieces;
 use tameike_store::locks::Locks;
@@ -74,7 +74,7 @@ impl UnitService {
         })
     }
 
-    /// Serves one request.
+    /// Serves one request; what a read brings is in `into`, if that is given.
     ///
     /// # Errors
     /// `EINVAL` for a malformed request, `ENOSPC` when neither the store nor the shared file system takes more,
@@ -83,6 +83,7 @@ impl UnitService {
         &self,
         request: UnitRequest,
         payload: Option<Payload>,
+        into: Option<Frame>,
     ) -> Result<(UnitReply, Option<Payload>)> {
         let reply = match request {
             UnitRequest::Write { unit, ranges, generation } => {
@@ -95,7 +96,11 @@ impl UnitService {
             UnitRequest::Read { unit, offset, length, generation, backing } => {
                 check_index(unit.index)?;
                 let range = range_in_unit(offset, length)?;
-                let payload = self.read(unit, range, generation, backing).await?;
+                let frame = match into {
+                    Some(frame) => frame,
+                    None => self.parts.read_pool.take().await,
+                };
+                let payload = self.read(unit, range, frame, generation, backing).await?;
                 return Ok((UnitReply::Read, Some(payload)));
             }
             UnitRequest::Sync { inode: _, durable } => {
@@ -181,10 +186,10 @@ impl UnitService {
         &self,
         unit: UnitId,
         range: Range<u32>,
+        frame: Frame,
         generation: Generation,
         backing: Backing,
     ) -> Result<Payload> {
-        let frame = self.parts.read_pool.take().await;
         let path = match &backing {
             Backing::Shared { path } => Some(path.as_slice()),
             Backing::Zeros => None,

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use tameike_agent::Node;
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, NodeId};
-use tameike_io::Payload;
+
 use tameike_io::fabric::{PeerEvent, Service};
+use tameike_io::{Frame, Payload};
 
 /// Between network and node, so that they do not keep each other alive.
 pub(super) struct Attached {
@@ -40,10 +41,11 @@ impl Service for Attached {
         from: NodeId,
         request: Request,
         payload: Option<Payload>,
+        into: Option<Frame>,
     ) -> BoxFuture<'static, (Reply, Option<Payload>)> {
         let node = self.node.lock().clone();
         match node {
-            Some(node) => node.serve(from, request, payload),
+            Some(node) => node.serve(from, request, payload, into),
             None => Box::pin(ready((Reply::Fault(Errno::EAGAIN.into()), None))),
         }
     }

@@ -83,7 +83,7 @@ impl Rpc for RpcNode {
         if to != self.local() {
             return Box::pin(inner.call(to, request, payload, into));
         }
-        let served = inner.service().map(|service| service.serve(to, request, payload));
+        let served = inner.service().map(|service| service.serve(to, request, payload, into));
         Box::pin(async move { answer(served?.await) })
     }
 }
@@ -279,7 +279,7 @@ impl Serving {
         let read_only = request.is_read_only();
         match self.inner.service() {
             Ok(service) => {
-                let (reply, payload) = service.serve(self.from, request, payload).await;
+                let (reply, payload) = service.serve(self.from, request, payload, None).await;
                 self.answer(read_only, reply, payload).await;
             }
             Err(fault) => self.refuse(fault).await,

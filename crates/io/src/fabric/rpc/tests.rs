@@ -61,6 +61,7 @@ impl Service for MemoryService {
         from: NodeId,
         request: Request,
         payload: Option<Payload>,
+        _into: Option<Frame>,
     ) -> BoxFuture<'static, (Reply, Option<Payload>)> {
         let memory = self.0.clone();
         Box::pin(async move {

@@ -65,7 +65,7 @@ impl Rpc for NetRpc {
         to: NodeId,
         request: Request,
         payload: Option<Payload>,
-        _into: Option<Frame>,
+        into: Option<Frame>,
     ) -> BoxFuture<'static, Result<Answer>> {
         let (net, local) = (self.net.clone(), self.local);
         Box::pin(async move {
@@ -86,14 +86,14 @@ impl Rpc for NetRpc {
                 net.runtime.spawn(async move {
                     runtime.sleep(late).await;
                     let Request::Unit(request) = request else { return };
-                    node.unit.serve(request, payload).await.expect("a late flush");
+                    node.unit.serve(request, payload, None).await.expect("a late flush");
                 });
                 return Err(Fault::new(Errno::EHOSTDOWN, format!("{to} does not answer")));
             }
             let _foreground = node.activity.of_request(&request);
             let (reply, payload) = match request {
                 Request::Unit(request) => {
-                    let (reply, payload) = node.unit.serve(request, payload).await?;
+                    let (reply, payload) = node.unit.serve(request, payload, into).await?;
                     (Reply::Unit(reply), payload)
                 }
                 Request::Cache(request) => (Reply::Cache(node.cache.serve(local, request).await?), None),
