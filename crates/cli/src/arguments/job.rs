@@ -35,7 +35,7 @@ pub struct JobOptions {
     /// Where the nodes keep data: `ram`, or a directory of their local disks [default: ram]
     #[arg(long, value_name = "ram|DIR", help_heading = "Views")]
     pub device: Option<DeviceChoice>,
-    /// Memory of each agent for buffers, beside the device [default: 256MiB]
+    /// Memory of each agent for buffers, beside the device [default: 512MiB]
     #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = "Views")]
     pub memory: Option<u64>,
     /// How nodes speak with each other: `auto` (through memory within a host, over TCP between hosts) or

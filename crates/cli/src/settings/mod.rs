@@ -22,7 +22,7 @@ const GRACE_S: u64 = 20;
 /// Seconds in which agents must be ready.
 const START_LIMIT_S: u64 = 60;
 /// Memory of an agent for buffers.
-const MEMORY: u64 = 256 << 20;
+const MEMORY: u64 = 512 << 20;
 /// How other hosts are reached when nothing else is said. A host that falls silent ends its ssh within a minute,
 /// by which the driver knows.
 const SSH: [&str; 9] = [
