@@ -1,10 +1,12 @@
 //! The one interface between doors and views.
 
+mod bytes;
+
 pub use crate::directory::Entries;
+pub use bytes::{FrameBytes, ReadBytes, WriteBytes};
 
 use crate::data::Lendable;
 use crate::locks::FileLocks;
-use std::borrow::Cow;
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{NewInode, RenameMode};
 use tameike_core::wire::unit::{Sought, SpaceChange};
 use tameike_core::{Attr, Errno, FileKind, Generation, InodeId, Result};
-use tameike_io::Payload;
+use tameike_io::Frame;
 
 /// A file of a view, as its door numbers it; 1 is the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,53 +93,6 @@ pub fn gives_rights(mode: u16) -> bool {
 pub fn without_rights(mode: u16) -> u16 {
     let lost = if mode & GROUP_RUNS == 0 { SETUID } else { SETUID | SETGID };
     mode & !lost
-}
-
-/// Bytes that were read.
-#[derive(Clone)]
-pub enum ReadBytes {
-    /// In a frame.
-    Frame(Payload),
-    /// In memory of their own.
-    Memory(Vec<u8>),
-}
-
-impl std::ops::Deref for ReadBytes {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Frame(payload) => payload,
-            Self::Memory(bytes) => bytes,
-        }
-    }
-}
-
-/// Bytes to be written, where their program has them. It may change them at any time: who copies some twice may find others.
-pub trait WriteBytes: Sync {
-    /// How many.
-    fn size(&self) -> usize;
-    /// Copies as many from `start` on as `into` has room for.
-    fn copy_to(&self, start: usize, into: &mut [u8]);
-    /// Those from `start` on, in memory that does not change.
-    fn held(&self, start: usize) -> Cow<'_, [u8]> {
-        let mut bytes = vec![0; self.size() - start];
-        self.copy_to(start, &mut bytes);
-        bytes.into()
-    }
-}
-
-impl<T: AsRef<[u8]> + Sync> WriteBytes for T {
-    fn size(&self) -> usize {
-        self.as_ref().len()
-    }
-
-    fn copy_to(&self, start: usize, into: &mut [u8]) {
-        into.copy_from_slice(&self.as_ref()[start..start + into.len()]);
-    }
-
-    fn held(&self, start: usize) -> Cow<'_, [u8]> {
-        self.as_ref()[start..].into()
-    }
 }
 
 /// One entry of a directory, as its view was told of it.
@@ -276,6 +231,10 @@ pub trait Vfs: Directories + Xattrs {
     /// # Errors
     /// Those of [`Vfs::write`], if they are known at once.
     fn write_now(&self, handle: HandleNumber, offset: u64, data: &dyn WriteBytes) -> Result<usize>;
+    /// A frame for the bytes of a write to come, if the view keeps bytes in frames and has one to spare.
+    fn spare_frame(&self) -> Option<Frame> {
+        None
+    }
     /// Writes all of `data`. The bytes are seen by every later read on this node; other nodes see them after
     /// [`Vfs::flush`] or [`Vfs::fsync`].
     fn write(

@@ -11,12 +11,13 @@ use super::convert::{
 use super::lists::{answer_xattr, joined, list};
 use super::lock::{self, SetLock};
 use tameike_client::locks;
-use tameike_client::vfs::{FileNumber, HandleNumber, Vfs};
+use tameike_client::vfs::{FileNumber, FrameBytes, HandleNumber, Vfs};
 use tameike_core::limits::FILE_SIZE_MAX;
 use tameike_core::wire::meta::NewInode;
 use tameike_core::{Errno, FileKind};
-use tameike_io::fuse::abi::{LockRequest, Operation, Request};
-use tameike_io::fuse::{Reply, Service};
+use tameike_io::Frame;
+use tameike_io::fuse::abi::{Header, LockRequest, Operation, Request};
+use tameike_io::fuse::{FrameWrite, Reply, Service};
 
 impl<V: Vfs> Service for FuseDoor<V> {
     fn serve(&self, request: Request<'_>, reply: Reply) {
@@ -38,7 +39,7 @@ impl<V: Vfs> Service for FuseDoor<V> {
             }
             Operation::Read { handle, offset, size } => self.read(HandleNumber(handle), offset, size, reply),
             Operation::Write { handle, offset, takes_rights, data } => {
-                self.write_bytes(file, (HandleNumber(handle), offset, data), takes_rights, reply);
+                self.write_bytes(file, (HandleNumber(handle), offset, &data), takes_rights, reply);
             }
             Operation::Flush { handle, owner } => self.flush(HandleNumber(handle), owner, reply),
             Operation::Release { handle } => self.release(file, HandleNumber(handle), reply),
@@ -54,6 +55,17 @@ impl<V: Vfs> Service for FuseDoor<V> {
             Operation::SetLock { lock, sleep } => self.set_lock(caller, file, (lock, sleep), reply),
             names => self.serve_names(caller, file, names, reply),
         }
+    }
+
+    fn serve_frame(&self, header: Header, write: FrameWrite, reply: Reply) {
+        let FrameWrite { handle, offset, takes_rights, frame } = write;
+        let data = FrameBytes::new(frame);
+        let file = FileNumber(header.node);
+        self.write_bytes(file, (HandleNumber(handle), offset, &data), takes_rights, reply);
+    }
+
+    fn frame(&self) -> Option<Frame> {
+        self.vfs.spare_frame()
     }
 }
 

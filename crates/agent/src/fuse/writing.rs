@@ -3,7 +3,7 @@
 use super::FuseDoor;
 use super::answer::answer_write;
 use super::convert::errno;
-use tameike_client::vfs::{FileNumber, HandleNumber, Vfs, without_rights};
+use tameike_client::vfs::{FileNumber, HandleNumber, Vfs, WriteBytes, without_rights};
 use tameike_core::Result;
 use tameike_core::attr::AttrChange;
 use tameike_io::fuse::Reply;
@@ -13,7 +13,7 @@ impl<V: Vfs> FuseDoor<V> {
     pub(super) fn write_bytes(
         &self,
         file: FileNumber,
-        (handle, offset, data): (HandleNumber, u64, &[u8]),
+        (handle, offset, data): (HandleNumber, u64, &dyn WriteBytes),
         takes_rights: bool,
         reply: Reply,
     ) {
@@ -25,8 +25,8 @@ impl<V: Vfs> FuseDoor<V> {
                 return reply.error(errno(&fault));
             }
         }
-        let answer = self.written(file, handle, (offset, data.len() as u32), reply);
-        self.waiting.write(&self.tasks, &self.vfs, (handle, offset, &data), answer);
+        let answer = self.written(file, handle, (offset, data.size() as u32), reply);
+        self.waiting.write(&self.tasks, &self.vfs, (handle, offset, data), answer);
     }
 
     /// Takes away what rights a file gives to who runs it, before somebody without privileges writes to it.

@@ -11,6 +11,7 @@ use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{NewInode, RenameMode};
 use tameike_core::wire::unit::{Sought, SpaceChange};
 use tameike_core::{Attr, Errno, Generation, InodeId, Result};
+use tameike_io::Frame;
 
 impl OverTree for CacheView {
     fn below(&self) -> &Passthrough {
@@ -128,6 +129,10 @@ impl Vfs for CacheView {
 
     async fn read(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<ReadBytes> {
         self.read_open(&*self.handle(handle)?, offset, length).await
+    }
+
+    fn spare_frame(&self) -> Option<Frame> {
+        self.engine.frame_now()
     }
 
     fn write_now(&self, handle: HandleNumber, offset: u64, data: &dyn WriteBytes) -> Result<usize> {

@@ -94,7 +94,7 @@ impl DataEngine {
     }
 
     /// A frame, if one is free or clean.
-    pub(super) fn frame_now(&self) -> Option<Frame> {
+    pub fn frame_now(&self) -> Option<Frame> {
         loop {
             let frame = self.frames.try_take();
             // A unit's frame may still be read by others: then one more is dropped.

@@ -21,6 +21,9 @@ const SEARCHES_MAX: u32 = 8;
 /// In so many pieces of a unit it is fetched at random; with the next one it is fetched whole.
 const PIECES_DENSE: usize = 8;
 
+/// Of what the node stores itself, units are kept that are read on in steps of so many bytes at most.
+const STEP_KEPT_MAX: usize = UNIT_SIZE / 16;
+
 /// What a read needs next.
 enum Plan {
     /// The bytes are here.
@@ -122,8 +125,9 @@ impl DataEngine {
         }
         let wanted = fetch_range(&state, unit, range, sequential);
         let local = self.cluster.unit_home(file.layout, unit) == self.rpc.local();
-        // Who reads on in small steps reads in memory; what is asked for once is not worth a frame's keeping.
-        let is_kept = sequential && wanted != *range;
+        // Who reads on in small steps reads in memory. A kernel that reads ahead asks for large ones at the same time: one
+        // would wait for another.
+        let is_kept = sequential && range.len() <= STEP_KEPT_MAX && wanted != *range;
         let is_all_there = local && !state.inline && !state.units.contains_key(&unit.index);
         if is_all_there && !is_kept {
             return Plan::Direct { generation: mark.generation };

@@ -3,6 +3,7 @@
 use super::lend::{LentFile, LentUnit};
 use std::ops::Range;
 use std::sync::Arc;
+use tameike_core::limits::UNIT_SIZE;
 use tameike_core::ranges::RangeSet;
 use tameike_io::{Frame, Payload};
 
@@ -118,6 +119,19 @@ impl UnitFrame {
             spare[range.clone()].copy_from_slice(&self.frame[range]);
         }
         self.frame = Arc::new(spare);
+    }
+
+    /// Takes over `frame`, all of whose bytes a program has just written.
+    pub(super) fn exchange_frame(&mut self, frame: Frame) {
+        self.lent = None;
+        self.frame = Arc::new(frame);
+    }
+
+    /// A program has written all bytes of the frame.
+    pub(super) fn filled(&mut self) {
+        let all = 0..UNIT_SIZE as u32;
+        self.valid.insert(all.clone());
+        self.dirty.insert(all);
     }
 
     pub(super) fn payload(&self, range: Range<u32>) -> Payload {

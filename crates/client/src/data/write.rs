@@ -58,6 +58,14 @@ impl DataEngine {
             return Err(Errno::EFBIG.into());
         }
         for (index, start, count) in split(offset, data.size() as u64) {
+            if count as usize == UNIT_SIZE
+                && count as usize == data.size()
+                && let Some(frame) = data.take_frame()
+            {
+                self.write_frame(file, index, frame).await;
+                *written = UNIT_SIZE;
+                break;
+            }
             let copy = |into: &mut [u8]| data.copy_to(*written, into);
             self.write_piece(file, index, start..start + count, &copy).await;
             *written += count as usize;
@@ -111,6 +119,20 @@ impl DataEngine {
         if file.state.lock().units.get(&index).is_some_and(|unit| unit.dirty.contains(&full)) {
             self.send_unit(file, index);
         }
+    }
+
+    /// Writes a unit whose bytes are all in `frame`, which stays.
+    async fn write_frame(self: &Arc<Self>, file: &Arc<FileData>, index: u64, frame: Frame) {
+        self.send_scattered(file, index).await;
+        let now = self.runtime.now();
+        {
+            let mut state = file.state.lock();
+            let used = self.frames.tick();
+            let old = put_frame(&mut state, index, frame, used);
+            state.wrote(index * UNIT_SIZE as u64, UNIT_SIZE as u64, now);
+            self.frames.touch(file, index, old, used);
+        }
+        self.send_unit(file, index);
     }
 
     /// Sends a unit whose dirty bytes are in many pieces, after those that are under way: what the pieces take in
@@ -299,6 +321,26 @@ fn put_bytes(
     }
     let old = std::mem::replace(&mut unit.used, used);
     Some((old > 0).then_some(old))
+}
+
+/// Gives the unit a frame that is full of new bytes; its former place in the order of use.
+fn put_frame(state: &mut FileState, index: u64, frame: Frame, used: u64) -> Option<u64> {
+    use std::collections::btree_map::Entry;
+    let dirty_since = state.writes + 1;
+    let (unit, old) = match state.units.entry(index) {
+        Entry::Occupied(entry) => {
+            let unit = entry.into_mut();
+            unit.exchange_frame(frame);
+            let old = std::mem::replace(&mut unit.used, used);
+            (unit, Some(old))
+        }
+        Entry::Vacant(entry) => (entry.insert(UnitFrame::new(frame, used)), None),
+    };
+    if unit.dirty.is_empty() {
+        unit.dirty_since = dirty_since;
+    }
+    unit.filled();
+    old
 }
 
 impl FileData {

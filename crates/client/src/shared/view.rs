@@ -16,6 +16,7 @@ use tameike_core::wire::meta::{
 };
 use tameike_core::wire::unit::{Sought, SpaceChange};
 use tameike_core::{Attr, Errno, FileKind, Generation, InodeId, Result, name};
+use tameike_io::Frame;
 
 /// Shows and sets where a file's, or a directory's children's, data lies.
 pub const LAYOUT_XATTR: &[u8] = b"user.tameike.layout";
@@ -168,6 +169,10 @@ impl Vfs for SharedView {
             handle.file.accessed(self.runtime.now());
         }
         Ok(bytes)
+    }
+
+    fn spare_frame(&self) -> Option<Frame> {
+        self.engine.frame_now()
     }
 
     fn write_now(&self, handle: HandleNumber, offset: u64, data: &dyn WriteBytes) -> Result<usize> {

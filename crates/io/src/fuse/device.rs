@@ -1,11 +1,12 @@
 //! Requests by `/dev/fuse`: each is read, and answered by a write, which any thread may make.
 
-use super::Service;
-use super::abi::{self, OUT_HEADER_SIZE, Request};
+use super::abi::{self, HEADER_SIZE, OUT_HEADER_SIZE, Operation, Request, opcode};
 use super::reply::{Reply, Route};
+use super::{FrameWrite, Service};
+use crate::slab::Frame;
 use rustix::io::Errno as Os;
 use std::fs::OpenOptions;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use tameike_core::Errno;
@@ -14,6 +15,8 @@ pub(super) const PATH: &str = crate::os::mount::FUSE_DEVICE;
 
 /// Room for what comes before the bytes of a write; with it, more than the kernel wants at least.
 const HEADERS_SIZE_MAX: usize = 4096;
+/// What of a write comes before its bytes.
+const WRITE_HEAD_SIZE: usize = HEADER_SIZE + 40;
 /// Makes an open device one more of another's mount.
 const CLONE: libc::c_ulong = 0x8004_e500;
 /// Number by which the kernel is told to drop attributes and pages.
@@ -63,9 +66,9 @@ impl Device {
     }
 
     /// The next request; none when the file system is unmounted.
-    pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    pub(super) fn receive(&self, parts: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
         loop {
-            match rustix::io::read(&*self.0, &mut *buffer) {
+            match rustix::io::readv(&*self.0, parts) {
                 Ok(size) => return Ok(Some(size)),
                 // The request was taken back, or this thread was interrupted.
                 Err(Os::NOENT | Os::INTR | Os::AGAIN) => {}
@@ -75,17 +78,57 @@ impl Device {
         }
     }
 
-    /// Serves requests until the file system is unmounted.
-    pub(super) fn serve(&self, service: &dyn Service, request_size: u32) -> io::Result<()> {
+    /// Serves requests, `has_writes` when there may be writes among them, until the file system is unmounted.
+    pub(super) fn serve(&self, service: &dyn Service, request_size: u32, has_writes: bool) -> io::Result<()> {
         let mut buffer = buffer(request_size);
-        while let Some(size) = self.receive(&mut buffer)? {
-            let bytes = &buffer[..size];
-            let (header, _) = abi::Header::decode(bytes).map_err(io::Error::other)?;
-            let reply = Reply::new(Route::Device(Sender(self.0.clone()), header.unique));
-            match Request::decode(bytes) {
-                Ok(request) => super::serve(service, request, reply),
-                Err(abi::Malformed) => reply.error(Errno::EIO),
+        let mut spare: Option<Frame> = None;
+        loop {
+            if has_writes && spare.is_none() {
+                spare = service.frame().filter(|frame| frame.len() >= request_size as usize);
             }
+            // The bytes of a write arrive where they can stay.
+            let (head, rest) = buffer.split_at_mut(WRITE_HEAD_SIZE);
+            let rest = spare.as_mut().map_or(rest, |frame| &mut **frame);
+            let Some(size) = self.receive(&mut [IoSliceMut::new(head), IoSliceMut::new(rest)])? else {
+                return Ok(());
+            };
+            self.take_in(service, &mut buffer[..], &mut spare, size)?;
+        }
+    }
+
+    /// Has a request served, of whose bytes those after the head of a write are in `spare`, if that is there.
+    fn take_in(
+        &self,
+        service: &dyn Service,
+        buffer: &mut [u8],
+        spare: &mut Option<Frame>,
+        size: usize,
+    ) -> io::Result<()> {
+        let (header, _) =
+            abi::Header::decode(&buffer[..size.min(WRITE_HEAD_SIZE)]).map_err(io::Error::other)?;
+        let reply = Reply::new(Route::Device(Sender(self.0.clone()), header.unique));
+        let carried = size.saturating_sub(WRITE_HEAD_SIZE);
+        let request = match &*spare {
+            Some(frame) if header.opcode == opcode::WRITE => {
+                Request::from_parts(header, &buffer[HEADER_SIZE..WRITE_HEAD_SIZE], &frame[..carried])
+            }
+            Some(frame) => {
+                buffer[size - carried..size].copy_from_slice(&frame[..carried]);
+                Request::decode(&buffer[..size])
+            }
+            None => Request::decode(&buffer[..size]),
+        };
+        let Ok(request) = request else {
+            reply.error(Errno::EIO);
+            return Ok(());
+        };
+        if let Operation::Write { handle, offset, takes_rights, data } = request.operation
+            && spare.as_ref().is_some_and(|frame| frame.len() == data.len())
+        {
+            let frame = spare.take().expect("it was just there");
+            service.serve_frame(header, FrameWrite { handle, offset, takes_rights, frame }, reply);
+        } else {
+            super::serve(service, request, reply);
         }
         Ok(())
     }

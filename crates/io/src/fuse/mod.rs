@@ -15,9 +15,10 @@ pub use device::Notifier;
 pub use reply::Reply;
 
 use crate::os::process;
-use crate::slab::Pool;
-use abi::{Agreed, Init, InitRequest, Operation, Request};
+use crate::slab::{Frame, Pool};
+use abi::{Agreed, Header, Init, InitRequest, Operation, Request};
 use device::Device;
+use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tameike_core::{Errno, Fault, Result};
@@ -30,6 +31,22 @@ const ERRNO_END: i32 = 512;
 pub trait Service: Send + Sync + 'static {
     /// Takes a request in, on the thread that it came to, which takes no other one meanwhile.
     fn serve(&self, request: Request<'_>, reply: Reply);
+    /// As `serve`, for a write of as many bytes as a frame has, in one that was given by [`Service::frame`].
+    fn serve_frame(&self, header: Header, write: FrameWrite, reply: Reply);
+    /// A frame for a write to arrive in, if there is one to spare.
+    fn frame(&self) -> Option<Frame>;
+}
+
+/// A write of a whole frame.
+pub struct FrameWrite {
+    /// Of the open file.
+    pub handle: u64,
+    /// Where in the file.
+    pub offset: u64,
+    /// Whether it takes rights away that the file gives to who runs it.
+    pub takes_rights: bool,
+    /// The bytes.
+    pub frame: Frame,
 }
 
 /// How a session is served.
@@ -62,7 +79,7 @@ impl Session {
         let request_size = init.request_size;
         let mut buffer = device::buffer(request_size);
         loop {
-            let Some(size) = device.receive(&mut buffer).map_err(failed)? else {
+            let Some(size) = device.receive(&mut [IoSliceMut::new(&mut buffer)]).map_err(failed)? else {
                 return Err(Fault::new(Errno::EIO, "a view was unmounted before it was served"));
             };
             let (header, rest) = abi::Header::decode(&buffer[..size]).map_err(strange)?;
@@ -107,11 +124,13 @@ impl Session {
     /// When the device fails.
     pub fn run(self, service: impl Service) -> Result<()> {
         let (service, request_size) = (Arc::new(service), self.request_size);
+        // They come by rings, where there are some.
+        let has_writes = self.rings.is_none();
         let mut threads = Vec::new();
         for number in 1..self.threads {
             let service = service.clone();
             let another = self.device.another().map_err(failed).and_then(|device| {
-                let job = move || device.serve(&*service, request_size);
+                let job = move || device.serve(&*service, request_size, has_writes);
                 process::start_thread(&format!("tameike-fuse-{number}"), job)
             });
             match another {
@@ -123,7 +142,7 @@ impl Session {
         if let Some(rings) = &self.rings {
             rings.start(&service);
         }
-        let mut first = self.device.serve(&*service, request_size).map_err(failed);
+        let mut first = self.device.serve(&*service, request_size, has_writes).map_err(failed);
         // Each is waited for, whatever the others say.
         for thread in threads {
             let end = thread.join().expect("a thread that serves does not panic");

@@ -2,9 +2,9 @@
 
 use super::memory::Memory;
 use super::*;
-use crate::fuse::Reply;
-use crate::fuse::abi::Request;
-use crate::slab::Slab;
+use crate::fuse::abi::{Header, Request};
+use crate::fuse::{FrameWrite, Reply};
+use crate::slab::{Frame, Slab};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::thread::ThreadId;
@@ -73,6 +73,12 @@ struct Idle;
 
 impl Service for Idle {
     fn serve(&self, _request: Request<'_>, _reply: Reply) {}
+
+    fn serve_frame(&self, _header: Header, _write: FrameWrite, _reply: Reply) {}
+
+    fn frame(&self) -> Option<Frame> {
+        None
+    }
 }
 
 /// Tells by which thread it is dropped.
