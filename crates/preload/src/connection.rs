@@ -21,6 +21,8 @@ const ON: u8 = 3;
 
 /// Not known, as no umask is.
 const NO_UMASK: u32 = u32::MAX;
+/// As no user is.
+const NO_USER: u32 = u32::MAX;
 
 static PHASE: AtomicU8 = AtomicU8::new(OFF);
 static SOCKET: OnceLock<PathBuf> = OnceLock::new();
@@ -33,6 +35,8 @@ static BORROWERS: AtomicU32 = AtomicU32::new(0);
 /// Signal handlers of this program leave by a jump.
 static JUMPS: AtomicBool = AtomicBool::new(false);
 static UMASK: AtomicU32 = AtomicU32::new(NO_UMASK);
+/// The user of the process, while that is one. Calls that change it turn the ring off.
+static USER: AtomicU32 = AtomicU32::new(NO_USER);
 
 thread_local! {
     /// Calls of the thread under way, with those that a signal handler has interrupted, or left for good.
@@ -50,6 +54,7 @@ pub fn begin() {
     let Some(socket) = std::env::var_os(SOCKET_VARIABLE).filter(|socket| !socket.is_empty()) else { return };
     if views::learn() && !has_size_limit() && SOCKET.set(socket.into()).is_ok() {
         PROCESS.store(kernel::process(), Ordering::SeqCst);
+        USER.store(kernel::user().unwrap_or(NO_USER), Ordering::SeqCst);
         PHASE.store(READY, Ordering::SeqCst);
     }
 }
@@ -165,6 +170,11 @@ pub fn begin_as_child() {
 pub fn private_numbers() -> impl Iterator<Item = i32> {
     let roots = views::all().iter().filter_map(|view| view.root().ok());
     roots.chain(mounts::number()).chain(own_client().map(Client::socket))
+}
+
+/// The user for whom the process asks, where that is the same for all calls.
+pub fn user() -> Option<u32> {
+    Some(USER.load(Ordering::SeqCst)).filter(|user| *user != NO_USER)
 }
 
 /// The umask, where it is known.

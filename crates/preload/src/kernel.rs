@@ -138,6 +138,12 @@ pub fn set_errno(errno: i32) {
     unsafe { *libc::__errno_location() = errno };
 }
 
+/// The user of the process, if the real and the effective one are the same.
+pub fn user() -> Option<u32> {
+    let (real, effective) = (rustix::process::getuid(), rustix::process::geteuid());
+    (real == effective).then(|| real.as_raw())
+}
+
 /// The number of this process.
 pub fn process() -> u32 {
     rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()

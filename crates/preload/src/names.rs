@@ -79,6 +79,24 @@ pub fn status(directory: i32, path: &[u8], follow: bool) -> Verdict<(Status, usi
     verdict(answer.map(|status| (status, place.view)))
 }
 
+/// `faccessat`: whether something is there, and may be read or written to as its owner may. Where that does not say yes, and of
+/// what may be run, the kernel knows: it has groups, capabilities and how the view is mounted.
+pub fn access(directory: i32, path: &[u8], wanted: i32) -> Verdict<()> {
+    let (user, find) =
+        (connection::user()?, if wanted & libc::W_OK == 0 { place::find } else { place::find_to_change });
+    if wanted & !(libc::R_OK | libc::W_OK) != 0 {
+        return None;
+    }
+    let place = find(directory, path)?;
+    let found = match verdict(connection::client()?.status_at(place.start, place.path, true))? {
+        Ok(found) => found,
+        Err(error) => return Some(Err(error)),
+    };
+    let bits = wanted.cast_unsigned() << 6;
+    let may = wanted == libc::F_OK || (found.uid == user && found.mode & bits == bits);
+    may.then_some(Ok(()))
+}
+
 /// `unlinkat`, of what is not a directory.
 pub fn unlink(directory: i32, path: &[u8]) -> Verdict<()> {
     let place = place::find_to_change(directory, path)?;

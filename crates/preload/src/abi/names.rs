@@ -33,6 +33,13 @@ fn rename_at(from: (c_int, Text), to: (c_int, Text), flags: c_uint) -> Verdict<c
     })
 }
 
+/// Real and effective user are one here, or the kernel answers.
+fn access_at(directory: c_int, path: Text, wanted: c_int, flags: c_int) -> Verdict<c_int> {
+    at(directory, path, |path| {
+        if flags & !libc::AT_EACCESS == 0 { names::access(directory, path, wanted).map(done) } else { None }
+    })
+}
+
 pub fn done<E>(outcome: Result<(), E>) -> Result<c_int, E> {
     outcome.map(|()| 0)
 }
@@ -48,6 +55,10 @@ interpose! {
     fn [__open_2, __open64_2](path: Text, flags: c_int) -> c_int = without_mode(AT_FDCWD, path, flags);
     fn [__openat_2, __openat64_2](directory: c_int, path: Text, flags: c_int) -> c_int =
         without_mode(directory, path, flags);
+    fn [access](path: Text, wanted: c_int) -> c_int = access_at(AT_FDCWD, path, wanted, 0);
+    fn [euidaccess, eaccess](path: Text, wanted: c_int) -> c_int = access_at(AT_FDCWD, path, wanted, libc::AT_EACCESS);
+    fn [faccessat](directory: c_int, path: Text, wanted: c_int, flags: c_int) -> c_int =
+        access_at(directory, path, wanted, flags);
     fn [unlink](path: Text) -> c_int = unlink_at(AT_FDCWD, path, 0);
     fn [unlinkat](directory: c_int, path: Text, flags: c_int) -> c_int = unlink_at(directory, path, flags);
     fn [mkdir](path: Text, mode: c_uint) -> c_int = make_at(AT_FDCWD, path, mode);

@@ -91,6 +91,8 @@ fn known(number: c_long, [a, b, c, d]: [c_long; 4]) -> Option<c_long> {
         libc::SYS_pread64 => transfer::pread64(first, Room::at(pointer), c as usize, d) as c_long,
         libc::SYS_pwrite64 => transfer::pwrite64(first, Bytes::at(pointer), c as usize, d) as c_long,
         libc::SYS_openat => names::openat(first, Text::at(pointer), c as c_int, d as c_uint).into(),
+        libc::SYS_faccessat => names::faccessat(first, Text::at(pointer), c as c_int, 0).into(),
+        libc::SYS_faccessat2 => names::faccessat(first, Text::at(pointer), c as c_int, d as c_int).into(),
         libc::SYS_close => descriptors::close(first).into(),
         libc::SYS_close_range => descriptors::close_range(a as c_uint, b as c_uint, c as c_int).into(),
         libc::SYS_lseek => descriptors::lseek(first, b, c as c_int),
@@ -112,6 +114,7 @@ fn known(number: c_long, [a, b, c, d]: [c_long; 4]) -> Option<c_long> {
 fn older(number: c_long, [a, b, c]: [c_long; 3]) -> Option<c_long> {
     match number {
         libc::SYS_open => Some(names::open(Text::at(a as *mut c_void), b as c_int, c as c_uint).into()),
+        libc::SYS_access => Some(names::access(Text::at(a as *mut c_void), b as c_int).into()),
         libc::SYS_dup2 => Some(descriptors::dup2(a as c_int, b as c_int).into()),
         _ => None,
     }

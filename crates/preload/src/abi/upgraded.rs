@@ -60,9 +60,6 @@ upgrade! {
 
 // Descriptors of directories, which a regular file is none of, and paths.
 upgrade! {
-    fn [access](path: Text, mode: c_int) -> c_int [path];
-    fn [euidaccess, eaccess](path: Text, mode: c_int) -> c_int [path];
-    fn [faccessat](directory: c_int, path: Text, mode: c_int, flags: c_int) -> c_int [directory, path];
     fn [chmod](path: Text, mode: c_uint) -> c_int [path];
     fn [fchmodat](directory: c_int, path: Text, mode: c_uint, flags: c_int) -> c_int [directory, path];
     fn [chown](path: Text, owner: c_uint, group: c_uint) -> c_int [path];

@@ -2,6 +2,7 @@
 #include "show.h"
 #include <dirent.h>
 #include <limits.h>
+#include <sys/syscall.h>
 
 static void mode_of(const char *path)
 {
@@ -48,6 +49,29 @@ int main(void)
     SHOW(unlinkat(dir, "e", 0));
     SHOW(unlinkat(dir, "e", AT_REMOVEDIR));
     SHOW(close(openat(dir, path, O_RDONLY)));
+    SHOW(access("d", F_OK));
+    SHOW(access("d", R_OK | W_OK | X_OK));
+    SHOW(access("d/f", F_OK));
+    SHOW(access("d/f", R_OK | W_OK));
+    SHOW(access("d/f", X_OK));
+    SHOW(access("d/f", 8));
+    SHOW(access("d/f/", F_OK));
+    SHOW(access("d/read-only", R_OK));
+    SHOW(access("d/read-only", W_OK));
+    SHOW(access("d/absent", F_OK));
+    SHOW(access("absent/f", R_OK));
+    SHOW(access("", F_OK));
+    SHOW(access(NULL, F_OK));
+    SHOW(eaccess("d/f", W_OK));
+    SHOW(euidaccess("d/absent", W_OK));
+    SHOW(faccessat(dir, "f", R_OK, 0));
+    SHOW(faccessat(dir, "f", W_OK, AT_EACCESS));
+    SHOW(faccessat(dir, "f", F_OK, AT_SYMLINK_NOFOLLOW));
+    SHOW(faccessat(dir, "absent", F_OK, 0));
+    SHOW(faccessat(-1, "f", F_OK, 0));
+    SHOW(syscall(SYS_faccessat, dir, "f", R_OK));
+    SHOW(syscall(SYS_faccessat2, dir, "f", R_OK, AT_EACCESS));
+    SHOW(syscall(SYS_faccessat, dir, "absent", R_OK));
     SHOW(fchdir(dir));
     SHOW(close(open("m", O_CREAT | O_WRONLY, 0600)));
     SHOW(unlink("m"));
@@ -55,6 +79,9 @@ int main(void)
     SHOW(chdir(".."));
     SHOW(symlink("n", "to-n"));
     SHOW(symlink("d", "to-d"));
+    SHOW(access("to-n", R_OK | W_OK));
+    SHOW(access("to-d/f", R_OK));
+    SHOW(faccessat(AT_FDCWD, "to-n", R_OK, AT_SYMLINK_NOFOLLOW));
     SHOW(close(open("to-n", O_WRONLY)));
     SHOW(open("to-n", O_WRONLY | O_NOFOLLOW));
     SHOW(close(open("to-d/f", O_RDONLY)));
