@@ -247,7 +247,8 @@ impl Entry {
         control & CALLS
     }
 
-    fn opened(&self) -> Opened {
+    /// What the file was opened as; to be asked while it is held, or by who closes it.
+    pub fn opened(&self) -> Opened {
         Opened {
             handle: self.handle.load(Ordering::Relaxed),
             key: FileKey::new(self.key.load(Ordering::Relaxed)),

@@ -5,8 +5,12 @@
 //! at once. Nobody waits for anybody: who reads copies, and looks again.
 //!
 //! ```text
-//! table   0      files: 4096 epochs                                              u64
-//!         32768  index: for each set of two, frames that may hold a unit, + 1    u32
+//! table   0      files: 4096, of 32 bytes:
+//!                  0  epoch                                                      u64
+//!                  8  key of the file whose end is told                          u64
+//!                 16  its size, + 1; or 0, and nothing is told                   u64
+//!                 24  when a request for its end came last, in nanoseconds       u64
+//!         131072 index: for each set of two, frames that may hold a unit, + 1    u32
 //!                then records, one for each frame, of 64 bytes:
 //!                  0  version: odd while it is lent                              u64
 //!                  8  key of the file                                            u64
@@ -20,6 +24,9 @@
 //! frame or lets go of it; a program reads version and epoch, copies the bytes, and reads both again, with a fence between: if
 //! one byte is newer than the recall, it sees the recall. Who hears of a change, from whomever, has a recall that is older
 //! before its eyes: a read that begins after that finds nothing, and asks.
+//!
+//! The end of a file is *told* in the same way: after a request has met it, until the size is another. A read that goes beyond is
+//! cut there, as a request is; the program looks again whether it is still told when it has read.
 //!
 //! What is lent is so for [`LEASE`] after a request, so that the agent sees of a unit in use that it is, and of a file that it
 //! is read. A program whose agent is gone reads on for no longer than that.
@@ -41,7 +48,8 @@ pub(crate) const LEASE: Duration = Duration::from_millis(50);
 pub const FILES_MAX: usize = 1 << 12;
 
 const PAGE_SIZE: usize = 4096;
-const INDEX: usize = FILES_MAX * 8;
+const FILE_SIZE: usize = 32;
+const INDEX: usize = FILES_MAX * FILE_SIZE;
 /// Frames that may hold a unit: so many are looked at.
 pub(crate) const WAYS: usize = 2;
 /// Places in the index for each frame: few units are in the way of another.
@@ -82,9 +90,28 @@ impl Layout {
     }
 }
 
-/// Where the epoch of a file lies.
-pub(crate) fn epoch_of(key: FileKey) -> usize {
-    (key.get() as usize % FILES_MAX) * 8
+/// Where the words of a file lie.
+#[derive(Clone, Copy)]
+pub(crate) struct File {
+    at: usize,
+}
+
+impl File {
+    pub fn of(key: FileKey) -> Self {
+        Self { at: (key.get() as usize % FILES_MAX) * FILE_SIZE }
+    }
+    pub fn epoch(self) -> usize {
+        self.at
+    }
+    pub fn key(self) -> usize {
+        self.at + 8
+    }
+    pub fn end(self) -> usize {
+        self.at + 16
+    }
+    pub fn time(self) -> usize {
+        self.at + 24
+    }
 }
 
 /// Where the words of a record lie.
@@ -188,9 +215,26 @@ impl FrameTable {
         self.keys.lock().free.push((key.get() % FILES_MAX as u64) as u16);
     }
 
-    /// Recalls all frames of a file.
+    /// Recalls all frames of a file, and its end.
     pub fn recall_all(&self, key: FileKey) {
-        self.memory.long(epoch_of(key)).fetch_add(1, Ordering::Relaxed);
+        let file = File::of(key);
+        self.memory.long(file.end()).store(0, Ordering::Relaxed);
+        self.memory.long(file.epoch()).fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Tells that a file ends at `size`, after a request for its end. It does so until [`Self::recall_end`]: who owns the file calls
+    /// both, and the latter before its size is another.
+    pub fn tell_end(&self, key: FileKey, size: u64) {
+        let file = File::of(key);
+        self.memory.long(file.key()).store(key.get(), Ordering::Relaxed);
+        self.memory.long(file.time()).store(now(), Ordering::Relaxed);
+        self.memory.long(file.end()).store(size.saturating_add(1), Ordering::Release);
+    }
+
+    /// The end of a file is told no more.
+    pub fn recall_end(&self, key: FileKey) {
+        self.memory.long(File::of(key).end()).store(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
@@ -198,7 +242,7 @@ impl FrameTable {
     pub fn lend(&self, frame: u32, key: FileKey, unit: u64, bytes: &Range<u32>) {
         self.recall(frame);
         let record = self.layout.record(frame);
-        let epoch = self.memory.long(epoch_of(key)).load(Ordering::Relaxed);
+        let epoch = self.memory.long(File::of(key).epoch()).load(Ordering::Relaxed);
         let words = [
             (record.key(), key.get()),
             (record.epoch(), epoch),

@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::greeting::{Welcome, hello, is_hello};
-use crate::layout::{ASKED, SLOTS, Slot, WINDOW_SIZE, pending};
+use crate::layout::{ASKED, LEFT, SLOTS, Slot, WINDOW_SIZE, left, pending};
 use crate::message::{FileKey, Path, REPLY_WORDS, Reply, Request, RequestWords, Start, Status, Time};
 use std::sync::atomic::Ordering;
 use tameike_core::limits::PATH_SIZE_MAX;
@@ -93,11 +93,16 @@ pub fn greeting_seeds() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 /// Asks anything of the agent, as a program that does not keep to the rules, without waiting: also in a slot that is asked
-/// already, over the words and names that the agent may be looking at.
+/// already, over the words and names that the agent may be looking at. With the first slot, handles are left.
 pub fn ask(client: &Client, slot: usize, words: &RequestWords, names: &[u8]) {
     let slot = Slot::new(&client.arena, slot % SLOTS);
     client.arena.copy_in(slot.window(), &names[..names.len().min(WINDOW_SIZE)]);
     slot.set_request(words);
     slot.state().store(ASKED, Ordering::Relaxed);
-    pending(&client.arena).fetch_or(slot.bit(), Ordering::SeqCst);
+    let mut bits = slot.bit();
+    if bits == 1 {
+        left(&client.arena).zip(words).for_each(|(place, word)| place.store(*word, Ordering::Relaxed));
+        bits |= LEFT;
+    }
+    pending(&client.arena).fetch_or(bits, Ordering::SeqCst);
 }

@@ -1,8 +1,10 @@
 //! What lies where in the memory that a program and the agent share, and what travels on the socket beside it.
 //!
 //! ```text
-//! arena, memory of the program      0  pending: a bit for each slot that is asked     u32
+//! arena, memory of the program      0  pending: a bit for each slot that is asked, and
+//!                                      one while handles are left                     u32
 //!                                  64  names that the program has looked up by itself u64
+//!                                 128  handles that are left, 0 for none              8 x u64
 //!                                 256  slots: 16 times 256 bytes:  0  state           u32
 //!                                                                 64  request         8 x u64
 //!                                                                128  reply           16 x u64
@@ -20,6 +22,9 @@
 //! A slot goes round: the program writes request and window, sets `ASKED`, then the bit in `pending`. Who takes the bit
 //! away there serves the slot; it writes window and reply, then sets `ANSWERED`. A program that sleeps meanwhile has added
 //! `SLEEPS`. Numbers are in the order of the machine: both ends are on it.
+//!
+//! A handle is *left* when it is closed and nothing is to be told of that: the program puts it in a place that has none, then sets
+//! `LEFT` in `pending`, and goes on. Who takes that bit away takes all handles. Where no place is free, the close is a request.
 
 use crate::message::{REPLY_WORDS, REQUEST_WORDS, ReplyWords, RequestWords};
 use crate::names::NAMES_SIZE;
@@ -41,15 +46,21 @@ pub(crate) const NAMES: usize = 4096;
 pub(crate) const NOTICE_SIZE: usize = NAMES + NAMES_SIZE;
 /// A bit for each slot.
 pub(crate) const ALL_SLOTS: u32 = (1 << SLOTS) - 1;
+/// Beside these: handles are left.
+pub(crate) const LEFT: u32 = 1 << SLOTS;
+/// Handles that may be left until the agent has taken them.
+pub(crate) const LEFT_MAX: usize = 8;
 
 const PENDING: usize = 0;
 const LOOKED_UP: usize = 64;
+const LEFT_HANDLES: usize = 128;
 const SLOT_HEADS: usize = 256;
 const SLOT_SIZE: usize = 256;
 const REQUEST: usize = 64;
 const REPLY: usize = 128;
 const WINDOWS: usize = 8192;
 
+const _: () = assert!(LEFT_HANDLES + LEFT_MAX * 8 <= SLOT_HEADS);
 const _: () = assert!(SLOT_HEADS + SLOTS * SLOT_SIZE <= WINDOWS && WINDOWS.is_multiple_of(4096));
 const _: () = assert!(REQUEST + REQUEST_WORDS * 8 <= REPLY && REPLY + REPLY_WORDS * 8 <= SLOT_SIZE);
 
@@ -67,7 +78,7 @@ pub(crate) struct Slot<'a> {
     number: usize,
 }
 
-/// The slots that are asked and not yet taken.
+/// The slots that are asked and not yet taken, and whether handles are left.
 pub(crate) fn pending(arena: &Arena) -> &AtomicU32 {
     arena.word(PENDING)
 }
@@ -75,6 +86,11 @@ pub(crate) fn pending(arena: &Arena) -> &AtomicU32 {
 /// How many names the program has looked up by itself.
 pub(crate) fn looked_up(arena: &Arena) -> &AtomicU64 {
     arena.long(LOOKED_UP)
+}
+
+/// Places of handles that are left.
+pub(crate) fn left(arena: &Arena) -> impl Iterator<Item = &AtomicU64> {
+    (0..LEFT_MAX).map(|place| arena.long(LEFT_HANDLES + 8 * place))
 }
 
 impl<'a> Slot<'a> {

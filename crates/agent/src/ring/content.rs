@@ -62,7 +62,7 @@ impl<V: Vfs> RingView<V> {
                 // What is lent is recalled when the kernel opens the file, after what was in flight.
                 let _in_flight = begin(&open)?;
                 let bytes = view.vfs.read(open.handle, offset, size).await?;
-                let is_lent = open.lendable.as_ref().is_some_and(|file| file.lend(offset, bytes.len()));
+                let is_lent = open.lendable.as_ref().is_some_and(|file| file.lend(offset, bytes.len(), size));
                 Ok((bytes, is_lent))
             };
             match read.await {

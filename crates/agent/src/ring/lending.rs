@@ -32,4 +32,12 @@ impl FrameLender for RingLender {
     fn recall_all(&self, key: LendingKey) {
         self.0.recall_all(key);
     }
+
+    fn tell_end(&self, key: LendingKey, size: u64) {
+        self.0.tell_end(key, size);
+    }
+
+    fn recall_end(&self, key: LendingKey) {
+        self.0.recall_end(key);
+    }
 }

@@ -168,6 +168,13 @@ impl Handler for RingDoor {
         }
     }
 
+    fn left(&self, session: &Session, handle: u64) {
+        let open = session.remove(handle);
+        if let Some((view, open)) = open.and_then(|open| Some((self.view(open.view)?, open))) {
+            view.leave(open);
+        }
+    }
+
     fn leaves(&self, session: &Session) {
         session.leaves(Ending::begin(&self.endings));
     }

@@ -7,7 +7,7 @@ use super::view::RingView;
 use super::walk::{Directory, Held, Place, READ, SEARCH, WRITE, may};
 use crate::custody::Gate;
 use std::sync::{Arc, OnceLock};
-use tameike_client::data::Lendable;
+use tameike_client::data::{Lendable, LendingKey};
 use tameike_client::vfs::{Found, OpenMode, Opened, Vfs, gives_rights};
 use tameike_core::wire::meta::NewInode;
 use tameike_core::{Attr, Errno, FileKind, Layout};
@@ -77,9 +77,16 @@ impl<V: Vfs> RingView<V> {
         let gate = self.custody.open(found.file).ok_or(Refusal::Declined)?;
         self.custody.opened(found.file, false, changes);
         let opened = async {
+            // Until something is lent, too: it is recalled when the kernel opens the file, after what was in flight.
             let _in_flight = gate.begin().ok_or(Refusal::Declined)?;
             if !mode.truncate {
-                return Ok((self.vfs.open(found.file, mode).await?, found.attr));
+                let opened = self.vfs.open(found.file, mode).await?;
+                if !mode.write
+                    && let Some((lendable, _)) = self.lendable(&opened, mode)
+                {
+                    lendable.lend_small();
+                }
+                return Ok((opened, found.attr));
             }
             self.custody.writes(&gate);
             let opened = self.vfs.open(found.file, mode).await?;
@@ -135,10 +142,16 @@ impl<V: Vfs> RingView<V> {
         let file = held.file;
         held.keep();
         let (view, handle, name) = (self.index, opened.handle, OnceLock::new());
-        let lendable = if mode.read { self.vfs.lendable(handle) } else { None };
-        let key = lendable.as_ref().and_then(Lendable::key);
+        let (lendable, key) = self.lendable(&opened, mode).unzip();
         let handle = session.add(OpenFile { view, file, handle, mode, lendable, gate, name });
         Reply::Opened { handle, key, status: status_of(file, attr) }
+    }
+
+    /// What may be lent of a file to who has opened it so, and by which key that is found.
+    fn lendable(&self, opened: &Opened, mode: OpenMode) -> Option<(Lendable, LendingKey)> {
+        let lendable = self.vfs.lendable(opened.handle).filter(|_| mode.read)?;
+        let key = lendable.key()?;
+        Some((lendable, key))
     }
 
     fn new_inode(&self, session: &Session, kind: FileKind, mode: u16) -> NewInode {

@@ -18,6 +18,8 @@ pub(super) trait AnyView: Send + Sync + 'static {
     fn serve_path(self: Arc<Self>, asked: Asked, request: Request);
     /// Serves a request about an open file.
     fn serve_open(self: Arc<Self>, asked: Asked, request: Request, open: Arc<OpenFile>);
+    /// Closes a file of which the program awaits nothing.
+    fn leave(self: Arc<Self>, open: Arc<OpenFile>);
     /// Closes a file whose program is gone.
     fn let_go(self: Arc<Self>, open: Arc<OpenFile>, ending: Option<Arc<Ending>>);
 }
@@ -96,6 +98,14 @@ impl<V: Vfs> RingView<V> {
         });
     }
 
+    /// Closes a file of whose end nobody hears.
+    async fn close_unheard(&self, open: &OpenFile) {
+        if let Err(fault) = self.flush(open).await {
+            log::warn!("a program does not hear of it any more: {fault}");
+        }
+        self.release(open).await;
+    }
+
     fn hand_over(&self, asked: Asked, open: &OpenFile) {
         let name = open.name.get_or_init(|| self.custody.hand_over(open.file));
         asked.answer_with(name);
@@ -132,14 +142,16 @@ impl<V: Vfs> AnyView for RingView<V> {
         }
     }
 
+    fn leave(self: Arc<Self>, open: Arc<OpenFile>) {
+        let view = self.clone();
+        self.tasks.spawn(async move { view.close_unheard(&open).await });
+    }
+
     fn let_go(self: Arc<Self>, open: Arc<OpenFile>, ending: Option<Arc<Ending>>) {
         let view = self.clone();
         // Whichever thread this is, it is not one to be held up.
         self.tasks.spawn_apart(async move {
-            if let Err(fault) = view.flush(&open).await {
-                log::warn!("a program ended without hearing of it: {fault}");
-            }
-            view.release(&open).await;
+            view.close_unheard(&open).await;
             drop(ending);
         });
     }

@@ -86,7 +86,7 @@ impl FileState {
     pub(super) fn wrote(&mut self, offset: u64, length: u64, time: Timestamp) {
         let write = Uncommitted { end: offset + length, time, holes: offset > self.size };
         self.writes += 1;
-        self.size = self.size.max(write.end);
+        self.grow(write.end);
         self.changed_at(time);
         self.uncommitted = Some(self.uncommitted.map_or(write, |before| before.and(Some(write))));
     }
@@ -95,8 +95,17 @@ impl FileState {
     fn set_size(&mut self, size: u64) {
         if size < self.size {
             self.recall();
+            self.size = size;
         }
-        self.size = size;
+        self.grow(size);
+    }
+
+    /// The file is at least so large.
+    pub(super) fn grow(&mut self, size: u64) {
+        if size > self.size {
+            self.recall_end();
+            self.size = size;
+        }
     }
 
     /// All that the home was not told of.

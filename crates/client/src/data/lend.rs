@@ -3,7 +3,8 @@
 //! Lent is what a program has just been answered from a frame, until that is recalled: what is lent is true. A unit is
 //! recalled before its frame is changed, or serves something else ([`super::unit`]); all of a file, before anybody else may
 //! change it (the kernel of the node), when it becomes shorter, and when a read of it would be its last access, of which this
-//! room must hear. What is lent of a file that nobody has open any more is recalled with the last close.
+//! room must hear. What is lent of a file that nobody has open any more is recalled with the last close. So it is with the end of
+//! a file, which is told when a request has met it, until the size is another.
 
 use super::file::FileState;
 use super::{DataEngine, FileData, split};
@@ -11,7 +12,7 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::Timestamp;
-use tameike_core::limits::UNIT_SIZE;
+use tameike_core::limits::{INLINE_SIZE_MAX, UNIT_SIZE};
 
 /// By which programs find what is lent of a file: never that of another file.
 pub type LendingKey = NonZeroU64;
@@ -28,8 +29,12 @@ pub trait FrameLender: Send + Sync + 'static {
     fn renew(&self, frame: u32, key: LendingKey, unit: u64);
     /// Recalls a frame. When this has returned, nobody takes for its bytes what it holds then.
     fn recall(&self, frame: u32);
-    /// Recalls all frames of a file, as [`Self::recall`] does one.
+    /// Recalls all frames of a file, as [`Self::recall`] does one, and its end.
     fn recall_all(&self, key: LendingKey);
+    /// Tells that a file ends at `size`.
+    fn tell_end(&self, key: LendingKey, size: u64);
+    /// Recalls the end of a file. When this has returned, nobody takes it for what it was.
+    fn recall_end(&self, key: LendingKey);
 }
 
 /// A file of which frames can be lent.
@@ -40,17 +45,32 @@ pub(super) struct LentFile {
     recalls: u64,
     /// Whether anything was lent since the last one.
     is_lent: bool,
+    /// Whether the end is told.
+    end_is_told: bool,
 }
 
 impl LentFile {
     fn new(lender: &Arc<dyn FrameLender>) -> Option<Self> {
-        Some(Self { lender: lender.clone(), key: lender.open()?, recalls: 0, is_lent: false })
+        let (recalls, is_lent, end_is_told) = Default::default();
+        Some(Self { lender: lender.clone(), key: lender.open()?, recalls, is_lent, end_is_told })
     }
 
     fn recall(&mut self) {
-        if std::mem::take(&mut self.is_lent) {
+        let end_is_told = std::mem::take(&mut self.end_is_told);
+        if std::mem::take(&mut self.is_lent) || end_is_told {
             self.recalls += 1;
             self.lender.recall_all(self.key);
+        }
+    }
+
+    fn tell_end(&mut self, size: u64) {
+        self.end_is_told = true;
+        self.lender.tell_end(self.key, size);
+    }
+
+    fn recall_end(&mut self) {
+        if std::mem::take(&mut self.end_is_told) {
+            self.lender.recall_end(self.key);
         }
     }
 
@@ -109,6 +129,13 @@ impl FileState {
         }
     }
 
+    /// The file is about to grow.
+    pub(super) fn recall_end(&mut self) {
+        if let Some(lent) = &mut self.lent {
+            lent.recall_end();
+        }
+    }
+
     /// Whether a read from `now` on may be the last access.
     fn awaits_access(&self, now: Timestamp) -> bool {
         self.times.is_some_and(|times| times.access <= times.change || times.counts(now))
@@ -118,6 +145,15 @@ impl FileState {
     pub(super) fn recall_for_access(&mut self, now: Timestamp) {
         if self.awaits_access(now) {
             self.recall();
+        }
+    }
+
+    /// A read has met the end of the file.
+    fn tell_end(&mut self, now: Timestamp) {
+        if !self.awaits_access(now)
+            && let Some(lent) = &mut self.lent
+        {
+            lent.tell_end(self.size);
         }
     }
 
@@ -155,12 +191,42 @@ impl Lendable {
         state.lent.as_ref().map(|lent| lent.key)
     }
 
-    /// A program has read these bytes, and may do so by itself from now on, if they are in one frame; whether they are.
-    pub fn lend(&self, offset: u64, length: usize) -> bool {
+    /// A program has read these bytes, of so many that it wanted, and may do so by itself from now on, if they are in one frame;
+    /// whether they are.
+    pub fn lend(&self, offset: u64, length: usize, wanted: u32) -> bool {
+        let now = self.engine.runtime.now();
+        let mut state = self.file.state.lock();
+        if length < wanted as usize {
+            state.tell_end(now);
+        }
         let mut parts = split(offset, length as u64);
         let (Some((index, start, count)), None) = (parts.next(), parts.next()) else { return false };
+        state.lend(index, &(start..start + count), now)
+    }
+
+    /// Lends the content of a file that lies in its inode record, which has just come with it, and tells its end: before it is read,
+    /// where that would tell this room nothing. It waits for no frame.
+    pub fn lend_small(&self) {
         let now = self.engine.runtime.now();
-        self.file.state.lock().lend(index, &(start..start + count), now)
+        let lacks_frame = {
+            let state = self.file.state.lock();
+            if state.lent.is_none() || !state.inline || state.awaits_access(now) {
+                return;
+            }
+            state.size > 0 && !state.units.contains_key(&0)
+        };
+        let frame = if lacks_frame { self.engine.frame_now() } else { None };
+        let state = &mut *self.file.state.lock();
+        if let Some(frame) = frame {
+            let used = self.engine.frames.tick();
+            if state.keep_content(frame, used) {
+                self.engine.frames.touch(&self.file, 0, None, used);
+            }
+        }
+        let size = state.size.min(INLINE_SIZE_MAX as u64) as u32;
+        if size == 0 || state.lend(0, &(0..size), now) {
+            state.tell_end(now);
+        }
     }
 
     /// Recalls all that is lent of it.

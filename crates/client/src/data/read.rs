@@ -285,6 +285,23 @@ impl DataEngine {
     }
 }
 
+impl FileState {
+    /// Puts inline content that is here into a frame, unless something is there of its unit; whether it did.
+    pub(super) fn keep_content(&mut self, mut frame: Frame, used: u64) -> bool {
+        let content =
+            self.content.as_ref().filter(|content| self.inline && content.len() as u64 == self.size);
+        let Some(content) = content.filter(|_| !self.units.contains_key(&0) && !self.fetching.contains(&0))
+        else {
+            return false;
+        };
+        frame[..content.len()].copy_from_slice(content);
+        let mut unit = UnitFrame::new(frame, used);
+        unit.fetched(0..content.len() as u32);
+        self.units.insert(0, unit);
+        true
+    }
+}
+
 /// Ends a fetch in the file's state, also when its task is dropped.
 struct Fetching<'a> {
     file: &'a FileData,

@@ -160,8 +160,7 @@ impl FileData {
 
     /// Takes note of a size that the home has told.
     pub(super) fn grown(&self, size: u64) {
-        let mut state = self.state.lock();
-        state.size = state.size.max(size);
+        self.state.lock().grow(size);
     }
 
     /// Drops these bytes.

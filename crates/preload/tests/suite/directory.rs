@@ -207,6 +207,11 @@ impl Handler for Directory {
         asked.answer(&reply);
     }
 
+    fn left(&self, session: &Session, handle: u64) {
+        let file = session.files.lock().expect("no panic").remove(&handle);
+        file.iter().for_each(|file| self.forget(file));
+    }
+
     fn leaves(&self, _: &Session) {}
 
     fn ended(&self, session: &Session) {

@@ -102,7 +102,12 @@ impl Client {
         let slot = self.slot(claim);
         slot.set_request(&request.encode());
         slot.state().store(ASKED, Ordering::Relaxed);
-        pending(&self.arena).fetch_or(slot.bit(), Ordering::SeqCst);
+        self.announce(slot.bit());
+    }
+
+    /// Has the agent find what `bit` stands for.
+    pub(super) fn announce(&self, bit: u32) {
+        pending(&self.arena).fetch_or(bit, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         if watch::wants_ring(self.notice.load(watch::WATCH)) {
             self.ring();

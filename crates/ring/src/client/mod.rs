@@ -6,6 +6,7 @@
 mod answer;
 mod call;
 mod connect;
+mod leave;
 pub(crate) mod lent;
 pub mod mounts;
 mod names;

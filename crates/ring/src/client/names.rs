@@ -54,7 +54,7 @@ impl Client {
         }
         let file = walk.said(Kind::File, dir, name)?;
         let now = now();
-        if walk.until <= now || !self.is_agent_there(now) {
+        if walk.until <= now || !self.was_agent_there(now) {
             return None;
         }
         looked_up(&self.arena).fetch_add(1, Ordering::Relaxed);
@@ -62,7 +62,11 @@ impl Client {
     }
 
     /// Whether the agent was there a moment ago.
-    fn is_agent_there(&self, now: u64) -> bool {
+    pub(super) fn is_agent_there(&self) -> bool {
+        self.was_agent_there(now())
+    }
+
+    fn was_agent_there(&self, now: u64) -> bool {
         if now.saturating_sub(self.shown.seen.load(Ordering::Relaxed)) < TRUST {
             return true;
         }

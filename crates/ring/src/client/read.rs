@@ -20,8 +20,8 @@ impl Client {
         let whole = into.iter().map(|part| part.len()).sum();
         self.pieces(whole, |done, size| {
             let Some(offset) = offset.checked_add(done as u64) else { return Answer::Declined };
-            if self.read_lent(key, offset, parts_mut(into, done, size as usize), size) {
-                return Answer::Done(size as usize);
+            if let Some(count) = self.read_lent(key, offset, size, (into, done)) {
+                return Answer::Done(count as usize);
             }
             let claim = match self.claim(size as usize) {
                 Ok(claim) => claim,
@@ -33,7 +33,7 @@ impl Client {
                 && lent
                 && count <= size
             {
-                if self.read_lent(key, offset, parts_mut(into, done, count as usize), count) {
+                if self.read_lent(key, offset, count, (into, done)) == Some(count) {
                     return Answer::Done(count as usize);
                 }
                 // Recalled meanwhile.
@@ -43,16 +43,16 @@ impl Client {
         })
     }
 
-    fn read_lent<'b>(
+    fn read_lent(
         &self,
         key: Option<FileKey>,
         offset: u64,
-        into: impl Iterator<Item = &'b mut [u8]>,
         size: u32,
-    ) -> bool {
+        into: (&mut [&mut [u8]], usize),
+    ) -> Option<u32> {
         match (&self.lent, key) {
-            (Some(lent), Some(key)) => !self.is_broken() && lent.read(key, offset, size, into),
-            _ => false,
+            (Some(lent), Some(key)) if !self.is_broken() => lent.read(key, offset, size, into),
+            _ => None,
         }
     }
 

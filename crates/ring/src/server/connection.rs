@@ -4,7 +4,7 @@
 //! while it is served, hurts itself alone.
 
 use super::Handler;
-use crate::layout::{ALL_SLOTS, ANSWERED, SLEEPS, SLOTS, Slot, WINDOW_SIZE, looked_up, pending};
+use crate::layout::{ALL_SLOTS, ANSWERED, LEFT, SLEEPS, SLOTS, Slot, WINDOW_SIZE, left, looked_up, pending};
 use crate::message::{Path, Reply, Request};
 use rustix::thread::futex;
 use std::os::fd::OwnedFd;
@@ -54,7 +54,7 @@ impl<H: Handler> Connection<H> {
 
     /// Whether something is asked.
     pub fn is_pending(&self) -> bool {
-        pending(&self.arena).load(Ordering::Relaxed) & ALL_SLOTS != 0
+        pending(&self.arena).load(Ordering::Relaxed) & (ALL_SLOTS | LEFT) != 0
     }
 
     /// Takes a request, if there is one: in turn, so that none waits for ever.
@@ -84,6 +84,21 @@ impl<H: Handler> Connection<H> {
         }
     }
 
+    /// Whether handles are left.
+    pub fn has_left(&self) -> bool {
+        pending(&self.arena).load(Ordering::Relaxed) & LEFT != 0
+    }
+
+    /// Ends the handles that are left.
+    pub fn take_left(&self) {
+        let is_ours = pending(&self.arena).fetch_and(!LEFT, Ordering::SeqCst) & LEFT != 0;
+        if is_ours && self.begin() {
+            let _under_way = UnderWay(self);
+            let taken = left(&self.arena).map(|place| place.swap(0, Ordering::AcqRel));
+            taken.filter(|handle| *handle != 0).for_each(|handle| self.handler.left(&self.session, handle));
+        }
+    }
+
     fn begin(&self) -> bool {
         let more = |count: u32| (count & CLOSING == 0).then_some(count + 1);
         self.under_way.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
@@ -108,6 +123,15 @@ impl<H: Handler> Connection<H> {
         if self.under_way.fetch_or(CLOSING, Ordering::AcqRel) == 0 {
             self.handler.ended(&self.session);
         }
+    }
+}
+
+/// Counts until dropped.
+struct UnderWay<'a, H: Handler>(&'a Connection<H>);
+
+impl<H: Handler> Drop for UnderWay<'_, H> {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 

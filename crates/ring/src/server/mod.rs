@@ -54,6 +54,9 @@ pub trait Handler: Send + Sync + Sized + 'static {
     /// threads at once.
     fn serve(&self, asked: Asked<Self>);
 
+    /// A program has closed a file, and waits for no answer.
+    fn left(&self, session: &Self::Session, handle: u64);
+
     /// The program is gone; requests of it may be under way yet. Is called as [`Self::begin`] is, before
     /// [`Server::settle`] knows of it.
     fn leaves(&self, session: &Self::Session);

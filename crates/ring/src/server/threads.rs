@@ -4,12 +4,20 @@ use super::{Handler, Inner};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::connection::Asked;
+use super::connection::{Asked, Connection};
 
 /// Events taken at once: a thread that has some to see to looks for requests after.
 const EVENTS_PER_ROUND: usize = 16;
+
+/// What a program wants.
+enum Work<H: Handler> {
+    Asked(Asked<H>),
+    /// The end of handles.
+    Left(Arc<Connection<H>>),
+}
 
 impl<H: Handler> Inner<H> {
     /// The life of one of them.
@@ -17,8 +25,8 @@ impl<H: Handler> Inner<H> {
         let mut events = Vec::with_capacity(EVENTS_PER_ROUND);
         let mut is_second = self.watch.look();
         while !self.stopping.load(Ordering::SeqCst) {
-            if let Some(asked) = self.find() {
-                self.work(asked);
+            if let Some(work) = self.find() {
+                self.work(work);
                 is_second = self.watch.look();
                 continue;
             }
@@ -53,23 +61,30 @@ impl<H: Handler> Inner<H> {
         self.connections.read().iter().any(|connection| connection.is_pending())
     }
 
-    /// Takes a request, of the programs in turn.
-    fn find(&self) -> Option<Asked<H>> {
+    /// Takes a request, of the programs in turn; while there is none, handles that are left.
+    fn find(&self) -> Option<Work<H>> {
         let connections = self.connections.read();
         let count = connections.len();
         let first = self.next.load(Ordering::Relaxed);
-        (0..count).map(|place| (first + place) % count).find_map(|place| {
+        let in_turn = || (0..count).map(|place| (first + place) % count);
+        let asked = in_turn().find_map(|place| {
             let asked = connections[place].take()?;
             self.next.store(place + 1, Ordering::Relaxed);
-            Some(asked)
-        })
+            Some(Work::Asked(asked))
+        });
+        let left = || in_turn().map(|place| &connections[place]).find(|connection| connection.has_left());
+        asked.or_else(|| left().map(|connection| Work::Left(connection.clone())))
     }
 
-    fn work(&self, asked: Asked<H>) {
+    fn work(&self, work: Work<H>) {
         if self.watch.work() && self.is_pending() {
             self.wake();
         }
-        if catch_unwind(AssertUnwindSafe(|| self.handler.serve(asked))).is_err() {
+        let serve = || match work {
+            Work::Asked(asked) => self.handler.serve(asked),
+            Work::Left(connection) => connection.take_left(),
+        };
+        if catch_unwind(AssertUnwindSafe(serve)).is_err() {
             log::error!("a request of a program panicked, and was answered with EIO");
         }
     }

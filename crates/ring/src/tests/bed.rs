@@ -28,6 +28,8 @@ pub struct State {
     last: u64,
     /// Requests that are held: `fsync` waits until it is let go.
     held: Vec<Asked<Files>>,
+    /// Handles that programs have left.
+    pub closed: Vec<u64>,
     pub begun: usize,
     pub left: usize,
     pub ended: usize,
@@ -169,6 +171,14 @@ impl Handler for Files {
                 drop(state);
                 asked.answer(&reply);
             }
+        }
+    }
+
+    fn left(&self, (): &(), handle: u64) {
+        let mut state = self.state.lock();
+        if state.handles.remove(&handle).is_some() {
+            state.closed.push(handle);
+            self.changed.notify_all();
         }
     }
 

@@ -211,3 +211,24 @@ fn a_transfer_ends_when_the_agent_does() {
     assert_eq!(told, Answer::Broken);
     assert!(client.is_broken());
 }
+
+/// Also more than there are places for, which are closed by requests.
+#[test]
+fn what_is_left_is_closed_without_waiting() {
+    let bed = Bed::new();
+    let client = bed.client();
+    let (first, handles) = (open(&client, b"file"), [(); 100].map(|()| open(&client, b"file")));
+    let asked = bed.server.usage().answered;
+    assert_eq!(client.leave(first), Answer::Done(()));
+    bed.files.await_state(|state| state.closed == [first]);
+    assert_eq!(bed.server.usage().answered, asked, "that is no request");
+    for handle in handles {
+        assert_eq!(client.leave(handle), Answer::Done(()));
+    }
+    let by_requests = (bed.server.usage().answered - asked) as usize;
+    bed.files.await_state(|state| state.closed.len() + by_requests == 1 + handles.len());
+    for handle in handles {
+        assert_eq!(client.close(handle), Answer::Failed(9), "it is closed");
+    }
+    assert_eq!(client.leave(0), Answer::Failed(9));
+}

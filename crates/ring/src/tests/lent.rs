@@ -82,6 +82,50 @@ fn what_is_lent_is_read_without_asking_until_it_is_recalled() {
     read_until_asked(&bed, &client, &file);
 }
 
+#[test]
+fn the_end_of_a_file_is_met_without_asking_while_it_is_told() {
+    let bed = Bed::new();
+    let client = bed.client();
+    let file = open(&client);
+    let lent = &bed.files.lent;
+    let read = |offset: u64, count| {
+        let (before, mut found) = (bed.server.usage().answered, vec![0; 20]);
+        assert_eq!(
+            client.read(file.handle, file.key, offset, &mut [&mut found]),
+            Answer::Done(count),
+            "{offset}"
+        );
+        assert!(found[..count].iter().all(|byte| *byte == 7) && found[count..].iter().all(|byte| *byte == 0));
+        bed.server.usage().answered - before
+    };
+    let told = || {
+        lent.lend();
+        lent.table.tell_end(lent.key, 100);
+    };
+    told();
+    assert_eq!([read(70, 20), read(90, 10), read(100, 0), read(3 * UNIT - 5, 0)], [0; 4]);
+    lent.table.recall_end(lent.key);
+    assert_eq!([read(90, 20), read(100, 20), read(3 * UNIT, 0)], [0, 0, 1]);
+    told();
+    lent.table.recall_all(lent.key);
+    assert_eq!(read(100, 0), 1);
+    // Of another file that has the place of the first.
+    let others: Vec<_> = std::iter::from_fn(|| lent.table.open()).collect();
+    let begun = monotonic();
+    lent.table.tell_end(lent.key, 0);
+    while read(100, 0) == 0 {
+        assert!(monotonic() - begun < PATIENCE, "it is told for ever");
+    }
+    lent.table.close(others[0]);
+    let again = lent.table.open().expect("one is free");
+    lent.table.tell_end(again, 0);
+    let before = bed.server.usage().answered;
+    assert_eq!(client.read(file.handle, Some(others[0]), 0, &mut [&mut [0]]), Answer::Done(0));
+    assert_eq!(bed.server.usage().answered, before + 1, "the end of a file is that of no other");
+    assert_eq!(client.read(file.handle, Some(again), 0, &mut [&mut [0]]), Answer::Done(0));
+    assert_eq!(bed.server.usage().answered, before + 1);
+}
+
 /// The answer says that the bytes are lent, and they are not any more.
 #[test]
 fn who_comes_too_late_for_what_was_lent_asks_again() {
@@ -158,7 +202,7 @@ fn table(frames: u32) -> (Arc<FrameTable>, LentFrames, Vec<Frame>) {
 
 fn found(sight: &LentFrames, key: FileKey, offset: u64, into: &mut [u8]) -> bool {
     let size = into.len() as u32;
-    sight.read(key, offset, size, std::iter::once(into))
+    sight.read(key, offset, size, (&mut [into], 0)) == Some(size)
 }
 
 #[test]

@@ -17,6 +17,7 @@ pub struct Lender {
 struct Lent {
     frames: BTreeMap<u32, (LendingKey, u64, Range<u32>)>,
     open: BTreeSet<LendingKey>,
+    ends: BTreeMap<LendingKey, u64>,
     last: u64,
 }
 
@@ -39,8 +40,13 @@ impl Lender {
             .collect()
     }
 
+    fn ends(&self) -> Vec<u64> {
+        self.state.lock().ends.values().copied().collect()
+    }
+
     fn is_empty(&self) -> bool {
-        self.state.lock().frames.is_empty()
+        let state = self.state.lock();
+        state.frames.is_empty() && state.ends.is_empty()
     }
 }
 
@@ -75,7 +81,17 @@ impl FrameLender for Lender {
     }
 
     fn recall_all(&self, key: LendingKey) {
+        self.recall_end(key);
         self.state.lock().frames.retain(|_, (other, ..)| *other != key);
+    }
+
+    fn tell_end(&self, key: LendingKey, size: u64) {
+        let told = self.state.lock().ends.insert(key, size);
+        assert!(told.is_none_or(|told| told == size), "it was recalled when the size changed");
+    }
+
+    fn recall_end(&self, key: LendingKey) {
+        self.state.lock().ends.remove(&key);
     }
 }
 
@@ -89,7 +105,7 @@ impl Bench {
         let lendable = self.lendable(node, file);
         assert!(lendable.key().is_some());
         let bytes = self.read(node, file, offset, length);
-        lendable.lend(offset, bytes.len())
+        lendable.lend(offset, bytes.len(), length)
     }
 }
 
@@ -173,6 +189,7 @@ proptest! {
         for (number, step) in steps.into_iter().enumerate() {
             run(&bench, &mut files, number as u8 + 1, step);
             for (node, lender) in bench.lenders.iter().enumerate() {
+                prop_assert!(lender.ends().into_iter().all(|end| end == files[node].size()));
                 for (offset, bytes) in lender.lent() {
                     prop_assert!(offset + bytes.len() as u64 <= files[node].size(), "beyond the end");
                     let read = bench.read(node, &files[node], offset, bytes.len() as u32);
@@ -205,6 +222,65 @@ fn a_unit_is_lent_as_far_as_its_bytes_are_here() {
     bench.engines[0].close(&file);
     assert!(bench.lenders[0].is_empty());
     assert_eq!(bench.lendable(0, &file).key(), None);
+}
+
+#[test]
+fn the_end_is_told_when_a_read_has_met_it_until_it_is_elsewhere() {
+    let bench = Bench::new(1, 4);
+    let file = bench.open(0);
+    bench.write(0, &file, 0, vec![1; 5000]);
+    let ends = || bench.lenders[0].ends();
+    bench.lend(0, &file, 0, 5000);
+    assert_eq!(ends(), [], "nobody has looked further");
+    bench.lend(0, &file, 4000, 1001);
+    assert_eq!(ends(), [5000]);
+    bench.write(0, &file, 4999, vec![2]);
+    assert_eq!(ends(), [5000], "it is where it was");
+    let grows: [&dyn Fn(); 2] =
+        [&|| bench.write(0, &file, 5000, vec![2]), &|| bench.write(0, &file, UNIT_SIZE as u64, vec![2])];
+    for grow in grows {
+        bench.lend(0, &file, 0, 10);
+        let frames = bench.lenders[0].lent().len();
+        grow();
+        assert_eq!(ends(), []);
+        assert!(bench.lenders[0].lent().len() + 1 >= frames, "other frames stay");
+        bench.lend(0, &file, file.size(), 1);
+        assert_eq!(ends(), [file.size()]);
+    }
+    bench.truncate(0, &file, 77);
+    assert_eq!(ends(), []);
+    bench.lend(0, &file, 77, 1);
+    bench.lendable(0, &file).recall();
+    assert_eq!(ends(), [], "the kernel has opened it");
+    bench.lend(0, &file, 1000, 1);
+    assert_eq!(ends(), [77]);
+    bench.engines[0].close(&file);
+    assert_eq!(ends(), []);
+}
+
+/// Before the first read of a file whose reads do not count any more; nothing is lent of one whose reads do.
+#[test]
+fn small_content_is_lent_with_the_open_unless_a_read_would_count() {
+    let bench = Bench::new(1, 4);
+    let at = |seconds| Timestamp { seconds, nanoseconds: 0 };
+    let file = bench.open(0);
+    bench.write(0, &file, 0, vec![3; 500]);
+    bench.flush(0, &file).expect("the flush");
+    bench.engines[0].close(&file);
+    let now = bench.simulation.runtime().now().seconds;
+    for (access, is_lent) in [(now, false), (now + 1, true)] {
+        let file = bench.open(0);
+        // As a home tells who opens the file.
+        file.state.lock().content = Some(vec![3; 500]);
+        file.learn_times(Times { access: at(access), change: at(now) });
+        let lendable = bench.lendable(0, &file);
+        assert!(lendable.key().is_some());
+        lendable.lend_small();
+        let lent: &[_] = if is_lent { &[(0, vec![3; 500])] } else { &[] };
+        assert_eq!(bench.lenders[0].lent(), lent);
+        assert_eq!(bench.lenders[0].ends().len(), usize::from(is_lent));
+        bench.engines[0].close(&file);
+    }
 }
 
 /// The last access of a file is the first read after each change of it. A program that read by itself what was lent before
