@@ -169,6 +169,7 @@ impl AgentControl for Agent {
             request_frames: memory.requests.clone(),
             reply_frames: memory.replies.clone(),
             slab: (start.fabric == FabricChoice::Auto).then(|| memory.slab.clone()),
+            device: store.as_ref().and_then(|store| store.extents.memory()).map(Arc::new),
         };
         let fabric = Arc::new(SocketFabric::listen(config, &system)?);
         let rpc = Arc::new(RpcNode::new(fabric.clone(), system.runtime().clone(), memory.replies.clone()));

@@ -10,8 +10,8 @@ use tameike_core::wire::admin::{AdminReply, AdminRequest, NodeStatus, Space};
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{CoreSet, Errno, Fault, NodeId, Result, View};
-use tameike_io::fabric::{PeerEvent, Service};
-use tameike_io::{Frame, Payload, Slab};
+use tameike_io::fabric::{Carried, PeerEvent, Service, Target};
+use tameike_io::{Payload, Slab};
 use tameike_server::cache::{Activity, CacheService};
 use tameike_server::lock::LockService;
 use tameike_server::meta::MetaService;
@@ -144,8 +144,8 @@ impl Node {
 }
 
 /// Takes apart what a service answered.
-fn replied<T>(answer: Result<T>, wrap: impl FnOnce(T) -> Reply) -> (Reply, Option<Payload>) {
-    (answer.map_or_else(Reply::Fault, wrap), None)
+fn replied<T>(answer: Result<T>, wrap: impl FnOnce(T) -> Reply) -> (Reply, Carried) {
+    (answer.map_or_else(Reply::Fault, wrap), Carried::Nothing)
 }
 
 impl Service for Node {
@@ -154,17 +154,19 @@ impl Service for Node {
         from: NodeId,
         request: Request,
         payload: Option<Payload>,
-        into: Option<Frame>,
-    ) -> BoxFuture<'static, (Reply, Option<Payload>)> {
+        target: Target,
+    ) -> BoxFuture<'static, (Reply, Carried)> {
         let request = match request {
-            Request::Admin(request) => return ready((Reply::Admin(self.admin(request)), None)).boxed(),
+            Request::Admin(request) => {
+                return ready((Reply::Admin(self.admin(request)), Carried::Nothing)).boxed();
+            }
             Request::Client(request) => {
-                return self.client(request).map(|reply| (Reply::Client(reply), None)).boxed();
+                return self.client(request).map(|reply| (Reply::Client(reply), Carried::Nothing)).boxed();
             }
             request => request,
         };
         let Some(services) = &self.services else {
-            return ready((Reply::Fault(self.no_device()), None)).boxed();
+            return ready((Reply::Fault(self.no_device()), Carried::Nothing)).boxed();
         };
         let foreground = services.activity.of_request(&request);
         let (meta, unit, cache) = (services.meta.clone(), services.unit.clone(), services.cache.clone());
@@ -174,9 +176,9 @@ impl Service for Node {
                 Request::Meta(request) => replied(meta.serve(from, request).await, Reply::Meta),
                 Request::Lock(request) => replied(locks.serve(from, request).await, Reply::Lock),
                 Request::Cache(request) => replied(cache.serve(from, request).await, Reply::Cache),
-                Request::Unit(request) => match unit.serve(request, payload, into).await {
-                    Ok((reply, payload)) => (Reply::Unit(reply), payload),
-                    Err(fault) => (Reply::Fault(fault), None),
+                Request::Unit(request) => match unit.serve(request, payload, target).await {
+                    Ok((reply, carried)) => (Reply::Unit(reply), carried),
+                    Err(fault) => (Reply::Fault(fault), Carried::Nothing),
                 },
                 Request::Admin(_) | Request::Client(_) => unreachable!("answered above"),
             };

@@ -9,7 +9,7 @@ use tameike_agent::control::{
     FabricChoice, Isolation, Left, NodeRecord, Progress, Secret,
 };
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
-use tameike_core::wire::call::{CallId, ReplyHeader, RequestHeader};
+use tameike_core::wire::call::{CallId, Carriage, Place, ReplyHeader, RequestHeader, Run};
 use tameike_core::wire::codec;
 use tameike_core::wire::meta::{Command, EntryName, NewInode};
 use tameike_core::{CoreSet, FileKind, Generation, InodeId, JobId, Layout, NodeId, Timestamp, View};
@@ -61,8 +61,9 @@ fn encoded<T: Serialize>(value: &T) -> Vec<u8> {
 
 fn messages() -> Vec<Seed> {
     let id = CallId { epoch: 300, slot: 2, sequence: 5 };
-    let request = encoded(&RequestHeader { id, source: Some((7, 128)), target: None });
-    let reply = encoded(&ReplyHeader { id, put: Some(9) });
+    let request = encoded(&RequestHeader { id, source: Some((7, 128)), target: None, places: true });
+    let place = Place { runs: vec![Run { at: 4096, length: 8192 }], digest: 129 };
+    let reply = encoded(&ReplyHeader { id, carriage: Carriage::Placed(place) });
     let mut seeds = Vec::new();
     for (test, kind, before) in GOLDEN {
         let (target, header) = [("request", &request), ("reply", &reply)][kind];

@@ -30,15 +30,46 @@ pub struct RequestHeader {
     pub source: Option<(u64, u32)>,
     /// Grant of the frame that takes the payload of the reply.
     pub target: Option<u64>,
+    /// The caller reads the answerer's device by itself: the reply may say where on it its payload lies.
+    pub places: bool,
+}
+
+/// Consecutive bytes of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// The first one.
+    pub at: u64,
+    /// Their number.
+    pub length: u32,
+}
+
+/// Where on the answerer's device the payload of a reply lies. Nothing holds it there: it is right if it has its digest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// Its parts, in their order, each of whole blocks of [`crate::limits::BLOCK_SIZE`] bytes.
+    pub runs: Vec<Run>,
+    /// The CRC-32C of the CRC-32Cs of its blocks.
+    pub digest: u32,
+}
+
+/// How the payload of a reply travels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Carriage {
+    /// Beside the message, if there is any.
+    Beside,
+    /// So many bytes were put into the caller's frame.
+    Put(u32),
+    /// Not at all: the caller reads it where it lies.
+    Placed(Place),
 }
 
 /// Stands before a reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplyHeader {
     /// Which call.
     pub id: CallId,
-    /// Number of bytes that were put into the caller's frame, if any.
-    pub put: Option<u32>,
+    /// How its payload travels.
+    pub carriage: Carriage,
 }
 
 #[cfg(test)]
@@ -50,14 +81,21 @@ mod tests {
     #[test]
     fn the_bytes_are_those_of_version_1() {
         let id = CallId { epoch: 300, slot: 2, sequence: 5 };
-        let header = RequestHeader { id, source: Some((7, 128)), target: None };
+        let header = RequestHeader { id, source: Some((7, 128)), target: None, places: true };
         let request = Request::Admin(AdminRequest::Status);
         let bytes = encode(&(header, &request)).expect("small");
-        assert_eq!(bytes, [0xac, 0x02, 2, 5, 1, 7, 0x80, 0x01, 0, 3, 1]);
+        assert_eq!(bytes, [0xac, 0x02, 2, 5, 1, 7, 0x80, 0x01, 0, 1, 3, 1]);
         let (found, rest) = decode_first::<RequestHeader>(&bytes).expect("as encoded");
         assert_eq!((found, decode(rest)), (header, Ok(request)));
-        let reply = ReplyHeader { id, put: Some(9) };
-        assert_eq!(encode(&reply), Ok(vec![0xac, 0x02, 2, 5, 1, 9]));
+        let place = Place { runs: vec![Run { at: 4096, length: 8192 }], digest: 129 };
+        for (carriage, golden) in [
+            (Carriage::Beside, &[0][..]),
+            (Carriage::Put(9), &[1, 9]),
+            (Carriage::Placed(place), &[2, 1, 0x80, 0x20, 0x80, 0x40, 0x81, 0x01]),
+        ] {
+            let golden = [&[0xac, 0x02, 2, 5], golden].concat();
+            assert_eq!(encode(&ReplyHeader { id, carriage }), Ok(golden));
+        }
         assert!(decode_first::<RequestHeader>(&bytes[..3]).is_err());
     }
 }

@@ -3,11 +3,13 @@
 //! On a file system in memory (tmpfs) the calls run on the caller's thread, as they never wait for a device: a
 //! hop to another thread would cost more than the copy. Elsewhere they run in [`Runtime::block`].
 
+mod lock;
+
 use super::{AppendFile, Disk, assert_whole_blocks};
 use crate::Runtime;
 use crate::slab::{Frame, Payload};
 use futures_util::future::{BoxFuture, FutureExt, ready};
-use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno as Os;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +17,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::limits::BLOCK_SIZE;
-use tameike_core::{Errno, Fault, Result};
+use tameike_core::{Fault, Result};
+
+pub use lock::FileLock;
 
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// At most one part in so many of what is free on a file system is set aside at once.
@@ -33,6 +37,12 @@ impl OpenFile {
         let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)
             .map_err(|error| fault(format_args!("open {}", path.display()), error))?;
         Ok(Self { fd, path: path.to_owned() })
+    }
+
+    /// One more descriptor of the file, only to read by.
+    fn open_to_read(&self) -> Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::open(&self.path, flags, Mode::empty()).map_err(|error| self.fault("open", error))
     }
 
     fn fault(&self, doing: &str, error: Os) -> Fault {
@@ -274,6 +284,16 @@ impl Disk for FileDisk {
     fn discard(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
         self.place.run_apart(move |file| file.discard(range))
     }
+
+    fn memory(&self) -> Option<OwnedFd> {
+        if !self.place.inline {
+            return None;
+        }
+        let opened = self.place.file.open_to_read();
+        opened
+            .inspect_err(|fault| log::warn!("other agents of this host are sent what they read: {fault}"))
+            .ok()
+    }
 }
 
 /// A log on one file, that has space set aside for what it is to grow to, so that a full disk does not stop it. When it is
@@ -362,39 +382,4 @@ pub fn sync_directory(directory: &Path) -> Result<()> {
         rustix::fs::open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     open.and_then(rustix::fs::fsync)
         .map_err(|error| fault(format_args!("sync the directory {}", directory.display()), error))
-}
-
-/// A lock on a file, held by this process until dropped; the system takes it from a process that dies.
-pub struct FileLock(#[expect(dead_code, reason = "the lock lives as long as its descriptor")] OwnedFd);
-
-impl FileLock {
-    /// Takes the lock.
-    ///
-    /// # Errors
-    /// `EBUSY` when another process holds it.
-    pub fn take(path: &Path) -> Result<Self> {
-        Self::lock(OpenFile::open(path)?)
-    }
-
-    /// Takes the lock on a file that is there, and changes nothing.
-    ///
-    /// # Errors
-    /// As [`FileLock::take`], and `ENOENT`.
-    pub fn take_existing(path: &Path) -> Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(path, flags, Mode::empty())
-            .map_err(|error| fault(format_args!("open {}", path.display()), error))?;
-        Self::lock(OpenFile { fd, path: path.to_owned() })
-    }
-
-    fn lock(file: OpenFile) -> Result<Self> {
-        match rustix::fs::flock(&file.fd, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self(file.fd)),
-            Err(Os::WOULDBLOCK) => Err(Fault::new(
-                Errno::EBUSY,
-                format!("{} is locked by another process; end that one first", file.path.display()),
-            )),
-            Err(error) => Err(file.fault("lock", error)),
-        }
-    }
 }

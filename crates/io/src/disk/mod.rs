@@ -13,6 +13,7 @@ use crate::slab::{Frame, Payload};
 use file::FileDisk;
 use futures_util::future::BoxFuture;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use tameike_core::Result;
@@ -43,6 +44,11 @@ pub trait Disk: Send + Sync {
     fn allocate(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>>;
     /// Gives the space of `range` back to whatever is below; its content is then unspecified.
     fn discard(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>>;
+    /// A descriptor for other processes of this host to read it by, not to write, when it lies in memory: then all of them see
+    /// what is acknowledged, and never wait.
+    fn memory(&self) -> Option<OwnedFd> {
+        None
+    }
 }
 
 /// Panics unless the call is of whole blocks: a real device would refuse it, on some machines only.

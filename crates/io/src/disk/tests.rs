@@ -117,6 +117,26 @@ fn every_disk_keeps_what_is_written_past_the_page_cache() {
 }
 
 #[test]
+fn a_disk_in_memory_can_be_read_by_others_and_not_written() {
+    use std::os::unix::fs::FileExt;
+    for directory in directories() {
+        let is_in_memory = super::file::in_memory(directory.path()).unwrap();
+        let disk = FileDisk::open(&directory.path().join("extents"), 1 << 20, runtime()).unwrap();
+        let shown = disk.memory().map(std::fs::File::from);
+        assert_eq!(shown.is_some(), is_in_memory);
+        let Some(shown) = shown else { continue };
+        let pool = Slab::new(1).unwrap().pool(1);
+        let mut frame = pool.try_take().unwrap();
+        frame[..4096].fill(7);
+        wait(disk.write(8192, Payload::new(Arc::new(frame), 0..4096))).unwrap();
+        let mut found = [0; 4096];
+        shown.read_exact_at(&mut found, 8192).unwrap();
+        assert_eq!(found, [7; 4096]);
+        assert!(shown.write_at(b"x", 8192).is_err() && shown.set_len(0).is_err());
+    }
+}
+
+#[test]
 fn a_disk_refuses_pieces_of_blocks() {
     let slab = Slab::new(1).unwrap();
     let disk = MemoryDisk::new(1 << 20, Faults::default());

@@ -4,6 +4,7 @@
 //! flight when a connection breaks, and tells the death of a peer as an event. [`Rpc`] makes requests and
 //! replies of it: each request is executed at most once, however often it had to be sent.
 
+mod device;
 mod grant;
 pub mod rpc;
 pub mod simulated;
@@ -12,10 +13,13 @@ pub mod socket;
 #[cfg(test)]
 mod conformance;
 
+pub use device::PeerDevice;
+
 use crate::slab::{Frame, Payload};
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
+use tameike_core::wire::call::Place;
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{NodeId, Result};
 
@@ -122,6 +126,11 @@ pub trait Fabric: Send + Sync {
     fn probe(&self, peer: NodeId) {
         let _ = peer;
     }
+    /// The device of `peer`, when this agent can read it as fast as its own memory.
+    fn device_of(&self, peer: NodeId) -> Option<Arc<PeerDevice>> {
+        let _ = peer;
+        None
+    }
 }
 
 /// What a request brought back.
@@ -151,17 +160,52 @@ pub trait Rpc: Send + Sync {
     ) -> BoxFuture<'static, Result<Answer>>;
 }
 
+/// Where who asks wants the bytes of an answer.
+pub enum Target {
+    /// In any frame.
+    Any,
+    /// In this one.
+    Frame(Frame),
+    /// In any frame; or they stay where they lie on the device.
+    AnyOrPlace,
+}
+
+impl From<Option<Frame>> for Target {
+    fn from(frame: Option<Frame>) -> Self {
+        frame.map_or(Self::Any, Self::Frame)
+    }
+}
+
+/// The bytes of an answer.
+pub enum Carried {
+    /// There are none.
+    Nothing,
+    /// They are here.
+    Payload(Payload),
+    /// They are there; only for [`Target::AnyOrPlace`].
+    Place(Place),
+}
+
+impl Carried {
+    /// Those that are here.
+    pub fn payload(self) -> Option<Payload> {
+        match self {
+            Self::Payload(payload) => Some(payload),
+            Self::Nothing | Self::Place(_) => None,
+        }
+    }
+}
+
 /// Answers requests.
 pub trait Service: Send + Sync {
-    /// Serves one request of `from`. Runs at once as far as it can without waiting. What the answer carries is in `into`,
-    /// if that was brought.
+    /// Serves one request of `from`. Runs at once as far as it can without waiting.
     fn serve(
         &self,
         from: NodeId,
         request: Request,
         payload: Option<Payload>,
-        into: Option<Frame>,
-    ) -> BoxFuture<'static, (Reply, Option<Payload>)>;
+        target: Target,
+    ) -> BoxFuture<'static, (Reply, Carried)>;
     /// A peer has come or gone.
     fn peer(&self, peer: NodeId, event: PeerEvent);
 }

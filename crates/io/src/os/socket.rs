@@ -90,26 +90,24 @@ pub fn receive_now(socket: &UnixStream, bytes: &mut [u8]) -> std::io::Result<(us
     receive(socket.as_fd(), bytes)
 }
 
-/// Sends one open file beside one byte.
+/// Sends open files beside one byte.
 ///
 /// # Errors
 /// What the system says: the other end is gone, or does not read.
-pub(crate) fn send_file(socket: impl AsFd, file: BorrowedFd<'_>) -> std::io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+pub(crate) fn send_files(socket: impl AsFd, files: &[BorrowedFd<'_>]) -> std::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let files = [file];
-    ancillary.push(SendAncillaryMessage::ScmRights(&files));
+    ancillary.push(SendAncillaryMessage::ScmRights(files));
     sendmsg(socket, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
-/// Receives what [`send_file`] sent.
+/// Receives what [`send_files`] sent.
 ///
 /// # Errors
-/// What the system says, or something else was sent.
-pub(crate) fn receive_file(socket: impl AsFd) -> std::io::Result<OwnedFd> {
-    let (_, mut files) = receive(socket.as_fd(), &mut [0])?;
-    files.pop().ok_or_else(|| std::io::Error::other("a file was expected on a local socket"))
+/// What the system says.
+pub(crate) fn receive_files(socket: impl AsFd) -> std::io::Result<Vec<OwnedFd>> {
+    receive(socket.as_fd(), &mut [0]).map(|(_, files)| files)
 }
 
 fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> std::io::Result<(usize, Vec<OwnedFd>)> {

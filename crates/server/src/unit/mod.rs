@@ -19,7 +19,7 @@ use std::sync::Arc;
 use tameike_core::limits::{FILE_SIZE_MAX, UNIT_SIZE};
 use tameike_core::wire::unit::{Backing, SpaceChange, UnitReply, UnitRequest};
 use tameike_core::{Cluster, Errno, Fault, Generation, InodeId, NodeId, Result, UnitId};
-use tameike_io::fabric::Rpc;
+use tameike_io::fabric::{Carried, Rpc, Target};
 use tameike_io::shared::SharedFs;
 use tameike_io::{Frame, Payload, Pool, Runtime};
 use tameike_store::ExtentStore;
@@ -74,7 +74,7 @@ impl UnitService {
         })
     }
 
-    /// Serves one request; what a read brings is in `into`, if that is given.
+    /// Serves one request.
     ///
     /// # Errors
     /// `EINVAL` for a malformed request, `ENOSPC` when neither the store nor the shared file system takes more,
@@ -83,8 +83,8 @@ impl UnitService {
         &self,
         request: UnitRequest,
         payload: Option<Payload>,
-        into: Option<Frame>,
-    ) -> Result<(UnitReply, Option<Payload>)> {
+        target: Target,
+    ) -> Result<(UnitReply, Carried)> {
         let reply = match request {
             UnitRequest::Write { unit, ranges, generation } => {
                 let payload =
@@ -96,12 +96,8 @@ impl UnitService {
             UnitRequest::Read { unit, offset, length, generation, backing } => {
                 check_index(unit.index)?;
                 let range = range_in_unit(offset, length)?;
-                let frame = match into {
-                    Some(frame) => frame,
-                    None => self.parts.read_pool.take().await,
-                };
-                let payload = self.read(unit, range, frame, generation, backing).await?;
-                return Ok((UnitReply::Read, Some(payload)));
+                let read = self.read_to(target, unit, range, generation, backing).await?;
+                return Ok((UnitReply::Read, read));
             }
             UnitRequest::Sync { inode: _, durable } => {
                 self.parts.extents.sync(durable).await?;
@@ -147,7 +143,7 @@ impl UnitService {
                 UnitReply::Digests(self.digests(inode, path, size, units).await?)
             }
         };
-        Ok((reply, None))
+        Ok((reply, Carried::Nothing))
     }
 
     async fn change_space(
@@ -180,6 +176,28 @@ impl UnitService {
                 other => return other,
             }
         }
+    }
+
+    async fn read_to(
+        &self,
+        target: Target,
+        unit: UnitId,
+        range: Range<u32>,
+        generation: Generation,
+        backing: Backing,
+    ) -> Result<Carried> {
+        let frame = match target {
+            Target::Frame(frame) => frame,
+            Target::Any => self.parts.read_pool.take().await,
+            Target::AnyOrPlace => {
+                // What is wrong with the unit is found, and seen to, by reading it.
+                if let Ok(Some(place)) = self.parts.extents.place(unit, &range, generation).await {
+                    return Ok(Carried::Place(place));
+                }
+                self.parts.read_pool.take().await
+            }
+        };
+        self.read(unit, range, frame, generation, backing).await.map(Carried::Payload)
     }
 
     async fn read(

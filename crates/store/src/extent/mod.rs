@@ -13,6 +13,7 @@ pub(crate) mod check;
 mod damaged;
 mod index;
 mod pieces;
+mod place;
 mod proof;
 mod read;
 mod reclaim;
@@ -28,6 +29,7 @@ use change::Refused;
 use event_listener::Event;
 use parking_lot::Mutex;
 use space::Books;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 use tameike_core::limits::UNIT_SIZE;
@@ -261,6 +263,11 @@ impl ExtentStore {
             }
             appeared.await;
         }
+    }
+
+    /// A descriptor for other processes of this host to read the disk by, when it lies in memory; see [`Disk::memory`].
+    pub fn memory(&self) -> Option<OwnedFd> {
+        self.disk.memory()
     }
 
     /// Makes all acknowledged writes safe against the death of the agent, or (`durable`) power loss. The ledger

@@ -2,6 +2,7 @@
 
 use super::record::{BLOCK, Extent, UnitRecord, blocks_of, bytes_of, within};
 use super::{ExtentStore, ScrubReport, check_range};
+use crate::locks::Shared;
 use crate::table::prefix;
 use std::ops::Range;
 use tameike_core::ranges::RangeSet;
@@ -104,22 +105,9 @@ impl ExtentStore {
         if let Err(fault) = check_range(range.start, range.len()) {
             return (frame, Err(fault));
         }
-        let mut guard = self.locks.share(unit).await;
-        let mut loaded = self.load(unit);
-        let stale = |record: &UnitRecord| {
-            unit.inode.is_cached() && record.generation < generation && record.has_clean()
-        };
-        if matches!(&loaded, Ok(Some(record)) if stale(record)) {
-            drop(guard);
-            if let Err(fault) = self.renew(unit, generation).await {
-                return (frame, Err(fault));
-            }
-            guard = self.locks.share(unit).await;
-            loaded = self.load(unit);
-        }
-        let record = match loaded {
-            Ok(Some(record)) => record,
-            Ok(None) => return (frame, Ok(Held::default())),
+        let (guard, record) = match self.share(unit, generation).await {
+            Ok((guard, Some(record))) => (guard, record),
+            Ok((_, None)) => return (frame, Ok(Held::default())),
             Err(fault) => return (frame, Err(fault)),
         };
         let wanted = within(&record.held, &range);
@@ -128,10 +116,28 @@ impl ExtentStore {
             self.books.lock().touch(unit, record.is_clean());
         }
         drop(guard);
-        let blocks = blocks_of(&range);
-        let is_whole = bytes_of(&blocks) == range && wanted.contains(&range);
-        let sums = is_whole.then(|| record.sums(&blocks));
+        let sums = record.whole_blocks(&range).map(|blocks| record.sums(&blocks));
         (frame, result.map(|()| Held { ranges: wanted, sums }))
+    }
+
+    /// The record of a unit, which stays as it is meanwhile; without clean bytes of an older generation, if it is a cached one.
+    pub(super) async fn share(
+        &self,
+        unit: UnitId,
+        generation: Generation,
+    ) -> Result<(Shared<UnitId>, Option<UnitRecord>)> {
+        let guard = self.locks.share(unit).await;
+        let record = self.load(unit)?;
+        let stale = |record: &UnitRecord| {
+            unit.inode.is_cached() && record.generation < generation && record.has_clean()
+        };
+        if !record.as_ref().is_some_and(stale) {
+            return Ok((guard, record));
+        }
+        drop(guard);
+        self.renew(unit, generation).await?;
+        let guard = self.locks.share(unit).await;
+        Ok((guard, self.load(unit)?))
     }
 
     async fn renew(&self, unit: UnitId, generation: Generation) -> Result<()> {

@@ -65,7 +65,7 @@ impl Extent {
     }
 
     /// The part of it in `blocks` of the unit.
-    fn part(&self, blocks: Range<u32>) -> Option<Self> {
+    pub(super) fn part(&self, blocks: Range<u32>) -> Option<Self> {
         let (start, end) = (blocks.start.max(self.first), blocks.end.min(self.blocks().end));
         (start < end).then(|| {
             let (skip, end) = ((start - self.first) as usize, (end - self.first) as usize);

@@ -6,6 +6,7 @@ use full::Crowded;
 use std::time::Duration;
 use tameike_core::Slot;
 use tameike_core::limits::BLOCK_SIZE;
+use tameike_core::wire::call::{Place, Run};
 use tameike_io::disk::memory::{Faults, MemoryDisk, MemoryLog};
 use tameike_io::os::simulated::Simulation;
 use tameike_io::{BlockSums, Frame, Slab};
@@ -118,6 +119,11 @@ impl World {
         let expected = (is_whole && held.contains(&range))
             .then(|| BlockSums::of(&frame[range.start as usize..range.end as usize]));
         assert_eq!(sums, expected, "the checksums of {range:?}");
+        let place = self.machine.run(store.place(unit, &range, Generation(generation)))?;
+        let placed = place.map(|place| (self.at(store, &place.runs), place.digest));
+        let read =
+            expected.map(|sums| (frame[range.start as usize..range.end as usize].to_vec(), sums.digest()));
+        assert!(placed == read, "the place of {range:?} of {unit:?}");
         let untouched =
             |gap: Range<u32>| frame[gap.start as usize..gap.end as usize].iter().all(|byte| *byte == 0xEE);
         assert!(
@@ -129,6 +135,17 @@ impl World {
             bytes[(place - range.start) as usize] = Some(frame[place as usize]);
         }
         Ok(bytes)
+    }
+
+    /// What the disk has there.
+    pub(super) fn at(&self, store: &ExtentStore, runs: &[Run]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for run in runs {
+            let (frame, result) = self.machine.run(store.disk.read(run.at, self.frame(), 0..run.length));
+            result.unwrap();
+            bytes.extend_from_slice(&frame[..run.length as usize]);
+        }
+        bytes
     }
 
     pub(super) fn whole(&self, store: &ExtentStore, unit: UnitId, bytes: &[u8]) {
@@ -218,6 +235,50 @@ fn a_unit_in_too_many_pieces_is_rewritten_as_one() {
     assert!(store.load(shared(0)).unwrap().unwrap().held.count() <= 65);
     assert_eq!(world.read(&store, shared(0), 995_010 - 100..995_010 - 90, 1).unwrap(), vec![Some(0); 10]);
     world.settle(&store);
+}
+
+#[test]
+fn a_place_is_right_until_its_blocks_are_used_again_and_its_digest_tells() {
+    const SIZE: usize = UNIT_SIZE / 2;
+    let world = World::new(1, 4 << 20, [0, 3 * MIB, 0]);
+    let store = world.open();
+    let old = pattern(1, SIZE);
+    world.write(&store, shared(0), 0, &old).unwrap();
+    let place = world.machine.run(store.place(shared(0), &(0..SIZE as u32), Generation(0)));
+    let Place { runs, digest } = place.unwrap().unwrap();
+    assert_eq!(runs.len(), 1);
+    // Nobody who writes waits for those who were told, and what they were told stays until the log is safe.
+    world.write(&store, shared(0), 0, &pattern(2, SIZE)).unwrap();
+    assert!(world.at(&store, &runs) == old);
+    world.settle(&store);
+    let is_used_again = (3..40).any(|round| {
+        world.write(&store, shared(u64::from(round % 4)), 0, &pattern(round, SIZE)).unwrap();
+        world.settle(&store);
+        let found = world.at(&store, &runs);
+        assert_eq!(BlockSums::of(&found).digest() == digest, found == old);
+        found != old
+    });
+    assert!(is_used_again);
+}
+
+#[test]
+fn what_is_not_whole_blocks_or_not_all_held_has_no_place() {
+    let world = World::new(1, 8 << 20, [0, 8 * MIB, 8 * MIB]);
+    let store = world.open();
+    for (first, seed) in [(0, 1), (8192, 2), (4096, 3), (20_480, 4)] {
+        world.write(&store, shared(0), first, &pattern(seed, 4096)).unwrap();
+    }
+    let place = |range: Range<u32>| {
+        world.machine.run(store.place(shared(0), &range, Generation(0))).unwrap().is_some()
+    };
+    assert!(place(0..12_288) && place(4096..8192) && place(20_480..24_576));
+    assert!(!place(0..12_287) && !place(1..4096) && !place(8192..16_384) && !place(12_288..16_384));
+    world.fill(&store, cached(1, 0), 0, &pattern(5, 8192));
+    let generation = |number| {
+        world.machine.run(store.place(cached(1, 0), &(0..8192), Generation(number))).unwrap().is_some()
+    };
+    assert!(generation(1) && !generation(2), "clean bytes of an older generation are dropped");
+    assert!(!generation(1));
 }
 
 #[test]

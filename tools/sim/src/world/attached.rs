@@ -6,9 +6,8 @@ use std::sync::Arc;
 use tameike_agent::Node;
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, NodeId};
-
-use tameike_io::fabric::{PeerEvent, Service};
-use tameike_io::{Frame, Payload};
+use tameike_io::Payload;
+use tameike_io::fabric::{Carried, PeerEvent, Service, Target};
 
 /// Between network and node, so that they do not keep each other alive.
 pub(super) struct Attached {
@@ -41,12 +40,12 @@ impl Service for Attached {
         from: NodeId,
         request: Request,
         payload: Option<Payload>,
-        into: Option<Frame>,
-    ) -> BoxFuture<'static, (Reply, Option<Payload>)> {
+        target: Target,
+    ) -> BoxFuture<'static, (Reply, Carried)> {
         let node = self.node.lock().clone();
         match node {
-            Some(node) => node.serve(from, request, payload, into),
-            None => Box::pin(ready((Reply::Fault(Errno::EAGAIN.into()), None))),
+            Some(node) => node.serve(from, request, payload, target),
+            None => Box::pin(ready((Reply::Fault(Errno::EAGAIN.into()), Carried::Nothing))),
         }
     }
 

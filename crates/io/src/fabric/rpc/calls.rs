@@ -1,6 +1,6 @@
 //! The caller's side: calls that wait for their reply.
 
-use super::{Answer, TICK};
+use super::{Ended, Question, TICK};
 use crate::fabric::{GrantId, PROBE_AFTER};
 use crate::os::runtime::Resolver;
 use crate::slab::Payload;
@@ -25,7 +25,8 @@ pub(super) struct Call {
     payload: Option<Payload>,
     pub source: Option<(GrantId, u32)>,
     pub target: Option<GrantId>,
-    pub resolver: Resolver<Result<Answer>>,
+    places: bool,
+    pub resolver: Resolver<Result<Ended>>,
     /// Not being sent at this moment.
     sent: bool,
     age_ticks: u32,
@@ -34,18 +35,17 @@ pub(super) struct Call {
 
 impl Call {
     pub(super) fn new(
-        request: Request,
-        payload: Option<Payload>,
+        Question { request, payload, places }: Question,
         source: Option<(GrantId, u32)>,
         target: Option<GrantId>,
-        resolver: Resolver<Result<Answer>>,
+        resolver: Resolver<Result<Ended>>,
     ) -> Self {
-        let request = Arc::new(request);
         Self {
             request,
             payload,
             source,
             target,
+            places,
             resolver,
             sent: false,
             age_ticks: 0,
@@ -135,7 +135,11 @@ impl Calls {
             call.sent = false;
             let source = call.source.map(|(grant, length)| (grant.0, length));
             let target = call.target.map(|grant| grant.0);
-            (call.request.clone(), call.payload.clone(), RequestHeader { id, source, target })
+            (
+                call.request.clone(),
+                call.payload.clone(),
+                RequestHeader { id, source, target, places: call.places },
+            )
         };
         Some((encode(&(header, &*request)), payload))
     }

@@ -7,24 +7,27 @@
 //! its calls end with `EHOSTDOWN`. What was executed by an agent that then died cannot be known here.
 //!
 //! Payloads beyond [`Fabric::inline_max`] are fetched by the answerer under a grant; the payload of a reply is
-//! put into the caller's frame where it gave one.
+//! put into the caller's frame where it gave one. A caller that reads the answerer's device by itself ([`Fabric::device_of`])
+//! may be told where on it the payload lies.
 
 mod calls;
+mod serving;
 mod sessions;
 
 #[cfg(test)]
 mod tests;
 
-use super::{Answer, Fabric, GrantId, Incoming, Lane, PeerEvent, Receiver, Rpc, Service};
+use super::{Answer, Fabric, Incoming, Lane, PeerEvent, Receiver, Rpc, Service};
 use crate::os::runtime::{Runtime, promise};
 use crate::slab::{Frame, Payload, Pool};
 use calls::{Call, Calls};
 use futures_util::future::BoxFuture;
+use serving::Serving;
 use sessions::{Begin, Sessions};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
-use tameike_core::wire::call::{CallId, ReplyHeader, RequestHeader};
-use tameike_core::wire::codec::{decode, decode_first, encode};
+use tameike_core::wire::call::{CallId, Carriage, Place, ReplyHeader, RequestHeader};
+use tameike_core::wire::codec::{decode, decode_first};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, Fault, NodeId, Result};
 
@@ -83,16 +86,41 @@ impl Rpc for RpcNode {
         if to != self.local() {
             return Box::pin(inner.call(to, request, payload, into));
         }
-        let served = inner.service().map(|service| service.serve(to, request, payload, into));
-        Box::pin(async move { answer(served?.await) })
+        let served = inner.service().map(|service| service.serve(to, request, payload, into.into()));
+        Box::pin(async move {
+            let (reply, carried) = served?.await;
+            Ok(Answer { reply: unless_fault(reply)?, payload: carried.payload() })
+        })
     }
 }
 
-fn answer((reply, payload): (Reply, Option<Payload>)) -> Result<Answer> {
+fn unless_fault(reply: Reply) -> Result<Reply> {
     match reply {
         Reply::Fault(fault) => Err(fault),
-        reply => Ok(Answer { reply, payload }),
+        reply => Ok(reply),
     }
+}
+
+/// What is asked of a peer.
+#[derive(Clone)]
+struct Question {
+    request: Arc<Request>,
+    payload: Option<Payload>,
+    /// Its device can be read here.
+    places: bool,
+}
+
+/// What a peer replied.
+struct Ended {
+    reply: Reply,
+    bytes: Bytes,
+}
+
+/// The payload of a reply.
+enum Bytes {
+    Here(Option<Payload>),
+    /// On the peer's device; the frame is for them.
+    There(Place, Frame),
 }
 
 /// A caller's hold on its call: dropped early, the call is forgotten.
@@ -142,14 +170,41 @@ impl Inner {
         self.service.get().ok_or_else(|| Fault::new(Errno::EAGAIN, "the agent is still starting"))
     }
 
-    /// The caller's side of a call.
+    /// The caller's side of a call. When the bytes of an answer cannot be read where the peer has them (any more), it is asked to
+    /// read them itself, and may find that its device has changed them.
     async fn call(
         self: Arc<Self>,
         to: NodeId,
         request: Request,
         payload: Option<Payload>,
-        into: Option<Frame>,
+        mut into: Option<Frame>,
     ) -> Result<Answer> {
+        let reads = into.is_some() && request.expects_payload();
+        let mut device = if reads { self.fabric.device_of(to) } else { None };
+        let mut question = Question { request: Arc::new(request), payload, places: device.is_some() };
+        loop {
+            let Ended { reply, bytes } = self.clone().ask(to, question.clone(), into.take()).await?;
+            let (place, frame) = match bytes {
+                Bytes::Here(payload) => return Ok(Answer { reply, payload }),
+                Bytes::There(place, frame) => (place, frame),
+            };
+            let Some(device) = device.take() else {
+                return Err(Fault::new(
+                    Errno::EPROTO,
+                    format!("{to} was to send bytes, and told where they lie"),
+                ));
+            };
+            match device.read(&place, frame) {
+                Ok(payload) => return Ok(Answer { reply, payload: Some(payload) }),
+                Err(frame) => into = Some(frame),
+            }
+            question.places = false;
+        }
+    }
+
+    /// Asks once, however often that is to be sent.
+    async fn ask(self: Arc<Self>, to: NodeId, question: Question, into: Option<Frame>) -> Result<Ended> {
+        let Question { request, payload, places } = question;
         let inline_max = self.fabric.inline_max();
         let into = match into {
             // The peer cannot send a large payload but into a frame.
@@ -163,7 +218,7 @@ impl Inner {
         let source = large.map(|payload| (self.fabric.grant_read(payload.clone()), payload.len() as u32));
         let payload = payload.filter(|_| source.is_none());
         let (resolver, promise) = promise();
-        let call = Call::new(request, payload, source, target, resolver);
+        let call = Call::new(Question { request, payload, places }, source, target, resolver);
         let id = self.calls.insert(to, call).map_err(|call| {
             self.revoke(&call);
             Fault::new(Errno::EAGAIN, format!("too many calls wait for {to}"))
@@ -211,20 +266,26 @@ impl Inner {
             Err(fault) => return log::error!("{} sent a damaged reply: {fault}", incoming.from),
         };
         let reply = decode(rest).map_err(|fault| fault.context(format!("the reply of {}", incoming.from)));
-        let result = reply.map(|reply| (reply, header.put, incoming.payload));
+        let result = reply.map(|reply| (reply, header.carriage, incoming.payload));
         self.finish(incoming.from, header.id, result);
     }
 
     /// Ends a call, if it still waits: takes its grants back and gives its result to the caller.
-    fn finish(&self, to: NodeId, id: CallId, result: Result<(Reply, Option<u32>, Option<Payload>)>) {
+    fn finish(&self, to: NodeId, id: CallId, result: Result<(Reply, Carriage, Option<Payload>)>) {
         let Some(call) = self.calls.remove(to, id) else { return };
         let frame = self.revoke(&call);
-        let result = result.and_then(|(reply, put, payload)| match (put, frame) {
-            (None, _) => answer((reply, payload)),
-            (Some(length), Some(frame)) if length as usize <= frame.len() => {
-                answer((reply, Some(Payload::new(Arc::new(frame), 0..length))))
-            }
-            (Some(_), _) => Err(Fault::io(format!("{to} put the payload of its reply nowhere"))),
+        let result = result.and_then(|(reply, carriage, payload)| {
+            let bytes = match (carriage, frame) {
+                (Carriage::Beside, _) => Bytes::Here(payload),
+                (Carriage::Put(length), Some(frame)) if length as usize <= frame.len() => {
+                    Bytes::Here(Some(Payload::new(Arc::new(frame), 0..length)))
+                }
+                (Carriage::Placed(place), Some(frame)) => Bytes::There(place, frame),
+                (Carriage::Put(_) | Carriage::Placed(_), _) => {
+                    return Err(Fault::io(format!("{to} put the payload of its reply nowhere")));
+                }
+            };
+            Ok(Ended { reply: unless_fault(reply)?, bytes })
         });
         call.resolver.resolve(result);
     }
@@ -250,102 +311,12 @@ impl Inner {
             }
             Begin::Execute => {}
         }
-        let task = Serving { inner: self.clone(), from, header, answered: false };
+        let task = Serving::new(self.clone(), from, header);
         match decode::<Request>(rest) {
             Ok(request) => self.runtime.spawn(task.serve(request, payload)),
             Err(fault) => self.runtime.spawn(task.refuse(fault)),
         }
     }
-}
-
-/// A request being served. Dropped without an answer (its task panicked), it answers with a fault.
-struct Serving {
-    inner: Arc<Inner>,
-    from: NodeId,
-    header: RequestHeader,
-    answered: bool,
-}
-
-impl Serving {
-    async fn serve(self, request: Request, inline: Option<Payload>) {
-        let payload = match self.header.source {
-            None => inline,
-            Some((grant, length)) => match self.fetch(GrantId(grant), length).await {
-                Ok(payload) => Some(payload),
-                Err(fault) if fault.errno == Errno::EINVAL => return self.refuse(fault).await,
-                Err(fault) => return self.forget(&fault),
-            },
-        };
-        let read_only = request.is_read_only();
-        match self.inner.service() {
-            Ok(service) => {
-                let (reply, payload) = service.serve(self.from, request, payload, None).await;
-                self.answer(read_only, reply, payload).await;
-            }
-            Err(fault) => self.refuse(fault).await,
-        }
-    }
-
-    async fn fetch(&self, grant: GrantId, length: u32) -> Result<Payload> {
-        let frame = self.inner.frames.take().await;
-        let (frame, result) = self.inner.fabric.get(self.from, grant, frame, length).await;
-        result.map(|()| Payload::new(Arc::new(frame), 0..length))
-    }
-
-    /// The payload could not be had: the caller will send the request again, if it still wants it.
-    fn forget(mut self, fault: &Fault) {
-        log::info!("cannot fetch the payload of a request of {}: {fault}", self.from);
-        self.answered = true;
-        self.inner.sessions.finish(self.from, self.header.id, None);
-    }
-
-    async fn refuse(self, fault: Fault) {
-        self.answer(false, Reply::Fault(fault), None).await;
-    }
-
-    async fn answer(mut self, read_only: bool, reply: Reply, payload: Option<Payload>) {
-        self.answered = true;
-        let (inner, from, id) = (self.inner.clone(), self.from, self.header.id);
-        let target = payload.as_ref().and(self.header.target);
-        let put = payload.as_ref().filter(|_| target.is_some()).map(|payload| payload.len() as u32);
-        let body = encode(&(ReplyHeader { id, put }, &reply));
-        let (body, payload) = match body {
-            Ok(body) => (body, payload),
-            Err(fault) => (fault_reply(id, fault.context("cannot answer")), None),
-        };
-        let remembered = match (read_only, &payload) {
-            (true, _) => None,
-            (false, None) => Some(body.clone()),
-            (false, Some(_)) => Some(fault_reply(id, Fault::io("the payload of the reply was lost"))),
-        };
-        inner.sessions.finish(from, id, remembered);
-        let mut sent = match (target, payload) {
-            (Some(grant), Some(payload)) => inner.fabric.put(from, GrantId(grant), payload, body).await,
-            (_, payload) => inner.fabric.send(from, Lane::Reply, body, payload).await,
-        };
-        if let Err(fault) = &sent
-            && fault.errno == Errno::EINVAL
-        {
-            sent = inner.fabric.send(from, Lane::Reply, fault_reply(id, fault.clone()), None).await;
-        }
-        if let Err(fault) = sent {
-            log::info!("cannot send a reply to {from}: {fault}"); // it is asked for again
-        }
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        if !self.answered {
-            // It is the last attempt: on a runtime that takes no more tasks this one is dropped, too.
-            let task = Self { inner: self.inner.clone(), answered: true, ..*self };
-            self.inner.runtime.spawn(task.refuse(Fault::io("the agent failed to serve this request")));
-        }
-    }
-}
-
-fn fault_reply(id: CallId, fault: Fault) -> Vec<u8> {
-    encode(&(ReplyHeader { id, put: None }, Reply::Fault(fault))).unwrap_or_default()
 }
 
 /// Looks after the calls that wait, until there are none.

@@ -1,6 +1,9 @@
+mod placed;
+
 use super::*;
 use crate::fabric::conformance::{A, Agent, B, Network, patterned, wait};
 use crate::fabric::socket::tests::SocketNetwork;
+use crate::fabric::{Carried, GrantId, Service, Target};
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -9,6 +12,7 @@ use std::sync::mpsc::channel;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::ranges::RangeSet;
 use tameike_core::wire::admin::{AdminReply, AdminRequest};
+use tameike_core::wire::codec::encode;
 use tameike_core::wire::unit::{Backing, UnitReply, UnitRequest};
 use tameike_core::{Generation, InodeId, UnitId, View};
 
@@ -61,27 +65,27 @@ impl Service for MemoryService {
         from: NodeId,
         request: Request,
         payload: Option<Payload>,
-        _into: Option<Frame>,
-    ) -> BoxFuture<'static, (Reply, Option<Payload>)> {
+        _target: Target,
+    ) -> BoxFuture<'static, (Reply, Carried)> {
         let memory = self.0.clone();
         Box::pin(async move {
             match request {
                 Request::Unit(request) => {
                     let (reply, payload) = memory.unit(request, payload).await;
-                    (Reply::Unit(reply), payload)
+                    (Reply::Unit(reply), payload.map_or(Carried::Nothing, Carried::Payload))
                 }
                 Request::Admin(AdminRequest::Space { view: View::Cache }) => {
                     // A slow answer.
                     memory.runtime.sleep(Duration::from_millis(3500)).await;
-                    (Reply::Admin(AdminReply::Space(Default::default())), None)
+                    (Reply::Admin(AdminReply::Space(Default::default())), Carried::Nothing)
                 }
                 Request::Admin(AdminRequest::Space { view: View::NodeLocal }) => {
-                    (Reply::Fault(Fault::new(Errno::ENOENT, format!("asked by {from}"))), None)
+                    (Reply::Fault(Fault::new(Errno::ENOENT, format!("asked by {from}"))), Carried::Nothing)
                 }
                 Request::Admin(AdminRequest::Status) => {
                     // As good as never.
                     memory.runtime.sleep(Duration::from_secs(3600)).await;
-                    (Reply::Fault(Errno::EIO.into()), None)
+                    (Reply::Fault(Errno::EIO.into()), Carried::Nothing)
                 }
                 other => panic!("not asked here: {other:?}"),
             }
@@ -178,7 +182,8 @@ fn a_request_that_cannot_be_understood_or_served_is_answered_with_a_fault() {
     let mut ask = |request: &[u8]| {
         sequence += 1;
         let id = CallId { epoch: 1, slot: 0, sequence };
-        let mut body = encode(&RequestHeader { id, source: None, target: None }).expect("small");
+        let mut body =
+            encode(&RequestHeader { id, source: None, target: None, places: false }).expect("small");
         body.extend(request);
         wait(&network.runtime(), a.fabric.send(B, Lane::Request, body, None)).expect("b is there");
         let incoming = a.next();

@@ -3,10 +3,9 @@
 use super::Inner;
 use super::connection::Side;
 use super::handshake::{HandshakeError, Identity, Proven};
-use super::host::{self, Neighbour};
+use super::host::{self, Memory, Neighbour};
 use crate::os::reactor::Watched;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, acceptfrom_with, connect, socket_with, sockopt};
-use std::fs::File;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -75,7 +74,10 @@ impl Inner {
         let socket = host::connect_to(&self.config, &self.reactor, (node, port)).ok()?;
         let attempt = async {
             let proven = self.identity().open(&socket, node).await?;
-            Ok::<_, HandshakeError>((proven, host::exchange(&socket, slab).await?))
+            Ok::<_, HandshakeError>((
+                proven,
+                host::exchange(&socket, slab, self.config.device.as_deref()).await?,
+            ))
         };
         match attempt.await {
             Ok((proven, theirs)) => Some(Line { proven, socket, neighbour: self.neighbour(Some(theirs)) }),
@@ -86,7 +88,7 @@ impl Inner {
         }
     }
 
-    fn neighbour(&self, theirs: Option<File>) -> Option<Neighbour> {
+    fn neighbour(&self, theirs: Option<Memory>) -> Option<Neighbour> {
         let slab = self.config.slab.clone()?;
         Some(Neighbour { slab, theirs: theirs?, loans: self.loans.clone() })
     }
@@ -165,7 +167,7 @@ impl Inner {
                 let socket = if here { Watched::new(&self.reactor, socket) } else { self.watch(socket) }?;
                 let proven = self.identity().accept(&socket).await?;
                 let theirs = match self.config.slab.as_ref().filter(|_| here) {
-                    Some(slab) => Some(host::exchange(&socket, slab).await?),
+                    Some(slab) => Some(host::exchange(&socket, slab, self.config.device.as_deref()).await?),
                     None => None,
                 };
                 Ok::<_, HandshakeError>(Line { proven, socket, neighbour: self.neighbour(theirs) })

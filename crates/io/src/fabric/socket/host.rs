@@ -1,6 +1,6 @@
 //! Agents of one host: they meet at a local socket, and read each other's payloads where they lie.
 //!
-//! After the handshake each gives the other the memory of its slab ([`exchange`]). From then on a payload of some size is
+//! After the handshake each gives the other the memory of its slab, and of its device if it has one there ([`exchange`]). From then on a payload of some size is
 //! *lent*: its place travels instead of its bytes, its frame is kept until the peer says that it has copied it to a frame
 //! of its own, and the checksum in the header tells whether it was left alone meanwhile. What is lent when a connection
 //! breaks is free again: whoever is still copying finds the connection, or the checksum, broken. The memory is read as a
@@ -10,9 +10,10 @@
 //! that are kept apart by network name spaces, as containers may be, speak TCP.
 
 use super::SocketConfig;
+use crate::fabric::PeerDevice;
 use crate::os::reactor::{Reactor, Watched};
 use crate::os::runtime::Resolver;
-use crate::os::socket::{receive_file, send_file};
+use crate::os::socket::{receive_files, send_files};
 use crate::slab::{Payload, Slab};
 use parking_lot::Mutex;
 use rustix::net::{
@@ -20,7 +21,7 @@ use rustix::net::{
 };
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -65,10 +66,25 @@ pub(super) fn connect_to(
     Watched::new(reactor, socket)
 }
 
-/// Gives a proven peer the memory of this agent's slab, and takes that of its own.
-pub(super) async fn exchange(socket: &Watched<OwnedFd>, slab: &Slab) -> std::io::Result<File> {
-    send_file(socket.get(), slab.memory())?;
-    Ok(socket.read_with(|socket| receive_file(socket)).await?.into())
+/// What an agent has others of its host read.
+pub(super) struct Memory {
+    slab: File,
+    /// When it has one, in memory.
+    device: Option<Arc<PeerDevice>>,
+}
+
+/// Gives a proven peer the memory of this agent's slab and device, and takes those of its own.
+pub(super) async fn exchange(
+    socket: &Watched<OwnedFd>,
+    slab: &Slab,
+    device: Option<&OwnedFd>,
+) -> std::io::Result<Memory> {
+    let files: Vec<_> = [slab.memory()].into_iter().chain(device.map(AsFd::as_fd)).collect();
+    send_files(socket.get(), &files)?;
+    let mut files = socket.read_with(|socket| receive_files(socket)).await?.into_iter();
+    let slab = files.next().ok_or_else(|| std::io::Error::other("a slab was expected on a local socket"))?;
+    let device = files.next().map(|device| Arc::new(PeerDevice::new(device)));
+    Ok(Memory { slab: slab.into(), device })
 }
 
 /// Where a lent payload lies: its loan's number, its frame, and its first byte there. Little-endian.
@@ -154,8 +170,8 @@ impl Loans {
 pub(super) struct Neighbour {
     /// This agent's frames.
     pub slab: Arc<Slab>,
-    /// The memory of the peer's.
-    pub theirs: File,
+    /// What the peer has.
+    pub theirs: Memory,
     /// What the peer, and others, have been lent.
     pub loans: Arc<Loans>,
 }
@@ -164,7 +180,11 @@ impl Neighbour {
     /// Copies what the peer lends.
     pub(super) fn copy(&self, place: Place, target: &mut [u8]) -> std::io::Result<()> {
         let offset = u64::from(place.index) * UNIT_SIZE as u64 + u64::from(place.start);
-        self.theirs.read_exact_at(target, offset)
+        self.theirs.slab.read_exact_at(target, offset)
+    }
+
+    pub(super) fn device(&self) -> Option<Arc<PeerDevice>> {
+        self.theirs.device.clone()
     }
 
     /// Lends a payload that is large enough, and lies in the slab; `done` is told when it was copied.

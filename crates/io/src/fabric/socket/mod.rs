@@ -26,7 +26,7 @@ mod reader;
 pub(crate) mod tests;
 
 use super::grant::{Grants, PendingGet};
-use super::{Fabric, GrantId, Lane, Receiver};
+use super::{Fabric, GrantId, Lane, PeerDevice, Receiver};
 use crate::os::reactor::{Reactor, Watched};
 use crate::os::runtime::{Runtime, promise};
 use crate::os::system::System;
@@ -68,6 +68,8 @@ pub struct SocketConfig {
     pub reply_frames: Pool,
     /// The slab of all payloads, for agents of this host to read; without it they are spoken with over TCP, too.
     pub slab: Option<Arc<Slab>>,
+    /// What they read by themselves of this node's device, when that lies in memory.
+    pub device: Option<Arc<OwnedFd>>,
 }
 
 /// Peers' time limit unless configured otherwise.
@@ -270,5 +272,9 @@ impl Fabric for SocketFabric {
 
     fn probe(&self, peer: NodeId) {
         self.inner.probe(peer);
+    }
+
+    fn device_of(&self, peer: NodeId) -> Option<Arc<PeerDevice>> {
+        self.inner.device_of(peer)
     }
 }

@@ -4,7 +4,7 @@ use super::connection::{Connection, Outgoing, Side};
 use super::dial::{ATTEMPT_LIMIT, DialError, Line};
 use super::header::Kind;
 use super::{Inner, reader};
-use crate::fabric::{Lane, PeerEvent, waited};
+use crate::fabric::{Lane, PeerDevice, PeerEvent, waited};
 use crate::os::runtime::{Resolver, promise};
 use rustix::net::{Shutdown, shutdown};
 use std::sync::Arc;
@@ -144,6 +144,12 @@ impl Inner {
                 format!("{node} is unreachable: it was silent for {limit} s, and still does not answer");
             Err(Fault::new(Errno::EHOSTDOWN, why))
         })
+    }
+
+    /// The device of a peer of this host that can be read here.
+    pub(super) fn device_of(&self, node: NodeId) -> Option<Arc<PeerDevice>> {
+        let peers = self.peers.lock();
+        peers.get(&node)?.opened.as_ref()?.neighbour.as_ref()?.device()
     }
 
     /// Posts a message on the connection for replies, now or when there is one again.

@@ -19,6 +19,8 @@ pub(crate) struct SocketNetwork {
     pub peer_limit: Duration,
     /// Whether the nodes know that they are on one host.
     pub one_host: bool,
+    /// The device of each, which they share here.
+    pub device: Option<Arc<OwnedFd>>,
 }
 
 impl SocketNetwork {
@@ -37,6 +39,7 @@ impl SocketNetwork {
             frames,
             peer_limit: Duration::from_secs(10),
             one_host: false,
+            device: None,
         }
     }
 
@@ -61,6 +64,7 @@ impl SocketNetwork {
             request_frames: self.slab.pool(self.frames),
             reply_frames: self.slab.pool(self.frames),
             slab: self.one_host.then(|| self.slab.clone()),
+            device: self.device.clone(),
         }
     }
 

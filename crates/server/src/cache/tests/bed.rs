@@ -19,7 +19,7 @@ use tameike_core::{
 };
 use tameike_io::disk::Disk;
 use tameike_io::disk::memory::{Faults, MemoryDisk, MemoryLog};
-use tameike_io::fabric::{Answer, Rpc};
+use tameike_io::fabric::{Answer, Rpc, Target};
 use tameike_io::os::simulated::Simulation;
 use tameike_io::shared::{PosixTree, SharedFs};
 use tameike_io::{Frame, Payload, Pool, Runtime, Slab};
@@ -86,15 +86,15 @@ impl Rpc for NetRpc {
                 net.runtime.spawn(async move {
                     runtime.sleep(late).await;
                     let Request::Unit(request) = request else { return };
-                    node.unit.serve(request, payload, None).await.expect("a late flush");
+                    node.unit.serve(request, payload, Target::Any).await.expect("a late flush");
                 });
                 return Err(Fault::new(Errno::EHOSTDOWN, format!("{to} does not answer")));
             }
             let _foreground = node.activity.of_request(&request);
             let (reply, payload) = match request {
                 Request::Unit(request) => {
-                    let (reply, payload) = node.unit.serve(request, payload, into).await?;
-                    (Reply::Unit(reply), payload)
+                    let (reply, carried) = node.unit.serve(request, payload, into.into()).await?;
+                    (Reply::Unit(reply), carried.payload())
                 }
                 Request::Cache(request) => (Reply::Cache(node.cache.serve(local, request).await?), None),
                 Request::Meta(_) | Request::Admin(_) | Request::Client(_) | Request::Lock(_) => {

@@ -1,0 +1,43 @@
+//! Locks on files, between processes.
+
+use super::{OpenFile, fault};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno as Os;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use tameike_core::{Errno, Fault, Result};
+
+/// A lock on a file, held by this process until dropped; the system takes it from a process that dies.
+pub struct FileLock(#[expect(dead_code, reason = "the lock lives as long as its descriptor")] OwnedFd);
+
+impl FileLock {
+    /// Takes the lock.
+    ///
+    /// # Errors
+    /// `EBUSY` when another process holds it.
+    pub fn take(path: &Path) -> Result<Self> {
+        Self::lock(OpenFile::open(path)?)
+    }
+
+    /// Takes the lock on a file that is there, and changes nothing.
+    ///
+    /// # Errors
+    /// As [`FileLock::take`], and `ENOENT`.
+    pub fn take_existing(path: &Path) -> Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::empty())
+            .map_err(|error| fault(format_args!("open {}", path.display()), error))?;
+        Self::lock(OpenFile { fd, path: path.to_owned() })
+    }
+
+    fn lock(file: OpenFile) -> Result<Self> {
+        match rustix::fs::flock(&file.fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self(file.fd)),
+            Err(Os::WOULDBLOCK) => Err(Fault::new(
+                Errno::EBUSY,
+                format!("{} is locked by another process; end that one first", file.path.display()),
+            )),
+            Err(error) => Err(file.fault("lock", error)),
+        }
+    }
+}
