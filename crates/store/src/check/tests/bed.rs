@@ -28,10 +28,20 @@ pub(super) const NOW: Timestamp = Timestamp { seconds: 7, nanoseconds: 0 };
 /// stores, too, which these would find taken.
 static STARTING: RwLock<()> = RwLock::new(());
 
+/// A number above those of all other descriptors of these tests.
+const LAST_DESCRIPTOR: i32 = 1000;
+
 /// Starts a process while no other test locks a store.
 pub(super) fn start(command: &mut process::Command) -> process::Child {
     let _alone = STARTING.write();
-    command.spawn().unwrap()
+    // Whoever starts a process goes on before the kernel closes what that one has of others, the highest number last.
+    let (mut closed, other_end) = std::io::pipe().unwrap();
+    let inherited = rustix::io::fcntl_dupfd_cloexec(&other_end, LAST_DESCRIPTOR).unwrap();
+    drop(other_end);
+    let child = command.spawn().unwrap();
+    drop(inherited);
+    assert_eq!(closed.read(&mut [0]).unwrap(), 0);
+    child
 }
 
 /// What the store keeps of the cache view is only its units.
