@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use std::ffi::CStr;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tameike_ring::client::{
     Answer, Client, FileKey, HANDOVER_NAME_SIZE, OpenFile, Start, Status, Time, Transfer,
 };
@@ -41,6 +42,8 @@ pub struct RingFile {
     view: u8,
     handle: u64,
     key: Option<FileKey>,
+    /// Whether something may have been changed through it.
+    changed: AtomicBool,
     closed: bool,
 }
 
@@ -88,7 +91,8 @@ impl File {
         let flags = OFlags::from_bits_retain(flags.cast_unsigned());
         let backing = match opened.flatten().transpose()? {
             Some((connection, view, OpenFile { handle, key, .. })) => {
-                Backing::Ring(Arc::new(RingFile { connection, view, handle, key, closed: false }))
+                let changed = AtomicBool::new(flags.contains(OFlags::TRUNC));
+                Backing::Ring(Arc::new(RingFile { connection, view, handle, key, changed, closed: false }))
             }
             None => {
                 let mode = Mode::from_bits_retain(mode);
@@ -146,6 +150,7 @@ impl File {
             return Err(Errno::BADF);
         }
         let told = self.ask(|file| {
+            file.changes();
             if self.appends() {
                 file.client().append(file.handle, &[from]).map(|(count, _)| count)
             } else {
@@ -165,7 +170,10 @@ impl File {
         let client = file.client();
         let begun = match *direction {
             Direction::Read(size) => client.begin_read(file.handle, offset, size),
-            Direction::Write(from) => client.begin_write(file.handle, offset, from),
+            Direction::Write(from) => {
+                file.changes();
+                client.begin_write(file.handle, offset, from)
+            }
         };
         match begun {
             Answer::Done(Some(transfer)) => Begun::UnderWay(transfer, file),
@@ -194,7 +202,10 @@ impl File {
         if self.flags & OFlags::ACCMODE == OFlags::RDONLY {
             return Err(Errno::INVAL);
         }
-        let told = self.ask(|file| file.client().set_size(file.handle, size));
+        let told = self.ask(|file| {
+            file.changes();
+            file.client().set_size(file.handle, size)
+        });
         told.unwrap_or_else(|| rustix::fs::ftruncate(self.kernel()?, size))
     }
 
@@ -237,9 +248,23 @@ impl RingFile {
         rustix::fs::openat(root, &name[..length], flags, Mode::empty())
     }
 
+    /// Something is about to be changed through it.
+    fn changes(&self) {
+        self.changed.store(true, Ordering::Relaxed);
+    }
+
     fn close(mut self) -> Result<()> {
         self.closed = true;
-        ended(self.client().close(self.handle)).unwrap_or(Ok(()))
+        ended(self.end()).unwrap_or(Ok(()))
+    }
+
+    /// Who has not changed anything is told nothing, and does not wait for that.
+    fn end(&self) -> Answer<()> {
+        if self.changed.load(Ordering::Relaxed) {
+            self.client().close(self.handle)
+        } else {
+            self.client().leave(self.handle)
+        }
     }
 }
 
@@ -247,7 +272,7 @@ impl Drop for RingFile {
     fn drop(&mut self) {
         if !self.closed {
             // It is the kernel's now, whose close tells.
-            let _: Answer<()> = self.client().close(self.handle);
+            let _: Answer<()> = self.end();
         }
     }
 }

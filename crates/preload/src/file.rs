@@ -64,8 +64,11 @@ impl Call {
     }
 
     fn writes(&self) -> Result<(), Errno> {
-        let refused = self.opened.flags & libc::O_ACCMODE == libc::O_RDONLY;
-        if refused { Err(Errno::BADF) } else { Ok(()) }
+        if self.opened.flags & libc::O_ACCMODE == libc::O_RDONLY {
+            return Err(Errno::BADF);
+        }
+        self.file.changes();
+        Ok(())
     }
 
     fn appends(&self) -> bool {
@@ -255,10 +258,9 @@ pub fn close(number: i32) -> Verdict<()> {
         Closed::Kernel => None,
         Closed::Nothing => Some(Err(Errno::BADF)),
         Closed::Last(handle) => {
-            // Who could not write is told nothing, and need not wait for that.
-            let reads_only = entry.opened().flags & libc::O_ACCMODE == libc::O_RDONLY;
+            // Who has not changed anything is told nothing, and need not wait for that.
             let close = |client: connection::Call| {
-                if reads_only { client.leave(handle) } else { client.close(handle) }
+                if entry.is_changed() { client.close(handle) } else { client.leave(handle) }
             };
             let answer = connection::client().map_or(Answer::Broken, close);
             // Before the number can be another file's.

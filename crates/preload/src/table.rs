@@ -6,7 +6,7 @@
 
 use rustix::io::Errno;
 use rustix::thread::futex;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use tameike_ring::client::FileKey;
 
 #[cfg(test)]
@@ -40,6 +40,8 @@ pub struct Entry {
     control: AtomicU32,
     flags: AtomicU32,
     view: AtomicU32,
+    /// Whether something may have been changed through it.
+    changed: AtomicBool,
     handle: AtomicU64,
     /// 0 for none.
     key: AtomicU64,
@@ -110,6 +112,7 @@ impl Entry {
             control: AtomicU32::new(FREE),
             flags: AtomicU32::new(0),
             view: AtomicU32::new(0),
+            changed: AtomicBool::new(false),
             handle: AtomicU64::new(0),
             key: AtomicU64::new(0),
             offset: AtomicU64::new(0),
@@ -133,6 +136,7 @@ impl Entry {
         self.key.store(opened.key.map_or(0, FileKey::get), Ordering::Relaxed);
         self.flags.store(opened.flags.cast_unsigned(), Ordering::Relaxed);
         self.view.store(opened.view as u32, Ordering::Relaxed);
+        self.changed.store(opened.flags & libc::O_TRUNC != 0, Ordering::Relaxed);
         self.offset.store(0, Ordering::Relaxed);
         END.fetch_max(number.cast_unsigned() + 1, Ordering::SeqCst);
         self.control.store(OPEN, Ordering::SeqCst);
@@ -257,6 +261,11 @@ impl Entry {
         }
     }
 
+    /// Whether something may have been changed through the file, of which its close would tell; to be asked by who closes it.
+    pub fn is_changed(&self) -> bool {
+        self.changed.load(Ordering::Relaxed)
+    }
+
     fn change(&self, from: u32, to: u32) -> Result<(), u32> {
         self.control.compare_exchange(from, to, Ordering::SeqCst, Ordering::Acquire).map(drop)
     }
@@ -300,6 +309,11 @@ impl Hold {
     /// Whether it is the number's file still.
     pub fn is_current(&self) -> bool {
         self.entry.is_ring()
+    }
+
+    /// Something is about to be changed through it.
+    pub fn changes(&self) {
+        self.entry.changed.store(true, Ordering::Relaxed);
     }
 
     /// The offset, unless the kernel is taking over.

@@ -5,7 +5,7 @@ use crate::layout::{LEFT, left};
 use std::sync::atomic::Ordering;
 
 impl Client {
-    /// Ends a handle through which nothing can have been changed: of its close there is nothing to be told, so that the agent is not
+    /// Ends a handle through which nothing was changed: of its close there is nothing to be told, so that the agent is not
     /// waited for. An agent that is gone may be believed to be there for as long as it is by who looks names up.
     pub fn leave(&self, handle: u64) -> Answer<()> {
         if self.is_broken() || !self.is_agent_there() {
@@ -18,7 +18,9 @@ impl Client {
         if handle == 0 || !left(&self.arena).any(put) {
             return self.close(handle);
         }
-        self.announce(LEFT);
+        if !self.hand_over_near(LEFT) {
+            self.announce(LEFT);
+        }
         Answer::Done(())
     }
 }
