@@ -17,6 +17,11 @@ pub struct Access {
 }
 
 impl Access {
+    /// Whether a home that has these times takes it for the last access for sure.
+    pub fn follows(self, times: Times) -> bool {
+        times.counts(self.time) && times.access == self.before && times.change < self.time
+    }
+
     /// Adds the access to attributes from the file's home, which may have been told meanwhile. A time that a program
     /// has set since stands.
     pub fn show_in(self, attr: &mut Attr) {

@@ -6,6 +6,7 @@
 //! Of what is held programs may be shown what they would be told if they asked. It is hidden before it is not held any more.
 
 use super::shown::Shown;
+use crate::data::Access;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -121,6 +122,18 @@ impl HeldNames {
             if let Some(name) = names.held.get_mut(&inode) {
                 name.attr = attr;
             }
+        }
+    }
+
+    /// A home has been told of this access to an inode. What is held of it goes on, with that access, where it is sure that the home
+    /// has taken it.
+    pub(super) fn accessed(&self, inode: InodeId, access: Access) {
+        let mut names = self.0.lock();
+        names.changes += 1;
+        names.hide(inode);
+        match names.held.get_mut(&inode) {
+            Some(name) if access.follows(name.attr.times()) => name.attr.atime = access.time,
+            _ => names.remove(inode),
         }
     }
 
@@ -319,6 +332,36 @@ pub(super) mod tests {
         names.hold(entry(2), later.clone(), names.asking(NOW));
         names.wrote(written);
         assert_eq!(names.find(&entry(2), NOW), Some(later), "what was asked since is newer");
+    }
+
+    /// The first read after each write asked the home anew for all that came after it.
+    #[test]
+    fn what_was_read_goes_on_being_held_if_the_home_has_taken_the_access() {
+        let at = |seconds| Timestamp { seconds, nanoseconds: 0 };
+        let access = Access { time: at(7), before: at(5) };
+        let held = |access_time, change| {
+            let (names, board) = (HeldNames::default(), Arc::new(Board::default()));
+            names.show_in(Shown::new(board.clone(), InodeId(1)));
+            let asked = names.asking(NOW);
+            names.hold(
+                entry(2),
+                Attr { atime: at(access_time), ctime: at(change), ..attr(2) },
+                names.asking(NOW),
+            );
+            names.show(InodeId(2), |_| true);
+            names.accessed(InodeId(2), access);
+            assert!(board.0.lock().is_empty(), "it is shown as it is now, if at all");
+            let told = names.attr(InodeId(2), NOW).map(|attr| attr.atime);
+            names.accessed(InodeId(3), access);
+            names.hold(entry(4), attr(4), asked);
+            assert_eq!(names.attr(InodeId(4), NOW), None, "what was asked before is older");
+            told
+        };
+        assert_eq!(held(5, 6), Some(at(7)));
+        assert_eq!(held(4, 6), None, "the access time was set");
+        assert_eq!(held(5, 7), None, "it has changed since");
+        assert_eq!(held(7, 6), None, "it is told already");
+        assert_eq!(held(5, 4), None, "it did not count");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tameike_core::wire::Request;
 use tameike_core::wire::meta::{Closed, MetaRequest, OpenId, Opener};
@@ -51,16 +51,19 @@ pub(super) struct Closer {
     /// Counts opens.
     last: AtomicU64,
     homes: Mutex<BTreeMap<NodeId, Untold>>,
+    /// Whether there ever was a home that could not be told.
+    has_failed: AtomicBool,
     /// Accesses that homes are told with closes, by file and time.
     accesses: Mutex<BTreeMap<(InodeId, Timestamp), Access>>,
-    /// Attributes in it are older than accesses.
+    /// Attributes in it are older than accesses that no home was told of.
     held: Arc<HeldNames>,
 }
 
 impl Closer {
     pub(super) fn new(runtime: Runtime, rpc: Arc<dyn Rpc>, held: Arc<HeldNames>) -> Self {
         let last = AtomicU64::new(runtime.random_u64());
-        Self { last, runtime, rpc, homes: Mutex::default(), accesses: Mutex::default(), held }
+        let (homes, has_failed, accesses) = Default::default();
+        Self { runtime, rpc, last, homes, has_failed, accesses, held }
     }
 
     /// An open that is to be asked for.
@@ -94,11 +97,16 @@ impl Closer {
         of_file.for_each(|(_, access)| access.show_in(attr));
     }
 
-    /// A home has been told of these accesses: what it says of the files from now on is true, what it said may not be.
-    fn accesses_told(&self, told: &[(InodeId, Timestamp)]) {
-        for access in told {
-            self.held.changed(access.0);
-            self.accesses.lock().remove(access);
+    /// A home has been told of these accesses, and shows by itself those that it has taken.
+    fn accesses_told(&self, told: &[(InodeId, Timestamp)], taken: bool) {
+        for told in told {
+            // None where a program has set another time since.
+            let kept = self.accesses.lock().get(told).copied();
+            match kept.filter(|_| taken) {
+                Some(access) => self.held.accessed(told.0, access),
+                None => self.held.changed(told.0),
+            }
+            self.accesses.lock().remove(told);
         }
     }
 
@@ -125,6 +133,9 @@ impl Closer {
     /// The home has just answered something: if it could not be told before, it can be now. So what is not told
     /// never grows beyond what was open while the home could not be reached.
     pub(super) fn reached(&self, home: NodeId) {
+        if !self.has_failed.load(Ordering::Acquire) {
+            return;
+        }
         if let Some(untold) = self.homes.lock().get(&home).filter(|untold| untold.failed) {
             untold.hurry.notify(usize::MAX);
         }
@@ -133,6 +144,9 @@ impl Closer {
     fn set_failed(&self, home: NodeId, failed: bool) {
         if let Some(untold) = self.homes.lock().get_mut(&home) {
             untold.failed = failed;
+        }
+        if failed {
+            self.has_failed.store(true, Ordering::Release);
         }
     }
 
@@ -147,36 +161,41 @@ impl Closer {
                 select(company, self.runtime.sleep(COMPANY_WAIT)).await;
             }
             let Some((request, accesses)) = self.next_batch(home) else { return };
-            self.tell_batch(home, &hurry, request).await;
-            self.accesses_told(&accesses);
+            let done = self.tell_batch(home, &hurry, request).await;
+            self.accesses_told(&accesses, done);
             self.set_failed(home, false);
         }
     }
 
     /// What to tell a home next, and the accesses that it tells of.
     fn next_batch(&self, home: NodeId) -> Option<(MetaRequest, Vec<(InodeId, Timestamp)>)> {
-        let mut homes = self.homes.lock();
-        let untold = homes.get_mut(&home)?;
-        if untold.opens.is_empty() && untold.undone.is_empty() {
-            untold.telling = false;
-            untold.opens.shrink_to_fit();
-            return None;
-        }
-        let (closed, undone) = (first_of(&mut untold.opens), first_of(&mut untold.undone));
+        let (closed, undone) = {
+            // Programs close files meanwhile: memory is had and given back outside the lock.
+            let room = Vec::with_capacity(2 * COMPANY);
+            let mut homes = self.homes.lock();
+            let untold = homes.get_mut(&home)?;
+            if untold.opens.is_empty() && untold.undone.is_empty() {
+                untold.telling = false;
+                untold.opens = Vec::new();
+                return None;
+            }
+            (first_of(&mut untold.opens, room), first_of(&mut untold.undone, Vec::new()))
+        };
         let accesses = closed.iter().filter_map(|(inode, closed)| Some((*inode, closed.read?))).collect();
         let opens = closed.into_iter().map(|(_, closed)| closed).collect();
         Some((MetaRequest::Close { node: self.rpc.local(), opens, undone }, accesses))
     }
 
-    /// Sends a batch until the home answers it.
-    async fn tell_batch(&self, home: NodeId, hurry: &Event, request: MetaRequest) {
+    /// Sends a batch until the home answers it; whether it has done it.
+    async fn tell_batch(&self, home: NodeId, hurry: &Event, request: MetaRequest) -> bool {
         let mut pause = PAUSE_MIN;
         loop {
             listener!(hurry => reached);
             match self.rpc.call(home, Request::Meta(request.clone()), None, None).await {
-                Ok(_) => return,
+                Ok(_) => return true,
                 Err(fault) if is_answer(&fault) => {
-                    return log::warn!("{home} was told of closed files: {fault}");
+                    log::warn!("{home} was told of closed files: {fault}");
+                    return false;
                 }
                 Err(fault) if pause == PAUSE_MIN => {
                     log::warn!("{home} cannot be told of closed files yet: {fault}");
@@ -190,10 +209,11 @@ impl Closer {
     }
 }
 
-/// Takes what one message may tell of from the start of a list.
-fn first_of<T>(untold: &mut Vec<T>) -> Vec<T> {
-    let rest = untold.split_off(untold.len().min(BATCH_MAX));
-    std::mem::replace(untold, rest)
+/// Takes what one message may tell of from the start of a list, which goes on in `room`.
+fn first_of<T>(untold: &mut Vec<T>, room: Vec<T>) -> Vec<T> {
+    let mut first = std::mem::replace(untold, room);
+    untold.extend(first.drain(first.len().min(BATCH_MAX)..));
+    first
 }
 
 /// Whether the home itself has answered so: then telling it again changes nothing.
