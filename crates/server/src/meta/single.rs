@@ -100,8 +100,14 @@ impl MetaService {
         let reads: Vec<_> =
             opens.iter().filter_map(|closed| Some((opener(closed.open), closed.read?))).collect();
         let read = if reads.is_empty() { Ok(Vec::new()) } else { self.read(node, &reads).await };
-        opens.iter().for_each(|closed| self.close_one(|state| state.close(opener(closed.open))));
-        undone.iter().for_each(|&open| self.close_one(|state| state.undo(opener(open))));
+        let closed: Vec<_> = {
+            let mut state = self.state.lock();
+            let mut closed: Vec<_> =
+                opens.iter().filter_map(|closed| state.close(opener(closed.open))).collect();
+            closed.extend(undone.iter().filter_map(|&open| state.undo(opener(open))));
+            closed
+        };
+        self.forget_nameless(&closed);
         self.tell(read?).await;
         Ok(MetaReply::Done)
     }
@@ -130,10 +136,21 @@ impl MetaService {
         Ok(files.iter().filter_map(changed).collect())
     }
 
-    fn close_one(&self, close: impl FnOnce(&mut State) -> Option<InodeId>) {
-        let closed = close(&mut self.state.lock());
-        if let Some(inode) = closed {
-            self.forget_unless_open(inode);
+    /// Removes those inodes that have no name, if nobody has them open. What loses its name while nobody has it open goes with that.
+    fn forget_nameless(&self, closed: &[InodeId]) {
+        let nameless = self.parts.ledger.read(|names| {
+            let mut nameless = Vec::new();
+            for &inode in closed {
+                if table::inode(names, inode)?.is_some_and(|record| record.links == 0) {
+                    nameless.push(inode);
+                }
+            }
+            Ok(nameless)
+        });
+        match nameless {
+            Ok(nameless) => nameless.into_iter().for_each(|inode| self.forget_unless_open(inode)),
+            // Each by itself finds out, and tries again.
+            Err(_) => closed.iter().for_each(|&inode| self.forget_unless_open(inode)),
         }
     }
 
@@ -144,9 +161,7 @@ impl MetaService {
             state.leases.forget_node(node);
             state.close_all(node)
         };
-        for inode in closed {
-            self.forget_unless_open(inode);
-        }
+        self.forget_nameless(&closed);
     }
 
     /// Removes an inode that has no name, if nobody has it open: now, or as soon as it can be done. Who closed it does
