@@ -4,6 +4,10 @@
 //! arena, memory of the program      0  pending: a bit for each slot that is asked, and
 //!                                      one while handles are left                     u32
 //!                                  64  names that the program has looked up by itself u64
+//!                                  72  one more than the core where it asks, 0 until
+//!                                      it wants a companion                           u32
+//!                                  76  near: as pending, for the companion, and bits
+//!                                      while it is there, and while it sleeps         u32
 //!                                 128  handles that are left, 0 for none              8 x u64
 //!                                 256  slots: 16 times 256 bytes:  0  state           u32
 //!                                                                 64  request         8 x u64
@@ -22,6 +26,9 @@
 //! A slot goes round: the program writes request and window, sets `ASKED`, then the bit in `pending`. Who takes the bit
 //! away there serves the slot; it writes window and reply, then sets `ANSWERED`. A program that sleeps meanwhile has added
 //! `SLEEPS`. Numbers are in the order of the machine: both ends are on it.
+//!
+//! A *companion* is a thread of the agent that serves one program alone, see `server::companion`. What is for it has its bits in
+//! `near`, on which it sleeps; a program that finds `RESTS` there when it adds its bit wakes it.
 //!
 //! A handle is *left* when it is closed and nothing is to be told of that: the program puts it in a place that has none, then sets
 //! `LEFT` in `pending`, and goes on. Who takes that bit away takes all handles. Where no place is free, the close is a request.
@@ -48,11 +55,19 @@ pub(crate) const NOTICE_SIZE: usize = NAMES + NAMES_SIZE;
 pub(crate) const ALL_SLOTS: u32 = (1 << SLOTS) - 1;
 /// Beside these: handles are left.
 pub(crate) const LEFT: u32 = 1 << SLOTS;
+/// In `near` beside these: there is a companion.
+pub(crate) const ACCOMPANIED: u32 = 1 << (SLOTS + 1);
+/// It sleeps.
+pub(crate) const RESTS: u32 = 1 << (SLOTS + 2);
+/// It is to end.
+pub(crate) const ENDS: u32 = 1 << (SLOTS + 3);
 /// Handles that may be left until the agent has taken them.
 pub(crate) const LEFT_MAX: usize = 8;
 
 const PENDING: usize = 0;
 const LOOKED_UP: usize = 64;
+const CORE: usize = 72;
+const NEAR: usize = 76;
 const LEFT_HANDLES: usize = 128;
 const SLOT_HEADS: usize = 256;
 const SLOT_SIZE: usize = 256;
@@ -86,6 +101,16 @@ pub(crate) fn pending(arena: &Arena) -> &AtomicU32 {
 /// How many names the program has looked up by itself.
 pub(crate) fn looked_up(arena: &Arena) -> &AtomicU64 {
     arena.long(LOOKED_UP)
+}
+
+/// What the companion is asked alone, and what it does.
+pub(crate) fn near(arena: &Arena) -> &AtomicU32 {
+    arena.word(NEAR)
+}
+
+/// One more than the core where the program asks; 0 until it wants a companion.
+pub(crate) fn core(arena: &Arena) -> &AtomicU32 {
+    arena.word(CORE)
 }
 
 /// Places of handles that are left.

@@ -6,3 +6,4 @@ mod endings;
 mod hostile;
 mod lent;
 mod names;
+mod near;

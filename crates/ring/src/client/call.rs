@@ -4,12 +4,14 @@
 
 use super::Client;
 use super::slots::Claim;
-use crate::layout::{ANSWERED, ASKED, SLEEPS, SLOTS, Slot, WINDOW_SIZE, pending};
+use crate::layout::{
+    ACCOMPANIED, ANSWERED, ASKED, RESTS, SLEEPS, SLOTS, Slot, WINDOW_SIZE, core, near, pending,
+};
 use crate::message::{Reply, Request};
 use crate::server::watch;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-use rustix::thread::futex;
+use rustix::thread::{futex, sched_getcpu};
 use rustix::time::Timespec;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
@@ -92,17 +94,28 @@ impl Client {
 
     /// Asks, and waits for the answer.
     pub(super) fn ask(&self, claim: &Claim<'_>, request: &Request) -> Result<Reply, NoReply> {
-        self.post(claim, request);
-        self.wait(claim, None)?;
+        self.put_request(claim, request);
+        let bit = self.slot(claim).bit();
+        if self.hand_over_near(bit) {
+            self.near.waits();
+            self.sleep(claim, None)?;
+        } else {
+            self.announce(bit);
+            self.wait(claim, None)?;
+        }
         self.reply(claim)
     }
 
     /// Asks.
     pub(super) fn post(&self, claim: &Claim<'_>, request: &Request) {
+        self.put_request(claim, request);
+        self.announce(self.slot(claim).bit());
+    }
+
+    fn put_request(&self, claim: &Claim<'_>, request: &Request) {
         let slot = self.slot(claim);
         slot.set_request(&request.encode());
         slot.state().store(ASKED, Ordering::Relaxed);
-        self.announce(slot.bit());
     }
 
     /// Has the agent find what `bit` stands for.
@@ -112,6 +125,26 @@ impl Client {
         if watch::wants_ring(self.notice.load(watch::WATCH)) {
             self.ring();
         }
+    }
+
+    /// Has the companion alone find what `bit` stands for; whether there is one that does so at once. It is at something else for
+    /// long only for another call of this program.
+    pub(super) fn hand_over_near(&self, bit: u32) -> bool {
+        if !self.near.is_wanted() || self.slots.are_shared() {
+            return false;
+        }
+        core(&self.arena).store(sched_getcpu() as u32 + 1, Ordering::Relaxed);
+        let word = near(&self.arena);
+        if word.load(Ordering::Relaxed) & ACCOMPANIED == 0 {
+            return false;
+        }
+        let before = word.fetch_or(bit, Ordering::SeqCst);
+        if before & RESTS != 0 {
+            // Fails only for a word that is not mapped.
+            let _ = futex::wake(word, futex::Flags::empty(), 1);
+        }
+        // One that has gone meanwhile may have taken it yet.
+        before & ACCOMPANIED != 0 || word.fetch_and(!bit, Ordering::SeqCst) & bit == 0
     }
 
     /// The answer, once it is there.
@@ -139,6 +172,16 @@ impl Client {
     /// Waits for the answer, but not beyond `until` on the monotonic clock; whether it is there.
     pub(super) fn wait(&self, claim: &Claim<'_>, until: Option<Duration>) -> Result<bool, NoReply> {
         let Err(wait) = self.spin.look(|| self.is_answered(claim)) else { return Ok(true) };
+        self.near.disappointed();
+        let is_there = self.sleep(claim, until)?;
+        if is_there {
+            self.spin.slept(&wait);
+        }
+        Ok(is_there)
+    }
+
+    /// As [`Self::wait`], without looking first.
+    fn sleep(&self, claim: &Claim<'_>, until: Option<Duration>) -> Result<bool, NoReply> {
         let slot = self.slot(claim);
         let mut state = slot.state().fetch_or(SLEEPS, Ordering::AcqRel) | SLEEPS;
         while state & ANSWERED == 0 {
@@ -153,7 +196,6 @@ impl Client {
                 return Err(self.give_up());
             }
         }
-        self.spin.slept(&wait);
         Ok(true)
     }
 

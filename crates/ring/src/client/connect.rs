@@ -2,6 +2,7 @@
 
 use super::lent::LentFrames;
 use super::names::Shown;
+use super::near::Near;
 use super::slots::Slots;
 use super::{Client, ViewInfo};
 use crate::greeting::{WELCOME_SIZE_MAX, Welcome, hello};
@@ -93,6 +94,7 @@ pub(super) fn connect(path: &Path) -> Result<Client, ConnectError> {
         slots: Slots::default(),
         populated: Default::default(),
         spin: Spin::new(SPIN),
+        near: Near::default(),
     })
 }
 

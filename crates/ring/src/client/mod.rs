@@ -10,6 +10,7 @@ mod leave;
 pub(crate) mod lent;
 pub mod mounts;
 mod names;
+mod near;
 pub mod path;
 mod read;
 mod slots;
@@ -26,6 +27,7 @@ use crate::spin::Spin;
 use call::{NoReply, Populated};
 use lent::LentFrames;
 use names::Shown;
+use near::Near;
 use slots::Slots;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
@@ -51,6 +53,7 @@ pub struct Client {
     slots: Slots,
     populated: Populated,
     spin: Spin,
+    near: Near,
 }
 
 impl Client {

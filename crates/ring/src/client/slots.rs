@@ -45,6 +45,11 @@ impl Slots {
         Err(taken)
     }
 
+    /// Whether several slots are in use.
+    pub fn are_shared(&self) -> bool {
+        (self.taken.load(Ordering::Relaxed) & ALL_SLOTS).count_ones() > 1
+    }
+
     /// Takes a slot; waits while there is none, unless `give_up`.
     pub fn claim(&self, give_up: impl Fn() -> bool) -> Option<Claim<'_>> {
         let mut until = None;

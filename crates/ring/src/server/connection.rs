@@ -4,7 +4,10 @@
 //! while it is served, hurts itself alone.
 
 use super::Handler;
-use crate::layout::{ALL_SLOTS, ANSWERED, LEFT, SLEEPS, SLOTS, Slot, WINDOW_SIZE, left, looked_up, pending};
+use super::companion::Companion;
+use crate::layout::{
+    ALL_SLOTS, ANSWERED, LEFT, SLEEPS, SLOTS, Slot, WINDOW_SIZE, left, looked_up, near, pending,
+};
 use crate::message::{Path, Reply, Request};
 use rustix::thread::futex;
 use std::os::fd::OwnedFd;
@@ -24,7 +27,8 @@ pub(super) struct Connection<H: Handler> {
     pub socket: Arc<UnixStream>,
     /// The process, where the system tells of its end. A child may hold the socket open for longer.
     pub process: Option<OwnedFd>,
-    arena: Arena,
+    pub arena: Arena,
+    pub companion: Companion,
     /// Slots whose requests are under way.
     busy: AtomicU32,
     /// The slot taken last.
@@ -48,8 +52,8 @@ impl<H: Handler> Connection<H> {
         (socket, process): (Arc<UnixStream>, Option<OwnedFd>),
         arena: Arena,
     ) -> Self {
-        let (busy, last, under_way) = Default::default();
-        Self { handler, session, socket, process, arena, busy, last, under_way, counts }
+        let (companion, busy, last, under_way) = Default::default();
+        Self { handler, session, socket, process, arena, companion, busy, last, under_way, counts }
     }
 
     /// Whether something is asked.
@@ -59,15 +63,20 @@ impl<H: Handler> Connection<H> {
 
     /// Takes a request, if there is one: in turn, so that none waits for ever.
     pub fn take(self: &Arc<Self>) -> Option<Asked<H>> {
+        self.take_of(pending(&self.arena))
+    }
+
+    /// As [`Self::take`], of those whose bits are in a word.
+    pub fn take_of(self: &Arc<Self>, word: &AtomicU32) -> Option<Asked<H>> {
         loop {
-            let asked = pending(&self.arena).load(Ordering::Relaxed) & ALL_SLOTS;
+            let asked = word.load(Ordering::Relaxed) & ALL_SLOTS;
             if asked == 0 {
                 return None;
             }
             let later = asked & (ALL_SLOTS << (self.last.load(Ordering::Relaxed) + 1));
             let number = if later == 0 { asked } else { later }.trailing_zeros();
             let bit = 1 << number;
-            if pending(&self.arena).fetch_and(!bit, Ordering::SeqCst) & bit == 0 {
+            if word.fetch_and(!bit, Ordering::SeqCst) & bit == 0 {
                 continue; // another thread has taken it
             }
             self.last.store(number, Ordering::Relaxed);
@@ -91,7 +100,8 @@ impl<H: Handler> Connection<H> {
 
     /// Ends the handles that are left.
     pub fn take_left(&self) {
-        let is_ours = pending(&self.arena).fetch_and(!LEFT, Ordering::SeqCst) & LEFT != 0;
+        let words = [pending(&self.arena), near(&self.arena)];
+        let is_ours = words.map(|word| word.fetch_and(!LEFT, Ordering::SeqCst) & LEFT != 0).contains(&true);
         if is_ours && self.begin() {
             let _under_way = UnderWay(self);
             let taken = left(&self.arena).map(|place| place.swap(0, Ordering::AcqRel));
@@ -123,6 +133,7 @@ impl<H: Handler> Connection<H> {
         if self.under_way.fetch_or(CLOSING, Ordering::AcqRel) == 0 {
             self.handler.ended(&self.session);
         }
+        self.end_companion();
     }
 }
 
@@ -157,6 +168,10 @@ impl<H: Handler> Asked<H> {
 
     fn slot(&self) -> Slot<'_> {
         Slot::new(&self.connection.arena, self.slot)
+    }
+
+    pub(super) fn connection(&self) -> &Arc<Connection<H>> {
+        &self.connection
     }
 
     /// What is asked; none when it is nothing that can be asked.

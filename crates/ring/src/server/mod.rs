@@ -1,8 +1,10 @@
 //! The end of the agent.
 //!
 //! Knows nothing of views: a [`Handler`] is given decoded requests and answers them. Programs of one user are served, a
-//! bounded number of them, by two threads that are started with the first. While nobody asks all of it sleeps.
+//! bounded number of them, by two threads that are started with the first, and by companions of those that have to wait
+//! ([`companion`]). While nobody asks all of it sleeps.
 
+mod companion;
 mod connection;
 mod guests;
 mod names;
@@ -15,6 +17,7 @@ pub use tameike_io::os::socket::Peer;
 
 use crate::frames::FrameTable;
 use crate::spin::Spin;
+use companion::Companions;
 use connection::{Connection, Counts};
 use guests::Guest;
 use parking_lot::{Mutex, RwLock};
@@ -82,6 +85,7 @@ struct Inner<H: Handler> {
     guests: Mutex<Guests<H>>,
     /// Those that can ask.
     connections: RwLock<Vec<Arc<Connection<H>>>>,
+    companions: Companions<H>,
     /// Whose turn it is.
     next: AtomicUsize,
     stopping: AtomicBool,
@@ -143,6 +147,7 @@ impl<H: Handler> Server<H> {
             wakeup,
             guests: Mutex::new(Guests { guests: BTreeMap::new(), last: 0 }),
             connections: RwLock::default(),
+            companions: Companions::default(),
             next: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             counts: Arc::default(),
@@ -236,6 +241,7 @@ impl<H: Handler> Server<H> {
             }
         }
         self.inner.end_all();
+        self.inner.end_companions();
     }
 }
 

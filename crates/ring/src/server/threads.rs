@@ -13,7 +13,7 @@ use super::connection::{Asked, Connection};
 const EVENTS_PER_ROUND: usize = 16;
 
 /// What a program wants.
-enum Work<H: Handler> {
+pub(super) enum Work<H: Handler> {
     Asked(Asked<H>),
     /// The end of handles.
     Left(Arc<Connection<H>>),
@@ -21,7 +21,7 @@ enum Work<H: Handler> {
 
 impl<H: Handler> Inner<H> {
     /// The life of one of them.
-    pub(super) fn serve(&self) {
+    pub(super) fn serve(self: &Arc<Self>) {
         let mut events = Vec::with_capacity(EVENTS_PER_ROUND);
         let mut is_second = self.watch.look();
         while !self.stopping.load(Ordering::SeqCst) {
@@ -76,10 +76,17 @@ impl<H: Handler> Inner<H> {
         asked.or_else(|| left().map(|connection| Work::Left(connection.clone())))
     }
 
-    fn work(&self, work: Work<H>) {
+    fn work(self: &Arc<Self>, work: Work<H>) {
         if self.watch.work() && self.is_pending() {
             self.wake();
         }
+        if let Work::Asked(asked) = &work {
+            self.accompany(asked.connection());
+        }
+        self.run(work);
+    }
+
+    pub(super) fn run(&self, work: Work<H>) {
         let serve = || match work {
             Work::Asked(asked) => self.handler.serve(asked),
             Work::Left(connection) => connection.take_left(),

@@ -19,6 +19,8 @@ use tameike_io::{Frame, Slab};
 /// How long anything may take that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 pub const ROOT: Start = Start { view: 0, dir: 1 };
+/// A directory that holds up the thread which makes it.
+pub const HOLDS_UP: &[u8] = b"holds up";
 const SOCKET_VARIABLE: &str = "TAMEIKE_TEST_SOCKET";
 
 #[derive(Default)]
@@ -30,6 +32,10 @@ pub struct State {
     held: Vec<Asked<Files>>,
     /// Handles that programs have left.
     pub closed: Vec<u64>,
+    /// Requests that companions have served.
+    pub near: usize,
+    /// Threads that are held up by `mkdir`, until the files have no more of them.
+    pub held_up: usize,
     pub begun: usize,
     pub left: usize,
     pub ended: usize,
@@ -126,6 +132,12 @@ impl Files {
         self.await_state(|state| state.held.len() == count);
     }
 
+    /// Lets threads go on that are held up.
+    pub fn go_on(&self) {
+        self.state.lock().held_up = 0;
+        self.changed.notify_all();
+    }
+
     /// Answers those that are held.
     pub fn let_go(&self) {
         let held = std::mem::take(&mut self.state.lock().held);
@@ -144,7 +156,15 @@ impl Handler for Files {
 
     fn serve(&self, asked: Asked<Self>) {
         let mut state = self.state.lock();
+        state.near += usize::from(std::thread::current().name() == Some("tameike-near"));
         match asked.request() {
+            Some(Request::MakeDir { path, .. }) if asked.name(&path) == HOLDS_UP => {
+                state.held_up += 1;
+                self.changed.notify_all();
+                drop(state);
+                self.await_state(|state| state.held_up == 0);
+                asked.answer(&Reply::Done);
+            }
             Some(Request::Sync { .. }) => {
                 state.held.push(asked);
                 self.changed.notify_all();

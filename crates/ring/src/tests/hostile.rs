@@ -3,7 +3,7 @@
 use super::bed::{Bed, PATIENCE, ROOT};
 use crate::client::{Answer, Client};
 use crate::greeting::{Welcome, hello};
-use crate::layout::{ALL_SLOTS, ARENA_SIZE, LEFT, SLOTS, Slot, left, pending};
+use crate::layout::{ALL_SLOTS, ARENA_SIZE, LEFT, SLOTS, Slot, core, left, near, pending};
 use crate::message::{REQUEST_WORDS, Request};
 use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -90,6 +90,8 @@ fn scribble(evil: &Client, seed: u64, ended: &AtomicBool) {
         // Handles that nobody has: files are those of all programs here.
         left(&evil.arena).for_each(|place| place.store(next() | 1 << 50, Ordering::Relaxed));
         pending(&evil.arena).fetch_or(next() as u32 & (ALL_SLOTS | LEFT), Ordering::SeqCst);
+        core(&evil.arena).store(next() as u32, Ordering::Relaxed);
+        near(&evil.arena).store(next() as u32, Ordering::SeqCst);
     }
 }
 

@@ -1,0 +1,57 @@
+//! Programs that have to wait, and their companions.
+
+use super::bed::{Bed, HOLDS_UP, PATIENCE, ROOT};
+use crate::client::{Answer, Client};
+use tameike_io::os::process::monotonic;
+
+/// Has a program wait in vain until it has a companion.
+fn accompany(bed: &Bed, client: &Client) {
+    let (begun, before) = (monotonic(), bed.files.state.lock().near);
+    while bed.files.state.lock().near == before {
+        assert!(monotonic() - begun < PATIENCE, "it has no companion");
+        std::thread::scope(|scope| {
+            scope.spawn(|| client.sync(1));
+            bed.files.await_held(1);
+            bed.files.let_go();
+        });
+        (0..4).for_each(|_| assert_eq!(client.close(1 << 50), Answer::Failed(9)));
+    }
+}
+
+#[test]
+fn who_waits_in_vain_is_served_by_a_companion_to_its_end() {
+    let bed = Bed::new();
+    let clients = [(); 3].map(|()| bed.client());
+    for client in &clients {
+        accompany(&bed, client);
+        let before = bed.files.state.lock().near;
+        for round in 0..200_u64 {
+            let Answer::Done(open) = client.open(ROOT, b"file", 0, 0) else { panic!("it is there") };
+            assert_eq!(client.write(open.handle, 0, &[&round.to_le_bytes()]), Answer::Done(8));
+            assert_eq!(client.leave(open.handle), Answer::Done(()));
+            bed.files.await_state(|state| state.closed.last() == Some(&open.handle));
+        }
+        assert_eq!(bed.files.state.lock().near - before, 400, "by nobody else");
+    }
+    let [first, second, _third] = clients;
+    drop((first, second));
+    bed.files.await_state(|state| state.ended == 2);
+    bed.server.stop();
+    assert_eq!(bed.files.state.lock().ended, 3);
+}
+
+#[test]
+fn other_threads_are_served_while_the_companion_is_held_up() {
+    let bed = Bed::new();
+    let client = bed.client();
+    accompany(&bed, &client);
+    std::thread::scope(|scope| {
+        let before = bed.files.state.lock().near;
+        let first = scope.spawn(|| client.make_dir(ROOT, HOLDS_UP, 0o755));
+        bed.files.await_state(|state| state.held_up == 1);
+        assert_eq!(bed.files.state.lock().near - before, 1, "it is the companion");
+        (0..100).for_each(|_| assert_eq!(client.close(1 << 50), Answer::Failed(9)));
+        bed.files.go_on();
+        assert_eq!(first.join().expect("no panic"), Answer::Done(()));
+    });
+}
