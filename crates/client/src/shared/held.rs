@@ -14,11 +14,14 @@ use tameike_core::limits::{HELD_NAMES_MAX, NAME_LEASE};
 use tameike_core::wire::meta::EntryName;
 use tameike_core::{Attr, InodeId};
 
+/// Counts of changes, each of some of the inodes: an answer is not held if there may have been one to what it is about.
+const CHANGES: usize = 32;
+
 /// When a home was asked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     time: Duration,
-    changes: u64,
+    changes: [u32; CHANGES],
 }
 
 struct HeldName {
@@ -35,13 +38,23 @@ struct Names {
     held: BTreeMap<InodeId, HeldName>,
     /// By age; also what is not held any more.
     order: VecDeque<(Duration, InodeId)>,
-    /// Counts what ended, or would have ended, a lease.
-    changes: u64,
+    /// Count what ended, or would have ended, a lease.
+    changes: [u32; CHANGES],
     /// Where programs are shown names, if anywhere.
     shown: Option<Shown>,
 }
 
+/// Which count is that of an inode.
+fn count_of(inode: InodeId) -> usize {
+    (inode.0 % CHANGES as u64) as usize
+}
+
 impl Names {
+    fn count(&mut self, inode: InodeId) {
+        let count = &mut self.changes[count_of(inode)];
+        *count = count.wrapping_add(1);
+    }
+
     fn remove(&mut self, inode: InodeId) {
         self.hide(inode);
         if let Some(name) = self.held.remove(&inode) {
@@ -83,7 +96,8 @@ impl HeldNames {
     /// Holds a name with the attributes of its inode, as a home has answered.
     pub(super) fn hold(&self, entry: EntryName, attr: Attr, asked: Asked) {
         let mut names = self.0.lock();
-        if names.changes != asked.changes {
+        let count = count_of(attr.inode);
+        if names.changes[count] != asked.changes[count] {
             return;
         }
         names.make_room(asked.time);
@@ -114,8 +128,8 @@ impl HeldNames {
     /// This node has written to a file, of which the home has told these attributes since.
     pub(super) fn wrote(&self, attr: Attr) {
         let mut names = self.0.lock();
-        names.changes += 1;
         let inode = attr.inode;
+        names.count(inode);
         // Those of no earlier version may be of a later moment.
         if names.held.get(&inode).is_some_and(|name| name.attr.generation < attr.generation) {
             names.hide(inode);
@@ -129,7 +143,7 @@ impl HeldNames {
     /// has taken it.
     pub(super) fn accessed(&self, inode: InodeId, access: Access) {
         let mut names = self.0.lock();
-        names.changes += 1;
+        names.count(inode);
         names.hide(inode);
         match names.held.get_mut(&inode) {
             Some(name) if access.follows(name.attr.times()) => name.attr.atime = access.time,
@@ -165,14 +179,15 @@ impl HeldNames {
     /// An inode has changed, or its name.
     pub(super) fn changed(&self, inode: InodeId) {
         let mut names = self.0.lock();
-        names.changes += 1;
+        names.count(inode);
         names.remove(inode);
     }
 
     /// What a name says has changed.
     pub(super) fn renamed(&self, entry: &EntryName) {
         let mut names = self.0.lock();
-        names.changes += 1;
+        // Of which inode is not known for sure.
+        names.changes.iter_mut().for_each(|count| *count = count.wrapping_add(1));
         if let Some(inode) = names.inodes.get(entry).copied() {
             names.remove(inode);
         }
@@ -238,8 +253,13 @@ pub(super) mod tests {
         let names = HeldNames::default();
         let asked = names.asking(NOW);
         names.changed(InodeId(9));
+        names.hold(entry(9), attr(9), asked);
+        assert_eq!(names.find(&entry(9), NOW), None);
         names.hold(entry(2), attr(2), asked);
-        assert_eq!(names.find(&entry(2), NOW), None);
+        assert_eq!(names.find(&entry(2), NOW), Some(attr(2)), "that of another is none");
+        names.renamed(&entry(7));
+        names.hold(entry(3), attr(3), asked);
+        assert_eq!(names.find(&entry(3), NOW), None, "whose name that was is not known");
     }
 
     #[test]
@@ -353,8 +373,8 @@ pub(super) mod tests {
             assert!(board.0.lock().is_empty(), "it is shown as it is now, if at all");
             let told = names.attr(InodeId(2), NOW).map(|attr| attr.atime);
             names.accessed(InodeId(3), access);
-            names.hold(entry(4), attr(4), asked);
-            assert_eq!(names.attr(InodeId(4), NOW), None, "what was asked before is older");
+            names.hold(entry(3), attr(3), asked);
+            assert_eq!(names.attr(InodeId(3), NOW), None, "what was asked before is older");
             told
         };
         assert_eq!(held(5, 6), Some(at(7)));
