@@ -16,7 +16,7 @@
 use super::connection::Connection;
 use super::threads::Work;
 use super::{Handler, Inner};
-use crate::layout::{ACCOMPANIED, ALL_SLOTS, ENDS, LEFT, RESTS, core, near};
+use crate::layout::{ACCOMPANIED, ALL_SLOTS, ENDS, LEFT, RESTS, SLOTS, core, near};
 use parking_lot::{Condvar, Mutex};
 use rustix::thread::{CpuSet, futex, sched_getaffinity, sched_setaffinity};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -151,9 +151,8 @@ impl<H: Handler> Inner<H> {
             }
         }
         word.fetch_and(!ACCOMPANIED, Ordering::SeqCst);
-        while let Some(work) = connection.near_work() {
-            self.run(work);
-        }
+        // No more than can be there, whatever the program does.
+        (0..=SLOTS).map_while(|_| connection.near_work()).for_each(|work| self.run(work));
         *connection.companion.has_gone.lock() = true;
         connection.companion.goes.notify_all();
     }
