@@ -271,7 +271,7 @@ impl RingFile {
 impl Drop for RingFile {
     fn drop(&mut self) {
         if !self.closed {
-            // It is the kernel's now, whose close tells.
+            // It is the kernel's now, whose close tells: nobody hears this one.
             let _: Answer<()> = self.end();
         }
     }

@@ -312,6 +312,30 @@ print("TOLD")'"#;
     assert!(String::from_utf8_lossy(&output.stdout).contains("TOLD"), "{}", shown(&output));
 }
 
+/// S10: "A file that is removed while open stays readable and writable through its descriptors". Its end is where it is, not where it
+/// was when it had a name.
+#[test]
+fn a_removed_file_ends_where_its_last_write_did() {
+    let site = Site::new();
+    let script = r#"for view in "$TAMEIKE_CACHE" "$TAMEIKE_SHARED"; do cd "$view"; python3 -c '
+import os
+fd = os.open("f", os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+os.write(fd, b"a" * 100)
+assert os.pread(fd, 4096, 0) == os.pread(fd, 4096, 0) == b"a" * 100
+os.unlink("f")
+for end in (1000, 2000, 9000):
+    os.pwrite(fd, b"b" * 900, end - 900)
+    for _ in range(3):
+        assert os.pread(fd, 20000, end - 900) == b"b" * 900, end
+        assert os.pread(fd, 300, end - 500) == b"b" * 300, end
+        assert os.pread(fd, 10, end) == b""
+os.close(fd)
+print("SEEN")'; done"#;
+    let output = job(&site, 1, &[], script).output().expect("a job");
+    let seen = String::from_utf8_lossy(&output.stdout).matches("SEEN").count();
+    assert!(output.status.success() && seen == 2, "{}", shown(&output));
+}
+
 /// S31: "A program that is preloaded (`--preload`) finds and leaves what it would without." Also where the view is mounted for
 /// reading only, as sandboxes and containers do, from the start or while it runs.
 #[test]

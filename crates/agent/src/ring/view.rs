@@ -18,7 +18,7 @@ pub(super) trait AnyView: Send + Sync + 'static {
     fn serve_path(self: Arc<Self>, asked: Asked, request: Request);
     /// Serves a request about an open file.
     fn serve_open(self: Arc<Self>, asked: Asked, request: Request, open: Arc<OpenFile>);
-    /// Closes a file of which the program awaits nothing.
+    /// Closes a file through which nothing was changed, and of which the program awaits nothing.
     fn leave(self: Arc<Self>, open: Arc<OpenFile>);
     /// Closes a file whose program is gone.
     fn let_go(self: Arc<Self>, open: Arc<OpenFile>, ending: Option<Arc<Ending>>);
@@ -98,7 +98,7 @@ impl<V: Vfs> RingView<V> {
         });
     }
 
-    /// Closes a file of whose end nobody hears.
+    /// Closes a file whose program is gone, and hears of nothing any more.
     async fn close_unheard(&self, open: &OpenFile) {
         if let Err(fault) = self.flush(open).await {
             log::warn!("a program does not hear of it any more: {fault}");
@@ -144,7 +144,8 @@ impl<V: Vfs> AnyView for RingView<V> {
 
     fn leave(self: Arc<Self>, open: Arc<OpenFile>) {
         let view = self.clone();
-        self.tasks.spawn(async move { view.close_unheard(&open).await });
+        // Nothing was changed through it. What became of others' writes is told to who asks, not to nobody.
+        self.tasks.spawn(async move { view.release(&open).await });
     }
 
     fn let_go(self: Arc<Self>, open: Arc<OpenFile>, ending: Option<Arc<Ending>>) {

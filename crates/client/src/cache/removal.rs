@@ -165,7 +165,10 @@ impl CacheView {
         if !self.write_back(inode).await? {
             return Err(Errno::ESTALE.into());
         }
-        self.opens.all_of(inode).iter().for_each(|open| open.set_orphan());
+        self.opens.all_of(inode).iter().for_each(|open| {
+            open.set_orphan();
+            open.data.set_lends(false);
+        });
         self.engine.forget(inode);
         Ok(())
     }
@@ -185,7 +188,10 @@ impl CacheView {
 
     /// It has not done so.
     pub fn kept(&self, inode: InodeId) {
-        self.opens.all_of(inode).iter().for_each(|open| open.set_named());
+        self.opens.all_of(inode).iter().for_each(|open| {
+            open.set_named();
+            open.data.set_lends(true);
+        });
     }
 
     /// The removal that [`Self::before_removal`] prepared did not happen.

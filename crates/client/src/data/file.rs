@@ -77,6 +77,8 @@ pub(super) struct FileState {
     pub access: Option<Access>,
     /// Set once frames may be lent.
     pub lent: Option<LentFile>,
+    /// Whether none are, as its content is elsewhere.
+    pub lends_nothing: bool,
     /// Attributes as the home told them with this node's last write.
     pub told: Option<Attr>,
 }

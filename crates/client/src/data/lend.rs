@@ -169,6 +169,17 @@ impl FileState {
     }
 }
 
+impl FileData {
+    /// Whether what is here is the file's content: while it is not, nothing is lent of it, nor is its end told.
+    pub(crate) fn set_lends(&self, lends: bool) {
+        let mut state = self.state.lock();
+        state.lends_nothing = !lends;
+        if !lends {
+            state.lent = None;
+        }
+    }
+}
+
 /// A file that is open on this node, as programs may be lent it.
 #[derive(Clone)]
 pub struct Lendable {
@@ -185,7 +196,7 @@ impl Lendable {
     pub fn key(&self) -> Option<LendingKey> {
         let lender = self.engine.lender.as_ref()?;
         let mut state = self.file.state.lock();
-        if state.lent.is_none() && state.opens > 0 {
+        if state.lent.is_none() && state.opens > 0 && !state.lends_nothing {
             state.lent = LentFile::new(lender);
         }
         state.lent.as_ref().map(|lent| lent.key)

@@ -138,7 +138,7 @@ impl DataEngine {
 
     /// Fetches bytes of a unit into the cache.
     async fn fetch(
-        &self,
+        self: &Arc<Self>,
         file: &Arc<FileData>,
         unit: UnitId,
         range: Range<u32>,
@@ -167,7 +167,7 @@ impl DataEngine {
     }
 
     async fn fetch_bytes(
-        &self,
+        self: &Arc<Self>,
         file: &FileData,
         unit: UnitId,
         range: Range<u32>,
@@ -175,7 +175,7 @@ impl DataEngine {
         mut into: Option<Frame>,
     ) -> Result<Payload> {
         let home = self.cluster.unit_home(file.layout, unit);
-        let mut searches = 0;
+        let (mut searches, is_kept) = (0, into.is_some());
         let answer = loop {
             let behind = file.home();
             let (offset, length, backing) = (range.start, range.end - range.start, behind.backing());
@@ -185,6 +185,9 @@ impl DataEngine {
                 (Err(fault), Home::Shared(path)) if is_missing(fault.errno) && searches < SEARCHES_MAX => {
                     self.find_again(path, file.inode).await?;
                     searches += 1;
+                    if is_kept {
+                        into = Some(self.take_frame().await);
+                    }
                 }
                 (answer, _) => break answer?,
             }

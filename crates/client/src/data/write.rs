@@ -62,7 +62,7 @@ impl DataEngine {
                 && count as usize == data.size()
                 && let Some(frame) = data.take_frame()
             {
-                self.write_frame(file, index, frame).await;
+                self.write_frame(file, index, frame);
                 *written = UNIT_SIZE;
                 break;
             }
@@ -121,9 +121,8 @@ impl DataEngine {
         }
     }
 
-    /// Writes a unit whose bytes are all in `frame`, which stays.
-    async fn write_frame(self: &Arc<Self>, file: &Arc<FileData>, index: u64, frame: Frame) {
-        self.send_scattered(file, index).await;
+    /// Writes a unit whose bytes are all in `frame`, which stays. All of it is one piece then: nothing need be sent before.
+    fn write_frame(self: &Arc<Self>, file: &Arc<FileData>, index: u64, frame: Frame) {
         let now = self.runtime.now();
         {
             let mut state = file.state.lock();

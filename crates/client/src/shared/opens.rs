@@ -142,11 +142,11 @@ impl Closer {
     }
 
     fn set_failed(&self, home: NodeId, failed: bool) {
-        if let Some(untold) = self.homes.lock().get_mut(&home) {
-            untold.failed = failed;
-        }
         if failed {
             self.has_failed.store(true, Ordering::Release);
+        }
+        if let Some(untold) = self.homes.lock().get_mut(&home) {
+            untold.failed = failed;
         }
     }
 
@@ -170,7 +170,7 @@ impl Closer {
     /// What to tell a home next, and the accesses that it tells of.
     fn next_batch(&self, home: NodeId) -> Option<(MetaRequest, Vec<(InodeId, Timestamp)>)> {
         let (closed, undone) = {
-            // Programs close files meanwhile: memory is had and given back outside the lock.
+            // Programs close files meanwhile: they need not wait for memory to be had.
             let room = Vec::with_capacity(2 * COMPANY);
             let mut homes = self.homes.lock();
             let untold = homes.get_mut(&home)?;

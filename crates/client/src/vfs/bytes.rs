@@ -30,7 +30,7 @@ pub trait WriteBytes: Sync {
     fn size(&self) -> usize;
     /// Copies as many from `start` on as `into` has room for.
     fn copy_to(&self, start: usize, into: &mut [u8]);
-    /// The frame that they are all of, for who keeps it. Taken once; after that they are copied nowhere.
+    /// The frame that they are all of, for who keeps it. Taken once, by who then has written all: after that there is nothing to copy.
     fn take_frame(&self) -> Option<Frame> {
         None
     }

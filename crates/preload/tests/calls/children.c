@@ -91,10 +91,10 @@ static void *busy(void *unused)
 {
     long failed = 0;
     char text[8];
-    while (!__atomic_load_n(&stop, __ATOMIC_SEQ_CST)) {
+    do {
         int fd = open("busy", O_RDWR | O_CREAT | O_TRUNC, 0600);
         failed += fd < 0 || write(fd, "12345678", 8) != 8 || pread(fd, text, 8, 0) != 8 || close(fd) != 0;
-    }
+    } while (!__atomic_load_n(&stop, __ATOMIC_SEQ_CST));
     return (void *)failed;
 }
 

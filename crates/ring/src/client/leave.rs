@@ -2,7 +2,7 @@
 
 use super::{Answer, Client};
 use crate::layout::{LEFT, left};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Client {
     /// Ends a handle through which nothing was changed: of its close there is nothing to be told, so that the agent is not
@@ -11,7 +11,7 @@ impl Client {
         if self.is_broken() || !self.is_agent_there() {
             return Answer::Broken;
         }
-        let put = |place: &std::sync::atomic::AtomicU64| {
+        let put = |place: &AtomicU64| {
             place.compare_exchange(0, handle, Ordering::Release, Ordering::Relaxed).is_ok()
         };
         // There is no handle 0, which would say that there is none.

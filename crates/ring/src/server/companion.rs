@@ -11,7 +11,7 @@
 //! No request is overlooked. A companion says in `near` that it sleeps, and does so while the word has nothing else: a program that
 //! has put its bit there sees that, and wakes it, or the companion sees the bit. Before it goes it says so, and takes what is there
 //! yet: a program that puts its bit there later sees that, and takes it back. The word is the program's, too: one that writes
-//! something else there may keep its companion asleep until the server stops, and hurts itself alone.
+//! something else there may keep its companion asleep, also after its own end until another gets one, and hurts itself alone.
 
 use super::connection::Connection;
 use super::threads::Work;
@@ -46,6 +46,16 @@ pub(super) struct Companion {
 struct Served<H: Handler> {
     connection: Weak<Connection<H>>,
     thread: JoinHandle<()>,
+}
+
+impl<H: Handler> Served<H> {
+    /// Wakes a companion that was to end, and has not seen it.
+    fn nudge(&self) {
+        let ended = |connection: &Arc<Connection<H>>| connection.companion.ended.load(Ordering::SeqCst);
+        if let Some(connection) = self.connection.upgrade().filter(ended) {
+            connection.end_companion();
+        }
+    }
 }
 
 /// All companions.
@@ -125,6 +135,7 @@ impl<H: Handler> Inner<H> {
         let Ok(allowed) = sched_getaffinity(None) else { return };
         let mut all = self.companions.0.lock();
         all.retain(|served| !served.thread.is_finished());
+        all.iter().for_each(Served::nudge);
         // An agent that keeps to cores of its own does not go to those of programs.
         if !allowed.is_set(core) || all.len() >= COMPANIONS_MAX {
             return;

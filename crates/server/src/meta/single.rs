@@ -9,6 +9,9 @@ use tameike_core::wire::meta::{Closed, Command, DirStat, MetaReply, Node, OpenId
 use tameike_core::{Errno, Fault, FileKind, InodeId, NodeId, Result, Timestamp};
 use tameike_store::meta::{LogCommand, Outcome, query as table};
 
+/// Closed files that are looked through in one go.
+const LOOKED_THROUGH_MAX: usize = 1024;
+
 impl MetaService {
     pub(super) async fn create(&self, command: Command, from: NodeId) -> Result<MetaReply> {
         let Command::Create { entry, new, opener, wide, .. } = &command else {
@@ -138,6 +141,10 @@ impl MetaService {
 
     /// Removes those inodes that have no name, if nobody has them open. What loses its name while nobody has it open goes with that.
     fn forget_nameless(&self, closed: &[InodeId]) {
+        closed.chunks(LOOKED_THROUGH_MAX).for_each(|closed| self.forget_nameless_of(closed));
+    }
+
+    fn forget_nameless_of(&self, closed: &[InodeId]) {
         let nameless = self.parts.ledger.read(|names| {
             let mut nameless = Vec::new();
             for &inode in closed {

@@ -63,3 +63,21 @@ fn a_unit_in_many_pieces_goes_out_a_few_at_a_time() {
         assert_eq!(byte, expected(place), "byte {place}");
     }
 }
+
+/// While pieces of the unit were on their way, and more waited, the frame of a write of all of it was lost, and then looked into.
+#[test]
+fn all_of_a_unit_is_written_at_once_whatever_pieces_of_it_wait() {
+    let bench = Bench::new(5, 4);
+    let file = bench.open(0);
+    for piece in 0..2 * PIECES_MAX {
+        assert_eq!(bench.engines[0].write_now(&file, 8192 * piece as u64, &[1]), Ok(1), "piece {piece}");
+    }
+    assert_eq!(bench.engines[0].write_now(&file, 3, &[1]), Ok(0), "it waits for the first ones");
+    let mut frame = bench.engines[0].frame_now().expect("one is free");
+    frame.fill(2);
+    let whole = bench.engines[0].write_now(&file, 0, &FrameBytes::new(frame));
+    assert_eq!(whole, Ok(UNIT_SIZE));
+    bench.flush(0, &file).expect("flushed");
+    let found = bench.read(1, &bench.open(1), 0, UNIT_SIZE as u32);
+    assert!(found.iter().all(|&byte| byte == 2));
+}

@@ -170,6 +170,8 @@ impl Inner {
                     Some(slab) => Some(host::exchange(&socket, slab, self.config.device.as_deref()).await?),
                     None => None,
                 };
+                // What it has in memory is read by the connection that this side opens.
+                let theirs = theirs.map(Memory::without_device);
                 Ok::<_, HandshakeError>(Line { proven, socket, neighbour: self.neighbour(theirs) })
             };
             match self.runtime.timeout(ATTEMPT_LIMIT, attempt).await {

@@ -73,6 +73,13 @@ pub(super) struct Memory {
     device: Option<Arc<PeerDevice>>,
 }
 
+impl Memory {
+    /// The slab alone.
+    pub(super) fn without_device(self) -> Self {
+        Self { device: None, ..self }
+    }
+}
+
 /// Gives a proven peer the memory of this agent's slab and device, and takes those of its own.
 pub(super) async fn exchange(
     socket: &Watched<OwnedFd>,
