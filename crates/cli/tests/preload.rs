@@ -312,6 +312,30 @@ print("TOLD")'"#;
     assert!(String::from_utf8_lossy(&output.stdout).contains("TOLD"), "{}", shown(&output));
 }
 
+/// S31: "Such a close neither brings what others have written to where other nodes see it (2), nor tells of their errors (4)."
+#[test]
+fn who_has_changed_nothing_is_not_told_of_the_errors_of_others() {
+    let site = Site::new();
+    let script = r#"cd "$TAMEIKE_SHARED"; python3 -c '
+import errno, os
+writer = os.open("f", os.O_RDWR | os.O_CREAT, 0o600)
+others = [os.open("f", os.O_RDWR) for _ in range(3)]
+told = []
+try:
+    for _ in range(60): os.write(writer, bytes(1 << 20))
+except OSError as error: told.append(error.errno)
+for other in others:
+    os.read(other, 10)
+    os.close(other)
+try: os.close(writer)
+except OSError as error: told.append(error.errno)
+assert told and set(told) == {errno.ENOSPC}, told
+print("SEEN")'"#;
+    let output = job(&site, 1, &["--capacity", "shared=16M"], script).output().expect("a job");
+    let seen = String::from_utf8_lossy(&output.stdout).contains("SEEN");
+    assert!(output.status.success() && seen, "{}", shown(&output));
+}
+
 /// S10: "A file that is removed while open stays readable and writable through its descriptors". Its end is where it is, not where it
 /// was when it had a name.
 #[test]
