@@ -19,9 +19,9 @@ use tameike_core::receipt::Receipt;
 use tameike_core::wire::admin::NodeStatus;
 use tameike_core::wire::cache::{CacheReply, CacheRequest};
 use tameike_core::{Cluster, Errno, Fault, NodeInfo, Result, View};
-use tameike_io::fabric::Rpc;
 use tameike_io::fabric::rpc::RpcNode;
 use tameike_io::fabric::socket::{PEER_LIMIT_DEFAULT, SocketConfig, SocketFabric};
+use tameike_io::fabric::{HostDevice, Rpc};
 use tameike_io::os::process;
 use tameike_io::os::system::System;
 use tameike_io::shared::{PosixTree, SharedFs};
@@ -169,7 +169,11 @@ impl AgentControl for Agent {
             request_frames: memory.requests.clone(),
             reply_frames: memory.replies.clone(),
             slab: (start.fabric == FabricChoice::Auto).then(|| memory.slab.clone()),
-            device: store.as_ref().and_then(|store| store.extents.memory()).map(Arc::new),
+            device: store
+                .as_ref()
+                .and_then(|store| store.extents.memory())
+                .map(HostDevice::new)
+                .map(Arc::new),
         };
         let fabric = Arc::new(SocketFabric::listen(config, &system)?);
         let rpc = Arc::new(RpcNode::new(fabric.clone(), system.runtime().clone(), memory.replies.clone()));

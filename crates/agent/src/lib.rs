@@ -21,3 +21,4 @@ pub use doors::{LocalFiles, Views};
 pub use memory::{MEMORY_MIN, Memory};
 pub use node::{Node, ProcessState, Services};
 pub use storage::replay;
+pub use tameike_store::give_space_back;

@@ -46,7 +46,7 @@ pub fn get() -> Option<&'static Connection> {
 
 fn connect() -> Option<&'static Connection> {
     let socket = std::env::var_os(SOCKET_VARIABLE).filter(|socket| !socket.is_empty())?;
-    let client = Client::connect(Path::new(&socket)).ok()?;
+    let client = Client::connect(Path::new(&socket), |_| {}).ok()?;
     // Before the mounts are looked at.
     let mounts = mounts::watch().ok()?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -5,14 +5,17 @@ mod support;
 use std::fs;
 use support::{Site, succeed};
 
-/// Runs a Python program on node 0 of a job of two nodes; what it said.
-fn run(program: &str) -> String {
-    let site = Site::new();
-    let path = site.plain().join("program.py");
-    fs::write(&path, program).expect("the program");
-    let said = succeed(&mut site.job(2, &["--memory", "64MiB"], &format!("python3 {}", path.display())));
-    site.assert_clean();
-    said
+/// Runs a Python program on node 0 of a job of two nodes, through the kernel and with the library; what it said.
+fn run(program: &str) -> [String; 2] {
+    let small = ["--memory", "64MiB", "--capacity", "512MiB"];
+    [&small[..], &[&small[..], &["--preload"]].concat()].map(|options| {
+        let site = Site::new();
+        let path = site.plain().join("program.py");
+        fs::write(&path, program).expect("the program");
+        let said = succeed(&mut site.job(2, options, &format!("python3 {}", path.display())));
+        site.assert_clean();
+        said
+    })
 }
 
 /// The device of the other node is at fault: nothing wrong is read, and the reader is told.
@@ -53,9 +56,10 @@ print(damaged)
 program = ["tameike", "exec", "--node", "1", "--", "python3", sys.argv[0], "read"]
 print(subprocess.run(program, check=True, capture_output=True, text=True).stdout)
 "#;
-    let said = run(program);
-    let words: Vec<_> = said.split_whitespace().collect();
-    assert_eq!(words, ["7", "right", "short", "short", "short", "short", "short", "short", "short"]);
+    for said in run(program) {
+        let words: Vec<_> = said.split_whitespace().collect();
+        assert_eq!(words, ["7", "right", "short", "short", "short", "short", "short", "short", "short"]);
+    }
 }
 
 /// What one node rewrites and removes while another reads it moves about on the devices: the reader gets bytes of the file, from
@@ -102,10 +106,51 @@ while time.monotonic() < until and reader.poll() is None:
 open(path + ".end", "w").close()
 sys.exit(reader.wait())
 "#;
-    let said = run(program);
-    let words: Vec<_> = said.split_whitespace().collect();
-    assert!(words.len() == 3 && words[0] == "read", "{said}");
-    let (count, changed) = (words[1], words[2]);
-    println!("{count} units were read");
-    assert!(count.parse::<u32>().is_ok_and(|count| count > 0) && changed == "True", "{said}");
+    for said in run(program) {
+        let words: Vec<_> = said.split_whitespace().collect();
+        assert!(words.len() == 3 && words[0] == "read", "{said}");
+        let (count, changed) = (words[1], words[2]);
+        println!("{count} units were read");
+        assert!(count.parse::<u32>().is_ok_and(|count| count > 0) && changed == "True", "{said}");
+    }
+}
+
+/// Records of no particular size, read by several threads of a program that closes all descriptors it does not know of in between:
+/// those of devices stay with the library, which reads by them.
+#[test]
+fn a_program_reads_records_on_devices_whatever_descriptors_it_closes() {
+    let program = r#"
+import os, subprocess, sys, threading
+
+UNIT, UNITS, RECORD = 1 << 20, 24, 47008
+path = os.environ["TAMEIKE_SHARED"] + "/file"
+
+def content(start, end):
+    return b"".join(b"%016d" % number for number in range(start // 16, -(-end // 16)))[start % 16:][:end - start]
+
+def devices():
+    links = [os.readlink(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd") if int(number) > 900]
+    return sum(link.endswith("/extents") for link in links)
+
+def read(first):
+    with open(path, "rb", buffering=0) as file:
+        for start in range(first * RECORD, UNITS * UNIT, 3 * RECORD):
+            end = min(start + RECORD, UNITS * UNIT)
+            assert os.pread(file.fileno(), end - start, start) == content(start, end), start
+
+if sys.argv[1:]:
+    for round in range(3):
+        os.closerange(3, 4096)
+        threads = [threading.Thread(target=read, args=(first,)) for first in range(3)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+    print(devices(), "devices")
+    sys.exit()
+with open(path, "wb", buffering=0) as file:
+    for unit in range(UNITS): file.write(content(unit * UNIT, (unit + 1) * UNIT))
+    os.fsync(file.fileno())
+program = ["tameike", "exec", "--node", "1", "--", "python3", sys.argv[0], "read"]
+print(subprocess.run(program, check=True, stdout=subprocess.PIPE, text=True).stdout)
+"#;
+    assert_eq!(run(program).map(|said| said.trim().to_owned()), ["0 devices", "2 devices"]);
 }

@@ -5,7 +5,7 @@ mod bytes;
 pub use crate::directory::Entries;
 pub use bytes::{FrameBytes, ReadBytes, WriteBytes};
 
-use crate::data::Lendable;
+use crate::data::{Lendable, Placed};
 use crate::locks::FileLocks;
 use std::future::Future;
 use std::ops::Range;
@@ -225,6 +225,16 @@ pub trait Vfs: Directories + Xattrs {
         offset: u64,
         length: u32,
     ) -> impl Future<Output = Result<ReadBytes>> + Send;
+    /// Where a program of this host can read these bytes by itself, if that is known: as [`Vfs::read`], which it stands for.
+    fn place(
+        &self,
+        handle: HandleNumber,
+        offset: u64,
+        length: u32,
+    ) -> impl Future<Output = Result<Option<Placed>>> + Send {
+        let _ = (handle, offset, length);
+        async { Ok(None) }
+    }
     /// Writes as much of `data` from its start as can be written without waiting; the number of bytes. What is
     /// left is [`Vfs::write`]'s: at most all of it, as for an append that must first be given its place.
     ///

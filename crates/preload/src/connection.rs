@@ -169,7 +169,7 @@ pub fn begin_as_child() {
 /// The descriptors that the library keeps.
 pub fn private_numbers() -> impl Iterator<Item = i32> {
     let roots = views::all().iter().filter_map(|view| view.root().ok());
-    roots.chain(mounts::number()).chain(own_client().map(Client::socket))
+    roots.chain(mounts::number()).chain(own_client().into_iter().flat_map(Client::descriptors))
 }
 
 /// The user for whom the process asks, where that is the same for all calls.
@@ -209,12 +209,9 @@ fn to_phase(from: u8, to: u8) -> bool {
 
 fn connect() {
     let errno = kernel::errno();
-    let client = SOCKET.get().and_then(|socket| Client::connect(socket).ok());
+    let client = SOCKET.get().and_then(|socket| Client::connect(socket, reserve).ok());
     let next = match client {
         Some(client) if watch_mounts() && serve(&client) => {
-            if let Some(entry) = table::entry(client.socket()) {
-                entry.reserve();
-            }
             learn_umask();
             CLIENT.store(Box::into_raw(Box::new(client)), Ordering::SeqCst);
             ON
@@ -226,10 +223,15 @@ fn connect() {
     kernel::set_errno(errno);
 }
 
+/// Keeps a number from the program.
+fn reserve(number: i32) {
+    table::entry(number).into_iter().for_each(table::Entry::reserve);
+}
+
 /// Has the kernel tell of changes of mounts, before the mounts are looked at.
 fn watch_mounts() -> bool {
     let Ok(number) = mounts::watch(lowest_private()) else { return false };
-    table::entry(number).into_iter().for_each(table::Entry::reserve);
+    reserve(number);
     true
 }
 

@@ -3,9 +3,13 @@
 use crate::client::Client;
 use crate::greeting::{Welcome, hello, is_hello};
 use crate::layout::{ASKED, LEFT, SLOTS, Slot, WINDOW_SIZE, left, pending};
-use crate::message::{FileKey, Path, REPLY_WORDS, Reply, Request, RequestWords, Start, Status, Time};
+use crate::message::{FileKey, Path, REPLY_WORDS, Reply, Request, RequestWords, Start, Status, Takes, Time};
+use crate::placed::{DEVICES_MAX, PLACED_SIZE, Placed, encode};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
-use tameike_core::limits::PATH_SIZE_MAX;
+use tameike_core::limits::{BLOCK_SIZE, BLOCKS_PER_UNIT, PATH_SIZE_MAX, UNIT_SIZE};
+use tameike_core::wire::call::Run;
+use tameike_core::wire::unit::UnitPlace;
 
 /// As many words as there are; those that are missing are 0.
 fn words<const COUNT: usize>(bytes: &[u8]) -> [u64; COUNT] {
@@ -28,7 +32,11 @@ pub fn request(bytes: &[u8]) {
 /// A reply: what decodes is encoded to words that mean the same, and counts no more bytes than a window has.
 pub fn reply(bytes: &[u8]) {
     if let Some(reply) = Reply::decode(&words::<REPLY_WORDS>(bytes)) {
-        if let Reply::Count(count) | Reply::Lent(count) | Reply::Appended { count, .. } = reply {
+        if let Reply::Count(count)
+        | Reply::Lent(count)
+        | Reply::Placed(count)
+        | Reply::Appended { count, .. } = reply
+        {
             assert!(count as usize <= WINDOW_SIZE);
         }
         assert_eq!(Reply::decode(&reply.encode()), Some(reply));
@@ -43,12 +51,35 @@ pub fn greeting(bytes: &[u8]) {
     }
 }
 
+/// Where the bytes of a read lie, behind their number: what decodes is so many bytes of whole blocks, of a unit.
+pub fn placed(bytes: &[u8]) {
+    let Some((count, rest)) = bytes.split_first_chunk() else { return };
+    let (count, size) = (u32::from_ne_bytes(*count) as usize % (2 * UNIT_SIZE), rest.len().min(PLACED_SIZE));
+    let mut window = [0; PLACED_SIZE];
+    window[..size].copy_from_slice(&rest[..size]);
+    let Some(placed) = Placed::decode(&window, count) else { return };
+    let sizes: Vec<usize> = placed.parts().map(|run| run.length as usize).collect();
+    let told: usize = sizes.iter().sum();
+    assert!(placed.device < DEVICES_MAX && placed.skip < BLOCK_SIZE);
+    assert!(sizes.into_iter().all(|size| size > 0 && size.is_multiple_of(BLOCK_SIZE)));
+    assert!(told <= UNIT_SIZE && told - placed.skip - count < BLOCK_SIZE);
+    assert!(placed.sums(0).len() >= told / BLOCK_SIZE * 4);
+}
+
 /// Requests as they are written.
 pub fn request_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let path = Path { at: Start { view: 1, dir: 77 }, size: 9 };
     let seeds = [
         ("open", Request::Open { path, flags: 0o102, mode: 0o644 }),
-        ("read", Request::Read { handle: 5, offset: 1 << 40, size: WINDOW_SIZE as u32, lent: true }),
+        (
+            "read",
+            Request::Read {
+                handle: 5,
+                offset: 1 << 40,
+                size: WINDOW_SIZE as u32,
+                takes: Takes { lent: true, placed: true },
+            },
+        ),
         ("write", Request::Write { handle: 5, offset: 4096, size: 100 }),
         ("append", Request::Append { handle: 5, size: 100 }),
         ("status", Request::Status { handle: 5 }),
@@ -77,12 +108,24 @@ pub fn reply_seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("done", Reply::Done),
         ("count", Reply::Count(4096)),
         ("lent", Reply::Lent(4096)),
+        ("placed", Reply::Placed(4096)),
         ("appended", Reply::Appended { count: 4096, end: 1 << 40 }),
         ("offset", Reply::Offset(100)),
         ("attributes", Reply::Status(status)),
         ("opened", Reply::Opened { handle: 5, key: FileKey::new(4099), status }),
     ];
     seeds.map(|(name, reply)| (name, bytes_of(&reply.encode()))).into()
+}
+
+/// Places as they are written, behind the numbers of their bytes.
+pub fn placed_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let halves = [1 << 30, 1 << 20].map(|at| Run { at, length: UNIT_SIZE as u32 / 2 });
+    let place = UnitPlace { runs: halves.into(), sums: vec![7; 4 * BLOCKS_PER_UNIT] };
+    let seed = |range: &Range<u32>| {
+        let bytes = encode(1, &place, range).expect("two parts");
+        [&(range.len() as u32).to_ne_bytes()[..], &bytes].concat()
+    };
+    vec![("whole", seed(&(0..UNIT_SIZE as u32))), ("record", seed(&(500_000..547_008)))]
 }
 
 /// Greetings as they are written.

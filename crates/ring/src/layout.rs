@@ -21,6 +21,7 @@
 //! welcome  agent -> program   magic, version, verdict, views, frames; beside it the notice, and where frames are lent the
 //!                             table of these and the slab (`frames`)
 //! rings    program -> agent   any bytes: there are requests, and nobody looks
+//! devices  agent -> program   the number of a device; beside it a descriptor (`placed`)
 //! ```
 //!
 //! A slot goes round: the program writes request and window, sets `ASKED`, then the bit in `pending`. Who takes the bit

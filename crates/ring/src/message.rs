@@ -42,6 +42,15 @@ pub struct Path {
     pub size: u32,
 }
 
+/// What answers a read beside bytes in the window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Takes {
+    /// [`Reply::Lent`].
+    pub lent: bool,
+    /// [`Reply::Placed`].
+    pub placed: bool,
+}
+
 /// What a program can ask. Handles are numbers that [`Reply::Opened`] told the same process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
@@ -54,7 +63,7 @@ pub enum Request {
         /// Permissions of a new file.
         mode: u32,
     },
-    /// `pread`; the bytes come in the window, or may be read where they are lent.
+    /// `pread`; the bytes come in the window, or may be read where they are.
     Read {
         /// Which handle.
         handle: u64,
@@ -62,8 +71,8 @@ pub enum Request {
         offset: u64,
         /// How many bytes, at most [`WINDOW_SIZE`].
         size: u32,
-        /// Whether [`Reply::Lent`] is an answer.
-        lent: bool,
+        /// Which other answers are taken.
+        takes: Takes,
     },
     /// `pwrite` of bytes in the window.
     Write {
@@ -160,6 +169,8 @@ pub enum Reply {
     Count(u32),
     /// So many bytes can be read where they are lent, unless they are recalled.
     Lent(u32),
+    /// So many bytes can be read by oneself where the window tells, unless they have gone from there.
+    Placed(u32),
     /// So many bytes were written, and the file's place after them.
     Appended {
         /// How many.
@@ -208,6 +219,16 @@ impl Path {
     }
 }
 
+impl Takes {
+    fn word(self) -> u64 {
+        u64::from(self.lent) | u64::from(self.placed) << 1
+    }
+
+    fn decode(word: u64) -> Option<Self> {
+        (word < 4).then_some(Self { lent: word & 1 == 1, placed: word & 2 == 2 })
+    }
+}
+
 fn window_size(word: u64) -> Option<u32> {
     u32::try_from(word).ok().filter(|&size| size as usize <= WINDOW_SIZE)
 }
@@ -231,8 +252,8 @@ impl Request {
             Self::Open { path, flags, mode } => {
                 of_path(OPEN, path, u64::from(*flags as u32), u64::from(*mode))
             }
-            Self::Read { handle, offset, size, lent } => {
-                [READ, *handle, *offset, u64::from(*size), u64::from(*lent), 0, 0, 0]
+            Self::Read { handle, offset, size, takes } => {
+                [READ, *handle, *offset, u64::from(*size), takes.word(), 0, 0, 0]
             }
             Self::Write { handle, offset, size } => [WRITE, *handle, *offset, u64::from(*size), 0, 0, 0, 0],
             Self::Append { handle, size } => [APPEND, *handle, 0, u64::from(*size), 0, 0, 0, 0],
@@ -262,7 +283,7 @@ impl Request {
                 flags: u32::try_from(c).ok()? as i32,
                 mode: u32::try_from(d).ok()?,
             },
-            READ => Self::Read { handle: a, offset: b, size: window_size(c)?, lent: flag(d)? },
+            READ => Self::Read { handle: a, offset: b, size: window_size(c)?, takes: Takes::decode(d)? },
             WRITE => Self::Write { handle: a, offset: b, size: window_size(c)? },
             APPEND => Self::Append { handle: a, size: window_size(c)? },
             STATUS => Self::Status { handle: a },
@@ -314,6 +335,7 @@ const OFFSET: u64 = 6;
 const ATTRIBUTES: u64 = 7;
 const OPENED: u64 = 8;
 const LENT: u64 = 9;
+const PLACED: u64 = 10;
 
 impl Reply {
     /// How it is written.
@@ -325,6 +347,7 @@ impl Reply {
             Self::Done => words[0] = DONE,
             Self::Count(count) => (words[0], words[1]) = (COUNT, u64::from(*count)),
             Self::Lent(count) => (words[0], words[1]) = (LENT, u64::from(*count)),
+            Self::Placed(count) => (words[0], words[1]) = (PLACED, u64::from(*count)),
             Self::Appended { count, end } => {
                 (words[0], words[1], words[2]) = (APPENDED, u64::from(*count), *end);
             }
@@ -350,6 +373,7 @@ impl Reply {
             DONE => Self::Done,
             COUNT => Self::Count(window_size(words[1])?),
             LENT => Self::Lent(window_size(words[1])?),
+            PLACED => Self::Placed(window_size(words[1])?),
             APPENDED => Self::Appended { count: window_size(words[1])?, end: words[2] },
             OFFSET => Self::Offset(words[1]),
             ATTRIBUTES => Self::Status(Status::decode(words)),

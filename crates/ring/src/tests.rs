@@ -7,3 +7,4 @@ mod hostile;
 mod lent;
 mod names;
 mod near;
+mod placed;

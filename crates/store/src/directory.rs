@@ -108,6 +108,21 @@ pub async fn patiently<T>(runtime: &Runtime, mut attempt: impl FnMut() -> Result
     attempt()
 }
 
+/// Gives the space of a stopped store's units back, also that which programs hold that have descriptors of it. What is not there
+/// has none.
+///
+/// # Errors
+/// What the system says, with the file's name.
+pub fn give_space_back(dir: &Path) -> Result<()> {
+    let path = dir.join(EXTENTS);
+    match std::fs::File::options().write(true).truncate(true).open(&path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(Fault::from_os(format_args!("giving back the space of {}", path.display()), &error))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn open_parts(dir: &Path, options: &Options, lock: FileLock) -> Result<Parts> {
     let format = Format { path: dir.join("format"), boot_id: boot_id()? };
     let after_power_loss = format.check()?;
@@ -489,6 +504,16 @@ mod tests {
         std::os::unix::fs::FileExt::write_all_at(&file, &bytes[place..place + 8192], place as u64).unwrap();
         let fault = read().unwrap_err();
         assert!(fault.errno == Errno::EIO && fault.message.contains("is damaged"), "{fault}");
+    }
+
+    #[test]
+    fn the_space_of_units_is_given_back_whoever_has_a_descriptor() {
+        let dir = tempfile::tempdir().unwrap();
+        give_space_back(dir.path()).expect("there is none");
+        std::fs::write(dir.path().join(EXTENTS), [1; 10_000]).unwrap();
+        let held = std::fs::File::open(dir.path().join(EXTENTS)).unwrap();
+        give_space_back(dir.path()).unwrap();
+        assert_eq!(held.metadata().unwrap().len(), 0);
     }
 
     fn many_threads(system: &System, slab: &Arc<Slab>, direct: Option<Direct>) {

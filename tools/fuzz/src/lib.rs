@@ -22,7 +22,7 @@ use tameike_core::wire::{Reply, Request, codec};
 pub type Target = fn(&[u8]);
 
 /// All targets by name; each has a directory in `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 19] = [
+pub const TARGETS: [(&str, Target); 20] = [
     ("request", request),
     ("reply", reply),
     ("frame_header", tameike_io::fuzz::frame_header),
@@ -30,6 +30,7 @@ pub const TARGETS: [(&str, Target); 19] = [
     ("ring_request", tameike_ring::fuzz::request),
     ("ring_reply", tameike_ring::fuzz::reply),
     ("ring_greeting", tameike_ring::fuzz::greeting),
+    ("ring_placed", tameike_ring::fuzz::placed),
     ("fuse_request", tameike_io::fuzz::fuse_request),
     ("log", tameike_store::fuzz::log),
     ("log_command", tameike_store::fuzz::log_command),

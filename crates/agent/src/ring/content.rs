@@ -6,12 +6,13 @@ use super::view::RingView;
 use super::{Asked, RingDoor};
 use crate::custody::InFlight;
 use std::sync::Arc;
+use tameike_client::data::Placed;
 use tameike_client::vfs::{HandleNumber, Vfs, WriteBytes};
 use tameike_core::attr::AttrChange;
 use tameike_core::limits::FILE_SIZE_MAX;
 use tameike_core::wire::unit::Sought;
 use tameike_core::{Errno, Result};
-use tameike_ring::message::Reply;
+use tameike_ring::message::{Reply, Takes};
 use tameike_ring::server::Window;
 
 /// The bytes of a write, in the program's reach.
@@ -42,35 +43,57 @@ fn begin(open: &OpenFile) -> Served<InFlight> {
 }
 
 impl<V: Vfs> RingView<V> {
-    /// `lent`: the program takes the bytes from where they are lent, if they are.
     pub(super) fn read(
         self: Arc<Self>,
         asked: Asked,
         open: Arc<OpenFile>,
         (offset, size): (u64, u32),
-        lent: bool,
+        takes: Takes,
     ) {
         let view = self.clone();
         self.tasks.spawn(async move {
-            let read = async {
-                if !open.mode.read {
-                    return Err(Errno::EBADF.into());
-                }
-                if offset > FILE_SIZE_MAX {
-                    return Err(Errno::EINVAL.into());
-                }
-                // What is lent is recalled when the kernel opens the file, after what was in flight.
-                let _in_flight = begin(&open)?;
-                let bytes = view.vfs.read(open.handle, offset, size).await?;
-                let is_lent = open.lendable.as_ref().is_some_and(|file| file.lend(offset, bytes.len(), size));
-                Ok((bytes, is_lent))
+            let begun = view.begin_read(&open, offset);
+            // What is lent is recalled when the kernel opens the file, after what was in flight.
+            let _in_flight = match begun {
+                Ok(in_flight) => in_flight,
+                Err(refusal) => return asked.answer(&reply_of(Err(refusal))),
             };
-            match read.await {
-                Ok((bytes, true)) if lent => asked.answer(&Reply::Lent(bytes.len() as u32)),
-                Ok((bytes, _)) => asked.answer_with(&bytes),
-                Err(refusal) => asked.answer(&reply_of(Err(refusal))),
+            let placed = async {
+                if takes.placed { view.vfs.place(open.handle, offset, size).await } else { Ok(None) }
+            };
+            let asked = match placed.await {
+                Ok(Some(Placed { device, place, range })) => {
+                    match asked.answer_placed(&device, &place, &range) {
+                        Ok(()) => return,
+                        Err(asked) => asked,
+                    }
+                }
+                Ok(None) => asked,
+                Err(fault) => return asked.answer(&reply_of(Err(fault.into()))),
+            };
+            match view.vfs.read(open.handle, offset, size).await {
+                Ok(bytes) => {
+                    let lendable = open.lendable.as_ref();
+                    let is_lent = lendable.is_some_and(|file| file.lend(offset, bytes.len(), size));
+                    if is_lent && takes.lent {
+                        asked.answer(&Reply::Lent(bytes.len() as u32));
+                    } else {
+                        asked.answer_with(&bytes);
+                    }
+                }
+                Err(fault) => asked.answer(&reply_of(Err(fault.into()))),
             }
         });
+    }
+
+    fn begin_read(&self, open: &OpenFile, offset: u64) -> Served<InFlight> {
+        if !open.mode.read {
+            return Err(Errno::EBADF.into());
+        }
+        if offset > FILE_SIZE_MAX {
+            return Err(Errno::EINVAL.into());
+        }
+        begin(open)
     }
 
     /// What a write must pass before its bytes are looked at.

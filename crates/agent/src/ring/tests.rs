@@ -60,7 +60,7 @@ fn bed() -> Bed {
 
 impl Bed {
     fn client(&self) -> Client {
-        Client::connect(&self.socket).expect("it listens")
+        Client::connect(&self.socket, |_| {}).expect("it listens")
     }
 }
 

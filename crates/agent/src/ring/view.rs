@@ -123,7 +123,7 @@ impl<V: Vfs> AnyView for RingView<V> {
 
     fn serve_open(self: Arc<Self>, asked: Asked, request: Request, open: Arc<OpenFile>) {
         match request {
-            Request::Read { offset, size, lent, .. } => self.read(asked, open, (offset, size), lent),
+            Request::Read { offset, size, takes, .. } => self.read(asked, open, (offset, size), takes),
             Request::Write { offset, size, .. } => self.write(asked, &open, (offset, size)),
             Request::Append { size, .. } => self.append(asked, &open, size),
             Request::HandOver { .. } => self.hand_over(asked, &open),

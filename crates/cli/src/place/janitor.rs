@@ -13,6 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tameike_agent::control::{AgentControl, Left};
+use tameike_agent::give_space_back;
 use tameike_core::{Errno, Fault, JobId, Result};
 use tameike_io::os::mount;
 use tameike_io::os::process::{self, wait_ended};
@@ -240,6 +241,7 @@ pub fn discard_node(dir: &Path, node: u32) -> Result<()> {
         // Where it cannot be written, a death in between would be told as a loss: no reason to keep all.
         let _ = state.write(dir);
         if let Some(device) = &state.device_dir {
+            give_space_back(device)?;
             tree::remove(device)?;
         }
     }

@@ -1,7 +1,7 @@
 //! [`Vfs`] of the cache view.
 
 use super::CacheView;
-use crate::data::Lendable;
+use crate::data::{Lendable, Placed};
 use crate::locks::FileLocks;
 use crate::passthrough::{OverTree, Owner, Passthrough};
 use crate::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace, WriteBytes};
@@ -129,6 +129,12 @@ impl Vfs for CacheView {
 
     async fn read(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<ReadBytes> {
         self.read_open(&*self.handle(handle)?, offset, length).await
+    }
+
+    async fn place(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<Option<Placed>> {
+        let open = self.handle(handle)?;
+        let _stays = open.data.leaving.read().await;
+        Ok(if open.is_orphan() { None } else { self.engine.place(&open.data, offset, length).await })
     }
 
     fn spare_frame(&self) -> Option<Frame> {

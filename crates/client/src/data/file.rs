@@ -3,6 +3,7 @@
 use super::access::Access;
 use super::home::{FileVersion, Home};
 use super::lend::LentFile;
+use super::places::Places;
 use super::streams::Streams;
 use super::unit::UnitFrame;
 use event_listener::Event;
@@ -71,6 +72,7 @@ pub(super) struct FileState {
     /// Of how many of them somebody has been told.
     pub heard: u64,
     pub streams: Streams,
+    pub places: Places,
     /// Last access and change as this node knows them; `None` where the shared file system keeps the former.
     pub times: Option<Times>,
     /// The last access, until somebody tells the home.
@@ -202,7 +204,7 @@ impl FileData {
         let mut state = self.state.lock();
         state.opens = state.opens.saturating_sub(1);
         if state.opens == 0 {
-            state.lent = None;
+            (state.lent, state.places) = (None, Places::default());
         }
         if state.opens == 0 && state.untold().is_some() {
             (state.uncommitted, state.committing, state.in_units, state.kernel) = (None, None, false, None);

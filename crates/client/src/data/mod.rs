@@ -12,6 +12,7 @@ mod frames;
 mod home;
 mod lend;
 mod pages;
+mod places;
 mod read;
 mod sparse;
 mod streams;
@@ -25,6 +26,7 @@ pub use access::Access;
 pub use file::{FileData, Told};
 pub use home::{FileVersion, Home};
 pub use lend::{FrameLender, Lendable, LendingKey};
+pub use places::Placed;
 pub use sparse::dense_blocks;
 
 use crate::vfs::OpenMode;

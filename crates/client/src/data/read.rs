@@ -1,6 +1,7 @@
 //! Reads: from a frame of this node, else from the unit's home; sequential readers are read ahead of.
 
 use super::file::FileState;
+use super::places::Placed;
 use super::unit::UnitFrame;
 use super::{DataEngine, FileData, Home, READ_AHEAD_UNITS, home::unexpected, split};
 use crate::vfs::ReadBytes;
@@ -23,6 +24,10 @@ const PIECES_DENSE: usize = 8;
 
 /// Of what the node stores itself, units are kept that are read on in steps of so many bytes at most.
 const STEP_KEPT_MAX: usize = UNIT_SIZE / 16;
+
+/// Least bytes that are worth while to be read where another agent of this host has them, without keeping them: fewer are part of
+/// what is read on in memory.
+const PLACED_MIN: usize = 32 << 10;
 
 /// What a read needs next.
 enum Plan {
@@ -77,6 +82,11 @@ impl DataEngine {
         sequential: bool,
     ) -> Result<Payload> {
         let unit = UnitId { inode: file.inode, index };
+        if range.len() >= PLACED_MIN
+            && let Some(bytes) = self.read_near(file, unit, &range).await
+        {
+            return Ok(bytes);
+        }
         loop {
             listener!(file.changed => ended);
             match self.plan(file, unit, &range, sequential) {
@@ -104,6 +114,21 @@ impl DataEngine {
                 }
             }
         }
+    }
+
+    /// Bytes of a unit that another agent of this host has on its device, without keeping a copy.
+    async fn read_near(
+        self: &Arc<Self>,
+        file: &Arc<FileData>,
+        unit: UnitId,
+        range: &Range<u32>,
+    ) -> Option<Payload> {
+        if self.cluster.unit_home(file.layout, unit) == self.rpc.local() {
+            return None;
+        }
+        let offset = unit.start() + u64::from(range.start);
+        let Placed { device, place, range } = self.place(file, offset, range.len() as u32).await?;
+        device.read_unit(&place, &range, self.frame_now()?)
     }
 
     fn plan(&self, file: &Arc<FileData>, unit: UnitId, range: &Range<u32>, sequential: bool) -> Plan {

@@ -31,18 +31,25 @@ impl Default for Streams {
 impl Streams {
     /// Takes note of a read; whether it is one of a sequence. Two that are near each other by chance are none.
     pub(super) fn read(&mut self, offset: u64, length: u64) -> bool {
-        let reach = (REACH * length).min(UNIT_SIZE as u64);
-        let near = |stream: &Stream| offset.abs_diff(stream.end);
-        let (place, nearest) = (0..STREAMS)
-            .map(|place| (place, near(&self.0[place])))
-            .min_by_key(|&(_, distance)| distance)
-            .expect("there are streams");
-        let goes_on = nearest <= reach;
-        let place = if goes_on { place } else { STREAMS - 1 };
+        let near = self.near(offset, length);
+        let (place, goes_on) = (near.unwrap_or(STREAMS - 1), near.is_some());
         let was_sequence = self.0[place].goes_on;
         self.0[place] = Stream { end: offset.saturating_add(length), goes_on };
         self.0[..=place].rotate_right(1);
         goes_on && was_sequence
+    }
+
+    /// Whether a read would be one of a sequence.
+    pub(super) fn goes_on(&self, offset: u64, length: u64) -> bool {
+        self.near(offset, length).is_some_and(|place| self.0[place].goes_on)
+    }
+
+    /// The place where a read goes on.
+    fn near(&self, offset: u64, length: u64) -> Option<usize> {
+        let reach = (REACH * length).min(UNIT_SIZE as u64);
+        let distances = self.0.iter().map(|stream| offset.abs_diff(stream.end));
+        let (place, nearest) = distances.enumerate().min_by_key(|&(_, distance)| distance)?;
+        (nearest <= reach).then_some(place)
     }
 }
 

@@ -12,6 +12,7 @@ mod names;
 mod opens;
 mod shown;
 mod view;
+mod xattrs;
 
 use crate::data::{DataEngine, FileData, Told};
 use crate::directory::OpenDirs;

@@ -72,7 +72,8 @@ impl Request {
                 | Unit::Digest { .. }
                 | Unit::DirtyInodes { .. }
                 | Unit::Seek { .. }
-                | Unit::Usage { .. } => true,
+                | Unit::Usage { .. }
+                | Unit::Places { .. } => true,
                 Unit::Write { .. }
                 | Unit::Space { .. }
                 | Unit::Sync { .. }

@@ -4,6 +4,7 @@
 
 use super::admin::{AdminReply, AdminRequest, Counter, NodeStatus, Space};
 use super::cache::{CacheReply, CacheRequest, CacheState, Stamp};
+use super::call::Run;
 use super::client::{ClientReply, ClientRequest};
 use super::codec::{decode, decode_first, encode};
 use super::lock::{Blocker, FileLock, LockKind, LockOwner, LockRange, LockReply, LockRequest, WaitEnd};
@@ -11,7 +12,7 @@ use super::meta::{
     Closed, Command, DirEntry, DirStat, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node,
     OpenId, Opener, RenameMode, Step, Target,
 };
-use super::unit::{Backing, Sought, SpaceChange, UnitDigest, UnitReply, UnitRequest};
+use super::unit::{Backing, Sought, SpaceChange, UnitDigest, UnitPlace, UnitReply, UnitRequest};
 use super::{Reply, Request};
 use crate::attr::{Attr, AttrChange, FileKind, SetTime, Timestamp};
 use crate::cores::CoreSet;
@@ -401,6 +402,10 @@ fn requests_to_the_unit_service() {
         ),
         (UnitRequest::Seek { inode: INODE, sought: Sought::Hole, start: 300, step: 2 }, "0983840401ac0202"),
         (UnitRequest::Usage { inode: INODE }, "0a838404"),
+        (
+            UnitRequest::Places { inode: INODE, units: vec![0, 130], generation: GENERATION },
+            "0b8384040200820109",
+        ),
     ]);
 }
 
@@ -420,6 +425,13 @@ fn replies_of_the_unit_service() {
         ),
         (UnitReply::Found { at: 300, found: true }, "05ac0201"),
         (UnitReply::Usage(300), "06ac02"),
+        (
+            UnitReply::Places(vec![
+                None,
+                Some(UnitPlace { runs: vec![Run { at: 4096, length: 8192 }], sums: vec![1, 2, 3, 4] }),
+            ]),
+            "0702000101802080400401020304",
+        ),
     ]);
 }
 

@@ -1,8 +1,11 @@
 //! Messages of the unit service: bytes of units on the node where they lie.
 
+use super::call::Run;
 use crate::ids::{Generation, InodeId, NodeId, UnitId};
+use crate::limits::{BLOCK_SIZE, BLOCKS_PER_UNIT, MESSAGE_SIZE_MAX, UNIT_SIZE};
 use crate::ranges::RangeSet;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// Where the bytes of a unit come from when the node does not hold them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -142,7 +145,63 @@ pub enum UnitRequest {
         /// Which file.
         inode: InodeId,
     },
+    /// Where whole units of the inode lie, for programs of the same host to read them there.
+    Places {
+        /// Which file.
+        inode: InodeId,
+        /// Which units, each in this node's care; at most [`PLACES_MAX`].
+        units: Vec<u64>,
+        /// Clean bytes of an older generation are dropped first (cached inodes).
+        generation: Generation,
+    },
 }
+
+/// Where on its home's device a unit lies of which the home holds every byte. Nothing holds it there: bytes are right if their
+/// blocks have their checksums.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnitPlace {
+    /// Its parts, in their order, each of whole blocks of [`crate::limits::BLOCK_SIZE`] bytes.
+    pub runs: Vec<Run>,
+    /// The CRC-32C of each of its blocks, little-endian.
+    #[serde(with = "serde_bytes")]
+    pub sums: Vec<u8>,
+}
+
+impl UnitPlace {
+    /// Whether its parts are whole blocks, and all of a unit, each with its checksum.
+    pub fn is_whole(&self) -> bool {
+        let block = BLOCK_SIZE as u64;
+        let is_whole =
+            |run: &Run| run.at.is_multiple_of(block) && u64::from(run.length).is_multiple_of(block);
+        let length: u64 = self.runs.iter().map(|run| u64::from(run.length)).sum();
+        self.runs.iter().all(is_whole) && length == UNIT_SIZE as u64 && self.sums.len() == 4 * BLOCKS_PER_UNIT
+    }
+
+    /// Where the blocks lie that hold these bytes of the unit.
+    pub fn runs_of(&self, bytes: &Range<u32>) -> impl Iterator<Item = Run> + use<'_> {
+        let (block, mut before) = (BLOCK_SIZE as u32, 0);
+        let wanted = bytes.start / block * block..bytes.end.next_multiple_of(block);
+        self.runs.iter().filter_map(move |run| {
+            let place = before..before + run.length;
+            before = place.end;
+            let part = place.start.max(wanted.start)..place.end.min(wanted.end);
+            let at = || run.at + u64::from(part.start - place.start);
+            (part.start < part.end).then(|| Run { at: at(), length: part.end - part.start })
+        })
+    }
+
+    /// The checksums of these blocks.
+    pub fn sums_of(&self, bytes: &Range<u32>) -> &[u8] {
+        let blocks = bytes.start as usize / BLOCK_SIZE..(bytes.end as usize).div_ceil(BLOCK_SIZE);
+        &self.sums[4 * blocks.start..4 * blocks.end]
+    }
+}
+
+/// Most units that one [`UnitRequest::Places`] names.
+pub const PLACES_MAX: usize = 32;
+
+// Each may be in as many parts as it has blocks, of at most 15 bytes.
+const _: () = assert!(PLACES_MAX * BLOCKS_PER_UNIT * (15 + 4) < MESSAGE_SIZE_MAX);
 
 /// What happens to the space of a range of bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -212,4 +271,6 @@ pub enum UnitReply {
     },
     /// Answer to [`UnitRequest::Usage`], in bytes.
     Usage(u64),
+    /// Answer to [`UnitRequest::Places`], in the same order: none for a unit that the home does not hold whole.
+    Places(Vec<Option<UnitPlace>>),
 }

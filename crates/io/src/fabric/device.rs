@@ -1,31 +1,39 @@
-//! The device of another agent, that this one reads by itself.
+//! The devices in memory of the agents of one host, which other processes read by themselves.
 
 use crate::slab::{BlockSums, Frame, Payload};
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use tameike_core::limits::BLOCK_SIZE;
-use tameike_core::wire::call::Place;
+use tameike_core::wire::call::{Place, Run};
+use tameike_core::wire::unit::UnitPlace;
 
 /// Bytes that are copied before their checksums are computed: few enough to be in the processor's cache still.
 const PIECE_SIZE: usize = 16 * BLOCK_SIZE;
 
-/// A device in memory of another agent of this host.
+/// A device in memory of an agent of this host, to be read by others.
 ///
-/// Nothing keeps its blocks as they are while they are read: to hold them would be to have writers on that agent wait for this
-/// one. As blocks are not overwritten, but freed and used again, their checksums tell whether they were.
+/// Nothing keeps its blocks as they are while they are read: to hold them would be to have writers on that agent wait for those
+/// who read. As blocks are not overwritten, but freed and used again, their checksums tell whether they were.
 #[derive(Debug)]
-pub struct PeerDevice(File);
+pub struct HostDevice(File);
 
-impl PeerDevice {
-    pub(super) fn new(descriptor: OwnedFd) -> Self {
+impl HostDevice {
+    /// That of a descriptor that can only be read by.
+    pub fn new(descriptor: OwnedFd) -> Self {
         Self(descriptor.into())
+    }
+
+    /// For others to read it by.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     /// Copies what lies there to the start of `frame`, which comes back if it is (any more) something else than what was meant.
     pub(super) fn read(&self, place: &Place, mut frame: Frame) -> Result<Payload, Frame> {
-        match self.copy(place, &mut frame) {
+        match self.copy(&place.runs, &mut frame) {
             Some((length, sums)) if sums.digest() == place.digest => {
                 Ok(Payload::new(Arc::new(frame), 0..length).with_sums(sums))
             }
@@ -33,9 +41,19 @@ impl PeerDevice {
         }
     }
 
-    fn copy(&self, place: &Place, frame: &mut Frame) -> Option<(u32, BlockSums)> {
+    /// Copies these bytes of a unit that lies there, and what else is in their blocks, to the start of `frame`; none if it is (any
+    /// more) something else than what was meant.
+    pub fn read_unit(&self, place: &UnitPlace, bytes: &Range<u32>, mut frame: Frame) -> Option<Payload> {
+        let runs: Vec<Run> = place.runs_of(bytes).collect();
+        let (_, sums) = self.copy(&runs, &mut frame)?;
+        let start = bytes.start % BLOCK_SIZE as u32;
+        let is_it = sums.as_bytes() == place.sums_of(bytes);
+        is_it.then(|| Payload::new(Arc::new(frame), start..start + bytes.len() as u32))
+    }
+
+    fn copy(&self, runs: &[Run], frame: &mut Frame) -> Option<(u32, BlockSums)> {
         let (mut filled, mut sums) = (0, Vec::new());
-        for run in &place.runs {
+        for run in runs {
             let target = frame.get_mut(filled..)?.get_mut(..run.length as usize)?;
             for (number, piece) in target.chunks_mut(PIECE_SIZE).enumerate() {
                 self.0.read_exact_at(piece, run.at.checked_add((number * PIECE_SIZE) as u64)?).ok()?;

@@ -13,7 +13,7 @@ pub mod socket;
 #[cfg(test)]
 mod conformance;
 
-pub use device::PeerDevice;
+pub use device::HostDevice;
 
 use crate::slab::{Frame, Payload};
 use futures_util::future::BoxFuture;
@@ -126,9 +126,9 @@ pub trait Fabric: Send + Sync {
     fn probe(&self, peer: NodeId) {
         let _ = peer;
     }
-    /// The device of `peer`, when this agent can read it as fast as its own memory.
-    fn device_of(&self, peer: NodeId) -> Option<Arc<PeerDevice>> {
-        let _ = peer;
+    /// The device of a node, this one among them, when processes of this host can read it as fast as memory.
+    fn device_of(&self, node: NodeId) -> Option<Arc<HostDevice>> {
+        let _ = node;
         None
     }
 }
@@ -158,6 +158,11 @@ pub trait Rpc: Send + Sync {
         payload: Option<Payload>,
         into: Option<Frame>,
     ) -> BoxFuture<'static, Result<Answer>>;
+    /// As [`Fabric::device_of`].
+    fn device_of(&self, node: NodeId) -> Option<Arc<HostDevice>> {
+        let _ = node;
+        None
+    }
 }
 
 /// Where who asks wants the bytes of an answer.

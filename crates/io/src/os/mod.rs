@@ -6,6 +6,7 @@
 
 pub mod arena;
 mod clock;
+pub mod descriptor;
 mod executor;
 pub mod forked;
 pub mod lending;

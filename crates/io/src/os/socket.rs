@@ -1,5 +1,6 @@
 //! Local sockets: who is at the other end, and open files beside bytes.
 
+use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
@@ -110,17 +111,45 @@ pub(crate) fn receive_files(socket: impl AsFd) -> std::io::Result<Vec<OwnedFd>> 
     receive(socket.as_fd(), &mut [0]).map(|(_, files)| files)
 }
 
+/// Receives some bytes (none when the other end is closed), and the file beside them if there is one; nothing while there is
+/// nothing to be received. Nothing is allocated.
+///
+/// # Errors
+/// What the system says.
+pub fn receive_file_now(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+) -> std::io::Result<Option<(usize, Option<OwnedFd>)>> {
+    let mut file = None;
+    match receive_each(socket, bytes, RecvFlags::DONTWAIT, |found| file = Some(found)) {
+        Ok(received) => Ok(Some((received, file))),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
 fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> std::io::Result<(usize, Vec<OwnedFd>)> {
+    let mut files = Vec::new();
+    let received = receive_each(socket, bytes, RecvFlags::empty(), |file| files.push(file))?;
+    Ok((received, files))
+}
+
+fn receive_each(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+    flags: RecvFlags,
+    mut take: impl FnMut(OwnedFd),
+) -> rustix::io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
-    let mut files = Vec::new();
+    let flags = flags | RecvFlags::CMSG_CLOEXEC;
+    let received = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut ancillary, flags)?;
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
-            files.extend(rights);
+            rights.for_each(&mut take);
         }
     }
-    Ok((received.bytes, files))
+    Ok(received.bytes)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ mod sums;
 #[cfg(test)]
 mod tests;
 
-pub use sums::BlockSums;
+pub use sums::{BlockSums, blocks_have_sums};
 
 use async_lock::{Semaphore, SemaphoreGuardArc};
 use map::Map;

@@ -49,6 +49,27 @@ impl BlockSums {
     }
 }
 
+/// Whether the blocks of which `parts` are the bytes, one after the other, have these checksums (four bytes for each,
+/// little-endian). They are whole blocks; nothing is allocated.
+pub fn blocks_have_sums(parts: &[&[u8]], sums: &[u8]) -> bool {
+    let mut sums = sums.chunks_exact(SUM_SIZE);
+    let (mut sum, mut summed) = (0, 0);
+    for part in parts {
+        let mut rest = *part;
+        while !rest.is_empty() {
+            let (some, after) = rest.split_at(rest.len().min(BLOCK_SIZE - summed));
+            (sum, summed, rest) = (crc32c::crc32c_append(sum, some), summed + some.len(), after);
+            if summed == BLOCK_SIZE {
+                if sums.next() != Some(&sum.to_le_bytes()) {
+                    return false;
+                }
+                (sum, summed) = (0, 0);
+            }
+        }
+    }
+    summed == 0
+}
+
 impl PartialEq for BlockSums {
     fn eq(&self, other: &Self) -> bool {
         self.as_bytes() == other.as_bytes()

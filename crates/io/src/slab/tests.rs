@@ -1,6 +1,7 @@
 use super::*;
 use crate::os::arena::{Arena, Sight};
 use futures_util::FutureExt;
+use proptest::prelude::*;
 
 #[test]
 fn a_pool_lends_its_share_and_no_more() {
@@ -92,6 +93,25 @@ fn a_payload_has_a_place_in_its_own_slab_only() {
 
 fn marks(numbers: Range<u32>) -> BlockSums {
     BlockSums::from_bytes(numbers.flat_map(u32::to_le_bytes))
+}
+
+proptest! {
+    #[test]
+    fn blocks_have_their_checksums_however_they_are_cut(
+        cuts in prop::collection::vec(0..=5 * BLOCK_SIZE, 0..6),
+        changed in prop::option::of(0..5 * BLOCK_SIZE),
+    ) {
+        let mut bytes: Vec<u8> = (0..5 * BLOCK_SIZE).map(|place| (place / 3) as u8).collect();
+        let sums = BlockSums::of(&bytes);
+        if let Some(place) = changed {
+            bytes[place] ^= 4;
+        }
+        let mut ends: Vec<usize> = cuts.into_iter().chain([0, bytes.len()]).collect();
+        ends.sort_unstable();
+        let parts: Vec<&[u8]> = ends.windows(2).map(|ends| &bytes[ends[0]..ends[1]]).collect();
+        prop_assert_eq!(blocks_have_sums(&parts, sums.as_bytes()), changed.is_none());
+        prop_assert!(!blocks_have_sums(&[&bytes[..BLOCK_SIZE + 1]], sums.as_bytes()), "not whole blocks");
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::layout::{
 use crate::message::{Reply, Request};
 use crate::server::watch;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{SendFlags, send};
 use rustix::thread::{futex, sched_getcpu};
 use rustix::time::Timespec;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -37,7 +37,7 @@ impl Client {
         if self.is_broken() {
             return Err(NoReply::Broken);
         }
-        let is_in_vain = || self.is_broken() || self.is_alone();
+        let is_in_vain = || self.is_broken() || self.hear();
         let Some(claim) = self.slots.claim(is_in_vain) else {
             return Err(if is_in_vain() { self.give_up() } else { NoReply::Declined });
         };
@@ -192,20 +192,11 @@ impl Client {
             let left = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
             let woken = futex::wait(slot.state(), futex::Flags::empty(), state, Some(&left));
             state = slot.state().load(Ordering::Acquire);
-            if woken == Err(Errno::TIMEDOUT) && state & ANSWERED == 0 && self.is_alone() {
+            if woken == Err(Errno::TIMEDOUT) && state & ANSWERED == 0 && self.hear() {
                 return Err(self.give_up());
             }
         }
         Ok(true)
-    }
-
-    /// Whether the agent has closed the connection. (It never says anything on it after its welcome.)
-    pub(super) fn is_alone(&self) -> bool {
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        match recv(&self.socket, &mut [0_u8; 1], flags) {
-            Err(Errno::AGAIN | Errno::INTR) => false,
-            Ok(_) | Err(_) => true,
-        }
     }
 
     /// No call is answered any more.

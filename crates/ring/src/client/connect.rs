@@ -3,13 +3,14 @@
 use super::lent::LentFrames;
 use super::names::Shown;
 use super::near::Near;
+use super::placed::Devices;
 use super::slots::Slots;
 use super::{Client, ViewInfo};
 use crate::greeting::{WELCOME_SIZE_MAX, Welcome, hello};
 use crate::layout::{ARENA_SIZE, NOTICE_SIZE};
 use crate::spin::Spin;
 use rustix::process::{Resource, getrlimit};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -57,7 +58,7 @@ fn failed(doing: &'static str) -> impl Fn(std::io::Error) -> ConnectError {
     move |error| ConnectError::System { doing, error }
 }
 
-pub(super) fn connect(path: &Path) -> Result<Client, ConnectError> {
+pub(super) fn connect(path: &Path, keeps: fn(RawFd)) -> Result<Client, ConnectError> {
     let socket = UnixStream::connect(path).map_err(failed("reaching the agent"))?;
     socket.set_read_timeout(Some(GREETING_TIME)).map_err(failed("setting a limit of time"))?;
     let (arena, memory) =
@@ -82,30 +83,43 @@ pub(super) fn connect(path: &Path) -> Result<Client, ConnectError> {
         [table, slab] if frames > 0 => LentFrames::map(frames, table, slab).ok(),
         _ => None,
     };
+    let socket = out_of_the_way(socket.into()).map_err(failed("moving a socket out of the way"))?;
+    keeps(socket.as_raw_fd());
     Ok(Client {
         views: mounts.into_iter().map(|mount| ViewInfo { mount }).collect(),
         arena,
         shown: Shown::new(&notice, begun),
         notice,
         lent,
-        socket: out_of_the_way(socket.into())?,
+        socket,
         own,
         broken: false.into(),
         slots: Slots::default(),
         populated: Default::default(),
         spin: Spin::new(SPIN),
         near: Near::default(),
+        devices: Devices::default(),
+        keeps,
     })
 }
 
-/// The same socket under a number that programs seldom meet.
-fn out_of_the_way(socket: OwnedFd) -> Result<OwnedFd, ConnectError> {
+impl Client {
+    /// A descriptor that came from the agent, as the connection keeps it.
+    pub(super) fn kept_apart(&self, descriptor: OwnedFd) -> Option<OwnedFd> {
+        let kept = out_of_the_way(descriptor).ok()?;
+        (self.keeps)(kept.as_raw_fd());
+        Some(kept)
+    }
+}
+
+/// The same descriptor under a number that programs seldom meet.
+fn out_of_the_way(descriptor: OwnedFd) -> std::io::Result<OwnedFd> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let number = SOCKET_NUMBER.min(limit.saturating_sub(BELOW_LIMIT)) as i32;
-    match rustix::io::fcntl_dupfd_cloexec(&socket, number) {
+    match rustix::io::fcntl_dupfd_cloexec(&descriptor, number) {
         Ok(moved) => Ok(moved),
         // All of those are taken: it stays where it is.
-        Err(rustix::io::Errno::MFILE | rustix::io::Errno::INVAL) => Ok(socket),
-        Err(error) => Err(failed("moving a socket out of the way")(error.into())),
+        Err(rustix::io::Errno::MFILE | rustix::io::Errno::INVAL) => Ok(descriptor),
+        Err(error) => Err(error.into()),
     }
 }

@@ -12,6 +12,7 @@ pub mod mounts;
 mod names;
 mod near;
 pub mod path;
+mod placed;
 mod read;
 mod slots;
 mod transfer;
@@ -28,6 +29,7 @@ use call::{NoReply, Populated};
 use lent::LentFrames;
 use names::Shown;
 use near::Near;
+use placed::Devices;
 use slots::Slots;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
@@ -54,15 +56,19 @@ pub struct Client {
     populated: Populated,
     spin: Spin,
     near: Near,
+    devices: Devices,
+    /// Told of each descriptor that is kept.
+    keeps: fn(RawFd),
 }
 
 impl Client {
-    /// Connects to the agent that listens at `socket`.
+    /// Connects to the agent that listens at `socket`. `keeps` is told of each descriptor that the connection keeps, now or later, in
+    /// any call: close-on-exec, with a high number. It must not be closed, but by a child of the process.
     ///
     /// # Errors
     /// Why there is no ring.
-    pub fn connect(socket: &Path) -> Result<Self, ConnectError> {
-        connect::connect(socket)
+    pub fn connect(socket: &Path, keeps: fn(RawFd)) -> Result<Self, ConnectError> {
+        connect::connect(socket, keeps)
     }
 
     /// The views, by [`Start::view`].
@@ -75,10 +81,9 @@ impl Client {
         !self.own.is_own() || self.broken.load(Ordering::Relaxed)
     }
 
-    /// The one descriptor that the connection keeps: close-on-exec, with a high number. It must not be closed, but by a
-    /// child of the process.
-    pub fn socket(&self) -> RawFd {
-        self.socket.as_raw_fd()
+    /// The descriptors that the connection keeps.
+    pub fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+        std::iter::once(self.socket.as_raw_fd()).chain(self.devices.numbers())
     }
 
     /// Opens a regular file as `openat` does; `mode` is what is left of the mode after the umask.
@@ -93,15 +98,19 @@ impl Client {
     /// Writes as `pwritev` does.
     pub fn write(&self, handle: u64, offset: u64, from: &[&[u8]]) -> Answer<usize> {
         let whole = from.iter().map(|part| part.len()).sum();
-        self.pieces(whole, |done, size| {
-            let Some(offset) = offset.checked_add(done as u64) else { return Answer::Declined };
-            let claim = match self.claim(size as usize) {
-                Ok(claim) => claim,
-                Err(none) => return none.into(),
-            };
-            self.put(&claim, parts(from, done, size as usize));
-            self.take(self.ask(&claim, &Request::Write { handle, offset, size }), counted(size))
-        })
+        self.pieces(
+            whole,
+            |_| WINDOW_SIZE,
+            |done, size| {
+                let Some(offset) = offset.checked_add(done as u64) else { return Answer::Declined };
+                let claim = match self.claim(size as usize) {
+                    Ok(claim) => claim,
+                    Err(none) => return none.into(),
+                };
+                self.put(&claim, parts(from, done, size as usize));
+                self.take(self.ask(&claim, &Request::Write { handle, offset, size }), counted(size))
+            },
+        )
     }
 
     /// Writes to the end of the file, as `writev` with `O_APPEND`; the count, and the offset behind the last byte. What is
@@ -227,11 +236,17 @@ impl Client {
         }
     }
 
-    /// Moves `whole` bytes in pieces that fit a window, until one is short. What was moved before a piece failed is told.
-    fn pieces(&self, whole: usize, mut piece: impl FnMut(usize, u32) -> Answer<usize>) -> Answer<usize> {
+    /// Moves `whole` bytes in pieces, until one is short. After so many bytes the next piece is of at most `most` bytes, which fit a
+    /// window. What was moved before a piece failed is told.
+    fn pieces(
+        &self,
+        whole: usize,
+        most: impl Fn(usize) -> usize,
+        mut piece: impl FnMut(usize, u32) -> Answer<usize>,
+    ) -> Answer<usize> {
         let mut done = 0;
         while done < whole {
-            let size = (whole - done).min(WINDOW_SIZE);
+            let size = (whole - done).min(most(done));
             match piece(done, size as u32) {
                 Answer::Done(count) => {
                     done += count;

@@ -70,7 +70,7 @@ impl Client {
         if now.saturating_sub(self.shown.seen.load(Ordering::Relaxed)) < TRUST {
             return true;
         }
-        if self.is_alone() {
+        if self.hear() {
             self.give_up();
             return false;
         }

@@ -3,10 +3,12 @@
 use super::call::NoReply;
 use super::slots::Claim;
 use super::{Answer, Client, parts_mut};
-use crate::message::{FileKey, Reply, Request};
+use crate::layout::WINDOW_SIZE;
+use crate::message::{FileKey, Reply, Request, Takes};
+use tameike_core::limits::UNIT_SIZE;
 
-/// Least bytes that a request may be answered with by lending them, which saves a copy and costs a second look.
-const LENT_MIN: u32 = 32 << 10;
+/// Least bytes of which it is worth while to take them from where they are, which saves copies and costs a second look.
+const TAKEN_MIN: usize = 32 << 10;
 
 impl Client {
     /// Reads as `preadv` does. `key` is that of the file, where frames of it may be lent.
@@ -17,8 +19,12 @@ impl Client {
         offset: u64,
         into: &mut [&mut [u8]],
     ) -> Answer<usize> {
-        let whole = into.iter().map(|part| part.len()).sum();
-        self.pieces(whole, |done, size| {
+        let whole: usize = into.iter().map(|part| part.len()).sum();
+        // What is lent, or told the place of, is of one unit.
+        let in_unit =
+            |done: usize| UNIT_SIZE - (offset.wrapping_add(done as u64) % UNIT_SIZE as u64) as usize;
+        let most = |done| if whole < TAKEN_MIN { WINDOW_SIZE } else { in_unit(done) };
+        self.pieces(whole, most, |done, size| {
             let Some(offset) = offset.checked_add(done as u64) else { return Answer::Declined };
             if let Some(count) = self.read_lent(key, offset, size, (into, done)) {
                 return Answer::Done(count as usize);
@@ -27,17 +33,30 @@ impl Client {
                 Ok(claim) => claim,
                 Err(none) => return none.into(),
             };
-            let lent = self.lent.is_some() && key.is_some() && size >= LENT_MIN;
-            let mut reply = self.ask(&claim, &Request::Read { handle, offset, size, lent });
-            if let Ok(Reply::Lent(count)) = reply
-                && lent
-                && count <= size
-            {
-                if self.read_lent(key, offset, count, (into, done)) == Some(count) {
-                    return Answer::Done(count as usize);
+            let is_large = whole >= TAKEN_MIN;
+            let lent = is_large && self.lent.is_some() && key.is_some();
+            let placed = is_large && self.devices.are_here();
+            let takes = Takes { lent, placed };
+            let mut reply = self.ask(&claim, &Request::Read { handle, offset, size, takes });
+            let is_read = match reply {
+                Ok(Reply::Lent(count)) if lent && count <= size => {
+                    Some((count, self.read_lent(key, offset, count, (into, done)) == Some(count)))
                 }
-                // Recalled meanwhile.
-                reply = self.ask(&claim, &Request::Read { handle, offset, size, lent: false });
+                Ok(Reply::Placed(count)) if placed && count <= size => {
+                    let mut parts = parts_mut(into, done, count as usize).filter(|part| !part.is_empty());
+                    let alone = parts.next().filter(|part| part.len() == count as usize);
+                    Some((count, alone.is_some_and(|part| self.read_placed(&claim, part))))
+                }
+                _ => None,
+            };
+            match is_read {
+                Some((count, true)) => return Answer::Done(count as usize),
+                // It was recalled meanwhile, or is not there any more.
+                Some((_, false)) => {
+                    let takes = Takes::default();
+                    reply = self.ask(&claim, &Request::Read { handle, offset, size, takes });
+                }
+                None => {}
             }
             self.read_window(&claim, reply, |count| parts_mut(into, done, count), size)
         })

@@ -3,7 +3,7 @@
 use super::slots::Claim;
 use super::{Answer, Client, counted};
 use crate::layout::WINDOW_SIZE;
-use crate::message::Request;
+use crate::message::{Request, Takes};
 use std::time::Duration;
 
 /// Slots that are left to calls that wait for their answer: they come and go, while transfers may stay.
@@ -21,7 +21,7 @@ impl Client {
     /// Begins to read as `pread` does; `None` when too much is under way. At most [`super::TRANSFER_SIZE_MAX`] bytes are read.
     pub fn begin_read(&self, handle: u64, offset: u64, size: usize) -> Answer<Option<Transfer<'_>>> {
         let size = size.min(WINDOW_SIZE);
-        self.begin(size, |size| Request::Read { handle, offset, size, lent: false }, |_| {})
+        self.begin(size, |size| Request::Read { handle, offset, size, takes: Takes::default() }, |_| {})
     }
 
     /// Begins to write as `pwrite` does; `None` when too much is under way. At most [`super::TRANSFER_SIZE_MAX`] bytes are taken, and

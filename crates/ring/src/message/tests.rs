@@ -5,7 +5,12 @@ fn requests() -> Vec<Request> {
     let handle = u64::MAX;
     vec![
         Request::Open { path: path(255, 4096), flags: -1, mode: u32::MAX },
-        Request::Read { handle, offset: u64::MAX, size: WINDOW_SIZE as u32, lent: true },
+        Request::Read {
+            handle,
+            offset: u64::MAX,
+            size: WINDOW_SIZE as u32,
+            takes: Takes { lent: true, placed: false },
+        },
         Request::Write { handle, offset: 1, size: 0 },
         Request::Append { handle, size: 3 },
         Request::Status { handle },

@@ -9,13 +9,19 @@ use crate::layout::{
     ALL_SLOTS, ANSWERED, LEFT, SLEEPS, SLOTS, Slot, WINDOW_SIZE, left, looked_up, near, pending,
 };
 use crate::message::{Path, Reply, Request};
+use crate::placed::{self, DEVICES_MAX};
+use parking_lot::Mutex;
 use rustix::thread::futex;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use tameike_core::Errno;
+use tameike_core::wire::unit::UnitPlace;
+use tameike_io::fabric::HostDevice;
 use tameike_io::os::arena::Arena;
+use tameike_io::os::socket::send_with_files;
 
 /// Beside the count of requests under way: no other begins.
 const CLOSING: u32 = 1 << 31;
@@ -35,6 +41,8 @@ pub(super) struct Connection<H: Handler> {
     last: AtomicU32,
     under_way: AtomicU32,
     counts: Arc<Counts>,
+    /// Devices that the program has been sent, by number.
+    devices: Mutex<Vec<Weak<HostDevice>>>,
 }
 
 /// Requests of all programs.
@@ -52,8 +60,25 @@ impl<H: Handler> Connection<H> {
         (socket, process): (Arc<UnixStream>, Option<OwnedFd>),
         arena: Arena,
     ) -> Self {
-        let (companion, busy, last, under_way) = Default::default();
-        Self { handler, session, socket, process, arena, companion, busy, last, under_way, counts }
+        let (companion, busy, last, under_way, devices) = Default::default();
+        Self { handler, session, socket, process, arena, companion, busy, last, under_way, counts, devices }
+    }
+
+    /// By which number the program knows a device; it is sent one that it does not know.
+    fn device(&self, device: &Arc<HostDevice>) -> Option<usize> {
+        let mut devices = self.devices.lock();
+        let known = devices.iter().position(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(device)));
+        if known.is_some() {
+            return known;
+        }
+        let number = devices.len();
+        if number == DEVICES_MAX {
+            return None;
+        }
+        // What does not fit the socket now, its next read may find room for.
+        send_with_files(&self.socket, &[number as u8], &[device.descriptor()]).ok()?;
+        devices.push(Arc::downgrade(device));
+        Some(number)
     }
 
     /// Whether something is asked.
@@ -125,11 +150,16 @@ impl<H: Handler> Connection<H> {
         looked_up(&self.arena).load(Ordering::Relaxed)
     }
 
+    /// The program is gone, and counted as one from now on.
+    pub fn leaves(&self) {
+        self.counts.looked_up.fetch_add(self.looked_up(), Ordering::Relaxed);
+        self.handler.leaves(&self.session);
+    }
+
     /// The program is gone: when what is under way has ended, its session does.
     pub fn close(&self) {
         // Of whoever still holds the other end, nobody waits for an answer any more.
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
-        self.counts.looked_up.fetch_add(self.looked_up(), Ordering::Relaxed);
         if self.under_way.fetch_or(CLOSING, Ordering::AcqRel) == 0 {
             self.handler.ended(&self.session);
         }
@@ -209,6 +239,26 @@ impl<H: Handler> Asked<H> {
         assert!(bytes.len() <= WINDOW_SIZE, "no more than a window");
         self.connection.arena.copy_in(self.slot().window(), bytes);
         self.reply(&Reply::Count(bytes.len() as u32));
+    }
+
+    /// Answers with where `range` of a unit lies on a device, for a program that takes such an answer; if that cannot be told, the
+    /// request comes back.
+    ///
+    /// # Errors
+    /// The request.
+    pub fn answer_placed(
+        mut self,
+        device: &Arc<HostDevice>,
+        place: &UnitPlace,
+        range: &Range<u32>,
+    ) -> Result<(), Self> {
+        let device = self.connection.device(device);
+        let Some(bytes) = device.and_then(|device| placed::encode(device, place, range)) else {
+            return Err(self);
+        };
+        self.connection.arena.copy_in(self.slot().window(), &bytes);
+        self.reply(&Reply::Placed(range.len() as u32));
+        Ok(())
     }
 
     fn reply(&mut self, reply: &Reply) {

@@ -118,7 +118,7 @@ impl<H: Handler> Inner<H> {
     fn remove(&self, guests: &mut BTreeMap<u64, Guest<H>>, number: u64) -> Option<Guest<H>> {
         let gone = guests.remove(&number);
         if let Some(Guest::Served(connection)) = &gone {
-            self.handler.leaves(&connection.session);
+            connection.leaves();
         }
         gone
     }

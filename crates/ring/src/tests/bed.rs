@@ -1,8 +1,9 @@
 //! An agent that keeps files in a map, and programs that are this program once more.
 
+use super::placed::Placing;
 use crate::client::{Client, Start, Status};
 use crate::frames::FrameTable;
-use crate::message::{FileKey, Reply, Request};
+use crate::message::{FileKey, Reply, Request, Takes};
 use crate::server::{Asked, Handler, NameTable, Peer, Server};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
@@ -67,6 +68,8 @@ pub struct Files {
     pub state: Mutex<State>,
     /// What of the file `lent` lies in a frame.
     pub lent: Lent,
+    /// What of the file `placed` lies on a device.
+    pub placed: Placing,
     changed: Condvar,
 }
 
@@ -169,7 +172,17 @@ impl Handler for Files {
                 state.held.push(asked);
                 self.changed.notify_all();
             }
-            Some(Request::Read { handle, lent: true, .. }) => {
+            Some(Request::Read { handle, offset, size, takes })
+                if takes.placed && state.handles.get(&handle).is_some_and(|name| name == b"placed") =>
+            {
+                drop(state);
+                let range = offset as u32..offset as u32 + size;
+                let device = self.placed.device.lock().clone();
+                if let Err(asked) = asked.answer_placed(&device, &self.placed.place, &range) {
+                    asked.answer_with(&vec![1; size as usize]);
+                }
+            }
+            Some(Request::Read { handle, takes: Takes { lent: true, .. }, .. }) => {
                 // It is recalled, or never was lent.
                 let size = state.handles.get(&handle).and_then(|name| state.files.get(name)).map(Vec::len);
                 drop(state);
@@ -231,7 +244,7 @@ impl Bed {
     fn at(socket: PathBuf, dir: tempfile::TempDir) -> Self {
         let system = System::start(1).expect("a system");
         let (state, changed) = Default::default();
-        let files = Arc::new(Files { state, lent: Lent::new(), changed });
+        let files = Arc::new(Files { state, lent: Lent::new(), placed: Placing::new(), changed });
         let names = NameTable::new().expect("memory");
         let tables = (names.clone(), Some(files.lent.table.clone()));
         let server = Server::new(files.clone(), vec![b"/view".to_vec()], user(), tables).expect("a server");
@@ -240,7 +253,7 @@ impl Bed {
     }
 
     pub fn client(&self) -> Client {
-        Client::connect(&self.socket).expect("the agent listens")
+        Client::connect(&self.socket, |_| {}).expect("the agent listens")
     }
 }
 

@@ -161,7 +161,7 @@ fn while_nobody_asks_all_sleep() {
 fn one_program_too_many_is_told_so() {
     let bed = Bed::new();
     let clients: Vec<Client> = (0..CLIENTS_MAX).map(|_| bed.client()).collect();
-    assert!(matches!(Client::connect(&bed.socket), Err(ConnectError::Full)));
+    assert!(matches!(Client::connect(&bed.socket, |_| {}), Err(ConnectError::Full)));
     assert_eq!(bed.server.usage().clients, CLIENTS_MAX as u64);
     drop(clients);
     bed.files.await_state(|state| state.ended == CLIENTS_MAX);

@@ -28,7 +28,7 @@ pub fn kill(mut child: Child) {
 #[test]
 #[ignore = "started by a_program_that_is_killed_is_let_go_when_its_requests_have_ended"]
 fn program_with_requests_under_way() {
-    let client = Client::connect(&socket()).expect("the agent listens");
+    let client = Client::connect(&socket(), |_| {}).expect("the agent listens");
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| client.sync(1));
@@ -58,7 +58,7 @@ fn a_program_that_is_killed_is_let_go_when_its_requests_have_ended() {
 #[test]
 #[ignore = "started by a_child_does_not_keep_a_dead_program_alive"]
 fn program_whose_child_lives_on() {
-    let client = Client::connect(&socket()).expect("the agent listens");
+    let client = Client::connect(&socket(), |_| {}).expect("the agent listens");
     assert_eq!(client.close(1), Answer::Failed(9));
     // As in a child that was forked and has not become another program.
     rustix::io::fcntl_setfd(&client.socket, FdFlags::empty()).expect("it is open");
@@ -101,7 +101,7 @@ fn an_agent_that_is_killed_breaks_the_call_under_way_and_all_later_ones() {
     let socket = dir.path().join("ring");
     let mut agent = start("tests::endings::agent", &socket);
     await_ready(&mut agent);
-    let client = Client::connect(&socket).expect("it listens");
+    let client = Client::connect(&socket, |_| {}).expect("it listens");
     assert!(matches!(client.open(ROOT, b"file", 0, 0), Answer::Done(_)));
     let (tell, told) = channel();
     std::thread::scope(|scope| {
@@ -118,7 +118,7 @@ fn an_agent_that_is_killed_breaks_the_call_under_way_and_all_later_ones() {
     });
     assert!(client.is_broken());
     assert_eq!(client.close(1), Answer::Broken);
-    assert!(matches!(Client::connect(&socket), Err(ConnectError::System { .. })));
+    assert!(matches!(Client::connect(&socket, |_| {}), Err(ConnectError::System { .. })));
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn an_agent_that_stops_answers_what_is_under_way_and_nothing_more() {
     assert_eq!(client.close(1), Answer::Broken);
     let late = start_thread("late", {
         let socket = bed.socket.clone();
-        move || Client::connect(&socket).is_err()
+        move || Client::connect(&socket, |_| {}).is_err()
     });
     assert!(late.expect("a thread").join().expect("an end"), "nobody is taken in any more");
 }

@@ -148,7 +148,7 @@ fn what_a_dead_agent_has_lent_ends() {
     let socket = dir.path().join("ring");
     let mut agent = start("tests::endings::agent", &socket);
     await_ready(&mut agent);
-    let client = Client::connect(&socket).expect("it listens");
+    let client = Client::connect(&socket, |_| {}).expect("it listens");
     let file = open(&client);
     kill(agent);
     let begun = monotonic();

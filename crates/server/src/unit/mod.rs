@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::limits::{FILE_SIZE_MAX, UNIT_SIZE};
-use tameike_core::wire::unit::{Backing, SpaceChange, UnitReply, UnitRequest};
+use tameike_core::wire::unit::{Backing, PLACES_MAX, SpaceChange, UnitPlace, UnitReply, UnitRequest};
 use tameike_core::{Cluster, Errno, Fault, Generation, InodeId, NodeId, Result, UnitId};
 use tameike_io::fabric::{Carried, Rpc, Target};
 use tameike_io::shared::SharedFs;
@@ -136,6 +136,9 @@ impl UnitService {
                 }
             }
             UnitRequest::Usage { inode } => UnitReply::Usage(self.parts.extents.usage(inode)?),
+            UnitRequest::Places { inode, units, generation } => {
+                UnitReply::Places(self.places(inode, units, generation).await?)
+            }
             UnitRequest::DirtyInodes { coordinator, after, limit } => {
                 UnitReply::DirtyInodes(self.dirty_inodes(coordinator, after, limit)?)
             }
@@ -198,6 +201,26 @@ impl UnitService {
             }
         };
         self.read(unit, range, frame, generation, backing).await.map(Carried::Payload)
+    }
+
+    /// Where units lie of which this node holds every byte. What is wrong with one is found by reading it.
+    async fn places(
+        &self,
+        inode: InodeId,
+        units: Vec<u64>,
+        generation: Generation,
+    ) -> Result<Vec<Option<UnitPlace>>> {
+        if units.len() > PLACES_MAX {
+            let why = format!("the places of {} units are asked for at once", units.len());
+            return Err(Fault::new(Errno::EINVAL, why));
+        }
+        let mut places = Vec::with_capacity(units.len());
+        for index in units {
+            check_index(index)?;
+            let place = self.parts.extents.unit_place(UnitId { inode, index }, generation).await;
+            places.push(place.unwrap_or_default());
+        }
+        Ok(places)
     }
 
     async fn read(

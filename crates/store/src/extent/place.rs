@@ -3,8 +3,11 @@
 use super::ExtentStore;
 use super::record::{BLOCK, UnitRecord, blocks_of, bytes_of};
 use std::ops::Range;
+use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::call::{Place, Run};
+use tameike_core::wire::unit::UnitPlace;
 use tameike_core::{Generation, Result, UnitId};
+use tameike_io::BlockSums;
 
 impl UnitRecord {
     /// The blocks of `range`, if it is whole blocks of which it holds every byte.
@@ -39,11 +42,30 @@ impl ExtentStore {
         range: &Range<u32>,
         generation: Generation,
     ) -> Result<Option<Place>> {
+        let placed = self.placed(unit, range, generation).await?;
+        Ok(placed.map(|(runs, sums)| Place { runs, digest: sums.digest() }))
+    }
+
+    /// As [`Self::place`], of the whole unit, with the checksum of each of its blocks.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn unit_place(&self, unit: UnitId, generation: Generation) -> Result<Option<UnitPlace>> {
+        let placed = self.placed(unit, &(0..UNIT_SIZE as u32), generation).await?;
+        Ok(placed.map(|(runs, sums)| UnitPlace { runs, sums: sums.as_bytes().to_vec() }))
+    }
+
+    async fn placed(
+        &self,
+        unit: UnitId,
+        range: &Range<u32>,
+        generation: Generation,
+    ) -> Result<Option<(Vec<Run>, BlockSums)>> {
         let (_guard, Some(record)) = self.share(unit, generation).await? else { return Ok(None) };
         let Some(blocks) = record.whole_blocks(range) else { return Ok(None) };
         if unit.inode.is_cached() {
             self.books.lock().touch(unit, record.is_clean());
         }
-        Ok(Some(Place { runs: record.runs(&blocks), digest: record.sums(&blocks).digest() }))
+        Ok(Some((record.runs(&blocks), record.sums(&blocks))))
     }
 }

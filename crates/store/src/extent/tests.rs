@@ -262,6 +262,32 @@ fn a_place_is_right_until_its_blocks_are_used_again_and_its_digest_tells() {
 }
 
 #[test]
+fn a_unit_that_is_held_whole_has_a_place_with_all_checksums() {
+    let world = World::new(1, 16 << 20, [0, 12 * MIB, 0]);
+    let store = world.open();
+    let mut content = pattern(1, UNIT_SIZE);
+    let (most, rest) = (UNIT_SIZE - 8, UNIT_SIZE - 4096);
+    let place = || world.machine.run(store.unit_place(shared(0), Generation(0))).unwrap();
+    world.write(&store, shared(0), 0, &content[..most]).unwrap();
+    assert_eq!(place(), None, "its last block is not whole");
+    world.write(&store, shared(0), rest as u32, &content[rest..]).unwrap();
+    content[20_000..90_000].fill(9);
+    world.write(&store, shared(0), 20_000, &[9; 70_000]).unwrap();
+    let found = place().unwrap();
+    assert!(found.is_whole() && found.runs.len() > 1, "{:?}", found.runs);
+    assert!(world.at(&store, &found.runs) == content);
+    assert_eq!(found.sums, BlockSums::of(&content).as_bytes());
+    for bytes in
+        [0..1, 4095..4097, 19_000..21_000, 0..UNIT_SIZE as u32, UNIT_SIZE as u32 - 1..UNIT_SIZE as u32]
+    {
+        let blocks = bytes.start as usize / 4096 * 4096..(bytes.end as usize).next_multiple_of(4096);
+        let runs: Vec<Run> = found.runs_of(&bytes).collect();
+        assert!(world.at(&store, &runs) == content[blocks.clone()], "{bytes:?}");
+        assert_eq!(found.sums_of(&bytes), BlockSums::of(&content[blocks]).as_bytes());
+    }
+}
+
+#[test]
 fn what_is_not_whole_blocks_or_not_all_held_has_no_place() {
     let world = World::new(1, 8 << 20, [0, 8 * MIB, 8 * MIB]);
     let store = world.open();

@@ -17,7 +17,7 @@ mod sessions;
 #[cfg(test)]
 mod tests;
 
-use super::{Answer, Fabric, Incoming, Lane, PeerEvent, Receiver, Rpc, Service};
+use super::{Answer, Fabric, HostDevice, Incoming, Lane, PeerEvent, Receiver, Rpc, Service};
 use crate::os::runtime::{Runtime, promise};
 use crate::slab::{Frame, Payload, Pool};
 use calls::{Call, Calls};
@@ -73,6 +73,10 @@ impl RpcNode {
 impl Rpc for RpcNode {
     fn local(&self) -> NodeId {
         self.0.fabric.local()
+    }
+
+    fn device_of(&self, node: NodeId) -> Option<Arc<HostDevice>> {
+        self.0.fabric.device_of(node)
     }
 
     fn call(

@@ -10,7 +10,7 @@
 //! that are kept apart by network name spaces, as containers may be, speak TCP.
 
 use super::SocketConfig;
-use crate::fabric::PeerDevice;
+use crate::fabric::HostDevice;
 use crate::os::reactor::{Reactor, Watched};
 use crate::os::runtime::Resolver;
 use crate::os::socket::{receive_files, send_files};
@@ -21,7 +21,7 @@ use rustix::net::{
 };
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -70,7 +70,7 @@ pub(super) fn connect_to(
 pub(super) struct Memory {
     slab: File,
     /// When it has one, in memory.
-    device: Option<Arc<PeerDevice>>,
+    device: Option<Arc<HostDevice>>,
 }
 
 impl Memory {
@@ -84,13 +84,13 @@ impl Memory {
 pub(super) async fn exchange(
     socket: &Watched<OwnedFd>,
     slab: &Slab,
-    device: Option<&OwnedFd>,
+    device: Option<&HostDevice>,
 ) -> std::io::Result<Memory> {
-    let files: Vec<_> = [slab.memory()].into_iter().chain(device.map(AsFd::as_fd)).collect();
+    let files: Vec<_> = [slab.memory()].into_iter().chain(device.map(HostDevice::descriptor)).collect();
     send_files(socket.get(), &files)?;
     let mut files = socket.read_with(|socket| receive_files(socket)).await?.into_iter();
     let slab = files.next().ok_or_else(|| std::io::Error::other("a slab was expected on a local socket"))?;
-    let device = files.next().map(|device| Arc::new(PeerDevice::new(device)));
+    let device = files.next().map(|device| Arc::new(HostDevice::new(device)));
     Ok(Memory { slab: slab.into(), device })
 }
 
@@ -190,7 +190,7 @@ impl Neighbour {
         self.theirs.slab.read_exact_at(target, offset)
     }
 
-    pub(super) fn device(&self) -> Option<Arc<PeerDevice>> {
+    pub(super) fn device(&self) -> Option<Arc<HostDevice>> {
         self.theirs.device.clone()
     }
 

@@ -26,7 +26,7 @@ mod reader;
 pub(crate) mod tests;
 
 use super::grant::{Grants, PendingGet};
-use super::{Fabric, GrantId, Lane, PeerDevice, Receiver};
+use super::{Fabric, GrantId, HostDevice, Lane, Receiver};
 use crate::os::reactor::{Reactor, Watched};
 use crate::os::runtime::{Runtime, promise};
 use crate::os::system::System;
@@ -68,8 +68,8 @@ pub struct SocketConfig {
     pub reply_frames: Pool,
     /// The slab of all payloads, for agents of this host to read; without it they are spoken with over TCP, too.
     pub slab: Option<Arc<Slab>>,
-    /// What they read by themselves of this node's device, when that lies in memory.
-    pub device: Option<Arc<OwnedFd>>,
+    /// This node's device, when that lies in memory, for processes of this host to read.
+    pub device: Option<Arc<HostDevice>>,
 }
 
 /// Peers' time limit unless configured otherwise.
@@ -274,7 +274,7 @@ impl Fabric for SocketFabric {
         self.inner.probe(peer);
     }
 
-    fn device_of(&self, peer: NodeId) -> Option<Arc<PeerDevice>> {
-        self.inner.device_of(peer)
+    fn device_of(&self, node: NodeId) -> Option<Arc<HostDevice>> {
+        if node == self.local() { self.inner.config.device.clone() } else { self.inner.device_of(node) }
     }
 }

@@ -4,7 +4,7 @@ use super::connection::{Connection, Outgoing, Side};
 use super::dial::{ATTEMPT_LIMIT, DialError, Line};
 use super::header::Kind;
 use super::{Inner, reader};
-use crate::fabric::{Lane, PeerDevice, PeerEvent, waited};
+use crate::fabric::{HostDevice, Lane, PeerEvent, waited};
 use crate::os::runtime::{Resolver, promise};
 use rustix::net::{Shutdown, shutdown};
 use std::sync::Arc;
@@ -147,7 +147,7 @@ impl Inner {
     }
 
     /// The device of a peer of this host that can be read here.
-    pub(super) fn device_of(&self, node: NodeId) -> Option<Arc<PeerDevice>> {
+    pub(super) fn device_of(&self, node: NodeId) -> Option<Arc<HostDevice>> {
         let peers = self.peers.lock();
         peers.get(&node)?.opened.as_ref()?.neighbour.as_ref()?.device()
     }

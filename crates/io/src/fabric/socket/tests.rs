@@ -20,7 +20,7 @@ pub(crate) struct SocketNetwork {
     /// Whether the nodes know that they are on one host.
     pub one_host: bool,
     /// The device of each, which they share here.
-    pub device: Option<Arc<OwnedFd>>,
+    pub device: Option<Arc<HostDevice>>,
 }
 
 impl SocketNetwork {

@@ -89,7 +89,7 @@ struct Bed {
 
 fn bed(mut network: SocketNetwork, change: impl Fn(&mut Placing)) -> Bed {
     let device = device();
-    network.device = Some(Arc::new(device.try_clone().expect("a descriptor").into()));
+    network.device = Some(Arc::new(HostDevice::new(device.try_clone().expect("a descriptor").into())));
     let asker = node(&network, A, |fabric| fabric);
     let fabric = network.begin(network.config(B));
     let answerer = RpcNode::new(fabric, network.systems[1].runtime().clone(), network.pool(2));

@@ -1,0 +1,166 @@
+//! Units that are read where they lie.
+
+use super::*;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use tameike_core::limits::BLOCK_SIZE;
+use tameike_core::wire::call::Run;
+use tameike_core::wire::unit::UnitPlace;
+use tameike_io::BlockSums;
+use tameike_io::fabric::HostDevice;
+
+const UNIT: u64 = UNIT_SIZE as u64;
+const WHOLE: u32 = UNIT_SIZE as u32;
+
+/// The device of all homes. It has room for a few units, whose blocks are used again and again.
+pub struct Device {
+    file: File,
+    pub device: Arc<HostDevice>,
+    room: u64,
+    told: u64,
+    /// Units asked for, by message.
+    pub asked: Vec<Vec<u64>>,
+}
+
+impl Default for Device {
+    fn default() -> Self {
+        let file = tempfile::tempfile_in("/dev/shm").expect("memory");
+        let device = HostDevice::new(file.try_clone().expect("a descriptor").into());
+        Self { file, device: Arc::new(device), room: 3, told: 0, asked: Vec::new() }
+    }
+}
+
+impl Device {
+    /// Puts the bytes of a unit somewhere, in two parts.
+    fn put(&mut self, bytes: &[u8]) -> UnitPlace {
+        let (first, second) = bytes.split_at(9 * BLOCK_SIZE);
+        let place = self.told % self.room * UNIT;
+        self.told += 1;
+        let runs = [(second, place), (first, place + second.len() as u64)].map(|(part, at)| {
+            self.file.write_all_at(part, at).expect("memory");
+            Run { at, length: part.len() as u32 }
+        });
+        let [second, first] = runs;
+        UnitPlace { runs: vec![first, second], sums: BlockSums::of(bytes).as_bytes().to_vec() }
+    }
+}
+
+/// Where units lie that have been written to.
+pub fn serve(homes: &mut Homes, units: Vec<u64>) -> UnitReply {
+    let all = units.iter().map(|&index| homes.units.get(&UnitId { inode: INODE, index }));
+    let places = all.map(|bytes| Some(homes.device.put(bytes?))).collect();
+    homes.device.asked.push(units);
+    UnitReply::Places(places)
+}
+
+impl Bench {
+    fn place(&self, file: &Arc<FileData>, offset: u64, length: u32) -> Option<Placed> {
+        let (engine, file) = (self.engines[0].clone(), file.clone());
+        self.simulation.run(async move { engine.place(&file, offset, length).await })
+    }
+
+    /// The bytes of a place; none if they have gone.
+    fn bytes_at(&self, placed: &Placed) -> Option<Vec<u8>> {
+        let frame = self.spare.try_take().expect("one is kept for this");
+        let Placed { device, place, range } = placed;
+        device.read_unit(place, range, frame).map(|payload| payload.to_vec())
+    }
+
+    fn questions(&self) -> Vec<Vec<u64>> {
+        std::mem::take(&mut self.homes.lock().device.asked)
+    }
+}
+
+/// So many units, the bytes of each its number, written by node 1; the file as node 0 then opens it.
+fn written(bench: &Bench, units: u64) -> Arc<FileData> {
+    let writer = bench.open(1);
+    for index in 0..units {
+        bench.write(1, &writer, index * UNIT, vec![index as u8 + 1; UNIT_SIZE]);
+    }
+    bench.flush(1, &writer).expect("a flush");
+    bench.open(0)
+}
+
+#[test]
+fn who_reads_on_learns_many_places_by_few_questions() {
+    const UNITS: u64 = 80;
+    let bench = Bench::new(1, 100);
+    bench.homes.lock().device.room = UNITS;
+    let file = written(&bench, UNITS);
+    for index in 0..UNITS {
+        let placed = bench.place(&file, index * UNIT, WHOLE).expect("its home has it");
+        assert_eq!(bench.bytes_at(&placed), Some(vec![index as u8 + 1; UNIT_SIZE]));
+        bench.simulation.rest(std::time::Duration::from_millis(5));
+    }
+    let questions = bench.questions();
+    let mut all = questions.concat();
+    all.sort_unstable();
+    assert_eq!(all, (0..UNITS).collect::<Vec<_>>(), "each is asked for once");
+    assert!(questions.len() <= 12, "{questions:?}");
+    // At random, each is asked for as it is read.
+    bench.engines[0].close(&file);
+    let file = bench.open(0);
+    for index in [70, 3, 40, 3] {
+        bench.place(&file, index * UNIT + 5000, 40_000).expect("its home has it");
+    }
+    assert_eq!(bench.questions(), [[70], [3], [40]]);
+}
+
+#[test]
+fn a_place_is_known_until_the_file_may_have_changed() {
+    let bench = Bench::new(2, 100);
+    bench.homes.lock().device.room = 20;
+    let file = written(&bench, 4);
+    let place = |offset| bench.place(&file, offset, 50_000);
+    let known = place(UNIT + 100).expect("its home has it");
+    assert_eq!(bench.bytes_at(&known), Some(vec![2; 50_000]));
+    bench.simulation.rest(std::time::Duration::from_millis(5));
+    bench.questions();
+    assert!(place(UNIT + 50_100).is_some());
+    assert!(bench.questions().is_empty(), "it is known");
+    // A write of this node: the unit is here, and of the others it is asked anew.
+    bench.write(0, &file, 2 * UNIT, vec![9; 10]);
+    assert!(place(2 * UNIT).is_none() && place(UNIT).is_some());
+    assert!(!bench.questions().is_empty());
+    // One of another node, which this one hears of when it opens the file.
+    let writer = bench.open(1);
+    bench.write(1, &writer, UNIT, vec![8; UNIT_SIZE]);
+    bench.flush(1, &writer).expect("a flush");
+    bench.open(0);
+    let anew = place(UNIT).expect("its home has it");
+    assert_eq!(bench.bytes_at(&anew), Some(vec![8; 50_000]));
+    // A cut.
+    bench.truncate(0, &file, 3 * UNIT);
+    assert!(place(UNIT).is_some() && place(3 * UNIT).is_none());
+    assert_eq!(bench.bytes_at(&known), Some(vec![2; 50_000]), "which has not been overwritten, but replaced");
+}
+
+#[test]
+fn what_is_not_one_whole_unit_at_its_home_has_no_place() {
+    let bench = Bench::new(3, 100);
+    let file = written(&bench, 1);
+    bench.write(0, &file, UNIT, vec![7; 100_000]);
+    bench.flush(0, &file).expect("a flush");
+    assert!(bench.place(&file, UNIT, 50_000).is_none(), "the file ends within the unit");
+    assert!(bench.place(&file, UNIT - 25_000, 50_000).is_none(), "two units");
+    assert!(bench.place(&file, 0, 50_000).is_some());
+    let other = written(&Bench::new(3, 100), 0);
+    assert!(bench.place(&other, 0, 50_000).is_none(), "in its inode record");
+    bench.homes.lock().units.clear();
+    let file = written(&bench, 1);
+    bench.homes.lock().units.clear();
+    assert!(bench.place(&file, 0, 50_000).is_none(), "the home has it from elsewhere");
+}
+
+/// Reads by places that the home has used again since are reads of the home.
+#[test]
+fn what_has_gone_from_its_place_is_read_at_its_home() {
+    let bench = Bench::new(4, 100);
+    let file = written(&bench, 12);
+    for round in 0..3 {
+        for index in 0..12 {
+            let (start, length) = (index * UNIT + round * 70_000, 65_000);
+            assert_eq!(bench.read(0, &file, start, length), vec![index as u8 + 1; length as usize]);
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Extended attributes of the job-shared view.
+
+use super::{SharedView, unexpected};
+use crate::vfs::{FileNumber, Xattrs};
+use tameike_core::wire::meta::{Command, MetaReply, MetaRequest};
+use tameike_core::{Errno, Result};
+
+/// Shows and sets where a file's, or a directory's children's, data lies.
+const LAYOUT_XATTR: &[u8] = b"user.tameike.layout";
+
+/// Attributes in which the system speaks to a file system, such as access lists, are not just kept: a program
+/// that was told they are would believe that they are also followed.
+fn check_xattr(name: &[u8]) -> Result<()> {
+    if name.starts_with(b"system.") { Err(Errno::EOPNOTSUPP.into()) } else { Ok(()) }
+}
+
+impl Xattrs for SharedView {
+    async fn get_xattr(&self, file: FileNumber, name: &[u8]) -> Result<Vec<u8>> {
+        let inode = self.inode(file);
+        if name == LAYOUT_XATTR {
+            // Who asks in so many words wants no belief.
+            return match self.ask_home(inode, MetaRequest::GetAttr { inode }).await? {
+                MetaReply::Node(node) => Ok(node.attr.layout.to_string().into_bytes()),
+                other => Err(unexpected(&other)),
+            };
+        }
+        check_xattr(name)?;
+        match self.ask_home(inode, MetaRequest::GetXattr { inode, name: name.to_vec() }).await? {
+            MetaReply::Bytes(value) => Ok(value.into_vec()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn list_xattr(&self, file: FileNumber) -> Result<Vec<Vec<u8>>> {
+        let inode = self.inode(file);
+        match self.ask_home(inode, MetaRequest::ListXattr { inode }).await? {
+            MetaReply::Names(names) => Ok(names.into_iter().map(|name| name.into_vec()).collect()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn set_xattr(
+        &self,
+        file: FileNumber,
+        name: &[u8],
+        value: &[u8],
+        create: bool,
+        replace: bool,
+    ) -> Result<()> {
+        if name == LAYOUT_XATTR {
+            return self.set_layout(file, value).await;
+        }
+        check_xattr(name)?;
+        let inode = self.inode(file);
+        let (name, value) = (name.to_vec(), value.to_vec());
+        let now = self.runtime.now();
+        let command = Command::SetXattr { inode, name, value, create, replace, now };
+        let done = self.ask_home(inode, MetaRequest::Execute(command)).await;
+        self.held.changed(inode);
+        done.map(drop)
+    }
+
+    async fn remove_xattr(&self, file: FileNumber, name: &[u8]) -> Result<()> {
+        let inode = self.inode(file);
+        let command = Command::RemoveXattr { inode, name: name.to_vec(), now: self.runtime.now() };
+        let done = self.ask_home(inode, MetaRequest::Execute(command)).await;
+        self.held.changed(inode);
+        done.map(drop)
+    }
+}

@@ -1,0 +1,70 @@
+//! Descriptors in places that any number of threads and signal handlers look at.
+
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// As no descriptor is numbered.
+const NONE: RawFd = -1;
+
+/// A place for a descriptor, filled once. Nobody waits for anybody.
+#[derive(Debug)]
+pub struct DescriptorCell(AtomicI32);
+
+impl Default for DescriptorCell {
+    fn default() -> Self {
+        Self(AtomicI32::new(NONE))
+    }
+}
+
+impl DescriptorCell {
+    /// Its number, if one is here.
+    pub fn number(&self) -> Option<RawFd> {
+        Some(self.0.load(Ordering::Acquire)).filter(|number| *number != NONE)
+    }
+
+    /// The descriptor, if one is here.
+    pub fn get(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: a descriptor that was put here is closed with the place, for whose life this is.
+        self.number().map(|number| unsafe { BorrowedFd::borrow_raw(number) })
+    }
+
+    /// Puts a descriptor here; it is closed if there is one already.
+    pub fn set(&self, descriptor: OwnedFd) {
+        let number = descriptor.as_raw_fd();
+        if self.0.compare_exchange(NONE, number, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            let _ = descriptor.into_raw_fd();
+        }
+    }
+}
+
+impl Drop for DescriptorCell {
+    fn drop(&mut self) {
+        if let Some(number) = self.number() {
+            // SAFETY: it was put here with all that there is of it, and nobody looks here any more.
+            drop(unsafe { OwnedFd::from_raw_fd(number) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::{fcntl_getfd, read};
+    use rustix::pipe::pipe;
+
+    #[test]
+    fn the_first_descriptor_stays_and_is_closed_at_the_end() {
+        let cell = DescriptorCell::default();
+        assert!(cell.get().is_none() && cell.number().is_none());
+        let ((first_reader, first), (second_reader, second)) =
+            (pipe().expect("a pipe"), pipe().expect("another"));
+        let number = first.as_raw_fd();
+        cell.set(first);
+        cell.set(second);
+        assert_eq!(cell.number(), Some(number));
+        assert_eq!(read(&second_reader, &mut [0; 1]), Ok(0), "the second one is closed");
+        assert!(fcntl_getfd(cell.get().expect("the first one")).is_ok());
+        drop(cell);
+        assert_eq!(read(&first_reader, &mut [0; 1]), Ok(0));
+    }
+}

@@ -1,0 +1,150 @@
+//! Where the bytes of a read lie on a device that a program can read by itself, as its window tells it.
+//!
+//! ```text
+//! window  0  number of the device                               u32
+//!         4  bytes of the first block that are not meant        u32
+//!         8  parts                                              u32
+//!        16  parts, of whole blocks: place on the device, size  32 x 2 x u64
+//!       528  CRC-32C of each block of all parts                 256 x u32
+//! ```
+//!
+//! Devices are numbered for each program as they come: before the agent tells of one for the first time, it has sent that number,
+//! a byte, on the socket, with a descriptor beside it by which the device can only be read.
+
+use std::ops::Range;
+use tameike_core::limits::{BLOCK_SIZE, BLOCKS_PER_UNIT};
+use tameike_core::wire::call::Run;
+use tameike_core::wire::unit::UnitPlace;
+
+/// Devices that one program is told of.
+pub(crate) const DEVICES_MAX: usize = 16;
+/// What this takes of a window.
+pub(crate) const PLACED_SIZE: usize = SUMS + BLOCKS_PER_UNIT * SUM_SIZE;
+
+/// Parts in which the bytes of one read may lie.
+const PARTS_MAX: usize = 32;
+const SUM_SIZE: usize = 4;
+const PARTS: usize = 16;
+const PART_SIZE: usize = 16;
+const SUMS: usize = PARTS + PARTS_MAX * PART_SIZE;
+
+/// As it is written.
+pub(crate) type PlacedBytes = [u8; PLACED_SIZE];
+
+/// Blocks that hold the bytes of a read, in their order.
+pub(crate) struct Placed<'a> {
+    bytes: &'a PlacedBytes,
+    /// Which device.
+    pub device: usize,
+    /// Bytes of the first block that are not meant.
+    pub skip: usize,
+    parts: usize,
+}
+
+/// Writes where `range` of a unit lies, if that can be told.
+pub(crate) fn encode(device: usize, place: &UnitPlace, range: &Range<u32>) -> Option<PlacedBytes> {
+    let (mut bytes, mut parts) = ([0; PLACED_SIZE], 0);
+    for run in place.runs_of(range) {
+        let part = bytes[PARTS..SUMS].chunks_exact_mut(PART_SIZE).nth(parts)?;
+        part[..8].copy_from_slice(&run.at.to_ne_bytes());
+        part[8..].copy_from_slice(&u64::from(run.length).to_ne_bytes());
+        parts += 1;
+    }
+    let sums = place.sums_of(range);
+    bytes[SUMS..SUMS + sums.len()].copy_from_slice(sums);
+    let skip = range.start % BLOCK_SIZE as u32;
+    for (at, word) in [device as u32, skip, parts as u32].into_iter().enumerate() {
+        bytes[4 * at..4 * at + 4].copy_from_slice(&word.to_ne_bytes());
+    }
+    Some(bytes)
+}
+
+impl<'a> Placed<'a> {
+    /// What these bytes tell of the place of `count` bytes; none when they are no such place.
+    pub fn decode(bytes: &'a PlacedBytes, count: usize) -> Option<Self> {
+        let word =
+            |at: usize| bytes[at..].first_chunk().copied().map(u32::from_ne_bytes).map(|word| word as usize);
+        let placed = Self { bytes, device: word(0)?, skip: word(4)?, parts: word(8)? };
+        let is_known = placed.device < DEVICES_MAX && placed.skip < BLOCK_SIZE && placed.parts <= PARTS_MAX;
+        let blocks = (placed.skip + count).div_ceil(BLOCK_SIZE);
+        if !is_known || blocks > BLOCKS_PER_UNIT {
+            return None;
+        }
+        let mut size = 0_u64;
+        for run in placed.parts() {
+            let is_whole = run.length > 0 && run.length.is_multiple_of(BLOCK_SIZE as u32);
+            run.at.checked_add(run.length.into()).filter(|_| is_whole)?;
+            size += u64::from(run.length);
+        }
+        (size == (blocks * BLOCK_SIZE) as u64).then_some(placed)
+    }
+
+    /// Where the blocks lie.
+    pub fn parts(&self) -> impl Iterator<Item = Run> + use<'a> {
+        let parts = self.bytes[PARTS..SUMS].chunks_exact(PART_SIZE).take(self.parts);
+        let word = |bytes: &[u8]| bytes.first_chunk().copied().map_or(0, u64::from_ne_bytes);
+        parts.map(move |part| {
+            // What is too long is none.
+            Run { at: word(part), length: u32::try_from(word(&part[8..])).unwrap_or(0) }
+        })
+    }
+
+    /// The checksums of the blocks from the `first` on, four bytes for each.
+    pub fn sums(&self, first: usize) -> &'a [u8] {
+        &self.bytes[SUMS + first * SUM_SIZE..]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use tameike_core::limits::UNIT_SIZE;
+
+    /// A unit in so many parts, whose blocks have their numbers as checksums.
+    fn unit(parts: u32) -> UnitPlace {
+        let blocks = BLOCKS_PER_UNIT as u32;
+        let starts: Vec<u32> = (0..parts).map(|part| part * blocks / parts).chain([blocks]).collect();
+        let block = BLOCK_SIZE as u32;
+        let runs = starts.windows(2).enumerate().map(|(number, ends)| Run {
+            at: u64::from(1000 - number as u32) << 32,
+            length: (ends[1] - ends[0]) * block,
+        });
+        let sums = (0..blocks).flat_map(u32::to_le_bytes).collect();
+        UnitPlace { runs: runs.collect(), sums }
+    }
+
+    proptest! {
+        #[test]
+        fn each_byte_is_told_where_it_lies(parts in 1..40_u32, start in 0..UNIT_SIZE as u32, size in 1..UNIT_SIZE as u32) {
+            let place = unit(parts);
+            let range = start..(start + size).min(UNIT_SIZE as u32);
+            let Some(bytes) = encode(3, &place, &range) else {
+                prop_assert!(parts as usize > PARTS_MAX);
+                return Ok(());
+            };
+            let placed = Placed::decode(&bytes, range.len()).expect("as encoded");
+            prop_assert_eq!((placed.device, placed.skip), (3, start as usize % BLOCK_SIZE));
+            let blocks = |runs: &mut dyn Iterator<Item = Run>| -> Vec<u64> {
+                runs.flat_map(|run| (0..u64::from(run.length)).step_by(BLOCK_SIZE).map(move |at| run.at + at)).collect()
+            };
+            let all = blocks(&mut place.runs.iter().copied());
+            let first = start as usize / BLOCK_SIZE;
+            let told = blocks(&mut placed.parts());
+            prop_assert_eq!(&all[first..(range.end as usize).div_ceil(BLOCK_SIZE)], &told[..]);
+            prop_assert_eq!(&placed.sums(0)[..4], &(first as u32).to_le_bytes()[..]);
+        }
+
+        #[test]
+        fn rubbish_is_no_place_or_one_of_as_many_bytes(words: [u32; 12], count in 0..2 * UNIT_SIZE) {
+            let mut bytes = [0; PLACED_SIZE];
+            for (at, word) in words.into_iter().enumerate() {
+                bytes[4 * at..4 * at + 4].copy_from_slice(&(word % 9).to_ne_bytes());
+            }
+            if let Some(placed) = Placed::decode(&bytes, count) {
+                let size: u64 = placed.parts().map(|run| u64::from(run.length)).sum();
+                prop_assert!(size >= (placed.skip + count) as u64 && size <= UNIT_SIZE as u64);
+            }
+        }
+    }
+}

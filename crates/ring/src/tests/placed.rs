@@ -1,0 +1,155 @@
+//! Bytes that a program reads by itself where the agent tells that they lie.
+
+use super::bed::{Bed, PATIENCE, ROOT};
+use crate::client::{Answer, Client, OpenFile};
+use crate::layout::{ANSWERED, ASKED, Slot, pending};
+use crate::message::{Request, Takes};
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use std::fs::File;
+use std::os::fd::RawFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tameike_core::limits::{BLOCK_SIZE, UNIT_SIZE};
+use tameike_core::wire::call::Run;
+use tameike_core::wire::unit::UnitPlace;
+use tameike_io::BlockSums;
+use tameike_io::fabric::HostDevice;
+use tameike_io::os::process::monotonic;
+
+/// A unit on a device.
+pub struct Placing {
+    file: File,
+    pub device: Mutex<Arc<HostDevice>>,
+    pub place: UnitPlace,
+    content: Vec<u8>,
+}
+
+impl Placing {
+    pub fn new() -> Self {
+        let file = tempfile::tempfile().expect("room");
+        let content: Vec<u8> = (0..UNIT_SIZE).map(|at| (at / 7) as u8 ^ (at / BLOCK_SIZE) as u8).collect();
+        let sums = BlockSums::of(&content).as_bytes().to_vec();
+        let (mut runs, mut before) = (Vec::new(), 0);
+        for (number, blocks) in [1, 2, 50, 16, 3, 184].into_iter().enumerate() {
+            let run = Run { at: ((6 - number) << 20) as u64, length: (blocks * BLOCK_SIZE) as u32 };
+            file.write_all_at(&content[before..before + run.length as usize], run.at).expect("room");
+            before += run.length as usize;
+            runs.push(run);
+        }
+        let device = Mutex::new(device_of(&file));
+        Self { file, device, place: UnitPlace { runs, sums }, content }
+    }
+
+    /// Changes a byte of the unit.
+    fn damage(&self, at: usize) {
+        let run = self.place.runs_of(&(at as u32..at as u32 + 1)).next().expect("it lies somewhere");
+        let byte = self.content[at] ^ 1;
+        self.file.write_all_at(&[byte], run.at + (at % BLOCK_SIZE) as u64).expect("room");
+    }
+}
+
+fn device_of(file: &File) -> Arc<HostDevice> {
+    Arc::new(HostDevice::new(file.try_clone().expect("a descriptor").into()))
+}
+
+/// The file that is placed. The agent has other bytes for who asks for them: all 1.
+fn open(client: &Client) -> OpenFile {
+    let Answer::Done(file) = client.open(ROOT, b"placed", 0, 0o644) else { panic!("it is opened") };
+    assert_eq!(client.write(file.handle, 0, &[&vec![1; UNIT_SIZE]]), Answer::Done(UNIT_SIZE));
+    file
+}
+
+fn read(client: &Client, file: &OpenFile, start: usize, size: usize) -> Vec<u8> {
+    let mut found = vec![0; size];
+    let count = client.read(file.handle, None, start as u64, &mut [&mut found]);
+    assert_eq!(count, Answer::Done(size));
+    found
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_lies_on_a_device_is_read_there_while_it_does(
+        reads in prop::collection::vec((0..UNIT_SIZE, 0..UNIT_SIZE), 1..20),
+        damaged in 0..UNIT_SIZE,
+    ) {
+        let bed = Bed::new();
+        let client = bed.client();
+        let file = open(&client);
+        let content = &bed.files.placed.content;
+        bed.files.placed.damage(damaged);
+        let block = damaged / BLOCK_SIZE * BLOCK_SIZE..(damaged / BLOCK_SIZE + 1) * BLOCK_SIZE;
+        for (start, size) in reads {
+            let range = start..(start + size).min(UNIT_SIZE);
+            let is_there = range.len() >= 32 << 10 && (range.end <= block.start || block.end <= range.start);
+            let found = read(&client, &file, start, range.len());
+            let expected = if is_there { content[range].to_vec() } else { vec![1; range.len()] };
+            prop_assert!(found == expected, "{start}, {size}");
+        }
+    }
+}
+
+#[test]
+fn bytes_for_several_places_of_a_program_come_by_a_request() {
+    let bed = Bed::new();
+    let client = bed.client();
+    let file = open(&client);
+    let (mut one, mut other) = (vec![0; 40_000], vec![0; 40_000]);
+    let count = client.read(file.handle, None, 0, &mut [&mut one, &mut other]);
+    assert_eq!((count, one, other), (Answer::Done(80_000), vec![1; 40_000], vec![1; 40_000]));
+    let mut whole = vec![0; 80_000];
+    let count = client.read(file.handle, None, 0, &mut [&mut [], &mut whole, &mut []]);
+    assert_eq!(count, Answer::Done(80_000));
+    assert!(whole == bed.files.placed.content[..80_000]);
+}
+
+/// Each device is sent once, kept out of the way of the program's own descriptors, and not sent for ever.
+#[test]
+fn a_program_keeps_the_devices_that_it_was_sent() {
+    static KEPT: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
+    let bed = Bed::new();
+    let client = Client::connect(&bed.socket, |number| KEPT.lock().push(number)).expect("it listens");
+    let file = open(&client);
+    assert_eq!(client.descriptors().collect::<Vec<_>>(), *KEPT.lock());
+    let placing = &bed.files.placed;
+    for devices in 1..20 {
+        for start in [0, 5000, 300_000] {
+            let found = read(&client, &file, start, 40_000);
+            // The agent has sent as many as it does, and sends bytes.
+            let is_placed = devices <= 16;
+            let expected =
+                if is_placed { placing.content[start..start + 40_000].to_vec() } else { vec![1; 40_000] };
+            assert!(found == expected, "{devices}, {start}");
+        }
+        let kept = client.descriptors().collect::<Vec<_>>();
+        assert_eq!(kept.len(), 1 + devices.min(16));
+        assert_eq!(kept, *KEPT.lock());
+        assert!(kept.iter().all(|number| *number >= 900), "{kept:?}");
+        // An agent that has started again has another device.
+        *placing.device.lock() = device_of(&placing.file);
+    }
+}
+
+/// What the agent has sent and nobody has taken in does not hide that it is gone.
+#[test]
+fn an_agent_that_ends_after_it_has_sent_a_device_is_missed() {
+    let bed = Bed::new();
+    let client = bed.client();
+    let Answer::Done(file) = client.open(ROOT, b"placed", 0, 0o644) else { panic!("it is opened") };
+    // Asked for, but not looked at.
+    let takes = Takes { lent: false, placed: true };
+    let slot = Slot::new(&client.arena, 9);
+    slot.set_request(&Request::Read { handle: file.handle, offset: 0, size: 40_000, takes }.encode());
+    slot.state().store(ASKED, Ordering::Relaxed);
+    pending(&client.arena).fetch_or(slot.bit(), Ordering::SeqCst);
+    let begun = monotonic();
+    while slot.state().load(Ordering::Acquire) & ANSWERED == 0 {
+        assert!(matches!(client.status(file.handle), Answer::Done(_)), "it has the agent look");
+        assert!(monotonic() - begun < PATIENCE, "it is never answered");
+    }
+    bed.server.stop();
+    assert_eq!(client.status(file.handle), Answer::Broken);
+}
