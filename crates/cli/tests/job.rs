@@ -36,6 +36,19 @@ fn a_file_that_the_job_has_touched_is_not_one_that_others_have_changed() {
     site.assert_clean();
 }
 
+/// Root may tell the kernel how far it is to read ahead: as far as a request reaches.
+#[test]
+fn the_kernel_reads_ahead_by_whole_units_where_it_can_be_told_so() {
+    let site = Site::new();
+    let script = r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do
+        kib=/sys/class/bdi/$(mountpoint -d "$view")/read_ahead_kb
+        [ -w $kib ] && cat $kib || echo 1024
+    done"#;
+    let output = site.job(1, &[], script).output().expect("a job");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "1024\n1024\n", "{}", shown(&output));
+    site.assert_clean();
+}
+
 #[test]
 fn the_commands_exit_code_and_output_are_the_jobs() {
     let site = Site::new();

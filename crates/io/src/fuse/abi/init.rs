@@ -42,7 +42,6 @@ pub struct Init {
 pub(in crate::fuse) struct InitRequest {
     pub(in crate::fuse) major: u32,
     pub(in crate::fuse) minor: u32,
-    readahead: u32,
     flags: u64,
 }
 
@@ -50,17 +49,17 @@ pub(in crate::fuse) struct InitRequest {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::fuse) struct Agreed {
     request_size: u32,
-    readahead: u32,
     flags: u64,
 }
 
 impl InitRequest {
     pub(in crate::fuse) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut fields = Fields(bytes);
-        let (major, minor, readahead) = (fields.u32()?, fields.u32()?, fields.u32()?);
+        // How far it reads ahead it may have been told since.
+        let (major, minor, _readahead) = (fields.u32()?, fields.u32()?, fields.u32()?);
         let flags = u64::from(fields.u32()?);
         let more = if flags & flag::INIT_EXT != 0 { u64::from(fields.u32()?) } else { 0 };
-        Ok(Self { major, minor, readahead, flags: flags | more << 32 })
+        Ok(Self { major, minor, flags: flags | more << 32 })
     }
 
     pub(in crate::fuse) fn offers_rings(&self) -> bool {
@@ -77,11 +76,7 @@ impl InitRequest {
         if rings {
             flags |= flag::OVER_IO_URING;
         }
-        Agreed {
-            request_size: wanted.request_size,
-            readahead: wanted.request_size.min(self.readahead),
-            flags: flags & self.flags,
-        }
+        Agreed { request_size: wanted.request_size, flags: flags & self.flags }
     }
 }
 
@@ -96,7 +91,8 @@ impl Agreed {
         Body::default()
             .u32(MAJOR)
             .u32(MINOR)
-            .u32(self.readahead)
+            // It reads ahead no further than this, nor than its own limit.
+            .u32(self.request_size)
             .u32(self.flags as u32)
             .u16(BACKGROUND_MAX)
             .u16(BACKGROUND_CONGESTED)
