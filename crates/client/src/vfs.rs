@@ -235,6 +235,10 @@ pub trait Vfs: Directories + Xattrs {
         let _ = (handle, offset, length);
         async { Ok(None) }
     }
+    /// The bytes at `offset` were not where [`Vfs::place`] has told.
+    fn misplaced(&self, handle: HandleNumber, offset: u64) {
+        let _ = (handle, offset);
+    }
     /// Writes as much of `data` from its start as can be written without waiting; the number of bytes. What is
     /// left is [`Vfs::write`]'s: at most all of it, as for an append that must first be given its place.
     ///

@@ -77,7 +77,7 @@ pub fn request_seeds() -> Vec<(&'static str, Vec<u8>)> {
                 handle: 5,
                 offset: 1 << 40,
                 size: WINDOW_SIZE as u32,
-                takes: Takes { lent: true, placed: true },
+                takes: Takes { lent: true, placed: true, misplaced: false },
             },
         ),
         ("write", Request::Write { handle: 5, offset: 4096, size: 100 }),
@@ -120,7 +120,7 @@ pub fn reply_seeds() -> Vec<(&'static str, Vec<u8>)> {
 /// Places as they are written, behind the numbers of their bytes.
 pub fn placed_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let halves = [1 << 30, 1 << 20].map(|at| Run { at, length: UNIT_SIZE as u32 / 2 });
-    let place = UnitPlace { runs: halves.into(), sums: vec![7; 4 * BLOCKS_PER_UNIT] };
+    let place = UnitPlace { runs: halves.into(), sums: vec![7; 4 * BLOCKS_PER_UNIT], time: 300 };
     let seed = |range: &Range<u32>| {
         let bytes = encode(1, &place, range).expect("two parts");
         [&(range.len() as u32).to_ne_bytes()[..], &bytes].concat()

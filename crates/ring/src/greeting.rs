@@ -1,7 +1,7 @@
 //! The first words of either end on the socket.
 
 /// What the ring of this version begins with; every change of layout or messages changes it.
-const MAGIC: [u8; 8] = *b"TMKRING5";
+const MAGIC: [u8; 8] = *b"TMKRING6";
 /// Size of a hello.
 pub(crate) const HELLO_SIZE: usize = MAGIC.len();
 /// Most bytes of a welcome: views are few, and their paths bounded.

@@ -49,6 +49,8 @@ pub struct Takes {
     pub lent: bool,
     /// [`Reply::Placed`].
     pub placed: bool,
+    /// The bytes were not where the last such answer has told: nobody is to be told so again.
+    pub misplaced: bool,
 }
 
 /// What a program can ask. Handles are numbers that [`Reply::Opened`] told the same process.
@@ -221,11 +223,11 @@ impl Path {
 
 impl Takes {
     fn word(self) -> u64 {
-        u64::from(self.lent) | u64::from(self.placed) << 1
+        u64::from(self.lent) | u64::from(self.placed) << 1 | u64::from(self.misplaced) << 2
     }
 
     fn decode(word: u64) -> Option<Self> {
-        (word < 4).then_some(Self { lent: word & 1 == 1, placed: word & 2 == 2 })
+        (word < 8).then_some(Self { lent: word & 1 == 1, placed: word & 2 == 2, misplaced: word & 4 == 4 })
     }
 }
 

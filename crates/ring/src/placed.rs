@@ -4,12 +4,14 @@
 //! window  0  number of the device                               u32
 //!         4  bytes of the first block that are not meant        u32
 //!         8  parts                                              u32
-//!        16  parts, of whole blocks: place on the device, size  32 x 2 x u64
-//!       528  CRC-32C of each block of all parts                 256 x u32
+//!        16  when they lie there, on the clock of the device    u64
+//!        24  parts, of whole blocks: place on the device, size  32 x 2 x u64
+//!       536  CRC-32C of each block of all parts                 256 x u32
 //! ```
 //!
 //! Devices are numbered for each program as they come: before the agent tells of one for the first time, it has sent that number,
-//! a byte, on the socket, with a descriptor beside it by which the device can only be read.
+//! a byte, on the socket, with two descriptors beside it, by which the device and its clock ([`tameike_io::disk::FreeClock`]) can only
+//! be read.
 
 use std::ops::Range;
 use tameike_core::limits::{BLOCK_SIZE, BLOCKS_PER_UNIT};
@@ -24,7 +26,8 @@ pub(crate) const PLACED_SIZE: usize = SUMS + BLOCKS_PER_UNIT * SUM_SIZE;
 /// Parts in which the bytes of one read may lie.
 const PARTS_MAX: usize = 32;
 const SUM_SIZE: usize = 4;
-const PARTS: usize = 16;
+const TIME: usize = 16;
+const PARTS: usize = 24;
 const PART_SIZE: usize = 16;
 const SUMS: usize = PARTS + PARTS_MAX * PART_SIZE;
 
@@ -38,6 +41,8 @@ pub(crate) struct Placed<'a> {
     pub device: usize,
     /// Bytes of the first block that are not meant.
     pub skip: usize,
+    /// When they lie there.
+    pub time: u64,
     parts: usize,
 }
 
@@ -56,6 +61,7 @@ pub(crate) fn encode(device: usize, place: &UnitPlace, range: &Range<u32>) -> Op
     for (at, word) in [device as u32, skip, parts as u32].into_iter().enumerate() {
         bytes[4 * at..4 * at + 4].copy_from_slice(&word.to_ne_bytes());
     }
+    bytes[TIME..PARTS].copy_from_slice(&place.time.to_ne_bytes());
     Some(bytes)
 }
 
@@ -64,7 +70,8 @@ impl<'a> Placed<'a> {
     pub fn decode(bytes: &'a PlacedBytes, count: usize) -> Option<Self> {
         let word =
             |at: usize| bytes[at..].first_chunk().copied().map(u32::from_ne_bytes).map(|word| word as usize);
-        let placed = Self { bytes, device: word(0)?, skip: word(4)?, parts: word(8)? };
+        let time = bytes[TIME..].first_chunk().copied().map(u64::from_ne_bytes)?;
+        let placed = Self { bytes, device: word(0)?, skip: word(4)?, time, parts: word(8)? };
         let is_known = placed.device < DEVICES_MAX && placed.skip < BLOCK_SIZE && placed.parts <= PARTS_MAX;
         let blocks = (placed.skip + count).div_ceil(BLOCK_SIZE);
         if !is_known || blocks > BLOCKS_PER_UNIT {
@@ -111,7 +118,7 @@ mod tests {
             length: (ends[1] - ends[0]) * block,
         });
         let sums = (0..blocks).flat_map(u32::to_le_bytes).collect();
-        UnitPlace { runs: runs.collect(), sums }
+        UnitPlace { runs: runs.collect(), sums, time: 1 << 40 }
     }
 
     proptest! {
@@ -124,7 +131,7 @@ mod tests {
                 return Ok(());
             };
             let placed = Placed::decode(&bytes, range.len()).expect("as encoded");
-            prop_assert_eq!((placed.device, placed.skip), (3, start as usize % BLOCK_SIZE));
+            prop_assert_eq!((placed.device, placed.skip, placed.time), (3, start as usize % BLOCK_SIZE, 1 << 40));
             let blocks = |runs: &mut dyn Iterator<Item = Run>| -> Vec<u64> {
                 runs.flat_map(|run| (0..u64::from(run.length)).step_by(BLOCK_SIZE).map(move |at| run.at + at)).collect()
             };
@@ -136,7 +143,7 @@ mod tests {
         }
 
         #[test]
-        fn rubbish_is_no_place_or_one_of_as_many_bytes(words: [u32; 12], count in 0..2 * UNIT_SIZE) {
+        fn rubbish_is_no_place_or_one_of_as_many_bytes(words: [u32; 14], count in 0..2 * UNIT_SIZE) {
             let mut bytes = [0; PLACED_SIZE];
             for (at, word) in words.into_iter().enumerate() {
                 bytes[4 * at..4 * at + 4].copy_from_slice(&(word % 9).to_ne_bytes());

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_core::{Errno, Fault, Result};
-use tameike_io::disk::file::{FileLock, FileLog, in_memory, sync_directory};
+use tameike_io::disk::file::{FileLock, FileLog, cut, in_memory, sync_directory};
 use tameike_io::disk::uring::Direct;
 use tameike_io::disk::{self, Disk};
 use tameike_io::{Pool, Runtime};
@@ -114,13 +114,7 @@ pub async fn patiently<T>(runtime: &Runtime, mut attempt: impl FnMut() -> Result
 /// # Errors
 /// What the system says, with the file's name.
 pub fn give_space_back(dir: &Path) -> Result<()> {
-    let path = dir.join(EXTENTS);
-    match std::fs::File::options().write(true).truncate(true).open(&path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(Fault::from_os(format_args!("giving back the space of {}", path.display()), &error))
-        }
-        _ => Ok(()),
-    }
+    cut(&dir.join(EXTENTS))
 }
 
 fn open_parts(dir: &Path, options: &Options, lock: FileLock) -> Result<Parts> {
@@ -514,6 +508,12 @@ mod tests {
         let held = std::fs::File::open(dir.path().join(EXTENTS)).unwrap();
         give_space_back(dir.path()).unwrap();
         assert_eq!(held.metadata().unwrap().len(), 0);
+        // What else is called so is nobody's to cut.
+        std::fs::write(dir.path().join("precious"), "bytes").unwrap();
+        std::fs::remove_file(dir.path().join(EXTENTS)).unwrap();
+        std::os::unix::fs::symlink("precious", dir.path().join(EXTENTS)).unwrap();
+        give_space_back(dir.path()).unwrap_err();
+        assert_eq!(std::fs::read(dir.path().join("precious")).unwrap(), b"bytes");
     }
 
     fn many_threads(system: &System, slab: &Arc<Slab>, direct: Option<Direct>) {

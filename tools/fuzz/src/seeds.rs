@@ -62,7 +62,7 @@ fn encoded<T: Serialize>(value: &T) -> Vec<u8> {
 fn messages() -> Vec<Seed> {
     let id = CallId { epoch: 300, slot: 2, sequence: 5 };
     let request = encoded(&RequestHeader { id, source: Some((7, 128)), target: None, places: true });
-    let place = Place { runs: vec![Run { at: 4096, length: 8192 }], digest: 129 };
+    let place = Place { runs: vec![Run { at: 4096, length: 8192 }], digest: 129, time: 130 };
     let reply = encoded(&ReplyHeader { id, carriage: Carriage::Placed(place) });
     let mut seeds = Vec::new();
     for (test, kind, before) in GOLDEN {

@@ -58,6 +58,9 @@ impl<V: Vfs> RingView<V> {
                 Ok(in_flight) => in_flight,
                 Err(refusal) => return asked.answer(&reply_of(Err(refusal))),
             };
+            if takes.misplaced {
+                view.vfs.misplaced(open.handle, offset);
+            }
             let placed = async {
                 if takes.placed { view.vfs.place(open.handle, offset, size).await } else { Ok(None) }
             };

@@ -6,7 +6,6 @@ use crate::exit;
 use crate::place::base::{self, Base, JobDir};
 use crate::place::janitor::{self, Kept};
 use crate::place::record::{JobRecord, JobState};
-use crate::place::tree;
 use crate::report::{self, plural};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -101,7 +100,7 @@ fn look_after_orphans<A: AgentControl>(arguments: &RecoverArguments) -> u8 {
     {
         let kept = orphan.fault.is_some() || !orphan.left.is_nothing();
         if kept && arguments.discard {
-            match tree::remove(&orphan.device) {
+            match janitor::remove_device(&orphan.device) {
                 Ok(()) => report::say(format_args!("{} is removed", orphan.device.display())),
                 Err(fault) => report::say(format_args!("{fault}")),
             }

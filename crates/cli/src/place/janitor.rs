@@ -9,6 +9,7 @@ use super::tree;
 use crate::report::plural;
 use crate::settings::hostfile::HostSpec;
 use crate::settings::{RAM_DIR, device_prefix};
+use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -189,7 +190,7 @@ fn sweep_orphan<A: AgentControl>(job: JobId, device: PathBuf) -> Option<Orphan> 
         // Somebody has it open after all.
         Err(fault) if fault.errno == Errno::EBUSY => return None,
         Err(fault) => (Left::default(), Some(fault.to_string())),
-        Ok(left) if left.is_nothing() => (left, tree::remove(&device).err().map(|fault| fault.to_string())),
+        Ok(left) if left.is_nothing() => (left, remove_device(&device).err().map(|fault| fault.to_string())),
         Ok(left) => (left, None),
     };
     Some(Orphan { job, device, left, fault })
@@ -241,11 +242,25 @@ pub fn discard_node(dir: &Path, node: u32) -> Result<()> {
         // Where it cannot be written, a death in between would be told as a loss: no reason to keep all.
         let _ = state.write(dir);
         if let Some(device) = &state.device_dir {
-            give_space_back(device)?;
-            tree::remove(device)?;
+            remove_device(device)?;
         }
     }
     tree::remove(&super::base::node_dir(dir, node))
+}
+
+/// Removes a device directory whose agent is dead, and gives its space back, also what programs hold of it that live on.
+///
+/// # Errors
+/// As of [`tree::remove`].
+pub fn remove_device(dir: &Path) -> Result<()> {
+    let is_ours = |found: Metadata| found.is_dir() && found.uid() == process::user();
+    if dir.symlink_metadata().is_ok_and(is_ours)
+        && let Err(fault) = give_space_back(dir)
+    {
+        // Nobody else may have a descriptor of it.
+        log::warn!("{fault}");
+    }
+    tree::remove(dir)
 }
 
 /// Removes all of a dead job on this host, whatever its journals hold.

@@ -134,7 +134,13 @@ impl Vfs for CacheView {
     async fn place(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<Option<Placed>> {
         let open = self.handle(handle)?;
         let _stays = open.data.leaving.read().await;
-        Ok(if open.is_orphan() { None } else { self.engine.place(&open.data, offset, length).await })
+        Ok(if open.is_orphan() { None } else { self.engine.place(&open.data, offset, length, None).await })
+    }
+
+    fn misplaced(&self, handle: HandleNumber, offset: u64) {
+        if let Ok(open) = self.handle(handle) {
+            open.data.misplaced(offset);
+        }
     }
 
     fn spare_frame(&self) -> Option<Frame> {

@@ -2,7 +2,8 @@
 //!
 //! A place is what a read would bring: it says where the unit's home has the bytes of a unit of which this node has none. As what is
 //! cached of the file it is given up when somebody else may have changed that, and with each write of this node. Nothing keeps the
-//! bytes there; who reads them sees by their checksums whether they were there still, and asks for the bytes if not.
+//! bytes there; who reads them sees by the device's clock ([`tameike_io::disk::FreeClock`]) and their checksums whether they were there
+//! still, and asks for the bytes if not.
 
 use super::file::FileState;
 use super::{DataEngine, FileData, split};
@@ -19,7 +20,7 @@ use tameike_io::fabric::HostDevice;
 /// Units behind the one that is read whose places a sequential reader is to know. New ones are asked for by the half of them, so
 /// that a message tells of several.
 const AHEAD: u64 = PLACES_MAX as u64;
-/// Units of one file whose places are kept.
+/// Units of one file whose places are kept, those nearest to where it was read last.
 const KEPT_MAX: usize = 4 * PLACES_MAX;
 
 /// How often one read asks for a place: in a file that is being written, answers are out of date when they come.
@@ -80,8 +81,15 @@ struct Question {
 
 impl DataEngine {
     /// Where a program of this host can read `length` bytes at `offset` by itself. None where they are not all of one unit that
-    /// its home holds whole and this node not at all.
-    pub async fn place(self: &Arc<Self>, file: &Arc<FileData>, offset: u64, length: u32) -> Option<Placed> {
+    /// its home holds whole and this node not at all. `is_sequential` says whether they are read on from the last ones, where that was
+    /// already looked at.
+    pub async fn place(
+        self: &Arc<Self>,
+        file: &Arc<FileData>,
+        offset: u64,
+        length: u32,
+        is_sequential: Option<bool>,
+    ) -> Option<Placed> {
         let mut parts = split(offset, length.into());
         let (Some((index, start, count)), None) = (parts.next(), parts.next()) else { return None };
         let home = |index| self.cluster.unit_home(file.layout, UnitId { inode: file.inode, index });
@@ -89,7 +97,7 @@ impl DataEngine {
         let mut asked = 0;
         loop {
             listener!(file.changed => ended);
-            let plan = file.state.lock().plan_place(index, offset, length);
+            let plan = file.state.lock().plan_place(index, (offset, length), is_sequential);
             let question = match plan {
                 Plan::Read => return None,
                 Plan::Wait => {
@@ -151,7 +159,7 @@ impl DataEngine {
 }
 
 impl FileState {
-    fn plan_place(&mut self, index: u64, offset: u64, length: u32) -> Plan {
+    fn plan_place(&mut self, index: u64, (offset, length): (u64, u32), is_sequential: Option<bool>) -> Plan {
         let is_elsewhere = self.inline || !self.could_be_placed(index);
         if is_elsewhere || offset + u64::from(length) > self.size {
             return Plan::Read;
@@ -169,19 +177,20 @@ impl FileState {
             Some(Known::At(place)) => Some(place.clone()),
             None => None,
         };
-        let is_sequential = match place {
-            Some(_) => self.streams.read(offset, length.into()),
+        let is_sequential = match (is_sequential, &place) {
+            (Some(is_sequential), _) => is_sequential,
+            (None, Some(_)) => self.streams.read(offset, length.into()),
             // It comes round again.
-            None => self.streams.goes_on(offset, length.into()),
+            (None, None) => self.streams.goes_on(offset, length.into()),
         };
         let mut units = Vec::new();
         if place.is_none() {
             units.push(index);
         }
-        if is_sequential && self.is_to_be_asked(index + AHEAD / 2) {
+        if is_sequential && (index + 1..=index + AHEAD / 2).any(|index| self.is_to_be_asked(index)) {
             units.extend((index + 1..=index + AHEAD).filter(|index| self.is_to_be_asked(*index)));
         }
-        self.places.ask(&units);
+        self.places.ask(&units, index);
         let question = Question { mark, generation: self.generation, units };
         match place {
             Some(place) => Plan::There(place, question),
@@ -201,11 +210,27 @@ impl FileState {
     }
 }
 
+impl FileData {
+    /// What lies at `offset` was not where its place is known to be.
+    pub fn misplaced(&self, offset: u64) {
+        let index = offset / UNIT_SIZE as u64;
+        let units = &mut self.state.lock().places.units;
+        if matches!(units.get(&index), Some(Known::At(_))) {
+            units.remove(&index);
+        }
+    }
+}
+
 impl Places {
-    /// Takes note of what is being asked for.
-    fn ask(&mut self, units: &[u64]) {
-        if self.units.len() + units.len() > KEPT_MAX {
-            self.units.retain(|_, known| matches!(known, Known::Asked));
+    /// Takes note of what is being asked for, by who reads in the unit `near`.
+    fn ask(&mut self, units: &[u64], near: u64) {
+        while self.units.len() + units.len() > KEPT_MAX {
+            let known = self.units.iter().filter(|(_, known)| !matches!(known, Known::Asked));
+            let Some(farthest) = known.map(|(index, _)| *index).max_by_key(|index| index.abs_diff(near))
+            else {
+                break;
+            };
+            self.units.remove(&farthest);
         }
         self.units.extend(units.iter().map(|index| (*index, Known::Asked)));
     }

@@ -83,7 +83,7 @@ impl DataEngine {
     ) -> Result<Payload> {
         let unit = UnitId { inode: file.inode, index };
         if range.len() >= PLACED_MIN
-            && let Some(bytes) = self.read_near(file, unit, &range).await
+            && let Some(bytes) = self.read_near(file, unit, &range, sequential).await
         {
             return Ok(bytes);
         }
@@ -122,13 +122,19 @@ impl DataEngine {
         file: &Arc<FileData>,
         unit: UnitId,
         range: &Range<u32>,
+        sequential: bool,
     ) -> Option<Payload> {
         if self.cluster.unit_home(file.layout, unit) == self.rpc.local() {
             return None;
         }
         let offset = unit.start() + u64::from(range.start);
-        let Placed { device, place, range } = self.place(file, offset, range.len() as u32).await?;
-        device.read_unit(&place, &range, self.frame_now()?)
+        let length = range.len() as u32;
+        let Placed { device, place, range } = self.place(file, offset, length, Some(sequential)).await?;
+        let read = device.read_unit(&place, &range, self.frame_now()?);
+        if read.is_none() {
+            file.misplaced(offset);
+        }
+        read
     }
 
     fn plan(&self, file: &Arc<FileData>, unit: UnitId, range: &Range<u32>, sequential: bool) -> Plan {

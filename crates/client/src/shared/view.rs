@@ -164,11 +164,17 @@ impl Vfs for SharedView {
 
     async fn place(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<Option<Placed>> {
         let handle = self.handle(handle)?;
-        let placed = self.engine.place(&handle.file, offset, length).await;
+        let placed = self.engine.place(&handle.file, offset, length, None).await;
         if placed.is_some() && !handle.mode.noatime {
             handle.file.accessed(self.runtime.now());
         }
         Ok(placed)
+    }
+
+    fn misplaced(&self, handle: HandleNumber, offset: u64) {
+        if let Ok(handle) = self.handle(handle) {
+            handle.file.misplaced(offset);
+        }
     }
 
     fn spare_frame(&self) -> Option<Frame> {

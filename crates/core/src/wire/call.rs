@@ -43,13 +43,16 @@ pub struct Run {
     pub length: u32,
 }
 
-/// Where on the answerer's device the payload of a reply lies. Nothing holds it there: it is right if it has its digest.
+/// Where on the answerer's device the payload of a reply lies. Nothing holds it there: it is right if no block there has become
+/// free since, and it has its digest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// Its parts, in their order, each of whole blocks of [`crate::limits::BLOCK_SIZE`] bytes.
     pub runs: Vec<Run>,
     /// The CRC-32C of the CRC-32Cs of its blocks.
     pub digest: u32,
+    /// When, on the clock of the device.
+    pub time: u64,
 }
 
 /// How the payload of a reply travels.
@@ -87,7 +90,7 @@ mod tests {
         assert_eq!(bytes, [0xac, 0x02, 2, 5, 1, 7, 0x80, 0x01, 0, 1, 3, 1]);
         let (found, rest) = decode_first::<RequestHeader>(&bytes).expect("as encoded");
         assert_eq!((found, decode(rest)), (header, Ok(request)));
-        let place = Place { runs: vec![Run { at: 4096, length: 8192 }], digest: 129 };
+        let place = Place { runs: vec![Run { at: 4096, length: 8192 }], digest: 129, time: 130 };
         for (carriage, golden) in [
             (Carriage::Beside, &[0][..]),
             (Carriage::Put(9), &[1, 9]),

@@ -428,9 +428,13 @@ fn replies_of_the_unit_service() {
         (
             UnitReply::Places(vec![
                 None,
-                Some(UnitPlace { runs: vec![Run { at: 4096, length: 8192 }], sums: vec![1, 2, 3, 4] }),
+                Some(UnitPlace {
+                    runs: vec![Run { at: 4096, length: 8192 }],
+                    sums: vec![1, 2, 3, 4],
+                    time: 300,
+                }),
             ]),
-            "0702000101802080400401020304",
+            "0702000101802080400401020304ac02",
         ),
     ]);
 }

@@ -156,8 +156,8 @@ pub enum UnitRequest {
     },
 }
 
-/// Where on its home's device a unit lies of which the home holds every byte. Nothing holds it there: bytes are right if their
-/// blocks have their checksums.
+/// Where on its home's device a unit lies of which the home holds every byte. Nothing holds it there: bytes are right if no block
+/// there has become free since, and theirs have their checksums.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnitPlace {
     /// Its parts, in their order, each of whole blocks of [`crate::limits::BLOCK_SIZE`] bytes.
@@ -165,6 +165,8 @@ pub struct UnitPlace {
     /// The CRC-32C of each of its blocks, little-endian.
     #[serde(with = "serde_bytes")]
     pub sums: Vec<u8>,
+    /// When, on the clock of the device.
+    pub time: u64,
 }
 
 impl UnitPlace {
@@ -201,7 +203,7 @@ impl UnitPlace {
 pub const PLACES_MAX: usize = 32;
 
 // Each may be in as many parts as it has blocks, of at most 15 bytes.
-const _: () = assert!(PLACES_MAX * BLOCKS_PER_UNIT * (15 + 4) < MESSAGE_SIZE_MAX);
+const _: () = assert!(PLACES_MAX * (BLOCKS_PER_UNIT * (15 + 4) + 10) < MESSAGE_SIZE_MAX);
 
 /// What happens to the space of a range of bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

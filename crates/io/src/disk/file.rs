@@ -383,3 +383,15 @@ pub fn sync_directory(directory: &Path) -> Result<()> {
     open.and_then(rustix::fs::fsync)
         .map_err(|error| fault(format_args!("sync the directory {}", directory.display()), error))
 }
+
+/// Gives the space of a file back, also for those who have descriptors of it. What is not there has none; a link is not followed.
+///
+/// # Errors
+/// What the system says, with the file's name.
+pub fn cut(path: &Path) -> Result<()> {
+    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::open(path, flags, Mode::empty()).and_then(|file| rustix::fs::ftruncate(file, 0)) {
+        Ok(()) | Err(Os::NOENT) => Ok(()),
+        Err(error) => Err(fault(format_args!("give back the space of {}", path.display()), error)),
+    }
+}

@@ -3,6 +3,7 @@
 //! A disk does not check content; what is written through it carries its own checksums.
 
 pub mod file;
+mod free_clock;
 pub mod memory;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,8 @@ use std::sync::Arc;
 use tameike_core::Result;
 use tameike_core::limits::BLOCK_SIZE;
 use uring::{Direct, UringDisk};
+
+pub use free_clock::{FreeClock, is_as_of};
 
 /// A file or device of fixed size.
 ///
@@ -49,6 +52,15 @@ pub trait Disk: Send + Sync {
     fn memory(&self) -> Option<OwnedFd> {
         None
     }
+}
+
+/// A disk in memory, for other processes of this host to read by themselves.
+#[derive(Debug)]
+pub struct DiskMemory {
+    /// Its bytes.
+    pub bytes: OwnedFd,
+    /// Its [`FreeClock`].
+    pub clock: OwnedFd,
 }
 
 /// Panics unless the call is of whole blocks: a real device would refuse it, on some machines only.

@@ -1,5 +1,6 @@
 //! Local sockets: who is at the other end, and open files beside bytes.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -111,21 +112,35 @@ pub(crate) fn receive_files(socket: impl AsFd) -> std::io::Result<Vec<OwnedFd>> 
     receive(socket.as_fd(), &mut [0]).map(|(_, files)| files)
 }
 
-/// Receives some bytes (none when the other end is closed), and the file beside them if there is one; nothing while there is
-/// nothing to be received. Nothing is allocated.
+/// Receives some bytes (none when the other end is closed), and the files beside them, as far as there are so many; nothing while
+/// there is nothing to be received. Nothing is allocated.
 ///
 /// # Errors
 /// What the system says.
-pub fn receive_file_now(
+pub fn receive_files_now<const COUNT: usize>(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],
-) -> std::io::Result<Option<(usize, Option<OwnedFd>)>> {
-    let mut file = None;
-    match receive_each(socket, bytes, RecvFlags::DONTWAIT, |found| file = Some(found)) {
-        Ok(received) => Ok(Some((received, file))),
+) -> std::io::Result<Option<(usize, [Option<OwnedFd>; COUNT])>> {
+    let mut files = [const { None }; COUNT];
+    let mut places = files.iter_mut();
+    let take = |found| {
+        if let Some(place) = places.next() {
+            *place = Some(found);
+        }
+    };
+    match receive_each(socket, bytes, RecvFlags::DONTWAIT, take) {
+        Ok(received) => Ok(Some((received, files))),
         Err(Errno::AGAIN | Errno::INTR) => Ok(None),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether the other end of a stream is closed. What it has sent before is left.
+pub fn is_hung_up(socket: BorrowedFd<'_>) -> bool {
+    let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
+    let ends = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+    // A call that was interrupted has seen nothing.
+    poll(&mut polled, Some(&Timespec::default())).is_ok() && polled[0].revents().intersects(ends)
 }
 
 fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> std::io::Result<(usize, Vec<OwnedFd>)> {

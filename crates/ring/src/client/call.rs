@@ -37,7 +37,7 @@ impl Client {
         if self.is_broken() {
             return Err(NoReply::Broken);
         }
-        let is_in_vain = || self.is_broken() || self.hear();
+        let is_in_vain = || self.is_broken() || self.is_alone();
         let Some(claim) = self.slots.claim(is_in_vain) else {
             return Err(if is_in_vain() { self.give_up() } else { NoReply::Declined });
         };
@@ -192,7 +192,7 @@ impl Client {
             let left = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
             let woken = futex::wait(slot.state(), futex::Flags::empty(), state, Some(&left));
             state = slot.state().load(Ordering::Acquire);
-            if woken == Err(Errno::TIMEDOUT) && state & ANSWERED == 0 && self.hear() {
+            if woken == Err(Errno::TIMEDOUT) && state & ANSWERED == 0 && self.is_alone() {
                 return Err(self.give_up());
             }
         }

@@ -237,7 +237,8 @@ impl Client {
     }
 
     /// Moves `whole` bytes in pieces, until one is short. After so many bytes the next piece is of at most `most` bytes, which fit a
-    /// window. What was moved before a piece failed is told.
+    /// window. What was moved before a piece failed is told. Where one is declined all of it is: what was moved comes to the same place
+    /// again, by the kernel.
     fn pieces(
         &self,
         whole: usize,
@@ -254,6 +255,7 @@ impl Client {
                         break;
                     }
                 }
+                Answer::Declined => return Answer::Declined,
                 _ if done > 0 => break,
                 failed => return failed,
             }

@@ -70,7 +70,7 @@ impl Client {
         if now.saturating_sub(self.shown.seen.load(Ordering::Relaxed)) < TRUST {
             return true;
         }
-        if self.hear() {
+        if self.is_alone() {
             self.give_up();
             return false;
         }

@@ -5,13 +5,15 @@
 use super::Client;
 use super::slots::Claim;
 use crate::placed::{DEVICES_MAX, PLACED_SIZE, Placed};
+use rustix::io::{Errno, preadv};
 use std::io::IoSliceMut;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tameike_core::limits::BLOCK_SIZE;
 use tameike_io::blocks_have_sums;
+use tameike_io::disk::is_as_of;
 use tameike_io::os::descriptor::DescriptorCell;
-use tameike_io::os::socket::receive_file_now;
+use tameike_io::os::socket::{is_hung_up, receive_files_now};
 
 /// Bytes that are copied before their checksums are computed: few enough to be in the processor's cache still.
 const PIECE_SIZE: usize = 16 * BLOCK_SIZE;
@@ -19,29 +21,33 @@ const PIECE_SIZE: usize = 16 * BLOCK_SIZE;
 /// The devices that the agent has sent, by number.
 #[derive(Debug, Default)]
 pub(super) struct Devices {
-    all: [DescriptorCell; DEVICES_MAX],
-    /// One did not arrive.
-    lacking: AtomicBool,
+    all: [Device; DEVICES_MAX],
+    /// One did not arrive, or is gone.
+    are_lacking: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Device {
+    bytes: DescriptorCell,
+    /// Here last.
+    clock: DescriptorCell,
 }
 
 impl Devices {
     /// Whether it is of use to be told where bytes lie.
     pub fn are_here(&self) -> bool {
-        !self.lacking.load(Ordering::Relaxed)
+        !self.are_lacking.load(Ordering::Relaxed)
     }
 
-    fn get(&self, number: usize) -> Option<BorrowedFd<'_>> {
-        self.all.get(number)?.get()
-    }
-
-    fn put(&self, number: u8, device: OwnedFd) {
-        if let Some(cell) = self.all.get(usize::from(number)) {
-            cell.set(device);
-        }
+    /// Bytes and clock.
+    fn get(&self, number: usize) -> Option<(BorrowedFd<'_>, BorrowedFd<'_>)> {
+        let device = self.all.get(number)?;
+        let clock = device.clock.get()?;
+        Some((device.bytes.get()?, clock))
     }
 
     pub fn numbers(&self) -> impl Iterator<Item = RawFd> {
-        self.all.iter().filter_map(DescriptorCell::number)
+        self.all.iter().flat_map(|device| [&device.bytes, &device.clock]).filter_map(DescriptorCell::number)
     }
 }
 
@@ -52,36 +58,44 @@ impl Client {
         self.get(claim, std::iter::once(&mut bytes[..]));
         let Some(placed) = Placed::decode(&bytes, into.len()) else { return false };
         if self.devices.get(placed.device).is_none() {
-            self.hear();
+            self.receive_devices();
         }
-        let Some(device) = self.devices.get(placed.device) else {
-            // In a signal handler the call that was interrupted may have it in its hands.
-            self.devices.lacking.store(true, Ordering::Relaxed);
-            return false;
-        };
-        read_blocks(device, &placed, into)
+        // Another thread, or a call that this one has interrupted, may have it in its hands.
+        let Some((device, clock)) = self.devices.get(placed.device) else { return false };
+        let read = read_blocks(device, &placed, into);
+        if read == Err(Errno::BADF) {
+            // The program has closed it.
+            self.devices.are_lacking.store(true, Ordering::Relaxed);
+        }
+        read == Ok(true) && is_as_of(clock, placed.parts(), placed.time)
     }
 
-    /// Takes in what the agent has said since its welcome; whether it has closed the connection.
-    pub(super) fn hear(&self) -> bool {
+    /// Takes in the devices that the agent has sent.
+    fn receive_devices(&self) {
         let mut number = [0];
-        loop {
-            match receive_file_now(self.socket.as_fd(), &mut number) {
-                Ok(Some((0, _))) => return true,
-                Ok(Some((_, file))) => {
-                    if let Some(device) = file.and_then(|file| self.kept_apart(file)) {
-                        self.devices.put(number[0], device);
-                    }
+        while let Ok(Some((size, files))) = receive_files_now(self.socket.as_fd(), &mut number) {
+            if size == 0 {
+                return;
+            }
+            let kept = files.map(|file| file.and_then(|file| self.kept_apart(file)));
+            match (self.devices.all.get(usize::from(number[0])), kept) {
+                (Some(device), [Some(bytes), Some(clock)]) => {
+                    device.bytes.set(bytes);
+                    device.clock.set(clock);
                 }
-                Ok(None) => return false,
-                Err(_) => return true,
+                _ => self.devices.are_lacking.store(true, Ordering::Relaxed),
             }
         }
+    }
+
+    /// Whether the agent has closed the connection.
+    pub(super) fn is_alone(&self) -> bool {
+        is_hung_up(self.socket.as_fd())
     }
 }
 
 /// Reads blocks of which `into` are those bytes that are meant; whether they have their checksums.
-fn read_blocks(device: BorrowedFd<'_>, placed: &Placed<'_>, into: &mut [u8]) -> bool {
+fn read_blocks(device: BorrowedFd<'_>, placed: &Placed<'_>, into: &mut [u8]) -> rustix::io::Result<bool> {
     // For what is not meant, of one block: of the first one, then of the last.
     let mut rest = [0; BLOCK_SIZE];
     // Bytes of the blocks that were read.
@@ -100,13 +114,13 @@ fn read_blocks(device: BorrowedFd<'_>, placed: &Placed<'_>, into: &mut [u8]) -> 
                 IoSliceMut::new(&mut into[first..first + count]),
                 IoSliceMut::new(tail),
             ];
-            if rustix::io::preadv(device, &mut parts, at) != Ok(size)
+            if preadv(device, &mut parts, at)? != size
                 || !blocks_have_sums(&parts.each_ref().map(|part| &**part), placed.sums(done / BLOCK_SIZE))
             {
-                return false;
+                return Ok(false);
             }
             (at, done) = (at + size as u64, done + size);
         }
     }
-    true
+    Ok(true)
 }

@@ -10,6 +10,12 @@ use tameike_core::limits::UNIT_SIZE;
 /// Least bytes of which it is worth while to take them from where they are, which saves copies and costs a second look.
 const TAKEN_MIN: usize = 32 << 10;
 
+/// The memory for `size` bytes after the first `done`, if it is in one piece.
+fn alone<'a>(into: &'a mut [&mut [u8]], done: usize, size: u32) -> Option<&'a mut [u8]> {
+    let mut parts = parts_mut(into, done, size as usize).filter(|part| !part.is_empty());
+    parts.next().filter(|part| part.len() == size as usize)
+}
+
 impl Client {
     /// Reads as `preadv` does. `key` is that of the file, where frames of it may be lent.
     pub fn read(
@@ -35,17 +41,16 @@ impl Client {
             };
             let is_large = whole >= TAKEN_MIN;
             let lent = is_large && self.lent.is_some() && key.is_some();
-            let placed = is_large && self.devices.are_here();
-            let takes = Takes { lent, placed };
+            let placed = is_large && self.devices.are_here() && alone(into, done, size).is_some();
+            let takes = Takes { lent, placed, misplaced: false };
             let mut reply = self.ask(&claim, &Request::Read { handle, offset, size, takes });
             let is_read = match reply {
                 Ok(Reply::Lent(count)) if lent && count <= size => {
                     Some((count, self.read_lent(key, offset, count, (into, done)) == Some(count)))
                 }
                 Ok(Reply::Placed(count)) if placed && count <= size => {
-                    let mut parts = parts_mut(into, done, count as usize).filter(|part| !part.is_empty());
-                    let alone = parts.next().filter(|part| part.len() == count as usize);
-                    Some((count, alone.is_some_and(|part| self.read_placed(&claim, part))))
+                    let part = alone(into, done, count);
+                    Some((count, part.is_some_and(|part| self.read_placed(&claim, part))))
                 }
                 _ => None,
             };
@@ -53,7 +58,8 @@ impl Client {
                 Some((count, true)) => return Answer::Done(count as usize),
                 // It was recalled meanwhile, or is not there any more.
                 Some((_, false)) => {
-                    let takes = Takes::default();
+                    let misplaced = matches!(reply, Ok(Reply::Placed(_)));
+                    let takes = Takes { misplaced, ..Takes::default() };
                     reply = self.ask(&claim, &Request::Read { handle, offset, size, takes });
                 }
                 None => {}

@@ -76,7 +76,7 @@ impl<H: Handler> Connection<H> {
             return None;
         }
         // What does not fit the socket now, its next read may find room for.
-        send_with_files(&self.socket, &[number as u8], &[device.descriptor()]).ok()?;
+        send_with_files(&self.socket, &[number as u8], &device.descriptors()).ok()?;
         devices.push(Arc::downgrade(device));
         Some(number)
     }

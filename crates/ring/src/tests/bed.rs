@@ -22,6 +22,8 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 pub const ROOT: Start = Start { view: 0, dir: 1 };
 /// A directory that holds up the thread which makes it.
 pub const HOLDS_UP: &[u8] = b"holds up";
+/// A file of which the agent moves the first unit only.
+pub const HALF_DECLINED: &[u8] = b"half declined";
 const SOCKET_VARIABLE: &str = "TAMEIKE_TEST_SOCKET";
 
 #[derive(Default)]
@@ -171,6 +173,13 @@ impl Handler for Files {
             Some(Request::Sync { .. }) => {
                 state.held.push(asked);
                 self.changed.notify_all();
+            }
+            Some(Request::Read { handle, offset, .. } | Request::Write { handle, offset, .. })
+                if offset >= UNIT_SIZE as u64
+                    && state.handles.get(&handle).is_some_and(|name| name == HALF_DECLINED) =>
+            {
+                drop(state);
+                asked.answer(&Reply::Declined);
             }
             Some(Request::Read { handle, offset, size, takes })
                 if takes.placed && state.handles.get(&handle).is_some_and(|name| name == b"placed") =>

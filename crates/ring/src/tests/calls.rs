@@ -1,12 +1,13 @@
 //! Programs that ask, and are answered.
 
-use super::bed::{Bed, PATIENCE, ROOT};
+use super::bed::{Bed, HALF_DECLINED, PATIENCE, ROOT};
 use crate::client::{Answer, Client, ConnectError};
 use crate::layout::{SLOTS, WINDOW_SIZE};
 use crate::message::Status;
 use crate::server::{CLIENTS_MAX, THREADS};
 use std::sync::mpsc::channel;
 use std::time::Duration;
+use tameike_core::limits::UNIT_SIZE;
 use tameike_io::os::process::start_thread;
 
 fn open(client: &Client, path: &[u8]) -> u64 {
@@ -47,6 +48,20 @@ fn calls_are_answered() {
 }
 
 /// A request that made its thread panic took the thread along, and two of them the ring.
+/// A program was told that the file had ended where the agent had declined to go on.
+#[test]
+fn what_is_declined_in_the_middle_is_declined_as_a_whole() {
+    let bed = Bed::new();
+    let client = bed.client();
+    let handle = open(&client, HALF_DECLINED);
+    assert_eq!(client.write(handle, 0, &[&[1; UNIT_SIZE]]), Answer::Done(UNIT_SIZE));
+    let start = UNIT_SIZE as u64 - 20_000;
+    let read = |start, size| client.read(handle, None, start, &mut [&mut vec![0; size]]);
+    assert_eq!(read(start, 20_000), Answer::Done(20_000));
+    assert_eq!(read(start, 47_008), Answer::Declined);
+    assert_eq!(client.write(handle, 0, &[&[1; UNIT_SIZE + 1]]), Answer::Declined);
+}
+
 #[test]
 fn a_request_that_panics_harms_no_other() {
     let bed = Bed::new();

@@ -15,6 +15,7 @@ use tameike_core::limits::{BLOCK_SIZE, UNIT_SIZE};
 use tameike_core::wire::call::Run;
 use tameike_core::wire::unit::UnitPlace;
 use tameike_io::BlockSums;
+use tameike_io::disk::{DiskMemory, FreeClock};
 use tameike_io::fabric::HostDevice;
 use tameike_io::os::process::monotonic;
 
@@ -23,6 +24,7 @@ pub struct Placing {
     file: File,
     pub device: Mutex<Arc<HostDevice>>,
     pub place: UnitPlace,
+    clock: FreeClock,
     content: Vec<u8>,
 }
 
@@ -38,8 +40,10 @@ impl Placing {
             before += run.length as usize;
             runs.push(run);
         }
-        let device = Mutex::new(device_of(&file));
-        Self { file, device, place: UnitPlace { runs, sums }, content }
+        let clock = FreeClock::create(8 << 20).expect("memory");
+        clock.freed(&(0..8 << 20));
+        let device = Mutex::new(device_of(&file, &clock));
+        Self { file, device, place: UnitPlace { runs, sums, time: clock.now() }, clock, content }
     }
 
     /// Changes a byte of the unit.
@@ -50,8 +54,9 @@ impl Placing {
     }
 }
 
-fn device_of(file: &File) -> Arc<HostDevice> {
-    Arc::new(HostDevice::new(file.try_clone().expect("a descriptor").into()))
+fn device_of(file: &File, clock: &FreeClock) -> Arc<HostDevice> {
+    let bytes = file.try_clone().expect("a descriptor").into();
+    Arc::new(HostDevice::new(DiskMemory { bytes, clock: clock.memory().expect("a descriptor") }))
 }
 
 /// The file that is placed. The agent has other bytes for who asks for them: all 1.
@@ -125,11 +130,54 @@ fn a_program_keeps_the_devices_that_it_was_sent() {
             assert!(found == expected, "{devices}, {start}");
         }
         let kept = client.descriptors().collect::<Vec<_>>();
-        assert_eq!(kept.len(), 1 + devices.min(16));
+        assert_eq!(kept.len(), 1 + 2 * devices.min(16));
         assert_eq!(kept, *KEPT.lock());
         assert!(kept.iter().all(|number| *number >= 900), "{kept:?}");
         // An agent that has started again has another device.
-        *placing.device.lock() = device_of(&placing.file);
+        *placing.device.lock() = device_of(&placing.file, &placing.clock);
+    }
+}
+
+/// Of blocks that became free since they were told of the bytes may be others, whatever their checksums.
+#[test]
+fn what_may_have_gone_from_a_device_is_asked_for() {
+    let bed = Bed::new();
+    let client = bed.client();
+    let file = open(&client);
+    let placing = &bed.files.placed;
+    let parts = |size: usize| placing.place.runs_of(&(0..size as u32)).collect::<Vec<_>>();
+    assert!(read(&client, &file, 0, 40_000) == placing.content[..40_000]);
+    let other = parts(UNIT_SIZE)
+        .into_iter()
+        .find(|run| !parts(40_000).iter().any(|part| part.at >> 20 == run.at >> 20));
+    let other = other.expect("the unit is in several regions").at;
+    placing.clock.freed(&(other..other + 4096));
+    assert!(read(&client, &file, 0, 40_000) == placing.content[..40_000], "it is elsewhere");
+    assert_eq!(read(&client, &file, 0, UNIT_SIZE), vec![1; UNIT_SIZE]);
+    let own = parts(40_000)[1].at;
+    placing.clock.freed(&(own..own + 4096));
+    assert_eq!(read(&client, &file, 0, 40_000), vec![1; 40_000]);
+}
+
+/// Who comes second while the device is being received asks for the bytes, and goes on reading there later.
+#[test]
+fn threads_that_are_told_of_a_device_at_the_same_time_have_it() {
+    for _ in 0..100 {
+        let bed = Bed::new();
+        let client = bed.client();
+        let file = open(&client);
+        let content = &bed.files.placed.content[..40_000];
+        let start = std::sync::Barrier::new(4);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    start.wait();
+                    let found = read(&client, &file, 0, 40_000);
+                    assert!(found == content || found == [1; 40_000]);
+                });
+            }
+        });
+        assert!(read(&client, &file, 0, 40_000) == content);
     }
 }
 
@@ -140,7 +188,7 @@ fn an_agent_that_ends_after_it_has_sent_a_device_is_missed() {
     let client = bed.client();
     let Answer::Done(file) = client.open(ROOT, b"placed", 0, 0o644) else { panic!("it is opened") };
     // Asked for, but not looked at.
-    let takes = Takes { lent: false, placed: true };
+    let takes = Takes { placed: true, ..Takes::default() };
     let slot = Slot::new(&client.arena, 9);
     slot.set_request(&Request::Read { handle: file.handle, offset: 0, size: 40_000, takes }.encode());
     slot.state().store(ASKED, Ordering::Relaxed);

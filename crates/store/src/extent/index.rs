@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::{Fault, InodeId, Result, UnitId};
-use tameike_io::disk::Disk;
+use tameike_io::disk::{Disk, FreeClock};
 use tameike_io::{Pool, Runtime};
 
 /// Records taken from the table at once.
@@ -106,6 +106,8 @@ impl ExtentStore {
                 _ => break,
             }
         }
+        let clock = ledger.is_volatile().then(|| FreeClock::create(disk.size())).transpose();
+        let clock = clock.map_err(|error| Fault::from_os("making memory for a clock", &error))?;
         let store = Arc::new_cyclic(|me| Self {
             me: me.clone(),
             runtime,
@@ -114,6 +116,7 @@ impl ExtentStore {
             scratch,
             locks: Locks::default(),
             books: Mutex::new(books),
+            clock,
             versions: AtomicU64::new(version + 1),
             space_appeared: Event::new(),
             reclaiming: AtomicBool::new(false),

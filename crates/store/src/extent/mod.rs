@@ -29,14 +29,13 @@ use change::Refused;
 use event_listener::Event;
 use parking_lot::Mutex;
 use space::Books;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::ranges::RangeSet;
 use tameike_core::wire::admin::Space;
 use tameike_core::{Errno, Fault, Generation, InodeId, Result, UnitId, View};
-use tameike_io::disk::Disk;
+use tameike_io::disk::{Disk, DiskMemory, FreeClock};
 use tameike_io::os::runtime::promise;
 use tameike_io::{Payload, Pool, Runtime};
 
@@ -77,6 +76,8 @@ pub struct ExtentStore {
     scratch: Pool,
     locks: Locks<UnitId>,
     books: Mutex<Books>,
+    /// When blocks became free; where others may read them by themselves.
+    clock: Option<FreeClock>,
     /// Counts writes; larger than every version in the index.
     versions: AtomicU64,
     /// Bytes became clean, or blocks free.
@@ -265,9 +266,10 @@ impl ExtentStore {
         }
     }
 
-    /// A descriptor for other processes of this host to read the disk by, when it lies in memory; see [`Disk::memory`].
-    pub fn memory(&self) -> Option<OwnedFd> {
-        self.disk.memory()
+    /// For other processes of this host to read the disk by, when it lies in memory; see [`Disk::memory`].
+    pub fn memory(&self) -> Option<DiskMemory> {
+        let clock = self.clock.as_ref()?.memory().ok()?;
+        Some(DiskMemory { bytes: self.disk.memory()?, clock })
     }
 
     /// Makes all acknowledged writes safe against the death of the agent, or (`durable`) power loss. The ledger

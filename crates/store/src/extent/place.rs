@@ -8,6 +8,7 @@ use tameike_core::wire::call::{Place, Run};
 use tameike_core::wire::unit::UnitPlace;
 use tameike_core::{Generation, Result, UnitId};
 use tameike_io::BlockSums;
+use tameike_io::disk::FreeClock;
 
 impl UnitRecord {
     /// The blocks of `range`, if it is whole blocks of which it holds every byte.
@@ -32,7 +33,7 @@ impl UnitRecord {
 
 impl ExtentStore {
     /// Where the disk has `range` of the unit, if it is whole blocks which the unit holds; clean bytes of an older generation are
-    /// dropped first. They stay there as long as they do, and only their digest tells whether that is still so.
+    /// dropped first. They stay there as long as they do; [`FreeClock`] and their digest tell whether that is still so.
     ///
     /// # Errors
     /// `EIO` when the store below fails.
@@ -43,7 +44,7 @@ impl ExtentStore {
         generation: Generation,
     ) -> Result<Option<Place>> {
         let placed = self.placed(unit, range, generation).await?;
-        Ok(placed.map(|(runs, sums)| Place { runs, digest: sums.digest() }))
+        Ok(placed.map(|(runs, sums, time)| Place { runs, digest: sums.digest(), time }))
     }
 
     /// As [`Self::place`], of the whole unit, with the checksum of each of its blocks.
@@ -52,7 +53,7 @@ impl ExtentStore {
     /// As there.
     pub async fn unit_place(&self, unit: UnitId, generation: Generation) -> Result<Option<UnitPlace>> {
         let placed = self.placed(unit, &(0..UNIT_SIZE as u32), generation).await?;
-        Ok(placed.map(|(runs, sums)| UnitPlace { runs, sums: sums.as_bytes().to_vec() }))
+        Ok(placed.map(|(runs, sums, time)| UnitPlace { runs, sums: sums.as_bytes().to_vec(), time }))
     }
 
     async fn placed(
@@ -60,12 +61,14 @@ impl ExtentStore {
         unit: UnitId,
         range: &Range<u32>,
         generation: Generation,
-    ) -> Result<Option<(Vec<Run>, BlockSums)>> {
+    ) -> Result<Option<(Vec<Run>, BlockSums, u64)>> {
+        // While it is held none of its blocks becomes free.
         let (_guard, Some(record)) = self.share(unit, generation).await? else { return Ok(None) };
         let Some(blocks) = record.whole_blocks(range) else { return Ok(None) };
         if unit.inode.is_cached() {
             self.books.lock().touch(unit, record.is_clean());
         }
-        Ok(Some((record.runs(&blocks), record.sums(&blocks))))
+        let time = self.clock.as_ref().map_or(0, FreeClock::now);
+        Ok(Some((record.runs(&blocks), record.sums(&blocks), time)))
     }
 }

@@ -66,7 +66,8 @@ impl ExtentStore {
 
     /// Frees the blocks that were retired up to this record of the log.
     fn free_retired(&self, confirmed: u64) {
-        self.books.lock().release(confirmed);
+        let freed = |run: &Range<u64>| self.clock.iter().for_each(|clock| clock.freed(&bytes_below(run)));
+        self.books.lock().release(confirmed, freed);
         self.space_appeared.notify(usize::MAX);
     }
 

@@ -175,10 +175,11 @@ impl Books {
         self.used[view.index()] -= count;
     }
 
-    /// Frees the blocks whose records are confirmed.
-    pub(super) fn release(&mut self, confirmed: u64) {
+    /// Frees the blocks whose records are confirmed, each run after it was told.
+    pub(super) fn release(&mut self, confirmed: u64, tell: impl Fn(&Range<u64>)) {
         let safe = self.quarantine.partition_point(|(sequence, _)| *sequence <= confirmed);
         for (_, run) in self.quarantine.drain(..safe) {
+            tell(&run);
             self.quarantined -= run.end - run.start;
             self.allocator.warm.insert(run);
         }

@@ -238,19 +238,24 @@ fn a_unit_in_too_many_pieces_is_rewritten_as_one() {
 }
 
 #[test]
-fn a_place_is_right_until_its_blocks_are_used_again_and_its_digest_tells() {
+fn a_place_is_right_until_its_blocks_are_used_again_and_clock_and_digest_tell() {
     const SIZE: usize = UNIT_SIZE / 2;
-    let world = World::new(1, 4 << 20, [0, 3 * MIB, 0]);
+    let mut world = World::new(1, 4 << 20, [0, 3 * MIB, 0]);
+    world.volatile = true;
     let store = world.open();
+    let clock = store.clock.as_ref().expect("its disk is memory").memory().unwrap();
     let old = pattern(1, SIZE);
     world.write(&store, shared(0), 0, &old).unwrap();
     let place = world.machine.run(store.place(shared(0), &(0..SIZE as u32), Generation(0)));
-    let Place { runs, digest } = place.unwrap().unwrap();
+    let Place { runs, digest, time } = place.unwrap().unwrap();
     assert_eq!(runs.len(), 1);
+    let is_as_of = |time| tameike_io::disk::is_as_of(&clock, runs.iter().copied(), time);
+    assert!(is_as_of(time));
     // Nobody who writes waits for those who were told, and what they were told stays until the log is safe.
     world.write(&store, shared(0), 0, &pattern(2, SIZE)).unwrap();
-    assert!(world.at(&store, &runs) == old);
+    assert!(world.at(&store, &runs) == old && is_as_of(time));
     world.settle(&store);
+    assert!(!is_as_of(time), "from now on they may be used again");
     let is_used_again = (3..40).any(|round| {
         world.write(&store, shared(u64::from(round % 4)), 0, &pattern(round, SIZE)).unwrap();
         world.settle(&store);
@@ -258,7 +263,9 @@ fn a_place_is_right_until_its_blocks_are_used_again_and_its_digest_tells() {
         assert_eq!(BlockSums::of(&found).digest() == digest, found == old);
         found != old
     });
-    assert!(is_used_again);
+    assert!(is_used_again && !is_as_of(time));
+    let place = world.machine.run(store.place(shared(0), &(0..SIZE as u32), Generation(0)));
+    assert!(place.unwrap().is_some_and(|place| place.time > time));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::wire::call::Run;
 use tameike_core::wire::unit::UnitPlace;
 use tameike_io::BlockSums;
+use tameike_io::disk::{DiskMemory, FreeClock};
 use tameike_io::fabric::HostDevice;
 
 const UNIT: u64 = UNIT_SIZE as u64;
@@ -15,6 +16,7 @@ const WHOLE: u32 = UNIT_SIZE as u32;
 /// The device of all homes. It has room for a few units, whose blocks are used again and again.
 pub struct Device {
     file: File,
+    clock: FreeClock,
     pub device: Arc<HostDevice>,
     room: u64,
     told: u64,
@@ -25,8 +27,11 @@ pub struct Device {
 impl Default for Device {
     fn default() -> Self {
         let file = tempfile::tempfile_in("/dev/shm").expect("memory");
-        let device = HostDevice::new(file.try_clone().expect("a descriptor").into());
-        Self { file, device: Arc::new(device), room: 3, told: 0, asked: Vec::new() }
+        let clock = FreeClock::create(1 << 30).expect("memory");
+        let bytes = file.try_clone().expect("a descriptor").into();
+        let memory = DiskMemory { bytes, clock: clock.memory().expect("a descriptor") };
+        let device = Arc::new(HostDevice::new(memory));
+        Self { file, clock, device, room: 3, told: 0, asked: Vec::new() }
     }
 }
 
@@ -36,12 +41,14 @@ impl Device {
         let (first, second) = bytes.split_at(9 * BLOCK_SIZE);
         let place = self.told % self.room * UNIT;
         self.told += 1;
+        self.clock.freed(&(place..place + UNIT));
         let runs = [(second, place), (first, place + second.len() as u64)].map(|(part, at)| {
             self.file.write_all_at(part, at).expect("memory");
             Run { at, length: part.len() as u32 }
         });
         let [second, first] = runs;
-        UnitPlace { runs: vec![first, second], sums: BlockSums::of(bytes).as_bytes().to_vec() }
+        let sums = BlockSums::of(bytes).as_bytes().to_vec();
+        UnitPlace { runs: vec![first, second], sums, time: self.clock.now() }
     }
 }
 
@@ -56,7 +63,7 @@ pub fn serve(homes: &mut Homes, units: Vec<u64>) -> UnitReply {
 impl Bench {
     fn place(&self, file: &Arc<FileData>, offset: u64, length: u32) -> Option<Placed> {
         let (engine, file) = (self.engines[0].clone(), file.clone());
-        self.simulation.run(async move { engine.place(&file, offset, length).await })
+        self.simulation.run(async move { engine.place(&file, offset, length, None).await })
     }
 
     /// The bytes of a place; none if they have gone.
@@ -152,15 +159,64 @@ fn what_is_not_one_whole_unit_at_its_home_has_no_place() {
     assert!(bench.place(&file, 0, 50_000).is_none(), "the home has it from elsewhere");
 }
 
-/// Reads by places that the home has used again since are reads of the home.
+/// Reads by places that the home has used again since are reads of the home, which is asked for places again.
 #[test]
 fn what_has_gone_from_its_place_is_read_at_its_home() {
-    let bench = Bench::new(4, 100);
-    let file = written(&bench, 12);
+    const UNITS: u64 = 30;
+    let bench = Bench::new(4, 4);
+    let file = written(&bench, UNITS);
+    let mut told = 0;
     for round in 0..3 {
-        for index in 0..12 {
-            let (start, length) = (index * UNIT + round * 70_000, 65_000);
+        for index in 0..UNITS {
+            let (start, length) = (index * UNIT + round * 80_000, 70_000);
             assert_eq!(bench.read(0, &file, start, length), vec![index as u8 + 1; length as usize]);
         }
+        let before = std::mem::replace(&mut told, bench.homes.lock().device.told);
+        assert!(told > before, "round {round}");
     }
+}
+
+/// Blocks that end in the CRC-32C of what is before in them have all the same CRC-32C.
+#[test]
+fn bytes_that_prove_themselves_are_not_taken_for_others() {
+    const UNITS: u64 = 12;
+    let block = |number: u64, within: usize| {
+        let mut block = vec![(number as u8).wrapping_add(within as u8); BLOCK_SIZE];
+        let sum = BlockSums::of(&block[..BLOCK_SIZE - 4]);
+        block[BLOCK_SIZE - 4..].copy_from_slice(sum.as_bytes());
+        block
+    };
+    let unit = |number: u64| -> Vec<u8> {
+        (0..UNIT_SIZE / BLOCK_SIZE).flat_map(|within| block(number, within)).collect()
+    };
+    assert!(BlockSums::of(&unit(1)).as_bytes() == BlockSums::of(&unit(2)).as_bytes());
+    let bench = Bench::new(5, 100);
+    let writer = bench.open(1);
+    for index in 0..UNITS {
+        bench.write(1, &writer, index * UNIT, unit(index));
+    }
+    bench.flush(1, &writer).expect("a flush");
+    let file = bench.open(0);
+    for _ in 0..3 {
+        for index in 0..UNITS {
+            assert!(bench.read(0, &file, index * UNIT, WHOLE) == unit(index), "unit {index}");
+            if let Some(placed) = bench.place(&file, index * UNIT, WHOLE) {
+                assert!(bench.bytes_at(&placed).is_none_or(|bytes| bytes == unit(index)), "unit {index}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_small_file_is_learnt_by_one_question_for_each_home() {
+    const UNITS: u64 = 12;
+    let bench = Bench::new(6, 100);
+    bench.homes.lock().device.room = UNITS;
+    let file = written(&bench, UNITS);
+    for index in 0..UNITS {
+        bench.place(&file, index * UNIT, WHOLE).expect("its home has it");
+        bench.simulation.rest(std::time::Duration::from_millis(5));
+    }
+    let questions = bench.questions();
+    assert!(questions.len() <= 3, "{questions:?}");
 }

@@ -10,6 +10,7 @@
 //! that are kept apart by network name spaces, as containers may be, speak TCP.
 
 use super::SocketConfig;
+use crate::disk::DiskMemory;
 use crate::fabric::HostDevice;
 use crate::os::reactor::{Reactor, Watched};
 use crate::os::runtime::Resolver;
@@ -86,11 +87,13 @@ pub(super) async fn exchange(
     slab: &Slab,
     device: Option<&HostDevice>,
 ) -> std::io::Result<Memory> {
-    let files: Vec<_> = [slab.memory()].into_iter().chain(device.map(HostDevice::descriptor)).collect();
+    let mut files = vec![slab.memory()];
+    files.extend(device.iter().flat_map(|device| device.descriptors()));
     send_files(socket.get(), &files)?;
     let mut files = socket.read_with(|socket| receive_files(socket)).await?.into_iter();
     let slab = files.next().ok_or_else(|| std::io::Error::other("a slab was expected on a local socket"))?;
-    let device = files.next().map(|device| Arc::new(HostDevice::new(device)));
+    let device = files.next().zip(files.next());
+    let device = device.map(|(bytes, clock)| Arc::new(HostDevice::new(DiskMemory { bytes, clock })));
     Ok(Memory { slab: slab.into(), device })
 }
 

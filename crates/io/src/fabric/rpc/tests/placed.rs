@@ -1,6 +1,7 @@
 //! Payloads that the caller reads where they lie.
 
 use super::*;
+use crate::disk::{DiskMemory, FreeClock};
 use crate::slab::BlockSums;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,6 +15,7 @@ struct Placing {
     device: Arc<File>,
     runs: Vec<Run>,
     digest: u32,
+    time: u64,
     pool: Pool,
     /// Whether each request allowed a place.
     asked: Mutex<Vec<bool>>,
@@ -30,7 +32,8 @@ const LENGTH: u32 = 43 * BLOCK;
 impl Placing {
     fn new(network: &SocketNetwork, device: Arc<File>) -> Self {
         let (pool, asked) = (network.pool(network.frames), Mutex::default());
-        let mut placing = Self { device, runs: RUNS.to_vec(), digest: 0, pool, asked, is_stubborn: false };
+        let mut placing =
+            Self { device, runs: RUNS.to_vec(), digest: 0, time: 0, pool, asked, is_stubborn: false };
         placing.digest = BlockSums::of(&placing.content()).digest();
         placing
     }
@@ -59,7 +62,7 @@ impl Service for PlacingService {
         let is_allowed = matches!(target, Target::AnyOrPlace);
         placing.asked.lock().push(is_allowed);
         let carried = if is_allowed || placing.is_stubborn {
-            Carried::Place(Place { runs: placing.runs.clone(), digest: placing.digest })
+            Carried::Place(Place { runs: placing.runs.clone(), digest: placing.digest, time: placing.time })
         } else {
             let mut frame = placing.pool.try_take().expect("a frame");
             let content = placing.content();
@@ -85,11 +88,15 @@ struct Bed {
     asker: Node,
     _answerer: RpcNode,
     placing: Arc<Placing>,
+    clock: FreeClock,
 }
 
 fn bed(mut network: SocketNetwork, change: impl Fn(&mut Placing)) -> Bed {
     let device = device();
-    network.device = Some(Arc::new(HostDevice::new(device.try_clone().expect("a descriptor").into())));
+    let clock = FreeClock::create(1 << 20).expect("memory");
+    let bytes = device.try_clone().expect("a descriptor").into();
+    let memory = DiskMemory { bytes, clock: clock.memory().expect("a descriptor") };
+    network.device = Some(Arc::new(HostDevice::new(memory)));
     let asker = node(&network, A, |fabric| fabric);
     let fabric = network.begin(network.config(B));
     let answerer = RpcNode::new(fabric, network.systems[1].runtime().clone(), network.pool(2));
@@ -100,7 +107,7 @@ fn bed(mut network: SocketNetwork, change: impl Fn(&mut Placing)) -> Bed {
     // From now on they know each other.
     drop(wait(&network.runtime(), asker.rpc.call(B, read(0, LENGTH), None, None)));
     placing.asked.lock().clear();
-    Bed { network, asker, _answerer: answerer, placing }
+    Bed { network, asker, _answerer: answerer, placing, clock }
 }
 
 impl Bed {
@@ -133,6 +140,16 @@ fn what_has_gone_from_its_place_is_asked_for_again() {
     let [_, network] = SocketNetwork::both(UNIT_SIZE, 2);
     let bed = bed(network, |_| {});
     bed.placing.device.write_all_at(b"other bytes", RUNS[1].at + 5000).expect("memory");
+    let found = bed.ask().expect("the answerer has read it");
+    assert!(found[..] == bed.placing.content()[..]);
+    assert_eq!(*bed.placing.asked.lock(), [true, false]);
+}
+
+#[test]
+fn what_may_have_gone_from_its_place_is_asked_for_again() {
+    let [_, network] = SocketNetwork::both(UNIT_SIZE, 2);
+    let bed = bed(network, |_| {});
+    bed.clock.freed(&(0..4096));
     let found = bed.ask().expect("the answerer has read it");
     assert!(found[..] == bed.placing.content()[..]);
     assert_eq!(*bed.placing.asked.lock(), [true, false]);
