@@ -8,7 +8,8 @@ needs fio, and `cargo build --release -p tameike -p tameike-store --example devi
 fio     a file of its own, O_DIRECT, io_uring, 1 MiB, 8 calls at the same time
 store   the store of a node (crates/store/examples/device.rs): units of 1 MiB, 8 at the same time, checked when they are read
 job     a job of one node: a program writes and reads a file of the job-shared view in calls of 1 MiB, past its kernel's cache,
-        and checks it; --passes times over, of which the last one is told, and the agent's memory over all but the first
+        and checks it; --passes times over, of which the last one is told, and the agent's memory over the last --flat, once the
+        allocator has what it keeps
 
 Each write ends with a sync, whose time counts.
 """
@@ -43,7 +44,7 @@ def resident():
     with open(f"/proc/{agent}/status") as file: fields = dict(line.split(":", 1) for line in file)
     return sum(int(fields.get(name, "0").split()[0]) << 10 for name in ("VmRSS", "HugetlbPages"))
 
-UNIT, units, passes = 1 << 20, int(sys.argv[1]), int(sys.argv[2])
+UNIT, units, passes, flat = 1 << 20, *(int(argument) for argument in sys.argv[1:4])
 buffer = mmap.mmap(-1, UNIT)
 buffer.write(os.urandom(UNIT))
 
@@ -56,18 +57,19 @@ def write(file, index):
 def read(file, index):
     assert os.preadv(file, [buffer], index * UNIT) == UNIT and buffer[:8] == stamp(index), index
 
-found, seen, steps = {}, [], [("write", os.O_WRONLY | os.O_CREAT, write), ("read", os.O_RDONLY, read)]
+found, seen, first, steps = {}, [], None, [("write", os.O_WRONLY | os.O_CREAT, write), ("read", os.O_RDONLY, read)]
 for number, (name, flags, work) in [(number, step) for number in range(passes) for step in steps]:
     began, processor_seconds = time.monotonic(), processors()
-    if number == 0 or (number, name) == (1, "write"): seen = []
+    if (number, name) == (passes - flat, "write"): seen = []
     file = os.open("file", flags | os.O_DIRECT)
     for index in range(units):
         work(file, index)
         if index % 64 == 32: seen.append(resident())
+        first = first or seen and seen[0]
     if name == "write": os.fsync(file)
     os.close(file)
     found[name] = {"seconds": time.monotonic() - began, "processor_seconds": processors() - processor_seconds,
-                   "resident": [min(seen), max(seen)]}
+                   "resident": [min(seen), max(seen)], "resident_first": first}
 print(json.dumps(found))
 """
 
@@ -94,23 +96,23 @@ def store(place, mib):
     return json.loads(output([TARGET / "examples/device", place / "store", str(mib), IN_FLIGHT]))
 
 
-def job(place, mib, passes):
+def job(place, mib, passes, flat):
     for name in ["shared", "device", "tmp"]:
         (place / name).mkdir()
     environment = os.environ | {"TMPDIR": str(place / "tmp"), "PATH": f"{TARGET}:{os.environ['PATH']}"}
     command = ["tameike", "run", "--local", "1", "--shared", place / "shared", "--device", place / "device", "--capacity",
-               f"shared={mib + 64}M", "--", "sh", "-euc", 'cd "$TAMEIKE_SHARED"; exec python3 -c "$0" "$@"', PROGRAM, str(mib), str(passes)]
+               f"shared={mib + 64}M", "--", "sh", "-euc", 'cd "$TAMEIKE_SHARED"; exec python3 -c "$0" "$@"', PROGRAM, str(mib), str(passes), str(flat)]
     return json.loads(output(command, env=environment))
 
 
-def measure(directory, repetitions, mib, passes):
+def measure(directory, repetitions, mib, passes, flat):
     runs = []
     for repetition in range(repetitions):
         for target in TARGETS:
             place = directory / f"tameike-device-{os.getpid()}"
             place.mkdir()
             try:
-                found = job(place, mib, passes) if target == "job" else globals()[target](place, mib)
+                found = job(place, mib, passes, flat) if target == "job" else globals()[target](place, mib)
             finally:
                 shutil.rmtree(place)
             os.sync()
@@ -137,8 +139,12 @@ def report(runs, mib):
                 rate(run[step]) / base[run["repetition"]] for run in runs if run["target"] == target)
             cells += [f"{median(target, step, rate):.2f}", f"{ratio:.2f}",
                       f"{median(target, step, lambda one: one['processor_seconds'] / bytes_moved * GB):.3f}"]
-        resident = [bound for run in runs if run["target"] == target for step in STEPS for bound in run[step].get("resident", [])]
-        cells.append(f"{min(resident) / 2**20:.1f} to {max(resident) / 2**20:.1f}" if resident else "")
+        # Of the repetition where it changed most.
+        seen = [[bound for step in STEPS for bound in run[step].get("resident", [])] for run in runs if run["target"] == target]
+        first = [run["read"].get("resident_first") for run in runs if run["target"] == target]
+        change, bounds, first = max((max(bounds) - min(bounds) if bounds else 0, bounds, first) for bounds, first in zip(seen, first))
+        mib = lambda count: f"{count / 2**20:.1f}"
+        cells.append((f"{mib(first)}, then " if first else "") + f"{mib(min(bounds))} to {mib(max(bounds))}" if bounds else "")
         lines.append(f"| {target} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -150,13 +156,14 @@ def main():
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--mib", type=int, default=1024, help="size of each file")
     parser.add_argument("--passes", type=int, default=1, help="how often the job's program writes and reads its file")
+    parser.add_argument("--flat", type=int, default=1, help="over how many of the last passes its agent's memory is looked at")
     options = parser.parse_args()
-    runs = measure(options.directory, options.repetitions, options.mib, options.passes)
+    runs = measure(options.directory, options.repetitions, options.mib, options.passes, options.flat)
     kept = ROOT / "bench/runs" / options.name
     kept.mkdir(parents=True, exist_ok=True)
     commit = output(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"]).strip()
     about = {"commit": commit, "kernel": platform.release(), "processors": os.cpu_count(), "fio": output(["fio", "--version"]).strip(),
-             "mib": options.mib, "repetitions": options.repetitions, "passes": options.passes}
+             "mib": options.mib, "repetitions": options.repetitions, "passes": options.passes, "flat": options.flat}
     (kept / "result.json").write_text(json.dumps({"about": about, "runs": runs}, indent=1) + "\n")
     told = ", ".join(f"{name} {value}" for name, value in about.items())
     (kept / "report.md").write_text(f"# The device of a node beside fio\n\n{told}; medians.\n\n{report(runs, options.mib)}\n")

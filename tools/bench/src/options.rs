@@ -194,6 +194,12 @@ pub struct ProfileOptions {
     /// Agents of the job.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub nodes: u32,
+    /// Preload the ranks.
+    #[arg(long)]
+    pub preload: bool,
+    /// Sample all that runs on the machine, idle processors included, and not the agents alone.
+    #[arg(long)]
+    pub machine: bool,
     /// The `tameike` program.
     #[arg(long, default_value = "tameike")]
     pub tameike: PathBuf,

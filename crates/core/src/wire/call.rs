@@ -94,7 +94,7 @@ mod tests {
         for (carriage, golden) in [
             (Carriage::Beside, &[0][..]),
             (Carriage::Put(9), &[1, 9]),
-            (Carriage::Placed(place), &[2, 1, 0x80, 0x20, 0x80, 0x40, 0x81, 0x01]),
+            (Carriage::Placed(place), &[2, 1, 0x80, 0x20, 0x80, 0x40, 0x81, 0x01, 0x82, 0x01]),
         ] {
             let golden = [&[0xac, 0x02, 2, 5], golden].concat();
             assert_eq!(encode(&ReplyHeader { id, carriage }), Ok(golden));

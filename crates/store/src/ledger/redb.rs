@@ -8,8 +8,9 @@ use super::kv::{Changes, Kv, Snapshot};
 use super::untouched::Untouched;
 use parking_lot::{Condvar, Mutex, RwLock};
 use redb::{Builder, Database, DatabaseError, ReadOnlyTable, ReadableDatabase, TableDefinition};
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::disk::file::spare_room;
 
@@ -176,13 +177,27 @@ fn check_integrity(database: &mut Database, path: &Path) -> Result<()> {
     if whole { Ok(()) } else { Err(Fault::io(format!("the table {} is damaged", path.display()))) }
 }
 
+/// Done once a panic of a thread that is hushed says nothing.
+static HUSHING: Once = Once::new();
+
+thread_local! {
+    static IS_HUSHED: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Runs a check of a file that may be damaged: the library gives up such files with a panic at some places.
 fn quietly<T>(path: &Path, check: impl FnOnce() -> Result<T>) -> Result<T> {
-    // Its words would only frighten: ours say the same. Nothing else of the process runs yet.
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
+    // Its words would only frighten: ours say the same. Those of other threads are told.
+    HUSHING.call_once(|| {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !IS_HUSHED.get() {
+                hook(info);
+            }
+        }));
+    });
+    IS_HUSHED.set(true);
     let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check));
-    std::panic::set_hook(hook);
+    IS_HUSHED.set(false);
     checked.unwrap_or_else(|_| Err(Fault::io(format!("the table {} is damaged", path.display()))))
 }
 

@@ -79,7 +79,7 @@ fn measure(options: &NoiseOptions, processor: usize, limits: &Limits) -> Outcome
     let mut windows = Vec::new();
     for round in 0..options.rounds {
         windows.push((Beside::Nothing, window(options, processor, None, limits)?));
-        let job = target::own_job("noise", &options.tameike, options.nodes)?;
+        let job = target::own_job("noise", &options.tameike, options.nodes, false)?;
         windows.push((Beside::IdleJob, window(options, processor, None, limits)?));
         windows.push((Beside::BusyJob, window(options, processor, Some(&job), limits)?));
         job.stop()?;

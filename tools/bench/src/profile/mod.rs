@@ -24,15 +24,15 @@ const FREQUENCY: &str = "499";
 /// Stacks are unwound from copies of this size: code without frame pointers has no other.
 const UNWIND: &str = "dwarf,16384";
 const INSTALL: &str = "(perf is Debian's linux-perf)";
-/// Functions in the table of each workload.
-const FUNCTIONS_SHOWN: usize = 12;
+/// Lines in a table of each workload.
+const SHOWN: usize = 12;
 
 /// Samples, and writes the report.
 pub fn run(options: &ProfileOptions) -> Outcome<()> {
     let step = Duration::from_secs(options.limit_s);
     let limits = Limits { watch: Stopwatch::start(), step, interrupt: Interrupt::listen()? };
     let place = report::make_directory(&options.out, &options.name)?;
-    let outcome = sample_all(options, &limits).and_then(|profiles| write(&place, &profiles));
+    let outcome = sample_all(options, &limits).and_then(|profiles| write(&place, options, &profiles));
     match &outcome {
         Ok(()) => println!("report: {}", place.join("report.md").display()),
         Err(_) => drop(std::fs::remove_dir(&place)),
@@ -41,7 +41,7 @@ pub fn run(options: &ProfileOptions) -> Outcome<()> {
 }
 
 fn sample_all(options: &ProfileOptions, limits: &Limits) -> Outcome<Vec<(Workload, Frame)>> {
-    let job = target::own_job("profile", &options.tameike, options.nodes)?;
+    let job = target::own_job("profile", &options.tameike, options.nodes, options.preload)?;
     let mut profiles = Vec::new();
     for &workload in &options.workloads {
         let root = sample(options, workload, &job, limits)?;
@@ -54,7 +54,8 @@ fn sample_all(options: &ProfileOptions, limits: &Limits) -> Outcome<Vec<(Workloa
 
 /// Repeats `workload` for some seconds while the agents are sampled.
 fn sample(options: &ProfileOptions, workload: Workload, job: &Target, limits: &Limits) -> Outcome<Frame> {
-    let perf = Perf::start(&job.place.servers.numbers())?;
+    let agents = job.place.servers.numbers();
+    let perf = Perf::start(Some(agents.as_str()).filter(|_| !options.machine))?;
     let (begun, mut turn) = (Stopwatch::start(), 0);
     while begun.elapsed().as_secs_f64() < options.seconds {
         let plan = Sizes::USUAL.plan(workload, options.ranks, 1, turn)?;
@@ -71,7 +72,8 @@ struct Perf {
 }
 
 impl Perf {
-    fn start(processes: &str) -> Outcome<Self> {
+    /// Samples these processes, or all.
+    fn start(processes: Option<&str>) -> Outcome<Self> {
         let directory = tempfile::Builder::new().prefix("tameike-bench-").tempdir_in("/var/tmp");
         let directory = directory.context(|| "make a directory in /var/tmp")?;
         let mut command = Command::new("perf");
@@ -85,7 +87,11 @@ impl Perf {
             "--call-graph",
             UNWIND,
         ]);
-        command.args(["--pid", processes, "--output"]).arg(data(&directory));
+        match processes {
+            Some(processes) => command.args(["--pid", processes]),
+            None => command.arg("--all-cpus"),
+        };
+        command.arg("--output").arg(data(&directory));
         let process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         Ok(Self { process: process.context(|| format!("start perf {INSTALL}"))?, directory })
     }
@@ -121,11 +127,17 @@ fn data(directory: &TempDir) -> PathBuf {
     directory.path().join("perf.data")
 }
 
-fn write(place: &Path, profiles: &[(Workload, Frame)]) -> Outcome<()> {
+fn write(place: &Path, options: &ProfileOptions, profiles: &[(Workload, Frame)]) -> Outcome<()> {
+    let (spender, sampled) = match options.machine {
+        false => {
+            ("agents spend their", "running thread of the agents, kernel included; the ranks are not sampled")
+        }
+        true => ("all that runs spends its", "processor, ranks and idle time included"),
+    };
     let machine = Machine::look()?;
     let mut text = format!(
-        "# Where agents spend their processor time, {}\n\n    {}\n\n{FREQUENCY} samples a second of each running thread of \
-         the agents, kernel included; the ranks are not sampled.\n\n{} processors ({}), {}, Linux {}, commit {}.\n",
+        "# Where {spender} processor time, {}\n\n    {}\n\n{FREQUENCY} samples a second of each {sampled}.\n\n\
+         {} processors ({}), {}, Linux {}, commit {}.\n",
         machine.date,
         machine.command,
         machine.processors,
@@ -137,10 +149,17 @@ fn write(place: &Path, profiles: &[(Workload, Frame)]) -> Outcome<()> {
     let mut files = Vec::new();
     for (workload, root) in profiles {
         let name = workload.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
-        text += &format!("\n## {name}\n\n![Flame graph](./{name}.svg)\n\n| share | function |\n|---:|---|\n");
-        for (function, samples) in root.by_function().iter().take(FUNCTIONS_SHOWN) {
-            let share = *samples as f64 * 100.0 / root.samples as f64;
-            text += &format!("| {share:.1} % | `{}` |\n", function.replace('|', "\\|"));
+        text += &format!("\n## {name}\n\n![Flame graph](./{name}.svg)\n");
+        let by_thread = if options.machine { root.by_thread() } else { Vec::new() };
+        for (what, shares) in [("thread", by_thread), ("function", root.by_function())] {
+            if shares.is_empty() {
+                continue;
+            }
+            text += &format!("\n| share | {what} |\n|---:|---|\n");
+            for (name, samples) in shares.iter().take(SHOWN) {
+                let share = *samples as f64 * 100.0 / root.samples as f64;
+                text += &format!("| {share:.1} % | `{}` |\n", name.replace('|', "\\|"));
+            }
         }
         files.push((format!("{name}.svg"), flame::svg(&name, root)));
     }

@@ -11,6 +11,12 @@ pub struct Frame {
     pub callees: BTreeMap<String, Frame>,
 }
 
+fn most_first(samples: impl IntoIterator<Item = (String, u64)>) -> Vec<(String, u64)> {
+    let mut samples: Vec<_> = samples.into_iter().collect();
+    samples.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
+    samples
+}
+
 impl Frame {
     /// The tree of all samples in `script`: a paragraph each, of which the first line names the thread and each
     /// further line holds an address and a function, the innermost first.
@@ -43,9 +49,12 @@ impl Frame {
     pub fn by_function(&self) -> Vec<(String, u64)> {
         let mut samples = BTreeMap::new();
         self.count_own(&mut samples);
-        let mut samples: Vec<(String, u64)> = samples.into_iter().collect();
-        samples.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
-        samples
+        most_first(samples)
+    }
+
+    /// Samples in threads of each name, the most first.
+    pub fn by_thread(&self) -> Vec<(String, u64)> {
+        most_first(self.callees.iter().map(|(name, thread)| (name.clone(), thread.samples)))
     }
 
     fn count_own(&self, samples: &mut BTreeMap<String, u64>) {

@@ -114,9 +114,9 @@ fn start(kind: BuiltIn, options: &RunOptions, limits: &Limits) -> Outcome<Target
     }
 }
 
-/// The job-shared view of a job of `nodes` agents of `program`, ready.
-pub fn own_job(name: &str, program: &Path, nodes: u32) -> Outcome<Target> {
-    job(name, SHARED, nodes, program, &[])
+/// The job-shared view of a job of `nodes` agents of `program`, ready; its ranks are preloaded or not.
+pub fn own_job(name: &str, program: &Path, nodes: u32, preload: bool) -> Outcome<Target> {
+    job(name, SHARED, nodes, program, if preload { PRELOADED } else { &[] })
 }
 
 /// A job of `nodes` agents of `program`, whose ranks are started with these options of `exec`.
