@@ -65,7 +65,7 @@ for number, (name, flags, work) in [(number, step) for number in range(passes) f
     for index in range(units):
         work(file, index)
         if index % 64 == 32: seen.append(resident())
-        first = first or seen and seen[0]
+        if first is None and seen: first = seen[0]
     if name == "write": os.fsync(file)
     os.close(file)
     found[name] = {"seconds": time.monotonic() - began, "processor_seconds": processors() - processor_seconds,
