@@ -19,6 +19,7 @@ use tameike_io::Runtime;
 use tameike_io::fabric::Rpc;
 use tameike_io::shared::SharedFs;
 use tameike_server::cache::{Activity, CacheParts, CacheService};
+use tameike_server::holders::CacheTable;
 use tameike_server::lock::LockService;
 use tameike_server::meta::{MetaParts, MetaService};
 use tameike_server::unit::{UnitParts, UnitService};
@@ -88,6 +89,7 @@ pub async fn assemble(parts: Parts<'_>) -> Result<Arc<Node>> {
 async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
     let (runtime, cluster) = (parts.runtime.clone(), parts.cluster.clone());
     let activity = Activity::new(runtime.clone(), QUIET);
+    let holders = Arc::new(CacheTable::new(runtime.clone()));
     let meta = MetaService::open(MetaParts {
         runtime: runtime.clone(),
         cluster: cluster.clone(),
@@ -96,6 +98,7 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
         node: parts.node,
         pool: parts.memory.scratch.clone(),
         owner: parts.owner,
+        holders: holders.clone(),
     })
     .await?;
     let unit = UnitService::new(UnitParts {
@@ -117,9 +120,10 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
         rpc: parts.rpc.clone(),
         activity: activity.clone(),
         flush_parallel: FLUSH_PARALLEL,
+        holders: holders.clone(),
     })?;
     let locks = Arc::new(LockService::new(parts.node, cluster));
-    Ok(Services { meta, unit, cache, locks, extents: store.extents.clone(), activity })
+    Ok(Services { meta, unit, cache, locks, holders, extents: store.extents.clone(), activity })
 }
 
 /// Makes sure that every node of the job is there and knows the secret.

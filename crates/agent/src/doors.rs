@@ -16,13 +16,15 @@ use tameike_client::local::LocalView;
 use tameike_client::locks::FileLocks;
 use tameike_client::shared::SharedView;
 use tameike_client::vfs::Vfs;
+use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::admin::Space;
+use tameike_core::wire::client::ClientReply;
 use tameike_core::wire::lock::LockOwner;
-use tameike_core::{Cluster, Errno, Fault, InodeId, NodeId, Result, View};
+use tameike_core::{Cluster, Errno, Fault, Generation, InodeId, NodeId, Result, UnitId, View};
 use tameike_io::fabric::{PeerEvent, Rpc};
 use tameike_io::os::process;
 use tameike_io::shared::{SharedFs, TreeSpace};
-use tameike_io::{Pool, Runtime};
+use tameike_io::{Payload, Pool, Runtime};
 use tameike_ring::server::NameTable;
 use tameike_server::cache::Activity;
 
@@ -32,6 +34,8 @@ pub struct Views {
     shared: Arc<SharedView>,
     local: Local,
     cache: Option<Arc<CacheView>>,
+    /// What this node has in memory of files in units, and of cached ones.
+    data: [Option<Arc<DataEngine>>; 2],
     shared_waiting: WaitingRoom,
     cache_waiting: WaitingRoom,
     /// Of the job-shared view.
@@ -100,15 +104,16 @@ impl Views {
                 Local::Remote(striped(InodeId::local_root(owner, cluster.device_of(owner))))
             }
         };
-        let cache = shared.map(|tree| {
-            let (cluster, rpc, engine) = (cluster.clone(), rpc.clone(), engine(&memory.cache_view));
+        let data = [Some(shared_engine.clone()), shared.is_some().then(|| engine(&memory.cache_view))];
+        let cache = shared.zip(data[1].clone()).map(|(tree, engine)| {
+            let (cluster, rpc) = (cluster.clone(), rpc.clone());
             Arc::new(CacheView::new(runtime.clone(), cluster, rpc, engine, tree))
         });
         let (shared_waiting, cache_waiting) = (memory.shared_waiting.clone(), memory.cache_waiting.clone());
         let (runtime, shared) = (runtime.clone(), striped(InodeId::ROOT));
         let custody = View::ALL.map(|_| Custody::new(runtime.clone()));
         let frames = memory.shared_view.clone();
-        Self { runtime, shared, local, cache, shared_waiting, cache_waiting, frames, activity, custody }
+        Self { runtime, shared, local, cache, data, shared_waiting, cache_waiting, frames, activity, custody }
     }
 
     /// The job-shared view.
@@ -168,6 +173,21 @@ impl Views {
     pub fn kept(&self, inode: InodeId) {
         if let Some(cache) = &self.cache {
             cache.kept(inode);
+        }
+    }
+
+    /// Bytes of a unit that another node asks for, if this one has them in memory in that version of the file.
+    pub fn held(
+        &self,
+        unit: UnitId,
+        (offset, length): (u32, u32),
+        generation: Generation,
+    ) -> (ClientReply, Option<Payload>) {
+        let data = &self.data[usize::from(unit.inode.is_cached())];
+        let end = offset.checked_add(length).filter(|end| *end as usize <= UNIT_SIZE);
+        match (data, end) {
+            (Some(data), Some(end)) => data.held(unit, &(offset..end), generation),
+            (None, _) | (_, None) => (ClientReply::NotHeld, None),
         }
     }
 

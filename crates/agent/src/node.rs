@@ -13,6 +13,7 @@ use tameike_core::{CoreSet, Errno, Fault, NodeId, Result, View};
 use tameike_io::fabric::{Carried, PeerEvent, Service, Target};
 use tameike_io::{Payload, Slab};
 use tameike_server::cache::{Activity, CacheService};
+use tameike_server::holders::CacheTable;
 use tameike_server::lock::LockService;
 use tameike_server::meta::MetaService;
 use tameike_server::unit::UnitService;
@@ -28,6 +29,8 @@ pub struct Services {
     pub cache: Arc<CacheService>,
     /// Locks of files.
     pub locks: Arc<LockService>,
+    /// Who may have bytes of files in memory.
+    pub holders: Arc<CacheTable>,
     /// Space.
     pub extents: Arc<ExtentStore>,
     /// Whether programs wait for this node.
@@ -115,7 +118,16 @@ impl Node {
         }
     }
 
-    fn client(&self, request: ClientRequest) -> BoxFuture<'static, ClientReply> {
+    fn client(&self, request: ClientRequest) -> BoxFuture<'static, (ClientReply, Carried)> {
+        if let ClientRequest::ReadHeld { unit, offset, length, generation } = request {
+            let (reply, bytes) = self.views.held(unit, (offset, length), generation);
+            return ready((reply, bytes.map_or(Carried::Nothing, Carried::Payload))).boxed();
+        }
+        self.tell(request).map(|reply| (reply, Carried::Nothing)).boxed()
+    }
+
+    /// Tells the views of what another node does, or asks them what their programs do.
+    fn tell(&self, request: ClientRequest) -> BoxFuture<'static, ClientReply> {
         match request {
             ClientRequest::Revoke { inodes } => {
                 inodes.into_iter().for_each(|inode| self.views.revoke(inode));
@@ -135,6 +147,7 @@ impl Node {
             ClientRequest::LockWaits { owner } => {
                 ready(ClientReply::Waits(self.views.lock_waits(owner))).boxed()
             }
+            ClientRequest::ReadHeld { .. } => unreachable!("answered with bytes"),
         }
     }
 
@@ -161,7 +174,7 @@ impl Service for Node {
                 return ready((Reply::Admin(self.admin(request)), Carried::Nothing)).boxed();
             }
             Request::Client(request) => {
-                return self.client(request).map(|reply| (Reply::Client(reply), Carried::Nothing)).boxed();
+                return self.client(request).map(|(reply, carried)| (Reply::Client(reply), carried)).boxed();
             }
             request => request,
         };
@@ -204,6 +217,7 @@ impl Service for Node {
                 if let Some(services) = &self.services {
                     services.meta.peer_dead(peer);
                     services.locks.peer_dead(peer);
+                    services.holders.peer_dead(peer);
                 }
             }
         }

@@ -54,6 +54,16 @@ pub const DIRECTORY_LIFETIME: Duration = Duration::from_millis(100);
 /// How long after a home's answer a directory may still be shown: twice its lifetime, and as much again for the
 /// answer's way.
 pub const DIRECTORY_SIGHT: Duration = Duration::from_millis(400);
+/// Files of which one home knows who may have bytes of them in memory.
+pub const HELD_FILES_MAX: usize = 1 << 14;
+/// Holders of one file that its home knows: of a file that more nodes have, a sample.
+pub const HOLDERS_KEPT_MAX: usize = 32;
+/// Of them, those that come with an answer to an open.
+pub const HOLDERS_TOLD_MAX: usize = 8;
+/// How long a holder is waited for: its file's homes have the bytes, too.
+pub const HOLDER_PATIENCE: Duration = Duration::from_millis(500);
+/// Most reports of requests to holders in one message.
+pub const HOLDERS_ASKED_MAX: usize = 64;
 /// Locks that are held of one file and waited for, by all programs together.
 pub const LOCKS_PER_FILE_MAX: usize = 1 << 14;
 /// Pieces of one unit beyond which its extents are rewritten as one.

@@ -6,6 +6,7 @@
 pub mod cache;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
+pub mod holders;
 pub mod lock;
 pub mod meta;
 pub mod unit;

@@ -1,14 +1,15 @@
 //! Content of files in the cache view: opening, writing, cutting.
 
 use super::opens::OpenFile;
-use super::{CacheView, version};
-use crate::data::Home;
+use super::{CacheView, out_of_turn, version};
+use crate::data::{FileVersion, Home};
 use crate::vfs::{FileNumber, HandleNumber, OpenMode, Opened, ReadBytes, WriteBytes, gives_rights};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tameike_core::attr::{AttrChange, SetTime};
-use tameike_core::wire::cache::{CacheRequest, Stamp};
+use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState, Stamp};
+use tameike_core::wire::holders::Holder;
 use tameike_core::{Attr, Errno, Generation, InodeId, Result};
 use tameike_io::shared::{Access, FileStat, SharedFile};
 
@@ -39,7 +40,7 @@ impl CacheView {
     ) -> Result<Opened> {
         let (inode, stamp) = (stat.inode_id(), stat.stamp());
         let opening = self.opens.begin(inode);
-        let state = self.ask_state(inode, CacheRequest::Open { inode, path: path.clone(), stamp }).await?;
+        let (state, holders) = self.ask_open(inode, path.clone(), stamp).await?;
         let cell = match self.opens.of_file(inode) {
             Some(open) => {
                 // Another node may have renamed it since it was opened here.
@@ -50,7 +51,8 @@ impl CacheView {
         };
         let layout = tameike_core::Layout::Striped;
         let home = Home::Shared(cell.clone());
-        let (data, keep_cache) = self.engine.open(inode, layout, home, version(state, stat.size), mode);
+        let (data, keep_cache) =
+            self.engine.open(inode, layout, home, FileVersion { holders, ..version(state, stat.size) }, mode);
         let open = OpenFile::new(data.clone(), shared, cell.clone(), stamp, mode);
         let (direct, gives_rights) = (mode.is_direct(data.size()), gives_rights(stat.mode));
         let handle = self.opens.add(open);
@@ -69,6 +71,20 @@ impl CacheView {
             return Ok(Opened { handle, keep_cache: false, direct: mode.is_direct(0), gives_rights });
         }
         Ok(Opened { handle, keep_cache, direct, gives_rights })
+    }
+
+    async fn ask_open(
+        &self,
+        inode: InodeId,
+        path: Vec<u8>,
+        stamp: Stamp,
+    ) -> Result<(CacheState, Vec<Holder>)> {
+        let coordinator = self.cluster.inode_home(inode);
+        let asked = self.engine.reports().take(coordinator);
+        match self.ask(coordinator, CacheRequest::Open { inode, path, stamp, asked }).await? {
+            CacheReply::Opened { state, holders } => Ok((state, holders)),
+            other => Err(out_of_turn(&other)),
+        }
     }
 
     /// One more handle of an open file that has no name any more (through `/proc/self/fd`, say).

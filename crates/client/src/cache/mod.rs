@@ -53,7 +53,7 @@ impl CacheView {
         let answer = self.rpc.call(to, Request::Cache(request), None, None).await?;
         match answer.reply {
             Reply::Cache(reply) => Ok(reply),
-            other => Err(Fault::new(Errno::EPROTO, format!("a coordinator answered out of turn: {other:?}"))),
+            other => Err(out_of_turn(&other)),
         }
     }
 
@@ -61,7 +61,7 @@ impl CacheView {
     async fn ask_state(&self, inode: InodeId, request: CacheRequest) -> Result<CacheState> {
         match self.ask(self.cluster.inode_home(inode), request).await? {
             CacheReply::State(state) | CacheReply::Reserved { state, .. } => Ok(state),
-            other => Err(Fault::new(Errno::EPROTO, format!("a coordinator answered out of turn: {other:?}"))),
+            other => Err(out_of_turn(&other)),
         }
     }
 
@@ -166,8 +166,12 @@ impl CacheView {
     }
 }
 
+fn out_of_turn(reply: &impl std::fmt::Debug) -> Fault {
+    Fault::new(Errno::EPROTO, format!("a coordinator answered out of turn: {reply:?}"))
+}
+
 /// What a coordinator's answer says of the content of a file whose shared file has `size` bytes.
 fn version(state: CacheState, size: u64) -> FileVersion {
     let size = state.newer.map_or(size, |(newer, _)| newer);
-    FileVersion { size, generation: state.generation, inline: false, content: None }
+    FileVersion { size, generation: state.generation, ..FileVersion::default() }
 }

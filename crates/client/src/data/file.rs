@@ -1,6 +1,7 @@
 //! One file's data on this node.
 
 use super::access::Access;
+use super::holders::Hints;
 use super::home::{FileVersion, Home};
 use super::lend::LentFile;
 use super::places::Places;
@@ -73,6 +74,7 @@ pub(super) struct FileState {
     pub heard: u64,
     pub streams: Streams,
     pub places: Places,
+    pub hints: Hints,
     /// Last access and change as this node knows them; `None` where the shared file system keeps the former.
     pub times: Option<Times>,
     /// The last access, until somebody tells the home.
@@ -186,7 +188,7 @@ impl FileData {
     }
 
     /// Takes note of an open that found `version`; whether what the kernel has cached is still true, if it opens the file.
-    pub(super) fn opened(&self, home: Home, version: FileVersion, beside_kernel: bool) -> bool {
+    pub(super) fn opened(&self, home: Home, mut version: FileVersion, beside_kernel: bool) -> bool {
         *self.home.lock() = home;
         let mut state = self.state.lock();
         state.opens += 1;
@@ -194,7 +196,9 @@ impl FileData {
         if !beside_kernel {
             state.kernel = Some(version.generation);
         }
+        let (generation, holders) = (version.generation, std::mem::take(&mut version.holders));
         adopt(&mut state, version);
+        state.learn_holders(generation, holders);
         kept && !beside_kernel
     }
 

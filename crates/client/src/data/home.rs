@@ -4,6 +4,7 @@ use super::DataEngine;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState};
+use tameike_core::wire::holders::Holder;
 use tameike_core::wire::meta::{Command, MetaReply, MetaRequest, Node};
 use tameike_core::wire::unit::Backing;
 use tameike_core::wire::{Reply, Request};
@@ -30,26 +31,31 @@ pub struct FileVersion {
     pub inline: bool,
     /// The inline content, if it was brought along.
     pub content: Option<Vec<u8>>,
+    /// Other nodes that may have bytes of it in memory, if it was opened.
+    pub holders: Vec<Holder>,
 }
 
 impl FileVersion {
     /// What a node of the job-shared view says.
     pub fn of_node(node: &Node) -> Self {
         let content = node.content.as_ref().map(|content| content.to_vec());
-        Self { size: node.attr.size, generation: node.attr.generation, inline: node.attr.inline, content }
+        let holders = node.holders.clone();
+        let Attr { size, generation, inline, .. } = node.attr;
+        Self { size, generation, inline, content, holders }
     }
 
     fn of_cache(state: CacheState, size: u64) -> Self {
         let size = state.newer.map_or(size, |(newer, _)| newer);
-        Self { size, generation: state.generation, inline: false, content: None }
+        Self { size, generation: state.generation, ..Self::default() }
     }
 }
 
 impl Home {
-    pub(super) fn backing(&self) -> Backing {
+    /// Where the bytes of a file come from of which its units' homes have none; `holders` may have them in memory.
+    pub(super) fn backing(&self, holders: impl FnOnce() -> Vec<NodeId>) -> Backing {
         match self {
             Self::Inode => Backing::Zeros,
-            Self::Shared(path) => Backing::Shared { path: path.lock().clone() },
+            Self::Shared(path) => Backing::Shared { path: path.lock().clone(), holders: holders() },
         }
     }
 

@@ -9,6 +9,7 @@ mod access;
 mod file;
 mod flush;
 mod frames;
+mod holders;
 mod home;
 mod lend;
 mod pages;
@@ -24,6 +25,7 @@ mod tests;
 
 pub use access::Access;
 pub use file::{FileData, Told};
+pub use holders::Reports;
 pub use home::{FileVersion, Home};
 pub use lend::{FrameLender, Lendable, LendingKey};
 pub use places::Placed;
@@ -31,6 +33,7 @@ pub use sparse::dense_blocks;
 
 use crate::vfs::OpenMode;
 use frames::FrameCache;
+use holders::Sources;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,6 +54,8 @@ pub struct DataEngine {
     files: Mutex<BTreeMap<InodeId, Arc<FileData>>>,
     /// None where no frames are lent.
     lender: Option<Arc<dyn FrameLender>>,
+    sources: Sources,
+    reports: Arc<Reports>,
 }
 
 impl DataEngine {
@@ -63,7 +68,13 @@ impl DataEngine {
         lender: Option<Arc<dyn FrameLender>>,
     ) -> Arc<Self> {
         let (frames, files) = (FrameCache::new(pool), Mutex::default());
-        Arc::new(Self { runtime, cluster, rpc, frames, files, lender })
+        let (sources, reports) = Default::default();
+        Arc::new(Self { runtime, cluster, rpc, frames, files, lender, sources, reports })
+    }
+
+    /// What became of requests to holders of files, for the files' homes.
+    pub fn reports(&self) -> &Arc<Reports> {
+        &self.reports
     }
 
     /// The data of a file, for one more open of it on this node. What is cached stays only if `version` is

@@ -45,8 +45,9 @@ pub(super) struct Places {
     units: BTreeMap<u64, Known>,
 }
 
+/// A state of what is cached of a file. It changes when somebody else may have changed the file, and with each write of this node.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct Mark {
+pub(super) struct Mark {
     epoch: u64,
     writes: u64,
 }
@@ -159,12 +160,16 @@ impl DataEngine {
 }
 
 impl FileState {
+    pub(super) fn mark(&self) -> Mark {
+        Mark { epoch: self.epoch, writes: self.writes }
+    }
+
     fn plan_place(&mut self, index: u64, (offset, length): (u64, u32), is_sequential: Option<bool>) -> Plan {
         let is_elsewhere = self.inline || !self.could_be_placed(index);
         if is_elsewhere || offset + u64::from(length) > self.size {
             return Plan::Read;
         }
-        let mark = Mark { epoch: self.epoch, writes: self.writes };
+        let mark = self.mark();
         if self.places.mark != mark {
             self.places = Places { mark, units: BTreeMap::new() };
         }

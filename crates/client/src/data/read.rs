@@ -1,6 +1,7 @@
 //! Reads: from a frame of this node, else from the unit's home; sequential readers are read ahead of.
 
 use super::file::FileState;
+use super::holders::Kind;
 use super::places::Placed;
 use super::unit::UnitFrame;
 use super::{DataEngine, FileData, Home, READ_AHEAD_UNITS, home::unexpected, split};
@@ -205,11 +206,21 @@ impl DataEngine {
         generation: Generation,
         mut into: Option<Frame>,
     ) -> Result<Payload> {
+        let mut tried = Vec::new();
+        if let Some(bytes) = self.read_held(file, unit, &range, generation, &mut into, &mut tried).await {
+            return Ok(bytes);
+        }
         let home = self.cluster.unit_home(file.layout, unit);
         let (mut searches, is_kept) = (0, into.is_some());
+        let underway = self.sources.begin(home, Kind::of_home(range.len()), self.runtime.clock.monotonic());
         let answer = loop {
             let behind = file.home();
-            let (offset, length, backing) = (range.start, range.end - range.start, behind.backing());
+            let others = || {
+                let mut holders = file.state.lock().holding();
+                holders.retain(|node| !tried.contains(node));
+                holders
+            };
+            let (offset, length, backing) = (range.start, range.end - range.start, behind.backing(others));
             let request = UnitRequest::Read { unit, offset, length, generation, backing };
             match (self.rpc.call(home, Request::Unit(request), None, into.take()).await, &behind) {
                 // It has been renamed since its path was learnt, perhaps just now.
@@ -223,6 +234,7 @@ impl DataEngine {
                 (answer, _) => break answer?,
             }
         };
+        underway.ended(self.runtime.clock.monotonic());
         match (&answer.reply, &answer.payload) {
             (Reply::Unit(UnitReply::Read), Some(bytes)) if bytes.len() == range.len() => Ok(bytes.clone()),
             (Reply::Unit(UnitReply::Read), _) => Err(Fault::new(

@@ -2,6 +2,7 @@
 
 mod flushes;
 mod gathered;
+mod holders;
 mod lending;
 mod overtaken;
 mod places;
@@ -47,6 +48,7 @@ struct Homes {
     /// Requests under way, and the most there were.
     under_way: (usize, usize),
     device: places::Device,
+    peers: holders::Peers,
 }
 
 struct HomesRpc {
@@ -137,7 +139,7 @@ impl Homes {
 impl Inode {
     fn reply(&self) -> MetaReply {
         let content = self.content.clone().map(serde_bytes::ByteBuf::from);
-        MetaReply::Node(Node { attr: self.attr.clone(), content })
+        MetaReply::Node(Node { content, ..Node::of(self.attr.clone()) })
     }
 }
 
@@ -147,25 +149,33 @@ impl Rpc for HomesRpc {
     }
 
     fn device_of(&self, _: NodeId) -> Option<Arc<HostDevice>> {
-        Some(self.homes.lock().device.device.clone())
+        let homes = self.homes.lock();
+        (!homes.peers.are_far).then(|| homes.device.device.clone())
     }
 
     fn call(
         &self,
-        _to: NodeId,
+        to: NodeId,
         request: Request,
         payload: Option<Payload>,
         into: Option<Frame>,
     ) -> futures_util::future::BoxFuture<'static, Result<Answer>> {
         let (runtime, homes, pool) = (self.runtime.clone(), self.homes.clone(), self.pool.clone());
         Box::pin(async move {
-            let wait = runtime.random_u64() % 1000;
+            let wait = homes.lock().peers.delay(&request, runtime.random_u64() % 1000);
             {
                 let (now, most) = &mut homes.lock().under_way;
                 *now += 1;
                 *most = (*most).max(*now);
             }
             runtime.sleep(std::time::Duration::from_micros(wait)).await;
+            if let Request::Client(request) = request {
+                runtime.sleep(std::time::Duration::from_micros(wait)).await;
+                homes.lock().under_way.0 -= 1;
+                return holders::serve(&homes, to, request);
+            }
+            // As a network does.
+            payload.as_ref().map(Payload::sums);
             let served = homes.lock().serve(request, payload);
             runtime.sleep(std::time::Duration::from_micros(wait)).await;
             homes.lock().under_way.0 -= 1;
@@ -219,18 +229,16 @@ impl Bench {
             DataEngine::new(runtime, cluster.clone(), rpc, slab.pool(frames), Some(lender))
         };
         let spare = slabs[0].pool(1);
-        Self { engines: vec![engine(0), engine(1)], simulation, homes, lenders, spare }
+        let engines = vec![engine(0), engine(1)];
+        homes.lock().peers.engines = engines.iter().map(Arc::downgrade).collect();
+        Self { engines, simulation, homes, lenders, spare }
     }
 
     fn open(&self, node: usize) -> Arc<FileData> {
         let reply = self.homes.lock().inode.as_ref().expect("the inode is there").reply();
         let MetaReply::Node(found) = reply else { unreachable!() };
-        let version = FileVersion {
-            size: found.attr.size,
-            generation: found.attr.generation,
-            inline: found.attr.inline,
-            content: found.content.map(|content| content.into_vec()),
-        };
+        let holders = holders::others(node);
+        let version = FileVersion { holders, ..FileVersion::of_node(&found) };
         self.engines[node].open(INODE, Layout::Striped, Home::Inode, version, OpenMode::default()).0
     }
 
@@ -378,8 +386,9 @@ proptest! {
     /// before." S3: "Two nodes that write different bytes of one file never damage each other's bytes, whatever
     /// their alignment."
     #[test]
-    fn two_nodes_agree(seed: u64, operations in prop::collection::vec(operation(), 1..60)) {
+    fn two_nodes_agree(seed: u64, are_far: bool, operations in prop::collection::vec(operation(), 1..60)) {
         let bench = Bench::new(seed, 4);
+        bench.homes.lock().peers.are_far = are_far;
         let mut files = [bench.open(0), bench.open(1)];
         let mut model = Model::default();
         for (step, operation) in operations.into_iter().enumerate() {
@@ -535,7 +544,7 @@ fn inline_content_is_in_the_first_unit_only() {
 fn an_old_answer_does_not_hide_what_was_written() {
     let bench = Bench::new(2, 4);
     let file = bench.open(0);
-    let old = FileVersion { size: 0, generation: Generation(1), inline: true, content: None };
+    let old = FileVersion { size: 0, generation: Generation(1), inline: true, ..FileVersion::default() };
     bench.write(0, &file, 0, vec![1; 10_000]);
     file.refresh(old.clone());
     assert_eq!(bench.read(0, &file, 0, 20_000), vec![1; 10_000]);
@@ -544,7 +553,8 @@ fn an_old_answer_does_not_hide_what_was_written() {
     assert_eq!(bench.read(0, &file, 0, 20_000), vec![1; 10_000]);
     let engine = bench.engines[0].clone();
     let (flushed, writer, look) = (file.clone(), file.clone(), file.clone());
-    let before = FileVersion { size: 10_000, generation: file.generation(), inline: false, content: None };
+    let before =
+        FileVersion { size: 10_000, generation: file.generation(), inline: false, ..FileVersion::default() };
     bench.write(0, &writer, 10_000, vec![2; 5000]);
     bench.simulation.run(async move {
         let flush = engine.flush(&flushed, false);

@@ -3,7 +3,7 @@
 use super::lend::{LentFile, LentUnit};
 use std::ops::Range;
 use std::sync::Arc;
-use tameike_core::limits::UNIT_SIZE;
+use tameike_core::limits::{BLOCK_SIZE, UNIT_SIZE};
 use tameike_core::ranges::RangeSet;
 use tameike_io::{Frame, Payload};
 
@@ -132,6 +132,24 @@ impl UnitFrame {
         let all = 0..UNIT_SIZE as u32;
         self.valid.insert(all.clone());
         self.dirty.insert(all);
+    }
+
+    /// Whether the unit's home has all these bytes as they are here.
+    pub(super) fn is_at_home(&self, range: &Range<u32>) -> bool {
+        let is_free = |changed: &RangeSet| changed.gaps(range.clone()).iter().eq([range]);
+        self.valid.contains(range) && is_free(&self.dirty) && is_free(&self.sending)
+    }
+
+    /// Sends and replies under way that read the frame.
+    pub(super) fn readers(&self) -> usize {
+        Arc::strong_count(&self.frame) - 1
+    }
+
+    /// The whole blocks around `range`, as far as they are here.
+    pub(super) fn blocks_around(&self, range: &Range<u32>) -> Payload {
+        let block = BLOCK_SIZE as u32;
+        let end = range.end.next_multiple_of(block).min(self.valid.end()).max(range.end);
+        self.payload(range.start / block * block..end)
     }
 
     pub(super) fn payload(&self, range: Range<u32>) -> Payload {

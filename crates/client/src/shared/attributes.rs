@@ -34,7 +34,7 @@ impl SharedView {
         }
         let held = self.held.attr(inode, self.runtime.clock.monotonic());
         if let Some(attr) = held.filter(|attr| !self.is_outdated(attr)) {
-            return self.complete(Node { attr, content: None }).await;
+            return self.complete(Node::of(attr)).await;
         }
         let mut node = self.ask_attributes(inode).await?;
         if self.is_outdated(&node.attr) {

@@ -67,10 +67,10 @@ impl SharedView {
     ) -> Self {
         let locks =
             (root == InodeId::ROOT).then(|| FileLocks::new(runtime.clone(), cluster.clone(), rpc.clone()));
-        let held = Arc::new(HeldNames::default());
+        let (held, reports) = (Arc::new(HeldNames::default()), engine.reports().clone());
         Self {
             locks,
-            closer: Arc::new(Closer::new(runtime.clone(), rpc.clone(), held.clone())),
+            closer: Arc::new(Closer::new(runtime.clone(), rpc.clone(), held.clone(), reports)),
             runtime,
             cluster,
             rpc,

@@ -5,7 +5,7 @@
 //! it, or refuses it if it comes later.
 
 use super::held::HeldNames;
-use crate::data::Access;
+use crate::data::{Access, Reports};
 use event_listener::{Event, listener};
 use futures_util::future::select;
 use parking_lot::Mutex;
@@ -57,13 +57,20 @@ pub(super) struct Closer {
     accesses: Mutex<BTreeMap<(InodeId, Timestamp), Access>>,
     /// Attributes in it are older than accesses that no home was told of.
     held: Arc<HeldNames>,
+    /// What became of requests to holders of files, told with closes.
+    reports: Arc<Reports>,
 }
 
 impl Closer {
-    pub(super) fn new(runtime: Runtime, rpc: Arc<dyn Rpc>, held: Arc<HeldNames>) -> Self {
+    pub(super) fn new(
+        runtime: Runtime,
+        rpc: Arc<dyn Rpc>,
+        held: Arc<HeldNames>,
+        reports: Arc<Reports>,
+    ) -> Self {
         let last = AtomicU64::new(runtime.random_u64());
         let (homes, has_failed, accesses) = Default::default();
-        Self { runtime, rpc, last, homes, has_failed, accesses, held }
+        Self { runtime, rpc, last, homes, has_failed, accesses, held, reports }
     }
 
     /// An open that is to be asked for.
@@ -183,7 +190,8 @@ impl Closer {
         };
         let accesses = closed.iter().filter_map(|(inode, closed)| Some((*inode, closed.read?))).collect();
         let opens = closed.into_iter().map(|(_, closed)| closed).collect();
-        Some((MetaRequest::Close { node: self.rpc.local(), opens, undone }, accesses))
+        let asked = self.reports.take(home);
+        Some((MetaRequest::Close { node: self.rpc.local(), opens, undone, asked }, accesses))
     }
 
     /// Sends a batch until the home answers it; whether it has done it.
@@ -328,7 +336,7 @@ mod tests {
     fn bed() -> (Simulation, Arc<HomeRpc>, Arc<Closer>) {
         let simulation = Simulation::new(5);
         let rpc = Arc::new(HomeRpc(Mutex::default()));
-        let closer = Arc::new(Closer::new(simulation.runtime(), rpc.clone(), Arc::default()));
+        let closer = Arc::new(Closer::new(simulation.runtime(), rpc.clone(), Arc::default(), Arc::default()));
         (simulation, rpc, closer)
     }
 

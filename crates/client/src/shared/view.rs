@@ -33,7 +33,7 @@ impl Vfs for SharedView {
         let entry = self.entry(dir, name);
         let held = self.held.find(&entry, self.runtime.clock.monotonic());
         if let Some(attr) = held.filter(|attr| !self.is_outdated(attr)) {
-            let attr = self.complete(Node { attr, content: None }).await?;
+            let attr = self.complete(Node::of(attr)).await?;
             return Ok(Found { file: self.number(attr.inode), attr });
         }
         let entry = self.find(entry).await?;

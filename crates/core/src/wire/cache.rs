@@ -6,6 +6,7 @@
 use crate::attr::Timestamp;
 use crate::ids::{Generation, InodeId};
 use crate::receipt::Receipt;
+use crate::wire::holders::{Asked, Holder};
 use crate::wire::unit::SpaceChange;
 use serde::{Deserialize, Serialize};
 
@@ -46,6 +47,8 @@ pub enum CacheRequest {
         path: Vec<u8>,
         /// The file now.
         stamp: Stamp,
+        /// What became of requests to holders of files of this coordinator.
+        asked: Vec<Asked>,
     },
     /// The file is about to get dirty data: remembers path and inode in the journal before the first write.
     Dirty {
@@ -211,5 +214,12 @@ pub enum CacheReply {
         /// Its path, relative to the shared directory.
         #[serde(with = "serde_bytes")]
         path: Vec<u8>,
+    },
+    /// The file is open.
+    Opened {
+        /// Its state.
+        state: CacheState,
+        /// Other nodes that may have bytes of it in memory.
+        holders: Vec<Holder>,
     },
 }

@@ -1,7 +1,7 @@
 //! Messages to the views of a node.
 
 use crate::errno::Fault;
-use crate::ids::InodeId;
+use crate::ids::{Generation, InodeId, UnitId};
 use crate::wire::lock::LockOwner;
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +39,28 @@ pub enum ClientRequest {
         /// Which file.
         inode: InodeId,
     },
+    /// Bytes of a unit, if the node has them in memory as they are in this version of the file.
+    ReadHeld {
+        /// Which unit.
+        unit: UnitId,
+        /// First byte in the unit.
+        offset: u32,
+        /// Number of bytes.
+        length: u32,
+        /// Which version of the file.
+        generation: Generation,
+    },
+}
+
+impl ClientRequest {
+    /// As [`super::Request::is_read_only`].
+    pub(super) fn is_read_only(&self) -> bool {
+        match self {
+            // Taken note of twice, the first two say nothing more.
+            Self::Revoke { .. } | Self::Moved { .. } | Self::LockWaits { .. } | Self::ReadHeld { .. } => true,
+            Self::Removing { .. } | Self::Kept { .. } => false,
+        }
+    }
 }
 
 /// The answer to a [`ClientRequest`].
@@ -50,4 +72,10 @@ pub enum ClientReply {
     Waits(Vec<InodeId>),
     /// Who has the file open cannot go on with the shared file: its content cannot be brought there.
     Held(Fault),
+    /// The bytes are the payload.
+    Read,
+    /// The node does not have them.
+    NotHeld,
+    /// The node may have them, and has enough to do with sending them to others.
+    Busy,
 }

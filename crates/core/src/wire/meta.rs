@@ -13,6 +13,7 @@ use crate::attr::{AttrChange, FileKind, Timestamp};
 use crate::ids::{DirOffset, InodeId, NodeId, OperationId};
 pub use crate::ids::{OpenId, Opener};
 use crate::placement::Layout;
+use crate::wire::holders::Asked;
 use serde::{Deserialize, Serialize};
 
 /// A name in a directory.
@@ -271,6 +272,8 @@ pub enum MetaRequest {
         opens: Vec<Closed>,
         /// Opens of which the node was not told whether they were done; they shall not be done later either.
         undone: Vec<OpenId>,
+        /// What became of requests to holders of files of this home.
+        asked: Vec<Asked>,
     },
     /// Moves inline content to units, so that the file can grow.
     Spill {

@@ -10,6 +10,7 @@ pub mod cache;
 pub mod call;
 pub mod client;
 pub mod codec;
+pub mod holders;
 pub mod lock;
 pub mod meta;
 pub mod unit;
@@ -45,7 +46,6 @@ impl Request {
     pub fn is_read_only(&self) -> bool {
         use admin::AdminRequest as Admin;
         use cache::CacheRequest as Cache;
-        use client::ClientRequest as Client;
         use lock::LockRequest as Lock;
         use meta::MetaRequest as Meta;
         use unit::UnitRequest as Unit;
@@ -101,11 +101,7 @@ impl Request {
             Self::Admin(request) => match request {
                 Admin::Space { .. } | Admin::Status => true,
             },
-            Self::Client(request) => match request {
-                // Taken note of twice, the first two say nothing more.
-                Client::Revoke { .. } | Client::Moved { .. } | Client::LockWaits { .. } => true,
-                Client::Removing { .. } | Client::Kept { .. } => false,
-            },
+            Self::Client(request) => request.is_read_only(),
             Self::Lock(request) => match request {
                 Lock::Test { .. } | Lock::Blockers { .. } => true,
                 Lock::Lock { .. } | Lock::Unlock { .. } | Lock::EndWait { .. } | Lock::Withdraw { .. } => {
@@ -117,7 +113,10 @@ impl Request {
 
     /// Whether the reply brings a payload.
     pub fn expects_payload(&self) -> bool {
-        matches!(self, Self::Unit(unit::UnitRequest::Read { .. }))
+        matches!(
+            self,
+            Self::Unit(unit::UnitRequest::Read { .. }) | Self::Client(client::ClientRequest::ReadHeld { .. })
+        )
     }
 }
 

@@ -7,6 +7,7 @@ use super::cache::{CacheReply, CacheRequest, CacheState, Stamp};
 use super::call::Run;
 use super::client::{ClientReply, ClientRequest};
 use super::codec::{decode, decode_first, encode};
+use super::holders::{Asked, Holder};
 use super::lock::{Blocker, FileLock, LockKind, LockOwner, LockRange, LockReply, LockRequest, WaitEnd};
 use super::meta::{
     Closed, Command, DirEntry, DirStat, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node,
@@ -36,6 +37,8 @@ const OPERATION: OperationId = OperationId { node: NODE, sequence: 129 };
 const STAMP: Stamp = Stamp { device: 1, inode: 2, size: 3, mtime: NOW, ctime: NOW };
 const STATE: CacheState =
     CacheState { generation: GENERATION, newer: Some((128, NOW)), sparse: true, removing: false };
+const HOLDER: Holder = Holder { node: NODE, requested: 300, delivered: 2 };
+const ASKED: Asked = Asked { inode: INODE, holder: HOLDER };
 const STAT: DirStat = DirStat { entries: 300, subdirs: 2, changed: NOW, wide: true };
 const SPACE: Space = Space { capacity: 300, used: 200, dirty: 100, inodes: 4 };
 const OWNER: LockOwner = LockOwner { node: NODE, number: 130 };
@@ -66,7 +69,8 @@ fn node(content: Option<&[u8]>) -> Node {
         inline: true,
         sparse: true,
     };
-    Node { attr, content: content.map(|bytes| bytes.to_vec().into()) }
+    let holders = if content.is_some() { vec![HOLDER] } else { Vec::new() };
+    Node { attr, content: content.map(|bytes| bytes.to_vec().into()), holders }
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -166,8 +170,9 @@ fn requests_to_the_metadata_service() {
                     Closed { open: OpenId(5), read: Some(NOW) },
                 ],
                 undone: vec![OpenId(7)],
+                asked: vec![ASKED],
             },
-            "08c80102ac0200050103ac020107",
+            "08c80102ac0200050103ac02010701838404c801ac0202",
         ),
         (MetaRequest::Spill { inode: INODE }, "09838404"),
         (MetaRequest::Sync { durable: true }, "0a01"),
@@ -198,7 +203,7 @@ fn replies_of_the_metadata_service() {
         ),
         (
             MetaReply::Node(node(Some(b"xyz"))),
-            "0283840400a40301e8076400ac020803ac0203ac0203ac020903c8010101010378797a",
+            "0283840400a40301e8076400ac020803ac0203ac0203ac020903c8010101010378797a01c801ac0202",
         ),
         (MetaReply::DirStat(STAT), "03ac020203ac0201"),
         (
@@ -372,9 +377,9 @@ fn requests_to_the_unit_service() {
                 offset: 0,
                 length: 1,
                 generation: GENERATION,
-                backing: Backing::Shared { path: b"p".to_vec() },
+                backing: Backing::Shared { path: b"p".to_vec(), holders: vec![NODE] },
             },
-            "018384048201000109010170",
+            "01838404820100010901017001c801",
         ),
         (UnitRequest::Sync { inode: INODE, durable: false }, "0283840400"),
         (UnitRequest::Truncate { inode: INODE, size: 300 }, "03838404ac02"),
@@ -444,8 +449,8 @@ fn requests_to_coordinators() {
     check(&[
         (CacheRequest::State { inode: INODE, size: 300, mtime: NOW }, "00838404ac0203ac02"),
         (
-            CacheRequest::Open { inode: INODE, path: b"p".to_vec(), stamp: STAMP },
-            "01838404017001020303ac0203ac02",
+            CacheRequest::Open { inode: INODE, path: b"p".to_vec(), stamp: STAMP, asked: vec![ASKED] },
+            "01838404017001020303ac0203ac0201838404c801ac0202",
         ),
         (
             CacheRequest::Dirty { inode: INODE, path: b"p".to_vec(), stamp: STAMP },
@@ -490,6 +495,7 @@ fn replies_of_coordinators() {
         ),
         (CacheReply::Progress { files: 1, bytes: 300, flushed: 200 }, "0401ac02c801"),
         (CacheReply::Located { path: b"p".to_vec() }, "050170"),
+        (CacheReply::Opened { state: STATE, holders: vec![HOLDER] }, "060901800103ac02010001c801ac0202"),
     ]);
 }
 
@@ -504,6 +510,10 @@ fn requests_to_views() {
         (ClientRequest::LockWaits { owner: OWNER }, "02c8018201"),
         (ClientRequest::Removing { inode: INODE }, "03838404"),
         (ClientRequest::Kept { inode: INODE }, "04838404"),
+        (
+            ClientRequest::ReadHeld { unit: UNIT, offset: 1, length: 300, generation: GENERATION },
+            "05838404820101ac0209",
+        ),
     ]);
 }
 
@@ -534,6 +544,9 @@ fn replies_of_views() {
         (ClientReply::Done, "00"),
         (ClientReply::Waits(vec![INODE]), "0101838404"),
         (ClientReply::Held(Fault::new(Errno::EIO, "gone")), "020a04676f6e65"),
+        (ClientReply::Read, "03"),
+        (ClientReply::NotHeld, "04"),
+        (ClientReply::Busy, "05"),
     ]);
 }
 

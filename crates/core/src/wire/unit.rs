@@ -17,6 +17,8 @@ pub enum Backing {
         /// Relative path.
         #[serde(with = "serde_bytes")]
         path: Vec<u8>,
+        /// Nodes that may have the bytes in memory, and were not asked: they are before that file is read.
+        holders: Vec<NodeId>,
     },
 }
 

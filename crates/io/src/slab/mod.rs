@@ -17,8 +17,8 @@ use parking_lot::Mutex;
 use std::ops::{Deref, DerefMut, Range};
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::Arc;
-use tameike_core::limits::{BLOCK_SIZE, UNIT_SIZE};
+use std::sync::{Arc, OnceLock};
+use tameike_core::limits::UNIT_SIZE;
 
 /// The memory of all frames of an agent.
 pub struct Slab {
@@ -94,12 +94,19 @@ pub struct Frame {
     index: u32,
     slab: Arc<Slab>,
     _permit: SemaphoreGuardArc,
+    /// How many bytes at its start have these checksums, where somebody has gone through them since they were changed last.
+    sums: OnceLock<(u32, BlockSums)>,
 }
 
 impl Frame {
     fn new(slab: &Arc<Slab>, permit: SemaphoreGuardArc) -> Self {
         let index = slab.free.lock().pop().expect("the shares of all pools fit the slab");
-        Self { index, slab: slab.clone(), _permit: permit }
+        Self { index, slab: slab.clone(), _permit: permit, sums: OnceLock::new() }
+    }
+
+    /// Keeps the checksums of the first `length` bytes, as they were when these came here, until any byte is changed.
+    pub(crate) fn keep_sums(&mut self, length: u32, sums: BlockSums) {
+        self.sums = OnceLock::from((length, sums));
     }
 
     /// Its place in its slab.
@@ -122,6 +129,7 @@ impl Deref for Frame {
 
 impl DerefMut for Frame {
     fn deref_mut(&mut self) -> &mut [u8] {
+        self.sums.take();
         // SAFETY: a frame is the one owner of its number, and is borrowed exclusively here.
         unsafe { self.slab.map.frame_mut(self.index) }
     }
@@ -146,7 +154,9 @@ impl Payload {
     /// The bytes `range` of the frame. `range` must lie in the frame.
     pub fn new(frame: Arc<Frame>, range: Range<u32>) -> Self {
         assert!(range.start <= range.end && range.end as usize <= UNIT_SIZE, "a payload lies in its frame");
-        Self { frame, range, sums: None }
+        let known = frame.sums.get();
+        let sums = known.and_then(|(length, sums)| sums.of_part(*length, range.clone()));
+        Self { frame, range, sums }
     }
 
     /// The same with the checksums of its blocks, as they were when the bytes were last looked at.
@@ -157,7 +167,20 @@ impl Payload {
 
     /// The checksums of its blocks, which begin at its first byte: those that it came with, or new ones.
     pub fn sums(&self) -> BlockSums {
-        self.sums.clone().unwrap_or_else(|| BlockSums::of(self))
+        if let Some(known) = &self.sums {
+            return known.clone();
+        }
+        let sums = BlockSums::of(self);
+        if self.range.start == 0 {
+            // They stay with the frame, unless others do already.
+            let _ = self.frame.sums.set((self.range.end, sums.clone()));
+        }
+        sums
+    }
+
+    /// The checksums that it came with.
+    pub fn known_sums(&self) -> Option<&BlockSums> {
+        self.sums.as_ref()
     }
 
     /// A part of these bytes; `range` counts from the payload's first byte.
@@ -165,15 +188,18 @@ impl Payload {
     pub fn slice(&self, range: Range<u32>) -> Self {
         let part =
             Self::new(self.frame.clone(), self.range.start + range.start..self.range.start + range.end);
-        let (start, end) = (range.start as usize, range.end as usize);
-        let is_whole = start % BLOCK_SIZE == 0 && (end % BLOCK_SIZE == 0 || end == self.len());
-        let blocks = start / BLOCK_SIZE..end.div_ceil(BLOCK_SIZE);
-        Self { sums: self.sums.as_ref().filter(|_| is_whole).map(|sums| sums.slice(blocks)), ..part }
+        let known = self.sums.as_ref().and_then(|sums| sums.of_part(self.len() as u32, range));
+        Self { sums: known, ..part }
     }
 
     /// Gives the frame back to change it, if nobody else holds it.
     pub fn into_frame(self) -> Option<Frame> {
-        Arc::into_inner(self.frame)
+        let Self { frame, range, sums } = self;
+        let mut frame = Arc::into_inner(frame)?;
+        if let Some(sums) = sums.filter(|_| range.start == 0) {
+            frame.keep_sums(range.end, sums);
+        }
+        Some(frame)
     }
 
     /// Frame and place of the first byte in `slab`; none when the bytes are in another one.

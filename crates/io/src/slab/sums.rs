@@ -41,11 +41,15 @@ impl BlockSums {
         crc32c::crc32c(self.as_bytes())
     }
 
-    /// Those of some of the blocks.
-    pub(super) fn slice(&self, blocks: Range<usize>) -> Self {
+    /// Those of a part of the `length` bytes that they are of, if it consists of whole blocks of these.
+    pub(super) fn of_part(&self, length: u32, part: Range<u32>) -> Option<Self> {
+        let (start, end) = (part.start as usize, part.end as usize);
+        let is_whole = start % BLOCK_SIZE == 0 && (end % BLOCK_SIZE == 0 || part.end == length);
+        if !is_whole || part.end > length {
+            return None;
+        }
         let place = |block: usize| self.part.start + block * SUM_SIZE;
-        assert!(place(blocks.end) <= self.part.end, "the blocks have their checksums");
-        Self { all: self.all.clone(), part: place(blocks.start)..place(blocks.end) }
+        Some(Self { all: self.all.clone(), part: place(start / BLOCK_SIZE)..place(end.div_ceil(BLOCK_SIZE)) })
     }
 }
 

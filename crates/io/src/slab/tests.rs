@@ -2,6 +2,7 @@ use super::*;
 use crate::os::arena::{Arena, Sight};
 use futures_util::FutureExt;
 use proptest::prelude::*;
+use tameike_core::limits::BLOCK_SIZE;
 
 #[test]
 fn a_pool_lends_its_share_and_no_more() {

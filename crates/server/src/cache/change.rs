@@ -6,6 +6,7 @@ use super::{CacheService, UNKNOWN, locate};
 use std::sync::Arc;
 use tameike_core::limits::FILE_SIZE_MAX;
 use tameike_core::wire::cache::{CacheState, Stamp};
+use tameike_core::wire::holders::Holder;
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::{Errno, InodeId, NodeId, Result, Timestamp};
 
@@ -102,7 +103,7 @@ impl CacheService {
         path: &[u8],
         stamp: Stamp,
         by: NodeId,
-    ) -> Result<CacheState> {
+    ) -> Result<(CacheState, Vec<Holder>)> {
         let file = self.meet(inode, path, stamp, true).await?;
         // Under one lock: a removal either finds the node among the openers, or is told to it here.
         let mut state = file.state();
@@ -110,7 +111,10 @@ impl CacheService {
             return Err(Errno::ESTALE.into());
         }
         state.openers.insert(by);
-        Ok(CacheState { removing: self.is_being_removed(inode), ..state.record.state(Some(&stamp)) })
+        let removing = self.is_being_removed(inode);
+        let known = CacheState { removing, ..state.record.state(Some(&stamp)) };
+        drop(state);
+        Ok((known, self.parts.holders.opened(inode, known.generation, by)))
     }
 
     pub(super) async fn dirty(&self, inode: InodeId, path: &[u8], stamp: Stamp) -> Result<CacheState> {
@@ -136,6 +140,7 @@ impl CacheService {
         inode: InodeId,
         (end, sparse): (u64, bool),
         now: Timestamp,
+        by: NodeId,
     ) -> Result<CacheState> {
         let file = self.known(inode)?;
         if file.state().record.removed {
@@ -158,6 +163,7 @@ impl CacheService {
             record.journaled = true;
             record.state(None)
         })?;
+        self.parts.holders.changed(inode, state.generation, by);
         self.mark_dirty(inode);
         self.journal.sync(false).await?;
         Ok(state)

@@ -29,6 +29,7 @@ pub use record::{Journaled, journaled, replay};
 #[cfg(feature = "fuzz")]
 pub(crate) use record::{fuzz as fuzz_record, fuzz_seeds};
 
+use crate::holders::CacheTable;
 use event_listener::Event;
 use files::{File, Files, fresh_generation};
 use flusher::Wait;
@@ -71,6 +72,8 @@ pub struct CacheParts {
     pub activity: Arc<Activity>,
     /// Files flushed at the same time.
     pub flush_parallel: usize,
+    /// Who may have bytes of files in memory; the same as the metadata service's.
+    pub holders: Arc<CacheTable>,
 }
 
 /// Answers [`CacheRequest`]s.
@@ -132,14 +135,16 @@ impl CacheService {
             CacheRequest::State { inode, size, mtime } => {
                 CacheReply::State(self.look(inode, size, mtime).await?)
             }
-            CacheRequest::Open { inode, path, stamp } => {
-                CacheReply::State(self.open(inode, &path, stamp, from).await?)
+            CacheRequest::Open { inode, path, stamp, asked } => {
+                self.parts.holders.asked(&asked);
+                let (state, holders) = self.open(inode, &path, stamp, from).await?;
+                CacheReply::Opened { state, holders }
             }
             CacheRequest::Dirty { inode, path, stamp } => {
                 CacheReply::State(self.dirty(inode, &path, stamp).await?)
             }
             CacheRequest::Commit { inode, end, sparse, now } => {
-                CacheReply::State(self.commit(inode, (end, sparse), now).await?)
+                CacheReply::State(self.commit(inode, (end, sparse), now, from).await?)
             }
             CacheRequest::Space { inode, change, start, end, grows, now } => {
                 CacheReply::State(self.change_space(inode, (change, start..end), grows, now).await?)

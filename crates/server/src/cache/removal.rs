@@ -91,6 +91,7 @@ impl CacheService {
 
     /// The last name of a file is gone.
     pub(super) async fn removed(&self, inode: InodeId) -> Result<()> {
+        self.parts.holders.removed(inode);
         let forgotten = async {
             let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(()) };
             let _flush = file.flush.lock().await;

@@ -88,7 +88,7 @@ impl MetaService {
         self.check_inode(inode)?;
         let _guard = self.contents.hold(inode).await;
         let attr = self.spill_locked(inode).await?;
-        Ok(MetaReply::Node(Node { attr, content: None }))
+        Ok(MetaReply::Node(Node::of(attr)))
     }
 
     async fn spill_locked(&self, inode: InodeId) -> Result<Attr> {
@@ -201,7 +201,7 @@ fn not_everywhere_cut(inode: InodeId, Truncation { size, .. }: Truncation, fault
 
 fn changed(node: NodeId, outcome: Outcome) -> Result<MetaReply> {
     match outcome {
-        Outcome::Changed { attr } => Ok(MetaReply::Node(Node { attr, content: None })),
+        Outcome::Changed { attr } => Ok(MetaReply::Node(Node::of(attr))),
         other => Err(unexpected(node, &other)),
     }
 }

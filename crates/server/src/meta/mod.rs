@@ -22,6 +22,7 @@ mod tell;
 mod tests;
 mod widen;
 
+use crate::holders::CacheTable;
 use births::Births;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -29,7 +30,7 @@ use state::State;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tameike_core::wire::meta::{Command, EntryName, MetaReply, MetaRequest};
+use tameike_core::wire::meta::{Command, EntryName, MetaReply, MetaRequest, Node};
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::wire::{Reply, Request, codec};
 use tameike_core::{Cluster, DirOffset, Errno, Fault, InodeId, NodeId, Result, View};
@@ -64,6 +65,8 @@ pub struct MetaParts {
     pub pool: Pool,
     /// Owner and group of the roots of the views.
     pub owner: (u32, u32),
+    /// Who may have bytes of files in memory; the same as the cache service's.
+    pub holders: Arc<CacheTable>,
 }
 
 /// The metadata service of one node.
@@ -155,7 +158,10 @@ impl MetaService {
             MetaRequest::Parent { inode } => self.parent(inode),
             MetaRequest::ReadLink { inode } => self.read_link(inode),
             MetaRequest::Open { inode, opener } => self.open_inode(inode, opener),
-            MetaRequest::Close { node, opens, undone } => self.close(node, &opens, &undone).await,
+            MetaRequest::Close { node, opens, undone, asked } => {
+                self.parts.holders.asked(&asked);
+                self.close(node, &opens, &undone).await
+            }
             MetaRequest::Spill { inode } => self.spill(inode).await,
             MetaRequest::Sync { durable } => {
                 self.parts.ledger.sync(durable).await?;
@@ -190,8 +196,17 @@ impl MetaService {
                 let inode = *inode;
                 self.reserve(inode, command).await
             }
-            Command::Commit { inode, .. }
-            | Command::WriteInline { inode, .. }
+            Command::Commit { inode, .. } => {
+                self.check_inode(*inode)?;
+                let reply = self.change_inode(command)?;
+                if let MetaReply::Node(Node { attr, .. }) = &reply
+                    && !attr.inline
+                {
+                    self.parts.holders.changed(attr.inode, attr.generation, from);
+                }
+                Ok(reply)
+            }
+            Command::WriteInline { inode, .. }
             | Command::SetXattr { inode, .. }
             | Command::RemoveXattr { inode, .. } => {
                 self.check_inode(*inode)?;
@@ -221,6 +236,9 @@ impl MetaService {
     /// Does what a change made necessary, apart from the request that made it.
     fn follow(&self, applied: &Applied) {
         for &(inode, truncation) in &applied.truncations {
+            if truncation.size == 0 {
+                self.parts.holders.removed(inode);
+            }
             drop(self.cut(inode, truncation));
         }
         if let Some((dir, entries)) = applied.grown {

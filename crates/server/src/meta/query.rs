@@ -96,9 +96,19 @@ impl MetaService {
         let mut state = self.state.lock();
         state.check_opener(opener)?;
         let node = self.parts.ledger.read(|names| node(names, inode, true))?;
-        let node = node.ok_or(Errno::ESTALE)?;
+        let mut node = node.ok_or(Errno::ESTALE)?;
         state.open(inode, opener);
+        drop(state);
+        self.tell_holders(&mut node, opener.node);
         Ok(MetaReply::Node(node))
+    }
+
+    /// Adds who may have bytes of a file's content in memory to what a node is told that opens it.
+    pub(super) fn tell_holders(&self, node: &mut Node, opener: NodeId) {
+        let attr = &node.attr;
+        if attr.kind == FileKind::File && !attr.inline {
+            node.holders = self.parts.holders.opened(attr.inode, attr.generation, opener);
+        }
     }
 
     pub(super) fn get_xattr(&self, inode: InodeId, name: &[u8]) -> Result<MetaReply> {
@@ -123,5 +133,5 @@ fn missing(names: &dyn Table, dir: InodeId) -> Result<Errno> {
 pub(super) fn node(names: &dyn Table, inode: InodeId, opened: bool) -> Result<Option<Node>> {
     let Some(record) = table::inode(names, inode)? else { return Ok(None) };
     let content = if opened && record.inline { Some(table::content(names, inode)?.into()) } else { None };
-    Ok(Some(Node { attr: record.attr(inode), content }))
+    Ok(Some(Node { content, ..Node::of(record.attr(inode)) }))
 }

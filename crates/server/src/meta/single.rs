@@ -33,7 +33,7 @@ impl MetaService {
                 let reply = match &applied.outcome {
                     Outcome::Created { target, attr } => {
                         let content = opener.filter(|_| attr.inline).map(|_| Default::default());
-                        let node = Some(Node { attr: attr.clone(), content });
+                        let node = Some(Node { content, ..Node::of(attr.clone()) });
                         let dir = self.children_stat(entry.dir)?;
                         let lease = self.lease(state, entry.dir, *target, node.as_ref(), from);
                         MetaReply::Entry { target: *target, node, created: true, dir: Some(dir), lease }
@@ -50,7 +50,12 @@ impl MetaService {
                 Ok((reply, Some(applied)))
             })
             .await?;
-        let (reply, applied) = applied;
+        let (mut reply, applied) = applied;
+        if let (MetaReply::Entry { node: Some(node), created: false, .. }, Some(opener)) =
+            (&mut reply, opener)
+        {
+            self.tell_holders(node, opener.node);
+        }
         if let Some(applied) = applied {
             self.follow(&applied);
         }
@@ -81,7 +86,7 @@ impl MetaService {
     pub(super) fn change_inode(&self, command: Command) -> Result<MetaReply> {
         let record = LogCommand::Wire { command, birth: 0, held: Vec::new() };
         match self.execute(&record)?.outcome {
-            Outcome::Changed { attr } => Ok(MetaReply::Node(Node { attr, content: None })),
+            Outcome::Changed { attr } => Ok(MetaReply::Node(Node::of(attr))),
             Outcome::Reserved { offset, attr } => Ok(MetaReply::Reserved { offset, attr }),
             Outcome::Done => Ok(MetaReply::Done),
             other => Err(unexpected(self.parts.node, &other)),

@@ -1,14 +1,21 @@
-//! Bytes that the node does not hold come from the shared file system: once, by whole units, and are kept.
+//! Bytes that the node does not hold come from a node that has them in memory, or from the shared file system: once, by whole
+//! units, and are kept.
 
 use super::UnitService;
 use std::ops::Range;
 use std::sync::Arc;
-use tameike_core::limits::UNIT_SIZE;
-use tameike_core::{Generation, Result, UnitId};
+use tameike_core::limits::{HOLDER_PATIENCE, UNIT_SIZE};
+use tameike_core::ranges::RangeSet;
+use tameike_core::wire::client::{ClientReply, ClientRequest};
+use tameike_core::wire::{Reply, Request};
+use tameike_core::{Generation, NodeId, Result, UnitId};
+use tameike_io::fabric::Answer;
 use tameike_io::shared::{Access, SharedFile, open_same};
 use tameike_io::{Frame, Payload};
 
 const WHOLE: Range<u32> = 0..UNIT_SIZE as u32;
+/// Holders that are asked before the shared file is read.
+const HOLDERS_TRIED_MAX: usize = 4;
 
 /// The bytes `gap` of a unit that begins at `start`, read into their place; zeros beyond the end of the file.
 /// Gives the end of what was read.
@@ -20,16 +27,15 @@ pub(super) fn read_gap(file: &dyn SharedFile, start: u64, gap: &Range<u32>, fram
 }
 
 impl UnitService {
-    /// Reads the unit from the shared file where it is not held, and gives the bytes `range`.
+    /// Reads the unit from the shared file where neither this node nor one of `holders` has it, and gives the bytes `range`.
     pub(super) async fn fetch(
         &self,
         unit: UnitId,
         range: Range<u32>,
         frame: Frame,
         generation: Generation,
-        path: Vec<u8>,
+        (path, holders): (Vec<u8>, Vec<NodeId>),
     ) -> Result<Payload> {
-        let extents = &self.parts.extents;
         let _uncut = self.file_locks.share(unit.inode).await;
         let _only = self.unit_locks.hold(unit).await;
         let (frame, held) = self.read_held(unit, WHOLE, frame, generation, Some(&path)).await;
@@ -37,15 +43,65 @@ impl UnitService {
         if held.contains(&range) {
             return Ok(Payload::new(Arc::new(frame), range));
         }
+        if let Some(bytes) = self.read_holders(unit, &range, generation, holders).await {
+            return Ok(self.keep_held(unit, (range, bytes), (frame, &held), generation).await);
+        }
         let (frame, kept) = self.read_shared(unit, frame, held.gaps(WHOLE), path).await?;
         let frame = Arc::new(frame);
         for part in kept {
-            let payload = Payload::new(frame.clone(), part.clone());
-            if let Err(fault) = extents.fill(unit, part.start, payload, generation).await {
-                log::warn!("cannot keep what was read of {}: {fault}", unit.inode);
-            }
+            self.keep(unit, part.start, Payload::new(frame.clone(), part.clone()), generation).await;
         }
         Ok(Payload::new(frame, range))
+    }
+
+    /// Bytes that one of these nodes has in memory.
+    async fn read_holders(
+        &self,
+        unit: UnitId,
+        range: &Range<u32>,
+        generation: Generation,
+        holders: Vec<NodeId>,
+    ) -> Option<Payload> {
+        let (offset, length) = (range.start, range.end - range.start);
+        for node in holders.into_iter().take(HOLDERS_TRIED_MAX) {
+            let request = ClientRequest::ReadHeld { unit, offset, length, generation };
+            let frame = self.parts.read_pool.try_take();
+            let call = self.parts.rpc.call(node, Request::Client(request), None, frame);
+            match self.parts.runtime.timeout(HOLDER_PATIENCE, call).await {
+                Some(Ok(Answer { reply: Reply::Client(ClientReply::Read), payload: Some(bytes) }))
+                    if bytes.len() == range.len() =>
+                {
+                    return Some(bytes);
+                }
+                Some(Ok(_)) => {}
+                Some(Err(fault)) => log::debug!("{node} was asked for bytes of {}: {fault}", unit.inode),
+                None => log::debug!("{node} was asked for bytes of {}, and has not answered", unit.inode),
+            }
+        }
+        None
+    }
+
+    /// Adds what a holder has brought to what this node has of a unit, and gives all of it.
+    async fn keep_held(
+        &self,
+        unit: UnitId,
+        (range, bytes): (Range<u32>, Payload),
+        (mut frame, held): (Frame, &RangeSet),
+        generation: Generation,
+    ) -> Payload {
+        self.keep(unit, range.start, bytes.clone(), generation).await;
+        for gap in held.gaps(range.clone()) {
+            let part = (gap.start - range.start) as usize..(gap.end - range.start) as usize;
+            frame[gap.start as usize..gap.end as usize].copy_from_slice(&bytes[part]);
+        }
+        Payload::new(Arc::new(frame), range)
+    }
+
+    /// Keeps clean bytes on the device, where it has room.
+    async fn keep(&self, unit: UnitId, start: u32, bytes: Payload, generation: Generation) {
+        if let Err(fault) = self.parts.extents.fill(unit, start, bytes, generation).await {
+            log::warn!("cannot keep what was read of {}: {fault}", unit.inode);
+        }
     }
 
     /// Reads `gaps` from the shared file into the frame, and gives the parts that the file has.

@@ -232,7 +232,7 @@ impl UnitService {
         backing: Backing,
     ) -> Result<Payload> {
         let path = match &backing {
-            Backing::Shared { path } => Some(path.as_slice()),
+            Backing::Shared { path, .. } => Some(path.as_slice()),
             Backing::Zeros => None,
         };
         let (mut frame, held) = self.read_held(unit, range.clone(), frame, generation, path).await;
@@ -242,8 +242,8 @@ impl UnitService {
         }
         let gaps = held.ranges.gaps(range.clone());
         match backing {
-            Backing::Shared { path } if !gaps.is_empty() => {
-                self.fetch(unit, range, frame, generation, path).await
+            Backing::Shared { path, holders } if !gaps.is_empty() => {
+                self.fetch(unit, range, frame, generation, (path, holders)).await
             }
             Backing::Zeros | Backing::Shared { .. } => {
                 gaps.into_iter().for_each(|gap| frame[gap.start as usize..gap.end as usize].fill(0));

@@ -4,6 +4,7 @@ use futures_util::future::{BoxFuture, FutureExt};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tameike_core::wire::client::ClientRequest;
 use tameike_core::wire::lock::{LockReply, LockRequest, WaitEnd};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
@@ -19,6 +20,8 @@ pub enum Canary {
     LostFlush,
     /// A read is now and then answered with what the same read brought before.
     StaleRead,
+    /// A node is now and then answered with what another one had in memory when it asked the same before.
+    StaleHolder,
     /// A rename on the shared file system takes away what it replaces before it puts the other there.
     TornRename,
     /// Two extents of a disk share their blocks.
@@ -43,9 +46,10 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::LostFlush,
         Self::StaleRead,
+        Self::StaleHolder,
         Self::TornRename,
         Self::DoubleFreedExtent,
         Self::LostSync,
@@ -63,6 +67,7 @@ impl Canary {
         match self {
             Self::LostFlush
             | Self::StaleRead
+            | Self::StaleHolder
             | Self::UnaskedLock
             | Self::KeptLock
             | Self::NeedlessDeadlock
@@ -136,7 +141,8 @@ impl Rpc for WrongRpc {
             return async { Ok(Answer { reply: made_up?, payload: None }) }.boxed();
         }
         match (self.canary, &request) {
-            (Canary::StaleRead, Request::Unit(UnitRequest::Read { unit, offset, length, .. })) => {
+            (Canary::StaleRead, Request::Unit(UnitRequest::Read { unit, offset, length, .. }))
+            | (Canary::StaleHolder, Request::Client(ClientRequest::ReadHeld { unit, offset, length, .. })) => {
                 let (question, answers) = ((*unit, *offset, *length), self.answers.clone());
                 let call = self.inner.call(to, request, payload, into);
                 async move {

@@ -3,6 +3,7 @@
 use super::Target;
 use crate::attr::{Attr, Timestamp};
 use crate::ids::{DirOffset, InodeId};
+use crate::wire::holders::Holder;
 use serde::{Deserialize, Serialize};
 
 /// Times and counts of a directory as one node knows them; those of several nodes add up.
@@ -47,6 +48,15 @@ pub struct Node {
     pub attr: Attr,
     /// The inline content of an inline file when the request opened it, else `None`.
     pub content: Option<serde_bytes::ByteBuf>,
+    /// Other nodes that may have bytes of its content in memory, when the request opened it.
+    pub holders: Vec<Holder>,
+}
+
+impl Node {
+    /// One of which no more is told than its attributes.
+    pub fn of(attr: Attr) -> Self {
+        Self { attr, content: None, holders: Vec::new() }
+    }
 }
 
 /// The answer to a [`MetaRequest`](super::MetaRequest).

@@ -95,6 +95,7 @@ impl Reader<'_> {
             return self.skip(header).await;
         };
         let filled = self.payload(header, &mut frame).await;
+        let filled = filled.map(|sums| frame.keep_sums(header.payload_length, sums));
         let active = self.fabric.grants.end_fill(header.grant, frame);
         filled?;
         if active {

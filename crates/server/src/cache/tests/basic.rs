@@ -315,7 +315,9 @@ fn a_file_that_is_removed_while_it_is_opened_is_stale_and_not_empty() {
         let stat = client.shared.stat(b"file").expect("a file");
         client.unlink(b"file").await.expect("unlink");
         let (inode, stamp) = (stat.inode_id(), stat.stamp());
-        let open = || client.ask(inode, CacheRequest::Open { inode, path: b"file".to_vec(), stamp });
+        let open = || {
+            client.ask(inode, CacheRequest::Open { inode, path: b"file".to_vec(), stamp, asked: Vec::new() })
+        };
         assert_eq!(open().await.expect_err("it is gone").errno, Errno::ESTALE);
         client.rename(b"other", b"file").await.expect("rename");
         assert_eq!(open().await.expect_err("another file").errno, Errno::ESTALE);
@@ -338,9 +340,11 @@ fn a_removal_that_could_not_be_logged_is_over_all_the_same() {
         let removed = client.ask(inode, CacheRequest::Removed { inode }).await;
         assert_eq!(removed.expect_err("the log takes nothing").errno, Errno::EIO);
         faults.none();
-        client.ask(inode, CacheRequest::Open { inode, path: b"file".to_vec(), stamp }).await
+        client
+            .ask(inode, CacheRequest::Open { inode, path: b"file".to_vec(), stamp, asked: Vec::new() })
+            .await
     });
-    let Ok(CacheReply::State(state)) = state else { panic!("{state:?}") };
+    let Ok(CacheReply::Opened { state, .. }) = state else { panic!("{state:?}") };
     assert!(!state.removing, "{state:?}");
 }
 

@@ -2,6 +2,7 @@
 
 use super::faulty::{Control, FaultyFs};
 use crate::cache::{Activity, CacheParts, CacheService, replay};
+use crate::holders::CacheTable;
 use crate::unit::{UnitParts, UnitService};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::receipt::Receipt;
 use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState};
+use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::unit::{Backing, SpaceChange, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{
@@ -48,7 +50,11 @@ struct Net {
     slow: Mutex<BTreeMap<NodeId, Duration>>,
     /// Nodes that were told that a round of flushes was good.
     rounds: Mutex<Vec<NodeId>>,
+    /// What nodes have in memory of units, in which version.
+    held: Mutex<BTreeMap<(NodeId, UnitId), Held>>,
 }
+
+type Held = (Generation, Vec<u8>);
 
 struct NetRpc {
     net: Arc<Net>,
@@ -97,6 +103,16 @@ impl Rpc for NetRpc {
                     (Reply::Unit(reply), carried.payload())
                 }
                 Request::Cache(request) => (Reply::Cache(node.cache.serve(local, request).await?), None),
+                Request::Client(ClientRequest::ReadHeld { unit, offset, length, generation }) => {
+                    let held = net.held.lock().get(&(to, unit)).cloned();
+                    let held = held.filter(|(version, _)| *version == generation);
+                    let Some((_, bytes)) = held else {
+                        return Ok(Answer { reply: Reply::Client(ClientReply::NotHeld), payload: None });
+                    };
+                    let mut frame = into.expect("the caller gives a frame");
+                    frame[..length as usize].copy_from_slice(&bytes[offset as usize..][..length as usize]);
+                    (Reply::Client(ClientReply::Read), Some(Payload::new(Arc::new(frame), 0..length)))
+                }
                 Request::Meta(_) | Request::Admin(_) | Request::Client(_) | Request::Lock(_) => {
                     return Err(Errno::ENOSYS.into());
                 }
@@ -172,6 +188,7 @@ impl Bed {
             late: Mutex::default(),
             slow: Mutex::default(),
             rounds: Mutex::default(),
+            held: Mutex::default(),
         };
         let bed = Self {
             cluster,
@@ -205,6 +222,11 @@ impl Bed {
         self.net.slow.lock().insert(node, slow);
     }
 
+    /// A node has bytes of a unit in memory, from its start on.
+    pub(super) fn hold(&self, node: NodeId, unit: UnitId, generation: Generation, bytes: Vec<u8>) {
+        self.net.held.lock().insert((node, unit), (generation, bytes));
+    }
+
     /// Nodes that were told that a round of flushes was good, since the last question.
     pub(super) fn rounds(&self) -> Vec<NodeId> {
         std::mem::take(&mut *self.net.rounds.lock())
@@ -230,6 +252,7 @@ impl Bed {
             activity: activity.clone(),
         });
         let cache = CacheService::new(CacheParts {
+            holders: Arc::new(CacheTable::new(runtime.clone())),
             runtime,
             cluster: self.cluster.clone(),
             ledger,
@@ -400,7 +423,7 @@ impl Client {
 
     pub(super) async fn state(&self, inode: InodeId, request: CacheRequest) -> Result<CacheState> {
         match self.ask(inode, request).await? {
-            CacheReply::State(state) => Ok(state),
+            CacheReply::State(state) | CacheReply::Opened { state, .. } => Ok(state),
             other => panic!("a coordinator answered {other:?}"),
         }
     }
@@ -420,7 +443,9 @@ impl Client {
         let (inode, path, stamp) = (stat.inode_id(), path.to_vec(), stat.stamp());
         // Time passes between the look and the message.
         self.runtime.block(|| ()).await;
-        let mut state = self.state(inode, CacheRequest::Open { inode, path: path.clone(), stamp }).await?;
+        let mut state = self
+            .state(inode, CacheRequest::Open { inode, path: path.clone(), stamp, asked: Vec::new() })
+            .await?;
         if write {
             state = self.state(inode, CacheRequest::Dirty { inode, path, stamp }).await?;
         }
@@ -472,13 +497,18 @@ impl Client {
     /// Opens and reads the whole file.
     pub(super) async fn read(&self, path: &[u8]) -> Result<Vec<u8>> {
         let file = self.open(path, false).await?;
+        self.read_from(file, path, Vec::new()).await
+    }
+
+    /// Reads an opened file, of which others may have bytes in memory.
+    pub(super) async fn read_from(&self, file: Opened, path: &[u8], holders: Vec<NodeId>) -> Result<Vec<u8>> {
         let mut content = Vec::with_capacity(file.size as usize);
         while (content.len() as u64) < file.size {
             let place = content.len() as u64;
             let unit = UnitId { inode: file.inode, index: place / UNIT_SIZE as u64 };
             let offset = (place - unit.start()) as u32;
             let length = (file.size - place).min(UNIT_SIZE as u64 - u64::from(offset)) as u32;
-            let backing = Backing::Shared { path: path.to_vec() };
+            let backing = Backing::Shared { path: path.to_vec(), holders: holders.clone() };
             let request = UnitRequest::Read { unit, offset, length, generation: file.generation, backing };
             let answer = self.unit(self.cluster.unit_home(Layout::Striped, unit), request, None).await?;
             let payload = answer.payload.expect("a read brings bytes");

@@ -5,6 +5,7 @@ mod bed;
 mod damaged;
 mod faults;
 mod faulty;
+mod held;
 mod paths;
 mod random;
 mod rounds;

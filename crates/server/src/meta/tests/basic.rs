@@ -197,7 +197,8 @@ fn an_open_that_was_given_up_counts_no_more_and_never_will() {
             let entry = super::client::name(ROOT, "late");
             let home = world.cluster.entry_home(ROOT, entry.offset(), false);
             let undone = vec![client.opener(5).open];
-            let given_up = MetaRequest::Close { node: client.node, opens: Vec::new(), undone };
+            let given_up =
+                MetaRequest::Close { node: client.node, opens: Vec::new(), undone, asked: Vec::new() };
             client.ask(home, given_up).await.unwrap();
             let late = client.create_as(ROOT, "late", new(FILE), true, Some(client.opener(5))).await;
             assert_eq!(errno(late), Errno::ESTALE);

@@ -174,13 +174,15 @@ impl Client {
     pub(super) async fn tell_closes(&self, inode: InodeId, opens: &[u64], undone: &[u64]) -> Result<()> {
         let opens = opens.iter().map(|&open| Closed { open: OpenId(open), read: None }).collect();
         let undone = undone.iter().copied().map(OpenId).collect();
-        self.on_inode(inode, MetaRequest::Close { node: self.node, opens, undone }).await.map(|_| ())
+        self.on_inode(inode, MetaRequest::Close { node: self.node, opens, undone, asked: Vec::new() })
+            .await
+            .map(|_| ())
     }
 
     /// Closes a file that was read.
     pub(super) async fn close_read(&self, inode: InodeId, open: u64, time: Timestamp) -> Result<()> {
         let opens = vec![Closed { open: OpenId(open), read: Some(time) }];
-        let close = MetaRequest::Close { node: self.node, opens, undone: Vec::new() };
+        let close = MetaRequest::Close { node: self.node, opens, undone: Vec::new(), asked: Vec::new() };
         self.on_inode(inode, close).await.map(|_| ())
     }
 

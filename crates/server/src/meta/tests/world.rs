@@ -1,5 +1,6 @@
 //! Several metadata services joined by direct calls, on ledgers in memory that survive a crash.
 
+use crate::holders::CacheTable;
 use crate::meta::{MetaParts, MetaService};
 use event_listener::Event;
 use futures_util::future::{BoxFuture, Either, FutureExt, ready, select};
@@ -144,6 +145,7 @@ impl World {
             node: NodeId(node as u32),
             pool: self.slab.pool(1),
             owner: (1000, 1000),
+            holders: Arc::new(CacheTable::new(runtime.clone())),
         };
         let service = self.machine.run(MetaService::open(parts)).expect("the ledger is whole");
         let recovering = service.clone();

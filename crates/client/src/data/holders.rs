@@ -1,0 +1,341 @@
+//! Whom a read asks for bytes that this node does not have: the unit's home, or another node that may have them in memory (CC-3).
+//!
+//! Which nodes these are came with the open. They hold for the version of the file that was opened and until this node changes the
+//! file by itself, as what it wrote is at the homes first. A holder is asked when that is likely to take less time than to ask the
+//! home: the time that each has taken lately is known, with how much this node asks of it at the moment, and how often the holder
+//! had what it was asked for. So the home of a file that all want at once is relieved by those that have it already, a home
+//! with a slow device is passed by, and a home that is as fast as anybody answers by itself.
+
+use super::file::FileState;
+use super::home::unexpected;
+use super::places::Mark;
+use super::unit::UnitFrame;
+use super::{DataEngine, FileData};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+use tameike_core::limits::{HOLDER_PATIENCE, HOLDERS_ASKED_MAX};
+use tameike_core::wire::client::{ClientReply, ClientRequest};
+use tameike_core::wire::holders::{Asked, Holder};
+use tameike_core::wire::{Reply, Request};
+use tameike_core::{Fault, Generation, InodeId, NodeId, Result, UnitId};
+use tameike_io::fabric::Answer;
+use tameike_io::{BlockSums, Frame, Payload};
+
+/// Holders that one read asks before it asks the home.
+const HOLDERS_TRIED_MAX: usize = 2;
+/// A request for more bytes is a large one, of which the time is kept apart.
+const SMALL_MAX: usize = 64 << 10;
+/// The part that one answer has of what is known of a node's times.
+const NEWEST_PART: f64 = 1.0 / 8.0;
+/// The part of a holder's time that is forgotten each time that it was passed by: what was slow once is asked again.
+const FORGOTTEN_PART: f64 = 1.0 / 64.0;
+/// A holder is asked when its time is less than the home's by this factor: times scatter.
+const WORTH: f64 = 1.25;
+/// Readers that are sent bytes of one unit at the same time. More are told that the node is busy.
+const READERS_MAX: usize = 4;
+
+/// Nodes that may have bytes of an open file in memory.
+#[derive(Default)]
+pub(super) struct Hints {
+    mark: Mark,
+    holders: Vec<Holder>,
+}
+
+impl FileState {
+    /// Takes note of the holders that came with an open of this version.
+    pub(super) fn learn_holders(&mut self, generation: Generation, holders: Vec<Holder>) {
+        let is_as_at_home = self.untold().is_none() && self.in_flight == 0;
+        let holders = if self.generation == generation && is_as_at_home { holders } else { Vec::new() };
+        self.hints = Hints { mark: self.mark(), holders };
+    }
+
+    fn holders(&mut self) -> &mut Vec<Holder> {
+        if self.hints.mark != self.mark() {
+            self.hints = Hints::default();
+        }
+        &mut self.hints.holders
+    }
+
+    /// Nodes that may have bytes of the file in memory.
+    pub(super) fn holding(&mut self) -> Vec<NodeId> {
+        self.holders().iter().map(|holder| holder.node).collect()
+    }
+
+    fn holder(&mut self, node: NodeId) -> Option<&mut Holder> {
+        self.holders().iter_mut().find(|holder| holder.node == node)
+    }
+}
+
+/// What is known of the nodes that were asked for bytes.
+#[derive(Default)]
+pub(super) struct Sources(Mutex<BTreeMap<NodeId, Source>>);
+
+#[derive(Default)]
+struct Source {
+    /// Requests under way.
+    in_flight: u32,
+    /// Seconds that requests have taken lately, by their kinds.
+    seconds: [Option<f64>; Kind::COUNT],
+}
+
+impl Source {
+    /// What one more request is likely to take, in seconds.
+    fn expected(&self, kind: Kind) -> Option<f64> {
+        self.seconds[kind.0].map(|seconds| seconds * f64::from(1 + self.in_flight))
+    }
+}
+
+/// Requests whose times are likely to be alike: of a node as the home of units, which may have to read its device, and as a
+/// holder; small ones and large ones.
+#[derive(Clone, Copy)]
+pub(super) struct Kind(usize);
+
+impl Kind {
+    const COUNT: usize = 4;
+
+    /// A request for so many bytes to the home of a unit.
+    pub(super) fn of_home(length: usize) -> Self {
+        Self(usize::from(length > SMALL_MAX))
+    }
+
+    fn of_holder(length: usize) -> Self {
+        Self(2 + usize::from(length > SMALL_MAX))
+    }
+}
+
+/// A request under way. Dropped before its end, it says nothing of its node's times.
+pub(super) struct Underway<'a> {
+    sources: &'a Sources,
+    node: NodeId,
+    kind: Kind,
+    began: Duration,
+}
+
+impl Underway<'_> {
+    /// It has ended.
+    pub(super) fn ended(self, now: Duration) {
+        let seconds = (now.saturating_sub(self.began)).as_secs_f64();
+        let mut sources = self.sources.0.lock();
+        let Some(source) = sources.get_mut(&self.node) else { return };
+        let known = &mut source.seconds[self.kind.0];
+        *known = Some(known.map_or(seconds, |known| known + (seconds - known) * NEWEST_PART));
+    }
+}
+
+impl Drop for Underway<'_> {
+    fn drop(&mut self) {
+        if let Some(source) = self.sources.0.lock().get_mut(&self.node) {
+            source.in_flight -= 1;
+        }
+    }
+}
+
+impl Sources {
+    /// A request goes to a node.
+    pub(super) fn begin(&self, node: NodeId, kind: Kind, now: Duration) -> Underway<'_> {
+        self.0.lock().entry(node).or_default().in_flight += 1;
+        Underway { sources: self, node, kind, began: now }
+    }
+
+    /// The better of two holders, if it is likely to be worth asking before the home.
+    fn choose(&self, two: [Holder; 2], home: NodeId, length: usize) -> Option<NodeId> {
+        let mut sources = self.0.lock();
+        let kind = Kind::of_holder(length);
+        let from_home = sources.get(&home)?.expected(Kind::of_home(length))?;
+        let load = |holder: &Holder| {
+            let in_flight = sources.get(&holder.node).map_or(0, |source| source.in_flight);
+            u64::from(holder.missed()) + u64::from(in_flight)
+        };
+        let [one, other] = two;
+        let best = if load(&other) < load(&one) { other } else { one };
+        let has_it = f64::from(best.delivered + 1) / f64::from(best.requested + 1);
+        let from_holder = sources.get(&best.node).and_then(|source| source.expected(kind)).unwrap_or(0.0);
+        if from_holder * WORTH < from_home * has_it {
+            return Some(best.node);
+        }
+        if let Some(seconds) = sources.get_mut(&best.node).and_then(|source| source.seconds[kind.0].as_mut())
+        {
+            *seconds *= 1.0 - FORGOTTEN_PART;
+        }
+        None
+    }
+}
+
+/// What became of requests to holders, for the homes of the files.
+#[derive(Default)]
+pub struct Reports(Mutex<BTreeMap<NodeId, Untold>>);
+
+/// What a home was not told of its files and their holders.
+type Untold = BTreeMap<(InodeId, NodeId), Holder>;
+
+impl Reports {
+    /// A holder was asked. What is more than a home is told at once is left out: it is a hint.
+    fn add(&self, home: NodeId, inode: InodeId, node: NodeId, has_delivered: bool) {
+        let mut homes = self.0.lock();
+        let files = homes.entry(home).or_default();
+        if files.len() == HOLDERS_ASKED_MAX && !files.contains_key(&(inode, node)) {
+            return;
+        }
+        let holder = files.entry((inode, node)).or_insert(Holder { node, requested: 0, delivered: 0 });
+        holder.requested += 1;
+        holder.delivered += u32::from(has_delivered);
+    }
+
+    /// What a home is to be told with the next message to it.
+    pub fn take(&self, home: NodeId) -> Vec<Asked> {
+        let Some(files) = self.0.lock().remove(&home) else { return Vec::new() };
+        files.into_iter().map(|((inode, _), holder)| Asked { inode, holder }).collect()
+    }
+}
+
+/// What a holder has answered.
+enum Heard {
+    Bytes(Payload),
+    NotHeld,
+    Busy,
+}
+
+impl DataEngine {
+    /// Bytes of a unit as another node has them in memory, if one is likely to. Where they are asked for in a frame, this is one
+    /// afterwards, too. Who was asked is added to `tried`.
+    pub(super) async fn read_held(
+        self: &Arc<Self>,
+        file: &FileData,
+        unit: UnitId,
+        range: &Range<u32>,
+        generation: Generation,
+        into: &mut Option<Frame>,
+        tried: &mut Vec<NodeId>,
+    ) -> Option<Payload> {
+        let (home, coordinator) =
+            (self.cluster.unit_home(file.layout, unit), self.cluster.inode_home(file.inode));
+        while tried.len() < HOLDERS_TRIED_MAX {
+            let node = self.choose_holder(file, tried, home, range.len())?;
+            tried.push(node);
+            let is_kept = into.is_some();
+            let heard = self.ask_holder(node, unit, range, generation, into.take()).await;
+            let has_delivered = matches!(heard, Ok(Heard::Bytes(_)));
+            let was_asked = !matches!(heard, Ok(Heard::Busy));
+            if was_asked {
+                self.reports.add(coordinator, file.inode, node, has_delivered);
+            }
+            if let Some(holder) = file.state.lock().holder(node).filter(|_| was_asked) {
+                holder.requested += 1;
+                holder.delivered += u32::from(has_delivered);
+            }
+            match heard {
+                Ok(Heard::Bytes(bytes)) => return Some(bytes),
+                Ok(Heard::NotHeld | Heard::Busy) => {}
+                Err(fault) => {
+                    log::debug!("{node} was asked for bytes of {}: {fault}", file.inode);
+                    file.state.lock().holders().retain(|holder| holder.node != node);
+                }
+            }
+            if is_kept {
+                *into = Some(self.take_frame().await);
+            }
+        }
+        None
+    }
+
+    fn choose_holder(
+        &self,
+        file: &FileData,
+        tried: &[NodeId],
+        home: NodeId,
+        length: usize,
+    ) -> Option<NodeId> {
+        let two = {
+            let mut state = file.state.lock();
+            let holders = state.holders();
+            let count = holders.iter().filter(|holder| !tried.contains(&holder.node)).count();
+            if count == 0 {
+                return None;
+            }
+            let draw = self.runtime.random_u64() as usize;
+            let pick = |place: usize| {
+                let mut left = holders.iter().filter(|holder| !tried.contains(&holder.node));
+                left.nth(place % count).copied()
+            };
+            // The second is another one than the first, where there are two.
+            let first = draw % count;
+            [pick(first)?, pick(first + 1 + (draw >> 32) % (count - 1).max(1))?]
+        };
+        self.sources.choose(two, home, length)
+    }
+
+    async fn ask_holder(
+        &self,
+        node: NodeId,
+        unit: UnitId,
+        range: &Range<u32>,
+        generation: Generation,
+        into: Option<Frame>,
+    ) -> Result<Heard> {
+        let (offset, length) = (range.start, range.end - range.start);
+        let request = Request::Client(ClientRequest::ReadHeld { unit, offset, length, generation });
+        let clock = &self.runtime.clock;
+        let underway = self.sources.begin(node, Kind::of_holder(range.len()), clock.monotonic());
+        let call = self.rpc.call(node, request, None, into);
+        let answer = self.runtime.timeout(HOLDER_PATIENCE, call).await;
+        underway.ended(clock.monotonic());
+        let late = || Fault::new(tameike_core::Errno::ETIMEDOUT, "it has not answered in time");
+        let answer = answer.ok_or_else(late)??;
+        match answer {
+            Answer { reply: Reply::Client(ClientReply::Read), payload: Some(bytes) }
+                if bytes.len() == range.len() =>
+            {
+                Ok(Heard::Bytes(bytes))
+            }
+            Answer { reply: Reply::Client(ClientReply::NotHeld), .. } => Ok(Heard::NotHeld),
+            Answer { reply: Reply::Client(ClientReply::Busy), .. } => Ok(Heard::Busy),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Another node's question: bytes of a unit, if this node has them in memory as their home has them in this version of the file.
+    pub fn held(
+        &self,
+        unit: UnitId,
+        range: &Range<u32>,
+        generation: Generation,
+    ) -> (ClientReply, Option<Payload>) {
+        let not_held = (ClientReply::NotHeld, None);
+        let Some(file) = self.find(unit.inode) else { return not_held };
+        let blocks = {
+            let mut state = file.state.lock();
+            let is_version = state.generation == generation;
+            let held = state.units.get_mut(&unit.index).filter(|held| is_version && held.is_at_home(range));
+            let Some(held) = held else { return not_held };
+            if held.readers() >= READERS_MAX {
+                return (ClientReply::Busy, None);
+            }
+            let used = self.frames.tick();
+            self.frames.touch(&file, unit.index, Some(held.used), used);
+            held.used = used;
+            held.blocks_around(range)
+        };
+        if blocks.known_sums().is_some_and(|known| *known != BlockSums::of(&blocks)) {
+            self.drop_damaged(&file, unit);
+            return not_held;
+        }
+        let start = range.start - blocks.start();
+        (ClientReply::Read, Some(blocks.slice(start..start + range.len() as u32)))
+    }
+
+    /// What is in memory of a unit is not what came there.
+    fn drop_damaged(&self, file: &FileData, unit: UnitId) {
+        log::error!(
+            "memory of this node is faulty: bytes of {} have changed in it by themselves, and are read anew",
+            unit.inode
+        );
+        let mut state = file.state.lock();
+        if state.units.get(&unit.index).is_some_and(UnitFrame::is_clean) {
+            state.units.remove(&unit.index);
+            state.dropped(unit.index);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The cache table of a node: who may have bytes of the files at home here in memory (CC-1, CC-2).
+//!
+//! It holds hints. Who is told of a holder asks it, and is told by it whether it has the bytes; so the table is in memory only, is
+//! bounded, and forgets the files that were not opened for longest and, of a file that many nodes hold, some of these.
+
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use tameike_core::limits::{HELD_FILES_MAX, HOLDERS_KEPT_MAX, HOLDERS_TOLD_MAX};
+use tameike_core::wire::holders::{Asked, Holder};
+use tameike_core::{Generation, InodeId, NodeId};
+use tameike_io::Runtime;
+
+/// Requests of one holder after which all its counts are halved, so that what it did lately counts.
+const COUNTED_MAX: u32 = 1 << 10;
+
+/// The cache table of one node.
+pub struct CacheTable {
+    runtime: Runtime,
+    files: Mutex<Files>,
+}
+
+/// Files by their last open: when those of `recent` have become half of all there may be, those of `before` are forgotten.
+#[derive(Default)]
+struct Files {
+    recent: BTreeMap<InodeId, File>,
+    before: BTreeMap<InodeId, File>,
+}
+
+struct File {
+    generation: Generation,
+    holders: Vec<Holder>,
+}
+
+impl CacheTable {
+    /// A table without files.
+    pub fn new(runtime: Runtime) -> Self {
+        Self { runtime, files: Mutex::default() }
+    }
+
+    /// A node opens a file, which has this version: the others that may hold it, at most [`HOLDERS_TOLD_MAX`], those that were
+    /// asked in vain least often first. From now on it is one of them.
+    pub fn opened(&self, inode: InodeId, generation: Generation, by: NodeId) -> Vec<Holder> {
+        let draw = self.runtime.random_u64() as usize;
+        let mut files = self.files.lock();
+        let Some(file) = files.of_version(inode, generation) else { return Vec::new() };
+        let count = file.holders.len();
+        let drawn = (0..count).map(|place| file.holders[(draw % count + place) % count]);
+        let mut told: Vec<_> = drawn.filter(|holder| holder.node != by).take(HOLDERS_TOLD_MAX).collect();
+        told.sort_by_key(Holder::missed);
+        file.add(by, draw);
+        told
+    }
+
+    /// A node has changed a file, which has this version now: who has held it before does not any more.
+    pub fn changed(&self, inode: InodeId, generation: Generation, by: NodeId) {
+        if let Some(file) = self.files.lock().of_version(inode, generation) {
+            file.add(by, 0);
+        }
+    }
+
+    /// A file is gone.
+    pub fn removed(&self, inode: InodeId) {
+        let mut files = self.files.lock();
+        files.recent.remove(&inode);
+        files.before.remove(&inode);
+    }
+
+    /// The agent of a node has ended, and all that it held.
+    pub fn peer_dead(&self, node: NodeId) {
+        let Files { recent, before } = &mut *self.files.lock();
+        for file in recent.values_mut().chain(before.values_mut()) {
+            file.holders.retain(|holder| holder.node != node);
+        }
+    }
+
+    /// What became of requests to holders.
+    pub fn asked(&self, asked: &[Asked]) {
+        let Files { recent, before } = &mut *self.files.lock();
+        for Asked { inode, holder: told } in asked {
+            let file = recent.get_mut(inode).or_else(|| before.get_mut(inode));
+            let known = file.and_then(|file| file.holders.iter_mut().find(|known| known.node == told.node));
+            let Some(known) = known else { continue };
+            known.requested = known.requested.saturating_add(told.requested);
+            known.delivered = known.delivered.saturating_add(told.delivered);
+            while known.requested > COUNTED_MAX {
+                (known.requested, known.delivered) = (known.requested / 2, known.delivered / 2);
+            }
+        }
+    }
+}
+
+impl Files {
+    /// The file for who has just seen this version of it; none when there is a newer one.
+    fn of_version(&mut self, inode: InodeId, generation: Generation) -> Option<&mut File> {
+        if !self.recent.contains_key(&inode) {
+            if self.recent.len() >= HELD_FILES_MAX / 2 {
+                self.before = std::mem::take(&mut self.recent);
+            }
+            let file = self.before.remove(&inode);
+            self.recent.insert(inode, file.unwrap_or(File { generation, holders: Vec::new() }));
+        }
+        let file = self.recent.get_mut(&inode)?;
+        if file.generation < generation {
+            *file = File { generation, holders: Vec::new() };
+        }
+        (file.generation == generation).then_some(file)
+    }
+}
+
+impl File {
+    /// The node may hold it. Where there are as many as are kept already, one of them that was drawn is forgotten.
+    fn add(&mut self, node: NodeId, draw: usize) {
+        if self.holders.iter().any(|holder| holder.node == node) {
+            return;
+        }
+        let new = Holder { node, requested: 0, delivered: 0 };
+        if self.holders.len() < HOLDERS_KEPT_MAX {
+            self.holders.push(new);
+        } else {
+            self.holders[draw % HOLDERS_KEPT_MAX] = new;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use tameike_io::os::simulated::Simulation;
+
+    const FILE: InodeId = InodeId(7);
+    const FIRST: Generation = Generation(1);
+    const SECOND: Generation = Generation(2);
+
+    fn table() -> CacheTable {
+        CacheTable::new(Simulation::new(3).runtime())
+    }
+
+    fn nodes(told: &[Holder]) -> BTreeSet<u32> {
+        told.iter().map(|holder| holder.node.0).collect()
+    }
+
+    fn asked(node: u32, requested: u32, delivered: u32) -> Asked {
+        Asked { inode: FILE, holder: Holder { node: NodeId(node), requested, delivered } }
+    }
+
+    #[test]
+    fn who_opens_is_told_of_the_others_and_then_is_one_of_them() {
+        let table = table();
+        assert_eq!(table.opened(FILE, FIRST, NodeId(1)), []);
+        assert_eq!(table.opened(FILE, FIRST, NodeId(1)), [], "itself is no other");
+        assert_eq!(nodes(&table.opened(FILE, FIRST, NodeId(2))), BTreeSet::from([1]));
+        assert_eq!(nodes(&table.opened(FILE, FIRST, NodeId(1))), BTreeSet::from([2]));
+        table.peer_dead(NodeId(1));
+        assert_eq!(nodes(&table.opened(FILE, FIRST, NodeId(3))), BTreeSet::from([2]));
+        table.removed(FILE);
+        assert_eq!(table.opened(FILE, FIRST, NodeId(4)), []);
+    }
+
+    #[test]
+    fn of_a_new_version_only_who_made_it_is_a_holder() {
+        let table = table();
+        table.opened(FILE, FIRST, NodeId(1));
+        table.changed(FILE, SECOND, NodeId(2));
+        assert_eq!(table.opened(FILE, FIRST, NodeId(3)), [], "an answer that was overtaken");
+        assert_eq!(nodes(&table.opened(FILE, SECOND, NodeId(4))), BTreeSet::from([2]));
+        assert_eq!(table.opened(FILE, Generation(3), NodeId(5)), []);
+    }
+
+    #[test]
+    fn who_was_asked_in_vain_least_often_comes_first() {
+        let table = table();
+        for node in 1..=3 {
+            table.opened(FILE, FIRST, NodeId(node));
+        }
+        table.asked(&[asked(1, 9, 2), asked(2, 9, 9), asked(3, 9, 8), asked(4, 1, 0)]);
+        let told = table.opened(FILE, FIRST, NodeId(5));
+        assert_eq!(
+            told.iter().map(|holder| (holder.node.0, holder.missed())).collect::<Vec<_>>(),
+            [(2, 0), (3, 1), (1, 7)]
+        );
+        for _ in 0..5000 {
+            table.asked(&[asked(1, 1, 1)]);
+        }
+        let told = table.opened(FILE, FIRST, NodeId(5));
+        let first = told.iter().find(|holder| holder.node == NodeId(1)).expect("told");
+        assert!(first.missed() <= 1 && first.requested <= COUNTED_MAX, "what was long ago: {first:?}");
+    }
+
+    #[test]
+    fn of_a_file_that_all_hold_a_sample_is_kept_and_a_part_of_it_told() {
+        let table = table();
+        let mut told = BTreeSet::new();
+        for node in 0..1000 {
+            let some = table.opened(FILE, FIRST, NodeId(node));
+            assert!(some.len() == HOLDERS_TOLD_MAX.min(node as usize), "{node}: {}", some.len());
+            told.extend(nodes(&some));
+        }
+        assert_eq!(table.files.lock().recent[&FILE].holders.len(), HOLDERS_KEPT_MAX);
+        assert!(told.len() > 300, "many share the load: {}", told.len());
+    }
+
+    #[test]
+    fn files_that_were_not_opened_for_longest_are_forgotten() {
+        let table = table();
+        let opened = |number| table.opened(InodeId(number), FIRST, NodeId(1));
+        for number in 0..3 * HELD_FILES_MAX as u64 {
+            opened(number);
+            opened(5);
+        }
+        let files = table.files.lock();
+        assert!(files.recent.len() + files.before.len() <= HELD_FILES_MAX);
+        assert!(files.recent.contains_key(&InodeId(5)) || files.before.contains_key(&InodeId(5)));
+        assert!(!files.recent.contains_key(&InodeId(6)) && !files.before.contains_key(&InodeId(6)));
+    }
+}
