@@ -254,8 +254,9 @@ impl AgentControl for Agent {
     }
 
     fn status(&self) -> Result<NodeStatus> {
-        let counters = self.ring.get().map(Ring::counters).unwrap_or_default();
-        Ok(NodeStatus { counters, ..self.node()?.status() })
+        let mut status = self.node()?.status();
+        status.counters.extend(self.ring.get().map(Ring::counters).unwrap_or_default());
+        Ok(status)
     }
 
     fn stop(&self, grace: Duration) -> Result<Left> {

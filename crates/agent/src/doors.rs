@@ -17,7 +17,7 @@ use tameike_client::locks::FileLocks;
 use tameike_client::shared::SharedView;
 use tameike_client::vfs::Vfs;
 use tameike_core::limits::UNIT_SIZE;
-use tameike_core::wire::admin::Space;
+use tameike_core::wire::admin::{Counter, Space};
 use tameike_core::wire::client::ClientReply;
 use tameike_core::wire::lock::LockOwner;
 use tameike_core::{Cluster, Errno, Fault, Generation, InodeId, NodeId, Result, UnitId, View};
@@ -174,6 +174,11 @@ impl Views {
         if let Some(cache) = &self.cache {
             cache.kept(inode);
         }
+    }
+
+    /// Where the bytes of reads came from, by view.
+    pub fn counters(&self) -> Vec<Counter> {
+        self.data.iter().flatten().flat_map(|data| data.counters()).collect()
     }
 
     /// Bytes of a unit that another node asks for, if this one has them in memory in that version of the file.

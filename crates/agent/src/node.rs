@@ -4,9 +4,9 @@ use crate::doors::Views;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tameike_core::wire::admin::{AdminReply, AdminRequest, NodeStatus, Space};
+use tameike_core::wire::admin::{AdminReply, AdminRequest, Counter, NodeStatus, Space};
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{CoreSet, Errno, Fault, NodeId, Result, View};
@@ -90,8 +90,18 @@ impl Node {
             cores,
             frames: self.slab.usage(),
             unreachable: self.unreachable.lock().iter().copied().collect(),
-            counters: Vec::new(),
+            counters: self.counters(),
         }
+    }
+
+    /// Where the bytes of reads came from, in both views that are striped.
+    fn counters(&self) -> Vec<Counter> {
+        let loaded = self.services.as_ref().map(|services| services.unit.counters());
+        let mut sums = BTreeMap::<String, u64>::new();
+        for Counter { name, value } in self.views.counters().into_iter().chain(loaded.into_iter().flatten()) {
+            *sums.entry(name).or_default() += value;
+        }
+        sums.into_iter().map(|(name, value)| Counter { name, value }).collect()
     }
 
     fn space(&self, view: View) -> Space {

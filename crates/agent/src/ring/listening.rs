@@ -55,7 +55,7 @@ impl Ring {
             ("ring_declined", declined),
             ("ring_looked_up", looked_up),
         ];
-        named.map(|(name, value)| Counter { name: name.to_owned(), value }).into()
+        named.map(|(name, value)| Counter::new(name, value)).into()
     }
 
     /// Waits until the files of all programs that have ended by now are closed.

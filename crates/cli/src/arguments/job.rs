@@ -165,6 +165,26 @@ and leave nothing behind. Programs reach them by
 
 Where namespaces are refused, both columns are the same path.";
 
+/// Below the options in `tameike cache --help`.
+pub(super) const CACHE_LONG_HELP: &str = "\
+What programs read in the shared and the cache view comes from the first of
+these that has it; one line for each node, sums since it was started:
+
+  own memory       the node's own; not counted is what the kernel, or a
+                   preloaded program, had and did not ask the agent for
+  others' memory   brought by a node that had it in memory
+  homes            brought by the node where that part of the file lies
+
+  asked, had it    how often other nodes asked this one for what it may have
+                   in memory, and how much of that it had
+
+  got from memory, from shared dir
+                   what this node, as the home of parts of cached files, did
+                   not hold: from memory of other nodes, or from the files of
+                   the shared directory
+
+Whole numbers, in bytes, come with --json.";
+
 /// Below the options in `tameike recover --help`.
 pub(super) const RECOVER_LONG_HELP: &str = "\
 A job that was killed, or whose drain was incomplete (exit code 75), leaves what

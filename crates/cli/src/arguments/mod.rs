@@ -53,6 +53,13 @@ pub enum Action {
     Mount(JobChoice),
     /// Show the nodes of running jobs: space, dirty data, memory, who is unreachable
     Status(StatusArguments),
+    /// Show where the nodes of running jobs have what their programs read from
+    #[command(after_long_help = job::CACHE_LONG_HELP)]
+    Cache {
+        /// What to do.
+        #[command(subcommand)]
+        action: CacheAction,
+    },
     /// Write everything the job holds to the shared file system now, and print the receipt
     Drain(DrainArguments),
     /// Finish the drain of jobs that were cut off, from their journals
@@ -174,6 +181,14 @@ pub struct StatusArguments {
     /// Print JSON, for programs
     #[arg(long)]
     pub json: bool,
+}
+
+/// What to do with what the nodes have in memory.
+#[derive(Debug, Subcommand)]
+pub enum CacheAction {
+    /// Show, for each node, the bytes that its programs have read, by where they were
+    #[command(after_long_help = job::CACHE_LONG_HELP)]
+    Stat(StatusArguments),
 }
 
 /// `tameike drain` and `tameike down`

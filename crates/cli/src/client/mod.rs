@@ -10,5 +10,5 @@ mod up;
 pub use drain::{down, drain};
 pub use exec::exec;
 pub use mount::mount;
-pub use status::status;
+pub use status::{cache_stat, status};
 pub use up::up;

@@ -1,4 +1,4 @@
-//! `tameike status`.
+//! `tameike status` and `tameike cache stat`.
 
 use super::connection::Connection;
 use crate::arguments::StatusArguments;
@@ -31,10 +31,22 @@ enum Known {
     },
 }
 
+/// Prints a running job.
+type Table = fn(&JobStatus, &mut dyn Write) -> std::io::Result<()>;
+
 /// Shows one job or all. Returns the exit code.
 pub fn status(arguments: &StatusArguments) -> u8 {
+    show(arguments, report::status::write)
+}
+
+/// Shows where one job or all read from. Returns the exit code.
+pub fn cache_stat(arguments: &StatusArguments) -> u8 {
+    show(arguments, report::cache::write)
+}
+
+fn show(arguments: &StatusArguments, table: Table) -> u8 {
     let shown = gather(arguments).and_then(|jobs| {
-        let written = if arguments.json { write_json(&jobs) } else { write_text(&jobs) };
+        let written = if arguments.json { write_json(&jobs) } else { write_text(&jobs, table) };
         written.map_err(|error| Fault::from_os("printing the state", &error))
     });
     match shown {
@@ -80,14 +92,14 @@ fn write_json(jobs: &[Known]) -> std::io::Result<()> {
     writeln!(std::io::stdout(), "{}", serde_json::to_string_pretty(jobs)?)
 }
 
-fn write_text(jobs: &[Known]) -> std::io::Result<()> {
+fn write_text(jobs: &[Known], table: Table) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     if jobs.is_empty() {
         writeln!(out, "no job of yours on this host; `tameike run` or `tameike up` starts one")?;
     }
     for job in jobs {
         match job {
-            Known::Running(status) => report::status::write(status, &mut out)?,
+            Known::Running(status) => table(status, &mut out)?,
             Known::CutOff { job } => {
                 writeln!(out, "job {job}: cut off; `tameike recover --job {job}` finishes its drain")?;
             }

@@ -1,5 +1,6 @@
 //! What the user sees: messages, progress, receipts, tables.
 
+pub mod cache;
 pub mod progress;
 pub mod receipt;
 pub mod status;

@@ -227,7 +227,10 @@ impl DataEngine {
                 holder.delivered += u32::from(has_delivered);
             }
             match heard {
-                Ok(Heard::Bytes(bytes)) => return Some(bytes),
+                Ok(Heard::Bytes(bytes)) => {
+                    self.counters.holders.add(range.len());
+                    return Some(bytes);
+                }
                 Ok(Heard::NotHeld | Heard::Busy) => {}
                 Err(fault) => {
                     log::debug!("{node} was asked for bytes of {}: {fault}", file.inode);
@@ -250,16 +253,15 @@ impl DataEngine {
     ) -> Option<NodeId> {
         let two = {
             let mut state = file.state.lock();
+            // What the home has in memory it answers as the home.
+            let is_left = |holder: &&Holder| holder.node != home && !tried.contains(&holder.node);
             let holders = state.holders();
-            let count = holders.iter().filter(|holder| !tried.contains(&holder.node)).count();
+            let count = holders.iter().filter(is_left).count();
             if count == 0 {
                 return None;
             }
             let draw = self.runtime.random_u64() as usize;
-            let pick = |place: usize| {
-                let mut left = holders.iter().filter(|holder| !tried.contains(&holder.node));
-                left.nth(place % count).copied()
-            };
+            let pick = |place: usize| holders.iter().filter(is_left).nth(place % count).copied();
             // The second is another one than the first, where there are two.
             let first = draw % count;
             [pick(first)?, pick(first + 1 + (draw >> 32) % (count - 1).max(1))?]
@@ -304,6 +306,7 @@ impl DataEngine {
         generation: Generation,
     ) -> (ClientReply, Option<Payload>) {
         let not_held = (ClientReply::NotHeld, None);
+        self.counters.requested.add(1);
         let Some(file) = self.find(unit.inode) else { return not_held };
         let blocks = {
             let mut state = file.state.lock();
@@ -323,6 +326,7 @@ impl DataEngine {
             return not_held;
         }
         let start = range.start - blocks.start();
+        self.counters.delivered.add(1);
         (ClientReply::Read, Some(blocks.slice(start..start + range.len() as u32)))
     }
 

@@ -6,6 +6,7 @@
 //! pages. What is clean in a frame was true when the file was last opened (close-to-open).
 
 mod access;
+mod counters;
 mod file;
 mod flush;
 mod frames;
@@ -32,6 +33,7 @@ pub use places::Placed;
 pub use sparse::dense_blocks;
 
 use crate::vfs::OpenMode;
+use counters::Counters;
 use frames::FrameCache;
 use holders::Sources;
 use parking_lot::Mutex;
@@ -56,6 +58,7 @@ pub struct DataEngine {
     lender: Option<Arc<dyn FrameLender>>,
     sources: Sources,
     reports: Arc<Reports>,
+    counters: Counters,
 }
 
 impl DataEngine {
@@ -68,8 +71,8 @@ impl DataEngine {
         lender: Option<Arc<dyn FrameLender>>,
     ) -> Arc<Self> {
         let (frames, files) = (FrameCache::new(pool), Mutex::default());
-        let (sources, reports) = Default::default();
-        Arc::new(Self { runtime, cluster, rpc, frames, files, lender, sources, reports })
+        let (sources, reports, counters) = Default::default();
+        Arc::new(Self { runtime, cluster, rpc, frames, files, lender, sources, reports, counters })
     }
 
     /// What became of requests to holders of files, for the files' homes.

@@ -3,7 +3,7 @@
 use super::file::FileState;
 use super::holders::Kind;
 use super::places::Placed;
-use super::unit::UnitFrame;
+use super::unit::{UnitFrame, frame_of};
 use super::{DataEngine, FileData, Home, READ_AHEAD_UNITS, home::unexpected, split};
 use crate::vfs::ReadBytes;
 use event_listener::listener;
@@ -86,12 +86,17 @@ impl DataEngine {
         if range.len() >= PLACED_MIN
             && let Some(bytes) = self.read_near(file, unit, &range, sequential).await
         {
+            self.counters.homes.add(range.len());
             return Ok(bytes);
         }
+        let mut was_here = true;
         loop {
             listener!(file.changed => ended);
             match self.plan(file, unit, &range, sequential) {
                 Plan::Ready(payload) => {
+                    if was_here {
+                        self.counters.memory.add(range.len());
+                    }
                     if sequential {
                         self.read_ahead(file, index);
                     }
@@ -112,6 +117,7 @@ impl DataEngine {
                         Some(frame) => frame,
                     };
                     self.fetch(file, unit, wanted, mark, frame).await?;
+                    was_here = false;
                 }
             }
         }
@@ -236,7 +242,10 @@ impl DataEngine {
         };
         underway.ended(self.runtime.clock.monotonic());
         match (&answer.reply, &answer.payload) {
-            (Reply::Unit(UnitReply::Read), Some(bytes)) if bytes.len() == range.len() => Ok(bytes.clone()),
+            (Reply::Unit(UnitReply::Read), Some(bytes)) if bytes.len() == range.len() => {
+                self.counters.homes.add(range.len());
+                Ok(bytes.clone())
+            }
             (Reply::Unit(UnitReply::Read), _) => Err(Fault::new(
                 Errno::EPROTO,
                 format!("{home} answered a read of {} bytes with others", range.len()),
@@ -380,14 +389,4 @@ fn inline_bytes(content: &[u8], range: &Range<u32>, mut frame: Frame) -> Payload
     frame[..count].copy_from_slice(&bytes[..count]);
     frame[count..range.len()].fill(0);
     Payload::new(Arc::new(frame), 0..range.len() as u32)
-}
-
-/// The frame of fetched bytes, with these where `range` has them in a unit, if nobody else holds it.
-fn frame_of(fetched: Payload, range: &Range<u32>) -> Option<Frame> {
-    let start = fetched.start();
-    let mut frame = fetched.into_frame()?;
-    if start != range.start {
-        frame.copy_within(start as usize..start as usize + range.len(), range.start as usize);
-    }
-    Some(frame)
 }

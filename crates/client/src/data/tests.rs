@@ -172,7 +172,11 @@ impl Rpc for HomesRpc {
             if let Request::Client(request) = request {
                 runtime.sleep(std::time::Duration::from_micros(wait)).await;
                 homes.lock().under_way.0 -= 1;
-                return holders::serve(&homes, to, request);
+                let frame = match into {
+                    Some(frame) => frame,
+                    None => pool.take().await,
+                };
+                return holders::serve(&homes, to, request, frame);
             }
             // As a network does.
             payload.as_ref().map(Payload::sums);

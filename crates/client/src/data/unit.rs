@@ -179,3 +179,13 @@ impl UnitFrame {
         is_doubtful
     }
 }
+
+/// The frame of fetched bytes, with these where `range` has them in a unit, if nobody else holds it.
+pub(super) fn frame_of(fetched: Payload, range: &Range<u32>) -> Option<Frame> {
+    let start = fetched.start();
+    let mut frame = fetched.into_frame()?;
+    if start != range.start {
+        frame.copy_within(start as usize..start as usize + range.len(), range.start as usize);
+    }
+    Some(frame)
+}

@@ -26,6 +26,31 @@ pub struct Counter {
     pub value: u64,
 }
 
+/// Names of the counters of where the bytes of reads came from. All are sums since the agent started.
+pub mod counters {
+    /// Bytes that programs were given from memory of their own node; not those that they read there without asking its agent.
+    pub const READ_MEMORY: &str = "read_own_memory_bytes";
+    /// Bytes that other nodes brought, from memory.
+    pub const READ_HOLDERS: &str = "read_other_memory_bytes";
+    /// Bytes that the homes of units brought, wherever they had them from.
+    pub const READ_HOMES: &str = "read_home_bytes";
+    /// How often other nodes have asked for what the node may have in memory.
+    pub const HELD_REQUESTED: &str = "held_requested";
+    /// How often it had that, and sent it.
+    pub const HELD_DELIVERED: &str = "held_delivered";
+    /// Bytes that the node, as the home of units, has read of files of the shared file system.
+    pub const LOADED_SHARED: &str = "loaded_shared_bytes";
+    /// Bytes that it has got from memory of other nodes instead.
+    pub const LOADED_HOLDERS: &str = "loaded_other_memory_bytes";
+}
+
+impl Counter {
+    /// One with this name.
+    pub fn new(name: &str, value: u64) -> Self {
+        Self { name: name.to_owned(), value }
+    }
+}
+
 /// State of one agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStatus {

@@ -4,8 +4,10 @@
 use super::UnitService;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::limits::{HOLDER_PATIENCE, UNIT_SIZE};
 use tameike_core::ranges::RangeSet;
+use tameike_core::wire::admin::{Counter, counters};
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Generation, NodeId, Result, UnitId};
@@ -26,7 +28,21 @@ pub(super) fn read_gap(file: &dyn SharedFile, start: u64, gap: &Range<u32>, fram
     Ok(gap.start + count as u32)
 }
 
+/// Bytes that this node did not hold and got.
+#[derive(Default)]
+pub(super) struct Loaded {
+    shared: AtomicU64,
+    holders: AtomicU64,
+}
+
 impl UnitService {
+    /// Where what the node did not hold came from.
+    pub fn counters(&self) -> Vec<Counter> {
+        let Loaded { shared, holders } = &self.loaded;
+        let named = [(counters::LOADED_SHARED, shared), (counters::LOADED_HOLDERS, holders)];
+        named.map(|(name, bytes)| Counter::new(name, bytes.load(Ordering::Relaxed))).into()
+    }
+
     /// Reads the unit from the shared file where neither this node nor one of `holders` has it, and gives the bytes `range`.
     pub(super) async fn fetch(
         &self,
@@ -49,6 +65,7 @@ impl UnitService {
         let (frame, kept) = self.read_shared(unit, frame, held.gaps(WHOLE), path).await?;
         let frame = Arc::new(frame);
         for part in kept {
+            self.loaded.shared.fetch_add(part.len() as u64, Ordering::Relaxed);
             self.keep(unit, part.start, Payload::new(frame.clone(), part.clone()), generation).await;
         }
         Ok(Payload::new(frame, range))
@@ -89,6 +106,7 @@ impl UnitService {
         (mut frame, held): (Frame, &RangeSet),
         generation: Generation,
     ) -> Payload {
+        self.loaded.holders.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.keep(unit, range.start, bytes.clone(), generation).await;
         for gap in held.gaps(range.clone()) {
             let part = (gap.start - range.start) as usize..(gap.end - range.start) as usize;

@@ -59,6 +59,7 @@ pub struct UnitService {
     /// What was flushed in a round that is not yet known to be good.
     flushed: Mutex<BTreeMap<InodeId, flush::Flushed>>,
     relief: async_lock::Mutex<()>,
+    loaded: fetch::Loaded,
 }
 
 impl UnitService {
@@ -71,6 +72,7 @@ impl UnitService {
             flush_locks: Locks::default(),
             flushed: Mutex::default(),
             relief: async_lock::Mutex::new(()),
+            loaded: fetch::Loaded::default(),
         })
     }
 

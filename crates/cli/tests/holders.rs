@@ -1,0 +1,62 @@
+//! Nodes that read the same file of the shared directory, and have parts of it in memory for each other.
+
+mod support;
+
+use std::fs;
+use support::{Site, succeed};
+use tameike_core::limits::UNIT_SIZE;
+
+const NODES: u32 = 4;
+const SIZE: usize = 24 * UNIT_SIZE + 777;
+
+/// Has each node read the file twice, then prints sums of counters, and the table for people.
+const PROGRAM: &str = r#"
+import collections, json, os, subprocess, sys
+
+def counters(thing):
+    if isinstance(thing, dict):
+        yield from ((one["name"], one["value"]) for one in thing.get("counters", []))
+        thing = list(thing.values())
+    if isinstance(thing, list):
+        for part in thing: yield from counters(part)
+
+path = os.environ["TAMEIKE_CACHE"] + "/file"
+for node in range(int(os.environ["TAMEIKE_NODES"])):
+    compare = ["cmp", path, sys.argv[1]]
+    subprocess.run(["tameike", "exec", "--node", str(node), "--", *compare], check=True)
+    subprocess.run(["tameike", "exec", "--node", str(node), "--", *compare], check=True)
+stat = ["tameike", "cache", "stat"]
+sums = collections.Counter()
+for name, value in counters(json.loads(subprocess.check_output([*stat, "--json"]))): sums[name] += value
+print(*(f"{name}={sums[name]}" for name in sorted(sums)))
+print(subprocess.check_output(stat, text=True))
+"#;
+
+#[test]
+fn a_file_that_all_nodes_read_is_read_of_the_shared_directory_once() {
+    for fabric in ["auto", "tcp"] {
+        let site = Site::new();
+        let content: Vec<u8> =
+            (0..SIZE as u32 / 4 + 1).flat_map(|word| word.wrapping_mul(31).to_le_bytes()).collect();
+        fs::write(site.shared().join("file"), &content[..SIZE]).expect("a file");
+        fs::write(site.plain().join("same"), &content[..SIZE]).expect("a copy");
+        let program = site.plain().join("program.py");
+        fs::write(&program, PROGRAM).expect("the program");
+        let script = format!("python3 {} {}", program.display(), site.plain().join("same").display());
+        let said = succeed(&mut site.job(NODES, &["--memory", "128MiB", "--fabric", fabric], &script));
+        let value = |name: &str| {
+            let start = said.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+            start.and_then(|value| value.parse::<u64>().ok()).unwrap_or_else(|| panic!("{name} in {said}"))
+        };
+        assert_eq!(value("loaded_shared_bytes"), SIZE as u64, "{said}");
+        assert_eq!(value("loaded_other_memory_bytes"), 0, "the homes have kept it: {said}");
+        // What a kernel reads ahead twice is asked for twice.
+        let brought = value("read_home_bytes") + value("read_other_memory_bytes");
+        let wanted = u64::from(NODES) * SIZE as u64;
+        assert!((wanted..wanted + wanted / 2).contains(&brought), "{brought} of {wanted}: {said}");
+        assert!(value("held_delivered") <= value("held_requested"), "{said}");
+        let rows = said.lines().filter(|line| line.contains(" localhost ")).count();
+        assert_eq!(rows, NODES as usize, "{said}");
+        site.assert_clean();
+    }
+}

@@ -1,0 +1,42 @@
+//! Where the bytes of reads came from.
+
+use super::DataEngine;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tameike_core::wire::admin::{Counter, counters};
+
+#[derive(Default)]
+pub(super) struct Counters {
+    /// Bytes that were in memory here.
+    pub memory: Count,
+    /// Bytes that holders brought.
+    pub holders: Count,
+    /// Bytes that homes brought.
+    pub homes: Count,
+    /// Questions of other nodes, and those that were answered with bytes.
+    pub requested: Count,
+    pub delivered: Count,
+}
+
+#[derive(Default)]
+pub(super) struct Count(AtomicU64);
+
+impl Count {
+    pub(super) fn add(&self, count: usize) {
+        self.0.fetch_add(count as u64, Ordering::Relaxed);
+    }
+}
+
+impl DataEngine {
+    /// The view's counters.
+    pub fn counters(&self) -> Vec<Counter> {
+        let Counters { memory, holders, homes, requested, delivered } = &self.counters;
+        let named = [
+            (counters::READ_MEMORY, memory),
+            (counters::READ_HOLDERS, holders),
+            (counters::READ_HOMES, homes),
+            (counters::HELD_REQUESTED, requested),
+            (counters::HELD_DELIVERED, delivered),
+        ];
+        named.map(|(name, count)| Counter::new(name, count.0.load(Ordering::Relaxed))).into()
+    }
+}
