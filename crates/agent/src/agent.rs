@@ -10,13 +10,14 @@ use crate::node::{Node, ProcessState};
 use crate::ring::Ring;
 use crate::storage::{self, Care};
 use parking_lot::Mutex;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::receipt::Receipt;
-use tameike_core::wire::admin::NodeStatus;
+use tameike_core::wire::admin::{NodeStatus, Warmed};
 use tameike_core::wire::cache::{CacheReply, CacheRequest};
 use tameike_core::{Cluster, Errno, Fault, NodeInfo, Result, View};
 use tameike_io::fabric::rpc::RpcNode;
@@ -257,6 +258,23 @@ impl AgentControl for Agent {
         let mut status = self.node()?.status();
         status.counters.extend(self.ring.get().map(Ring::counters).unwrap_or_default());
         Ok(status)
+    }
+
+    fn warm(&self, paths: Vec<PathBuf>) -> Result<Warmed> {
+        let cache = self.node()?.views().cache().cloned();
+        let none =
+            || Fault::new(Errno::EINVAL, "the job has no shared directory, so that there is nothing to load");
+        let cache = cache.ok_or_else(none)?;
+        let (sender, receiver) = channel();
+        self.system.runtime().spawn(async move {
+            let mut warmed = Warmed::default();
+            for path in paths {
+                warmed.merge(cache.warm(path.into_os_string().into_vec()).await);
+            }
+            // The receiver waits until the end; nobody else holds the other end.
+            let _ = sender.send(warmed);
+        });
+        receiver.recv().map_err(|_| Fault::new(Errno::EINTR, "the agent was stopped while it loaded files"))
     }
 
     fn stop(&self, grace: Duration) -> Result<Left> {

@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tameike_core::receipt::Receipt;
-use tameike_core::wire::admin::NodeStatus;
+use tameike_core::wire::admin::{NodeStatus, Warmed};
 use tameike_core::{CoreSet, Fault, JobId, NodeId, NodeInfo, Result, View};
 
 /// Version of the lines between driver and agent; both must be of the same.
@@ -179,6 +179,11 @@ pub enum AgentRequest {
     },
     /// Answered by `Status`.
     Status,
+    /// Have the job hold these files of the shared directory, and all below these directories. Answered by `Warmed`.
+    Warm {
+        /// Which, relative to the shared directory.
+        paths: Vec<PathBuf>,
+    },
     /// Send a signal to a command that was started in this node's namespaces. Answered by `Done`.
     Signal {
         /// The name under which the command was entered.
@@ -231,6 +236,8 @@ pub enum AgentReply {
     Receipt(Receipt),
     /// The agent's state.
     Status(Box<NodeStatus>),
+    /// Files were loaded.
+    Warmed(Warmed),
     /// The agent has ended.
     Stopped(Left),
     /// The command failed; the agent goes on, except after a failed start.
@@ -328,6 +335,12 @@ pub trait AgentControl: Send + Sync + Sized + 'static {
 
     /// State of the agent.
     fn status(&self) -> Result<NodeStatus>;
+
+    /// Has the job hold files of the shared directory, and all below directories of it, before anybody reads them.
+    ///
+    /// # Errors
+    /// When the job has no shared directory. What could not be read is told with the rest.
+    fn warm(&self, paths: Vec<PathBuf>) -> Result<Warmed>;
 
     /// Ends the agent. A flush that is under way may go on for `grace`; what is dirty then stays in the
     /// journal. Called once; other calls that still run return soon after.

@@ -34,6 +34,7 @@ fn act<A: AgentControl>(action: Action) -> u8 {
         Action::Up(arguments) => client::up(&arguments.job),
         Action::Mount(choice) => client::mount(&choice),
         Action::Status(arguments) => client::status(&arguments),
+        Action::Cache { action: CacheAction::Warm(arguments) } => client::cache_warm(&arguments),
         Action::Cache { action: CacheAction::Stat(arguments) } => client::cache_stat(&arguments),
         Action::Drain(arguments) => client::drain(&arguments),
         Action::Recover(arguments) => driver::recover::<A>(&arguments),

@@ -60,3 +60,63 @@ fn a_file_that_all_nodes_read_is_read_of_the_shared_directory_once() {
         site.assert_clean();
     }
 }
+
+/// A data set that is loaded first: each byte is read of the shared directory once, then or later.
+#[test]
+fn a_tree_that_is_loaded_is_read_of_the_shared_directory_once() {
+    let site = Site::new();
+    let tree = site.shared().join("tree");
+    fs::create_dir_all(tree.join("a/b")).expect("directories");
+    let mut size = 0;
+    for (number, place) in ["small", "a/empty", "a/unit", "a/b/large", "a/b/odd"].into_iter().enumerate() {
+        let length = [5000, 0, UNIT_SIZE, 9 * UNIT_SIZE, 3 * UNIT_SIZE + 1][number];
+        fs::write(tree.join(place), vec![number as u8 + 1; length]).expect("a file");
+        size += length as u64;
+    }
+    std::os::unix::fs::symlink("a/unit", tree.join("link")).expect("a link");
+    let program = r#"
+import json, os, subprocess, sys
+
+def loaded():
+    stat = json.loads(subprocess.check_output(["tameike", "cache", "stat", "--json"]))
+    nodes = stat[0]["running"]["nodes"]
+    parts = [one["value"] for node in nodes for one in node["status"]["counters"] if one["name"] == "loaded_shared_bytes"]
+    return sum(parts), min(parts) > 0
+
+def warm(*paths):
+    return subprocess.run(["tameike", "cache", "warm", *paths], stderr=subprocess.PIPE, text=True)
+
+tree = os.environ["TAMEIKE_CACHE"] + "/tree"
+first = warm(tree)
+print(first.returncode, first.stderr.split(" in ")[0], *loaded())
+os.chdir(tree)
+print(warm("small", "a/b").returncode, *loaded())
+for node in range(3):
+    compare = ["diff", "-r", "--no-dereference", tree, sys.argv[1]]
+    subprocess.run(["tameike", "exec", "--node", str(node), "--", *compare], check=True)
+print(*loaded())
+missing = warm("small", "nothing")
+print(missing.returncode, missing.stderr.splitlines()[1])
+outside = warm("small", "/etc/passwd")
+print(outside.returncode, "neither in the shared directory" in outside.stderr)
+"#;
+    fs::write(site.plain().join("program.py"), program).expect("the program");
+    let script = format!(
+        "python3 {} {}",
+        site.plain().join("program.py").display(),
+        site.shared().join("tree").display()
+    );
+    let said = succeed(&mut site.job(3, &["--memory", "64MiB"], &script));
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(
+        lines,
+        [
+            &format!("0 tameike: 5 files loaded, 13.0 MiB {size} True"),
+            &format!("0 {size} True"),
+            &format!("{size} True"),
+            "71 tameike: tree/nothing: ENOENT: no such file or directory",
+            "71 True",
+        ]
+    );
+    site.assert_clean();
+}

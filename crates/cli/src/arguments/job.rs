@@ -165,6 +165,19 @@ and leave nothing behind. Programs reach them by
 
 Where namespaces are refused, both columns are the same path.";
 
+/// Below the options in `tameike cache warm --help`.
+pub(super) const WARM_LONG_HELP: &str = "\
+One node looks through the directories, and every node of the job reads its own
+part of the files: all together, each byte once. Programs then read from the
+nodes. What does not fit the cache area (see `tameike status`) pushes out what
+was loaded before it. Symbolic links are not followed.
+
+Examples, inside a job:
+  tameike cache warm \"$TAMEIKE_CACHE/training\"
+  tameike cache warm weights.bin           in the shared directory
+
+Exit code: 0 when all files are loaded, 71 when some could not be read.";
+
 /// Below the options in `tameike cache --help`.
 pub(super) const CACHE_LONG_HELP: &str = "\
 What programs read in the shared and the cache view comes from the first of

@@ -53,7 +53,7 @@ pub enum Action {
     Mount(JobChoice),
     /// Show the nodes of running jobs: space, dirty data, memory, who is unreachable
     Status(StatusArguments),
-    /// Show where the nodes of running jobs have what their programs read from
+    /// Load files of the shared directory into a job, and see where its programs read from
     #[command(after_long_help = job::CACHE_LONG_HELP)]
     Cache {
         /// What to do.
@@ -183,9 +183,23 @@ pub struct StatusArguments {
     pub json: bool,
 }
 
-/// What to do with what the nodes have in memory.
+/// `tameike cache warm`
+#[derive(Debug, Args)]
+pub struct WarmArguments {
+    /// Which job.
+    #[command(flatten)]
+    pub job: JobChoice,
+    /// Files, and directories with all that is below them: in the shared directory, or in the cache view
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+}
+
+/// What to do with what the nodes hold of the shared directory.
 #[derive(Debug, Subcommand)]
 pub enum CacheAction {
+    /// Load files of the shared directory into the job before anybody reads them, each once
+    #[command(after_long_help = job::WARM_LONG_HELP)]
+    Warm(WarmArguments),
     /// Show, for each node, the bytes that its programs have read, by where they were
     #[command(after_long_help = job::CACHE_LONG_HELP)]
     Stat(StatusArguments),

@@ -42,7 +42,10 @@ fn ask(arguments: &DrainArguments, request: &ClientRequest) -> Result<Receipt> {
         match connection.must_next()? {
             DriverReply::Progress(progress) => show.update(progress),
             DriverReply::Receipt(receipt) => break receipt,
-            DriverReply::Status(_) | DriverReply::Ended { .. } | DriverReply::Failed(_) => {}
+            DriverReply::Status(_)
+            | DriverReply::Warmed(_)
+            | DriverReply::Ended { .. }
+            | DriverReply::Failed(_) => {}
         }
     };
     show.finish();

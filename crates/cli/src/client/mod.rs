@@ -6,9 +6,11 @@ mod exec;
 mod mount;
 mod status;
 mod up;
+mod warm;
 
 pub use drain::{down, drain};
 pub use exec::exec;
 pub use mount::mount;
 pub use status::{cache_stat, status};
 pub use up::up;
+pub use warm::cache_warm;

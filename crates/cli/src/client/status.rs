@@ -82,6 +82,7 @@ fn ask(base: &Base, job: &JobId) -> Result<JobStatus> {
     match connection.must_next()? {
         DriverReply::Status(status) => Ok(status),
         DriverReply::Receipt(_)
+        | DriverReply::Warmed(_)
         | DriverReply::Progress(_)
         | DriverReply::Ended { .. }
         | DriverReply::Failed(_) => Err(Fault::new(Errno::EPROTO, "the driver answered out of turn")),

@@ -38,12 +38,27 @@ impl Gather {
 }
 
 impl Driver {
-    /// Asks all agents that live. `make` is called for each.
+    /// Asks all agents that live.
     pub(super) fn ask(&mut self, request: &AgentRequest, client: Option<Sender<DriverReply>>) -> GatherId {
+        self.ask_some(request, client, |_| true)
+    }
+
+    /// Asks the first agent that lives.
+    pub(super) fn ask_one(&mut self, request: &AgentRequest, client: Sender<DriverReply>) -> GatherId {
+        let first = self.links.iter().map(|link| link.node()).find(|node| !self.lost.contains_key(node));
+        self.ask_some(request, Some(client), |node| Some(node) == first)
+    }
+
+    fn ask_some(
+        &mut self,
+        request: &AgentRequest,
+        client: Option<Sender<DriverReply>>,
+        is_asked: impl Fn(u32) -> bool,
+    ) -> GatherId {
         let id = self.next_id;
         self.next_id += 1;
         let mut gather = Gather { question: Some(request.clone()), client, ..Gather::default() };
-        for link in &mut self.links {
+        for link in self.links.iter_mut().filter(|link| is_asked(link.node())) {
             match self.lost.get(&link.node()) {
                 Some(how) => {
                     let fault = Fault::new(Errno::EHOSTDOWN, format!("its agent is gone ({how})"));

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use tameike_agent::control::Progress;
 use tameike_core::receipt::Receipt;
-use tameike_core::wire::admin::NodeStatus;
+use tameike_core::wire::admin::{NodeStatus, Warmed};
 use tameike_core::{Fault, JobId};
 
 /// A request to a driver.
@@ -14,6 +14,11 @@ use tameike_core::{Fault, JobId};
 pub enum ClientRequest {
     /// State of all nodes. Answered by `Status`.
     Status,
+    /// Have the job hold files of the shared directory, and all below directories. Answered by `Warmed`.
+    Warm {
+        /// Which, relative to the shared directory.
+        paths: Vec<PathBuf>,
+    },
     /// Drain now. Answered by any number of `Progress`, then `Receipt`.
     Drain {
         /// Whether to read everything back.
@@ -88,6 +93,8 @@ impl From<Text> for OsString {
 pub enum DriverReply {
     /// State of the job.
     Status(JobStatus),
+    /// Files were loaded.
+    Warmed(Warmed),
     /// How far the drain is.
     Progress(Progress),
     /// The drain has ended.

@@ -13,6 +13,7 @@ impl Driver {
         let question = match request {
             ClientRequest::Status => AgentRequest::Status,
             ClientRequest::Drain { verify } => AgentRequest::Drain { verify },
+            ClientRequest::Warm { paths } => AgentRequest::Warm { paths },
             ClientRequest::Down { .. } | ClientRequest::Launch(_) | ClientRequest::Signal { .. } => {
                 let fault = Fault::new(Errno::EPROTO, "a request out of turn");
                 // A client that went away has lost interest.
@@ -20,7 +21,10 @@ impl Driver {
                 return;
             }
         };
-        let id = self.ask(&question, Some(reply.clone()));
+        let id = match question {
+            AgentRequest::Warm { .. } => self.ask_one(&question, reply.clone()),
+            _ => self.ask(&question, Some(reply.clone())),
+        };
         if self.is_gathered(id) {
             let gather = self.take_gather(id);
             let _ = reply.send(self.reply_to_client(&gather));
@@ -31,6 +35,13 @@ impl Driver {
     pub(super) fn reply_to_client(&self, gather: &Gather) -> DriverReply {
         if let Some(AgentRequest::Drain { .. }) = gather.question {
             return DriverReply::Receipt(merge(gather, true));
+        }
+        if let Some(AgentRequest::Warm { .. }) = gather.question {
+            return match gather.answers.values().next() {
+                Some(AgentReply::Warmed(warmed)) => DriverReply::Warmed(warmed.clone()),
+                Some(AgentReply::Failed(fault)) => DriverReply::Failed(fault.clone()),
+                _ => DriverReply::Failed(Fault::new(Errno::EHOSTDOWN, "no agent of the job lives")),
+            };
         }
         let line = |(node, host): (u32, &crate::settings::hostfile::HostSpec)| {
             let (status, fault) = match gather.answers.get(&node) {

@@ -92,6 +92,7 @@ impl<A: AgentControl> Serving<A> {
                 AgentReply::Receipt(self.agent.drain(verify, &mut progress))
             }
             AgentRequest::Status => AgentReply::Status(Box::new(self.agent.status()?)),
+            AgentRequest::Warm { paths } => AgentReply::Warmed(self.agent.warm(paths)?),
             AgentRequest::Signal { command, signal } => {
                 read_command(&self.node_dir, &command)?.signal(signal)?;
                 AgentReply::Done

@@ -40,7 +40,7 @@ impl CacheView {
     ) -> Result<Opened> {
         let (inode, stamp) = (stat.inode_id(), stat.stamp());
         let opening = self.opens.begin(inode);
-        let (state, holders) = self.ask_open(inode, path.clone(), stamp).await?;
+        let (state, holders) = self.ask_open(inode, path.clone(), stamp, true).await?;
         let cell = match self.opens.of_file(inode) {
             Some(open) => {
                 // Another node may have renamed it since it was opened here.
@@ -73,15 +73,17 @@ impl CacheView {
         Ok(Opened { handle, keep_cache, direct, gives_rights })
     }
 
-    async fn ask_open(
+    /// Tells the coordinator of an open by a node that will have bytes of the file in memory, or will not.
+    pub(super) async fn ask_open(
         &self,
         inode: InodeId,
         path: Vec<u8>,
         stamp: Stamp,
+        holds: bool,
     ) -> Result<(CacheState, Vec<Holder>)> {
         let coordinator = self.cluster.inode_home(inode);
         let asked = self.engine.reports().take(coordinator);
-        match self.ask(coordinator, CacheRequest::Open { inode, path, stamp, asked }).await? {
+        match self.ask(coordinator, CacheRequest::Open { inode, path, stamp, asked, holds }).await? {
             CacheReply::Opened { state, holders } => Ok((state, holders)),
             other => Err(out_of_turn(&other)),
         }

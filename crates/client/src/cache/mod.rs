@@ -9,6 +9,7 @@ mod opens;
 mod removal;
 mod sparse;
 mod view;
+mod warm;
 
 use crate::data::{DataEngine, FileVersion, dense_blocks};
 use crate::locks::FileLocks;
@@ -167,7 +168,7 @@ impl CacheView {
 }
 
 fn out_of_turn(reply: &impl std::fmt::Debug) -> Fault {
-    Fault::new(Errno::EPROTO, format!("a coordinator answered out of turn: {reply:?}"))
+    Fault::new(Errno::EPROTO, format!("an agent answered out of turn: {reply:?}"))
 }
 
 /// What a coordinator's answer says of the content of a file whose shared file has `size` bytes.

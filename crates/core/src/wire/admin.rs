@@ -72,6 +72,29 @@ pub struct NodeStatus {
     pub counters: Vec<Counter>,
 }
 
+/// What of the shared directory was loaded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Warmed {
+    /// Regular files that the job holds now.
+    pub files: u64,
+    /// Their size in bytes, all together.
+    pub bytes: u64,
+    /// Files and directories that could not be read.
+    pub failed: u64,
+    /// Why, of the first of them.
+    pub faults: Vec<String>,
+}
+
+impl Warmed {
+    /// Adds what was loaded besides.
+    pub fn merge(&mut self, other: Self) {
+        self.files += other.files;
+        self.bytes += other.bytes;
+        self.failed += other.failed;
+        self.faults.extend(other.faults);
+    }
+}
+
 /// A request to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AdminRequest {

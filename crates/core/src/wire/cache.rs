@@ -49,6 +49,8 @@ pub enum CacheRequest {
         stamp: Stamp,
         /// What became of requests to holders of files of this coordinator.
         asked: Vec<Asked>,
+        /// Whether the node will have bytes of the file in memory.
+        holds: bool,
     },
     /// The file is about to get dirty data: remembers path and inode in the journal before the first write.
     Dirty {

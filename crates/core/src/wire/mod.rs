@@ -73,7 +73,8 @@ impl Request {
                 | Unit::DirtyInodes { .. }
                 | Unit::Seek { .. }
                 | Unit::Usage { .. }
-                | Unit::Places { .. } => true,
+                | Unit::Places { .. }
+                | Unit::Load { .. } => true,
                 Unit::Write { .. }
                 | Unit::Space { .. }
                 | Unit::Sync { .. }

@@ -411,6 +411,16 @@ fn requests_to_the_unit_service() {
             UnitRequest::Places { inode: INODE, units: vec![0, 130], generation: GENERATION },
             "0b8384040200820109",
         ),
+        (
+            UnitRequest::Load {
+                inode: INODE,
+                units: vec![0, 130],
+                size: 300,
+                generation: GENERATION,
+                backing: Backing::Zeros,
+            },
+            "0c83840402008201ac020900",
+        ),
     ]);
 }
 
@@ -441,6 +451,7 @@ fn replies_of_the_unit_service() {
             ]),
             "0702000101802080400401020304ac02",
         ),
+        (UnitReply::Loaded(300), "08ac02"),
     ]);
 }
 
@@ -449,8 +460,14 @@ fn requests_to_coordinators() {
     check(&[
         (CacheRequest::State { inode: INODE, size: 300, mtime: NOW }, "00838404ac0203ac02"),
         (
-            CacheRequest::Open { inode: INODE, path: b"p".to_vec(), stamp: STAMP, asked: vec![ASKED] },
-            "01838404017001020303ac0203ac0201838404c801ac0202",
+            CacheRequest::Open {
+                inode: INODE,
+                path: b"p".to_vec(),
+                stamp: STAMP,
+                asked: vec![ASKED],
+                holds: true,
+            },
+            "01838404017001020303ac0203ac0201838404c801ac020201",
         ),
         (
             CacheRequest::Dirty { inode: INODE, path: b"p".to_vec(), stamp: STAMP },

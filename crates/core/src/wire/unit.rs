@@ -22,6 +22,9 @@ pub enum Backing {
     },
 }
 
+/// Most units in one [`UnitRequest::Load`].
+pub const LOAD_UNITS_MAX: usize = 64;
+
 /// A request about bytes of units.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UnitRequest {
@@ -156,6 +159,19 @@ pub enum UnitRequest {
         /// Clean bytes of an older generation are dropped first (cached inodes).
         generation: Generation,
     },
+    /// Has the node hold units of a cached file whole, as far as the file has them. It sends no bytes.
+    Load {
+        /// Which file.
+        inode: InodeId,
+        /// Which units, at most [`LOAD_UNITS_MAX`].
+        units: Vec<u64>,
+        /// Size of the file, in bytes.
+        size: u64,
+        /// Version of the file.
+        generation: Generation,
+        /// Where the bytes come from.
+        backing: Backing,
+    },
 }
 
 /// Where on its home's device a unit lies of which the home holds every byte. Nothing holds it there: bytes are right if no block
@@ -277,4 +293,6 @@ pub enum UnitReply {
     Usage(u64),
     /// Answer to [`UnitRequest::Places`], in the same order: none for a unit that the home does not hold whole.
     Places(Vec<Option<UnitPlace>>),
+    /// So many bytes of the units are there.
+    Loaded(u64),
 }

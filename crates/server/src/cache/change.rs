@@ -97,12 +97,12 @@ impl CacheService {
         }
     }
 
+    /// A node opens a file; what is known of it, and who may have it in memory, as the node will if it `holds` it.
     pub(super) async fn open(
         &self,
-        inode: InodeId,
-        path: &[u8],
-        stamp: Stamp,
+        (inode, path, stamp): (InodeId, &[u8], Stamp),
         by: NodeId,
+        holds: bool,
     ) -> Result<(CacheState, Vec<Holder>)> {
         let file = self.meet(inode, path, stamp, true).await?;
         // Under one lock: a removal either finds the node among the openers, or is told to it here.
@@ -114,7 +114,8 @@ impl CacheService {
         let removing = self.is_being_removed(inode);
         let known = CacheState { removing, ..state.record.state(Some(&stamp)) };
         drop(state);
-        Ok((known, self.parts.holders.opened(inode, known.generation, by)))
+        let holders = if holds { self.parts.holders.opened(inode, known.generation, by) } else { Vec::new() };
+        Ok((known, holders))
     }
 
     pub(super) async fn dirty(&self, inode: InodeId, path: &[u8], stamp: Stamp) -> Result<CacheState> {

@@ -135,9 +135,9 @@ impl CacheService {
             CacheRequest::State { inode, size, mtime } => {
                 CacheReply::State(self.look(inode, size, mtime).await?)
             }
-            CacheRequest::Open { inode, path, stamp, asked } => {
+            CacheRequest::Open { inode, path, stamp, asked, holds } => {
                 self.parts.holders.asked(&asked);
-                let (state, holders) = self.open(inode, &path, stamp, from).await?;
+                let (state, holders) = self.open((inode, &path, stamp), from, holds).await?;
                 CacheReply::Opened { state, holders }
             }
             CacheRequest::Dirty { inode, path, stamp } => {

@@ -9,6 +9,7 @@ mod damaged;
 pub(crate) mod digest;
 mod fetch;
 mod flush;
+mod load;
 mod relief;
 
 use crate::cache::Activity;
@@ -140,6 +141,9 @@ impl UnitService {
             UnitRequest::Usage { inode } => UnitReply::Usage(self.parts.extents.usage(inode)?),
             UnitRequest::Places { inode, units, generation } => {
                 UnitReply::Places(self.places(inode, units, generation).await?)
+            }
+            UnitRequest::Load { inode, units, size, generation, backing } => {
+                UnitReply::Loaded(self.load(inode, units, size, (generation, backing)).await?)
             }
             UnitRequest::DirtyInodes { coordinator, after, limit } => {
                 UnitReply::DirtyInodes(self.dirty_inodes(coordinator, after, limit)?)

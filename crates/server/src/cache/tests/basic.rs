@@ -316,7 +316,10 @@ fn a_file_that_is_removed_while_it_is_opened_is_stale_and_not_empty() {
         client.unlink(b"file").await.expect("unlink");
         let (inode, stamp) = (stat.inode_id(), stat.stamp());
         let open = || {
-            client.ask(inode, CacheRequest::Open { inode, path: b"file".to_vec(), stamp, asked: Vec::new() })
+            client.ask(
+                inode,
+                CacheRequest::Open { inode, path: b"file".to_vec(), stamp, asked: Vec::new(), holds: true },
+            )
         };
         assert_eq!(open().await.expect_err("it is gone").errno, Errno::ESTALE);
         client.rename(b"other", b"file").await.expect("rename");
@@ -341,7 +344,10 @@ fn a_removal_that_could_not_be_logged_is_over_all_the_same() {
         assert_eq!(removed.expect_err("the log takes nothing").errno, Errno::EIO);
         faults.none();
         client
-            .ask(inode, CacheRequest::Open { inode, path: b"file".to_vec(), stamp, asked: Vec::new() })
+            .ask(
+                inode,
+                CacheRequest::Open { inode, path: b"file".to_vec(), stamp, asked: Vec::new(), holds: true },
+            )
             .await
     });
     let Ok(CacheReply::Opened { state, .. }) = state else { panic!("{state:?}") };

@@ -444,7 +444,10 @@ impl Client {
         // Time passes between the look and the message.
         self.runtime.block(|| ()).await;
         let mut state = self
-            .state(inode, CacheRequest::Open { inode, path: path.clone(), stamp, asked: Vec::new() })
+            .state(
+                inode,
+                CacheRequest::Open { inode, path: path.clone(), stamp, asked: Vec::new(), holds: true },
+            )
             .await?;
         if write {
             state = self.state(inode, CacheRequest::Dirty { inode, path, stamp }).await?;

@@ -76,12 +76,22 @@ fn who_opens_a_file_while_its_removal_ends_hears_of_it() {
         let open = async {
             client.runtime.sleep(Duration::from_millis(200)).await;
             client
-                .state(inode, CacheRequest::Open { inode, path: b"file".to_vec(), stamp, asked: Vec::new() })
+                .state(
+                    inode,
+                    CacheRequest::Open {
+                        inode,
+                        path: b"file".to_vec(),
+                        stamp,
+                        asked: Vec::new(),
+                        holds: true,
+                    },
+                )
                 .await
         };
         let (_, (), opened) = join3(flush, remove, open).await;
         assert!(opened.expect("it is there until the flush ends").removing);
-        let again = CacheRequest::Open { inode, path: b"file".to_vec(), stamp, asked: Vec::new() };
+        let again =
+            CacheRequest::Open { inode, path: b"file".to_vec(), stamp, asked: Vec::new(), holds: true };
         assert_eq!(client.ask(inode, again).await.expect_err("it is gone").errno, Errno::ESTALE);
     });
 }

@@ -1,0 +1,86 @@
+//! `tameike cache warm`.
+
+use super::connection::Connection;
+use crate::arguments::WarmArguments;
+use crate::driver::protocol::{ClientRequest, DriverReply};
+use crate::exit;
+use crate::place::base::{self, Base};
+use crate::place::record::JobRecord;
+use crate::report::{self, plural};
+use crate::settings::size::show;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+use tameike_core::wire::admin::Warmed;
+use tameike_core::{Errno, Fault, Result, View};
+use tameike_io::os::process::monotonic;
+
+/// Loads files into a job and says how many. Returns the exit code.
+pub fn cache_warm(arguments: &WarmArguments) -> u8 {
+    let began = monotonic();
+    match warm(arguments) {
+        Ok(warmed) => {
+            tell(&warmed, monotonic() - began);
+            if warmed.failed == 0 { 0 } else { exit::FAILED }
+        }
+        Err(fault) => {
+            report::say(format_args!("{fault}"));
+            exit::FAILED
+        }
+    }
+}
+
+fn tell(warmed: &Warmed, took: Duration) {
+    let files = plural(warmed.files as usize, "file");
+    let seconds = took.as_secs_f64();
+    report::say(format_args!("{} {files} loaded, {} in {seconds:.1} s", warmed.files, show(warmed.bytes)));
+    warmed.faults.iter().for_each(|fault| report::say(format_args!("{fault}")));
+    let untold = warmed.failed - (warmed.faults.len() as u64).min(warmed.failed);
+    if untold > 0 {
+        report::say(format_args!("and {untold} more that could not be read"));
+    }
+}
+
+fn warm(arguments: &WarmArguments) -> Result<Warmed> {
+    let base = Base::open(&base::path())?;
+    let (job_dir, record) = JobRecord::find(&base, arguments.job.job.as_ref())?;
+    let paths: Result<_> = arguments.paths.iter().map(|path| in_shared(path, &record)).collect();
+    let mut connection = Connection::ask(&job_dir, &ClientRequest::Warm { paths: paths? }, &[])?;
+    match connection.must_next()? {
+        DriverReply::Warmed(warmed) => Ok(warmed),
+        DriverReply::Status(_)
+        | DriverReply::Receipt(_)
+        | DriverReply::Progress(_)
+        | DriverReply::Ended { .. }
+        | DriverReply::Failed(_) => Err(Fault::new(Errno::EPROTO, "the driver answered out of turn")),
+    }
+}
+
+/// Where a path is in the job's shared directory.
+fn in_shared(path: &Path, record: &JobRecord) -> Result<PathBuf> {
+    let job = &record.plan.job;
+    let none = || Fault::new(Errno::EINVAL, format!("job {job} has no shared directory to load files of"));
+    let shared = record.plan.shared_dir.as_ref().ok_or_else(none)?;
+    let views = record.nodes.iter().flat_map(|node| &node.mounts).filter(|(view, _)| *view == View::Cache);
+    let absolute = std::path::absolute(path)
+        .map_err(|error| Fault::from_os(format_args!("finding {}", path.display()), &error))?;
+    // Its links followed, where it can be seen from here.
+    let seen = [path.canonicalize().ok(), Some(absolute)];
+    let roots: Vec<_> = views
+        .map(|(_, mount)| mount.clone())
+        .chain([shared.clone()])
+        .chain(shared.canonicalize().ok())
+        .collect();
+    let below =
+        |path: &PathBuf| roots.iter().find_map(|root| path.strip_prefix(root).ok().map(Path::to_owned));
+    let is_plain = |path: &PathBuf| path.components().all(|part| matches!(part, Component::Normal(_)));
+    seen.iter().flatten().find_map(below).filter(is_plain).ok_or_else(|| {
+        Fault::new(
+            Errno::EINVAL,
+            format!(
+                "{} is neither in the shared directory of job {job}, {}, nor in its cache view",
+                path.display(),
+                shared.display()
+            ),
+        )
+    })
+}
