@@ -6,7 +6,8 @@ use futures_util::future::{BoxFuture, ready};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tameike_core::wire::admin::{AdminReply, AdminRequest, Counter, NodeStatus, Space};
+use std::sync::atomic::{AtomicU64, Ordering};
+use tameike_core::wire::admin::{AdminReply, AdminRequest, Counter, NodeStatus, Space, counters};
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{CoreSet, Errno, Fault, NodeId, Result, View};
@@ -54,6 +55,8 @@ pub struct Node {
     services: Option<Services>,
     views: Arc<Views>,
     unreachable: Mutex<BTreeSet<NodeId>>,
+    /// Bytes that other nodes were sent, or told the place of.
+    sent: Arc<AtomicU64>,
     process: fn() -> ProcessState,
 }
 
@@ -66,7 +69,8 @@ impl Node {
         views: Arc<Views>,
         process: fn() -> ProcessState,
     ) -> Arc<Self> {
-        Arc::new(Self { node, slab, services, views, unreachable: Mutex::default(), process })
+        let (unreachable, sent) = Default::default();
+        Arc::new(Self { node, slab, services, views, unreachable, sent, process })
     }
 
     /// The services, if the node has a device.
@@ -97,8 +101,10 @@ impl Node {
     /// Where the bytes of reads came from, in both views that are striped.
     fn counters(&self) -> Vec<Counter> {
         let loaded = self.services.as_ref().map(|services| services.unit.counters());
+        let sent = Counter::new(counters::SENT, self.sent.load(Ordering::Relaxed));
         let mut sums = BTreeMap::<String, u64>::new();
-        for Counter { name, value } in self.views.counters().into_iter().chain(loaded.into_iter().flatten()) {
+        let all = self.views.counters().into_iter().chain(loaded.into_iter().flatten()).chain([sent]);
+        for Counter { name, value } in all {
             *sums.entry(name).or_default() += value;
         }
         sums.into_iter().map(|(name, value)| Counter { name, value }).collect()
@@ -179,12 +185,19 @@ impl Service for Node {
         payload: Option<Payload>,
         target: Target,
     ) -> BoxFuture<'static, (Reply, Carried)> {
+        let sent = (from != self.node).then(|| self.sent.clone());
+        let count = move |carried: &Carried| {
+            if let Some(sent) = sent {
+                sent.fetch_add(carried.count(), Ordering::Relaxed);
+            }
+        };
         let request = match request {
             Request::Admin(request) => {
                 return ready((Reply::Admin(self.admin(request)), Carried::Nothing)).boxed();
             }
             Request::Client(request) => {
-                return self.client(request).map(|(reply, carried)| (Reply::Client(reply), carried)).boxed();
+                let answer = self.client(request).inspect(move |(_, carried)| count(carried));
+                return answer.map(|(reply, carried)| (Reply::Client(reply), carried)).boxed();
             }
             request => request,
         };
@@ -206,6 +219,7 @@ impl Service for Node {
                 Request::Admin(_) | Request::Client(_) => unreachable!("answered above"),
             };
             drop(foreground);
+            count(&answer.1);
             answer
         }
         .boxed()

@@ -190,6 +190,7 @@ these that has it; one line for each node, sums since it was started:
 
   asked, had it    how often other nodes asked this one for what it may have
                    in memory, and how much of that it had
+  sent             what it sent to others who read, as a home or from memory
 
   got from memory, from shared dir
                    what this node, as the home of parts of cached files, did

@@ -6,7 +6,7 @@ use crate::settings::size::show;
 use std::io::Write;
 use tameike_core::wire::admin::{Counter, counters};
 
-const HEAD: [&str; 9] = [
+const HEAD: [&str; 10] = [
     "node",
     "host",
     "own memory",
@@ -14,6 +14,7 @@ const HEAD: [&str; 9] = [
     "homes",
     "asked",
     "had it",
+    "sent",
     "got from memory",
     "from shared dir",
 ];
@@ -25,11 +26,11 @@ const HEAD: [&str; 9] = [
 pub fn write(status: &JobStatus, out: &mut dyn Write) -> std::io::Result<()> {
     writeln!(out, "job {}: {} nodes", status.job, status.nodes.len())?;
     let rows: Vec<_> = std::iter::once(HEAD.map(str::to_owned)).chain(status.nodes.iter().map(row)).collect();
-    table(&rows, [true, false, true, true, true, true, true, true, true], out)
+    table(&rows, [true, false, true, true, true, true, true, true, true, true], out)
 }
 
-fn row(line: &NodeLine) -> [String; 9] {
-    let cells = |cells: [String; 7]| {
+fn row(line: &NodeLine) -> [String; 10] {
+    let cells = |cells: [String; 8]| {
         let mut cells = cells.into_iter();
         std::array::from_fn(|column| match column {
             0 => line.node.to_string(),
@@ -50,6 +51,7 @@ fn row(line: &NodeLine) -> [String; 9] {
         show(value(counters::READ_HOMES)),
         requested.to_string(),
         had,
+        show(value(counters::SENT)),
         show(value(counters::LOADED_HOLDERS)),
         show(value(counters::LOADED_SHARED)),
     ])

@@ -192,6 +192,15 @@ pub enum Carried {
 }
 
 impl Carried {
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        match self {
+            Self::Nothing => 0,
+            Self::Payload(payload) => payload.len() as u64,
+            Self::Place(place) => place.runs.iter().map(|run| u64::from(run.length)).sum(),
+        }
+    }
+
     /// Those that are here.
     pub fn payload(self) -> Option<Payload> {
         match self {
