@@ -170,7 +170,8 @@ pub(super) const WARM_LONG_HELP: &str = "\
 One node looks through the directories, and every node of the job reads its own
 part of the files: all together, each byte once. Programs then read from the
 nodes. What does not fit the cache area (see `tameike status`) pushes out what
-was loaded before it. Symbolic links are not followed.
+was loaded before it, and a node remembers 65,536 files that nobody has changed:
+of more, what was loaded first is read again. Symbolic links are not followed.
 
 Examples, inside a job:
   tameike cache warm \"$TAMEIKE_CACHE/training\"

@@ -1,19 +1,20 @@
 //! Loads files before anybody reads them: this node looks through the tree, and has the homes of units read them, each its own.
 
 use super::{CacheView, version};
+use crate::data::FileVersion;
+use futures_util::future::try_join_all;
 use futures_util::{StreamExt, stream};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::admin::Warmed;
 use tameike_core::wire::unit::{Backing, LOAD_UNITS_MAX, UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Errno, Fault, FileKind, Layout, NodeId, Result, UnitId};
-use tameike_io::shared::FileStat;
+use tameike_core::{Errno, Fault, FileKind, InodeId, Layout, NodeId, Result, UnitId};
+use tameike_io::shared::{FileStat, is_missing};
 
 /// Files that are loaded at the same time.
 const FILES_AT_ONCE: usize = 16;
-/// Requests to homes that are under way for one file.
-const REQUESTS_AT_ONCE: usize = 16;
 /// Files whose fault is told; of others, only their number.
 const FAULTS_TOLD_MAX: usize = 10;
 
@@ -67,7 +68,10 @@ impl CacheView {
             });
             let mut loads = stream::iter(loads).buffer_unordered(FILES_AT_ONCE);
             while let Some((file, loaded)) = loads.next().await {
-                note(warmed, &file, loaded);
+                // What has gone since the directory was read is not wanted any more.
+                if !matches!(&loaded, Err(fault) if is_missing(fault.errno)) {
+                    note(warmed, &file, loaded);
+                }
             }
         }
     }
@@ -105,27 +109,41 @@ impl CacheView {
         let (state, _) = self.ask_open(inode, path.clone(), stat.stamp(), false).await?;
         let known = version(state, *size);
         let backing = Backing::Shared { path, holders: Vec::new() };
+        let (count, homes) =
+            (known.size.div_ceil(UNIT_SIZE as u64), self.cluster.device_nodes().len() as u64);
+        let some = LOAD_UNITS_MAX as u64 * homes;
+        for first in (0..count).step_by(some as usize) {
+            let units = first..(first + some).min(count);
+            self.load_units(&known, inode, units, &backing).await?;
+        }
+        Ok(known.size)
+    }
+
+    /// Has the homes of some units of a file load them, each with one request.
+    async fn load_units(
+        &self,
+        known: &FileVersion,
+        inode: InodeId,
+        units: Range<u64>,
+        backing: &Backing,
+    ) -> Result<()> {
         let mut by_home = BTreeMap::<NodeId, Vec<u64>>::new();
-        for index in 0..known.size.div_ceil(UNIT_SIZE as u64) {
+        for index in units {
             let home = self.cluster.unit_home(Layout::Striped, UnitId { inode, index });
             by_home.entry(home).or_default().push(index);
         }
         let mut asked = Vec::new();
         for (home, units) in by_home {
-            for units in units.chunks(LOAD_UNITS_MAX) {
-                let (units, backing) = (units.to_vec(), backing.clone());
-                let (size, generation) = (known.size, known.generation);
-                let request = UnitRequest::Load { inode, units, size, generation, backing };
-                asked.push(self.rpc.call(home, Request::Unit(request), None, None));
-            }
+            let (size, generation, backing) = (known.size, known.generation, backing.clone());
+            let request = UnitRequest::Load { inode, units, size, generation, backing };
+            asked.push(self.rpc.call(home, Request::Unit(request), None, None));
         }
-        let mut asked = stream::iter(asked).buffer_unordered(REQUESTS_AT_ONCE);
-        while let Some(answer) = asked.next().await {
-            match answer?.reply {
+        for answer in try_join_all(asked).await? {
+            match answer.reply {
                 Reply::Unit(UnitReply::Loaded(_)) => {}
                 other => return Err(super::out_of_turn(&other)),
             }
         }
-        Ok(known.size)
+        Ok(())
     }
 }

@@ -313,7 +313,7 @@ impl DataEngine {
             let is_version = state.generation == generation;
             let held = state.units.get_mut(&unit.index).filter(|held| is_version && held.is_at_home(range));
             let Some(held) = held else { return not_held };
-            if held.readers() >= READERS_MAX {
+            if held.readers() >= READERS_MAX || self.frames.is_wanted() {
                 return (ClientReply::Busy, None);
             }
             let used = self.frames.tick();

@@ -53,6 +53,7 @@ impl Activity {
                     | UnitRequest::MarkClean { .. }
                     | UnitRequest::Digest { .. }
                     | UnitRequest::DirtyInodes { .. }
+                    | UnitRequest::Load { .. }
             ),
             Request::Cache(request) => matches!(
                 request,

@@ -110,7 +110,9 @@ impl CacheService {
         if state.record.removed {
             return Err(Errno::ESTALE.into());
         }
-        state.openers.insert(by);
+        if holds {
+            state.openers.insert(by);
+        }
         let removing = self.is_being_removed(inode);
         let known = CacheState { removing, ..state.record.state(Some(&stamp)) };
         drop(state);

@@ -1,12 +1,11 @@
-//! Bytes that the node does not hold come from a node that has them in memory, or from the shared file system: once, by whole
-//! units, and are kept.
+//! Bytes that the node does not hold come from a node that has them in memory, or from the shared file system: from there once,
+//! by whole units, and are kept.
 
 use super::UnitService;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::limits::{HOLDER_PATIENCE, UNIT_SIZE};
-use tameike_core::ranges::RangeSet;
 use tameike_core::wire::admin::{Counter, counters};
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::{Reply, Request};
@@ -28,6 +27,15 @@ pub(super) fn read_gap(file: &dyn SharedFile, start: u64, gap: &Range<u32>, fram
     Ok(gap.start + count as u32)
 }
 
+/// The bytes `range` of a unit in `frame`, with those in `gaps` from `bytes`, which has all of the range.
+pub(super) fn filled(mut frame: Frame, range: Range<u32>, gaps: Vec<Range<u32>>, bytes: &[u8]) -> Payload {
+    for gap in gaps {
+        let part = (gap.start - range.start) as usize..(gap.end - range.start) as usize;
+        frame[gap.start as usize..gap.end as usize].copy_from_slice(&bytes[part]);
+    }
+    Payload::new(Arc::new(frame), range)
+}
+
 /// Bytes that this node did not hold and got.
 #[derive(Default)]
 pub(super) struct Loaded {
@@ -43,14 +51,14 @@ impl UnitService {
         named.map(|(name, bytes)| Counter::new(name, bytes.load(Ordering::Relaxed))).into()
     }
 
-    /// Reads the unit from the shared file where neither this node nor one of `holders` has it, and gives the bytes `range`.
+    /// Reads the unit from the shared file where it is not held, and gives the bytes `range`.
     pub(super) async fn fetch(
         &self,
         unit: UnitId,
         range: Range<u32>,
         frame: Frame,
         generation: Generation,
-        (path, holders): (Vec<u8>, Vec<NodeId>),
+        path: Vec<u8>,
     ) -> Result<Payload> {
         let _uncut = self.file_locks.share(unit.inode).await;
         let _only = self.unit_locks.hold(unit).await;
@@ -58,9 +66,6 @@ impl UnitService {
         let held = held?.ranges;
         if held.contains(&range) {
             return Ok(Payload::new(Arc::new(frame), range));
-        }
-        if let Some(bytes) = self.read_holders(unit, &range, generation, holders).await {
-            return Ok(self.keep_held(unit, (range, bytes), (frame, &held), generation).await);
         }
         let (frame, kept) = self.read_shared(unit, frame, held.gaps(WHOLE), path).await?;
         let frame = Arc::new(frame);
@@ -71,8 +76,22 @@ impl UnitService {
         Ok(Payload::new(frame, range))
     }
 
-    /// Bytes that one of these nodes has in memory.
-    async fn read_holders(
+    /// Bytes that one of these nodes has in memory, for who has opened this version. They are passed on and not kept: what this node
+    /// keeps must be true for all, and the file may have been cut or written since.
+    pub(super) async fn read_holders(
+        &self,
+        unit: UnitId,
+        range: &Range<u32>,
+        generation: Generation,
+        holders: Vec<NodeId>,
+    ) -> Option<Payload> {
+        let asked = self.ask_holders(unit, range, generation, holders);
+        let bytes = self.parts.runtime.timeout(HOLDER_PATIENCE, asked).await.flatten()?;
+        self.loaded.holders.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Some(bytes)
+    }
+
+    async fn ask_holders(
         &self,
         unit: UnitId,
         range: &Range<u32>,
@@ -84,35 +103,17 @@ impl UnitService {
             let request = ClientRequest::ReadHeld { unit, offset, length, generation };
             let frame = self.parts.read_pool.try_take();
             let call = self.parts.rpc.call(node, Request::Client(request), None, frame);
-            match self.parts.runtime.timeout(HOLDER_PATIENCE, call).await {
-                Some(Ok(Answer { reply: Reply::Client(ClientReply::Read), payload: Some(bytes) }))
+            match call.await {
+                Ok(Answer { reply: Reply::Client(ClientReply::Read), payload: Some(bytes) })
                     if bytes.len() == range.len() =>
                 {
                     return Some(bytes);
                 }
-                Some(Ok(_)) => {}
-                Some(Err(fault)) => log::debug!("{node} was asked for bytes of {}: {fault}", unit.inode),
-                None => log::debug!("{node} was asked for bytes of {}, and has not answered", unit.inode),
+                Ok(_) => {}
+                Err(fault) => log::debug!("{node} was asked for bytes of {}: {fault}", unit.inode),
             }
         }
         None
-    }
-
-    /// Adds what a holder has brought to what this node has of a unit, and gives all of it.
-    async fn keep_held(
-        &self,
-        unit: UnitId,
-        (range, bytes): (Range<u32>, Payload),
-        (mut frame, held): (Frame, &RangeSet),
-        generation: Generation,
-    ) -> Payload {
-        self.loaded.holders.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        self.keep(unit, range.start, bytes.clone(), generation).await;
-        for gap in held.gaps(range.clone()) {
-            let part = (gap.start - range.start) as usize..(gap.end - range.start) as usize;
-            frame[gap.start as usize..gap.end as usize].copy_from_slice(&bytes[part]);
-        }
-        Payload::new(Arc::new(frame), range)
     }
 
     /// Keeps clean bytes on the device, where it has room.

@@ -249,7 +249,10 @@ impl UnitService {
         let gaps = held.ranges.gaps(range.clone());
         match backing {
             Backing::Shared { path, holders } if !gaps.is_empty() => {
-                self.fetch(unit, range, frame, generation, (path, holders)).await
+                match self.read_holders(unit, &range, generation, holders).await {
+                    Some(bytes) => Ok(fetch::filled(frame, range, gaps, &bytes)),
+                    None => self.fetch(unit, range, frame, generation, path).await,
+                }
             }
             Backing::Zeros | Backing::Shared { .. } => {
                 gaps.into_iter().for_each(|gap| frame[gap.start as usize..gap.end as usize].fill(0));
