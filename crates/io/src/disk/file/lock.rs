@@ -8,7 +8,15 @@ use std::path::Path;
 use tameike_core::{Errno, Fault, Result};
 
 /// A lock on a file, held by this process until dropped; the system takes it from a process that dies.
-pub struct FileLock(#[expect(dead_code, reason = "the lock lives as long as its descriptor")] OwnedFd);
+pub struct FileLock(OwnedFd);
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        // Closing alone would leave it with a child that another thread starts at this moment, until that child runs
+        // its program. There is nothing to do about an error, after which the lock goes with the descriptor.
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+    }
+}
 
 impl FileLock {
     /// Takes the lock.
@@ -39,5 +47,22 @@ impl FileLock {
             )),
             Err(error) => Err(file.fault("lock", error)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_lock_is_free_even_while_a_child_still_has_its_descriptor() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let lock = FileLock::take(&path).unwrap();
+        let inherited = lock.0.try_clone().unwrap();
+        assert_eq!(FileLock::take(&path).map(drop).unwrap_err().errno, Errno::EBUSY);
+        drop(lock);
+        FileLock::take(&path).unwrap();
+        drop(inherited);
     }
 }
