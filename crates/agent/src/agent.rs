@@ -204,6 +204,7 @@ impl AgentControl for Agent {
             local: self.local()?,
             owner: (process::user(), process::group()),
             process: own_process,
+            holders: !self.start.no_holders,
         };
         let node = pollster::block_on(assembly::assemble(parts))?;
         self.rpc.attach(node.clone());

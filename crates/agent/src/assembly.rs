@@ -52,6 +52,8 @@ pub struct Parts<'a> {
     pub owner: (u32, u32),
     /// Tells of the process that the node is in.
     pub process: fn() -> ProcessState,
+    /// Whether readers are told which nodes may have bytes in memory.
+    pub holders: bool,
 }
 
 /// What the services of a node with a device are made of.
@@ -89,7 +91,8 @@ pub async fn assemble(parts: Parts<'_>) -> Result<Arc<Node>> {
 async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
     let (runtime, cluster) = (parts.runtime.clone(), parts.cluster.clone());
     let activity = Activity::new(runtime.clone(), QUIET);
-    let holders = Arc::new(CacheTable::new(runtime.clone()));
+    let table = if parts.holders { CacheTable::new } else { CacheTable::unused };
+    let holders = Arc::new(table(runtime.clone()));
     let meta = MetaService::open(MetaParts {
         runtime: runtime.clone(),
         cluster: cluster.clone(),

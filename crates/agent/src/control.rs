@@ -114,6 +114,9 @@ pub struct AgentStart {
     pub listen: String,
     /// How it speaks with other agents.
     pub fabric: FabricChoice,
+    /// Whether it tells nobody which nodes may have bytes in memory.
+    #[serde(default)]
+    pub no_holders: bool,
     /// The cores of its host to which its threads are bound; `None` leaves them to the system.
     pub cores: Option<CoreSet>,
     /// The device; `None` on a node that uses its group's (BB-2).

@@ -34,7 +34,7 @@ print(subprocess.check_output(stat, text=True))
 
 #[test]
 fn a_file_that_all_nodes_read_is_read_of_the_shared_directory_once() {
-    for fabric in ["auto", "tcp"] {
+    for how in [&["--fabric", "auto"][..], &["--fabric", "tcp"], &["--no-holders"]] {
         let site = Site::new();
         let content: Vec<u8> =
             (0..SIZE as u32 / 4 + 1).flat_map(|word| word.wrapping_mul(31).to_le_bytes()).collect();
@@ -43,7 +43,7 @@ fn a_file_that_all_nodes_read_is_read_of_the_shared_directory_once() {
         let program = site.plain().join("program.py");
         fs::write(&program, PROGRAM).expect("the program");
         let script = format!("python3 {} {}", program.display(), site.plain().join("same").display());
-        let said = succeed(&mut site.job(NODES, &["--memory", "128MiB", "--fabric", fabric], &script));
+        let said = succeed(&mut site.job(NODES, &[&["--memory", "128MiB"], how].concat(), &script));
         let value = |name: &str| {
             let start = said.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
             start.and_then(|value| value.parse::<u64>().ok()).unwrap_or_else(|| panic!("{name} in {said}"))
@@ -55,6 +55,7 @@ fn a_file_that_all_nodes_read_is_read_of_the_shared_directory_once() {
         let wanted = u64::from(NODES) * SIZE as u64;
         assert!((wanted..wanted + wanted / 2).contains(&brought), "{brought} of {wanted}: {said}");
         assert!(value("held_delivered") <= value("held_requested"), "{said}");
+        assert!(how != ["--no-holders"] || value("held_requested") == 0, "{said}");
         let rows = said.lines().filter(|line| line.contains(" localhost ")).count();
         assert_eq!(rows, NODES as usize, "{said}");
         site.assert_clean();

@@ -16,6 +16,7 @@ const COUNTED_MAX: u32 = 1 << 10;
 /// The cache table of one node.
 pub struct CacheTable {
     runtime: Runtime,
+    is_kept: bool,
     files: Mutex<Files>,
 }
 
@@ -34,12 +35,20 @@ struct File {
 impl CacheTable {
     /// A table without files.
     pub fn new(runtime: Runtime) -> Self {
-        Self { runtime, files: Mutex::default() }
+        Self { runtime, is_kept: true, files: Mutex::default() }
+    }
+
+    /// One that stays without, and tells nobody of holders.
+    pub fn unused(runtime: Runtime) -> Self {
+        Self { is_kept: false, ..Self::new(runtime) }
     }
 
     /// A node opens a file, which has this version: the others that may hold it, at most [`HOLDERS_TOLD_MAX`], those that were
     /// asked in vain least often first. From now on it is one of them.
     pub fn opened(&self, inode: InodeId, generation: Generation, by: NodeId) -> Vec<Holder> {
+        if !self.is_kept {
+            return Vec::new();
+        }
         let draw = self.runtime.random_u64() as usize;
         let mut files = self.files.lock();
         let Some(file) = files.of_version(inode, generation) else { return Vec::new() };
@@ -53,7 +62,9 @@ impl CacheTable {
 
     /// A node has changed a file, which has this version now: who has held it before does not any more.
     pub fn changed(&self, inode: InodeId, generation: Generation, by: NodeId) {
-        if let Some(file) = self.files.lock().of_version(inode, generation) {
+        if self.is_kept
+            && let Some(file) = self.files.lock().of_version(inode, generation)
+        {
             file.add(by, 0);
         }
     }
@@ -198,6 +209,14 @@ mod tests {
         }
         assert_eq!(table.files.lock().recent[&FILE].holders.len(), HOLDERS_KEPT_MAX);
         assert!(told.len() > 300, "many share the load: {}", told.len());
+    }
+
+    #[test]
+    fn a_table_that_is_not_kept_tells_nobody() {
+        let table = CacheTable::unused(Simulation::new(3).runtime());
+        table.changed(FILE, FIRST, NodeId(1));
+        assert_eq!(table.opened(FILE, FIRST, NodeId(2)), []);
+        assert_eq!(table.opened(FILE, FIRST, NodeId(3)), []);
     }
 
     #[test]

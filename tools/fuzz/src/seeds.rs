@@ -212,6 +212,7 @@ fn lines() -> Vec<Seed> {
         base_dir: PathBuf::from("/tmp/tameike-0"),
         listen: "127.0.0.1:0".to_owned(),
         fabric: FabricChoice::Tcp,
+        no_holders: true,
         cores: CoreSet::new([0, 2, 3]),
         device: Some(DeviceStart { dir: PathBuf::from("/dev/shm/x"), ram: true }),
         capacity: [1, 2, 3],

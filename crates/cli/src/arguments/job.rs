@@ -42,6 +42,9 @@ pub struct JobOptions {
     /// `tcp` [default: auto]
     #[arg(long, value_name = "auto|tcp", help_heading = "Nodes")]
     pub fabric: Option<FabricChoice>,
+    /// Read the bytes of other nodes from where they belong alone, and not from the memory of nodes that have read them
+    #[arg(long, help_heading = "Nodes")]
+    pub no_holders: bool,
     /// Bind each agent to these cores of its host, like `0,2-3`, and leave the others to programs [default: the system
     /// chooses among all]
     #[arg(long, value_name = "LIST", help_heading = "Nodes")]

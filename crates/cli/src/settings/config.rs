@@ -23,6 +23,7 @@ pub struct Config {
     #[serde(default, deserialize_with = "memory")]
     memory: Option<u64>,
     fabric: Option<FabricChoice>,
+    no_holders: Option<bool>,
     cores: Option<CoreSet>,
     no_ring: Option<bool>,
     job: Option<JobId>,
@@ -118,6 +119,7 @@ impl Config {
             device: options.device.clone().or_else(|| self.device.clone()),
             memory: options.memory.or(self.memory),
             fabric: options.fabric.or(self.fabric),
+            no_holders: options.no_holders || self.no_holders.unwrap_or(false),
             cores: options.cores.clone().or_else(|| self.cores.clone()),
             no_ring: options.no_ring || self.no_ring.unwrap_or(false),
             job: options.job.clone().or_else(|| self.job.clone()),

@@ -64,6 +64,9 @@ pub struct JobPlan {
     /// How agents speak with each other.
     #[serde(default)]
     pub fabric: FabricChoice,
+    /// Whether no node is asked for what it has in memory of the data of others.
+    #[serde(default)]
+    pub no_holders: bool,
     /// The cores of its host to which each agent is bound, if any.
     #[serde(default)]
     pub cores: Option<CoreSet>,
@@ -113,6 +116,7 @@ impl JobPlan {
             device_root,
             memory,
             fabric: options.fabric.unwrap_or_default(),
+            no_holders: options.no_holders,
             cores: options.cores.clone(),
             no_ring: options.no_ring,
             verify: options.verify,

@@ -86,6 +86,7 @@ impl World {
             },
             owner: (crate::tree::OWNER, crate::tree::OWNER),
             process: || ProcessState { pid: 1, resident_bytes: 0, cores: None },
+            holders: true,
         };
         let assembled = assembly::assemble(parts).await?;
         attached.set(assembled.clone());
