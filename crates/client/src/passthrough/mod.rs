@@ -292,10 +292,9 @@ fn make(fs: &dyn SharedFs, path: &[u8], new: NewInode) -> Result<FileStat> {
     let bits = (kind != FileKind::Symlink).then_some(mode);
     match owner.missing(fs, path, &stat, bits) {
         None => Ok(stat),
-        Some(change) => match fs.change(path, &change) {
-            Err(fault) if fault.errno == Errno::EPERM => Ok(stat),
-            Err(fault) => Err(fault),
-            Ok(()) => fs.stat(path),
+        Some(change) => match Owner::was_given(fs.change(path, &change))? {
+            true => fs.stat(path),
+            false => Ok(stat),
         },
     }
 }

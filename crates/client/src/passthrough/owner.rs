@@ -25,13 +25,20 @@ impl Owner {
     pub(crate) fn create(self, fs: &dyn SharedFs, path: &[u8], mode: u16) -> Result<Arc<dyn SharedFile>> {
         let file = fs.create(path, mode)?;
         if let Some(change) = self.missing(fs, path, &file.stat()?, Some(mode)) {
-            match file.change(&change) {
-                // Only a system administrator's agent can give files away, and the others serve one user.
-                Err(fault) if fault.errno == Errno::EPERM => {}
-                other => other?,
-            }
+            Self::was_given(file.change(&change))?;
         }
         Ok(file)
+    }
+
+    /// Whether the file system has given a new file to its owner, or keeps to one of its own choice. Only a system
+    /// administrator's agent can give files away, and the others serve one user; and a file system with users of its own,
+    /// as Gfarm is, does not know all of ours.
+    pub(crate) fn was_given(answer: Result<()>) -> Result<bool> {
+        match answer {
+            Ok(()) => Ok(true),
+            Err(fault) if matches!(fault.errno, Errno::EPERM | Errno::EINVAL) => Ok(false),
+            Err(fault) => Err(fault),
+        }
     }
 
     /// What must change for the new file to be the owner's; changing the owner takes bits of the mode away,
@@ -55,5 +62,20 @@ impl Owner {
             mode: mode.map(|mode| mode | (stat.mode & SETGID)),
             ..AttrChange::default()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tameike_core::Fault;
+
+    #[test]
+    fn a_refused_owner_is_no_error_and_a_failing_disk_is() {
+        let answer = |errno| Owner::was_given(Err(Fault::new(errno, "chown"))).map_err(|fault| fault.errno);
+        assert_eq!(Owner::was_given(Ok(())).map_err(|fault| fault.errno), Ok(true));
+        assert_eq!(answer(Errno::EPERM), Ok(false));
+        assert_eq!(answer(Errno::EINVAL), Ok(false), "as Gfarm says of a user it does not know");
+        assert_eq!(answer(Errno::EIO), Err(Errno::EIO));
     }
 }

@@ -4,6 +4,7 @@ use super::paths::Paths;
 use super::record::{Journal, Record};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use tameike_core::wire::cache::Stamp;
 use tameike_core::{Generation, InodeId, NodeId, Result, Timestamp};
@@ -32,6 +33,8 @@ pub(super) struct State {
     pub(super) openers: BTreeSet<NodeId>,
     /// The time that made the shared file look changed by others, until it turns out that a client has set it.
     pub(super) suspect: Option<Timestamp>,
+    /// When flushes wrote to the shared file of which others are to do the rest.
+    written: Option<RangeInclusive<Timestamp>>,
 }
 
 impl State {
@@ -39,10 +42,30 @@ impl State {
     /// tells us.
     pub(super) fn take_change(&mut self, stamp: Stamp) {
         let record = &mut self.record;
+        // A file system may show the time of a write only when all nodes that wrote have closed the file, as Gfarm does.
+        if self.written.as_ref().is_some_and(|times| times.contains(&stamp.mtime))
+            && stamp.size == record.stamp.size
+        {
+            record.stamp = stamp;
+            return;
+        }
         let (known, size) = (record.changed_by_others, record.stamp.size);
         record.take_change(stamp);
         let is_first = record.changed_by_others && !known && stamp.size == size;
         self.suspect = is_first.then_some(stamp.mtime);
+    }
+
+    /// A flush that began at this time has written to the shared file until now, and left it as `stamp`.
+    pub(super) fn take_part(&mut self, began: Timestamp, now: Timestamp, stamp: Stamp) {
+        let first = self.written.take().map_or(began, |times| *times.start());
+        self.written = Some(first..=now);
+        self.record.stamp = stamp;
+    }
+
+    /// A flush has written all, set the time that programs gave the file, and left it as `stamp`.
+    pub(super) fn take_whole(&mut self, stamp: Stamp) {
+        self.written = None;
+        self.record.stamp = stamp;
     }
 
     /// Takes note of the time that a program has set on the shared file, which is `now` so.
@@ -78,6 +101,7 @@ impl File {
             flushing: false,
             openers: BTreeSet::new(),
             suspect: None,
+            written: None,
         });
         Arc::new(Self { inode, flush: async_lock::Mutex::new(()), state, paths })
     }

@@ -86,6 +86,7 @@ impl CacheService {
         let inode = file.inode;
         let (path, stat) = self.locate(inode, &record).await?;
         let record = self.begin_flush(file, record, stat.stamp())?;
+        let began = self.parts.runtime.now();
         if record.outdated {
             self.journal.drop_digests(inode, 0..u64::MAX)?;
             file.update(&self.journal, |state| state.record.outdated = false)?;
@@ -98,10 +99,11 @@ impl CacheService {
         if total.rest || failure.is_some() {
             // Bytes of the shared file have changed: the stamp follows, so that this is not taken for a change
             // by others. A node that did not answer may go on changing them.
+            let ended = self.parts.runtime.now();
             let (_, stat) = self.locate(inode, &record).await?;
             let unanswered = failure.as_ref().is_some_and(|fault| !is_refusal(fault.errno));
             file.update(&self.journal, |state| {
-                state.record.stamp = stat.stamp();
+                state.take_part(began, ended, stat.stamp());
                 state.record.written += total.written;
                 state.record.interrupted = record.interrupted || unanswered;
             })?;
@@ -113,9 +115,9 @@ impl CacheService {
         let stamp = self.parts.runtime.block(finish).await?;
         let clean = file.update(&self.journal, |state| {
             let unchanged = state.changes == changes;
+            state.take_whole(stamp);
             let record = &mut state.record;
             record.prefer_path(&path);
-            record.stamp = stamp;
             record.written += total.written;
             record.failure.clear();
             (record.unsynced, record.interrupted) = (false, false);

@@ -112,9 +112,12 @@ impl Record {
     }
 
     /// Whether the shared file is as we know it. Clean data is trusted only when not even the time of last
-    /// change of attributes differs: a program can set the time of last change of content back.
+    /// change of attributes differs: a program can set the time of last change of content back. That leaves the moment
+    /// when it did so; a file system that brings both times together, as Gfarm does after the last close of a file that
+    /// several nodes have written, shows that nobody did.
     pub(super) fn is_as_known(&self, stamp: &Stamp) -> bool {
-        self.has_content_of(stamp) && (self.dirty || self.stamp.ctime == stamp.ctime)
+        let set_back = self.stamp.ctime != stamp.ctime && stamp.ctime != stamp.mtime;
+        self.has_content_of(stamp) && (self.dirty || !set_back)
     }
 
     /// Takes note of a shared file that was changed by others.

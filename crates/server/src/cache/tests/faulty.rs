@@ -3,6 +3,7 @@
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, Fault, InodeId, Result};
@@ -34,9 +35,23 @@ pub(super) struct Control {
     spoilt: Mutex<BTreeSet<InodeId>>,
     /// How many fsyncs of a file have failed: each descriptor that was open then is told once.
     errors: Mutex<BTreeMap<InodeId, u64>>,
+    /// Whether the last change of attributes shows the time of the last change of content.
+    joined_times: AtomicBool,
 }
 
 impl Control {
+    /// From now on both times of last change are that of the content.
+    pub(super) fn join_times(&self) {
+        self.joined_times.store(true, Ordering::Relaxed);
+    }
+
+    fn seen(&self, stat: FileStat) -> FileStat {
+        match self.joined_times.load(Ordering::Relaxed) {
+            true => FileStat { ctime: stat.mtime, ..stat },
+            false => stat,
+        }
+    }
+
     pub(super) fn set(&self, plan: Plan) {
         *self.plan.lock() = plan;
         *self.failed.lock() = 0;
@@ -111,6 +126,7 @@ impl FaultyFs {
                 reads: Mutex::new(0),
                 spoilt: Mutex::default(),
                 errors: Mutex::default(),
+                joined_times: AtomicBool::default(),
             }),
         }
     }
@@ -135,7 +151,7 @@ struct FaultyFile {
 impl SharedFile for FaultyFile {
     fn stat(&self) -> Result<FileStat> {
         self.control.call(false)?;
-        self.inner.stat()
+        self.inner.stat().map(|stat| self.control.seen(stat))
     }
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         self.control.call(false)?;
@@ -203,7 +219,7 @@ impl SharedFile for FaultyFile {
 impl SharedFs for FaultyFs {
     fn stat(&self, path: &[u8]) -> Result<FileStat> {
         self.control.call(false)?;
-        self.inner.stat(path)
+        self.inner.stat(path).map(|stat| self.control.seen(stat))
     }
     fn pin(&self, path: &[u8]) -> Result<(FileStat, Pin)> {
         self.control.call(false)?;

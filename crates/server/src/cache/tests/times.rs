@@ -1,11 +1,13 @@
-//! Times that programs set while the file is being flushed: a copy that had its time set just as the flusher
-//! came by once showed the time of its last write ever after.
+//! Times of shared files: what they say of changes by others, and those that programs set during a flush.
 
-use super::bed::{Bed, Client};
+use super::bed::{Bed, Client, bytes};
+use super::faulty::Plan;
 use tameike_core::attr::{AttrChange, SetTime};
+use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::cache::{CacheRequest, Stamp};
-use tameike_core::{Result, Timestamp};
+use tameike_core::{Errno, Generation, Result, Timestamp};
 use tameike_io::Runtime;
+use tameike_io::shared::Access;
 
 const FILE: &[u8] = b"file";
 
@@ -39,6 +41,75 @@ async fn shown(client: &Client, runtime: &Runtime) -> Result<Timestamp> {
     Ok(state.newer.map_or(mtime, |(_, mtime)| mtime))
 }
 
+/// Opens the file with the attributes that it shows, both times of last change being `joined` or not.
+async fn generation(client: &Client, joined: bool) -> Result<Generation> {
+    let stat = client.shared.stat(FILE)?;
+    let (inode, path, stamp) = (stat.inode_id(), FILE.to_vec(), stat.stamp());
+    let stamp = if joined { Stamp { ctime: stamp.mtime, ..stamp } } else { stamp };
+    let open = CacheRequest::Open { inode, path, stamp, asked: Vec::new(), holds: true };
+    client.state(inode, open).await.map(|state| state.generation)
+}
+
+/// Gfarm shows the time of the last change of content as that of attributes, too, from some time after the last close of a
+/// file that several nodes have written: what the job itself had written was taken for changed by others, and read again.
+#[test]
+fn a_file_system_that_joins_both_times_has_not_changed_the_content() {
+    let bed = Bed::new(41, 2);
+    let client = bed.client(0);
+    let control = bed.control.clone();
+    bed.run(async move {
+        client.create(FILE, b"content").await.expect("write");
+        client.write_back(FILE).await.expect("flush");
+        let before = generation(&client, false).await.expect("open");
+        control.join_times();
+        assert_eq!(generation(&client, true).await.expect("open"), before, "it is as it was");
+        assert_eq!(generation(&client, true).await.expect("open"), before, "and it stays so");
+    });
+}
+
+/// What was changed and had its time set back has a later time of last change of attributes.
+#[test]
+fn a_time_that_was_set_back_hides_no_change() {
+    let bed = Bed::new(42, 2);
+    let client = bed.client(0);
+    bed.run(async move {
+        client.create(FILE, b"content").await.expect("write");
+        client.write_back(FILE).await.expect("flush");
+        let before = generation(&client, false).await.expect("open");
+        let mtime = client.shared.stat(FILE).expect("stat").mtime;
+        client.shared.open(FILE, Access::Write).expect("open").write_at(b"CONTENT", 0).expect("write");
+        let back = AttrChange { mtime: Some(SetTime::To(mtime)), ..AttrChange::default() };
+        client.shared.change(FILE, &back).expect("set back");
+        assert_ne!(generation(&client, false).await.expect("open"), before);
+        assert_eq!(client.read(FILE).await.expect("read"), b"CONTENT");
+    });
+}
+
+/// A file of two units of which the second finds no room, so that a flush writes the first, and a time that the shared file
+/// shows after that: what the receipt then says of it.
+fn note_after(shown: impl FnOnce(Timestamp) -> Timestamp) -> String {
+    let bed = Bed::new(43, 2);
+    let (client, began) = (bed.client(0), bed.machine.runtime().now());
+    bed.run(async move { client.create(FILE, &bytes(1, 2 * UNIT_SIZE)).await.expect("write") });
+    bed.control.set(Plan::Write(UNIT_SIZE as u64, Errno::ENOSPC));
+    assert!(!bed.drain(false).is_complete());
+    let time = AttrChange { mtime: Some(SetTime::To(shown(began))), ..AttrChange::default() };
+    bed.shared.change(FILE, &time).expect("set");
+    let receipt = bed.drain(false);
+    assert!(receipt.is_complete(), "{receipt:?}");
+    receipt.files[0].note.clone()
+}
+
+/// Gfarm shows the time of a write only when all nodes that wrote have closed the file: the flush's own writes were taken for
+/// those of another program.
+#[test]
+fn the_time_of_a_flush_that_is_shown_late_is_not_a_change_by_others() {
+    assert_eq!(note_after(|began| began), "");
+    let later = |began: Timestamp| Timestamp { seconds: began.seconds + 3600, ..began };
+    assert_eq!(note_after(later), "another program changed the file while the job wrote it");
+}
+
+/// A copy that had its time set just as the flusher came by once showed the time of its last write ever after.
 #[test]
 fn a_time_that_a_program_sets_during_a_flush_stays() {
     for seed in 0..400 {
