@@ -13,7 +13,7 @@ case $purpose in
         python3-h5py python3-mpi4py rsync sqlite3 tar util-linux xfsprogs xz-utils) ;;
     run) packages=("${compiler[@]}" fuse3 montage python-drizzle-testdata python3) ;;
     fuzz) packages=("${compiler[@]}" g++) ;;
-    bench) packages=("${compiler[@]}" fuse3 glusterfs-client glusterfs-server iproute2 linux-perf moosefs-chunkserver
+    bench) packages=("${compiler[@]}" fuse3 gfarm-client gfarm2fs gfmd gfsd glusterfs-client glusterfs-server iproute2 linux-perf moosefs-chunkserver
         moosefs-client moosefs-master util-linux) ;;
     *)
         echo "usage: install-deps.sh build|test|run|bench|fuzz" >&2

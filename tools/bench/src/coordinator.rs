@@ -24,6 +24,25 @@ pub struct Place {
     pub nodes: u32,
     /// The processes that serve it.
     pub servers: Servers,
+    /// The command that is run to its end before a step that reads; empty for none.
+    pub settle: Vec<String>,
+}
+
+impl Place {
+    fn settle(&self) -> Outcome<()> {
+        let Some((program, words)) = self.settle.split_first() else { return Ok(()) };
+        let output = Command::new(program).args(words).stdin(Stdio::null()).output();
+        let output = output.context(|| format!("start {program}"))?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(format!(
+                "{} failed ({}): {}",
+                self.settle.join(" "),
+                output.status,
+                String::from_utf8_lossy(&output.stderr)
+            )),
+        }
+    }
 }
 
 /// One step, done.
@@ -58,6 +77,9 @@ pub fn run(plan: &Plan, place: &Place, limits: &Limits) -> Outcome<Vec<Done>> {
     let mut links = greet(plan, &listener, &mut ranks, limits)?;
     let mut done = Vec::new();
     for &step in plan.workload.steps() {
+        if step.reads() {
+            place.settle()?;
+        }
         let before = place.servers.usage()?;
         for link in &mut links {
             link.say(&ToRank::Go)?;

@@ -83,6 +83,9 @@ pub struct RunOptions {
     /// Start the ranks of the target NAME through this command: `NAME=ssh host{node}`.
     #[arg(long = "launcher", value_name = "NAME=COMMAND")]
     pub launchers: Vec<String>,
+    /// Run this command to its end before each step in which ranks of the target NAME read: `NAME=tameike drain`.
+    #[arg(long = "settle", value_name = "NAME=COMMAND")]
+    pub settles: Vec<String>,
     /// The target that ratios are relative to [default: tmpfs, or else the first].
     #[arg(long)]
     pub base: Option<String>,

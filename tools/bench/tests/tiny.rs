@@ -46,8 +46,8 @@ fn all_workloads_on_two_directories_and_through_a_launcher() {
 
     let report = report(out.path());
     let samples = report["samples"].as_array().expect("samples");
-    // Steps that are measured, on two targets: of five patterns of large files, three of blocks, and many files of three sizes.
-    assert_eq!(samples.len(), 2 * ((3 + 4 * 2) + 3 * 2 + 3 * 2 * 6));
+    // Steps that are measured, on two targets: of six patterns of large files, three of blocks, and many files of three sizes.
+    assert_eq!(samples.len(), 2 * ((3 + 5 * 2) + 3 * 2 + 3 * 2 * 6));
     for sample in samples {
         let ranks = sample["ranks"].as_array().expect("ranks");
         let expected = match sample["workload"].as_str().expect("a name") {

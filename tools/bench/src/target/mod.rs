@@ -80,17 +80,29 @@ pub fn start_all(options: &RunOptions, limits: &Limits) -> Outcome<Vec<Target>> 
         let version = if directory.starts_with('$') { directory.to_owned() } else { kind_of(directory) };
         targets.push(target(name, version, directory.to_owned(), options.nodes, Backing::Given));
     }
-    for launcher in &options.launchers {
-        let (name, command) =
-            launcher.split_once('=').ok_or_else(|| format!("--launcher {launcher}: not NAME=COMMAND"))?;
-        let target = targets.iter_mut().find(|target| target.label.name == name);
-        let target = target.ok_or_else(|| format!("--launcher {launcher}: there is no target {name}"))?;
-        target.place.launcher = command.split_whitespace().map(str::to_owned).collect();
-    }
+    set_commands(&mut targets, "--launcher", &options.launchers, |place| &mut place.launcher)?;
+    set_commands(&mut targets, "--settle", &options.settles, |place| &mut place.settle)?;
     match targets.is_empty() {
         true => Err("nothing to measure: give --targets or --also".to_owned()),
         false => Ok(targets),
     }
+}
+
+/// Gives the targets that are named in `values` of `option`, as NAME=COMMAND, these commands.
+fn set_commands(
+    targets: &mut [Target],
+    option: &str,
+    values: &[String],
+    which: impl Fn(&mut Place) -> &mut Vec<String>,
+) -> Outcome<()> {
+    for value in values {
+        let (name, command) =
+            value.split_once('=').ok_or_else(|| format!("{option} {value}: not NAME=COMMAND"))?;
+        let target = targets.iter_mut().find(|target| target.label.name == name);
+        let target = target.ok_or_else(|| format!("{option} {value}: there is no target {name}"))?;
+        *which(&mut target.place) = command.split_whitespace().map(str::to_owned).collect();
+    }
+    Ok(())
 }
 
 fn start(kind: BuiltIn, options: &RunOptions, limits: &Limits) -> Outcome<Target> {
@@ -147,7 +159,7 @@ fn target(name: &str, version: String, directory: String, nodes: u32, backing: B
         Backing::Peer(peer) => peer.servers(),
         Backing::Job(job) => job.servers(),
     };
-    let place = Place { launcher: Vec::new(), directory, nodes, servers };
+    let place = Place { launcher: Vec::new(), directory, nodes, servers, settle: Vec::new() };
     Target { label: Label { name: name.to_owned(), version }, place, backing }
 }
 

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 pub enum Workload {
     /// A file per rank, in calls of 1 MiB.
     Sequential,
+    /// The same, read by the next rank alone (IOR's `-F -C -e`).
+    Neighbour,
     /// One file, a part of it per rank, in calls of 1 MiB.
     Shared,
     /// One file, records of 47,008 bytes of all ranks in turn.
@@ -136,7 +138,7 @@ impl Workload {
         use Step::*;
         match self {
             Self::Sequential => &[MakeDirectories, Write, ReadOwn, ReadOther, RemoveAll],
-            Self::Shared | Self::Interleaved | Self::OneProcess | Self::FourProcesses => {
+            Self::Neighbour | Self::Shared | Self::Interleaved | Self::OneProcess | Self::FourProcesses => {
                 &[MakeDirectories, Write, ReadOther, RemoveAll]
             }
             Self::Random => &[MakeDirectories, Fill, RandomWrite, RandomRead, RemoveAll],
@@ -187,7 +189,7 @@ impl Workload {
     /// The table that it stands in.
     pub fn group(self) -> Group {
         match self {
-            Self::Sequential | Self::Shared | Self::Interleaved => Group::LargeFiles,
+            Self::Sequential | Self::Neighbour | Self::Shared | Self::Interleaved => Group::LargeFiles,
             Self::OneProcess | Self::FourProcesses => Group::OneProcess,
             Self::Random | Self::Latency | Self::LatencyPinned => Group::Blocks,
             Self::Metadata | Self::MetadataShared => Group::Empty,
@@ -224,6 +226,7 @@ impl Workload {
     fn setting(self) -> &'static str {
         match self {
             Self::Sequential => "a file per rank, 1 MiB calls",
+            Self::Neighbour => "a file per rank for the next one, 1 MiB calls",
             Self::Shared => "one file, a part per rank, 1 MiB calls",
             Self::Interleaved => "one file, records of 47,008 bytes in turn",
             Self::OneProcess => "one process",
@@ -238,6 +241,12 @@ impl Workload {
 }
 
 impl Step {
+    /// Whether ranks read bytes of files in it.
+    pub fn reads(self) -> bool {
+        use Step::*;
+        matches!(self, ReadOwn | ReadOther | Warm | RandomRead | CachedRead | OpenOwn | OpenOther)
+    }
+
     /// What its rate counts, or `None` for a step that only prepares or cleans.
     pub fn unit(self) -> Option<Unit> {
         match self {
