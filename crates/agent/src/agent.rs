@@ -20,6 +20,7 @@ use tameike_core::receipt::Receipt;
 use tameike_core::wire::admin::{NodeStatus, Warmed};
 use tameike_core::wire::cache::{CacheReply, CacheRequest};
 use tameike_core::{Cluster, Errno, Fault, NodeInfo, Result, View};
+use tameike_io::fabric::ofi::OfiConfig;
 use tameike_io::fabric::rpc::RpcNode;
 use tameike_io::fabric::socket::{PEER_LIMIT_DEFAULT, SocketConfig, SocketFabric};
 use tameike_io::fabric::{HostDevice, Rpc};
@@ -170,6 +171,12 @@ impl AgentControl for Agent {
             request_frames: memory.requests.clone(),
             reply_frames: memory.replies.clone(),
             slab: (start.fabric == FabricChoice::Auto).then(|| memory.slab.clone()),
+            ofi: match start.fabric {
+                FabricChoice::Ofi(provider) => {
+                    Some(OfiConfig { provider, slab: memory.slab.clone(), frames: memory.requests.clone() })
+                }
+                FabricChoice::Auto | FabricChoice::Tcp => None,
+            },
             device: store
                 .as_ref()
                 .and_then(|store| store.extents.memory())

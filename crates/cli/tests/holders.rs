@@ -34,7 +34,8 @@ print(subprocess.check_output(stat, text=True))
 
 #[test]
 fn a_file_that_all_nodes_read_is_read_of_the_shared_directory_once() {
-    for how in [&["--fabric", "auto"][..], &["--fabric", "tcp"], &["--no-holders"]] {
+    let fabrics = ["auto", "tcp", "ofi:tcp", "ofi:shm"].map(|fabric| ["--fabric", fabric]);
+    for how in fabrics.iter().map(|fabric| &fabric[..]).chain([&["--no-holders"][..]]) {
         let site = Site::new();
         let content: Vec<u8> =
             (0..SIZE as u32 / 4 + 1).flat_map(|word| word.wrapping_mul(31).to_le_bytes()).collect();

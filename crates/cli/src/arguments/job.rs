@@ -38,9 +38,10 @@ pub struct JobOptions {
     /// Memory of each agent for buffers, beside the device [default: 512MiB]
     #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = "Views")]
     pub memory: Option<u64>,
-    /// How nodes speak with each other: `auto` (through memory within a host, over TCP between hosts) or
-    /// `tcp` [default: auto]
-    #[arg(long, value_name = "auto|tcp", help_heading = "Nodes")]
+    /// How nodes speak with each other: `auto` (through memory within a host, over TCP between hosts), `tcp`, or `ofi`
+    /// (through the site's libfabric, by its provider PROVIDER or the first that the machine has; `tameike doctor` lists
+    /// them) [default: auto]
+    #[arg(long, value_name = "auto|tcp|ofi[:PROVIDER]", help_heading = "Nodes")]
     pub fabric: Option<FabricChoice>,
     /// Read the bytes of other nodes from where they belong alone, and not from the memory of nodes that have read them
     #[arg(long, help_heading = "Nodes")]

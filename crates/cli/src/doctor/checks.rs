@@ -13,6 +13,7 @@ use std::path::Path;
 use tameike_agent::control::Isolation;
 use tameike_core::JobId;
 use tameike_io::disk::uring;
+use tameike_io::fabric::ofi::{self, Provider};
 use tameike_io::os::mount::{FUSE_DEVICE, FUSE_HELPER, find_program};
 
 /// Number of huge pages that are set aside, and not in use.
@@ -40,7 +41,7 @@ pub fn all() -> Vec<Check> {
         locked_memory(),
         huge_pages(),
     ]);
-    checks.extend([io_uring(), fuse_rings(), ssh(), leftovers()]);
+    checks.extend([io_uring(), fuse_rings(), libfabric(), ssh(), leftovers()]);
     checks
 }
 
@@ -208,6 +209,28 @@ fn fuse_rings() -> Check {
         }
         Ok(_) => Check::ok(name, "can be had"),
         Err(_) => Check::ok(name, "not in this kernel (Linux 6.14 has them)"),
+    }
+}
+
+/// What the site's libfabric offers agents of different hosts, and why not the rest.
+fn libfabric() -> Check {
+    let name = "libfabric";
+    let offers = match ofi::offers() {
+        Ok(offers) => offers,
+        Err(why) => {
+            let mend = "as root: apt install libfabric1, or have the site's own found by LD_LIBRARY_PATH";
+            return Check::slow(name, format!("{why}: nodes speak TCP (--fabric auto)"), mend);
+        }
+    };
+    let state = |(provider, state): &(Provider, Result<(), String>)| match state {
+        Ok(()) => format!("ofi:{provider} can be used"),
+        Err(why) => format!("ofi:{provider} not: {why}"),
+    };
+    let states = offers.providers.iter().map(state).collect::<Vec<_>>().join("; ");
+    let found = format!("{}: {states}", offers.version);
+    match offers.providers.iter().find(|(provider, state)| provider.has_device() && state.is_ok()) {
+        Some((provider, _)) => Check::ok(name, format!("{found} (use --fabric ofi:{provider})")),
+        None => Check::ok(name, found),
     }
 }
 

@@ -8,7 +8,8 @@ use crate::place::{janitor, tree};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tameike_agent::control::{Isolation, Left};
-use tameike_core::{Fault, Result};
+use tameike_core::{Fault, JobId, NodeId, Result};
+use tameike_io::fabric::ofi::leftovers;
 use tameike_io::os::mount;
 use tameike_io::os::process::{ProcessId, sharing_mounts, wait_ended, with_variables};
 
@@ -23,6 +24,7 @@ const SIGKILL: i32 = 9;
 pub struct Belongings {
     base: Base,
     job_dir: JobDir,
+    job: JobId,
     node: u32,
     has_device: bool,
     mounts: Vec<PathBuf>,
@@ -36,6 +38,7 @@ impl Belongings {
         Self {
             base,
             job_dir,
+            job: start.start.job.clone(),
             node: start.start.node.0,
             has_device: false,
             mounts: Vec::new(),
@@ -109,6 +112,7 @@ impl Belongings {
     /// nobody knows, stays, and when other nodes may hold dirty data (`keep`), one with names of files.
     pub(super) fn put_away(self, left: &Result<Left>, keep: bool) {
         self.unmount();
+        leftovers::sweep(&self.job, Some(NodeId(self.node)));
         if !matches!(left, Ok(left) if left.is_needless(keep)) {
             return;
         }

@@ -16,6 +16,7 @@ use std::time::Duration;
 use tameike_agent::control::{AgentControl, Left};
 use tameike_agent::give_space_back;
 use tameike_core::{Errno, Fault, JobId, Result};
+use tameike_io::fabric::ofi::leftovers;
 use tameike_io::os::mount;
 use tameike_io::os::process::{self, wait_ended};
 
@@ -77,6 +78,7 @@ pub fn sweep_job<A: AgentControl>(job: &JobId, dir: &Path) -> Option<Kept> {
     // A record that cannot be read says nothing; the start of the job elsewhere may have one.
     let record = JobRecord::read_anywhere(dir).ok().flatten();
     unmount_below(dir, &mut kept.faults);
+    leftovers::sweep(job, None);
     let mut nodes = Vec::new();
     for node in nodes_in(dir) {
         match lost_device(dir, node, record.as_ref()) {

@@ -10,6 +10,7 @@ pub mod cache;
 pub mod call;
 pub mod client;
 pub mod codec;
+pub mod endpoint;
 pub mod holders;
 pub mod lock;
 pub mod meta;

@@ -6,6 +6,7 @@
 
 mod device;
 mod grant;
+pub mod ofi;
 pub mod rpc;
 pub mod simulated;
 pub mod socket;

@@ -55,3 +55,30 @@ fn ignored_signals() -> u64 {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()).unwrap_or(0)
 }
+
+/// What this process does on each signal, put back when dropped: for calls of libraries that take signals for themselves.
+pub(crate) struct KeptSignals(Vec<(i32, libc::sigaction)>);
+
+impl KeptSignals {
+    /// As it is now.
+    pub(crate) fn new() -> Self {
+        let read = |signal| {
+            // SAFETY: all of its fields may be zero; only read into.
+            let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+            // SAFETY: without a new action nothing is changed.
+            let returned = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut now) };
+            (returned == 0).then_some((signal, now))
+        };
+        Self((1..libc::SIGRTMIN()).filter_map(read).collect())
+    }
+}
+
+impl Drop for KeptSignals {
+    fn drop(&mut self) {
+        for (signal, action) in &self.0 {
+            // Refused for those that nobody can change.
+            // SAFETY: an action that was in force in this process.
+            let _ = unsafe { libc::sigaction(*signal, &raw const *action, std::ptr::null_mut()) };
+        }
+    }
+}

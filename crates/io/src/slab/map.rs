@@ -97,6 +97,10 @@ impl Map {
         })
     }
 
+    pub(super) fn region(&self) -> (NonNull<u8>, usize) {
+        (self.start.cast(), self.size)
+    }
+
     fn address(&self, index: u32) -> *mut u8 {
         let offset = index as usize * UNIT_SIZE;
         assert!(offset + UNIT_SIZE <= self.size, "frame {index} lies in the slab");

@@ -53,6 +53,11 @@ impl Slab {
         self.map.pieces(size)
     }
 
+    /// All of it, for a network to register. As of [`Self::pieces`].
+    pub(crate) fn region(&self) -> (NonNull<u8>, usize) {
+        self.map.region()
+    }
+
     /// Frames in use and in all.
     pub fn usage(&self) -> (u32, u32) {
         (self.count - self.free.lock().len() as u32, self.count)

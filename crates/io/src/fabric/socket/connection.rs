@@ -6,7 +6,8 @@
 //! No lock is held during a system call.
 
 use super::header::{HEADER_SIZE, Header, Kind};
-use super::host::{Neighbour, PLACE_SIZE};
+use super::host::{LENT_MIN, Lender, Neighbour, PLACE_SIZE};
+use super::link::{LINK_ROOM, Link};
 use crate::fabric::Lane;
 use crate::os::reactor::Watched;
 use crate::os::runtime::{Resolver, Runtime, promise};
@@ -16,8 +17,8 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sendmsg, shutdown};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use tameike_core::{Errno, Fault, NodeId, Result};
 
 /// Messages waiting for one connection beyond which more are refused: as good as never reached by senders that
@@ -84,7 +85,11 @@ impl Outgoing {
         Self::new(kind, Lane::Reply, Vec::new(), None, (0, get))
     }
 
-    fn size(&self) -> usize {
+    fn size_without_payload(&self) -> usize {
+        HEADER_SIZE + self.body.len()
+    }
+
+    pub(super) fn size(&self) -> usize {
         HEADER_SIZE + self.body.len() + self.beside.bytes().len()
     }
 
@@ -98,13 +103,18 @@ impl Outgoing {
         })
     }
 
-    /// Lends the payload to a peer of this host rather than send it; the loan's number.
-    fn lend(&mut self, neighbour: &Neighbour, to: NodeId) -> Option<u64> {
+    /// Lends a payload of at least so many bytes to a peer rather than send it; the loan's number.
+    fn lend(&mut self, (lender, least): (&Lender, usize), to: NodeId) -> Option<u64> {
         let Beside::Payload(payload) = &self.beside else { return None };
-        let place = neighbour.lend(to, payload, &mut self.done)?;
+        let place = lender.lend(to, (payload, least), &mut self.done)?;
         self.header.lent = true;
         (self.head, self.beside) = (self.header.encode(), Beside::Place(place.encode()));
         Some(place.number)
+    }
+
+    /// All of it behind `first`, and who is told when it was sent.
+    pub(super) fn into_packet(self, first: &[u8]) -> (Vec<u8>, Option<Resolver<Result<()>>>) {
+        ([first, &self.head, &self.body, self.beside.bytes()].concat(), self.done)
     }
 
     fn finish(self, result: Result<()>) {
@@ -142,6 +152,8 @@ pub(super) struct Connection {
     pub socket: Watched<OwnedFd>,
     /// When it runs on this host.
     pub neighbour: Option<Neighbour>,
+    /// When it has told where its endpoint of libfabric is.
+    pub link: OnceLock<Link>,
     /// Grows whenever something is heard of the peer: bytes read, or room made by it for bytes to write.
     pub heard: AtomicU64,
     /// The reader waits for a frame of this agent, so that silence says nothing about the peer.
@@ -162,6 +174,7 @@ impl Connection {
             side,
             socket,
             neighbour,
+            link: OnceLock::new(),
             heard: AtomicU64::new(0),
             stalled: AtomicBool::new(false),
             outbox: Mutex::default(),
@@ -179,16 +192,31 @@ impl Connection {
 
     /// Writes a message that nobody waits for.
     pub(super) fn post(self: &Arc<Self>, mut message: Outgoing) -> Result<()> {
-        let loan = self.neighbour.as_ref().and_then(|neighbour| message.lend(neighbour, self.peer));
+        let link = self.link.get().filter(|link| link.is_usable());
+        let by_memory = self.neighbour.as_ref().map(|neighbour| (&neighbour.lender, LENT_MIN));
+        // What does not fit beside the rest of a packet; beside what fits none, as much as is lent to others.
+        let least = LINK_ROOM.checked_sub(message.size_without_payload()).map_or(LENT_MIN, |room| room + 1);
+        let lender = by_memory.or(link.map(|link| (link.lender(), least)));
+        let loan = lender.and_then(|lender| message.lend(lender, self.peer));
+        let posted = match link.filter(|_| message.size() <= LINK_ROOM) {
+            Some(link) => self.check().map(|()| link.send(self, message)),
+            None => self.write_out(message),
+        };
+        if let (Err(_), Some((lender, _)), Some(loan)) = (&posted, lender, loan) {
+            lender.loans.take_back(loan);
+        }
+        posted
+    }
+
+    fn check(&self) -> Result<()> {
+        self.outbox.lock().check()
+    }
+
+    /// Writes a message to the socket.
+    pub(super) fn write_out(self: &Arc<Self>, message: Outgoing) -> Result<()> {
         let mut batch = {
             let mut outbox = self.outbox.lock();
-            if let Err(fault) = outbox.check() {
-                drop(outbox);
-                if let (Some(neighbour), Some(loan)) = (&self.neighbour, loan) {
-                    neighbour.loans.take_back(loan);
-                }
-                return Err(fault);
-            }
+            outbox.check()?;
             if outbox.busy {
                 outbox.queue.push_back(message);
                 return Ok(());
@@ -281,6 +309,9 @@ impl Connection {
             std::mem::take(&mut outbox.queue)
         };
         queue.into_iter().for_each(|message| message.finish(Err(fault.clone())));
+        if let Some(link) = self.link.get() {
+            link.close(self.peer, &fault);
+        }
         // Fails only when the peer was faster.
         let _ = shutdown(self.socket.get(), Shutdown::Both);
     }

@@ -3,7 +3,7 @@
 use super::Inner;
 use super::connection::Side;
 use super::handshake::{HandshakeError, Identity, Proven};
-use super::host::{self, Memory, Neighbour};
+use super::host::{self, Lender, Memory, Neighbour};
 use crate::os::reactor::Watched;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, acceptfrom_with, connect, socket_with, sockopt};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -90,7 +90,7 @@ impl Inner {
 
     fn neighbour(&self, theirs: Option<Memory>) -> Option<Neighbour> {
         let slab = self.config.slab.clone()?;
-        Some(Neighbour { slab, theirs: theirs?, loans: self.loans.clone() })
+        Some(Neighbour { lender: Lender { slab, loans: self.loans.clone() }, theirs: theirs? })
     }
 
     async fn resolve(&self, address: &str) -> std::result::Result<SocketAddr, DialError> {

@@ -182,6 +182,7 @@ fn fuzz_config(node: NodeId) -> SocketConfig {
         request_frames: slab.pool(1),
         reply_frames: slab.pool(1),
         slab: None,
+        ofi: None,
         device: None,
     }
 }

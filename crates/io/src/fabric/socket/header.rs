@@ -44,11 +44,31 @@ pub(super) enum Kind {
     Pong,
     /// The loan of this number has been copied.
     Copied,
+    /// Where the sender's endpoint of libfabric is reached (`link`); the body tells.
+    Endpoint,
+    /// Asks for an answer on the way that this has come: by libfabric.
+    Knock,
+    /// That answer.
+    Knocked,
+    /// Something was sent by libfabric, whose provider does not tell the receiver so.
+    Bell,
 }
 
 impl Kind {
-    const ALL: [Self; 8] =
-        [Self::Message, Self::Put, Self::Get, Self::Got, Self::Refused, Self::Ping, Self::Pong, Self::Copied];
+    const ALL: [Self; 12] = [
+        Self::Message,
+        Self::Put,
+        Self::Get,
+        Self::Got,
+        Self::Refused,
+        Self::Ping,
+        Self::Pong,
+        Self::Copied,
+        Self::Endpoint,
+        Self::Knock,
+        Self::Knocked,
+        Self::Bell,
+    ];
 }
 
 /// A decoded header.

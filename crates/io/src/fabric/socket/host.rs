@@ -30,7 +30,7 @@ use tameike_core::limits::UNIT_SIZE;
 use tameike_core::{Fault, NodeId, Result};
 
 /// Smaller payloads are cheaper to send than to lend.
-const LENT_MIN: usize = 32 << 10;
+pub(super) const LENT_MIN: usize = 32 << 10;
 /// Size of an encoded place, in bytes.
 pub(super) const PLACE_SIZE: usize = 16;
 /// Connections that may wait to be accepted.
@@ -106,6 +106,11 @@ pub(super) struct Place {
 }
 
 impl Place {
+    /// Its first byte's, in the slab.
+    pub(super) fn offset(self) -> u64 {
+        u64::from(self.index) * UNIT_SIZE as u64 + u64::from(self.start)
+    }
+
     pub(super) fn encode(self) -> [u8; PLACE_SIZE] {
         let all = u128::from(self.number) | u128::from(self.index) << 64 | u128::from(self.start) << 96;
         all.to_le_bytes()
@@ -176,39 +181,46 @@ impl Loans {
     }
 }
 
-/// What agents of one host have of each other.
-pub(super) struct Neighbour {
+/// Lends payloads of this agent's slab.
+#[derive(Clone)]
+pub(super) struct Lender {
     /// This agent's frames.
     pub slab: Arc<Slab>,
+    /// What all peers have been lent.
+    pub loans: Arc<Loans>,
+}
+
+impl Lender {
+    /// Lends a payload that is large enough, and lies in the slab; `done` is told when it was copied.
+    pub(super) fn lend(
+        &self,
+        to: NodeId,
+        (payload, least): (&Payload, usize),
+        done: &mut Option<Resolver<Result<()>>>,
+    ) -> Option<Place> {
+        if payload.len() < least {
+            return None;
+        }
+        let (index, start) = payload.place_in(&self.slab)?;
+        Some(Place { number: self.loans.begin(to, payload.clone(), done.take()), index, start })
+    }
+}
+
+/// What agents of one host have of each other.
+pub(super) struct Neighbour {
+    pub lender: Lender,
     /// What the peer has.
     pub theirs: Memory,
-    /// What the peer, and others, have been lent.
-    pub loans: Arc<Loans>,
 }
 
 impl Neighbour {
     /// Copies what the peer lends.
     pub(super) fn copy(&self, place: Place, target: &mut [u8]) -> std::io::Result<()> {
-        let offset = u64::from(place.index) * UNIT_SIZE as u64 + u64::from(place.start);
-        self.theirs.slab.read_exact_at(target, offset)
+        self.theirs.slab.read_exact_at(target, place.offset())
     }
 
     pub(super) fn device(&self) -> Option<Arc<HostDevice>> {
         self.theirs.device.clone()
-    }
-
-    /// Lends a payload that is large enough, and lies in the slab; `done` is told when it was copied.
-    pub(super) fn lend(
-        &self,
-        to: NodeId,
-        payload: &Payload,
-        done: &mut Option<Resolver<Result<()>>>,
-    ) -> Option<Place> {
-        if payload.len() < LENT_MIN {
-            return None;
-        }
-        let (index, start) = payload.place_in(&self.slab)?;
-        Some(Place { number: self.loans.begin(to, payload.clone(), done.take()), index, start })
     }
 }
 

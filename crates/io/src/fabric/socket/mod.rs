@@ -11,7 +11,8 @@
 //! dead, silence for the peer time limit that it is unreachable; in the latter case attempts go on.
 //!
 //! The room: `handshake` proves the job's secret, `header` has the bytes of messages, `connection` writes,
-//! `reader` reads, `host` keeps what peers of this host have been lent, `dial` connects, `peer` decides who is connected,
+//! `reader` reads, `host` keeps what peers of this host have been lent, `link` has
+//! libfabric carry what goes between two agents, `dial` connects, `peer` decides who is connected,
 //! alive or dead.
 
 mod connection;
@@ -19,6 +20,7 @@ mod dial;
 pub(crate) mod handshake;
 pub(crate) mod header;
 mod host;
+mod link;
 mod peer;
 mod reader;
 
@@ -26,6 +28,7 @@ mod reader;
 pub(crate) mod tests;
 
 use super::grant::{Grants, PendingGet};
+use super::ofi::OfiConfig;
 use super::{Fabric, GrantId, HostDevice, Lane, Receiver};
 use crate::os::reactor::{Reactor, Watched};
 use crate::os::runtime::{Runtime, promise};
@@ -35,6 +38,7 @@ use connection::Outgoing;
 use futures_util::future::BoxFuture;
 use header::Kind;
 use host::Loans;
+use link::Links;
 use parking_lot::Mutex;
 use peer::Peer;
 use std::collections::BTreeMap;
@@ -68,6 +72,8 @@ pub struct SocketConfig {
     pub reply_frames: Pool,
     /// The slab of all payloads, for agents of this host to read; without it they are spoken with over TCP, too.
     pub slab: Option<Arc<Slab>>,
+    /// With which libfabric carries what goes between agents once they have a connection; without it, connections carry all.
+    pub ofi: Option<OfiConfig>,
     /// This node's device, when that lies in memory, for processes of this host to read.
     pub device: Option<Arc<HostDevice>>,
 }
@@ -85,6 +91,8 @@ struct Inner {
     incarnation: u64,
     grants: Grants,
     loans: Arc<Loans>,
+    /// What libfabric carries.
+    links: Option<Arc<Links>>,
     receiver: OnceLock<Arc<dyn Receiver>>,
     peers: Mutex<BTreeMap<NodeId, Peer>>,
     /// Accepted connections that have not proven themselves yet.
@@ -118,10 +126,16 @@ impl SocketFabric {
             })
         });
         let runtime = system.runtime().clone();
+        let loans = Arc::new(Loans::new(runtime.random_u64()));
+        let links = match &config.ofi {
+            Some(ofi) => Some(Links::open(&config, ofi, &loans, (address, system))?),
+            None => None,
+        };
         let inner = Arc::new(Inner {
             incarnation: runtime.random_u64(),
             grants: Grants::new(runtime.random_u64()),
-            loans: Arc::new(Loans::new(runtime.random_u64())),
+            loans,
+            links,
             host_listener: host_listener.and_then(std::result::Result::ok),
             config,
             reactor: system.reactor().clone(),
@@ -132,6 +146,9 @@ impl SocketFabric {
             stopped: AtomicBool::new(false),
             runtime,
         });
+        if let Some(links) = &inner.links {
+            links.attach(&inner);
+        }
         for here in [false, true] {
             inner.runtime.spawn(inner.clone().accept_all(here));
         }

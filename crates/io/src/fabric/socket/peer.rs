@@ -279,8 +279,10 @@ impl Inner {
 
     /// A connection's life: read until it ends, then see to a new one.
     async fn serve(self: Arc<Self>, connection: Arc<Connection>) {
+        self.tell_endpoint(&connection);
         let ended = reader::read_all(&self, &connection).await;
         connection.close(ended.clone());
+        self.forget_link(&connection);
         let fault = connection.closed().unwrap_or(ended);
         self.grants.fail_gets(Some(connection.peer), &fault);
         self.loans.fail(Some(connection.peer), &fault);
@@ -353,6 +355,9 @@ impl Inner {
         waiting.into_iter().for_each(|(_, resolver)| resolver.resolve(Err(stopping())));
         self.grants.fail_gets(None, &stopping());
         self.loans.fail(None, &stopping());
+        if let Some(links) = &self.links {
+            links.close("this agent stops");
+        }
     }
 
     #[cfg(test)]

@@ -9,7 +9,10 @@ use super::Inner;
 use super::connection::{Connection, Outgoing, broken};
 use super::header::{HEADER_SIZE, Header, Kind};
 use super::host::{PLACE_SIZE, Place};
+use super::link::TOKEN_SIZE;
+use crate::fabric::grant::PendingGet;
 use crate::fabric::{Incoming, Lane};
+use crate::os::runtime::give_way;
 use crate::slab::{BlockSums, Frame, Payload};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,6 +29,15 @@ pub(super) async fn read_all(fabric: &Arc<Inner>, connection: &Arc<Connection>) 
         if let Err(fault) = reader.read_message().await {
             return fault;
         }
+    }
+}
+
+/// Reads the one message of a packet that has come by libfabric, behind its first bytes.
+pub(super) async fn read_packet(fabric: Arc<Inner>, connection: Arc<Connection>, packet: Vec<u8>) {
+    let mut reader =
+        Reader { fabric: &fabric, connection: &connection, input: Input::of_packet(&connection, packet) };
+    if let Err(fault) = reader.read_message().await {
+        connection.close(fault);
     }
 }
 
@@ -55,6 +67,20 @@ impl Reader<'_> {
                 self.skip(&header).await
             }
             Kind::Pong => self.skip(&header).await,
+            Kind::Endpoint => {
+                self.fabric.take_endpoint(self.connection, &body);
+                self.skip(&header).await
+            }
+            Kind::Knock | Kind::Knocked => {
+                if let Some(link) = self.connection.link.get().filter(|_| self.input.is_packet) {
+                    link.knock(self.connection, header.kind);
+                }
+                self.skip(&header).await
+            }
+            Kind::Bell => {
+                self.fabric.hear_bell();
+                self.skip(&header).await
+            }
             Kind::Copied => {
                 self.fabric.loans.copied(header.get, self.connection.peer);
                 self.skip(&header).await
@@ -66,9 +92,9 @@ impl Reader<'_> {
         let payload = match header.payload_length {
             0 => None,
             length => {
-                let mut frame = self.frame(header.lane).await;
-                let sums = self.payload(header, &mut frame).await?;
-                Some(Payload::new(Arc::new(frame), 0..length).with_sums(sums))
+                let frame = self.frame(header.lane).await;
+                let (frame, sums) = self.payload(header, frame).await;
+                Some(Payload::new(Arc::new(frame), 0..length).with_sums(sums?))
             }
         };
         self.deliver(header.lane, body, payload);
@@ -84,6 +110,10 @@ impl Reader<'_> {
         if let Some(frame) = pool.try_take() {
             return frame;
         }
+        if self.input.is_packet {
+            // Others come by all the same.
+            return pool.take().await;
+        }
         self.connection.stalled.store(true, Ordering::Relaxed);
         let frame = pool.take().await;
         self.connection.stalled.store(false, Ordering::Relaxed);
@@ -91,10 +121,10 @@ impl Reader<'_> {
     }
 
     async fn put(&mut self, header: &Header, body: Vec<u8>) -> Result<()> {
-        let Some(mut frame) = self.fabric.grants.begin_fill(header.grant) else {
+        let Some(frame) = self.fabric.grants.begin_fill(header.grant) else {
             return self.skip(header).await;
         };
-        let filled = self.payload(header, &mut frame).await;
+        let (mut frame, filled) = self.payload(header, frame).await;
         let filled = filled.map(|sums| frame.keep_sums(header.payload_length, sums));
         let active = self.fabric.grants.end_fill(header.grant, frame);
         filled?;
@@ -120,54 +150,73 @@ impl Reader<'_> {
     }
 
     async fn got(&mut self, header: &Header) -> Result<()> {
-        let Some(mut get) = self.fabric.grants.take_get(header.get, self.connection.peer) else {
+        let Some(PendingGet { frame, length, resolver, .. }) =
+            self.fabric.grants.take_get(header.get, self.connection.peer)
+        else {
             return self.skip(header).await;
         };
-        let read = if header.kind == Kind::Got && header.payload_length == get.length {
-            self.payload(header, &mut get.frame).await.map(drop)
+        let (frame, read) = if header.kind == Kind::Got && header.payload_length == length {
+            let (frame, sums) = self.payload(header, frame).await;
+            (frame, sums.map(drop))
         } else {
-            self.skip(header).await
+            (frame, self.skip(header).await)
         };
         let result = match (&read, header.kind) {
             (Err(fault), _) => Err(fault.clone()),
-            (Ok(()), Kind::Got) if header.payload_length == get.length => Ok(()),
+            (Ok(()), Kind::Got) if header.payload_length == length => Ok(()),
             (Ok(()), _) => {
                 let why = format!("{} does not grant these bytes (any more)", self.connection.peer);
                 Err(Fault::new(Errno::ESTALE, why))
             }
         };
-        get.resolver.resolve((get.frame, result));
+        resolver.resolve((frame, result));
         read
     }
 
     /// Reads the payload to the start of `frame` and checks it; the checksums of its blocks.
-    async fn payload(&mut self, header: &Header, frame: &mut Frame) -> Result<BlockSums> {
-        let target = &mut frame[..header.payload_length as usize];
-        if header.lent {
-            self.copy(target).await?;
-        } else {
-            self.input.read(target).await?;
-        }
-        let sums = BlockSums::of(target);
-        if sums.digest() == header.payload_digest {
-            Ok(sums)
-        } else {
-            Err(self.damaged("a payload is damaged"))
-        }
+    async fn payload(&mut self, header: &Header, frame: Frame) -> (Frame, Result<BlockSums>) {
+        let length = header.payload_length as usize;
+        let (frame, read) = match header.lent {
+            true => self.copy(frame, length).await,
+            false => {
+                let mut frame = frame;
+                let read = self.input.read(&mut frame[..length]).await;
+                (frame, read)
+            }
+        };
+        let sums = read.and_then(|()| {
+            let sums = BlockSums::of(&frame[..length]);
+            match sums.digest() == header.payload_digest {
+                true => Ok(sums),
+                false => Err(self.damaged("a payload is damaged")),
+            }
+        });
+        (frame, sums)
     }
 
-    /// Copies a lent payload.
-    async fn copy(&mut self, target: &mut [u8]) -> Result<()> {
-        let place = self.place().await?;
-        let Some(neighbour) = &self.connection.neighbour else {
-            return Err(self.damaged("a payload was lent across hosts"));
+    /// Copies a lent payload of so many bytes.
+    async fn copy(&mut self, mut frame: Frame, length: usize) -> (Frame, Result<()>) {
+        let place = match self.place().await {
+            Ok(place) => place,
+            Err(fault) => return (frame, Err(fault)),
         };
-        if let Err(error) = neighbour.copy(place, target) {
-            return Err(self.damaged(&format!("a lent payload cannot be read ({error})")));
+        let (frame, copied) = match (&self.connection.neighbour, self.connection.link.get()) {
+            (Some(neighbour), _) => {
+                let copied = neighbour.copy(place, &mut frame[..length]).map_err(|error| error.to_string());
+                (frame, copied)
+            }
+            (None, Some(link)) => {
+                let (frame, read) = link.read(self.connection, place, frame, length as u32).await;
+                (frame, read.map_err(|fault| fault.message.to_string()))
+            }
+            (None, None) => (frame, Err("nothing is lent on this connection".to_owned())),
+        };
+        if let Err(why) = copied {
+            return (frame, Err(self.damaged(&format!("a lent payload cannot be read ({why})"))));
         }
         self.give_back(place);
-        self.input.count(target.len()).await;
-        Ok(())
+        self.input.count(length).await;
+        (frame, Ok(()))
     }
 
     async fn place(&mut self) -> Result<Place> {
@@ -217,11 +266,19 @@ struct Input<'a> {
     start: usize,
     end: usize,
     turn: usize,
+    /// All that there is has come by libfabric, and is in the buffer.
+    is_packet: bool,
 }
 
 impl<'a> Input<'a> {
     fn new(connection: &'a Connection) -> Self {
-        Self { connection, buffer: vec![0; BUFFER_SIZE].into(), start: 0, end: 0, turn: 0 }
+        let buffer = vec![0; BUFFER_SIZE].into();
+        Self { connection, buffer, start: 0, end: 0, turn: 0, is_packet: false }
+    }
+
+    fn of_packet(connection: &'a Connection, packet: Vec<u8>) -> Self {
+        let (start, end) = (TOKEN_SIZE, packet.len());
+        Self { connection, buffer: packet.into(), start, end, turn: 0, is_packet: true }
     }
 
     /// Fills `target`. What the socket has beyond it goes to the buffer by the same system call.
@@ -229,6 +286,10 @@ impl<'a> Input<'a> {
         let mut filled = target.len().min(self.end - self.start);
         target[..filled].copy_from_slice(&self.buffer[self.start..self.start + filled]);
         self.start += filled;
+        if self.is_packet && filled < target.len() {
+            let why = format!("a packet of {} is shorter than it says", self.connection.peer);
+            return Err(Fault::new(Errno::ECONNRESET, why));
+        }
         while filled < target.len() {
             let rest = &mut target[filled..];
             let wanted = rest.len();
@@ -256,17 +317,4 @@ impl<'a> Input<'a> {
             give_way().await;
         }
     }
-}
-
-/// Lets other tasks run before this one goes on.
-async fn give_way() {
-    let mut given = false;
-    std::future::poll_fn(|context| {
-        if std::mem::replace(&mut given, true) {
-            return std::task::Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        std::task::Poll::Pending
-    })
-    .await;
 }

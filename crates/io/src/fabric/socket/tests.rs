@@ -1,6 +1,7 @@
 use super::handshake::Identity;
 use super::*;
 use crate::fabric::conformance::{A, Agent, B, Network, TESTS, patterned, wait};
+use crate::fabric::ofi::{FRAMES, Provider};
 use crate::fabric::{Incoming, PeerEvent};
 use crate::slab::{BlockSums, Slab};
 use std::io::{Read, Write};
@@ -19,6 +20,8 @@ pub(crate) struct SocketNetwork {
     pub peer_limit: Duration,
     /// Whether the nodes know that they are on one host.
     pub one_host: bool,
+    /// What libfabric speaks with devices through, if it carries what goes between them.
+    pub ofi: Option<Provider>,
     /// The device of each, which they share here.
     pub device: Option<Arc<HostDevice>>,
 }
@@ -39,6 +42,7 @@ impl SocketNetwork {
             frames,
             peer_limit: Duration::from_secs(10),
             one_host: false,
+            ofi: None,
             device: None,
         }
     }
@@ -64,6 +68,11 @@ impl SocketNetwork {
             request_frames: self.slab.pool(self.frames),
             reply_frames: self.slab.pool(self.frames),
             slab: self.one_host.then(|| self.slab.clone()),
+            ofi: self.ofi.map(|provider| OfiConfig {
+                provider: Some(provider),
+                slab: self.slab.clone(),
+                frames: self.slab.pool(FRAMES),
+            }),
             device: self.device.clone(),
         }
     }
@@ -82,6 +91,20 @@ impl SocketNetwork {
         fabric
     }
 
+    /// Waits until what goes to a peer on both lanes, and what comes back, goes by libfabric.
+    fn wait_for_links(&self, fabric: &SocketFabric, peer: NodeId) {
+        let (inner, runtime) = (fabric.inner.clone(), self.runtime());
+        wait(&self.runtime(), async move {
+            for lane in [Lane::Request, Lane::Reply] {
+                let connection = inner.connection(peer, lane).await.expect("the peer is there");
+                while !connection.link.get().is_some_and(|link| link.is_usable()) {
+                    assert!(connection.closed().is_none(), "{:?}", connection.closed());
+                    runtime.sleep(Duration::from_millis(1)).await;
+                }
+            }
+        });
+    }
+
     pub(crate) fn pool(&self, share: u32) -> Pool {
         self.slab.pool(share)
     }
@@ -91,6 +114,10 @@ impl Network for SocketNetwork {
     fn start(&self, node: NodeId, receiver: Arc<dyn Receiver>) -> Arc<dyn Fabric> {
         let fabric = self.begin(self.config(node));
         fabric.attach(receiver);
+        let others = self.fabrics.lock().iter().flatten().count() > 1;
+        if self.ofi.is_some() && others {
+            self.wait_for_links(&fabric, if node == A { B } else { A });
+        }
         fabric
     }
 
@@ -123,6 +150,18 @@ fn it_does_what_every_fabric_does() {
                 println!("{name} (inline_max {inline_max}, on one host: {})", network.one_host);
                 test(&network);
             }
+        }
+    }
+}
+
+#[test]
+fn it_does_so_with_libfabric() {
+    for provider in [Provider::Tcp, Provider::Shm] {
+        for (name, test) in TESTS {
+            println!("{name} (libfabric: {provider})");
+            let mut network = SocketNetwork::new(UNIT_SIZE, 4);
+            network.ofi = Some(provider);
+            test(&network);
         }
     }
 }

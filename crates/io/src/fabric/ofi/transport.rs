@@ -1,0 +1,350 @@
+//! An endpoint at work: moved on whenever there is something to move, and asleep when there is nothing.
+//!
+//! A provider that can tell that there is something to do has the reactor woken by it. With one that cannot, whoever has sent
+//! something rings a bell on a socket ([`Transport::bell`]), and while something is under way here it is looked at again and again. Nothing is waited for
+//! without end: what has not ended within the time limit shows that the endpoint is stuck; it is closed then, and sockets go on.
+
+use super::endpoint::{Endpoint, MemoryKey};
+use super::offer::Info;
+use super::operations::{Events, Job, OPERATIONS, Operations};
+use super::{OfiConfig, Provider, library::Library, offer};
+use crate::os::reactor::{Edge, Reactor, Readiness, Registration, Source};
+use crate::os::runtime::{Promise, Resolver, Runtime, promise};
+use crate::slab::Frame;
+use parking_lot::Mutex;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tameike_core::{Errno, Fault, Result};
+
+pub(crate) use super::operations::RouteId;
+
+/// Between two looks at what a provider cannot tell of.
+const LOOK_PAUSE: Duration = Duration::from_micros(50);
+/// Between two attempts to post what could not be posted.
+const RETRY_PAUSE: Duration = Duration::from_millis(1);
+/// How long after a bell more is looked for.
+const BELL_TIME: Duration = Duration::from_millis(5);
+/// Between two looks whether something is stuck.
+const WATCH_PAUSE: Duration = Duration::from_secs(1);
+
+/// Takes what arrives. Called with no lock held, on whatever thread has moved the endpoint; must not block.
+pub(crate) trait Arrivals: Send + Sync {
+    /// A packet, from anybody.
+    fn packet(&self, packet: Vec<u8>);
+    /// What leads there is broken.
+    fn broken(&self, route: RouteId, why: &str);
+    /// The endpoint is closed, and all routes with it.
+    fn closed(&self, why: &str);
+}
+
+/// Bytes of another agent's slab.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Remote {
+    /// The key of its memory.
+    pub(crate) key: u64,
+    /// The address of the first byte, as its provider counts.
+    pub(crate) address: u64,
+}
+
+struct Signal(Arc<Edge>);
+
+impl Source for Signal {
+    fn ready(&self, _: Readiness) {
+        self.0.set();
+    }
+}
+
+/// An endpoint at work.
+pub(crate) struct Transport {
+    operations: Mutex<Operations>,
+    edge: Arc<Edge>,
+    /// Watches over the provider's descriptor, where it has one.
+    signal: Mutex<Option<Registration>>,
+    has_signal: bool,
+    /// Until when it is looked at again and again.
+    lively_until: Mutex<Duration>,
+    ticking: AtomicBool,
+    watching: AtomicBool,
+    closed: AtomicBool,
+    arrivals: OnceLock<Box<dyn Arrivals>>,
+    runtime: Runtime,
+    /// How long one operation may take.
+    limit: Duration,
+    provider: String,
+    address: Vec<u8>,
+    memory: Remote,
+}
+
+impl Transport {
+    /// Opens an endpoint for a host, by the name or address of which others of the network reach it. Within a host agents are told
+    /// apart by `name`.
+    ///
+    /// # Errors
+    /// Why there is none, for a person.
+    pub(crate) fn open(
+        config: &OfiConfig,
+        (host, name): (&str, &str),
+        limit: Duration,
+        (runtime, reactor): (&Runtime, &Arc<Reactor>),
+    ) -> std::result::Result<Arc<Self>, String> {
+        let library = Library::load()?;
+        let provider = config.provider.map_or_else(best, Ok)?;
+        let explain = |why: String| format!("libfabric's provider {provider} cannot be used: {why}");
+        let source = if provider == Provider::Shm { name } else { host };
+        let info = Info::find(library, provider.name(), source).map_err(explain)?;
+        let memory = config.slab.region();
+        let mut endpoint =
+            Endpoint::open(&info, library, memory, (OPERATIONS, runtime.random_u64())).map_err(explain)?;
+        let edge = Arc::new(Edge::default());
+        let signal = endpoint.waitable.and_then(|descriptor| {
+            // SAFETY: the endpoint keeps it open, and is closed after the watch has ended.
+            let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
+            let signal = reactor.register(descriptor, Arc::new(Signal(edge.clone())));
+            signal.inspect_err(|error| log::warn!("libfabric's descriptor cannot be watched: {error}")).ok()
+        });
+        let address = std::mem::take(&mut endpoint.address);
+        let MemoryKey { key, address: start } = endpoint.memory;
+        let (provider, has_signal) = (endpoint.provider.clone(), signal.is_some());
+        let transport = Arc::new(Self {
+            operations: Mutex::new(Operations::new(endpoint, config)?),
+            edge,
+            signal: Mutex::new(signal),
+            has_signal,
+            lively_until: Mutex::default(),
+            ticking: AtomicBool::new(false),
+            watching: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            arrivals: OnceLock::new(),
+            runtime: runtime.clone(),
+            limit,
+            provider,
+            address,
+            memory: Remote { key, address: start },
+        });
+        runtime.spawn(transport.clone().run());
+        Ok(transport)
+    }
+
+    /// Says who takes what arrives.
+    pub(crate) fn attach(&self, arrivals: Box<dyn Arrivals>) {
+        if self.arrivals.set(arrivals).is_err() {
+            log::error!("a second receiver was attached to an endpoint, and is ignored");
+        }
+        self.edge.set();
+    }
+
+    /// As libfabric calls it.
+    pub(crate) fn provider(&self) -> &str {
+        &self.provider
+    }
+
+    /// Where others reach this endpoint.
+    pub(crate) fn address(&self) -> &[u8] {
+        &self.address
+    }
+
+    /// Where others read this agent's slab.
+    pub(crate) fn memory(&self) -> Remote {
+        self.memory
+    }
+
+    /// Whether who sends something must tell the other end so.
+    pub(crate) fn needs_bell(&self) -> bool {
+        !self.has_signal
+    }
+
+    /// A route to the endpoint at an address that its agent has told.
+    ///
+    /// # Errors
+    /// What the provider says of the address.
+    pub(crate) fn connect(&self, address: &[u8]) -> std::result::Result<RouteId, String> {
+        self.operations.lock().connect(address)
+    }
+
+    /// Ends a route, and what is being sent on it, with `fault`.
+    pub(crate) fn disconnect(&self, route: RouteId, fault: &Fault) {
+        let mut events = Events::default();
+        self.operations.lock().disconnect(route, fault, &mut events);
+        self.tell(events);
+    }
+
+    /// Sends a packet of at most [`super::PACKET_MAX`] bytes; `done` is told when the provider has sent it.
+    pub(crate) fn send(&self, route: RouteId, packet: Vec<u8>, done: Option<Resolver<Result<()>>>) {
+        self.take(route, Job::Send { packet, done });
+    }
+
+    /// Reads bytes of another agent's slab to the start of a frame, which comes back when nobody writes to it any more.
+    pub(crate) fn read(
+        &self,
+        route: RouteId,
+        from: Remote,
+        frame: Frame,
+        length: u32,
+    ) -> Promise<(Frame, Result<()>)> {
+        let (filled, promise) = promise();
+        let from = MemoryKey { key: from.key, address: from.address };
+        self.take(route, Job::Read { frame, length, from, filled });
+        promise
+    }
+
+    fn take(&self, route: RouteId, job: Job) {
+        let (mut events, now) = (Events::default(), self.runtime.clock.monotonic());
+        let needs_looks = {
+            let mut operations = self.operations.lock();
+            operations.take(route, job, now, &mut events);
+            !self.has_signal || operations.has_waiting()
+        };
+        self.tell(events);
+        if needs_looks {
+            self.edge.set();
+        }
+    }
+
+    /// Whether something is under way on a route.
+    pub(crate) fn is_busy(&self, route: RouteId) -> bool {
+        self.operations.lock().is_route_busy(route)
+    }
+
+    /// The other end says that it has sent something.
+    pub(crate) fn bell(&self) {
+        self.be_lively(BELL_TIME);
+    }
+
+    /// Looks again and again for some time: providers do not tell of all that is to be done while they connect.
+    pub(crate) fn be_lively(&self, time: Duration) {
+        let until = self.runtime.clock.monotonic() + time;
+        {
+            let mut lively = self.lively_until.lock();
+            *lively = until.max(*lively);
+        }
+        self.edge.set();
+    }
+
+    /// Closes the endpoint.
+    pub(crate) fn close(&self, why: &str) {
+        if self.closed.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        // Before the descriptor that it watches goes.
+        drop(self.signal.lock().take());
+        let (mut events, fault) = (
+            Events::default(),
+            Fault::new(Errno::ECONNRESET, format!("libfabric's endpoint is closed: {why}")),
+        );
+        self.operations.lock().close(&fault, &mut events);
+        self.tell(events);
+        if let Some(arrivals) = self.arrivals.get() {
+            arrivals.closed(why);
+        }
+        self.edge.set();
+    }
+
+    async fn run(self: Arc<Self>) {
+        loop {
+            self.edge.take().await;
+            if self.closed.load(Ordering::SeqCst) {
+                return;
+            }
+            while !self.move_on() {
+                crate::os::runtime::give_way().await;
+            }
+            self.tick_if_needed();
+            self.watch_if_needed();
+        }
+    }
+
+    /// Moves what can be moved. Whether that was all, and the signal will tell of more.
+    fn move_on(&self) -> bool {
+        if self.arrivals.get().is_none() {
+            return true;
+        }
+        let (mut events, now) = (Events::default(), self.runtime.clock.monotonic());
+        let may_wait = {
+            let mut operations = self.operations.lock();
+            let quiet = operations.progress(now, &mut events);
+            let may_wait = |endpoint: &mut Endpoint| !self.has_signal || endpoint.may_wait();
+            quiet && operations.endpoint().is_none_or(may_wait)
+        };
+        let broken = events.broken.take();
+        self.tell(events);
+        match broken {
+            Some(why) => {
+                log::error!("libfabric's endpoint is of no more use, agents go on over sockets: {why}");
+                self.close(&why);
+                true
+            }
+            None => may_wait,
+        }
+    }
+
+    fn tell(&self, events: Events) {
+        events.sent.into_iter().for_each(|(done, result)| done.resolve(result));
+        events.filled.into_iter().for_each(|(filled, frame, result)| filled.resolve((frame, result)));
+        let Some(arrivals) = self.arrivals.get() else { return };
+        events.packets.into_iter().for_each(|packet| arrivals.packet(packet));
+        events.failed.into_iter().for_each(|(route, why)| arrivals.broken(route, &why));
+    }
+
+    fn pause(&self) -> Option<Duration> {
+        let is_lively = *self.lively_until.lock() > self.runtime.clock.monotonic();
+        let operations = self.operations.lock();
+        let must_look = !self.has_signal && (operations.is_busy() || is_lively);
+        let must_retry = operations.has_waiting() || is_lively;
+        must_look.then_some(LOOK_PAUSE).or(must_retry.then_some(RETRY_PAUSE))
+    }
+
+    /// Has itself moved on again and again while that is needed.
+    fn tick_if_needed(self: &Arc<Self>) {
+        let Some(mut pause) = self.pause() else { return };
+        if self.ticking.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let transport = self.clone();
+        self.runtime.spawn(async move {
+            loop {
+                transport.runtime.sleep(pause).await;
+                match transport.pause() {
+                    Some(next) if !transport.closed.load(Ordering::SeqCst) => pause = next,
+                    _ => break,
+                }
+                transport.edge.set();
+            }
+            transport.ticking.store(false, Ordering::Release);
+            transport.edge.set();
+        });
+    }
+
+    /// Closes the endpoint when something is under way for longer than anything may take.
+    fn watch_if_needed(self: &Arc<Self>) {
+        if !self.operations.lock().is_busy() || self.watching.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let transport = self.clone();
+        self.runtime.spawn(async move {
+            loop {
+                transport.runtime.sleep(WATCH_PAUSE).await;
+                let oldest = transport.operations.lock().oldest();
+                let Some(oldest) = oldest else { break };
+                if transport.runtime.clock.monotonic().saturating_sub(oldest) > transport.limit {
+                    let why = format!("something has not ended within {:.0?}", transport.limit);
+                    log::error!("libfabric's endpoint is stuck, agents go on over sockets: {why}");
+                    transport.close(&why);
+                    break;
+                }
+            }
+            transport.watching.store(false, Ordering::Release);
+            transport.edge.set();
+        });
+    }
+}
+
+/// The first provider that this machine has.
+fn best() -> std::result::Result<Provider, String> {
+    let offers = offer::offers()?;
+    let found = offers.providers.into_iter().find(|(_, state)| state.is_ok());
+    found
+        .map(|(provider, _)| provider)
+        .ok_or_else(|| "libfabric offers nothing that is of use here".to_owned())
+}
