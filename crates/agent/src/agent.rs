@@ -264,6 +264,7 @@ impl AgentControl for Agent {
 
     fn status(&self) -> Result<NodeStatus> {
         let mut status = self.node()?.status();
+        status.counters.extend(self.fabric.counters());
         status.counters.extend(self.ring.get().map(Ring::counters).unwrap_or_default());
         Ok(status)
     }

@@ -56,6 +56,9 @@ fn a_file_that_all_nodes_read_is_read_of_the_shared_directory_once() {
         let wanted = u64::from(NODES) * SIZE as u64;
         assert!((wanted..wanted + wanted / 2).contains(&brought), "{brought} of {wanted}: {said}");
         assert!(value("held_delivered") <= value("held_requested"), "{said}");
+        let by_libfabric = how.iter().any(|word| word.starts_with("ofi"));
+        assert_eq!(said.contains("libfabric_read_bytes="), by_libfabric, "{said}");
+        assert!(!by_libfabric || value("libfabric_read_bytes") > SIZE as u64, "{said}");
         assert!(how != ["--no-holders"] || value("held_requested") == 0, "{said}");
         let rows = said.lines().filter(|line| line.contains(" localhost ")).count();
         assert_eq!(rows, NODES as usize, "{said}");

@@ -32,12 +32,16 @@ struct Killed {
 
 impl Killed {
     fn new(name: &str, script: &str) -> Option<Self> {
+        Self::of_fabric(name, script, "auto")
+    }
+
+    fn of_fabric(name: &str, script: &str, fabric: &str) -> Option<Self> {
         let (site, mounts) = (Site::new(), Mounts::new()?);
         mounts.mount_memory(&site.shared(), "1m");
         let place = JobPlace::new(&site, &format!("{name}-{}", std::process::id()));
         let ready = site.shared().with_file_name("ready");
         let script = format!("{script}\nsleep 1000 & touch {}; wait", ready.display());
-        let options = ["--job", &place.job, "--memory", "64MiB"];
+        let options = ["--job", &place.job, "--memory", "64MiB", "--fabric", fabric];
         let mut job = Background::start(&mut mounts.inside(&site.job(2, &options, &script)));
         wait_for("the job", || (ready.exists() || !job.runs()).then_some(()));
         // The agents first: they would clear away after their driver. And it would after them.
@@ -60,6 +64,13 @@ impl Killed {
         devices.sort();
         assert_eq!(devices.len(), 2, "the store of each node");
         devices
+    }
+
+    /// Where libfabric keeps memory of the agents.
+    fn endpoints(&self) -> usize {
+        let start = format!("tameike-fabric-{}.", self.place.job);
+        let entries = fs::read_dir(MEMORY).expect("there").flatten();
+        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&start)).count()
     }
 
     /// Another job of the same user, which sweeps; what it said.
@@ -183,5 +194,17 @@ fn memory_of_which_nothing_else_is_left_is_swept_and_nothing_else() {
     }
     (1..=4).for_each(|number| fs::remove_dir_all(decoy(number)).expect("ours"));
     fs::remove_file(decoy(5)).expect("ours");
+    killed.place.assert_gone();
+}
+
+/// libfabric's provider within a host keeps an endpoint's memory in a file, which nobody removes when its agent is killed.
+#[test]
+fn memory_of_endpoints_of_killed_agents_is_swept() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let wrote = r#"echo data > "$TAMEIKE_SHARED/file""#;
+    let Some(killed) = Killed::of_fabric("endpoint", wrote, "ofi:shm") else { return };
+    assert_eq!(killed.endpoints(), 2, "one of each node");
+    let said = killed.next_job();
+    assert_eq!(killed.endpoints(), 0, "{said}");
     killed.place.assert_gone();
 }

@@ -16,17 +16,19 @@ use tameike::driver::protocol::{ClientRequest, DriverReply};
 use tameike::place::record::{DeviceOwner, JobRecord, NodeState};
 use tameike_agent::control::{AgentAnswer, AgentCommand, AgentStart};
 use tameike_core::wire::call::{ReplyHeader, RequestHeader};
+use tameike_core::wire::endpoint::Endpoint;
 use tameike_core::wire::{Reply, Request, codec};
 
 /// A function that takes any bytes.
 pub type Target = fn(&[u8]);
 
 /// All targets by name; each has a directory in `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 20] = [
+pub const TARGETS: [(&str, Target); 21] = [
     ("request", request),
     ("reply", reply),
     ("frame_header", tameike_io::fuzz::frame_header),
     ("hello", tameike_io::fuzz::hello),
+    ("endpoint", endpoint),
     ("ring_request", tameike_ring::fuzz::request),
     ("ring_reply", tameike_ring::fuzz::reply),
     ("ring_greeting", tameike_ring::fuzz::greeting),
@@ -87,6 +89,11 @@ pub fn reply(bytes: &[u8]) {
         assert_eq!(codec::decode::<ReplyHeader>(&again), Ok(header));
         round_trip::<Reply>(rest);
     }
+}
+
+/// What an agent tells of its endpoint.
+pub fn endpoint(bytes: &[u8]) {
+    round_trip::<Endpoint>(bytes);
 }
 
 /// The journal of the cache view: what the log says of it, and what the table has.

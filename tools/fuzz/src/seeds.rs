@@ -11,6 +11,7 @@ use tameike_agent::control::{
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
 use tameike_core::wire::call::{CallId, Carriage, Place, ReplyHeader, RequestHeader, Run};
 use tameike_core::wire::codec;
+use tameike_core::wire::endpoint::{Endpoint, TOKEN_SIZE};
 use tameike_core::wire::meta::{Command, EntryName, NewInode};
 use tameike_core::{CoreSet, FileKind, Generation, InodeId, JobId, Layout, NodeId, Timestamp, View};
 use tameike_store::fuzz::MemoryTable;
@@ -151,7 +152,19 @@ fn journal() -> Vec<Seed> {
 fn machine() -> Vec<Seed> {
     let header = tameike_io::fuzz::header_seed();
     let hello = tameike_io::fuzz::hello_seed();
-    let mut seeds = vec![("frame_header", "put".to_owned(), header), ("hello", "ours".to_owned(), hello)];
+    let endpoint = Endpoint {
+        provider: "tcp".to_owned(),
+        address: vec![2, 0, 0x1f, 0x90, 192, 0, 2, 1],
+        token: [0xab; TOKEN_SIZE],
+        memory_key: 1 << 40,
+        memory_address: 1 << 20,
+    };
+    let endpoint = encoded(&endpoint);
+    let mut seeds = vec![
+        ("frame_header", "put".to_owned(), header),
+        ("hello", "ours".to_owned(), hello),
+        ("endpoint", "ours".to_owned(), endpoint),
+    ];
     let requests = tameike_io::fuzz::fuse_request_seeds();
     seeds.extend(requests.into_iter().map(|(name, bytes)| ("fuse_request", name.to_owned(), bytes)));
     seeds

@@ -222,12 +222,20 @@ fn libfabric() -> Check {
             return Check::slow(name, format!("{why}: nodes speak TCP (--fabric auto)"), mend);
         }
     };
-    let state = |(provider, state): &(Provider, Result<(), String>)| match state {
-        Ok(()) => format!("ofi:{provider} can be used"),
-        Err(why) => format!("ofi:{provider} not: {why}"),
+    // Those of one state together, in the order of preference.
+    let mut states: Vec<(&Result<(), String>, Vec<&str>)> = Vec::new();
+    for (provider, state) in &offers.providers {
+        match states.iter_mut().find(|(known, _)| *known == state) {
+            Some((_, names)) => names.push(provider.name()),
+            None => states.push((state, vec![provider.name()])),
+        }
+    }
+    let told = |(state, names): &(&Result<(), String>, Vec<&str>)| match state {
+        Ok(()) => format!("can be had: {}", names.join(", ")),
+        Err(why) => format!("not {}: {why}", names.join(", ")),
     };
-    let states = offers.providers.iter().map(state).collect::<Vec<_>>().join("; ");
-    let found = format!("{}: {states}", offers.version);
+    states.sort_by_key(|(state, _)| state.is_err());
+    let found = format!("{}; {}", offers.version, states.iter().map(told).collect::<Vec<_>>().join("; "));
     match offers.providers.iter().find(|(provider, state)| provider.has_device() && state.is_ok()) {
         Some((provider, _)) => Check::ok(name, format!("{found} (use --fabric ofi:{provider})")),
         None => Check::ok(name, found),

@@ -40,6 +40,10 @@ pub mod counters {
     pub const HELD_DELIVERED: &str = "held_delivered";
     /// Bytes that the node has sent to others who read, as the home of units or from memory, or told where they lie.
     pub const SENT: &str = "sent_bytes";
+    /// Messages that libfabric has carried to other nodes.
+    pub const LINK_MESSAGES: &str = "libfabric_messages";
+    /// Bytes that were read through libfabric from memory of other nodes.
+    pub const LINK_READ: &str = "libfabric_read_bytes";
     /// Bytes that the node, as the home of units, has read of files of the shared file system.
     pub const LOADED_SHARED: &str = "loaded_shared_bytes";
     /// Bytes that it has got from memory of other nodes instead.

@@ -7,6 +7,7 @@ use super::cache::{CacheReply, CacheRequest, CacheState, Stamp};
 use super::call::Run;
 use super::client::{ClientReply, ClientRequest};
 use super::codec::{decode, decode_first, encode};
+use super::endpoint::Endpoint;
 use super::holders::{Asked, Holder};
 use super::lock::{Blocker, FileLock, LockKind, LockOwner, LockRange, LockReply, LockRequest, WaitEnd};
 use super::meta::{
@@ -621,4 +622,11 @@ fn layouts() {
         (Layout::Local, "02"),
         (Layout::On(NODE), "03c801"),
     ]);
+}
+
+#[test]
+fn endpoints() {
+    let (provider, address, token) = ("tcp".to_owned(), b"ab".to_vec(), [0xab; 16]);
+    let endpoint = Endpoint { provider, address, token, memory_key: 300, memory_address: 5 };
+    check(&[(endpoint, "03746370026162abababababababababababababababababac0205")]);
 }

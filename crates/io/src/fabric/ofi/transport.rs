@@ -13,7 +13,7 @@ use crate::os::runtime::{Promise, Resolver, Runtime, promise};
 use crate::slab::Frame;
 use parking_lot::Mutex;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tameike_core::{Errno, Fault, Result};
@@ -72,6 +72,8 @@ pub(crate) struct Transport {
     runtime: Runtime,
     /// How long one operation may take.
     limit: Duration,
+    sent: AtomicU64,
+    read: AtomicU64,
     provider: String,
     address: Vec<u8>,
     memory: Remote,
@@ -119,6 +121,8 @@ impl Transport {
             arrivals: OnceLock::new(),
             runtime: runtime.clone(),
             limit,
+            sent: AtomicU64::new(0),
+            read: AtomicU64::new(0),
             provider,
             address,
             memory: Remote { key, address: start },
@@ -150,6 +154,11 @@ impl Transport {
         self.memory
     }
 
+    /// Packets sent, and bytes read from other agents' memory.
+    pub(crate) fn carried(&self) -> (u64, u64) {
+        (self.sent.load(Ordering::Relaxed), self.read.load(Ordering::Relaxed))
+    }
+
     /// Whether who sends something must tell the other end so.
     pub(crate) fn needs_bell(&self) -> bool {
         !self.has_signal
@@ -172,6 +181,7 @@ impl Transport {
 
     /// Sends a packet of at most [`super::PACKET_MAX`] bytes; `done` is told when the provider has sent it.
     pub(crate) fn send(&self, route: RouteId, packet: Vec<u8>, done: Option<Resolver<Result<()>>>) {
+        self.sent.fetch_add(1, Ordering::Relaxed);
         self.take(route, Job::Send { packet, done });
     }
 
@@ -185,6 +195,7 @@ impl Transport {
     ) -> Promise<(Frame, Result<()>)> {
         let (filled, promise) = promise();
         let from = MemoryKey { key: from.key, address: from.address };
+        self.read.fetch_add(u64::from(length), Ordering::Relaxed);
         self.take(route, Job::Read { frame, length, from, filled });
         promise
     }

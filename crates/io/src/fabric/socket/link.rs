@@ -20,6 +20,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use tameike_core::wire::admin::{Counter, counters};
 use tameike_core::wire::codec::{decode, encode};
 use tameike_core::wire::endpoint::Endpoint;
 pub(super) use tameike_core::wire::endpoint::TOKEN_SIZE;
@@ -128,6 +129,12 @@ impl Links {
 
     pub(super) fn close(&self, why: &str) {
         self.transport.close(why);
+    }
+
+    /// What has gone this way.
+    pub(super) fn counters(&self) -> Vec<Counter> {
+        let (sent, read) = self.transport.carried();
+        vec![Counter::new(counters::LINK_MESSAGES, sent), Counter::new(counters::LINK_READ, read)]
     }
 
     fn avoid(&self, node: NodeId) {

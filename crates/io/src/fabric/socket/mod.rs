@@ -48,6 +48,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tameike_core::limits::MESSAGE_SIZE_MAX;
+use tameike_core::wire::admin::Counter;
 use tameike_core::{Errno, Fault, JobId, NodeId, Result};
 
 /// What a [`SocketFabric`] is built from.
@@ -163,6 +164,11 @@ impl SocketFabric {
     /// Says where the peers listen, as `host:port`.
     pub fn set_peers(&self, peers: Vec<(NodeId, String)>) {
         self.inner.set_addresses(peers);
+    }
+
+    /// What libfabric has carried, if it does.
+    pub fn counters(&self) -> Vec<Counter> {
+        self.inner.links.as_ref().map(|links| links.counters()).unwrap_or_default()
     }
 
     /// Closes all connections and accepts no more.

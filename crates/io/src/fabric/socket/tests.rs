@@ -166,6 +166,35 @@ fn it_does_so_with_libfabric() {
     }
 }
 
+/// Frames that are written to from elsewhere must come back when that has ended, and not before.
+#[test]
+fn frames_of_gets_from_a_peer_that_dies_come_back() {
+    for provider in [None, Some(Provider::Tcp), Some(Provider::Shm)] {
+        let mut network = SocketNetwork::new(UNIT_SIZE, 4);
+        network.ofi = provider;
+        for _ in 0..5 {
+            let (a, b) = (Agent::start(&network, A), Agent::start(&network, B));
+            let (runtime, pool) = (network.runtime(), network.frames());
+            let source = patterned(&pool, 1);
+            let grant = b.fabric.grant_read(source.clone());
+            let (tell, told) = std::sync::mpsc::channel();
+            for _ in 0..40 {
+                let frame = pool.try_take().expect("a frame");
+                let (get, tell) = (a.fabric.get(B, grant, frame, UNIT_SIZE as u32), tell.clone());
+                runtime.spawn(async move { drop(tell.send(get.await)) });
+            }
+            let (first, got) = told.recv_timeout(Duration::from_secs(10)).expect("an end");
+            assert!(got.is_err() || first[..] == source[..]);
+            network.kill(B);
+            for _ in 1..40 {
+                let (frame, got) = told.recv_timeout(Duration::from_secs(30)).expect("an end");
+                assert!(got.is_err() || frame[..] == source[..], "{provider:?}");
+            }
+            network.kill(A);
+        }
+    }
+}
+
 fn neighbours(frames: u32) -> SocketNetwork {
     let [_, one_host] = SocketNetwork::both(UNIT_SIZE, frames);
     one_host
