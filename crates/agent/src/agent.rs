@@ -22,7 +22,9 @@ use tameike_core::wire::cache::{CacheReply, CacheRequest};
 use tameike_core::{Cluster, Errno, Fault, NodeInfo, Result, View};
 use tameike_io::fabric::ofi::OfiConfig;
 use tameike_io::fabric::rpc::RpcNode;
-use tameike_io::fabric::socket::{PEER_LIMIT_DEFAULT, SocketConfig, SocketFabric};
+use tameike_io::fabric::socket::{
+    CONNECTIONS_DEFAULT, PEER_LIMIT_DEFAULT, SocketConfig, SocketFabric, connections_max,
+};
 use tameike_io::fabric::{HostDevice, Rpc};
 use tameike_io::os::process;
 use tameike_io::os::system::System;
@@ -126,6 +128,15 @@ async fn progress_of(cache: &CacheService) -> Progress {
     }
 }
 
+/// Peers to stay connected with, of those that are wanted.
+fn connections(wanted: Option<u32>) -> usize {
+    let (most, wanted) = (connections_max(), wanted.map(|wanted| wanted as usize));
+    if wanted.is_some_and(|wanted| wanted > most) {
+        log::warn!("at most {most} connections are kept: raise the limit of open files (ulimit -n) for more");
+    }
+    wanted.unwrap_or(CONNECTIONS_DEFAULT).min(most)
+}
+
 fn own_process() -> ProcessState {
     ProcessState {
         pid: std::process::id(),
@@ -182,6 +193,7 @@ impl AgentControl for Agent {
                 .and_then(|store| store.extents.memory())
                 .map(HostDevice::new)
                 .map(Arc::new),
+            connections: connections(start.connections),
         };
         let fabric = Arc::new(SocketFabric::listen(config, &system)?);
         let rpc = Arc::new(RpcNode::new(fabric.clone(), system.runtime().clone(), memory.replies.clone()));
@@ -198,6 +210,7 @@ impl AgentControl for Agent {
         self.fabric.set_peers(peers.map(|info| (info.id, info.address.clone())).collect());
         let cluster =
             Cluster::new(self.start.job.clone(), nodes).map_err(|wrong| Fault::new(Errno::EINVAL, wrong))?;
+        self.fabric.keep(&cluster.neighbours(self.start.node));
         let cluster = Arc::new(cluster);
         let runtime = self.system.runtime();
         let parts = Parts {

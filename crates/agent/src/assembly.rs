@@ -6,6 +6,7 @@
 use crate::control::AgentMode;
 use crate::doors::{LocalFiles, Views};
 use crate::memory::Memory;
+use crate::neighbours::Neighbours;
 use crate::node::{Node, ProcessState, Services};
 use futures_util::future::try_join_all;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use tameike_core::receipt::Receipt;
 use tameike_core::wire::Request;
 use tameike_core::wire::admin::AdminRequest;
 use tameike_core::wire::cache::{CacheReply, CacheRequest};
-use tameike_core::{Cluster, Errno, InodeId, NodeId, Result};
+use tameike_core::{Cluster, Errno, InodeId, NodeId, NodeInfo, Result};
 use tameike_io::Runtime;
 use tameike_io::fabric::Rpc;
 use tameike_io::shared::SharedFs;
@@ -85,7 +86,9 @@ pub async fn assemble(parts: Parts<'_>) -> Result<Arc<Node>> {
         parts.shared,
         activity,
     );
-    Ok(Node::new(parts.node, parts.memory.slab.clone(), services, Arc::new(views), parts.process))
+    let neighbours = Neighbours::new(parts.node, parts.cluster.clone(), parts.runtime.clone(), &parts.rpc);
+    let slab = parts.memory.slab.clone();
+    Ok(Node::new(parts.node, slab, services, Arc::new(views), neighbours, parts.process))
 }
 
 async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
@@ -129,12 +132,14 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
     Ok(Services { meta, unit, cache, locks, holders, extents: store.extents.clone(), activity })
 }
 
-/// Makes sure that every node of the job is there and knows the secret.
+/// Makes sure that the neighbours of this node are there and know the secret: each node has some, which look after it.
 ///
 /// # Errors
 /// Which one was not reached.
 pub async fn greet(rpc: &Arc<dyn Rpc>, cluster: &Cluster) -> Result<()> {
-    let greet = cluster.nodes().iter().map(|info| {
+    let (node, neighbours) = (rpc.local(), cluster.neighbours(rpc.local()));
+    let greeted = |info: &&NodeInfo| info.id == node || neighbours.contains(&info.id);
+    let greet = cluster.nodes().iter().filter(greeted).map(|info| {
         let call = rpc.call(info.id, Request::Admin(AdminRequest::Status), None, None);
         async move {
             match call.await {

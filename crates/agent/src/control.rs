@@ -144,6 +144,9 @@ pub struct AgentStart {
     pub listen: String,
     /// How it speaks with other agents.
     pub fabric: FabricChoice,
+    /// Nodes that it stays connected with, unless as many as usual.
+    #[serde(default)]
+    pub connections: Option<u32>,
     /// Whether it tells nobody which nodes may have bytes in memory.
     #[serde(default)]
     pub no_holders: bool,

@@ -12,6 +12,7 @@ mod custody;
 mod doors;
 pub mod fuse;
 mod memory;
+mod neighbours;
 mod node;
 mod ring;
 mod storage;

@@ -1,6 +1,7 @@
 //! Which service answers which request.
 
 use crate::doors::Views;
+use crate::neighbours::Neighbours;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use parking_lot::Mutex;
@@ -54,6 +55,7 @@ pub struct Node {
     slab: Arc<Slab>,
     services: Option<Services>,
     views: Arc<Views>,
+    neighbours: Neighbours,
     unreachable: Mutex<BTreeSet<NodeId>>,
     /// Bytes that other nodes were sent, or told the place of.
     sent: Arc<AtomicU64>,
@@ -67,10 +69,11 @@ impl Node {
         slab: Arc<Slab>,
         services: Option<Services>,
         views: Arc<Views>,
+        neighbours: Neighbours,
         process: fn() -> ProcessState,
     ) -> Arc<Self> {
         let (unreachable, sent) = Default::default();
-        Arc::new(Self { node, slab, services, views, unreachable, sent, process })
+        Arc::new(Self { node, slab, services, views, neighbours, unreachable, sent, process })
     }
 
     /// The services, if the node has a device.
@@ -131,6 +134,12 @@ impl Node {
         match request {
             AdminRequest::Space { view } => AdminReply::Space(self.space(view)),
             AdminRequest::Status => AdminReply::Status(Box::new(self.status())),
+            AdminRequest::Dead { node } => {
+                if !self.unreachable.lock().contains(&node) {
+                    self.neighbours.look_for(node);
+                }
+                AdminReply::Done
+            }
         }
     }
 
@@ -228,21 +237,21 @@ impl Service for Node {
     fn peer(&self, peer: NodeId, event: PeerEvent) {
         log::info!("{peer} is {event:?}");
         self.views.peer(peer, event);
-        let mut unreachable = self.unreachable.lock();
         match event {
             PeerEvent::Up => {
-                unreachable.remove(&peer);
+                self.unreachable.lock().remove(&peer);
             }
             PeerEvent::Unreachable => {
-                unreachable.insert(peer);
+                self.unreachable.lock().insert(peer);
             }
             PeerEvent::Dead => {
-                unreachable.insert(peer);
+                self.unreachable.lock().insert(peer);
                 if let Some(services) = &self.services {
                     services.meta.peer_dead(peer);
                     services.locks.peer_dead(peer);
                     services.holders.peer_dead(peer);
                 }
+                self.neighbours.tell(peer);
             }
         }
     }

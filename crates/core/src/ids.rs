@@ -1,6 +1,6 @@
 //! Identifiers. Each is a number with one meaning, so that the compiler keeps them apart.
 
-use crate::limits::{SLOT_COUNT, UNIT_SIZE};
+use crate::limits::{NODES_MAX, SLOT_COUNT, UNIT_SIZE};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
@@ -114,8 +114,10 @@ pub struct Slot(pub u16);
 /// ```text
 ///  63     62      61..60  59 ..... 48  47 ............ 0
 /// +------+-------+-------+------------+-----------------+
-/// | cache| pinned|   0   | slot / node|     counter     |   job-shared and node-local
+/// |   0  |   0   |   0   |    slot    |     counter     |   job-shared
 /// +------+-------+-------+------------+-----------------+
+/// |   0  |   1   |        node        |     counter     |   node-local (pinned)
+/// +------+-------+--------------------+-----------------+
 /// |   1  |   hash of (device, inode), slot in bits 59..48 |   cache view
 /// +------+-----------------------------------------------+
 /// ```
@@ -138,7 +140,8 @@ impl InodeId {
 
     /// An inode whose names and data all live on one node (node-local views served from another node).
     pub fn pinned(node: NodeId, counter: u64) -> Self {
-        Self(Self::in_slot(Slot(node.0 as u16), counter).0 | Self::PINNED_BIT)
+        let node = u64::from(node.0 & (NODES_MAX - 1)) << Self::SLOT_SHIFT;
+        Self(node | (counter & Self::COUNTER_MAX) | Self::PINNED_BIT)
     }
 
     /// The root of the node-local view of `owner`, kept on node `home`.
@@ -167,7 +170,7 @@ impl InodeId {
     /// The node to which the inode is pinned, if it is.
     pub fn pinned_node(self) -> Option<NodeId> {
         (self.0 & (Self::CACHE_BIT | Self::PINNED_BIT) == Self::PINNED_BIT)
-            .then(|| NodeId(u32::from(self.slot().0)))
+            .then_some(NodeId((self.0 >> Self::SLOT_SHIFT) as u32 & (NODES_MAX - 1)))
     }
 
     /// The view to whose capacity the inode's data counts.
@@ -281,6 +284,8 @@ mod tests {
         assert_eq!((shared.view(), shared.slot(), shared.pinned_node()), (View::JobShared, Slot(4095), None));
         let local = InodeId::local_root(NodeId(3), NodeId(2));
         assert_eq!((local.view(), local.pinned_node()), (View::NodeLocal, Some(NodeId(2))));
+        let last = InodeId::pinned(NodeId(NODES_MAX - 1), 7);
+        assert_eq!((last.view(), last.pinned_node()), (View::NodeLocal, Some(NodeId(NODES_MAX - 1))));
         let cached = InodeId::cached(1, 2);
         assert_eq!((cached.view(), cached.pinned_node()), (View::Cache, None));
         assert_eq!(InodeId::ROOT.slot(), Slot(0));

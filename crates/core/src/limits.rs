@@ -10,8 +10,8 @@ pub const BLOCK_SIZE: usize = 4096;
 pub const BLOCKS_PER_UNIT: usize = UNIT_SIZE / BLOCK_SIZE;
 /// Slots of the name space; a slot is the smallest thing that moves between nodes.
 pub const SLOT_COUNT: u16 = 4096;
-/// Most nodes of a job: a pinned inode names its node in the bits of a slot.
-pub const NODES_MAX: u32 = SLOT_COUNT as u32;
+/// Most nodes of a job: a pinned inode names its node in 14 bits.
+pub const NODES_MAX: u32 = 1 << 14;
 /// Files up to this size live in their inode record, in bytes.
 pub const INLINE_SIZE_MAX: usize = 4096;
 /// Longest name of a directory entry, in bytes.
@@ -73,6 +73,7 @@ const _: () = assert!(UNIT_SIZE.is_multiple_of(BLOCK_SIZE));
 const _: () = assert!(UNIT_SIZE.is_power_of_two() && UNIT_SIZE <= u32::MAX as usize);
 const _: () = assert!(2 * DIRECTORY_LIFETIME.as_millis() < DIRECTORY_SIGHT.as_millis());
 const _: () = assert!(SLOT_COUNT.is_power_of_two());
+const _: () = assert!(NODES_MAX.is_power_of_two() && NODES_MAX <= 1 << 14);
 const _: () = assert!(INLINE_SIZE_MAX <= UNIT_SIZE);
 const _: () = assert!(XATTR_SIZE_MAX + PATH_SIZE_MAX < MESSAGE_SIZE_MAX);
 const _: () = assert!(3 * TREE_PATH_SIZE_MAX < MESSAGE_SIZE_MAX);

@@ -113,6 +113,19 @@ impl Cluster {
         &self.device_nodes
     }
 
+    /// The nodes that stay connected with a node, so that its death is known at once: those whose numbers are ahead of it, or behind,
+    /// by a power of two, counted in a circle. From any node all others are reached by few such steps.
+    pub fn neighbours(&self, node: NodeId) -> Vec<NodeId> {
+        let count = self.nodes.len() as u64;
+        let steps = (0..u64::BITS).map(|power| 1 << power).take_while(|step| *step < count);
+        let around = steps.flat_map(|step| [step, count - step]);
+        let mut all: Vec<_> =
+            around.map(|step| NodeId(((u64::from(node.0) + step) % count) as u32)).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
     /// The node that serves a slot.
     pub fn slot_home(&self, slot: Slot) -> NodeId {
         self.device_nodes[usize::from(slot.0) % self.device_nodes.len()]
@@ -234,6 +247,29 @@ mod tests {
         let inode = InodeId::local_root(NodeId(2), cluster.device_of(NodeId(2)));
         assert_eq!(cluster.children_home(inode), NodeId(3));
         assert_eq!(cluster.unit_home(Layout::Striped, UnitId { inode, index: 5 }), NodeId(3));
+    }
+
+    #[test]
+    fn neighbours_are_few_and_lead_to_all() {
+        for count in [1, 2, 5, 6, 100, 1000] {
+            let cluster = cluster(&vec![true; count]);
+            let mut steps = 0;
+            let (mut reached, mut last) = (vec![false; count], vec![NodeId(0)]);
+            reached[0] = true;
+            while !last.is_empty() {
+                let next = last.iter().flat_map(|node| cluster.neighbours(*node));
+                last = next.filter(|node| !std::mem::replace(&mut reached[node.0 as usize], true)).collect();
+                steps += 1;
+            }
+            assert!(reached.iter().all(|is| *is));
+            let log = count.next_power_of_two().ilog2() as usize;
+            assert!(steps <= log + 1, "{count}: {steps}");
+            for node in (0..count as u32).map(NodeId) {
+                let neighbours = cluster.neighbours(node);
+                assert!(neighbours.len() <= 2 * log && !neighbours.contains(&node));
+                assert!(neighbours.iter().all(|other| cluster.neighbours(*other).contains(&node)));
+            }
+        }
     }
 
     #[test]

@@ -8,9 +8,9 @@ pub fn frame_header(bytes: &[u8]) {
     socket::header::fuzz(bytes);
 }
 
-/// A header as it is written.
-pub fn header_seed() -> Vec<u8> {
-    socket::header::fuzz_seed()
+/// Headers as they are written.
+pub fn header_seeds() -> [(&'static str, Vec<u8>); 2] {
+    socket::header::fuzz_seeds()
 }
 
 /// A hello as it is written.

@@ -150,7 +150,6 @@ fn journal() -> Vec<Seed> {
 }
 
 fn machine() -> Vec<Seed> {
-    let header = tameike_io::fuzz::header_seed();
     let hello = tameike_io::fuzz::hello_seed();
     let endpoint = Endpoint {
         provider: "tcp".to_owned(),
@@ -160,11 +159,9 @@ fn machine() -> Vec<Seed> {
         memory_address: 1 << 20,
     };
     let endpoint = encoded(&endpoint);
-    let mut seeds = vec![
-        ("frame_header", "put".to_owned(), header),
-        ("hello", "ours".to_owned(), hello),
-        ("endpoint", "ours".to_owned(), endpoint),
-    ];
+    let mut seeds = vec![("hello", "ours".to_owned(), hello), ("endpoint", "ours".to_owned(), endpoint)];
+    let headers = tameike_io::fuzz::header_seeds().into_iter();
+    seeds.extend(headers.map(|(name, bytes)| ("frame_header", name.to_owned(), bytes)));
     let requests = tameike_io::fuzz::fuse_request_seeds();
     seeds.extend(requests.into_iter().map(|(name, bytes)| ("fuse_request", name.to_owned(), bytes)));
     seeds
@@ -225,6 +222,7 @@ fn lines() -> Vec<Seed> {
         base_dir: PathBuf::from("/tmp/tameike-0"),
         listen: "127.0.0.1:0".to_owned(),
         fabric: FabricChoice::Tcp,
+        connections: Some(9),
         no_holders: true,
         cores: CoreSet::new([0, 2, 3]),
         device: Some(DeviceStart { dir: PathBuf::from("/dev/shm/x"), ram: true }),

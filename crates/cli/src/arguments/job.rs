@@ -43,6 +43,10 @@ pub struct JobOptions {
     /// them) [default: auto]
     #[arg(long, value_name = "auto|tcp|ofi[:PROVIDER]", help_heading = "Nodes")]
     pub fabric: Option<FabricChoice>,
+    /// Nodes that each node stays connected with at a time: beyond that, connections that were idle for longest are closed
+    /// [default: 128, or one for each 16 files that an agent may have open]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Nodes")]
+    pub connections: Option<u32>,
     /// Read the bytes of other nodes from where they belong alone, and not from the memory of nodes that have read them
     #[arg(long, help_heading = "Nodes")]
     pub no_holders: bool,

@@ -118,6 +118,7 @@ impl Driver {
                 base_dir: plan.base_dir.clone(),
                 listen: listen.to_owned(),
                 fabric: plan.fabric,
+                connections: plan.connections,
                 no_holders: plan.no_holders,
                 cores: plan.cores.clone(),
                 device: spec.device.then(device),

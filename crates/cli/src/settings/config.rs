@@ -23,6 +23,7 @@ pub struct Config {
     #[serde(default, deserialize_with = "memory")]
     memory: Option<u64>,
     fabric: Option<FabricChoice>,
+    connections: Option<u32>,
     no_holders: Option<bool>,
     cores: Option<CoreSet>,
     no_ring: Option<bool>,
@@ -119,6 +120,7 @@ impl Config {
             device: options.device.clone().or_else(|| self.device.clone()),
             memory: options.memory.or(self.memory),
             fabric: options.fabric.or(self.fabric),
+            connections: options.connections.or(self.connections),
             no_holders: options.no_holders || self.no_holders.unwrap_or(false),
             cores: options.cores.clone().or_else(|| self.cores.clone()),
             no_ring: options.no_ring || self.no_ring.unwrap_or(false),
@@ -137,13 +139,13 @@ mod tests {
     #[test]
     fn the_command_line_wins() {
         let config = parse(
-            "local = 4\nshared = '/data'\nmemory = '1GiB'\nverify = true\nfabric = 'tcp'\ncores = '0,2-3'\n",
+            "local = 4\nshared = '/data'\nmemory = '1GiB'\nverify = true\nconnections = 9\nfabric = 'tcp'\ncores = '0,2-3'\n",
         )
         .expect("a good file");
         let given = JobOptions { hosts: Some("a,b".into()), memory: Some(5), ..JobOptions::default() };
         let options = config.complete(&given);
         assert_eq!((options.local, options.hosts.as_deref()), (None, Some("a,b")));
-        assert_eq!((options.memory, options.verify), (Some(5), true));
+        assert_eq!((options.memory, options.verify, options.connections), (Some(5), true, Some(9)));
         assert_eq!((options.fabric, options.cores), (Some(FabricChoice::Tcp), CoreSet::new([0, 2, 3])));
         assert_eq!(config.complete(&JobOptions::default()).local, Some(4));
     }

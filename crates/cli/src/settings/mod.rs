@@ -64,6 +64,9 @@ pub struct JobPlan {
     /// How agents speak with each other.
     #[serde(default)]
     pub fabric: FabricChoice,
+    /// Nodes that each stays connected with, unless as many as usual.
+    #[serde(default)]
+    pub connections: Option<u32>,
     /// Whether no node is asked for what it has in memory of the data of others.
     #[serde(default)]
     pub no_holders: bool,
@@ -116,6 +119,7 @@ impl JobPlan {
             device_root,
             memory,
             fabric: options.fabric.unwrap_or_default(),
+            connections: options.connections,
             no_holders: options.no_holders,
             cores: options.cores.clone(),
             no_ring: options.no_ring,

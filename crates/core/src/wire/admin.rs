@@ -111,6 +111,11 @@ pub enum AdminRequest {
     },
     /// State of this agent.
     Status,
+    /// The agent of a node has ended, as the sender has found.
+    Dead {
+        /// Which.
+        node: NodeId,
+    },
 }
 
 /// The answer to an [`AdminRequest`].
@@ -120,4 +125,6 @@ pub enum AdminReply {
     Space(Space),
     /// State.
     Status(Box<NodeStatus>),
+    /// It was heard.
+    Done,
 }

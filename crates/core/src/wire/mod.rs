@@ -101,7 +101,7 @@ impl Request {
                 | Cache::Drain { .. } => false,
             },
             Self::Admin(request) => match request {
-                Admin::Space { .. } | Admin::Status => true,
+                Admin::Space { .. } | Admin::Status | Admin::Dead { .. } => true,
             },
             Self::Client(request) => request.is_read_only(),
             Self::Lock(request) => match request {

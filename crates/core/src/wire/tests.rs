@@ -542,6 +542,7 @@ fn requests_to_agents() {
         (AdminRequest::Space { view: View::JobShared }, "0001"),
         (AdminRequest::Space { view: View::Cache }, "0002"),
         (AdminRequest::Status, "01"),
+        (AdminRequest::Dead { node: NODE }, "02c801"),
     ]);
 }
 
@@ -553,6 +554,7 @@ fn replies_of_agents() {
             AdminReply::Status(Box::new(status())),
             "01c801ac02ac02c801640400000000ac02c801640490030105302c322d3301800201c80101076e5f627974657305",
         ),
+        (AdminReply::Done, "02"),
     ]);
 }
 
@@ -628,5 +630,7 @@ fn layouts() {
 fn endpoints() {
     let (provider, address, token) = ("tcp".to_owned(), b"ab".to_vec(), [0xab; 16]);
     let endpoint = Endpoint { provider, address, token, memory_key: 300, memory_address: 5 };
-    check(&[(endpoint, "03746370026162abababababababababababababababababac0205")]);
+    let bytes = encode(&endpoint).expect("small");
+    assert_eq!(hex(&bytes), "03746370026162ababababababababababababababababac0205");
+    assert_eq!(decode::<Endpoint>(&bytes), Ok(endpoint));
 }

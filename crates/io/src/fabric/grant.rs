@@ -107,6 +107,11 @@ impl Grants {
         if gets.get(&number)?.from == from { gets.remove(&number) } else { None }
     }
 
+    /// Whether bytes of a peer are waited for.
+    pub(in crate::fabric) fn any_get(&self, from: NodeId) -> bool {
+        self.gets.lock().values().any(|get| get.from == from)
+    }
+
     /// Ends all gets from a peer that lost a connection; `None` stands for all peers.
     pub(in crate::fabric) fn fail_gets(&self, from: Option<NodeId>, fault: &Fault) {
         let failed: Vec<_> = {

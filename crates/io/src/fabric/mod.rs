@@ -76,6 +76,11 @@ pub trait Receiver: Send + Sync {
     fn message(&self, incoming: Incoming);
     /// A peer has come or gone.
     fn peer(&self, peer: NodeId, event: PeerEvent);
+    /// Whether something is expected of `peer`, or by it, so that its connection is not idle though nothing travels there.
+    fn is_expecting(&self, peer: NodeId) -> bool {
+        let _ = peer;
+        false
+    }
 }
 
 /// The network between agents.

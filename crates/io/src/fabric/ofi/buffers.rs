@@ -35,6 +35,11 @@ impl Buffers {
         Some(Self { starts: starts.collect(), _frames: frames })
     }
 
+    #[cfg(test)]
+    pub(super) fn abandon(&mut self) {
+        self._frames.drain(..).for_each(std::mem::forget);
+    }
+
     pub(super) fn start(&self, slot: usize) -> NonNull<u8> {
         self.starts[slot]
     }

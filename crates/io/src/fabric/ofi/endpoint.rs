@@ -5,10 +5,10 @@
 
 use super::bindings::{
     FI_AV_TABLE, FI_CQ_FORMAT_MSG, FI_WAIT_FD, FI_WAIT_NONE, fi_addr_t, fi_av_attr, fi_context2, fi_cq_attr,
-    fi_cq_err_entry, fi_cq_msg_entry, fi_wait_obj, fid, fid_av, fid_cq, fid_domain, fid_ep, fid_fabric,
-    fid_mr,
+    fi_cq_err_entry, fi_cq_msg_entry, fi_wait_obj, fid_av, fid_cq, fid_domain, fid_ep, fid_fabric, fid_mr,
 };
 use super::library::Library;
+use super::object::{Object, made};
 use super::offer::{
     FI_MR_ENDPOINT, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_READ, FI_RECV, FI_REMOTE_READ, FI_SEND, Info,
 };
@@ -53,47 +53,6 @@ pub(super) struct MemoryKey {
     pub(super) address: u64,
 }
 
-/// An object of the library, closed when dropped.
-struct Object(*mut fid);
-
-impl Object {
-    fn ops(&self) -> *mut super::bindings::fi_ops {
-        // SAFETY: an open object of the library, whose table lives as long.
-        unsafe { (*self.0).ops }
-    }
-
-    fn bind(&self, library: &Library, to: &Object, flags: u64, doing: &str) -> Result<(), String> {
-        // SAFETY: as in `ops`; both objects are open.
-        let returned = unsafe { (*self.ops()).bind.map(|bind| bind(self.0, to.0, flags)) };
-        library.check(doing, returned.unwrap_or(-libc::ENOSYS))
-    }
-
-    fn control(
-        &self,
-        library: &Library,
-        command: c_int,
-        argument: *mut c_void,
-        doing: &str,
-    ) -> Result<(), String> {
-        // SAFETY: as in `ops`; the callers' arguments are what the commands take.
-        let returned = unsafe { (*self.ops()).control.map(|control| control(self.0, command, argument)) };
-        library.check(doing, returned.unwrap_or(-libc::ENOSYS))
-    }
-}
-
-impl Drop for Object {
-    fn drop(&mut self) {
-        // SAFETY: as in `ops`; nobody has it any more.
-        if let Some(close) = unsafe { (*self.ops()).close } {
-            // SAFETY: as above.
-            let returned = unsafe { close(self.0) };
-            if returned != 0 {
-                log::debug!("an object of libfabric was closed with error {returned}");
-            }
-        }
-    }
-}
-
 /// An open endpoint.
 pub(super) struct Endpoint {
     library: &'static Library,
@@ -117,17 +76,6 @@ pub(super) struct Endpoint {
 
 // SAFETY: its objects belong to no thread; one caller at a time is what `&mut` asks for (FI_THREAD_DOMAIN).
 unsafe impl Send for Endpoint {}
-
-/// Makes one object: has `open` put it where it is told to.
-fn made<T>(
-    library: &Library,
-    doing: &str,
-    open: impl FnOnce(*mut *mut T) -> Option<c_int>,
-) -> Result<*mut T, String> {
-    let mut object = null_mut();
-    library.check(doing, open(&raw mut object).unwrap_or(-libc::ENOSYS))?;
-    Ok(object)
-}
 
 impl Endpoint {
     /// Opens an endpoint of a provider, with room for so many operations at a time. Others may read `memory`, in which all buffers lie, from now on; it

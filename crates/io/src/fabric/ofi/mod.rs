@@ -9,8 +9,8 @@
 //! for others to read: nobody is ever given the right to write there. So a payload is *lent*, and whoever wants it reads it
 //! straight to the frame where it belongs, as agents of one host do.
 //!
-//! The room: `library` loads it, `bindings` has its types, `offer` finds a provider, `endpoint` calls it, `buffers` has the memory of messages,
-//! `operations` knows what is under way, `leftovers` sweeps what killed agents leave, `transport` drives all of it.
+//! The room: `library` loads it, `bindings` has its types, `offer` finds a provider, `endpoint` (of `object`s) calls it, `buffers` has the memory of messages,
+//! `operations` knows what is under way, `events` what has become of it, `leftovers` sweeps what killed agents leave, `transport` drives all of it.
 
 #[allow(
     missing_docs,
@@ -24,8 +24,10 @@
 mod bindings;
 mod buffers;
 mod endpoint;
+mod events;
 pub mod leftovers;
 mod library;
+mod object;
 mod offer;
 mod operations;
 mod transport;

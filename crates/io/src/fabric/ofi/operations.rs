@@ -1,9 +1,9 @@
 //! What is under way at an endpoint, what waits to be posted, and what becomes of it.
 
-use super::OfiConfig;
 use super::buffers::{Buffers, SLOTS_PER_FRAME};
-use super::endpoint::{Completion, Endpoint, MemoryKey, Posted};
-use crate::os::runtime::Resolver;
+use super::endpoint::{Completion, Endpoint, Posted};
+use super::events::{Done, Events, Filled, Job, broken, ended};
+use super::{OfiConfig, Provider};
 use crate::slab::Frame;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ptr::NonNull;
@@ -19,18 +19,9 @@ pub(super) const OPERATIONS: usize = RECEIVES + SENDS + READS;
 /// What may wait for one route; more is refused, as it is for a socket.
 const QUEUE_MAX: usize = 16 << 10;
 
-pub(super) type Done = Resolver<Result<()>>;
-pub(super) type Filled = Resolver<(Frame, Result<()>)>;
-
 /// A way to another endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RouteId(pub(super) u64);
-
-/// Something to post.
-pub(super) enum Job {
-    Send { packet: Vec<u8>, done: Option<Done> },
-    Read { frame: Frame, length: u32, from: MemoryKey, filled: Filled },
-}
 
 /// What an operation's number stands for.
 enum Operation {
@@ -46,18 +37,6 @@ struct Route {
     queue: VecDeque<Job>,
 }
 
-/// What is to be told when no lock is held.
-#[derive(Default)]
-pub(super) struct Events {
-    pub(super) packets: Vec<Vec<u8>>,
-    pub(super) sent: Vec<(Done, Result<()>)>,
-    pub(super) filled: Vec<(Filled, Frame, Result<()>)>,
-    /// Routes that have failed, and why.
-    pub(super) failed: Vec<(RouteId, String)>,
-    /// Why the endpoint is of no more use.
-    pub(super) broken: Option<String>,
-}
-
 /// All that is known of an endpoint.
 pub(super) struct Operations {
     // Closed before its buffers go.
@@ -70,6 +49,9 @@ pub(super) struct Operations {
     unposted: Vec<usize>,
     routes: BTreeMap<RouteId, Route>,
     next_route: u64,
+    /// The provider within a host (as of 1.17) goes wrong when an address is removed while its peer sends something. There are no
+    /// more of them than agents on this host.
+    keeps_addresses: bool,
     /// Addresses that the library knows: its number, and how many routes lead there.
     addresses: BTreeMap<Vec<u8>, (u64, u32)>,
     /// Routes with a queue.
@@ -84,6 +66,7 @@ impl Operations {
             Buffers::new(&config.frames).ok_or("there are no frames for messages: raise --memory")?;
         let operations = (0..OPERATIONS).map(|_| Operation::Idle).collect();
         let mut all = Self {
+            keeps_addresses: Provider::Shm.is_called(&endpoint.provider),
             endpoint: Some(endpoint),
             buffers,
             operations,
@@ -140,7 +123,7 @@ impl Operations {
         }
         if let Some((number, routes)) = self.addresses.get_mut(&route.address) {
             *routes -= 1;
-            if *routes == 0 {
+            if *routes == 0 && !self.keeps_addresses {
                 let number = *number;
                 self.addresses.remove(&route.address);
                 if let Some(endpoint) = &mut self.endpoint {
@@ -344,6 +327,17 @@ impl Operations {
         since.min()
     }
 
+    /// Leaves the endpoint, its buffers and what is under way as they are, for ever.
+    #[cfg(test)]
+    pub(super) fn abandon(&mut self) {
+        std::mem::forget(self.endpoint.take());
+        self.buffers.abandon();
+        let under_way =
+            self.operations.drain(..).filter(|operation| matches!(operation, Operation::Read { .. }));
+        under_way.for_each(std::mem::forget);
+        self.operations.extend((0..OPERATIONS).map(|_| Operation::Idle));
+    }
+
     /// Closes the endpoint, which ends all that is under way: nobody writes to its memory any more.
     pub(super) fn close(&mut self, fault: &Fault, events: &mut Events) {
         drop(self.endpoint.take());
@@ -367,28 +361,5 @@ impl Operations {
         self.idle_reads.extend(RECEIVES + SENDS..OPERATIONS);
         self.waiting.clear();
         self.unposted.clear();
-    }
-}
-
-fn ended() -> Fault {
-    Fault::new(Errno::ECONNRESET, "the way through libfabric has ended")
-}
-
-fn broken(why: &str) -> Fault {
-    Fault::new(Errno::ECONNRESET, format!("libfabric: {why}"))
-}
-
-impl Events {
-    fn fail(&mut self, route: RouteId, why: String) -> Fault {
-        let fault = broken(&why);
-        self.failed.push((route, why));
-        fault
-    }
-
-    fn take(&mut self, job: Job, fault: &Fault) {
-        match job {
-            Job::Send { done, .. } => self.sent.extend(done.map(|done| (done, Err(fault.clone())))),
-            Job::Read { frame, filled, .. } => self.filled.push((filled, frame, Err(fault.clone()))),
-        }
     }
 }

@@ -5,8 +5,9 @@
 //! without end: what has not ended within the time limit shows that the endpoint is stuck; it is closed then, and sockets go on.
 
 use super::endpoint::{Endpoint, MemoryKey};
+use super::events::{Events, Job};
 use super::offer::Info;
-use super::operations::{Events, Job, OPERATIONS, Operations};
+use super::operations::{OPERATIONS, Operations};
 use super::{OfiConfig, Provider, library::Library, offer};
 use crate::os::reactor::{Edge, Reactor, Readiness, Registration, Source};
 use crate::os::runtime::{Promise, Resolver, Runtime, promise};
@@ -250,6 +251,16 @@ impl Transport {
             arrivals.closed(why);
         }
         self.edge.set();
+    }
+
+    /// As if the process were killed. Two endpoints of one process share the memory of the provider within a host, so that closing
+    /// one would take it from the other.
+    #[cfg(test)]
+    pub(crate) fn abandon(&self) {
+        let address = String::from_utf8_lossy(&self.address).into_owned();
+        let Some(name) = address.strip_prefix("fi_shm://") else { return };
+        let _ = std::fs::remove_file(format!("/dev/shm/{}", name.trim_end_matches('\0')));
+        self.operations.lock().abandon();
     }
 
     async fn run(self: Arc<Self>) {

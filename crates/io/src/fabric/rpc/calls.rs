@@ -61,10 +61,25 @@ struct Slot {
     call: Option<Call>,
 }
 
+/// Slots that a peer keeps while no call to it waits.
+const SLOTS_KEPT: usize = 4;
+
 #[derive(Default)]
 struct Peer {
     slots: Vec<Slot>,
     free: Vec<u32>,
+    /// Not less than the sequence number of any slot there was: from here on new ones count.
+    last: u64,
+}
+
+impl Peer {
+    /// Gives back the memory of a crowd of calls that is over.
+    fn shrink(&mut self) {
+        if self.slots.len() > SLOTS_KEPT && self.free.len() == self.slots.len() {
+            self.last = self.slots.iter().map(|slot| slot.sequence).max().unwrap_or(self.last);
+            (self.slots, self.free) = Default::default();
+        }
+    }
 }
 
 #[derive(Default)]
@@ -99,14 +114,14 @@ impl Calls {
     }
 
     /// Takes a call in and numbers it, or gives it back when there are too many. The number of slots is the
-    /// most calls there ever were at a time.
+    /// most calls there were at a time since there were none.
     pub(super) fn insert(&self, to: NodeId, call: Call) -> std::result::Result<CallId, Call> {
         let mut state = self.state.lock();
         let peer = state.peers.entry(to).or_default();
         let place = match peer.free.pop() {
             Some(place) => place,
             None if peer.slots.len() < CALLS_MAX as usize => {
-                peer.slots.push(Slot::default());
+                peer.slots.push(Slot { sequence: peer.last, call: None });
                 peer.slots.len() as u32 - 1
             }
             None => return Err(call),
@@ -123,6 +138,7 @@ impl Calls {
         let call = state.slot(to, id).filter(|_| id.epoch == self.epoch)?.call.take()?;
         if let Some(peer) = state.peers.get_mut(&to) {
             peer.free.push(id.slot);
+            peer.shrink();
         }
         Some(call)
     }
@@ -158,6 +174,12 @@ impl Calls {
     /// Calls to `to` whose message is not being sent at this moment.
     pub(super) fn waiting_for(&self, to: NodeId) -> Vec<CallId> {
         self.select(to, |call| call.sent)
+    }
+
+    /// Whether a call to `to` waits.
+    pub(super) fn any_to(&self, to: NodeId) -> bool {
+        let state = self.state.lock();
+        state.peers.get(&to).is_some_and(|peer| peer.free.len() < peer.slots.len())
     }
 
     /// All calls to `to`.
@@ -205,5 +227,35 @@ impl Calls {
         }
         state.ticking = waiting;
         waiting.then_some(round)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::runtime::promise;
+    use tameike_core::wire::admin::AdminRequest;
+
+    fn call() -> Call {
+        let request = Arc::new(Request::Admin(AdminRequest::Status));
+        Call::new(Question { request, payload: None, places: false }, None, None, promise().0)
+    }
+
+    #[test]
+    fn a_crowd_of_calls_leaves_no_memory_and_no_number_comes_twice() {
+        let (calls, peer) = (Calls::new(7), NodeId(3));
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..3 {
+            let insert = |_| calls.insert(peer, call()).unwrap_or_else(|_| panic!("room for a call"));
+            let all: Vec<CallId> = (0..100).map(insert).collect();
+            assert!(all.iter().all(|id| seen.insert((id.slot, id.sequence))));
+            assert!(calls.any_to(peer) && !calls.any_to(NodeId(4)));
+            for id in all {
+                assert!(calls.remove(peer, id).is_some());
+                assert!(calls.remove(peer, id).is_none(), "it has ended");
+            }
+            assert!(!calls.any_to(peer));
+            assert_eq!(calls.state.lock().peers[&peer].slots.capacity(), 0);
+        }
     }
 }

@@ -167,6 +167,11 @@ impl Receiver for Inbound {
             service.peer(peer, event);
         }
     }
+
+    fn is_expecting(&self, peer: NodeId) -> bool {
+        let Some(inner) = self.0.upgrade() else { return false };
+        inner.calls.any_to(peer) || inner.sessions.is_serving(peer)
+    }
 }
 
 impl Inner {

@@ -1,7 +1,7 @@
 //! The answerer's side: what was executed already.
 //!
 //! For each slot of a caller only the last call is kept, so memory is bounded by the calls that a caller ever
-//! had at the same time. A caller that was started anew has a new epoch, and so a new session.
+//! had at the same time: some 60 bytes for each caller, and 48 and the last reply, if it changed something, for each slot. A caller that was started anew has a new epoch, and so a new session.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ enum State {
     #[default]
     Repeatable,
     Running,
-    Answered(Vec<u8>),
+    Answered(Box<[u8]>),
 }
 
 #[derive(Default)]
@@ -71,11 +71,18 @@ impl Sessions {
             match &slot.state {
                 State::Repeatable => {}
                 State::Running => return Begin::Ignore,
-                State::Answered(reply) => return Begin::Repeat(reply.clone()),
+                State::Answered(reply) => return Begin::Repeat(reply.to_vec()),
             }
         }
         *slot = Slot { sequence: id.sequence, state: State::Running };
         Begin::Execute
+    }
+
+    /// Whether a request of a node is being served.
+    pub(super) fn is_serving(&self, from: NodeId) -> bool {
+        let nodes = self.0.lock();
+        let sessions = nodes.get(&from).into_iter().flatten();
+        sessions.flat_map(|session| &session.slots).any(|slot| matches!(slot.state, State::Running))
     }
 
     /// The request was served; `reply` answers it when it comes again. Without, it may be served again.
@@ -84,7 +91,7 @@ impl Sessions {
         let session = nodes.get_mut(&from).and_then(|all| all.iter_mut().find(|one| one.epoch == id.epoch));
         let slot = session.and_then(|session| session.slots.get_mut(id.slot as usize));
         if let Some(slot) = slot.filter(|slot| slot.sequence == id.sequence) {
-            slot.state = reply.map_or(State::Repeatable, State::Answered);
+            slot.state = reply.map_or(State::Repeatable, |reply| State::Answered(reply.into()));
         }
     }
 }
@@ -104,7 +111,9 @@ mod tests {
         let sessions = Sessions::default();
         assert_eq!(sessions.begin(CALLER, id(5, 1)), Begin::Execute);
         assert_eq!(sessions.begin(CALLER, id(5, 1)), Begin::Ignore);
+        assert!(sessions.is_serving(CALLER) && !sessions.is_serving(NodeId(4)));
         sessions.finish(CALLER, id(5, 1), Some(vec![1]));
+        assert!(!sessions.is_serving(CALLER));
         assert_eq!(sessions.begin(CALLER, id(5, 1)), Begin::Repeat(vec![1]));
         assert_eq!(sessions.begin(CALLER, id(5, 2)), Begin::Execute);
         assert_eq!(sessions.begin(CALLER, id(5, 1)), Begin::Ignore);

@@ -5,13 +5,12 @@
 //! thread writes, is queued; the writing thread, or a task that waits for room in the socket, goes on with it.
 //! No lock is held during a system call.
 
-use super::header::{HEADER_SIZE, Header, Kind};
-use super::host::{LENT_MIN, Lender, Neighbour, PLACE_SIZE};
+use super::header::Kind;
+use super::host::{LENT_MIN, Neighbour};
 use super::link::{LINK_ROOM, Link};
-use crate::fabric::Lane;
+pub(super) use super::outgoing::Outgoing;
 use crate::os::reactor::Watched;
-use crate::os::runtime::{Resolver, Runtime, promise};
-use crate::slab::Payload;
+use crate::os::runtime::{Promise, Runtime, promise};
 use parking_lot::Mutex;
 use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sendmsg, shutdown};
 use std::collections::VecDeque;
@@ -36,93 +35,15 @@ pub(super) enum Side {
     Accepted,
 }
 
-/// What goes out behind a body.
-enum Beside {
-    Nothing,
-    Payload(Payload),
-    /// That of a lent payload.
-    Place([u8; PLACE_SIZE]),
+/// Why a connection has not taken a message.
+pub(super) enum Unsent {
+    /// It is being closed in good order: this is to go by another one.
+    Parting(Box<Outgoing>),
+    Failed(Fault),
 }
 
-impl Beside {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Nothing => &[],
-            Self::Payload(payload) => payload,
-            Self::Place(place) => place,
-        }
-    }
-}
-
-/// A message to write.
-pub(super) struct Outgoing {
-    header: Header,
-    /// The header as it is written.
-    head: [u8; HEADER_SIZE],
-    body: Vec<u8>,
-    beside: Beside,
-    written: usize,
-    done: Option<Resolver<Result<()>>>,
-}
-
-impl Outgoing {
-    pub(super) fn new(
-        kind: Kind,
-        lane: Lane,
-        body: Vec<u8>,
-        payload: Option<Payload>,
-        (grant, get): (u64, u64),
-    ) -> Self {
-        let beside = |payload: &Payload| (payload.len() as u32, payload.sums().digest());
-        let beside = payload.as_ref().map_or((0, 0), beside);
-        let header = Header { grant, get, ..Header::new(kind, lane, &body, beside) };
-        let beside = payload.map_or(Beside::Nothing, Beside::Payload);
-        Self { head: header.encode(), header, body, beside, written: 0, done: None }
-    }
-
-    /// A message without content.
-    pub(super) fn bare(kind: Kind, get: u64) -> Self {
-        Self::new(kind, Lane::Reply, Vec::new(), None, (0, get))
-    }
-
-    fn size_without_payload(&self) -> usize {
-        HEADER_SIZE + self.body.len()
-    }
-
-    pub(super) fn size(&self) -> usize {
-        HEADER_SIZE + self.body.len() + self.beside.bytes().len()
-    }
-
-    /// What is still to be written, as three pieces of which some may be empty.
-    fn slices(&self) -> [IoSlice<'_>; 3] {
-        let mut skip = self.written;
-        [&self.head[..], &self.body[..], self.beside.bytes()].map(|piece| {
-            let from = skip.min(piece.len());
-            skip -= from;
-            IoSlice::new(&piece[from..])
-        })
-    }
-
-    /// Lends a payload of at least so many bytes to a peer rather than send it; the loan's number.
-    fn lend(&mut self, (lender, least): (&Lender, usize), to: NodeId) -> Option<u64> {
-        let Beside::Payload(payload) = &self.beside else { return None };
-        let place = lender.lend(to, (payload, least), &mut self.done)?;
-        self.header.lent = true;
-        (self.head, self.beside) = (self.header.encode(), Beside::Place(place.encode()));
-        Some(place.number)
-    }
-
-    /// All of it behind `first`, and who is told when it was sent.
-    pub(super) fn into_packet(self, first: &[u8]) -> (Vec<u8>, Option<Resolver<Result<()>>>) {
-        ([first, &self.head, &self.body, self.beside.bytes()].concat(), self.done)
-    }
-
-    fn finish(self, result: Result<()>) {
-        if let Some(done) = self.done {
-            done.resolve(result);
-        }
-    }
-}
+/// What is not taken, and why: no fault when the connection is being closed in good order.
+type Refused = Box<(Option<Fault>, Outgoing)>;
 
 #[derive(Default)]
 struct Outbox {
@@ -131,17 +52,39 @@ struct Outbox {
     spare: VecDeque<Outgoing>,
     /// Somebody is writing, or waits for room in the socket in order to write.
     busy: bool,
+    /// Messages that have gone by libfabric instead.
+    by_libfabric: u64,
+    /// The last message was taken.
+    has_parted: bool,
+    /// It was written.
+    parting: Option<Promise<Result<()>>>,
     /// Why the connection is closed.
     closed: Option<Fault>,
 }
 
 impl Outbox {
-    fn check(&self) -> Result<()> {
+    /// Why no more messages are taken: no fault when it is being closed in good order.
+    fn check(&self) -> Result<(), Option<Fault>> {
         match &self.closed {
-            Some(fault) => Err(fault.clone()),
+            _ if self.has_parted => Err(None),
+            Some(fault) => Err(Some(fault.clone())),
             None if self.queue.len() < QUEUE_MAX => Ok(()),
-            None => Err(Fault::new(Errno::EAGAIN, format!("{QUEUE_MAX} messages wait for one connection"))),
+            None => {
+                Err(Some(Fault::new(Errno::EAGAIN, format!("{QUEUE_MAX} messages wait for one connection"))))
+            }
         }
+    }
+
+    /// Queues a message; what is to be written at once, when nobody writes.
+    fn take(&mut self, message: Outgoing) -> Option<VecDeque<Outgoing>> {
+        if self.busy {
+            self.queue.push_back(message);
+            return None;
+        }
+        self.busy = true;
+        let mut batch = std::mem::take(&mut self.spare);
+        batch.push_back(message);
+        Some(batch)
     }
 }
 
@@ -154,10 +97,14 @@ pub(super) struct Connection {
     pub neighbour: Option<Neighbour>,
     /// When it has told where its endpoint of libfabric is.
     pub link: OnceLock<Link>,
+    /// Messages that have come by libfabric, and were seen to.
+    pub arrived: AtomicU64,
     /// Grows whenever something is heard of the peer: bytes read, or room made by it for bytes to write.
     pub heard: AtomicU64,
     /// The reader waits for a frame of this agent, so that silence says nothing about the peer.
     pub stalled: AtomicBool,
+    /// When something last travelled here, see `Crowd::turn`.
+    pub used: AtomicU64,
     outbox: Mutex<Outbox>,
     runtime: Runtime,
 }
@@ -175,56 +122,73 @@ impl Connection {
             socket,
             neighbour,
             link: OnceLock::new(),
+            arrived: AtomicU64::new(0),
             heard: AtomicU64::new(0),
             stalled: AtomicBool::new(false),
+            used: AtomicU64::new(0),
             outbox: Mutex::default(),
             runtime,
         })
     }
 
     /// Writes a message; ends when the kernel has all its bytes, or the peer has copied what it was lent.
-    pub(super) async fn send(self: &Arc<Self>, mut message: Outgoing) -> Result<()> {
+    pub(super) async fn send(self: &Arc<Self>, mut message: Outgoing) -> Result<(), Unsent> {
         let (resolver, promise) = promise();
         message.done = Some(resolver);
         self.post(message)?;
-        promise.await
+        promise.await.map_err(Unsent::Failed)
     }
 
     /// Writes a message that nobody waits for.
-    pub(super) fn post(self: &Arc<Self>, mut message: Outgoing) -> Result<()> {
+    pub(super) fn post(self: &Arc<Self>, mut message: Outgoing) -> Result<(), Unsent> {
         let link = self.link.get().filter(|link| link.is_usable());
         let by_memory = self.neighbour.as_ref().map(|neighbour| (&neighbour.lender, LENT_MIN));
         // What does not fit beside the rest of a packet; beside what fits none, as much as is lent to others.
         let least = LINK_ROOM.checked_sub(message.size_without_payload()).map_or(LENT_MIN, |room| room + 1);
         let lender = by_memory.or(link.map(|link| (link.lender(), least)));
         let loan = lender.and_then(|lender| message.lend(lender, self.peer));
-        let posted = match link.filter(|_| message.size() <= LINK_ROOM) {
-            Some(link) => self.check().map(|()| link.send(self, message)),
+        let taken = match link.filter(|_| message.size() <= LINK_ROOM) {
+            Some(link) => match self.count() {
+                Ok(()) => {
+                    link.send(self, message);
+                    Ok(())
+                }
+                Err(refusal) => Err(Box::new((refusal, message))),
+            },
             None => self.write_out(message),
         };
-        if let (Err(_), Some((lender, _)), Some(loan)) = (&posted, lender, loan) {
-            lender.loans.take_back(loan);
+        let Err(refused) = taken else { return Ok(()) };
+        let (refusal, mut message) = *refused;
+        if let (Some((lender, _)), Some(loan)) = (lender, loan) {
+            message.take_back(lender, loan);
         }
-        posted
+        Err(refusal.map_or_else(|| Unsent::Parting(Box::new(message)), Unsent::Failed))
     }
 
-    fn check(&self) -> Result<()> {
-        self.outbox.lock().check()
+    /// Counts a message that goes by libfabric.
+    fn count(&self) -> Result<(), Option<Fault>> {
+        let mut outbox = self.outbox.lock();
+        outbox.check()?;
+        outbox.by_libfabric += 1;
+        Ok(())
     }
 
-    /// Writes a message to the socket.
-    pub(super) fn write_out(self: &Arc<Self>, message: Outgoing) -> Result<()> {
-        let mut batch = {
+    /// Writes a message to the socket; gives it back when none is taken (any more).
+    pub(super) fn write_out(self: &Arc<Self>, message: Outgoing) -> Result<(), Refused> {
+        let taken = {
             let mut outbox = self.outbox.lock();
-            outbox.check()?;
-            if outbox.busy {
-                outbox.queue.push_back(message);
-                return Ok(());
+            match outbox.check() {
+                Ok(()) => outbox.take(message),
+                Err(refusal) => return Err(Box::new((refusal, message))),
             }
-            outbox.busy = true;
-            std::mem::take(&mut outbox.spare)
         };
-        batch.push_back(message);
+        self.begin(taken);
+        Ok(())
+    }
+
+    /// Writes what was taken while nobody wrote.
+    fn begin(self: &Arc<Self>, batch: Option<VecDeque<Outgoing>>) {
+        let Some(batch) = batch else { return };
         if !self.flush(batch) {
             let connection = self.clone();
             self.runtime.spawn(async move {
@@ -237,7 +201,41 @@ impl Connection {
                 }
             });
         }
-        Ok(())
+    }
+
+    /// Takes the last message of this end: what is sent from now on goes by another connection. Once both ends have parted,
+    /// nothing is on its way.
+    pub(super) fn part(self: &Arc<Self>) {
+        let (resolver, promise) = promise();
+        let batch = {
+            let mut outbox = self.outbox.lock();
+            if outbox.has_parted || outbox.closed.is_some() {
+                return;
+            }
+            (outbox.has_parted, outbox.parting) = (true, Some(promise));
+            let mut bye = Outgoing::bare(Kind::Bye, outbox.by_libfabric);
+            bye.done = Some(resolver);
+            outbox.take(bye)
+        };
+        self.begin(batch);
+    }
+
+    /// Ends when the last message is written, and tells the peer that its own was read.
+    pub(super) async fn parted(&self) -> Result<()> {
+        let written = self.outbox.lock().parting.take();
+        match written {
+            Some(written) => written.await?,
+            None => return Err(self.closed().unwrap_or_else(|| Errno::ECONNRESET.into())),
+        }
+        let ended = shutdown(self.socket.get(), Shutdown::Write);
+        ended.map_err(|error| broken("cannot end the stream", self.peer, &error.into()))
+    }
+
+    /// Whether nothing waits to be written.
+    pub(super) fn is_quiet(&self) -> bool {
+        let by_libfabric = self.link.get().is_some_and(|link| link.is_busy());
+        let outbox = self.outbox.lock();
+        !outbox.busy && outbox.queue.is_empty() && !by_libfabric
     }
 
     /// Writes `batch`, and then what is queued, as the one who is busy. `false` when the socket is full.

@@ -184,6 +184,7 @@ fn fuzz_config(node: NodeId) -> SocketConfig {
         slab: None,
         ofi: None,
         device: None,
+        connections: 1,
     }
 }
 

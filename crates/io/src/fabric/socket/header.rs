@@ -44,6 +44,8 @@ pub(super) enum Kind {
     Pong,
     /// The loan of this number has been copied.
     Copied,
+    /// The last message of this end: it closes the connection, and nothing is wrong. So many have gone by libfabric.
+    Bye,
     /// Where the sender's endpoint of libfabric is reached (`link`); the body tells.
     Endpoint,
     /// Asks for an answer on the way that this has come: by libfabric.
@@ -55,7 +57,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Message,
         Self::Put,
         Self::Get,
@@ -64,6 +66,7 @@ impl Kind {
         Self::Ping,
         Self::Pong,
         Self::Copied,
+        Self::Bye,
         Self::Endpoint,
         Self::Knock,
         Self::Knocked,
@@ -163,8 +166,10 @@ impl Header {
 }
 
 #[cfg(feature = "fuzz")]
-pub(crate) fn fuzz_seed() -> Vec<u8> {
-    Header { grant: 7, ..Header::new(Kind::Put, Lane::Reply, b"abc", (5, 0x1234_5678)) }.encode().to_vec()
+pub(crate) fn fuzz_seeds() -> [(&'static str, Vec<u8>); 2] {
+    let put = Header { grant: 7, ..Header::new(Kind::Put, Lane::Reply, b"abc", (5, 0x1234_5678)) };
+    let bye = Header::new(Kind::Bye, Lane::Reply, b"", (0, crate::slab::BlockSums::of(b"").digest()));
+    [("put", put.encode().to_vec()), ("bye", bye.encode().to_vec())]
 }
 
 #[cfg(feature = "fuzz")]
@@ -217,6 +222,15 @@ mod tests {
         header.payload_length = 0;
         header.body_length = MESSAGE_SIZE_MAX as u32 + 1;
         assert!(Header::decode(&header.encode()).is_err());
+    }
+
+    #[test]
+    fn every_kind_comes_back() {
+        for (number, kind) in Kind::ALL.into_iter().enumerate() {
+            let bytes = Header::new(kind, Lane::Reply, b"", (0, 0)).encode();
+            assert_eq!(usize::from(bytes[6]), 1 + number);
+            assert_eq!(Header::decode(&bytes).map(|header| header.kind), Ok(kind));
+        }
     }
 
     proptest! {

@@ -125,7 +125,7 @@ impl Place {
 struct Loan {
     to: NodeId,
     /// Keeps the frame.
-    _payload: Payload,
+    payload: Payload,
     done: Option<Resolver<Result<()>>>,
 }
 
@@ -143,7 +143,7 @@ impl Loans {
 
     fn begin(&self, to: NodeId, payload: Payload, done: Option<Resolver<Result<()>>>) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.loans.lock().insert(number, Loan { to, _payload: payload, done });
+        self.loans.lock().insert(number, Loan { to, payload, done });
         number
     }
 
@@ -158,10 +158,15 @@ impl Loans {
         }
     }
 
-    /// The message with the loan was not sent.
-    pub(super) fn take_back(&self, number: u64) {
+    /// The message with the loan was not sent: what it was made of.
+    pub(super) fn take_back(&self, number: u64) -> Option<(Payload, Option<Resolver<Result<()>>>)> {
         let ended = self.loans.lock().remove(&number);
-        drop(ended);
+        ended.map(|loan| (loan.payload, loan.done))
+    }
+
+    /// Whether a peer has been lent anything.
+    pub(super) fn any(&self, to: NodeId) -> bool {
+        self.loans.lock().values().any(|loan| loan.to == to)
     }
 
     /// Ends all loans to a peer that lost a connection; `None` stands for all peers.

@@ -70,6 +70,7 @@ impl Arrivals for Inbound {
             return log::debug!("a packet of {} bytes came that belongs to no connection", packet.len());
         };
         connection.heard.fetch_add(1, Ordering::Relaxed);
+        inner.used(&connection);
         inner.runtime.spawn(reader::read_packet(inner.clone(), connection, packet));
     }
 
@@ -127,8 +128,9 @@ impl Links {
         self.transport.attach(Box::new(Inbound(Arc::downgrade(inner))));
     }
 
-    pub(super) fn close(&self, why: &str) {
-        self.transport.close(why);
+    #[cfg(test)]
+    pub(super) fn abandon(&self) {
+        self.transport.abandon();
     }
 
     /// What has gone this way.
@@ -225,6 +227,13 @@ impl Inner {
     pub(super) fn hear_bell(&self) {
         if let Some(links) = &self.links {
             links.transport.bell();
+        }
+    }
+
+    /// Has libfabric end all that it does.
+    pub(super) fn close_links(&self) {
+        if let Some(links) = &self.links {
+            links.transport.close("this agent stops");
         }
     }
 

@@ -10,22 +10,28 @@
 //! while somebody probes. A connection that breaks is opened again at once: a refusal says that the peer is
 //! dead, silence for the peer time limit that it is unreachable; in the latter case attempts go on.
 //!
-//! The room: `handshake` proves the job's secret, `header` has the bytes of messages, `connection` writes,
-//! `reader` reads, `host` keeps what peers of this host have been lent, `link` has
-//! libfabric carry what goes between two agents, `dial` connects, `peer` decides who is connected,
-//! alive or dead.
+//! Connections are opened when they are first needed, and closed where there are too many of them and nothing is under way: in good
+//! order, so that nothing is lost and nobody is taken for dead ([`idle`]).
+//!
+//! The room: `handshake` proves the job's secret, `header` has the bytes of messages, `connection` writes what is `outgoing`,
+//! `reader` reads, `host` keeps what peers of this host have been lent, `link` has libfabric carry what goes between two agents,
+//! `dial` connects, `peer` decides who is connected, alive or dead, `idle` who need not be.
 
 mod connection;
 mod dial;
 pub(crate) mod handshake;
 pub(crate) mod header;
 mod host;
+mod idle;
 mod link;
+mod outgoing;
 mod peer;
 mod reader;
 
 #[cfg(test)]
 pub(crate) mod tests;
+
+pub use idle::connections_max;
 
 use super::grant::{Grants, PendingGet};
 use super::ofi::OfiConfig;
@@ -34,10 +40,11 @@ use crate::os::reactor::{Reactor, Watched};
 use crate::os::runtime::{Runtime, promise};
 use crate::os::system::System;
 use crate::slab::{Frame, Payload, Pool, Slab};
-use connection::Outgoing;
+use connection::{Outgoing, Unsent};
 use futures_util::future::BoxFuture;
 use header::Kind;
 use host::Loans;
+use idle::Crowd;
 use link::Links;
 use parking_lot::Mutex;
 use peer::Peer;
@@ -77,10 +84,15 @@ pub struct SocketConfig {
     pub ofi: Option<OfiConfig>,
     /// This node's device, when that lies in memory, for processes of this host to read.
     pub device: Option<Arc<HostDevice>>,
+    /// Peers beyond which the connections of those that were idle for longest are closed.
+    pub connections: usize,
 }
 
 /// Peers' time limit unless configured otherwise.
 pub const PEER_LIMIT_DEFAULT: Duration = Duration::from_secs(10);
+
+/// Peers with connections unless configured otherwise: what one job of a node of today is busy with, several times.
+pub const CONNECTIONS_DEFAULT: usize = 128;
 
 struct Inner {
     config: SocketConfig,
@@ -98,6 +110,7 @@ struct Inner {
     peers: Mutex<BTreeMap<NodeId, Peer>>,
     /// Accepted connections that have not proven themselves yet.
     unproven: AtomicUsize,
+    crowd: Crowd,
     stopped: AtomicBool,
 }
 
@@ -144,6 +157,7 @@ impl SocketFabric {
             receiver: OnceLock::new(),
             peers: Mutex::default(),
             unproven: AtomicUsize::new(0),
+            crowd: Crowd::default(),
             stopped: AtomicBool::new(false),
             runtime,
         });
@@ -171,9 +185,24 @@ impl SocketFabric {
         self.inner.links.as_ref().map(|links| links.counters()).unwrap_or_default()
     }
 
+    /// Says of which peers the connections are never closed, however idle they are: this agent and they learn of each other's
+    /// death at once. Those are to say the same of this node.
+    pub fn keep(&self, peers: &[NodeId]) {
+        self.inner.keep(peers);
+    }
+
     /// Closes all connections and accepts no more.
     pub fn close(&self) {
         self.inner.close();
+    }
+
+    /// As if its process were killed.
+    #[cfg(test)]
+    pub(crate) fn kill(&self) {
+        if let Some(links) = &self.inner.links {
+            links.abandon();
+        }
+        self.close();
     }
 
     #[cfg(test)]
@@ -200,8 +229,40 @@ impl Inner {
             return Err(Fault::new(Errno::EINVAL, format!("a message of {} bytes is too large", body.len())));
         }
         let payload = payload.filter(|payload| !payload.is_empty());
-        let connection = self.connection(to, lane).await?;
-        connection.send(Outgoing::new(kind, lane, body, payload, (grant, 0))).await
+        let mut message = Outgoing::new(kind, lane, body, payload, (grant, 0));
+        loop {
+            match self.connection(to, lane).await?.send(message).await {
+                Ok(()) => return Ok(()),
+                Err(Unsent::Parting(unsent)) => message = *unsent,
+                Err(Unsent::Failed(fault)) => return Err(fault),
+            }
+        }
+    }
+
+    /// Posts a message on the connection for replies, as soon as there is one.
+    async fn post(self: Arc<Self>, node: NodeId, mut message: Outgoing) -> Result<()> {
+        loop {
+            match self.connection(node, Lane::Reply).await?.post(message) {
+                Ok(()) => return Ok(()),
+                Err(Unsent::Parting(unsent)) => message = *unsent,
+                Err(Unsent::Failed(fault)) => return Err(fault),
+            }
+        }
+    }
+
+    /// Posts a message on the connection for replies, now or when there is one again.
+    fn post_reply(self: &Arc<Self>, node: NodeId, message: Outgoing) {
+        let connection = self.peers.lock().get(&node).and_then(|peer| peer.accepted.clone());
+        let unsent = match connection {
+            None => message,
+            Some(connection) => match connection.post(message) {
+                // What cannot be posted is lost with its connection, and asked for again.
+                Ok(()) | Err(Unsent::Failed(_)) => return,
+                Err(Unsent::Parting(unsent)) => *unsent,
+            },
+        };
+        let inner = self.clone();
+        self.runtime.spawn(async move { drop(inner.post(node, unsent).await) });
     }
 
     async fn get(
@@ -214,15 +275,11 @@ impl Inner {
         if length as usize > frame.len() {
             return (frame, Err(Fault::new(Errno::EINVAL, format!("{length} bytes do not fit a frame"))));
         }
-        let connection = match self.connection(from, Lane::Reply).await {
-            Ok(connection) => connection,
-            Err(fault) => return (frame, Err(fault)),
-        };
         let (resolver, promise) = promise();
         let number = self.grants.begin_get(PendingGet { from, frame, length, resolver });
         let body = length.to_le_bytes().to_vec();
-        let asked = connection.post(Outgoing::new(Kind::Get, Lane::Reply, body, None, (grant.0, number)));
-        if let Err(fault) = asked
+        let asked = Outgoing::new(Kind::Get, Lane::Reply, body, None, (grant.0, number));
+        if let Err(fault) = self.clone().post(from, asked).await
             && let Some(get) = self.grants.take_get(number, from)
         {
             return (get.frame, Err(fault));

@@ -22,11 +22,13 @@ const PROBE_GAP: Duration = Duration::from_secs(3);
 
 /// What the fabric knows of a peer's life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Life {
+pub(super) enum Life {
     /// Nothing yet.
     #[default]
     New,
     Up,
+    /// It was idle, and its connections were closed.
+    Idle,
     /// The connection broke, and is being opened again.
     Lost,
     Unreachable,
@@ -34,7 +36,7 @@ enum Life {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Probe {
+pub(super) struct Probe {
     heard: u64,
     silent_since: Duration,
     last: Duration,
@@ -51,34 +53,39 @@ impl Probe {
 #[derive(Default)]
 pub(super) struct Peer {
     address: Option<String>,
-    opened: Option<Arc<Connection>>,
-    accepted: Option<Arc<Connection>>,
+    pub(super) opened: Option<Arc<Connection>>,
+    pub(super) accepted: Option<Arc<Connection>>,
+    /// The one that was opened before, while it is being closed in good order: a new one is opened after that.
+    pub(super) parting: Option<Arc<Connection>>,
+    /// It is never closed for being idle.
+    pub(super) kept: bool,
     incarnation: Option<u64>,
-    life: Life,
+    pub(super) life: Life,
     /// A task is at work to open a connection.
-    dialing: bool,
+    pub(super) dialing: bool,
     /// Cuts the pause between two of its attempts short.
     hurry: Option<Resolver<()>>,
-    waiting: Vec<(Lane, Resolver<Result<Arc<Connection>>>)>,
-    probe: Probe,
+    pub(super) waiting: Vec<(Lane, Resolver<Result<Arc<Connection>>>)>,
+    pub(super) probe: Probe,
 }
 
 impl Peer {
     /// Whether the caller must start dialing.
-    fn needs_dial(&mut self) -> bool {
-        let needed = self.opened.is_none() && !self.dialing && self.address.is_some();
+    pub(super) fn needs_dial(&mut self) -> bool {
+        let needed =
+            self.opened.is_none() && !self.dialing && self.parting.is_none() && self.address.is_some();
         self.dialing |= needed;
         needed
     }
 
-    fn slot(&mut self, side: Side) -> &mut Option<Arc<Connection>> {
+    pub(super) fn slot(&mut self, side: Side) -> &mut Option<Arc<Connection>> {
         match side {
             Side::Opened => &mut self.opened,
             Side::Accepted => &mut self.accepted,
         }
     }
 
-    fn connections(&self) -> impl Iterator<Item = &Arc<Connection>> {
+    pub(super) fn connections(&self) -> impl Iterator<Item = &Arc<Connection>> {
         self.opened.iter().chain(&self.accepted)
     }
 }
@@ -118,13 +125,14 @@ impl Inner {
             let peer = peers.get_mut(&node).ok_or_else(unknown)?;
             let side = if lane == Lane::Request { Side::Opened } else { Side::Accepted };
             if let Some(connection) = peer.slot(side) {
+                self.used(connection);
                 return Ok(connection.clone());
             }
             if self.stopped() {
                 return Err(stopping());
             }
             let dial = peer.needs_dial();
-            if peer.opened.is_none() && !peer.dialing {
+            if peer.opened.is_none() && !peer.dialing && peer.parting.is_none() {
                 return Err(unknown());
             }
             let (resolver, promise) = promise();
@@ -149,29 +157,15 @@ impl Inner {
     /// The device of a peer of this host that can be read here.
     pub(super) fn device_of(&self, node: NodeId) -> Option<Arc<HostDevice>> {
         let peers = self.peers.lock();
-        peers.get(&node)?.opened.as_ref()?.neighbour.as_ref()?.device()
-    }
-
-    /// Posts a message on the connection for replies, now or when there is one again.
-    pub(super) fn post_reply(self: &Arc<Self>, node: NodeId, message: Outgoing) {
-        let connection = self.peers.lock().get(&node).and_then(|peer| peer.accepted.clone());
-        // What cannot be posted is lost with its connection, and asked for again.
-        match connection {
-            Some(connection) => drop(connection.post(message)),
-            None => {
-                let inner = self.clone();
-                self.runtime.spawn(async move {
-                    if let Ok(connection) = inner.connection(node, Lane::Reply).await {
-                        let _ = connection.post(message);
-                    }
-                });
-            }
-        }
+        let opened = peers.get(&node)?.opened.as_ref()?;
+        self.used(opened);
+        opened.neighbour.as_ref()?.device()
     }
 
     /// Connects to `node` until it works, the node proves to be dead, or this agent stops. `silent` says that
     /// nothing was heard of it already for the peer time limit.
-    async fn dial(self: Arc<Self>, node: NodeId, silent: Option<Fault>) {
+    pub(super) async fn dial(self: Arc<Self>, node: NodeId, silent: Option<Fault>) {
+        self.room().await;
         let now = self.runtime.clock.monotonic();
         // What was silent before its connection broke is not waited for anew.
         let silence = self.peers.lock().get(&node).map_or(Duration::ZERO, |peer| peer.probe.silence(now));
@@ -244,11 +238,13 @@ impl Inner {
             if self.stopped() {
                 return;
             }
+            self.enter(&connection);
             let peer = peers.entry(node).or_default();
             let before = peer.incarnation.replace(proven.incarnation);
             if before.is_some_and(|before| before != proven.incarnation) {
-                old.extend(peer.opened.take().into_iter().chain(peer.accepted.take()));
-                if matches!(peer.life, Life::Up | Life::Lost) {
+                let all = [peer.opened.take(), peer.accepted.take(), peer.parting.take()];
+                old.extend(all.into_iter().flatten());
+                if matches!(peer.life, Life::Up | Life::Lost | Life::Idle) {
                     peer.life = Life::Dead;
                     events.push(PeerEvent::Dead);
                 }
@@ -256,8 +252,10 @@ impl Inner {
             old.extend(peer.slot(side).replace(connection.clone()));
             if side == Side::Opened {
                 peer.dialing = false;
-                peer.life = Life::Up;
-                events.push(PeerEvent::Up);
+                // Who was idle has not been away.
+                if std::mem::replace(&mut peer.life, Life::Up) != Life::Idle {
+                    events.push(PeerEvent::Up);
+                }
             }
             let lane = if side == Side::Opened { Lane::Request } else { Lane::Reply };
             let (ready, rest) =
@@ -275,17 +273,20 @@ impl Inner {
         if dial {
             self.runtime.spawn(self.clone().dial(node, None));
         }
+        self.thin_out();
     }
 
     /// A connection's life: read until it ends, then see to a new one.
     async fn serve(self: Arc<Self>, connection: Arc<Connection>) {
         self.tell_endpoint(&connection);
-        let ended = reader::read_all(&self, &connection).await;
-        connection.close(ended.clone());
-        self.forget_link(&connection);
+        let ended = self.read(&connection).await;
+        connection.close(ended.clone().err().unwrap_or_else(stopping));
+        self.leave(&connection);
+        let Err(ended) = ended else { return };
         let fault = connection.closed().unwrap_or(ended);
         self.grants.fail_gets(Some(connection.peer), &fault);
         self.loans.fail(Some(connection.peer), &fault);
+        self.open_again(&connection);
         let dial = {
             let mut peers = self.peers.lock();
             let Some(peer) = peers.get_mut(&connection.peer) else { return };
@@ -306,13 +307,27 @@ impl Inner {
         }
     }
 
+    /// Reads a connection to its end.
+    ///
+    /// # Errors
+    /// Why it has not ended in good order.
+    async fn read(self: &Arc<Self>, connection: &Arc<Connection>) -> Result<()> {
+        reader::read_all(self, connection).await?;
+        self.answer_bye(connection);
+        connection.parted().await?;
+        reader::read_end(connection).await
+    }
+
     /// Asks a peer for a sign of life, and drops its connections when it was silent for too long.
     pub(super) fn probe(&self, node: NodeId) {
         let now = self.runtime.clock.monotonic();
         let (connections, silent) = {
             let mut peers = self.peers.lock();
-            let Some(peer) = peers.get_mut(&node).filter(|peer| peer.opened.is_some()) else { return };
-            let connections: Vec<_> = peer.connections().cloned().collect();
+            let Some(peer) = peers.get_mut(&node) else { return };
+            if peer.opened.is_none() && peer.parting.is_none() {
+                return;
+            }
+            let connections: Vec<_> = peer.connections().chain(&peer.parting).cloned().collect();
             let stalled = connections.iter().any(|connection| connection.stalled.load(Ordering::Relaxed));
             let heard = connections.iter().map(|connection| connection.heard.load(Ordering::Relaxed)).sum();
             let probe = &mut peer.probe;
@@ -347,7 +362,8 @@ impl Inner {
         }
         let (mut connections, mut waiting) = (Vec::new(), Vec::new());
         for peer in self.peers.lock().values_mut() {
-            connections.extend(peer.opened.take().into_iter().chain(peer.accepted.take()));
+            let all = [peer.opened.take(), peer.accepted.take(), peer.parting.take()];
+            connections.extend(all.into_iter().flatten());
             waiting.append(&mut peer.waiting);
             peer.hurry.take().into_iter().for_each(|hurry| hurry.resolve(()));
         }
@@ -355,9 +371,7 @@ impl Inner {
         waiting.into_iter().for_each(|(_, resolver)| resolver.resolve(Err(stopping())));
         self.grants.fail_gets(None, &stopping());
         self.loans.fail(None, &stopping());
-        if let Some(links) = &self.links {
-            links.close("this agent stops");
-        }
+        self.close_links();
     }
 
     #[cfg(test)]

@@ -16,19 +16,39 @@ use crate::os::runtime::give_way;
 use crate::slab::{BlockSums, Frame, Payload};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tameike_core::{Errno, Fault, Result};
 
 const BUFFER_SIZE: usize = 16 << 10;
 /// Bytes after which a busy connection lets others have a turn.
 const TURN_SIZE: usize = 4 << 20;
+/// Between two looks whether what was sent by libfabric has come.
+const PACKETS_PAUSE: Duration = Duration::from_millis(1);
 
-/// Reads until the connection ends, and says why it did.
-pub(super) async fn read_all(fabric: &Arc<Inner>, connection: &Arc<Connection>) -> Fault {
+/// Reads until the peer has closed the connection in good order.
+///
+/// # Errors
+/// Why it ended otherwise.
+pub(super) async fn read_all(fabric: &Arc<Inner>, connection: &Arc<Connection>) -> Result<()> {
     let mut reader = Reader { fabric, connection, input: Input::new(connection) };
-    loop {
-        if let Err(fault) = reader.read_message().await {
-            return fault;
+    while reader.read_message().await? != Kind::Bye {
+        fabric.used(connection);
+    }
+    Ok(())
+}
+
+/// Waits until the peer has ended its side of the stream, on which nothing comes any more.
+///
+/// # Errors
+/// The connection breaks before, or something comes.
+pub(super) async fn read_end(connection: &Connection) -> Result<()> {
+    match connection.socket.read(&mut [0], &mut []).await {
+        Ok(0) => Ok(()),
+        Ok(_) => {
+            let why = format!("{} has sent something after its last message", connection.peer);
+            Err(Fault::new(Errno::ECONNRESET, why))
         }
+        Err(error) => Err(broken("cannot receive", connection.peer, &error)),
     }
 }
 
@@ -36,8 +56,10 @@ pub(super) async fn read_all(fabric: &Arc<Inner>, connection: &Arc<Connection>) 
 pub(super) async fn read_packet(fabric: Arc<Inner>, connection: Arc<Connection>, packet: Vec<u8>) {
     let mut reader =
         Reader { fabric: &fabric, connection: &connection, input: Input::of_packet(&connection, packet) };
-    if let Err(fault) = reader.read_message().await {
-        connection.close(fault);
+    match reader.read_message().await {
+        Ok(Kind::Knock | Kind::Knocked) => {}
+        Ok(_) => drop(connection.arrived.fetch_add(1, Ordering::Release)),
+        Err(fault) => connection.close(fault),
     }
 }
 
@@ -48,7 +70,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    async fn read_message(&mut self) -> Result<()> {
+    async fn read_message(&mut self) -> Result<Kind> {
         let mut bytes = [0; HEADER_SIZE];
         self.input.read(&mut bytes).await?;
         let header = Header::decode(&bytes).map_err(|why| self.damaged(&why))?;
@@ -58,34 +80,52 @@ impl Reader<'_> {
             return Err(self.damaged("a message is damaged"));
         }
         match header.kind {
-            Kind::Message => self.message(&header, body).await,
-            Kind::Put => self.put(&header, body).await,
-            Kind::Get => self.get(&header, &body).await,
-            Kind::Got | Kind::Refused => self.got(&header).await,
+            Kind::Message => self.message(&header, body).await?,
+            Kind::Put => self.put(&header, body).await?,
+            Kind::Get => self.get(&header, &body).await?,
+            Kind::Got | Kind::Refused => self.got(&header).await?,
             Kind::Ping => {
                 self.fabric.post_reply(self.connection.peer, Outgoing::bare(Kind::Pong, 0));
-                self.skip(&header).await
+                self.skip(&header).await?;
             }
-            Kind::Pong => self.skip(&header).await,
+            Kind::Pong => self.skip(&header).await?,
+            Kind::Bye => {
+                self.await_packets(header.get).await?;
+                self.skip(&header).await?;
+            }
             Kind::Endpoint => {
                 self.fabric.take_endpoint(self.connection, &body);
-                self.skip(&header).await
+                self.skip(&header).await?;
             }
             Kind::Knock | Kind::Knocked => {
                 if let Some(link) = self.connection.link.get().filter(|_| self.input.is_packet) {
                     link.knock(self.connection, header.kind);
                 }
-                self.skip(&header).await
+                self.skip(&header).await?;
             }
             Kind::Bell => {
                 self.fabric.hear_bell();
-                self.skip(&header).await
+                self.skip(&header).await?;
             }
             Kind::Copied => {
                 self.fabric.loans.copied(header.get, self.connection.peer);
-                self.skip(&header).await
+                self.skip(&header).await?;
             }
         }
+        Ok(header.kind)
+    }
+
+    /// Waits until so many messages have come by libfabric: what the peer has sent there before its last message here.
+    async fn await_packets(&self, count: u64) -> Result<()> {
+        let (runtime, limit) = (&self.fabric.runtime, self.fabric.config.peer_limit);
+        let deadline = runtime.clock.monotonic() + limit;
+        while self.connection.arrived.load(Ordering::Acquire) < count {
+            if runtime.clock.monotonic() > deadline || self.connection.closed().is_some() {
+                return Err(self.damaged("messages have not come by libfabric"));
+            }
+            runtime.sleep(PACKETS_PAUSE).await;
+        }
+        Ok(())
     }
 
     async fn message(&mut self, header: &Header, body: Vec<u8>) -> Result<()> {

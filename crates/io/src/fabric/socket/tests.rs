@@ -74,6 +74,7 @@ impl SocketNetwork {
                 frames: self.slab.pool(FRAMES),
             }),
             device: self.device.clone(),
+            connections: CONNECTIONS_DEFAULT,
         }
     }
 
@@ -123,7 +124,7 @@ impl Network for SocketNetwork {
 
     fn kill(&self, node: NodeId) {
         if let Some(fabric) = self.fabrics.lock()[node.0 as usize].take() {
-            fabric.close();
+            fabric.kill();
         }
     }
 
