@@ -13,7 +13,7 @@ use std::path::Path;
 use tameike_agent::control::Isolation;
 use tameike_core::JobId;
 use tameike_io::disk::uring;
-use tameike_io::fabric::ofi::{self, Provider};
+use tameike_io::fabric::ofi;
 use tameike_io::os::mount::{FUSE_DEVICE, FUSE_HELPER, find_program};
 
 /// Number of huge pages that are set aside, and not in use.
