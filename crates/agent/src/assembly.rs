@@ -95,7 +95,7 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
     let (runtime, cluster) = (parts.runtime.clone(), parts.cluster.clone());
     let activity = Activity::new(runtime.clone(), QUIET);
     let table = if parts.holders { CacheTable::new } else { CacheTable::unused };
-    let holders = Arc::new(table(runtime.clone()));
+    let holders = Arc::new(table());
     let meta = MetaService::open(MetaParts {
         runtime: runtime.clone(),
         cluster: cluster.clone(),

@@ -8,15 +8,14 @@ use std::collections::BTreeMap;
 use tameike_core::limits::{HELD_FILES_MAX, HOLDERS_KEPT_MAX, HOLDERS_TOLD_MAX};
 use tameike_core::wire::holders::{Asked, Holder};
 use tameike_core::{Generation, InodeId, NodeId};
-use tameike_io::Runtime;
 
 /// Requests of one holder after which all its counts are halved, so that what it did lately counts.
 const COUNTED_MAX: u32 = 1 << 10;
 
 /// The cache table of one node.
+#[derive(Default)]
 pub struct CacheTable {
-    runtime: Runtime,
-    is_kept: bool,
+    is_unused: bool,
     files: Mutex<Files>,
 }
 
@@ -30,42 +29,43 @@ struct Files {
 struct File {
     generation: Generation,
     holders: Vec<Holder>,
+    /// How often any holder was told, and how many were forgotten: each is told as often as the others, so that none
+    /// is asked by more nodes.
+    told: usize,
+    forgotten: usize,
 }
 
 impl CacheTable {
     /// A table without files.
-    pub fn new(runtime: Runtime) -> Self {
-        Self { runtime, is_kept: true, files: Mutex::default() }
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// One that stays without, and tells nobody of holders.
-    pub fn unused(runtime: Runtime) -> Self {
-        Self { is_kept: false, ..Self::new(runtime) }
+    pub fn unused() -> Self {
+        Self { is_unused: true, ..Self::default() }
     }
 
     /// A node opens a file, which has this version: the others that may hold it, at most [`HOLDERS_TOLD_MAX`], those that were
     /// asked in vain least often first. From now on it is one of them.
     pub fn opened(&self, inode: InodeId, generation: Generation, by: NodeId) -> Vec<Holder> {
-        if !self.is_kept {
+        if self.is_unused {
             return Vec::new();
         }
-        let draw = self.runtime.random_u64() as usize;
         let mut files = self.files.lock();
         let Some(file) = files.of_version(inode, generation) else { return Vec::new() };
-        let count = file.holders.len();
-        let drawn = (0..count).map(|place| file.holders[(draw % count + place) % count]);
-        let mut told: Vec<_> = drawn.filter(|holder| holder.node != by).take(HOLDERS_TOLD_MAX).collect();
+        let mut told = file.tell(by);
         told.sort_by_key(Holder::missed);
-        file.add(by, draw);
+        file.add(by);
         told
     }
 
     /// A node has changed a file, which has this version now: who has held it before does not any more.
     pub fn changed(&self, inode: InodeId, generation: Generation, by: NodeId) {
-        if self.is_kept
+        if !self.is_unused
             && let Some(file) = self.files.lock().of_version(inode, generation)
         {
-            file.add(by, 0);
+            file.add(by);
         }
     }
 
@@ -108,19 +108,38 @@ impl Files {
                 self.before = std::mem::take(&mut self.recent);
             }
             let file = self.before.remove(&inode);
-            self.recent.insert(inode, file.unwrap_or(File { generation, holders: Vec::new() }));
+            self.recent.insert(inode, file.unwrap_or(File::new(generation)));
         }
         let file = self.recent.get_mut(&inode)?;
         if file.generation < generation {
-            *file = File { generation, holders: Vec::new() };
+            *file = File::new(generation);
         }
         (file.generation == generation).then_some(file)
     }
 }
 
 impl File {
-    /// The node may hold it. Where there are as many as are kept already, one of them that was drawn is forgotten.
-    fn add(&mut self, node: NodeId, draw: usize) {
+    fn new(generation: Generation) -> Self {
+        Self { generation, holders: Vec::new(), told: 0, forgotten: 0 }
+    }
+
+    /// Holders for a node that is none of them, in turn.
+    fn tell(&mut self, by: NodeId) -> Vec<Holder> {
+        let count = self.holders.len();
+        let mut told = Vec::new();
+        for _ in 0..count {
+            if told.len() == HOLDERS_TOLD_MAX {
+                break;
+            }
+            let holder = self.holders[self.told % count];
+            self.told = self.told.wrapping_add(1);
+            told.extend((holder.node != by).then_some(holder));
+        }
+        told
+    }
+
+    /// The node may hold it. Where there are as many as are kept already, the one that was kept for longest is forgotten.
+    fn add(&mut self, node: NodeId) {
         if self.holders.iter().any(|holder| holder.node == node) {
             return;
         }
@@ -128,7 +147,8 @@ impl File {
         if self.holders.len() < HOLDERS_KEPT_MAX {
             self.holders.push(new);
         } else {
-            self.holders[draw % HOLDERS_KEPT_MAX] = new;
+            self.holders[self.forgotten % HOLDERS_KEPT_MAX] = new;
+            self.forgotten = self.forgotten.wrapping_add(1);
         }
     }
 }
@@ -137,15 +157,10 @@ impl File {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
-    use tameike_io::os::simulated::Simulation;
 
     const FILE: InodeId = InodeId(7);
     const FIRST: Generation = Generation(1);
     const SECOND: Generation = Generation(2);
-
-    fn table() -> CacheTable {
-        CacheTable::new(Simulation::new(3).runtime())
-    }
 
     fn nodes(told: &[Holder]) -> BTreeSet<u32> {
         told.iter().map(|holder| holder.node.0).collect()
@@ -157,7 +172,7 @@ mod tests {
 
     #[test]
     fn who_opens_is_told_of_the_others_and_then_is_one_of_them() {
-        let table = table();
+        let table = CacheTable::new();
         assert_eq!(table.opened(FILE, FIRST, NodeId(1)), []);
         assert_eq!(table.opened(FILE, FIRST, NodeId(1)), [], "itself is no other");
         assert_eq!(nodes(&table.opened(FILE, FIRST, NodeId(2))), BTreeSet::from([1]));
@@ -170,7 +185,7 @@ mod tests {
 
     #[test]
     fn of_a_new_version_only_who_made_it_is_a_holder() {
-        let table = table();
+        let table = CacheTable::new();
         table.opened(FILE, FIRST, NodeId(1));
         table.changed(FILE, SECOND, NodeId(2));
         assert_eq!(table.opened(FILE, FIRST, NodeId(3)), [], "an answer that was overtaken");
@@ -180,7 +195,7 @@ mod tests {
 
     #[test]
     fn who_was_asked_in_vain_least_often_comes_first() {
-        let table = table();
+        let table = CacheTable::new();
         for node in 1..=3 {
             table.opened(FILE, FIRST, NodeId(node));
         }
@@ -200,20 +215,22 @@ mod tests {
 
     #[test]
     fn of_a_file_that_all_hold_a_sample_is_kept_and_a_part_of_it_told() {
-        let table = table();
-        let mut told = BTreeSet::new();
+        let table = CacheTable::new();
+        let mut told = BTreeMap::<u32, u32>::new();
         for node in 0..1000 {
             let some = table.opened(FILE, FIRST, NodeId(node));
             assert!(some.len() == HOLDERS_TOLD_MAX.min(node as usize), "{node}: {}", some.len());
-            told.extend(nodes(&some));
+            nodes(&some).into_iter().for_each(|node| *told.entry(node).or_default() += 1);
         }
         assert_eq!(table.files.lock().recent[&FILE].holders.len(), HOLDERS_KEPT_MAX);
-        assert!(told.len() > 300, "many share the load: {}", told.len());
+        assert!(told.len() > 950, "many share the load: {}", told.len());
+        let most = told.values().max().copied().unwrap_or(0);
+        assert!(most <= 3 * HOLDERS_TOLD_MAX as u32, "none is told much oftener than the others: {most}");
     }
 
     #[test]
     fn a_table_that_is_not_kept_tells_nobody() {
-        let table = CacheTable::unused(Simulation::new(3).runtime());
+        let table = CacheTable::unused();
         table.changed(FILE, FIRST, NodeId(1));
         assert_eq!(table.opened(FILE, FIRST, NodeId(2)), []);
         assert_eq!(table.opened(FILE, FIRST, NodeId(3)), []);
@@ -221,7 +238,7 @@ mod tests {
 
     #[test]
     fn files_that_were_not_opened_for_longest_are_forgotten() {
-        let table = table();
+        let table = CacheTable::new();
         let opened = |number| table.opened(InodeId(number), FIRST, NodeId(1));
         for number in 0..3 * HELD_FILES_MAX as u64 {
             opened(number);

@@ -69,9 +69,34 @@ impl FileState {
     }
 }
 
+/// Nodes of which times are known; some 150 bytes each. With more, all are forgotten that nothing is asked of at that moment.
+const SOURCES_MAX: usize = 4096;
+/// Files and holders that homes were not told of; some 50 bytes each. With more, what one home was to be told is forgotten.
+const UNTOLD_MAX: usize = 4096;
+
 /// What is known of the nodes that were asked for bytes.
 #[derive(Default)]
-pub(super) struct Sources(Mutex<BTreeMap<NodeId, Source>>);
+pub(super) struct Sources(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    nodes: BTreeMap<NodeId, Source>,
+    /// Seconds that requests to any node have taken lately: for those of which nothing is known.
+    seconds: [Option<f64>; Kind::COUNT],
+}
+
+impl Known {
+    /// What one more request to a node is likely to take, in seconds.
+    fn expected(&self, node: NodeId, kind: Kind) -> Option<f64> {
+        let source = self.nodes.get(&node);
+        let seconds = source.and_then(|source| source.seconds[kind.0]).or(self.seconds[kind.0]);
+        seconds.map(|seconds| seconds * f64::from(1 + source.map_or(0, |source| source.in_flight)))
+    }
+}
+
+fn average(known: &mut Option<f64>, newest: f64) {
+    *known = Some(known.map_or(newest, |known| known + (newest - known) * NEWEST_PART));
+}
 
 #[derive(Default)]
 struct Source {
@@ -79,13 +104,6 @@ struct Source {
     in_flight: u32,
     /// Seconds that requests have taken lately, by their kinds.
     seconds: [Option<f64>; Kind::COUNT],
-}
-
-impl Source {
-    /// What one more request is likely to take, in seconds.
-    fn expected(&self, kind: Kind) -> Option<f64> {
-        self.seconds[kind.0].map(|seconds| seconds * f64::from(1 + self.in_flight))
-    }
 }
 
 /// Requests whose times are likely to be alike: of a node as the home of units, which may have to read its device, and as a
@@ -118,16 +136,17 @@ impl Underway<'_> {
     /// It has ended.
     pub(super) fn ended(self, now: Duration) {
         let seconds = (now.saturating_sub(self.began)).as_secs_f64();
-        let mut sources = self.sources.0.lock();
-        let Some(source) = sources.get_mut(&self.node) else { return };
-        let known = &mut source.seconds[self.kind.0];
-        *known = Some(known.map_or(seconds, |known| known + (seconds - known) * NEWEST_PART));
+        let mut known = self.sources.0.lock();
+        average(&mut known.seconds[self.kind.0], seconds);
+        if let Some(source) = known.nodes.get_mut(&self.node) {
+            average(&mut source.seconds[self.kind.0], seconds);
+        }
     }
 }
 
 impl Drop for Underway<'_> {
     fn drop(&mut self) {
-        if let Some(source) = self.sources.0.lock().get_mut(&self.node) {
+        if let Some(source) = self.sources.0.lock().nodes.get_mut(&self.node) {
             source.in_flight -= 1;
         }
     }
@@ -136,28 +155,42 @@ impl Drop for Underway<'_> {
 impl Sources {
     /// A request goes to a node.
     pub(super) fn begin(&self, node: NodeId, kind: Kind, now: Duration) -> Underway<'_> {
-        self.0.lock().entry(node).or_default().in_flight += 1;
+        let nodes = &mut self.0.lock().nodes;
+        if nodes.len() >= SOURCES_MAX {
+            nodes.retain(|_, source| source.in_flight > 0);
+        }
+        nodes.entry(node).or_default().in_flight += 1;
         Underway { sources: self, node, kind, began: now }
     }
 
-    /// The better of two holders, if it is likely to be worth asking before the home.
-    fn choose(&self, two: [Holder; 2], home: NodeId, length: usize) -> Option<NodeId> {
-        let mut sources = self.0.lock();
+    /// The better of two holders, if it is likely to be worth asking before the home. While nothing is known of any home, one of
+    /// all that may have the bytes is drawn, so that not all nodes begin with the home of what all of them want.
+    fn choose(
+        &self,
+        two: [Holder; 2],
+        (home, others): (NodeId, u64),
+        length: usize,
+        draw: u64,
+    ) -> Option<NodeId> {
+        let mut known = self.0.lock();
         let kind = Kind::of_holder(length);
-        let from_home = sources.get(&home)?.expected(Kind::of_home(length))?;
         let load = |holder: &Holder| {
-            let in_flight = sources.get(&holder.node).map_or(0, |source| source.in_flight);
+            let in_flight = known.nodes.get(&holder.node).map_or(0, |source| source.in_flight);
             u64::from(holder.missed()) + u64::from(in_flight)
         };
         let [one, other] = two;
         let best = if load(&other) < load(&one) { other } else { one };
+        let Some(from_home) = known.expected(home, Kind::of_home(length)) else {
+            return (!draw.is_multiple_of(others + 1)).then_some(best.node);
+        };
         let has_it = f64::from(best.delivered + 1) / f64::from(best.requested + 1);
-        let from_holder = sources.get(&best.node).and_then(|source| source.expected(kind)).unwrap_or(0.0);
+        let from_holder = known.expected(best.node, kind).unwrap_or(0.0);
         if from_holder * WORTH < from_home * has_it {
             return Some(best.node);
         }
-        if let Some(seconds) = sources.get_mut(&best.node).and_then(|source| source.seconds[kind.0].as_mut())
-        {
+        let source = known.nodes.get_mut(&best.node).and_then(|source| source.seconds[kind.0].as_mut());
+        source.into_iter().for_each(|seconds| *seconds *= 1.0 - FORGOTTEN_PART);
+        if let Some(seconds) = known.seconds[kind.0].as_mut() {
             *seconds *= 1.0 - FORGOTTEN_PART;
         }
         None
@@ -166,19 +199,38 @@ impl Sources {
 
 /// What became of requests to holders, for the homes of the files.
 #[derive(Default)]
-pub struct Reports(Mutex<BTreeMap<NodeId, Untold>>);
+pub struct Reports(Mutex<Untold>);
 
-/// What a home was not told of its files and their holders.
-type Untold = BTreeMap<(InodeId, NodeId), Holder>;
+/// What homes were not told of their files and the holders of these.
+#[derive(Default)]
+struct Untold {
+    homes: BTreeMap<NodeId, BTreeMap<(InodeId, NodeId), Holder>>,
+    count: usize,
+}
+
+impl Untold {
+    fn take(&mut self, home: NodeId) -> impl Iterator<Item = Asked> + use<> {
+        let files = self.homes.remove(&home).unwrap_or_default();
+        self.count -= files.len();
+        files.into_iter().map(|((inode, _), holder)| Asked { inode, holder })
+    }
+}
 
 impl Reports {
     /// A holder was asked. What is more than a home is told at once is left out: it is a hint.
     fn add(&self, home: NodeId, inode: InodeId, node: NodeId, has_delivered: bool) {
-        let mut homes = self.0.lock();
-        let files = homes.entry(home).or_default();
-        if files.len() == HOLDERS_ASKED_MAX && !files.contains_key(&(inode, node)) {
+        let untold = &mut *self.0.lock();
+        if untold.count >= UNTOLD_MAX
+            && let Some(other) = untold.homes.keys().find(|other| **other != home).copied()
+        {
+            drop(untold.take(other));
+        }
+        let files = untold.homes.entry(home).or_default();
+        let is_new = !files.contains_key(&(inode, node));
+        if is_new && files.len() == HOLDERS_ASKED_MAX {
             return;
         }
+        untold.count += usize::from(is_new);
         let holder = files.entry((inode, node)).or_insert(Holder { node, requested: 0, delivered: 0 });
         holder.requested += 1;
         holder.delivered += u32::from(has_delivered);
@@ -186,8 +238,7 @@ impl Reports {
 
     /// What a home is to be told with the next message to it.
     pub fn take(&self, home: NodeId) -> Vec<Asked> {
-        let Some(files) = self.0.lock().remove(&home) else { return Vec::new() };
-        files.into_iter().map(|((inode, _), holder)| Asked { inode, holder }).collect()
+        self.0.lock().take(home).collect()
     }
 }
 
@@ -251,7 +302,7 @@ impl DataEngine {
         home: NodeId,
         length: usize,
     ) -> Option<NodeId> {
-        let two = {
+        let (two, others, draw) = {
             let mut state = file.state.lock();
             // What the home has in memory it answers as the home.
             let is_left = |holder: &&Holder| holder.node != home && !tried.contains(&holder.node);
@@ -264,9 +315,10 @@ impl DataEngine {
             let pick = |place: usize| holders.iter().filter(is_left).nth(place % count).copied();
             // The second is another one than the first, where there are two.
             let first = draw % count;
-            [pick(first)?, pick(first + 1 + (draw >> 32) % (count - 1).max(1))?]
+            let two = [pick(first)?, pick(first + 1 + (draw >> 32) % (count - 1).max(1))?];
+            (two, count as u64, draw as u64 >> 16)
         };
-        self.sources.choose(two, home, length)
+        self.sources.choose(two, (home, others), length, draw)
     }
 
     async fn ask_holder(

@@ -145,6 +145,7 @@ fn damaged_memory_is_found_and_the_bytes_read_elsewhere() {
     let (bench, writer) = written();
     let file = bench.open(1);
     read_two(&bench, &file);
+    asked(&bench);
     for unit in 0..UNITS {
         let state = writer.state.lock();
         let bytes = state.units[&unit].payload(77..78);

@@ -252,7 +252,7 @@ impl Bed {
             activity: activity.clone(),
         });
         let cache = CacheService::new(CacheParts {
-            holders: Arc::new(CacheTable::new(runtime.clone())),
+            holders: Arc::new(CacheTable::new()),
             runtime,
             cluster: self.cluster.clone(),
             ledger,

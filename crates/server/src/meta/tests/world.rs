@@ -145,7 +145,7 @@ impl World {
             node: NodeId(node as u32),
             pool: self.slab.pool(1),
             owner: (1000, 1000),
-            holders: Arc::new(CacheTable::new(runtime.clone())),
+            holders: Arc::new(CacheTable::new()),
         };
         let service = self.machine.run(MetaService::open(parts)).expect("the ledger is whole");
         let recovering = service.clone();
