@@ -5,6 +5,8 @@
 //! over a simulated network, simulated disks and a simulated shared file system, and holds every answer against the
 //! reference [`model`], which allows what `SEMANTICS.md` allows and nothing else. Same seed, same run.
 //!
+//! [`scale`] is apart: thousands of slim agents, of which connections, memory and load are counted.
+//!
 //! [`countdown`] runs one program over and over, and each time another of the product's calls to its disks, the
 //! network and the shared file system fails.
 #![forbid(unsafe_code)]
@@ -17,6 +19,7 @@ pub mod model;
 pub mod program;
 pub mod run;
 pub mod runner;
+pub mod scale;
 pub mod shrink;
 pub mod trace;
 pub mod tree;

@@ -5,10 +5,12 @@ use clap::{Parser, Subcommand};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::process::ExitCode;
+use tameike_io::fabric::socket::CONNECTIONS_DEFAULT;
 use tameike_sim::countdown::{self, Number, Site, Stride, Walk, Workload};
 use tameike_sim::program::draw;
 use tameike_sim::run::{Failure, run};
 use tameike_sim::runner::{Batch, run_batch};
+use tameike_sim::scale::{HEADING, Scale, measure};
 use tameike_sim::shrink::shrink;
 use tameike_sim::trace::traced;
 use tameike_sim::world::Canary;
@@ -73,6 +75,21 @@ enum Command {
         #[arg(long)]
         keep_going: bool,
     },
+    /// Have many slim agents read, and count their connections, memory and load.
+    Scale {
+        /// How many; each number is a cluster of its own.
+        #[arg(long, num_args = 1.., default_values_t = [10, 100, 1000, 10_000])]
+        agents: Vec<u32>,
+        /// Peers that each may stay connected with.
+        #[arg(long, default_value_t = CONNECTIONS_DEFAULT)]
+        connections: usize,
+        /// Of all chance.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Print all figures as JSON.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 fn seeds(text: &str) -> Result<Range<u64>, String> {
@@ -95,8 +112,33 @@ fn main() -> ExitCode {
             let stride = if stride > 1 { Stride::OneOf(stride) } else { Stride::Every };
             walk_all(stride, Walk { jobs, canary, keep_going })
         }
+        Command::Scale { agents, connections, seed, json } => {
+            let scale = |&agents: &u32| Scale { agents, connections, seed };
+            measure_all(agents.iter().map(scale), json)
+        }
         Command::Replay { seed, log, shrink, canary } => replay(seed, log, shrink, canary),
     }
+}
+
+fn measure_all(all: impl Iterator<Item = Scale>, json: bool) -> ExitCode {
+    let mut figures = Vec::new();
+    if !json {
+        println!("{HEADING}");
+    }
+    for scale in all {
+        match measure(scale) {
+            Ok(measured) if json => figures.push(measured.to_json()),
+            Ok(measured) => println!("{measured}"),
+            Err(fault) => {
+                eprintln!("tameike-sim: {} agents: {fault}", scale.agents);
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    if json {
+        println!("{:#}", serde_json::Value::Array(figures));
+    }
+    ExitCode::SUCCESS
 }
 
 fn run_many(batch: &Batch) -> ExitCode {

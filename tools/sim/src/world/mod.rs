@@ -189,6 +189,11 @@ impl World {
         Some(look(&running.node, &running.machine.runtime(), &running.memory))
     }
 
+    /// Those of which a running node knows that they cannot be reached.
+    pub fn unreachable(&self, node: usize) -> Option<Vec<NodeId>> {
+        self.with(node, |node, _, _| node.status().unreachable)
+    }
+
     /// The views of a running node, and where its programs run.
     pub fn views(&self, node: usize) -> Option<(Arc<Views>, Runtime)> {
         self.with(node, |node, runtime, _| (node.views().clone(), runtime.clone()))

@@ -1,0 +1,224 @@
+//! A slim agent: what of the product decides who is asked for what, and none of its stores.
+//!
+//! The client's data engine, the cache table, and requests and replies are the product's own. Units have bytes that follow from
+//! their numbers; a home reads them from the shared file system once, which takes its time, and an agent sends one answer after
+//! the other, so that who is asked by many is slow.
+
+use futures_util::future::{BoxFuture, FutureExt};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+use tameike_client::data::{DataEngine, FileVersion, Home};
+use tameike_client::vfs::{OpenMode, ReadBytes};
+use tameike_core::limits::UNIT_SIZE;
+use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState, Stamp};
+use tameike_core::wire::client::{ClientReply, ClientRequest};
+use tameike_core::wire::unit::{UnitReply, UnitRequest};
+use tameike_core::wire::{Reply, Request};
+use tameike_core::{Cluster, Errno, Fault, Generation, InodeId, Layout, NodeId, Result, UnitId};
+use tameike_io::fabric::{Carried, PeerEvent, Rpc, Service, Target};
+use tameike_io::{Payload, Pool, Runtime};
+use tameike_server::holders::CacheTable;
+
+/// What an open takes its home.
+const OPEN_TIME: Duration = Duration::from_micros(5);
+/// What an answer without bytes takes.
+const WORD_TIME: Duration = Duration::from_micros(2);
+/// What a unit takes on the way out, at 10 GB/s.
+const UNIT_TIME: Duration = Duration::from_micros(100);
+/// What a unit takes to come from the shared file system.
+const SHARED_TIME: Duration = Duration::from_millis(5);
+/// Bytes of a unit that are read, which stand for the whole: where nobody takes it for reading on, so that nothing else is brought.
+const PIECE: Range<u32> = UNIT_SIZE as u32 / 2..UNIT_SIZE as u32 / 2 + 4096;
+
+/// What an agent was asked, and has read.
+#[derive(Default)]
+pub(super) struct Counts {
+    /// Opens of files at home here.
+    pub opens: AtomicU64,
+    /// Units that were sent as their home.
+    pub as_home: AtomicU64,
+    /// Units that were sent from memory.
+    pub as_holder: AtomicU64,
+    /// Questions for what is not there, or while others are served.
+    pub in_vain: AtomicU64,
+    /// Units that were read of the shared file system.
+    pub shared: AtomicU64,
+}
+
+/// What an agent is made of.
+pub(super) struct Parts {
+    pub cluster: Arc<Cluster>,
+    pub runtime: Runtime,
+    pub rpc: Arc<dyn Rpc>,
+    /// The engine's frames.
+    pub own: Pool,
+    /// For answers.
+    pub answers: Pool,
+}
+
+pub(super) struct Agent {
+    parts: Parts,
+    engine: Arc<DataEngine>,
+    table: CacheTable,
+    pub counts: Counts,
+    /// When it will have sent all that it was asked for.
+    free_at: Mutex<Duration>,
+    /// When units that were read of the shared file system were, or will be there.
+    loaded: Mutex<BTreeMap<UnitId, Duration>>,
+}
+
+/// What the first bytes of a unit are.
+fn content(unit: UnitId) -> [u8; 16] {
+    (u128::from(unit.inode.0) << 64 | u128::from(unit.index)).to_le_bytes()
+}
+
+impl Agent {
+    pub fn new(parts: Parts) -> Arc<Self> {
+        let Parts { cluster, runtime, rpc, own, .. } = &parts;
+        let engine = DataEngine::new(runtime.clone(), cluster.clone(), rpc.clone(), own.clone(), None);
+        let table = CacheTable::new();
+        let (counts, free_at, loaded) = Default::default();
+        Arc::new(Self { parts, engine, table, counts, free_at, loaded })
+    }
+
+    /// Waits until this agent has done what takes so long, after all that came before.
+    async fn work(&self, time: Duration) {
+        let done = {
+            let mut free_at = self.free_at.lock();
+            *free_at = (*free_at).max(self.parts.runtime.clock.monotonic()) + time;
+            *free_at
+        };
+        self.until(done).await;
+    }
+
+    async fn until(&self, then: Duration) {
+        let now = self.parts.runtime.clock.monotonic();
+        if then > now {
+            self.parts.runtime.sleep(then - now).await;
+        }
+    }
+
+    async fn open(&self, from: NodeId, inode: InodeId) -> (Reply, Carried) {
+        self.counts.opens.fetch_add(1, Ordering::Relaxed);
+        let holders = self.table.opened(inode, Generation(1), from);
+        self.work(OPEN_TIME).await;
+        let state = CacheState { generation: Generation(1), newer: None, sparse: false, removing: false };
+        (Reply::Cache(CacheReply::Opened { state, holders }), Carried::Nothing)
+    }
+
+    async fn read_home(&self, unit: UnitId, (offset, length): (u32, u32)) -> (Reply, Carried) {
+        let there = {
+            let now = self.parts.runtime.clock.monotonic();
+            *self.loaded.lock().entry(unit).or_insert_with(|| {
+                self.counts.shared.fetch_add(1, Ordering::Relaxed);
+                now + SHARED_TIME
+            })
+        };
+        self.until(there).await;
+        self.work(UNIT_TIME).await;
+        self.counts.as_home.fetch_add(1, Ordering::Relaxed);
+        let mut frame = self.parts.answers.take().await;
+        let Some(at) = PIECE.start.checked_sub(offset).filter(|at| at + PIECE.len() as u32 <= length) else {
+            return (Reply::Fault(Fault::new(Errno::EPROTO, "other bytes than the piece")), Carried::Nothing);
+        };
+        frame[at as usize..][..16].copy_from_slice(&content(unit));
+        (Reply::Unit(UnitReply::Read), Carried::Payload(Payload::new(Arc::new(frame), 0..length)))
+    }
+
+    async fn read_held(&self, unit: UnitId, range: (u32, u32), generation: Generation) -> (Reply, Carried) {
+        let (reply, bytes) = self.engine.held(unit, &(range.0..range.0 + range.1), generation);
+        let (count, time) = match reply {
+            ClientReply::Read => (&self.counts.as_holder, UNIT_TIME),
+            _ => (&self.counts.in_vain, WORD_TIME),
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        self.work(time).await;
+        (Reply::Client(reply), bytes.map_or(Carried::Nothing, Carried::Payload))
+    }
+
+    /// Opens a file, reads its units in this order, and closes it.
+    pub async fn read(&self, inode: InodeId, units: &[u64], size: u64) -> Result<()> {
+        let home = self.parts.cluster.inode_home(inode);
+        let asked = self.engine.reports().take(home);
+        let stamp = Stamp { size, ..Stamp::default() };
+        let open = CacheRequest::Open { inode, path: Vec::new(), stamp, asked, holds: true };
+        let answer = self.parts.rpc.call(home, Request::Cache(open), None, None).await?;
+        let Reply::Cache(CacheReply::Opened { state, holders }) = answer.reply else {
+            return Err(Fault::new(Errno::EPROTO, "an open was answered with something else"));
+        };
+        let version = FileVersion { size, generation: state.generation, holders, ..FileVersion::default() };
+        let mode = OpenMode { read: true, ..OpenMode::default() };
+        let behind = Home::Shared(Arc::default());
+        let (file, _) = self.engine.open(inode, Layout::Striped, behind, version, mode);
+        for &index in units {
+            let unit = UnitId { inode, index };
+            let at = unit.start() + u64::from(PIECE.start);
+            let bytes = match self.engine.read(&file, at, PIECE.len() as u32).await? {
+                ReadBytes::Frame(bytes) => bytes[..16].to_vec(),
+                ReadBytes::Memory(bytes) => bytes[..16].to_vec(),
+            };
+            if bytes != content(unit) {
+                return Err(Fault::io(format!("{unit:?} was read with other bytes")));
+            }
+        }
+        self.engine.close(&file);
+        Ok(())
+    }
+}
+
+/// What requests are served by, once there is an agent.
+#[derive(Default)]
+pub(super) struct Served(OnceLock<Weak<Agent>>);
+
+impl Served {
+    pub fn set(&self, agent: &Arc<Agent>) {
+        // It is set once.
+        let _ = self.0.set(Arc::downgrade(agent));
+    }
+
+    fn agent(&self) -> Option<Arc<Agent>> {
+        self.0.get()?.upgrade()
+    }
+}
+
+impl Service for Served {
+    fn serve(
+        &self,
+        from: NodeId,
+        request: Request,
+        _: Option<Payload>,
+        _: Target,
+    ) -> BoxFuture<'static, (Reply, Carried)> {
+        let Some(agent) = self.agent() else {
+            return async { (Reply::Fault(Errno::EAGAIN.into()), Carried::Nothing) }.boxed();
+        };
+        async move {
+            match request {
+                Request::Cache(CacheRequest::Open { inode, asked, .. }) => {
+                    agent.table.asked(&asked);
+                    agent.open(from, inode).await
+                }
+                Request::Unit(UnitRequest::Read { unit, offset, length, .. })
+                    if length as usize <= UNIT_SIZE =>
+                {
+                    agent.read_home(unit, (offset, length)).await
+                }
+                Request::Client(ClientRequest::ReadHeld { unit, offset, length, generation }) => {
+                    agent.read_held(unit, (offset, length), generation).await
+                }
+                _ => (Reply::Fault(Errno::EPROTO.into()), Carried::Nothing),
+            }
+        }
+        .boxed()
+    }
+
+    fn peer(&self, peer: NodeId, event: PeerEvent) {
+        if let (Some(agent), PeerEvent::Dead) = (self.agent(), event) {
+            agent.table.peer_dead(peer);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Which agents are connected with each other: a model of what the fabric over sockets does, on the simulated one.
+//!
+//! A pair is connected when a message goes from one to the other, and both have the connection. Where an agent has more peers than it
+//! may, the pair that was idle for longest is closed at both ends; neighbours are never closed, nor who expects something of the other.
+
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use tameike_core::{Cluster, NodeId, Result};
+use tameike_io::fabric::{Fabric, GrantId, Lane, Receiver};
+use tameike_io::{Frame, Payload};
+
+/// One agent's end of all its connections.
+#[derive(Default)]
+struct End {
+    receiver: Option<Arc<dyn Receiver>>,
+    neighbours: BTreeSet<NodeId>,
+    /// Those it is connected with, and when something last travelled there.
+    peers: BTreeMap<NodeId, u64>,
+    most: usize,
+}
+
+#[derive(Default)]
+struct State {
+    ends: Vec<End>,
+    /// Counts what travels.
+    turn: u64,
+    opened: u64,
+}
+
+/// All connections of a cluster.
+pub(super) struct Links {
+    bound: usize,
+    state: Mutex<State>,
+}
+
+impl Links {
+    pub fn new(cluster: &Cluster, bound: usize) -> Arc<Self> {
+        let end = |node: NodeId| End {
+            neighbours: cluster.neighbours(node).into_iter().collect(),
+            ..End::default()
+        };
+        let ends = cluster.nodes().iter().map(|info| end(info.id)).collect();
+        Arc::new(Self { bound, state: Mutex::new(State { ends, ..State::default() }) })
+    }
+
+    /// Something travels from one agent to another.
+    fn travel(&self, from: NodeId, to: NodeId) {
+        let state = &mut *self.state.lock();
+        state.turn += 1;
+        let turn = state.turn;
+        let is_new = state.ends[from.0 as usize].peers.insert(to, turn).is_none();
+        state.ends[to.0 as usize].peers.insert(from, turn);
+        if is_new {
+            state.opened += 1;
+            self.thin_out(state, from);
+            self.thin_out(state, to);
+        }
+    }
+
+    fn thin_out(&self, state: &mut State, node: NodeId) {
+        let end = &state.ends[node.0 as usize];
+        let mut beyond = end.peers.len().saturating_sub(self.bound);
+        if beyond > 0 {
+            let turn = state.turn;
+            let can_go = |(peer, used): (&NodeId, &u64)| {
+                (!end.neighbours.contains(peer) && *used < turn).then_some((*used, *peer))
+            };
+            let mut idle: Vec<_> = end.peers.iter().filter_map(can_go).collect();
+            idle.sort_unstable();
+            for (_, peer) in idle {
+                if beyond == 0 {
+                    break;
+                }
+                if !state.expects(node, peer) && !state.expects(peer, node) {
+                    state.ends[node.0 as usize].peers.remove(&peer);
+                    state.ends[peer.0 as usize].peers.remove(&node);
+                    beyond -= 1;
+                }
+            }
+        }
+        let end = &mut state.ends[node.0 as usize];
+        end.most = end.most.max(end.peers.len());
+    }
+
+    /// Closes what is idle and was not before.
+    pub fn settle(&self) {
+        let state = &mut *self.state.lock();
+        state.turn += 1;
+        (0..state.ends.len()).for_each(|node| self.thin_out(state, NodeId(node as u32)));
+    }
+
+    /// For each agent the peers it is connected with, and the most there were.
+    pub fn counts(&self) -> Vec<(usize, usize)> {
+        self.state.lock().ends.iter().map(|end| (end.peers.len(), end.most)).collect()
+    }
+
+    /// Connections that were opened.
+    pub fn opened(&self) -> u64 {
+        self.state.lock().opened
+    }
+}
+
+impl State {
+    fn expects(&self, node: NodeId, of: NodeId) -> bool {
+        self.ends[node.0 as usize].receiver.as_ref().is_some_and(|receiver| receiver.is_expecting(of))
+    }
+}
+
+/// An agent's way to the network.
+pub(super) struct LinkedFabric {
+    pub inner: Arc<dyn Fabric>,
+    pub links: Arc<Links>,
+}
+
+impl LinkedFabric {
+    fn travel(&self, to: NodeId) {
+        self.links.travel(self.local(), to);
+    }
+}
+
+impl Fabric for LinkedFabric {
+    fn local(&self) -> NodeId {
+        self.inner.local()
+    }
+
+    fn inline_max(&self) -> usize {
+        self.inner.inline_max()
+    }
+
+    fn send(
+        &self,
+        to: NodeId,
+        lane: Lane,
+        body: Vec<u8>,
+        payload: Option<Payload>,
+    ) -> BoxFuture<'static, Result<()>> {
+        self.travel(to);
+        self.inner.send(to, lane, body, payload)
+    }
+
+    fn grant_write(&self, frame: Frame) -> GrantId {
+        self.inner.grant_write(frame)
+    }
+
+    fn grant_read(&self, payload: Payload) -> GrantId {
+        self.inner.grant_read(payload)
+    }
+
+    fn revoke(&self, grant: GrantId) -> Option<Frame> {
+        self.inner.revoke(grant)
+    }
+
+    fn put(
+        &self,
+        to: NodeId,
+        grant: GrantId,
+        source: Payload,
+        body: Vec<u8>,
+    ) -> BoxFuture<'static, Result<()>> {
+        self.travel(to);
+        self.inner.put(to, grant, source, body)
+    }
+
+    fn get(
+        &self,
+        from: NodeId,
+        grant: GrantId,
+        frame: Frame,
+        length: u32,
+    ) -> BoxFuture<'static, (Frame, Result<()>)> {
+        self.travel(from);
+        self.inner.get(from, grant, frame, length)
+    }
+
+    fn attach(&self, receiver: Arc<dyn Receiver>) {
+        self.links.state.lock().ends[self.local().0 as usize].receiver = Some(receiver.clone());
+        self.inner.attach(receiver);
+    }
+
+    fn probe(&self, peer: NodeId) {
+        self.inner.probe(peer);
+    }
+}
