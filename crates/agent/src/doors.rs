@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tameike_client::cache::CacheView;
-use tameike_client::data::{DataEngine, FrameLender};
+use tameike_client::data::{AtRest, DataEngine, FrameLender};
 use tameike_client::local::LocalView;
 use tameike_client::locks::FileLocks;
 use tameike_client::shared::SharedView;
@@ -194,6 +194,12 @@ impl Views {
             (Some(data), Some(end)) => data.held(unit, &(offset..end), generation),
             (None, _) | (_, None) => (ClientReply::NotHeld, None),
         }
+    }
+
+    /// Bytes of a view's files that are in memory as their homes have them.
+    pub fn at_rest(&self, view: View) -> Vec<AtRest> {
+        let data = self.data[usize::from(view == View::Cache)].as_ref();
+        data.map_or_else(Vec::new, |data| data.at_rest())
     }
 
     /// For locks of which files an owner of this node waits.

@@ -15,4 +15,4 @@ pub mod shared;
 pub mod slab;
 
 pub use os::runtime::Runtime;
-pub use slab::{BlockSums, Frame, Payload, Pool, Slab, blocks_have_sums};
+pub use slab::{BlockSums, Frame, Payload, Pool, Quota, Slab, blocks_have_sums};

@@ -15,6 +15,8 @@ pub(super) struct Counters {
     /// Questions of other nodes, and those that were answered with bytes.
     pub requested: Count,
     pub delivered: Count,
+    /// Units that had changed by themselves.
+    pub damaged: Count,
 }
 
 #[derive(Default)]
@@ -29,13 +31,14 @@ impl Count {
 impl DataEngine {
     /// The view's counters.
     pub fn counters(&self) -> Vec<Counter> {
-        let Counters { memory, holders, homes, requested, delivered } = &self.counters;
+        let Counters { memory, holders, homes, requested, delivered, damaged } = &self.counters;
         let named = [
             (counters::READ_MEMORY, memory),
             (counters::READ_HOLDERS, holders),
             (counters::READ_HOMES, homes),
             (counters::HELD_REQUESTED, requested),
             (counters::HELD_DELIVERED, delivered),
+            (counters::DAMAGED, damaged),
         ];
         named.map(|(name, count)| Counter::new(name, count.0.load(Ordering::Relaxed))).into()
     }

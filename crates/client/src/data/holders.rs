@@ -9,20 +9,19 @@
 use super::file::FileState;
 use super::home::unexpected;
 use super::places::Mark;
-use super::unit::UnitFrame;
 use super::{DataEngine, FileData};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use tameike_core::limits::{HOLDER_PATIENCE, HOLDERS_ASKED_MAX};
+use tameike_core::limits::HOLDERS_ASKED_MAX;
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::holders::{Asked, Holder};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Fault, Generation, InodeId, NodeId, Result, UnitId};
+use tameike_core::{Generation, InodeId, NodeId, Result, UnitId};
 use tameike_io::fabric::Answer;
-use tameike_io::{BlockSums, Frame, Payload};
+use tameike_io::{Frame, Payload};
 
 /// Holders that one read asks before it asks the home.
 const HOLDERS_TRIED_MAX: usize = 2;
@@ -34,8 +33,6 @@ const NEWEST_PART: f64 = 1.0 / 8.0;
 const FORGOTTEN_PART: f64 = 1.0 / 64.0;
 /// A holder is asked when its time is less than the home's by this factor: times scatter.
 const WORTH: f64 = 1.25;
-/// Readers that are sent bytes of one unit at the same time. More are told that the node is busy.
-const READERS_MAX: usize = 4;
 
 /// Nodes that may have bytes of an open file in memory.
 #[derive(Default)]
@@ -305,7 +302,9 @@ impl DataEngine {
         let (two, others, draw) = {
             let mut state = file.state.lock();
             // What the home has in memory it answers as the home.
-            let is_left = |holder: &&Holder| holder.node != home && !tried.contains(&holder.node);
+            let is_left = |holder: &&Holder| {
+                holder.node != home && !tried.contains(&holder.node) && !self.patience.is_silent(holder.node)
+            };
             let holders = state.holders();
             let count = holders.iter().filter(is_left).count();
             if count == 0 {
@@ -333,12 +332,9 @@ impl DataEngine {
         let request = Request::Client(ClientRequest::ReadHeld { unit, offset, length, generation });
         let clock = &self.runtime.clock;
         let underway = self.sources.begin(node, Kind::of_holder(range.len()), clock.monotonic());
-        let call = self.rpc.call(node, request, None, into);
-        let answer = self.runtime.timeout(HOLDER_PATIENCE, call).await;
+        let answer = self.patience.call(&*self.rpc, node, request, into).await;
         underway.ended(clock.monotonic());
-        let late = || Fault::new(tameike_core::Errno::ETIMEDOUT, "it has not answered in time");
-        let answer = answer.ok_or_else(late)??;
-        match answer {
+        match answer? {
             Answer { reply: Reply::Client(ClientReply::Read), payload: Some(bytes) }
                 if bytes.len() == range.len() =>
             {
@@ -347,51 +343,6 @@ impl DataEngine {
             Answer { reply: Reply::Client(ClientReply::NotHeld), .. } => Ok(Heard::NotHeld),
             Answer { reply: Reply::Client(ClientReply::Busy), .. } => Ok(Heard::Busy),
             other => Err(unexpected(&other)),
-        }
-    }
-
-    /// Another node's question: bytes of a unit, if this node has them in memory as their home has them in this version of the file.
-    pub fn held(
-        &self,
-        unit: UnitId,
-        range: &Range<u32>,
-        generation: Generation,
-    ) -> (ClientReply, Option<Payload>) {
-        let not_held = (ClientReply::NotHeld, None);
-        self.counters.requested.add(1);
-        let Some(file) = self.find(unit.inode) else { return not_held };
-        let blocks = {
-            let mut state = file.state.lock();
-            let is_version = state.generation == generation;
-            let held = state.units.get_mut(&unit.index).filter(|held| is_version && held.is_at_home(range));
-            let Some(held) = held else { return not_held };
-            if held.readers() >= READERS_MAX || self.frames.is_wanted() {
-                return (ClientReply::Busy, None);
-            }
-            let used = self.frames.tick();
-            self.frames.touch(&file, unit.index, Some(held.used), used);
-            held.used = used;
-            held.blocks_around(range)
-        };
-        if blocks.known_sums().is_some_and(|known| *known != BlockSums::of(&blocks)) {
-            self.drop_damaged(&file, unit);
-            return not_held;
-        }
-        let start = range.start - blocks.start();
-        self.counters.delivered.add(1);
-        (ClientReply::Read, Some(blocks.slice(start..start + range.len() as u32)))
-    }
-
-    /// What is in memory of a unit is not what came there.
-    fn drop_damaged(&self, file: &FileData, unit: UnitId) {
-        log::error!(
-            "memory of this node is faulty: bytes of {} have changed in it by themselves, and are read anew",
-            unit.inode
-        );
-        let mut state = file.state.lock();
-        if state.units.get(&unit.index).is_some_and(UnitFrame::is_clean) {
-            state.units.remove(&unit.index);
-            state.dropped(unit.index);
         }
     }
 }

@@ -10,6 +10,7 @@ mod counters;
 mod file;
 mod flush;
 mod frames;
+mod held;
 mod holders;
 mod home;
 mod lend;
@@ -26,6 +27,7 @@ mod tests;
 
 pub use access::Access;
 pub use file::{FileData, Told};
+pub use held::AtRest;
 pub use holders::Reports;
 pub use home::{FileVersion, Home};
 pub use lend::{FrameLender, Lendable, LendingKey};
@@ -39,10 +41,10 @@ use holders::Sources;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tameike_core::limits::UNIT_SIZE;
+use tameike_core::limits::{HOLDER_PATIENCE, UNIT_SIZE};
 use tameike_core::{Cluster, InodeId, Layout, Result};
-use tameike_io::fabric::Rpc;
-use tameike_io::{Pool, Runtime};
+use tameike_io::fabric::{Patience, Rpc};
+use tameike_io::{Pool, Quota, Runtime};
 
 /// Units read ahead of a sequential reader.
 const READ_AHEAD_UNITS: u64 = 3;
@@ -57,7 +59,11 @@ pub struct DataEngine {
     /// None where no frames are lent.
     lender: Option<Arc<dyn FrameLender>>,
     sources: Sources,
+    /// With holders that are asked.
+    patience: Patience,
     reports: Arc<Reports>,
+    /// What is on its way to nodes that have asked for it as from a holder.
+    sent: Quota,
     counters: Counters,
 }
 
@@ -70,9 +76,23 @@ impl DataEngine {
         pool: Pool,
         lender: Option<Arc<dyn FrameLender>>,
     ) -> Arc<Self> {
+        let (patience, sent) =
+            (Patience::new(runtime.clone(), HOLDER_PATIENCE), Quota::new(held::sent_max(pool.share())));
         let (frames, files) = (FrameCache::new(pool), Mutex::default());
         let (sources, reports, counters) = Default::default();
-        Arc::new(Self { runtime, cluster, rpc, frames, files, lender, sources, reports, counters })
+        Arc::new(Self {
+            runtime,
+            cluster,
+            rpc,
+            frames,
+            files,
+            lender,
+            sources,
+            patience,
+            reports,
+            sent,
+            counters,
+        })
     }
 
     /// What became of requests to holders of files, for the files' homes.

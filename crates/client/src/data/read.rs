@@ -287,7 +287,9 @@ impl DataEngine {
         if let Some(unit) = state.units.get_mut(&index)
             && unit.is_own()
         {
-            unit.fill(&range, &fetched);
+            if unit.fill(&range, &fetched) {
+                state.dropped(index);
+            }
             return Ok(());
         }
         // Others read the frame that the unit has, or it has none: the fetched bytes bring theirs. To wait for one more
@@ -295,8 +297,11 @@ impl DataEngine {
         let Some(frame) = frame_of(fetched, &range) else { return Ok(()) };
         match state.units.get_mut(&index) {
             Some(unit) => {
-                unit.replace_frame(frame);
-                unit.fetched(range);
+                if unit.replace_frame(frame) {
+                    state.dropped(index);
+                } else {
+                    unit.fetched(range);
+                }
             }
             None => {
                 let used = self.frames.tick();

@@ -63,21 +63,25 @@ impl UnitFrame {
     pub(super) fn write(&mut self, range: Range<u32>, copy: impl Fn(&mut [u8])) -> bool {
         self.lent = None;
         let Some(frame) = Arc::get_mut(&mut self.frame) else { return false };
-        copy(&mut frame[range.start as usize..range.end as usize]);
+        copy(frame.change(range.clone()));
         self.valid.insert(range.clone());
         self.dirty.insert(range);
         true
     }
 
-    /// Puts bytes of the home where there are none yet, if the frame is the unit's own. Those that are lent stay.
-    pub(super) fn fill(&mut self, range: &Range<u32>, fetched: &[u8]) {
+    /// Puts bytes of the home where there are none yet, if the frame is the unit's own. Those that are lent stay. Whether bytes beside
+    /// them were found damaged, and are forgotten.
+    pub(super) fn fill(&mut self, range: &Range<u32>, fetched: &Payload) -> bool {
         let gaps = self.valid.gaps(range.clone());
-        let Some(frame) = Arc::get_mut(&mut self.frame) else { return };
+        if gaps.iter().fold(false, |found, gap| self.forget_damaged(gap) || found) {
+            return true;
+        }
+        let Some(frame) = Arc::get_mut(&mut self.frame) else { return false };
         for gap in gaps {
-            let source = (gap.start - range.start) as usize..(gap.end - range.start) as usize;
-            frame[gap.start as usize..gap.end as usize].copy_from_slice(&fetched[source]);
+            frame.copy_from(gap.start, &fetched.slice(gap.start - range.start..gap.end - range.start));
             self.valid.insert(gap);
         }
+        false
     }
 
     /// The home's bytes are in the frame.
@@ -93,6 +97,26 @@ impl UnitFrame {
         self.lent = None;
         self.valid.remove(range.clone());
         self.dirty.remove(range);
+    }
+
+    /// Forgets clean bytes of the blocks that a change of `range` leaves parts of, if they have changed by themselves: the change
+    /// takes their checksums away. Whether there were any.
+    pub(super) fn forget_damaged(&mut self, range: &Range<u32>) -> bool {
+        let block = BLOCK_SIZE as u32;
+        let mut found = false;
+        for end in [range.start, range.end] {
+            let around = end / block * block..end.next_multiple_of(block);
+            let lacks = |bytes: &RangeSet| bytes.gaps(around.clone()).iter().eq([&around]);
+            let is_clean = !around.is_empty() && lacks(&self.dirty) && lacks(&self.sending);
+            if is_clean && !lacks(&self.valid) && self.payload(around.clone()).is_damaged() {
+                found = true;
+                self.forget(around.clone());
+                if let Some(frame) = Arc::get_mut(&mut self.frame) {
+                    frame.change(around);
+                }
+            }
+        }
+        found
     }
 
     /// Forgets what is not dirty.
@@ -111,14 +135,17 @@ impl UnitFrame {
         self.dirty.is_empty() && self.sending.is_empty()
     }
 
-    /// Takes over `spare` in place of a frame that others still read, with the same valid bytes.
-    pub(super) fn replace_frame(&mut self, mut spare: Frame) {
+    /// Takes over `spare` in place of a frame that others still read, with the same valid bytes. Whether some were found damaged, and
+    /// are forgotten.
+    pub(super) fn replace_frame(&mut self, mut spare: Frame) -> bool {
         self.lent = None;
+        let ranges: Vec<_> = self.valid.iter().collect();
+        let found = ranges.iter().fold(false, |found, range| self.forget_damaged(range) || found);
         for range in self.valid.iter() {
-            let range = range.start as usize..range.end as usize;
-            spare[range.clone()].copy_from_slice(&self.frame[range]);
+            spare.copy_from(range.start, &self.payload(range));
         }
         self.frame = Arc::new(spare);
+        found
     }
 
     /// Takes over `frame`, all of whose bytes a program has just written.
@@ -143,13 +170,6 @@ impl UnitFrame {
     /// Sends and replies under way that read the frame.
     pub(super) fn readers(&self) -> usize {
         Arc::strong_count(&self.frame) - 1
-    }
-
-    /// The whole blocks around `range`, as far as they are here.
-    pub(super) fn blocks_around(&self, range: &Range<u32>) -> Payload {
-        let block = BLOCK_SIZE as u32;
-        let end = range.end.next_multiple_of(block).min(self.valid.end()).max(range.end);
-        self.payload(range.start / block * block..end)
     }
 
     pub(super) fn payload(&self, range: Range<u32>) -> Payload {
@@ -185,7 +205,7 @@ pub(super) fn frame_of(fetched: Payload, range: &Range<u32>) -> Option<Frame> {
     let start = fetched.start();
     let mut frame = fetched.into_frame()?;
     if start != range.start {
-        frame.copy_within(start as usize..start as usize + range.len(), range.start as usize);
+        frame.move_within(start..start + range.len() as u32, range.start);
     }
     Some(frame)
 }

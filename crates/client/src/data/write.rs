@@ -309,9 +309,11 @@ fn put_bytes(
         std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
         std::collections::btree_map::Entry::Vacant(entry) => entry.insert(UnitFrame::new(spare.take()?, 0)),
     };
+    let mut is_damaged = false;
     if !unit.is_own() {
-        unit.replace_frame(spare.take()?);
+        is_damaged |= unit.replace_frame(spare.take()?);
     }
+    is_damaged |= unit.forget_damaged(range);
     if unit.dirty.is_empty() {
         unit.dirty_since = state.writes + 1;
     }
@@ -319,6 +321,9 @@ fn put_bytes(
         return None;
     }
     let old = std::mem::replace(&mut unit.used, used);
+    if is_damaged {
+        state.dropped(index);
+    }
     Some((old > 0).then_some(old))
 }
 

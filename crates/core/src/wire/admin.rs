@@ -38,6 +38,8 @@ pub mod counters {
     pub const HELD_REQUESTED: &str = "held_requested";
     /// How often it had that, and sent it.
     pub const HELD_DELIVERED: &str = "held_delivered";
+    /// How often bytes in its memory were found to have changed by themselves.
+    pub const DAMAGED: &str = "memory_damaged";
     /// Bytes that the node has sent to others who read, as the home of units or from memory, or told where they lie.
     pub const SENT: &str = "sent_bytes";
     /// Messages that libfabric has carried to other nodes.

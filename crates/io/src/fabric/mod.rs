@@ -7,6 +7,7 @@
 mod device;
 mod grant;
 pub mod ofi;
+mod patience;
 pub mod rpc;
 pub mod simulated;
 pub mod socket;
@@ -15,6 +16,7 @@ pub mod socket;
 mod conformance;
 
 pub use device::HostDevice;
+pub use patience::Patience;
 
 use crate::slab::{Frame, Payload};
 use futures_util::future::BoxFuture;

@@ -9,6 +9,7 @@ mod sums;
 #[cfg(test)]
 mod tests;
 
+use sums::KeptSums;
 pub use sums::{BlockSums, blocks_have_sums};
 
 use async_lock::{Semaphore, SemaphoreGuardArc};
@@ -17,8 +18,8 @@ use parking_lot::Mutex;
 use std::ops::{Deref, DerefMut, Range};
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::{Arc, OnceLock};
-use tameike_core::limits::UNIT_SIZE;
+use std::sync::Arc;
+use tameike_core::limits::{BLOCK_SIZE, UNIT_SIZE};
 
 /// The memory of all frames of an agent.
 pub struct Slab {
@@ -99,19 +100,59 @@ pub struct Frame {
     index: u32,
     slab: Arc<Slab>,
     _permit: SemaphoreGuardArc,
-    /// How many bytes at its start have these checksums, where somebody has gone through them since they were changed last.
-    sums: OnceLock<(u32, BlockSums)>,
+    /// Checksums of its blocks, where somebody has gone through them since they were changed last.
+    sums: Mutex<Option<Box<KeptSums>>>,
 }
 
 impl Frame {
     fn new(slab: &Arc<Slab>, permit: SemaphoreGuardArc) -> Self {
         let index = slab.free.lock().pop().expect("the shares of all pools fit the slab");
-        Self { index, slab: slab.clone(), _permit: permit, sums: OnceLock::new() }
+        Self { index, slab: slab.clone(), _permit: permit, sums: Mutex::default() }
     }
 
-    /// Keeps the checksums of the first `length` bytes, as they were when these came here, until any byte is changed.
+    /// Keeps the checksums of the first `length` bytes, as they were when these came here, each until a byte of its block is changed.
     pub(crate) fn keep_sums(&mut self, length: u32, sums: BlockSums) {
-        self.sums = OnceLock::from((length, sums));
+        self.keep_sums_of(0..length, &sums);
+    }
+
+    fn keep_sums_of(&self, range: Range<u32>, sums: &BlockSums) {
+        if range.start % BLOCK_SIZE as u32 == 0 {
+            self.sums.lock().get_or_insert_with(KeptSums::new).keep(range, sums);
+        }
+    }
+
+    /// These bytes, to change them. Other blocks keep their checksums.
+    pub fn change(&mut self, range: Range<u32>) -> &mut [u8] {
+        if let Some(sums) = self.sums.get_mut() {
+            sums.change(&range);
+        }
+        // SAFETY: a frame is the one owner of its number, and is borrowed exclusively here.
+        let bytes = unsafe { self.slab.map.frame_mut(self.index) };
+        &mut bytes[range.start as usize..range.end as usize]
+    }
+
+    /// Puts bytes of another frame at `at`, with the checksums that they have there.
+    pub fn copy_from(&mut self, at: u32, payload: &Payload) {
+        if let Some(sums) = &payload.sums {
+            payload.frame.keep_sums_of(payload.range.clone(), sums);
+        }
+        self.change(at..at + payload.len() as u32).copy_from_slice(payload);
+        if let Some(sums) = &*payload.frame.sums.lock() {
+            let kept = self.sums.get_mut().get_or_insert_with(KeptSums::new);
+            kept.keep_copied(sums, &payload.range, at);
+        }
+    }
+
+    /// Moves the bytes `range` to `at`, with their checksums; what is elsewhere is of no use any more.
+    pub fn move_within(&mut self, range: Range<u32>, at: u32) {
+        let before = self.sums.get_mut().take();
+        let all = self.change(0..UNIT_SIZE as u32);
+        all.copy_within(range.start as usize..range.end as usize, at as usize);
+        *self.sums.get_mut() = before.map(|before| {
+            let mut kept = KeptSums::new();
+            kept.keep_copied(&before, &range, at);
+            kept
+        });
     }
 
     /// Its place in its slab.
@@ -134,7 +175,7 @@ impl Deref for Frame {
 
 impl DerefMut for Frame {
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.sums.take();
+        *self.sums.get_mut() = None;
         // SAFETY: a frame is the one owner of its number, and is borrowed exclusively here.
         unsafe { self.slab.map.frame_mut(self.index) }
     }
@@ -153,15 +194,31 @@ pub struct Payload {
     range: Range<u32>,
     /// Where they are known already.
     sums: Option<BlockSums>,
+    /// Of a [`Quota`], until the last copy is gone.
+    permit: Option<Arc<SemaphoreGuardArc>>,
+}
+
+/// How many payloads of one kind there may be at the same time.
+pub struct Quota(Arc<Semaphore>);
+
+impl Quota {
+    /// For so many.
+    pub fn new(count: u32) -> Self {
+        Self(Arc::new(Semaphore::new(count as usize)))
+    }
+
+    /// The payload as one of them until it and all its copies are gone, if there are not as many already.
+    pub fn admit(&self, payload: Payload) -> Option<Payload> {
+        let permit = self.0.try_acquire_arc()?;
+        Some(Payload { permit: Some(Arc::new(permit)), ..payload })
+    }
 }
 
 impl Payload {
-    /// The bytes `range` of the frame. `range` must lie in the frame.
+    /// The bytes `range` of the frame, with the checksums that it keeps. `range` must lie in the frame.
     pub fn new(frame: Arc<Frame>, range: Range<u32>) -> Self {
         assert!(range.start <= range.end && range.end as usize <= UNIT_SIZE, "a payload lies in its frame");
-        let known = frame.sums.get();
-        let sums = known.and_then(|(length, sums)| sums.of_part(*length, range.clone()));
-        Self { frame, range, sums }
+        Self { frame, range, sums: None, permit: None }
     }
 
     /// The same with the checksums of its blocks, as they were when the bytes were last looked at.
@@ -170,22 +227,20 @@ impl Payload {
         Self { sums: Some(sums), ..self }
     }
 
-    /// The checksums of its blocks, which begin at its first byte: those that it came with, or new ones.
+    /// The checksums of its blocks, which begin at its first byte: those that it came with, or new ones, which stay with the frame.
     pub fn sums(&self) -> BlockSums {
-        if let Some(known) = &self.sums {
-            return known.clone();
+        let kept = || self.frame.sums.lock().as_ref().and_then(|kept| kept.of(&self.range));
+        if let Some(known) = self.sums.clone().or_else(kept) {
+            return known;
         }
         let sums = BlockSums::of(self);
-        if self.range.start == 0 {
-            // They stay with the frame, unless others do already.
-            let _ = self.frame.sums.set((self.range.end, sums.clone()));
-        }
+        self.frame.keep_sums_of(self.range.clone(), &sums);
         sums
     }
 
-    /// The checksums that it came with.
-    pub fn known_sums(&self) -> Option<&BlockSums> {
-        self.sums.as_ref()
+    /// Whether any byte of the blocks around it has changed by itself: as far as their checksums are known.
+    pub fn is_damaged(&self) -> bool {
+        self.frame.sums.lock().as_ref().is_some_and(|kept| kept.find_damage(&self.frame, &self.range))
     }
 
     /// A part of these bytes; `range` counts from the payload's first byte.
@@ -194,15 +249,15 @@ impl Payload {
         let part =
             Self::new(self.frame.clone(), self.range.start + range.start..self.range.start + range.end);
         let known = self.sums.as_ref().and_then(|sums| sums.of_part(self.len() as u32, range));
-        Self { sums: known, ..part }
+        Self { sums: known, permit: self.permit.clone(), ..part }
     }
 
     /// Gives the frame back to change it, if nobody else holds it.
     pub fn into_frame(self) -> Option<Frame> {
-        let Self { frame, range, sums } = self;
-        let mut frame = Arc::into_inner(frame)?;
-        if let Some(sums) = sums.filter(|_| range.start == 0) {
-            frame.keep_sums(range.end, sums);
+        let Self { frame, range, sums, permit: _ } = self;
+        let frame = Arc::into_inner(frame)?;
+        if let Some(sums) = sums {
+            frame.keep_sums_of(range, &sums);
         }
         Some(frame)
     }

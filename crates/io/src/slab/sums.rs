@@ -1,8 +1,12 @@
-//! Checksums that stay with a payload on its way, so that its bytes are gone through once at each end.
+//! Checksums that stay with a payload on its way, so that its bytes are gone through once at each end, and with the bytes of a frame
+//! for as long as they lie there.
 
 use std::ops::Range;
 use std::sync::Arc;
-use tameike_core::limits::BLOCK_SIZE;
+use tameike_core::limits::{BLOCK_SIZE, UNIT_SIZE};
+
+const BLOCK: u32 = BLOCK_SIZE as u32;
+const BLOCKS: usize = UNIT_SIZE / BLOCK_SIZE;
 
 /// Size of one checksum, in bytes.
 const SUM_SIZE: usize = 4;
@@ -51,6 +55,109 @@ impl BlockSums {
         let place = |block: usize| self.part.start + block * SUM_SIZE;
         Some(Self { all: self.all.clone(), part: place(start / BLOCK_SIZE)..place(end.div_ceil(BLOCK_SIZE)) })
     }
+}
+
+/// The checksums of the blocks of one frame, each until one of its bytes is changed.
+pub(super) struct KeptSums {
+    sums: [u32; BLOCKS],
+    /// A bit for each block whose checksum is known.
+    known: [u64; BLOCKS / 64],
+    /// Where the one block ends whose checksum is of its first bytes only.
+    short_end: u32,
+}
+
+impl KeptSums {
+    pub(super) fn new() -> Box<Self> {
+        Box::new(Self { sums: [0; BLOCKS], known: [0; BLOCKS / 64], short_end: 0 })
+    }
+
+    fn knows(&self, block: u32) -> bool {
+        self.known[block as usize / 64] & (1 << (block % 64)) != 0
+    }
+
+    #[cfg(test)]
+    pub(super) fn covers(&self, block: u32, place: u32) -> bool {
+        self.knows(block) && self.bytes_of(block).contains(&place)
+    }
+
+    fn forget(&mut self, block: u32) {
+        self.known[block as usize / 64] &= !(1 << (block % 64));
+    }
+
+    /// The bytes of a block that its checksum is of.
+    fn bytes_of(&self, block: u32) -> Range<u32> {
+        let (start, end) = (block * BLOCK, (block + 1) * BLOCK);
+        start..if start < self.short_end && self.short_end < end { self.short_end } else { end }
+    }
+
+    fn keep_one(&mut self, block: u32, end: u32, sum: u32) {
+        let (start, whole) = (block * BLOCK, (block + 1) * BLOCK);
+        if end < whole {
+            // There is one short block at most.
+            if self.short_end > 0 {
+                self.forget(self.short_end / BLOCK);
+            }
+            self.short_end = end;
+        } else if start < self.short_end && self.short_end < whole {
+            self.short_end = 0;
+        }
+        self.sums[block as usize] = sum;
+        self.known[block as usize / 64] |= 1 << (block % 64);
+    }
+
+    /// The bytes `range`, which begin with a block, have these checksums.
+    pub(super) fn keep(&mut self, range: Range<u32>, sums: &BlockSums) {
+        for (block, sum) in (range.start / BLOCK..).zip(sums.as_bytes().chunks_exact(SUM_SIZE)) {
+            let sum = u32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]]);
+            self.keep_one(block, range.end.min((block + 1) * BLOCK), sum);
+        }
+    }
+
+    /// The bytes from `at` on are copies of `range` of a frame with the checksums `other`.
+    pub(super) fn keep_copied(&mut self, other: &Self, range: &Range<u32>, at: u32) {
+        if range.start % BLOCK != at % BLOCK {
+            return;
+        }
+        for block in blocks(range).filter(|block| other.knows(*block)) {
+            let bytes = other.bytes_of(block);
+            if range.start <= bytes.start && bytes.end <= range.end {
+                let to = bytes.start - range.start + at;
+                self.keep_one(to / BLOCK, to + (bytes.end - bytes.start), other.sums[block as usize]);
+            }
+        }
+    }
+
+    /// Bytes are about to be changed.
+    pub(super) fn change(&mut self, range: &Range<u32>) {
+        blocks(range).for_each(|block| self.forget(block));
+    }
+
+    /// Those of `range`, where it consists of blocks that all have theirs.
+    pub(super) fn of(&self, range: &Range<u32>) -> Option<BlockSums> {
+        let is_known = |block| {
+            let bytes = self.bytes_of(block);
+            self.knows(block) && bytes.end == range.end.min((block + 1) * BLOCK)
+        };
+        if range.start % BLOCK != 0 || !blocks(range).all(is_known) {
+            return None;
+        }
+        let sums = blocks(range).flat_map(|block| self.sums[block as usize].to_le_bytes());
+        Some(BlockSums::from_bytes(sums))
+    }
+
+    /// Whether bytes of the blocks around `range` are not what their checksums say. Nothing is allocated.
+    pub(super) fn find_damage(&self, frame: &[u8], range: &Range<u32>) -> bool {
+        blocks(range).filter(|block| self.knows(*block)).any(|block| {
+            let bytes = self.bytes_of(block);
+            crc32c::crc32c(&frame[bytes.start as usize..bytes.end as usize]) != self.sums[block as usize]
+        })
+    }
+}
+
+/// The blocks with bytes of `range`.
+fn blocks(range: &Range<u32>) -> Range<u32> {
+    let end = if range.is_empty() { 0 } else { range.end.div_ceil(BLOCK) };
+    range.start / BLOCK..end
 }
 
 /// Whether the blocks of which `parts` are the bytes, one after the other, have these checksums (four bytes for each,

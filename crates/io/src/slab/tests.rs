@@ -31,6 +31,23 @@ fn a_payload_is_a_part_of_its_frame() {
 }
 
 #[test]
+fn payloads_of_a_quota_are_as_many_as_it_says() {
+    let slab = Slab::new(3).expect("a small slab");
+    let pool = slab.pool(3);
+    let payload = || Payload::new(Arc::new(pool.try_take().expect("a frame")), 0..8);
+    let quota = Quota::new(2);
+    let first = quota.admit(payload()).expect("one of two");
+    let second = quota.admit(payload()).expect("two of two");
+    assert!(quota.admit(payload()).is_none());
+    let part = first.slice(2..3);
+    drop(first);
+    assert!(quota.admit(payload()).is_none(), "a part of it is still under way");
+    drop(part);
+    assert!(quota.admit(payload()).is_some());
+    assert!(second.into_frame().is_some() && quota.admit(payload()).is_some());
+}
+
+#[test]
 fn the_pieces_of_a_slab_are_all_of_it() {
     let slab = Slab::new(5).expect("a small slab");
     let sizes: Vec<_> = slab.pieces(2 * UNIT_SIZE).map(|(_, size)| size / UNIT_SIZE).collect();
@@ -152,4 +169,114 @@ fn a_digest_stands_for_every_byte() {
     bytes.swap(0, 4096);
     assert_ne!(BlockSums::of(&bytes).digest(), first);
     assert_eq!(BlockSums::of(b"").digest(), 0);
+}
+
+/// What is done to a frame.
+#[derive(Clone, Debug)]
+enum Doing {
+    Change(Range<u32>),
+    /// Somebody goes through the bytes.
+    Sum(Range<u32>),
+    /// A frame that has them comes.
+    Copy {
+        range: Range<u32>,
+        at: u32,
+    },
+    Move {
+        range: Range<u32>,
+        at: u32,
+    },
+}
+
+const PLACES: u32 = 5 * BLOCK_SIZE as u32;
+
+fn doings() -> impl Strategy<Value = Doing> {
+    let block = BLOCK_SIZE as u32;
+    let place = prop_oneof![0..PLACES, (0..5u32).prop_map(move |number| number * block)];
+    (0..4, place.clone(), place.clone(), place).prop_map(|(kind, one, other, at)| {
+        let range = one.min(other)..one.max(other);
+        match kind {
+            0 => Doing::Change(range),
+            1 => Doing::Sum(range),
+            2 => Doing::Copy { range, at },
+            _ => Doing::Move { range, at },
+        }
+    })
+}
+
+proptest! {
+    /// Checksums that stay are those of the bytes that are there, and each tells of a bit that turns.
+    #[test]
+    fn what_changes_by_itself_is_told_where_checksums_are_known(
+        doings in prop::collection::vec(doings(), 0..12),
+        place in 0..PLACES,
+    ) {
+        let slab = Slab::new(2).expect("a small slab");
+        let pool = slab.pool(2);
+        let mut frame = pool.try_take().expect("the first");
+        frame.fill(0);
+        for (number, doing) in (1..).zip(doings) {
+            match doing {
+                Doing::Change(range) => frame.change(range).iter_mut().for_each(|byte| *byte = byte.wrapping_mul(7) ^ number),
+                Doing::Sum(range) => {
+                    let payload = Payload::new(Arc::new(frame), range);
+                    prop_assert_eq!(payload.sums(), BlockSums::of(&payload));
+                    frame = payload.into_frame().expect("nobody else has it");
+                }
+                Doing::Copy { range, at } => {
+                    let mut other = pool.try_take().expect("the second");
+                    other.iter_mut().enumerate().for_each(|(place, byte)| *byte = (place / 9) as u8 ^ number);
+                    let other = Payload::new(Arc::new(other), range);
+                    other.sums();
+                    frame.copy_from(at, &other);
+                }
+                Doing::Move { range, at } => frame.move_within(range, at),
+            }
+            let all = Payload::new(Arc::new(frame), 0..2 * PLACES);
+            prop_assert!(!all.is_damaged());
+            frame = all.into_frame().expect("nobody else has it");
+        }
+        let known = |frame: &Frame| {
+            let block = place / BLOCK_SIZE as u32;
+            frame.sums.lock().as_ref().is_some_and(|kept| kept.covers(block, place))
+        };
+        let is_known = known(&frame);
+        // SAFETY: nobody reads there now.
+        let bytes = unsafe { slab.map.frame_mut(frame.number()) };
+        bytes[place as usize] ^= 4;
+        let around = Payload::new(Arc::new(frame), place..place + 1);
+        prop_assert_eq!(around.is_damaged(), is_known);
+    }
+}
+
+/// Each way that bytes come to a unit in memory keeps what is known of them.
+#[test]
+fn checksums_stay_with_whole_blocks_wherever_they_go() {
+    let slab = Slab::new(2).expect("a small slab");
+    let pool = slab.pool(2);
+    let is_told = |frame: Frame, place: u32| {
+        // SAFETY: nobody reads there now.
+        let bytes = unsafe { slab.map.frame_mut(frame.number()) };
+        bytes[place as usize] ^= 4;
+        let told = Payload::new(Arc::new(frame), place..place + 1).is_damaged();
+        told
+    };
+    let summed = |length: u32| {
+        let payload = Payload::new(Arc::new(pool.try_take().expect("a frame")), 0..length);
+        payload.sums();
+        payload.into_frame().expect("nobody else has it")
+    };
+    let block = BLOCK_SIZE as u32;
+    assert!(is_told(summed(2 * block + 5), 2 * block + 4) && !is_told(summed(2 * block + 5), 2 * block + 5));
+    let mut moved = summed(2 * block + 5);
+    moved.move_within(0..2 * block + 5, 3 * block);
+    assert!(is_told(moved, 5 * block + 4));
+    let mut merged = summed(block);
+    merged.copy_from(4 * block, &Payload::new(Arc::new(summed(block)), 0..block));
+    merged.change(7 * block..8 * block);
+    let merged = Payload::new(Arc::new(merged), 0..1).into_frame().expect("nobody else has it");
+    assert!(is_told(merged, 4 * block));
+    let mut changed = summed(4 * block);
+    changed.change(block + 1..block + 2);
+    assert!(!is_told(changed, block));
 }

@@ -85,28 +85,21 @@ impl UnitService {
         generation: Generation,
         holders: Vec<NodeId>,
     ) -> Option<Payload> {
-        let asked = self.ask_holders(unit, range, generation, holders);
-        let bytes = self.parts.runtime.timeout(HOLDER_PATIENCE, asked).await.flatten()?;
-        self.loaded.holders.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        Some(bytes)
-    }
-
-    async fn ask_holders(
-        &self,
-        unit: UnitId,
-        range: &Range<u32>,
-        generation: Generation,
-        holders: Vec<NodeId>,
-    ) -> Option<Payload> {
         let (offset, length) = (range.start, range.end - range.start);
-        for node in holders.into_iter().take(HOLDERS_TRIED_MAX) {
-            let request = ClientRequest::ReadHeld { unit, offset, length, generation };
+        let clock = &self.parts.runtime.clock;
+        let began = clock.monotonic();
+        for node in holders.into_iter().filter(|node| !self.patience.is_silent(*node)).take(HOLDERS_TRIED_MAX)
+        {
+            if clock.monotonic() - began > HOLDER_PATIENCE / 2 {
+                break;
+            }
+            let request = Request::Client(ClientRequest::ReadHeld { unit, offset, length, generation });
             let frame = self.parts.read_pool.try_take();
-            let call = self.parts.rpc.call(node, Request::Client(request), None, frame);
-            match call.await {
+            match self.patience.call(&*self.parts.rpc, node, request, frame).await {
                 Ok(Answer { reply: Reply::Client(ClientReply::Read), payload: Some(bytes) })
                     if bytes.len() == range.len() =>
                 {
+                    self.loaded.holders.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                     return Some(bytes);
                 }
                 Ok(_) => {}

@@ -17,10 +17,10 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use tameike_core::limits::{FILE_SIZE_MAX, UNIT_SIZE};
+use tameike_core::limits::{FILE_SIZE_MAX, HOLDER_PATIENCE, UNIT_SIZE};
 use tameike_core::wire::unit::{Backing, PLACES_MAX, SpaceChange, UnitPlace, UnitReply, UnitRequest};
 use tameike_core::{Cluster, Errno, Fault, Generation, InodeId, NodeId, Result, UnitId};
-use tameike_io::fabric::{Carried, Rpc, Target};
+use tameike_io::fabric::{Carried, Patience, Rpc, Target};
 use tameike_io::shared::SharedFs;
 use tameike_io::{Frame, Payload, Pool, Runtime};
 use tameike_store::ExtentStore;
@@ -60,6 +60,8 @@ pub struct UnitService {
     /// What was flushed in a round that is not yet known to be good.
     flushed: Mutex<BTreeMap<InodeId, flush::Flushed>>,
     relief: async_lock::Mutex<()>,
+    /// With holders that are asked before the shared file is read.
+    patience: Patience,
     loaded: fetch::Loaded,
 }
 
@@ -67,6 +69,7 @@ impl UnitService {
     /// The service of one node.
     pub fn new(parts: UnitParts) -> Arc<Self> {
         Arc::new(Self {
+            patience: Patience::new(parts.runtime.clone(), HOLDER_PATIENCE),
             parts,
             file_locks: Locks::default(),
             unit_locks: Locks::default(),

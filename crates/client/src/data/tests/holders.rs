@@ -140,6 +140,8 @@ fn another_version_is_not_read() {
 }
 
 /// Bytes that changed by themselves in a holder's memory were sent to whoever asked, with checksums made of them on the way.
+///
+/// S32: "Programs of the node itself read its memory as it is."
 #[test]
 fn damaged_memory_is_found_and_the_bytes_read_elsewhere() {
     let (bench, writer) = written();
@@ -152,6 +154,7 @@ fn damaged_memory_is_found_and_the_bytes_read_elsewhere() {
         let memory = File::options().write(true).open("/proc/self/mem").expect("this process");
         memory.write_all_at(&[0xee], bytes.as_ptr() as u64).expect("the frame is there");
     }
+    assert_eq!(bench.read(0, &writer, 76, 3), [1, 0xee, 1]);
     read_all(&bench, &file);
     let (had, all) = asked(&bench);
     assert!(had == 0 && all >= 1, "{had} of {all}");
@@ -167,4 +170,36 @@ fn a_holder_that_does_not_answer_is_not_waited_for() {
     read_all(&bench, &file);
     let took = bench.simulation.runtime().clock.monotonic() - before;
     assert!(took < std::time::Duration::from_secs(1), "{took:?}: one time limit and no more");
+}
+
+/// Nothing bounded what was on its way to other nodes, over all units.
+#[test]
+fn one_frame_in_four_may_be_on_its_way_to_others() {
+    let (bench, _writer) = written();
+    let generation = bench.engines[0].find(INODE).expect("it is open").generation();
+    let ask = |index| bench.engines[0].held(UnitId { inode: INODE, index }, &(0..LENGTH), generation).1;
+    let sent: Vec<_> = (0..UNITS).map(ask).collect();
+    assert_eq!(sent.iter().flatten().count(), 20 / 4);
+    drop(sent);
+    assert!(ask(UNITS - 1).is_some(), "what has arrived counts no more");
+}
+
+/// It was asked again for each file, half a second each.
+#[test]
+fn a_holder_that_hangs_is_remembered_beyond_the_file() {
+    let (bench, _writer) = written();
+    let file = bench.open(1);
+    read_two(&bench, &file);
+    bench.homes.lock().peers.is_stuck = true;
+    let before = bench.simulation.runtime().clock.monotonic();
+    bench.engines[1].close(&file);
+    for _ in 0..3 {
+        bench.engines[1].forget(INODE);
+        let file = bench.open(1);
+        read_all(&bench, &file);
+        bench.engines[1].close(&file);
+    }
+    let took = bench.simulation.runtime().clock.monotonic() - before;
+    assert_eq!(asked(&bench).1, 0, "no question has arrived");
+    assert!(took < std::time::Duration::from_millis(1100), "{took:?}");
 }

@@ -3,17 +3,40 @@
 use super::peer::LOOK;
 use super::{SimulatedNetwork, Station};
 use crate::fabric::{Incoming, Lane};
-use crate::slab::Payload;
+use crate::slab::{BlockSums, Frame, Payload};
 use std::sync::Arc;
 use tameike_core::{Errno, Fault, NodeId, Result};
+
+/// Bytes on their way, and the digest of their checksums when they were sent.
+#[derive(Clone)]
+pub(super) struct Bytes {
+    payload: Payload,
+    digest: u32,
+}
+
+impl Bytes {
+    pub(super) fn new(payload: Payload) -> Self {
+        Self { digest: payload.sums().digest(), payload }
+    }
+
+    /// Copies them to the start of a frame, which keeps their checksums; whether they are what was sent.
+    fn arrive(&self, frame: &mut Frame) -> bool {
+        let length = self.payload.len();
+        frame[..length].copy_from_slice(&self.payload);
+        let sums = BlockSums::of(&frame[..length]);
+        let is_whole = sums.digest() == self.digest;
+        frame.keep_sums(length as u32, sums);
+        is_whole
+    }
+}
 
 /// What travels.
 #[derive(Clone)]
 pub(super) enum Parcel {
-    Message { lane: Lane, body: Vec<u8>, payload: Option<Payload> },
-    Put { grant: u64, source: Payload, body: Vec<u8> },
+    Message { lane: Lane, body: Vec<u8>, payload: Option<Bytes> },
+    Put { grant: u64, source: Bytes, body: Vec<u8> },
     Get { number: u64, grant: u64, length: u32 },
-    Got { number: u64, bytes: Option<Payload> },
+    Got { number: u64, bytes: Option<Bytes> },
     Ping,
     Pong,
 }
@@ -27,9 +50,13 @@ impl Parcel {
     fn describe(&self) -> String {
         match self {
             Self::Message { lane, body, payload } => {
-                format!("{lane:?} of {} + {} bytes", body.len(), payload.as_ref().map_or(0, |p| p.len()))
+                format!(
+                    "{lane:?} of {} + {} bytes",
+                    body.len(),
+                    payload.as_ref().map_or(0, |bytes| bytes.payload.len())
+                )
             }
-            Self::Put { source, .. } => format!("put of {} bytes", source.len()),
+            Self::Put { source, .. } => format!("put of {} bytes", source.payload.len()),
             Self::Get { length, .. } => format!("get of {length} bytes"),
             Self::Got { .. } => "answer to a get".to_owned(),
             Self::Ping => "ping".to_owned(),
@@ -87,29 +114,40 @@ impl SimulatedNetwork {
         match parcel {
             Parcel::Message { lane, body, payload } => {
                 let payload = match payload {
-                    Some(payload) => Some(copied(receiver, lane, &payload).await),
+                    Some(bytes) => {
+                        let mut frame = receiver.pool(lane).take().await;
+                        if !bytes.arrive(&mut frame) {
+                            return self.refuse_damaged(receiver, from);
+                        }
+                        Some(Payload::new(Arc::new(frame), 0..bytes.payload.len() as u32))
+                    }
                     None => None,
                 };
                 receiver.take(Incoming { from, lane, body, payload });
             }
             Parcel::Put { grant, source, body } => {
                 let Some(mut frame) = receiver.grants.begin_fill(grant) else { return };
-                frame[..source.len()].copy_from_slice(&source);
+                let is_whole = source.arrive(&mut frame);
                 receiver.config.runtime.sleep(self.delay() / 4).await;
-                if receiver.grants.end_fill(grant, frame) {
+                let is_active = receiver.grants.end_fill(grant, frame);
+                if !is_whole {
+                    return self.refuse_damaged(receiver, from);
+                }
+                if is_active {
                     receiver.take(Incoming { from, lane: Lane::Reply, body, payload: None });
                 }
             }
             Parcel::Get { number, grant, length } => {
-                let bytes = receiver.grants.readable(grant, length);
+                let bytes = receiver.grants.readable(grant, length).map(Bytes::new);
                 self.answer(receiver, from, Parcel::Got { number, bytes });
             }
             Parcel::Got { number, bytes } => {
                 let Some(mut get) = receiver.grants.take_get(number, from) else { return };
                 let result = match bytes {
-                    Some(bytes) => {
-                        get.frame[..bytes.len()].copy_from_slice(&bytes);
-                        Ok(())
+                    Some(bytes) if bytes.arrive(&mut get.frame) => Ok(()),
+                    Some(_) => {
+                        self.refuse_damaged(receiver, from);
+                        Err(Fault::new(Errno::ECONNRESET, format!("a payload of {from} is damaged")))
                     }
                     None => {
                         Err(Fault::new(Errno::ESTALE, format!("{from} does not grant {} bytes", get.length)))
@@ -122,16 +160,16 @@ impl SimulatedNetwork {
         }
     }
 
+    /// As real ones do it: what was on the way is asked for again.
+    fn refuse_damaged(&self, receiver: &Arc<Station>, from: NodeId) {
+        log::info!("{from} -> {}: a payload is damaged", receiver.node());
+        self.break_connection(receiver, from);
+    }
+
     fn answer(&self, station: &Arc<Station>, to: NodeId, parcel: Parcel) {
         // Who waits for it is told when its own end of the connection breaks.
         let _ = self.transmit(station, to, parcel);
     }
-}
-
-async fn copied(receiver: &Station, lane: Lane, payload: &Payload) -> Payload {
-    let mut frame = receiver.pool(lane).take().await;
-    frame[..payload.len()].copy_from_slice(payload);
-    Payload::new(Arc::new(frame), 0..payload.len() as u32)
 }
 
 impl Station {

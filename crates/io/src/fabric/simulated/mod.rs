@@ -15,7 +15,7 @@ use super::{Fabric, GrantId, Lane, Receiver};
 use crate::os::runtime::{Clock, Runtime, promise};
 use crate::os::simulated::Simulation;
 use crate::slab::{Frame, Payload, Pool};
-use delivery::Parcel;
+use delivery::{Bytes, Parcel};
 use futures_util::future::{BoxFuture, FutureExt};
 use parking_lot::Mutex;
 use peer::Peer;
@@ -237,7 +237,8 @@ impl Fabric for SimulatedFabric {
             let fault = too_large("a payload", beside, limit);
             return async move { Err(fault) }.boxed();
         }
-        self.ship(to, Parcel::Message { lane, body, payload: payload.filter(|payload| !payload.is_empty()) })
+        let payload = payload.filter(|payload| !payload.is_empty()).map(Bytes::new);
+        self.ship(to, Parcel::Message { lane, body, payload })
     }
 
     fn grant_write(&self, frame: Frame) -> GrantId {
@@ -259,7 +260,7 @@ impl Fabric for SimulatedFabric {
         source: Payload,
         body: Vec<u8>,
     ) -> BoxFuture<'static, Result<()>> {
-        self.ship(to, Parcel::Put { grant: grant.0, source, body })
+        self.ship(to, Parcel::Put { grant: grant.0, source: Bytes::new(source), body })
     }
 
     fn get(
