@@ -70,7 +70,11 @@ impl CacheService {
             }
             self.digest_anew(file, start..end).await?;
         }
-        file.update(&self.journal, |state| state.record.space = None)
+        file.update(&self.journal, |state| {
+            state.record.space = None;
+            // Who has learnt of this version before may have read what was there until now.
+            state.record.generation = state.record.generation.next();
+        })
     }
 
     /// Units without any byte left have no digest: nobody vouches for holes. Those at the ends of the range are

@@ -21,10 +21,12 @@ impl CacheService {
         if before.removed {
             return Ok(before.state(None));
         }
+        let mut changes = 0;
         // The shared file is cut first: what is read from it afterwards cannot bring cut bytes back. The record
         // says what is being done, so that a new life of this agent ends it.
         file.update(&self.journal, |state| {
             state.changes += 1;
+            changes = state.changes;
             let record = &mut state.record;
             let has_space = record.sparse && size <= record.size;
             record.cut = (size < record.size || size < record.stamp.size || has_space).then_some(size);
@@ -35,7 +37,18 @@ impl CacheService {
         })?;
         self.journal.sync(false).await?;
         if let Err(fault) = self.cut_shared(&file).await {
-            file.update(&self.journal, |state| state.record = before)?;
+            file.update(&self.journal, |state| {
+                let is_alone = state.changes == changes;
+                let record = &mut state.record;
+                (record.cut, record.sparse) = (None, record.sparse || before.sparse);
+                // A version that somebody may have learnt of does not come again.
+                record.generation = record.generation.next();
+                if is_alone {
+                    (record.size, record.mtime, record.dirty) = (before.size, before.mtime, before.dirty);
+                } else {
+                    record.size = record.size.max(before.size);
+                }
+            })?;
             return Err(fault);
         }
         self.mark_dirty(inode);
@@ -56,7 +69,11 @@ impl CacheService {
             self.cut_shared(file).await?;
         }
         self.journal.drop_digests(file.inode, size / UNIT_SIZE as u64..u64::MAX)?;
-        file.update(&self.journal, |state| state.record.cut = None)
+        file.update(&self.journal, |state| {
+            state.record.cut = None;
+            // As after a change of space.
+            state.record.generation = state.record.generation.next();
+        })
     }
 
     /// Cuts the shared file, if it is longer than the record says it is to be.
