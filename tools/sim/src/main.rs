@@ -13,7 +13,7 @@ use tameike_sim::runner::{Batch, run_batch};
 use tameike_sim::scale::{HEADING, Scale, measure};
 use tameike_sim::shrink::shrink;
 use tameike_sim::trace::traced;
-use tameike_sim::world::Canary;
+use tameike_sim::world::{Canary, Tally};
 
 /// Simulated clusters of Tameike.
 #[derive(Parser)]
@@ -104,7 +104,7 @@ fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     match Options::parse().command {
         Command::Run { seeds, jobs, canary, keep_going } => {
-            run_many(&Batch { seeds, jobs, canary, keep_going })
+            run_many(&Batch { seeds, jobs, canary, keep_going, tally: Tally::default() })
         }
         Command::Countdowns { replay: Some(number), canary, .. } => replay_countdown(&number, canary),
         Command::Countdowns { list: true, .. } => list_sites(),
@@ -145,7 +145,9 @@ fn run_many(batch: &Batch) -> ExitCode {
     let tell = |seed: &u64, failure: &Failure| {
         println!("seed {seed} fails in step {}: {}", failure.step, failure.message);
     };
-    match run_batch(batch, tell) {
+    let ended = run_batch(batch, tell);
+    println!("{}", batch.tally.counts());
+    match ended {
         Ok(failed) if failed.is_empty() => {
             println!("seeds {}..{} passed", batch.seeds.start, batch.seeds.end);
             ExitCode::SUCCESS

@@ -1,8 +1,9 @@
 //! Many runs, on several threads: each runs on one.
 
+use crate::countdown::Countdown;
 use crate::program::draw;
-use crate::run::{Failure, run};
-use crate::world::Canary;
+use crate::run::{Failure, run_tallied};
+use crate::world::{Canary, Tally};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,6 +28,8 @@ pub struct Batch {
     pub canary: Option<Canary>,
     /// Whether to go on after a failure.
     pub keep_going: bool,
+    /// Counts what becomes of requests to holders.
+    pub tally: Tally,
 }
 
 /// How runs go on.
@@ -77,7 +80,9 @@ pub fn run_batch(
     tell: impl Fn(&u64, &Failure) + Clone + Send + 'static,
 ) -> Result<Vec<(u64, Failure)>> {
     let (canary, pace) = (batch.canary, Pace::new(batch.jobs, batch.keep_going));
-    run_all(batch.seeds.clone(), pace, move |&seed| run(&draw(seed, canary)), tell)
+    let tally = batch.tally.clone();
+    let run = move |&seed: &u64| run_tallied(&draw(seed, canary), &Countdown::default(), &tally);
+    run_all(batch.seeds.clone(), pace, run, tell)
 }
 
 /// Runs one thing after another on so many threads, and gives what failed, in order.

@@ -5,24 +5,32 @@ use tameike_sim::run::{Failure, run};
 use tameike_sim::runner::{Batch, run_batch};
 use tameike_sim::shrink::shrink;
 use tameike_sim::trace::traced;
-use tameike_sim::world::Canary;
+use tameike_sim::world::{Canary, Counts, Tally};
 
 /// Seeds of `make test`.
 const SEEDS: u64 = 1000;
 /// Seeds that are run twice.
 const TWICE: u64 = 25;
 
-fn batch(seeds: u64, canary: Option<Canary>) -> Vec<(u64, Failure)> {
-    let batch = Batch { seeds: 0..seeds, jobs: 2, canary, keep_going: false };
-    run_batch(&batch, |_, _| {}).expect("the runner works")
+fn batch(seeds: u64, canary: Option<Canary>) -> (Vec<(u64, Failure)>, Counts) {
+    let batch = Batch { seeds: 0..seeds, jobs: 2, canary, keep_going: false, tally: Tally::default() };
+    let failed = run_batch(&batch, |_, _| {}).expect("the runner works");
+    (failed, batch.tally.counts())
 }
 
+/// With the counts of what became of requests to holders, so that this does not come to be seldom and nobody notice.
 #[test]
 fn a_thousand_seeds_pass() {
-    if let Some((seed, failure)) = batch(SEEDS, None).into_iter().next() {
+    let (failed, counts) = batch(SEEDS, None);
+    if let Some((seed, failure)) = failed.into_iter().next() {
         let (program, failure) = shrink(&draw(seed, None), failure);
         panic!("{program}\nTAMEIKE_SEED={seed}: step {}: {}", failure.step, failure.message);
     }
+    println!("{counts}");
+    let Counts { asked, had, not_held, busy, failed, given_up, flipped, found } = counts;
+    assert!(asked > 5 * SEEDS && had > 2 * SEEDS && not_held > SEEDS, "{counts}");
+    assert!(busy > 0 && failed > SEEDS / 100 && given_up > SEEDS / 100, "{counts}");
+    assert!(flipped > SEEDS / 10 && found > 0, "{counts}");
 }
 
 #[test]
@@ -41,7 +49,7 @@ fn a_seed_is_the_same_run_every_time() {
 #[test]
 fn every_canary_is_found() {
     for canary in Canary::ALL {
-        let found = batch(SEEDS, Some(canary));
+        let (found, _) = batch(SEEDS, Some(canary));
         let (seed, failure) =
             found.first().unwrap_or_else(|| panic!("{canary:?} is not found in {SEEDS} seeds"));
         println!("{canary:?}: seed {seed}, step {}: {}", failure.step, failure.message);

@@ -215,6 +215,10 @@ pub enum Trouble {
     Disk(usize, DiskFaults),
     /// A bit turns on the disk of a node.
     Rot(usize),
+    /// A bit turns in memory of a node.
+    Flip(usize),
+    /// A node has all files of the shared file system loaded.
+    Warm(usize),
     /// Calls that block take up to so many milliseconds on a node.
     Slow(usize, u64),
 }

@@ -90,6 +90,8 @@ impl Display for Trouble {
             Self::Tree(faults) => write!(f, "the shared file system fails: of 1000 calls {faults:?}"),
             Self::Disk(node, faults) => write!(f, "the disks of node {node} fail: of 1000 calls {faults:?}"),
             Self::Rot(node) => write!(f, "a bit turns on the disk of node {node}"),
+            Self::Flip(node) => write!(f, "a bit turns in memory of node {node}"),
+            Self::Warm(node) => write!(f, "node {node} has the shared file system loaded"),
             Self::Slow(node, limit) => write!(f, "blocking calls on node {node} take up to {limit} ms"),
         }
     }
@@ -133,6 +135,9 @@ impl Display for Program {
             world.inline_max,
             if world.volatile { ", disks that forget" } else { "" },
         )?;
+        if world.view_frames < u32::MAX {
+            writeln!(f, "each view has {} frames", world.view_frames)?;
+        }
         if let Some(canary) = world.canary {
             writeln!(f, "with the canary {canary:?}")?;
         }

@@ -27,6 +27,7 @@ impl Run {
             self.must(node, view, Op::Close { slot: CHECK_SLOT }, Some(open)).await?;
             let Some(bytes) = read else { continue };
             let looker = Looker { node, opened: call.begun, now: call.begun };
+            let bytes = self.without_flips((looker, view, id), 0, &bytes);
             let wrong = |why| format!("node {node}, {}: {path}: {why}", view.as_str());
             let is_settled = self.model(view).object(id).data.is_settled();
             if bytes.len() as u64 != size && is_settled {
@@ -47,6 +48,26 @@ impl Run {
             agreed = Some(bytes);
         }
         Ok(agreed.unwrap_or_default())
+    }
+
+    /// What a read has brought, but for bits that have turned in memory of the reader's own node: nobody promises that they are found
+    /// there. Others are never shown them.
+    pub(super) fn without_flips(
+        &mut self,
+        (looker, view, id): (Looker, View, ObjectId),
+        offset: u64,
+        bytes: &[u8],
+    ) -> Vec<u8> {
+        let mut bytes = bytes.to_vec();
+        let Some(inode) = self.model(view).object(id).inode else { return bytes };
+        for flip in self.world.flips(looker.node) {
+            let Some((place, undone)) = flip.undone(view, inode, offset, &bytes) else { continue };
+            let data = &self.model(view).object(id).data;
+            if data.check(looker, offset + place as u64, 1, &bytes[place..=place]).is_err() {
+                bytes[place] = undone;
+            }
+        }
+        bytes
     }
 
     /// All bytes of an open file. `None` where a disk has forgotten some that nobody had made safe, or where some have

@@ -306,6 +306,7 @@ impl Run {
         }
         if let (Op::Read { offset, length, .. }, Some(Told::Bytes(bytes))) = (&call.op, call.told()) {
             let looker = Looker { node: call.node, opened: open.opened, now: call.begun };
+            let bytes = &self.without_flips((looker, call.view, open.object), *offset, bytes);
             let check = |data: &FileData| data.check(looker, *offset, u64::from(*length), bytes);
             let checked = check(&self.model(call.view).object(open.object).data);
             return checked

@@ -16,7 +16,7 @@ use crate::countdown::Countdown;
 use crate::kernel::Told;
 use crate::model::{Moment, Names, ObjectId};
 use crate::program::{Flags, Op, Program, Step};
-use crate::world::{Canary, World};
+use crate::world::{Canary, Tally, World};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -223,9 +223,17 @@ pub fn run(program: &Program) -> Result<(), Failure> {
 /// # Errors
 /// What was found.
 pub fn run_counted(program: &Program, countdown: &Countdown) -> Result<(), Failure> {
+    run_tallied(program, countdown, &Tally::default())
+}
+
+/// As [`run_counted`], and what becomes of requests to holders is counted.
+///
+/// # Errors
+/// What was found.
+pub fn run_tallied(program: &Program, countdown: &Countdown, tally: &Tally) -> Result<(), Failure> {
     let at = AtomicU64::new(0);
     let work = || {
-        let world = World::new(program.world.clone(), countdown.clone());
+        let world = World::counted(program.world.clone(), countdown.clone(), tally.clone());
         let mut run = Run {
             world: world.clone(),
             moments: Arc::default(),

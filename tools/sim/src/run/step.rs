@@ -247,7 +247,8 @@ impl Run {
                 self.rotten.insert(*node % self.world.count());
                 self.has_rotted = true;
             }
-            Trouble::Weather(_) | Trouble::Mend | Trouble::Slow(..) => {}
+            Trouble::Weather(_) | Trouble::Mend | Trouble::Flip(_) | Trouble::Warm(_) | Trouble::Slow(..) => {
+            }
         }
         let keeps_from_flushing = matches!(
             trouble,
@@ -324,6 +325,8 @@ fn happen(world: &Arc<World>, trouble: &Trouble) {
         Trouble::Tree(faults) => world.tree.set_faults(*faults),
         Trouble::Disk(node, faults) => world.set_disk_faults(node % world.count(), *faults),
         Trouble::Rot(node) => world.rot(node % world.count()),
+        Trouble::Flip(node) => world.flip(node % world.count()),
+        Trouble::Warm(node) => world.warm(node % world.count()),
         Trouble::Slow(node, limit) => {
             world.set_slowness(node % world.count(), Duration::from_millis(*limit));
         }

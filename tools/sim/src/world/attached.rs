@@ -1,25 +1,30 @@
 //! What stands between a node and the network: they would keep each other alive for good.
 
+use super::Canary;
+use super::holders::unchecked;
 use futures_util::future::{BoxFuture, ready};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use tameike_agent::Node;
+use tameike_core::wire::client::ClientReply;
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, NodeId};
-use tameike_io::Payload;
 use tameike_io::fabric::{Carried, PeerEvent, Service, Target};
+use tameike_io::{Payload, Pool};
 
 /// Between network and node, so that they do not keep each other alive.
 pub(super) struct Attached {
     node: Mutex<Option<Arc<Node>>>,
-    /// The canary: nobody is said to be dead.
-    hides_deaths: bool,
+    /// A bug on purpose.
+    canary: Option<Canary>,
+    /// For answers that are wrong on purpose.
+    frames: Pool,
 }
 
 impl Attached {
     /// No node yet.
-    pub fn new(hides_deaths: bool) -> Self {
-        Self { node: Mutex::default(), hides_deaths }
+    pub fn new(canary: Option<Canary>, frames: Pool) -> Self {
+        Self { node: Mutex::default(), canary, frames }
     }
 
     /// Requests are served by this node from now on.
@@ -43,6 +48,13 @@ impl Service for Attached {
         target: Target,
     ) -> BoxFuture<'static, (Reply, Carried)> {
         let node = self.node.lock().clone();
+        if let (Some(Canary::UncheckedSum), Some(node), Request::Client(request)) =
+            (self.canary, &node, &request)
+            && let Some(bytes) = unchecked(node, &self.frames, request)
+        {
+            let answer = (Reply::Client(ClientReply::Read), Carried::Payload(bytes));
+            return Box::pin(ready(answer));
+        }
         match node {
             Some(node) => node.serve(from, request, payload, target),
             None => Box::pin(ready((Reply::Fault(Errno::EAGAIN.into()), Carried::Nothing))),
@@ -51,7 +63,7 @@ impl Service for Attached {
 
     fn peer(&self, peer: NodeId, event: PeerEvent) {
         let node = self.node.lock().clone();
-        let is_hidden = self.hides_deaths && event == PeerEvent::Dead;
+        let is_hidden = self.canary == Some(Canary::UntoldDeath) && event == PeerEvent::Dead;
         if let Some(node) = node {
             node.peer(peer, if is_hidden { PeerEvent::Unreachable } else { event });
         }

@@ -22,6 +22,8 @@ pub enum Canary {
     StaleRead,
     /// A node is now and then answered with what another one had in memory when it asked the same before.
     StaleHolder,
+    /// A node sends what it has in memory without comparing its checksums.
+    UncheckedSum,
     /// A rename on the shared file system takes away what it replaces before it puts the other there.
     TornRename,
     /// Two extents of a disk share their blocks.
@@ -46,10 +48,11 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::LostFlush,
         Self::StaleRead,
         Self::StaleHolder,
+        Self::UncheckedSum,
         Self::TornRename,
         Self::DoubleFreedExtent,
         Self::LostSync,
@@ -72,7 +75,8 @@ impl Canary {
             | Self::KeptLock
             | Self::NeedlessDeadlock
             | Self::UntoldDeadlock => true,
-            Self::TornRename
+            Self::UncheckedSum
+            | Self::TornRename
             | Self::DoubleFreedExtent
             | Self::LostSync
             | Self::HiddenFailure

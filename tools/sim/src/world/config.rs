@@ -21,6 +21,8 @@ pub struct WorldConfig {
     pub inline_max: usize,
     /// Limit of each view on each node, in bytes.
     pub capacity: u64,
+    /// Frames that each view of a node has at most.
+    pub view_frames: u32,
     /// Size of the log beyond which a checkpoint begins, in bytes.
     pub checkpoint_bytes: usize,
     /// Longest time that calls which may block take, on each node.
@@ -42,6 +44,7 @@ impl WorldConfig {
             devices: vec![true; nodes],
             inline_max: UNIT_SIZE,
             capacity: AMPLE_CAPACITY,
+            view_frames: u32::MAX,
             checkpoint_bytes: CHECKPOINT_BYTES,
             slowness: vec![Duration::ZERO; nodes],
             skew: vec![Duration::ZERO; nodes],

@@ -3,8 +3,9 @@
 use super::attached::Attached;
 use super::canary::WrongRpc;
 use super::counted::CountedFabric;
+use super::holders::CountedRpc;
 use super::machine::Machine;
-use super::{Canary, Running, World};
+use super::{Running, World};
 use crate::countdown::Countdown;
 use crate::tree::SimulatedTree;
 use std::collections::BTreeMap;
@@ -13,10 +14,10 @@ use std::time::Duration;
 use tameike_agent::assembly::{self, Parts, StoreParts};
 use tameike_agent::{LocalFiles, MEMORY_MIN, Memory, ProcessState};
 use tameike_core::{NodeId, Result, View};
-use tameike_io::Runtime;
 use tameike_io::fabric::Rpc;
 use tameike_io::fabric::rpc::RpcNode;
 use tameike_io::fabric::simulated::SimulatedConfig;
+use tameike_io::{Pool, Runtime};
 use tameike_store::extent::ExtentData;
 use tameike_store::ledger::{LedgerOptions, Media};
 use tameike_store::{ExtentStore, Ledger, Options, open_media};
@@ -29,6 +30,7 @@ impl World {
     pub(super) async fn start(&self, node: usize, after_power_loss: bool) -> Result<()> {
         let life = {
             let mut state = self.state.lock();
+            state.sites[node].flips.clear();
             state.lives += 1;
             state.lives
         };
@@ -67,7 +69,7 @@ impl World {
         let fabric =
             CountedFabric { inner: fabric, network: self.network.clone(), countdown: self.countdown.clone() };
         let rpc = RpcNode::new(Arc::new(fabric), runtime.clone(), memory.replies.clone());
-        let attached = Arc::new(Attached::new(self.config.canary == Some(Canary::UntoldDeath)));
+        let attached = Arc::new(Attached::new(self.config.canary, memory.replies.clone()));
         rpc.attach(attached.clone());
         let rpc = self.wrapped(Arc::new(rpc));
         let shared = self.tree.mounted_by(id);
@@ -91,19 +93,23 @@ impl World {
         let assembled = assembly::assemble(parts).await?;
         attached.set(assembled.clone());
         let (machine, waiting) = (machine.clone(), BTreeMap::new());
-        let running = Running { life, machine, node: assembled, rpc, attached, memory, waiting };
+        let few = |pool: &Pool| pool.share().saturating_sub(self.config.view_frames);
+        let withheld = [&memory.shared_view, &memory.cache_view].into_iter();
+        let withheld = withheld.flat_map(|pool| (0..few(pool)).filter_map(|_| pool.try_take())).collect();
+        let running = Running { life, machine, node: assembled, rpc, attached, memory, withheld, waiting };
         self.state.lock().sites[node].running = Some(running);
         Ok(())
     }
 
     fn wrapped(&self, rpc: Arc<RpcNode>) -> Arc<dyn Rpc> {
-        match self.config.canary {
+        let inner: Arc<dyn Rpc> = match self.config.canary {
             Some(canary) if canary.is_of_calls() => {
                 let answers = Arc::default();
                 Arc::new(WrongRpc { inner: rpc, canary, simulation: self.simulation.clone(), answers })
             }
             _ => rpc,
-        }
+        };
+        Arc::new(CountedRpc { inner, tally: self.tally.clone() })
     }
 
     async fn open_store(

@@ -9,6 +9,7 @@ mod canary;
 mod config;
 mod counted;
 mod disk;
+mod holders;
 mod life;
 mod machine;
 mod table;
@@ -21,6 +22,8 @@ pub use config::WorldConfig;
 pub(crate) use config::{AMPLE_CAPACITY, CHECKPOINT_BYTES};
 pub use disk::DiskFaults;
 use disk::{DiskCanary, Disks};
+use holders::Flip;
+pub use holders::{Counts, Tally};
 use machine::Machine;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -31,13 +34,13 @@ use tameike_agent::check::{Report, check_media};
 use tameike_agent::control::AgentMode;
 use tameike_agent::{Memory, Node, Services, Views};
 use tameike_core::receipt::Receipt;
-use tameike_core::wire::admin::Space;
+use tameike_core::wire::admin::{Counter, Space};
 use tameike_core::{Cluster, Errno, JobId, NodeId, NodeInfo, Result, View};
-use tameike_io::Runtime;
 use tameike_io::fabric::Rpc;
 use tameike_io::fabric::simulated::{SimulatedNetwork, Weather};
 use tameike_io::os::runtime::Resolver;
 use tameike_io::os::simulated::Simulation;
+use tameike_io::{Frame, Runtime};
 
 /// What of an agent lives as long as its process.
 struct Running {
@@ -48,6 +51,8 @@ struct Running {
     rpc: Arc<dyn Rpc>,
     attached: Arc<Attached>,
     memory: Memory,
+    /// Frames of its views that it has to do without.
+    withheld: Vec<Frame>,
     /// Who waits for something on this node is told when it dies.
     waiting: BTreeMap<u64, Resolver<()>>,
 }
@@ -55,6 +60,8 @@ struct Running {
 struct Site {
     disks: Option<Disks>,
     running: Option<Running>,
+    /// What has turned in memory in its last life.
+    flips: Vec<Flip>,
 }
 
 struct State {
@@ -75,6 +82,8 @@ pub struct World {
     pub cluster: Arc<Cluster>,
     /// What all calls to disks, network and shared file system go by.
     pub countdown: Countdown,
+    /// What becomes of requests to holders.
+    pub tally: Tally,
     config: WorldConfig,
     state: Mutex<State>,
 }
@@ -82,6 +91,11 @@ pub struct World {
 impl World {
     /// A cluster whose agents are not started yet.
     pub fn new(config: WorldConfig, countdown: Countdown) -> Arc<Self> {
+        Self::counted(config, countdown, Tally::default())
+    }
+
+    /// As [`Self::new`], and what becomes of requests to holders is counted.
+    pub fn counted(config: WorldConfig, countdown: Countdown, tally: Tally) -> Arc<Self> {
         let simulation = Simulation::shuffled(config.seed);
         let nodes = config.devices.iter().enumerate().map(|(id, &device)| NodeInfo {
             id: NodeId(id as u32),
@@ -102,6 +116,7 @@ impl World {
         let site = |(node, &device): (usize, &bool)| Site {
             disks: device.then(|| Disks::new(NodeId(node as u32), &simulation, &countdown, size, canary)),
             running: None,
+            flips: Vec::new(),
         };
         let sites = config.devices.iter().enumerate().map(site).collect();
         let tree = SimulatedTree::new(simulation.clone(), countdown.clone());
@@ -115,6 +130,7 @@ impl World {
             state: Mutex::new(State { sites, lives: 0, waits: 0 }),
             simulation,
             countdown,
+            tally,
             config,
         })
     }
@@ -160,9 +176,11 @@ impl World {
         let Some(mut running) = running else { return };
         log::info!("node {node} dies{}", if power { ", its machine loses power" } else { "" });
         running.machine.die();
+        self.count_found(&running.node);
         self.simulation.kill_node(running.life);
         self.network.kill(NodeId(node as u32));
         running.attached.clear();
+        running.withheld.clear();
         let waiting = std::mem::take(&mut running.waiting);
         waiting.into_values().for_each(|resolver| resolver.resolve(()));
         if power {
@@ -199,8 +217,13 @@ impl World {
         self.with(node, |node, runtime, _| (node.views().clone(), runtime.clone()))
     }
 
+    /// Counters of a running node.
+    pub fn counters(&self, node: usize) -> Vec<Counter> {
+        self.with(node, |node, _, _| node.status().counters).unwrap_or_default()
+    }
+
     /// Tells `resolver` when the node dies; the number takes that back.
-    pub(crate) fn on_death(&self, node: usize, resolver: Resolver<()>) -> u64 {
+    pub fn on_death(&self, node: usize, resolver: Resolver<()>) -> u64 {
         let mut state = self.state.lock();
         state.waits += 1;
         let number = state.waits;
@@ -234,6 +257,14 @@ impl World {
     pub fn rot(&self, node: usize) {
         if let Some(disks) = &self.state.lock().sites[node].disks {
             disks.rot();
+        }
+    }
+
+    /// A node has the homes of all files of the shared file system load them.
+    pub fn warm(&self, node: usize) {
+        let Some((views, runtime)) = self.views(node) else { return };
+        if let Some(cache) = views.cache().cloned() {
+            runtime.spawn(async move { drop(cache.warm(Vec::new()).await) });
         }
     }
 

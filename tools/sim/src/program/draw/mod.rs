@@ -2,12 +2,14 @@
 //! would rarely have.
 
 mod locking;
+mod sharing;
 
 use super::{Action, DIRS, Flags, Op, Program, SLOTS, Step, Trouble};
 use crate::chance::Chance;
 use crate::tree::TreeFaults;
 use crate::world::{AMPLE_CAPACITY, CHECKPOINT_BYTES, Canary, DiskFaults, WorldConfig};
 use locking::draw_locking;
+use sharing::draw_sharing;
 use std::time::Duration;
 use tameike_core::View;
 use tameike_core::limits::UNIT_SIZE;
@@ -19,8 +21,9 @@ const LENGTHS: [u32; 7] = [1, 30, 100, 3000, 5000, 5000, 70_000];
 /// Where there is little space.
 const LARGE_LENGTHS: [u32; 9] = [1, 30, 100, 3000, 5000, 70_000, 70_000, 400_000, 400_000];
 const UNIT: u64 = UNIT_SIZE as u64;
-/// Sets the draws of locks apart.
+/// Sets the draws of locks and of shared reads apart.
 const LOCKS: u64 = 0x10C4;
+const SHARED_READS: u64 = 0x5AED;
 
 /// What a seed makes more or less of.
 struct Taste {
@@ -40,6 +43,8 @@ struct Taste {
     races: u64,
     /// How much is written at a time, in bytes.
     lengths: &'static [u32],
+    /// Whether there is space for all that is ever written.
+    is_ample: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,13 +100,15 @@ const CALLS: [(u64, Call); 16] = [
 /// The program of a seed.
 pub fn draw(seed: u64, canary: Option<Canary>) -> Program {
     let mut chance = Chance::new(seed);
-    let world = draw_world(&mut chance, seed, canary);
+    let mut world = draw_world(&mut chance, seed, canary);
     let mut taste = draw_taste(&mut chance, &world);
     let mut steps = Vec::new();
     let mut tag = 0;
     // Apart, so that the other calls of a seed stay what they are.
     let mut locking = Chance::new(seed ^ LOCKS);
     let locks = *locking.of(&[0, 0, 10, 25]);
+    let mut sharing = Chance::new(seed ^ SHARED_READS);
+    let shares = sharing::suit(&mut sharing, &mut world);
     let phases = 1 + chance.below(3);
     for _ in 0..phases {
         if !taste.troubles.is_empty() && chance.percent(70) {
@@ -117,6 +124,9 @@ pub fn draw(seed: u64, canary: Option<Canary>) -> Program {
             }
             if locking.percent(locks) {
                 steps.extend(draw_locking(&mut locking, &taste, &mut tag));
+            }
+            if sharing.percent(shares) {
+                steps.extend(draw_sharing(&mut sharing, &taste, &mut tag));
             }
         }
         steps.push(Step::Check);
@@ -140,6 +150,7 @@ fn draw_world(chance: &mut Chance, seed: u64, canary: Option<Canary>) -> WorldCo
         seed,
         inline_max: *chance.of(&[UNIT_SIZE, UNIT_SIZE, 3000]),
         capacity: if chance.percent(15) { *chance.of(&[96, 256, 1024, 1024]) << 10 } else { AMPLE_CAPACITY },
+        view_frames: u32::MAX,
         checkpoint_bytes: CHECKPOINT_BYTES,
         slowness,
         skew,
@@ -176,6 +187,7 @@ fn draw_taste(chance: &mut Chance, world: &WorldConfig) -> Taste {
         files: 1 + chance.below(3),
         races: *chance.of(&[0, 0, 4, 12]),
         lengths: if world.capacity < AMPLE_CAPACITY { &LARGE_LENGTHS } else { &LENGTHS },
+        is_ample: world.capacity >= AMPLE_CAPACITY,
     }
 }
 

@@ -1,0 +1,157 @@
+//! Nodes that read one file, on which others are asked for it: the homes are slow, and who holds it dies, is cut off, has few frames or
+//! other things to do, while the file is written, cut, locked, removed and loaded.
+
+use super::{DIRS, FILES, Kind, Taste, UNIT, draw_slot, draw_some_trouble};
+use crate::chance::Chance;
+use crate::program::{Action, Flags, Op, Step, Trouble};
+use crate::world::WorldConfig;
+use std::time::Duration;
+use tameike_core::View;
+use tameike_core::wire::lock::LockKind;
+use tameike_core::wire::unit::SpaceChange;
+use tameike_io::fabric::simulated::Weather;
+
+/// Of a hundred steps, so many are shared reads.
+const SHARES: [u64; 4] = [0, 0, 8, 20];
+/// Homes that are slow take up to so long, in microseconds.
+const HOME_TIME_MAX: u64 = 20_000;
+const CREATE: Flags = Flags { write: true, create: true, append: false, truncate: false, exclusive: false };
+
+/// One file, and who reads it by which descriptors.
+struct Shared {
+    view: View,
+    path: String,
+    slots: Vec<u8>,
+    writer: usize,
+}
+
+/// How much of a program is shared reads. The world is then one in which nodes ask each other.
+pub(super) fn suit(chance: &mut Chance, world: &mut WorldConfig) -> u64 {
+    let shares = if world.devices.len() > 1 { *chance.of(&SHARES) } else { 0 };
+    if shares > 0 {
+        if chance.percent(70) {
+            world
+                .slowness
+                .iter_mut()
+                .for_each(|time| *time = Duration::from_micros(chance.below(HOME_TIME_MAX)));
+        }
+        world.view_frames = *chance.of(&[u32::MAX, u32::MAX, 6, 3]);
+    }
+    shares
+}
+
+pub(super) fn draw_sharing(chance: &mut Chance, taste: &Taste, tag: &mut u64) -> Vec<Step> {
+    let shared = Shared {
+        view: *chance.of(&taste.views),
+        path: crate::model::path::join(*chance.of(&DIRS), FILES[chance.below(taste.files) as usize]),
+        slots: (0..taste.nodes).map(|_| draw_slot(chance)).collect(),
+        writer: chance.below(taste.nodes as u64) as usize,
+    };
+    let mut steps = shared.open(shared.writer, CREATE).to_vec();
+    for _ in 0..1 + chance.below(2) {
+        steps.push(alone(shared.write(chance, taste, tag)));
+    }
+    steps.push(alone(shared.call(shared.writer, |slot| Op::Fsync { slot })));
+    if shared.view == View::Cache && chance.percent(15) {
+        steps.push(Step::Drain);
+    }
+    for node in (0..taste.nodes).filter(|node| *node != shared.writer) {
+        steps.extend(shared.open(node, Flags { write: chance.percent(30), ..Flags::default() }));
+    }
+    for _ in 0..3 + chance.below(6) {
+        let mut actions: Vec<_> = (0..taste.nodes)
+            .filter_map(|node| chance.percent(80).then(|| shared.read(chance, node)))
+            .collect();
+        if chance.percent(30) {
+            actions.push(shared.change(chance, taste, tag));
+        }
+        if taste.trouble > 0 && chance.percent(30) {
+            let latest = *chance.of(&[1, 500, 5000, 20_000]);
+            let after = chance.below(latest);
+            actions.push(Action::Trouble(after, shared.trouble(chance, taste)));
+        }
+        actions.extend(draw_some_trouble(chance, taste));
+        steps.push(Step::Together(actions));
+        if chance.percent(30) {
+            let node = chance.below(taste.nodes as u64) as usize;
+            steps.extend(shared.open(node, Flags { write: chance.percent(50), ..Flags::default() }));
+        }
+    }
+    steps
+}
+
+fn alone(action: Action) -> Step {
+    Step::Together(vec![action])
+}
+
+impl Shared {
+    fn call(&self, node: usize, op: impl FnOnce(u8) -> Op) -> Action {
+        Action::Call { node, view: self.view, op: op(self.slots[node]) }
+    }
+
+    /// Whatever has the slot open is closed.
+    fn open(&self, node: usize, flags: Flags) -> [Step; 2] {
+        let open = |slot| Op::Open { slot, path: self.path.clone(), flags };
+        [alone(self.call(node, |slot| Op::Close { slot })), alone(self.call(node, open))]
+    }
+
+    fn read(&self, chance: &mut Chance, node: usize) -> Action {
+        let offset = *chance.of(&[0, 0, 4096, 65_536, UNIT - 40, UNIT, UNIT + 70_000]);
+        let length = *chance.of(&[100, 5000, 70_000, 70_000, UNIT as u32]);
+        self.call(node, |slot| Op::Read { slot, offset, length })
+    }
+
+    fn write(&self, chance: &mut Chance, taste: &Taste, tag: &mut u64) -> Action {
+        *tag += 1;
+        let offset = *chance.of(&[0, 0, 0, 3000, 40_000, UNIT - 50, UNIT]);
+        let lengths: &[u32] = &[5000, 70_000, 70_000, 400_000, UNIT as u32];
+        let length = *chance.of(if taste.is_ample { lengths } else { &lengths[..3] });
+        self.call(self.writer, |slot| Op::Write { slot, offset, length, tag: *tag })
+    }
+
+    /// Something that makes what others hold untrue, or may.
+    fn change(&self, chance: &mut Chance, taste: &Taste, tag: &mut u64) -> Action {
+        let node = if chance.percent(60) { self.writer } else { chance.below(taste.nodes as u64) as usize };
+        match chance.below(16) {
+            0..5 => self.write(chance, taste, tag),
+            5..7 => self.call(self.writer, |slot| Op::Fsync { slot }),
+            7 => self.call(node, |slot| Op::Close { slot }),
+            8..10 => {
+                let size = *chance.of(&[0, 3000, 65_536, UNIT, UNIT + 5000]);
+                self.call(node, |_| Op::Truncate { path: self.path.clone(), size })
+            }
+            10 => self.call(node, |_| Op::Unlink { path: self.path.clone() }),
+            11..13 => {
+                let kind = if chance.percent(50) { LockKind::Exclusive } else { LockKind::Shared };
+                self.call(node, |slot| Op::Lock { slot, range: None, kind, wait: false })
+            }
+            13 => self.call(node, |slot| Op::Unlock { slot, range: None }),
+            _ => {
+                let change = *chance.of(&[SpaceChange::Punch, SpaceChange::Punch, SpaceChange::Zero]);
+                let change = if taste.is_ample { change } else { SpaceChange::Punch };
+                let (offset, length) = (*chance.of(&[0, 4096, 30_000]), *chance.of(&[4096, 60_000, UNIT]));
+                self.call(node, |slot| Op::Space { slot, change, offset, length })
+            }
+        }
+    }
+
+    fn trouble(&self, chance: &mut Chance, taste: &Taste) -> Trouble {
+        let node = chance.below(taste.nodes as u64) as usize;
+        let to = chance.below(taste.nodes as u64) as usize;
+        match chance.below(12) {
+            0..5 => Trouble::Flip(node),
+            5 if self.view == View::Cache => Trouble::Warm(node),
+            5..7 => Trouble::Slow(node, *chance.of(&[0, 30, 300])),
+            7..9 if taste.troubles.contains(&Kind::Kill) => Trouble::Kill { node, power: false },
+            9 if taste.troubles.contains(&Kind::Cut) => Trouble::Mend,
+            7..10 if taste.troubles.contains(&Kind::Cut) => {
+                Trouble::Cut { from: node, to, both: chance.percent(50) }
+            }
+            10 => {
+                let delay_max = Duration::from_micros(*chance.of(&[100, 1000, 30_000]));
+                Trouble::Weather(Weather { delay_max, ..Weather::FAIR })
+            }
+            _ => Trouble::Flip(self.writer),
+        }
+    }
+}

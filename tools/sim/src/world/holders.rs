@@ -1,0 +1,223 @@
+//! What becomes of requests to nodes that may have bytes in memory, and of bits that turn there.
+
+use super::World;
+use futures_util::future::{BoxFuture, FutureExt};
+use parking_lot::Mutex;
+use std::fmt::{Display, Formatter};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use tameike_core::wire::admin::counters;
+use tameike_core::wire::client::{ClientReply, ClientRequest};
+use tameike_core::wire::{Reply, Request};
+use tameike_core::{InodeId, NodeId, Result, UnitId, View};
+use tameike_io::fabric::{Answer, HostDevice, Rpc};
+use tameike_io::{Frame, Payload};
+
+/// Looks for bytes whose checksum is known, before no bit turns.
+const LOOKS_MAX: usize = 8;
+
+/// How often what happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Holders were asked.
+    pub asked: u64,
+    /// They had it.
+    pub had: u64,
+    /// They had it not (any more).
+    pub not_held: u64,
+    /// They were busy.
+    pub busy: u64,
+    /// They died, or could not be reached.
+    pub failed: u64,
+    /// They were given up, or who asked has died.
+    pub given_up: u64,
+    /// A bit has turned in memory.
+    pub flipped: u64,
+    /// It was found when another node asked.
+    pub found: u64,
+}
+
+impl Display for Counts {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        let Self { asked, had, not_held, busy, failed, given_up, flipped, found } = self;
+        write!(
+            f,
+            "holders were asked {asked} times: {had} had it, {not_held} not, {busy} busy, {failed} failed, {given_up} given up; \
+             {flipped} bits turned in memory, {found} were found when others asked"
+        )
+    }
+}
+
+/// Counts over any number of runs.
+#[derive(Clone, Debug, Default)]
+pub struct Tally(Arc<Mutex<Counts>>);
+
+impl Tally {
+    /// So far.
+    pub fn counts(&self) -> Counts {
+        *self.0.lock()
+    }
+
+    fn add(&self, change: impl FnOnce(&mut Counts)) {
+        change(&mut self.0.lock());
+    }
+}
+
+/// The way to other agents, on which requests to holders are counted.
+pub(super) struct CountedRpc {
+    pub inner: Arc<dyn Rpc>,
+    pub tally: Tally,
+}
+
+/// A request that has not ended.
+struct Asked(Option<Tally>);
+
+impl Asked {
+    fn ended(mut self, change: impl FnOnce(&mut Counts)) {
+        if let Some(tally) = self.0.take() {
+            tally.add(change);
+        }
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if let Some(tally) = self.0.take() {
+            tally.add(|counts| counts.given_up += 1);
+        }
+    }
+}
+
+impl Rpc for CountedRpc {
+    fn local(&self) -> NodeId {
+        self.inner.local()
+    }
+
+    fn device_of(&self, node: NodeId) -> Option<Arc<HostDevice>> {
+        self.inner.device_of(node)
+    }
+
+    fn call(
+        &self,
+        to: NodeId,
+        request: Request,
+        payload: Option<Payload>,
+        into: Option<Frame>,
+    ) -> BoxFuture<'static, Result<Answer>> {
+        let is_counted = matches!(request, Request::Client(ClientRequest::ReadHeld { .. }));
+        let call = self.inner.call(to, request, payload, into);
+        if !is_counted {
+            return call;
+        }
+        self.tally.add(|counts| counts.asked += 1);
+        let asked = Asked(Some(self.tally.clone()));
+        async move {
+            let answer = call.await;
+            asked.ended(|counts| match answer.as_ref().map(|answer| &answer.reply) {
+                Ok(Reply::Client(ClientReply::Read)) => counts.had += 1,
+                Ok(Reply::Client(ClientReply::Busy)) => counts.busy += 1,
+                Ok(_) => counts.not_held += 1,
+                Err(_) => counts.failed += 1,
+            });
+            answer
+        }
+        .boxed()
+    }
+}
+
+/// A bit that has turned in memory of a node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flip {
+    view: View,
+    inode: InodeId,
+    /// Where in the file.
+    at: u64,
+    mask: u8,
+}
+
+impl Flip {
+    /// Where a read from `offset` on has brought the byte, and what it would be without the turn.
+    pub fn undone(&self, view: View, inode: u64, offset: u64, bytes: &[u8]) -> Option<(usize, u8)> {
+        let place =
+            self.at.checked_sub(offset).filter(|_| (self.view, self.inode.0) == (view, inode))? as usize;
+        Some((place, bytes.get(place)? ^ self.mask))
+    }
+}
+
+impl World {
+    /// A bit turns in memory of a node, of bytes that came there with their checksums, or were sent with them.
+    pub fn flip(&self, node: usize) {
+        let flip = self.with(node, |node, _, _| {
+            let views = [View::JobShared, View::Cache];
+            let all: Vec<_> = views
+                .into_iter()
+                .flat_map(|view| node.views().at_rest(view).into_iter().map(move |found| (view, found)))
+                .collect();
+            (0..LOOKS_MAX).find_map(|_| {
+                let (view, found) = all.get(self.simulation.draw(all.len().max(1) as u64) as usize)?;
+                let place = self.simulation.draw(found.bytes.len() as u64) as u32;
+                let mask = 1 << self.simulation.draw(8);
+                let byte = found.bytes.slice(place..place + 1);
+                turn(&byte, mask).then(|| Flip {
+                    view: *view,
+                    inode: found.unit.inode,
+                    at: found.unit.start() + u64::from(found.bytes.start() + place),
+                    mask,
+                })
+            })
+        });
+        if let Some(flip) = flip.flatten() {
+            log::info!("node {node}: a bit turns in memory: {flip:?}");
+            self.tally.add(|counts| counts.flipped += 1);
+            self.state.lock().sites[node].flips.push(flip);
+        }
+    }
+
+    /// What has turned in memory of a node since it was last started.
+    pub(crate) fn flips(&self, node: usize) -> Vec<Flip> {
+        self.state.lock().sites[node].flips.clone()
+    }
+
+    /// Takes note of what a node that ends has found.
+    pub(super) fn count_found(&self, node: &tameike_agent::Node) {
+        let found = node.views().counters().into_iter().filter(|counter| counter.name == counters::DAMAGED);
+        let found: u64 = found.map(|counter| counter.value).sum();
+        self.tally.add(|counts| counts.found += found);
+    }
+}
+
+/// Turns bits of a byte in memory, unless nobody could know: whether it did.
+fn turn(byte: &Payload, mask: u8) -> bool {
+    let set = |value: u8| {
+        let memory = File::options().write(true).open("/proc/self/mem").expect("this process");
+        memory.write_all_at(&[value], byte.as_ptr() as u64).expect("the frame is there");
+    };
+    let before = byte[0];
+    set(before ^ mask);
+    let is_known = byte.is_damaged();
+    if !is_known {
+        set(before);
+    }
+    is_known
+}
+
+/// A bug on purpose: what a node has in memory, without a look at its checksums.
+pub(super) fn unchecked(
+    node: &tameike_agent::Node,
+    frames: &tameike_io::Pool,
+    request: &ClientRequest,
+) -> Option<Payload> {
+    let ClientRequest::ReadHeld { unit, offset, length, generation } = request else { return None };
+    let view = if unit.inode.is_cached() { View::Cache } else { View::JobShared };
+    let end = offset + length;
+    let is_meant = |of: &UnitId, bytes: &Payload| {
+        of == unit && bytes.start() <= *offset && end <= bytes.start() + bytes.len() as u32
+    };
+    let mut all = node.views().at_rest(view).into_iter();
+    let found = all.find(|found| found.generation == *generation && is_meant(&found.unit, &found.bytes))?;
+    let start = (offset - found.bytes.start()) as usize;
+    let mut frame = frames.try_take()?;
+    frame[..*length as usize].copy_from_slice(&found.bytes[start..start + *length as usize]);
+    Some(Payload::new(Arc::new(frame), 0..*length))
+}
