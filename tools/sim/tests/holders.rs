@@ -30,17 +30,15 @@ async fn cached(world: &World, node: usize, op: Op, open: Option<HandleNumber>) 
 
 async fn open(world: &World, node: usize, path: &str) -> HandleNumber {
     let open = Op::Open { slot: 0, path: path.to_owned(), flags: Flags::default() };
-    match cached(world, node, open, None).await {
-        Ok(Told::Opened(handle, _)) => handle,
-        other => panic!("{path} is opened: {other:?}"),
-    }
+    let opened = cached(world, node, open, None).await.expect("the open");
+    let Told::Opened(handle, _) = opened else { unreachable!("an open opens") };
+    handle
 }
 
 async fn read(world: &World, node: usize, open: HandleNumber, offset: u64, length: u32) -> Result<Vec<u8>> {
-    match cached(world, node, Op::Read { slot: 0, offset, length }, Some(open)).await? {
-        Told::Bytes(bytes) => Ok(bytes),
-        other => panic!("a read tells bytes, not {other:?}"),
-    }
+    let read = cached(world, node, Op::Read { slot: 0, offset, length }, Some(open)).await?;
+    let Told::Bytes(bytes) = read else { unreachable!("a read brings bytes") };
+    Ok(bytes)
 }
 
 /// A file that the job has not seen.

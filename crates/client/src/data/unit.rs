@@ -73,7 +73,8 @@ impl UnitFrame {
     /// them were found damaged, and are forgotten.
     pub(super) fn fill(&mut self, range: &Range<u32>, fetched: &Payload) -> bool {
         let gaps = self.valid.gaps(range.clone());
-        if gaps.iter().fold(false, |found, gap| self.forget_damaged(gap) || found) {
+        // One is enough: the reader comes round again.
+        if gaps.iter().any(|gap| self.forget_damaged(gap)) {
             return true;
         }
         let Some(frame) = Arc::get_mut(&mut self.frame) else { return false };
@@ -140,7 +141,7 @@ impl UnitFrame {
     pub(super) fn replace_frame(&mut self, mut spare: Frame) -> bool {
         self.lent = None;
         let ranges: Vec<_> = self.valid.iter().collect();
-        let found = ranges.iter().fold(false, |found, range| self.forget_damaged(range) || found);
+        let found = ranges.iter().filter(|range| self.forget_damaged(range)).count() > 0;
         for range in self.valid.iter() {
             spare.copy_from(range.start, &self.payload(range));
         }

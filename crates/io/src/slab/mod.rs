@@ -116,7 +116,7 @@ impl Frame {
     }
 
     fn keep_sums_of(&self, range: Range<u32>, sums: &BlockSums) {
-        if range.start % BLOCK_SIZE as u32 == 0 {
+        if range.start.is_multiple_of(BLOCK_SIZE as u32) {
             self.sums.lock().get_or_insert_with(KeptSums::new).keep(range, sums);
         }
     }

@@ -20,7 +20,7 @@ pub struct BlockSums {
     /// Little-endian.
     all: Arc<[u8]>,
     /// The bytes of `all` that are meant.
-    part: Range<usize>,
+    part: Range<u32>,
 }
 
 impl BlockSums {
@@ -32,12 +32,12 @@ impl BlockSums {
     /// Those that [`Self::as_bytes`] told.
     pub fn from_bytes(bytes: impl IntoIterator<Item = u8>) -> Self {
         let all: Arc<[u8]> = bytes.into_iter().collect();
-        Self { part: 0..all.len(), all }
+        Self { part: 0..all.len() as u32, all }
     }
 
     /// Four bytes for each block, little-endian.
     pub fn as_bytes(&self) -> &[u8] {
-        &self.all[self.part.clone()]
+        &self.all[self.part.start as usize..self.part.end as usize]
     }
 
     /// One checksum for all of it: the CRC-32C of the checksums.
@@ -47,13 +47,13 @@ impl BlockSums {
 
     /// Those of a part of the `length` bytes that they are of, if it consists of whole blocks of these.
     pub(super) fn of_part(&self, length: u32, part: Range<u32>) -> Option<Self> {
-        let (start, end) = (part.start as usize, part.end as usize);
-        let is_whole = start % BLOCK_SIZE == 0 && (end % BLOCK_SIZE == 0 || part.end == length);
+        let is_whole =
+            part.start.is_multiple_of(BLOCK) && (part.end.is_multiple_of(BLOCK) || part.end == length);
         if !is_whole || part.end > length {
             return None;
         }
-        let place = |block: usize| self.part.start + block * SUM_SIZE;
-        Some(Self { all: self.all.clone(), part: place(start / BLOCK_SIZE)..place(end.div_ceil(BLOCK_SIZE)) })
+        let place = |block: u32| self.part.start + block * SUM_SIZE as u32;
+        Some(Self { all: self.all.clone(), part: place(part.start / BLOCK)..place(part.end.div_ceil(BLOCK)) })
     }
 }
 
@@ -138,7 +138,7 @@ impl KeptSums {
             let bytes = self.bytes_of(block);
             self.knows(block) && bytes.end == range.end.min((block + 1) * BLOCK)
         };
-        if range.start % BLOCK != 0 || !blocks(range).all(is_known) {
+        if !range.start.is_multiple_of(BLOCK) || !blocks(range).all(is_known) {
             return None;
         }
         let sums = blocks(range).flat_map(|block| self.sums[block as usize].to_le_bytes());

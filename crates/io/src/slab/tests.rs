@@ -258,8 +258,7 @@ fn checksums_stay_with_whole_blocks_wherever_they_go() {
         // SAFETY: nobody reads there now.
         let bytes = unsafe { slab.map.frame_mut(frame.number()) };
         bytes[place as usize] ^= 4;
-        let told = Payload::new(Arc::new(frame), place..place + 1).is_damaged();
-        told
+        Payload::new(Arc::new(frame), place..place + 1).is_damaged()
     };
     let summed = |length: u32| {
         let payload = Payload::new(Arc::new(pool.try_take().expect("a frame")), 0..length);

@@ -41,9 +41,11 @@ pub(super) fn suit(chance: &mut Chance, world: &mut WorldConfig) -> u64 {
 }
 
 pub(super) fn draw_sharing(chance: &mut Chance, taste: &Taste, tag: &mut u64) -> Vec<Step> {
+    let view = *chance.of(&taste.views);
+    let dir = *chance.of(&DIRS);
     let shared = Shared {
-        view: *chance.of(&taste.views),
-        path: crate::model::path::join(*chance.of(&DIRS), FILES[chance.below(taste.files) as usize]),
+        view,
+        path: crate::model::path::join(dir, FILES[chance.below(taste.files) as usize]),
         slots: (0..taste.nodes).map(|_| draw_slot(chance)).collect(),
         writer: chance.below(taste.nodes as u64) as usize,
     };
