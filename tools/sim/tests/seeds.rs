@@ -29,8 +29,8 @@ fn a_thousand_seeds_pass() {
     println!("{counts}");
     let Counts { asked, had, not_held, busy, failed, given_up, flipped, found } = counts;
     assert!(asked > 5 * SEEDS && had > 2 * SEEDS && not_held > SEEDS, "{counts}");
-    assert!(busy > 0 && failed + given_up > SEEDS / 100, "{counts}");
-    assert!(flipped > SEEDS / 2 && found > SEEDS / 50, "{counts}");
+    assert!(busy > 0 && failed + given_up > SEEDS / 50, "{counts}");
+    assert!(flipped > SEEDS / 4 && found > SEEDS / 100, "{counts}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Nodes that read one file, on which others are asked for it: the homes are slow, and who holds it dies, is cut off, has few frames or
 //! other things to do, while the file is written, cut, locked, removed and loaded.
 
-use super::{DIRS, FILES, Kind, Taste, UNIT, draw_slot, draw_some_trouble};
+use super::{DIRS, FILES, Taste, UNIT, draw_slot, draw_some_trouble};
 use crate::chance::Chance;
 use crate::program::{Action, Flags, Op, Step, Trouble};
 use crate::world::WorldConfig;
@@ -61,13 +61,16 @@ pub(super) fn draw_sharing(chance: &mut Chance, taste: &Taste, tag: &mut u64) ->
         steps.extend(shared.open(node, Flags { write: chance.percent(30), ..Flags::default() }));
     }
     for _ in 0..3 + chance.below(6) {
-        let mut actions: Vec<_> = (0..taste.nodes)
-            .filter_map(|node| chance.percent(80).then(|| shared.read(chance, node)))
-            .collect();
+        let mut actions = Vec::new();
+        for node in 0..taste.nodes {
+            for _ in 0..*chance.of(&[0, 1, 1, 1, 2, 3]) {
+                actions.push(shared.read(chance, node));
+            }
+        }
         if chance.percent(30) {
             actions.push(shared.change(chance, taste, tag));
         }
-        if taste.trouble > 0 && chance.percent(30) {
+        if taste.trouble > 0 && chance.percent(40) {
             let latest = *chance.of(&[1, 500, 5000, 20_000]);
             let after = chance.below(latest);
             actions.push(Action::Trouble(after, shared.trouble(chance, taste)));
@@ -137,23 +140,21 @@ impl Shared {
         }
     }
 
+    /// Mostly of who has written the file, and is likely to be asked.
     fn trouble(&self, chance: &mut Chance, taste: &Taste) -> Trouble {
-        let node = chance.below(taste.nodes as u64) as usize;
+        let node = if chance.percent(50) { self.writer } else { chance.below(taste.nodes as u64) as usize };
         let to = chance.below(taste.nodes as u64) as usize;
         match chance.below(12) {
-            0..5 => Trouble::Flip(node),
-            5 if self.view == View::Cache => Trouble::Warm(node),
-            5..7 => Trouble::Slow(node, *chance.of(&[0, 30, 300])),
-            7..9 if taste.troubles.contains(&Kind::Kill) => Trouble::Kill { node, power: false },
-            9 if taste.troubles.contains(&Kind::Cut) => Trouble::Mend,
-            7..10 if taste.troubles.contains(&Kind::Cut) => {
-                Trouble::Cut { from: node, to, both: chance.percent(50) }
-            }
-            10 => {
+            0..4 => Trouble::Flip(node),
+            4 if self.view == View::Cache => Trouble::Warm(node),
+            4..6 => Trouble::Slow(node, *chance.of(&[0, 30, 300])),
+            6..8 => Trouble::Kill { node, power: false },
+            8..10 => Trouble::Cut { from: node, to, both: chance.percent(50) },
+            10 => Trouble::Mend,
+            _ => {
                 let delay_max = Duration::from_micros(*chance.of(&[100, 1000, 30_000]));
                 Trouble::Weather(Weather { delay_max, ..Weather::FAIR })
             }
-            _ => Trouble::Flip(self.writer),
         }
     }
 }
