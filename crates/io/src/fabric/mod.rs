@@ -85,7 +85,8 @@ pub trait Receiver: Send + Sync {
     }
 }
 
-/// The network between agents.
+/// The network between agents. What arrives beside a message or in a frame is compared with the digest of the checksums that it was
+/// sent with ([`Payload::sums`]), and stays with these; what differs is not delivered.
 pub trait Fabric: Send + Sync {
     /// This node.
     fn local(&self) -> NodeId;
