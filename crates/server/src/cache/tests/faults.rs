@@ -6,6 +6,7 @@ use super::faulty::Plan;
 use tameike_core::Errno;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::receipt::FileReceipt;
+use tameike_core::wire::cache::CacheRequest;
 
 const UNIT: usize = UNIT_SIZE;
 
@@ -108,4 +109,38 @@ fn agents_killed_in_the_midst_of_a_drain_end_it_in_their_next_life() {
         }
     }
     panic!("the drain takes more steps than this test walks");
+}
+
+/// A cut that failed took its version back: the next write got the same one, and who had learnt of it in between kept what it had read
+/// under it.
+#[test]
+fn the_version_of_a_cut_that_failed_does_not_come_again() {
+    for step in 0.. {
+        let bed = Bed::new(1100 + step, 2);
+        let client = bed.client(0);
+        bed.run(async move { client.create(b"file", &bytes(3, 5000)).await }).expect("write");
+        bed.drain(false);
+        let client = bed.client(0);
+        let before = bed.run(async move { client.open(b"file", true).await }).expect("open");
+        bed.control.set(Plan::Once(step, Errno::EIO));
+        let (client, inode) = (bed.client(0), before.inode);
+        let cut = bed.run(async move {
+            let now = client.runtime.now();
+            client.state(inode, CacheRequest::Truncate { inode, size: 100, now }).await
+        });
+        bed.control.set(Plan::Good);
+        assert!(cut.is_err(), "step {step}");
+        let client = bed.client(1);
+        let after = bed.run(async move {
+            client.write(b"file", 50, b"new").await.expect("write");
+            client.open(b"file", false).await.expect("open")
+        });
+        assert!(after.generation > before.generation.next(), "step {step}");
+        if after.size == 100 {
+            // The shared file had been cut: whoever came next has finished that.
+            assert!(step > 0, "a cut asks the shared file system");
+            return;
+        }
+        assert_eq!(after.size, 5000, "step {step}");
+    }
 }
