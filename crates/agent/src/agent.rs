@@ -19,6 +19,7 @@ use tameike_core::limits::UNIT_SIZE;
 use tameike_core::receipt::Receipt;
 use tameike_core::wire::admin::{NodeStatus, Warmed};
 use tameike_core::wire::cache::{CacheReply, CacheRequest};
+use tameike_core::wire::measure::{Order, Outcome};
 use tameike_core::{Cluster, Errno, Fault, NodeInfo, Result, View};
 use tameike_io::fabric::ofi::OfiConfig;
 use tameike_io::fabric::rpc::RpcNode;
@@ -219,6 +220,7 @@ impl AgentControl for Agent {
             runtime: runtime.clone(),
             memory: &self.memory,
             rpc: self.rpc(),
+            fabric: self.fabric.clone(),
             store: self.store_parts()?,
             shared: self.shared.clone(),
             local: self.local()?,
@@ -297,6 +299,16 @@ impl AgentControl for Agent {
             let _ = sender.send(warmed);
         });
         receiver.recv().map_err(|_| Fault::new(Errno::EINTR, "the agent was stopped while it loaded files"))
+    }
+
+    fn measure(&self, order: Order) -> Result<Outcome> {
+        let meter = self.node()?.meter().clone();
+        let (sender, receiver) = channel();
+        self.system.runtime().spawn(async move {
+            // As above.
+            let _ = sender.send(meter.measure(order).await);
+        });
+        receiver.recv().map_err(|_| Fault::new(Errno::EINTR, "the agent was stopped while it measured"))?
     }
 
     fn stop(&self, grace: Duration) -> Result<Left> {

@@ -5,9 +5,10 @@
 
 use crate::control::AgentMode;
 use crate::doors::{LocalFiles, Views};
+use crate::measure::Meter;
 use crate::memory::Memory;
 use crate::neighbours::Neighbours;
-use crate::node::{Node, ProcessState, Services};
+use crate::node::{Company, Node, ProcessState, Services};
 use futures_util::future::try_join_all;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use tameike_core::wire::admin::AdminRequest;
 use tameike_core::wire::cache::{CacheReply, CacheRequest};
 use tameike_core::{Cluster, Errno, InodeId, NodeId, NodeInfo, Result};
 use tameike_io::Runtime;
-use tameike_io::fabric::Rpc;
+use tameike_io::fabric::{Fabric, Rpc};
 use tameike_io::shared::SharedFs;
 use tameike_server::cache::{Activity, CacheParts, CacheService};
 use tameike_server::holders::CacheTable;
@@ -43,6 +44,8 @@ pub struct Parts<'a> {
     pub memory: &'a Memory,
     /// To ask other agents.
     pub rpc: Arc<dyn Rpc>,
+    /// What is below that.
+    pub fabric: Arc<dyn Fabric>,
     /// Its store, if it has a device.
     pub store: Option<StoreParts>,
     /// The shared file system, if there is a cache view.
@@ -87,8 +90,10 @@ pub async fn assemble(parts: Parts<'_>) -> Result<Arc<Node>> {
         activity,
     );
     let neighbours = Neighbours::new(parts.node, parts.cluster.clone(), parts.runtime.clone(), &parts.rpc);
-    let slab = parts.memory.slab.clone();
-    Ok(Node::new(parts.node, slab, services, Arc::new(views), neighbours, parts.process))
+    let meter = Meter::new(parts.runtime, parts.rpc, parts.fabric, parts.memory.reads.clone());
+    let company = Company { neighbours, meter };
+    let (slab, views) = (parts.memory.slab.clone(), Arc::new(views));
+    Ok(Node::new(parts.node, slab, services, views, company, parts.process))
 }
 
 async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {

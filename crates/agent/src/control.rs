@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tameike_core::receipt::Receipt;
 use tameike_core::wire::admin::{NodeStatus, Warmed};
+use tameike_core::wire::measure::{Order, Outcome};
 use tameike_core::{CoreSet, Fault, JobId, NodeId, NodeInfo, Result, View};
 use tameike_io::fabric::ofi::Provider;
 
@@ -220,6 +221,8 @@ pub enum AgentRequest {
         /// Which, relative to the shared directory.
         paths: Vec<PathBuf>,
     },
+    /// Measure the network between this node and another one. Answered by `Measured`.
+    Measure(Order),
     /// Send a signal to a command that was started in this node's namespaces. Answered by `Done`.
     Signal {
         /// The name under which the command was entered.
@@ -274,6 +277,8 @@ pub enum AgentReply {
     Status(Box<NodeStatus>),
     /// Files were loaded.
     Warmed(Warmed),
+    /// The network was measured.
+    Measured(Outcome),
     /// The agent has ended.
     Stopped(Left),
     /// The command failed; the agent goes on, except after a failed start.
@@ -377,6 +382,12 @@ pub trait AgentControl: Send + Sync + Sized + 'static {
     /// # Errors
     /// When the job has no shared directory. What could not be read is told with the rest.
     fn warm(&self, paths: Vec<PathBuf>) -> Result<Warmed>;
+
+    /// Measures the network between this node and another one.
+    ///
+    /// # Errors
+    /// What is wrong with the order, why the other node is not reached, or that other bytes arrived than were sent.
+    fn measure(&self, order: Order) -> Result<Outcome>;
 
     /// Ends the agent. A flush that is under way may go on for `grace`; what is dirty then stays in the
     /// journal. Called once; other calls that still run return soon after.

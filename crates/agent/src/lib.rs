@@ -11,6 +11,7 @@ pub mod control;
 mod custody;
 mod doors;
 pub mod fuse;
+mod measure;
 mod memory;
 mod neighbours;
 mod node;
@@ -19,6 +20,7 @@ mod storage;
 
 pub use agent::Agent;
 pub use doors::{LocalFiles, Views};
+pub use measure::Meter;
 pub use memory::{MEMORY_MIN, Memory};
 pub use node::{Node, ProcessState, Services};
 pub use storage::replay;

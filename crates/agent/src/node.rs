@@ -1,6 +1,7 @@
 //! Which service answers which request.
 
 use crate::doors::Views;
+use crate::measure::Meter;
 use crate::neighbours::Neighbours;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
@@ -49,13 +50,21 @@ pub struct ProcessState {
     pub cores: Option<CoreSet>,
 }
 
+/// What a node has to do with other agents, beside serving them.
+pub struct Company {
+    /// Those by which it learns of deaths.
+    pub neighbours: Neighbours,
+    /// Measures the network to them.
+    pub meter: Arc<Meter>,
+}
+
 /// One node: its services, if it has a device, and its state.
 pub struct Node {
     node: NodeId,
     slab: Arc<Slab>,
     services: Option<Services>,
     views: Arc<Views>,
-    neighbours: Neighbours,
+    company: Company,
     unreachable: Mutex<BTreeSet<NodeId>>,
     /// Bytes that other nodes were sent, or told the place of.
     sent: Arc<AtomicU64>,
@@ -69,11 +78,11 @@ impl Node {
         slab: Arc<Slab>,
         services: Option<Services>,
         views: Arc<Views>,
-        neighbours: Neighbours,
+        company: Company,
         process: fn() -> ProcessState,
     ) -> Arc<Self> {
         let (unreachable, sent) = Default::default();
-        Arc::new(Self { node, slab, services, views, neighbours, unreachable, sent, process })
+        Arc::new(Self { node, slab, services, views, company, unreachable, sent, process })
     }
 
     /// The services, if the node has a device.
@@ -84,6 +93,11 @@ impl Node {
     /// The views.
     pub fn views(&self) -> &Arc<Views> {
         &self.views
+    }
+
+    /// What measures the network.
+    pub fn meter(&self) -> &Arc<Meter> {
+        &self.meter
     }
 
     /// State of the agent.
@@ -130,17 +144,24 @@ impl Node {
         Space { capacity, used: local.used + own.used, inodes: local.inodes + own.inodes, ..local }
     }
 
-    fn admin(&self, request: AdminRequest) -> AdminReply {
-        match request {
+    fn admin(
+        &self,
+        from: NodeId,
+        request: AdminRequest,
+        payload: Option<Payload>,
+    ) -> BoxFuture<'static, (Reply, Carried)> {
+        let reply = match request {
+            AdminRequest::Exchange(exchange) => return self.company.meter.serve(from, exchange, payload),
             AdminRequest::Space { view } => AdminReply::Space(self.space(view)),
             AdminRequest::Status => AdminReply::Status(Box::new(self.status())),
             AdminRequest::Dead { node } => {
                 if !self.unreachable.lock().contains(&node) {
-                    self.neighbours.look_for(node);
+                    self.company.neighbours.look_for(node);
                 }
                 AdminReply::Done
             }
-        }
+        };
+        ready((Reply::Admin(reply), Carried::Nothing)).boxed()
     }
 
     fn client(&self, request: ClientRequest) -> BoxFuture<'static, (ClientReply, Carried)> {
@@ -202,7 +223,7 @@ impl Service for Node {
         };
         let request = match request {
             Request::Admin(request) => {
-                return ready((Reply::Admin(self.admin(request)), Carried::Nothing)).boxed();
+                return self.admin(from, request, payload);
             }
             Request::Client(request) => {
                 let answer = self.client(request).inspect(move |(_, carried)| count(carried));
@@ -246,12 +267,13 @@ impl Service for Node {
             }
             PeerEvent::Dead => {
                 self.unreachable.lock().insert(peer);
+                self.company.meter.peer_dead(peer);
                 if let Some(services) = &self.services {
                     services.meta.peer_dead(peer);
                     services.locks.peer_dead(peer);
                     services.holders.peer_dead(peer);
                 }
-                self.neighbours.tell(peer);
+                self.company.neighbours.tell(peer);
             }
         }
     }

@@ -17,7 +17,7 @@ pub mod place;
 mod report;
 pub mod settings;
 
-use arguments::{Action, CacheAction, Cli};
+use arguments::{Action, BenchAction, CacheAction, Cli};
 use clap::Parser;
 use std::process::ExitCode;
 use tameike_agent::control::AgentControl;
@@ -40,6 +40,7 @@ fn act<A: AgentControl>(action: Action) -> u8 {
         Action::Recover(arguments) => driver::recover::<A>(&arguments),
         Action::Down(arguments) => client::down(&arguments),
         Action::Doctor(arguments) => doctor::doctor(&arguments),
+        Action::Bench { action: BenchAction::Net(arguments) } => client::bench_net(&arguments),
         Action::Check(arguments) => check::check(&arguments),
         Action::Layout { action } => layout::layout(&action),
         Action::Completions { shell } => manual::completions(shell),

@@ -1,8 +1,10 @@
 //! The command line, defined once: the parser, every help text, the man pages and the shell completions come
 //! from here.
 
+mod bench;
 mod job;
 
+pub use bench::{BenchAction, NetArguments};
 pub use job::{DeviceChoice, JobOptions};
 
 use crate::exit;
@@ -69,6 +71,12 @@ pub enum Action {
     Down(DrainArguments),
     /// Check what this machine allows; each line says how to mend what is missing
     Doctor(DoctorArguments),
+    /// Measure what the nodes of a job can do
+    Bench {
+        /// What.
+        #[command(subcommand)]
+        action: BenchAction,
+    },
     /// Examine the store of a node that has stopped, say what is wrong in it, and repair what can be repaired
     #[command(after_long_help = job::CHECK_LONG_HELP)]
     Check(CheckArguments),

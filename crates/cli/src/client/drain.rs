@@ -44,6 +44,7 @@ fn ask(arguments: &DrainArguments, request: &ClientRequest) -> Result<Receipt> {
             DriverReply::Receipt(receipt) => break receipt,
             DriverReply::Status(_)
             | DriverReply::Warmed(_)
+            | DriverReply::Measured(_)
             | DriverReply::Ended { .. }
             | DriverReply::Failed(_) => {}
         }

@@ -1,5 +1,6 @@
 //! The commands beside a job: they ask its driver over the job's socket.
 
+mod bench;
 mod connection;
 mod drain;
 mod exec;
@@ -8,6 +9,7 @@ mod status;
 mod up;
 mod warm;
 
+pub use bench::bench_net;
 pub use drain::{down, drain};
 pub use exec::exec;
 pub use mount::mount;

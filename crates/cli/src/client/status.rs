@@ -9,7 +9,7 @@ use crate::place::record::JobRecord;
 use crate::report;
 use serde::Serialize;
 use std::io::Write;
-use tameike_core::{Errno, Fault, JobId, Result};
+use tameike_core::{Fault, JobId, Result};
 
 /// What is known of one job.
 #[derive(Serialize)]
@@ -81,11 +81,7 @@ fn ask(base: &Base, job: &JobId) -> Result<JobStatus> {
     let mut connection = Connection::ask(&base.job_path(job), &ClientRequest::Status, &[])?;
     match connection.must_next()? {
         DriverReply::Status(status) => Ok(status),
-        DriverReply::Receipt(_)
-        | DriverReply::Warmed(_)
-        | DriverReply::Progress(_)
-        | DriverReply::Ended { .. }
-        | DriverReply::Failed(_) => Err(Fault::new(Errno::EPROTO, "the driver answered out of turn")),
+        other => Err(other.out_of_turn()),
     }
 }
 

@@ -47,11 +47,7 @@ fn warm(arguments: &WarmArguments) -> Result<Warmed> {
     let mut connection = Connection::ask(&job_dir, &ClientRequest::Warm { paths: paths? }, &[])?;
     match connection.must_next()? {
         DriverReply::Warmed(warmed) => Ok(warmed),
-        DriverReply::Status(_)
-        | DriverReply::Receipt(_)
-        | DriverReply::Progress(_)
-        | DriverReply::Ended { .. }
-        | DriverReply::Failed(_) => Err(Fault::new(Errno::EPROTO, "the driver answered out of turn")),
+        other => Err(other.out_of_turn()),
     }
 }
 

@@ -49,6 +49,16 @@ impl Driver {
         self.ask_some(request, Some(client), |node| Some(node) == first)
     }
 
+    /// Asks the agent of one node.
+    pub(super) fn ask_node(
+        &mut self,
+        request: &AgentRequest,
+        client: Sender<DriverReply>,
+        node: u32,
+    ) -> GatherId {
+        self.ask_some(request, Some(client), |asked| asked == node)
+    }
+
     fn ask_some(
         &mut self,
         request: &AgentRequest,

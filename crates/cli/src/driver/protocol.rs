@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use tameike_agent::control::Progress;
 use tameike_core::receipt::Receipt;
 use tameike_core::wire::admin::{NodeStatus, Warmed};
-use tameike_core::{Fault, JobId};
+use tameike_core::wire::measure::{Order, Outcome};
+use tameike_core::{Errno, Fault, JobId};
 
 /// A request to a driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +19,13 @@ pub enum ClientRequest {
     Warm {
         /// Which, relative to the shared directory.
         paths: Vec<PathBuf>,
+    },
+    /// Have a node measure the network between it and another one. Answered by `Measured`.
+    Measure {
+        /// Which node.
+        node: u32,
+        /// What it measures, and with which other.
+        order: Order,
     },
     /// Drain now. Answered by any number of `Progress`, then `Receipt`.
     Drain {
@@ -95,6 +103,8 @@ pub enum DriverReply {
     Status(JobStatus),
     /// Files were loaded.
     Warmed(Warmed),
+    /// The network was measured.
+    Measured(Outcome),
     /// How far the drain is.
     Progress(Progress),
     /// The drain has ended.
@@ -106,6 +116,21 @@ pub enum DriverReply {
     },
     /// The request failed.
     Failed(Fault),
+}
+
+impl DriverReply {
+    /// What to say of it to who expects another one.
+    pub fn out_of_turn(&self) -> Fault {
+        match self {
+            Self::Failed(fault) => fault.clone(),
+            Self::Status(_)
+            | Self::Warmed(_)
+            | Self::Measured(_)
+            | Self::Progress(_)
+            | Self::Receipt(_)
+            | Self::Ended { .. } => Fault::new(Errno::EPROTO, "the driver answered out of turn"),
+        }
+    }
 }
 
 /// State of a job.

@@ -8,12 +8,26 @@ use std::sync::mpsc::Sender;
 use tameike_agent::control::{AgentReply, AgentRequest};
 use tameike_core::{Errno, Fault};
 
+/// Which agents a question goes to.
+enum Asked {
+    All,
+    /// Any that lives.
+    One,
+    Node(u32),
+}
+
 impl Driver {
     pub(super) fn take_client(&mut self, request: ClientRequest, reply: Sender<DriverReply>) {
+        let asked = match request {
+            ClientRequest::Warm { .. } => Asked::One,
+            ClientRequest::Measure { node, .. } => Asked::Node(node),
+            _ => Asked::All,
+        };
         let question = match request {
             ClientRequest::Status => AgentRequest::Status,
             ClientRequest::Drain { verify } => AgentRequest::Drain { verify },
             ClientRequest::Warm { paths } => AgentRequest::Warm { paths },
+            ClientRequest::Measure { order, .. } => AgentRequest::Measure(order),
             ClientRequest::Down { .. } | ClientRequest::Launch(_) | ClientRequest::Signal { .. } => {
                 let fault = Fault::new(Errno::EPROTO, "a request out of turn");
                 // A client that went away has lost interest.
@@ -21,9 +35,10 @@ impl Driver {
                 return;
             }
         };
-        let id = match question {
-            AgentRequest::Warm { .. } => self.ask_one(&question, reply.clone()),
-            _ => self.ask(&question, Some(reply.clone())),
+        let id = match asked {
+            Asked::All => self.ask(&question, Some(reply.clone())),
+            Asked::One => self.ask_one(&question, reply.clone()),
+            Asked::Node(node) => self.ask_node(&question, reply.clone(), node),
         };
         if self.is_gathered(id) {
             let gather = self.take_gather(id);
@@ -36,9 +51,10 @@ impl Driver {
         if let Some(AgentRequest::Drain { .. }) = gather.question {
             return DriverReply::Receipt(merge(gather, true));
         }
-        if let Some(AgentRequest::Warm { .. }) = gather.question {
+        if let Some(AgentRequest::Warm { .. } | AgentRequest::Measure(_)) = gather.question {
             return match gather.answers.values().next() {
                 Some(AgentReply::Warmed(warmed)) => DriverReply::Warmed(warmed.clone()),
+                Some(AgentReply::Measured(outcome)) => DriverReply::Measured(outcome.clone()),
                 Some(AgentReply::Failed(fault)) => DriverReply::Failed(fault.clone()),
                 _ => DriverReply::Failed(Fault::new(Errno::EHOSTDOWN, "no agent of the job lives")),
             };

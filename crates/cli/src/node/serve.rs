@@ -93,6 +93,7 @@ impl<A: AgentControl> Serving<A> {
             }
             AgentRequest::Status => AgentReply::Status(Box::new(self.agent.status()?)),
             AgentRequest::Warm { paths } => AgentReply::Warmed(self.agent.warm(paths)?),
+            AgentRequest::Measure(order) => AgentReply::Measured(self.agent.measure(order)?),
             AgentRequest::Signal { command, signal } => {
                 read_command(&self.node_dir, &command)?.signal(signal)?;
                 AgentReply::Done

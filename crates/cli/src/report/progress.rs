@@ -50,6 +50,37 @@ impl DrainProgress {
     }
 }
 
+const BENCH_TEMPLATE: &str = "tameike: measuring {bar:30} {pos}/{len}, {msg}";
+
+/// The display of measurements. It shows nothing but on a terminal.
+pub struct BenchProgress {
+    bar: Option<ProgressBar>,
+}
+
+impl BenchProgress {
+    /// A display of so many measurements on standard error.
+    pub fn new(count: u64) -> Self {
+        let style = ProgressStyle::with_template(BENCH_TEMPLATE).expect("the template is right");
+        let is_shown = std::io::stderr().is_terminal();
+        Self { bar: is_shown.then(|| ProgressBar::new(count).with_style(style)) }
+    }
+
+    /// The next one begins.
+    pub fn update(&mut self, what: String) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(what);
+            bar.inc(1);
+        }
+    }
+
+    /// Takes the display away.
+    pub fn finish(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
 const CHECK_TEMPLATE: &str =
     "tameike: checking {bar:30} {bytes}/{total_bytes}, {binary_bytes_per_sec}, {eta} left";
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tameike_agent::control::{AgentControl, AgentStart, Left, Progress, StartInput, ViewDoor};
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
 use tameike_core::wire::admin::{NodeStatus, Space, Warmed};
+use tameike_core::wire::measure::{Order, Outcome};
 use tameike_core::{Fault, NodeInfo, Result};
 
 struct Recording {
@@ -118,6 +119,11 @@ impl AgentControl for Recording {
 
     fn warm(&self, paths: Vec<PathBuf>) -> Result<Warmed> {
         Ok(Warmed { files: paths.len() as u64, ..Warmed::default() })
+    }
+
+    fn measure(&self, order: Order) -> Result<Outcome> {
+        let Order { quantity, size, window, .. } = order;
+        Ok(Outcome { quantity, size, window, repetitions: Vec::new(), half_trips: None })
     }
 
     fn stop(&self, _grace: Duration) -> Result<Left> {

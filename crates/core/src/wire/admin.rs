@@ -2,6 +2,7 @@
 
 use crate::cores::CoreSet;
 use crate::ids::{NodeId, View};
+use crate::wire::measure::{Exchange, ExchangeReply};
 use serde::{Deserialize, Serialize};
 
 /// Space of one view on one node, in bytes.
@@ -118,6 +119,8 @@ pub enum AdminRequest {
         /// Which.
         node: NodeId,
     },
+    /// A part of a measurement of the network by another agent.
+    Exchange(Exchange),
 }
 
 /// The answer to an [`AdminRequest`].
@@ -129,4 +132,6 @@ pub enum AdminReply {
     Status(Box<NodeStatus>),
     /// It was heard.
     Done,
+    /// To a part of a measurement.
+    Exchange(ExchangeReply),
 }

@@ -13,6 +13,7 @@ pub mod codec;
 pub mod endpoint;
 pub mod holders;
 pub mod lock;
+pub mod measure;
 pub mod meta;
 pub mod unit;
 
@@ -102,6 +103,7 @@ impl Request {
             },
             Self::Admin(request) => match request {
                 Admin::Space { .. } | Admin::Status | Admin::Dead { .. } => true,
+                Admin::Exchange(exchange) => exchange.is_read_only(),
             },
             Self::Client(request) => request.is_read_only(),
             Self::Lock(request) => match request {
@@ -115,10 +117,14 @@ impl Request {
 
     /// Whether the reply brings a payload.
     pub fn expects_payload(&self) -> bool {
-        matches!(
-            self,
-            Self::Unit(unit::UnitRequest::Read { .. }) | Self::Client(client::ClientRequest::ReadHeld { .. })
-        )
+        match self {
+            Self::Unit(request) => matches!(request, unit::UnitRequest::Read { .. }),
+            Self::Client(request) => matches!(request, client::ClientRequest::ReadHeld { .. }),
+            Self::Admin(request) => {
+                matches!(request, admin::AdminRequest::Exchange(exchange) if exchange.expects_payload())
+            }
+            Self::Meta(_) | Self::Cache(_) | Self::Lock(_) => false,
+        }
     }
 }
 

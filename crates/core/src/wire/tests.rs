@@ -10,6 +10,7 @@ use super::codec::{decode, decode_first, encode};
 use super::endpoint::Endpoint;
 use super::holders::{Asked, Holder};
 use super::lock::{Blocker, FileLock, LockKind, LockOwner, LockRange, LockReply, LockRequest, WaitEnd};
+use super::measure::{Exchange, ExchangeReply};
 use super::meta::{
     Closed, Command, DirEntry, DirStat, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node,
     OpenId, Opener, RenameMode, Step, Target,
@@ -543,6 +544,12 @@ fn requests_to_agents() {
         (AdminRequest::Space { view: View::Cache }, "0002"),
         (AdminRequest::Status, "01"),
         (AdminRequest::Dead { node: NODE }, "02c801"),
+        (AdminRequest::Exchange(Exchange::Begin { session: 300, size: 5 }), "0300ac0205"),
+        (AdminRequest::Exchange(Exchange::Take { session: 300, size: 5, whole: true }), "0301ac020501"),
+        (AdminRequest::Exchange(Exchange::Echo { session: 300, size: 5, whole: false }), "0302ac020500"),
+        (AdminRequest::Exchange(Exchange::Give { session: 300 }), "0303ac02"),
+        (AdminRequest::Exchange(Exchange::Send { session: 300, windows: 2, window: 64 }), "0304ac020240"),
+        (AdminRequest::Exchange(Exchange::End), "0305"),
     ]);
 }
 
@@ -555,6 +562,8 @@ fn replies_of_agents() {
             "01c801ac02ac02c801640400000000ac02c801640490030105302c322d3301800201c80101076e5f627974657305",
         ),
         (AdminReply::Done, "02"),
+        (AdminReply::Exchange(ExchangeReply::Begun { grant: 300 }), "0300ac02"),
+        (AdminReply::Exchange(ExchangeReply::Done), "0301"),
     ]);
 }
 

@@ -68,7 +68,8 @@ impl World {
         });
         let fabric =
             CountedFabric { inner: fabric, network: self.network.clone(), countdown: self.countdown.clone() };
-        let rpc = RpcNode::new(Arc::new(fabric), runtime.clone(), memory.replies.clone());
+        let fabric = Arc::new(fabric);
+        let rpc = RpcNode::new(fabric.clone(), runtime.clone(), memory.replies.clone());
         let attached = Arc::new(Attached::new(self.config.canary, memory.replies.clone()));
         rpc.attach(attached.clone());
         let rpc = self.wrapped(Arc::new(rpc));
@@ -80,6 +81,7 @@ impl World {
             runtime,
             memory: &memory,
             rpc: rpc.clone(),
+            fabric,
             store: store.map(|(ledger, extents)| StoreParts { ledger, extents, shared: shared.clone() }),
             shared: Some(shared),
             local: match self.config.devices[node] {

@@ -1,0 +1,72 @@
+//! The bytes of a measurement: they follow from the session's number, so that each side knows what must arrive.
+
+use std::ops::Range;
+use std::sync::Arc;
+use tameike_core::{Errno, Fault, Result};
+use tameike_io::{Frame, Payload};
+
+const WORD: usize = 8;
+
+/// Eight bytes of a session, by their place (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
+fn word(session: u64, place: usize) -> [u8; WORD] {
+    let mut word = session.wrapping_add((place as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    (word ^ (word >> 31)).to_le_bytes()
+}
+
+/// The first `size` bytes of a session, in a frame.
+pub(super) fn made(mut frame: Frame, session: u64, size: u32) -> Payload {
+    for (place, bytes) in frame[..size as usize].chunks_mut(WORD).enumerate() {
+        bytes.copy_from_slice(&word(session, place)[..bytes.len()]);
+    }
+    Payload::new(Arc::new(frame), 0..size)
+}
+
+fn are_right(bytes: &[u8], session: u64, words: Range<usize>) -> bool {
+    words.clone().all(|place| {
+        let part = &bytes[place * WORD..bytes.len().min((place + 1) * WORD)];
+        *part == word(session, place)[..part.len()]
+    })
+}
+
+/// Compares what arrived with what was sent: its length and either each byte, or four words from the first to the last.
+pub(super) fn check(bytes: &[u8], size: usize, session: u64, whole: bool) -> Result<()> {
+    let words = bytes.len().div_ceil(WORD);
+    let is_right = if whole {
+        are_right(bytes, session, 0..words)
+    } else {
+        let last = words.saturating_sub(1);
+        [0, last / 3, 2 * last / 3, last].iter().all(|&at| are_right(bytes, session, at..words.min(at + 1)))
+    };
+    if bytes.len() == size && is_right {
+        return Ok(());
+    }
+    let what = format!("{} bytes arrived that are not the {size} that were sent", bytes.len());
+    Err(Fault::new(Errno::EBADMSG, what + ": what was measured counts for nothing"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tameike_io::Slab;
+
+    #[test]
+    fn a_cut_a_foreign_and_a_damaged_message_are_found() {
+        let slab = Slab::new(1).expect("memory");
+        let pool = slab.pool(1);
+        for size in [1, 7, 8, 9, 4096, 100_001] {
+            let sent = made(pool.try_take().expect("a frame"), 5, size);
+            for whole in [false, true] {
+                assert_eq!(check(&sent, size as usize, 5, whole), Ok(()));
+                assert!(check(&sent[..size as usize - 1], size as usize, 5, whole).is_err(), "cut");
+                assert!(check(&sent, size as usize, 6, whole).is_err(), "of another session");
+            }
+            for place in [0, size as usize / 2, size as usize - 1] {
+                let mut damaged = sent.to_vec();
+                damaged[place] ^= 1;
+                assert!(check(&damaged, size as usize, 5, true).is_err(), "{place} of {size}");
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The side that times: warms up, repeats, and compares what came.
+
+use super::{Meter, bytes};
+use futures_util::future::{join_all, try_join, try_join_all};
+use std::time::Duration;
+use tameike_core::wire::measure::{Exchange, ExchangeReply, HalfTrips, Order, Outcome, Quantity, Repetition};
+use tameike_core::{Errno, Fault, Result};
+use tameike_io::fabric::GrantId;
+use tameike_io::{Frame, Payload};
+
+/// Fewest messages there and back that one repetition has.
+const TRIPS_MIN: u64 = 10;
+/// Most rounds of one repetition.
+const ROUNDS_MAX: u64 = 10_000;
+/// Most single times that are kept of one measurement.
+const TRIPS_KEPT_MAX: usize = 200_000;
+
+/// Does what was ordered.
+pub(super) async fn measure(meter: &Meter, order: &Order) -> Result<Outcome> {
+    let mut run = Run::begin(meter, order).await?;
+    let rounds = run.warm_up().await?;
+    run.halves.clear();
+    let mut repetitions = Vec::with_capacity(order.repetitions as usize);
+    for _ in 0..order.repetitions {
+        run.renew().await?;
+        let took = run.rounds(rounds).await?;
+        run.prove().await?;
+        let messages = rounds * run.messages_of_a_round();
+        repetitions.push(Repetition { messages, nanoseconds: took.as_nanos() as u64 });
+    }
+    let window = run.window;
+    let Order { quantity, size, .. } = *order;
+    Ok(Outcome { quantity, size, window, repetitions, half_trips: half_trips(run.halves) })
+}
+
+fn half_trips(mut halves: Vec<u64>) -> Option<HalfTrips> {
+    halves.sort_unstable();
+    let last = halves.len().checked_sub(1)?;
+    let of = |share: usize| halves[last * share / 100];
+    Some(HalfTrips { median: of(50), p90: of(90), p99: of(99), longest: halves[last] })
+}
+
+struct Run<'a> {
+    meter: &'a Meter,
+    order: &'a Order,
+    session: u64,
+    /// What this node sends.
+    source: Payload,
+    /// By which the other node's bytes can be got.
+    grant: GrantId,
+    /// Where bytes land that are put or got.
+    frames: Vec<Frame>,
+    /// What came back last.
+    echoed: Option<Payload>,
+    window: u32,
+    halves: Vec<u64>,
+}
+
+impl<'a> Run<'a> {
+    async fn begin(meter: &'a Meter, order: &'a Order) -> Result<Self> {
+        let session = meter.runtime.random_u64();
+        let source = bytes::made(meter.pool.take().await, session, order.size);
+        let (mut window, mut frames) = (order.window, Vec::new());
+        match order.quantity {
+            Quantity::Latency => window = 1,
+            Quantity::OneWay | Quantity::BothWays => {}
+            Quantity::Put | Quantity::Get => {
+                frames.push(meter.pool.take().await);
+                let most = window.min(meter.pool.share() / 2) as usize;
+                frames.extend(std::iter::from_fn(|| meter.pool.try_take()).take(most.saturating_sub(1)));
+                window = frames.len() as u32;
+            }
+        }
+        let (halves, grant, echoed) = (Vec::new(), GrantId(0), None);
+        let mut run = Self { meter, order, session, source, grant, frames, echoed, window, halves };
+        run.renew().await?;
+        Ok(run)
+    }
+
+    /// Begins a session, whose bytes no earlier one had.
+    async fn renew(&mut self) -> Result<()> {
+        let Order { with, size, .. } = *self.order;
+        self.echoed = None;
+        self.session = self.meter.runtime.random_u64();
+        self.source = bytes::made(self.meter.pool.take().await, self.session, size);
+        let begin = Exchange::Begin { session: self.session, size };
+        match self.meter.ask(with, begin, None, None).await? {
+            (ExchangeReply::Begun { grant }, _) => self.grant = GrantId(grant),
+            (ExchangeReply::Done, _) => {
+                return Err(Fault::new(Errno::EPROTO, format!("{with} has not begun the measurement")));
+            }
+        }
+        Ok(())
+    }
+
+    fn messages_of_a_round(&self) -> u64 {
+        match self.order.quantity {
+            Quantity::Latency => 2,
+            Quantity::OneWay | Quantity::Put | Quantity::Get => u64::from(self.window),
+            Quantity::BothWays => 2 * u64::from(self.window),
+        }
+    }
+
+    /// Runs more and more rounds, until they take a part of the time of a repetition; how many one is to have.
+    async fn warm_up(&mut self) -> Result<u64> {
+        let wanted = Duration::from_millis(self.order.repetition_ms.into());
+        let least = if self.order.quantity == Quantity::Latency { TRIPS_MIN } else { 1 };
+        let mut count = least;
+        loop {
+            let took = self.rounds(count).await?;
+            if 4 * took >= wanted || count >= ROUNDS_MAX {
+                let rounds = count as f64 * wanted.as_secs_f64() / took.as_secs_f64().max(1e-9);
+                return Ok((rounds.ceil() as u64).clamp(least, ROUNDS_MAX));
+            }
+            count *= 2;
+        }
+    }
+
+    async fn rounds(&mut self, count: u64) -> Result<Duration> {
+        let clock = &self.meter.runtime.clock;
+        let began = clock.monotonic();
+        match self.order.quantity {
+            Quantity::Latency => self.trips(count).await?,
+            Quantity::OneWay => self.send(count).await?,
+            Quantity::BothWays => self.send_both_ways(count).await?,
+            Quantity::Put => self.have_put(count).await?,
+            Quantity::Get => self.get(count).await?,
+        }
+        Ok(clock.monotonic() - began)
+    }
+
+    fn check(&self, bytes: &[u8], whole: bool) -> Result<()> {
+        bytes::check(bytes, self.order.size as usize, self.session, whole)
+    }
+
+    async fn echo(&self, whole: bool) -> Result<Payload> {
+        let echo = Exchange::Echo { session: self.session, size: self.order.size, whole };
+        let (_, bytes) = self.meter.ask(self.order.with, echo, Some(self.source.clone()), None).await?;
+        let bytes =
+            bytes.ok_or_else(|| Fault::new(Errno::EBADMSG, "a message came back without its bytes"))?;
+        self.check(&bytes, whole)?;
+        Ok(bytes)
+    }
+
+    async fn trips(&mut self, count: u64) -> Result<()> {
+        let clock = self.meter.runtime.clock.clone();
+        for _ in 0..count {
+            let began = clock.monotonic();
+            let echoed = self.echo(false).await?;
+            let half = (clock.monotonic() - began) / 2;
+            if self.halves.len() < TRIPS_KEPT_MAX {
+                self.halves.push(half.as_nanos() as u64);
+            }
+            self.echoed = Some(echoed);
+        }
+        Ok(())
+    }
+
+    async fn send(&self, windows: u64) -> Result<()> {
+        let (to, session) = (self.order.with, self.session);
+        self.meter.send_windows(to, session, &self.source, windows, self.window).await
+    }
+
+    async fn send_both_ways(&self, windows: u64) -> Result<()> {
+        let back = Exchange::Send { session: self.session, windows, window: self.window };
+        try_join(self.send(windows), self.meter.ask(self.order.with, back, None, None)).await.map(drop)
+    }
+
+    async fn have_put(&mut self, windows: u64) -> Result<()> {
+        for _ in 0..windows {
+            let give = Exchange::Give { session: self.session };
+            let frames = self.frames.drain(..);
+            let asked: Vec<_> =
+                frames.map(|frame| self.meter.ask(self.order.with, give, None, Some(frame))).collect();
+            for (_, bytes) in try_join_all(asked).await? {
+                let bytes = bytes.ok_or_else(|| Fault::new(Errno::EBADMSG, "nothing was put"))?;
+                self.check(&bytes, false)?;
+                self.frames.push(match bytes.into_frame() {
+                    Some(frame) => frame,
+                    None => self.meter.pool.take().await,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    async fn get(&mut self, windows: u64) -> Result<()> {
+        let Order { with, size, .. } = *self.order;
+        for _ in 0..windows {
+            let frames = self.frames.drain(..);
+            let got = frames.map(|frame| self.meter.fabric.get(with, self.grant, frame, size));
+            for (frame, result) in join_all(got.collect::<Vec<_>>()).await {
+                result?;
+                self.check(&frame[..size as usize], false)?;
+                self.frames.push(frame);
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares every byte of what came last, where it is here, and of one more message.
+    async fn prove(&self) -> Result<()> {
+        let size = self.order.size as usize;
+        self.frames.iter().try_for_each(|frame| self.check(&frame[..size], true))?;
+        self.echoed.iter().try_for_each(|echoed| self.check(echoed, true))?;
+        self.echo(true).await.map(drop)
+    }
+}
