@@ -5,14 +5,15 @@ use crate::control::{
     AgentControl, AgentMode, AgentStart, FabricChoice, Left, Progress, StartInput, ViewDoor,
 };
 use crate::doors::{LocalFiles, Views};
+use crate::files::{FileLine, FilesAsked, Gathering};
 use crate::memory::Memory;
 use crate::node::{Node, ProcessState};
 use crate::ring::Ring;
 use crate::storage::{self, Care};
 use parking_lot::Mutex;
-use std::os::unix::ffi::OsStringExt;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tameike_core::limits::UNIT_SIZE;
@@ -51,6 +52,7 @@ pub struct Agent {
     fabric: Arc<SocketFabric>,
     rpc: Arc<RpcNode>,
     node: OnceLock<Arc<Node>>,
+    cluster: OnceLock<Arc<Cluster>>,
     doors: Mutex<Vec<ViewDoor>>,
     /// Where the ring listens.
     ring_path: Option<PathBuf>,
@@ -60,6 +62,16 @@ pub struct Agent {
 impl Agent {
     fn rpc(&self) -> Arc<dyn Rpc> {
         self.rpc.clone()
+    }
+
+    /// Runs a task for the driver; where its result comes.
+    fn begin<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> Receiver<T> {
+        let (sender, receiver) = channel();
+        self.system.runtime().spawn(async move {
+            // The receiver waits until the end; nobody else holds the other end.
+            let _ = sender.send(task.await);
+        });
+        receiver
     }
 
     fn node(&self) -> Result<&Arc<Node>> {
@@ -109,6 +121,10 @@ impl Agent {
             Err(fault) => log::warn!("programs cannot be preloaded: {fault}"),
         }
     }
+}
+
+fn stopped() -> Fault {
+    Fault::new(Errno::EINTR, "the agent was stopped meanwhile")
 }
 
 fn make_dir(dir: &Path) -> Result<()> {
@@ -198,8 +214,9 @@ impl AgentControl for Agent {
         };
         let fabric = Arc::new(SocketFabric::listen(config, &system)?);
         let rpc = Arc::new(RpcNode::new(fabric.clone(), system.runtime().clone(), memory.replies.clone()));
-        let (node, doors, ring) = (OnceLock::new(), Mutex::new(doors), OnceLock::new());
-        Ok(Self { start, system, memory, store, shared, fabric, rpc, node, doors, ring_path, ring })
+        let (node, cluster, ring) = Default::default();
+        let doors = Mutex::new(doors);
+        Ok(Self { start, system, memory, store, shared, fabric, rpc, node, cluster, doors, ring_path, ring })
     }
 
     fn address(&self) -> String {
@@ -233,7 +250,7 @@ impl AgentControl for Agent {
         pollster::block_on(assembly::greet(&self.rpc(), &cluster))?;
         assembly::begin(&node, runtime, self.start.mode);
         let views = node.views().clone();
-        if self.node.set(node).is_err() {
+        if self.node.set(node).is_err() || self.cluster.set(cluster).is_err() {
             return Err(Fault::new(Errno::EINVAL, "the agent has joined its job already"));
         }
         let doors = std::mem::take(&mut *self.doors.lock());
@@ -255,14 +272,9 @@ impl AgentControl for Agent {
         }
         // A node without a device coordinates no file.
         let Some(cache) = cache else { return Receipt::default() };
-        let (sender, receiver) = channel();
-        let draining = cache.clone();
-        self.system.runtime().spawn(async move {
-            // The receiver waits until the end; nobody else holds the other end.
-            let _ = sender.send(assembly::drain(draining, verify).await);
-        });
+        let drained = self.begin(assembly::drain(cache.clone(), verify));
         loop {
-            match receiver.recv_timeout(PROGRESS_INTERVAL) {
+            match drained.recv_timeout(PROGRESS_INTERVAL) {
                 Ok(receipt) => return receipt,
                 Err(RecvTimeoutError::Timeout) => progress(pollster::block_on(progress_of(&cache))),
                 Err(RecvTimeoutError::Disconnected) => {
@@ -284,31 +296,46 @@ impl AgentControl for Agent {
         Ok(status)
     }
 
-    fn warm(&self, paths: Vec<PathBuf>) -> Result<Warmed> {
+    fn warm(
+        &self,
+        paths: Vec<Vec<u8>>,
+        progress: &mut dyn FnMut(Warmed) -> ControlFlow<()>,
+    ) -> Result<Warmed> {
         let cache = self.node()?.views().cache().cloned();
         let none =
             || Fault::new(Errno::EINVAL, "the job has no shared directory, so that there is nothing to load");
         let cache = cache.ok_or_else(none)?;
-        let (sender, receiver) = channel();
-        self.system.runtime().spawn(async move {
-            let mut warmed = Warmed::default();
+        let warming = cache.warming();
+        let at_work = warming.clone();
+        let loaded = self.begin(async move {
             for path in paths {
-                warmed.merge(cache.warm(path.into_os_string().into_vec()).await);
+                cache.warm(path, &at_work).await;
             }
-            // The receiver waits until the end; nobody else holds the other end.
-            let _ = sender.send(warmed);
+            at_work.so_far()
         });
-        receiver.recv().map_err(|_| Fault::new(Errno::EINTR, "the agent was stopped while it loaded files"))
+        loop {
+            match loaded.recv_timeout(PROGRESS_INTERVAL) {
+                Ok(warmed) => return Ok(warmed),
+                Err(RecvTimeoutError::Timeout) => {
+                    if progress(warming.so_far()).is_break() {
+                        warming.break_off();
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err(stopped()),
+            }
+        }
+    }
+
+    fn files(&self, asked: FilesAsked) -> Result<Vec<FileLine>> {
+        let (node, rpc) = (self.node()?.clone(), self.rpc());
+        let cluster = self.cluster.get().cloned().ok_or(Errno::EAGAIN)?;
+        let gathering = Gathering { node, rpc, cluster };
+        self.begin(async move { gathering.lines(asked).await }).recv().map_err(|_| stopped())?
     }
 
     fn measure(&self, order: Order) -> Result<Outcome> {
         let meter = self.node()?.meter().clone();
-        let (sender, receiver) = channel();
-        self.system.runtime().spawn(async move {
-            // As above.
-            let _ = sender.send(meter.measure(order).await);
-        });
-        receiver.recv().map_err(|_| Fault::new(Errno::EINTR, "the agent was stopped while it measured"))?
+        self.begin(async move { meter.measure(order).await }).recv().map_err(|_| stopped())?
     }
 
     fn stop(&self, grace: Duration) -> Result<Left> {

@@ -8,7 +8,9 @@
 //! The command line owns the process (namespaces, mounts, directories, pipes) and drives whatever implements
 //! [`AgentControl`]; this room says nothing about how an agent works inside.
 
+use crate::files::{FileLine, FilesAsked};
 use serde::{Deserialize, Serialize};
+use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -216,11 +218,19 @@ pub enum AgentRequest {
     },
     /// Answered by `Status`.
     Status,
-    /// Have the job hold these files of the shared directory, and all below these directories. Answered by `Warmed`.
+    /// Have the job hold these files of the shared directory, and all below these directories. Answered by any number of `Warming`,
+    /// then `Warmed`.
     Warm {
-        /// Which, relative to the shared directory.
-        paths: Vec<PathBuf>,
+        /// Which, as bytes relative to the shared directory.
+        paths: Vec<Vec<u8>>,
     },
+    /// Have an earlier `Warm` end soon. Answered by `Done`.
+    BreakOff {
+        /// Its number.
+        command: u64,
+    },
+    /// Who has what of which files. Answered by `Files`.
+    Files(FilesAsked),
     /// Measure the network between this node and another one. Answered by `Measured`.
     Measure(Order),
     /// Send a signal to a command that was started in this node's namespaces. Answered by `Done`.
@@ -275,8 +285,12 @@ pub enum AgentReply {
     Receipt(Receipt),
     /// The agent's state.
     Status(Box<NodeStatus>),
+    /// Files are being loaded.
+    Warming(Warmed),
     /// Files were loaded.
     Warmed(Warmed),
+    /// Who has what of files.
+    Files(Vec<FileLine>),
     /// The network was measured.
     Measured(Outcome),
     /// The agent has ended.
@@ -377,11 +391,22 @@ pub trait AgentControl: Send + Sync + Sized + 'static {
     /// State of the agent.
     fn status(&self) -> Result<NodeStatus>;
 
-    /// Has the job hold files of the shared directory, and all below directories of it, before anybody reads them.
+    /// Has the job hold files of the shared directory, and all below directories of it, before anybody reads them. Tells how far it
+    /// is now and then, and ends soon when the answer to that is to break off.
     ///
     /// # Errors
     /// When the job has no shared directory. What could not be read is told with the rest.
-    fn warm(&self, paths: Vec<PathBuf>) -> Result<Warmed>;
+    fn warm(
+        &self,
+        paths: Vec<Vec<u8>>,
+        progress: &mut dyn FnMut(Warmed) -> ControlFlow<()>,
+    ) -> Result<Warmed>;
+
+    /// Tells who has what of files.
+    ///
+    /// # Errors
+    /// When there are too many.
+    fn files(&self, asked: FilesAsked) -> Result<Vec<FileLine>>;
 
     /// Measures the network between this node and another one.
     ///

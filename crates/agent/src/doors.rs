@@ -181,6 +181,12 @@ impl Views {
         self.data.iter().flatten().flat_map(|data| data.counters()).collect()
     }
 
+    /// Bytes of a file in memory of this node.
+    pub fn bytes_in_memory(&self, inode: InodeId) -> u64 {
+        let data = &self.data[usize::from(inode.is_cached())];
+        data.as_ref().map_or(0, |data| data.bytes_in_memory(inode))
+    }
+
     /// Bytes of a unit that another node asks for, if this one has them in memory in that version of the file.
     pub fn held(
         &self,

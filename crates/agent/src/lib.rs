@@ -10,6 +10,7 @@ pub mod check;
 pub mod control;
 mod custody;
 mod doors;
+pub mod files;
 pub mod fuse;
 mod measure;
 mod memory;

@@ -1,6 +1,7 @@
 //! Which service answers which request.
 
 use crate::doors::Views;
+use crate::files::FILES_MAX;
 use crate::measure::Meter;
 use crate::neighbours::Neighbours;
 use futures_util::FutureExt;
@@ -9,10 +10,12 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tameike_core::wire::admin::{AdminReply, AdminRequest, Counter, NodeStatus, Space, counters};
+use tameike_core::wire::admin::{
+    AdminReply, AdminRequest, Counter, FILES_ASKED_MAX, FileHeld, NodeStatus, Space, counters,
+};
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{CoreSet, Errno, Fault, NodeId, Result, View};
+use tameike_core::{CoreSet, Errno, Fault, InodeId, NodeId, Result, View};
 use tameike_io::fabric::{Carried, PeerEvent, Service, Target};
 use tameike_io::{Payload, Slab};
 use tameike_server::cache::{Activity, CacheService};
@@ -21,6 +24,9 @@ use tameike_server::lock::LockService;
 use tameike_server::meta::MetaService;
 use tameike_server::unit::UnitService;
 use tameike_store::ExtentStore;
+
+/// Units of one file on this node's device that are counted for `cache stat`.
+const UNITS_COUNTED_MAX: usize = 1 << 10;
 
 /// The services of a burst-buffer node.
 pub struct Services {
@@ -144,6 +150,18 @@ impl Node {
         Space { capacity, used: local.used + own.used, inodes: local.inodes + own.inodes, ..local }
     }
 
+    /// What this node has of a file.
+    fn file(&self, inode: InodeId) -> FileHeld {
+        let memory_bytes = self.views.bytes_in_memory(inode);
+        let Some(services) = &self.services else { return FileHeld { memory_bytes, ..FileHeld::default() } };
+        // What cannot be read has no bytes for anybody.
+        let held = services.extents.held_bytes(inode, UNITS_COUNTED_MAX);
+        let (device_bytes, is_partial) = held.unwrap_or_default();
+        let table = services.holders.known(inode);
+        let path = if inode.is_cached() { services.cache.path_of(inode) } else { Vec::new() };
+        FileHeld { memory_bytes, device_bytes, is_partial, table, path }
+    }
+
     fn admin(
         &self,
         from: NodeId,
@@ -159,6 +177,15 @@ impl Node {
                     self.company.neighbours.look_for(node);
                 }
                 AdminReply::Done
+            }
+            AdminRequest::Files(inodes) => {
+                let held = inodes.into_iter().take(FILES_ASKED_MAX).map(|inode| self.file(inode));
+                AdminReply::Files(held.collect())
+            }
+            AdminRequest::MostAsked { count } => {
+                let count = count.min(FILES_MAX) as usize;
+                let table = self.services.as_ref().map(|services| services.holders.most_asked(count));
+                AdminReply::MostAsked(table.unwrap_or_default())
             }
         };
         ready((Reply::Admin(reply), Carried::Nothing)).boxed()

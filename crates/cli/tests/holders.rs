@@ -104,6 +104,14 @@ missing = warm("small", "nothing")
 print(missing.returncode, missing.stderr.splitlines()[1])
 outside = warm("small", "/etc/passwd")
 print(outside.returncode, "neither in the shared directory" in outside.stderr)
+def lines(*what):
+    return json.loads(subprocess.check_output(["tameike", "cache", "stat", "--json", *what]))["files"]
+for line in lines("small", "a/b/large"):
+    device, holders = sum(part["device_bytes"] for part in line["nodes"]), len(line["holders"])
+    print(line["file"], device, holders, line["generation"] is not None)
+print({"tree/small", "tree/a/unit", "tree/a/b/large", "tree/a/b/odd"} <= {line["file"] for line in lines("--files")})
+head, row = subprocess.check_output(["tameike", "cache", "stat", "a/b/large"], text=True).splitlines()
+print(head.split()[0], row.split()[0])
 "#;
     fs::write(site.plain().join("program.py"), program).expect("the program");
     let script = format!(
@@ -121,7 +129,44 @@ print(outside.returncode, "neither in the shared directory" in outside.stderr)
             &format!("{size} True"),
             "71 tameike: tree/nothing: ENOENT: no such file or directory",
             "71 True",
+            "small 5000 3 True",
+            &format!("a/b/large {} 3 True", 9 * UNIT_SIZE),
+            "True",
+            "file a/b/large",
         ]
     );
+    site.assert_clean();
+}
+
+/// What has no room is told and is not counted; holes take none, and any name will do.
+#[test]
+fn what_does_not_fit_is_told_and_holes_and_odd_names_are_no_matter() {
+    use std::os::unix::ffi::OsStrExt;
+    let site = Site::new();
+    let odd = std::ffi::OsStr::from_bytes(b"odd \xff name");
+    fs::create_dir(site.shared().join(odd)).expect("a directory");
+    fs::write(site.shared().join(odd).join(odd), vec![1; 3 * UNIT_SIZE]).expect("a file");
+    let sparse = fs::File::create(site.shared().join("sparse")).expect("a file");
+    sparse.set_len(100 * UNIT_SIZE as u64).expect("a length");
+    fs::create_dir(site.shared().join("much")).expect("a directory");
+    for number in 0..20 {
+        fs::write(site.shared().join("much").join(number.to_string()), vec![2; 2 * UNIT_SIZE])
+            .expect("a file");
+    }
+    let script = r#"cd "$TAMEIKE_CACHE"
+        warm() { tameike cache warm "$@" 2>&1 | sed 's/ in [0-9.]* s$//'; }
+        loaded() { tameike cache stat --json | grep -A1 loaded_shared_bytes | grep -o '[0-9]*$' | awk '{ sum += $1 } END { print sum }'; }
+        warm odd*; loaded
+        warm sparse; loaded
+        said=$(tameike cache warm much 2>&1) && exit 1 || test $? = 71
+        echo "$said" | tail -1 | sed 's/^.* of [0-9]* files/some of many files/'
+        # What has no room is not read either, but for what was being read at that moment.
+        test $(loaded) -le $((27 << 20))"#;
+    let options = ["--memory", "64MiB", "--capacity", "cache=8M,shared=8M,node-local=8M"];
+    let said = succeed(&mut site.job(2, &options, script));
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines[..2], ["tameike: 1 file loaded, 3.00 MiB", "3145728"], "{said}");
+    assert_eq!(lines[2..4], ["tameike: 1 file loaded, 100 MiB", "3145728"], "{said}");
+    assert!(lines[4].starts_with("some of many files did not fit the cache area"), "{said}");
     site.assert_clean();
 }

@@ -6,6 +6,7 @@
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use tameike_core::limits::{HELD_FILES_MAX, HOLDERS_KEPT_MAX, HOLDERS_TOLD_MAX};
+use tameike_core::wire::admin::FileHolders;
 use tameike_core::wire::holders::{Asked, Holder};
 use tameike_core::{Generation, InodeId, NodeId};
 
@@ -82,6 +83,26 @@ impl CacheTable {
         for file in recent.values_mut().chain(before.values_mut()) {
             file.holders.retain(|holder| holder.node != node);
         }
+    }
+
+    /// Version and holders of a file, if the table has it.
+    pub fn known(&self, inode: InodeId) -> Option<FileHolders> {
+        let files = self.files.lock();
+        let file = files.recent.get(&inode).or_else(|| files.before.get(&inode))?;
+        let mut holders = file.holders.clone();
+        holders.sort_by_key(|holder| (holder.missed(), holder.node));
+        Some(FileHolders { generation: file.generation, holders })
+    }
+
+    /// The files whose holders were asked most often, with how often; at most `count`.
+    pub fn most_asked(&self, count: usize) -> Vec<(InodeId, u64)> {
+        let files = self.files.lock();
+        let all = files.recent.iter().chain(&files.before);
+        let requested = |file: &File| file.holders.iter().map(|holder| u64::from(holder.requested)).sum();
+        let mut asked: Vec<_> = all.map(|(inode, file)| (*inode, requested(file))).collect();
+        asked.sort_by_key(|&(inode, requested)| (std::cmp::Reverse(requested), inode));
+        asked.truncate(count);
+        asked
     }
 
     /// What became of requests to holders.
@@ -200,6 +221,14 @@ mod tests {
             table.opened(FILE, FIRST, NodeId(node));
         }
         table.asked(&[asked(1, 9, 2), asked(2, 9, 9), asked(3, 9, 8), asked(4, 1, 0)]);
+        table.opened(InodeId(8), FIRST, NodeId(1));
+        assert_eq!(table.most_asked(5), [(FILE, 27), (InodeId(8), 0)]);
+        assert_eq!(table.most_asked(1), [(FILE, 27)]);
+        let known = table.known(FILE).expect("it was opened");
+        let counts: Vec<_> =
+            known.holders.iter().map(|one| (one.node.0, one.requested, one.delivered)).collect();
+        assert_eq!((known.generation, counts), (FIRST, vec![(2, 9, 9), (3, 9, 8), (1, 9, 2)]));
+        assert_eq!(table.known(InodeId(9)), None);
         let told = table.opened(FILE, FIRST, NodeId(5));
         assert_eq!(
             told.iter().map(|holder| (holder.node.0, holder.missed())).collect::<Vec<_>>(),

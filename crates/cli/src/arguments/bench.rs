@@ -77,7 +77,7 @@ micro-benchmarks do:
   put        the second node puts bytes into frames of the first (osu_put_bw)
   get        the first node gets bytes from a frame of the second (osu_get_bw)
 
-Each figure is the median of the repetitions; MB/s are 10^6 bytes a second.
+Bandwidths are the median of the repetitions; MB/s are 10^6 bytes a second.
 What arrives is compared with what was sent: a difference ends the measurement
 with an error. Programs of the job run on meanwhile, and share the network and
 the cores with it.

@@ -176,16 +176,21 @@ Where namespaces are refused, both columns are the same path.";
 /// Below the options in `tameike cache warm --help`.
 pub(super) const WARM_LONG_HELP: &str = "\
 One node looks through the directories, and every node of the job reads its own
-part of the files: all together, each byte once. Programs then read from the
-nodes. What does not fit the cache area (see `tameike status`) pushes out what
-was loaded before it, and a node remembers 65,536 files that nobody has changed:
-of more, what was loaded first is read again. Symbolic links are not followed.
+part of the files: all together, each byte once, and none that the job has
+already. Programs then read from the nodes. Holes of files are not read, and
+symbolic links are not followed.
+
+What the job held before, and nobody has used since, makes room. What does not
+fit the cache area then (see `tameike status`) is left out and told. Nodes give
+way to programs that read and write meanwhile. Ctrl-C ends it: what is loaded
+stays.
 
 Examples, inside a job:
   tameike cache warm \"$TAMEIKE_CACHE/training\"
   tameike cache warm weights.bin           in the shared directory
 
-Exit code: 0 when all files are loaded, 71 when some could not be read.";
+Exit code: 0 when all files are loaded, 71 when some could not be read or did
+not fit.";
 
 /// Below the options in `tameike cache --help`.
 pub(super) const CACHE_LONG_HELP: &str = "\
@@ -197,8 +202,9 @@ these that has it; one line for each node, sums since it was started:
   others' memory   brought by a node that had it in memory
   homes            brought by the node where that part of the file lies
 
-  asked, had it    how often other nodes asked this one for what it may have
-                   in memory, and how much of that it had
+  requested, delivered, hit rate
+                   pages of 4 KiB that other nodes asked this one for, as it
+                   may have them in memory, and those that it had and sent
   sent             what it sent to others who read, as a home or from memory
 
   got from memory, from shared dir
@@ -206,7 +212,26 @@ these that has it; one line for each node, sums since it was started:
                    not hold: from memory of other nodes, or from the files of
                    the shared directory
 
-Whole numbers, in bytes, come with --json.";
+With --files or PATH, one line for each file:
+
+  generation       version of its content, once a node has opened it
+  requests, delivered, hit rate
+                   how often nodes that may hold it were asked, and had it; the
+                   latest counts of each node come with its next open or close
+  in memory        bytes that nodes have in memory, all together
+  on devices       bytes that the homes of its parts have; of each at least
+                   (>=) what 1,024 parts have
+  may be held by   nodes, with (requests/delivered) of each
+
+Files of the shared view have their inode numbers for names with --files:
+find \"$TAMEIKE_SHARED\" -inum NUMBER finds one.
+
+Whole numbers, in bytes, come with --json, for files also node by node.
+
+Examples:
+  tameike cache stat                       all jobs of yours on this host
+  tameike cache stat --job demo --files 5
+  tameike cache stat \"$TAMEIKE_CACHE/weights.bin\"";
 
 /// Below the options in `tameike recover --help`.
 pub(super) const RECOVER_LONG_HELP: &str = "\

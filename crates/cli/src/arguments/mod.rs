@@ -11,6 +11,7 @@ use crate::exit;
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use tameike_agent::files::FILES_MAX;
 use tameike_core::{JobId, Layout};
 
 /// A burst buffer of your job's own nodes: fast file systems that live as long as the job, and a drain that
@@ -202,15 +203,30 @@ pub struct WarmArguments {
     pub paths: Vec<PathBuf>,
 }
 
+/// `tameike cache stat`
+#[derive(Debug, Args)]
+pub struct StatArguments {
+    /// Which job, and how to print.
+    #[command(flatten)]
+    pub status: StatusArguments,
+    /// Show who holds these files: in the cache view, the shared directory, or the shared view
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Show who holds the N files that were asked for most often of nodes that hold them, 256 at most [default: 20]
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "20", conflicts_with = "paths",
+          value_parser = clap::value_parser!(u32).range(1..=FILES_MAX as i64))]
+    pub files: Option<u32>,
+}
+
 /// What to do with what the nodes hold of the shared directory.
 #[derive(Debug, Subcommand)]
 pub enum CacheAction {
     /// Load files of the shared directory into the job before anybody reads them, each once
     #[command(after_long_help = job::WARM_LONG_HELP)]
     Warm(WarmArguments),
-    /// Show, for each node, the bytes that its programs have read, by where they were
+    /// Show, for each node, where its programs have read from; or who holds which files
     #[command(after_long_help = job::CACHE_LONG_HELP)]
-    Stat(StatusArguments),
+    Stat(StatArguments),
 }
 
 /// `tameike drain` and `tameike down`

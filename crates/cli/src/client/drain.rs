@@ -43,7 +43,9 @@ fn ask(arguments: &DrainArguments, request: &ClientRequest) -> Result<Receipt> {
             DriverReply::Progress(progress) => show.update(progress),
             DriverReply::Receipt(receipt) => break receipt,
             DriverReply::Status(_)
+            | DriverReply::Warming(_)
             | DriverReply::Warmed(_)
+            | DriverReply::Files(_)
             | DriverReply::Measured(_)
             | DriverReply::Ended { .. }
             | DriverReply::Failed(_) => {}

@@ -1,7 +1,7 @@
 //! `tameike status` and `tameike cache stat`.
 
 use super::connection::Connection;
-use crate::arguments::StatusArguments;
+use crate::arguments::{StatArguments, StatusArguments};
 use crate::driver::protocol::{ClientRequest, DriverReply, JobStatus};
 use crate::exit;
 use crate::place::base::{self, Base};
@@ -9,7 +9,11 @@ use crate::place::record::JobRecord;
 use crate::report;
 use serde::Serialize;
 use std::io::Write;
-use tameike_core::{Fault, JobId, Result};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use tameike_agent::files::{FileAsked, FilesAsked};
+use tameike_core::{Fault, JobId, Result, View};
 
 /// What is known of one job.
 #[derive(Serialize)]
@@ -39,9 +43,72 @@ pub fn status(arguments: &StatusArguments) -> u8 {
     show(arguments, report::status::write)
 }
 
-/// Shows where one job or all read from. Returns the exit code.
-pub fn cache_stat(arguments: &StatusArguments) -> u8 {
-    show(arguments, report::cache::write)
+/// Shows where one job or all read from, or who holds files of one. Returns the exit code.
+pub fn cache_stat(arguments: &StatArguments) -> u8 {
+    if arguments.files.is_none() && arguments.paths.is_empty() {
+        return show(&arguments.status, report::cache::write);
+    }
+    match show_files(arguments) {
+        Ok(is_all) => {
+            if is_all {
+                0
+            } else {
+                exit::FAILED
+            }
+        }
+        Err(fault) => {
+            report::say(format_args!("{fault}"));
+            exit::FAILED
+        }
+    }
+}
+
+/// Whether all files were found.
+fn show_files(arguments: &StatArguments) -> Result<bool> {
+    let base = Base::open(&base::path())?;
+    let (job_dir, record) = JobRecord::find(&base, arguments.status.job.job.as_ref())?;
+    let asked = match arguments.files {
+        Some(count) => FilesAsked::Most(count),
+        None => {
+            let files: Result<_> = arguments.paths.iter().map(|path| file_at(path, &record)).collect();
+            FilesAsked::These(files?)
+        }
+    };
+    let mut connection = Connection::ask(&job_dir, &ClientRequest::Files(asked), &[])?;
+    let mut lines = match connection.must_next()? {
+        DriverReply::Files(lines) => lines,
+        other => return Err(other.out_of_turn()),
+    };
+    for (line, path) in lines.iter_mut().zip(&arguments.paths) {
+        line.file = path.to_string_lossy().escape_debug().to_string();
+    }
+    let mut out = std::io::stdout().lock();
+    let written = if arguments.status.json {
+        let document = serde_json::json!({ "job": record.plan.job, "files": lines });
+        serde_json::to_string_pretty(&document)
+            .map_err(std::io::Error::from)
+            .and_then(|text| writeln!(out, "{text}"))
+    } else {
+        report::files::write(&lines, &mut out)
+    };
+    written.map_err(|error| Fault::from_os("printing who holds files", &error))?;
+    Ok(lines.iter().all(|line| line.fault.is_none()))
+}
+
+/// A file of the shared directory by its path there, one of the shared view by its number.
+fn file_at(path: &Path, record: &JobRecord) -> Result<FileAsked> {
+    let absolute = std::path::absolute(path)
+        .map_err(|error| Fault::from_os(format_args!("finding {}", path.display()), &error))?;
+    let mounts = record.nodes.iter().flat_map(|node| &node.mounts);
+    let mut shared = mounts.filter(|(view, _)| *view == View::JobShared).map(|(_, mount)| mount);
+    if shared.any(|mount| absolute.starts_with(mount)) {
+        let looked = std::fs::symlink_metadata(path);
+        return looked
+            .map(|found| FileAsked::Inode(found.ino()))
+            .map_err(|error| Fault::from_os(format_args!("looking at {}", path.display()), &error));
+    }
+    let below = super::warm::in_shared(path, record)?;
+    Ok(FileAsked::Shared(below.into_os_string().into_vec()))
 }
 
 fn show(arguments: &StatusArguments, table: Table) -> u8 {

@@ -6,8 +6,10 @@ use crate::driver::protocol::{ClientRequest, DriverReply};
 use crate::exit;
 use crate::place::base::{self, Base};
 use crate::place::record::JobRecord;
+use crate::report::progress::WarmProgress;
 use crate::report::{self, plural};
 use crate::settings::size::show;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 use tameike_core::wire::admin::Warmed;
@@ -20,7 +22,8 @@ pub fn cache_warm(arguments: &WarmArguments) -> u8 {
     match warm(arguments) {
         Ok(warmed) => {
             tell(&warmed, monotonic() - began);
-            if warmed.failed == 0 { 0 } else { exit::FAILED }
+            let is_whole = warmed.failed == 0 && warmed.left_out_files == 0;
+            if is_whole { 0 } else { exit::FAILED }
         }
         Err(fault) => {
             report::say(format_args!("{fault}"));
@@ -38,21 +41,36 @@ fn tell(warmed: &Warmed, took: Duration) {
     if untold > 0 {
         report::say(format_args!("and {untold} more that could not be read"));
     }
+    if warmed.left_out_files > 0 {
+        let files = plural(warmed.left_out_files as usize, "file");
+        report::say(format_args!(
+            "{} of {} {files} did not fit the cache area: see `tameike status`, and --capacity cache=SIZE",
+            show(warmed.left_out_bytes),
+            warmed.left_out_files
+        ));
+    }
 }
 
 fn warm(arguments: &WarmArguments) -> Result<Warmed> {
     let base = Base::open(&base::path())?;
     let (job_dir, record) = JobRecord::find(&base, arguments.job.job.as_ref())?;
-    let paths: Result<_> = arguments.paths.iter().map(|path| in_shared(path, &record)).collect();
+    let bytes = |path: &PathBuf| in_shared(path, &record).map(|path| path.into_os_string().into_vec());
+    let paths: Result<_> = arguments.paths.iter().map(bytes).collect();
     let mut connection = Connection::ask(&job_dir, &ClientRequest::Warm { paths: paths? }, &[])?;
-    match connection.must_next()? {
-        DriverReply::Warmed(warmed) => Ok(warmed),
-        other => Err(other.out_of_turn()),
-    }
+    let mut show = WarmProgress::new();
+    let warmed = loop {
+        match connection.must_next()? {
+            DriverReply::Warming(so_far) => show.update(&so_far),
+            DriverReply::Warmed(warmed) => break warmed,
+            other => return Err(other.out_of_turn()),
+        }
+    };
+    show.finish();
+    Ok(warmed)
 }
 
 /// Where a path is in the job's shared directory.
-fn in_shared(path: &Path, record: &JobRecord) -> Result<PathBuf> {
+pub(super) fn in_shared(path: &Path, record: &JobRecord) -> Result<PathBuf> {
     let job = &record.plan.job;
     let none = || Fault::new(Errno::EINVAL, format!("job {job} has no shared directory to load files of"));
     let shared = record.plan.shared_dir.as_ref().ok_or_else(none)?;

@@ -101,6 +101,18 @@ impl Driver {
 
     pub(super) fn take_answer(&mut self, node: u32, answer: AgentAnswer) -> Option<Notice> {
         let gather = self.gathers.get_mut(&answer.id)?;
+        if let AgentReply::Warming(so_far) = answer.reply {
+            let is_gone = |client: &Sender<DriverReply>| client.send(DriverReply::Warming(so_far)).is_err();
+            if gather.client.as_ref().is_some_and(is_gone)
+                && let Some(link) = self.links.get_mut(node as usize)
+            {
+                // Nobody waits for its answer.
+                let id = self.next_id;
+                self.next_id += 1;
+                link.send(id, &AgentRequest::BreakOff { command: answer.id });
+            }
+            return None;
+        }
         if let AgentReply::Progress(progress) = answer.reply {
             gather.progress.insert(node, progress);
             return match &gather.client {

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use tameike_agent::control::Progress;
+use tameike_agent::files::{FileLine, FilesAsked};
 use tameike_core::receipt::Receipt;
 use tameike_core::wire::admin::{NodeStatus, Warmed};
 use tameike_core::wire::measure::{Order, Outcome};
@@ -15,11 +16,14 @@ use tameike_core::{Errno, Fault, JobId};
 pub enum ClientRequest {
     /// State of all nodes. Answered by `Status`.
     Status,
-    /// Have the job hold files of the shared directory, and all below directories. Answered by `Warmed`.
+    /// Have the job hold files of the shared directory, and all below directories. Answered by any number of `Warming`, then
+    /// `Warmed`; it is broken off when the connection ends before.
     Warm {
-        /// Which, relative to the shared directory.
-        paths: Vec<PathBuf>,
+        /// Which, as bytes relative to the shared directory.
+        paths: Vec<Vec<u8>>,
     },
+    /// Who has what of which files. Answered by `Files`.
+    Files(FilesAsked),
     /// Have a node measure the network between it and another one. Answered by `Measured`.
     Measure {
         /// Which node.
@@ -101,8 +105,12 @@ impl From<Text> for OsString {
 pub enum DriverReply {
     /// State of the job.
     Status(JobStatus),
+    /// Files are being loaded.
+    Warming(Warmed),
     /// Files were loaded.
     Warmed(Warmed),
+    /// Who has what of files.
+    Files(Vec<FileLine>),
     /// The network was measured.
     Measured(Outcome),
     /// How far the drain is.
@@ -124,7 +132,9 @@ impl DriverReply {
         match self {
             Self::Failed(fault) => fault.clone(),
             Self::Status(_)
+            | Self::Warming(_)
             | Self::Warmed(_)
+            | Self::Files(_)
             | Self::Measured(_)
             | Self::Progress(_)
             | Self::Receipt(_)

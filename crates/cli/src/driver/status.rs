@@ -19,7 +19,7 @@ enum Asked {
 impl Driver {
     pub(super) fn take_client(&mut self, request: ClientRequest, reply: Sender<DriverReply>) {
         let asked = match request {
-            ClientRequest::Warm { .. } => Asked::One,
+            ClientRequest::Warm { .. } | ClientRequest::Files(_) => Asked::One,
             ClientRequest::Measure { node, .. } => Asked::Node(node),
             _ => Asked::All,
         };
@@ -27,6 +27,7 @@ impl Driver {
             ClientRequest::Status => AgentRequest::Status,
             ClientRequest::Drain { verify } => AgentRequest::Drain { verify },
             ClientRequest::Warm { paths } => AgentRequest::Warm { paths },
+            ClientRequest::Files(asked) => AgentRequest::Files(asked),
             ClientRequest::Measure { order, .. } => AgentRequest::Measure(order),
             ClientRequest::Down { .. } | ClientRequest::Launch(_) | ClientRequest::Signal { .. } => {
                 let fault = Fault::new(Errno::EPROTO, "a request out of turn");
@@ -51,9 +52,12 @@ impl Driver {
         if let Some(AgentRequest::Drain { .. }) = gather.question {
             return DriverReply::Receipt(merge(gather, true));
         }
-        if let Some(AgentRequest::Warm { .. } | AgentRequest::Measure(_)) = gather.question {
+        if let Some(AgentRequest::Warm { .. } | AgentRequest::Files(_) | AgentRequest::Measure(_)) =
+            gather.question
+        {
             return match gather.answers.values().next() {
                 Some(AgentReply::Warmed(warmed)) => DriverReply::Warmed(warmed.clone()),
+                Some(AgentReply::Files(lines)) => DriverReply::Files(lines.clone()),
                 Some(AgentReply::Measured(outcome)) => DriverReply::Measured(outcome.clone()),
                 Some(AgentReply::Failed(fault)) => DriverReply::Failed(fault.clone()),
                 _ => DriverReply::Failed(Fault::new(Errno::EHOSTDOWN, "no agent of the job lives")),

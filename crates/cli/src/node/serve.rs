@@ -4,7 +4,9 @@ use super::answer;
 use super::cleanup::Belongings;
 use super::enter::read_command;
 use super::prepare::PreparedNode;
+use std::collections::BTreeMap;
 use std::io::BufRead;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +19,8 @@ use tameike_io::os::signal;
 struct Serving<A> {
     agent: A,
     belongings: parking_lot::Mutex<Option<Belongings>>,
+    /// Commands under way that can be broken off, with whether they are to be.
+    broken_off: parking_lot::Mutex<BTreeMap<u64, bool>>,
     node_dir: PathBuf,
 }
 
@@ -34,6 +38,7 @@ pub fn serve<A: AgentControl>(node: PreparedNode<A>) -> u8 {
         agent: node.agent,
         node_dir: node.belongings.node_dir(),
         belongings: parking_lot::Mutex::new(Some(node.belongings)),
+        broken_off: parking_lot::Mutex::default(),
     });
     tell(0, ready);
     let order = obey(&serving).unwrap_or_else(|| {
@@ -92,7 +97,25 @@ impl<A: AgentControl> Serving<A> {
                 AgentReply::Receipt(self.agent.drain(verify, &mut progress))
             }
             AgentRequest::Status => AgentReply::Status(Box::new(self.agent.status()?)),
-            AgentRequest::Warm { paths } => AgentReply::Warmed(self.agent.warm(paths)?),
+            AgentRequest::Warm { paths } => {
+                self.broken_off.lock().insert(id, false);
+                let mut progress = |so_far| {
+                    tell(id, AgentReply::Warming(so_far));
+                    if self.broken_off.lock().get(&id) == Some(&true) {
+                        return ControlFlow::Break(());
+                    }
+                    ControlFlow::Continue(())
+                };
+                let warmed = self.agent.warm(paths, &mut progress);
+                self.broken_off.lock().remove(&id);
+                AgentReply::Warmed(warmed?)
+            }
+            AgentRequest::BreakOff { command } => {
+                // One that has ended meanwhile needs it no more.
+                self.broken_off.lock().entry(command).and_modify(|is_broken_off| *is_broken_off = true);
+                AgentReply::Done
+            }
+            AgentRequest::Files(asked) => AgentReply::Files(self.agent.files(asked)?),
             AgentRequest::Measure(order) => AgentReply::Measured(self.agent.measure(order)?),
             AgentRequest::Signal { command, signal } => {
                 read_command(&self.node_dir, &command)?.signal(signal)?;

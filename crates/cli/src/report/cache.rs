@@ -6,14 +6,15 @@ use crate::settings::size::show;
 use std::io::Write;
 use tameike_core::wire::admin::{Counter, counters};
 
-const HEAD: [&str; 10] = [
+const HEAD: [&str; 11] = [
     "node",
     "host",
     "own memory",
     "others' memory",
     "homes",
-    "asked",
-    "had it",
+    "requested",
+    "delivered",
+    "hit rate",
     "sent",
     "got from memory",
     "from shared dir",
@@ -26,11 +27,13 @@ const HEAD: [&str; 10] = [
 pub fn write(status: &JobStatus, out: &mut dyn Write) -> std::io::Result<()> {
     writeln!(out, "job {}: {} nodes", status.job, status.nodes.len())?;
     let rows: Vec<_> = std::iter::once(HEAD.map(str::to_owned)).chain(status.nodes.iter().map(row)).collect();
-    table(&rows, [true, false, true, true, true, true, true, true, true, true], out)
+    let mut right = [true; 11];
+    right[1] = false;
+    table(&rows, right, out)
 }
 
-fn row(line: &NodeLine) -> [String; 10] {
-    let cells = |cells: [String; 8]| {
+fn row(line: &NodeLine) -> [String; 11] {
+    let cells = |cells: [String; 9]| {
         let mut cells = cells.into_iter();
         std::array::from_fn(|column| match column {
             0 => line.node.to_string(),
@@ -40,21 +43,28 @@ fn row(line: &NodeLine) -> [String; 10] {
     };
     let Some(status) = &line.status else { return cells(std::array::from_fn(|_| "-".to_owned())) };
     let value = |name: &str| of(&status.counters, name);
-    let requested = value(counters::HELD_REQUESTED);
-    let had = match value(counters::HELD_DELIVERED) {
-        _ if requested == 0 => "-".to_owned(),
-        delivered => format!("{:.1} %", delivered as f64 * 100.0 / requested as f64),
-    };
+    let requested = value(counters::HELD_REQUESTED_PAGES);
+    let delivered = value(counters::HELD_DELIVERED_PAGES);
     cells([
         show(value(counters::READ_MEMORY)),
         show(value(counters::READ_HOLDERS)),
         show(value(counters::READ_HOMES)),
         requested.to_string(),
-        had,
+        delivered.to_string(),
+        hit_rate(requested, delivered),
         show(value(counters::SENT)),
         show(value(counters::LOADED_HOLDERS)),
         show(value(counters::LOADED_SHARED)),
     ])
+}
+
+/// The part of what was requested that was delivered.
+pub(super) fn hit_rate(requested: u64, delivered: u64) -> String {
+    if requested == 0 {
+        "-".to_owned()
+    } else {
+        format!("{:.1} %", delivered as f64 * 100.0 / requested as f64)
+    }
 }
 
 fn of(counters: &[Counter], name: &str) -> u64 {

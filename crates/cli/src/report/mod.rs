@@ -1,6 +1,7 @@
 //! What the user sees: messages, progress, receipts, tables.
 
 pub mod cache;
+pub mod files;
 pub mod network;
 pub mod progress;
 pub mod receipt;

@@ -6,6 +6,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::Duration;
 use tameike_agent::control::Progress;
+use tameike_core::wire::admin::Warmed;
 use tameike_io::os::process::monotonic;
 
 /// Between two plain lines.
@@ -39,6 +40,43 @@ impl DrainProgress {
         } else if monotonic() - self.last_line >= LINE_INTERVAL {
             self.last_line = monotonic();
             say(format_args!("draining: {} of {}, {files}", show(progress.bytes_flushed), show(total)));
+        }
+    }
+
+    /// Takes the display away.
+    pub fn finish(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+const WARM_TEMPLATE: &str = "tameike: loading {spinner} {bytes}, {binary_bytes_per_sec}, {msg}";
+
+/// The display of a loading, of which nobody knows how long it will take. It shows nothing until something is told.
+pub struct WarmProgress {
+    bar: Option<ProgressBar>,
+    terminal: bool,
+    last_line: Duration,
+}
+
+impl WarmProgress {
+    /// A display on standard error.
+    pub fn new() -> Self {
+        Self { bar: None, terminal: std::io::stderr().is_terminal(), last_line: monotonic() }
+    }
+
+    /// So much is loaded.
+    pub fn update(&mut self, so_far: &Warmed) {
+        let files = format!("{} {}", so_far.files, super::plural(so_far.files as usize, "file"));
+        if self.terminal {
+            let style = ProgressStyle::with_template(WARM_TEMPLATE).expect("the template is right");
+            let bar = self.bar.get_or_insert_with(|| ProgressBar::no_length().with_style(style));
+            bar.set_position(so_far.bytes);
+            bar.set_message(files);
+        } else if monotonic() - self.last_line >= LINE_INTERVAL {
+            self.last_line = monotonic();
+            say(format_args!("loading: {} so far, {files}", show(so_far.bytes)));
         }
     }
 

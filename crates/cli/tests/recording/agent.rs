@@ -6,11 +6,13 @@
 //! file missing, `fail-start-K` lets node K fail to start, `hang-start-K` lets it never get ready.
 
 use parking_lot::Mutex;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 use tameike_agent::control::{AgentControl, AgentStart, Left, Progress, StartInput, ViewDoor};
+use tameike_agent::files::{FileLine, FilesAsked};
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
 use tameike_core::wire::admin::{NodeStatus, Space, Warmed};
 use tameike_core::wire::measure::{Order, Outcome};
@@ -117,8 +119,16 @@ impl AgentControl for Recording {
         })
     }
 
-    fn warm(&self, paths: Vec<PathBuf>) -> Result<Warmed> {
+    fn warm(
+        &self,
+        paths: Vec<Vec<u8>>,
+        _progress: &mut dyn FnMut(Warmed) -> ControlFlow<()>,
+    ) -> Result<Warmed> {
         Ok(Warmed { files: paths.len() as u64, ..Warmed::default() })
+    }
+
+    fn files(&self, _asked: FilesAsked) -> Result<Vec<FileLine>> {
+        Ok(Vec::new())
     }
 
     fn measure(&self, order: Order) -> Result<Outcome> {

@@ -15,6 +15,8 @@ use crate::data::{DataEngine, FileVersion, dense_blocks};
 use crate::locks::FileLocks;
 use crate::passthrough::{Passthrough, Waiting};
 use crate::vfs::{FileNumber, HandleNumber};
+pub use warm::Warming;
+
 use opens::{OpenFile, Opens};
 use std::sync::Arc;
 use tameike_core::wire::Reply;

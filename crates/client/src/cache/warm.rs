@@ -1,132 +1,210 @@
 //! Loads files before anybody reads them: this node looks through the tree, and has the homes of units read them, each its own.
+//!
+//! Of a directory it keeps no more than the names that the file system gives at once, however many there are. Broken off, it asks for
+//! nothing more; what was asked for ends, and nothing is left half done, as each unit is there or is not.
 
 use super::{CacheView, version};
 use crate::data::FileVersion;
+use futures_util::StreamExt;
 use futures_util::future::try_join_all;
-use futures_util::{StreamExt, stream};
+use futures_util::stream::FuturesUnordered;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::admin::Warmed;
-use tameike_core::wire::unit::{Backing, LOAD_UNITS_MAX, UnitReply, UnitRequest};
+use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, Fault, FileKind, InodeId, Layout, NodeId, Result, UnitId};
-use tameike_io::shared::{FileStat, is_missing};
+use tameike_io::shared::{FileStat, NamedFile, SharedDir, is_missing, join};
 
 /// Files that are loaded at the same time.
 const FILES_AT_ONCE: usize = 16;
+/// Units that one home is asked for at once: few, so that all can be broken off soon.
+const UNITS_AT_ONCE: u64 = 16;
 /// Files whose fault is told; of others, only their number.
 const FAULTS_TOLD_MAX: usize = 10;
+/// Directories below one another that are looked through: each is open meanwhile.
+const LEVELS_MAX: usize = 256;
 
-/// Takes note of what became of one file or directory.
-fn note(warmed: &mut Warmed, path: &[u8], outcome: Result<u64>) {
-    match outcome {
-        Ok(bytes) => {
-            warmed.files += 1;
-            warmed.bytes += bytes;
+/// One loading of files, while it runs.
+pub struct Warming {
+    number: u64,
+    so_far: Mutex<Warmed>,
+    is_broken_off: AtomicBool,
+}
+
+impl Warming {
+    /// What is loaded.
+    pub fn so_far(&self) -> Warmed {
+        self.so_far.lock().clone()
+    }
+
+    /// Has it end soon.
+    pub fn break_off(&self) {
+        self.is_broken_off.store(true, Ordering::Release);
+        self.so_far.lock().is_broken_off = true;
+    }
+
+    fn is_broken_off(&self) -> bool {
+        self.is_broken_off.load(Ordering::Acquire)
+    }
+
+    fn note_fault(&self, path: &[u8], fault: &Fault) {
+        let mut so_far = self.so_far.lock();
+        so_far.failed += 1;
+        if so_far.faults.len() < FAULTS_TOLD_MAX {
+            so_far.faults.push(format!("{}: {fault}", String::from_utf8_lossy(path).escape_debug()));
         }
-        Err(fault) => {
-            warmed.failed += 1;
-            if warmed.faults.len() < FAULTS_TOLD_MAX {
-                warmed.faults.push(format!("{}: {fault}", String::from_utf8_lossy(path)));
-            }
+    }
+
+    /// A file is loaded, but for so many bytes.
+    fn note_file(&self, left_out: u64) {
+        let mut so_far = self.so_far.lock();
+        if left_out == 0 {
+            so_far.files += 1;
+        } else {
+            so_far.left_out_files += 1;
+            so_far.left_out_bytes += left_out;
         }
     }
 }
 
+/// A directory that is being looked through.
+struct Level {
+    path: Vec<u8>,
+    dir: Arc<dyn SharedDir>,
+    after: u64,
+    names: std::vec::IntoIter<NamedFile>,
+}
+
 impl CacheView {
+    /// Begins to load files. What is loaded first is not pushed out by what follows.
+    pub fn warming(&self) -> Arc<Warming> {
+        let (so_far, is_broken_off) = Default::default();
+        Arc::new(Warming { number: self.runtime.random_u64(), so_far, is_broken_off })
+    }
+
     /// Has the job hold the file at `path`, relative to the root, or all regular files below that directory; symbolic links are not
-    /// followed. What is larger than the job's cache area pushes out what was loaded before it.
-    pub async fn warm(&self, path: Vec<u8>) -> Warmed {
-        let mut warmed = Warmed::default();
+    /// followed.
+    pub async fn warm(&self, path: Vec<u8>, warming: &Warming) {
         let at = path.clone();
+        let mut levels = Vec::new();
         match self.below.run(move |fs| fs.stat(&at)).await {
-            Ok(stat) if stat.kind == FileKind::Directory => self.warm_below(path, &mut warmed).await,
-            Ok(_) => {
-                let loaded = self.load(path.clone()).await;
-                note(&mut warmed, &path, loaded);
-            }
-            Err(fault) => note(&mut warmed, &path, Err(fault)),
+            Ok(stat) if stat.kind == FileKind::Directory => self.enter(path, &mut levels, warming).await,
+            Ok(_) => self.load_and_note(path, warming).await,
+            Err(fault) => warming.note_fault(&path, &fault),
         }
-        warmed
-    }
-
-    async fn warm_below(&self, path: Vec<u8>, warmed: &mut Warmed) {
-        let mut dirs = vec![path];
-        while let Some(dir) = dirs.pop() {
-            let (files, below) = match self.list(dir.clone()).await {
-                Ok(found) => found,
-                Err(fault) => {
-                    note(warmed, &dir, Err(fault));
-                    continue;
-                }
-            };
-            dirs.extend(below);
-            let loads = files.into_iter().map(|file| async move {
-                let loaded = self.load(file.clone()).await;
-                (file, loaded)
-            });
-            let mut loads = stream::iter(loads).buffer_unordered(FILES_AT_ONCE);
-            while let Some((file, loaded)) = loads.next().await {
-                // What has gone since the directory was read is not wanted any more.
-                if !matches!(&loaded, Err(fault) if is_missing(fault.errno)) {
-                    note(warmed, &file, loaded);
-                }
+        let mut loads = FuturesUnordered::new();
+        loop {
+            while loads.len() < FILES_AT_ONCE
+                && !warming.is_broken_off()
+                && let Some(file) = self.next_file(&mut levels, warming).await
+            {
+                loads.push(self.load_and_note(file, warming));
+            }
+            if loads.next().await.is_none() {
+                return;
             }
         }
     }
 
-    /// Paths of the regular files and of the directories in a directory.
-    async fn list(&self, dir: Vec<u8>) -> Result<(Vec<Vec<u8>>, Vec<Vec<u8>>)> {
-        let listed = self.below.run(move |fs| {
-            let (open, mut after) = (fs.open_dir(&dir)?, 0);
-            let (mut files, mut dirs) = (Vec::new(), Vec::new());
-            loop {
-                let some = open.read(after)?;
-                let Some(last) = some.last() else { return Ok((files, dirs)) };
-                after = last.next;
-                for found in some.into_iter().filter(|found| found.name != b"." && found.name != b"..") {
-                    let path = if dir.is_empty() { found.name } else { [&dir[..], &found.name].join(&b'/') };
-                    match found.kind {
-                        FileKind::File => files.push(path),
-                        FileKind::Directory => dirs.push(path),
-                        _ => {}
+    async fn enter(&self, path: Vec<u8>, levels: &mut Vec<Level>, warming: &Warming) {
+        if levels.len() == LEVELS_MAX {
+            let deep = format!("it is more than {LEVELS_MAX} directories deep: load it by its own path");
+            return warming.note_fault(&path, &Fault::new(Errno::ELOOP, deep));
+        }
+        let at = path.clone();
+        match self.below.run(move |fs| fs.open_dir(&at)).await {
+            Ok(dir) => levels.push(Level { path, dir, after: 0, names: Vec::new().into_iter() }),
+            // What has gone since its name was read is not wanted any more.
+            Err(fault) if is_missing(fault.errno) && !levels.is_empty() => {}
+            Err(fault) => warming.note_fault(&path, &fault),
+        }
+    }
+
+    /// The path of the next regular file.
+    async fn next_file(&self, levels: &mut Vec<Level>, warming: &Warming) -> Option<Vec<u8>> {
+        loop {
+            let level = levels.last_mut()?;
+            let Some(found) = level.names.next() else {
+                let (dir, after) = (level.dir.clone(), level.after);
+                let names = self.below.run(move |_| dir.read(after)).await;
+                match names.as_ref().map(|names| names.last().map(|last| last.next)) {
+                    Ok(Some(next)) => level.after = next,
+                    Ok(None) => drop(levels.pop()),
+                    Err(fault) => {
+                        warming.note_fault(&level.path, fault);
+                        levels.pop();
                     }
                 }
+                if let (Some(level), Ok(names)) = (levels.last_mut(), names)
+                    && !names.is_empty()
+                {
+                    level.names = names.into_iter();
+                }
+                continue;
+            };
+            let path = join(&level.path, &found.name);
+            match found.kind {
+                FileKind::File => return Some(path),
+                FileKind::Directory if found.name != b"." && found.name != b".." => {
+                    self.enter(path, levels, warming).await;
+                }
+                _ => {}
             }
-        });
-        listed.await
+        }
     }
 
-    /// Has the homes of a file's units load them; its size.
-    async fn load(&self, path: Vec<u8>) -> Result<u64> {
+    async fn load_and_note(&self, path: Vec<u8>, warming: &Warming) {
+        match self.load(path.clone(), warming).await {
+            Ok(Some(left_out)) => warming.note_file(left_out),
+            Ok(None) => {}
+            Err(fault) if is_missing(fault.errno) && self.is_gone(path.clone()).await => {}
+            Err(fault) => warming.note_fault(&path, &fault),
+        }
+    }
+
+    /// Whether a file that was in a directory is not there any more.
+    async fn is_gone(&self, path: Vec<u8>) -> bool {
+        let gone = |result: &Result<FileStat>| result.as_ref().is_err_and(|fault| is_missing(fault.errno));
+        gone(&self.below.run(move |fs| fs.stat(&path)).await)
+    }
+
+    /// Has the homes of a file's units load them; how many bytes had no room. None when that was broken off.
+    async fn load(&self, path: Vec<u8>, warming: &Warming) -> Result<Option<u64>> {
         let at = path.clone();
         let stat = self.below.run(move |fs| fs.stat(&at)).await?;
         if stat.kind != FileKind::File {
             return Err(Fault::new(Errno::EINVAL, "it is neither a regular file nor a directory"));
         }
-        let (inode, FileStat { size, .. }) = (stat.inode_id(), &stat);
+        let inode = stat.inode_id();
         let (state, _) = self.ask_open(inode, path.clone(), stat.stamp(), false).await?;
-        let known = version(state, *size);
-        let backing = Backing::Shared { path, holders: Vec::new() };
+        let known = version(state, stat.size);
         let (count, homes) =
             (known.size.div_ceil(UNIT_SIZE as u64), self.cluster.device_nodes().len() as u64);
-        let some = LOAD_UNITS_MAX as u64 * homes;
+        let (some, mut left_out) = (UNITS_AT_ONCE * homes, 0);
         for first in (0..count).step_by(some as usize) {
+            if warming.is_broken_off() {
+                return Ok(None);
+            }
             let units = first..(first + some).min(count);
-            self.load_units(&known, inode, units, &backing).await?;
+            left_out += self.load_units(&known, inode, units, &path, warming).await?;
         }
-        Ok(known.size)
+        Ok(Some(left_out))
     }
 
-    /// Has the homes of some units of a file load them, each with one request.
+    /// Has the homes of some units of a file load them, each with one request; how many bytes had no room.
     async fn load_units(
         &self,
         known: &FileVersion,
         inode: InodeId,
         units: Range<u64>,
-        backing: &Backing,
-    ) -> Result<()> {
+        path: &[u8],
+        warming: &Warming,
+    ) -> Result<u64> {
         let mut by_home = BTreeMap::<NodeId, Vec<u64>>::new();
         for index in units {
             let home = self.cluster.unit_home(Layout::Striped, UnitId { inode, index });
@@ -134,16 +212,29 @@ impl CacheView {
         }
         let mut asked = Vec::new();
         for (home, units) in by_home {
-            let (size, generation, backing) = (known.size, known.generation, backing.clone());
-            let request = UnitRequest::Load { inode, units, size, generation, backing };
+            let (size, generation, path) = (known.size, known.generation, path.to_vec());
+            let loading = warming.number;
+            let request = UnitRequest::Load { inode, units, size, generation, path, loading };
             asked.push(self.rpc.call(home, Request::Unit(request), None, None));
         }
+        let mut sum = 0;
         for answer in try_join_all(asked).await? {
             match answer.reply {
-                Reply::Unit(UnitReply::Loaded(_)) => {}
+                Reply::Unit(UnitReply::Loaded { held, left_out }) => {
+                    warming.so_far.lock().bytes += held;
+                    sum += left_out;
+                }
                 other => return Err(super::out_of_turn(&other)),
             }
         }
-        Ok(())
+        Ok(sum)
+    }
+
+    /// The number of the file at `path`, relative to the root.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub async fn inode_at(&self, path: Vec<u8>) -> Result<InodeId> {
+        self.below.run(move |fs| fs.stat(&path)).await.map(|stat| stat.inode_id())
     }
 }

@@ -15,6 +15,9 @@ pub(super) struct Counters {
     /// Questions of other nodes, and those that were answered with bytes.
     pub requested: Count,
     pub delivered: Count,
+    /// The same in pages.
+    pub requested_pages: Count,
+    pub delivered_pages: Count,
     /// Units that had changed by themselves.
     pub damaged: Count,
 }
@@ -31,13 +34,16 @@ impl Count {
 impl DataEngine {
     /// The view's counters.
     pub fn counters(&self) -> Vec<Counter> {
-        let Counters { memory, holders, homes, requested, delivered, damaged } = &self.counters;
+        let Counters { memory, holders, homes, requested, delivered, requested_pages, delivered_pages, damaged } =
+            &self.counters;
         let named = [
             (counters::READ_MEMORY, memory),
             (counters::READ_HOLDERS, holders),
             (counters::READ_HOMES, homes),
             (counters::HELD_REQUESTED, requested),
             (counters::HELD_DELIVERED, delivered),
+            (counters::HELD_REQUESTED_PAGES, requested_pages),
+            (counters::HELD_DELIVERED_PAGES, delivered_pages),
             (counters::DAMAGED, damaged),
         ];
         named.map(|(name, count)| Counter::new(name, count.0.load(Ordering::Relaxed))).into()

@@ -39,7 +39,9 @@ impl DataEngine {
         generation: Generation,
     ) -> (ClientReply, Option<Payload>) {
         let not_held = (ClientReply::NotHeld, None);
+        let pages = (range.end as usize).div_ceil(BLOCK_SIZE) - range.start as usize / BLOCK_SIZE;
         self.counters.requested.add(1);
+        self.counters.requested_pages.add(pages);
         let Some(file) = self.find(unit.inode) else { return not_held };
         let bytes = {
             let mut state = file.state.lock();
@@ -59,6 +61,7 @@ impl DataEngine {
             return not_held;
         }
         self.counters.delivered.add(1);
+        self.counters.delivered_pages.add(pages);
         (ClientReply::Read, Some(bytes))
     }
 

@@ -123,6 +123,13 @@ impl DataEngine {
         self.files.lock().get(&inode).cloned()
     }
 
+    /// Bytes of a file in memory here.
+    pub fn bytes_in_memory(&self, inode: InodeId) -> u64 {
+        let Some(file) = self.find(inode) else { return 0 };
+        let state = file.state.lock();
+        state.units.values().map(|unit| u64::from(unit.valid().len())).sum()
+    }
+
     /// One open less. A file without opens stays cached until its frames are wanted elsewhere.
     pub fn close(&self, file: &FileData) {
         file.closed();

@@ -1,7 +1,9 @@
 //! Messages to an agent itself: capacity, status, readiness.
 
 use crate::cores::CoreSet;
-use crate::ids::{NodeId, View};
+use crate::ids::{Generation, InodeId, NodeId, View};
+use crate::limits::{HOLDERS_KEPT_MAX, MESSAGE_SIZE_MAX, TREE_PATH_SIZE_MAX};
+use crate::wire::holders::Holder;
 use crate::wire::measure::{Exchange, ExchangeReply};
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +43,10 @@ pub mod counters {
     pub const HELD_DELIVERED: &str = "held_delivered";
     /// How often bytes in its memory were found to have changed by themselves.
     pub const DAMAGED: &str = "memory_damaged";
+    /// The same in pages of 4 KiB, as far as they were asked for.
+    pub const HELD_REQUESTED_PAGES: &str = "held_requested_pages";
+    /// Of them, those that it sent.
+    pub const HELD_DELIVERED_PAGES: &str = "held_delivered_pages";
     /// Bytes that the node has sent to others who read, as the home of units or from memory, or told where they lie.
     pub const SENT: &str = "sent_bytes";
     /// Messages that libfabric has carried to other nodes.
@@ -86,22 +92,49 @@ pub struct NodeStatus {
 pub struct Warmed {
     /// Regular files that the job holds now.
     pub files: u64,
-    /// Their size in bytes, all together.
+    /// Bytes of files that it holds now, and of holes.
     pub bytes: u64,
+    /// Files of which a part had no room.
+    pub left_out_files: u64,
+    /// What of them had none, in bytes.
+    pub left_out_bytes: u64,
+    /// Whether it was broken off.
+    pub is_broken_off: bool,
     /// Files and directories that could not be read.
     pub failed: u64,
     /// Why, of the first of them.
     pub faults: Vec<String>,
 }
 
-impl Warmed {
-    /// Adds what was loaded besides.
-    pub fn merge(&mut self, other: Self) {
-        self.files += other.files;
-        self.bytes += other.bytes;
-        self.failed += other.failed;
-        self.faults.extend(other.faults);
-    }
+/// Most files of one [`AdminRequest::Files`].
+pub const FILES_ASKED_MAX: usize = 12;
+
+// Each with the longest path and all holders.
+const _: () = assert!(FILES_ASKED_MAX * (TREE_PATH_SIZE_MAX + HOLDERS_KEPT_MAX * 15 + 64) < MESSAGE_SIZE_MAX);
+
+/// Who may hold a file, as its home has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileHolders {
+    /// Version of the file.
+    pub generation: Generation,
+    /// Nodes that may have it in memory.
+    pub holders: Vec<Holder>,
+}
+
+/// What one node has of a file, and knows of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileHeld {
+    /// Bytes in memory for its programs.
+    pub memory_bytes: u64,
+    /// Bytes on its device.
+    pub device_bytes: u64,
+    /// Whether only a part of its device was looked through.
+    pub is_partial: bool,
+    /// At the file's home.
+    pub table: Option<FileHolders>,
+    /// Path below the shared directory, of a cached file, as far as this node knows it; empty else.
+    #[serde(with = "serde_bytes")]
+    pub path: Vec<u8>,
 }
 
 /// A request to an agent.
@@ -121,6 +154,13 @@ pub enum AdminRequest {
     },
     /// A part of a measurement of the network by another agent.
     Exchange(Exchange),
+    /// What the node has of these files, at most [`FILES_ASKED_MAX`].
+    Files(Vec<InodeId>),
+    /// Of the files in this node's cache table, those whose holders were asked most often.
+    MostAsked {
+        /// How many.
+        count: u32,
+    },
 }
 
 /// The answer to an [`AdminRequest`].
@@ -134,4 +174,8 @@ pub enum AdminReply {
     Done,
     /// To a part of a measurement.
     Exchange(ExchangeReply),
+    /// In the order in which they were asked for.
+    Files(Vec<FileHeld>),
+    /// Files, each with how often its holders were asked, the most often asked first.
+    MostAsked(Vec<(InodeId, u64)>),
 }

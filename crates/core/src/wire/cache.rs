@@ -25,6 +25,17 @@ pub struct Stamp {
     pub ctime: Timestamp,
 }
 
+impl Stamp {
+    /// A number that another state of the file does not have.
+    pub fn digest(&self) -> u64 {
+        let Self { device, inode, size, mtime, ctime } = *self;
+        let times = [mtime, ctime].map(|time| [time.seconds as u64, u64::from(time.nanoseconds)]);
+        let words = [[device, inode], [size, 0], times[0], times[1]];
+        let bytes: Vec<u8> = words.iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
+        xxhash_rust::xxh3::xxh3_64(&bytes)
+    }
+}
+
 /// A request to a file's coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CacheRequest {

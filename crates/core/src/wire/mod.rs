@@ -102,7 +102,11 @@ impl Request {
                 | Cache::Drain { .. } => false,
             },
             Self::Admin(request) => match request {
-                Admin::Space { .. } | Admin::Status | Admin::Dead { .. } => true,
+                Admin::Space { .. }
+                | Admin::Status
+                | Admin::Dead { .. }
+                | Admin::Files(_)
+                | Admin::MostAsked { .. } => true,
                 Admin::Exchange(exchange) => exchange.is_read_only(),
             },
             Self::Client(request) => request.is_read_only(),

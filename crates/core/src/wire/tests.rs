@@ -2,7 +2,7 @@
 //! format has changed: agents of the two formats must refuse each other (`PROTOCOL_VERSION`), and stores written
 //! by the one must not be read by the other, before the bytes here are changed.
 
-use super::admin::{AdminReply, AdminRequest, Counter, NodeStatus, Space};
+use super::admin::{AdminReply, AdminRequest, Counter, FileHeld, FileHolders, NodeStatus, Space};
 use super::cache::{CacheReply, CacheRequest, CacheState, Stamp};
 use super::call::Run;
 use super::client::{ClientReply, ClientRequest};
@@ -419,9 +419,10 @@ fn requests_to_the_unit_service() {
                 units: vec![0, 130],
                 size: 300,
                 generation: GENERATION,
-                backing: Backing::Zeros,
+                path: b"a".to_vec(),
+                loading: 300,
             },
-            "0c83840402008201ac020900",
+            "0c83840402008201ac02090161ac02",
         ),
     ]);
 }
@@ -453,7 +454,7 @@ fn replies_of_the_unit_service() {
             ]),
             "0702000101802080400401020304ac02",
         ),
-        (UnitReply::Loaded(300), "08ac02"),
+        (UnitReply::Loaded { held: 300, left_out: 5 }, "08ac0205"),
     ]);
 }
 
@@ -550,6 +551,8 @@ fn requests_to_agents() {
         (AdminRequest::Exchange(Exchange::Give { session: 300 }), "0303ac02"),
         (AdminRequest::Exchange(Exchange::Send { session: 300, windows: 2, window: 64 }), "0304ac020240"),
         (AdminRequest::Exchange(Exchange::End), "0305"),
+        (AdminRequest::Files(vec![INODE]), "0401838404"),
+        (AdminRequest::MostAsked { count: 300 }, "05ac02"),
     ]);
 }
 
@@ -564,6 +567,20 @@ fn replies_of_agents() {
         (AdminReply::Done, "02"),
         (AdminReply::Exchange(ExchangeReply::Begun { grant: 300 }), "0300ac02"),
         (AdminReply::Exchange(ExchangeReply::Done), "0301"),
+        (
+            AdminReply::Files(vec![FileHeld {
+                memory_bytes: 300,
+                device_bytes: 5,
+                is_partial: true,
+                table: Some(FileHolders {
+                    generation: GENERATION,
+                    holders: vec![Holder { node: NodeId(2), requested: 300, delivered: 4 }],
+                }),
+                path: b"a".to_vec(),
+            }]),
+            "0401ac02050101090102ac02040161",
+        ),
+        (AdminReply::MostAsked(vec![(INODE, 300)]), "0501838404ac02"),
     ]);
 }
 

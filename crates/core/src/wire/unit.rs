@@ -169,8 +169,11 @@ pub enum UnitRequest {
         size: u64,
         /// Version of the file.
         generation: Generation,
-        /// Where the bytes come from.
-        backing: Backing,
+        /// Its path, relative to the shared directory.
+        #[serde(with = "serde_bytes")]
+        path: Vec<u8>,
+        /// Which loading this is a part of: what it has loaded it does not push out again.
+        loading: u64,
     },
 }
 
@@ -293,6 +296,11 @@ pub enum UnitReply {
     Usage(u64),
     /// Answer to [`UnitRequest::Places`], in the same order: none for a unit that the home does not hold whole.
     Places(Vec<Option<UnitPlace>>),
-    /// So many bytes of the units are there.
-    Loaded(u64),
+    /// Answer to [`UnitRequest::Load`], in bytes of the file.
+    Loaded {
+        /// There, or of holes.
+        held: u64,
+        /// For which the node has no room.
+        left_out: u64,
+    },
 }

@@ -57,7 +57,10 @@ impl Activity {
             ),
             Request::Cache(request) => matches!(
                 request,
-                CacheRequest::Writeback { .. } | CacheRequest::Drain { .. } | CacheRequest::Progress
+                CacheRequest::Writeback { .. }
+                    | CacheRequest::Drain { .. }
+                    | CacheRequest::Progress
+                    | CacheRequest::Open { holds: false, .. }
             ),
             Request::Meta(_) => false,
         };

@@ -3,14 +3,20 @@
 use super::paths::Paths;
 use super::record::{Journal, Record};
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tameike_core::wire::cache::Stamp;
 use tameike_core::{Generation, InodeId, NodeId, Result, Timestamp};
 
 /// Files kept in memory without being in use.
 const IDLE_FILES_MAX: usize = 64 << 10;
+/// Of files that are not in memory any more, so many have their version remembered.
+const VERSIONS_MAX: usize = 1 << 18;
+/// Files that are looked at for one that is to go, and those that go at once.
+const LOOKED_AT_MAX: usize = 16;
+const GONE_MAX: usize = 2;
 
 /// A coordinated file.
 pub(super) struct File {
@@ -18,6 +24,8 @@ pub(super) struct File {
     /// Held while the file is flushed or cut.
     pub(super) flush: async_lock::Mutex<()>,
     state: Mutex<State>,
+    /// Whether it was asked for since it was last looked at as one that could go.
+    used: AtomicBool,
     /// Where its paths are noted, as those of all files in memory.
     paths: Arc<Paths>,
 }
@@ -103,7 +111,8 @@ impl File {
             suspect: None,
             written: None,
         });
-        Arc::new(Self { inode, flush: async_lock::Mutex::new(()), state, paths })
+        let used = AtomicBool::new(false);
+        Arc::new(Self { inode, flush: async_lock::Mutex::new(()), state, used, paths })
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -134,22 +143,106 @@ impl Drop for File {
     }
 }
 
+/// Versions of files that are not in memory any more, and not in the ledger: with the digest of the stamp under which each was seen.
+/// A file that is still as it was goes on with its version, under which its bytes are kept.
+#[derive(Default)]
+struct Versions {
+    by_inode: BTreeMap<InodeId, (u64, Generation)>,
+    /// In the order in which they came; of one that has gone since, too.
+    order: VecDeque<InodeId>,
+}
+
+impl Versions {
+    fn keep(&mut self, inode: InodeId, record: &Record, most: usize) {
+        if record.journaled || record.removed {
+            return;
+        }
+        if self.by_inode.insert(inode, (record.stamp.digest(), record.generation)).is_none() {
+            self.order.push_back(inode);
+        }
+        while self.order.len() > most {
+            let Some(oldest) = self.order.pop_front() else { return };
+            self.by_inode.remove(&oldest);
+        }
+    }
+
+    fn take(&mut self, inode: InodeId, stamp: &Stamp) -> Option<Generation> {
+        let (digest, generation) = self.by_inode.remove(&inode)?;
+        (digest == stamp.digest()).then_some(generation)
+    }
+}
+
+/// What is in memory.
+#[derive(Default)]
+struct Known {
+    by_inode: BTreeMap<InodeId, Arc<File>>,
+    /// Those of `by_inode` in the order in which they came, or were last spared.
+    order: VecDeque<InodeId>,
+    versions: Versions,
+}
+
+impl Known {
+    fn get(&self, inode: InodeId) -> Option<Arc<File>> {
+        let file = self.by_inode.get(&inode)?;
+        file.used.store(true, Ordering::Relaxed);
+        Some(file.clone())
+    }
+
+    fn insert(
+        &mut self,
+        inode: InodeId,
+        record: Record,
+        paths: &Arc<Paths>,
+        most: (usize, usize),
+    ) -> Arc<File> {
+        if self.by_inode.len() >= most.0 {
+            self.make_room(most.1);
+        }
+        let file = File::new(inode, record, paths.clone());
+        self.by_inode.insert(inode, file.clone());
+        self.order.push_back(inode);
+        file
+    }
+
+    /// Lets some files go that came first and were not asked for since. Those in the ledger, as all dirty ones are, come back from
+    /// there; of others the version is remembered.
+    fn make_room(&mut self, versions: usize) {
+        let mut gone = 0;
+        for _ in 0..LOOKED_AT_MAX {
+            let Some(inode) = self.order.pop_front() else { return };
+            let Some(file) = self.by_inode.get(&inode) else { continue };
+            if Arc::strong_count(file) > 1 || file.used.swap(false, Ordering::Relaxed) {
+                self.order.push_back(inode);
+                continue;
+            }
+            self.versions.keep(inode, &file.state().record, versions);
+            self.by_inode.remove(&inode);
+            gone += 1;
+            if gone == GONE_MAX {
+                return;
+            }
+        }
+    }
+}
+
 /// The files in memory.
 #[derive(Default)]
 pub(super) struct Files {
-    by_inode: Mutex<BTreeMap<InodeId, Arc<File>>>,
+    known: Mutex<Known>,
     paths: Arc<Paths>,
 }
+
+const MOST: (usize, usize) = (IDLE_FILES_MAX, VERSIONS_MAX);
 
 impl Files {
     /// The file, from memory or from the ledger.
     pub(super) fn get(&self, journal: &Journal, inode: InodeId) -> Result<Option<Arc<File>>> {
-        let mut files = self.by_inode.lock();
-        if let Some(file) = files.get(&inode) {
-            return Ok(Some(file.clone()));
+        let mut known = self.known.lock();
+        if let Some(file) = known.get(inode) {
+            return Ok(Some(file));
         }
         let Some(record) = journal.get(inode)? else { return Ok(None) };
-        Ok(Some(self.insert(&mut files, inode, record)))
+        Ok(Some(known.insert(inode, record, &self.paths, MOST)))
     }
 
     /// The file, made from `record` when it is not known yet.
@@ -162,34 +255,27 @@ impl Files {
         if let Some(file) = self.get(journal, inode)? {
             return Ok(file);
         }
-        let mut files = self.by_inode.lock();
-        if let Some(file) = files.get(&inode) {
-            return Ok(file.clone());
+        let mut known = self.known.lock();
+        if let Some(file) = known.get(inode) {
+            return Ok(file);
         }
-        Ok(self.insert(&mut files, inode, record()))
-    }
-
-    fn insert(&self, files: &mut BTreeMap<InodeId, Arc<File>>, inode: InodeId, record: Record) -> Arc<File> {
-        if files.len() >= IDLE_FILES_MAX {
-            // Files whose record is in the ledger, as all dirty ones are, come back from there. Of the others only
-            // the generation is lost: they get a new one when they are opened next, and are read anew.
-            files.retain(|_, file| Arc::strong_count(file) > 1);
+        let mut record = record();
+        if let Some(generation) = known.versions.take(inode, &record.stamp) {
+            record.generation = generation;
         }
-        let file = File::new(inode, record, self.paths.clone());
-        files.insert(inode, file.clone());
-        file
+        Ok(known.insert(inode, record, &self.paths, MOST))
     }
 
     /// The files in memory with a path below `directory`.
     pub(super) fn below(&self, directory: &[u8]) -> Vec<Arc<File>> {
         let inodes = self.paths.below(directory);
-        let files = self.by_inode.lock();
-        inodes.iter().filter_map(|inode| files.get(inode).cloned()).collect()
+        let known = self.known.lock();
+        inodes.iter().filter_map(|inode| known.by_inode.get(inode).cloned()).collect()
     }
 
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
-        self.by_inode.lock().len()
+        self.known.lock().by_inode.len()
     }
 }
 
@@ -197,4 +283,45 @@ impl Files {
 pub(super) fn fresh_generation(runtime: &tameike_io::Runtime) -> Generation {
     let now = runtime.now();
     Generation(now.seconds.max(0) as u64 * 1_000_000 + u64::from(now.nanoseconds / 1000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stamp(size: u64) -> Stamp {
+        Stamp { size, ..Stamp::default() }
+    }
+
+    /// Once all files that nobody used went at once, and with them the versions under which their bytes were kept.
+    #[test]
+    fn files_go_one_after_the_other_oldest_first_and_keep_their_versions() {
+        let (mut known, paths, most) = (Known::default(), Arc::default(), (8, 100));
+        let record = |number: u64| Record::new(b"file", stamp(number), Generation(1000 + number));
+        let held = known.insert(InodeId(0), record(0), &paths, most);
+        for number in 1..50 {
+            known.insert(InodeId(number), record(number), &paths, most);
+            assert!(known.get(InodeId(1)).is_some(), "it is asked for again and again");
+            assert!(known.by_inode.len() >= 6.min(number as usize) && known.by_inode.len() <= 9);
+        }
+        assert!(known.by_inode.contains_key(&InodeId(0)) && known.by_inode.contains_key(&InodeId(49)));
+        drop(held);
+        let (same, other) = (stamp(7), stamp(8));
+        assert_eq!(known.versions.take(InodeId(7), &same), Some(Generation(1007)));
+        assert_eq!(known.versions.take(InodeId(7), &same), None, "it is in memory now");
+        assert_eq!(known.versions.take(InodeId(9), &other), None, "it was changed meanwhile");
+    }
+
+    #[test]
+    fn versions_are_bounded_and_those_of_the_ledger_are_not_kept_twice() {
+        let mut versions = Versions::default();
+        for number in 0..100 {
+            versions.keep(InodeId(number), &Record::new(b"f", stamp(1), Generation(number)), 10);
+        }
+        assert_eq!((versions.by_inode.len(), versions.order.len()), (10, 10));
+        assert_eq!(versions.take(InodeId(99), &stamp(1)), Some(Generation(99)));
+        let journaled = Record { journaled: true, ..Record::new(b"f", stamp(1), Generation(5)) };
+        versions.keep(InodeId(200), &journaled, 10);
+        assert_eq!(versions.take(InodeId(200), &stamp(1)), None);
+    }
 }

@@ -197,6 +197,13 @@ impl CacheService {
         })
     }
 
+    /// Where a file lies below the shared directory, as far as this coordinator knows; empty else.
+    pub fn path_of(&self, inode: InodeId) -> Vec<u8> {
+        let known = self.files.get(&self.journal, inode).ok().flatten();
+        let path = known.and_then(|file| file.state().record.paths.first().map(|path| path.to_vec()));
+        path.unwrap_or_default()
+    }
+
     /// Serves a request of this agent itself.
     ///
     /// # Errors

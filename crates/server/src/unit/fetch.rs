@@ -6,15 +6,18 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::limits::{HOLDER_PATIENCE, UNIT_SIZE};
+use tameike_core::ranges::RangeSet;
 use tameike_core::wire::admin::{Counter, counters};
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Generation, NodeId, Result, UnitId};
+use tameike_core::{Errno, Generation, NodeId, Result, UnitId};
 use tameike_io::fabric::Answer;
-use tameike_io::shared::{Access, SharedFile, open_same};
+use tameike_io::shared::{Access, Seek, SharedFile, open_same};
 use tameike_io::{Frame, Payload};
 
 const WHOLE: Range<u32> = 0..UNIT_SIZE as u32;
+/// In which a file's space is told, in bytes.
+const BLOCK_OF_STAT: u64 = 512;
 /// Holders that are asked before the shared file is read.
 const HOLDERS_TRIED_MAX: usize = 4;
 
@@ -25,6 +28,32 @@ pub(super) fn read_gap(file: &dyn SharedFile, start: u64, gap: &Range<u32>, fram
     let count = file.read_at(part, start + u64::from(gap.start))?;
     part[count..].fill(0);
     Ok(gap.start + count as u32)
+}
+
+/// Whether holes of the shared file are read as zeros, and kept.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Holes {
+    Read,
+    Skipped,
+}
+
+/// The parts of a gap in a unit that begins at `start` for which the file has data: all of it, where its file system does not tell.
+fn data_in(file: &dyn SharedFile, start: u64, gap: Range<u32>) -> Vec<Range<u32>> {
+    let (mut parts, mut at, end) = (Vec::new(), start + u64::from(gap.start), start + u64::from(gap.end));
+    while at < end {
+        let first = match file.seek(Seek::Data, at) {
+            Ok(first) => first,
+            Err(fault) if fault.errno == Errno::ENXIO => break,
+            Err(_) => at,
+        };
+        if first >= end {
+            break;
+        }
+        let last = file.seek(Seek::Hole, first).map_or(end, |hole| hole.clamp(first + 1, end));
+        parts.push((first - start) as u32..(last - start) as u32);
+        at = last;
+    }
+    parts
 }
 
 /// The bytes `range` of a unit in `frame`, with those in `gaps` from `bytes`, which has all of the range.
@@ -67,13 +96,27 @@ impl UnitService {
         if held.contains(&range) {
             return Ok(Payload::new(Arc::new(frame), range));
         }
-        let (frame, kept) = self.read_shared(unit, frame, held.gaps(WHOLE), path).await?;
-        let frame = Arc::new(frame);
-        for part in kept {
-            self.loaded.shared.fetch_add(part.len() as u64, Ordering::Relaxed);
-            self.keep(unit, part.start, Payload::new(frame.clone(), part.clone()), generation).await;
-        }
+        let read = self.read_shared(unit, frame, held.gaps(WHOLE), path, Holes::Read).await?;
+        let (frame, _) = self.keep(unit, read, generation, u64::MAX).await;
         Ok(Payload::new(frame, range))
+    }
+
+    /// Reads what of the unit has data and is not held here from the shared file, and keeps it, where there is room or can be made
+    /// by what was not used after `victims_until`. What it has read.
+    pub(super) async fn fill(
+        &self,
+        unit: UnitId,
+        range: Range<u32>,
+        frame: Frame,
+        (generation, victims_until): (Generation, u64),
+        path: Vec<u8>,
+    ) -> Result<RangeSet> {
+        let _uncut = self.file_locks.share(unit.inode).await;
+        let _only = self.unit_locks.hold(unit).await;
+        let gaps = self.parts.extents.held(unit, generation).await?.gaps(range);
+        let read = self.read_shared(unit, frame, gaps, path, Holes::Skipped).await?;
+        let (_, kept) = self.keep(unit, read, generation, victims_until).await;
+        Ok(kept.into_iter().collect())
     }
 
     /// Bytes that one of these nodes has in memory, for who has opened this version. They are passed on and not kept: what this node
@@ -109,11 +152,24 @@ impl UnitService {
         None
     }
 
-    /// Keeps clean bytes on the device, where it has room.
-    async fn keep(&self, unit: UnitId, start: u32, bytes: Payload, generation: Generation) {
-        if let Err(fault) = self.parts.extents.fill(unit, start, bytes, generation).await {
-            log::warn!("cannot keep what was read of {}: {fault}", unit.inode);
+    /// Keeps what was read of the shared file on the device, where it has room. Gives what was read.
+    async fn keep(
+        &self,
+        unit: UnitId,
+        (frame, parts): (Frame, Vec<Range<u32>>),
+        generation: Generation,
+        victims_until: u64,
+    ) -> (Arc<Frame>, Vec<Range<u32>>) {
+        let frame = Arc::new(frame);
+        for part in &parts {
+            self.loaded.shared.fetch_add(part.len() as u64, Ordering::Relaxed);
+            let bytes = Payload::new(frame.clone(), part.clone());
+            let filled = self.parts.extents.fill(unit, part.start, bytes, generation, victims_until).await;
+            if let Err(fault) = filled {
+                log::warn!("cannot keep what was read of {}: {fault}", unit.inode);
+            }
         }
+        (frame, parts)
     }
 
     /// Reads `gaps` from the shared file into the frame, and gives the parts that the file has.
@@ -123,10 +179,18 @@ impl UnitService {
         mut frame: Frame,
         gaps: Vec<Range<u32>>,
         path: Vec<u8>,
+        holes: Holes,
     ) -> Result<(Frame, Vec<Range<u32>>)> {
         let shared = self.parts.shared.clone();
         let read = move || {
-            let (file, _) = open_same(&*shared, &path, unit.inode, Access::Read)?;
+            let (file, stat) = open_same(&*shared, &path, unit.inode, Access::Read)?;
+            // A file with all of its blocks has no holes.
+            let gaps = match holes {
+                Holes::Skipped if stat.blocks * BLOCK_OF_STAT < stat.size => {
+                    gaps.into_iter().flat_map(|gap| data_in(&*file, unit.start(), gap)).collect()
+                }
+                Holes::Skipped | Holes::Read => gaps,
+            };
             let mut kept = Vec::with_capacity(gaps.len());
             for gap in gaps {
                 let end = read_gap(&*file, unit.start(), &gap, &mut frame)?;

@@ -1,42 +1,100 @@
 //! Units that are wanted before anybody reads them.
+//!
+//! A node reads few of them at a time, whoever asks, and gives way to programs: while it has requests of theirs it reads one now and
+//! then. What one loading has loaded it does not push out again: what has no room is not even read, and is told.
 
 use super::{UnitService, check_index};
+use async_lock::Semaphore;
 use futures_util::{StreamExt, TryStreamExt, stream};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::time::Duration;
 use tameike_core::limits::UNIT_SIZE;
-use tameike_core::wire::unit::{Backing, LOAD_UNITS_MAX};
-use tameike_core::{Errno, Fault, Generation, InodeId, Result, UnitId};
+use tameike_core::wire::unit::{LOAD_UNITS_MAX, UnitReply};
+use tameike_core::{Errno, Fault, Generation, InodeId, Result, UnitId, View};
 
-/// Units that are read at the same time for one request.
+/// Units that are read at the same time for all loadings together.
 const LOADED_AT_ONCE: usize = 4;
+/// How long one read waits for programs to have no requests here.
+const GIVES_WAY: Duration = Duration::from_millis(100);
+/// Loadings of which is known when they began.
+const LOADINGS_MAX: usize = 8;
+
+/// Loadings under way.
+pub(super) struct Loading {
+    turns: Semaphore,
+    /// Those that began last, with the time of use of units until which these may go for them.
+    begun: Mutex<VecDeque<(u64, u64)>>,
+}
+
+impl Default for Loading {
+    fn default() -> Self {
+        Self { turns: Semaphore::new(LOADED_AT_ONCE), begun: Mutex::default() }
+    }
+}
+
+impl Loading {
+    /// Until when units were used that may go for this loading: it begins `now`, if it is not known.
+    fn victims_until(&self, loading: u64, now: u64) -> u64 {
+        let mut begun = self.begun.lock();
+        if let Some((_, until)) = begun.iter().find(|(known, _)| *known == loading) {
+            return *until;
+        }
+        if begun.len() == LOADINGS_MAX {
+            begun.pop_front();
+        }
+        begun.push_back((loading, now));
+        now
+    }
+}
+
+/// What is wanted of a file.
+pub(super) struct Order {
+    pub(super) size: u64,
+    pub(super) generation: Generation,
+    pub(super) path: Vec<u8>,
+    pub(super) loading: u64,
+}
 
 impl UnitService {
-    /// Has this node hold units of a file of this size; how many bytes they have.
-    pub(super) async fn load(
-        &self,
-        inode: InodeId,
-        units: Vec<u64>,
-        size: u64,
-        (generation, backing): (Generation, Backing),
-    ) -> Result<u64> {
+    /// Has this node hold units of a file.
+    pub(super) async fn load(&self, inode: InodeId, units: Vec<u64>, order: Order) -> Result<UnitReply> {
         if units.len() > LOAD_UNITS_MAX {
             return Err(Fault::new(Errno::EINVAL, format!("{} units are to be loaded at once", units.len())));
         }
-        let loaded = stream::iter(units).map(|index| {
-            let backing = backing.clone();
-            async move {
-                check_index(index)?;
-                let unit = UnitId { inode, index };
-                let length = size.saturating_sub(unit.start()).min(UNIT_SIZE as u64) as u32;
-                if length > 0 {
-                    let frame = self.parts.read_pool.take().await;
-                    self.read(unit, 0..length, frame, generation, backing).await?;
-                }
-                Ok(u64::from(length))
-            }
-        });
-        loaded
-            .buffer_unordered(LOADED_AT_ONCE)
-            .try_fold(0, |sum, length| async move { Ok(sum + length) })
-            .await
+        let now = self.parts.extents.time_of_use();
+        let until = self.loading.victims_until(order.loading, now);
+        let loads = units.into_iter().map(|index| self.load_unit(UnitId { inode, index }, &order, until));
+        let sums = stream::iter(loads).buffer_unordered(LOADED_AT_ONCE);
+        let add = |(held, left_out), one: (u64, u64)| async move { Ok((held + one.0, left_out + one.1)) };
+        let (held, left_out) = sums.try_fold((0, 0), add).await?;
+        Ok(UnitReply::Loaded { held, left_out })
+    }
+
+    /// How many bytes of the unit are there then, or are of holes; and how many have no room.
+    async fn load_unit(&self, unit: UnitId, order: &Order, victims_until: u64) -> Result<(u64, u64)> {
+        check_index(unit.index)?;
+        let range = 0..order.size.saturating_sub(unit.start()).min(UNIT_SIZE as u64) as u32;
+        let _turn = self.loading.turns.acquire().await;
+        let (extents, generation) = (&self.parts.extents, order.generation);
+        let missing = |held: &tameike_core::ranges::RangeSet| {
+            held.gaps(range.clone()).iter().map(|gap| u64::from(gap.end - gap.start)).sum::<u64>()
+        };
+        let length = u64::from(range.end);
+        let before = missing(&extents.held(unit, generation).await?);
+        if before == 0 {
+            return Ok((length, 0));
+        }
+        self.parts.runtime.timeout(GIVES_WAY, self.parts.activity.until_quiet()).await;
+        if !extents.has_room(View::Cache, victims_until) {
+            return Ok((length - before, before));
+        }
+        let frame = self.parts.read_pool.take().await;
+        let part = (generation, victims_until);
+        let read = self.fill(unit, range.clone(), frame, part, order.path.clone()).await?;
+        let mut lost = read;
+        extents.held(unit, generation).await?.iter().for_each(|held| lost.remove(held));
+        let left_out = u64::from(lost.len());
+        Ok((length - left_out, left_out))
     }
 }

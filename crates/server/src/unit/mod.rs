@@ -62,6 +62,7 @@ pub struct UnitService {
     relief: async_lock::Mutex<()>,
     /// With holders that are asked before the shared file is read.
     patience: Patience,
+    loading: load::Loading,
     loaded: fetch::Loaded,
 }
 
@@ -76,6 +77,7 @@ impl UnitService {
             flush_locks: Locks::default(),
             flushed: Mutex::default(),
             relief: async_lock::Mutex::new(()),
+            loading: load::Loading::default(),
             loaded: fetch::Loaded::default(),
         })
     }
@@ -145,8 +147,8 @@ impl UnitService {
             UnitRequest::Places { inode, units, generation } => {
                 UnitReply::Places(self.places(inode, units, generation).await?)
             }
-            UnitRequest::Load { inode, units, size, generation, backing } => {
-                UnitReply::Loaded(self.load(inode, units, size, (generation, backing)).await?)
+            UnitRequest::Load { inode, units, size, generation, path, loading } => {
+                self.load(inode, units, load::Order { size, generation, path, loading }).await?
             }
             UnitRequest::DirtyInodes { coordinator, after, limit } => {
                 UnitReply::DirtyInodes(self.dirty_inodes(coordinator, after, limit)?)

@@ -25,6 +25,8 @@ pub(super) struct Change<'a> {
     freed: Vec<Range<u64>>,
     /// Blocks set aside.
     set_aside: u64,
+    /// What was used after this time does not go for it.
+    pub(super) victims_until: u64,
     _guard: Held<UnitId>,
 }
 
@@ -75,18 +77,20 @@ impl ExtentStore {
             taken: Vec::new(),
             freed: Vec::new(),
             set_aside: 0,
+            victims_until: u64::MAX,
             _guard: guard,
         })
     }
 
-    /// Lets the clean unit go that was used least recently, of those that nobody uses. `own` is the unit for
-    /// which room is made.
-    fn evict(&self, own: UnitId) -> Result<Eviction> {
+    /// Lets the clean unit go that was used least recently, of those that nobody uses, and not after `until`. `own` is the unit
+    /// for which room is made.
+    fn evict(&self, own: UnitId, until: u64) -> Result<Eviction> {
         /// Units looked at with the books locked.
         const BATCH: usize = 16;
         let (mut time, mut busy) = (0, None);
         loop {
-            let victims = self.books.lock().victims(time, BATCH);
+            let mut victims = self.books.lock().victims(time, BATCH);
+            victims.retain(|(used, _)| *used <= until);
             let Some(&(last, _)) = victims.last() else {
                 return Ok(busy.map_or(Eviction::Nothing, Eviction::Busy));
             };
@@ -110,7 +114,7 @@ impl ExtentStore {
     /// Takes blocks for `unit`, after making room where that can be done.
     async fn take(
         &self,
-        unit: UnitId,
+        (unit, victims_until): (UnitId, u64),
         count: u64,
         replaced: u64,
         wish: Option<u64>,
@@ -134,7 +138,7 @@ impl ExtentStore {
             }
             let evicted = match shortage {
                 Shortage::View if view != View::Cache => Eviction::Nothing,
-                Shortage::View | Shortage::Device | Shortage::Below => self.evict(unit)?,
+                Shortage::View | Shortage::Device | Shortage::Below => self.evict(unit, victims_until)?,
             };
             match evicted {
                 Eviction::Done => {}
@@ -262,7 +266,8 @@ impl Change<'_> {
         let wish = before.map(|extent| extent.device_blocks().end);
         let mut choice = Choice::Any;
         let extents = loop {
-            let runs = self.store.take(self.unit, wanted, replaced, wish, choice).await?;
+            let runs =
+                self.store.take((self.unit, self.victims_until), wanted, replaced, wish, choice).await?;
             self.taken.push((runs.clone(), replaced));
             match self.write_runs(&runs, blocks.start, payload).await {
                 Ok(extents) => break extents,

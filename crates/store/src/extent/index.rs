@@ -173,6 +173,26 @@ impl ExtentStore {
         }
     }
 
+    /// Bytes of the file that are held, of at most `limit` units; whether there are more units.
+    ///
+    /// # Errors
+    /// `EIO` when the store below fails.
+    pub fn held_bytes(&self, inode: InodeId, limit: usize) -> Result<(u64, bool)> {
+        let (mut bytes, mut count, mut next) = (0, 0, Some(0));
+        while let Some(from) = next {
+            if count >= limit {
+                return Ok((bytes, true));
+            }
+            let (units, more) = self.units_from(inode, from)?;
+            count += units.len();
+            for unit in units {
+                bytes += self.load(unit)?.map_or(0, |record| u64::from(record.held.len()));
+            }
+            next = more;
+        }
+        Ok((bytes, false))
+    }
+
     /// Files after `after` with dirty bytes, ascending: the next few of them, none at the end.
     ///
     /// # Errors

@@ -156,7 +156,7 @@ impl ExtentStore {
     }
 
     /// Adds clean bytes where the unit holds none; never overwrites. Does nothing when there is no room, or when
-    /// the unit is of a newer generation.
+    /// the unit is of a newer generation. Clean units that were used after `victims_until` (see [`Self::time_of_use`]) do not go for it.
     ///
     /// # Errors
     /// `EIO` when the disk fails.
@@ -166,11 +166,13 @@ impl ExtentStore {
         offset: u32,
         payload: Payload,
         generation: Generation,
+        victims_until: u64,
     ) -> Result<()> {
         check_range(offset, payload.len())?;
         self.ledger.room().await?;
         self.apart(|store| async move {
             let mut change = store.begin(unit).await?;
+            change.victims_until = victims_until;
             if !change.renew(generation) {
                 return Ok(());
             }
@@ -223,6 +225,17 @@ impl ExtentStore {
             change.commit()
         })
         .await
+    }
+
+    /// The time of use that was given last: units that are used from now on have later ones.
+    pub fn time_of_use(&self) -> u64 {
+        self.books.lock().time()
+    }
+
+    /// Whether a whole unit of the view may find room, as far as clean units can go that were not used after `victims_until`.
+    pub fn has_room(&self, view: View, victims_until: u64) -> bool {
+        let blocks = (UNIT_SIZE / tameike_core::limits::BLOCK_SIZE) as u64;
+        self.books.lock().has_room_since(view, blocks, victims_until)
     }
 
     /// Drops the file's clean bytes.

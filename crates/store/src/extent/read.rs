@@ -120,6 +120,19 @@ impl ExtentStore {
         (frame, result.map(|()| Held { ranges: wanted, sums }))
     }
 
+    /// What a unit holds, without reading it; clean bytes of an older generation are dropped first. It counts as a use.
+    ///
+    /// # Errors
+    /// `EIO` when the store below fails.
+    pub async fn held(&self, unit: UnitId, generation: Generation) -> Result<RangeSet> {
+        let (_guard, record) = self.share(unit, generation).await?;
+        let Some(record) = record else { return Ok(RangeSet::default()) };
+        if unit.inode.is_cached() {
+            self.books.lock().touch(unit, record.is_clean());
+        }
+        Ok(record.held)
+    }
+
     /// The record of a unit, which stays as it is meanwhile; without clean bytes of an older generation, if it is a cached one.
     pub(super) async fn share(
         &self,

@@ -261,6 +261,18 @@ impl Books {
         if clean { self.clean.touch(unit) } else { self.clean.remove(unit) }
     }
 
+    /// The last time of use that was given.
+    pub(super) fn time(&self) -> u64 {
+        self.clean.clock
+    }
+
+    /// Whether so many blocks have room in the view, or would have after clean units went that were not used since `time`.
+    pub(super) fn has_room_since(&self, view: View, blocks: u64, time: u64) -> bool {
+        let oldest = self.clean.by_time.first_key_value();
+        oldest.is_some_and(|(used, _)| *used <= time)
+            || (self.left(view) >= blocks && self.allocator.free() + self.returning() >= blocks)
+    }
+
     /// Clean units used after `time`, the least recently used first, each with the time.
     pub(super) fn victims(&self, time: u64, limit: usize) -> Vec<(u64, UnitId)> {
         self.clean.by_time.range(time + 1..).map(|(&time, &unit)| (time, unit)).take(limit).collect()

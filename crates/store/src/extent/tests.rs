@@ -100,7 +100,7 @@ impl World {
     }
 
     pub(super) fn fill(&self, store: &ExtentStore, unit: UnitId, offset: u32, bytes: &[u8]) {
-        self.machine.run(store.fill(unit, offset, self.payload(bytes), Generation(1))).unwrap();
+        self.machine.run(store.fill(unit, offset, self.payload(bytes), Generation(1), u64::MAX)).unwrap();
     }
 
     /// The bytes of the range, `None` where the unit holds none.

@@ -45,16 +45,14 @@ pub fn name(quantity: Quantity) -> &'static str {
     }
 }
 
-/// The median of the repetitions: microseconds of one message ([`Quantity::Latency`]), else 10^6 bytes a second.
+/// Microseconds that half of the messages did not exceed ([`Quantity::Latency`]); else the median of the repetitions, in 10^6 bytes
+/// a second.
 fn median(outcome: &Outcome) -> f64 {
+    if let Some(trips) = outcome.half_trips {
+        return trips.median as f64 / 1000.0;
+    }
     let figure = |one: &Repetition| {
-        let (messages, nanoseconds) = (one.messages.max(1) as f64, one.nanoseconds.max(1) as f64);
-        match outcome.quantity {
-            Quantity::Latency => nanoseconds / messages / 1000.0,
-            Quantity::OneWay | Quantity::BothWays | Quantity::Put | Quantity::Get => {
-                messages * f64::from(outcome.size) * 1000.0 / nanoseconds
-            }
-        }
+        one.messages as f64 * f64::from(outcome.size) * 1000.0 / one.nanoseconds.max(1) as f64
     };
     let mut figures: Vec<_> = outcome.repetitions.iter().map(figure).collect();
     figures.sort_by(f64::total_cmp);

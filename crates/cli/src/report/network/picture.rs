@@ -7,7 +7,7 @@ use crate::settings::size::show;
 const PANEL_WIDTH: f64 = 470.0;
 const PANEL_HEIGHT: f64 = 300.0;
 const LEFT: f64 = 66.0;
-const RIGHT: f64 = 14.0;
+const RIGHT: f64 = 32.0;
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = 40.0;
 const HEAD: f64 = 62.0;

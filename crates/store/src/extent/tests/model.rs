@@ -369,7 +369,8 @@ impl Test {
     fn fill(&mut self, number: usize, range: Range<usize>, value: u8, generation: u64) -> Result<()> {
         let cached = number >= 2;
         let payload = self.world.payload(&vec![value; range.len()]);
-        let fill = self.store.fill(unit(number), range.start as u32, payload, Generation(generation));
+        let fill =
+            self.store.fill(unit(number), range.start as u32, payload, Generation(generation), u64::MAX);
         let result = self.world.machine.run(fill);
         if result.is_err() || self.filled(number, range.clone(), generation) {
             self.push(number, |image| {
