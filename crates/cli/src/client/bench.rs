@@ -128,7 +128,8 @@ fn measure_job(arguments: &NetArguments) -> Result<Network> {
 
 /// The fabric's name, as `--fabric` takes it.
 fn fabric_of(record: &JobRecord) -> Result<String> {
-    let value = serde_json::to_value(&record.plan.fabric).map_err(|error| Fault::io(error.to_string()))?;
+    let fabric = &record.plan.fabric;
+    let value = serde_json::to_value(fabric).map_err(|error| Fault::io(error.to_string()))?;
     Ok(value.as_str().map_or_else(|| value.to_string(), str::to_owned))
 }
 

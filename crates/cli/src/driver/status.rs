@@ -18,17 +18,12 @@ enum Asked {
 
 impl Driver {
     pub(super) fn take_client(&mut self, request: ClientRequest, reply: Sender<DriverReply>) {
-        let asked = match request {
-            ClientRequest::Warm { .. } | ClientRequest::Files(_) => Asked::One,
-            ClientRequest::Measure { node, .. } => Asked::Node(node),
-            _ => Asked::All,
-        };
-        let question = match request {
-            ClientRequest::Status => AgentRequest::Status,
-            ClientRequest::Drain { verify } => AgentRequest::Drain { verify },
-            ClientRequest::Warm { paths } => AgentRequest::Warm { paths },
-            ClientRequest::Files(asked) => AgentRequest::Files(asked),
-            ClientRequest::Measure { order, .. } => AgentRequest::Measure(order),
+        let (question, asked) = match request {
+            ClientRequest::Status => (AgentRequest::Status, Asked::All),
+            ClientRequest::Drain { verify } => (AgentRequest::Drain { verify }, Asked::All),
+            ClientRequest::Warm { paths } => (AgentRequest::Warm { paths }, Asked::One),
+            ClientRequest::Files(files) => (AgentRequest::Files(files), Asked::One),
+            ClientRequest::Measure { node, order } => (AgentRequest::Measure(order), Asked::Node(node)),
             ClientRequest::Down { .. } | ClientRequest::Launch(_) | ClientRequest::Signal { .. } => {
                 let fault = Fault::new(Errno::EPROTO, "a request out of turn");
                 // A client that went away has lost interest.
