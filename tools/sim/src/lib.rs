@@ -9,6 +9,8 @@
 //!
 //! [`countdown`] runs one program over and over, and each time another of the product's calls to its disks, the
 //! network and the shared file system fails.
+//!
+//! [`replacement`] is apart from these: a model of what stays in memory, for traces of real programs.
 #![forbid(unsafe_code)]
 
 pub mod chance;
@@ -17,6 +19,7 @@ pub mod kernel;
 pub mod locking;
 pub mod model;
 pub mod program;
+pub mod replacement;
 pub mod run;
 pub mod runner;
 pub mod scale;

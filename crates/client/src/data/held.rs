@@ -6,6 +6,7 @@
 use super::unit::UnitFrame;
 use super::{DataEngine, FileData};
 use std::ops::Range;
+use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::wire::client::ClientReply;
 use tameike_core::{Generation, UnitId};
 use tameike_io::Payload;
