@@ -1,13 +1,14 @@
-//! The engine's frames: lent to units, taken back in order of use.
+//! The engine's frames: lent to units, and taken back from those that [`Queues`] names.
 
+use super::file::FileState;
+use super::queues::{Candidate, Need, Queues};
 use super::{DataEngine, FileData};
 use event_listener::{Event, listener};
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use tameike_io::{Frame, Pool};
 
 /// Units sent early when frames run out.
@@ -15,9 +16,8 @@ const SENT_UNDER_PRESSURE: usize = 8;
 
 pub(super) struct FrameCache {
     pool: Pool,
-    clock: AtomicU64,
-    /// Units with a frame by last use.
-    order: Mutex<BTreeMap<u64, (Weak<FileData>, u64)>>,
+    /// Taken within the lock of a file.
+    queues: Mutex<Queues>,
     waiting: AtomicU32,
     /// Notified when a unit with a frame may have become clean.
     clean: Event,
@@ -25,27 +25,15 @@ pub(super) struct FrameCache {
 
 impl FrameCache {
     pub(super) fn new(pool: Pool) -> Self {
-        Self {
-            pool,
-            clock: AtomicU64::new(1),
-            order: Mutex::default(),
-            waiting: AtomicU32::new(0),
-            clean: Event::new(),
-        }
+        let queues = Mutex::new(Queues::new(pool.share() as usize));
+        Self { pool, queues, waiting: AtomicU32::new(0), clean: Event::new() }
     }
 
-    /// A place at the end of the order of use.
-    pub(super) fn tick(&self) -> u64 {
-        self.clock.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// Moves a unit from place `old` to place `new`.
-    pub(super) fn touch(&self, file: &Arc<FileData>, unit: u64, old: Option<u64>, new: u64) {
-        let mut order = self.order.lock();
-        if let Some(old) = old {
-            order.remove(&old);
+    /// A unit is in memory: it has a place, if it had none.
+    pub(super) fn enter(&self, file: &Arc<FileData>, state: &mut FileState, index: u64) {
+        if let Some(unit) = state.units.get_mut(&index) {
+            unit.place_in(|| self.queues.lock().enter(file, index));
         }
-        order.insert(new, (Arc::downgrade(file), unit));
     }
 
     /// Whether frames are wanted: then nothing clean is kept.
@@ -58,20 +46,13 @@ impl FrameCache {
         self.clean.notify(usize::MAX);
     }
 
-    /// The unit at place `from` in the order of use, or the next one after it.
-    fn next_used(&self, from: u64) -> Option<(u64, Weak<FileData>, u64)> {
-        let order = self.order.lock();
-        let (&used, (file, unit)) = order.range(from..).next()?;
-        Some((used, file.clone(), *unit))
-    }
-
     pub(super) fn try_take(&self) -> Option<Frame> {
         self.pool.try_take()
     }
 }
 
 impl DataEngine {
-    /// A frame, if need be that of the clean unit unused for longest; if all are dirty, some are sent.
+    /// A frame, if need be that of a clean unit; if all are dirty, some are sent.
     pub(super) async fn take_frame(self: &Arc<Self>) -> Frame {
         if let Some(frame) = self.frame_now() {
             return frame;
@@ -95,51 +76,78 @@ impl DataEngine {
 
     /// A frame, if one is free or clean.
     pub fn frame_now(&self) -> Option<Frame> {
+        self.frame_for(Need::Now)
+    }
+
+    /// A frame for what nobody has asked for yet.
+    pub(super) fn frame_ahead(&self) -> Option<Frame> {
+        self.frame_for(Need::Ahead)
+    }
+
+    fn frame_for(&self, need: Need) -> Option<Frame> {
         loop {
             let frame = self.frames.try_take();
             // A unit's frame may still be read by others: then one more is dropped.
-            if frame.is_some() || !self.evict_one() {
+            if frame.is_some() || !self.evict_one(need) {
                 return frame;
             }
         }
     }
 
     /// Drops one clean unit; whether there was one.
-    fn evict_one(&self) -> bool {
-        let mut from = 0;
-        while let Some((used, file, unit)) = self.frames.next_used(from) {
-            from = used + 1;
-            let Some(file) = file.upgrade() else {
-                self.frames.order.lock().remove(&used);
-                continue;
-            };
-            let mut state = file.state.lock();
-            let current = state.units.get(&unit).filter(|held| held.used == used).map(|held| held.is_clean());
-            if current != Some(false) {
-                self.frames.order.lock().remove(&used);
-            }
-            if current == Some(true) {
-                state.units.remove(&unit);
-                state.dropped(unit);
-                drop(state);
-                self.drop_if_idle(&file);
-                return true;
+    fn evict_one(&self, need: Need) -> bool {
+        let queues = &self.frames.queues;
+        let mut looks = queues.lock().looks();
+        loop {
+            let candidate = queues.lock().candidate(need, &mut looks);
+            let Some(candidate) = candidate else { return false };
+            match self.evict(&candidate) {
+                Evicted::Now => {
+                    queues.lock().left(&candidate);
+                    return true;
+                }
+                Evicted::Before => {
+                    queues.lock().forget(&candidate);
+                }
+                // It stays in its queue all the time: who looks meanwhile finds it.
+                Evicted::Dirty => queues.lock().pass_by(&candidate, &mut looks),
             }
         }
-        false
+    }
+
+    fn evict(&self, candidate: &Candidate) -> Evicted {
+        let Some((file, index)) = candidate.place.unit() else { return Evicted::Before };
+        let mut state = file.state.lock();
+        match state.units.get(&index).filter(|unit| unit.is_at(&candidate.place)) {
+            None => return Evicted::Before,
+            Some(unit) if !unit.is_clean() => return Evicted::Dirty,
+            Some(_) => {}
+        }
+        state.units.remove(&index);
+        state.dropped(index);
+        drop(state);
+        self.drop_if_idle(&file);
+        Evicted::Now
     }
 
     fn send_oldest(self: &Arc<Self>) {
-        let (mut from, mut sent) = (0, 0);
-        while sent < SENT_UNDER_PRESSURE
-            && let Some((used, file, unit)) = self.frames.next_used(from)
-        {
-            from = used + 1;
-            if file.upgrade().is_some_and(|file| self.send_unit(&file, unit)) {
+        let (mut number, mut sent) = (0, 0);
+        while sent < SENT_UNDER_PRESSURE {
+            let place = self.frames.queues.lock().nth(number);
+            let Some(place) = place else { return };
+            number += 1;
+            if place.unit().is_some_and(|(file, unit)| self.send_unit(&file, unit)) {
                 sent += 1;
             }
         }
     }
+}
+
+/// Whether a unit has left memory.
+enum Evicted {
+    Now,
+    Before,
+    Dirty,
 }
 
 /// Counts one waiter, also when its task is dropped.

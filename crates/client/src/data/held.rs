@@ -45,16 +45,14 @@ impl DataEngine {
         self.counters.requested_pages.add(pages);
         let Some(file) = self.find(unit.inode) else { return not_held };
         let bytes = {
-            let mut state = file.state.lock();
+            let state = file.state.lock();
             let is_version = state.generation == generation;
-            let held = state.units.get_mut(&unit.index).filter(|held| is_version && held.is_at_home(range));
+            let held = state.units.get(&unit.index).filter(|held| is_version && held.is_at_home(range));
             let Some(held) = held else { return not_held };
             let is_busy = held.readers() >= READERS_MAX || self.frames.is_wanted();
             let bytes = if is_busy { None } else { self.sent.admit(held.payload(range.clone())) };
             let Some(bytes) = bytes else { return (ClientReply::Busy, None) };
-            let used = self.frames.tick();
-            self.frames.touch(&file, unit.index, Some(held.used), used);
-            held.used = used;
+            held.set_elsewhere(true);
             bytes
         };
         if bytes.is_damaged() {

@@ -228,11 +228,10 @@ impl Lendable {
         };
         let frame = if lacks_frame { self.engine.frame_now() } else { None };
         let state = &mut *self.file.state.lock();
-        if let Some(frame) = frame {
-            let used = self.engine.frames.tick();
-            if state.keep_content(frame, used) {
-                self.engine.frames.touch(&self.file, 0, None, used);
-            }
+        if let Some(frame) = frame
+            && state.keep_content(frame)
+        {
+            self.engine.frames.enter(&self.file, state, 0);
         }
         let size = state.size.min(INLINE_SIZE_MAX as u64) as u32;
         if size == 0 || state.lend(0, &(0..size), now) {

@@ -16,6 +16,7 @@ mod home;
 mod lend;
 mod pages;
 mod places;
+mod queues;
 mod read;
 mod sparse;
 mod streams;

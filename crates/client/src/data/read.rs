@@ -45,6 +45,12 @@ enum Plan {
     Wait,
 }
 
+/// Bytes that this node did not have, and whether another node has them in memory.
+struct Fetched {
+    bytes: Payload,
+    is_elsewhere: bool,
+}
+
 #[derive(Clone, Copy)]
 struct Mark {
     epoch: u64,
@@ -105,13 +111,16 @@ impl DataEngine {
                 Plan::Wait => ended.await,
                 Plan::Content => self.fetch_content(file).await?,
                 Plan::Direct { generation } => {
-                    return self.fetch_bytes(file, unit, range, generation, None).await;
+                    return Ok(self.fetch_bytes(file, unit, range, generation, None).await?.bytes);
                 }
                 Plan::Fetch { range: wanted, mark, or_direct } => {
                     let frame = match self.frame_now() {
                         None if or_direct => {
                             drop(Fetching { file, index });
-                            return self.fetch_bytes(file, unit, range, mark.generation, None).await;
+                            return Ok(self
+                                .fetch_bytes(file, unit, range, mark.generation, None)
+                                .await?
+                                .bytes);
                         }
                         None => self.take_frame().await,
                         Some(frame) => frame,
@@ -148,10 +157,8 @@ impl DataEngine {
         let mut state = file.state.lock();
         let mark = Mark { epoch: state.epoch, generation: state.generation };
         if let Some(held) = state.units.get_mut(&unit.index) {
-            let used = self.frames.tick();
-            self.frames.touch(file, unit.index, Some(held.used), used);
-            held.used = used;
             if held.valid().contains(range) {
+                held.used(range);
                 return Plan::Ready(held.payload(range.clone()));
             }
         }
@@ -190,13 +197,15 @@ impl DataEngine {
             (state.inline, if unit.index == 0 { state.content.clone() } else { Some(Vec::new()) })
         };
         let fetched = match (inline, content) {
-            (true, Some(content)) => Ok(inline_bytes(&content, &range, frame)),
+            (true, Some(content)) => {
+                Ok(Fetched { bytes: inline_bytes(&content, &range, frame), is_elsewhere: false })
+            }
             // It has changed since it was fetched: the reader comes round again.
             (true, None) => return Ok(()),
             (false, _) => self.fetch_bytes(file, unit, range.clone(), mark.generation, Some(frame)).await,
         };
         let merged = match fetched {
-            Ok(payload) => self.merge(file, unit.index, range, mark, payload),
+            Ok(fetched) => self.merge(file, unit.index, range, mark, fetched),
             Err(fault) => Err(fault),
         };
         drop(fetching);
@@ -211,10 +220,10 @@ impl DataEngine {
         range: Range<u32>,
         generation: Generation,
         mut into: Option<Frame>,
-    ) -> Result<Payload> {
+    ) -> Result<Fetched> {
         let mut tried = Vec::new();
         if let Some(bytes) = self.read_held(file, unit, &range, generation, &mut into, &mut tried).await {
-            return Ok(bytes);
+            return Ok(Fetched { bytes, is_elsewhere: true });
         }
         let home = self.cluster.unit_home(file.layout, unit);
         let (mut searches, is_kept) = (0, into.is_some());
@@ -244,7 +253,7 @@ impl DataEngine {
         match (&answer.reply, &answer.payload) {
             (Reply::Unit(UnitReply::Read), Some(bytes)) if bytes.len() == range.len() => {
                 self.counters.homes.add(range.len());
-                Ok(bytes.clone())
+                Ok(Fetched { bytes: bytes.clone(), is_elsewhere: false })
             }
             (Reply::Unit(UnitReply::Read), _) => Err(Fault::new(
                 Errno::EPROTO,
@@ -278,7 +287,7 @@ impl DataEngine {
         index: u64,
         range: Range<u32>,
         mark: Mark,
-        fetched: Payload,
+        Fetched { bytes: fetched, is_elsewhere }: Fetched,
     ) -> Result<()> {
         let mut state = file.state.lock();
         if state.epoch != mark.epoch {
@@ -287,6 +296,7 @@ impl DataEngine {
         if let Some(unit) = state.units.get_mut(&index)
             && unit.is_own()
         {
+            unit.set_elsewhere(is_elsewhere);
             if unit.fill(&range, &fetched) {
                 state.dropped(index);
             }
@@ -304,11 +314,11 @@ impl DataEngine {
                 }
             }
             None => {
-                let used = self.frames.tick();
-                let mut unit = UnitFrame::new(frame, used);
+                let mut unit = UnitFrame::new(frame);
                 unit.fetched(range);
                 state.units.insert(index, unit);
-                self.frames.touch(file, index, None, used);
+                self.frames.enter(file, &mut state, index);
+                state.units.get(&index).inspect(|unit| unit.set_elsewhere(is_elsewhere));
             }
         }
         Ok(())
@@ -319,7 +329,7 @@ impl DataEngine {
             let unit = UnitId { inode: file.inode, index: next };
             let local = self.cluster.unit_home(file.layout, unit) == self.rpc.local();
             let Some((range, mark)) = self.plan_ahead(file, unit, local) else { continue };
-            let Some(frame) = self.frames.try_take() else {
+            let Some(frame) = self.frame_ahead() else {
                 // Who has seen the mark meanwhile waits for the end of the fetch.
                 drop(Fetching { file, index: next });
                 return;
@@ -347,7 +357,7 @@ impl DataEngine {
 
 impl FileState {
     /// Puts inline content that is here into a frame, unless something is there of its unit; whether it did.
-    pub(super) fn keep_content(&mut self, mut frame: Frame, used: u64) -> bool {
+    pub(super) fn keep_content(&mut self, mut frame: Frame) -> bool {
         let content =
             self.content.as_ref().filter(|content| self.inline && content.len() as u64 == self.size);
         let Some(content) = content.filter(|_| !self.units.contains_key(&0) && !self.fetching.contains(&0))
@@ -355,7 +365,7 @@ impl FileState {
             return false;
         };
         frame[..content.len()].copy_from_slice(content);
-        let mut unit = UnitFrame::new(frame, used);
+        let mut unit = UnitFrame::new(frame);
         unit.fetched(0..content.len() as u32);
         self.units.insert(0, unit);
         true

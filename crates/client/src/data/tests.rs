@@ -6,6 +6,7 @@ mod holders;
 mod lending;
 mod overtaken;
 mod places;
+mod replacement;
 mod sparse;
 mod waiting;
 

@@ -1,6 +1,7 @@
 //! A unit of a file in memory: which of its bytes are true, and which its home does not have.
 
 use super::lend::{LentFile, LentUnit};
+use super::queues::Place;
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::limits::{BLOCK_SIZE, UNIT_SIZE};
@@ -25,16 +26,49 @@ pub(super) struct UnitFrame {
     /// Number of the oldest write among the dirty bytes, and among those on their way.
     pub dirty_since: u64,
     pub sending_since: u64,
-    /// Place in the order of use.
-    pub used: u64,
+    /// Where it waits to leave memory.
+    place: Option<Arc<Place>>,
+    /// Where a program that goes through it has come to.
+    passed: u32,
 }
 
 impl UnitFrame {
-    pub(super) fn new(frame: Frame, used: u64) -> Self {
+    pub(super) fn new(frame: Frame) -> Self {
         let (valid, dirty, sending) = Default::default();
         let (dirty_since, sending_since, overtaken) = (0, 0, false);
-        let (lent, frame) = (None, Arc::new(frame));
-        Self { lent, frame, valid, dirty, sending, overtaken, dirty_since, sending_since, used }
+        let (lent, frame, place, passed) = (None, Arc::new(frame), None, 0);
+        Self { lent, frame, valid, dirty, sending, overtaken, dirty_since, sending_since, place, passed }
+    }
+
+    /// It has a place from now on, if it had none.
+    pub(super) fn place_in(&mut self, enter: impl FnOnce() -> Arc<Place>) {
+        let place = self.place.get_or_insert_with(enter);
+        if self.passed > 0 {
+            place.meet();
+        }
+    }
+
+    pub(super) fn is_at(&self, place: &Arc<Place>) -> bool {
+        self.place.as_ref().is_some_and(|own| Arc::ptr_eq(own, place))
+    }
+
+    /// A program has read these bytes, or written them: to go on is no use of its own.
+    pub(super) fn used(&mut self, range: &Range<u32>) {
+        let goes_on = range.start >= self.passed;
+        self.passed = range.end;
+        if let Some(place) = &self.place {
+            place.meet();
+            if !goes_on {
+                place.used();
+            }
+        }
+    }
+
+    /// Whether another node is known to have it in memory, too.
+    pub(super) fn set_elsewhere(&self, is_elsewhere: bool) {
+        if let Some(place) = &self.place {
+            place.set_elsewhere(is_elsewhere);
+        }
     }
 
     pub(super) fn valid(&self) -> &RangeSet {
@@ -64,8 +98,7 @@ impl UnitFrame {
         self.lent = None;
         let Some(frame) = Arc::get_mut(&mut self.frame) else { return false };
         copy(frame.change(range.clone()));
-        self.valid.insert(range.clone());
-        self.dirty.insert(range);
+        self.changed(range);
         true
     }
 
@@ -157,9 +190,15 @@ impl UnitFrame {
 
     /// A program has written all bytes of the frame.
     pub(super) fn filled(&mut self) {
-        let all = 0..UNIT_SIZE as u32;
-        self.valid.insert(all.clone());
-        self.dirty.insert(all);
+        self.changed(0..UNIT_SIZE as u32);
+    }
+
+    /// A program has written these bytes: no other node has them.
+    fn changed(&mut self, range: Range<u32>) {
+        self.used(&range);
+        self.set_elsewhere(false);
+        self.valid.insert(range.clone());
+        self.dirty.insert(range);
     }
 
     /// Whether the unit's home has all these bytes as they are here.

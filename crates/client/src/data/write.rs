@@ -7,6 +7,7 @@ use super::{DataEngine, FileData, Home, split};
 use crate::vfs::WriteBytes;
 use event_listener::listener;
 use futures_util::{FutureExt, StreamExt, stream};
+use std::collections::btree_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::limits::{FILE_SIZE_MAX, INLINE_SIZE_MAX, PIECES_MAX, UNIT_SIZE};
@@ -101,13 +102,12 @@ impl DataEngine {
             let now = self.runtime.now();
             let written = {
                 let mut state = file.state.lock();
-                let written = put_bytes(&mut state, (index, &range), copy, &mut spare, self.frames.tick());
-                if let Some(old) = written {
+                let written = put_bytes(&mut state, (index, &range), copy, &mut spare);
+                if written {
                     state.wrote(index * UNIT_SIZE as u64 + u64::from(range.start), range.len() as u64, now);
-                    let used = state.units[&index].used;
-                    self.frames.touch(file, index, old, used);
+                    self.frames.enter(file, &mut state, index);
                 }
-                written.is_some()
+                written
             };
             if written {
                 break;
@@ -126,10 +126,9 @@ impl DataEngine {
         let now = self.runtime.now();
         {
             let mut state = file.state.lock();
-            let used = self.frames.tick();
-            let old = put_frame(&mut state, index, frame, used);
+            put_frame(&mut state, index, frame);
             state.wrote(index * UNIT_SIZE as u64, UNIT_SIZE as u64, now);
-            self.frames.touch(file, index, old, used);
+            self.frames.enter(file, &mut state, index);
         }
         self.send_unit(file, index);
     }
@@ -296,55 +295,51 @@ impl DataEngine {
     }
 }
 
-/// Has `copy` put bytes of the unit into its frame. `Some(the unit's former place in the order of use)`, or `None` when a
-/// spare frame is needed first.
+/// Has `copy` put bytes of the unit into its frame; `false` when a spare frame is needed first.
 fn put_bytes(
     state: &mut FileState,
     (index, range): (u64, &Range<u32>),
     copy: impl Fn(&mut [u8]),
     spare: &mut Option<Frame>,
-    used: u64,
-) -> Option<Option<u64>> {
+) -> bool {
     let unit = match state.units.entry(index) {
-        std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
-        std::collections::btree_map::Entry::Vacant(entry) => entry.insert(UnitFrame::new(spare.take()?, 0)),
+        Entry::Occupied(entry) => entry.into_mut(),
+        Entry::Vacant(entry) => match spare.take() {
+            Some(frame) => entry.insert(UnitFrame::new(frame)),
+            None => return false,
+        },
     };
     let mut is_damaged = false;
     if !unit.is_own() {
-        is_damaged |= unit.replace_frame(spare.take()?);
+        let Some(frame) = spare.take() else { return false };
+        is_damaged |= unit.replace_frame(frame);
     }
     is_damaged |= unit.forget_damaged(range);
     if unit.dirty.is_empty() {
         unit.dirty_since = state.writes + 1;
     }
-    if !unit.write(range.clone(), copy) {
-        return None;
-    }
-    let old = std::mem::replace(&mut unit.used, used);
+    let is_written = unit.write(range.clone(), copy);
     if is_damaged {
         state.dropped(index);
     }
-    Some((old > 0).then_some(old))
+    is_written
 }
 
-/// Gives the unit a frame that is full of new bytes; its former place in the order of use.
-fn put_frame(state: &mut FileState, index: u64, frame: Frame, used: u64) -> Option<u64> {
-    use std::collections::btree_map::Entry;
+/// Gives the unit a frame that is full of new bytes.
+fn put_frame(state: &mut FileState, index: u64, frame: Frame) {
     let dirty_since = state.writes + 1;
-    let (unit, old) = match state.units.entry(index) {
+    let unit = match state.units.entry(index) {
         Entry::Occupied(entry) => {
             let unit = entry.into_mut();
             unit.exchange_frame(frame);
-            let old = std::mem::replace(&mut unit.used, used);
-            (unit, Some(old))
+            unit
         }
-        Entry::Vacant(entry) => (entry.insert(UnitFrame::new(frame, used)), None),
+        Entry::Vacant(entry) => entry.insert(UnitFrame::new(frame)),
     };
     if unit.dirty.is_empty() {
         unit.dirty_since = dirty_since;
     }
     unit.filled();
-    old
 }
 
 impl FileData {

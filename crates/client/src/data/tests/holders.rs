@@ -24,6 +24,11 @@ pub struct Peers {
 }
 
 impl Peers {
+    /// The units of which they had the bytes that they were asked for.
+    pub fn delivered(&self) -> Vec<u64> {
+        self.asked.iter().filter(|(_, had)| *had).map(|(unit, _)| unit.index).collect()
+    }
+
     /// How long each way of a request takes, in microseconds.
     pub fn delay(&self, request: &Request, drawn: u64) -> u64 {
         match request {
