@@ -14,7 +14,7 @@ case $purpose in
     run) packages=("${compiler[@]}" fuse3 montage python-drizzle-testdata python3) ;;
     fuzz) packages=("${compiler[@]}" g++) ;;
     bench) packages=("${compiler[@]}" fuse3 gfarm-client gfarm2fs gfmd gfsd glusterfs-client glusterfs-server iproute2 linux-perf moosefs-chunkserver
-        moosefs-client moosefs-master util-linux) ;;
+        moosefs-client moosefs-master strace util-linux) ;;
     *)
         echo "usage: install-deps.sh build|test|run|bench|fuzz" >&2
         exit 2
