@@ -7,12 +7,14 @@
 //! a file, which is told when a request has met it, until the size is another.
 
 use super::file::FileState;
+use super::unit::UnitFrame;
 use super::{DataEngine, FileData, split};
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::Timestamp;
 use tameike_core::limits::{INLINE_SIZE_MAX, UNIT_SIZE};
+use tameike_io::Frame;
 
 /// By which programs find what is lent of a file: never that of another file.
 pub type LendingKey = NonZeroU64;
@@ -155,6 +157,21 @@ impl FileState {
         {
             lent.tell_end(self.size);
         }
+    }
+
+    /// Puts inline content that is here into a frame, unless something is there of its unit; whether it did.
+    fn keep_content(&mut self, mut frame: Frame) -> bool {
+        let content =
+            self.content.as_ref().filter(|content| self.inline && content.len() as u64 == self.size);
+        let Some(content) = content.filter(|_| !self.units.contains_key(&0) && !self.fetching.contains(&0))
+        else {
+            return false;
+        };
+        frame[..content.len()].copy_from_slice(content);
+        let mut unit = UnitFrame::new(frame);
+        unit.fetched(0..content.len() as u32);
+        self.units.insert(0, unit);
+        true
     }
 
     fn lend(&mut self, index: u64, bytes: &Range<u32>, now: Timestamp) -> bool {

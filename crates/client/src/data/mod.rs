@@ -15,6 +15,7 @@ mod holders;
 mod home;
 mod lend;
 mod pages;
+mod pass;
 mod places;
 mod queues;
 mod read;

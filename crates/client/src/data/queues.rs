@@ -3,7 +3,7 @@
 //!
 //! What is new waits in a queue of a tenth of the memory; what was used again by the time that it comes to the front goes to the
 //! other one, where it goes round as often as it is used; all else leaves. So what is read once passes by what is read again. A use
-//! takes no lock. What goes on in a unit where it has ended is no use of its own: a unit that is read in eight steps is read once.
+//! takes no lock. To go on in a unit is no use of its own ([`super::pass`]): a unit that is read in eight steps is read once.
 //!
 //! What is not known to be in another node's memory goes round once more, in the queue where it is: it may be the last copy.
 
@@ -17,8 +17,8 @@ use tameike_core::InodeId;
 const USES_MAX: u8 = 3;
 /// One part in so many of the memory is for what is new,
 const NEW_PART: usize = 10;
-/// but so many units at least, where they are no more than a quarter: several readers each have some.
-const NEW_MIN: usize = 8;
+/// but so many units at least, where they are no more than a quarter: eight readers each have one, and those that are read ahead.
+const NEW_MIN: usize = 32;
 
 /// A unit in a queue, as long as it is in memory.
 pub(super) struct Place {

@@ -156,11 +156,11 @@ impl DataEngine {
     fn plan(&self, file: &Arc<FileData>, unit: UnitId, range: &Range<u32>, sequential: bool) -> Plan {
         let mut state = file.state.lock();
         let mark = Mark { epoch: state.epoch, generation: state.generation };
-        if let Some(held) = state.units.get_mut(&unit.index) {
-            if held.valid().contains(range) {
-                held.used(range);
-                return Plan::Ready(held.payload(range.clone()));
-            }
+        if let Some(held) = state.units.get_mut(&unit.index)
+            && held.valid().contains(range)
+        {
+            held.used(range);
+            return Plan::Ready(held.payload(range.clone()));
         }
         if state.fetching.contains(&unit.index) {
             return Plan::Wait;
@@ -318,8 +318,10 @@ impl DataEngine {
                 unit.fetched(range);
                 state.units.insert(index, unit);
                 self.frames.enter(file, &mut state, index);
-                state.units.get(&index).inspect(|unit| unit.set_elsewhere(is_elsewhere));
             }
+        }
+        if let Some(unit) = state.units.get(&index) {
+            unit.set_elsewhere(is_elsewhere);
         }
         Ok(())
     }
@@ -352,23 +354,6 @@ impl DataEngine {
         state.fetching.insert(unit.index);
         let mark = Mark { epoch: state.epoch, generation: state.generation };
         Some((fetch_range(&state, unit, &(0..1), true), mark))
-    }
-}
-
-impl FileState {
-    /// Puts inline content that is here into a frame, unless something is there of its unit; whether it did.
-    pub(super) fn keep_content(&mut self, mut frame: Frame) -> bool {
-        let content =
-            self.content.as_ref().filter(|content| self.inline && content.len() as u64 == self.size);
-        let Some(content) = content.filter(|_| !self.units.contains_key(&0) && !self.fetching.contains(&0))
-        else {
-            return false;
-        };
-        frame[..content.len()].copy_from_slice(content);
-        let mut unit = UnitFrame::new(frame);
-        unit.fetched(0..content.len() as u32);
-        self.units.insert(0, unit);
-        true
     }
 }
 

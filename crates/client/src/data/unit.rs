@@ -1,6 +1,7 @@
 //! A unit of a file in memory: which of its bytes are true, and which its home does not have.
 
 use super::lend::{LentFile, LentUnit};
+use super::pass::Pass;
 use super::queues::Place;
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,22 +29,21 @@ pub(super) struct UnitFrame {
     pub sending_since: u64,
     /// Where it waits to leave memory.
     place: Option<Arc<Place>>,
-    /// Where a program that goes through it has come to.
-    passed: u32,
+    pass: Pass,
 }
 
 impl UnitFrame {
     pub(super) fn new(frame: Frame) -> Self {
         let (valid, dirty, sending) = Default::default();
         let (dirty_since, sending_since, overtaken) = (0, 0, false);
-        let (lent, frame, place, passed) = (None, Arc::new(frame), None, 0);
-        Self { lent, frame, valid, dirty, sending, overtaken, dirty_since, sending_since, place, passed }
+        let (lent, frame, place, pass) = (None, Arc::new(frame), None, Pass::default());
+        Self { lent, frame, valid, dirty, sending, overtaken, dirty_since, sending_since, place, pass }
     }
 
     /// It has a place from now on, if it had none.
     pub(super) fn place_in(&mut self, enter: impl FnOnce() -> Arc<Place>) {
         let place = self.place.get_or_insert_with(enter);
-        if self.passed > 0 {
+        if self.pass.has_begun() {
             place.meet();
         }
     }
@@ -52,13 +52,12 @@ impl UnitFrame {
         self.place.as_ref().is_some_and(|own| Arc::ptr_eq(own, place))
     }
 
-    /// A program has read these bytes, or written them: to go on is no use of its own.
+    /// A program has read these bytes, or written them: to go on in a unit is no use of its own.
     pub(super) fn used(&mut self, range: &Range<u32>) {
-        let goes_on = range.start >= self.passed;
-        self.passed = range.end;
+        let begins_anew = self.pass.step(range);
         if let Some(place) = &self.place {
             place.meet();
-            if !goes_on {
+            if begins_anew {
                 place.used();
             }
         }

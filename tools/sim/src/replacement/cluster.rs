@@ -71,11 +71,32 @@ struct Held {
     rounds: u8,
 }
 
+/// How far programs of a node have come in a unit: the farthest end of a step, and sixteenths of the unit in which steps were.
+#[derive(Default)]
+struct Pass {
+    end: u32,
+    parts: u16,
+}
+
+impl Pass {
+    /// A step; whether a pass begins with it.
+    fn step(&mut self, start: u32, end: u32) -> bool {
+        let part = |place: u32| place / (UNIT_SIZE as u32 / u16::BITS);
+        let begins = self.parts == 0 || (start < self.end && self.parts & (1 << part(start)) != 0);
+        if begins {
+            *self = Self::default();
+        }
+        self.end = self.end.max(end);
+        self.parts |= (part(start)..=part(end - 1)).fold(0, |parts, part| parts | 1 << part);
+        begins
+    }
+}
+
 struct Node {
     policy: Box<dyn Policy>,
     held: BTreeMap<Unit, Held>,
-    /// Where the last pass through each unit is.
-    passes: BTreeMap<Unit, u32>,
+    /// How far it has come in each unit.
+    passes: BTreeMap<Unit, Pass>,
     /// Where the last read of each file has ended.
     ends: BTreeMap<u32, u64>,
     area: BTreeSet<Unit>,
@@ -96,9 +117,9 @@ pub struct Cluster<'a> {
 impl<'a> Cluster<'a> {
     /// Nothing is in memory nor on devices.
     ///
-    /// # Panics
-    /// Where there are no nodes.
-    pub fn new(trace: &'a Trace, setting: Setting) -> Self {
+    /// # Errors
+    /// That there are no nodes, or too many.
+    pub fn new(trace: &'a Trace, setting: Setting) -> Result<Self, String> {
         let info = |id| NodeInfo {
             id: NodeId(id),
             host: String::new(),
@@ -107,8 +128,7 @@ impl<'a> Cluster<'a> {
             device: true,
         };
         let infos = (0..setting.nodes as u32).map(info).collect();
-        let job = JobId::new("replay").unwrap_or_else(|_| unreachable!("it is a name"));
-        let members = Members::new(job, infos).unwrap_or_else(|message| panic!("{message}"));
+        let members = Members::new(JobId::new("replay")?, infos)?;
         let node = || Node {
             policy: setting.policy.policy(setting.frames),
             held: BTreeMap::new(),
@@ -118,16 +138,14 @@ impl<'a> Cluster<'a> {
             area_policy: setting.area_policy.policy(setting.area),
         };
         let nodes = (0..setting.nodes).map(|_| node()).collect();
-        Self { trace, setting, members, nodes, chance: Chance::new(1), outcome: Outcome::default() }
+        Ok(Self { trace, setting, members, nodes, chance: Chance::new(1), outcome: Outcome::default() })
     }
 
     /// The next access of the trace.
     pub fn access(&mut self, access: &Access) {
         let Access { node, unit, start, length, .. } = *access;
         let end = start + length;
-        let pass = self.nodes[node].passes.get(&unit).copied();
-        let is_new_pass = pass.is_none_or(|pass| start < pass);
-        self.nodes[node].passes.insert(unit, end);
+        let is_new_pass = self.nodes[node].passes.entry(unit).or_default().step(start, end);
         let place = u64::from(unit.index) * UNIT_SIZE as u64;
         let before = self.nodes[node].ends.insert(unit.file, place + u64::from(end)).unwrap_or(0);
         let is_sequence = before == place + u64::from(start);

@@ -46,13 +46,13 @@ impl Replays {
     /// Replays all of it; `tell` hears of each as soon as it is done.
     ///
     /// # Errors
-    /// That a trace cannot be read.
+    /// That a trace cannot be read, or has no nodes.
     pub fn run(&self, tell: impl Fn(&Value)) -> Result<(), String> {
         for path in &self.trace {
             let trace = Trace::read(path)?;
             let name = path.file_stem().unwrap_or_default().to_string_lossy();
             for setting in self.settings(trace.nodes) {
-                let outcome = replay(&trace, setting);
+                let outcome = replay(&trace, setting)?;
                 tell(&json!({
                     "trace": name, "nodes": setting.nodes, "frames": setting.frames, "area": setting.area,
                     "policy": word(setting.policy), "area_policy": word(setting.area_policy), "uses": word(setting.uses),

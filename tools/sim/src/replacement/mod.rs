@@ -67,8 +67,11 @@ pub struct Setting {
 }
 
 /// Replays a trace.
-pub fn replay(trace: &Trace, setting: Setting) -> Outcome {
-    let mut cluster = Cluster::new(trace, setting);
+///
+/// # Errors
+/// What is wrong with the number of nodes.
+pub fn replay(trace: &Trace, setting: Setting) -> Result<Outcome, String> {
+    let mut cluster = Cluster::new(trace, setting)?;
     trace.accesses.iter().for_each(|access| cluster.access(access));
-    cluster.outcome
+    Ok(cluster.outcome)
 }

@@ -1,4 +1,3 @@
-use super::super::replay;
 use super::*;
 
 const MIB: u64 = 1 << 20;
@@ -17,6 +16,10 @@ fn setting(frames: usize) -> Setting {
     }
 }
 
+fn replay(trace: &Trace, setting: Setting) -> Outcome {
+    super::super::replay(trace, setting).expect("three nodes")
+}
+
 /// A trace of units of one file that nodes read whole.
 fn reads(units: &[(usize, u32)]) -> Trace {
     let line = |&(node, index): &(usize, u32)| format!("{node} 0 {} {MIB} r\n", u64::from(index) * MIB);
@@ -26,7 +29,7 @@ fn reads(units: &[(usize, u32)]) -> Trace {
 /// The node that is the home of a unit, and the two others.
 fn nodes_of(index: u32) -> [usize; 3] {
     let trace = reads(&[]);
-    let home = Cluster::new(&trace, setting(1)).home(Unit { file: 0, index });
+    let home = Cluster::new(&trace, setting(1)).expect("three nodes").home(Unit { file: 0, index });
     [home, (home + 1) % 3, (home + 2) % 3]
 }
 

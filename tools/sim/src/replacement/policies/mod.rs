@@ -48,7 +48,7 @@ pub enum Kind {
     S3Fifo,
     /// The same where one use since is enough.
     S3FifoOnce,
-    /// The same with at least eight units for what is new, but no more than a quarter: the product's.
+    /// The same with at least 32 units for what is new, or a quarter: the product's.
     Product,
     /// Belady's: that which is used again latest goes. No policy of one node has fewer misses.
     Bound,
@@ -66,7 +66,7 @@ impl Kind {
             Self::Arc => Box::new(arc::Arc::new(capacity)),
             Self::S3Fifo => Box::new(s3_fifo::S3Fifo::new(capacity, 10, 1, 2)),
             Self::S3FifoOnce => Box::new(s3_fifo::S3Fifo::new(capacity, 10, 1, 1)),
-            Self::Product => Box::new(s3_fifo::S3Fifo::new(capacity, 10, 8, 1)),
+            Self::Product => Box::new(s3_fifo::S3Fifo::new(capacity, 10, 32, 1)),
             Self::Bound => Box::new(bound::Bound::default()),
         }
     }
