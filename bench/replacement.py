@@ -20,7 +20,7 @@ SIM = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release/tamei
 MIB = 1 << 20
 # Memory of a node, as a part of the units that the node with the most of them uses, and the fewest frames that an agent has for a view.
 PARTS, FRAMES_MIN = [1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2], 12
-POLICIES = "lru,fifo,clock,sieve,two-queue,arc,s3-fifo,s3-fifo-once,product,bound"
+POLICIES = "lru,fifo,clock,sieve,two-queue,arc,s3-fifo,s3-fifo-once,product,product-twice,bound"
 LARGE = 1_000_000
 
 
@@ -60,6 +60,7 @@ def replay_all(path, frames):
     for count in frames:
         one = ["--frames", count]
         outcomes += replay(path, *one, "--policy", POLICIES, "--uses", "each,passes")
+        outcomes += replay(path, *one, "--policy", "product-twice", "--knowledge", "learned")
         areas = f"{LARGE},{count},{max(count // 2, 1)}"
         outcomes += replay(path, *one, "--area", areas, "--policy", "lru,product")
         outcomes += replay(path, *one, "--area", areas, "--policy", "lru,product", "--knowledge", "learned,exact",
@@ -100,18 +101,30 @@ def table(title, names, found):
     return lines + [f"| {name} | " + " | ".join(f"{value:.3f}" for value in found[key]) + " |" for key, name in names.items() if key in found]
 
 
-def counts(outcomes):
-    """Misses of each policy on each trace and memory. Last, those that the bound has not, all memories together, as a part of those of LRU: the
-    mean of the traces."""
-    rows, policies = {}, POLICIES.split(",")
+def counts(outcomes, policies):
+    """Misses of each policy on each trace and memory."""
+    rows = by_memory(outcomes)
+    lines = ["| trace | frames | " + " | ".join(policies) + " |", "|---|---:|" + "---:|" * len(policies)]
+    return lines + [f"| {trace} | {frames} | " + " | ".join(str(row[policy]) for policy in policies) + " |" for (trace, frames), row in rows.items()]
+
+
+def by_memory(outcomes):
+    rows = {}
     for one in outcomes:
         rows.setdefault((one["trace"], one["frames"]), {})[one["policy"]] = misses(one)
-    lines = ["| trace | frames | " + " | ".join(policies) + " |", "|---|---:|" + "---:|" * len(policies)]
-    lines += [f"| {trace} | {frames} | " + " | ".join(str(row[policy]) for policy in policies) + " |" for (trace, frames), row in rows.items()]
-    over = lambda trace, policy: sum(row[policy] - row["bound"] for (name, _), row in rows.items() if name == trace)
-    avoidable = [trace for trace in dict.fromkeys(trace for trace, _ in rows) if over(trace, "lru") > 0]
-    left = [sum(over(trace, policy) / over(trace, "lru") for trace in avoidable) / len(avoidable) for policy in policies]
-    return lines + ["| over the bound, of LRU | | " + " | ".join(f"{part:.2f}" for part in left) + " |"]
+    return rows
+
+
+def left(outcomes, blind, policies):
+    """Misses that the bound has not, all memories together, as a part of those of LRU that knows nothing: the mean of the traces that have any."""
+    rows, base, parts = by_memory(outcomes), by_memory(blind), {policy: [] for policy in policies}
+    for trace in dict.fromkeys(trace for trace, _ in base):
+        keys = [key for key in base if key[0] == trace]
+        avoidable = sum(base[key]["lru"] - base[key]["bound"] for key in keys)
+        for policy in policies:
+            if avoidable > 0:
+                parts[policy].append(sum(rows[key][policy] - base[key]["bound"] for key in keys) / avoidable)
+    return [f"{sum(part) / len(part):.2f}" for part in parts.values()]
 
 
 AREA_NAMES = {LARGE: "all", 1: "as many units as memory", 0.5: "half as many"}
@@ -130,12 +143,17 @@ def report(traces, outcomes):
     names = {policy: policy for policy in POLICIES.split(",")}
     for uses, words in [("each", "each call counts"), ("passes", "what goes on in a unit is no use of its own")]:
         rows = [one for one in blind if one["uses"] == uses]
-        lines += ["", f"Passes through units that were not on the node, where it knows nothing of others and {words}:", "", *counts(rows)]
+        lines += ["", f"Passes through units that were not on the node, where it knows nothing of others and {words}:", "", *counts(rows, list(names))]
+        lines.append("| over the bound, of LRU | | " + " | ".join(left(rows, rows, list(names))) + " |")
         found = ratios(rows, lambda one: one["policy"] == "lru", lambda one: one["policy"])
         lines += ["", "The same over LRU:", "", *table("policy", names, found)]
+    learned = [one for one in outcomes if one["area"] == LARGE and one["area_policy"] == "lru"
+               and (one["knowledge"], one["last"], one["rounds"]) == ("learned", "stays", 1)]
+    found = left(learned, [one for one in blind if one["uses"] == "passes"], ["product", "product-twice"])
+    lines += ["", f"Over the bound, of LRU, with what nodes have learned of others: product {found[0]}, product-twice {found[1]}."]
     for area, words in AREA_NAMES.items():
         is_area = lambda one: one["area"] == (LARGE if area == LARGE else max(int(one["frames"] * area), 1)) and one["area_policy"] == "lru"
-        rows = [one for one in outcomes if one["uses"] == "passes" and is_area(one)]
+        rows = [one for one in outcomes if one["uses"] == "passes" and one["policy"] in ("lru", "product") and is_area(one)]
         found = ratios(rows, lambda one: one["policy"] == "lru" and one["knowledge"] == "none",
                        lambda one: (one["policy"], one["knowledge"], one["last"], one["rounds"]))
         for policy in ["lru", "product"]:

@@ -50,6 +50,8 @@ pub enum Kind {
     S3FifoOnce,
     /// The same with at least 32 units for what is new, or a quarter: the product's.
     Product,
+    /// The product's, if it took two uses.
+    ProductTwice,
     /// Belady's: that which is used again latest goes. No policy of one node has fewer misses.
     Bound,
 }
@@ -67,6 +69,7 @@ impl Kind {
             Self::S3Fifo => Box::new(s3_fifo::S3Fifo::new(capacity, 10, 1, 2)),
             Self::S3FifoOnce => Box::new(s3_fifo::S3Fifo::new(capacity, 10, 1, 1)),
             Self::Product => Box::new(s3_fifo::S3Fifo::new(capacity, 10, 32, 1)),
+            Self::ProductTwice => Box::new(s3_fifo::S3Fifo::new(capacity, 10, 32, 2)),
             Self::Bound => Box::new(bound::Bound::default()),
         }
     }
