@@ -9,6 +9,10 @@
 //! [`AgentControl`]; this room says nothing about how an agent works inside.
 
 use crate::files::{FileLine, FilesAsked};
+mod fabric;
+
+pub use fabric::FabricChoice;
+
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
@@ -18,7 +22,6 @@ use tameike_core::receipt::Receipt;
 use tameike_core::wire::admin::{NodeStatus, Warmed};
 use tameike_core::wire::measure::{Order, Outcome};
 use tameike_core::{CoreSet, Fault, JobId, NodeId, NodeInfo, Result, View};
-use tameike_io::fabric::ofi::Provider;
 
 /// Version of the lines between driver and agent; both must be of the same.
 pub const CONTROL_VERSION: u16 = 1;
@@ -64,58 +67,6 @@ pub enum AgentMode {
     Serve,
     /// To finish the drain of a job that was cut off, from what its device directory holds; without mounts.
     Recover,
-}
-
-/// How agents speak with each other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum FabricChoice {
-    /// With those of the same host through memory, with others over TCP.
-    #[default]
-    Auto,
-    /// Over TCP with all.
-    Tcp,
-    /// Through libfabric with all: its provider, or the first that the machine has.
-    Ofi(Option<Provider>),
-}
-
-impl std::str::FromStr for FabricChoice {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        match text.split_once(':') {
-            None if text == "auto" => Ok(Self::Auto),
-            None if text == "tcp" => Ok(Self::Tcp),
-            None if text == "ofi" => Ok(Self::Ofi(None)),
-            Some(("ofi", provider)) => provider.parse().map(|provider| Self::Ofi(Some(provider))),
-            _ => Err("a fabric is auto, tcp, ofi or ofi:PROVIDER".to_owned()),
-        }
-    }
-}
-
-impl std::fmt::Display for FabricChoice {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Auto => out.write_str("auto"),
-            Self::Tcp => out.write_str("tcp"),
-            Self::Ofi(None) => out.write_str("ofi"),
-            Self::Ofi(Some(provider)) => write!(out, "ofi:{provider}"),
-        }
-    }
-}
-
-impl TryFrom<String> for FabricChoice {
-    type Error = String;
-
-    fn try_from(text: String) -> std::result::Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl From<FabricChoice> for String {
-    fn from(choice: FabricChoice) -> Self {
-        choice.to_string()
-    }
 }
 
 /// Where an agent keeps data.
@@ -440,18 +391,6 @@ mod tests {
         assert_eq!(format!("{secret:?}"), "Secret(..)");
         for bad in ["", "00", &"g".repeat(64), &"é".repeat(32)] {
             assert!(Secret::try_from(bad.to_owned()).is_err(), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn fabrics_are_read_as_they_are_written() {
-        for text in ["auto", "tcp", "ofi", "ofi:verbs", "ofi:shm"] {
-            let choice: FabricChoice = text.parse().expect("a fabric");
-            assert_eq!(choice.to_string(), text);
-            assert_eq!(serde_json::to_string(&choice).expect("JSON"), format!("{text:?}"));
-        }
-        for bad in ["", "udp", "ofi:", "ofi:sockets", "tcp:verbs"] {
-            assert!(bad.parse::<FabricChoice>().is_err(), "{bad:?}");
         }
     }
 

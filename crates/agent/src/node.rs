@@ -103,7 +103,7 @@ impl Node {
 
     /// What measures the network.
     pub fn meter(&self) -> &Arc<Meter> {
-        &self.meter
+        &self.company.meter
     }
 
     /// State of the agent.

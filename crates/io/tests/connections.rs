@@ -87,6 +87,7 @@ fn start(system: &System, slab: &Arc<Slab>, node: u32, one_host: bool) -> (Arc<S
         request_frames: slab.pool(4),
         reply_frames: slab.pool(4),
         slab: one_host.then(|| slab.clone()),
+        ofi: None,
         device: None,
         connections: 1,
     };

@@ -34,8 +34,16 @@ impl Count {
 impl DataEngine {
     /// The view's counters.
     pub fn counters(&self) -> Vec<Counter> {
-        let Counters { memory, holders, homes, requested, delivered, requested_pages, delivered_pages, damaged } =
-            &self.counters;
+        let Counters {
+            memory,
+            holders,
+            homes,
+            requested,
+            delivered,
+            requested_pages,
+            delivered_pages,
+            damaged,
+        } = &self.counters;
         let named = [
             (counters::READ_MEMORY, memory),
             (counters::READ_HOLDERS, holders),

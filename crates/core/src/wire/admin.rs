@@ -163,6 +163,20 @@ pub enum AdminRequest {
     },
 }
 
+impl AdminRequest {
+    /// As of a request.
+    pub(super) fn is_read_only(&self) -> bool {
+        match self {
+            Self::Space { .. }
+            | Self::Status
+            | Self::Dead { .. }
+            | Self::Files(_)
+            | Self::MostAsked { .. } => true,
+            Self::Exchange(exchange) => exchange.is_read_only(),
+        }
+    }
+}
+
 /// The answer to an [`AdminRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AdminReply {

@@ -46,7 +46,6 @@ pub enum Request {
 impl Request {
     /// Whether serving the request twice does no more than serving it once. Its reply need not be remembered.
     pub fn is_read_only(&self) -> bool {
-        use admin::AdminRequest as Admin;
         use cache::CacheRequest as Cache;
         use lock::LockRequest as Lock;
         use meta::MetaRequest as Meta;
@@ -101,14 +100,7 @@ impl Request {
                 | Cache::Writeback { .. }
                 | Cache::Drain { .. } => false,
             },
-            Self::Admin(request) => match request {
-                Admin::Space { .. }
-                | Admin::Status
-                | Admin::Dead { .. }
-                | Admin::Files(_)
-                | Admin::MostAsked { .. } => true,
-                Admin::Exchange(exchange) => exchange.is_read_only(),
-            },
+            Self::Admin(request) => request.is_read_only(),
             Self::Client(request) => request.is_read_only(),
             Self::Lock(request) => match request {
                 Lock::Test { .. } | Lock::Blockers { .. } => true,

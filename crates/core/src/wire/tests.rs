@@ -354,13 +354,10 @@ fn operations_on_names() {
 
 #[test]
 fn requests_to_the_unit_service() {
+    let (units, ranges) = (vec![0, 130], [300..500, 600..700].into_iter().collect());
     check(&[
         (
-            UnitRequest::Write {
-                unit: UNIT,
-                ranges: [300..500, 600..700].into_iter().collect(),
-                generation: GENERATION,
-            },
+            UnitRequest::Write { unit: UNIT, ranges, generation: GENERATION },
             "00838404820102ac02f403d804bc0509",
         ),
         (
@@ -410,13 +407,13 @@ fn requests_to_the_unit_service() {
         (UnitRequest::Seek { inode: INODE, sought: Sought::Hole, start: 300, step: 2 }, "0983840401ac0202"),
         (UnitRequest::Usage { inode: INODE }, "0a838404"),
         (
-            UnitRequest::Places { inode: INODE, units: vec![0, 130], generation: GENERATION },
+            UnitRequest::Places { inode: INODE, units: units.clone(), generation: GENERATION },
             "0b8384040200820109",
         ),
         (
             UnitRequest::Load {
                 inode: INODE,
-                units: vec![0, 130],
+                units,
                 size: 300,
                 generation: GENERATION,
                 path: b"a".to_vec(),

@@ -264,7 +264,7 @@ impl World {
     pub fn warm(&self, node: usize) {
         let Some((views, runtime)) = self.views(node) else { return };
         if let Some(cache) = views.cache().cloned() {
-            runtime.spawn(async move { drop(cache.warm(Vec::new()).await) });
+            runtime.spawn(async move { cache.warm(Vec::new(), &cache.warming()).await });
         }
     }
 
