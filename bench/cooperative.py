@@ -1,225 +1,22 @@
 #!/usr/bin/env python3
-"""Six clients write a file each and read what another one wrote, as IOR does with -F -C -e: a file system of one I/O server with a slow
-disk alone, and the cache view of a job on the same mounts.
+"""Six clients write a file each and read what another one wrote, as IOR does with -F -C -e: a slow server alone (slow_server.py says
+what it is and needs), and the cache view of a job on the same mounts.
 
     bench/cooperative.py DIRECTORY NAME [--base gfarm|xfs] [--sizes 16,64,256] [--clients 6]
 
-needs root, Debian's gfmd, gfsd, gfarm2fs and gfarm-client (`scripts/install-deps.sh bench`), and `cargo build --release -p tameike
--p tameike-bench`. DIRECTORY is where the image of the server's disk lies. Writes bench/runs/NAME.
-
-The disk is an XFS on a loop device that a cgroup slows down to --rate, reads and writes. With --base gfarm its server, an I/O server of
-Gfarm with all its pages, has --server-memory; clients reach it over a network of their own, each by a mount of its own, which
-is all that the job's nodes see of it. With --base xfs there is no server: the programs that use it directly share --server-memory. Agents
-speak with each other through memory, as they would over RDMA, or over TCP (--fabric tcp). "drained": the next client reads once all is on
-the server, as it is without a job; without that, while the job brings it there. All of it lives in name spaces of its own.
+DIRECTORY is where the image of the server's disk lies. Writes bench/runs/NAME. "drained": the next client reads once all is on the server,
+as it is without a job; without that, while the job brings it there.
 """
 
-import argparse, json, os, platform, shlex, statistics, subprocess, sys, time
-from contextlib import ExitStack, closing
-from pathlib import Path
+import json, os, statistics, subprocess, sys, time
 
-ROOT = Path(__file__).resolve().parent.parent
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
-MIB = 1 << 20
-GROUPS = Path("/sys/fs/cgroup")
-# Reserved for documentation: they stand for no host.
-SERVER, CLIENT, PORT = "192.0.2.1", "192.0.2.2", 601
-INSIDE = "TAMEIKE_BENCH_INSIDE"
-
-
-def output(command, **options):
-    command = [str(word) for word in command]
-    done = subprocess.run(command, capture_output=True, text=True, **options)
-    if done.returncode != 0:
-        sys.exit(f"{shlex.join(command)} failed ({done.returncode}):\n{done.stdout}{done.stderr}")
-    return done.stdout
-
-
-def until(what, ready):
-    for _ in range(600):
-        if ready():
-            return
-        time.sleep(0.05)
-    sys.exit(f"{what}: not there after 30 s")
-
-
-def start(command, log):
-    """A process that ends with the name space of processes."""
-    with open(log, "wb") as file:
-        return subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=file, stderr=file)
-
-
-class Disk:
-    """A loop device that is no faster than `rate`, in MB/s."""
-
-    def __init__(self, image, mib, rate):
-        with open(image, "wb") as file:
-            file.truncate(mib * MIB)
-        try:
-            output(["mkfs.xfs", "-q", image])
-            self.loop = output(["losetup", "--find", "--show", "--direct-io=on", image]).strip()
-        finally:
-            # The loop device has it.
-            image.unlink()
-        self.slow_down(rate)
-
-    def slow_down(self, rate):
-        number = os.stat(self.loop).st_rdev
-        # On the root, as most of what is written back belongs to no other cgroup. 0 is no limit.
-        for what in ["read", "write"]:
-            rule = f"{os.major(number)}:{os.minor(number)} {rate * 1_000_000}\n"
-            (GROUPS / f"blkio/blkio.throttle.{what}_bps_device").write_text(rule)
-
-    def close(self):
-        self.slow_down(0)
-        output(["losetup", "--detach", self.loop])
-
-
-class Memory:
-    """A cgroup whose processes and pages share so much memory."""
-
-    def __init__(self, path, mib):
-        self.path = path
-        path.mkdir()
-        (path / "memory.limit_in_bytes").write_text(f"{mib * MIB}\n")
-
-    def close(self):
-        until("the end of its processes", lambda: not (self.path / "cgroup.procs").read_text())
-        self.path.rmdir()
-
-
-def within(group, command):
-    """`command`, to be started in a cgroup."""
-    return ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh", *command]
-
-
-class Gfarm:
-    """A metadata server, one I/O server on `spool`, and a mount for each client, which lies at the same place of its own name space."""
-
-    name = "gfarm"
-
-    def __init__(self, place, spool, memory, clients):
-        self.place, self.mount = place, place / "mount"
-        self.mount.mkdir()
-        self.network()
-        self.configure(memory, spool)
-        self.holders = [self.client(client) for client in range(clients)]
-
-    def network(self):
-        self.server = start(["unshare", "--net", "sleep", "infinity"], self.place / "network.log").pid
-        until("a network", lambda: os.readlink(f"/proc/{self.server}/ns/net") != os.readlink("/proc/self/ns/net"))
-        output(["ip", "link", "set", "lo", "up"])
-        output(["ip", "link", "add", "client", "type", "veth", "peer", "name", "server", "netns", str(self.server)])
-        output(["ip", "address", "add", f"{CLIENT}/24", "dev", "client"])
-        output(["ip", "link", "set", "client", "up"])
-        for words in ["link set lo up", f"address add {SERVER}/24 dev server", "link set server up"]:
-            output(self.at_server(["ip", *words.split()]))
-        hosts = self.place / "hosts"
-        hosts.write_text(f"127.0.0.1 localhost\n{SERVER} server\n{CLIENT} client\n")
-        output(["mount", "--bind", hosts, "/etc/hosts"])
-
-    def at_server(self, command):
-        return ["nsenter", f"--net=/proc/{self.server}/ns/net", "--", *command]
-
-    def configure(self, memory, spool):
-        place = self.place
-        output(["config-gfarm", "--prefix", place, "-N", "-b", "none", "-h", "server", "-A", "root", "-a", "sharedsecret", "-m", PORT])
-        (place / "var/gfarm-metadata/journal").mkdir(parents=True, exist_ok=True)
-        os.environ["GFARM_CONFIG_FILE"] = str(place / "etc/gfarm2.conf")
-        # Gfarm looks for the keys of users at their homes.
-        homes = {user: place / f"home-{user}" for user in ["root", "_gfarmfs"]}
-        users = [line.split(":") for line in Path("/etc/passwd").read_text().splitlines()]
-        lines = [":".join([*fields[:5], str(homes.get(fields[0], fields[5])), *fields[6:]]) for fields in users]
-        (place / "passwd").write_text("\n".join(lines) + "\n")
-        output(["mount", "--bind", place / "passwd", "/etc/passwd"])
-        for home in homes.values():
-            home.mkdir()
-        output(["gfkey", "-f", "-p", "864000"])
-        output(["install", "-m", "600", "-o", "_gfarmfs", homes["root"] / ".gfarm_shared_key", homes["_gfarmfs"]])
-        output(["chown", "_gfarmfs", homes["_gfarmfs"], spool])
-        start(self.at_server(["gfmd", "-f", place / "etc/gfmd.conf", "-d"]), place / "gfmd.log")
-        until("gfmd", lambda: subprocess.run(["gfls", "/"], capture_output=True).returncode == 0)
-        output(["gfuser", "-c", "_gfarmfs", "_gfarmfs", homes["_gfarmfs"], ""])
-        output(["gfhost", "-c", "-a", "x86_64-linux", "-n", "1", "-p", PORT - 1, "server"])
-        (place / "etc/gfsd.conf").write_text(
-            f"metadb_server_host server\nmetadb_server_port {PORT}\nauth enable sharedsecret *\nspool {spool}\n"
-            f"spool_server_listen_address {SERVER}\nspool_server_cred_type host\n")
-        start(within(memory, self.at_server(["gfsd", "-f", place / "etc/gfsd.conf", "-h", "server", "-r", spool, "-d"])), place / "gfsd.log")
-        until("gfsd", lambda: SERVER in subprocess.run(["gfhost", "-l"], capture_output=True, text=True).stdout)
-
-    def client(self, number):
-        log = self.place / f"client-{number}.log"
-        holder = start(["unshare", "--mount", "sh", "-c", f"gfarm2fs -f {self.mount} & exec sleep infinity"], log).pid
-        mounted = lambda: str(self.mount) in Path(f"/proc/{holder}/mounts").read_text()
-        until(f"the mount of client {number}, see {log}", mounted)
-        return holder
-
-    def node(self, number):
-        """What starts a program on a node of the job."""
-        return ["nsenter", f"--mount=/proc/{self.holders[number]}/ns/mnt", "--"]
-
-    def user(self, number):
-        """What starts a program that uses it directly."""
-        return self.node(number)
-
-    def version(self):
-        return "Gfarm " + output(["dpkg-query", "--show", "--showformat=${Version}", "gfsd"])
-
-
-class Plain:
-    """The disk itself, for programs that share the memory."""
-
-    name = "xfs"
-
-    def __init__(self, place, spool, memory, clients):
-        self.mount, self.memory = spool, memory
-
-    def node(self, number):
-        return ["env"]
-
-    def user(self, number):
-        return within(self.memory, [])
-
-    def version(self):
-        return "XFS of Linux"
-
-
-BASES = {base.name: base for base in [Gfarm, Plain]}
-
-
-class Job:
-    """A job of a node per client on `base`, whose nodes are reached as hosts are."""
-
-    def __init__(self, place, base, options):
-        self.place, self.environment = place, os.environ | {"TAMEIKE_SSH": str(place / "ssh")}
-        nodes = range(options.clients)
-        self.script("enter", [(node, f'exec {shlex.join(base.user(node))} "$@"') for node in nodes])
-        self.script("ssh", [(f"node{node}", f'exec {shlex.join(base.node(node))} sh -c "$1"') for node in nodes])
-        (place / "hostfile").write_text("".join(f"node{node} address=127.0.0.1\n" for node in nodes))
-        self.options = ["--hostfile", str(place / "hostfile"), "--shared", str(base.mount), "--device", "ram", "--fabric", options.fabric,
-                        "--memory", "256MiB", "--capacity", f"cache={options.capacity}MiB"]
-
-    def script(self, name, ways):
-        """A program that does what belongs to its first argument with the others."""
-        cases = "".join(f"{argument}) {way} ;;\n" for argument, way in ways)
-        (self.place / name).write_text(f'#!/bin/sh\nwhere=$1\nshift\ncase $where in\n{cases}esac\n')
-        (self.place / name).chmod(0o755)
-
-    def call(self, *words):
-        return output([TARGET / "tameike", *words], env=self.environment)
-
-    def counters(self):
-        """What the agents have counted, of all nodes together."""
-        [job] = json.loads(self.call("cache", "stat", "--job", "pool", "--json"))
-        counters = [counter for line in job["running"]["nodes"] for counter in line["status"]["counters"]]
-        return {name: sum(one["value"] for one in counters if one["name"] == name) for name in {one["name"] for one in counters}}
-
-    def launcher(self, *options):
-        return " ".join([str(TARGET / "tameike"), "exec", "--job", "pool", "--node", "{node}", *options, "--"])
+import slow_server
+from slow_server import MIB, TARGET, output
 
 
 def compare(job, base, options, mib, out):
-    """Writes and reads on the mounts themselves and in a job over them, turn by turn. Returns what the job's agents have counted."""
+    """Writes and reads on the mounts themselves and in a job over them, turn by turn. Returns what the job's agents have counted, and seconds of
+    writing until all is on the server."""
     targets = {
         base.name: (base.mount, f"{job.place}/enter {{node}}"),
     } | {
@@ -238,27 +35,32 @@ def compare(job, base, options, mib, out):
             sys.exit("the benchmark failed: see above")
         [made] = out.glob(f"*-{mib}-mib")
         made.rename(out / f"{mib}-mib")
-        return job.counters()
+        counted = job.counters()
+        return {"counted": counted, "whole": [write_all(job, base, options, mib, repetition) for repetition in range(options.repetitions)]}
     finally:
         job.call("down", "--job", "pool")
 
 
-def write_all(job, base, options, mib):
-    """Seconds until what all clients write is on the server, without a job and with one, its receipt included."""
-    write = f'n=$1; dd if=/dev/shm/bytes of="$2/whole-$n" bs=1M count={mib} conv=fsync status=none'
+def write_all(job, base, options, mib, repetition):
+    """Seconds until what all clients write is on the server, without a job and with one, with its receipt."""
+    starts = {base.name: lambda node: [job.place / "enter", str(node)],
+              "tameike": lambda node: [TARGET / "tameike", "exec", "--job", "pool", "--node", str(node), "--"]}
     seconds = {}
-    for name in [base.name, "tameike"]:
+    for name, start in starts.items():
+        # A mount of Gfarm's shows for a second what another has removed: each turn has names of its own.
+        names = [f"whole-{name}-{repetition}-{node}" for node in range(options.clients)]
+        directory = base.mount if name == base.name else '"$TAMEIKE_CACHE"'
         os.sync()
         began = time.monotonic()
+        writers = [subprocess.Popen([*start(node), "sh", "-c", f"dd if=/dev/shm/bytes of={directory}/{name} bs=1M count={mib} conv=fsync status=none"])
+                   for node, name in enumerate(names)]
+        assert all([writer.wait() == 0 for writer in writers])
         if name == "tameike":
-            job.call("run", *job.options, "--", TARGET / "tameike", "exec", "--all", "--",
-                     "sh", "-c", write.replace("$1", "$TAMEIKE_NODE").replace("$2", "$TAMEIKE_CACHE"))
-        else:
-            writers = [subprocess.Popen([job.place / "enter", str(node), "sh", "-c", write, "sh", str(node), base.mount]) for node in range(options.clients)]
-            assert all(writer.wait() == 0 for writer in writers)
+            job.call("drain", "--job", "pool")
         seconds[name] = time.monotonic() - began
-        for node in range(options.clients):
-            output([job.place / "enter", str(node), "sh", "-c", f'cmp -n {mib * MIB} /dev/shm/bytes "$0" && rm "$0"', base.mount / f"whole-{node}"])
+        for node, name in enumerate(names):
+            output([*starts[base.name](node), "cmp", "-n", mib * MIB, "/dev/shm/bytes", base.mount / name])
+            output([*start(node), "sh", "-c", f"rm {directory}/{name}"])
     return seconds
 
 
@@ -294,64 +96,23 @@ def report(runs, base, out):
     return "\n".join(lines)
 
 
-def inside(options):
-    """In name spaces of its own, whose processes and mounts go with this one."""
-    output(["mount", "--make-rprivate", "/"])
-    place, out = Path("/tmp/bench"), ROOT / "bench/runs" / options.name
-    for directory in ["/tmp", "/dev/shm"]:
-        output(["mount", "-t", "tmpfs", "-o", "size=100%", "tmpfs", directory])
-    place.mkdir()
-    # Gfarm's servers run as a user of their own.
-    for directory in [Path("/tmp"), place]:
-        directory.chmod(0o777)
+def measure(options):
+    """All sizes, in turn."""
     sizes = [int(size) for size in options.sizes.split(",")]
-    loop, memory = os.environ[INSIDE].split()
-    (place / "spool").mkdir()
-    output(["mount", loop, place / "spool"])
-    base = BASES[options.base](place, place / "spool", memory, options.clients)
-    job = Job(place, base, options)
-    with open("/dev/shm/bytes", "wb") as file:
-        for _ in range(max(sizes)):
-            file.write(os.urandom(MIB))
-    out.mkdir(parents=True, exist_ok=True)
-    runs = {}
-    for mib in sizes:
-        counted = compare(job, base, options, mib, out)
-        runs[mib] = {"counted": counted, "whole": [write_all(job, base, options, mib) for _ in range(options.repetitions)]}
-    about = {"commit": output(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"]).strip(), "kernel": platform.release(),
-             "processors": os.cpu_count(), "base": base.version()} | {
-        name: getattr(options, name) for name in ["clients", "server_memory", "rate", "capacity", "fabric", "repetitions"]}
-    (out / "result.json").write_text(json.dumps({"about": about, "runs": runs}, indent=1) + "\n")
-    told = ", ".join(f"{name} {value}" for name, value in about.items())
-    (out / "report.md").write_text(f"# Files that the next client reads, over {base.version()}\n\n{told}; medians.\n\n{report(runs, base, out)}\n")
-    print((out / "report.md").read_text())
 
+    def sized(job, base, out):
+        with open("/dev/shm/bytes", "wb") as file:
+            for _ in range(max(sizes)):
+                file.write(os.urandom(MIB))
+        runs = {}
+        for mib in sizes:
+            runs[mib] = compare(job, base, options, mib, out)
+        return {"runs": runs}, report(runs, base, out)
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("directory", type=Path, help="where the image of the server's disk lies")
-    parser.add_argument("name", help="of the run: DATE-NAME")
-    parser.add_argument("--base", choices=BASES, default="gfarm")
-    parser.add_argument("--clients", type=int, default=6)
-    parser.add_argument("--sizes", default="16,64,256", help="MiB of each client's file")
-    parser.add_argument("--server-memory", type=int, default=192, help="MiB")
-    parser.add_argument("--rate", type=int, default=150, help="MB/s of the disk")
-    parser.add_argument("--capacity", type=int, default=2048, help="MiB that each node keeps of the cache view")
-    parser.add_argument("--fabric", default="auto", help="as of tameike run")
-    parser.add_argument("--repetitions", type=int, default=5)
-    options = parser.parse_args()
-    if INSIDE in os.environ:
-        return inside(options)
-    name = f"tameike-bench-{os.getpid()}"
-    with ExitStack() as owed:
-        size = options.clients * max(int(size) for size in options.sizes.split(",")) * 2 + 1024
-        disk = owed.enter_context(closing(Disk(options.directory / f"{name}.image", size, options.rate)))
-        memory = owed.enter_context(closing(Memory(GROUPS / "memory" / name, options.server_memory)))
-        spaces = ["unshare", "--mount", "--net", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        environment = os.environ | {INSIDE: f"{disk.loop} {memory.path}"}
-        code = subprocess.run([*spaces, sys.executable, *sys.argv], env=environment).returncode
-    sys.exit(code)
+    slow_server.run(options, options.clients * max(sizes) * 2 + 1024, "Files that the next client reads", sized)
 
 
 if __name__ == "__main__":
-    main()
+    parser = slow_server.options(__doc__)
+    parser.add_argument("--sizes", default="16,64,256", help="MiB of each client's file")
+    measure(parser.parse_args())

@@ -29,7 +29,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dir", type=pathlib.Path, metavar="DIR", help="shared directory; tiles go to DIR/input")
     parser.add_argument("--tiles", type=int, default=25, metavar="N", help="a square number (default 25)")
+    parser.add_argument("--enlarge", type=int, default=1, metavar="K", help="K x K pixels for each of the exposure's (default 1)")
     options = parser.parse_args()
+    if options.enlarge < 1:
+        parser.error(f"--enlarge {options.enlarge}: take 1 or more")
 
     side = math.isqrt(max(options.tiles, 0))
     if side < 2 or side * side != options.tiles:
@@ -39,6 +42,7 @@ def main():
     except FileNotFoundError:
         sys.exit(f"prepare: {EXPOSURE} is not there: apt-get install python-drizzle-testdata")
 
+    exposure = enlarged(exposure, options.enlarge)
     # A row of `side` tiles, each overlapping the one before by OVERLAP, spans the exposure.
     size = math.ceil(min(exposure.width, exposure.height) / (1 + (side - 1) * (1 - OVERLAP)))
     if size < TILE_MIN_PIXELS:
@@ -56,6 +60,23 @@ def main():
             pixels = cut(exposure, left, bottom, size, sky)
             fits.write(input_dir / f"tile-{row:02}-{column:02}.fits", cards(exposure, left, bottom), pixels, size, size)
     print(f"prepare: {options.tiles} tiles of {size} x {size} pixels in {input_dir}")
+
+
+def enlarged(exposure, factor):
+    """The exposure with each pixel divided into `factor` x `factor` equal ones, which lie where it lay."""
+    if factor == 1:
+        return exposure
+    rows = []
+    for start in range(0, len(exposure.pixels), exposure.width):
+        row = exposure.pixels[start : start + exposure.width]
+        rows.append(array.array("f", (value for value in row for _ in range(factor))) * factor)
+    header = dict(exposure.header)
+    for name in ("CD1_1", "CD1_2", "CD2_1", "CD2_2"):
+        header[name] = repr(float(header[name]) / factor)
+    for name in ("CRPIX1", "CRPIX2"):
+        header[name] = repr((float(header[name]) - 0.5) * factor + 0.5)
+    header |= {"NAXIS1": str(exposure.width * factor), "NAXIS2": str(exposure.height * factor)}
+    return fits.Image(header, array.array("f", b"".join(row.tobytes() for row in rows)))
 
 
 def cut(exposure, left, bottom, size, sky):
