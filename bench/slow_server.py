@@ -85,7 +85,8 @@ class Memory:
     def __init__(self, path, mib):
         self.path = path
         path.mkdir()
-        (path / "memory.limit_in_bytes").write_text(f"{mib * MIB}\n")
+        if mib:
+            (path / "memory.limit_in_bytes").write_text(f"{mib * MIB}\n")
 
     def close(self):
         until("the end of its processes", lambda: not (self.path / "cgroup.procs").read_text())
@@ -97,12 +98,28 @@ def within(group, command):
     return ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh", *command]
 
 
-class Gfarm:
+class Spool:
+    """Where the disk's file system is mounted."""
+
+    def __init__(self, spool):
+        self.spool = spool
+
+    def forget(self):
+        """Has the server's memory forget what is on the disk."""
+        os.sync()
+        for path in self.spool.rglob("*"):
+            if path.is_file():
+                with open(path, "rb") as file:
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+class Gfarm(Spool):
     """A metadata server, one I/O server on `spool`, and a mount for each client, which lies at the same place of its own name space."""
 
     name = "gfarm"
 
     def __init__(self, place, spool, memory, clients):
+        super().__init__(spool)
         self.place, self.mount = place, place / "mount"
         self.mount.mkdir()
         self.network()
@@ -112,7 +129,6 @@ class Gfarm:
     def network(self):
         self.server = start(["unshare", "--net", "sleep", "infinity"], self.place / "network.log").pid
         until("a network", lambda: os.readlink(f"/proc/{self.server}/ns/net") != os.readlink("/proc/self/ns/net"))
-        output(["ip", "link", "set", "lo", "up"])
         output(["ip", "link", "add", "client", "type", "veth", "peer", "name", "server", "netns", str(self.server)])
         output(["ip", "address", "add", f"{CLIENT}/24", "dev", "client"])
         output(["ip", "link", "set", "client", "up"])
@@ -170,12 +186,13 @@ class Gfarm:
         return "Gfarm " + output(["dpkg-query", "--show", "--showformat=${Version}", "gfsd"])
 
 
-class Plain:
+class Plain(Spool):
     """The disk itself, for programs that share the memory."""
 
     name = "xfs"
 
     def __init__(self, place, spool, memory, clients):
+        super().__init__(spool)
         self.mount, self.memory = spool, memory
 
     def node(self, number):
@@ -218,8 +235,9 @@ class Job:
         counters = [counter for line in job["running"]["nodes"] for counter in line["status"]["counters"]]
         return {name: sum(one["value"] for one in counters if one["name"] == name) for name in {one["name"] for one in counters}}
 
-    def launcher(self, *options):
-        return " ".join([str(TARGET / "tameike"), "exec", "--job", "pool", "--node", "{node}", *options, "--"])
+    def on_node(self, node, *options):
+        """What starts a program on a node of the job that is up."""
+        return [str(TARGET / "tameike"), "exec", "--job", "pool", "--node", str(node), *options, "--"]
 
 
 def options(text, **defaults):
@@ -229,7 +247,7 @@ def options(text, **defaults):
     parser.add_argument("name", help="of the run: DATE-NAME")
     parser.add_argument("--base", choices=BASES, default="gfarm")
     parser.add_argument("--clients", type=int, default=6)
-    parser.add_argument("--server-memory", type=int, default=192, help="MiB")
+    parser.add_argument("--server-memory", type=int, default=192, help="MiB; 0 for all that there is")
     parser.add_argument("--rate", type=int, default=150, help="MB/s of the disk")
     parser.add_argument("--capacity", type=int, default=2048, help="MiB that each node keeps of the cache view")
     parser.add_argument("--fabric", default="auto", help="as of tameike run")
@@ -248,7 +266,7 @@ def run(options, disk_mib, title, measure):
     with ExitStack() as owed:
         disk = owed.enter_context(closing(Disk(options.directory / f"{name}.image", disk_mib, options.rate)))
         # Linux keeps a fifth of the memory for it, unless told otherwise.
-        disk.keep_dirty(options.server_memory // 5)
+        disk.keep_dirty((options.server_memory or 1024) // 5)
         memory = owed.enter_context(closing(Memory(GROUPS / "memory" / name, options.server_memory)))
         spaces = ["unshare", "--mount", "--net", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
         environment = os.environ | {INSIDE: f"{disk.loop} {memory.path}"}
@@ -259,6 +277,7 @@ def run(options, disk_mib, title, measure):
 def inside(options, title, measure):
     """In name spaces of its own, whose processes and mounts go with this one."""
     output(["mount", "--make-rprivate", "/"])
+    output(["ip", "link", "set", "lo", "up"])
     place, out = Path("/tmp/bench"), ROOT / "bench/runs" / options.name
     for directory in ["/tmp", "/dev/shm"]:
         output(["mount", "-t", "tmpfs", "-o", "size=100%", "tmpfs", directory])
