@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""The Montage workflow of examples/montage, enlarged, on six nodes: on a slow server alone (slow_server.py says what it is and needs), where
+all files lie, and in a job whose shared directory is on the same server.
+
+    bench/mosaic.py DIRECTORY NAME [--base gfarm|xfs] [--tiles 225] [--enlarge 3]
+
+DIRECTORY is where the image of the server's disk lies; Montage and Hubble's exposure must be there, too (`scripts/install-deps.sh run`).
+Writes bench/runs/NAME. A run begins with nothing of the input in the server's memory and ends when the mosaic is safe on the server: without a
+job by fsync, with one by its drain and receipt, and then start and end of the job count, too. Pixels of all runs must be the same.
+"""
+
+import json, os, statistics, subprocess, sys, time
+from pathlib import Path
+
+import picture, slow_server
+from slow_server import MIB, ROOT, TARGET, output
+
+MONTAGE = ROOT / "examples/montage"
+REFERENCE = Path("/dev/shm/reference")
+RESULTS = ["mosaic.fits", "mosaic_area.fits", "mosaic.png"]
+
+
+def directly(job, base, options):
+    """Seconds without a job: the same program, whose other nodes are the server's other clients."""
+    programs = job.place / "direct"
+    if not programs.exists():
+        programs.mkdir()
+        # What the workflow asks for is `tameike exec --node NODE -- COMMAND`.
+        (programs / "tameike").write_text(f'#!/bin/sh\nnode=$3\nshift 4\nexec {job.place}/enter $node "$@"\n')
+        (programs / "tameike").chmod(0o755)
+    where = {"TAMEIKE_JOB": "none", "TAMEIKE_NODES": str(options.clients), "TAMEIKE_NODE": "0", "TAMEIKE_CACHE": str(base.mount),
+             "TAMEIKE_SHARED": str(base.mount / "work"), "PATH": f"{programs}:{os.environ['PATH']}"}
+    results = " ".join(str(base.mount / "output" / name) for name in RESULTS)
+    began = time.monotonic()
+    told = output([*base.user(0), "sh", "-c", f"mkdir {base.mount}/work && {MONTAGE}/mosaic.py && sync {results}"], env=os.environ | where)
+    return time.monotonic() - began, told
+
+
+def in_job(job, base, options, words):
+    """Seconds with a job, and what its agents have counted."""
+    counted = job.place / "counted"
+    program = f"{MONTAGE}/mosaic.py && tameike cache stat --json > {counted}"
+    environment = job.environment | {"PATH": f"{TARGET}:{os.environ['PATH']}"}
+    began = time.monotonic()
+    told = output([TARGET / "tameike", "run", *job.options, *words, "--", "sh", "-c", program], env=environment)
+    seconds = time.monotonic() - began
+    [found] = json.loads(counted.read_text())
+    nodes = [{counter["name"]: counter["value"] for counter in line["status"]["counters"]} for line in found["running"]["nodes"]]
+    return seconds, told, nodes
+
+
+def check(base, is_first):
+    """The mosaic, as the server has it, is that of the first run."""
+    base.forget()
+    copy = REFERENCE if is_first else Path("/dev/shm/found")
+    output(["rm", "-rf", copy])
+    output([*base.node(0), "cp", "-r", base.mount / "output", copy])
+    output([*base.node(0), "rm", "-rf", base.mount / "output", base.mount / "work"])
+    output([MONTAGE / "compare.py", REFERENCE, copy])
+
+
+def measure(options):
+    def mosaics(job, base, out):
+        tiles = Path("/dev/shm/tiles")
+        output([MONTAGE / "prepare.py", tiles, "--tiles", options.tiles, "--enlarge", options.enlarge])
+        output([*base.user(0), "cp", "-r", tiles / "input", base.mount])
+        size = sum(path.stat().st_size for path in tiles.rglob("*.fits"))
+        ways = {base.name: None, "tameike": [], "tameike-preload": ["--preload"], "tameike-no-holders": ["--no-holders"]}
+        runs = []
+        for repetition in range(options.repetitions):
+            for name, words in ways.items():
+                base.forget()
+                seconds, told, *nodes = directly(job, base, options) if words is None else in_job(job, base, options, words)
+                runs.append({"way": name, "seconds": seconds, "told": told.splitlines(), "nodes": nodes[0] if nodes else None})
+                print(f"{name}: {seconds:.1f} s", flush=True)
+                check(base, not REFERENCE.exists())
+        medians = {name: statistics.median(run["seconds"] for run in runs if run["way"] == name) for name in ways}
+        (out / "seconds.svg").write_text(picture.bars("A mosaic, less is better", "s", {f"{options.tiles} tiles": medians}))
+        return {"input_bytes": size, "runs": runs}, report(runs, medians, base, size)
+
+    slow_server.run(options, 4096 * options.enlarge, "A mosaic of many tiles", mosaics)
+
+
+def report(runs, medians, base, size):
+    lines = ["| | s | of the base | shorter by |", "|---|---:|---:|---:|"]
+    for name, seconds in medians.items():
+        lines.append(f"| {name} | {seconds:.1f} | {seconds / medians[base.name]:.2f} | {1 - seconds / medians[base.name]:.0%} |")
+    for way in ["tameike", "tameike-preload"]:
+        [*_, last] = [run for run in runs if run["way"] == way]
+        lines += ["", f"Nodes of the last run of {way}; of {size / MIB:.0f} MiB of input:", "",
+                  "| node | read by programs, MiB | from its own memory | from other nodes' memory | from homes | other nodes asked | that had it "
+                  "| read of the server, MiB |", "|---:|---:|---:|---:|---:|---:|---:|---:|"]
+        total = {name: sum(node[name] for node in last["nodes"]) for name in last["nodes"][0]}
+        for number, node in [*enumerate(last["nodes"]), ("all", total)]:
+            parts = [node[f"read_{tier}_bytes"] for tier in ["own_memory", "other_memory", "home"]]
+            read = max(sum(parts), 1)
+            cells = [str(number), f"{sum(parts) / MIB:.0f}", *(f"{part / read:.1%}" for part in parts),
+                     str(node["held_requested"]), str(node["held_delivered"]), f"{node['loaded_shared_bytes'] / MIB:.1f}"]
+            lines.append(f"| {' | '.join(cells)} |")
+        # What was read of the server more than once had been in some node's memory.
+        again = max(total["loaded_shared_bytes"] - size, 0)
+        read = sum(total[f"read_{tier}_bytes"] for tier in ["own_memory", "other_memory", "home"])
+        lines.append(f"\nRead of the server though a node had it: {again} bytes. Hit rate of what some node had: {1 - again / max(read - size, 1):.2%}.")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    parser = slow_server.options(__doc__, server_memory=512)
+    parser.add_argument("--tiles", type=int, default=225)
+    parser.add_argument("--enlarge", type=int, default=3, help="as of prepare.py")
+    measure(parser.parse_args())
