@@ -79,18 +79,25 @@ class Disk:
         output(["losetup", "--detach", self.loop])
 
 
-class Memory:
-    """A cgroup whose processes and pages share so much memory."""
+class Group:
+    """A cgroup."""
 
-    def __init__(self, path, mib):
+    def __init__(self, path):
         self.path = path
         path.mkdir()
-        if mib:
-            (path / "memory.limit_in_bytes").write_text(f"{mib * MIB}\n")
 
     def close(self):
         until("the end of its processes", lambda: not (self.path / "cgroup.procs").read_text())
         self.path.rmdir()
+
+
+class Memory(Group):
+    """A cgroup whose processes and pages share so much memory."""
+
+    def __init__(self, path, mib):
+        super().__init__(path)
+        if mib:
+            (path / "memory.limit_in_bytes").write_text(f"{mib * MIB}\n")
 
 
 def within(group, command):
@@ -268,10 +275,17 @@ def run(options, disk_mib, title, measure):
         # Linux keeps a fifth of the memory for it, unless told otherwise.
         disk.keep_dirty((options.server_memory or 1024) // 5)
         memory = owed.enter_context(closing(Memory(GROUPS / "memory" / name, options.server_memory)))
+        processors = owed.enter_context(closing(Group(GROUPS / "cpuacct" / name)))
         spaces = ["unshare", "--mount", "--net", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        environment = os.environ | {INSIDE: f"{disk.loop} {memory.path}"}
-        code = subprocess.run([*spaces, sys.executable, *sys.argv], env=environment).returncode
+        environment = os.environ | {INSIDE: f"{disk.loop} {memory.path} {processors.path}"}
+        code = subprocess.run(within(processors.path, [*spaces, sys.executable, *sys.argv]), env=environment).returncode
     sys.exit(code)
+
+
+def processor_seconds():
+    """What all processes in here have taken, the server's and a job's among them, but for work that the kernel does in its own name."""
+    *_, group = os.environ[INSIDE].split()
+    return int(Path(group, "cpuacct.usage").read_text()) / 1e9
 
 
 def inside(options, title, measure):
@@ -285,7 +299,7 @@ def inside(options, title, measure):
     # Gfarm's servers run as a user of their own.
     for directory in [Path("/tmp"), place]:
         directory.chmod(0o777)
-    loop, memory = os.environ[INSIDE].split()
+    loop, memory, _ = os.environ[INSIDE].split()
     (place / "spool").mkdir()
     output(["mount", loop, place / "spool"])
     base = BASES[options.base](place, place / "spool", memory, options.clients)
