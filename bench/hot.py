@@ -19,15 +19,16 @@ PROGRAM = r"""
 import json, os, subprocess, sys, time
 
 MIB = 1 << 20
-units, shared = int(sys.argv[1]), os.environ["TAMEIKE_SHARED"]
+units, name, shared = int(sys.argv[1]), sys.argv[2], os.environ["TAMEIKE_SHARED"]
 
 def processors(pid):
     with open(f"/proc/{pid}/stat") as file: fields = file.read().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-if sys.argv[2:]:
-    tail, file = open(sys.argv[2], "rb").read(), os.open(os.environ["TAMEIKE_CACHE"] + "/hot", os.O_RDONLY)
-    open(f"{shared}/ready-{os.environ['TAMEIKE_NODE']}", "w").close()
+if sys.argv[3:]:
+    node = os.environ["TAMEIKE_NODE"]
+    tail, file = open(sys.argv[3], "rb").read(), os.open(f"{os.environ['TAMEIKE_CACHE']}/{name.replace('NODE', node)}", os.O_RDONLY)
+    open(f"{shared}/ready-{node}", "w").close()
     while not os.path.exists(f"{shared}/go"): time.sleep(0.01)
     began = time.monotonic()
     for unit in range(units):
@@ -37,7 +38,7 @@ if sys.argv[2:]:
     sys.exit()
 
 nodes = range(int(os.environ["TAMEIKE_NODES"]))
-readers = [subprocess.Popen(["tameike", "exec", "--node", str(node), "--", "python3", sys.argv[0], sys.argv[1],
+readers = [subprocess.Popen(["tameike", "exec", "--node", str(node), "--", "python3", sys.argv[0], sys.argv[1], name,
                              os.path.dirname(sys.argv[0]) + "/unit"], stdout=subprocess.PIPE, text=True) for node in nodes]
 while any(not os.path.exists(f"{shared}/ready-{node}") for node in nodes): time.sleep(0.01)
 def status():
@@ -62,27 +63,33 @@ def output(command, **options):
     return done.stdout
 
 
-def make(shared, units):
+def make(shared, names, units):
+    """The program that reads, and files for it."""
     unit = os.urandom(MIB)
     (shared / "unit").write_bytes(unit)
-    with open(shared / "hot", "wb") as file:
-        for index in range(units):
-            file.write(index.to_bytes(8, "little") + unit[8:])
-        os.fsync(file.fileno())
+    (shared / "program.py").write_text(PROGRAM)
+    for name in names:
+        with open(shared / name, "wb") as file:
+            for index in range(units):
+                file.write(index.to_bytes(8, "little") + unit[8:])
+            os.fsync(file.fileno())
+
+
+def read(shared, name, units, job):
+    """What a job of these options found when each of its nodes read the file of this name, in which NODE is its number."""
+    os.sync()
+    Path("/proc/sys/vm/drop_caches").write_text("1\n")
+    program = ["python3", shared / "program.py", str(units), name]
+    return json.loads(output(["tameike", "run", "--shared", shared, "--memory", "128MiB", *job, "--", *program]))
 
 
 def measure(directory, options):
     runs, agents = [], [int(count) for count in options.agents.split(",")]
     with tempfile.TemporaryDirectory(dir=directory) as shared:
-        make(Path(shared), options.mib)
-        program = Path(shared, "program.py")
-        program.write_text(PROGRAM)
+        make(Path(shared), ["hot"], options.mib)
         for repetition in range(options.repetitions):
             for count in agents:
-                os.sync()
-                Path("/proc/sys/vm/drop_caches").write_text("1\n")
-                job = ["tameike", "run", "--local", str(count), "--shared", shared, "--fabric", options.fabric, "--memory", "128MiB"]
-                found = json.loads(output([*job, "--", "python3", program, str(options.mib)]))
+                found = read(Path(shared), "hot", options.mib, ["--local", str(count), "--fabric", options.fabric])
                 runs.append({"agents": count, "repetition": repetition, **found})
                 print(count, f"{found['seconds']:.2f} s", flush=True)
     return runs
@@ -116,14 +123,19 @@ def main():
     parser.add_argument("--repetitions", type=int, default=5)
     options = parser.parse_args()
     runs = measure(options.directory, options)
+    keep(options, "One file that all nodes read at the same moment", runs, report(runs, options.mib))
+
+
+def keep(options, title, runs, table):
+    """Writes the figures of a run, and its report."""
     kept = ROOT / "bench/runs" / options.name
     kept.mkdir(parents=True, exist_ok=True)
     commit = output(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"]).strip()
-    about = {"commit": commit, "kernel": platform.release(), "processors": os.cpu_count(), "mib": options.mib, "fabric": options.fabric,
-             "repetitions": options.repetitions}
+    about = {"commit": commit, "kernel": platform.release(), "processors": os.cpu_count(), "load": os.getloadavg()}
+    about |= {name: value for name, value in vars(options).items() if name not in ["directory", "name"]}
     (kept / "result.json").write_text(json.dumps({"about": about, "runs": runs}, indent=1) + "\n")
     told = ", ".join(f"{name} {value}" for name, value in about.items())
-    (kept / "report.md").write_text(f"# One file that all nodes read at the same moment\n\n{told}; medians.\n\n{report(runs, options.mib)}\n")
+    (kept / "report.md").write_text(f"# {title}\n\n{told}; medians.\n\n{table}\n")
     print((kept / "report.md").read_text())
 
 
