@@ -11,7 +11,7 @@ xfs these are the server's.
 
 import json, os, statistics, subprocess, sys, time
 
-import slow_server
+import picture, slow_server
 from slow_server import MIB, TARGET, output
 
 
@@ -97,6 +97,15 @@ def report(runs, base, out):
     return "\n".join(lines)
 
 
+def picture_of(runs, base, out):
+    """Rates of each step, size by size."""
+    titles = {"write": "written, fsync", "read-other": "read by the next client"}
+    found = {mib: rates(json.loads((out / f"{mib}-mib/result.json").read_text()), base) for mib in runs}
+    groups = {f"{mib} MiB a client, {title}": {target: rate for (target, which), (rate, _) in found[mib].items() if which == step}
+              for step, title in titles.items() for mib in runs}
+    return picture.bars("Rates of all clients together, higher is better", "MiB/s", groups)
+
+
 def measure(options):
     """All sizes, in turn."""
     sizes = [int(size) for size in options.sizes.split(",")]
@@ -108,6 +117,7 @@ def measure(options):
         runs = {}
         for mib in sizes:
             runs[mib] = compare(job, base, options, mib, out)
+        (out / "rates.svg").write_text(picture_of(runs, base.name, out))
         return {"runs": runs}, report(runs, base, out)
 
     slow_server.run(options, options.clients * max(sizes) * 2 + 1024, "Files that the next client reads", sized)

@@ -28,7 +28,7 @@ class Files:
 
     def __init__(self, directory, count, kib):
         self.directory, self.count, self.size = directory, count, kib << 10
-        self.pool = memoryview(POOL.read_bytes())
+        self.pool = POOL.read_bytes()
 
     def path(self, index):
         return f"{self.directory}/{index // PER_DIRECTORY:03}/{index:06}"
@@ -103,23 +103,24 @@ def on_nodes(what, starts, directory, options, address="-"):
 
 
 def epochs(starts, directory, options, seeds):
-    """Seconds of each epoch."""
-    seconds, address = [], f"/dev/shm/trainers-{time.monotonic_ns()}"
+    """Seconds of each epoch, and core-seconds of all that ran."""
+    seconds, used, address = [], [], f"/dev/shm/trainers-{time.monotonic_ns()}"
     with Listener(address) as listener:
         processes = on_nodes("train", starts, directory, options, address)
         connections = [listener.accept() for _ in processes]
         assert all(connection.recv() == "ready" for connection in connections)
         for seed in seeds:
-            began = time.monotonic()
+            began, before = time.monotonic(), slow_server.processor_seconds()
             for connection in connections:
                 connection.send(seed)
             assert sum(connection.recv() for connection in connections) == options.files
             seconds.append(time.monotonic() - began)
-            print(f"  {seconds[-1]:.1f} s", flush=True)
+            used.append(slow_server.processor_seconds() - before)
+            print(f"  {seconds[-1]:.1f} s, {used[-1]:.1f} core-s", flush=True)
         for connection in connections:
             connection.send(None)
     assert all([process.wait() == 0 for process in processes])
-    return seconds
+    return {"epochs": seconds, "core_seconds": used}
 
 
 def through_job(job, base, options, seeds, warm, words):
@@ -131,15 +132,15 @@ def through_job(job, base, options, seeds, warm, words):
             job.call("cache", "warm", "--job", "pool", base.mount / "data")
         warmed = time.monotonic() - began if warm else None
         starts = [job.on_node(node, *words) for node in range(options.clients)]
-        seconds = epochs(starts, "$TAMEIKE_CACHE/data", options, seeds)
-        return {"warm": warmed, "epochs": seconds, "counted": job.counters()}
+        found = epochs(starts, "$TAMEIKE_CACHE/data", options, seeds)
+        return {"warm": warmed, **found, "counted": job.counters()}
     finally:
         job.call("down", "--job", "pool")
 
 
 def report(runs, base, options):
-    lines = ["| | warmed, s | first epoch, s | files/s | of the base | later epochs, s | files/s | of the base | read of the server, of the data set |",
-             "|---|---:|---:|---:|---:|---:|---:|---:|---:|"]
+    lines = ["| | warmed, s | first epoch, s | files/s | of the base | later epochs, s | files/s | of the base | core-s | read of the server, of the data set |",
+             "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]
     of = {name: [run[name] for run in runs] for name in runs[0]}
     first = {name: statistics.median(run["epochs"][0] for run in some) for name, some in of.items()}
     later = {name: statistics.median(second for run in some for second in run["epochs"][1:]) for name, some in of.items()}
@@ -149,6 +150,7 @@ def report(runs, base, options):
         cells = [name, warmed]
         for seconds in [first, later]:
             cells += [f"{seconds[name]:.2f}", f"{options.files / seconds[name]:,.0f}", f"{seconds[base.name] / seconds[name]:.2f}"]
+        cells.append(f"{statistics.median(used for run in some for used in run['core_seconds'][1:]):.1f}")
         lines.append(f"| {' | '.join(cells)} | {f'{statistics.median(loaded):.3f}' if loaded else '-'} |")
     return "\n".join(lines), {"first epoch": first, "later epochs": later}
 
@@ -169,7 +171,7 @@ def measure(options):
                 base.forget()
                 print(name or "tameike", flush=True)
                 if name == base.name:
-                    run[name] = {"epochs": epochs(users, data, options, seeds)}
+                    run[name] = epochs(users, data, options, seeds)
                 else:
                     run[f"tameike{name}"] = through_job(job, base, options, seeds, *ways[name])
             runs.append(run)
