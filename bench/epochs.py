@@ -19,6 +19,8 @@ import picture, slow_server
 from slow_server import TARGET
 
 BATCH = 64
+# Processes of a node that make the files: to make one on Gfarm is mostly waiting.
+WRITERS = 8
 POOL = Path("/dev/shm/pool")
 PER_DIRECTORY = 1000
 
@@ -57,7 +59,12 @@ def work(files, tasks, done):
 
 
 def make(files, node, nodes):
-    files.write(range(node, files.count, nodes))
+    writers = [Process(target=files.write, args=(range(node + nodes * part, files.count, nodes * WRITERS),)) for part in range(WRITERS)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+        assert writer.exitcode == 0
 
 
 def train(files, node, nodes, workers, connection):
