@@ -1,7 +1,7 @@
 //! An open file of the real tree.
 
 use super::{Allocate, FileStat, Seek, SharedFile, look, translate};
-use rustix::fs::{Advice, Gid, SeekFrom, Uid};
+use rustix::fs::{Advice, AtFlags, Gid, SeekFrom, StatxFlags, Uid};
 use rustix::io::ReadWriteFlags;
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
@@ -87,6 +87,11 @@ impl SharedFile for PosixFile {
 
     fn sync(&self) -> Result<()> {
         self.done("fsync", rustix::fs::fsync(&self.descriptor))
+    }
+
+    fn learn_end(&self) -> Result<()> {
+        let now = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+        self.done("stat", rustix::fs::statx(&self.descriptor, c"", now, StatxFlags::SIZE).map(drop))
     }
 
     fn forget_pages(&self) -> Result<()> {

@@ -208,6 +208,8 @@ pub trait SharedFile: Send + Sync {
     fn sync(&self) -> Result<()>;
     /// Makes the next reads come from the file system, not from this machine's memory, where it can be told.
     fn forget_pages(&self) -> Result<()>;
+    /// Makes the next reads go to where the file ends now, and not to where it did when this machine last looked.
+    fn learn_end(&self) -> Result<()>;
     /// Changes owner, permissions and times (the size is [`SharedFile::truncate`]'s).
     fn change(&self, change: &AttrChange) -> Result<()>;
 }

@@ -50,9 +50,10 @@ impl State {
     /// tells us.
     pub(super) fn take_change(&mut self, stamp: Stamp) {
         let record = &mut self.record;
-        // A file system may show the time of a write only when all nodes that wrote have closed the file, as Gfarm does.
+        // A file system may show time and end of a write only when the node that wrote has closed the file, as Gfarm does.
+        let end = if record.dirty { record.size.max(record.stamp.size) } else { record.stamp.size };
         if self.written.as_ref().is_some_and(|times| times.contains(&stamp.mtime))
-            && stamp.size == record.stamp.size
+            && (record.stamp.size..=end).contains(&stamp.size)
         {
             record.stamp = stamp;
             return;

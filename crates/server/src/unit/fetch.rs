@@ -96,7 +96,7 @@ impl UnitService {
         if held.contains(&range) {
             return Ok(Payload::new(Arc::new(frame), range));
         }
-        let read = self.read_shared(unit, frame, held.gaps(WHOLE), path, Holes::Read).await?;
+        let read = self.read_shared(unit, frame, held.gaps(WHOLE), range.end, path, Holes::Read).await?;
         let (frame, _) = self.keep(unit, read, generation, u64::MAX).await;
         Ok(Payload::new(frame, range))
     }
@@ -114,7 +114,7 @@ impl UnitService {
         let _uncut = self.file_locks.share(unit.inode).await;
         let _only = self.unit_locks.hold(unit).await;
         let gaps = self.parts.extents.held(unit, generation).await?.gaps(range);
-        let read = self.read_shared(unit, frame, gaps, path, Holes::Skipped).await?;
+        let read = self.read_shared(unit, frame, gaps, range.end, path, Holes::Skipped).await?;
         let (_, kept) = self.keep(unit, read, generation, victims_until).await;
         Ok(kept.into_iter().collect())
     }
@@ -172,12 +172,14 @@ impl UnitService {
         (frame, parts)
     }
 
-    /// Reads `gaps` from the shared file into the frame, and gives the parts that the file has.
+    /// Reads `gaps` from the shared file into the frame, and gives the parts that the file has. Bytes are wanted up to `wanted`: where
+    /// this machine remembers that the file ends before, it asks again, as another node's flush may have made it longer since.
     async fn read_shared(
         &self,
         unit: UnitId,
         mut frame: Frame,
         gaps: Vec<Range<u32>>,
+        wanted: u32,
         path: Vec<u8>,
         holes: Holes,
     ) -> Result<(Frame, Vec<Range<u32>>)> {
@@ -193,7 +195,11 @@ impl UnitService {
             };
             let mut kept = Vec::with_capacity(gaps.len());
             for gap in gaps {
-                let end = read_gap(&*file, unit.start(), &gap, &mut frame)?;
+                let mut end = read_gap(&*file, unit.start(), &gap, &mut frame)?;
+                if end < gap.end.min(wanted) {
+                    file.learn_end()?;
+                    end = read_gap(&*file, unit.start(), &gap, &mut frame)?;
+                }
                 kept.push(gap.start..end);
             }
             kept.retain(|part| !part.is_empty());

@@ -161,6 +161,10 @@ impl SharedFile for OpenFile {
         })
     }
 
+    fn learn_end(&self) -> Result<()> {
+        self.stat().map(drop)
+    }
+
     fn forget_pages(&self) -> Result<()> {
         self.with(Call::ForgetPages, |state, number| {
             let inode = state.inode_mut(number)?;

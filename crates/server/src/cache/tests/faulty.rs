@@ -35,6 +35,8 @@ pub(super) struct Control {
     spoilt: Mutex<BTreeSet<InodeId>>,
     /// How many fsyncs of a file have failed: each descriptor that was open then is told once.
     errors: Mutex<BTreeMap<InodeId, u64>>,
+    /// Where reads find the end of a file until somebody looks, as this machine remembers it.
+    remembered_end: Mutex<Option<u64>>,
     /// Whether the last change of attributes shows the time of the last change of content.
     joined_times: AtomicBool,
 }
@@ -43,6 +45,11 @@ impl Control {
     /// From now on both times of last change are that of the content.
     pub(super) fn join_times(&self) {
         self.joined_times.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on reads end there, until somebody looks where files end.
+    pub(super) fn remember_end(&self, end: u64) {
+        *self.remembered_end.lock() = Some(end);
     }
 
     fn seen(&self, stat: FileStat) -> FileStat {
@@ -126,6 +133,7 @@ impl FaultyFs {
                 reads: Mutex::new(0),
                 spoilt: Mutex::default(),
                 errors: Mutex::default(),
+                remembered_end: Mutex::default(),
                 joined_times: AtomicBool::default(),
             }),
         }
@@ -156,7 +164,9 @@ impl SharedFile for FaultyFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         self.control.call(false)?;
         *self.control.reads.lock() += 1;
-        self.inner.read_at(buffer, offset)
+        let rest = self.control.remembered_end.lock().map(|end| end.saturating_sub(offset) as usize);
+        let seen = rest.map_or(buffer.len(), |rest| rest.min(buffer.len()));
+        self.inner.read_at(&mut buffer[..seen], offset)
     }
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         if self.control.spoilt.lock().contains(&self.inode) {
@@ -204,6 +214,11 @@ impl SharedFile for FaultyFile {
         }
         self.unsynced.lock().clear();
         self.inner.sync()
+    }
+    fn learn_end(&self) -> Result<()> {
+        self.control.call(false)?;
+        self.control.remembered_end.lock().take();
+        Ok(())
     }
     fn forget_pages(&self) -> Result<()> {
         self.control.call(false)?;

@@ -10,6 +10,7 @@ use tameike_io::Runtime;
 use tameike_io::shared::Access;
 
 const FILE: &[u8] = b"file";
+const CHANGED: &str = "another program changed the file while the job wrote it";
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp { seconds, nanoseconds: 7 }
@@ -85,14 +86,17 @@ fn a_time_that_was_set_back_hides_no_change() {
     });
 }
 
-/// A file of two units of which the second finds no room, so that a flush writes the first, and a time that the shared file
-/// shows after that: what the receipt then says of it.
-fn note_after(shown: impl FnOnce(Timestamp) -> Timestamp) -> String {
+/// A file of two units of which the second finds no room, so that a flush writes the first, and a time and a size that the shared
+/// file shows after that: what the receipt then says of it.
+fn note_after(size: Option<u64>, shown: impl FnOnce(Timestamp) -> Timestamp) -> String {
     let bed = Bed::new(43, 2);
     let (client, began) = (bed.client(0), bed.machine.runtime().now());
     bed.run(async move { client.create(FILE, &bytes(1, 2 * UNIT_SIZE)).await.expect("write") });
     bed.control.set(Plan::Write(UNIT_SIZE as u64, Errno::ENOSPC));
     assert!(!bed.drain(false).is_complete());
+    if let Some(size) = size {
+        bed.shared.open(FILE, Access::Write).expect("open").truncate(size).expect("grow");
+    }
     let time = AttrChange { mtime: Some(SetTime::To(shown(began))), ..AttrChange::default() };
     bed.shared.change(FILE, &time).expect("set");
     let receipt = bed.drain(false);
@@ -104,9 +108,30 @@ fn note_after(shown: impl FnOnce(Timestamp) -> Timestamp) -> String {
 /// those of another program.
 #[test]
 fn the_time_of_a_flush_that_is_shown_late_is_not_a_change_by_others() {
-    assert_eq!(note_after(|began| began), "");
+    assert_eq!(note_after(None, |began| began), "");
     let later = |began: Timestamp| Timestamp { seconds: began.seconds + 3600, ..began };
-    assert_eq!(note_after(later), "another program changed the file while the job wrote it");
+    assert_eq!(note_after(None, later), CHANGED);
+}
+
+/// So it does with the size: a file whose end another node had flushed was taken for changed, and what the job had was read again.
+#[test]
+fn an_end_of_a_flush_that_is_shown_late_is_not_a_change_by_others() {
+    assert_eq!(note_after(Some(2 * UNIT_SIZE as u64), |began| began), "");
+    assert_eq!(note_after(Some(3 * UNIT_SIZE as u64), |began| began), CHANGED, "the job wrote less");
+}
+
+/// A mount of Gfarm's remembers for a second where a file ended: bytes behind that, which another node had flushed, read as zeros.
+#[test]
+fn a_remembered_end_of_the_shared_file_hides_no_bytes() {
+    let bed = Bed::new(44, 2);
+    let (client, control) = (bed.client(0), bed.control.clone());
+    let content = bytes(2, 5000);
+    let file = bed.shared.create(FILE, 0o644).expect("create");
+    file.write_at(&content, 0).expect("write");
+    bed.run(async move {
+        control.remember_end(1000);
+        assert_eq!(client.read(FILE).await.expect("read"), content);
+    });
 }
 
 /// A copy that had its time set just as the flusher came by once showed the time of its last write ever after.
