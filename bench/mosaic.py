@@ -68,7 +68,7 @@ def measure(options):
         output([MONTAGE / "prepare.py", tiles, "--tiles", options.tiles, "--enlarge", options.enlarge])
         output([*base.user(0), "cp", "-r", tiles / "input", base.mount])
         size = sum(path.stat().st_size for path in tiles.rglob("*.fits"))
-        ways = {base.name: None, "tameike": [], "tameike-preload": ["--preload"]}
+        ways = {base.name: None, "tameike": []}
         runs = []
         for repetition in range(options.repetitions):
             for name, words in ways.items():
