@@ -113,7 +113,7 @@ impl UnitService {
     ) -> Result<RangeSet> {
         let _uncut = self.file_locks.share(unit.inode).await;
         let _only = self.unit_locks.hold(unit).await;
-        let gaps = self.parts.extents.held(unit, generation).await?.gaps(range);
+        let gaps = self.parts.extents.held(unit, generation).await?.gaps(range.clone());
         let read = self.read_shared(unit, frame, gaps, range.end, path, Holes::Skipped).await?;
         let (_, kept) = self.keep(unit, read, generation, victims_until).await;
         Ok(kept.into_iter().collect())
