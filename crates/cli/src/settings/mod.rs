@@ -216,8 +216,8 @@ mod tests {
             change(&mut options);
             JobPlan::new(&options, false).expect_err("bad").to_string()
         };
-        assert!(with(|o| o.local = Some(0)).contains("1 to 4096 nodes"));
-        assert!(with(|o| o.local = Some(u32::MAX)).contains("1 to 4096 nodes"));
+        assert!(with(|o| o.local = Some(0)).contains("1 to 16384 nodes"));
+        assert!(with(|o| o.local = Some(u32::MAX)).contains("1 to 16384 nodes"));
         assert!(with(|o| o.memory = Some(1)).contains("at least 48.0 MiB"));
         assert!(with(|o| o.shared = Some("/no/such/dir".into())).contains("shared directory /no/such/dir"));
         assert!(with(|o| o.shared = Some("/etc/hostname".into())).contains("not a directory"));
