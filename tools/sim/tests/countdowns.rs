@@ -29,7 +29,7 @@ fn every_kind_of_call_may_fail_once() {
 #[test]
 fn a_failure_that_is_hidden_is_found() {
     let torn = |number: &Number| number.way == Way::Torn;
-    let numbers: Vec<_> = chosen(Stride::OneOf(20)).into_iter().filter(torn).collect();
+    let numbers: Vec<_> = chosen(Stride::OneOf(12)).into_iter().filter(torn).collect();
     assert_eq!(failures(numbers.clone(), None), []);
     let found = failures(numbers, Some(Canary::HiddenFailure));
     for what in ["disk write", "append"] {

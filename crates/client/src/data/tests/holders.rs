@@ -195,6 +195,7 @@ fn a_holder_that_hangs_is_remembered_beyond_the_file() {
     let (bench, _writer) = written();
     let file = bench.open(1);
     read_two(&bench, &file);
+    asked(&bench);
     bench.homes.lock().peers.is_stuck = true;
     let before = bench.simulation.runtime().clock.monotonic();
     bench.engines[1].close(&file);
