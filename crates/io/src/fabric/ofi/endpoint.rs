@@ -57,8 +57,10 @@ pub(super) struct MemoryKey {
 pub(super) struct Endpoint {
     library: &'static Library,
     // In this order they are closed: what uses others before these.
+    /// Memory that belongs to the endpoint, where the provider has it so: it cannot be closed while it has some.
+    _bound: Option<Object>,
     ep: Object,
-    _mr: Object,
+    _memory: Option<Object>,
     av: Object,
     cq: Object,
     _domain: Object,
@@ -115,14 +117,17 @@ impl Endpoint {
         let mr = Self::register(library, domain, (memory, mode, key), &ep_object)?;
         // SAFETY: open, and of this type; its fields do not change.
         let (descriptor, key) = unsafe { ((*mr.0.cast::<fid_mr>()).mem_desc, (*mr.0.cast::<fid_mr>()).key) };
+        let is_bound = mode & FI_MR_ENDPOINT != 0;
+        let (bound, memory_object) = if is_bound { (Some(mr), None) } else { (None, Some(mr)) };
         let address = if mode & FI_MR_VIRT_ADDR == 0 { 0 } else { memory.0.as_ptr() as u64 };
         // SAFETY: the name of an answer's provider is a C string.
         let provider = unsafe { std::ffi::CStr::from_ptr((*fabric_attr).prov_name) };
         let name = Self::own_address(library, ep)?;
         Ok(Self {
             library,
+            _bound: bound,
             ep: ep_object,
-            _mr: mr,
+            _memory: memory_object,
             av,
             cq,
             _domain: domain_object,
