@@ -104,6 +104,8 @@ impl CacheService {
             let unanswered = failure.as_ref().is_some_and(|fault| !is_refusal(fault.errno));
             file.update(&self.journal, |state| {
                 state.take_part(began, ended, stat.stamp());
+                // What is behind the size that was told is clean now, and must not be cut.
+                state.record.size = state.record.size.max(total.end);
                 state.record.written += total.written;
                 state.record.interrupted = record.interrupted || unanswered;
             })?;
@@ -288,7 +290,12 @@ fn finish(
     size: u64,
     mtime: Option<tameike_core::Timestamp>,
 ) -> Result<Stamp> {
-    let (file, stat) = open_same(shared, path, inode, Access::Write)?;
+    let (file, mut stat) = open_same(shared, path, inode, Access::Write)?;
+    if stat.size < size {
+        // A mount may remember an older end, and to set this one would cut what is behind it.
+        file.learn_end()?;
+        stat = file.stat()?;
+    }
     if stat.size < size {
         file.truncate(size)?;
     }

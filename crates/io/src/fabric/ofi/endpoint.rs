@@ -39,8 +39,8 @@ pub(super) enum Posted {
 
 /// Something posted has ended.
 pub(super) struct Completion {
-    /// The number that it was posted under.
-    pub(super) operation: usize,
+    /// The number that it was posted under; none where the provider does not say.
+    pub(super) operation: Option<usize>,
     /// How many bytes were received, for a receive; or what went wrong.
     pub(super) result: Result<usize, String>,
 }
@@ -113,7 +113,8 @@ impl Endpoint {
         ep_object.bind(library, &av, 0, "binding an endpoint to its addresses")?;
         ep_object.control(library, FI_ENABLE, null_mut(), "enabling an endpoint")?;
         // SAFETY: as above.
-        let mode = unsafe { (*domain_attr).mr_mode };
+        let (mode, key_size) = unsafe { ((*domain_attr).mr_mode, (*domain_attr).mr_key_size) };
+        let key = if key_size < size_of::<u64>() { key & ((1 << (8 * key_size)) - 1) } else { key };
         let mr = Self::register(library, domain, (memory, mode, key), &ep_object)?;
         // SAFETY: open, and of this type; its fields do not change.
         let (descriptor, key) = unsafe { ((*mr.0.cast::<fid_mr>()).mem_desc, (*mr.0.cast::<fid_mr>()).key) };
@@ -345,7 +346,7 @@ impl Endpoint {
                 let entries = &entries[..count as usize];
                 found.extend(entries.iter().filter_map(|entry| {
                     let operation = self.operation_of(entry.op_context)?;
-                    Some(Completion { operation, result: Ok(entry.len) })
+                    Some(Completion { operation: Some(operation), result: Ok(entry.len) })
                 }));
                 Ok(())
             }
@@ -371,9 +372,7 @@ impl Endpoint {
             Some(code) if -code == FI_EAGAIN => return Ok(None),
             other => return Err(format!("the provider does not tell what has failed ({other:?})")),
         }
-        let Some(operation) = self.operation_of(entry.op_context) else {
-            return Ok(None);
-        };
+        let operation = self.operation_of(entry.op_context);
         Ok(Some(Completion { operation, result: Err(self.library.explain(entry.err.into())) }))
     }
 
@@ -390,6 +389,7 @@ impl Endpoint {
         let mut queue = self.cq.0;
         // SAFETY: open objects; one queue is told of.
         let returned = unsafe { (*(*fabric).ops).trywait.map(|trywait| trywait(fabric, &raw mut queue, 1)) };
-        returned == Some(0)
+        // What cannot be told is not to be waited for again and again.
+        returned != Some(-libc::EAGAIN)
     }
 }

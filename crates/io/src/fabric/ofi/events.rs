@@ -9,6 +9,18 @@ use tameike_core::{Errno, Fault, Result};
 pub(super) type Done = Resolver<Result<()>>;
 pub(super) type Filled = Resolver<(Frame, Result<()>)>;
 
+/// Takes what arrives. Called with no lock held, on whatever thread has moved the endpoint; must not block.
+pub(crate) trait Arrivals: Send + Sync {
+    /// A packet, from anybody.
+    fn packet(&self, packet: Vec<u8>);
+    /// Something was posted there, or is still under way: the other end may have to look.
+    fn posted(&self, route: RouteId);
+    /// What leads there is broken.
+    fn broken(&self, route: RouteId, why: &str);
+    /// The endpoint is closed, and all routes with it.
+    fn closed(&self, why: &str);
+}
+
 /// Something to post.
 pub(super) enum Job {
     Send { packet: Vec<u8>, done: Option<Done> },
@@ -21,6 +33,8 @@ pub(super) struct Events {
     pub(super) packets: Vec<Vec<u8>>,
     pub(super) sent: Vec<(Done, Result<()>)>,
     pub(super) filled: Vec<(Filled, Frame, Result<()>)>,
+    /// Routes on which something was posted that had waited.
+    pub(super) posted: Vec<RouteId>,
     /// Routes that have failed, and why.
     pub(super) failed: Vec<(RouteId, String)>,
     /// Why the endpoint is of no more use.

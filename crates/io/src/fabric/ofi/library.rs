@@ -4,6 +4,7 @@
 //! loaded it stays: its providers may have threads.
 
 use super::bindings::{fi_fabric_attr, fi_info, fid_fabric};
+use crate::os::signal::KeptSignals;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
@@ -36,6 +37,7 @@ impl Library {
     }
 
     fn open() -> Result<Self, String> {
+        let _signals = KeptSignals::new();
         // SAFETY: loading runs the library's initialisers, which is what loading it is for; the name is a C string.
         let library = unsafe { libc::dlopen(c"libfabric.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if library.is_null() {

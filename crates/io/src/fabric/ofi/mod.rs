@@ -34,9 +34,10 @@ mod transport;
 
 pub use buffers::FRAMES;
 pub(crate) use buffers::PACKET_MAX;
+pub(crate) use events::Arrivals;
 pub(crate) use leftovers::endpoint_name;
 pub use offer::{Offers, offers};
-pub(crate) use transport::{Arrivals, Remote, RouteId, Transport};
+pub(crate) use transport::{Remote, RouteId, Transport};
 
 use crate::slab::{Pool, Slab};
 use std::fmt;

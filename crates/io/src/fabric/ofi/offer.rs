@@ -154,3 +154,12 @@ pub fn offers() -> Result<Offers, String> {
     let providers = Provider::ALL.into_iter().map(state).collect();
     Ok(Offers { version: format!("{}.{}", version >> 16, version & 0xffff), providers })
 }
+
+/// The first provider that this machine has.
+pub(super) fn best() -> Result<Provider, String> {
+    let offers = offers()?;
+    let found = offers.providers.into_iter().find(|(_, state)| state.is_ok());
+    found
+        .map(|(provider, _)| provider)
+        .ok_or_else(|| "libfabric offers nothing that is of use here".to_owned())
+}

@@ -142,6 +142,8 @@ impl Operations {
         if route.queue.len() >= QUEUE_MAX {
             let full = Fault::new(Errno::EAGAIN, format!("{QUEUE_MAX} messages wait for one peer"));
             events.take(job, &full);
+            // What it lends, or counts, is lost with the connection.
+            events.failed.push((id, full.message.to_string()));
             return;
         }
         let left = if route.queue.is_empty() { self.post(id, job, now, events) } else { Ok(Some(job)) };
@@ -155,6 +157,13 @@ impl Operations {
             }
             Err(why) => events.failed.push((id, why)),
         }
+    }
+
+    /// Gives up what waits on a route.
+    pub(super) fn drop_waiting(&mut self, id: RouteId, fault: &Fault, events: &mut Events) {
+        self.waiting.remove(&id);
+        let queue = self.routes.get_mut(&id).map(|route| std::mem::take(&mut route.queue));
+        queue.into_iter().flatten().for_each(|job| events.take(job, fault));
     }
 
     /// Posts something; gives it back when it must wait.
@@ -256,6 +265,7 @@ impl Operations {
     }
 
     fn ended(&mut self, Completion { operation, result }: Completion, events: &mut Events) {
+        let Some(operation) = operation else { return self.lost(result.err(), events) };
         match std::mem::replace(&mut self.operations[operation], Operation::Idle) {
             Operation::Idle => log::debug!("libfabric tells twice that operation {operation} has ended"),
             Operation::Receive => {
@@ -278,11 +288,24 @@ impl Operations {
         }
     }
 
+    /// Something has failed of which the provider does not say what. The one within a host says so of reads of a peer that is dead, which
+    /// it makes at once: nobody writes to the frames of those that seem to be under way.
+    fn lost(&mut self, why: Option<String>, events: &mut Events) {
+        let why = why.unwrap_or_default();
+        log::warn!("libfabric does not say what has failed: {why}");
+        let reads = if self.keeps_addresses { RECEIVES + SENDS..OPERATIONS } else { 0..0 };
+        for operation in reads {
+            if matches!(self.operations[operation], Operation::Read { .. }) {
+                self.ended(Completion { operation: Some(operation), result: Err(why.clone()) }, events);
+            }
+        }
+    }
+
     fn post_waiting(&mut self, now: Duration, events: &mut Events) {
         for id in std::mem::take(&mut self.waiting) {
             while let Some(job) = self.routes.get_mut(&id).and_then(|route| route.queue.pop_front()) {
                 match self.post(id, job, now, events) {
-                    Ok(None) => {}
+                    Ok(None) => events.posted.push(id),
                     Ok(Some(job)) => {
                         if let Some(route) = self.routes.get_mut(&id) {
                             route.queue.push_front(job);
@@ -318,13 +341,15 @@ impl Operations {
         self.waiting.contains(&id) || self.operations[RECEIVES..].iter().any(is_of)
     }
 
-    /// Since when what is under way for longest is.
-    pub(super) fn oldest(&self) -> Option<Duration> {
-        let since = self.operations[RECEIVES..].iter().filter_map(|operation| match operation {
-            Operation::Send { since, .. } | Operation::Read { since, .. } => Some(*since),
-            Operation::Idle | Operation::Receive => None,
+    /// Routes with something under way since before `then`.
+    pub(super) fn under_way(&self, then: Duration) -> BTreeSet<RouteId> {
+        let of = self.operations[RECEIVES..].iter().filter_map(|operation| match operation {
+            Operation::Send { route, since, .. } | Operation::Read { route, since, .. } if *since <= then => {
+                Some(*route)
+            }
+            Operation::Send { .. } | Operation::Read { .. } | Operation::Idle | Operation::Receive => None,
         });
-        since.min()
+        of.collect()
     }
 
     /// Leaves the endpoint, its buffers and what is under way as they are, for ever.

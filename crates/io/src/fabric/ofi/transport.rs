@@ -5,10 +5,10 @@
 //! without end: what has not ended within the time limit shows that the endpoint is stuck; it is closed then, and sockets go on.
 
 use super::endpoint::{Endpoint, MemoryKey};
-use super::events::{Events, Job};
-use super::offer::Info;
+use super::events::{Arrivals, Events, Job};
+use super::offer::{Info, best};
 use super::operations::{OPERATIONS, Operations};
-use super::{OfiConfig, Provider, library::Library, offer};
+use super::{OfiConfig, Provider, library::Library};
 use crate::os::reactor::{Edge, Reactor, Readiness, Registration, Source};
 use crate::os::runtime::{Promise, Resolver, Runtime, promise};
 use crate::slab::Frame;
@@ -27,18 +27,10 @@ const LOOK_PAUSE: Duration = Duration::from_micros(50);
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
 /// How long after a bell more is looked for.
 const BELL_TIME: Duration = Duration::from_millis(5);
+/// Between two bells about what is under way.
+const RING_PAUSE: Duration = Duration::from_millis(2);
 /// Between two looks whether something is stuck.
 const WATCH_PAUSE: Duration = Duration::from_secs(1);
-
-/// Takes what arrives. Called with no lock held, on whatever thread has moved the endpoint; must not block.
-pub(crate) trait Arrivals: Send + Sync {
-    /// A packet, from anybody.
-    fn packet(&self, packet: Vec<u8>);
-    /// What leads there is broken.
-    fn broken(&self, route: RouteId, why: &str);
-    /// The endpoint is closed, and all routes with it.
-    fn closed(&self, why: &str);
-}
 
 /// Bytes of another agent's slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,6 +206,13 @@ impl Transport {
         }
     }
 
+    /// Gives up what could not be sent on a route until now.
+    pub(crate) fn drop_waiting(&self, route: RouteId, fault: &Fault) {
+        let mut events = Events::default();
+        self.operations.lock().drop_waiting(route, fault, &mut events);
+        self.tell(events);
+    }
+
     /// Whether something is under way on a route.
     pub(crate) fn is_busy(&self, route: RouteId) -> bool {
         self.operations.lock().is_route_busy(route)
@@ -306,6 +305,9 @@ impl Transport {
         events.filled.into_iter().for_each(|(filled, frame, result)| filled.resolve((frame, result)));
         let Some(arrivals) = self.arrivals.get() else { return };
         events.packets.into_iter().for_each(|packet| arrivals.packet(packet));
+        if !self.has_signal {
+            events.posted.into_iter().for_each(|route| arrivals.posted(route));
+        }
         events.failed.into_iter().for_each(|(route, why)| arrivals.broken(route, &why));
     }
 
@@ -325,8 +327,10 @@ impl Transport {
         }
         let transport = self.clone();
         self.runtime.spawn(async move {
+            let mut rung = transport.runtime.clock.monotonic();
             loop {
                 transport.runtime.sleep(pause).await;
+                transport.ring_again(&mut rung);
                 match transport.pause() {
                     Some(next) if !transport.closed.load(Ordering::SeqCst) => pause = next,
                     _ => break,
@@ -338,7 +342,20 @@ impl Transport {
         });
     }
 
-    /// Closes the endpoint when something is under way for longer than anything may take.
+    /// Where the other end is not told by its provider that it has to help with what is under way.
+    fn ring_again(&self, rung: &mut Duration) {
+        let now = self.runtime.clock.monotonic();
+        if self.has_signal || now.saturating_sub(*rung) < RING_PAUSE {
+            return;
+        }
+        let routes = self.operations.lock().under_way(*rung);
+        *rung = now;
+        if let Some(arrivals) = self.arrivals.get() {
+            routes.into_iter().for_each(|route| arrivals.posted(route));
+        }
+    }
+
+    /// Breaks the routes, and in the end closes the endpoint, when something is under way for longer than anything may take.
     fn watch_if_needed(self: &Arc<Self>) {
         if !self.operations.lock().is_busy() || self.watching.swap(true, Ordering::AcqRel) {
             return;
@@ -347,26 +364,26 @@ impl Transport {
         self.runtime.spawn(async move {
             loop {
                 transport.runtime.sleep(WATCH_PAUSE).await;
-                let oldest = transport.operations.lock().oldest();
-                let Some(oldest) = oldest else { break };
-                if transport.runtime.clock.monotonic().saturating_sub(oldest) > transport.limit {
-                    let why = format!("something has not ended within {:.0?}", transport.limit);
+                let (now, limit) = (transport.runtime.clock.monotonic(), transport.limit);
+                let is_busy = transport.operations.lock().is_busy();
+                let late = |limit| transport.operations.lock().under_way(now.saturating_sub(limit));
+                if !late(2 * limit).is_empty() {
+                    let why = format!("something has not ended within {:.0?}", 2 * limit);
                     log::error!("libfabric's endpoint is stuck, agents go on over sockets: {why}");
                     transport.close(&why);
                     break;
                 }
+                if let Some(arrivals) = transport.arrivals.get() {
+                    let why = format!("something has not ended within {limit:.0?}");
+                    late(limit).into_iter().for_each(|route| arrivals.broken(route, &why));
+                }
+                if !is_busy {
+                    break;
+                }
+                transport.edge.set();
             }
             transport.watching.store(false, Ordering::Release);
             transport.edge.set();
         });
     }
-}
-
-/// The first provider that this machine has.
-fn best() -> std::result::Result<Provider, String> {
-    let offers = offer::offers()?;
-    let found = offers.providers.into_iter().find(|(_, state)| state.is_ok());
-    found
-        .map(|(provider, _)| provider)
-        .ok_or_else(|| "libfabric offers nothing that is of use here".to_owned())
 }

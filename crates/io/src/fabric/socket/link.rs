@@ -86,11 +86,25 @@ impl Arrivals for Inbound {
         }
     }
 
+    fn posted(&self, route: RouteId) {
+        let Some(inner) = self.0.upgrade() else { return };
+        let Some(links) = &inner.links else { return };
+        let connection = links.by_route.lock().get(&route).and_then(Weak::upgrade);
+        if let Some(connection) = connection
+            && let Some(link) = connection.link.get()
+        {
+            link.ring(&connection);
+        }
+    }
+
     fn closed(&self, why: &str) {
         let Some(inner) = self.0.upgrade() else { return };
         if let Some(links) = &inner.links {
             links.is_open.store(false, Ordering::Release);
-            log::info!("agents are spoken with over sockets: {why}");
+            // What was on its way is lost, and both ends must know: they connect anew.
+            let fault = Fault::new(Errno::ECONNRESET, format!("libfabric's endpoint is closed: {why}"));
+            let linked: Vec<_> = links.by_route.lock().values().filter_map(Weak::upgrade).collect();
+            linked.iter().for_each(|connection| connection.close(fault.clone()));
         }
     }
 }
@@ -107,7 +121,7 @@ impl Links {
         let name = endpoint_name(&config.job, config.node, system.runtime().random_u64());
         let parts = (system.runtime(), system.reactor());
         let transport =
-            Transport::open(ofi, (&host, &name), 2 * config.peer_limit, parts).map_err(|why| {
+            Transport::open(ofi, (&host, &name), config.peer_limit / 2, parts).map_err(|why| {
                 Fault::new(
                     Errno::ENODEV,
                     format!("{why}; `tameike doctor` lists what can be had, --fabric auto does without"),
@@ -248,15 +262,18 @@ impl Inner {
 /// Knocks until the peer answers, for a while.
 async fn knock(links: Arc<Links>, connection: Arc<Connection>) {
     let Some(link) = connection.link.get() else { return };
-    links.transport.be_lively(KNOCK_LIMIT);
     let deadline = links.runtime.clock.monotonic() + KNOCK_LIMIT;
     while links.runtime.clock.monotonic() < deadline {
         if link.answered.load(Ordering::Acquire) || connection.closed().is_some() {
             return;
         }
-        link.send(&connection, Outgoing::bare(Kind::Knock, 0));
+        links.transport.be_lively(2 * KNOCK_PAUSE);
+        if !link.is_busy() {
+            link.send(&connection, Outgoing::bare(Kind::Knock, 0));
+        }
         links.runtime.sleep(KNOCK_PAUSE).await;
     }
+    links.transport.drop_waiting(link.route, &Fault::new(Errno::EHOSTDOWN, "nobody answers there"));
     log::warn!("{} is spoken with on sockets: it does not answer through libfabric", connection.peer);
 }
 

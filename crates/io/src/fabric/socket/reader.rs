@@ -123,6 +123,7 @@ impl Reader<'_> {
             if runtime.clock.monotonic() > deadline || self.connection.closed().is_some() {
                 return Err(self.damaged("messages have not come by libfabric"));
             }
+            self.fabric.hear_bell();
             runtime.sleep(PACKETS_PAUSE).await;
         }
         Ok(())
