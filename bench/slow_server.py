@@ -288,6 +288,12 @@ def processor_seconds():
     return int(Path(group, "cpuacct.usage").read_text()) / 1e9
 
 
+def command(options):
+    """How it was called; where its image lay is this machine's."""
+    words = ["DIRECTORY" if word == str(options.directory) else word for word in sys.argv[1:]]
+    return shlex.join(["bench/" + Path(sys.argv[0]).name, *words])
+
+
 def inside(options, title, measure):
     """In name spaces of its own, whose processes and mounts go with this one."""
     output(["mount", "--make-rprivate", "/"])
@@ -305,7 +311,7 @@ def inside(options, title, measure):
     base = BASES[options.base](place, place / "spool", memory, options.clients)
     figures, report = measure(Job(place, base, options), base, out)
     about = {"commit": output(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"]).strip(), "kernel": platform.release(),
-             "processors": os.cpu_count(), "load": os.getloadavg(), "base": base.version(), "command": shlex.join(sys.argv)}
+             "processors": os.cpu_count(), "load": os.getloadavg(), "base": base.version(), "command": command(options)}
     about |= {name: value for name, value in vars(options).items() if name not in ["directory", "name", "base"]}
     (out / "result.json").write_text(json.dumps({"about": about, **figures}, indent=1) + "\n")
     told = ", ".join(f"{name} {value}" for name, value in about.items())

@@ -167,6 +167,34 @@ fn it_does_so_with_libfabric() {
     }
 }
 
+/// Messages that were on their way are lost with an endpoint, and connections with them: both ends connect anew, and do without.
+#[test]
+fn where_libfabric_ends_agents_go_on_over_sockets() {
+    let mut network = SocketNetwork::new(UNIT_SIZE, 4);
+    network.ofi = Some(Provider::Tcp);
+    let (a, b) = (Agent::start(&network, A), Agent::start(&network, B));
+    let fabric = network.fabrics.lock()[1].clone().expect("started");
+    fabric.inner.close_links();
+    let payload = patterned(&network.frames(), 1);
+    for (from, to, number) in [(&a, &b, 0), (&b, &a, 1), (&a, &b, 2)] {
+        let peer = to.fabric.local();
+        let send = || from.fabric.send(peer, Lane::Request, vec![number], Some(payload.clone()));
+        // What was sent on a connection that has just ended is sent again, as requests are.
+        while let Err(fault) = wait(&network.runtime(), send()) {
+            assert_eq!(fault.errno, Errno::ECONNRESET, "{fault}");
+        }
+        let found = to.next();
+        assert!(found.body == [number] && found.payload.as_deref() == Some(&payload[..]));
+    }
+    let peers = fabric.inner.peers.lock();
+    let is_usable =
+        |connection: &Arc<connection::Connection>| connection.link.get().is_some_and(|link| link.is_usable());
+    assert!(!peers[&A].connections().any(is_usable));
+    drop(peers);
+    let counted = fabric.counters();
+    assert!(counted.iter().any(|counter| counter.value > 0), "libfabric was used before: {counted:?}");
+}
+
 /// Frames that are written to from elsewhere must come back when that has ended, and not before.
 #[test]
 fn frames_of_gets_from_a_peer_that_dies_come_back() {
