@@ -8,7 +8,8 @@ use crate::place::record::JobState;
 use crate::place::tree;
 use std::time::Duration;
 use tameike_agent::control::{AgentControl, AgentMode, AgentReply, AgentRequest, Left};
-use tameike_core::Errno;
+use tameike_core::{Errno, NodeId};
+use tameike_io::fabric::ofi::leftovers;
 use tameike_io::os::process::monotonic;
 
 /// How long agents may take to end beyond the grace they are given.
@@ -110,6 +111,7 @@ impl Driver {
                 remains.faults.push(message);
                 continue;
             }
+            leftovers::sweep(&self.record.plan.job, Some(NodeId(node)));
             match janitor::sweep_node::<A>(self.job_dir.path(), node, keep) {
                 Ok(left) => {
                     remains.left.files += left.files;
