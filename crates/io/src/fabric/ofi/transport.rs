@@ -2,7 +2,8 @@
 //!
 //! A provider that can tell that there is something to do has the reactor woken by it. With one that cannot, whoever has sent
 //! something rings a bell on a socket ([`Transport::bell`]), and while something is under way here it is looked at again and again. Nothing is waited for
-//! without end: what has not ended within the time limit shows that the endpoint is stuck; it is closed then, and sockets go on.
+//! without end: what has not ended within the time limit breaks its route; what has not within twice that shows that the endpoint is stuck: it is
+//! closed, and sockets go on.
 
 use super::endpoint::{Endpoint, MemoryKey};
 use super::events::{Arrivals, Events, Job};
@@ -63,7 +64,7 @@ pub(crate) struct Transport {
     closed: AtomicBool,
     arrivals: OnceLock<Box<dyn Arrivals>>,
     runtime: Runtime,
-    /// How long one operation may take.
+    /// How long one operation may take before its route is broken.
     limit: Duration,
     sent: AtomicU64,
     read: AtomicU64,
