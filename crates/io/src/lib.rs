@@ -5,6 +5,7 @@
 //! runs on real hardware and in a simulated cluster. Beside `preload`, whose callers are C programs, this is the
 //! only room with `unsafe`; each block says why it is sound.
 
+mod checksum;
 pub mod disk;
 pub mod fabric;
 pub mod fuse;
@@ -14,5 +15,6 @@ pub mod os;
 pub mod shared;
 pub mod slab;
 
+pub use checksum::{Crc32c, crc32c};
 pub use os::runtime::Runtime;
 pub use slab::{BlockSums, Frame, Payload, Pool, Quota, Slab, blocks_have_sums};

@@ -1,6 +1,7 @@
 //! Checksums that stay with a payload on its way, so that its bytes are gone through once at each end, and with the bytes of a frame
 //! for as long as they lie there.
 
+use crate::{Crc32c, crc32c};
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::limits::{BLOCK_SIZE, UNIT_SIZE};
@@ -26,7 +27,7 @@ pub struct BlockSums {
 impl BlockSums {
     /// Those of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
-        Self::from_bytes(bytes.chunks(BLOCK_SIZE).flat_map(|block| crc32c::crc32c(block).to_le_bytes()))
+        Self::from_bytes(bytes.chunks(BLOCK_SIZE).flat_map(|block| crc32c(block).to_le_bytes()))
     }
 
     /// Those that [`Self::as_bytes`] told.
@@ -42,7 +43,7 @@ impl BlockSums {
 
     /// One checksum for all of it: the CRC-32C of the checksums.
     pub fn digest(&self) -> u32 {
-        crc32c::crc32c(self.as_bytes())
+        crc32c(self.as_bytes())
     }
 
     /// Those of a part of the `length` bytes that they are of, if it consists of whole blocks of these.
@@ -149,7 +150,7 @@ impl KeptSums {
     pub(super) fn find_damage(&self, frame: &[u8], range: &Range<u32>) -> bool {
         blocks(range).filter(|block| self.knows(*block)).any(|block| {
             let bytes = self.bytes_of(block);
-            crc32c::crc32c(&frame[bytes.start as usize..bytes.end as usize]) != self.sums[block as usize]
+            crc32c(&frame[bytes.start as usize..bytes.end as usize]) != self.sums[block as usize]
         })
     }
 }
@@ -164,17 +165,18 @@ fn blocks(range: &Range<u32>) -> Range<u32> {
 /// little-endian). They are whole blocks; nothing is allocated.
 pub fn blocks_have_sums(parts: &[&[u8]], sums: &[u8]) -> bool {
     let mut sums = sums.chunks_exact(SUM_SIZE);
-    let (mut sum, mut summed) = (0, 0);
+    let (mut sum, mut summed) = (Crc32c::new(), 0);
     for part in parts {
         let mut rest = *part;
         while !rest.is_empty() {
             let (some, after) = rest.split_at(rest.len().min(BLOCK_SIZE - summed));
-            (sum, summed, rest) = (crc32c::crc32c_append(sum, some), summed + some.len(), after);
+            sum.update(some);
+            (summed, rest) = (summed + some.len(), after);
             if summed == BLOCK_SIZE {
-                if sums.next() != Some(&sum.to_le_bytes()) {
+                if sums.next() != Some(&sum.take().to_le_bytes()) {
                     return false;
                 }
-                (sum, summed) = (0, 0);
+                summed = 0;
             }
         }
     }

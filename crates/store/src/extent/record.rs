@@ -16,7 +16,7 @@ use std::ops::Range;
 use tameike_core::limits::{BLOCK_SIZE, BLOCKS_PER_UNIT, UNIT_SIZE};
 use tameike_core::ranges::RangeSet;
 use tameike_core::{Fault, Generation, Result, UnitId};
-use tameike_io::BlockSums;
+use tameike_io::{BlockSums, crc32c};
 
 mod log;
 
@@ -83,7 +83,7 @@ impl Extent {
     pub(super) fn bad_blocks(&self, bytes: &[u8]) -> Vec<u32> {
         let mut blocks = bytes.chunks_exact(BLOCK_SIZE);
         let sums = self.blocks().zip(self.sums.chunks(SUM_SIZE));
-        let matches = |sum: &[u8], block: &[u8]| crc32c::crc32c(block).to_le_bytes() == *sum;
+        let matches = |sum: &[u8], block: &[u8]| crc32c(block).to_le_bytes() == *sum;
         sums.filter(|(_, sum)| !blocks.next().is_some_and(|block| matches(sum, block)))
             .map(|(block, _)| block)
             .collect()
@@ -94,10 +94,8 @@ impl Extent {
     pub(super) fn mismatch(&self, blocks: &Range<u32>, bytes: &[u8]) -> Option<u64> {
         let skip = (blocks.start - self.first) as usize;
         let sums = self.sums[skip * SUM_SIZE..].chunks(SUM_SIZE);
-        let bad = bytes
-            .chunks(BLOCK_SIZE)
-            .zip(sums)
-            .position(|(block, sum)| crc32c::crc32c(block).to_le_bytes() != *sum);
+        let bad =
+            bytes.chunks(BLOCK_SIZE).zip(sums).position(|(block, sum)| crc32c(block).to_le_bytes() != *sum);
         bad.map(|place| self.device + (skip + place) as u64)
     }
 }

@@ -13,6 +13,7 @@
 
 use super::RecordKind;
 use std::ops::Range;
+use tameike_io::Crc32c;
 
 pub(super) const HEADER_SIZE: usize = 17;
 /// Longest body, in bytes.
@@ -29,7 +30,10 @@ pub(super) struct Record {
 }
 
 fn checksum(length: [u8; 4], rest: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&length), rest)
+    let mut sum = Crc32c::new();
+    sum.update(&length);
+    sum.update(rest);
+    sum.take()
 }
 
 fn push(log: &mut Vec<u8>, sequence: u64, kind: u8, body: &[u8]) {

@@ -15,6 +15,7 @@
 //! bytes, see `host`). What a kind does not use is zero. A connection on which a damaged header came is of no more
 //! use, since nobody knows where the next message begins.
 
+use crate::crc32c;
 use crate::fabric::Lane;
 use tameike_core::limits::{MESSAGE_SIZE_MAX, UNIT_SIZE};
 use tameike_core::wire::PROTOCOL_VERSION;
@@ -101,7 +102,7 @@ impl Header {
             payload_length: length,
             grant: 0,
             get: 0,
-            body_checksum: crc32c::crc32c(body),
+            body_checksum: crc32c(body),
             payload_digest: digest,
         }
     }
@@ -119,7 +120,7 @@ impl Header {
         bytes[24..32].copy_from_slice(&self.get.to_le_bytes());
         bytes[32..36].copy_from_slice(&self.body_checksum.to_le_bytes());
         bytes[36..40].copy_from_slice(&self.payload_digest.to_le_bytes());
-        let checksum = crc32c::crc32c(&bytes[..40]);
+        let checksum = crc32c(&bytes[..40]);
         bytes[40..].copy_from_slice(&checksum.to_le_bytes());
         bytes
     }
@@ -129,7 +130,7 @@ impl Header {
     pub(super) fn decode(bytes: &[u8; HEADER_SIZE]) -> Result<Self, String> {
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
-        if bytes[..4] != MAGIC || crc32c::crc32c(&bytes[..40]) != u32_at(40) {
+        if bytes[..4] != MAGIC || crc32c(&bytes[..40]) != u32_at(40) {
             return Err("the header of a message is damaged".into());
         }
         let version = u16::from_le_bytes([bytes[4], bytes[5]]);
@@ -187,7 +188,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     }
     // Chance never finds a checksum: the same bytes with the right one.
     let mut right = *bytes;
-    let checksum = crc32c::crc32c(&right[..40]);
+    let checksum = crc32c(&right[..40]);
     right[40..].copy_from_slice(&checksum.to_le_bytes());
     if let Ok(header) = Header::decode(&right) {
         assert_eq!(header.encode(), right);
@@ -209,7 +210,7 @@ mod tests {
         golden.extend([0; 8]);
         golden.extend(0x364b_3fb7_u32.to_le_bytes()); // crc32c of "abc"
         golden.extend(b"\x78\x56\x34\x12");
-        golden.extend(crc32c::crc32c(&golden).to_le_bytes());
+        golden.extend(crc32c(&golden).to_le_bytes());
         assert_eq!(header.encode().to_vec(), golden);
         assert_eq!(Header::decode(&header.encode()), Ok(header));
     }

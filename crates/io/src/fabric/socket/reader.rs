@@ -10,6 +10,7 @@ use super::connection::{Connection, Outgoing, broken};
 use super::header::{HEADER_SIZE, Header, Kind};
 use super::host::{PLACE_SIZE, Place};
 use super::link::TOKEN_SIZE;
+use crate::crc32c;
 use crate::fabric::grant::PendingGet;
 use crate::fabric::{Incoming, Lane};
 use crate::os::runtime::give_way;
@@ -76,7 +77,7 @@ impl Reader<'_> {
         let header = Header::decode(&bytes).map_err(|why| self.damaged(&why))?;
         let mut body = vec![0; header.body_length as usize];
         self.input.read(&mut body).await?;
-        if crc32c::crc32c(&body) != header.body_checksum {
+        if crc32c(&body) != header.body_checksum {
             return Err(self.damaged("a message is damaged"));
         }
         match header.kind {
