@@ -79,13 +79,14 @@ impl CacheService {
                 }
                 None => None,
             };
+            let time = self.parts.runtime.now();
             let concluded = file.update(&self.journal, |state| {
                 state.record.prefer_path(&path);
                 state.record.removing = false;
                 match now {
                     Some((known, _)) if !state.flushing && state.record.stamp != known => false,
                     Some((_, now)) if !state.flushing && !state.record.is_as_known(&now) => {
-                        state.take_change(now);
+                        state.take_change(now, time);
                         true
                     }
                     _ => true,

@@ -2,9 +2,9 @@
 
 use super::paths::Paths;
 use super::record::{Journal, Record};
+use super::signs::{Sign, Written};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tameike_core::wire::cache::Stamp;
@@ -41,39 +41,46 @@ pub(super) struct State {
     pub(super) openers: BTreeSet<NodeId>,
     /// The time that made the shared file look changed by others, until it turns out that a client has set it.
     pub(super) suspect: Option<Timestamp>,
-    /// When flushes wrote to the shared file of which others are to do the rest.
-    written: Option<RangeInclusive<Timestamp>>,
+    /// When flushes wrote to the shared file.
+    written: Option<Written>,
 }
 
 impl State {
-    /// Takes note of a shared file that was changed by others, as it seems: a client sets a time on it before it
-    /// tells us.
-    pub(super) fn take_change(&mut self, stamp: Stamp) {
-        let record = &mut self.record;
-        // A file system may show time and end of a write only when the node that wrote has closed the file, as Gfarm does.
-        let end = if record.dirty { record.size.max(record.stamp.size) } else { record.stamp.size };
-        if self.written.as_ref().is_some_and(|times| times.contains(&stamp.mtime))
-            && (record.stamp.size..=end).contains(&stamp.size)
-        {
-            record.stamp = stamp;
-            return;
-        }
-        let (known, size) = (record.changed_by_others, record.stamp.size);
-        record.take_change(stamp);
-        let is_first = record.changed_by_others && !known && stamp.size == size;
-        self.suspect = is_first.then_some(stamp.mtime);
+    /// What a shared file tells that is `now` so, and not as we know it.
+    pub(super) fn sign(&self, stamp: &Stamp, now: Timestamp) -> Sign {
+        self.written.as_ref().map_or(Sign::Change, |written| written.sign(&self.record, stamp, now))
     }
 
-    /// A flush that began at this time has written to the shared file until now, and left it as `stamp`.
-    pub(super) fn take_part(&mut self, began: Timestamp, now: Timestamp, stamp: Stamp) {
-        let first = self.written.take().map_or(began, |times| *times.start());
-        self.written = Some(first..=now);
+    /// Takes note of a shared file that is `now` not as we know it: of what others have done, as it seems, since a client sets a
+    /// time on it before it tells us.
+    pub(super) fn take_change(&mut self, stamp: Stamp, now: Timestamp) {
+        let sign = self.sign(&stamp, now);
+        let record = &mut self.record;
+        match sign {
+            Sign::Old => {}
+            Sign::Own => {
+                record.stamp = stamp;
+                record.mtime = if record.dirty { record.mtime } else { stamp.mtime };
+            }
+            Sign::Doubtful => record.renew(stamp),
+            Sign::Change => {
+                let (known, size) = (record.changed_by_others, record.stamp.size);
+                record.take_change(stamp);
+                let is_first = record.changed_by_others && !known && stamp.size == size;
+                self.suspect = is_first.then_some(stamp.mtime);
+            }
+        }
+    }
+
+    /// A flush that began at this time has written to the shared file until `ended`, and left it as `stamp`; others do the rest.
+    pub(super) fn take_part(&mut self, began: Timestamp, ended: Timestamp, stamp: Stamp) {
+        self.written = Some(Written::new(self.written.take(), began, ended, None));
         self.record.stamp = stamp;
     }
 
-    /// A flush has written all, set the time that programs gave the file, and left it as `stamp`.
-    pub(super) fn take_whole(&mut self, stamp: Stamp) {
-        self.written = None;
+    /// A flush that began at this time has written all, set the time that programs gave the file, and left it as `stamp`.
+    pub(super) fn take_whole(&mut self, began: Timestamp, ended: Timestamp, stamp: Stamp) {
+        self.written = Some(Written::new(self.written.take(), began, ended, Some(stamp)));
         self.record.stamp = stamp;
     }
 

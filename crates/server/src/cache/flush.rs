@@ -95,11 +95,10 @@ impl CacheService {
         let mut homes = self.homes_of_size(inode, record.size);
         homes.extend(extra.iter().filter(|node| !homes.contains(node)).copied().collect::<Vec<_>>());
         let (total, failure) = self.flush_homes(homes, inode, &path, &record, patience).await;
-        let size = record.size.max(total.end);
+        let (size, ended) = (record.size.max(total.end), self.parts.runtime.now());
         if total.rest || failure.is_some() {
             // Bytes of the shared file have changed: the stamp follows, so that this is not taken for a change
             // by others. A node that did not answer may go on changing them.
-            let ended = self.parts.runtime.now();
             let (_, stat) = self.locate(inode, &record).await?;
             let unanswered = failure.as_ref().is_some_and(|fault| !is_refusal(fault.errno));
             file.update(&self.journal, |state| {
@@ -117,7 +116,7 @@ impl CacheService {
         let stamp = self.parts.runtime.block(finish).await?;
         let clean = file.update(&self.journal, |state| {
             let unchanged = state.changes == changes;
-            state.take_whole(stamp);
+            state.take_whole(began, ended, stamp);
             let record = &mut state.record;
             record.prefer_path(&path);
             record.written += total.written;
@@ -139,10 +138,11 @@ impl CacheService {
 
     /// Takes note of what others did to the shared file before we write to it, and that a flush is under way. Gives
     /// the record to flush by, with `interrupted` as it was.
-    fn begin_flush(&self, file: &File, record: Record, now: Stamp) -> Result<Record> {
+    fn begin_flush(&self, file: &File, record: Record, seen: Stamp) -> Result<Record> {
+        let now = self.parts.runtime.now();
         file.update(&self.journal, |state| {
-            if !record.has_content_of(&now) {
-                state.take_change(now);
+            if !record.has_content_of(&seen) {
+                state.take_change(seen, now);
             }
             let begun = Record { interrupted: record.interrupted, ..state.record.clone() };
             state.record.interrupted = true;

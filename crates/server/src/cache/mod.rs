@@ -19,6 +19,7 @@ mod paths;
 mod receipt;
 mod record;
 mod removal;
+mod signs;
 mod space;
 #[cfg(test)]
 mod tests;
@@ -37,9 +38,10 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use record::{Journal, Record};
 use removal::Removals;
+use signs::Sign;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState};
+use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState, Stamp};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{
@@ -227,9 +229,17 @@ impl CacheService {
         if record.dirty || record.removed || (record.stamp.size, record.stamp.mtime) == (size, mtime) {
             return Ok(record.state(None));
         }
-        let now = self.locate(inode, &record).await.ok().map(|(_, stat)| (stat.size, stat.mtime));
-        let state = file.state().record.state(None);
-        Ok(CacheState { newer: state.newer.or(now), ..state })
+        let seen = self.locate(inode, &record).await.ok().map(|(_, stat)| stat.stamp());
+        let now = self.parts.runtime.now();
+        let state = file.state();
+        let is_old = |seen: &Stamp| !state.record.has_content_of(seen) && state.sign(seen, now) == Sign::Old;
+        let seen = match seen {
+            // A client whose look is older than ours must be told all the same.
+            Some(seen) if is_old(&seen) => Some((state.record.size, state.record.mtime)),
+            other => other.map(|seen| (seen.size, seen.mtime)),
+        };
+        let known = state.record.state(None);
+        Ok(CacheState { newer: known.newer.or(seen), ..known })
     }
 
     /// All nodes on which units of a cached file may lie.

@@ -4,10 +4,12 @@
 
 use super::CacheService;
 use super::record::Record;
+use super::signs::Sign;
 use crate::unit::digest::{self, Sum};
 use std::fmt::Write as _;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::receipt::{FileOutcome, FileReceipt};
+use tameike_core::wire::cache::Stamp;
 use tameike_core::wire::unit::{FLUSH_UNITS_MAX, UnitDigest};
 use tameike_core::{InodeId, Result};
 
@@ -60,7 +62,7 @@ impl CacheService {
         }
         let content = self.content(inode, &path, &record, verify).await?;
         receipt.checksum = checksum(&content.sum);
-        let changed = !record.has_content_of(&stat.stamp());
+        let changed = !record.has_content_of(&stat.stamp()) && self.is_changed(inode, &stat.stamp())?;
         if changed {
             receipt.note = CHANGED_LATER.to_owned();
         }
@@ -75,6 +77,12 @@ impl CacheService {
             )),
         };
         Ok(receipt)
+    }
+
+    /// Whether others have changed a file that is shown so, which is not as it was left.
+    fn is_changed(&self, inode: InodeId, seen: &Stamp) -> Result<bool> {
+        let (file, now) = (self.files.get(&self.journal, inode)?, self.parts.runtime.now());
+        Ok(file.is_none_or(|file| file.state().sign(seen, now) == Sign::Change))
     }
 
     /// Goes through the digests of the units that were flushed, page by page: completes and (`verify`) compares

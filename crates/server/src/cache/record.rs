@@ -126,6 +126,11 @@ impl Record {
         let by_others = self.journaled && !self.interrupted && !self.has_content_of(&stamp);
         self.changed_by_others |= by_others;
         self.outdated |= by_others;
+        self.renew(stamp);
+    }
+
+    /// Whoever has the content reads it again.
+    pub(super) fn renew(&mut self, stamp: Stamp) {
         self.generation = self.generation.next();
         self.stamp = stamp;
         self.size = if self.dirty { self.size.max(stamp.size) } else { stamp.size };

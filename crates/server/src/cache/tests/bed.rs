@@ -1,6 +1,7 @@
 //! Several nodes in one process, on real directories, and a client as simple as can be.
 
 use super::faulty::{Control, FaultyFs};
+use super::late::{Mount, Server};
 use crate::cache::{Activity, CacheParts, CacheService, replay};
 use crate::holders::CacheTable;
 use crate::unit::{UnitParts, UnitService};
@@ -46,6 +47,8 @@ struct Net {
     nodes: Mutex<Vec<Option<Arc<Node>>>>,
     /// Nodes that seem dead to others, and do this long afterwards what they were asked to flush.
     late: Mutex<BTreeMap<NodeId, Duration>>,
+    /// How long a call is under way, and its answer.
+    latency: Mutex<Duration>,
     /// Nodes that are asked to flush this long after others.
     slow: Mutex<BTreeMap<NodeId, Duration>>,
     /// Nodes that were told that a round of flushes was good.
@@ -80,6 +83,7 @@ impl Rpc for NetRpc {
             }
             // Requests to different nodes overtake each other.
             net.runtime.block(|| ()).await;
+            net.travel().await;
             let slow = net.slow.lock().get(&to).copied();
             if let (Some(slow), Request::Unit(UnitRequest::Flush { .. })) = (slow, &request) {
                 net.runtime.sleep(slow).await;
@@ -117,8 +121,18 @@ impl Rpc for NetRpc {
                     return Err(Errno::ENOSYS.into());
                 }
             };
+            net.travel().await;
             Ok(Answer { reply, payload })
         })
+    }
+}
+
+impl Net {
+    async fn travel(&self) {
+        let latency = *self.latency.lock();
+        if !latency.is_zero() {
+            self.runtime.sleep(latency).await;
+        }
     }
 }
 
@@ -151,7 +165,9 @@ pub(super) struct Bed {
     /// The shared file system without faults.
     pub(super) shared: Arc<dyn SharedFs>,
     capacity: u64,
-    faulty: Arc<FaultyFs>,
+    /// The shared file system as each node has it.
+    trees: Vec<Arc<FaultyFs>>,
+    mounts: Vec<Arc<Mount>>,
     net: Arc<Net>,
     stores: Vec<StoreMedia>,
     pools: [Pool; 3],
@@ -187,6 +203,7 @@ impl Bed {
             nodes: Mutex::new((0..nodes).map(|_| None).collect()),
             late: Mutex::default(),
             slow: Mutex::default(),
+            latency: Mutex::default(),
             rounds: Mutex::default(),
             held: Mutex::default(),
         };
@@ -196,7 +213,8 @@ impl Bed {
             root,
             shared,
             capacity,
-            faulty,
+            trees: vec![faulty; nodes as usize],
+            mounts: Vec::new(),
             net: Arc::new(net),
             stores: (0..nodes).map(|_| StoreMedia::new(2 * capacity as usize)).collect(),
             pools: [slab.pool(12), slab.pool(12), slab.pool(12)],
@@ -206,6 +224,26 @@ impl Bed {
         };
         (0..nodes).for_each(|id| bed.start(NodeId(id)));
         bed
+    }
+
+    /// Nodes that have a mount each of a shared file system which shows late what was done to it, as `shared` has another one. A
+    /// call takes a millisecond each way.
+    pub(super) fn late(seed: u64, nodes: u32) -> Self {
+        let mut bed = Self::new(seed, nodes);
+        bed.stop_all();
+        let server = Server::new(bed.machine.runtime());
+        bed.mounts = (0..nodes).map(|_| Mount::new(server.clone())).collect();
+        let outside = FaultyFs::new(bed.shared.clone());
+        bed.trees = bed.mounts.iter().map(|mount| Arc::new(bed.trees[0].mounted(mount.clone()))).collect();
+        bed.shared = Arc::new(outside.mounted(Mount::new(server)));
+        *bed.net.latency.lock() = Duration::from_millis(1);
+        (0..nodes).for_each(|id| bed.start(NodeId(id)));
+        bed
+    }
+
+    /// The mount of a node.
+    pub(super) fn mount(&self, node: NodeId) -> Arc<Mount> {
+        self.mounts[node.0 as usize].clone()
     }
 
     /// What a node is asked to flush from now on it does `late`, and the asker never hears of it.
@@ -245,7 +283,7 @@ impl Bed {
             runtime: runtime.clone(),
             cluster: self.cluster.clone(),
             extents: extents.clone(),
-            shared: self.faulty.clone(),
+            shared: self.trees[id.0 as usize].clone(),
             rpc: self.rpc(id),
             read_pool: self.pools[0].clone(),
             flush_pool: self.pools[1].clone(),
@@ -257,7 +295,7 @@ impl Bed {
             cluster: self.cluster.clone(),
             ledger,
             extents,
-            shared: self.faulty.clone(),
+            shared: self.trees[id.0 as usize].clone(),
             rpc: self.rpc(id),
             activity: activity.clone(),
             flush_parallel: 3,
@@ -298,10 +336,14 @@ impl Bed {
 
     /// All agents die at once, and are started again on their stores.
     pub(super) fn crash(&self) {
+        self.stop_all();
+        (0..self.cluster.nodes().len() as u32).for_each(|id| self.start(NodeId(id)));
+    }
+
+    fn stop_all(&self) {
         self.machine.kill();
         let nodes: Vec<_> = self.net.nodes.lock().iter_mut().map(Option::take).collect();
         drop(nodes);
-        (0..self.cluster.nodes().len() as u32).for_each(|id| self.start(NodeId(id)));
     }
 
     /// An agent dies for good.
@@ -325,7 +367,11 @@ impl Bed {
         Client {
             rpc: self.rpc(NodeId(node)),
             cluster: self.cluster.clone(),
-            shared: self.shared.clone(),
+            shared: if self.mounts.is_empty() {
+                self.shared.clone()
+            } else {
+                self.trees[node as usize].clone()
+            },
             pool: self.client_pool.clone(),
             runtime: self.machine.runtime(),
         }

@@ -1,5 +1,6 @@
 //! A shared file system that fails on purpose.
 
+use super::late::Mount;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,8 +36,6 @@ pub(super) struct Control {
     spoilt: Mutex<BTreeSet<InodeId>>,
     /// How many fsyncs of a file have failed: each descriptor that was open then is told once.
     errors: Mutex<BTreeMap<InodeId, u64>>,
-    /// Where reads find the end of a file until somebody looks, as this machine remembers it.
-    remembered_end: Mutex<Option<u64>>,
     /// Whether the last change of attributes shows the time of the last change of content.
     joined_times: AtomicBool,
 }
@@ -45,11 +44,6 @@ impl Control {
     /// From now on both times of last change are that of the content.
     pub(super) fn join_times(&self) {
         self.joined_times.store(true, Ordering::Relaxed);
-    }
-
-    /// From now on reads end there, until somebody looks where files end.
-    pub(super) fn remember_end(&self, end: u64) {
-        *self.remembered_end.lock() = Some(end);
     }
 
     fn seen(&self, stat: FileStat) -> FileStat {
@@ -121,28 +115,44 @@ impl Control {
 pub(super) struct FaultyFs {
     pub(super) inner: Arc<dyn SharedFs>,
     pub(super) control: Arc<Control>,
+    mount: Option<Arc<Mount>>,
 }
 
 impl FaultyFs {
     pub(super) fn new(inner: Arc<dyn SharedFs>) -> Self {
-        Self {
-            inner,
-            control: Arc::new(Control {
-                plan: Mutex::new(Plan::Good),
-                failed: Mutex::new(0),
-                reads: Mutex::new(0),
-                spoilt: Mutex::default(),
-                errors: Mutex::default(),
-                remembered_end: Mutex::default(),
-                joined_times: AtomicBool::default(),
-            }),
-        }
+        let control = Control {
+            plan: Mutex::new(Plan::Good),
+            failed: Mutex::new(0),
+            reads: Mutex::new(0),
+            spoilt: Mutex::default(),
+            errors: Mutex::default(),
+            joined_times: AtomicBool::default(),
+        };
+        Self { inner, control: Arc::new(control), mount: None }
+    }
+
+    /// The same on another machine, of which this is the mount.
+    pub(super) fn mounted(&self, mount: Arc<Mount>) -> Self {
+        Self { inner: self.inner.clone(), control: self.control.clone(), mount: Some(mount) }
     }
 
     fn wrap(&self, file: Arc<dyn SharedFile>) -> Result<Arc<dyn SharedFile>> {
         let inode = file.stat()?.inode_id();
         let (control, told) = (self.control.clone(), Mutex::new(self.control.errors(inode)));
-        Ok(Arc::new(FaultyFile { inner: file, inode, unsynced: Mutex::default(), told, control }))
+        let (unsynced, mount) = (Mutex::default(), self.mount.clone());
+        let written = AtomicBool::new(false);
+        Ok(Arc::new(FaultyFile { inner: file, inode, unsynced, told, written, control, mount }))
+    }
+
+    fn seen(&self, stat: FileStat) -> FileStat {
+        let stat = self.control.seen(stat);
+        self.mount.as_ref().map_or(stat.clone(), |mount| mount.seen(stat))
+    }
+
+    fn changed(&self, path: &[u8], change: &AttrChange) {
+        if let (Some(mount), Ok(stat)) = (&self.mount, self.inner.stat(path)) {
+            mount.changed(stat.inode_id(), change);
+        }
     }
 }
 
@@ -153,18 +163,38 @@ struct FaultyFile {
     unsynced: Mutex<Vec<(u64, Vec<u8>)>>,
     /// Errors of the file that this descriptor has been told, or that were before it.
     told: Mutex<u64>,
+    /// Whether it was written to through this descriptor.
+    written: AtomicBool,
     control: Arc<Control>,
+    mount: Option<Arc<Mount>>,
+}
+
+impl FaultyFile {
+    fn wrote(&self, end: u64) {
+        self.written.store(true, Ordering::Relaxed);
+        self.mount.iter().for_each(|mount| mount.wrote(self.inode, end));
+    }
+}
+
+impl Drop for FaultyFile {
+    fn drop(&mut self) {
+        if *self.written.get_mut() {
+            self.mount.iter().for_each(|mount| mount.closed(self.inode));
+        }
+    }
 }
 
 impl SharedFile for FaultyFile {
     fn stat(&self) -> Result<FileStat> {
         self.control.call(false)?;
-        self.inner.stat().map(|stat| self.control.seen(stat))
+        let stat = self.control.seen(self.inner.stat()?);
+        Ok(self.mount.as_ref().map_or(stat.clone(), |mount| mount.seen(stat)))
     }
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         self.control.call(false)?;
         *self.control.reads.lock() += 1;
-        let rest = self.control.remembered_end.lock().map(|end| end.saturating_sub(offset) as usize);
+        let end = self.mount.as_ref().and_then(|mount| mount.end(self.inode));
+        let rest = end.map(|end| end.saturating_sub(offset) as usize);
         let seen = rest.map_or(buffer.len(), |rest| rest.min(buffer.len()));
         self.inner.read_at(&mut buffer[..seen], offset)
     }
@@ -180,18 +210,24 @@ impl SharedFile for FaultyFile {
             let _ = self.inner.write_at(&bytes[..bytes.len() / 2], offset);
             return Err(fault);
         }
+        self.wrote(offset + bytes.len() as u64);
         self.inner.write_at(bytes, offset)
     }
     fn append(&self, bytes: &[u8]) -> Result<()> {
         self.control.call(true)?;
-        self.inner.append(bytes)
+        self.inner.append(bytes)?;
+        self.wrote(self.inner.stat()?.size);
+        Ok(())
     }
     fn truncate(&self, size: u64) -> Result<()> {
         self.control.call(true)?;
+        self.wrote(0);
+        self.mount.iter().for_each(|mount| mount.was_cut(self.inode));
         self.inner.truncate(size)
     }
     fn allocate(&self, how: Allocate, offset: u64, length: u64) -> Result<()> {
         self.control.call(true)?;
+        self.wrote(0);
         self.inner.allocate(how, offset, length)
     }
     fn seek(&self, what: Seek, offset: u64) -> Result<u64> {
@@ -217,7 +253,7 @@ impl SharedFile for FaultyFile {
     }
     fn learn_end(&self) -> Result<()> {
         self.control.call(false)?;
-        self.control.remembered_end.lock().take();
+        self.mount.iter().for_each(|mount| mount.learn_end(self.inode));
         Ok(())
     }
     fn forget_pages(&self) -> Result<()> {
@@ -227,6 +263,7 @@ impl SharedFile for FaultyFile {
     }
     fn change(&self, change: &AttrChange) -> Result<()> {
         self.control.call(true)?;
+        self.mount.iter().for_each(|mount| mount.changed(self.inode, change));
         self.inner.change(change)
     }
 }
@@ -234,7 +271,7 @@ impl SharedFile for FaultyFile {
 impl SharedFs for FaultyFs {
     fn stat(&self, path: &[u8]) -> Result<FileStat> {
         self.control.call(false)?;
-        self.inner.stat(path).map(|stat| self.control.seen(stat))
+        self.inner.stat(path).map(|stat| self.seen(stat))
     }
     fn pin(&self, path: &[u8]) -> Result<(FileStat, Pin)> {
         self.control.call(false)?;
@@ -270,6 +307,7 @@ impl SharedFs for FaultyFs {
     }
     fn rename(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
         self.control.call(true)?;
+        self.changed(from, &AttrChange::default());
         self.inner.rename(from, to, mode)
     }
     fn link(&self, from: &[u8], to: &[u8]) -> Result<()> {
@@ -278,6 +316,7 @@ impl SharedFs for FaultyFs {
     }
     fn change(&self, path: &[u8], change: &AttrChange) -> Result<()> {
         self.control.call(true)?;
+        self.changed(path, change);
         self.inner.change(path, change)
     }
     fn xattr(&self, path: &[u8], name: &[u8]) -> Result<Vec<u8>> {

@@ -3,11 +3,14 @@
 mod basic;
 mod bed;
 mod damaged;
+mod ends;
 mod faults;
 mod faulty;
 mod held;
+mod late;
 mod paths;
 mod random;
 mod rounds;
+mod signs;
 mod sparse;
 mod times;

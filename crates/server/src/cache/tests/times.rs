@@ -120,20 +120,6 @@ fn an_end_of_a_flush_that_is_shown_late_is_not_a_change_by_others() {
     assert_eq!(note_after(Some(3 * UNIT_SIZE as u64), |began| began), CHANGED, "the job wrote less");
 }
 
-/// A mount of Gfarm's remembers for a second where a file ended: bytes behind that, which another node had flushed, read as zeros.
-#[test]
-fn a_remembered_end_of_the_shared_file_hides_no_bytes() {
-    let bed = Bed::new(44, 2);
-    let (client, control) = (bed.client(0), bed.control.clone());
-    let content = bytes(2, 5000);
-    let file = bed.shared.create(FILE, 0o644).expect("create");
-    file.write_at(&content, 0).expect("write");
-    bed.run(async move {
-        control.remember_end(1000);
-        assert_eq!(client.read(FILE).await.expect("read"), content);
-    });
-}
-
 /// A copy that had its time set just as the flusher came by once showed the time of its last write ever after.
 #[test]
 fn a_time_that_a_program_sets_during_a_flush_stays() {

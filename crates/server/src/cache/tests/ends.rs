@@ -1,0 +1,125 @@
+//! Mounts that remember where a file ended before others wrote behind that, as those of Gfarm do for a second.
+
+use super::bed::{Bed, bytes};
+use super::faulty::Plan;
+use std::time::Duration;
+use tameike_core::limits::UNIT_SIZE;
+use tameike_core::wire::cache::Stamp;
+use tameike_core::wire::meta::RenameMode;
+use tameike_core::{Errno, InodeId, Layout, NodeId, Result, UnitId};
+use tameike_io::shared::Access;
+
+const FILE: &[u8] = b"file";
+const UNIT: u64 = UNIT_SIZE as u64;
+/// A read that waited for bytes to show took longer.
+const AT_ONCE: Duration = Duration::from_millis(50);
+
+fn home(bed: &Bed, index: u64) -> NodeId {
+    bed.cluster.unit_home(Layout::Striped, UnitId { inode: inode(bed, FILE), index })
+}
+
+fn coordinator(bed: &Bed) -> NodeId {
+    bed.cluster.inode_home(inode(bed, FILE))
+}
+
+fn inode(bed: &Bed, path: &[u8]) -> InodeId {
+    bed.shared.stat(path).expect("stat").inode_id()
+}
+
+fn seen(bed: &Bed) -> Stamp {
+    bed.shared.stat(FILE).expect("stat").stamp()
+}
+
+/// A bed with an empty file whose coordinator has none of its first two units.
+fn apart(seed: u64) -> Bed {
+    let bed = Bed::late(seed, 3);
+    for number in 0..100 {
+        // Those that do not fit stay, so that the next one has another number.
+        bed.shared.create(FILE, 0o644).expect("create");
+        if !(0..2).any(|index| home(&bed, index) == coordinator(&bed)) {
+            return bed;
+        }
+        let other = format!("other{number}");
+        bed.shared.rename(FILE, other.as_bytes(), RenameMode::Replace).expect("rename");
+    }
+    panic!("every coordinator has one of the first two units");
+}
+
+/// A file with this content, flushed, and how it was before that.
+fn flushed(bed: &Bed, content: &[u8]) -> Stamp {
+    if bed.shared.stat(FILE).is_err() {
+        bed.shared.create(FILE, 0o644).expect("create");
+    }
+    let before = seen(bed);
+    write(bed, 0, content);
+    let receipt = bed.drain(false);
+    assert!(receipt.is_complete(), "{receipt:?}");
+    before
+}
+
+fn write(bed: &Bed, offset: u64, content: &[u8]) {
+    let (client, content) = (bed.client(0), content.to_vec());
+    bed.run(async move { client.write(FILE, offset, &content).await.expect("write") });
+}
+
+/// Reads the start of the file from homes that hold nothing clean of it, as after a change; and how long that took.
+fn read_anew(bed: &Bed, length: u64) -> (Result<Vec<u8>>, Duration) {
+    let (client, clock) = (bed.client(0), bed.machine.runtime().clock);
+    let began = clock.monotonic();
+    let content = bed.run(async move {
+        let mut file = client.open(FILE, false).await.expect("open");
+        (file.size, file.generation) = (length, file.generation.next());
+        client.read_from(file, FILE, Vec::new()).await
+    });
+    (content, clock.monotonic() - began)
+}
+
+/// Bytes behind the remembered end, which another node had flushed, read as zeros.
+#[test]
+fn a_remembered_end_of_the_shared_file_hides_no_bytes() {
+    let bed = Bed::late(44, 2);
+    let content = bytes(2, 5000);
+    let file = bed.shared.create(FILE, 0o644).expect("create");
+    file.write_at(&content[..1000], 0).expect("write");
+    let before = seen(&bed);
+    file.write_at(&content[1000..], 1000).expect("write");
+    bed.mount(home(&bed, 0)).remember(before, 1);
+    let (read, time) = read_anew(&bed, 5000);
+    assert_eq!(read.expect("read"), content);
+    assert!(time < AT_ONCE, "{time:?}");
+}
+
+/// A part of a flush has brought bytes behind the size that was told. The rest of it then gave the file the size of what it had
+/// brought itself, as the coordinator's mount remembered that nothing was there yet.
+#[test]
+fn a_flush_in_parts_cuts_no_part() {
+    let bed = apart(50);
+    let (client, before, content) = (bed.client(0), seen(&bed), bytes(9, 2 * UNIT_SIZE));
+    let written = content.clone();
+    bed.run(async move {
+        let file = client.open(FILE, true).await.expect("open");
+        client.put(file, 0, &written).await.expect("write");
+    });
+    bed.control.set(Plan::Write(0, Errno::ENOSPC));
+    bed.mount(coordinator(&bed)).remember(before, u32::MAX);
+    assert!(!bed.drain(false).is_complete());
+    assert_eq!(bed.control.failed(), 1);
+    let receipt = bed.drain(false);
+    assert!(receipt.is_complete(), "{receipt:?}");
+    assert_eq!(bed.real("file").len() as u64, 2 * UNIT);
+    assert_eq!(bed.real("file"), content);
+}
+
+/// Giving a file the size that the job knows cut what another program had written behind that a moment before.
+#[test]
+fn an_end_that_a_mount_remembers_is_not_where_a_flush_cuts() {
+    let bed = apart(51);
+    flushed(&bed, &bytes(10, 1000));
+    bed.mount(coordinator(&bed)).remember(seen(&bed), 1);
+    let tail = bytes(11, 500);
+    bed.shared.open(FILE, Access::Write).expect("open").write_at(&tail, 1000).expect("append");
+    write(&bed, 1000, &bytes(12, 200));
+    assert!(bed.drain(false).is_complete());
+    let expected = [&bytes(10, 1000)[..], &bytes(12, 200), &tail[200..]].concat();
+    assert_eq!(bed.real("file"), expected);
+}
