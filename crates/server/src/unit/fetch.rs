@@ -2,6 +2,7 @@
 //! by whole units, and are kept.
 
 use super::UnitService;
+use super::gaps::Gaps;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +11,7 @@ use tameike_core::ranges::RangeSet;
 use tameike_core::wire::admin::{Counter, counters};
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Errno, Generation, NodeId, Result, UnitId};
+use tameike_core::{Errno, Fault, Generation, NodeId, Result, UnitId};
 use tameike_io::fabric::Answer;
 use tameike_io::shared::{Access, Seek, SharedFile, open_same};
 use tameike_io::{Frame, Payload};
@@ -20,15 +21,6 @@ const WHOLE: Range<u32> = 0..UNIT_SIZE as u32;
 const BLOCK_OF_STAT: u64 = 512;
 /// Holders that are asked before the shared file is read.
 const HOLDERS_TRIED_MAX: usize = 4;
-
-/// The bytes `gap` of a unit that begins at `start`, read into their place; zeros beyond the end of the file.
-/// Gives the end of what was read.
-pub(super) fn read_gap(file: &dyn SharedFile, start: u64, gap: &Range<u32>, frame: &mut [u8]) -> Result<u32> {
-    let part = &mut frame[gap.start as usize..gap.end as usize];
-    let count = file.read_at(part, start + u64::from(gap.start))?;
-    part[count..].fill(0);
-    Ok(gap.start + count as u32)
-}
 
 /// Whether holes of the shared file are read as zeros, and kept.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -172,39 +164,31 @@ impl UnitService {
         (frame, parts)
     }
 
-    /// Reads `gaps` from the shared file into the frame, and gives the parts that the file has. Bytes are wanted up to `wanted`: where
-    /// this machine remembers that the file ends before, it asks again, as another node's flush may have made it longer since.
+    /// Reads `gaps` from the shared file into the frame, and gives the parts that the file has. Bytes are wanted up to `wanted`.
     async fn read_shared(
         &self,
         unit: UnitId,
-        mut frame: Frame,
+        frame: Frame,
         gaps: Vec<Range<u32>>,
         wanted: u32,
         path: Vec<u8>,
         holes: Holes,
     ) -> Result<(Frame, Vec<Range<u32>>)> {
-        let shared = self.parts.shared.clone();
-        let read = move || {
-            let (file, stat) = open_same(&*shared, &path, unit.inode, Access::Read)?;
+        let (shared, own_path) = (self.parts.shared.clone(), path.clone());
+        let open = move || {
+            let (file, stat) = open_same(&*shared, &own_path, unit.inode, Access::Read)?;
             // A file with all of its blocks has no holes.
-            let gaps = match holes {
+            let ranges = match holes {
                 Holes::Skipped if stat.blocks * BLOCK_OF_STAT < stat.size => {
                     gaps.into_iter().flat_map(|gap| data_in(&*file, unit.start(), gap)).collect()
                 }
                 Holes::Skipped | Holes::Read => gaps,
             };
-            let mut kept = Vec::with_capacity(gaps.len());
-            for gap in gaps {
-                let mut end = read_gap(&*file, unit.start(), &gap, &mut frame)?;
-                if end < gap.end.min(wanted) {
-                    file.learn_end()?;
-                    end = read_gap(&*file, unit.start(), &gap, &mut frame)?;
-                }
-                kept.push(gap.start..end);
-            }
-            kept.retain(|part| !part.is_empty());
-            Ok((frame, kept))
+            Ok::<_, Fault>((file, Gaps { unit, ranges, wanted }))
         };
-        self.parts.runtime.block(read).await
+        let (file, gaps) = self.parts.runtime.block(open).await?;
+        let (frame, mut parts) = self.read_gaps((file, &path), gaps, frame).await?;
+        parts.retain(|part| !part.is_empty());
+        Ok((frame, parts))
     }
 }

@@ -10,7 +10,7 @@
 //! never reached the disk as it is, and the next fsync succeeds. So the next flush of such a file trusts nothing that
 //! is in memory: it drops the pages, frees the blocks of what it writes, and reads back after fsync.
 
-use super::fetch::read_gap;
+use super::gaps::Gaps;
 use super::{UnitService, check_index, digest};
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use tameike_core::limits::UNIT_SIZE;
 use tameike_core::ranges::RangeSet;
 use tameike_core::wire::unit::{FLUSH_UNITS_MAX, UnitDigest, UnitReply};
 use tameike_core::{Errno, Fault, Generation, InodeId, Result, UnitId};
+use tameike_io::Frame;
 use tameike_io::shared::{Access, Allocate, SharedFile, open_same};
 use tameike_store::extent::DirtyUnit;
 
@@ -73,6 +74,7 @@ impl UnitService {
         // no room.
         let unsynced = |fault: Fault| Fault::io(fault.to_string());
         self.parts.runtime.block(move || file.sync()).await.map_err(unsynced)?;
+        self.flushed_ends.raise(order.inode, end, self.parts.runtime.now());
         if order.distrust {
             self.read_back(&order, &digests).await?;
         }
@@ -125,30 +127,43 @@ impl UnitService {
         let size = order.size.max(start + u64::from(dirty.ranges.end()));
         let frame = self.parts.flush_pool.take().await;
         let path = Some(order.path.as_slice());
-        let (mut frame, held) = self.read_held(dirty.unit, WHOLE, frame, order.generation, path).await;
+        let (frame, held) = self.read_held(dirty.unit, WHOLE, frame, order.generation, path).await;
         let held = held?.ranges;
         if let Some(lost) = dirty.ranges.iter().find(|range| !held.contains(range)) {
             let message = format!("dirty bytes {lost:?} of unit {index} of {} are gone", order.inode);
             return Err(Fault::new(Errno::EIO, message));
         }
-        let (file, ranges) = (file.clone(), dirty.ranges.clone());
+        let (own_file, ranges) = (file.clone(), dirty.ranges.clone());
         let distrust = order.distrust;
         let write = move || {
             if distrust {
-                free_blocks(&*file, start, &ranges, size.max(file.stat()?.size));
+                free_blocks(&*own_file, start, &ranges, size.max(own_file.stat()?.size));
             }
             for range in ranges.iter() {
                 let bytes = &frame[range.start as usize..range.end as usize];
-                file.write_at(bytes, start + u64::from(range.start))?;
+                own_file.write_at(bytes, start + u64::from(range.start))?;
             }
-            let length = digest::unit_length(size, index);
-            for gap in held.gaps(0..length) {
-                read_gap(&*file, start, &gap, &mut frame)?;
-            }
-            let digest = digest::of_unit(index, &frame[..length as usize], size);
-            Ok((u64::from(ranges.len()), digest))
+            Ok::<_, Fault>((frame, u64::from(ranges.len())))
         };
-        self.parts.runtime.block(write).await
+        let (frame, count) = self.parts.runtime.block(write).await?;
+        let missing = held.gaps(0..digest::unit_length(size, index));
+        Ok((count, self.digest((file.clone(), &order.path), dirty.unit, missing, size, frame).await?))
+    }
+
+    /// Digest of a unit, of which the bytes `missing` in the frame are read from the shared file.
+    async fn digest(
+        &self,
+        file: (Arc<dyn SharedFile>, &[u8]),
+        unit: UnitId,
+        missing: Vec<Range<u32>>,
+        size: u64,
+        frame: Frame,
+    ) -> Result<UnitDigest> {
+        let length = digest::unit_length(size, unit.index);
+        let gaps = Gaps { unit, ranges: missing, wanted: length };
+        let (frame, _) = self.read_gaps(file, gaps, frame).await?;
+        let digest = move || digest::of_unit(unit.index, &frame[..length as usize], size);
+        Ok(self.parts.runtime.block(digest).await)
     }
 
     /// Makes sure that the shared file holds what was written, as far as this machine can be made to look.
@@ -185,14 +200,9 @@ impl UnitService {
         self.parts.runtime.block(move || forget.forget_pages()).await?;
         let mut digests = Vec::with_capacity(units.len());
         for index in units {
-            let mut frame = self.parts.flush_pool.take().await;
-            let file = file.clone();
-            let digest = move || {
-                let length = digest::unit_length(size, index);
-                read_gap(&*file, UnitId { inode, index }.start(), &(0..length), &mut frame)?;
-                Ok::<_, Fault>(digest::of_unit(index, &frame[..length as usize], size))
-            };
-            digests.push(self.parts.runtime.block(digest).await?);
+            let frame = self.parts.flush_pool.take().await;
+            let (unit, whole) = (UnitId { inode, index }, 0..digest::unit_length(size, index));
+            digests.push(self.digest((file.clone(), &order.path), unit, vec![whole], size, frame).await?);
         }
         Ok(digests)
     }

@@ -7,8 +7,10 @@
 
 mod damaged;
 pub(crate) mod digest;
+mod ends;
 mod fetch;
 mod flush;
+mod gaps;
 mod load;
 mod relief;
 
@@ -59,6 +61,7 @@ pub struct UnitService {
     flush_locks: Locks<InodeId>,
     /// What was flushed in a round that is not yet known to be good.
     flushed: Mutex<BTreeMap<InodeId, flush::Flushed>>,
+    flushed_ends: ends::FlushedEnds,
     relief: async_lock::Mutex<()>,
     /// With holders that are asked before the shared file is read.
     patience: Patience,
@@ -76,6 +79,7 @@ impl UnitService {
             unit_locks: Locks::default(),
             flush_locks: Locks::default(),
             flushed: Mutex::default(),
+            flushed_ends: ends::FlushedEnds::default(),
             relief: async_lock::Mutex::new(()),
             loading: load::Loading::default(),
             loaded: fetch::Loaded::default(),
@@ -116,6 +120,7 @@ impl UnitService {
                 let _only = self.flush_locks.hold(inode).await;
                 let _alone = self.file_locks.hold(inode).await;
                 self.flushed.lock().remove(&inode);
+                self.flushed_ends.lower(inode, size);
                 self.parts.extents.truncate(inode, size).await?;
                 if inode.is_cached() {
                     // Dirty bytes that were cut must not come back when the agent dies: the coordinator

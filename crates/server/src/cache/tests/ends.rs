@@ -4,6 +4,7 @@ use super::bed::{Bed, bytes};
 use super::faulty::Plan;
 use std::time::Duration;
 use tameike_core::limits::UNIT_SIZE;
+use tameike_core::receipt::{FileReceipt, Receipt};
 use tameike_core::wire::cache::Stamp;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, InodeId, Layout, NodeId, Result, UnitId};
@@ -74,6 +75,10 @@ fn read_anew(bed: &Bed, length: u64) -> (Result<Vec<u8>>, Duration) {
     (content, clock.monotonic() - began)
 }
 
+fn b3(content: &[u8]) -> String {
+    blake3::hash(content).to_hex().to_string()
+}
+
 /// Bytes behind the remembered end, which another node had flushed, read as zeros.
 #[test]
 fn a_remembered_end_of_the_shared_file_hides_no_bytes() {
@@ -87,6 +92,105 @@ fn a_remembered_end_of_the_shared_file_hides_no_bytes() {
     let (read, time) = read_anew(&bed, 5000);
     assert_eq!(read.expect("read"), content);
     assert!(time < AT_ONCE, "{time:?}");
+}
+
+/// Once was not enough where the file system itself remembers, and not only the kernel.
+#[test]
+fn what_a_node_has_flushed_is_waited_for() {
+    let bed = Bed::late(45, 2);
+    let content = bytes(3, 5000);
+    let before = flushed(&bed, &content);
+    bed.mount(home(&bed, 0)).remember(before, 4);
+    let (read, time) = read_anew(&bed, 5000);
+    assert_eq!(read.expect("read"), content);
+    assert!(time > Duration::from_millis(300) && time < Duration::from_secs(2), "{time:?}");
+}
+
+#[test]
+fn what_a_node_has_flushed_and_does_not_find_is_no_zeros() {
+    let bed = Bed::late(46, 2);
+    let content = bytes(4, 5000);
+    let before = flushed(&bed, &content);
+    let mount = bed.mount(home(&bed, 0));
+    mount.remember(before, u32::MAX);
+    let (read, time) = read_anew(&bed, 5000);
+    assert_eq!(read.expect_err("nothing shows").errno, Errno::EIO);
+    assert!(time < Duration::from_secs(4), "{time:?}");
+    mount.forget();
+    assert_eq!(read_anew(&bed, 5000).0.expect("read"), content, "it was there all the time");
+}
+
+/// Nobody has flushed bytes there: nobody waits for them.
+#[test]
+fn holes_and_what_is_behind_the_end_are_zeros_at_once() {
+    let bed = Bed::late(47, 2);
+    let content = bytes(5, 1000);
+    flushed(&bed, &content);
+    write(&bed, 300_000, &content);
+    let sparse = [&content[..], &vec![0; 299_000], &content].concat();
+    let check = |expected: &[u8], what: &str| {
+        let (read, time) = read_anew(&bed, expected.len() as u64);
+        assert_eq!(read.expect("read"), expected, "{what}");
+        assert!(time < AT_ONCE, "{what}: {time:?}");
+    };
+    check(&sparse, "dirty, behind the end of the shared file");
+    assert!(bed.drain(true).is_complete());
+    check(&sparse, "a hole of the shared file");
+    check(&[&sparse[..], &[0; 5000]].concat(), "behind all ends");
+    let client = bed.client(0);
+    bed.run(async move { client.truncate(FILE, 500).await.expect("cut") });
+    check(&[&content[..500], &[0; 4500]].concat(), "behind a cut");
+    assert!(bed.drain(true).is_complete());
+    check(&[&content[..500], &[0; 4500]].concat(), "behind a cut that was flushed");
+}
+
+/// A file that others have cut is not one that shows late: its end is believed soon, then at once.
+#[test]
+fn what_others_have_cut_is_not_waited_for_long() {
+    let bed = Bed::late(48, 2);
+    let content = bytes(6, 5000);
+    flushed(&bed, &content);
+    bed.machine.rest(Duration::from_secs(5));
+    bed.shared.open(FILE, Access::Write).expect("open").truncate(100).expect("cut");
+    let expected = [&content[..100], &[0; 4900]].concat();
+    for most in [Duration::from_millis(500), AT_ONCE] {
+        let (read, time) = read_anew(&bed, 5000);
+        assert_eq!(read.expect("read"), expected);
+        assert!(time < most, "{time:?}");
+    }
+}
+
+/// A unit of which some bytes are dirty is digested with those that the shared file has: behind a remembered end these were zeros,
+/// in the receipt's checksum.
+#[test]
+fn a_remembered_end_makes_no_wrong_checksum() {
+    let bed = Bed::late(49, 2);
+    let content = bytes(7, 5000);
+    let before = flushed(&bed, &content);
+    let mut expected = content;
+    expected[..10].copy_from_slice(&bytes(8, 10));
+    let client = bed.client(0);
+    let dirty = bytes(8, 10);
+    let mount = bed.mount(home(&bed, 0));
+    let own = mount.clone();
+    bed.run(async move {
+        let mut file = client.open(FILE, true).await.expect("open");
+        // What is clean goes, as after a change.
+        file.generation = file.generation.next();
+        client.put(file, 0, &dirty).await.expect("write");
+        client.close(file, 10).await.expect("close");
+        own.remember(before, 3);
+    });
+    let receipt = bed.drain(false);
+    assert_eq!(only_file(&receipt).checksum, b3(&expected), "{receipt:?}");
+    assert_eq!(bed.real("file"), expected);
+    mount.remember(before, 3);
+    assert!(bed.drain(true).is_complete(), "what is read back is not zeros either");
+}
+
+fn only_file(receipt: &Receipt) -> &FileReceipt {
+    let [file] = receipt.files.as_slice() else { panic!("{receipt:?}") };
+    file
 }
 
 /// A part of a flush has brought bytes behind the size that was told. The rest of it then gave the file the size of what it had
