@@ -1,8 +1,8 @@
 //! One file goes to the shared file system.
 
-use super::CacheService;
 use super::files::File;
 use super::record::Record;
+use super::{CacheService, learn_size};
 use futures_util::future::join_all;
 use std::sync::Arc;
 use tameike_core::attr::{AttrChange, SetTime};
@@ -290,13 +290,9 @@ fn finish(
     size: u64,
     mtime: Option<tameike_core::Timestamp>,
 ) -> Result<Stamp> {
-    let (file, mut stat) = open_same(shared, path, inode, Access::Write)?;
-    if stat.size < size {
-        // A mount may remember an older end, and to set this one would cut what is behind it.
-        file.learn_end()?;
-        stat = file.stat()?;
-    }
-    if stat.size < size {
+    let (file, stat) = open_same(shared, path, inode, Access::Write)?;
+    // To give the file the end that this machine remembers of it would cut what is behind that.
+    if learn_size(&*file, stat, size)? < size {
         file.truncate(size)?;
     }
     if let Some(mtime) = mtime {

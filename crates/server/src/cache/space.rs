@@ -2,8 +2,8 @@
 //!
 //! As with a cut, the shared file is changed first: what is read from it afterwards cannot bring old bytes back.
 
-use super::CacheService;
 use super::files::File;
+use super::{CacheService, learn_size};
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::limits::{FILE_SIZE_MAX, UNIT_SIZE};
@@ -106,7 +106,8 @@ impl CacheService {
         let (shared, inode) = (self.parts.shared.clone(), file.inode);
         let work = move || {
             let (shared_file, stat) = open_same(&*shared, &path, inode, Access::Write)?;
-            apply(&*shared_file, change, start..end, stat.size)?;
+            let size = learn_size(&*shared_file, stat, record.stamp.size.max(start + 1))?;
+            apply(&*shared_file, change, start..end, size.max(record.stamp.size))?;
             shared_file.stat().map(|stat| stat.stamp())
         };
         let stamp: Stamp = self.parts.runtime.block(work).await?;

@@ -1,7 +1,7 @@
 //! A file gets a new size: everywhere, or not at all as far as anybody can see.
 
-use super::CacheService;
 use super::files::File;
+use super::{CacheService, learn_size};
 use std::sync::Arc;
 use tameike_core::limits::{BLOCK_SIZE, FILE_SIZE_MAX, UNIT_SIZE};
 use tameike_core::wire::cache::CacheState;
@@ -84,12 +84,14 @@ impl CacheService {
         let (shared, inode) = (self.parts.shared.clone(), file.inode);
         let cut = move || {
             let (shared_file, stat) = open_same(&*shared, &path, inode, Access::Write)?;
+            // What this machine remembers to be shorter may have bytes to cut all the same.
+            let (blocks, known) = (stat.blocks, record.stamp.size);
+            let end = learn_size(&*shared_file, stat, known.max(size + 1))?.max(known);
             // Space may be set aside behind the end.
-            let has_more = stat.blocks * 512 > stat.size.next_multiple_of(BLOCK_SIZE as u64);
-            if stat.size <= size && !has_more {
-                return Ok(stat.stamp());
+            let has_more = blocks * 512 > end.next_multiple_of(BLOCK_SIZE as u64);
+            if end > size || has_more {
+                shared_file.truncate(size.min(end))?;
             }
-            shared_file.truncate(size.min(stat.size))?;
             shared_file.stat().map(|stat| stat.stamp())
         };
         let stamp = self.parts.runtime.block(cut).await?;

@@ -7,6 +7,7 @@ use tameike_core::limits::UNIT_SIZE;
 use tameike_core::receipt::{FileReceipt, Receipt};
 use tameike_core::wire::cache::Stamp;
 use tameike_core::wire::meta::RenameMode;
+use tameike_core::wire::unit::SpaceChange;
 use tameike_core::{Errno, InodeId, Layout, NodeId, Result, UnitId};
 use tameike_io::shared::Access;
 
@@ -226,4 +227,28 @@ fn an_end_that_a_mount_remembers_is_not_where_a_flush_cuts() {
     assert!(bed.drain(false).is_complete());
     let expected = [&bytes(10, 1000)[..], &bytes(12, 200), &tail[200..]].concat();
     assert_eq!(bed.real("file"), expected);
+}
+
+/// A cut, or a hole, that lay behind the remembered end was not made on the shared file: what was there came back.
+#[test]
+fn an_end_that_a_mount_remembers_hides_nothing_that_is_to_go() {
+    for punches in [false, true] {
+        let bed = apart(52);
+        let content = bytes(13, 5000);
+        let before = flushed(&bed, &content);
+        bed.mount(coordinator(&bed)).remember(before, u32::MAX);
+        let client = bed.client(0);
+        bed.run(async move {
+            if punches {
+                client.change_space(FILE, SpaceChange::Punch, 1000..4000, false).await.expect("punch");
+            } else {
+                client.truncate(FILE, 1000).await.expect("cut");
+            }
+        });
+        write(&bed, 4000, &content[4000..]);
+        let expected = [&content[..1000], &[0; 3000], &content[4000..]].concat();
+        assert_eq!(read_anew(&bed, 5000).0.expect("read"), expected, "punches: {punches}");
+        assert!(bed.drain(true).is_complete());
+        assert_eq!(bed.real("file"), expected, "punches: {punches}");
+    }
 }
