@@ -48,6 +48,11 @@ pub(super) struct State {
 impl State {
     /// What a shared file tells that is `now` so, and not as we know it.
     pub(super) fn sign(&self, stamp: &Stamp, now: Timestamp) -> Sign {
+        // A program has set this time, which was not shown yet when we were told.
+        let record = &self.record;
+        if record.dirty && (record.stamp.size, record.mtime) == (stamp.size, stamp.mtime) {
+            return Sign::Own;
+        }
         self.written.as_ref().map_or(Sign::Change, |written| written.sign(&self.record, stamp, now))
     }
 

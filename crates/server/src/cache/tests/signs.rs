@@ -5,7 +5,7 @@ use super::faulty::Plan;
 use std::time::Duration;
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::limits::UNIT_SIZE;
-use tameike_core::wire::cache::Stamp;
+use tameike_core::wire::cache::{CacheRequest, Stamp};
 use tameike_core::{Errno, Generation, Timestamp};
 use tameike_io::shared::Access;
 
@@ -244,4 +244,29 @@ fn a_new_mode_after_a_late_sign_has_the_content_read_again() {
     assert_ne!(opened(&bed, 1).0, known.0);
     assert_eq!(read(&bed), other);
     assert_eq!(note(&bed), "");
+}
+
+/// A program sets the time on the shared file before its node tells the coordinator, whose mount shows that later: the flush then took
+/// it for a change by others.
+#[test]
+fn a_time_that_a_program_sets_and_that_shows_late_is_not_a_change_by_others() {
+    for is_flushed in [false, true] {
+        let bed = Bed::late(68, 2);
+        let mut old = written(&bed, &bytes(9, 5000));
+        if is_flushed {
+            flush(&bed);
+            old = seen(&bed);
+        }
+        remember(&bed, old);
+        let mtime = Timestamp { seconds: 1_000_000, nanoseconds: 7 };
+        let change = AttrChange { mtime: Some(SetTime::To(mtime)), ..AttrChange::default() };
+        bed.shared.change(FILE, &change).expect("set");
+        let (client, inode) = (bed.client(0), bed.shared.stat(FILE).expect("stat").inode_id());
+        bed.run(
+            async move { client.ask(inode, CacheRequest::SetMtime { inode, mtime }).await.expect("tell") },
+        );
+        forget(&bed);
+        assert_eq!(note(&bed), "", "flushed before: {is_flushed}");
+        assert_eq!(seen(&bed).mtime, mtime);
+    }
 }
