@@ -10,11 +10,21 @@ use tameike_core::{InodeId, Timestamp};
 /// Files of which the end is known; beyond that the oldest are forgotten.
 const FILES_MAX: usize = 1 << 16;
 
+/// No mount remembers an end for longer: then the file was cut, whatever the clock says of whoever did so.
+const REMEMBERED_SECONDS: i64 = 60;
+
 /// How far a file reaches at least, and when that was synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FlushedEnd {
     pub(super) end: u64,
     pub(super) synced: Timestamp,
+}
+
+impl FlushedEnd {
+    /// Whether the file has been cut, if it still ends before, was last changed then, and it is `now`.
+    pub(super) fn is_cut(&self, changed: Timestamp, now: Timestamp) -> bool {
+        changed > self.synced || now.seconds > self.synced.seconds + REMEMBERED_SECONDS
+    }
 }
 
 #[derive(Default)]

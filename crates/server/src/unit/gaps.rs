@@ -61,7 +61,7 @@ impl UnitService {
     /// Reads gaps of a unit from the shared file into their places, with zeros behind its end; the parts that the file has.
     ///
     /// # Errors
-    /// `EIO` when bytes that this node has flushed do not show, and nobody has changed the file since.
+    /// `EIO` when bytes that this node has flushed do not show, and nothing says that the file was cut since.
     pub(super) async fn read_gaps(
         &self,
         (file, path): (Arc<dyn SharedFile>, &[u8]),
@@ -80,7 +80,8 @@ impl UnitService {
             let known = self.flushed_ends.of(inode).filter(|known| gaps.lack(&parts, known.end));
             let Some(known) = known else { return Ok((frame, parts)) };
             let own_file = file.clone();
-            let is_cut = self.parts.runtime.block(move || own_file.stat()).await?.ctime > known.synced;
+            let changed = self.parts.runtime.block(move || own_file.stat()).await?.ctime;
+            let is_cut = known.is_cut(changed, self.parts.runtime.now());
             match pause {
                 Some(pause) if !is_cut || pause <= CUT_PAUSE_MS => {
                     self.parts.runtime.sleep(Duration::from_millis(pause)).await;

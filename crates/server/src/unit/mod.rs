@@ -116,6 +116,8 @@ impl UnitService {
                 UnitReply::Done
             }
             UnitRequest::Truncate { inode, size } => {
+                // Who waits for bytes behind that holds the file's lock.
+                self.flushed_ends.lower(inode, size);
                 // A flush that its coordinator has given up writes nothing of what is cut after this.
                 let _only = self.flush_locks.hold(inode).await;
                 let _alone = self.file_locks.hold(inode).await;

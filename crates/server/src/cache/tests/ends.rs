@@ -7,7 +7,7 @@ use tameike_core::limits::UNIT_SIZE;
 use tameike_core::receipt::{FileReceipt, Receipt};
 use tameike_core::wire::cache::Stamp;
 use tameike_core::wire::meta::RenameMode;
-use tameike_core::wire::unit::SpaceChange;
+use tameike_core::wire::unit::{SpaceChange, UnitRequest};
 use tameike_core::{Errno, InodeId, Layout, NodeId, Result, UnitId};
 use tameike_io::shared::Access;
 
@@ -159,6 +159,41 @@ fn what_others_have_cut_is_not_waited_for_long() {
         assert_eq!(read.expect("read"), expected);
         assert!(time < most, "{time:?}");
     }
+}
+
+/// The clock of whoever cuts may be behind: what is gone for a minute is not waited for any more.
+#[test]
+fn what_does_not_show_for_a_minute_is_gone() {
+    let bed = Bed::late(53, 2);
+    let content = bytes(14, 5000);
+    let before = flushed(&bed, &content);
+    bed.mount(home(&bed, 0)).remember(Stamp { size: 100, ..before }, u32::MAX);
+    assert_eq!(read_anew(&bed, 5000).0.expect_err("nothing shows").errno, Errno::EIO);
+    bed.machine.rest(Duration::from_secs(60));
+    for most in [Duration::from_millis(500), AT_ONCE] {
+        let (read, time) = read_anew(&bed, 5000);
+        assert_eq!(read.expect("read"), [&content[..100], &[0; 4900]].concat());
+        assert!(time < most, "{time:?}");
+    }
+}
+
+/// A read that came between a cut of the shared file and that of the units waited for bytes that were cut, the units waited for the
+/// read, and it failed.
+#[test]
+fn who_waits_for_bytes_hears_of_a_cut() {
+    let bed = Bed::late(54, 2);
+    let content = bytes(15, 5000);
+    let before = flushed(&bed, &content);
+    let home = home(&bed, 0);
+    bed.mount(home).remember(before, u32::MAX);
+    let (client, runtime, inode) = (bed.client(1), bed.machine.runtime(), inode(&bed, FILE));
+    bed.machine.runtime().spawn(async move {
+        runtime.sleep(Duration::from_millis(50)).await;
+        client.unit(home, UnitRequest::Truncate { inode, size: 0 }, None).await.expect("cut");
+    });
+    let (read, time) = read_anew(&bed, 5000);
+    assert_eq!(read.expect("read"), vec![0; 5000]);
+    assert!(time < Duration::from_millis(500), "{time:?}");
 }
 
 /// A unit of which some bytes are dirty is digested with those that the shared file has: behind a remembered end these were zeros,
