@@ -63,13 +63,13 @@ pub(super) struct KeptSums {
     sums: [u32; BLOCKS],
     /// A bit for each block whose checksum is known.
     known: [u64; BLOCKS / 64],
-    /// Where the one block ends whose checksum is of its first bytes only.
-    short_end: u32,
+    /// How many bytes of each block its checksum is of, from the first on.
+    covered: [u16; BLOCKS],
 }
 
 impl KeptSums {
     pub(super) fn new() -> Box<Self> {
-        Box::new(Self { sums: [0; BLOCKS], known: [0; BLOCKS / 64], short_end: 0 })
+        Box::new(Self { sums: [0; BLOCKS], known: [0; BLOCKS / 64], covered: [0; BLOCKS] })
     }
 
     fn knows(&self, block: u32) -> bool {
@@ -87,22 +87,17 @@ impl KeptSums {
 
     /// The bytes of a block that its checksum is of.
     fn bytes_of(&self, block: u32) -> Range<u32> {
-        let (start, end) = (block * BLOCK, (block + 1) * BLOCK);
-        start..if start < self.short_end && self.short_end < end { self.short_end } else { end }
+        let start = block * BLOCK;
+        start..start + u32::from(self.covered[block as usize])
     }
 
     fn keep_one(&mut self, block: u32, end: u32, sum: u32) {
-        let (start, whole) = (block * BLOCK, (block + 1) * BLOCK);
-        if end < whole {
-            // There is one short block at most.
-            if self.short_end > 0 {
-                self.forget(self.short_end / BLOCK);
-            }
-            self.short_end = end;
-        } else if start < self.short_end && self.short_end < whole {
-            self.short_end = 0;
+        let covered = (end - block * BLOCK) as u16;
+        // A checksum of more bytes is of more use.
+        if self.knows(block) && covered < self.covered[block as usize] {
+            return;
         }
-        self.sums[block as usize] = sum;
+        (self.sums[block as usize], self.covered[block as usize]) = (sum, covered);
         self.known[block as usize / 64] |= 1 << (block % 64);
     }
 
