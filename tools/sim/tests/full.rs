@@ -88,6 +88,25 @@ fn a_full_view_says_so_and_has_room_again_when_files_are_removed() {
     passes(&steps);
 }
 
+/// S19: "A hole in a file of up to 4 KiB takes a block and fails so, too."
+#[test]
+fn a_hole_in_a_small_file_of_a_full_view_is_made_or_refused() {
+    let shared = |node, op| Step::Together(vec![call(node, View::JobShared, op)]);
+    let mut steps = vec![open(1, View::JobShared, "b/x")];
+    steps.push(Step::Together(vec![write(1, View::JobShared, 3000, 1)]));
+    steps.push(shared(1, Op::Close { slot: 0 }));
+    for (tag, path) in ["x", "y", "z", "a/x", "a/y", "a/z"].into_iter().enumerate() {
+        steps.push(open(1, View::JobShared, path));
+        steps.push(Step::Together(vec![write(1, View::JobShared, 700_000, tag as u64 + 2)]));
+        steps.push(shared(1, Op::Close { slot: 0 }));
+    }
+    steps.push(open(2, View::JobShared, "b/x"));
+    let change = tameike_core::wire::unit::SpaceChange::Punch;
+    steps.push(shared(2, Op::Space { slot: 0, change, offset: 0, length: 4096 }));
+    steps.push(Step::Check);
+    passes(&steps);
+}
+
 /// What a node had written far behind found no space on its way; an append of the same node then stood before it, where the
 /// model, which took the far end for certain, knew of no bytes.
 #[test]

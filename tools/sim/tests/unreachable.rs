@@ -11,8 +11,34 @@ use tameike_core::{Errno, NodeId, Result, UnitId, View};
 use tameike_sim::countdown::Countdown;
 use tameike_sim::kernel::{self, Told};
 use tameike_sim::locking::Caller;
-use tameike_sim::program::{Flags, Op};
+use tameike_sim::program::{Action, Flags, Op, Program, Step, Trouble};
+use tameike_sim::run::run;
 use tameike_sim::world::{World, WorldConfig};
+
+/// S10: "One that cannot be reached is not waited for, and its descriptors of that file fail with ESTALE."
+#[test]
+fn a_file_is_removed_though_a_node_that_has_it_open_cannot_be_reached() {
+    let call = |node, op| Step::Together(vec![Action::Call { node, view: View::Cache, op }]);
+    let open = |write| Op::Open {
+        slot: 0,
+        path: "a/y".to_owned(),
+        flags: Flags { write, create: write, ..Flags::default() },
+    };
+    for seed in 0..20 {
+        let unlink = Action::Call { node: 1, view: View::Cache, op: Op::Unlink { path: "a/y".to_owned() } };
+        let steps = vec![
+            call(1, open(true)),
+            call(1, Op::Write { slot: 0, offset: 40_000, length: 70_000, tag: 1 }),
+            call(1, Op::Fsync { slot: 0 }),
+            call(2, open(false)),
+            Step::Together(vec![unlink, Action::Trouble(1000, Trouble::Cut { from: 1, to: 2, both: false })]),
+            Step::Together(vec![Action::Trouble(7000, Trouble::Mend)]),
+            call(2, Op::Read { slot: 0, offset: 4096, length: 70_000 }),
+        ];
+        let program = Program { world: WorldConfig::plain(seed, 3), steps, dies: false };
+        assert_eq!(run(&program), Ok(()), "seed {seed}");
+    }
+}
 
 /// What S18 says.
 const FIRST_MAX: Duration = Duration::from_secs(10);

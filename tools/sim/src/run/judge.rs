@@ -61,10 +61,20 @@ impl Run {
             }
             End::Failed(fault) if fault.errno == Errno::EIO && self.may_tell_of_rot(call) => Ok(true),
             End::Failed(fault) if self.may_be_full(call, fault.errno) => Ok(true),
+            End::Failed(fault) if fault.errno == Errno::ESTALE && self.may_have_missed_removal(call) => {
+                Ok(true)
+            }
             End::Failed(fault) if fault.errno == Errno::EIO && self.tells_of_sync(call) => Ok(true),
             End::Failed(fault) => Err(call.wrong(format!("failed with {fault}"))),
             End::Died => Ok(true),
         }
+    }
+
+    /// A node that could not be reached has not heard of a removal, and of its descriptors nobody knows (S10).
+    fn may_have_missed_removal(&mut self, call: &Call) -> bool {
+        let was_unreachable = self.was_unreachable && call.view == View::Cache;
+        let object = call.open.as_ref().filter(|_| was_unreachable).map(|open| open.object);
+        object.is_some_and(|object| self.model(call.view).object(object).nlink == 0)
     }
 
     /// Descriptors of a file without a name are those of the shared file system, which tells each once of a sync that has

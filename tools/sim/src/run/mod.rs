@@ -127,6 +127,8 @@ struct Run {
     lost: BTreeSet<u64>,
     /// Something has since the last check.
     has_rotted: bool,
+    /// Something does while the calls run that run now.
+    rots: bool,
     /// Files, by view, of which a read has said at a check that bytes are lost.
     damaged: BTreeSet<(usize, ObjectId)>,
     /// Bytes in use in the job-shared view after the last step.
@@ -254,6 +256,7 @@ pub fn run_tallied(program: &Program, countdown: &Countdown, tally: &Tally) -> R
             rotten: BTreeSet::new(),
             lost: BTreeSet::new(),
             has_rotted: false,
+            rots: false,
             damaged: BTreeSet::new(),
             used: 0,
             was_full: false,

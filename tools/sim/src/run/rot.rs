@@ -41,10 +41,13 @@ impl Run {
         Ok(())
     }
 
-    /// Whether a call may be told that a disk has changed what it holds.
+    /// Whether a call may be told that a disk has changed what it holds. What changes while calls run may be written anew by one of them,
+    /// after another was told, so that no store has lost it in the end.
     pub(super) fn may_tell_of_rot(&mut self, call: &Call) -> bool {
         match (&call.op, &call.open, call.view) {
-            (Op::Read { .. }, Some(open), View::Cache) => self.may_be_damaged(call.view, open.object),
+            (Op::Read { .. }, Some(open), View::Cache) => {
+                self.rots || self.may_be_damaged(call.view, open.object)
+            }
             _ => self.has_rotted,
         }
     }

@@ -37,7 +37,7 @@ impl Run {
     pub(super) fn may_be_full(&self, call: &Call, errno: Errno) -> bool {
         let takes_space = match &call.op {
             Op::Write { .. } | Op::Fsync { .. } | Op::Close { .. } | Op::Truncate { .. } => true,
-            Op::Lock { .. } | Op::Unlock { .. } => true,
+            Op::Lock { .. } | Op::Unlock { .. } | Op::Space { .. } => true,
             Op::Open { flags: Flags { truncate, .. }, .. } => *truncate,
             _ => false,
         };

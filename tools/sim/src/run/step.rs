@@ -99,6 +99,7 @@ impl Run {
     pub(super) async fn together(&mut self, actions: &[Action]) -> Checked {
         let (mut pending, mut troubles) = (Vec::new(), Vec::new());
         let mut used = Used::default();
+        self.rots = false;
         for action in actions {
             match action {
                 Action::Trouble(after, trouble) => troubles.push(self.trouble(*after, trouble)),
@@ -245,7 +246,7 @@ impl Run {
             Trouble::Rot(node) => {
                 self.must_restart = true;
                 self.rotten.insert(*node % self.world.count());
-                self.has_rotted = true;
+                (self.has_rotted, self.rots) = (true, true);
             }
             Trouble::Weather(_) | Trouble::Mend | Trouble::Flip(_) | Trouble::Warm(_) | Trouble::Slow(..) => {
             }
