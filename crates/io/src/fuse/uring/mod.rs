@@ -10,7 +10,10 @@
 //!
 //! Memory: a queue begins with some entries, each with a frame; all queues together may have a part of the frames of the
 //! view. The kernel must always find a free entry, since what a request waits for, as a lock, may be brought by the next: one
-//! more, with memory of its own, is added whenever more requests are under way than ever before.
+//! more, with memory of its own, is added whenever more requests are under way than ever before. Requests that come while there is no
+//! free one the kernel gives to an entry that is answered, but not to one that is added (`fuse_uring_do_register`): where all others wait
+//! for them, never. So there are [`SPARE`] more, of which memory is taken when they are used; and the kernel uses the one first that was
+//! free last.
 
 mod memory;
 mod queue;
@@ -34,6 +37,8 @@ use tameike_core::limits::UNIT_SIZE;
 const DEPTH_MAX: u32 = 8;
 /// Fewest, with which a program on the core goes on while another one's request is answered.
 const DEPTH_MIN: u32 = 2;
+/// Entries beside these, for requests of one core that come before its thread has added others.
+const SPARE: usize = 32;
 /// One part in so many of a view's frames is room for requests in rings.
 const FRAMES_PART: u32 = 4;
 /// Least memory for what a request carries, by the kernel's rules.

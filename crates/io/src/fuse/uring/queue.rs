@@ -1,5 +1,6 @@
 //! One queue: its requests under way, the answers to be handed over, and the thread that does so.
 
+use super::SPARE;
 use super::memory::{Memory, RingHeader};
 use crate::fuse::abi::{self, Body, Header, OUT_HEADER_SIZE, Request};
 use crate::fuse::reply::{Reply, Route};
@@ -260,20 +261,22 @@ impl Worker {
         self.push(self.command(COMMIT_AND_FETCH, commit).build().user_data(answer.slot))
     }
 
-    /// Lets the kernel find as many free places as the queue began with, whatever waits.
+    /// Lets the kernel find as many free places as the queue began with, whatever waits: at first those to spare, which it is then to
+    /// use last.
     fn make_room(&mut self) -> io::Result<()> {
-        while !self.is_full && self.places.len() - self.lost < self.under_way + self.depth {
-            let memory = match self.prepared.pop() {
-                Some(memory) => memory,
-                None => match Memory::mapped(self.queue.payload_size) {
-                    Ok(memory) => memory,
-                    Err(error) => {
-                        self.full(&error);
-                        break;
+        while !self.is_full && self.places.len() - self.lost < self.under_way + self.depth + SPARE {
+            let prepared = if self.places.len() < SPARE { None } else { self.prepared.pop() };
+            let memory = prepared.map_or_else(|| Memory::mapped(self.queue.payload_size), Ok);
+            match memory {
+                Ok(memory) => self.add_slot(memory)?,
+                Err(error) => {
+                    self.full(&error);
+                    // What was set aside is there all the same.
+                    while let Some(memory) = self.prepared.pop() {
+                        self.add_slot(memory)?;
                     }
-                },
-            };
-            self.add_slot(memory)?;
+                }
+            }
         }
         Ok(())
     }
