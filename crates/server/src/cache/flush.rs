@@ -121,7 +121,9 @@ impl CacheService {
             record.prefer_path(&path);
             record.written += total.written;
             record.failure.clear();
-            (record.unsynced, record.interrupted) = (false, false);
+            // Where nothing was left to be written, the kernel was not made to forget what it takes for written.
+            record.unsynced &= total.written == 0;
+            record.interrupted = false;
             record.journaled = true;
             if unchanged {
                 (record.size, record.mtime, record.dirty) = (stamp.size, stamp.mtime, false);

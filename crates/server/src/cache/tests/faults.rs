@@ -111,6 +111,25 @@ fn agents_killed_in_the_midst_of_a_drain_end_it_in_their_next_life() {
     panic!("the drain takes more steps than this test walks");
 }
 
+/// What a failed fsync had left in memory was cut; a flush that found nothing to write was taken for one after which the kernel can be
+/// trusted, and what was written next stayed in its memory for good.
+#[test]
+fn a_flush_of_nothing_does_not_end_the_distrust_that_a_failed_fsync_began() {
+    let bed = Bed::new(1300, 1);
+    let client = bed.client(0);
+    bed.run(async move { client.create(b"file", &bytes(1, 70_000)).await }).expect("write");
+    bed.control.set(Plan::Fsync(Errno::EIO));
+    assert!(!bed.drain(false).is_complete(), "an fsync fails");
+    let client = bed.client(0);
+    bed.run(async move { client.truncate(b"file", 0).await }).expect("cut");
+    assert!(bed.drain(false).is_complete(), "nothing is left");
+    let client = bed.client(0);
+    bed.run(async move { client.write(b"file", 45_900, &bytes(2, 5000)).await }).expect("write");
+    let receipt = bed.drain(true);
+    assert!(receipt.is_complete(), "{receipt:?}");
+    assert!(bed.real("file") == [vec![0; 45_900], bytes(2, 5000)].concat());
+}
+
 /// A cut that failed took its version back: the next write got the same one, and who had learnt of it in between kept what it had read
 /// under it.
 #[test]
