@@ -93,7 +93,7 @@ impl CacheService {
     pub(super) async fn removed(&self, inode: InodeId) -> Result<()> {
         self.parts.holders.removed(inode);
         let forgotten = async {
-            let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(()) };
+            let Some(file) = self.files.get(&self.journal, inode)? else { return self.drop_unknown(inode).await };
             let _flush = file.flush.lock().await;
             self.forget_removed(&file).await
         };
@@ -102,6 +102,14 @@ impl CacheService {
         // this number from now on opens another one.
         self.removals.0.lock().remove(&inode);
         forgotten
+    }
+
+    /// Drops what nodes hold of a removed file whose record went with the power: a new file that gets its number would be given it.
+    async fn drop_unknown(&self, inode: InodeId) -> Result<()> {
+        if !self.parts.ledger.may_lack_records() {
+            return Ok(());
+        }
+        self.ask_units(self.homes(inode), &UnitRequest::Truncate { inode, size: 0 }).await
     }
 
     /// Ends a removal that was cut off; whether the file is gone. The file's flush lock is held.

@@ -314,6 +314,11 @@ impl Ledger {
         self.options.volatile
     }
 
+    /// Whether records that were executed may be gone: the machine may have lost power before the ledger was opened.
+    pub fn may_lack_records(&self) -> bool {
+        self.options.after_power_loss
+    }
+
     /// Sequence number of the last executed record.
     pub fn position(&self) -> u64 {
         self.state.read().last
