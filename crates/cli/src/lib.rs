@@ -4,6 +4,7 @@
 //! [`tameike_agent::control::AgentControl`]; which one it is, `main` says.
 #![forbid(unsafe_code)]
 
+mod aggregate;
 pub mod arguments;
 mod check;
 mod client;
@@ -31,6 +32,7 @@ fn act<A: AgentControl>(action: Action) -> u8 {
     match action {
         Action::Run(arguments) => driver::run::<A>(&arguments),
         Action::Exec(arguments) => client::exec(&arguments),
+        Action::Agg { action } => aggregate::aggregate(&action),
         Action::Up(arguments) => client::up(&arguments.job),
         Action::Mount(choice) => client::mount(&choice),
         Action::Status(arguments) => client::status(&arguments),

@@ -1,9 +1,14 @@
 //! The command line, defined once: the parser, every help text, the man pages and the shell completions come
 //! from here.
 
+mod aggregate;
 mod bench;
 mod job;
 
+pub use aggregate::{
+    AggregateAction, CatArguments, CreateArguments, ExportArguments, ExtractArguments, ListArguments,
+    VerifyArguments,
+};
 pub use bench::{BenchAction, NetArguments};
 pub use job::{DeviceChoice, JobOptions};
 
@@ -86,6 +91,12 @@ pub enum Action {
         /// Show or choose.
         #[command(subcommand)]
         action: LayoutAction,
+    },
+    /// Keep many files in a few: pack a tree into a container, list it, read it, bring it back, prove it
+    Agg {
+        /// What to do.
+        #[command(subcommand)]
+        action: AggregateAction,
     },
     /// Print the completion script for a shell
     Completions {

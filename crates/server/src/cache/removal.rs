@@ -93,7 +93,9 @@ impl CacheService {
     pub(super) async fn removed(&self, inode: InodeId) -> Result<()> {
         self.parts.holders.removed(inode);
         let forgotten = async {
-            let Some(file) = self.files.get(&self.journal, inode)? else { return self.drop_unknown(inode).await };
+            let Some(file) = self.files.get(&self.journal, inode)? else {
+                return self.drop_unknown(inode).await;
+            };
             let _flush = file.flush.lock().await;
             self.forget_removed(&file).await
         };

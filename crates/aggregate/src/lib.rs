@@ -1,0 +1,62 @@
+//! Trees of files in containers (`tameike_store::container`): packed by many threads, brought back, proven.
+//!
+//! Nothing here knows of agents or jobs: it works straight on any file system.
+#![forbid(unsafe_code)]
+
+mod export;
+mod extract;
+mod pack;
+mod tree;
+mod verify;
+
+#[cfg(test)]
+mod tests;
+
+pub use export::export_tar;
+pub use extract::extract;
+pub use pack::{PackOptions, pack};
+pub use verify::{Verified, verify};
+
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tameike_core::Fault;
+
+/// What was done, and what could not be: counted by all threads at work.
+#[derive(Default)]
+pub struct Tally {
+    files: AtomicU64,
+    bytes: AtomicU64,
+    faults: Mutex<Vec<Fault>>,
+}
+
+impl Tally {
+    /// Paths that are done.
+    pub fn files(&self) -> u64 {
+        self.files.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of content that are done.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// What could not be done, each with its path.
+    pub fn faults(&self) -> Vec<Fault> {
+        self.faults.lock().clone()
+    }
+
+    fn add_bytes(&self, count: u64) {
+        self.bytes.fetch_add(count, Ordering::Relaxed);
+    }
+
+    fn add_file(&self) {
+        self.files.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn note(&self, path: &[u8], fault: &Fault) {
+        let path = String::from_utf8_lossy(path);
+        let why = fault.to_string();
+        let message = if why.contains(&*path) { why } else { format!("{path}: {why}") };
+        self.faults.lock().push(Fault::new(fault.errno, message));
+    }
+}

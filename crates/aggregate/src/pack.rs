@@ -1,0 +1,197 @@
+//! A tree of files goes into a new container.
+
+use crate::Tally;
+use crate::tree::{Item, walk};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use tameike_core::{Errno, Fault, FileKind, Result};
+use tameike_io::shared::{Access, SharedFile, SharedFs};
+use tameike_store::container::{
+    Brief, Content, Entry, Extent, Geometry, IndexBuilder, IndexEntry, LaneEnd, LaneId, LaneWriter, Node,
+    Put, Superblock, Xattr,
+};
+
+/// Items that wait for a writer.
+const QUEUE_SIZE: usize = 1024;
+
+/// How a container is made.
+#[derive(Clone, Copy, Debug)]
+pub struct PackOptions {
+    /// A number that no other container has.
+    pub container: u64,
+    /// The version of all that is packed: nanoseconds since 1970.
+    pub version: u64,
+    /// Bytes of a block, see [`Geometry::block_size`].
+    pub block_size: u32,
+    /// Threads that write, each to a lane of its own.
+    pub writers: u32,
+    /// Files that they share.
+    pub subfiles: u32,
+}
+
+/// Packs all that is below the root of `source` into an empty directory. Files that cannot be read are told of in `tally`, and are not in
+/// the container.
+///
+/// # Errors
+/// `EEXIST` when `into` is a container already, `EINVAL` when there can be none of these options, and what the file system says when it
+/// cannot be written: then it has no index, and what is in it is not all of it.
+pub fn pack(
+    source: &dyn SharedFs,
+    into: Arc<dyn SharedFs>,
+    options: &PackOptions,
+    tally: &Tally,
+) -> Result<()> {
+    if options.writers == 0 || options.subfiles == 0 {
+        return Err(Fault::new(Errno::EINVAL, "a container needs a writer and a file"));
+    }
+    let lanes = options.writers.div_ceil(options.subfiles);
+    let geometry = Geometry { block_size: options.block_size, lanes };
+    let superblock = Superblock { container: options.container, geometry };
+    superblock.create(&*into)?;
+    let index = Mutex::new(IndexBuilder::new(into.clone(), options.container));
+    let (found, items) = sync_channel(QUEUE_SIZE);
+    let items = Mutex::new(items);
+    let ends: Result<Vec<LaneEnd>> = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..options.writers)
+            .map(|number| {
+                let lane = LaneId { subfile: number % options.subfiles, lane: number / options.subfiles };
+                let (into, index, items) = (&into, &index, &items);
+                scope.spawn(move || {
+                    let writer = LaneWriter::begin(&**into, superblock, lane)?;
+                    Packer { source, writer, index, tally, version: options.version }.run(items)
+                })
+            })
+            .collect();
+        walk(source, &found, &|path, fault| tally.note(path, fault));
+        drop(found);
+        writers.into_iter().map(|writer| writer.join().unwrap_or_else(|_| Err(died()))).collect()
+    });
+    // Names of new files, before the index says that they are there.
+    into.sync_dir(b"")?;
+    index.into_inner().finish(&ends?)
+}
+
+fn died() -> Fault {
+    Fault::new(Errno::EIO, "a thread that packs has ended with a panic")
+}
+
+/// One thread at work.
+struct Packer<'a> {
+    source: &'a dyn SharedFs,
+    writer: LaneWriter,
+    index: &'a Mutex<IndexBuilder>,
+    tally: &'a Tally,
+    version: u64,
+}
+
+impl Packer<'_> {
+    fn run(mut self, items: &Mutex<Receiver<Item>>) -> Result<LaneEnd> {
+        loop {
+            let item = items.lock().recv();
+            let Ok(item) = item else { break };
+            match self.put(&item)? {
+                Ok(()) => self.tally.add_file(),
+                Err(fault) => self.tally.note(&item.path, &fault),
+            }
+        }
+        self.writer.sync()?;
+        let (address, sequence) = self.writer.end();
+        Ok(LaneEnd { lane: self.writer.lane(), address, sequence })
+    }
+
+    /// Packs one path. The outer fault is the container's, the inner one that of the source.
+    fn put(&mut self, item: &Item) -> Result<Result<()>> {
+        let (node, file) = match look(self.source, item) {
+            Ok(found) => found,
+            Err(fault) => return Ok(Err(fault)),
+        };
+        let put = match file {
+            None => self.writer.put_entry(&item.path, self.version, Some(node), &[]),
+            Some(file) => match self.put_file(&item.path, node, &*file) {
+                Ok(Ok(put)) => Ok(put),
+                Ok(Err(fault)) => return Ok(Err(fault)),
+                Err(fault) => Err(fault),
+            },
+        };
+        match put {
+            Ok((entry, put)) => self.keep(entry, put).map(Ok),
+            // What no container can have is the fault of the source.
+            Err(fault) if matches!(fault.errno, Errno::EINVAL | Errno::ENAMETOOLONG | Errno::EFBIG) => {
+                Ok(Err(fault))
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// A file is read and put piece by piece, as it is when it is read.
+    fn put_file(&mut self, path: &[u8], node: Node, file: &dyn SharedFile) -> Result<Result<(Entry, Put)>> {
+        let mut buffer = vec![0; self.writer.together_size().min(node.size as usize) + 1];
+        let (mut extents, mut size) = (Vec::<Extent>::new(), 0);
+        loop {
+            let count = match file.read_at(&mut buffer, size) {
+                Ok(count) => count,
+                Err(fault) => return Ok(Err(fault)),
+            };
+            self.tally.add_bytes(count as u64);
+            let is_last = count < buffer.len();
+            if is_last && size == 0 {
+                return self.writer.put(path, self.version, node, &buffer[..count]).map(Ok);
+            }
+            self.writer.put_pieces(size, &buffer[..count], &mut extents)?;
+            size += count as u64;
+            if is_last {
+                break;
+            }
+            buffer.resize(self.writer.piece_size(), 0);
+        }
+        let node = Node { size, content: Content::Extents(extents), ..node };
+        self.writer.put_entry(path, self.version, Some(node), &[]).map(Ok)
+    }
+
+    fn keep(&self, entry: Entry, put: Put) -> Result<()> {
+        let Entry { path, version, node } = entry;
+        let node = node.as_ref().map(Brief::of);
+        let (lane, Put { address, size }) = (self.writer.lane(), put);
+        self.index.lock().add(IndexEntry { path, version, lane, address, record_size: size, node })
+    }
+}
+
+/// What a container tells of a path, and its content if it is a regular file.
+fn look(source: &dyn SharedFs, item: &Item) -> Result<(Node, Option<Arc<dyn SharedFile>>)> {
+    let (path, stat) = (&item.path, &item.stat);
+    let file = match stat.kind {
+        FileKind::File => Some(source.open(path, Access::Read)?),
+        _ => None,
+    };
+    let target = match stat.kind {
+        FileKind::Symlink => source.read_link(path)?,
+        _ => Vec::new(),
+    };
+    let xattrs = match stat.kind {
+        FileKind::File | FileKind::Directory => xattrs_of(source, path)?,
+        _ => Vec::new(),
+    };
+    let node = Node {
+        kind: stat.kind,
+        mode: stat.mode,
+        uid: stat.uid,
+        gid: stat.gid,
+        rdev: stat.rdev,
+        atime: stat.atime,
+        mtime: stat.mtime,
+        target,
+        xattrs,
+        size: if file.is_some() { stat.size } else { 0 },
+        content: Content::Here,
+    };
+    Ok((node, file))
+}
+
+fn xattrs_of(source: &dyn SharedFs, path: &[u8]) -> Result<Vec<Xattr>> {
+    let names = match source.xattrs(path) {
+        Err(fault) if matches!(fault.errno, Errno::EOPNOTSUPP | Errno::ENOSYS) => Vec::new(),
+        names => names?,
+    };
+    names.into_iter().map(|name| Ok(Xattr { value: source.xattr(path, &name)?, name })).collect()
+}

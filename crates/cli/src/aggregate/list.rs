@@ -1,0 +1,127 @@
+//! `tameike agg ls`.
+
+use super::{inner, open, printing};
+use crate::arguments::ListArguments;
+use std::io::{BufWriter, Write};
+use std::time::{Duration, SystemTime};
+use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
+use tameike_store::container::{Brief, IndexEntry};
+
+/// Lists. Returns the exit code.
+pub(super) fn list(arguments: &ListArguments) -> Result<u8> {
+    let container = open(&arguments.container)?;
+    let path = arguments.path.as_deref().map_or(&b""[..], |path| inner(path));
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut print =
+        |entry: &IndexEntry| print(&mut out, entry, arguments.long).map_err(|error| printing(&error));
+    if path.is_empty() && arguments.recursive {
+        for entry in container.walk()? {
+            print(&entry?)?;
+        }
+    } else {
+        let found = container.find(path)?;
+        let mut count = 0;
+        match &found {
+            Some(file) if !is_dir(file) => print(file)?,
+            _ if arguments.recursive => {
+                let all = super::below(&container, path)?;
+                count = all.len();
+                all.iter().try_for_each(&mut print)?;
+            }
+            _ => {
+                for entry in container.children(path)? {
+                    count += 1;
+                    print(&entry?)?;
+                }
+            }
+        }
+        if found.is_none() && count == 0 && !path.is_empty() {
+            let message = format!("{}: it is not in the container", printable(path));
+            return Err(Fault::new(Errno::ENOENT, message));
+        }
+    }
+    out.flush().map_err(|error| printing(&error))?;
+    Ok(0)
+}
+
+pub(super) fn is_dir(entry: &IndexEntry) -> bool {
+    entry.node.is_some_and(|node| node.kind == FileKind::Directory)
+}
+
+/// Names come from programs: control characters in them are shown, not sent to the terminal.
+pub(super) fn printable(path: &[u8]) -> String {
+    let words = String::from_utf8_lossy(path);
+    words.chars().flat_map(|c| if c.is_control() { c.escape_debug().collect() } else { vec![c] }).collect()
+}
+
+fn print(out: &mut dyn Write, entry: &IndexEntry, is_long: bool) -> std::io::Result<()> {
+    let path = printable(&entry.path);
+    match entry.node {
+        Some(Brief { kind, mode, uid, gid, mtime, size }) if is_long => {
+            writeln!(
+                out,
+                "{}{} {uid:>5} {gid:>5} {size:>14} {} {path}",
+                letter(kind),
+                bits(mode),
+                date(mtime)
+            )
+        }
+        _ => writeln!(out, "{path}"),
+    }
+}
+
+fn letter(kind: FileKind) -> char {
+    match kind {
+        FileKind::File => '-',
+        FileKind::Directory => 'd',
+        FileKind::Symlink => 'l',
+        FileKind::Fifo => 'p',
+        FileKind::Socket => 's',
+        FileKind::CharacterDevice => 'c',
+        FileKind::BlockDevice => 'b',
+    }
+}
+
+/// Permission bits as `ls` shows them.
+fn bits(mode: u16) -> String {
+    let special = [(0o4000, 's', 'S'), (0o2000, 's', 'S'), (0o1000, 't', 'T')];
+    let mut shown = String::with_capacity(9);
+    for (class, (bit, set, unset)) in special.into_iter().enumerate() {
+        let rights = mode >> (6 - 3 * class) & 7;
+        shown.push(if rights & 4 != 0 { 'r' } else { '-' });
+        shown.push(if rights & 2 != 0 { 'w' } else { '-' });
+        shown.push(match (mode & bit != 0, rights & 1 != 0) {
+            (true, true) => set,
+            (true, false) => unset,
+            (false, true) => 'x',
+            (false, false) => '-',
+        });
+    }
+    shown
+}
+
+/// A time as RFC 3339 writes it, in UTC.
+fn date(time: Timestamp) -> String {
+    let since = Duration::from_secs(u64::try_from(time.seconds).unwrap_or(0));
+    humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + since).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_shown_as_ls_does() {
+        let shown = [0o755, 0o640, 0o4755, 0o2644, 0o1777, 0o1776, 0].map(bits);
+        let expected =
+            ["rwxr-xr-x", "rw-r-----", "rwsr-xr-x", "rw-r-Sr--", "rwxrwxrwt", "rwxrwxrwT", "---------"];
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn times_are_shown_in_utc() {
+        let time = |seconds| date(Timestamp { seconds, nanoseconds: 5 });
+        assert_eq!(time(1_700_000_000), "2023-11-14T22:13:20Z");
+        assert_eq!(time(-5), "1970-01-01T00:00:00Z");
+    }
+}

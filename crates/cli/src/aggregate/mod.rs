@@ -1,0 +1,283 @@
+//! `tameike agg`: containers of many files.
+
+mod list;
+
+use crate::arguments::{
+    AggregateAction, CatArguments, CreateArguments, ExportArguments, ExtractArguments, VerifyArguments,
+};
+use crate::exit;
+use crate::report::{plural, say};
+use crate::settings::size::show;
+use std::io::{BufWriter, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use tameike_aggregate::{PackOptions, Tally};
+use tameike_core::{Errno, Fault, Result};
+use tameike_io::os::process::{random_bytes, user, wall_seconds};
+use tameike_io::shared::{PosixTree, SharedFs};
+use tameike_store::container::{Container, IndexEntry, superblock};
+
+/// Threads, unless somebody asks for others.
+const THREADS_MAX: usize = 16;
+/// Files of a container, unless somebody asks for others.
+const SUBFILES_MAX: u32 = 8;
+/// Smaller blocks are not chosen.
+const BLOCK_SIZE_MIN: u64 = 4 << 20;
+/// Bytes that `cat` reads at once.
+const CAT_SIZE: usize = 1 << 20;
+
+/// Does it. Returns the exit code.
+pub fn aggregate(action: &AggregateAction) -> u8 {
+    let done = match action {
+        AggregateAction::Create(arguments) => create(arguments),
+        AggregateAction::Ls(arguments) => list::list(arguments),
+        AggregateAction::Cat(arguments) => cat(arguments),
+        AggregateAction::Extract(arguments) => extract(arguments),
+        AggregateAction::Export(arguments) => export(arguments),
+        AggregateAction::Verify(arguments) => verify(arguments),
+    };
+    done.unwrap_or_else(|fault| {
+        say(format_args!("{fault}"));
+        exit::FAILED
+    })
+}
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |count| count.get().min(THREADS_MAX))
+}
+
+fn tree(path: &Path) -> Result<Arc<dyn SharedFs>> {
+    let tree = PosixTree::open(path).map_err(|fault| of_path(path, &fault))?;
+    Ok(Arc::new(tree))
+}
+
+fn open(path: &Path) -> Result<Container> {
+    Container::open(tree(path)?).map_err(|fault| of_path(path, &fault))
+}
+
+fn of_path(path: &Path, fault: &Fault) -> Fault {
+    Fault::new(fault.errno, format!("{}: {fault}", path.display()))
+}
+
+/// A path in a container, as people write it.
+fn inner(path: &Path) -> &[u8] {
+    let bytes = path.as_os_str().as_bytes();
+    let start = bytes.iter().position(|&byte| byte != b'/').unwrap_or(bytes.len());
+    let end = bytes.iter().rposition(|&byte| byte != b'/').map_or(start, |last| last + 1);
+    match &bytes[start..end] {
+        b"." => b"",
+        path => path.strip_prefix(b"./").unwrap_or(path),
+    }
+}
+
+fn create(arguments: &CreateArguments) -> Result<u8> {
+    let source = tree(&arguments.source)?;
+    refuse_within(&arguments.source, &arguments.container)?;
+    let made = std::fs::create_dir(&arguments.container);
+    if let Err(error) = made.as_ref().map_err(|error| error.kind())
+        && error != std::io::ErrorKind::AlreadyExists
+    {
+        return Err(cannot_make(&arguments.container, made));
+    }
+    let is_empty = std::fs::read_dir(&arguments.container).is_ok_and(|mut names| names.next().is_none());
+    if !is_empty {
+        let message = format!("{}: it is there, and not an empty directory", arguments.container.display());
+        return Err(Fault::new(Errno::EEXIST, message));
+    }
+    let writers = arguments.writers.unwrap_or(threads() as u32);
+    let options = PackOptions {
+        container: u64::from_le_bytes(random_bytes()?),
+        version: u64::try_from(wall_seconds()).unwrap_or(0) * 1_000_000_000,
+        block_size: block_size(arguments)?,
+        writers,
+        subfiles: arguments.subfiles.unwrap_or(writers.min(SUBFILES_MAX)).min(writers),
+    };
+    let tally = Tally::default();
+    tameike_aggregate::pack(&*source, tree(&arguments.container)?, &options, &tally)
+        .map_err(|fault| of_path(&arguments.container, &fault))?;
+    Ok(tell(&tally, "packed"))
+}
+
+/// A container in the tree that is packed would be packed, too, for as long as it grows.
+fn refuse_within(source: &Path, container: &Path) -> Result<()> {
+    let parent = container.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let is_within = match (source.canonicalize(), container.canonicalize().or_else(|_| parent.canonicalize()))
+    {
+        (Ok(source), Ok(place)) => place.starts_with(source),
+        _ => false,
+    };
+    if !is_within {
+        return Ok(());
+    }
+    let message = format!("{}: it lies in {}, which is to be packed", container.display(), source.display());
+    Err(Fault::new(Errno::EINVAL, message))
+}
+
+fn cannot_make(path: &Path, made: std::io::Result<()>) -> Fault {
+    let error = made.err().map_or_else(String::new, |error| error.to_string());
+    Fault::new(Errno::EIO, format!("make {}: {error}", path.display()))
+}
+
+/// What the file system tells, unless somebody asks for another.
+fn block_size(arguments: &CreateArguments) -> Result<u32> {
+    use std::os::unix::fs::MetadataExt;
+    let (least, most) = (u64::from(superblock::BLOCK_SIZE_MIN), u64::from(superblock::BLOCK_SIZE_MAX));
+    let told = || {
+        let stripe = std::fs::metadata(&arguments.container).map_or(0, |metadata| metadata.blksize());
+        stripe.next_power_of_two().clamp(BLOCK_SIZE_MIN, most)
+    };
+    let size = arguments.block_size.unwrap_or_else(told);
+    if size.is_power_of_two() && (least..=most).contains(&size) {
+        return Ok(size as u32);
+    }
+    let message = format!(
+        "a block of {} cannot be: it is a power of two from {} to {}",
+        show(size),
+        show(least),
+        show(most)
+    );
+    Err(Fault::new(Errno::EINVAL, message))
+}
+
+/// What was done, for a person. Returns the exit code.
+fn tell(tally: &Tally, done: &str) -> u8 {
+    let faults = tally.faults();
+    faults.iter().for_each(|fault| say(format_args!("{fault}")));
+    let files = tally.files();
+    say(format_args!("{done} {files} {}, {}", plural(files as usize, "path"), show(tally.bytes())));
+    if faults.is_empty() {
+        return 0;
+    }
+    say(format_args!("{} could not be {done}: see above", plural_of(faults.len(), "path")));
+    exit::DRAIN_INCOMPLETE
+}
+
+fn plural_of(count: usize, what: &str) -> String {
+    format!("{count} {}", plural(count, what))
+}
+
+fn cat(arguments: &CatArguments) -> Result<u8> {
+    let container = open(&arguments.container)?;
+    let mut out = std::io::stdout().lock();
+    for path in &arguments.paths {
+        let mut file = container.file(inner(path))?;
+        let size = file.node().size;
+        let mut buffer = vec![0; CAT_SIZE.min(size as usize).max(1)];
+        let mut at = 0;
+        loop {
+            let count = file.read_at(&mut buffer, at).map_err(|fault| of_path(path, &fault))?;
+            if count == 0 {
+                break;
+            }
+            out.write_all(&buffer[..count]).map_err(|error| printing(&error))?;
+            at += count as u64;
+        }
+    }
+    out.flush().map_err(|error| printing(&error))?;
+    Ok(0)
+}
+
+fn printing(error: &std::io::Error) -> Fault {
+    Fault::new(Errno::EIO, format!("printing: {error}"))
+}
+
+fn extract(arguments: &ExtractArguments) -> Result<u8> {
+    let container = open(&arguments.container)?;
+    let entries = match arguments.paths.is_empty() {
+        true => container.walk()?.collect::<Result<Vec<_>>>()?,
+        false => chosen(&container, &arguments.paths)?,
+    };
+    let made = std::fs::create_dir(&arguments.into);
+    if made.as_ref().is_err_and(|error| error.kind() != std::io::ErrorKind::AlreadyExists) {
+        return Err(cannot_make(&arguments.into, made));
+    }
+    let tally = Tally::default();
+    let is_root = user() == 0;
+    tameike_aggregate::extract(&container, entries, &*tree(&arguments.into)?, threads(), is_root, &tally);
+    Ok(tell(&tally, "extracted"))
+}
+
+fn export(arguments: &ExportArguments) -> Result<u8> {
+    let container = open(&arguments.container)?;
+    let tally = Tally::default();
+    match &arguments.archive {
+        Some(archive) => {
+            let made = std::fs::File::create_new(archive);
+            let file =
+                made.map_err(|error| Fault::new(Errno::EIO, format!("make {}: {error}", archive.display())))?;
+            tameike_aggregate::export_tar(&container, BufWriter::with_capacity(CAT_SIZE, file), &tally)?;
+        }
+        None => {
+            let out = BufWriter::with_capacity(CAT_SIZE, std::io::stdout().lock());
+            tameike_aggregate::export_tar(&container, out, &tally)?;
+        }
+    }
+    Ok(tell(&tally, "exported"))
+}
+
+/// What is at these paths, and below them.
+fn chosen(container: &Container, paths: &[std::path::PathBuf]) -> Result<Vec<IndexEntry>> {
+    let mut all = Vec::new();
+    for path in paths {
+        let wanted = inner(path);
+        let found = container.find(wanted)?;
+        let is_found = found.is_some();
+        all.extend(found);
+        let below = below(container, wanted)?;
+        if !is_found && below.is_empty() {
+            return Err(Fault::new(Errno::ENOENT, format!("{}: it is not in the container", path.display())));
+        }
+        all.extend(below);
+    }
+    all.sort_by(|one, other| one.path.cmp(&other.path));
+    all.dedup_by(|one, other| one.path == other.path);
+    Ok(all)
+}
+
+/// All that is below a directory.
+fn below(container: &Container, dir: &[u8]) -> Result<Vec<IndexEntry>> {
+    let (mut all, mut dirs) = (Vec::new(), vec![dir.to_vec()]);
+    while let Some(dir) = dirs.pop() {
+        for entry in container.children(&dir)? {
+            let entry = entry?;
+            if list::is_dir(&entry) {
+                dirs.push(entry.path.clone());
+            }
+            all.push(entry);
+        }
+    }
+    Ok(all)
+}
+
+fn verify(arguments: &VerifyArguments) -> Result<u8> {
+    let fs = tree(&arguments.container)?;
+    let tally = Tally::default();
+    let found = tameike_aggregate::verify(&fs, threads(), arguments.rebuild, &tally)
+        .map_err(|fault| of_path(&arguments.container, &fault))?;
+    let mut out = std::io::stdout().lock();
+    let mut print =
+        |what: &str, words: &str| writeln!(out, "{what:<7}  {words}").map_err(|error| printing(&error));
+    for words in &found.damage {
+        print("damage", words)?;
+    }
+    for (what, faults) in [("DAMAGED", &found.files), ("index", &found.index)] {
+        for (path, why) in faults {
+            print(what, &format!("{}: {why}", list::printable(path)))?;
+        }
+    }
+    let files = tally.files();
+    writeln!(out, "verified {} {}, {}", files, plural(files as usize, "path"), show(tally.bytes()))
+        .map_err(|error| printing(&error))?;
+    if arguments.rebuild {
+        writeln!(out, "the index is made anew").map_err(|error| printing(&error))?;
+    }
+    let is_mended = found.damage.is_empty() && found.files.is_empty() && arguments.rebuild;
+    Ok(if found.is_whole() {
+        0
+    } else if is_mended {
+        exit::REPAIRED
+    } else {
+        exit::DAMAGED
+    })
+}

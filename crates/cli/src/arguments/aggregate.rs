@@ -1,0 +1,109 @@
+//! What `tameike agg` takes.
+
+use crate::settings::size;
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+/// What to do with a container.
+#[derive(Debug, Subcommand)]
+pub enum AggregateAction {
+    /// Pack a tree of files into a new container
+    Create(CreateArguments),
+    /// List what is in a container
+    Ls(ListArguments),
+    /// Print files of a container
+    Cat(CatArguments),
+    /// Bring files of a container back
+    Extract(ExtractArguments),
+    /// Write all of a container as a tar archive
+    Export(ExportArguments),
+    /// Read all of a container, and name every file that is damaged
+    #[command(
+        after_help = "Exit code: 0 when all is as it was written, 4 when something is damaged, 71 when it cannot be read.\n\
+        What is not damaged can be brought back with `tameike agg extract`."
+    )]
+    Verify(VerifyArguments),
+}
+
+/// `tameike agg create`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit code: 0 when everything is in the container, 75 when some files could not be read, 71 when it could not be written."
+)]
+pub struct CreateArguments {
+    /// The directory whose content is packed
+    pub source: PathBuf,
+    /// The container: a directory that is made
+    pub container: PathBuf,
+    /// Bytes of a block, a power of two: the stripe of the file system [default: what the file system tells, 4MiB at least]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub block_size: Option<u64>,
+    /// Files that the container consists of: as many as there are storage targets [default: one for each writer, 8 at most]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub subfiles: Option<u32>,
+    /// Threads that read and write [default: as many as there are cores, 16 at most]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub writers: Option<u32>,
+}
+
+/// `tameike agg ls`
+#[derive(Debug, Args)]
+pub struct ListArguments {
+    /// The container
+    pub container: PathBuf,
+    /// A directory or file in it [default: all of it]
+    pub path: Option<PathBuf>,
+    /// Kind, permissions, owner, size and time, too
+    #[arg(short, long)]
+    pub long: bool,
+    /// What lies in directories, too
+    #[arg(short, long)]
+    pub recursive: bool,
+}
+
+/// `tameike agg cat`
+#[derive(Debug, Args)]
+pub struct CatArguments {
+    /// The container
+    pub container: PathBuf,
+    /// Files in it
+    #[arg(required = true)]
+    pub paths: Vec<PathBuf>,
+}
+
+/// `tameike agg extract`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Files that are there already are not replaced. Owners are kept when root extracts.\n\n\
+    Exit code: 0 when everything was brought back, 75 when not, 71 when the container cannot be read."
+)]
+pub struct ExtractArguments {
+    /// The container
+    pub container: PathBuf,
+    /// Where the files go: a directory, which is made where it is missing
+    pub into: PathBuf,
+    /// Files and directories of the container [default: all of it]
+    pub paths: Vec<PathBuf>,
+}
+
+/// `tameike agg export`
+#[derive(Debug, Args)]
+#[command(after_help = "Files that are damaged are left out and named.\n\n\
+    Exit code: 0 when everything is in the archive, 75 when not, 71 when it could not be written.\n\n\
+    Example: tameike agg export results.tmk | zstd >results.tar.zst")]
+pub struct ExportArguments {
+    /// The container
+    pub container: PathBuf,
+    /// The archive, which is made [default: standard output]
+    pub archive: Option<PathBuf>,
+}
+
+/// `tameike agg verify`
+#[derive(Debug, Args)]
+pub struct VerifyArguments {
+    /// The container
+    pub container: PathBuf,
+    /// Make a new index of the records that are there
+    #[arg(long)]
+    pub rebuild: bool,
+}

@@ -1,0 +1,326 @@
+//! `tameike agg`: trees are packed, listed, read, brought back and proven, also after damage and deaths.
+
+mod support;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use support::{binary, shown, succeed};
+use tempfile::TempDir;
+
+const DAMAGED: i32 = 4;
+const REPAIRED: i32 = 1;
+const INCOMPLETE: i32 = 75;
+const FAILED: i32 = 71;
+
+fn agg(words: &[&Path]) -> Output {
+    Command::new(binary()).arg("agg").args(words).output().expect("it starts")
+}
+
+fn path(word: &str) -> &Path {
+    Path::new(word)
+}
+
+/// Bytes that follow from a number.
+fn bytes(seed: u64, size: usize) -> Vec<u8> {
+    let mut state = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 24) as u8
+    };
+    std::iter::repeat_with(next).take(size).collect()
+}
+
+/// A tree with files of all kinds and sizes.
+struct Tree {
+    base: TempDir,
+}
+
+impl Tree {
+    fn new() -> Self {
+        let tree = Self { base: tempfile::tempdir().expect("a directory") };
+        let source = tree.source();
+        fs::create_dir_all(source.join("results/deep/er")).expect("directories");
+        fs::create_dir(source.join("empty")).expect("a directory");
+        for (number, size) in [0, 1, 3901, 70_000, 1 << 20, 5_000_000].into_iter().enumerate() {
+            let file = source.join(format!("results/rank-{number}.out"));
+            fs::write(&file, bytes(number as u64, size)).expect("written");
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o600 + number as u32)).expect("changed");
+        }
+        for number in 0..300 {
+            fs::write(source.join(format!("results/deep/er/{number:04}")), bytes(1000 + number, 900))
+                .expect("written");
+        }
+        let holes = File::create(source.join("holes")).expect("made");
+        holes.write_all_at(b"behind", 9 << 20).expect("written");
+        symlink("../results/rank-1.out", source.join("empty/link")).expect("a link");
+        succeed(Command::new("mkfifo").arg(source.join("fifo")));
+        fs::set_permissions(source.join("empty"), fs::Permissions::from_mode(0o500)).expect("changed");
+        tree
+    }
+
+    fn source(&self) -> PathBuf {
+        self.base.path().join("source")
+    }
+
+    fn container(&self) -> PathBuf {
+        self.base.path().join("container")
+    }
+
+    fn packed(self) -> Self {
+        let output = agg(&[
+            path("create"),
+            path("--writers=3"),
+            path("--block-size=64K"),
+            &self.source(),
+            &self.container(),
+        ]);
+        assert!(output.status.success(), "{}", shown(&output));
+        self
+    }
+
+    /// What is extracted is the tree, with its times and permissions.
+    fn assert_extracted(&self, into: &str) -> PathBuf {
+        let into = self.base.path().join(into);
+        let output = agg(&[path("extract"), &self.container(), &into]);
+        assert!(output.status.success(), "{}", shown(&output));
+        assert_same(&self.source(), &into);
+        into
+    }
+
+    /// The subfile with these bytes, and where they lie.
+    fn find(&self, bytes: &[u8]) -> (PathBuf, u64) {
+        let names = fs::read_dir(self.container()).expect("a directory");
+        let mut files =
+            names.map(|name| name.expect("a name").path()).filter(|path| path.extension().is_some());
+        let found = files.find_map(|path| {
+            let all = fs::read(&path).expect("read");
+            let at = all.windows(bytes.len()).position(|window| window == bytes)?;
+            Some((path, at as u64))
+        });
+        found.expect("they are there")
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        // So that a plain user can clean up.
+        let _ = fs::set_permissions(self.source().join("empty"), fs::Permissions::from_mode(0o700));
+    }
+}
+
+fn assert_same(one: &Path, other: &Path) {
+    succeed(
+        Command::new("diff")
+            .args(["--recursive", "--no-dereference", "--exclude=fifo"])
+            .args([one, other])
+            .stderr(Stdio::inherit()),
+    );
+    let listed = |dir: &Path| {
+        succeed(Command::new("find").current_dir(dir).args([
+            ".",
+            "-mindepth",
+            "1",
+            "-printf",
+            "%P %y %m %U %G %T@ %l\\n",
+        ]))
+    };
+    let sorted = |text: String| -> Vec<String> {
+        let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(sorted(listed(one)), sorted(listed(other)));
+}
+
+#[test]
+fn a_tree_comes_back_as_it_was() {
+    let tree = Tree::new().packed();
+    let into = tree.assert_extracted("back");
+    let holes = fs::metadata(into.join("holes")).expect("there");
+    assert!(holes.blocks() * 512 < holes.size() / 2, "holes are still holes");
+    let again = agg(&[path("extract"), &tree.container(), &into, path("results/rank-2.out")]);
+    assert_eq!(again.status.code(), Some(INCOMPLETE), "{}", shown(&again));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("rank-2.out"), "{}", shown(&again));
+}
+
+#[test]
+fn parts_of_a_container_are_listed_printed_and_extracted() {
+    let tree = Tree::new().packed();
+    let container = tree.container();
+    let names = |words: &[&Path]| -> Vec<String> {
+        let output = agg(words);
+        assert!(output.status.success(), "{}", shown(&output));
+        String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+    };
+    assert_eq!(names(&[path("ls"), &container]), ["empty", "fifo", "holes", "results"]);
+    assert_eq!(names(&[path("ls"), &container, path("/empty/")]), ["empty/link"]);
+    assert_eq!(names(&[path("ls"), &container, path("-r")]).len(), 313);
+    assert_eq!(names(&[path("ls"), &container, path("-r"), path("results/deep")]).len(), 301);
+    let long = names(&[path("ls"), &container, path("-l"), path("results/rank-2.out")]);
+    assert!(long[0].starts_with("-rw-----w-") && long[0].contains(" 3901 "), "{long:?}");
+    let printed = agg(&[path("cat"), &container, path("results/rank-2.out"), path("results/rank-5.out")]);
+    assert_eq!(printed.stdout, [bytes(2, 3901), bytes(5, 5_000_000)].concat());
+    let some = tree.base.path().join("some");
+    let output = agg(&[path("extract"), &container, &some, path("results/deep/er"), path("holes")]);
+    assert!(output.status.success(), "{}", shown(&output));
+    assert_eq!(fs::read_dir(some.join("results/deep/er")).expect("there").count(), 300);
+    assert!(some.join("holes").exists() && !some.join("results/rank-1.out").exists());
+    for words in
+        [&[path("cat"), &container, path("nowhere")][..], &[path("ls"), &container, path("no/where")]]
+    {
+        let output = agg(words);
+        assert_eq!(output.status.code(), Some(FAILED));
+        assert!(
+            String::from_utf8_lossy(&output.stderr).contains("it is not in the container"),
+            "{}",
+            shown(&output)
+        );
+    }
+}
+
+#[test]
+fn other_programs_read_what_is_exported() {
+    let tree = Tree::new().packed();
+    let archive = tree.base.path().join("archive.tar");
+    let output = agg(&[path("export"), &tree.container(), &archive]);
+    assert!(output.status.success(), "{}", shown(&output));
+    let piped = agg(&[path("export"), &tree.container()]);
+    assert_eq!(piped.stdout, fs::read(&archive).expect("read"));
+    let into = tree.base.path().join("unpacked");
+    fs::create_dir(&into).expect("a directory");
+    succeed(
+        Command::new("tar")
+            .arg("--extract")
+            .arg("--preserve-permissions")
+            .arg("--file")
+            .args([&archive])
+            .arg("--directory")
+            .arg(&into),
+    );
+    succeed(
+        Command::new("diff").args(["-r", "--no-dereference", "--exclude=fifo"]).args([&tree.source(), &into]),
+    );
+    let listed = "import sys, tarfile; print(len(tarfile.open(sys.argv[1]).getnames()))";
+    assert_eq!(succeed(Command::new("python3").args(["-c", listed]).arg(&archive)).trim(), "313");
+    let again = agg(&[path("export"), &tree.container(), &archive]);
+    assert_eq!(again.status.code(), Some(FAILED), "{}", shown(&again));
+}
+
+#[test]
+fn damage_is_named_and_all_else_is_brought_back() {
+    let tree = Tree::new().packed();
+    let (subfile, at) = tree.find(&bytes(3, 70_000)[..200]);
+    let file = OpenOptions::new().write(true).open(subfile).expect("opened");
+    file.write_all_at(&[0xff; 3], at + 100).expect("damaged");
+    let verified = agg(&[path("verify"), &tree.container()]);
+    assert_eq!(verified.status.code(), Some(DAMAGED), "{}", shown(&verified));
+    let told = String::from_utf8_lossy(&verified.stdout).into_owned();
+    assert!(told.contains("DAMAGED  results/rank-3.out: ") && told.matches("DAMAGED").count() == 1, "{told}");
+    let into = tree.base.path().join("back");
+    let extracted = agg(&[path("extract"), &tree.container(), &into]);
+    assert_eq!(extracted.status.code(), Some(INCOMPLETE), "{}", shown(&extracted));
+    assert!(!into.join("results/rank-3.out").exists(), "half a file is none");
+    fs::remove_file(tree.source().join("results/rank-3.out")).expect("removed");
+    succeed(
+        Command::new("diff").args(["-r", "--no-dereference", "--exclude=fifo"]).args([&tree.source(), &into]),
+    );
+}
+
+#[test]
+fn an_index_that_is_damaged_or_missing_is_made_anew() {
+    let tree = Tree::new().packed();
+    let index = tree.container().join("index");
+    let size = fs::metadata(&index).expect("there").len();
+    for damage in [Some(size / 3), Some(size - 5), None] {
+        match damage {
+            Some(at) => {
+                let file = OpenOptions::new().write(true).open(&index).expect("opened");
+                file.write_all_at(b"rubbish", at.min(size - 7)).expect("damaged");
+                let extracted = agg(&[path("ls"), path("-r"), &tree.container()]);
+                assert_eq!(extracted.status.code(), Some(FAILED), "{}", shown(&extracted));
+                assert!(
+                    String::from_utf8_lossy(&extracted.stderr).contains("--rebuild"),
+                    "{}",
+                    shown(&extracted)
+                );
+                let rebuilt = agg(&[path("verify"), path("--rebuild"), &tree.container()]);
+                assert_eq!(rebuilt.status.code(), Some(REPAIRED), "{}", shown(&rebuilt));
+            }
+            None => fs::remove_file(&index).expect("removed"),
+        }
+        let verified = agg(&[path("verify"), &tree.container()]);
+        assert!(verified.status.success(), "{}", shown(&verified));
+        let into = format!("back-{damage:?}");
+        tree.assert_extracted(&into);
+    }
+}
+
+#[test]
+fn what_a_killed_writer_had_packed_is_found_and_right() {
+    let base = tempfile::tempdir().expect("a directory");
+    let (source, container) = (base.path().join("source"), base.path().join("container"));
+    fs::create_dir(&source).expect("a directory");
+    for number in 0..3000_u64 {
+        let size = if number % 50 == 0 { 300_000 } else { 2000 };
+        fs::write(source.join(format!("{number:04}")), bytes(number, size)).expect("written");
+    }
+    let (mut found, mut delay_ms) = (Vec::new(), 5);
+    for round in 0..12 {
+        let _ = fs::remove_dir_all(&container);
+        let mut writer = Command::new(binary())
+            .args(["agg", "create", "--block-size=256K", "--writers=2"])
+            .args([&source, &container])
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        // A while, which differs from round to round.
+        succeed(Command::new("sleep").arg(format!("0.{delay_ms:03}")));
+        delay_ms += 7;
+        writer.kill().expect("killed");
+        let whole = writer.wait().expect("ended").success();
+        if !container.join("container").exists()
+            || fs::metadata(container.join("container")).expect("there").len() == 0
+        {
+            continue;
+        }
+        let into = base.path().join(format!("back-{round}"));
+        let extracted = agg(&[path("extract"), &container, &into]);
+        assert!(extracted.status.success(), "{}", shown(&extracted));
+        let mut count = 0;
+        for name in fs::read_dir(&into).expect("there") {
+            let name = name.expect("a name").file_name();
+            let (one, other) = (fs::read(into.join(&name)), fs::read(source.join(&name)));
+            assert_eq!(one.expect("read"), other.expect("read"), "{name:?}");
+            count += 1;
+        }
+        assert!(!whole || count == 3000);
+        found.push(count);
+    }
+    assert!(!found.is_empty(), "no round got as far as a container");
+}
+
+#[test]
+fn what_cannot_be_done_is_told() {
+    let tree = Tree::new();
+    let refused = |words: &[&Path], why: &str| {
+        let output = agg(words);
+        assert_eq!(output.status.code(), Some(FAILED), "{}", shown(&output));
+        assert!(String::from_utf8_lossy(&output.stderr).contains(why), "{}", shown(&output));
+    };
+    refused(&[path("ls"), &tree.source()], "this is no container");
+    refused(&[path("create"), &tree.source(), tree.base.path()], "not an empty directory");
+    for inside in [tree.source(), tree.source().join("new"), tree.source().join("results/new")] {
+        refused(&[path("create"), &tree.source(), &inside], "which is to be packed");
+        assert!(inside == tree.source() || !inside.exists());
+    }
+    refused(&[path("create"), path("--block-size=100K"), &tree.source(), &tree.container()], "power of two");
+    refused(&[path("create"), path("/no/such/tree"), &tree.container()], "/no/such/tree");
+    let mut file = File::create(tree.base.path().join("file")).expect("made");
+    file.write_all(b"x").expect("written");
+    refused(&[path("create"), &tree.source(), &tree.base.path().join("file/container")], "make ");
+}

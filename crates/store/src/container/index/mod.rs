@@ -1,0 +1,138 @@
+//! The closing index: all paths of a container in their order, so that it is opened without going through its lanes.
+//!
+//! ```text
+//! pages    each  size u32 | crc32c u32 | IndexEntry ...        postcard, one after the other
+//! lanes          size u32 | crc32c u32 | Vec<LaneEnd>          postcard
+//! top            size u32 | crc32c u32 | Vec<PageRef>          postcard
+//! footer         TMKI | format u16 | 0 u16 | container u64 | paths u64 | lanes at u64 | top at u64 | 0 u32 | crc32c of the 44 bytes before
+//! ```
+//!
+//! Paths are ordered by directory, then name: all of a directory stand together.
+
+mod build;
+mod read;
+
+pub use build::IndexBuilder;
+pub use read::{Index, IndexIter};
+
+use super::entry::{Node, split_path};
+use super::geometry::LaneId;
+use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
+use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
+use tameike_io::crc32c;
+
+/// The file of a container that has it.
+const INDEX_NAME: &[u8] = b"index";
+
+const PART_HEAD_SIZE: usize = 8;
+const FOOTER_SIZE: usize = 48;
+/// Bytes of entries in a page, about.
+const PAGE_SIZE: usize = 32 << 10;
+/// No part is larger.
+const PART_SIZE_MAX: usize = 256 << 20;
+const MAGIC: [u8; 4] = *b"TMKI";
+const FORMAT: u16 = 1;
+
+/// What the index tells of a path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IndexEntry {
+    /// Names from the root on.
+    #[serde(with = "serde_bytes")]
+    pub path: Vec<u8>,
+    /// Which of several is so: the highest.
+    pub version: u64,
+    /// Whose record of the entry.
+    pub lane: LaneId,
+    /// Its address.
+    pub address: u64,
+    /// Its bytes, with the data that it has.
+    pub record_size: u32,
+    /// What a listing shows; nothing when the path was removed.
+    pub node: Option<Brief>,
+}
+
+impl IndexEntry {
+    /// By path; of one path, what is so comes first.
+    pub fn newest_first(&self, other: &Self) -> Ordering {
+        let rank = |entry: &Self| (entry.version, entry.lane, entry.address);
+        compare_paths(&self.path, &other.path).then_with(|| rank(other).cmp(&rank(self)))
+    }
+}
+
+/// What a listing shows of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Brief {
+    /// Its kind.
+    pub kind: FileKind,
+    /// Permission bits.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Last change of content.
+    pub mtime: Timestamp,
+    /// Bytes of content.
+    pub size: u64,
+}
+
+impl Brief {
+    /// That of a file.
+    pub fn of(node: &Node) -> Self {
+        let Node { kind, mode, uid, gid, mtime, size, .. } = *node;
+        Self { kind, mode, uid, gid, mtime, size }
+    }
+}
+
+/// How far an index has a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneEnd {
+    /// Which.
+    pub lane: LaneId,
+    /// After the last record.
+    pub address: u64,
+    /// Of the next one.
+    pub sequence: u64,
+}
+
+/// A page of entries.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct PageRef {
+    /// The first path in it.
+    #[serde(with = "serde_bytes")]
+    first: Vec<u8>,
+    offset: u64,
+}
+
+/// The order of paths: by directory, then by name.
+pub fn compare_paths(one: &[u8], other: &[u8]) -> Ordering {
+    split_path(one).cmp(&split_path(other))
+}
+
+/// A part with its size and checksum before it.
+fn part(content: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(PART_HEAD_SIZE + content.len());
+    bytes.extend((content.len() as u32).to_le_bytes());
+    bytes.extend(crc32c(content).to_le_bytes());
+    bytes.extend(content);
+    bytes
+}
+
+fn damaged(what: &str) -> Fault {
+    Fault::new(
+        Errno::EIO,
+        format!(
+            "the index is damaged: {what}. `tameike agg verify --rebuild` makes a new one from the files' own records"
+        ),
+    )
+}
+
+fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+    // Into memory nothing can fail.
+    postcard::to_stdvec(value).unwrap_or_default()
+}
+
+fn decode<T: for<'a> Deserialize<'a>>(bytes: &[u8], what: &str) -> Result<T> {
+    postcard::from_bytes(bytes).map_err(|_| damaged(what))
+}

@@ -1,0 +1,173 @@
+//! Reading an index: a page at a time, found by the first path of each.
+
+use super::{
+    FOOTER_SIZE, FORMAT, INDEX_NAME, IndexEntry, LaneEnd, MAGIC, PART_HEAD_SIZE, PART_SIZE_MAX, PageRef,
+    compare_paths, damaged, decode,
+};
+use std::cmp::Ordering;
+use std::sync::Arc;
+use tameike_core::{Errno, Result};
+use tameike_io::crc32c;
+use tameike_io::shared::{Access, SharedFile, SharedFs};
+
+/// An index that is open. It keeps the first path of each page in memory, and no page.
+pub struct Index {
+    file: Arc<dyn SharedFile>,
+    pages: Vec<PageRef>,
+    lanes: Vec<LaneEnd>,
+}
+
+impl Index {
+    /// The index of a container; nothing when it has none.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn of_container(fs: &dyn SharedFs, container: u64) -> Result<Option<Self>> {
+        match Self::open(fs, INDEX_NAME, container) {
+            Err(fault) if fault.errno == Errno::ENOENT => Ok(None),
+            index => index.map(Some),
+        }
+    }
+
+    /// The index in the file `name`.
+    ///
+    /// # Errors
+    /// `ENOENT` when there is none, `EIO` when it is damaged or of another container.
+    pub fn open(fs: &dyn SharedFs, name: &[u8], container: u64) -> Result<Self> {
+        let file = fs.open(name, Access::Read)?;
+        let size = file.stat()?.size;
+        let mut footer = [0; FOOTER_SIZE];
+        let Some(footer_at) = size.checked_sub(FOOTER_SIZE as u64) else {
+            return Err(damaged("it is too short"));
+        };
+        file.read_at(&mut footer, footer_at)?;
+        let sum = u32::from_le_bytes([footer[44], footer[45], footer[46], footer[47]]);
+        if footer[..4] != MAGIC || crc32c(&footer[..44]) != sum {
+            return Err(damaged("it has no end"));
+        }
+        if footer[4..6] != FORMAT.to_le_bytes() {
+            return Err(damaged("it has a format that this program does not know"));
+        }
+        let number = |at: usize| footer[at..].first_chunk().copied().map_or(0, u64::from_le_bytes);
+        if number(8) != container {
+            return Err(damaged("it belongs to another container"));
+        }
+        let lanes = decode(&read_part(&*file, number(24))?, "its lanes cannot be read")?;
+        let pages = decode(&read_part(&*file, number(32))?, "its list of pages cannot be read")?;
+        Ok(Self { file, pages, lanes })
+    }
+
+    /// How far it goes in each lane.
+    pub fn lanes(&self) -> &[LaneEnd] {
+        &self.lanes
+    }
+
+    /// What it tells of a path.
+    ///
+    /// # Errors
+    /// `EIO` when it is damaged there.
+    pub fn find(&self, path: &[u8]) -> Result<Option<IndexEntry>> {
+        let Some(page) = self.page_of(path) else { return Ok(None) };
+        let entries = self.page(page)?;
+        Ok(entries.into_iter().find(|entry| entry.path == path))
+    }
+
+    /// All entries in their order.
+    pub fn iter(&self) -> IndexIter<'_> {
+        IndexIter { index: self, page: 0, entries: Vec::new().into_iter() }
+    }
+
+    /// All entries from `path` on, which need not be there, in their order.
+    ///
+    /// # Errors
+    /// `EIO` when it is damaged there.
+    pub fn iter_from(&self, path: &[u8]) -> Result<IndexIter<'_>> {
+        let page = self.page_of(path).unwrap_or(0);
+        let mut iter = IndexIter { index: self, page, entries: Vec::new().into_iter() };
+        if page < self.pages.len() {
+            let mut entries = self.page(page)?;
+            entries.retain(|entry| compare_paths(&entry.path, path) != Ordering::Less);
+            iter = IndexIter { index: self, page: page + 1, entries: entries.into_iter() };
+        }
+        Ok(iter)
+    }
+
+    /// The only page that can have a path.
+    fn page_of(&self, path: &[u8]) -> Option<usize> {
+        let after = self.pages.partition_point(|page| compare_paths(&page.first, path) != Ordering::Greater);
+        after.checked_sub(1)
+    }
+
+    fn page(&self, page: usize) -> Result<Vec<IndexEntry>> {
+        let bytes = read_part(&*self.file, self.pages[page].offset)?;
+        let (mut entries, mut rest) = (Vec::new(), &bytes[..]);
+        while !rest.is_empty() {
+            let (entry, after) =
+                postcard::take_from_bytes(rest).map_err(|_| damaged("an entry of it cannot be read"))?;
+            entries.push(entry);
+            rest = after;
+        }
+        Ok(entries)
+    }
+}
+
+/// The content of a part.
+fn read_part(file: &dyn SharedFile, offset: u64) -> Result<Vec<u8>> {
+    // Most parts come with the first read.
+    let mut bytes = vec![0; 48 << 10];
+    let count = file.read_at(&mut bytes, offset)?;
+    bytes.truncate(count);
+    let Some(head) = bytes.first_chunk::<PART_HEAD_SIZE>() else {
+        return Err(damaged("a part of it is missing"));
+    };
+    let [size, sum] =
+        [0, 4].map(|at| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]));
+    let end = PART_HEAD_SIZE + size as usize;
+    if size as usize > PART_SIZE_MAX {
+        return Err(damaged("a part of it has an impossible size"));
+    }
+    if bytes.len() < end {
+        let had = bytes.len();
+        bytes.resize(end, 0);
+        let count = file.read_at(&mut bytes[had..], offset + had as u64)?;
+        bytes.truncate(had + count);
+    }
+    bytes.truncate(end);
+    bytes.drain(..PART_HEAD_SIZE);
+    if bytes.len() != size as usize || crc32c(&bytes) != sum {
+        return Err(damaged("a checksum is wrong"));
+    }
+    Ok(bytes)
+}
+
+/// Entries in their order.
+pub struct IndexIter<'a> {
+    index: &'a Index,
+    /// The next one.
+    page: usize,
+    entries: std::vec::IntoIter<IndexEntry>,
+}
+
+impl Iterator for IndexIter<'_> {
+    type Item = Result<IndexEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(entry) = self.entries.next() {
+                return Some(Ok(entry));
+            }
+            if self.page >= self.index.pages.len() {
+                return None;
+            }
+            match self.index.page(self.page) {
+                Ok(entries) => self.entries = entries.into_iter(),
+                Err(fault) => {
+                    // Nothing more comes of it.
+                    self.page = self.index.pages.len();
+                    return Some(Err(fault));
+                }
+            }
+            self.page += 1;
+        }
+    }
+}

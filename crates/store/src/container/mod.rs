@@ -1,0 +1,27 @@
+//! Containers: many files in a few, which any number of writers add to at the same time.
+//!
+//! A container is a directory with a file [`superblock::NAME`] that says how it is divided, subfiles in which writers have a lane
+//! each, and a closing index. A lane is only added to, by whole records; what was synced is found again whatever happens
+//! after: without the index by going through the lanes. Nothing here coordinates writers: each must have a lane of its own.
+//!
+//! The bytes are in `DESIGN.md`.
+
+mod entry;
+mod file;
+mod geometry;
+mod index;
+mod reader;
+mod record;
+mod scan;
+pub mod superblock;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use entry::{Content, Entry, Extent, Node, Xattr, split_path};
+pub use file::FileReader;
+pub use geometry::{Geometry, LaneId};
+pub use index::{Brief, IndexBuilder, IndexEntry, LaneEnd, compare_paths};
+pub use reader::{Container, Damage, Walk};
+pub use superblock::Superblock;
+pub use writer::{LaneWriter, Put};

@@ -1,0 +1,249 @@
+//! Records: what a lane consists of.
+//!
+//! ```text
+//!  0      4        6      7      8            16          20      24           32
+//! +------+--------+------+------+------------+-----------+-------+------------+------------+
+//! | TREC | format | kind | codec| container  | subfile   | lane  | address    | sequence   |
+//! |      | u16    | u8   | u8   | u64        | u32       | u32   | u64        | u64        |
+//! +------+--------+------+------+------------+-----------+-------+------------+------------+
+//!  40          44         48       52         56         60       64
+//! +-----------+----------+--------+----------+----------+--------+-------+----------------+------+---------+
+//! | entry     | chunks   | data   | kept     | unsafe   | crc32c | entry | chunks         | data | zeros   |
+//! | size u32  | u32      | size   | size u32 | size u32 |        |       | {size, crc32c} | kept | to a    |
+//! |           |          | u32    |          |          |        |       | u32, u32       | so   | multiple|
+//! +-----------+----------+--------+----------+----------+--------+-------+----------------+------+---------+
+//! ```
+//!
+//! Numbers are little-endian. The head is all before the data; its checksum is of all of it but itself. Data is kept in chunks of
+//! [`CHUNK_SIZE`], each by itself: as they are, or made smaller by `codec` where their size says so. A chunk's checksum is of the bytes that
+//! are kept. "unsafe size" tells how many bytes of the lane before this record were not known to be safe when it was made (4 GiB less one may be
+//! more). A record lies within a block; the next one begins at the next multiple of [`ALIGNMENT`].
+
+use super::entry::Entry;
+use super::geometry::LaneId;
+use super::superblock::BLOCK_SIZE_MAX;
+use std::ops::Range;
+use tameike_core::{Errno, Fault, Result};
+use tameike_io::{Crc32c, crc32c};
+
+/// Where records begin.
+pub const ALIGNMENT: u32 = 64;
+/// Bytes of data that have a checksum of their own, and are made smaller by themselves.
+pub const CHUNK_SIZE: u32 = 256 << 10;
+/// Size of what comes before the entry.
+pub const FIXED_SIZE: usize = 64;
+
+const MAGIC: [u8; 4] = *b"TREC";
+const FORMAT: u16 = 1;
+const SUM_AT: usize = 60;
+const CHUNK_ENTRY_SIZE: usize = 8;
+/// Largest encoded entry, in bytes: of a file in some hundred thousand pieces.
+pub const ENTRY_SIZE_MAX: usize = 4 << 20;
+const HEAD_SIZE_MAX: usize =
+    FIXED_SIZE + ENTRY_SIZE_MAX + BLOCK_SIZE_MAX as usize / CHUNK_SIZE as usize * CHUNK_ENTRY_SIZE;
+
+/// What a record is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A change of a path, and maybe the content of its file.
+    Entry,
+    /// Bytes of a file, which an entry names.
+    Data,
+    /// Nothing: the rest of the block is not used.
+    Rest,
+}
+
+/// One record's place among all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The container's number.
+    pub container: u64,
+    /// Whose it is.
+    pub lane: LaneId,
+    /// Where it begins.
+    pub address: u64,
+    /// Its number among those of its lane.
+    pub sequence: u64,
+}
+
+/// A chunk of data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// Bytes that are kept of it.
+    pub kept: u32,
+    /// Their checksum.
+    pub sum: u32,
+}
+
+/// What the head of a record tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// What it is for.
+    pub kind: Kind,
+    /// Its place.
+    pub place: Place,
+    /// The change that it is of, unless it has data alone.
+    pub entry: Option<Entry>,
+    /// Bytes of data.
+    pub data_size: u32,
+    /// Bytes that are kept of these.
+    pub kept_size: u32,
+    /// Of all chunks of the data.
+    pub chunks: Vec<Chunk>,
+    /// Bytes before the data.
+    pub size: u32,
+    /// Bytes of the lane before it that were not known to be safe.
+    pub unsafe_size: u32,
+}
+
+impl Head {
+    /// Bytes until the next record.
+    pub fn span(&self) -> u64 {
+        u64::from(self.size + self.kept_size).next_multiple_of(ALIGNMENT.into())
+    }
+
+    /// The bytes of data in a chunk.
+    pub fn chunk_range(&self, chunk: usize) -> Range<u32> {
+        let start = chunk as u32 * CHUNK_SIZE;
+        start..(start + CHUNK_SIZE).min(self.data_size)
+    }
+
+    /// Where in the record what is kept of a chunk lies.
+    pub fn kept_range(&self, chunk: usize) -> Range<usize> {
+        let start = self.size + self.chunks[..chunk].iter().map(|chunk| chunk.kept).sum::<u32>();
+        start as usize..(start + self.chunks[chunk].kept) as usize
+    }
+}
+
+/// Size of the head of a record with an entry of this encoded size and so much data.
+pub fn head_size(entry: usize, data: usize) -> usize {
+    FIXED_SIZE + entry + data.div_ceil(CHUNK_SIZE as usize) * CHUNK_ENTRY_SIZE
+}
+
+/// Appends a record to `into`.
+pub fn encode(into: &mut Vec<u8>, kind: Kind, place: &Place, unsafe_size: u32, entry: &[u8], data: &[u8]) {
+    let start = into.len();
+    let chunks = data.chunks(CHUNK_SIZE as usize);
+    into.extend(MAGIC);
+    into.extend(FORMAT.to_le_bytes());
+    into.extend([kind as u8, 0]);
+    into.extend(place.container.to_le_bytes());
+    into.extend(place.lane.subfile.to_le_bytes());
+    into.extend(place.lane.lane.to_le_bytes());
+    into.extend(place.address.to_le_bytes());
+    into.extend(place.sequence.to_le_bytes());
+    for size in [entry.len(), chunks.len(), data.len(), data.len()] {
+        into.extend((size as u32).to_le_bytes());
+    }
+    into.extend(unsafe_size.to_le_bytes());
+    into.extend([0; 4]);
+    into.extend(entry);
+    for chunk in chunks {
+        into.extend((chunk.len() as u32).to_le_bytes());
+        into.extend(crc32c(chunk).to_le_bytes());
+    }
+    let sum = head_sum(&into[start..]);
+    into[start + SUM_AT..start + FIXED_SIZE].copy_from_slice(&sum.to_le_bytes());
+    into.extend(data);
+    into.resize(start + (into.len() - start).next_multiple_of(ALIGNMENT as usize), 0);
+}
+
+fn head_sum(head: &[u8]) -> u32 {
+    let mut sum = Crc32c::new();
+    sum.update(&head[..SUM_AT]);
+    sum.update(&head[FIXED_SIZE..]);
+    sum.take()
+}
+
+/// What stands where a record may begin.
+#[derive(Debug)]
+pub enum Found {
+    /// Nothing was ever written there.
+    Blank,
+    /// A record.
+    Record(Box<Head>),
+    /// The first bytes of a head of so many.
+    Part(usize),
+    /// Something else, and why it is no record of this place.
+    Damaged(&'static str),
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes[at..].first_chunk().copied().map_or(0, u32::from_le_bytes)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes[at..].first_chunk().copied().map_or(0, u64::from_le_bytes)
+}
+
+/// What `bytes`, at least [`FIXED_SIZE`] from the address `place` on, begin with. Whatever number the record has is right.
+pub fn decode(bytes: &[u8], place: &Place) -> Found {
+    if bytes[..FIXED_SIZE].iter().all(|&byte| byte == 0) {
+        return Found::Blank;
+    }
+    if bytes[..4] != MAGIC {
+        return Found::Damaged("it does not begin as a record");
+    }
+    if bytes[4..6] != FORMAT.to_le_bytes() {
+        return Found::Damaged("it has a format that this program does not know");
+    }
+    let kind = match bytes[6] {
+        0 => Kind::Entry,
+        1 => Kind::Data,
+        2 => Kind::Rest,
+        _ => return Found::Damaged("it is of no known kind"),
+    };
+    let [entry_size, chunk_count, data_size, kept_size, unsafe_size] =
+        [40, 44, 48, 52, 56].map(|at| u32_at(bytes, at));
+    let size = FIXED_SIZE as u64 + u64::from(entry_size) + u64::from(chunk_count) * CHUNK_ENTRY_SIZE as u64;
+    if size > HEAD_SIZE_MAX as u64 || chunk_count != data_size.div_ceil(CHUNK_SIZE) {
+        return Found::Damaged("its sizes contradict each other");
+    }
+    let size = size as usize;
+    if bytes.len() < size {
+        return Found::Part(size);
+    }
+    if head_sum(&bytes[..size]) != u32_at(bytes, SUM_AT) {
+        return Found::Damaged("its checksum is wrong");
+    }
+    let lane = LaneId { subfile: u32_at(bytes, 16), lane: u32_at(bytes, 20) };
+    let told =
+        Place { container: u64_at(bytes, 8), lane, address: u64_at(bytes, 24), sequence: u64_at(bytes, 32) };
+    if (Place { sequence: place.sequence, ..told }) != *place {
+        return Found::Damaged("it belongs to another place");
+    }
+    let entry_end = FIXED_SIZE + entry_size as usize;
+    let chunks: Vec<_> = bytes[entry_end..size]
+        .chunks_exact(CHUNK_ENTRY_SIZE)
+        .map(|chunk| Chunk { kept: u32_at(chunk, 0), sum: u32_at(chunk, 4) })
+        .collect();
+    let entry = match kind {
+        Kind::Entry => match Entry::decode(&bytes[FIXED_SIZE..entry_end]) {
+            Some(entry) => Some(entry),
+            None => return Found::Damaged("its entry cannot be read"),
+        },
+        Kind::Data | Kind::Rest => None,
+    };
+    let head =
+        Head { kind, place: told, entry, data_size, kept_size, chunks, size: size as u32, unsafe_size };
+    let is_whole = |chunk: usize| head.chunks[chunk].kept as usize == head.chunk_range(chunk).len();
+    if kept_size != data_size || !(0..head.chunks.len()).all(is_whole) {
+        return Found::Damaged("its sizes contradict each other");
+    }
+    Found::Record(Box::new(head))
+}
+
+/// Makes sure that a chunk is what it was.
+///
+/// # Errors
+/// `EIO` when it is not.
+pub fn check_chunk(head: &Head, chunk: usize, kept: &[u8]) -> Result<()> {
+    let told = head.chunks[chunk];
+    if kept.len() != told.kept as usize || crc32c(kept) != told.sum {
+        let Place { lane, address, .. } = head.place;
+        let message =
+            format!("chunk {chunk} of the record at {address} in {lane} is damaged: its checksum is wrong");
+        return Err(Fault::new(Errno::EIO, message));
+    }
+    Ok(())
+}

@@ -1,0 +1,167 @@
+//! Going through a lane, from record to record, also where some of it is damaged or was never finished.
+
+use super::geometry::LaneId;
+use super::record::{self, ALIGNMENT, FIXED_SIZE, Found, Head, Kind, Place};
+use super::superblock::Superblock;
+use std::sync::Arc;
+use tameike_core::Result;
+use tameike_io::shared::SharedFile;
+
+/// Bytes that are read at once.
+const WINDOW_SIZE: usize = 256 << 10;
+
+/// What a scan comes upon.
+#[derive(Debug)]
+pub enum Step {
+    /// A record.
+    Record(Box<Head>),
+    /// Bytes from `address` on that are no record, though one was there.
+    Damage {
+        /// Where they begin.
+        address: u64,
+        /// Why they are none.
+        why: String,
+    },
+}
+
+/// The records of a lane, in their order.
+pub struct LaneScan {
+    file: Arc<dyn SharedFile>,
+    superblock: Superblock,
+    lane: LaneId,
+    /// Of the next record.
+    address: u64,
+    /// Where the subfile ends, as an address.
+    end: u64,
+    /// Of the next record.
+    sequence: u64,
+    /// After the last record.
+    known_end: (u64, u64),
+    /// Its writer has known that what is before is safe.
+    safe_end: u64,
+    window: Vec<u8>,
+    window_at: u64,
+}
+
+impl LaneScan {
+    /// From the beginning.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn new(file: Arc<dyn SharedFile>, superblock: Superblock, lane: LaneId) -> Result<Self> {
+        let end = superblock.geometry.addresses(lane.lane, file.stat()?.size).end;
+        Ok(Self {
+            file,
+            superblock,
+            lane,
+            address: 0,
+            end,
+            sequence: 0,
+            known_end: (0, 0),
+            safe_end: 0,
+            window: Vec::new(),
+            window_at: 0,
+        })
+    }
+
+    /// Address and number of what comes after the last record that was found.
+    pub fn known_end(&self) -> (u64, u64) {
+        self.known_end
+    }
+
+    /// Where what the writer has known to be safe ends: the rest may be there in part.
+    pub fn safe_end(&self) -> u64 {
+        self.safe_end
+    }
+
+    /// What comes next; nothing at the end.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn next(&mut self) -> Result<Option<Step>> {
+        while self.address < self.end {
+            let address = self.address;
+            let block_end = self.superblock.geometry.block_end(address);
+            match self.look(address)? {
+                // Its data is not all there: it was not safe, or the file was cut.
+                Found::Record(head)
+                    if address + u64::from(head.size + head.kept_size) > self.end.min(block_end) =>
+                {
+                    self.address = block_end;
+                }
+                Found::Record(head) => {
+                    let missing =
+                        head.place.sequence.checked_sub(self.sequence).filter(|missing| *missing > 0);
+                    if let Some(missing) = missing {
+                        // Found again as it is, once that is told.
+                        self.sequence = head.place.sequence;
+                        let why = format!("{missing} records before it are missing");
+                        return Ok(Some(Step::Damage { address, why }));
+                    }
+                    self.sequence = head.place.sequence + 1;
+                    self.address = if head.kind == Kind::Rest { block_end } else { address + head.span() };
+                    self.known_end = (self.address, self.sequence);
+                    if head.unsafe_size < u32::MAX {
+                        self.safe_end = self.safe_end.max(address.saturating_sub(head.unsafe_size.into()));
+                    }
+                    return Ok(Some(Step::Record(head)));
+                }
+                // The end of the lane, or of what was written before its writer died: others may have gone on behind it.
+                Found::Blank | Found::Part(_) => self.address = block_end,
+                Found::Damaged(why) => {
+                    self.address = self.find_record(address + u64::from(ALIGNMENT), block_end)?;
+                    return Ok(Some(Step::Damage { address, why: why.to_string() }));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first record of the block from `address` on, or its end.
+    fn find_record(&mut self, mut address: u64, block_end: u64) -> Result<u64> {
+        while address < block_end.min(self.end) {
+            if matches!(self.look(address)?, Found::Record(_)) {
+                return Ok(address);
+            }
+            address += u64::from(ALIGNMENT);
+        }
+        Ok(block_end)
+    }
+
+    /// What stands at an address.
+    fn look(&mut self, address: u64) -> Result<Found> {
+        let place =
+            Place { container: self.superblock.container, lane: self.lane, address, sequence: self.sequence };
+        match self.read(address, FIXED_SIZE)? {
+            Some(bytes) => match record::decode(bytes, &place) {
+                Found::Part(size) => match self.read(address, size)? {
+                    Some(bytes) => Ok(record::decode(bytes, &place)),
+                    None => Ok(Found::Part(size)),
+                },
+                found => Ok(found),
+            },
+            None => Ok(Found::Part(FIXED_SIZE)),
+        }
+    }
+
+    /// `size` bytes at least from `address` on, as many as are at hand; none where block or subfile end before.
+    fn read(&mut self, address: u64, size: usize) -> Result<Option<&[u8]>> {
+        let room = self.superblock.geometry.block_end(address).min(self.end) - address;
+        if room < size as u64 {
+            return Ok(None);
+        }
+        let window_end = self.window_at + self.window.len() as u64;
+        if address < self.window_at || address + size as u64 > window_end {
+            let length = (room as usize).min(size.max(WINDOW_SIZE));
+            self.window.resize(length, 0);
+            let offset = self.superblock.geometry.offset(self.lane.lane, address);
+            let count = self.file.read_at(&mut self.window, offset)?;
+            self.window.truncate(count);
+            self.window_at = address;
+            if count < size {
+                return Ok(None);
+            }
+        }
+        Ok(Some(&self.window[(address - self.window_at) as usize..]))
+    }
+}
