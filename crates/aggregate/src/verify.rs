@@ -15,6 +15,8 @@ pub struct Verified {
     pub files: Vec<(Vec<u8>, String)>,
     /// Paths that the index has otherwise than the records: none where there is no index.
     pub index: Vec<(Vec<u8>, String)>,
+    /// Whether there is an index: without one, who packed it did not come to its end, or somebody has removed it.
+    pub has_index: bool,
 }
 
 impl Verified {
@@ -37,9 +39,9 @@ pub fn verify(fs: &Arc<dyn SharedFs>, threads: usize, rebuild: bool, tally: &Tal
         .collect();
     let entries: Vec<IndexEntry> = container.walk()?.collect::<Result<_>>()?;
     let files = check_files(&container, &entries, threads, tally)?;
-    let index = match Container::open(fs.clone()) {
-        Ok(indexed) => compare(&indexed, &entries)?,
-        Err(fault) if fault.errno == Errno::EIO => vec![(Vec::new(), fault.to_string())],
+    let (index, has_index) = match Container::open(fs.clone()) {
+        Ok(indexed) => (compare(&indexed, &entries)?, indexed.has_index()),
+        Err(fault) if fault.errno == Errno::EIO => (vec![(Vec::new(), fault.to_string())], true),
         Err(fault) => return Err(fault),
     };
     if rebuild {
@@ -47,7 +49,7 @@ pub fn verify(fs: &Arc<dyn SharedFs>, threads: usize, rebuild: bool, tally: &Tal
         entries.into_iter().try_for_each(|entry| builder.add(entry))?;
         builder.finish(container.ends())?;
     }
-    Ok(Verified { damage, files, index })
+    Ok(Verified { damage, files, index, has_index })
 }
 
 fn check_files(

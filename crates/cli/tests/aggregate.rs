@@ -255,6 +255,8 @@ fn an_index_that_is_damaged_or_missing_is_made_anew() {
         }
         let verified = agg(&[path("verify"), &tree.container()]);
         assert!(verified.status.success(), "{}", shown(&verified));
+        let is_told = String::from_utf8_lossy(&verified.stderr).contains("it has no index");
+        assert_eq!(is_told, damage.is_none(), "{}", shown(&verified));
         let into = format!("back-{damage:?}");
         tree.assert_extracted(&into);
     }

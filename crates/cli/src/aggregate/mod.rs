@@ -53,7 +53,18 @@ fn tree(path: &Path) -> Result<Arc<dyn SharedFs>> {
 }
 
 fn open(path: &Path) -> Result<Container> {
-    Container::open(tree(path)?).map_err(|fault| of_path(path, &fault))
+    let container = Container::open(tree(path)?).map_err(|fault| of_path(path, &fault))?;
+    if !container.has_index() {
+        warn_of_end(path);
+    }
+    Ok(container)
+}
+
+fn warn_of_end(path: &Path) {
+    say(format_args!(
+        "{}: it has no index. Who packed it may not have come to its end: what was written until then is there",
+        path.display()
+    ));
 }
 
 fn of_path(path: &Path, fault: &Fault) -> Fault {
@@ -255,6 +266,9 @@ fn verify(arguments: &VerifyArguments) -> Result<u8> {
     let tally = Tally::default();
     let found = tameike_aggregate::verify(&fs, threads(), arguments.rebuild, &tally)
         .map_err(|fault| of_path(&arguments.container, &fault))?;
+    if !found.has_index {
+        warn_of_end(&arguments.container);
+    }
     let mut out = std::io::stdout().lock();
     let mut print =
         |what: &str, words: &str| writeln!(out, "{what:<7}  {words}").map_err(|error| printing(&error));

@@ -297,7 +297,7 @@ impl Container {
 }
 
 /// What an index has of a record.
-pub(super) fn index_entry(head: &Head) -> Option<IndexEntry> {
+fn index_entry(head: &Head) -> Option<IndexEntry> {
     let entry = head.entry.as_ref().filter(|_| head.kind == Kind::Entry)?;
     Some(IndexEntry {
         path: entry.path.clone(),
