@@ -22,7 +22,7 @@ pub use config::WorldConfig;
 pub(crate) use config::{AMPLE_CAPACITY, CHECKPOINT_BYTES};
 pub use disk::DiskFaults;
 use disk::{DiskCanary, Disks};
-use holders::Flip;
+pub(crate) use holders::Flip;
 pub use holders::{Counts, Tally};
 use machine::Machine;
 use parking_lot::Mutex;
