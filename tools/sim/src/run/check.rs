@@ -96,7 +96,7 @@ impl Run {
                 }
             }
         }
-        if power {
+        if lost {
             self.journal_cut = true;
             self.world.tree.retire_numbers();
         }
