@@ -3,8 +3,10 @@
 //! Nothing here knows of agents or jobs: it works straight on any file system.
 #![forbid(unsafe_code)]
 
+mod compact;
 mod export;
 mod extract;
+mod indexed;
 mod pack;
 pub mod session;
 mod tree;
@@ -13,6 +15,7 @@ mod verify;
 #[cfg(test)]
 mod tests;
 
+pub use compact::{Compacted, compact};
 pub use export::{Format, export};
 pub use extract::extract;
 pub use pack::{PackOptions, pack};

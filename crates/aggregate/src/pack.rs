@@ -1,6 +1,7 @@
 //! A tree of files goes into a new container.
 
 use crate::Tally;
+use crate::indexed::IndexedWriter;
 use crate::tree::{Item, walk};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -8,8 +9,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::shared::{Access, SharedFile, SharedFs};
 use tameike_store::container::{
-    Brief, Codec, Content, Entry, Extent, Geometry, IndexBuilder, IndexEntry, LaneEnd, LaneWriter, Node, Put,
-    Superblock, WriterId, Xattr,
+    Codec, Content, Geometry, IndexBuilder, LaneEnd, LaneWriter, Node, Superblock, WriterId, Xattr,
 };
 
 /// Items that wait for a writer.
@@ -65,7 +65,8 @@ pub fn pack(
         let writers: Vec<_> = lanes?
             .into_iter()
             .map(|writer| {
-                let packer = Packer { source, writer, index: &index, tally, version: options.version };
+                let writer = IndexedWriter::new(writer, &index, tally);
+                let packer = Packer { source, writer, tally, version: options.version };
                 let items = &items;
                 scope.spawn(move || packer.run(items))
             })
@@ -86,8 +87,7 @@ fn died() -> Fault {
 /// One thread at work.
 struct Packer<'a> {
     source: &'a dyn SharedFs,
-    writer: LaneWriter,
-    index: &'a Mutex<IndexBuilder>,
+    writer: IndexedWriter<'a>,
     tally: &'a Tally,
     version: u64,
 }
@@ -112,53 +112,19 @@ impl Packer<'_> {
             Err(fault) => return Ok(Err(fault)),
         };
         let put = match file {
-            None => self.writer.put_entry(&item.path, self.version, Some(node), &[]),
-            Some(file) => match self.put_file(&item.path, node, &*file) {
-                Ok(Ok(put)) => Ok(put),
-                Ok(Err(fault)) => return Ok(Err(fault)),
-                Err(fault) => Err(fault),
-            },
+            None => self.writer.put(&item.path, self.version, node).map(Ok),
+            Some(file) => {
+                let read = |buffer: &mut [u8], offset| file.read_at(buffer, offset);
+                self.writer.put_file(&item.path, self.version, node, read)
+            }
         };
         match put {
-            Ok((entry, put)) => self.keep(entry, put).map(Ok),
             // What no container can have is the fault of the source.
             Err(fault) if matches!(fault.errno, Errno::EINVAL | Errno::ENAMETOOLONG | Errno::EFBIG) => {
                 Ok(Err(fault))
             }
-            Err(fault) => Err(fault),
+            put => put,
         }
-    }
-
-    /// A file is read and put piece by piece, as it is when it is read.
-    fn put_file(&mut self, path: &[u8], node: Node, file: &dyn SharedFile) -> Result<Result<(Entry, Put)>> {
-        let mut buffer = vec![0; self.writer.together_size().min(node.size as usize) + 1];
-        let (mut extents, mut size) = (Vec::<Extent>::new(), 0);
-        loop {
-            let count = match file.read_at(&mut buffer, size) {
-                Ok(count) => count,
-                Err(fault) => return Ok(Err(fault)),
-            };
-            self.tally.add_bytes(count as u64);
-            let is_last = count < buffer.len();
-            if is_last && size == 0 {
-                return self.writer.put(path, self.version, node, &buffer[..count]).map(Ok);
-            }
-            self.writer.put_pieces(size, &buffer[..count], &mut extents)?;
-            size += count as u64;
-            if is_last {
-                break;
-            }
-            buffer.resize(self.writer.piece_size(), 0);
-        }
-        let node = Node { size, content: Content::Extents(extents), ..node };
-        self.writer.put_entry(path, self.version, Some(node), &[]).map(Ok)
-    }
-
-    fn keep(&self, entry: Entry, put: Put) -> Result<()> {
-        let Entry { path, version, node } = entry;
-        let node = node.as_ref().map(Brief::of);
-        let (lane, Put { address, size }) = (self.writer.lane(), put);
-        self.index.lock().add(IndexEntry { path, version, lane, address, record_size: size, node })
     }
 }
 

@@ -23,7 +23,7 @@ use tameike_core::wire::{Reply, Request, codec};
 pub type Target = fn(&[u8]);
 
 /// All targets by name; each has a directory in `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 21] = [
+pub const TARGETS: [(&str, Target); 25] = [
     ("request", request),
     ("reply", reply),
     ("frame_header", tameike_io::fuzz::frame_header),
@@ -39,6 +39,10 @@ pub const TARGETS: [(&str, Target); 21] = [
     ("unit_record", tameike_store::fuzz::unit_record),
     ("table_values", tameike_store::fuzz::table_values),
     ("store_format", tameike_store::fuzz::format),
+    ("container_header", tameike_store::container::fuzz::header),
+    ("container_record", tameike_store::container::fuzz::record),
+    ("container_lane", tameike_store::container::fuzz::lane),
+    ("container_page", tameike_store::container::fuzz::page),
     ("journal_record", tameike_server::fuzz::journal_record),
     ("journal", journal),
     ("config", config),

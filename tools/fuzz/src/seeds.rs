@@ -40,6 +40,12 @@ const GOLDEN: [(&str, usize, &str); 15] = [
     ("replies_of_lock_services", 1, "06"),
 ];
 const GOLDEN_TESTS: &str = include_str!("../../../crates/core/src/wire/tests.rs");
+/// A container: header, subfile with two lanes in blocks of 4 KiB behind a header of the same size, index.
+const CONTAINER: [&[u8]; 3] = [
+    include_bytes!("../../../crates/store/tests/golden/container-1-zstd/container"),
+    include_bytes!("../../../crates/store/tests/golden/container-1-zstd/00000000.data"),
+    include_bytes!("../../../crates/store/tests/golden/container-1-zstd/index"),
+];
 const CONFIGURATION: &str = include_str!("../../../docs/configuration.md");
 const NOW: Timestamp = Timestamp { seconds: 7, nanoseconds: 0 };
 
@@ -283,7 +289,20 @@ fn lines() -> Vec<Seed> {
     ]
 }
 
+/// Parts of a container.
+fn containers() -> Vec<Seed> {
+    let [header, subfile, index] = CONTAINER;
+    let mut seeds = vec![("container_header", "golden".to_string(), header.to_vec())];
+    for (number, block) in subfile[4096..].chunks(4096).enumerate() {
+        seeds.push(("container_lane", format!("block-{number}"), block.to_vec()));
+        seeds.push(("container_record", format!("block-{number}"), block.to_vec()));
+    }
+    let size = index.first_chunk().copied().map_or(0, u32::from_le_bytes) as usize;
+    seeds.push(("container_page", "golden".to_string(), index[8..8 + size].to_vec()));
+    seeds
+}
+
 /// All seeds.
 pub fn all() -> Vec<Seed> {
-    [messages(), store(), journal(), machine(), ring(), settings(), lines()].concat()
+    [messages(), store(), journal(), machine(), ring(), settings(), lines(), containers()].concat()
 }

@@ -1,9 +1,10 @@
 use super::*;
 use proptest::prelude::*;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use tameike_io::os::process::ask_until;
 use tameike_io::shared::PosixTree;
+use tameike_store::container::subfile;
 
 const BLOCK_SIZE: u32 = 64 << 10;
 
@@ -309,4 +310,90 @@ fn a_rank_waits_for_the_first_one_and_none_is_there_twice() {
     let empty = tempfile::tempdir().expect("a directory");
     let fault = Session::open(tree(empty.path()), none).err().expect("no container");
     assert!(fault.to_string().contains("no container"), "{fault}");
+}
+
+/// What is there in a container, with its content.
+fn contents(dir: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let container = Container::open(tree(dir)).expect("it opens");
+    let mut found = BTreeMap::new();
+    for entry in container.walk().expect("a walk") {
+        let entry = entry.expect("an entry");
+        let mut reader = container.open_entry(&entry).expect("whole");
+        let mut content = vec![0; reader.node().size as usize];
+        if reader.node().kind == FileKind::File {
+            reader.read_at(&mut content, 0).expect("whole");
+        }
+        found.insert(entry.path, content);
+    }
+    found
+}
+
+fn compact(dir: &Path) -> Result<crate::Compacted> {
+    crate::compact(&tree(dir), Codec::None, 3, &crate::Tally::default())
+}
+
+#[test]
+fn compacting_keeps_what_is_there_and_takes_back_the_rest() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let plain = || SessionOptions { codec: Codec::None, ..options(None) };
+    for round in 0..4_u8 {
+        let session = Session::open(tree(dir.path()), plain()).expect("a session");
+        for file in 0..20_u8 {
+            write_file(
+                &session,
+                format!("d{}/{file}", file % 3).as_bytes(),
+                &vec![round ^ file; 30_000 + usize::from(file)],
+            );
+        }
+        // More than a block, in pieces of two lives.
+        let large = session.open_file(b"large", UPDATE, 0o600).expect("opened");
+        session.write(&large, &vec![round; 300_000], Some(200_000 * u64::from(round))).expect("written");
+        session.close(large).expect("closed");
+        session.unlink(format!("d0/{}", 3 * round).as_bytes()).expect("removed");
+        session.finish().expect("finished");
+    }
+    let before = contents(dir.path());
+    let writing = session(dir.path());
+    write_file(&writing, b"last", b"x");
+    assert_eq!(compact(dir.path()).expect_err("it is written to").errno, Errno::EBUSY);
+    writing.unlink(b"last").expect("removed");
+    writing.finish().expect("finished");
+    let done = compact(dir.path()).expect("compacted");
+    assert!(done.after < done.before / 2, "{done:?}");
+    assert!(contents(dir.path()) == before);
+    let container = Container::open_by_records(tree(dir.path())).expect("it opens");
+    assert_eq!((container.damage(), container.removed().count()), (&[][..], 0));
+    // Writers go on, and it is compacted again.
+    let session = session(dir.path());
+    write_file(&session, b"new", b"y");
+    session.finish().expect("finished");
+    compact(dir.path()).expect("compacted");
+    let mut expected = before;
+    expected.insert(b"new".to_vec(), b"y".to_vec());
+    assert!(contents(dir.path()) == expected);
+}
+
+/// However many of the old subfiles are gone when it ends, it is the same container.
+#[test]
+fn compacting_that_was_cut_short_has_lost_nothing_and_brings_nothing_back() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for round in 0..3_u8 {
+        let rank = Some(Rank { rank: u32::from(round), size: 24, is_guess: false });
+        let session = Session::open(tree(dir.path()), options(rank)).expect("a session");
+        (0..6_u8).for_each(|file| write_file(&session, &[b'f', b'0' + file], &vec![round; 1000]));
+        session.unlink(&[b'f', b'0' + round]).expect("removed");
+        session.finish().expect("finished");
+    }
+    let before = contents(dir.path());
+    assert_eq!(before.len(), 5);
+    let rewritten = crate::compact::rewrite(&tree(dir.path()), Codec::None, 2, &crate::Tally::default())
+        .expect("rewritten");
+    assert_eq!(rewritten.old.len(), 3);
+    for number in rewritten.old.iter().chain([&rewritten.tombs]) {
+        assert!(contents(dir.path()) == before, "before {number} was removed");
+        let scanned = Container::open_by_records(tree(dir.path())).expect("it opens");
+        assert!(scanned.damage().is_empty() && scanned.walk().expect("a walk").count() == before.len());
+        tree(dir.path()).unlink(&subfile::name(*number)).expect("removed");
+    }
+    assert!(contents(dir.path()) == before);
 }

@@ -3,8 +3,8 @@
 mod list;
 
 use crate::arguments::{
-    AggregateAction, ArchiveFormat, CatArguments, Compress, CreateArguments, ExportArguments,
-    ExtractArguments, VerifyArguments,
+    AggregateAction, ArchiveFormat, CatArguments, CompactArguments, Compress, CreateArguments,
+    ExportArguments, ExtractArguments, VerifyArguments,
 };
 use crate::exit;
 use crate::report::{plural, say};
@@ -34,6 +34,7 @@ pub fn aggregate(action: &AggregateAction) -> u8 {
         AggregateAction::Extract(arguments) => extract(arguments),
         AggregateAction::Export(arguments) => export(arguments),
         AggregateAction::Verify(arguments) => verify(arguments),
+        AggregateAction::Compact(arguments) => compact(arguments),
     };
     done.unwrap_or_else(|fault| {
         say(format_args!("{fault}"));
@@ -100,10 +101,7 @@ fn create(arguments: &CreateArguments) -> Result<u8> {
         version: u64::try_from(wall_seconds()).unwrap_or(0) * 1_000_000_000,
         block_size: block_size(arguments)?,
         writers,
-        codec: match arguments.compress {
-            Compress::None => Codec::None,
-            Compress::Zstd => Codec::Zstd,
-        },
+        codec: codec(arguments.compress),
         subfiles: arguments.subfiles.unwrap_or(writers.min(SUBFILES_MAX)).min(writers),
     };
     let tally = Tally::default();
@@ -146,6 +144,23 @@ fn block_size(arguments: &CreateArguments) -> Result<u32> {
         show(most)
     );
     Err(Fault::new(Errno::EINVAL, message))
+}
+
+fn codec(compress: Compress) -> Codec {
+    match compress {
+        Compress::None => Codec::None,
+        Compress::Zstd => Codec::Zstd,
+    }
+}
+
+fn compact(arguments: &CompactArguments) -> Result<u8> {
+    let tally = Tally::default();
+    let fs = tree(&arguments.container)?;
+    let done = tameike_aggregate::compact(&fs, codec(arguments.compress), threads(), &tally)
+        .map_err(|fault| of_path(&arguments.container, &fault))?;
+    let code = tell(&tally, "kept");
+    say(format_args!("it takes {} now, in place of {}", show(done.after), show(done.before)));
+    Ok(code)
 }
 
 /// What was done, for a person. Returns the exit code.

@@ -23,6 +23,12 @@ pub enum AggregateAction {
         What is not damaged can be brought back with `tameike agg extract`."
     )]
     Verify(VerifyArguments),
+    /// Take back the space of what was replaced or removed in a container
+    #[command(
+        after_help = "Nobody must write to the container meanwhile; programs that read it open it again.\n\n\
+        Exit code: 0 when it is done, 71 when it is not: then the container is as it was."
+    )]
+    Compact(CompactArguments),
 }
 
 /// `tameike agg create`
@@ -56,6 +62,16 @@ pub enum Compress {
     None,
     /// By Zstandard; what does not become smaller by an eighth is kept as it is
     Zstd,
+}
+
+/// `tameike agg compact`
+#[derive(Debug, Args)]
+pub struct CompactArguments {
+    /// The container
+    pub container: PathBuf,
+    /// Keep data smaller than it is, where that pays
+    #[arg(long, value_name = "CODEC", value_enum, num_args = 0..=1, require_equals = true, default_value = "none", default_missing_value = "zstd")]
+    pub compress: Compress,
 }
 
 /// `tameike agg ls`

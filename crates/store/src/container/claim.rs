@@ -9,7 +9,7 @@ use tameike_io::os::process::ask_until;
 use tameike_io::shared::{Access, SharedFs};
 
 /// Subfiles whose lanes are given to ranks have numbers below; each from here on belongs to a host.
-const FIRST_OF_HOSTS: u32 = 1 << 16;
+pub const FIRST_OF_HOSTS: u32 = 1 << 16;
 /// How long a rank waits for who has its lane: a file system may learn late that a process has died.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 const WAIT_STEP: Duration = Duration::from_millis(20);
@@ -73,8 +73,14 @@ fn claim_of_rank(
         let message = format!("rank {rank} of {size} has no place in this container");
         return Err(Fault::new(Errno::EINVAL, message));
     }
-    let subfile = Subfile::open_or_create(fs, superblock, rank % files)?;
-    LaneWriter::claim(subfile, superblock, rank / files, needs_lock)
+    loop {
+        let subfile = Subfile::open_or_create(fs, superblock, rank % files)?;
+        let writer = LaneWriter::claim(subfile.clone(), superblock, rank / files, needs_lock)?;
+        // Who compacts a container removes its files.
+        if writer.is_none() || subfile.is_there(fs)? {
+            return Ok(writer);
+        }
+    }
 }
 
 fn begin_rank(fs: &dyn SharedFs, superblock: Superblock, rank: u32, size: u32) -> Result<LaneWriter> {
@@ -90,12 +96,17 @@ fn begin_on_host(fs: &dyn SharedFs, superblock: Superblock, host: &str) -> Resul
     loop {
         let numbers = subfile::numbers(fs)?;
         for number in numbers.iter().copied().filter(|number| *number >= FIRST_OF_HOSTS) {
-            if Subfile::open(fs, superblock, number, Access::Read)?.owner()? != host {
+            let is_ours = match Subfile::open(fs, superblock, number, Access::Read) {
+                Err(fault) if fault.errno == Errno::ENOENT => false,
+                subfile => subfile?.owner()? == host,
+            };
+            if !is_ours {
                 continue;
             }
             match take_free(fs, superblock, number) {
                 Ok(Some(writer)) => return Ok(writer),
                 Ok(None) => {}
+                Err(fault) if fault.errno == Errno::ENOENT => {}
                 // Without locks it cannot be known who is alive there.
                 Err(fault) if fault.errno == Errno::EOPNOTSUPP => break,
                 Err(fault) => return Err(fault),
@@ -117,8 +128,9 @@ fn begin_on_host(fs: &dyn SharedFs, superblock: Superblock, host: &str) -> Resul
 fn take_free(fs: &dyn SharedFs, superblock: Superblock, number: u32) -> Result<Option<LaneWriter>> {
     for lane in 0..superblock.geometry.lanes {
         let subfile = Subfile::open(fs, superblock, number, Access::Write)?;
-        if let Some(writer) = LaneWriter::claim(subfile, superblock, lane, true)? {
-            return Ok(Some(writer));
+        let writer = LaneWriter::claim(subfile.clone(), superblock, lane, true)?;
+        if writer.is_some() && subfile.is_there(fs)? {
+            return Ok(writer);
         }
     }
     Ok(None)

@@ -10,6 +10,8 @@ mod claim;
 mod codec;
 mod entry;
 mod file;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod geometry;
 mod index;
 mod reader;
@@ -22,7 +24,7 @@ pub mod superblock;
 mod tests;
 mod writer;
 
-pub use claim::{WriterId, may_grow};
+pub use claim::{FIRST_OF_HOSTS, WriterId, may_grow};
 pub use codec::Codec;
 pub use entry::{Content, Entry, Extent, Node, Xattr, check_path, split_path};
 pub use file::FileReader;

@@ -251,6 +251,11 @@ impl Container {
         Ok(Box::new(Merge::new(sources)?.filter(is_there)))
     }
 
+    /// Paths that were removed since the index was made, or ever where there is none.
+    pub fn removed(&self) -> impl Iterator<Item = &IndexEntry> {
+        self.added.values().filter(|entry| entry.node.is_none())
+    }
+
     /// All that is told of a file, and its content.
     ///
     /// # Errors

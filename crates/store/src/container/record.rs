@@ -214,6 +214,21 @@ pub fn encode(
     into.resize(start + (into.len() - start).next_multiple_of(ALIGNMENT as usize), 0);
 }
 
+/// Makes bytes say that they are a record of a place, with the right checksum.
+#[cfg(feature = "fuzz")]
+pub(super) fn sign(bytes: &mut [u8], place: &Place) {
+    bytes[..4].copy_from_slice(&MAGIC);
+    bytes[4..6].copy_from_slice(&FORMAT.to_le_bytes());
+    bytes[8..16].copy_from_slice(&place.container.to_le_bytes());
+    bytes[16..20].copy_from_slice(&place.lane.subfile.to_le_bytes());
+    bytes[20..24].copy_from_slice(&place.lane.lane.to_le_bytes());
+    bytes[24..32].copy_from_slice(&place.address.to_le_bytes());
+    let size = FIXED_SIZE as u64 + u64::from(u32_at(bytes, 40)) + u64::from(u32_at(bytes, 44)) * 8;
+    let size = size.min(bytes.len() as u64) as usize;
+    let sum = head_sum(&bytes[..size]);
+    bytes[SUM_AT..FIXED_SIZE].copy_from_slice(&sum.to_le_bytes());
+}
+
 fn head_sum(head: &[u8]) -> u32 {
     let mut sum = Crc32c::new();
     sum.update(&head[..SUM_AT]);

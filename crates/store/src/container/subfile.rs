@@ -16,7 +16,7 @@ use super::superblock::{SIZE, Superblock};
 use std::sync::Arc;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::crc32c;
-use tameike_io::shared::{Access, SharedFile, SharedFs};
+use tameike_io::shared::{Access, SharedFile, SharedFs, is_missing};
 
 /// Longest name of an owner, in bytes: the kernel's names of hosts are no longer.
 pub const OWNER_SIZE_MAX: usize = 64;
@@ -156,6 +156,33 @@ impl Subfile {
         };
         self.set(lane, life)?;
         Ok(Claim::Taken { life, address })
+    }
+
+    /// Has all lanes for this open file, so that nobody begins one: whether nobody has any now. Where the file system knows of no locks, only what the
+    /// header tells counts.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn try_close(&self) -> Result<bool> {
+        let lanes = u64::from(self.superblock.geometry.lanes);
+        match self.file.try_lock(LOCKS_AT, lanes) {
+            Err(fault) if fault.errno == Errno::EOPNOTSUPP => {
+                Ok(self.lanes()?.iter().all(|lane| lane.life == 0 || lane.is_finished))
+            }
+            is_ours => is_ours,
+        }
+    }
+
+    /// Whether its name still leads to it.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn is_there(&self, fs: &dyn SharedFs) -> Result<bool> {
+        match fs.stat(&name(self.number)) {
+            Ok(stat) => Ok(stat.inode_id() == self.file.stat()?.inode_id()),
+            Err(fault) if is_missing(fault.errno) => Ok(false),
+            Err(fault) => Err(fault),
+        }
     }
 
     /// Tells that a lane's writer has ended in this life of it.

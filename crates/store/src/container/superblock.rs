@@ -35,6 +35,12 @@ pub struct Superblock {
     pub geometry: Geometry,
 }
 
+/// Gives a header its checksum.
+pub(super) fn sign(bytes: &mut [u8; SIZE]) {
+    let sum = crc32c(&bytes[..28]);
+    bytes[28..].copy_from_slice(&sum.to_le_bytes());
+}
+
 impl Superblock {
     /// As it stands in the file [`NAME`], or at the beginning of a subfile of this number.
     pub fn encode(&self, subfile: u32) -> [u8; SIZE] {
@@ -46,8 +52,7 @@ impl Superblock {
         for (word, to) in words.iter().zip(bytes[16..].chunks_exact_mut(4)) {
             to.copy_from_slice(&word.to_le_bytes());
         }
-        let sum = crc32c(&bytes[..28]);
-        bytes[28..].copy_from_slice(&sum.to_le_bytes());
+        sign(&mut bytes);
         bytes
     }
 

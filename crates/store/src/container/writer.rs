@@ -45,7 +45,7 @@ impl LaneWriter {
     ///
     /// # Errors
     /// `EINVAL` when there is no such lane, and as [`Subfile::claim`].
-    pub(super) fn claim(
+    pub fn claim(
         subfile: Subfile,
         superblock: Superblock,
         lane: u32,

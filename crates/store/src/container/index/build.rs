@@ -185,7 +185,7 @@ fn write(
     for entry in entries {
         let entry = entry?;
         paths += 1;
-        page.extend(encode(&entry));
+        page.extend(entry.encode());
         first.get_or_insert(entry.path);
         if page.len() >= PAGE_SIZE {
             pages.extend(first.take().map(|first| PageRef { first, offset: out.end() }));

@@ -14,6 +14,8 @@ mod read;
 
 pub use build::{IndexBuilder, Merge};
 pub use read::Index;
+#[cfg(feature = "fuzz")]
+pub use read::entries_of;
 
 use super::entry::{Node, split_path};
 use super::geometry::LaneId;
@@ -53,6 +55,11 @@ pub struct IndexEntry {
 }
 
 impl IndexEntry {
+    /// As a page has it.
+    pub fn encode(&self) -> Vec<u8> {
+        encode(self)
+    }
+
     /// By path; of one path, what is so comes first.
     pub fn newest_first(&self, other: &Self) -> Ordering {
         let rank = |entry: &Self| (entry.version, entry.lane, entry.address);

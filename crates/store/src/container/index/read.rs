@@ -100,15 +100,23 @@ impl Index {
 
     fn page(&self, page: usize) -> Result<Vec<IndexEntry>> {
         let bytes = read_part(&*self.file, self.pages[page].offset)?;
-        let (mut entries, mut rest) = (Vec::new(), &bytes[..]);
-        while !rest.is_empty() {
-            let (entry, after) =
-                postcard::take_from_bytes(rest).map_err(|_| damaged("an entry of it cannot be read"))?;
-            entries.push(entry);
-            rest = after;
-        }
-        Ok(entries)
+        entries_of(&bytes)
     }
+}
+
+/// The entries of a page.
+///
+/// # Errors
+/// `EIO` when they are none.
+pub fn entries_of(page: &[u8]) -> Result<Vec<IndexEntry>> {
+    let (mut entries, mut rest) = (Vec::new(), page);
+    while !rest.is_empty() {
+        let (entry, after) =
+            postcard::take_from_bytes(rest).map_err(|_| damaged("an entry of it cannot be read"))?;
+        entries.push(entry);
+        rest = after;
+    }
+    Ok(entries)
 }
 
 /// The content of a part.
