@@ -14,6 +14,7 @@ pub mod files;
 pub mod fuse;
 mod measure;
 mod memory;
+pub mod mounted;
 mod neighbours;
 mod node;
 mod ring;

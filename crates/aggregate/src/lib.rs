@@ -11,6 +11,7 @@ mod pack;
 pub mod session;
 mod tree;
 mod verify;
+mod view;
 
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ pub use export::{Format, export};
 pub use extract::extract;
 pub use pack::{PackOptions, pack};
 pub use verify::{Verified, verify};
+pub use view::ContainerTree;
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -3,10 +3,10 @@
 mod support;
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use support::{binary, shown, succeed};
 use tempfile::TempDir;
 
@@ -240,6 +240,58 @@ fn a_zip_archive_has_the_files_too_and_what_it_cannot_have_is_told() {
     let piped = agg(&[path("export"), path("--format=zip"), &tree.container()]);
     assert!(piped.stdout == fs::read(&archive).expect("read"));
     succeed(Command::new("python3").args(["-c", UNZIPPED]).arg(&archive).arg(tree.source()).arg("fifo"));
+}
+
+/// A container that is mounted, until this is dropped.
+struct Mounted(Child);
+
+impl Mounted {
+    fn new(container: &Path, at: &Path) -> Self {
+        let mut server = Command::new(binary());
+        server.args(["agg", "mount"]).args([container, at]).stderr(Stdio::piped());
+        let mut server = Self(server.spawn().expect("it starts"));
+        let mut line = String::new();
+        let mut said = BufReader::new(server.0.stderr.take().expect("a pipe"));
+        said.read_line(&mut line).expect("it says so");
+        assert!(line.contains("is shown at"), "{line}");
+        server
+    }
+
+    /// Ends it as a person would.
+    fn end(&mut self) -> ExitStatus {
+        succeed(Command::new("kill").arg(self.0.id().to_string()));
+        self.0.wait().expect("it ends")
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(None)) {
+            self.end();
+        }
+    }
+}
+
+#[test]
+fn a_container_is_mounted_as_files_that_cannot_be_changed() {
+    let tree = Tree::new().packed();
+    let at = tree.base.path().join("at");
+    fs::create_dir(&at).expect("a directory");
+    let mut server = Mounted::new(&tree.container(), &at);
+    assert_same(&tree.source(), &at);
+    let listed = |dir: &str| fs::read_dir(at.join(dir)).expect("a directory").count();
+    assert_eq!((listed(""), listed("results"), listed("results/deep/er")), (4, 7, 300));
+    let (of, file) = (at.join("results/rank-2.out"), tree.source().join("results/rank-2.out"));
+    let (of, file) = (of.metadata().expect("there"), file.metadata().expect("there"));
+    assert_eq!((of.mode(), of.mtime(), of.len()), (file.mode(), file.mtime(), file.len()));
+    assert_eq!(fs::read_link(at.join("empty/link")).expect("a link"), path("../results/rank-1.out"));
+    let refused = |result: std::io::Result<()>| result.expect_err("it cannot be changed").raw_os_error();
+    assert_eq!(refused(File::create(at.join("new")).map(drop)), Some(30));
+    assert_eq!(refused(fs::remove_file(at.join("holes"))), Some(30));
+    assert_eq!(refused(OpenOptions::new().write(true).open(at.join("holes")).map(drop)), Some(30));
+    let ended = server.end();
+    assert!(ended.success(), "{ended}");
+    assert_eq!(fs::read_dir(&at).expect("a directory").count(), 0);
 }
 
 #[test]

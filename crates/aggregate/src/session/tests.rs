@@ -358,11 +358,15 @@ fn compacting_keeps_what_is_there_and_takes_back_the_rest() {
     assert_eq!(compact(dir.path()).expect_err("it is written to").errno, Errno::EBUSY);
     writing.unlink(b"last").expect("removed");
     writing.finish().expect("finished");
+    let mut old = Container::open_by_records(tree(dir.path())).expect("it opens");
     let done = compact(dir.path()).expect("compacted");
     assert!(done.after < done.before / 2, "{done:?}");
     assert!(contents(dir.path()) == before);
     let container = Container::open_by_records(tree(dir.path())).expect("it opens");
     assert_eq!((container.damage(), container.removed().count()), (&[][..], 0));
+    // Who had it open, with an index or without, sees what is there now.
+    old.refresh().expect("it looks");
+    assert_eq!(old.walk().expect("a walk").count(), before.len());
     // Writers go on, and it is compacted again.
     let session = session(dir.path());
     write_file(&session, b"new", b"y");

@@ -1,6 +1,7 @@
 //! `tameike agg`: containers of many files.
 
 mod list;
+mod mount;
 
 use crate::arguments::{
     AggregateAction, ArchiveFormat, CatArguments, CompactArguments, Compress, CreateArguments,
@@ -35,6 +36,7 @@ pub fn aggregate(action: &AggregateAction) -> u8 {
         AggregateAction::Export(arguments) => export(arguments),
         AggregateAction::Verify(arguments) => verify(arguments),
         AggregateAction::Compact(arguments) => compact(arguments),
+        AggregateAction::Mount(arguments) => mount::mount(arguments),
     };
     done.unwrap_or_else(|fault| {
         say(format_args!("{fault}"));

@@ -26,9 +26,16 @@ pub enum AggregateAction {
     /// Take back the space of what was replaced or removed in a container
     #[command(
         after_help = "Nobody must write to the container meanwhile; programs that read it open it again.\n\n\
-        Exit code: 0 when it is done, 71 when it is not: then the container is as it was."
+        Exit code: 0 when it is done, 71 when it is not: then the container has all that it had."
     )]
     Compact(CompactArguments),
+    /// Show a container as files that cannot be changed, until it is unmounted
+    #[command(
+        after_help = "It ends when it is unmounted (`umount`, `fusermount3 -u`) or interrupted (Ctrl-C). What others add to the container meanwhile is not shown.\n\n\
+        Exit code: 0 when it was unmounted, 71 when it could not be mounted.\n\n\
+        Example: tameike agg mount results.tmk /mnt &"
+    )]
+    Mount(MountArguments),
 }
 
 /// `tameike agg create`
@@ -72,6 +79,15 @@ pub struct CompactArguments {
     /// Keep data smaller than it is, where that pays
     #[arg(long, value_name = "CODEC", value_enum, num_args = 0..=1, require_equals = true, default_value = "none", default_missing_value = "zstd")]
     pub compress: Compress,
+}
+
+/// `tameike agg mount`
+#[derive(Debug, Args)]
+pub struct MountArguments {
+    /// The container
+    pub container: PathBuf,
+    /// The directory at which it is shown
+    pub at: PathBuf,
 }
 
 /// `tameike agg ls`

@@ -7,7 +7,7 @@ mod job;
 
 pub use aggregate::{
     AggregateAction, ArchiveFormat, CatArguments, CompactArguments, Compress, CreateArguments,
-    ExportArguments, ExtractArguments, ListArguments, VerifyArguments,
+    ExportArguments, ExtractArguments, ListArguments, MountArguments, VerifyArguments,
 };
 pub use bench::{BenchAction, NetArguments};
 pub use job::{DeviceChoice, JobOptions};

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use tameike_core::{Errno, Fault, Result};
-use tameike_io::shared::SharedFs;
+use tameike_io::shared::{SharedFs, join};
 
 /// Something of a container that is not as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub struct Damage {
 /// A container that is open for reading. It shows what was there when it was opened, or last looked at again ([`Container::refresh`]).
 pub struct Container {
     records: Arc<Records>,
+    /// Its index is not looked at.
+    is_by_records: bool,
     index: Option<Index>,
     /// What lanes have beyond the index, removals among it.
     added: BTreeMap<PathKey, IndexEntry>,
@@ -64,7 +66,7 @@ impl Container {
     pub fn open(fs: Arc<dyn SharedFs>) -> Result<Self> {
         let superblock = Superblock::read(&*fs)?;
         let index = Index::of_container(&*fs, superblock.container)?;
-        Self::with_index(fs, superblock, index)
+        Self::with_index(fs, superblock, index, false)
     }
 
     /// Opens it by going through all of its lanes.
@@ -73,14 +75,20 @@ impl Container {
     /// As [`Self::open`].
     pub fn open_by_records(fs: Arc<dyn SharedFs>) -> Result<Self> {
         let superblock = Superblock::read(&*fs)?;
-        Self::with_index(fs, superblock, None)
+        Self::with_index(fs, superblock, None, true)
     }
 
-    fn with_index(fs: Arc<dyn SharedFs>, superblock: Superblock, index: Option<Index>) -> Result<Self> {
+    fn with_index(
+        fs: Arc<dyn SharedFs>,
+        superblock: Superblock,
+        index: Option<Index>,
+        is_by_records: bool,
+    ) -> Result<Self> {
         let ends = index.iter().flat_map(Index::lanes).map(|end| (end.lane, *end)).collect();
         let records = Arc::new(Records::new(fs, superblock));
-        let mut container = Self { records, index, added: BTreeMap::new(), ends, damage: Vec::new() };
-        container.refresh()?;
+        let mut container =
+            Self { records, is_by_records, index, added: BTreeMap::new(), ends, damage: Vec::new() };
+        container.look(&subfile::numbers(&**container.records.fs())?)?;
         Ok(container)
     }
 
@@ -89,7 +97,21 @@ impl Container {
     /// # Errors
     /// What the file system says.
     pub fn refresh(&mut self) -> Result<()> {
-        for number in subfile::numbers(&**self.records.fs())? {
+        let numbers = subfile::numbers(&**self.records.fs())?;
+        if self.ends.keys().any(|lane| numbers.binary_search(&lane.subfile).is_err()) {
+            // It was compacted: nothing that was known of it holds.
+            *self = match self.is_by_records {
+                true => Self::open_by_records(self.records.fs().clone())?,
+                false => Self::open(self.records.fs().clone())?,
+            };
+            return Ok(());
+        }
+        self.look(&numbers)
+    }
+
+    /// Goes through what lanes of these subfiles have beyond what is known.
+    fn look(&mut self, numbers: &[u32]) -> Result<()> {
+        for &number in numbers {
             let lanes = self.records.subfile(number)?.lanes()?;
             for (lane, LaneState { life, .. }) in (0..).zip(lanes) {
                 let lane = LaneId { subfile: number, lane };
@@ -232,12 +254,44 @@ impl Container {
     /// # Errors
     /// `EIO` when the index is damaged there.
     pub fn children<'a>(&'a self, dir: &'a [u8]) -> Result<Walk<'a>> {
-        // No name is less.
-        let first = if dir.is_empty() { vec![0] } else { [dir, b"/\0"].concat() };
+        self.children_after(dir, b"")
+    }
+
+    /// As [`Self::children`], those whose names come after `name`.
+    ///
+    /// # Errors
+    /// As [`Self::children`].
+    pub fn children_after<'a>(&'a self, dir: &'a [u8], name: &[u8]) -> Result<Walk<'a>> {
+        // No other name comes between.
+        let first = join(dir, &[name, b"\0"].concat());
         let is_there = move |entry: &Result<IndexEntry>| {
             entry.as_ref().map_or(true, |entry| split_path(&entry.path).0 == dir)
         };
         Ok(Box::new(self.walk_from(&first)?.take_while(is_there)))
+    }
+
+    /// Names of directories in `dir` in which there is something, whether an entry tells of them or not.
+    ///
+    /// # Errors
+    /// `EIO` when the index is damaged there.
+    pub fn directories_in(&self, dir: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let below = if dir.is_empty() { Vec::new() } else { join(dir, b"") };
+        let (mut names, mut from) = (Vec::new(), [&below[..], b"\0"].concat());
+        loop {
+            let next = self.walk_from(&join(&from, b"\0"))?.next().transpose()?;
+            let Some(found) = next.map(|entry| split_path(&entry.path).0.to_vec()) else { break };
+            let Some(rest) = found.strip_prefix(&below[..]) else { break };
+            let name = rest.split(|&byte| byte == b'/').next().unwrap_or_default();
+            if names.last().is_none_or(|last| last != name) {
+                names.push(name.to_vec());
+            }
+            // All in it, then all below it.
+            let behind = if rest == name { b'\0' } else { b'/' + 1 };
+            from = [&below[..], name, &[behind]].concat();
+        }
+        names.sort();
+        names.dedup();
+        Ok(names)
     }
 
     fn walk_from(&self, path: &[u8]) -> Result<Walk<'_>> {

@@ -153,7 +153,7 @@ impl LaneScan {
         let window_end = self.window_at + self.window.len() as u64;
         if address < self.window_at || address + size as u64 > window_end {
             // Where heads follow each other more is read at once.
-            let follows = !self.window.is_empty() && address <= window_end;
+            let follows = !self.window.is_empty() && address < window_end + WINDOW_SIZE_MIN as u64;
             self.window_size =
                 if follows { (self.window_size * 4).min(WINDOW_SIZE_MAX) } else { WINDOW_SIZE_MIN };
             let length = (room as usize).min(size.max(self.window_size));

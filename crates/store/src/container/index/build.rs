@@ -1,16 +1,17 @@
 //! Making an index: sorted in memory, and by way of files when there are more paths than fit there.
 
+use super::super::subfile;
 use super::{
     FOOTER_SIZE, FORMAT, INDEX_NAME, Index, IndexEntry, LaneEnd, MAGIC, PAGE_SIZE, PageRef, encode, part,
 };
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use tameike_core::Result;
 use tameike_core::wire::meta::RenameMode;
 use tameike_io::crc32c;
 use tameike_io::os::process::random_bytes;
-use tameike_io::shared::{SharedFile, SharedFs};
+use tameike_io::shared::{Access, SharedFile, SharedFs};
 
 /// Entries that are sorted in memory.
 const SORTED_MAX: usize = 1 << 20;
@@ -60,11 +61,16 @@ impl IndexBuilder {
         write(&*self.fs, &name, self.container, entries.into_iter().map(Ok), &[])
     }
 
-    /// Writes the index of all that was added, which goes as far as `lanes` tells, in place of the one that there may be.
+    /// Writes the index of all that was added, which goes as far as `lanes` tells, in place of the one that there may be. What it names is made
+    /// safe before: it may be whole, and not have been synced by its writer.
     ///
     /// # Errors
     /// What the file system says; then there is no new index.
     pub fn finish(mut self, lanes: &[LaneEnd]) -> Result<()> {
+        let subfiles: BTreeSet<u32> = lanes.iter().map(|end| end.lane.subfile).collect();
+        for number in subfiles {
+            self.fs.open(&subfile::name(number), Access::Write)?.sync()?;
+        }
         let runs: Result<Vec<_>> =
             self.runs.iter().map(|name| Index::open(&*self.fs, name, self.container)).collect();
         let runs = runs?;
