@@ -1,0 +1,306 @@
+"""A container that is open for reading. It shows what it was when it was opened.
+
+Opening reads the end of the index, a lookup reads a page of it, and a small file is one read of its record. Nothing is
+written, and nothing is locked: any number of threads, forked and spawned processes read at the same time.
+"""
+
+import errno
+import os
+import warnings
+from collections.abc import Iterator
+from functools import lru_cache, partial
+from typing import Any, Optional, Union
+
+from . import geometry, record, scan, source
+from .entry import FileKind, Node, encoded, printable, text
+from .errors import DamagedError, DamageWarning, damaged, no_container
+from .geometry import ADDRESS_MAX, LaneId, Superblock, subfile_name, subfile_of
+from .index import Index, IndexEntry, implied_directory
+from .reader import ContainerFile, FileReader
+from .record import FIXED, Blank, Damaged, Head, Part, Place
+from .scan import Damage, LaneScan, Scanned
+from .source import Directory, Source
+from .tree import Names, Tree
+
+AnyPath = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
+
+#: Subfiles that stay open.
+SUBFILES_KEPT = 64
+
+
+class Container:
+    """A container that ``tameike agg create`` has made, open for reading.
+
+    ``path`` is its directory, or a URL of fsspec. With ``protocol`` (and ``options`` for it) it is a path of that file
+    system.
+
+    A container that has no index is opened by going through all of it, as every one is with ``use_index=False``. What
+    is damaged of it then is in `damage`, and a `DamageWarning` tells of it.
+
+    Paths are relative to the root of the container. Names that are no UTF-8 are as `os.fsdecode` makes them. Symbolic
+    links are followed within the container, by the methods that say so.
+    """
+
+    def __init__(
+        self,
+        path: Union[str, "os.PathLike[str]"],
+        *,
+        protocol: Optional[str] = None,
+        options: Optional[dict[str, Any]] = None,
+        use_index: bool = True,
+    ) -> None:
+        self._directory = source.directory(path, protocol, options)
+        is_local = isinstance(self._directory, source.LocalDirectory)
+        where = self._directory.path if is_local else os.fspath(path)
+        self._origin = (where, protocol, options, use_index)
+        #: Of its directory, as messages name it.
+        self.path = self._directory.path
+        self._superblock = self._read_superblock()
+        self._subfile = lru_cache(maxsize=SUBFILES_KEPT)(partial(_open_subfile, self._directory))
+        #: What is damaged of the records that were gone through; of a container with an index nobody has looked.
+        self.damage: list[Damage] = []
+        #: Whether it was opened by its index.
+        self.has_index = False
+        self._tree = Tree(self._read_names(use_index))
+
+    def __repr__(self) -> str:
+        return f"<tameike.Container {self.path!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, self._origin
+
+    @property
+    def identity(self) -> int:
+        """A number that no other container has."""
+        return self._superblock.container
+
+    # What is there
+
+    def exists(self, path: AnyPath) -> bool:
+        """Whether there is something at a path, all links followed."""
+        try:
+            return self._resolve(_inner(path), follow=True) is not None
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                return False
+            raise
+
+    def find(self, path: AnyPath) -> Optional[IndexEntry]:
+        """What is at a path, links on the way followed, but not the last; ``None`` when nothing is.
+
+        A directory of which the container only has what is in it is there, too.
+        """
+        return self._resolve(_inner(path), follow=False)
+
+    def follow(self, path: AnyPath) -> IndexEntry:
+        """What is at a path, all links followed. `FileNotFoundError` when nothing is."""
+        inner = _inner(path)
+        entry = self._resolve(inner, follow=True)
+        if entry is None:
+            raise self._no_file(inner)
+        return entry
+
+    def children(self, path: AnyPath = "") -> Iterator[IndexEntry]:
+        """What is in a directory, by name. Links to the directory are followed."""
+        return self._tree.children(self._directory_at(path))
+
+    def walk(self, path: AnyPath = "") -> Iterator[IndexEntry]:
+        """Everything that the container tells of below a directory, by directory and name.
+
+        Links to the directory are followed, those in it are not.
+        """
+        return self._tree.walk(self._directory_at(path))
+
+    def node(self, path: AnyPath) -> Node:
+        """All that is told of a path, links on the way followed, but not the last."""
+        inner = _inner(path)
+        entry = self._resolve(inner, follow=False)
+        if entry is None:
+            raise self._no_file(inner)
+        if entry.record_size == 0:
+            implied = implied_directory(inner)
+            return Node(FileKind.DIRECTORY, implied.mode, 0, 0, 0, 0, 0, "", {}, 0, None)
+        return self._read_entry(entry)[0]
+
+    def readlink(self, path: AnyPath) -> str:
+        """Where a symbolic link leads to."""
+        node = self.node(path)
+        if node.kind != FileKind.SYMLINK:
+            raise OSError(errno.EINVAL, "it is no symbolic link", text(_inner(path)))
+        return node.target
+
+    def xattrs(self, path: AnyPath) -> dict[str, bytes]:
+        """Extended attributes."""
+        return self.node(path).xattrs
+
+    # Content
+
+    def open(self, path: AnyPath) -> ContainerFile:
+        """Opens a file for reading: binary, seekable, buffered. Links are followed."""
+        return ContainerFile(self.reader(path))
+
+    def read_bytes(self, path: AnyPath) -> bytes:
+        """All of a file. Links are followed."""
+        reader = self.reader(path)
+        return reader.read_at(0, reader.size)
+
+    def reader(self, path: AnyPath) -> FileReader:
+        """A file without a position, for reads from any place and thread. Links are followed."""
+        entry = self.follow(path)
+        if entry.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), entry.path)
+        if not entry.is_file():
+            raise OSError(errno.EINVAL, "it is no regular file", entry.path)
+        node, found = self._read_entry(entry)
+        return FileReader(self, entry.path, node, found)
+
+    # For what reads files
+
+    def read_lane(self, lane: LaneId, address: int, size: int) -> bytes:
+        """Bytes of a lane, within a block, as they are."""
+        return self._subfile(lane.subfile).read_at(self._superblock.offset(lane.lane, address), size)
+
+    def read_record(self, lane: LaneId, address: int, size: int, path: str) -> tuple[Head, bytes]:
+        """A record of the file ``path``, and what was read of it: ``size`` bytes, and more where its head is larger."""
+        room = self._superblock.block_end(address) - address
+        if lane.lane >= self._superblock.lanes or address >= ADDRESS_MAX or room < FIXED.size:
+            raise self.damaged_record(lane, address, "there is no such place", path)
+        place = Place(self._superblock.container, lane, address)
+        wanted = min(max(size, FIXED.size), room)
+        while True:
+            try:
+                data = self.read_lane(lane, address, wanted)
+            except FileNotFoundError:
+                raise self.damaged_record(lane, address, "the subfile is missing", path) from None
+            if len(data) < FIXED.size:
+                raise self.damaged_record(lane, address, "the subfile ends before it", path)
+            found = record.decode(data, place)
+            if isinstance(found, Head):
+                return found, data
+            if isinstance(found, Part) and wanted < found.size <= room:
+                wanted = found.size
+                continue
+            why = "the subfile ends in it"
+            if isinstance(found, Blank):
+                why = "nothing was ever written there"
+            elif isinstance(found, Damaged):
+                why = found.why
+            raise self.damaged_record(lane, address, why, path)
+
+    def damaged_record(self, lane: LaneId, address: int, why: str, path: str) -> DamagedError:
+        return damaged(f"{printable(path)}: the record at address {address} in {lane} of {self.path} is damaged: {why}")
+
+    # Opening
+
+    def _read_superblock(self) -> Superblock:
+        try:
+            file = self._directory.open(geometry.NAME)
+        except (FileNotFoundError, NotADirectoryError):
+            raise no_container(f"{self.path} is no container: it has no file `{geometry.NAME}`") from None
+        return Superblock.decode(file.read_at(0, geometry.SUPERBLOCK.size), self.path)
+
+    def _read_names(self, use_index: bool) -> Names:
+        safe: dict[LaneId, int] = {}
+        try:
+            index = Index(self._directory, self._superblock.container)
+            if use_index:
+                self.has_index = True
+                return index
+            # Of an index that is not used it is only believed how much of each lane was safe.
+            safe = index.lane_ends()
+        except FileNotFoundError:
+            pass
+        except DamagedError:
+            if use_index:
+                raise
+        return self._scan(safe)
+
+    def _scan(self, safe: dict[LaneId, int]) -> Scanned:
+        newest: dict[bytes, IndexEntry] = {}
+        numbers = (subfile_of(name) for name in self._directory.names())
+        for subfile in sorted(number for number in numbers if number is not None):
+            for lane in range(self._superblock.lanes):
+                self._scan_lane(LaneId(subfile, lane), safe, newest)
+        if self.damage:
+            warnings.warn(
+                f"{self.path}: {len(self.damage)} places are damaged, the first one {self.damage[0]}. Some files may "
+                "be missing, or older than they should be; `Container.damage` has all",
+                DamageWarning,
+                stacklevel=4,
+            )
+        return Scanned(newest)
+
+    def _scan_lane(self, lane: LaneId, safe: dict[LaneId, int], newest: dict[bytes, IndexEntry]) -> None:
+        lane_scan = LaneScan(self._subfile(lane.subfile), self._superblock, lane)
+        found = []
+        for step in lane_scan:
+            if isinstance(step, Damage):
+                self.damage.append(step)
+            elif step.entry is not None:
+                found.append((step.entry.path, scan.index_entry(step, step.entry)))
+        safe_end = max(lane_scan.safe_end, safe.get(lane, 0))
+        for path, entry in found:
+            # What may be there in part is believed when it is there.
+            if entry.address >= safe_end and self._lacks_data(entry):
+                why = f"{printable(entry.path)} is not all there: its writer has never known it to be safe"
+                self.damage.append(Damage(lane, entry.address, why))
+                continue
+            other = newest.get(path)
+            if other is None or _rank(entry) > _rank(other):
+                newest[path] = entry
+
+    def _lacks_data(self, entry: IndexEntry) -> bool:
+        if entry.kind is None:
+            return False
+        try:
+            node, found = self._read_entry(entry)
+        except DamagedError:
+            return True
+        return FileReader(self, entry.path, node, found).damage() is not None
+
+    # Finding
+
+    def _read_entry(self, entry: IndexEntry) -> tuple[Node, tuple[Head, bytes]]:
+        """The record that has an entry."""
+        head, data = self.read_record(entry.lane, entry.address, entry.record_size, entry.path)
+        told = head.entry
+        if told is None or told.node is None or told.version != entry.version or text(told.path) != entry.path:
+            why = "it is another one than the index tells of"
+            raise self.damaged_record(entry.lane, entry.address, why, entry.path)
+        return told.node, (head, data)
+
+    def _resolve(self, path: bytes, follow: bool) -> Optional[IndexEntry]:
+        return self._tree.resolve(path, follow, self._target)
+
+    def _directory_at(self, path: AnyPath) -> bytes:
+        entry = self.follow(path)
+        if not entry.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), entry.path)
+        return encoded(entry.path)
+
+    def _target(self, link: IndexEntry) -> bytes:
+        return encoded(self._read_entry(link)[0].target)
+
+    def _no_file(self, path: bytes) -> FileNotFoundError:
+        return FileNotFoundError(errno.ENOENT, f"it is not in the container {self.path}", text(path))
+
+
+def _open_subfile(directory: Directory, number: int) -> Source:
+    return directory.open(subfile_name(number))
+
+
+def _reopen(path: str, protocol: Optional[str], options: Optional[dict[str, Any]], use_index: bool) -> Container:
+    return Container(path, protocol=protocol, options=options, use_index=use_index)
+
+
+def _rank(entry: IndexEntry) -> tuple[int, LaneId, int]:
+    """Of several entries of a path the one with the highest is so."""
+    return entry.version, entry.lane, entry.address
+
+
+def _inner(path: AnyPath) -> bytes:
+    """A path as a container has it."""
+    inner = os.fspath(path)
+    if isinstance(inner, str):
+        inner = encoded(inner)
+    return inner.strip(b"/")
