@@ -40,7 +40,7 @@ pub fn export_tar(container: &Container, out: impl Write, tally: &Tally) -> Resu
     out.flush().map_err(|error| Fault::new(Errno::EIO, format!("write the archive: {error}")))
 }
 
-fn append<W: Write>(archive: &mut Builder<W>, entry: &IndexEntry, reader: FileReader<'_>) -> io::Result<()> {
+fn append<W: Write>(archive: &mut Builder<W>, entry: &IndexEntry, reader: FileReader) -> io::Result<()> {
     let node = reader.node().clone();
     let path = Path::new(OsStr::from_bytes(&entry.path));
     let Some(kind) = entry_type(node.kind) else { return Ok(()) };
@@ -94,12 +94,12 @@ fn header_of(node: &Node, kind: EntryType) -> io::Result<Header> {
 }
 
 /// The bytes of a file, one after the other.
-struct Content<'a> {
-    reader: FileReader<'a>,
+struct Content {
+    reader: FileReader,
     at: u64,
 }
 
-impl Read for Content<'_> {
+impl Read for Content {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.reader.read_at(buffer, self.at).map_err(io::Error::other)?;
         self.at += count as u64;

@@ -129,7 +129,7 @@ impl Work<'_> {
     }
 }
 
-fn copy(reader: &mut FileReader<'_>, file: &dyn SharedFile, tally: &Tally) -> Result<()> {
+fn copy(reader: &mut FileReader, file: &dyn SharedFile, tally: &Tally) -> Result<()> {
     let size = reader.node().size;
     let mut buffer = vec![0; COPY_SIZE.min(size as usize)];
     let mut at = 0;

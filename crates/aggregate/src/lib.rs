@@ -6,6 +6,7 @@
 mod export;
 mod extract;
 mod pack;
+pub mod session;
 mod tree;
 mod verify;
 

@@ -8,8 +8,8 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::shared::{Access, SharedFile, SharedFs};
 use tameike_store::container::{
-    Brief, Content, Entry, Extent, Geometry, IndexBuilder, IndexEntry, LaneEnd, LaneId, LaneWriter, Node,
-    Put, Superblock, Xattr,
+    Brief, Content, Entry, Extent, Geometry, IndexBuilder, IndexEntry, LaneEnd, LaneWriter, Node, Put,
+    Superblock, WriterId, Xattr,
 };
 
 /// Items that wait for a writer.
@@ -49,18 +49,19 @@ pub fn pack(
     let geometry = Geometry { block_size: options.block_size, lanes };
     let superblock = Superblock { container: options.container, geometry };
     superblock.create(&*into)?;
-    let index = Mutex::new(IndexBuilder::new(into.clone(), options.container));
+    let lanes: Result<Vec<_>> = (0..options.writers)
+        .map(|rank| LaneWriter::begin(&*into, superblock, &WriterId::Rank { rank, size: options.writers }))
+        .collect();
+    let index = Mutex::new(IndexBuilder::new(into.clone(), options.container)?);
     let (found, items) = sync_channel(QUEUE_SIZE);
     let items = Mutex::new(items);
     let ends: Result<Vec<LaneEnd>> = std::thread::scope(|scope| {
-        let writers: Vec<_> = (0..options.writers)
-            .map(|number| {
-                let lane = LaneId { subfile: number % options.subfiles, lane: number / options.subfiles };
-                let (into, index, items) = (&into, &index, &items);
-                scope.spawn(move || {
-                    let writer = LaneWriter::begin(&**into, superblock, lane)?;
-                    Packer { source, writer, index, tally, version: options.version }.run(items)
-                })
+        let writers: Vec<_> = lanes?
+            .into_iter()
+            .map(|writer| {
+                let packer = Packer { source, writer, index: &index, tally, version: options.version };
+                let items = &items;
+                scope.spawn(move || packer.run(items))
             })
             .collect();
         walk(source, &found, &|path, fault| tally.note(path, fault));
@@ -95,9 +96,7 @@ impl Packer<'_> {
                 Err(fault) => self.tally.note(&item.path, &fault),
             }
         }
-        self.writer.sync()?;
-        let (address, sequence) = self.writer.end();
-        Ok(LaneEnd { lane: self.writer.lane(), address, sequence })
+        self.writer.finish()
     }
 
     /// Packs one path. The outer fault is the container's, the inner one that of the source.

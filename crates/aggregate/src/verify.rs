@@ -45,9 +45,9 @@ pub fn verify(fs: &Arc<dyn SharedFs>, threads: usize, rebuild: bool, tally: &Tal
         Err(fault) => return Err(fault),
     };
     if rebuild {
-        let mut builder = IndexBuilder::new(fs.clone(), container.superblock().container);
+        let mut builder = IndexBuilder::new(fs.clone(), container.superblock().container)?;
         entries.into_iter().try_for_each(|entry| builder.add(entry))?;
-        builder.finish(container.ends())?;
+        builder.finish(&container.ends())?;
     }
     Ok(Verified { damage, files, index, has_index })
 }

@@ -10,6 +10,10 @@
  * Functions may be called by any number of threads at once, a request by one at a time; none by signal handlers. In a child
  * of fork(), files and requests of the parent fail with -EIO: let the child open its own. A file that was opened with
  * tameike_open() is seen by all other programs as SEMANTICS.md says, as if its calls were the kernel's.
+ *
+ * The functions tameike_agg_*() are for many small files: they are kept in a few large ones, in a container, on any file system and
+ * without an agent. Any number of processes write to a container at the same time, each to its own files. tameike_agg_message()
+ * tells in words what has failed.
  */
 
 #ifndef TAMEIKE_H
@@ -18,6 +22,15 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+
+// A container of many files in a few.
+typedef struct tameike_agg tameike_agg;
+
+// A file in a container that is open.
+typedef struct tameike_agg_file tameike_agg_file;
+
+// Names in a directory of a container.
+typedef struct tameike_agg_list tameike_agg_list;
 
 // An open file.
 typedef struct tameike_file tameike_file;
@@ -70,6 +83,20 @@ typedef struct {
   // Bytes that are best read and written at once.
   uint32_t blksize;
 } tameike_status;
+
+// How a process takes part in a container. All zeros but `rank`, which is -1, is what suits most programs.
+typedef struct {
+  // Which of `size` processes this one is, from 0 on, each once; -1 where it is not known: then the environment of Open MPI,
+  // MPICH, PMIx and Slurm is asked, and a process of none of them is one of any number.
+  int32_t rank;
+  // How many processes there are.
+  uint32_t size;
+  // Bytes of a block of a container that is made: a power of two from 4096 to 67108864, the stripe of the file system at best; 0
+  // for what the file system tells.
+  uint32_t block_size;
+  // Files of a container that is made, which the ranks share: as many as there are storage targets at best; 0 for up to 8.
+  uint32_t subfiles;
+} tameike_agg_options;
 
 #ifdef __cplusplus
 extern "C" {
@@ -145,6 +172,188 @@ int tameike_mkdir(const char *path, unsigned int mode);
 
 // Renames, as renameat2(2) with its flags. Returns 0 or a negative errno.
 int tameike_rename(const char *from, const char *to, unsigned int flags);
+
+// Opens a container, which is a directory: O_RDONLY, or O_RDWR to add to it, with O_CREAT to make it where it is missing. `options`
+// may be null. Any number of processes may do so at the same time, on any nodes; each needs to do it for itself, children of fork(), too.
+// `*container` is for tameike_agg_finalize(). Returns 0 or a negative errno.
+int tameike_agg_initialize(const char *dir,
+                           int flags,
+                           const tameike_agg_options *options,
+                           tameike_agg **container);
+
+// Ends the use of a container: all that was written is safe then. The last of all processes that ends writes an index, with which it is
+// opened at once. Files and lists must be closed before, -EBUSY tells of one that is not. What cannot be made safe is told, and
+// the container is gone for the process all the same. Returns 0 or a negative errno.
+int tameike_agg_finalize(tameike_agg *container);
+
+// Makes all that was written to files of a container safe, open ones, too; others see it when they look again. Returns 0 or a negative errno.
+int tameike_agg_sync(tameike_agg *container);
+
+// Looks for what other processes have added. A name that is missing is looked for without being asked; files that were changed are
+// seen after this. Returns 0 or a negative errno.
+int tameike_agg_refresh(tameike_agg *container);
+
+// Tells in words why the last call on a container has failed in this thread: what happened, to what. It is there until the next one
+// fails, and empty when none has.
+const char *tameike_agg_message(void);
+
+// Opens a file of a container as open(2) does: `path` is relative to the container's root, and directories that it lies in are made with
+// it. O_EXCL sees what this process knows of. `*file` is for tameike_agg_close(). Returns 0 or a negative errno.
+int tameike_agg_open(tameike_agg *container,
+                     const char *path,
+                     int flags,
+                     unsigned int mode,
+                     tameike_agg_file **file);
+
+// Opens a file for reading and writing, which is empty then: as tameike_agg_open() with O_RDWR, O_CREAT and O_TRUNC. Nobody else is asked
+// whether there is one, so that any number of processes make files of their own at once.
+int tameike_agg_create(tameike_agg *container,
+                       const char *path,
+                       unsigned int mode,
+                       tameike_agg_file **file);
+
+// Closes a file. What was written is in the container then, and safe with the next sync. The file is gone whatever is told; what could
+// not be put in the container is tried again by tameike_agg_sync() and tameike_agg_finalize(). Returns 0 or a negative errno.
+int tameike_agg_close(tameike_agg_file *file);
+
+// Reads where the file's position is, and moves it. Less than `size` bytes come only at the end of the file. Returns bytes or a
+// negative errno.
+ssize_t tameike_agg_read(tameike_agg_file *file,
+                         void *memory,
+                         size_t size);
+
+// Writes where the file's position is, and moves it; at the end with O_APPEND. All is written, or the call fails. Returns bytes or a negative errno.
+ssize_t tameike_agg_write(tameike_agg_file *file,
+                          const void *memory,
+                          size_t size);
+
+// Reads at an offset. Less than `size` bytes come only at the end of the file. Returns bytes or a negative errno.
+ssize_t tameike_agg_pread(tameike_agg_file *file, void *memory, size_t size, uint64_t offset);
+
+// Writes at an offset; at the end with O_APPEND. All is written, or the call fails. Returns bytes or a negative errno.
+ssize_t tameike_agg_pwrite(tameike_agg_file *file, const void *memory, size_t size, uint64_t offset);
+
+// Moves the position of a file, as lseek(2) does with SEEK_SET, SEEK_CUR and SEEK_END. Returns the position or a negative errno.
+int64_t tameike_agg_lseek(tameike_agg_file *file,
+                          int64_t offset,
+                          int whence);
+
+// Sets the size of a file. Returns 0 or a negative errno.
+int tameike_agg_ftruncate(tameike_agg_file *file, uint64_t size);
+
+// Makes an open file safe, and all that this process has closed before. Returns 0 or a negative errno.
+int tameike_agg_fsync(tameike_agg_file *file);
+
+// Tells of an open file. Returns 0 or a negative errno.
+int tameike_agg_fstat(tameike_agg_file *file, tameike_status *status);
+
+// Tells of what is at a path. Returns 0 or a negative errno.
+int tameike_agg_stat(tameike_agg *container, const char *path, tameike_status *status);
+
+// Makes a directory, and those that it lies in. Returns 0 or a negative errno.
+int tameike_agg_mkdir(tameike_agg *container, const char *path, unsigned int mode);
+
+// Removes a directory in which nothing is. Returns 0 or a negative errno.
+int tameike_agg_rmdir(tameike_agg *container, const char *path);
+
+// Removes a file. Who has it open keeps it until it is closed. Returns 0 or a negative errno.
+int tameike_agg_unlink(tameike_agg *container, const char *path);
+
+// Gives a file another name, in place of what has that name; a directory is refused with -EXDEV. Returns 0 or a negative errno.
+int tameike_agg_rename(tameike_agg *container,
+                       const char *from,
+                       const char *to);
+
+// Lists a directory as it is now. `*list` is for tameike_agg_closedir(). Returns 0 or a negative errno.
+int tameike_agg_opendir(tameike_agg *container, const char *path, tameike_agg_list **list);
+
+// Gives the next name of a list, by name, and in `*kind`, unless that is null, what it is: as the kind in a `mode`. The name is
+// there until the list is closed. Returns 1, 0 at the end, or a negative errno.
+int tameike_agg_readdir(tameike_agg_list *list,
+                        const char **name,
+                        uint32_t *kind);
+
+// Closes a list. Returns 0 or a negative errno.
+int tameike_agg_closedir(tameike_agg_list *list);
+
+// Opens a file of a container as open(2) does: `path` is relative to the container's root, and directories that it lies in are made with
+// it. O_EXCL sees what this process knows of. `*file` is for tameike_agg_close(). Returns 0 or a negative errno.
+int tameike_agg_open(tameike_agg *container,
+                     const char *path,
+                     int flags,
+                     unsigned int mode,
+                     tameike_agg_file **file);
+
+// Opens a file for reading and writing, which is empty then: as tameike_agg_open() with O_RDWR, O_CREAT and O_TRUNC. Nobody else is asked
+// whether there is one, so that any number of processes make files of their own at once.
+int tameike_agg_create(tameike_agg *container,
+                       const char *path,
+                       unsigned int mode,
+                       tameike_agg_file **file);
+
+// Closes a file. What was written is in the container then, and safe with the next sync. The file is gone whatever is told; what could
+// not be put in the container is tried again by tameike_agg_sync() and tameike_agg_finalize(). Returns 0 or a negative errno.
+int tameike_agg_close(tameike_agg_file *file);
+
+// Reads where the file's position is, and moves it. Less than `size` bytes come only at the end of the file. Returns bytes or a
+// negative errno.
+ssize_t tameike_agg_read(tameike_agg_file *file,
+                         void *memory,
+                         size_t size);
+
+// Writes where the file's position is, and moves it; at the end with O_APPEND. All is written, or the call fails. Returns bytes or a negative errno.
+ssize_t tameike_agg_write(tameike_agg_file *file,
+                          const void *memory,
+                          size_t size);
+
+// Reads at an offset. Less than `size` bytes come only at the end of the file. Returns bytes or a negative errno.
+ssize_t tameike_agg_pread(tameike_agg_file *file, void *memory, size_t size, uint64_t offset);
+
+// Writes at an offset; at the end with O_APPEND. All is written, or the call fails. Returns bytes or a negative errno.
+ssize_t tameike_agg_pwrite(tameike_agg_file *file, const void *memory, size_t size, uint64_t offset);
+
+// Moves the position of a file, as lseek(2) does with SEEK_SET, SEEK_CUR and SEEK_END. Returns the position or a negative errno.
+int64_t tameike_agg_lseek(tameike_agg_file *file,
+                          int64_t offset,
+                          int whence);
+
+// Sets the size of a file. Returns 0 or a negative errno.
+int tameike_agg_ftruncate(tameike_agg_file *file, uint64_t size);
+
+// Makes an open file safe, and all that this process has closed before. Returns 0 or a negative errno.
+int tameike_agg_fsync(tameike_agg_file *file);
+
+// Tells of an open file. Returns 0 or a negative errno.
+int tameike_agg_fstat(tameike_agg_file *file, tameike_status *status);
+
+// Tells of what is at a path. Returns 0 or a negative errno.
+int tameike_agg_stat(tameike_agg *container, const char *path, tameike_status *status);
+
+// Makes a directory, and those that it lies in. Returns 0 or a negative errno.
+int tameike_agg_mkdir(tameike_agg *container, const char *path, unsigned int mode);
+
+// Removes a directory in which nothing is. Returns 0 or a negative errno.
+int tameike_agg_rmdir(tameike_agg *container, const char *path);
+
+// Removes a file. Who has it open keeps it until it is closed. Returns 0 or a negative errno.
+int tameike_agg_unlink(tameike_agg *container, const char *path);
+
+// Gives a file another name, in place of what has that name; a directory is refused with -EXDEV. Returns 0 or a negative errno.
+int tameike_agg_rename(tameike_agg *container,
+                       const char *from,
+                       const char *to);
+
+// Lists a directory as it is now. `*list` is for tameike_agg_closedir(). Returns 0 or a negative errno.
+int tameike_agg_opendir(tameike_agg *container, const char *path, tameike_agg_list **list);
+
+// Gives the next name of a list, by name, and in `*kind`, unless that is null, what it is: as the kind in a `mode`. The name is
+// there until the list is closed. Returns 1, 0 at the end, or a negative errno.
+int tameike_agg_readdir(tameike_agg_list *list,
+                        const char **name,
+                        uint32_t *kind);
+
+// Closes a list. Returns 0 or a negative errno.
+int tameike_agg_closedir(tameike_agg_list *list);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -92,7 +92,7 @@ impl From<client::Status> for Status {
 }
 
 /// Runs a call of a program; a fault of this library's own is `EIO` for it.
-fn counted(call: impl FnOnce() -> Result<usize>) -> ssize_t {
+pub(crate) fn counted(call: impl FnOnce() -> Result<usize>) -> ssize_t {
     match catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(Errno::IO)) {
         Ok(count) => count.cast_signed(),
         Err(error) => -(error.raw_os_error() as isize),
@@ -100,27 +100,27 @@ fn counted(call: impl FnOnce() -> Result<usize>) -> ssize_t {
 }
 
 /// The same of a call that counts nothing.
-fn done(call: impl FnOnce() -> Result<()>) -> c_int {
+pub(crate) fn done(call: impl FnOnce() -> Result<()>) -> c_int {
     counted(|| call().map(|()| 0)) as c_int
 }
 
 /// # Safety
 /// The path is null, or ends with a zero.
-unsafe fn text<'a>(path: *const c_char) -> Result<&'a CStr> {
+pub(crate) unsafe fn text<'a>(path: *const c_char) -> Result<&'a CStr> {
     // SAFETY: by the contract above.
     if path.is_null() { Err(Errno::FAULT) } else { Ok(unsafe { CStr::from_ptr(path) }) }
 }
 
 /// # Safety
 /// The pointer is null, or to what lives and is not changed meanwhile.
-unsafe fn there<'a, T>(pointer: *mut T) -> Result<&'a T> {
+pub(crate) unsafe fn there<'a, T>(pointer: *mut T) -> Result<&'a T> {
     // SAFETY: by the contract above.
     unsafe { pointer.as_ref() }.ok_or(Errno::FAULT)
 }
 
 /// # Safety
 /// The place is null, or the caller's.
-unsafe fn put<T>(place: *mut T, value: T) -> Result<()> {
+pub(crate) unsafe fn put<T>(place: *mut T, value: T) -> Result<()> {
     if place.is_null() {
         return Err(Errno::FAULT);
     }
@@ -130,7 +130,7 @@ unsafe fn put<T>(place: *mut T, value: T) -> Result<()> {
 }
 
 /// Whether so many bytes of memory can be at all.
-fn fits<T>(memory: *const T, size: usize) -> Result<()> {
+pub(crate) fn fits<T>(memory: *const T, size: usize) -> Result<()> {
     if isize::try_from(size).is_err() {
         return Err(Errno::INVAL);
     }

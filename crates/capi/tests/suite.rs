@@ -1,5 +1,7 @@
 //! The library in programs in C, before an agent whose view is a plain directory, and without one.
 
+#[path = "suite/containers.rs"]
+mod containers;
 #[expect(dead_code, reason = "what only preloaded programs need")]
 #[path = "../../preload/tests/suite/directory.rs"]
 mod directory;

@@ -53,6 +53,21 @@ pub enum FileKind {
     BlockDevice,
 }
 
+impl FileKind {
+    /// As stat(2) has it in the mode.
+    pub fn mode_bits(self) -> u32 {
+        match self {
+            Self::File => 0o100_000,
+            Self::Directory => 0o040_000,
+            Self::Symlink => 0o120_000,
+            Self::Fifo => 0o010_000,
+            Self::Socket => 0o140_000,
+            Self::CharacterDevice => 0o020_000,
+            Self::BlockDevice => 0o060_000,
+        }
+    }
+}
+
 /// Attributes of an inode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attr {

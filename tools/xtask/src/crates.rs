@@ -23,7 +23,7 @@ pub const EDGES: [(&str, &[&str]); 15] = [
     ("tameike-client", &["tameike-io"]),
     ("tameike-ring", &["tameike-io"]),
     ("tameike-preload", &["tameike-ring"]),
-    ("tameike-capi", &["tameike-ring"]),
+    ("tameike-capi", &["tameike-ring", "tameike-aggregate"]),
     ("tameike-agent", &["tameike-server", "tameike-client", "tameike-ring"]),
     ("tameike", &["tameike-agent", "tameike-aggregate", "tameike-preload", "tameike-capi"]),
     ("tameike-sim", &["tameike-agent"]),

@@ -7,8 +7,14 @@ use std::path::Path;
 /// Where it lies.
 const HEADER: &str = "crates/capi/include/tameike.h";
 /// What it is made of: the functions, and what they only pass on.
-const SOURCES: [&str; 3] =
-    ["crates/capi/src/abi.rs", "crates/capi/src/file.rs", "crates/capi/src/request.rs"];
+const SOURCES: [&str; 6] = [
+    "crates/capi/src/abi.rs",
+    "crates/capi/src/file.rs",
+    "crates/capi/src/request.rs",
+    "crates/capi/src/aggregate/mod.rs",
+    "crates/capi/src/aggregate/files.rs",
+    "crates/capi/src/aggregate/names.rs",
+];
 const OPENING: &str = "\
 /* Files of a job's views, without the kernel on the way.
  *
@@ -22,6 +28,10 @@ const OPENING: &str = "\
  * Functions may be called by any number of threads at once, a request by one at a time; none by signal handlers. In a child
  * of fork(), files and requests of the parent fail with -EIO: let the child open its own. A file that was opened with
  * tameike_open() is seen by all other programs as SEMANTICS.md says, as if its calls were the kernel's.
+ *
+ * The functions tameike_agg_*() are for many small files: they are kept in a few large ones, in a container, on any file system and
+ * without an agent. Any number of processes write to a container at the same time, each to its own files. tameike_agg_message()
+ * tells in words what has failed.
  */";
 
 /// One finding when the header is not the one that the functions make.
@@ -52,9 +62,17 @@ fn text(root: &Path) -> Result<String, String> {
         line_length: 120,
         ..cbindgen::Config::default()
     };
-    for name in ["File", "Request", "Piece", "Status", "Time"] {
-        config.export.rename.insert(name.to_owned(), format!("tameike_{}", name.to_lowercase()));
-    }
+    let of_containers = [
+        ("Aggregate", "agg"),
+        ("AggregateFile", "agg_file"),
+        ("AggregateList", "agg_list"),
+        ("AggregateOptions", "agg_options"),
+    ];
+    let names = ["File", "Request", "Piece", "Status", "Time"].map(|name| (name, name.to_lowercase()));
+    let names = names.into_iter().chain(of_containers.map(|(name, of_c)| (name, of_c.to_owned())));
+    names.for_each(|(name, of_c)| {
+        config.export.rename.insert(name.to_owned(), format!("tameike_{of_c}"));
+    });
     let sources = SOURCES.iter().fold(cbindgen::Builder::new().with_config(config), |builder, source| {
         builder.with_src(root.join(source))
     });

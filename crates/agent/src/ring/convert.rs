@@ -3,7 +3,7 @@
 use tameike_client::vfs::{FileNumber, OpenMode};
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::meta::RenameMode;
-use tameike_core::{Attr, Errno, Fault, FileKind, Timestamp};
+use tameike_core::{Attr, Errno, Fault, Timestamp};
 use tameike_ring::message::{Reply, Status, Time};
 
 const O_ACCMODE: i32 = 0o3;
@@ -113,18 +113,6 @@ pub(super) fn rename_mode(flags: u32) -> Option<RenameMode> {
     }
 }
 
-fn kind_bits(kind: FileKind) -> u32 {
-    match kind {
-        FileKind::File => 0o100_000,
-        FileKind::Directory => 0o040_000,
-        FileKind::Symlink => 0o120_000,
-        FileKind::Fifo => 0o010_000,
-        FileKind::Socket => 0o140_000,
-        FileKind::CharacterDevice => 0o020_000,
-        FileKind::BlockDevice => 0o060_000,
-    }
-}
-
 pub(super) fn status_of(file: FileNumber, attr: &Attr) -> Status {
     let time = |time: Timestamp| Time { seconds: time.seconds, nanoseconds: time.nanoseconds };
     Status {
@@ -134,7 +122,7 @@ pub(super) fn status_of(file: FileNumber, attr: &Attr) -> Status {
         atime: time(attr.atime),
         mtime: time(attr.mtime),
         ctime: time(attr.ctime),
-        mode: kind_bits(attr.kind) | u32::from(attr.mode),
+        mode: attr.kind.mode_bits() | u32::from(attr.mode),
         nlink: attr.nlink,
         uid: attr.uid,
         gid: attr.gid,

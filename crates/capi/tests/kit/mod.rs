@@ -26,18 +26,27 @@ impl Kit {
 
     /// The program `name` of `tests/calls`.
     pub fn build(&self, name: &str) -> PathBuf {
-        let source = home().join("tests/calls").join(name).with_extension("c");
-        self.compile(&source, name)
+        self.compile(&self.source(name), name)
+    }
+
+    /// Where the source of the program `name` of `tests/calls` is.
+    pub fn source(&self, name: &str) -> PathBuf {
+        home().join("tests/calls").join(name).with_extension("c")
     }
 
     /// By a compiler that warns of everything.
     pub fn compile(&self, source: &Path, name: &str) -> PathBuf {
+        self.compile_with("cc", source, name)
+    }
+
+    /// The same by another one.
+    pub fn compile_with(&self, compiler: &str, source: &Path, name: &str) -> PathBuf {
         let (program, place) = (self.dir.path().join(name), self.dir.path().display());
-        let mut compiler = Command::new("cc");
+        let mut compiler = Command::new(compiler);
         compiler.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-pthread", "-I"]);
         compiler.arg(home().join("include")).arg("-o").arg(&program).arg(source);
         compiler.args([format!("-L{place}"), "-ltameike".to_owned(), format!("-Wl,-rpath,{place}")]);
-        let built = compiler.output().expect("cc");
+        let built = compiler.output().expect("a compiler");
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         program
     }

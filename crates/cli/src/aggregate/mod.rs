@@ -12,6 +12,7 @@ use std::io::{BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use tameike_aggregate::session::{SUBFILES_MAX, block_size_of};
 use tameike_aggregate::{PackOptions, Tally};
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::{random_bytes, user, wall_seconds};
@@ -20,10 +21,6 @@ use tameike_store::container::{Container, IndexEntry, superblock};
 
 /// Threads, unless somebody asks for others.
 const THREADS_MAX: usize = 16;
-/// Files of a container, unless somebody asks for others.
-const SUBFILES_MAX: u32 = 8;
-/// Smaller blocks are not chosen.
-const BLOCK_SIZE_MIN: u64 = 4 << 20;
 /// Bytes that `cat` reads at once.
 const CAT_SIZE: usize = 1 << 20;
 
@@ -132,13 +129,8 @@ fn cannot_make(path: &Path, made: std::io::Result<()>) -> Fault {
 
 /// What the file system tells, unless somebody asks for another.
 fn block_size(arguments: &CreateArguments) -> Result<u32> {
-    use std::os::unix::fs::MetadataExt;
     let (least, most) = (u64::from(superblock::BLOCK_SIZE_MIN), u64::from(superblock::BLOCK_SIZE_MAX));
-    let told = || {
-        let stripe = std::fs::metadata(&arguments.container).map_or(0, |metadata| metadata.blksize());
-        stripe.next_power_of_two().clamp(BLOCK_SIZE_MIN, most)
-    };
-    let size = arguments.block_size.unwrap_or_else(told);
+    let size = arguments.block_size.unwrap_or_else(|| block_size_of(&arguments.container).into());
     if size.is_power_of_two() && (least..=most).contains(&size) {
         return Ok(size as u32);
     }

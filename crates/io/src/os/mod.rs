@@ -14,6 +14,7 @@ pub mod mount;
 pub mod namespace;
 mod pool;
 pub mod process;
+pub mod range_lock;
 pub mod reactor;
 pub mod runtime;
 pub mod signal;

@@ -14,7 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 use tameike_core::cores::CORES_MAX;
-use tameike_core::{CoreSet, Errno, Fault, Result};
+use tameike_core::{CoreSet, Errno, Fault, Result, Timestamp};
 
 /// A process of this host, alive or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,6 +150,29 @@ pub fn monotonic() -> Duration {
 pub fn monotonic_coarse() -> Duration {
     let now = clock_gettime(ClockId::MonotonicCoarse);
     Duration::new(now.tv_sec.try_into().unwrap_or(0), now.tv_nsec.try_into().unwrap_or(0))
+}
+
+/// Asks again and again, so far apart, for what other processes do on a file system, where nothing tells of it: for a process without a
+/// runtime. Nothing when it has not come about in time.
+pub fn ask_until<T>(most: Duration, step: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+    let until = monotonic() + most;
+    loop {
+        if let Some(told) = ask() {
+            return Some(told);
+        }
+        if monotonic() >= until {
+            return None;
+        }
+        let step = Timespec { tv_sec: step.as_secs() as i64, tv_nsec: step.subsec_nanos().into() };
+        // Sooner is as good.
+        let _ = rustix::thread::nanosleep(&step);
+    }
+}
+
+/// Time of day.
+pub fn wall() -> Timestamp {
+    let now = clock_gettime(ClockId::Realtime);
+    Timestamp { seconds: now.tv_sec, nanoseconds: u32::try_from(now.tv_nsec).unwrap_or(0) }
 }
 
 /// Time of day, in seconds since 1970-01-01 UTC.

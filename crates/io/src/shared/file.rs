@@ -1,12 +1,13 @@
 //! An open file of the real tree.
 
 use super::{Allocate, FileStat, Seek, SharedFile, look, translate};
+use crate::os::range_lock::try_lock_range;
 use rustix::fs::{Advice, AtFlags, Gid, SeekFrom, StatxFlags, Uid};
 use rustix::io::ReadWriteFlags;
 use std::io::IoSlice;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use tameike_core::attr::AttrChange;
-use tameike_core::{Errno, Result};
+use tameike_core::{Errno, Fault, Result};
 
 /// A descriptor, and where it was opened, for messages.
 pub(super) struct PosixFile {
@@ -112,6 +113,24 @@ impl SharedFile for PosixFile {
         match translate::times(change) {
             Some(times) => self.done("set times of", rustix::fs::futimens(&self.descriptor, &times)),
             None => Ok(()),
+        }
+    }
+
+    fn try_lock(&self, offset: u64, length: u64) -> Result<bool> {
+        match try_lock_range(self.descriptor.as_fd(), offset, length) {
+            // Clusters whose lock service is away, or was left out, say so in one of these ways.
+            Err(fault)
+                if matches!(
+                    fault.errno,
+                    Errno::ENOLCK | Errno::ENOSYS | Errno::EINVAL | Errno::EOPNOTSUPP
+                ) =>
+            {
+                Err(Fault::new(
+                    Errno::EOPNOTSUPP,
+                    format!("lock {}: {fault}", String::from_utf8_lossy(&self.path)),
+                ))
+            }
+            is_ours => is_ours,
         }
     }
 }

@@ -212,6 +212,12 @@ pub trait SharedFile: Send + Sync {
     fn learn_end(&self) -> Result<()>;
     /// Changes owner, permissions and times (the size is [`SharedFile::truncate`]'s).
     fn change(&self, change: &AttrChange) -> Result<()>;
+    /// Has a range for this open file alone, until it is closed: whether nobody else has it, on any machine where the file
+    /// system knows of other machines' locks. `EOPNOTSUPP` where it knows of none.
+    fn try_lock(&self, offset: u64, length: u64) -> Result<bool> {
+        let _ = (offset, length);
+        Err(Errno::EOPNOTSUPP.into())
+    }
 }
 
 /// An open directory.

@@ -1,20 +1,21 @@
 //! Reading a file of a container.
 
 use super::entry::{Content, Extent, Node};
-use super::reader::Container;
-use super::record::{self, CHUNK_SIZE, FIXED_SIZE, Head};
+use super::record::{self, CHUNK_SIZE, FIXED_SIZE, Head, Place};
+use super::records::{Records, not_there};
 use std::ops::Range;
+use std::sync::Arc;
 use tameike_core::{Errno, Fault, FileKind, Result};
 
 /// Chunks that are read at once, also when less is asked for.
 const CHUNKS_AHEAD: usize = 4;
 
 /// A file of a container that is open. It keeps a record of its own, or a few chunks, in memory.
-pub struct FileReader<'a> {
-    container: &'a Container,
+pub struct FileReader {
+    records: Arc<Records>,
     node: Node,
-    /// The record of the entry, as far as it was read.
-    own: (Head, Vec<u8>),
+    /// The record of the entry, as far as it was read, where the content may be in it.
+    own: Option<(Head, Vec<u8>)>,
     /// The head of the record of data that was read last.
     piece: Option<Head>,
     /// Chunks of it that are in `bytes`.
@@ -24,17 +25,9 @@ pub struct FileReader<'a> {
     proven: Option<usize>,
 }
 
-impl<'a> FileReader<'a> {
-    pub(super) fn new(container: &'a Container, node: Node, head: Head, bytes: Vec<u8>) -> Self {
-        Self {
-            container,
-            node,
-            own: (head, bytes),
-            piece: None,
-            chunks: 0..0,
-            bytes: Vec::new(),
-            proven: None,
-        }
+impl FileReader {
+    pub(super) fn new(records: Arc<Records>, node: Node, own: Option<(Head, Vec<u8>)>) -> Self {
+        Self { records, node, own, piece: None, chunks: 0..0, bytes: Vec::new(), proven: None }
     }
 
     /// What is told of it.
@@ -106,19 +99,18 @@ impl<'a> FileReader<'a> {
 
     /// From the record of the entry.
     fn read_own(&mut self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        let (head, bytes) = &self.own;
+        let Some((head, bytes)) = &mut self.own else { return Err(Errno::EIO.into()) };
+        let damaged = |place: Place, why| Err(not_there(place.lane, place.address, why));
         if u64::from(head.data_size) != self.node.size {
-            return Err(self.damaged("its size is not that of its content"));
+            return damaged(head.place, "its size is not that of its content");
         }
         let whole = (head.size + head.kept_size) as usize;
         if bytes.len() < whole {
-            let place = head.place;
-            self.own = self.container.read_record(place.lane, place.address, whole)?;
-            if self.own.1.len() < whole {
-                return Err(self.damaged("the subfile ends in its content"));
+            (*head, *bytes) = self.records.read(head.place.lane, head.place.address, whole)?;
+            if bytes.len() < whole {
+                return damaged(head.place, "the subfile ends in its content");
             }
         }
-        let (head, bytes) = &self.own;
         copy_chunks(head, bytes, 0, offset..offset + buffer.len() as u64, buffer, &mut self.proven)
     }
 
@@ -133,12 +125,12 @@ impl<'a> FileReader<'a> {
             .as_ref()
             .is_some_and(|head| head.place.lane == extent.lane && head.place.address == extent.address);
         if !is_at_hand {
-            let (head, _) = self.container.read_record(extent.lane, extent.address, first_read(extent))?;
+            let (head, _) = self.records.read(extent.lane, extent.address, first_read(extent))?;
             (self.piece, self.chunks, self.proven) = (Some(head), 0..0, None);
         }
         let Some(head) = self.piece.clone() else { return Err(Errno::EIO.into()) };
         if data.end > u64::from(head.data_size) {
-            return Err(self.damaged("a piece of it is shorter than it should be"));
+            return Err(not_there(extent.lane, extent.address, "it is shorter than it should be"));
         }
         let chunks =
             (data.start / u64::from(CHUNK_SIZE)) as usize..data.end.div_ceil(CHUNK_SIZE.into()) as usize;
@@ -153,22 +145,15 @@ impl<'a> FileReader<'a> {
 
     fn read_chunks(&mut self, head: &Head, chunks: Range<usize>) -> Result<()> {
         let kept = head.kept_range(chunks.start).start..head.kept_range(chunks.end - 1).end;
-        let lane = head.place.lane;
-        let offset = self.container.superblock().geometry.offset(lane.lane, head.place.address);
         self.bytes.resize(kept.len(), 0);
         (self.chunks, self.proven) = (0..0, None);
-        let count =
-            self.container.subfile(lane.subfile)?.read_at(&mut self.bytes, offset + kept.start as u64)?;
+        let address = head.place.address + kept.start as u64;
+        let count = self.records.read_at(head.place.lane, address, &mut self.bytes)?;
         if count < kept.len() {
-            return Err(self.damaged("the subfile ends in its content"));
+            return Err(not_there(head.place.lane, head.place.address, "the subfile ends in its content"));
         }
         self.chunks = chunks;
         Ok(())
-    }
-
-    fn damaged(&self, why: &str) -> Fault {
-        let place = self.own.0.place;
-        self.container.not_there(place.lane, place.address, why)
     }
 }
 

@@ -1,11 +1,9 @@
 //! Where a lane's bytes lie in its subfile.
 
+use super::subfile::LIVES_AT;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Range;
-
-/// Bytes before the first block of a lane, of which the subfile's header fills the first; then whole blocks.
-const HEADER_SIZE: u64 = 4096;
 
 /// No lane is longer: every place in a subfile has a number of 63 bits.
 pub const ADDRESS_MAX: u64 = 1 << 46;
@@ -36,11 +34,16 @@ pub struct Geometry {
 }
 
 impl Geometry {
+    /// Bytes before the first block of a lane: the header, filled up to whole blocks.
+    fn header_size(&self) -> u64 {
+        (LIVES_AT + 4 * u64::from(self.lanes)).next_multiple_of(self.block_size.into())
+    }
+
     /// Where in its subfile the byte at `address` of a lane lies.
     pub fn offset(&self, lane: u32, address: u64) -> u64 {
         let block = u64::from(self.block_size);
         let blocks = (address / block) * u64::from(self.lanes) + u64::from(lane);
-        HEADER_SIZE.next_multiple_of(block) + blocks * block + address % block
+        self.header_size() + blocks * block + address % block
     }
 
     /// Addresses of a lane that lie in a subfile of `size` bytes.

@@ -2,23 +2,27 @@
 //!
 //! A container is a directory with a file [`superblock::NAME`] that says how it is divided, subfiles in which writers have a lane
 //! each, and a closing index. A lane is only added to, by whole records; what was synced is found again whatever happens
-//! after: without the index by going through the lanes. Nothing here coordinates writers: each must have a lane of its own.
+//! after: without the index by going through the lanes.
 //!
 //! The bytes are in `DESIGN.md`.
 
+mod claim;
 mod entry;
 mod file;
 mod geometry;
 mod index;
 mod reader;
 mod record;
+mod records;
 mod scan;
+pub mod subfile;
 pub mod superblock;
 #[cfg(test)]
 mod tests;
 mod writer;
 
-pub use entry::{Content, Entry, Extent, Node, Xattr, split_path};
+pub use claim::{WriterId, may_grow};
+pub use entry::{Content, Entry, Extent, Node, Xattr, check_path, split_path};
 pub use file::FileReader;
 pub use geometry::{Geometry, LaneId};
 pub use index::{Brief, IndexBuilder, IndexEntry, LaneEnd, compare_paths};

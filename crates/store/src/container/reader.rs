@@ -1,18 +1,20 @@
-//! A container that is open for reading.
+//! A container that is open for reading: the paths that its index tells of, and those that were added after it.
 
-use super::entry::{Entry, split_path};
+use super::entry::{Entry, Node, split_path};
 use super::file::FileReader;
-use super::geometry::{ADDRESS_MAX, LaneId};
-use super::index::{Brief, Index, IndexEntry, LaneEnd, compare_paths};
-use super::record::{self, Found, Head, Kind, Place};
+use super::geometry::LaneId;
+use super::index::{Brief, Index, IndexEntry, LaneEnd, Merge, compare_paths};
+use super::record::{Head, Kind};
+use super::records::{Records, not_there};
 use super::scan::{LaneScan, Step};
-use super::superblock::{Superblock, subfile_name, subfile_of};
-use parking_lot::Mutex;
+use super::subfile::{self, LaneState};
+use super::superblock::Superblock;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use tameike_core::{Errno, Fault, Result};
-use tameike_io::shared::{Access, SharedFile, SharedFs};
+use tameike_io::shared::SharedFs;
 
 /// Something of a container that is not as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,116 +27,144 @@ pub struct Damage {
     pub why: String,
 }
 
-/// A container that is open for reading. It shows what it was when it was opened.
+/// A container that is open for reading. It shows what was there when it was opened, or last looked at again ([`Container::refresh`]).
 pub struct Container {
-    fs: Arc<dyn SharedFs>,
-    superblock: Superblock,
-    names: Names,
-    ends: Vec<LaneEnd>,
+    records: Arc<Records>,
+    index: Option<Index>,
+    /// What lanes have beyond the index, removals among it.
+    added: BTreeMap<PathKey, IndexEntry>,
+    ends: BTreeMap<LaneId, LaneEnd>,
     damage: Vec<Damage>,
-    subfiles: Mutex<BTreeMap<u32, Arc<dyn SharedFile>>>,
 }
 
-/// What tells of paths.
-enum Names {
-    Index(Index),
-    /// What lanes have, in the order of an index.
-    Records(Vec<IndexEntry>),
+/// A path in the order of an index.
+#[derive(Clone, PartialEq, Eq)]
+struct PathKey(Vec<u8>);
+
+impl Ord for PathKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        compare_paths(&self.0, &other.0)
+    }
+}
+
+impl PartialOrd for PathKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 /// Entries by directory and name.
 pub type Walk<'a> = Box<dyn Iterator<Item = Result<IndexEntry>> + 'a>;
 
 impl Container {
-    /// Opens the container whose directory `fs` is. Where it has no closing index, the lanes are gone through.
+    /// Opens the container whose directory `fs` is. What its index does not have is looked for in its lanes.
     ///
     /// # Errors
     /// `EINVAL` when it is no container, `EIO` when its header or index is damaged, and what the file system says.
     pub fn open(fs: Arc<dyn SharedFs>) -> Result<Self> {
         let superblock = Superblock::read(&*fs)?;
-        match Index::of_container(&*fs, superblock.container)? {
-            Some(index) => {
-                let ends = index.lanes().to_vec();
-                Ok(Self { names: Names::Index(index), ends, ..Self::empty(fs, superblock) })
-            }
-            None => Self::empty(fs, superblock).scanned(&[]),
-        }
+        let index = Index::of_container(&*fs, superblock.container)?;
+        Self::with_index(fs, superblock, index)
     }
 
-    /// Opens it by going through all lanes. Of its index, if one can be read, it only learns how much of them was safe.
+    /// Opens it by going through all of its lanes.
     ///
     /// # Errors
     /// As [`Self::open`].
     pub fn open_by_records(fs: Arc<dyn SharedFs>) -> Result<Self> {
         let superblock = Superblock::read(&*fs)?;
-        let index = match Index::of_container(&*fs, superblock.container) {
-            Err(fault) if fault.errno == Errno::EIO => None,
-            index => index?,
-        };
-        let safe = index.map_or_else(Vec::new, |index| index.lanes().to_vec());
-        Self::empty(fs, superblock).scanned(&safe)
+        Self::with_index(fs, superblock, None)
     }
 
-    fn empty(fs: Arc<dyn SharedFs>, superblock: Superblock) -> Self {
-        let names = Names::Records(Vec::new());
-        Self { fs, superblock, names, ends: Vec::new(), damage: Vec::new(), subfiles: Mutex::default() }
+    fn with_index(fs: Arc<dyn SharedFs>, superblock: Superblock, index: Option<Index>) -> Result<Self> {
+        let ends = index.iter().flat_map(Index::lanes).map(|end| (end.lane, *end)).collect();
+        let records = Arc::new(Records::new(fs, superblock));
+        let mut container = Self { records, index, added: BTreeMap::new(), ends, damage: Vec::new() };
+        container.refresh()?;
+        Ok(container)
     }
 
-    /// With what lanes have, which was safe as far as is told.
-    fn scanned(mut self, safe: &[LaneEnd]) -> Result<Self> {
-        let mut found = Vec::new();
-        for subfile in self.subfile_numbers()? {
-            for lane in 0..self.superblock.geometry.lanes {
-                let lane = LaneId { subfile, lane };
-                let known = safe.iter().find(|end| end.lane == lane).map_or(0, |end| end.address);
-                self.scan(lane, known, &mut found)?;
+    /// Looks for what was added since it was opened, or looked at the last time.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn refresh(&mut self) -> Result<()> {
+        for number in subfile::numbers(&**self.records.fs())? {
+            let lanes = self.records.subfile(number)?.lanes()?;
+            for (lane, LaneState { life, .. }) in (0..).zip(lanes) {
+                let lane = LaneId { subfile: number, lane };
+                let end = self.ends.get(&lane).copied().unwrap_or(LaneEnd::none(lane));
+                // Without an index nothing is believed that could be damaged.
+                let may_have_more = match &self.index {
+                    Some(_) => life != end.life() || (life != 0 && !end.is_finished),
+                    None => life != end.life() || !end.is_finished,
+                };
+                if may_have_more {
+                    self.scan(end)?;
+                }
             }
         }
-        found.sort_unstable_by(IndexEntry::newest_first);
-        found.dedup_by(|later, earlier| later.path == earlier.path);
-        found.retain(|entry| entry.node.is_some());
-        self.names = Names::Records(found);
-        Ok(self)
+        Ok(())
     }
 
-    fn subfile_numbers(&self) -> Result<Vec<u32>> {
-        let (dir, mut numbers, mut after) = (self.fs.open_dir(b"")?, Vec::new(), 0);
+    /// Goes through a lane from where that was done before.
+    fn scan(&mut self, from: LaneEnd) -> Result<()> {
+        let file = self.records.subfile(from.lane.subfile)?.file().clone();
+        let mut scan = LaneScan::new(file, self.records.superblock(), from)?;
+        // What was not yet all there is looked at again.
+        self.damage.retain(|damage| damage.lane != from.lane || damage.address < from.address);
+        let mut life = Life::new(from.life());
         loop {
-            let names = dir.read(after)?;
-            let Some(last) = names.last() else { break };
-            after = last.next;
-            numbers.extend(names.iter().filter_map(|named| subfile_of(&named.name)));
-        }
-        numbers.sort_unstable();
-        numbers.dedup();
-        Ok(numbers)
-    }
-
-    fn scan(&mut self, lane: LaneId, known: u64, all: &mut Vec<IndexEntry>) -> Result<()> {
-        let mut scan = LaneScan::new(self.subfile(lane.subfile)?, self.superblock, lane)?;
-        let mut found = Vec::new();
-        while let Some(step) = scan.next()? {
-            match step {
-                Step::Record(head) => found.extend(index_entry(&head)),
-                Step::Damage { address, why } => self.damage.push(Damage { lane, address, why }),
+            let before = scan.known_end();
+            match scan.next()? {
+                Some(Step::Record(head)) => {
+                    if head.place.life() != life.number {
+                        let next = Life::new(head.place.life());
+                        self.settle(std::mem::replace(&mut life, next))?;
+                    }
+                    life.safe_end = life.safe_end.max(head.safe_end());
+                    life.entries.extend(index_entry(&head).map(|entry| (before, entry)));
+                }
+                Some(Step::Damage { address, why }) => {
+                    self.damage.push(Damage { lane: from.lane, address, why });
+                    life.doubtful.get_or_insert(before);
+                }
+                None => break,
             }
         }
-        let safe_end = scan.safe_end().max(known);
-        // What may be there in part is believed when it is there.
-        for entry in found {
-            if entry.address < safe_end || self.check(&entry)?.is_empty() {
-                all.push(entry);
+        let doubtful = self.settle(life)?;
+        let end = scan.known_end();
+        let settled = doubtful.filter(|_| !end.is_finished).unwrap_or(end);
+        self.ends.insert(from.lane, LaneEnd { is_finished: end.is_finished, ..settled });
+        Ok(())
+    }
+
+    /// What may be there in part is believed when it is there. Where the first thing is that is not.
+    fn settle(&mut self, life: Life) -> Result<Option<LaneEnd>> {
+        let mut doubtful = life.doubtful;
+        for (before, entry) in life.entries {
+            if entry.address < life.safe_end || self.check(&entry)?.is_empty() {
+                self.add(entry);
                 continue;
             }
             let path = String::from_utf8_lossy(&entry.path);
             let why = format!("{path} is not all there: its writer has never known it to be safe");
-            self.damage.push(Damage { lane, address: entry.address, why });
+            self.damage.push(Damage { lane: entry.lane, address: entry.address, why });
+            if doubtful.is_none_or(|doubtful| before.address < doubtful.address) {
+                doubtful = Some(before);
+            }
         }
-        let (address, sequence) = scan.known_end();
-        if sequence > 0 {
-            self.ends.push(LaneEnd { lane, address, sequence });
+        Ok(doubtful)
+    }
+
+    /// Tells of an entry that was put, without reading it.
+    pub fn add(&mut self, entry: IndexEntry) {
+        let key = PathKey(entry.path.clone());
+        let is_newer =
+            self.added.get(&key).is_none_or(|known| entry.newest_first(known) != Ordering::Greater);
+        if is_newer {
+            self.added.insert(key, entry);
         }
-        Ok(())
     }
 
     /// What is damaged of the records that were gone through.
@@ -144,17 +174,22 @@ impl Container {
 
     /// What is the same for all of it.
     pub fn superblock(&self) -> Superblock {
-        self.superblock
+        self.records.superblock()
     }
 
     /// Where each lane ends.
-    pub fn ends(&self) -> &[LaneEnd] {
-        &self.ends
+    pub fn ends(&self) -> Vec<LaneEnd> {
+        self.ends.values().filter(|end| end.life() > 0).copied().collect()
     }
 
     /// Whether it was opened by its index.
     pub fn has_index(&self) -> bool {
-        matches!(self.names, Names::Index(_))
+        self.index.is_some()
+    }
+
+    /// Whether its index has all that is there.
+    pub fn is_indexed(&self) -> bool {
+        self.has_index() && self.added.is_empty()
     }
 
     /// What is at a path.
@@ -162,13 +197,26 @@ impl Container {
     /// # Errors
     /// `EIO` when the index is damaged there.
     pub fn find(&self, path: &[u8]) -> Result<Option<IndexEntry>> {
-        match &self.names {
-            Names::Index(index) => index.find(path),
-            Names::Records(found) => {
-                let at = found.binary_search_by(|entry| compare_paths(&entry.path, path));
-                Ok(at.ok().map(|at| found[at].clone()))
-            }
-        }
+        let added = self.added.get(&PathKey(path.to_vec())).cloned();
+        let indexed = match &self.index {
+            Some(index) => index.find(path)?,
+            None => None,
+        };
+        let newest = added.into_iter().chain(indexed).min_by(IndexEntry::newest_first);
+        Ok(newest.filter(|entry| entry.node.is_some()))
+    }
+
+    /// The highest version of a path, also of one that was removed since the index was made; 0 when there is none.
+    ///
+    /// # Errors
+    /// `EIO` when the index is damaged there.
+    pub fn version(&self, path: &[u8]) -> Result<u64> {
+        let added = self.added.get(&PathKey(path.to_vec())).map_or(0, |entry| entry.version);
+        let indexed = match &self.index {
+            Some(index) => index.find(path)?.map_or(0, |entry| entry.version),
+            None => 0,
+        };
+        Ok(added.max(indexed))
     }
 
     /// Everything that is there, by directory and name.
@@ -193,20 +241,21 @@ impl Container {
     }
 
     fn walk_from(&self, path: &[u8]) -> Result<Walk<'_>> {
-        match &self.names {
-            Names::Index(index) => Ok(Box::new(index.iter_from(path)?)),
-            Names::Records(found) => {
-                let from = found.partition_point(|entry| compare_paths(&entry.path, path) == Ordering::Less);
-                Ok(Box::new(found[from..].iter().cloned().map(Ok)))
-            }
+        let from = Bound::Included(PathKey(path.to_vec()));
+        let added = self.added.range((from, Bound::Unbounded)).map(|(_, entry)| Ok(entry.clone()));
+        let mut sources: Vec<Walk<'_>> = vec![Box::new(added)];
+        if let Some(index) = &self.index {
+            sources.push(Box::new(index.iter_from(path)?));
         }
+        let is_there = |entry: &Result<IndexEntry>| entry.as_ref().map_or(true, |entry| entry.node.is_some());
+        Ok(Box::new(Merge::new(sources)?.filter(is_there)))
     }
 
     /// All that is told of a file, and its content.
     ///
     /// # Errors
     /// `ENOENT` when there is nothing at the path, `EIO` when its record is damaged.
-    pub fn file(&self, path: &[u8]) -> Result<FileReader<'_>> {
+    pub fn file(&self, path: &[u8]) -> Result<FileReader> {
         match self.find(path)? {
             Some(entry) => self.open_entry(&entry),
             None => Err(Fault::new(
@@ -220,16 +269,21 @@ impl Container {
     ///
     /// # Errors
     /// `EIO` when its record is damaged.
-    pub fn open_entry(&self, entry: &IndexEntry) -> Result<FileReader<'_>> {
-        let (head, bytes) = self.read_record(entry.lane, entry.address, entry.record_size as usize)?;
+    pub fn open_entry(&self, entry: &IndexEntry) -> Result<FileReader> {
+        let (head, bytes) = self.records.read(entry.lane, entry.address, entry.record_size as usize)?;
         match &head.entry {
             Some(Entry { path, version, node: Some(node) })
                 if *path == entry.path && *version == entry.version =>
             {
-                Ok(FileReader::new(self, node.clone(), head, bytes))
+                Ok(FileReader::new(self.records.clone(), node.clone(), Some((head, bytes))))
             }
-            _ => Err(self.not_there(entry.lane, entry.address, "it is another one than the index tells of")),
+            _ => Err(not_there(entry.lane, entry.address, "it is another one than the index tells of")),
         }
+    }
+
+    /// Reads content that is in records of data, whether an entry names it or not.
+    pub fn open_extents(&self, node: Node) -> FileReader {
+        FileReader::new(self.records.clone(), node, None)
     }
 
     /// What is damaged of a file: nothing when all of it can be read.
@@ -246,53 +300,22 @@ impl Container {
             Err(fault) => Err(fault),
         }
     }
+}
 
-    pub(super) fn subfile(&self, number: u32) -> Result<Arc<dyn SharedFile>> {
-        if let Some(file) = self.subfiles.lock().get(&number) {
-            return Ok(file.clone());
-        }
-        let file = self.fs.open(&subfile_name(number), Access::Read)?;
-        Ok(self.subfiles.lock().entry(number).or_insert(file).clone())
-    }
+/// What was found of a life of a lane.
+struct Life {
+    number: u32,
+    /// Its writer has known that what is before is safe.
+    safe_end: u64,
+    /// Entries, and where the record before each ends.
+    entries: Vec<(LaneEnd, IndexEntry)>,
+    /// Where the record before the first damage ends.
+    doubtful: Option<LaneEnd>,
+}
 
-    /// A record and the bytes of it that were read: `size`, and more where its head is larger.
-    pub(super) fn read_record(&self, lane: LaneId, address: u64, size: usize) -> Result<(Head, Vec<u8>)> {
-        let geometry = self.superblock.geometry;
-        if lane.lane >= geometry.lanes
-            || address >= ADDRESS_MAX
-            || geometry.block_end(address) - address < record::FIXED_SIZE as u64
-        {
-            return Err(self.not_there(lane, address, "there is no such place"));
-        }
-        let file = match self.subfile(lane.subfile) {
-            Err(fault) if fault.errno == Errno::ENOENT => {
-                return Err(self.not_there(lane, address, "the subfile is missing"));
-            }
-            file => file?,
-        };
-        let room = (geometry.block_end(address) - address) as usize;
-        let offset = geometry.offset(lane.lane, address);
-        let mut wanted = size.clamp(record::FIXED_SIZE, room);
-        let place = Place { container: self.superblock.container, lane, address, sequence: 0 };
-        loop {
-            let mut bytes = vec![0; wanted];
-            let count = file.read_at(&mut bytes, offset)?;
-            bytes.truncate(count);
-            if count < record::FIXED_SIZE {
-                return Err(self.not_there(lane, address, "the subfile ends before it"));
-            }
-            match record::decode(&bytes, &place) {
-                Found::Record(head) => return Ok((*head, bytes)),
-                Found::Part(size) if size > wanted && size <= room => wanted = size,
-                Found::Part(_) => return Err(self.not_there(lane, address, "the subfile ends in it")),
-                Found::Blank => return Err(self.not_there(lane, address, "nothing was ever written there")),
-                Found::Damaged(why) => return Err(self.not_there(lane, address, why)),
-            }
-        }
-    }
-
-    pub(super) fn not_there(&self, lane: LaneId, address: u64, why: &str) -> Fault {
-        Fault::new(Errno::EIO, format!("the record at {address} in {lane} is damaged: {why}"))
+impl Life {
+    fn new(number: u32) -> Self {
+        Self { number, safe_end: 0, entries: Vec::new(), doubtful: None }
     }
 }
 

@@ -16,8 +16,8 @@
 //!
 //! Numbers are little-endian. The head is all before the data; its checksum is of all of it but itself. Data is kept in chunks of
 //! [`CHUNK_SIZE`], each by itself: as they are, or made smaller by `codec` where their size says so. A chunk's checksum is of the bytes that
-//! are kept. "unsafe size" tells how many bytes of the lane before this record were not known to be safe when it was made (4 GiB less one may be
-//! more). A record lies within a block; the next one begins at the next multiple of [`ALIGNMENT`].
+//! are kept. "sequence" has the life of the lane in its upper half, and the record's number in that life, from 0 on, in its lower one. "unsafe
+//! size" tells how many bytes of the life before this record were not known to be safe when it was made (4 GiB less one may be more). A record lies within a block; the next one begins at the next multiple of [`ALIGNMENT`].
 
 use super::entry::Entry;
 use super::geometry::LaneId;
@@ -51,6 +51,8 @@ pub enum Kind {
     Data,
     /// Nothing: the rest of the block is not used.
     Rest,
+    /// Nothing: its writer has ended, and all before it in its life is safe.
+    End,
 }
 
 /// One record's place among all.
@@ -62,8 +64,20 @@ pub struct Place {
     pub lane: LaneId,
     /// Where it begins.
     pub address: u64,
-    /// Its number among those of its lane.
+    /// In the upper half the life of the lane that it belongs to, in the lower one its number among those of that life.
     pub sequence: u64,
+}
+
+impl Place {
+    /// The life of the lane that it belongs to.
+    pub fn life(&self) -> u32 {
+        (self.sequence >> 32) as u32
+    }
+}
+
+/// The number of the first record of a life.
+pub fn first_sequence(life: u32) -> u64 {
+    u64::from(life) << 32
 }
 
 /// A chunk of data.
@@ -92,11 +106,19 @@ pub struct Head {
     pub chunks: Vec<Chunk>,
     /// Bytes before the data.
     pub size: u32,
-    /// Bytes of the lane before it that were not known to be safe.
+    /// Bytes of its life before it that were not known to be safe.
     pub unsafe_size: u32,
 }
 
 impl Head {
+    /// Its writer has known that all of its life before this address is safe.
+    pub fn safe_end(&self) -> u64 {
+        match self.unsafe_size {
+            u32::MAX => 0,
+            size => self.place.address.saturating_sub(size.into()),
+        }
+    }
+
     /// Bytes until the next record.
     pub fn span(&self) -> u64 {
         u64::from(self.size + self.kept_size).next_multiple_of(ALIGNMENT.into())
@@ -191,6 +213,7 @@ pub fn decode(bytes: &[u8], place: &Place) -> Found {
         0 => Kind::Entry,
         1 => Kind::Data,
         2 => Kind::Rest,
+        3 => Kind::End,
         _ => return Found::Damaged("it is of no known kind"),
     };
     let [entry_size, chunk_count, data_size, kept_size, unsafe_size] =
@@ -222,7 +245,7 @@ pub fn decode(bytes: &[u8], place: &Place) -> Found {
             Some(entry) => Some(entry),
             None => return Found::Damaged("its entry cannot be read"),
         },
-        Kind::Data | Kind::Rest => None,
+        Kind::Data | Kind::Rest | Kind::End => None,
     };
     let head =
         Head { kind, place: told, entry, data_size, kept_size, chunks, size: size as u32, unsafe_size };

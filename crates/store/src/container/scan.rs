@@ -1,14 +1,17 @@
 //! Going through a lane, from record to record, also where some of it is damaged or was never finished.
 
 use super::geometry::LaneId;
-use super::record::{self, ALIGNMENT, FIXED_SIZE, Found, Head, Kind, Place};
+use super::index::LaneEnd;
+use super::record::{self, ALIGNMENT, FIXED_SIZE, Found, Head, Kind, Place, first_sequence};
 use super::superblock::Superblock;
 use std::sync::Arc;
 use tameike_core::Result;
 use tameike_io::shared::SharedFile;
 
-/// Bytes that are read at once.
-const WINDOW_SIZE: usize = 256 << 10;
+/// Bytes that are read at once, where heads stand close to each other.
+const WINDOW_SIZE_MAX: usize = 256 << 10;
+/// The same where nothing may stand.
+const WINDOW_SIZE_MIN: usize = 4 << 10;
 
 /// What a scan comes upon.
 #[derive(Debug)]
@@ -36,42 +39,36 @@ pub struct LaneScan {
     /// Of the next record.
     sequence: u64,
     /// After the last record.
-    known_end: (u64, u64),
-    /// Its writer has known that what is before is safe.
-    safe_end: u64,
+    known_end: LaneEnd,
     window: Vec<u8>,
     window_at: u64,
+    window_size: usize,
 }
 
 impl LaneScan {
-    /// From the beginning.
+    /// From where a scan has ended before.
     ///
     /// # Errors
     /// What the file system says.
-    pub fn new(file: Arc<dyn SharedFile>, superblock: Superblock, lane: LaneId) -> Result<Self> {
-        let end = superblock.geometry.addresses(lane.lane, file.stat()?.size).end;
+    pub fn new(file: Arc<dyn SharedFile>, superblock: Superblock, from: LaneEnd) -> Result<Self> {
+        let end = superblock.geometry.addresses(from.lane.lane, file.stat()?.size).end;
         Ok(Self {
             file,
             superblock,
-            lane,
-            address: 0,
+            lane: from.lane,
+            address: from.address,
             end,
-            sequence: 0,
-            known_end: (0, 0),
-            safe_end: 0,
+            sequence: from.sequence,
+            known_end: from,
             window: Vec::new(),
             window_at: 0,
+            window_size: WINDOW_SIZE_MIN,
         })
     }
 
-    /// Address and number of what comes after the last record that was found.
-    pub fn known_end(&self) -> (u64, u64) {
+    /// What comes after the last record that was found.
+    pub fn known_end(&self) -> LaneEnd {
         self.known_end
-    }
-
-    /// Where what the writer has known to be safe ends: the rest may be there in part.
-    pub fn safe_end(&self) -> u64 {
-        self.safe_end
     }
 
     /// What comes next; nothing at the end.
@@ -90,8 +87,9 @@ impl LaneScan {
                     self.address = block_end;
                 }
                 Found::Record(head) => {
-                    let missing =
-                        head.place.sequence.checked_sub(self.sequence).filter(|missing| *missing > 0);
+                    // A new life has numbers of its own.
+                    let expected = self.sequence.max(first_sequence(head.place.life()));
+                    let missing = head.place.sequence.checked_sub(expected).filter(|missing| *missing > 0);
                     if let Some(missing) = missing {
                         // Found again as it is, once that is told.
                         self.sequence = head.place.sequence;
@@ -99,14 +97,16 @@ impl LaneScan {
                         return Ok(Some(Step::Damage { address, why }));
                     }
                     self.sequence = head.place.sequence + 1;
-                    self.address = if head.kind == Kind::Rest { block_end } else { address + head.span() };
-                    self.known_end = (self.address, self.sequence);
-                    if head.unsafe_size < u32::MAX {
-                        self.safe_end = self.safe_end.max(address.saturating_sub(head.unsafe_size.into()));
-                    }
+                    self.address = match head.kind {
+                        Kind::Rest | Kind::End => block_end,
+                        Kind::Entry | Kind::Data => address + head.span(),
+                    };
+                    let (address, sequence) = (self.address, self.sequence);
+                    let is_finished = head.kind == Kind::End;
+                    self.known_end = LaneEnd { lane: self.lane, address, sequence, is_finished };
                     return Ok(Some(Step::Record(head)));
                 }
-                // The end of the lane, or of what was written before its writer died: others may have gone on behind it.
+                // The end of a life, or of what was written before its writer died: another may have gone on behind it.
                 Found::Blank | Found::Part(_) => self.address = block_end,
                 Found::Damaged(why) => {
                     self.address = self.find_record(address + u64::from(ALIGNMENT), block_end)?;
@@ -152,7 +152,11 @@ impl LaneScan {
         }
         let window_end = self.window_at + self.window.len() as u64;
         if address < self.window_at || address + size as u64 > window_end {
-            let length = (room as usize).min(size.max(WINDOW_SIZE));
+            // Where heads follow each other more is read at once.
+            let follows = !self.window.is_empty() && address <= window_end;
+            self.window_size =
+                if follows { (self.window_size * 4).min(WINDOW_SIZE_MAX) } else { WINDOW_SIZE_MIN };
+            let length = (room as usize).min(size.max(self.window_size));
             self.window.resize(length, 0);
             let offset = self.superblock.geometry.offset(self.lane.lane, address);
             let count = self.file.read_at(&mut self.window, offset)?;

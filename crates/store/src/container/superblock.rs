@@ -89,7 +89,10 @@ impl Superblock {
             file => file?,
         };
         let mut bytes = [0; SIZE];
-        file.read_at(&mut bytes, 0)?;
+        if file.read_at(&mut bytes, 0)? < SIZE {
+            let why = "this is no container: its file `container` is too short. Who was to make it may have died: remove it";
+            return Err(Fault::new(Errno::EINVAL, why));
+        }
         Self::decode(&bytes).map(|(superblock, _)| superblock)
     }
 
@@ -121,16 +124,4 @@ impl Superblock {
             )),
         }
     }
-}
-
-/// What a subfile is called.
-pub fn subfile_name(subfile: u32) -> Vec<u8> {
-    format!("{subfile:08x}.data").into_bytes()
-}
-
-/// The number of the subfile that is called so.
-pub fn subfile_of(name: &[u8]) -> Option<u32> {
-    let digits = name.strip_suffix(b".data").filter(|digits| digits.len() == 8)?;
-    let number = u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
-    (subfile_name(number) == name).then_some(number)
 }

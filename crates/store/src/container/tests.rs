@@ -29,7 +29,9 @@ impl Bed {
     }
 
     fn writer(&self, subfile: u32, lane: u32) -> LaneWriter {
-        LaneWriter::begin(&*self.fs(), self.superblock, LaneId { subfile, lane }).expect("a lane")
+        let subfile =
+            subfile::Subfile::open_or_create(&*self.fs(), self.superblock, subfile).expect("a subfile");
+        LaneWriter::claim(subfile, self.superblock, lane, true).expect("locks").expect("the lane is free")
     }
 
     fn by_records(&self) -> Container {
@@ -39,17 +41,18 @@ impl Bed {
     /// Writes the closing index, with so many entries sorted in memory.
     fn close(&self, sorted_max: usize) {
         let container = self.by_records();
-        let mut index = IndexBuilder::with_memory_for(self.fs(), self.superblock.container, sorted_max);
+        let mut index = IndexBuilder::with_memory_for(self.fs(), self.superblock.container, sorted_max)
+            .expect("a builder");
         let entries: Vec<_> =
             container.walk().expect("a walk").map(|entry| entry.expect("an entry")).collect();
         // Older entries of a path do not count, whenever they come.
         let older = entries.iter().map(|entry| IndexEntry { version: 0, ..entry.clone() });
         entries.iter().cloned().chain(older).for_each(|entry| index.add(entry).expect("added"));
-        index.finish(container.ends()).expect("an index");
+        index.finish(&container.ends()).expect("an index");
     }
 
     fn subfile(&self, number: u32) -> std::path::PathBuf {
-        let name = superblock::subfile_name(number);
+        let name = subfile::name(number);
         self.dir.path().join(String::from_utf8(name).expect("a name"))
     }
 }
@@ -377,4 +380,165 @@ fn what_is_no_container_is_refused_with_the_reason() {
     let impossible = Superblock { container: 1, geometry: Geometry { block_size: 5000, lanes: 1 } };
     let why = impossible.create(&*fs()).expect_err("impossible").to_string();
     assert!(why.contains("power of two"), "{why}");
+}
+
+/// Puts a small file.
+fn put(writer: &mut LaneWriter, path: &[u8], version: u64, data: &[u8]) {
+    writer.put(path, version, node(FileKind::File), data).expect("put");
+}
+
+#[test]
+fn a_lane_has_one_writer_at_a_time_and_another_goes_on_behind_it() {
+    let bed = Bed::new(GEOMETRY);
+    let mut first = bed.writer(0, 0);
+    let subfile = subfile::Subfile::open_or_create(&*bed.fs(), bed.superblock, 0).expect("a subfile");
+    assert!(LaneWriter::claim(subfile, bed.superblock, 0, true).expect("locks").is_none());
+    put(&mut first, b"a", 1, b"one");
+    first.finish().expect("finished");
+    for round in 2..5 {
+        let mut next = bed.writer(0, 0);
+        put(&mut next, format!("b{round}").as_bytes(), round, &bytes(round, 100_000));
+        put(&mut next, b"a", round, &bytes(round, 10));
+        // One of them dies without a word.
+        if round == 3 {
+            next.sync().expect("synced");
+        } else {
+            next.finish().expect("finished");
+        }
+    }
+    let container = bed.by_records();
+    assert_eq!(container.damage(), &[]);
+    assert_eq!(content(&container, b"a").expect("there"), bytes(4, 10));
+    for round in 2..5 {
+        assert_eq!(
+            content(&container, format!("b{round}").as_bytes()).expect("there"),
+            bytes(round, 100_000)
+        );
+    }
+}
+
+#[test]
+fn what_comes_after_the_index_is_found_beside_it() {
+    let bed = Bed::new(GEOMETRY);
+    let mut writer = bed.writer(0, 0);
+    (0..50_u64)
+        .for_each(|number| put(&mut writer, format!("d/{number}").as_bytes(), 1, &bytes(number, 3000)));
+    writer.finish().expect("finished");
+    bed.close(7);
+    assert!(Container::open(bed.fs()).expect("it opens").is_indexed());
+    // In the same lane, in another one, and in another subfile.
+    for (subfile, lane) in [(0, 0), (0, 1), (3, 1)] {
+        let mut writer = bed.writer(subfile, lane);
+        put(&mut writer, b"d/7", u64::from(10 + subfile + lane), format!("{subfile} {lane}").as_bytes());
+        put(&mut writer, format!("e/{subfile}.{lane}").as_bytes(), 5, b"new");
+        writer.put_entry(b"d/9", 5, None, &[]).expect("removed");
+        writer.finish().expect("finished");
+    }
+    let container = Container::open(bed.fs()).expect("it opens");
+    assert!(container.has_index() && !container.is_indexed());
+    assert_eq!(content(&container, b"d/7").expect("there"), b"3 1");
+    assert_eq!(content(&container, b"d/9"), Err(Errno::ENOENT));
+    assert_eq!(content(&container, b"d/8").expect("there"), bytes(8, 3000));
+    let names = |dir: &'static [u8]| container.children(dir).expect("a directory").count();
+    assert_eq!((names(b"d"), names(b"e")), (49, 3));
+    let walked = paths(&container);
+    bed.close(5);
+    let indexed = Container::open(bed.fs()).expect("it opens");
+    assert!(indexed.is_indexed());
+    assert_eq!(paths(&indexed), walked);
+}
+
+#[test]
+fn a_reader_that_looks_again_sees_what_was_written_meanwhile() {
+    let bed = Bed::new(GEOMETRY);
+    let mut writer = bed.writer(0, 1);
+    let mut container = Container::open(bed.fs()).expect("it opens");
+    for round in 1..40_u64 {
+        put(&mut writer, b"again", round, &bytes(round, 9000));
+        if round % 3 == 0 {
+            writer.sync().expect("synced");
+            container.refresh().expect("it looks");
+            assert_eq!(content(&container, b"again").expect("there"), bytes(round, 9000));
+        }
+    }
+    assert_eq!(container.damage(), &[]);
+}
+
+/// What is not yet all there is not believed, and looked at again.
+#[test]
+fn a_record_that_is_written_just_now_is_seen_when_it_is_whole() {
+    let bed = Bed::new(GEOMETRY);
+    let mut writer = bed.writer(0, 0);
+    put(&mut writer, b"before", 1, b"x");
+    writer.sync().expect("synced");
+    put(&mut writer, b"half", 1, &bytes(3, 12_000));
+    put(&mut writer, b"behind", 1, b"y");
+    writer.write_pending().expect("written");
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(bed.subfile(0)).expect("a subfile");
+    let whole = std::fs::read(bed.subfile(0)).expect("a subfile");
+    let at = whole.len() as u64 - 8000;
+    file.write_all_at(&[0; 4000], at).expect("torn");
+    let mut container = Container::open(bed.fs()).expect("it opens");
+    assert_eq!(content(&container, b"half"), Err(Errno::ENOENT));
+    assert_eq!(content(&container, b"behind").expect("whole"), b"y");
+    assert_eq!(container.damage().len(), 1);
+    file.write_all_at(&whole[at as usize..], at).expect("the rest");
+    container.refresh().expect("it looks");
+    assert_eq!(content(&container, b"half").expect("whole"), bytes(3, 12_000));
+    assert_eq!(container.damage(), &[]);
+}
+
+/// What a life has lost stays lost, whatever later lives have known to be safe.
+#[test]
+fn the_torn_end_of_a_life_is_not_made_true_by_the_next_one() {
+    let bed = Bed::new(GEOMETRY);
+    let mut writer = bed.writer(0, 0);
+    put(&mut writer, b"file", 1, b"old and safe");
+    writer.sync().expect("synced");
+    put(&mut writer, b"file", 2, &bytes(3, 12_000));
+    writer.write_pending().expect("written");
+    drop(writer);
+    let file = std::fs::OpenOptions::new().write(true).open(bed.subfile(0)).expect("a subfile");
+    let end = file.metadata().expect("a size").len();
+    file.write_all_at(&[0; 4000], end - 6000).expect("torn");
+    let mut writer = bed.writer(0, 0);
+    put(&mut writer, b"other", 3, b"z");
+    writer.sync().expect("synced");
+    put(&mut writer, b"another", 4, b"z");
+    writer.finish().expect("finished");
+    let container = bed.by_records();
+    assert_eq!(content(&container, b"file").expect("safe"), b"old and safe");
+    assert_eq!(content(&container, b"another").expect("safe"), b"z");
+    assert_eq!(container.damage().len(), 1);
+    bed.close(10);
+    let container = Container::open(bed.fs()).expect("it opens");
+    assert_eq!(content(&container, b"file").expect("safe"), b"old and safe");
+}
+
+#[test]
+fn processes_of_a_host_and_ranks_come_to_lanes_of_their_own() {
+    let bed = Bed::new(GEOMETRY);
+    let begin = |id: &WriterId| LaneWriter::begin(&*bed.fs(), bed.superblock, id).expect("a lane");
+    let host = |name: &str| WriterId::Host(name.to_string());
+    let rank = |rank| WriterId::Rank { rank, size: 3 };
+    let guess = |rank| WriterId::Guess { rank, size: 3, host: "a".to_string() };
+    let ids = [host("a"), host("a"), host("a"), host("b"), rank(0), rank(1), guess(1), guess(2)];
+    let writers: Vec<_> = ids.iter().map(begin).collect();
+    let lanes: std::collections::BTreeSet<_> = writers.iter().map(LaneWriter::lane).collect();
+    assert_eq!(lanes.len(), ids.len());
+    assert!(may_grow(&*bed.fs(), bed.superblock).expect("it looks"));
+    let taken = LaneWriter::begin(&*bed.fs(), bed.superblock, &rank(0)).err().expect("it is taken");
+    assert_eq!(taken.errno, Errno::EBUSY);
+    // One dies, the others end.
+    let mut writers = writers.into_iter();
+    drop(writers.next());
+    writers.for_each(|writer| {
+        writer.finish().expect("finished");
+    });
+    assert!(!may_grow(&*bed.fs(), bed.superblock).expect("it looks"));
+    // A lane that nobody has is taken again, and no new file is made.
+    let files = || std::fs::read_dir(bed.dir.path()).expect("a directory").count();
+    let before = files();
+    assert!(lanes.contains(&begin(&host("b")).lane()));
+    assert_eq!(files(), before);
 }

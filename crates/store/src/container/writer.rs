@@ -2,11 +2,11 @@
 
 use super::entry::{Content, Entry, Extent, Node, check_path};
 use super::geometry::LaneId;
-use super::record::{self, ALIGNMENT, FIXED_SIZE, Kind, Place, head_size};
-use super::superblock::{SIZE, Superblock, subfile_name};
-use std::sync::Arc;
+use super::index::LaneEnd;
+use super::record::{self, ALIGNMENT, FIXED_SIZE, Kind, Place, first_sequence, head_size};
+use super::subfile::{Claim, Subfile};
+use super::superblock::Superblock;
 use tameike_core::{Errno, Fault, Result};
-use tameike_io::shared::{Access, SharedFile, SharedFs};
 
 /// What is larger is not put into the rest of a block with its entry, but cut in pieces that fill blocks.
 const TOGETHER_PART: usize = 4;
@@ -16,14 +16,14 @@ const PIECE_SIZE_MIN: usize = 4 << 10;
 /// A writer's part of a container. It keeps at most one block in memory; what is in there, and what was not yet made safe by
 /// [`LaneWriter::sync`], is lost with the process.
 pub struct LaneWriter {
-    file: Arc<dyn SharedFile>,
+    subfile: Subfile,
     superblock: Superblock,
     lane: LaneId,
     /// Of the next record.
     sequence: u64,
     /// Of the first byte in `pending`.
     address: u64,
-    /// What is before is safe.
+    /// What its life has before is safe.
     safe: u64,
     /// Records that are not written yet: they end before their block does.
     pending: Vec<u8>,
@@ -39,25 +39,32 @@ pub struct Put {
 }
 
 impl LaneWriter {
-    /// A lane of which nobody has written anything, in a subfile that is made where it is missing.
+    /// Begins a lane of a subfile that this writer alone has open. Nothing when somebody else has the lane.
     ///
     /// # Errors
-    /// `EINVAL` when there is no such lane, and what the file system says.
-    pub fn begin(fs: &dyn SharedFs, superblock: Superblock, lane: LaneId) -> Result<Self> {
-        if lane.lane >= superblock.geometry.lanes {
-            let message = format!("{lane}: it has {} lanes", superblock.geometry.lanes);
+    /// `EINVAL` when there is no such lane, and as [`Subfile::claim`].
+    pub(super) fn claim(
+        subfile: Subfile,
+        superblock: Superblock,
+        lane: u32,
+        needs_lock: bool,
+    ) -> Result<Option<Self>> {
+        let id = subfile.lane(lane);
+        if lane >= superblock.geometry.lanes {
+            let message = format!("{id}: it has {} lanes", superblock.geometry.lanes);
             return Err(Fault::new(Errno::EINVAL, message));
         }
-        let name = subfile_name(lane.subfile);
-        let file = match fs.create(&name, 0o644) {
-            Ok(file) => {
-                file.write_at(&superblock.encode(lane.subfile), 0)?;
-                file
-            }
-            Err(fault) if fault.errno == Errno::EEXIST => fs.open(&name, Access::Write)?,
-            Err(fault) => return Err(fault),
-        };
-        Ok(Self { file, superblock, lane, sequence: 0, address: 0, safe: 0, pending: Vec::new() })
+        let Claim::Taken { life, address } = subfile.claim(lane, needs_lock)? else { return Ok(None) };
+        let sequence = first_sequence(life);
+        Ok(Some(Self {
+            subfile,
+            superblock,
+            lane: id,
+            sequence,
+            address,
+            safe: address,
+            pending: Vec::new(),
+        }))
     }
 
     /// Puts a path and all of its content. Gives the record of the entry.
@@ -123,9 +130,23 @@ impl LaneWriter {
     /// What the file system says: then nothing is known of what was put since the last time.
     pub fn sync(&mut self) -> Result<()> {
         self.write_pending()?;
-        self.file.sync()?;
+        self.subfile.file().sync()?;
         self.safe = self.address;
         Ok(())
+    }
+
+    /// Makes all that was put safe, and says in the lane that no more comes. Where it ends.
+    ///
+    /// # Errors
+    /// As [`Self::sync`].
+    pub fn finish(mut self) -> Result<LaneEnd> {
+        self.sync()?;
+        // Lost with the power it is not missed: what is there is only believed less.
+        self.encode(Kind::End, &[], &[]);
+        self.write_pending()?;
+        self.subfile.finish(self.lane.lane, (self.sequence >> 32) as u32)?;
+        let end = self.superblock.geometry.block_end(self.address - 1);
+        Ok(LaneEnd { lane: self.lane, address: end, sequence: self.sequence, is_finished: true })
     }
 
     /// Largest content that is kept together with its entry.
@@ -148,22 +169,26 @@ impl LaneWriter {
         self.lane
     }
 
-    /// Where the next record begins, and its number.
-    pub fn end(&self) -> (u64, u64) {
-        (self.address + self.pending.len() as u64, self.sequence)
+    /// Where the next record begins.
+    fn end(&self) -> u64 {
+        self.address + self.pending.len() as u64
     }
 
     /// Bytes left in the block.
     fn room(&self) -> usize {
-        let (end, _) = self.end();
+        let end = self.end();
         (self.superblock.geometry.block_end(end) - end) as usize
     }
 
     fn append(&mut self, kind: Kind, entry: &[u8], data: &[u8]) -> Result<Put> {
+        if self.end() == self.superblock.geometry.block_end(self.address) {
+            // A whole block that could not be written.
+            self.write_pending()?;
+        }
         if record_span(entry.len(), data.len()) > self.room() {
             self.end_block()?;
         }
-        let (address, _) = self.end();
+        let address = self.end();
         self.encode(kind, entry, data);
         if self.room() == self.superblock.geometry.block_size as usize {
             self.write_pending()?;
@@ -172,7 +197,7 @@ impl LaneWriter {
     }
 
     fn encode(&mut self, kind: Kind, entry: &[u8], data: &[u8]) {
-        let (address, sequence) = self.end();
+        let (address, sequence) = (self.end(), self.sequence);
         let place = Place { container: self.superblock.container, lane: self.lane, address, sequence };
         let unsafe_size = u32::try_from(address - self.safe).unwrap_or(u32::MAX);
         record::encode(&mut self.pending, kind, &place, unsafe_size, entry, data);
@@ -181,7 +206,7 @@ impl LaneWriter {
 
     /// Nothing more comes to the block.
     fn end_block(&mut self) -> Result<()> {
-        let (end, _) = self.end();
+        let end = self.end();
         let next = self.superblock.geometry.block_end(end);
         if !end.is_multiple_of(self.superblock.geometry.block_size.into()) {
             self.encode(Kind::Rest, &[], &[]);
@@ -191,10 +216,14 @@ impl LaneWriter {
         Ok(())
     }
 
-    pub(super) fn write_pending(&mut self) -> Result<()> {
+    /// Writes what is in memory, so that who reads the subfile finds it. It is not safe by that.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn write_pending(&mut self) -> Result<()> {
         if !self.pending.is_empty() {
             let offset = self.superblock.geometry.offset(self.lane.lane, self.address);
-            self.file.write_at(&self.pending, offset)?;
+            self.subfile.file().write_at(&self.pending, offset)?;
             self.address += self.pending.len() as u64;
             self.pending.clear();
         }
@@ -212,5 +241,3 @@ fn data_within(room: usize) -> usize {
     let chunks = room.div_ceil(record::CHUNK_SIZE as usize);
     room - FIXED_SIZE - (head_size(0, chunks * record::CHUNK_SIZE as usize) - FIXED_SIZE)
 }
-
-const _: () = assert!(SIZE <= FIXED_SIZE && PIECE_SIZE_MIN > 0);

@@ -1,8 +1,7 @@
 //! Making an index: sorted in memory, and by way of files when there are more paths than fit there.
 
 use super::{
-    FOOTER_SIZE, FORMAT, INDEX_NAME, Index, IndexEntry, IndexIter, LaneEnd, MAGIC, PAGE_SIZE, PageRef,
-    encode, part,
+    FOOTER_SIZE, FORMAT, INDEX_NAME, Index, IndexEntry, LaneEnd, MAGIC, PAGE_SIZE, PageRef, encode, part,
 };
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -10,6 +9,7 @@ use std::sync::Arc;
 use tameike_core::Result;
 use tameike_core::wire::meta::RenameMode;
 use tameike_io::crc32c;
+use tameike_io::os::process::random_bytes;
 use tameike_io::shared::{SharedFile, SharedFs};
 
 /// Entries that are sorted in memory.
@@ -19,6 +19,8 @@ const SORTED_MAX: usize = 1 << 20;
 pub struct IndexBuilder {
     fs: Arc<dyn SharedFs>,
     container: u64,
+    /// Part of the names of its files, as of nobody else.
+    token: u64,
     entries: Vec<IndexEntry>,
     sorted_max: usize,
     runs: Vec<Vec<u8>>,
@@ -26,7 +28,10 @@ pub struct IndexBuilder {
 
 impl IndexBuilder {
     /// For the container with this number, whose directory `fs` is.
-    pub fn new(fs: Arc<dyn SharedFs>, container: u64) -> Self {
+    ///
+    /// # Errors
+    /// There are no random numbers on this host.
+    pub fn new(fs: Arc<dyn SharedFs>, container: u64) -> Result<Self> {
         Self::with_memory_for(fs, container, SORTED_MAX)
     }
 
@@ -35,8 +40,9 @@ impl IndexBuilder {
         fs: Arc<dyn SharedFs>,
         container: u64,
         sorted_max: usize,
-    ) -> Self {
-        Self { fs, container, entries: Vec::new(), sorted_max, runs: Vec::new() }
+    ) -> Result<Self> {
+        let token = u64::from_le_bytes(random_bytes()?);
+        Ok(Self { fs, container, token, entries: Vec::new(), sorted_max, runs: Vec::new() })
     }
 
     /// One more.
@@ -48,8 +54,7 @@ impl IndexBuilder {
         if self.entries.len() < self.sorted_max {
             return Ok(());
         }
-        let name = format!("index.run.{}.{}", std::process::id(), self.runs.len()).into_bytes();
-        let _ = self.fs.unlink(&name);
+        let name = format!("index.run.{:016x}.{}", self.token, self.runs.len()).into_bytes();
         self.runs.push(name.clone());
         let entries = self.take_sorted();
         write(&*self.fs, &name, self.container, entries.into_iter().map(Ok), &[])
@@ -63,10 +68,12 @@ impl IndexBuilder {
         let runs: Result<Vec<_>> =
             self.runs.iter().map(|name| Index::open(&*self.fs, name, self.container)).collect();
         let runs = runs?;
-        let mut sources: Vec<Source<'_>> = runs.iter().map(|run| Source::Index(run.iter())).collect();
-        sources.push(Source::Memory(self.take_sorted().into_iter()));
-        let name = format!("index.new.{}", std::process::id()).into_bytes();
-        let _ = self.fs.unlink(&name);
+        let mut sources: Vec<Sorted<'_>> = Vec::new();
+        for run in &runs {
+            sources.push(Box::new(run.iter()));
+        }
+        sources.push(Box::new(self.take_sorted().into_iter().map(Ok)));
+        let name = format!("index.new.{:016x}", self.token).into_bytes();
         // What was removed is of no use in an index that has all.
         let merged = Merge::new(sources)?.filter(|entry| !matches!(entry, Ok(entry) if entry.node.is_none()));
         let written = write(&*self.fs, &name, self.container, merged, lanes)
@@ -90,22 +97,6 @@ impl Drop for IndexBuilder {
     fn drop(&mut self) {
         for name in &self.runs {
             let _ = self.fs.unlink(name);
-        }
-    }
-}
-
-enum Source<'a> {
-    Index(IndexIter<'a>),
-    Memory(std::vec::IntoIter<IndexEntry>),
-}
-
-impl Iterator for Source<'_> {
-    type Item = Result<IndexEntry>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        match self {
-            Self::Index(iter) => iter.next(),
-            Self::Memory(iter) => iter.next().map(Ok),
         }
     }
 }
@@ -134,14 +125,21 @@ impl Ord for First {
     }
 }
 
+/// Entries in the order of an index.
+pub type Sorted<'a> = Box<dyn Iterator<Item = Result<IndexEntry>> + 'a>;
+
 /// Sorted sources in one order, of each path what is so.
-struct Merge<'a> {
-    sources: Vec<Source<'a>>,
+pub struct Merge<'a> {
+    sources: Vec<Sorted<'a>>,
     firsts: BinaryHeap<First>,
 }
 
 impl<'a> Merge<'a> {
-    fn new(sources: Vec<Source<'a>>) -> Result<Self> {
+    /// Of these.
+    ///
+    /// # Errors
+    /// That of the first entry of one.
+    pub fn new(sources: Vec<Sorted<'a>>) -> Result<Self> {
         let mut merge = Self { sources, firsts: BinaryHeap::new() };
         (0..merge.sources.len()).try_for_each(|source| merge.refill(source))?;
         Ok(merge)

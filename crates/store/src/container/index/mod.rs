@@ -12,8 +12,8 @@
 mod build;
 mod read;
 
-pub use build::IndexBuilder;
-pub use read::{Index, IndexIter};
+pub use build::{IndexBuilder, Merge};
+pub use read::Index;
 
 use super::entry::{Node, split_path};
 use super::geometry::LaneId;
@@ -94,6 +94,20 @@ pub struct LaneEnd {
     pub address: u64,
     /// Of the next one.
     pub sequence: u64,
+    /// Whether nothing more comes in this life of the lane.
+    pub is_finished: bool,
+}
+
+impl LaneEnd {
+    /// The beginning of a lane.
+    pub fn none(lane: LaneId) -> Self {
+        Self { lane, address: 0, sequence: 0, is_finished: false }
+    }
+
+    /// The life that the lane was in; 0 when nothing was found of it.
+    pub fn life(&self) -> u32 {
+        (self.sequence >> 32) as u32
+    }
 }
 
 /// A page of entries.

@@ -1,0 +1,164 @@
+//! A file that is being written: what is in memory of it, and what is in the lane.
+
+use super::extents;
+use tameike_core::{FileKind, Result};
+use tameike_store::container::{Container, Content, Extent, LaneWriter, Node};
+
+/// Bytes that a file gathers in memory before they go to the lane.
+const BUFFER_SIZE_MAX: usize = 1 << 20;
+/// What is written at once and is not less goes to the lane without being gathered.
+const DIRECT_SIZE_MIN: usize = 256 << 10;
+
+/// A file that somebody has open for writing.
+pub struct Draft {
+    /// Where it is; nowhere when that name was removed.
+    pub path: Option<Vec<u8>>,
+    /// All but size and content is as it will be.
+    pub node: Node,
+    /// Bytes of content.
+    pub size: u64,
+    /// Where what is in lanes is.
+    extents: Vec<Extent>,
+    /// What is only in memory: it lies over the extents, and begins at `buffer_at`.
+    buffer: Vec<u8>,
+    buffer_at: u64,
+    /// Whether no entry tells of it as it is.
+    pub is_changed: bool,
+}
+
+impl Draft {
+    /// An empty file, of which no entry tells yet.
+    pub fn new(path: Vec<u8>, node: Node) -> Self {
+        Self { is_changed: true, ..Self::of(path, node, Vec::new(), 0) }
+    }
+
+    /// A file whose content is in lanes.
+    pub fn of(path: Vec<u8>, node: Node, extents: Vec<Extent>, size: u64) -> Self {
+        Self { path: Some(path), node, size, extents, buffer: Vec::new(), buffer_at: 0, is_changed: false }
+    }
+
+    /// Writes at an offset.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn write(&mut self, writer: &mut LaneWriter, data: &[u8], offset: u64) -> Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let buffer_end = self.buffer_at + self.buffer.len() as u64;
+        let joins = (self.buffer_at..=buffer_end).contains(&offset)
+            && (offset - self.buffer_at) as usize + data.len() <= BUFFER_SIZE_MAX;
+        if !self.buffer.is_empty() && !joins {
+            self.flush(writer)?;
+        }
+        self.is_changed = true;
+        if data.len() >= DIRECT_SIZE_MIN && self.buffer.is_empty() {
+            self.put(writer, offset, data)?;
+        } else {
+            if self.buffer.is_empty() {
+                self.buffer_at = offset;
+            }
+            let at = (offset - self.buffer_at) as usize;
+            let within = data.len().min(self.buffer.len() - at);
+            self.buffer[at..at + within].copy_from_slice(&data[..within]);
+            self.buffer.extend_from_slice(&data[within..]);
+        }
+        self.size = self.size.max(offset + data.len() as u64);
+        Ok(())
+    }
+
+    /// Reads at an offset until `buffer` is full or the file ends; the number of bytes read.
+    ///
+    /// # Errors
+    /// `EIO` when what is in lanes is damaged, and what the file system says.
+    pub fn read(
+        &self,
+        container: &Container,
+        writer: Option<&mut LaneWriter>,
+        into: &mut [u8],
+        offset: u64,
+    ) -> Result<usize> {
+        let count = self.size.saturating_sub(offset).min(into.len() as u64) as usize;
+        let into = &mut into[..count];
+        let end = offset + count as u64;
+        let buffer_end = self.buffer_at + self.buffer.len() as u64;
+        let (from, to) = (offset.max(self.buffer_at), end.min(buffer_end));
+        if from > offset || to < end || from >= to {
+            if let Some(writer) = writer {
+                writer.write_pending()?;
+            }
+            container
+                .open_extents(self.node_with(Content::Extents(self.extents.clone())))
+                .read_at(into, offset)?;
+        }
+        if from < to {
+            let bytes = &self.buffer[(from - self.buffer_at) as usize..(to - self.buffer_at) as usize];
+            into[(from - offset) as usize..(to - offset) as usize].copy_from_slice(bytes);
+        }
+        Ok(count)
+    }
+
+    /// Cuts it, or makes it longer by zeros.
+    pub fn truncate(&mut self, size: u64) {
+        extents::truncate(&mut self.extents, size);
+        self.buffer.truncate(size.saturating_sub(self.buffer_at).min(self.buffer.len() as u64) as usize);
+        (self.size, self.is_changed) = (size, true);
+    }
+
+    /// Bytes that are only in memory.
+    pub fn buffered(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// Gives what is in memory to the lane.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn flush(&mut self, writer: &mut LaneWriter) -> Result<()> {
+        let buffer = std::mem::take(&mut self.buffer);
+        let put = self.put(writer, self.buffer_at, &buffer);
+        match put {
+            Ok(()) => {
+                self.buffer = buffer;
+                self.buffer.clear();
+            }
+            // Nothing of it is lost: it may be tried again.
+            Err(_) => self.buffer = buffer,
+        }
+        put
+    }
+
+    /// What an entry tells of it now, and the content that goes with the entry. All else is in the lane then.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn entry(&mut self, writer: &mut LaneWriter) -> Result<(Node, &[u8])> {
+        let is_whole =
+            self.extents.is_empty() && self.buffer_at == 0 && self.buffer.len() as u64 == self.size;
+        if self.node.kind != FileKind::File || (is_whole && self.buffer.len() <= writer.together_size()) {
+            return Ok((self.node_with(Content::Here), &self.buffer));
+        }
+        self.flush(writer)?;
+        Ok((self.node_with(Content::Extents(self.extents.clone())), &[]))
+    }
+
+    /// An entry tells of it; with `content` in its own record, at this place.
+    pub fn published(&mut self, content: Option<Extent>) {
+        self.is_changed = false;
+        self.buffer.clear();
+        if let Some(extent) = content.filter(|extent| extent.length > 0) {
+            extents::lay(&mut self.extents, extent);
+        }
+    }
+
+    fn put(&mut self, writer: &mut LaneWriter, offset: u64, data: &[u8]) -> Result<()> {
+        let mut pieces = Vec::new();
+        let put = writer.put_pieces(offset, data, &mut pieces);
+        pieces.into_iter().for_each(|piece| extents::lay(&mut self.extents, piece));
+        put
+    }
+
+    fn node_with(&self, content: Content) -> Node {
+        Node { size: self.size, content, ..self.node.clone() }
+    }
+}

@@ -1,0 +1,290 @@
+//! Files of a container as programs have them: opened, read, written and closed, by any number of processes at the same time.
+//!
+//! Each process has a lane of its own. What it puts is seen by itself at once, and by others when it was synced, or when its block was full, once
+//! they look again: who misses a name does, and [`Session::refresh`].
+
+mod draft;
+mod extents;
+mod names;
+mod options;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use tameike_store::container::Brief;
+
+pub use options::{Rank, SUBFILES_MAX, SessionOptions, block_size_of};
+
+use draft::Draft;
+use parking_lot::Mutex;
+use state::{State, brief, check_kind};
+use std::sync::Arc;
+use tameike_core::{Errno, FileKind, Result};
+use tameike_io::os::process::wall;
+use tameike_io::shared::SharedFs;
+use tameike_store::container::{
+    Container, Content, FileReader, IndexBuilder, IndexEntry, LaneWriter, Node, check_path,
+};
+
+/// A container that a process reads and adds to.
+pub struct Session {
+    fs: Arc<dyn SharedFs>,
+    options: SessionOptions,
+    state: Mutex<State>,
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenFlags {
+    /// For writing.
+    pub write: bool,
+    /// It is made where it is missing.
+    pub create: bool,
+    /// It must be missing, as far as this process can see.
+    pub exclusive: bool,
+    /// Its content goes.
+    pub truncate: bool,
+}
+
+/// An open file.
+pub enum OpenFile {
+    /// As it was when it was opened.
+    Reader(Box<Mutex<FileReader>>),
+    /// As all of this process see it now.
+    Writer(WriterFile),
+}
+
+/// A file that is open for writing.
+pub struct WriterFile(Arc<Mutex<Draft>>);
+
+impl Session {
+    /// Opens the container whose directory `fs` is; it is made where there is none, if the options say so.
+    ///
+    /// # Errors
+    /// `EINVAL` when it is no container and is not to be made, and what the file system says.
+    pub fn open(fs: Arc<dyn SharedFs>, options: SessionOptions) -> Result<Self> {
+        options.make_or_wait(&*fs)?;
+        let container = Container::open(fs.clone())?;
+        Ok(Self { fs, options, state: Mutex::new(State::new(container)) })
+    }
+
+    /// Looks for what others have added.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn refresh(&self) -> Result<()> {
+        self.state.lock().container.refresh()
+    }
+
+    /// Opens a regular file. `mode` are the permission bits of one that is made.
+    ///
+    /// # Errors
+    /// As open(2); `ELOOP` for a symbolic link.
+    pub fn open_file(&self, path: &[u8], flags: OpenFlags, mode: u16) -> Result<OpenFile> {
+        check_path(path)?;
+        let mut state = self.state.lock();
+        if let Some(draft) = state.drafts.get(path) {
+            if flags.create && flags.exclusive {
+                return Err(Errno::EEXIST.into());
+            }
+            let draft = draft.clone();
+            if flags.write && flags.truncate {
+                state.change(&mut draft.lock(), |draft, _| draft.truncate(0));
+            }
+            return Ok(OpenFile::Writer(WriterFile(draft)));
+        }
+        // Whose content goes needs not be known.
+        let is_replaced = flags.create && flags.truncate && !flags.exclusive;
+        let found = match state.container.find(path)? {
+            None if !is_replaced => {
+                state.container.refresh()?;
+                state.container.find(path)?
+            }
+            found => found,
+        };
+        match found {
+            None if !flags.create => Err(Errno::ENOENT.into()),
+            Some(_) if flags.create && flags.exclusive => Err(Errno::EEXIST.into()),
+            Some(entry) if !flags.write => self.open_reader(&mut state, &entry),
+            Some(entry) if !flags.truncate => {
+                self.begin(&mut state)?;
+                let draft = state.draft_of(&entry)?;
+                Ok(state.keep(draft))
+            }
+            found => {
+                if let Some(Brief { kind, .. }) = found.as_ref().and_then(|entry| entry.node) {
+                    check_kind(kind)?;
+                }
+                self.begin(&mut state)?;
+                self.make_parents(&mut state, path)?;
+                let mode = found.and_then(|entry| entry.node).map_or(mode, |node| node.mode);
+                Ok(state.keep(Draft::new(path.to_vec(), self.new_node(FileKind::File, mode))))
+            }
+        }
+    }
+
+    fn open_reader(&self, state: &mut State, entry: &IndexEntry) -> Result<OpenFile> {
+        if let Some(writer) = &mut state.writer
+            && writer.lane() == entry.lane
+        {
+            writer.write_pending()?;
+        }
+        check_kind(entry.node.map_or(FileKind::File, |node| node.kind))?;
+        Ok(OpenFile::Reader(Box::new(Mutex::new(state.container.open_entry(entry)?))))
+    }
+
+    /// Reads at an offset until `buffer` is full or the file ends; the number of bytes read.
+    ///
+    /// # Errors
+    /// `EIO` when the bytes are damaged, and what the file system says.
+    pub fn read_at(&self, file: &OpenFile, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        match file {
+            OpenFile::Reader(reader) => reader.lock().read_at(buffer, offset),
+            OpenFile::Writer(WriterFile(draft)) => {
+                let mut state = self.state.lock();
+                let State { container, writer, .. } = &mut *state;
+                draft.lock().read(container, writer.as_mut(), buffer, offset)
+            }
+        }
+    }
+
+    /// Writes at an offset; at the end without one. Where the write has ended.
+    ///
+    /// # Errors
+    /// `EBADF` when it is not open for writing, `EFBIG` beyond the largest size, and what the file system says.
+    pub fn write(&self, file: &OpenFile, data: &[u8], offset: Option<u64>) -> Result<u64> {
+        let OpenFile::Writer(WriterFile(draft)) = file else { return Err(Errno::EBADF.into()) };
+        let mut state = self.state.lock();
+        let mut draft = draft.lock();
+        let offset = offset.unwrap_or(draft.size);
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= i64::MAX as u64);
+        let end = end.ok_or(Errno::EFBIG)?;
+        state.change(&mut draft, |draft, writer| match writer {
+            Some(writer) => draft.write(writer, data, offset),
+            None => Err(Errno::EBADF.into()),
+        })?;
+        state.bound(&mut draft)?;
+        Ok(end)
+    }
+
+    /// Cuts a file, or makes it longer by zeros.
+    ///
+    /// # Errors
+    /// `EBADF` when it is not open for writing, `EFBIG` beyond the largest size.
+    pub fn truncate(&self, file: &OpenFile, size: u64) -> Result<()> {
+        let OpenFile::Writer(WriterFile(draft)) = file else { return Err(Errno::EBADF.into()) };
+        if size > i64::MAX as u64 {
+            return Err(Errno::EFBIG.into());
+        }
+        self.state.lock().change(&mut draft.lock(), |draft, _| draft.truncate(size));
+        Ok(())
+    }
+
+    /// Attributes and size of an open file.
+    pub fn status(&self, file: &OpenFile) -> Brief {
+        match file {
+            OpenFile::Reader(reader) => Brief::of(reader.lock().node()),
+            OpenFile::Writer(WriterFile(draft)) => brief(&draft.lock()),
+        }
+    }
+
+    /// Closes a file. Its content is in the container then: safe when this process syncs.
+    ///
+    /// # Errors
+    /// What the file system says of what was written and could not be put.
+    pub fn close(&self, file: OpenFile) -> Result<()> {
+        let OpenFile::Writer(WriterFile(shared)) = file else { return Ok(()) };
+        let mut state = self.state.lock();
+        let published = state.publish(&mut shared.lock());
+        // One is the session's, one ours; what could not be put is kept, and tried again.
+        let path = shared.lock().path.clone();
+        match path {
+            Some(path) if published.is_ok() && Arc::strong_count(&shared) <= 2 => {
+                state.drafts.remove(&path);
+            }
+            None if Arc::strong_count(&shared) == 1 => {
+                state.change(&mut shared.lock(), |draft, _| draft.truncate(0));
+            }
+            _ => {}
+        }
+        published
+    }
+
+    /// Makes an open file safe, and all that was closed before.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn sync_file(&self, file: &OpenFile) -> Result<()> {
+        let mut state = self.state.lock();
+        if let OpenFile::Writer(WriterFile(draft)) = file {
+            state.publish(&mut draft.lock())?;
+        }
+        state.sync(&*self.fs)
+    }
+
+    /// Makes all files safe, as they are now.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn sync(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        state.publish_all()?;
+        state.sync(&*self.fs)
+    }
+
+    /// Ends: all is made safe. The last process that ends writes the index.
+    ///
+    /// # Errors
+    /// What the file system says; of the index, too, without which all is there and opening takes longer.
+    pub fn finish(self) -> Result<()> {
+        let mut state = self.state.into_inner();
+        state.publish_all()?;
+        state.sync(&*self.fs)?;
+        let Some(writer) = state.writer.take() else { return Ok(()) };
+        writer.finish()?;
+        if self.options.may_be_last(&*self.fs, state.container.superblock())? {
+            make_index(&self.fs)?;
+        }
+        Ok(())
+    }
+
+    /// From the first change on this process has a lane.
+    fn begin(&self, state: &mut State) -> Result<()> {
+        if self.options.is_read_only {
+            return Err(Errno::EROFS.into());
+        }
+        if state.writer.is_none() {
+            let superblock = state.container.superblock();
+            state.writer = Some(LaneWriter::begin(&*self.fs, superblock, &self.options.writer())?);
+        }
+        Ok(())
+    }
+
+    fn new_node(&self, kind: FileKind, mode: u16) -> Node {
+        let now = wall();
+        Node {
+            kind,
+            mode: mode & 0o7777 & !self.options.umask,
+            uid: self.options.uid,
+            gid: self.options.gid,
+            rdev: 0,
+            atime: now,
+            mtime: now,
+            target: Vec::new(),
+            xattrs: Vec::new(),
+            size: 0,
+            content: Content::Here,
+        }
+    }
+}
+
+/// Writes a new index of all that is in a container.
+///
+/// # Errors
+/// What the file system says; then the old one, if there is one, is still there.
+pub fn make_index(fs: &Arc<dyn SharedFs>) -> Result<()> {
+    let container = Container::open(fs.clone())?;
+    let mut index = IndexBuilder::new(fs.clone(), container.superblock().container)?;
+    container.walk()?.try_for_each(|entry| index.add(entry?))?;
+    index.finish(&container.ends())
+}

@@ -1,0 +1,179 @@
+//! Who a process is among those that share a container, and how one is made.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+use tameike_core::{Errno, Fault, Result};
+use tameike_io::os::process::{ask_until, host_name, random_bytes};
+use tameike_io::shared::SharedFs;
+use tameike_store::container::{Geometry, Superblock, WriterId, may_grow, superblock};
+
+/// Files of a container, unless somebody asks for others.
+pub const SUBFILES_MAX: u32 = 8;
+/// Smaller blocks are not chosen.
+const BLOCK_SIZE_MIN: u64 = 4 << 20;
+/// Writers that share a file, where nobody knows how many there will be.
+const LANES_OF_HOST: u32 = 8;
+/// Of more writers only the first one looks whether all have ended.
+const LOOKING_MAX: u32 = 1024;
+/// How long a rank waits for the first one to make the container.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+/// The same where it is not certain that there is a first one.
+const GUESS_WAIT_MAX: Duration = Duration::from_secs(5);
+const WAIT_STEP: Duration = Duration::from_millis(5);
+
+/// Which of several processes one is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rank {
+    /// From 0 on.
+    pub rank: u32,
+    /// How many there are.
+    pub size: u32,
+    /// It was found in the environment, which children of a rank have, too.
+    pub is_guess: bool,
+}
+
+/// Environment variables that tell a process its rank and how many there are.
+const OF_LAUNCHERS: [(&str, &str); 5] = [
+    // Open MPI.
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    // MPICH, Intel MPI, and what else speaks PMI.
+    ("PMI_RANK", "PMI_SIZE"),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    // A launcher by PMIx under Slurm; the number of processes is Slurm's.
+    ("PMIX_RANK", "SLURM_NTASKS"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+];
+
+impl Rank {
+    /// The rank that the launcher of a parallel program has told this process, by `variable`.
+    pub fn guess(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
+        let number = |name: &str| variable(name)?.parse::<u32>().ok();
+        OF_LAUNCHERS.iter().find_map(|(rank, size)| {
+            let (rank, size) = (number(rank)?, number(size)?);
+            (rank < size).then_some(Self { rank, size, is_guess: true })
+        })
+    }
+}
+
+/// How a process takes part in a container.
+#[derive(Clone, Debug)]
+pub struct SessionOptions {
+    /// Which of several processes it is; nothing where it is one of any number.
+    pub rank: Option<Rank>,
+    /// Whether a container is made where there is none.
+    pub create: bool,
+    /// Nothing is changed.
+    pub is_read_only: bool,
+    /// Bytes of a block of one that is made, see [`Geometry::block_size`] and [`block_size_of`].
+    pub block_size: u32,
+    /// Files of one that is made, for ranks; nothing: as many as there are ranks, up to [`SUBFILES_MAX`].
+    pub subfiles: Option<u32>,
+    /// Permission bits that new files do not get.
+    pub umask: u16,
+    /// Owner of new files.
+    pub uid: u32,
+    /// Group of new files.
+    pub gid: u32,
+}
+
+impl SessionOptions {
+    /// Who this process is as a writer.
+    pub(super) fn writer(&self) -> WriterId {
+        match self.rank {
+            None => WriterId::Host(host_name()),
+            Some(Rank { rank, size, is_guess: true }) => WriterId::Guess { rank, size, host: host_name() },
+            Some(Rank { rank, size, is_guess: false }) => WriterId::Rank { rank, size },
+        }
+    }
+
+    /// Makes the container, or waits until somebody has.
+    pub(super) fn make_or_wait(&self, fs: &dyn SharedFs) -> Result<()> {
+        let missing = match Superblock::read(fs) {
+            Err(fault) if fault.errno == Errno::EINVAL && self.create => fault,
+            found => return found.map(drop),
+        };
+        let wait = match self.rank {
+            Some(Rank { rank, is_guess, .. }) if rank > 0 => {
+                Some(if is_guess { GUESS_WAIT_MAX } else { WAIT_MAX })
+            }
+            _ => None,
+        };
+        if let Some(wait) = wait {
+            match wait_for(fs, wait, missing) {
+                Err(_) if wait == GUESS_WAIT_MAX => {}
+                waited => return waited,
+            }
+        }
+        match self.superblock()?.create(fs) {
+            // Another one is at it.
+            Err(fault) if fault.errno == Errno::EEXIST => wait_for(fs, GUESS_WAIT_MAX, fault),
+            made => made,
+        }
+    }
+
+    fn superblock(&self) -> Result<Superblock> {
+        let lanes = match self.rank {
+            None => LANES_OF_HOST,
+            Some(Rank { size, .. }) => {
+                let subfiles = self.subfiles.unwrap_or(SUBFILES_MAX).clamp(1, size.max(1));
+                size.div_ceil(subfiles)
+            }
+        };
+        let geometry = Geometry { block_size: self.block_size, lanes };
+        Ok(Superblock { container: u64::from_le_bytes(random_bytes()?), geometry })
+    }
+
+    /// Whether all others have ended, so that this process is the one to write the index.
+    pub(super) fn may_be_last(&self, fs: &dyn SharedFs, superblock: Superblock) -> Result<bool> {
+        match self.rank {
+            Some(Rank { rank, size, .. }) if size > LOOKING_MAX => Ok(rank == 0),
+            _ => Ok(!may_grow(fs, superblock)?),
+        }
+    }
+}
+
+/// Waits until there is a container. `missing` tells what is if there is none in time.
+fn wait_for(fs: &dyn SharedFs, most: Duration, missing: Fault) -> Result<()> {
+    let mut last = missing;
+    let found = ask_until(most, WAIT_STEP, || match Superblock::read(fs) {
+        Ok(_) => Some(Ok(())),
+        Err(fault) if fault.errno == Errno::EINVAL => {
+            last = fault;
+            None
+        }
+        Err(fault) => Some(Err(fault)),
+    });
+    found.unwrap_or_else(|| {
+        Err(Fault::new(last.errno, format!("{last}: nobody has made one in {} seconds", most.as_secs())))
+    })
+}
+
+/// Bytes of a block that suit the file system of a directory: what it calls best, within bounds.
+pub fn block_size_of(directory: &Path) -> u32 {
+    let stripe = std::fs::metadata(directory).map_or(0, |metadata| metadata.blksize());
+    let most = u64::from(superblock::BLOCK_SIZE_MAX);
+    u32::try_from(stripe.next_power_of_two().clamp(BLOCK_SIZE_MIN, most))
+        .unwrap_or(superblock::BLOCK_SIZE_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn launchers_tell_a_rank() {
+        let of = |told: &'static [(&'static str, &'static str)]| {
+            Rank::guess(|name| {
+                told.iter().find(|(told, _)| *told == name).map(|(_, value)| (*value).to_string())
+            })
+        };
+        let rank = |rank, size| Some(Rank { rank, size, is_guess: true });
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[("OMPI_COMM_WORLD_RANK", "3"), ("OMPI_COMM_WORLD_SIZE", "8")]), rank(3, 8));
+        assert_eq!(of(&[("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("SLURM_PROCID", "1")]), rank(0, 2));
+        assert_eq!(of(&[("PMIX_RANK", "1"), ("SLURM_NTASKS", "4"), ("SLURM_PROCID", "0")]), rank(1, 4));
+        assert_eq!(of(&[("SLURM_PROCID", "4"), ("SLURM_NTASKS", "4")]), None);
+        assert_eq!(of(&[("SLURM_PROCID", "two"), ("SLURM_NTASKS", "4")]), None);
+    }
+}

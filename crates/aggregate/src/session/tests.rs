@@ -1,0 +1,311 @@
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::path::Path;
+use tameike_io::os::process::ask_until;
+use tameike_io::shared::PosixTree;
+
+const BLOCK_SIZE: u32 = 64 << 10;
+
+fn options(rank: Option<Rank>) -> SessionOptions {
+    SessionOptions {
+        rank,
+        create: true,
+        is_read_only: false,
+        block_size: BLOCK_SIZE,
+        subfiles: None,
+        umask: 0o022,
+        uid: 7,
+        gid: 8,
+    }
+}
+
+fn tree(dir: &Path) -> Arc<dyn SharedFs> {
+    Arc::new(PosixTree::open(dir).expect("a tree"))
+}
+
+fn session(dir: &Path) -> Session {
+    Session::open(tree(dir), options(None)).expect("a session")
+}
+
+const CREATE: OpenFlags = OpenFlags { write: true, create: true, exclusive: false, truncate: true };
+const UPDATE: OpenFlags = OpenFlags { write: true, create: true, exclusive: false, truncate: false };
+const READ: OpenFlags = OpenFlags { write: false, create: false, exclusive: false, truncate: false };
+
+fn write_file(session: &Session, path: &[u8], content: &[u8]) {
+    let file = session.open_file(path, CREATE, 0o666).expect("opened");
+    session.write(&file, content, Some(0)).expect("written");
+    session.close(file).expect("closed");
+}
+
+fn read_file(session: &Session, path: &[u8]) -> Result<Vec<u8>> {
+    let file = session.open_file(path, READ, 0)?;
+    let mut content = vec![0; session.status(&file).size as usize + 1];
+    let count = session.read_at(&file, &mut content, 0)?;
+    content.truncate(count);
+    session.close(file)?;
+    Ok(content)
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Write { file: usize, offset: u64, size: usize, seed: u8 },
+    Append { file: usize, size: usize, seed: u8 },
+    Truncate { file: usize, size: u64 },
+    Read { file: usize, offset: u64, size: usize },
+    Reopen { file: usize },
+    SyncFile { file: usize },
+    Sync,
+    Rename { file: usize },
+    Unlink { file: usize },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let file = 0..3_usize;
+    let size = prop_oneof![1..200_usize, 1000..40_000_usize, 250_000..400_000_usize];
+    let offset = prop_oneof![0..500_u64, 0..400_000_u64];
+    prop_oneof![
+        6 => (file.clone(), offset.clone(), size.clone(), any::<u8>())
+            .prop_map(|(file, offset, size, seed)| Op::Write { file, offset, size, seed }),
+        4 => (file.clone(), size.clone(), any::<u8>()).prop_map(|(file, size, seed)| Op::Append { file, size, seed }),
+        2 => (file.clone(), offset.clone()).prop_map(|(file, size)| Op::Truncate { file, size }),
+        6 => (file.clone(), offset, size).prop_map(|(file, offset, size)| Op::Read { file, offset, size }),
+        2 => file.clone().prop_map(|file| Op::Reopen { file }),
+        1 => file.clone().prop_map(|file| Op::SyncFile { file }),
+        1 => Just(Op::Sync),
+        1 => file.clone().prop_map(|file| Op::Rename { file }),
+        1 => file.prop_map(|file| Op::Unlink { file }),
+    ]
+}
+
+/// A file that is open, its name, and what it should have.
+struct Known {
+    path: Vec<u8>,
+    open: Option<OpenFile>,
+    content: Vec<u8>,
+}
+
+fn write_model(content: &mut Vec<u8>, offset: usize, data: &[u8]) {
+    content.resize(content.len().max(offset + data.len()), 0);
+    content[offset..offset + data.len()].copy_from_slice(data);
+}
+
+fn apply(session: &Session, known: &mut Known, op: &Op, number: usize) {
+    let Known { path, open, content } = known;
+    let file = open.as_ref().expect("open");
+    match *op {
+        Op::Write { offset, size, seed, .. } => {
+            let data = vec![seed; size];
+            session.write(file, &data, Some(offset)).expect("written");
+            write_model(content, offset as usize, &data);
+        }
+        Op::Append { size, seed, .. } => {
+            let data = vec![seed; size];
+            let end = session.write(file, &data, None).expect("written");
+            content.extend(&data);
+            assert_eq!(end, content.len() as u64);
+        }
+        Op::Truncate { size, .. } => {
+            session.truncate(file, size).expect("cut");
+            content.resize(size as usize, 0);
+        }
+        Op::Read { offset, size, .. } => {
+            let mut data = vec![0xee; size];
+            let count = session.read_at(file, &mut data, offset).expect("read");
+            let start = content.len().min(offset as usize);
+            assert!(data[..count] == content[start..content.len().min(start + size)], "{op:?}");
+        }
+        Op::Reopen { .. } => {
+            session.close(open.take().expect("open")).expect("closed");
+            assert!(read_file(session, path).expect("there") == *content);
+            *open = Some(session.open_file(path, UPDATE, 0o666).expect("opened"));
+        }
+        Op::SyncFile { .. } => session.sync_file(file).expect("synced"),
+        Op::Sync => session.sync().expect("synced"),
+        Op::Rename { .. } => {
+            let to = format!("renamed/{number}").into_bytes();
+            session.rename(path, &to).expect("renamed");
+            assert_eq!(session.stat(path).expect_err("gone").errno, Errno::ENOENT);
+            *path = to;
+        }
+        Op::Unlink { .. } => {
+            session.unlink(path).expect("removed");
+            let mut data = vec![0; content.len()];
+            assert_eq!(session.read_at(file, &mut data, 0).expect("still open"), content.len());
+            assert!(data == *content);
+            session.close(open.take().expect("open")).expect("closed");
+            *open = Some(session.open_file(path, UPDATE, 0o666).expect("made anew"));
+            content.clear();
+        }
+    }
+    let size = session.status(open.as_ref().expect("open")).size;
+    assert_eq!(size, content.len() as u64);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn files_hold_what_was_written(ops in proptest::collection::vec(op(), 1..50)) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let session = session(dir.path());
+        let mut files: Vec<_> = (0..3)
+            .map(|number| {
+                let path = format!("dir{number}/file").into_bytes();
+                let open = session.open_file(&path, CREATE, 0o666).expect("opened");
+                Known { path, open: Some(open), content: Vec::new() }
+            })
+            .collect();
+        for (number, op) in ops.iter().enumerate() {
+            let file = match op {
+                Op::Write { file, .. } | Op::Append { file, .. } | Op::Truncate { file, .. } | Op::Read { file, .. } => *file,
+                Op::Reopen { file } | Op::SyncFile { file } | Op::Rename { file } | Op::Unlink { file } => *file,
+                Op::Sync => 0,
+            };
+            apply(&session, &mut files[file], op, number);
+        }
+        for file in &mut files {
+            session.close(file.open.take().expect("open")).expect("closed");
+        }
+        session.finish().expect("finished");
+        let container = Container::open(tree(dir.path())).expect("it opens");
+        prop_assert!(container.is_indexed());
+        for Known { path, content, .. } in &files {
+            let mut file = container.file(path).expect("there");
+            let mut found = vec![0; content.len() + 1];
+            let count = file.read_at(&mut found, 0).expect("read");
+            prop_assert!(found[..count] == content[..], "{}", String::from_utf8_lossy(path));
+        }
+        let scanned = Container::open_by_records(tree(dir.path())).expect("it opens");
+        prop_assert_eq!(scanned.damage(), &[]);
+    }
+}
+
+#[test]
+fn what_one_has_synced_another_finds() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (one, other) = (session(dir.path()), session(dir.path()));
+    write_file(&one, b"a/b/c", b"first");
+    assert_eq!(read_file(&one, b"a/b/c").expect("its own"), b"first");
+    one.sync().expect("synced");
+    assert_eq!(read_file(&other, b"a/b/c").expect("synced"), b"first");
+    assert_eq!(other.read_dir(b"a").expect("a directory"), [(b"b".to_vec(), FileKind::Directory)]);
+    // Changed in part by the other, and in part by the first again.
+    let file = other.open_file(b"a/b/c", UPDATE, 0).expect("opened");
+    other.write(&file, b"F", Some(0)).expect("written");
+    other.write(&file, b"!", None).expect("written");
+    other.close(file).expect("closed");
+    other.sync().expect("synced");
+    one.refresh().expect("it looks");
+    assert_eq!(read_file(&one, b"a/b/c").expect("there"), b"First!");
+    one.unlink(b"a/b/c").expect("removed");
+    one.sync().expect("synced");
+    other.refresh().expect("it looks");
+    assert_eq!(read_file(&other, b"a/b/c").expect_err("gone").errno, Errno::ENOENT);
+    one.finish().expect("finished");
+    assert!(!Container::open(tree(dir.path())).expect("it opens").has_index());
+    other.finish().expect("finished");
+    let container = Container::open(tree(dir.path())).expect("it opens");
+    assert!(container.is_indexed());
+    let left: Vec<_> = container.walk().expect("a walk").map(|entry| entry.expect("an entry").path).collect();
+    assert_eq!(left, [&b"a"[..], b"a/b"]);
+}
+
+#[test]
+fn errors_are_those_of_a_file_system() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let session = session(dir.path());
+    write_file(&session, b"d/file", b"x");
+    let errno = |result: Result<OpenFile>| result.err().expect("it fails").errno;
+    assert_eq!(errno(session.open_file(b"none", READ, 0)), Errno::ENOENT);
+    assert_eq!(errno(session.open_file(b"d", READ, 0)), Errno::EISDIR);
+    assert_eq!(errno(session.open_file(b"d", CREATE, 0)), Errno::EISDIR);
+    assert_eq!(errno(session.open_file(b"d/file/x", CREATE, 0)), Errno::ENOTDIR);
+    assert_eq!(errno(session.open_file(b"a//b", CREATE, 0)), Errno::EINVAL);
+    let exclusive = OpenFlags { exclusive: true, ..CREATE };
+    assert_eq!(errno(session.open_file(b"d/file", exclusive, 0)), Errno::EEXIST);
+    assert_eq!(session.make_dir(b"d", 0o777).expect_err("there").errno, Errno::EEXIST);
+    assert_eq!(session.unlink(b"d").expect_err("a directory").errno, Errno::EISDIR);
+    assert_eq!(session.remove_dir(b"d").expect_err("not empty").errno, Errno::ENOTEMPTY);
+    assert_eq!(session.rename(b"d", b"e").expect_err("a directory").errno, Errno::EXDEV);
+    assert_eq!(session.read_dir(b"d/file").expect_err("a file").errno, Errno::ENOTDIR);
+    let file = session.open_file(b"d/file", READ, 0).expect("opened");
+    assert_eq!(session.write(&file, b"x", None).expect_err("for reading").errno, Errno::EBADF);
+    session.unlink(b"d/file").expect("removed");
+    session.remove_dir(b"d").expect("empty");
+    assert_eq!(session.stat(b"d").expect_err("gone").errno, Errno::ENOENT);
+    session.make_dir(b"x/y/z", 0o750).expect("made");
+    assert_eq!(session.stat(b"x/y/z").expect("there").mode, 0o750);
+    let told = session.stat(b"x").expect("made on the way");
+    assert_eq!((told.kind, told.uid, told.gid), (FileKind::Directory, 7, 8));
+}
+
+#[test]
+fn many_threads_and_sessions_write_at_the_same_time() {
+    let dir = tempfile::tempdir().expect("a directory");
+    std::thread::scope(|scope| {
+        for number in 0..4_u32 {
+            let dir = dir.path();
+            scope.spawn(move || {
+                let rank = Rank { rank: number, size: 4, is_guess: false };
+                let session = Session::open(tree(dir), options(Some(rank))).expect("a session");
+                std::thread::scope(|scope| {
+                    for thread in 0..3 {
+                        let session = &session;
+                        scope.spawn(move || {
+                            for file in 0..40_usize {
+                                let path = format!("{number}/{thread}/{file}").into_bytes();
+                                write_file(session, &path, &path.repeat(file * 97));
+                            }
+                        });
+                    }
+                });
+                session.finish().expect("finished");
+            });
+        }
+    });
+    let container = Container::open(tree(dir.path())).expect("it opens");
+    let mut seen = BTreeSet::new();
+    for entry in container.walk().expect("a walk") {
+        let entry = entry.expect("an entry");
+        if entry.node.is_some_and(|node| node.kind == FileKind::File) {
+            let mut content = vec![0; 1 << 20];
+            let count = container.open_entry(&entry).expect("whole").read_at(&mut content, 0).expect("read");
+            let number: usize = String::from_utf8_lossy(split_last(&entry.path)).parse().expect("a number");
+            assert!(content[..count] == entry.path.repeat(number * 97));
+            seen.insert(entry.path);
+        }
+    }
+    assert_eq!(seen.len(), 4 * 3 * 40);
+}
+
+fn split_last(path: &[u8]) -> &[u8] {
+    path.rsplit(|&byte| byte == b'/').next().unwrap_or_default()
+}
+
+#[test]
+fn a_rank_waits_for_the_first_one_and_none_is_there_twice() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let rank = |rank| options(Some(Rank { rank, size: 2, is_guess: false }));
+    std::thread::scope(|scope| {
+        let dir = dir.path();
+        let second = scope.spawn(move || Session::open(tree(dir), rank(1)).expect("a session"));
+        let pause = std::time::Duration::from_millis(50);
+        assert!(ask_until(pause, pause, || None::<()>).is_none());
+        let first = Session::open(tree(dir), rank(0)).expect("a session");
+        write_file(&first, b"0", b"0");
+        write_file(&second.join().expect("no panic"), b"1", b"1");
+        let twice = Session::open(tree(dir), rank(0)).expect("a session");
+        let taken = twice.open_file(b"x", CREATE, 0o666).err().expect("taken");
+        assert!(taken.errno == Errno::EBUSY && taken.to_string().contains("rank 0"), "{taken}");
+        // A child that has its parent's environment finds a lane of its own.
+        let guess = options(Some(Rank { rank: 0, size: 2, is_guess: true }));
+        let child = Session::open(tree(dir), guess).expect("a session");
+        write_file(&child, b"child", b"c");
+        child.finish().expect("finished");
+    });
+    let none = SessionOptions { create: false, ..options(None) };
+    let empty = tempfile::tempdir().expect("a directory");
+    let fault = Session::open(tree(empty.path()), none).err().expect("no container");
+    assert!(fault.to_string().contains("no container"), "{fault}");
+}

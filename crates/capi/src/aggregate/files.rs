@@ -1,0 +1,232 @@
+//! Files of a container.
+
+use super::{Aggregate, inner, told};
+use crate::abi::{Status, counted, done, fits, put, there};
+use crate::file;
+use libc::ssize_t;
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::Arc;
+use tameike_aggregate::session::{OpenFile, OpenFlags};
+
+/// A file in a container that is open.
+pub struct AggregateFile {
+    container: Arc<Aggregate>,
+    file: OpenFile,
+    is_appending: bool,
+    can_read: bool,
+    position: Mutex<u64>,
+}
+
+/// Opens a file of a container as open(2) does: `path` is relative to the container's root, and directories that it lies in are made with
+/// it. O_EXCL sees what this process knows of. `*file` is for tameike_agg_close(). Returns 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_agg_open(
+    container: *mut Aggregate,
+    path: *const c_char,
+    flags: c_int,
+    mode: c_uint,
+    file: *mut *mut AggregateFile,
+) -> c_int {
+    done(|| {
+        fits(file, 1)?;
+        // SAFETY: by the contract of the function.
+        let (aggregate, path) = unsafe { (there(container)?, inner(path)?) };
+        let access = flags & libc::O_ACCMODE;
+        let asked = OpenFlags {
+            write: access != libc::O_RDONLY,
+            create: flags & libc::O_CREAT != 0,
+            exclusive: flags & libc::O_EXCL != 0,
+            truncate: flags & libc::O_TRUNC != 0,
+        };
+        let opened = told(aggregate.session()?.open_file(path, asked, (mode & 0o7777) as u16))?;
+        // SAFETY: it came from `Arc::into_raw`, and was not given back.
+        let container = unsafe {
+            Arc::increment_strong_count(container);
+            Arc::from_raw(container.cast_const())
+        };
+        let opened = AggregateFile {
+            container,
+            file: opened,
+            is_appending: flags & libc::O_APPEND != 0,
+            can_read: access != libc::O_WRONLY,
+            position: Mutex::new(0),
+        };
+        // SAFETY: by the contract of the function.
+        unsafe { put(file, Box::into_raw(Box::new(opened))) }
+    })
+}
+
+/// Opens a file for reading and writing, which is empty then: as tameike_agg_open() with O_RDWR, O_CREAT and O_TRUNC. Nobody else is asked
+/// whether there is one, so that any number of processes make files of their own at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_agg_create(
+    container: *mut Aggregate,
+    path: *const c_char,
+    mode: c_uint,
+    file: *mut *mut AggregateFile,
+) -> c_int {
+    // SAFETY: by the contract of the function.
+    unsafe { tameike_agg_open(container, path, libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC, mode, file) }
+}
+
+/// Closes a file. What was written is in the container then, and safe with the next sync. The file is gone whatever is told; what could
+/// not be put in the container is tried again by tameike_agg_sync() and tameike_agg_finalize(). Returns 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_agg_close(file: *mut AggregateFile) -> c_int {
+    done(|| {
+        fits(file, 1)?;
+        // SAFETY: it came from `tameike_agg_open`, and was not closed.
+        let AggregateFile { container, file, .. } = *unsafe { Box::from_raw(file) };
+        told(container.session()?.close(file))
+    })
+}
+
+/// Reads where the file's position is, and moves it. Less than `size` bytes come only at the end of the file. Returns bytes or a
+/// negative errno.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_agg_read(
+    file: *mut AggregateFile,
+    memory: *mut c_void,
+    size: usize,
+) -> ssize_t {
+    counted(|| {
+        // SAFETY: by the contract of the function.
+        let (open, into) = unsafe { (there(file)?, memory_into(memory, size)?) };
+        let mut position = open.position.lock();
+        let count = open.read(into, *position)?;
+        *position += count as u64;
+        Ok(count)
+    })
+}
+
+/// Writes where the file's position is, and moves it; at the end with O_APPEND. All is written, or the call fails. Returns bytes or a negative errno.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_agg_write(
+    file: *mut AggregateFile,
+    memory: *const c_void,
+    size: usize,
+) -> ssize_t {
+    counted(|| {
+        // SAFETY: by the contract of the function.
+        let (open, from) = unsafe { (there(file)?, memory_from(memory, size)?) };
+        let mut position = open.position.lock();
+        *position = open.write(from, *position)?;
+        Ok(from.len())
+    })
+}
+
+/// Reads at an offset. Less than `size` bytes come only at the end of the file. Returns bytes or a negative errno.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_agg_pread(
+    file: *mut AggregateFile,
+    memory: *mut c_void,
+    size: usize,
+    offset: u64,
+) -> ssize_t {
+    counted(|| {
+        // SAFETY: by the contract of the function.
+        let (open, into) = unsafe { (there(file)?, memory_into(memory, size)?) };
+        open.read(into, offset)
+    })
+}
+
+/// Writes at an offset; at the end with O_APPEND. All is written, or the call fails. Returns bytes or a negative errno.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_agg_pwrite(
+    file: *mut AggregateFile,
+    memory: *const c_void,
+    size: usize,
+    offset: u64,
+) -> ssize_t {
+    counted(|| {
+        // SAFETY: by the contract of the function.
+        let (open, from) = unsafe { (there(file)?, memory_from(memory, size)?) };
+        open.write(from, offset)?;
+        Ok(from.len())
+    })
+}
+
+/// Moves the position of a file, as lseek(2) does with SEEK_SET, SEEK_CUR and SEEK_END. Returns the position or a negative errno.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_agg_lseek(file: *mut AggregateFile, offset: i64, whence: c_int) -> i64 {
+    let moved = counted(|| {
+        // SAFETY: by the contract of the function.
+        let open = unsafe { there(file)? };
+        let mut position = open.position.lock();
+        let from = match whence {
+            libc::SEEK_SET => 0,
+            libc::SEEK_CUR => *position,
+            libc::SEEK_END => open.container.session()?.status(&open.file).size,
+            _ => return Err(Errno::INVAL),
+        };
+        let to = from.checked_add_signed(offset).filter(|to| *to <= i64::MAX as u64).ok_or(Errno::INVAL)?;
+        *position = to;
+        usize::try_from(to).map_err(|_| Errno::OVERFLOW)
+    });
+    moved as i64
+}
+
+/// Sets the size of a file. Returns 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_agg_ftruncate(file: *mut AggregateFile, size: u64) -> c_int {
+    done(|| {
+        // SAFETY: by the contract of the function.
+        let open = unsafe { there(file)? };
+        told(open.container.session()?.truncate(&open.file, size))
+    })
+}
+
+/// Makes an open file safe, and all that this process has closed before. Returns 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_agg_fsync(file: *mut AggregateFile) -> c_int {
+    done(|| {
+        // SAFETY: by the contract of the function.
+        let open = unsafe { there(file)? };
+        told(open.container.session()?.sync_file(&open.file))
+    })
+}
+
+/// Tells of an open file. Returns 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_agg_fstat(file: *mut AggregateFile, status: *mut Status) -> c_int {
+    done(|| {
+        // SAFETY: by the contract of the function.
+        let open = unsafe { there(file)? };
+        let told = open.container.session()?.status(&open.file);
+        // SAFETY: the same.
+        unsafe { put(status, Status::from(&told)) }
+    })
+}
+
+impl AggregateFile {
+    fn read(&self, into: &mut [u8], offset: u64) -> file::Result<usize> {
+        if !self.can_read {
+            return Err(Errno::BADF);
+        }
+        told(self.container.session()?.read_at(&self.file, into, offset))
+    }
+
+    /// Where the write has ended.
+    fn write(&self, from: &[u8], offset: u64) -> file::Result<u64> {
+        let offset = (!self.is_appending).then_some(offset);
+        told(self.container.session()?.write(&self.file, from, offset))
+    }
+}
+
+/// # Safety
+/// The memory is the caller's, and so large.
+unsafe fn memory_into<'a>(memory: *mut c_void, size: usize) -> file::Result<&'a mut [u8]> {
+    fits(memory, size)?;
+    // SAFETY: by the contract above; an empty slice needs no memory.
+    Ok(if size == 0 { &mut [] } else { unsafe { std::slice::from_raw_parts_mut(memory.cast(), size) } })
+}
+
+/// # Safety
+/// The memory is so large, and nobody changes it meanwhile.
+unsafe fn memory_from<'a>(memory: *const c_void, size: usize) -> file::Result<&'a [u8]> {
+    fits(memory, size)?;
+    // SAFETY: by the contract above; an empty slice needs no memory.
+    Ok(if size == 0 { &[] } else { unsafe { std::slice::from_raw_parts(memory.cast(), size) } })
+}

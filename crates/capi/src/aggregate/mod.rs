@@ -1,0 +1,180 @@
+//! Containers of many files for programs in C: what `tameike.h` has of them, comments and all.
+//!
+//! No agent is asked: the library reads and writes the container's own files.
+
+#![expect(
+    clippy::missing_safety_doc,
+    reason = "the comments are those of the header; what callers owe stands in `abi`"
+)]
+
+mod files;
+mod names;
+
+use crate::abi::{done, fits, put, text, there};
+use crate::file;
+use rustix::io::Errno;
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, OsStr, c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use tameike_aggregate::session::{Rank, Session, SessionOptions, block_size_of};
+use tameike_core::{Fault, Result};
+use tameike_io::os::forked::OwnMark;
+use tameike_io::shared::PosixTree;
+
+thread_local! {
+    static MESSAGE: RefCell<CString> = RefCell::default();
+}
+
+/// How a process takes part in a container. All zeros but `rank`, which is -1, is what suits most programs.
+#[repr(C)]
+pub struct AggregateOptions {
+    /// Which of `size` processes this one is, from 0 on, each once; -1 where it is not known: then the environment of Open MPI,
+    /// MPICH, PMIx and Slurm is asked, and a process of none of them is one of any number.
+    pub rank: i32,
+    /// How many processes there are.
+    pub size: u32,
+    /// Bytes of a block of a container that is made: a power of two from 4096 to 67108864, the stripe of the file system at best; 0
+    /// for what the file system tells.
+    pub block_size: u32,
+    /// Files of a container that is made, which the ranks share: as many as there are storage targets at best; 0 for up to 8.
+    pub subfiles: u32,
+}
+
+/// A container of many files in a few.
+pub struct Aggregate {
+    session: Session,
+    own: OwnMark,
+}
+
+/// Keeps for `tameike_agg_message` why a call has failed.
+fn told<T>(result: Result<T>) -> file::Result<T> {
+    result.map_err(|fault| {
+        let errno = Errno::from_raw_os_error(fault.errno.0);
+        let message = CString::new(fault.to_string().replace('\0', "?")).unwrap_or_default();
+        MESSAGE.with(|kept| kept.replace(message));
+        errno
+    })
+}
+
+/// A path in a container: absolute ones begin at its root, too.
+///
+/// # Safety
+/// As of `text`.
+unsafe fn inner<'a>(path: *const c_char) -> file::Result<&'a [u8]> {
+    // SAFETY: by the contract above.
+    let path = unsafe { text(path)? }.to_bytes();
+    let path = path.strip_prefix(b"./").unwrap_or(path);
+    let start = path.iter().position(|&byte| byte != b'/').unwrap_or(path.len());
+    let end = path.iter().rposition(|&byte| byte != b'/').map_or(start, |last| last + 1);
+    Ok(if &path[start..end] == b"." { b"" } else { &path[start..end] })
+}
+
+impl Aggregate {
+    /// The session, in the process that has opened it.
+    fn session(&self) -> file::Result<&Session> {
+        if self.own.is_own() { Ok(&self.session) } else { Err(Errno::IO) }
+    }
+}
+
+/// Permission bits that new files do not get, of this process.
+fn umask() -> u16 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let told = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    told.and_then(|mask| u16::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o022)
+}
+
+fn open_session(dir: &CStr, flags: c_int, options: Option<&AggregateOptions>) -> Result<Session> {
+    let dir = Path::new(OsStr::from_bytes(dir.to_bytes()));
+    let create = flags & libc::O_CREAT != 0;
+    if create {
+        match std::fs::create_dir(dir) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                return Err(Fault::from_os(format_args!("making {}", dir.display()), &error));
+            }
+            _ => {}
+        }
+    }
+    let known = options.and_then(|options| {
+        let rank = u32::try_from(options.rank).ok()?;
+        Some(Rank { rank, size: options.size, is_guess: false })
+    });
+    let asked = |value: fn(&AggregateOptions) -> u32| options.map(value).filter(|value| *value > 0);
+    let options = SessionOptions {
+        rank: known.or_else(|| Rank::guess(|name| std::env::var(name).ok())),
+        create,
+        is_read_only: flags & libc::O_ACCMODE == libc::O_RDONLY,
+        block_size: asked(|options| options.block_size).unwrap_or_else(|| block_size_of(dir)),
+        subfiles: asked(|options| options.subfiles),
+        umask: umask(),
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+    };
+    let of_dir = |fault: Fault| Fault::new(fault.errno, format!("{}: {fault}", dir.display()));
+    let tree = PosixTree::open(dir).map_err(of_dir)?;
+    Session::open(Arc::new(tree), options).map_err(of_dir)
+}
+
+/// Opens a container, which is a directory: O_RDONLY, or O_RDWR to add to it, with O_CREAT to make it where it is missing. `options`
+/// may be null. Any number of processes may do so at the same time, on any nodes; each needs to do it for itself, children of fork(), too.
+/// `*container` is for tameike_agg_finalize(). Returns 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_agg_initialize(
+    dir: *const c_char,
+    flags: c_int,
+    options: *const AggregateOptions,
+    container: *mut *mut Aggregate,
+) -> c_int {
+    done(|| {
+        fits(container, 1)?;
+        // SAFETY: by the contract of the function.
+        let (dir, options) = unsafe { (text(dir)?, options.as_ref()) };
+        let own = OwnMark::new().map_err(|_| Errno::NOMEM)?;
+        let session = told(open_session(dir, flags, options))?;
+        // SAFETY: the same.
+        unsafe { put(container, Arc::into_raw(Arc::new(Aggregate { session, own })).cast_mut()) }
+    })
+}
+
+/// Ends the use of a container: all that was written is safe then. The last of all processes that ends writes an index, with which it is
+/// opened at once. Files and lists must be closed before, -EBUSY tells of one that is not. What cannot be made safe is told, and
+/// the container is gone for the process all the same. Returns 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_agg_finalize(container: *mut Aggregate) -> c_int {
+    done(|| {
+        fits(container, 1)?;
+        // SAFETY: it came from `tameike_agg_initialize`, and was not given back.
+        match Arc::try_unwrap(unsafe { Arc::from_raw(container) }) {
+            Ok(Aggregate { session, own }) if own.is_own() => told(session.finish()),
+            Ok(_) => Err(Errno::IO),
+            Err(container) => {
+                // It stays with the program.
+                let _ = Arc::into_raw(container);
+                Err(Errno::BUSY)
+            }
+        }
+    })
+}
+
+/// Makes all that was written to files of a container safe, open ones, too; others see it when they look again. Returns 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_agg_sync(container: *mut Aggregate) -> c_int {
+    // SAFETY: by the contract of the function.
+    done(|| told(unsafe { there(container)? }.session()?.sync()))
+}
+
+/// Looks for what other processes have added. A name that is missing is looked for without being asked; files that were changed are
+/// seen after this. Returns 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_agg_refresh(container: *mut Aggregate) -> c_int {
+    // SAFETY: by the contract of the function.
+    done(|| told(unsafe { there(container)? }.session()?.refresh()))
+}
+
+/// Tells in words why the last call on a container has failed in this thread: what happened, to what. It is there until the next one
+/// fails, and empty when none has.
+#[unsafe(no_mangle)]
+pub extern "C" fn tameike_agg_message() -> *const c_char {
+    MESSAGE.with(|kept| kept.borrow().as_ptr())
+}

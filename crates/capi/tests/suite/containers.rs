@@ -1,0 +1,115 @@
+//! Containers, as programs in C write them.
+
+use crate::kit::Kit;
+use crate::text;
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+use tameike_io::os::process::{ask_until, random_bytes};
+use tameike_io::shared::PosixTree;
+use tameike_store::container::Container;
+
+/// Writers that are killed, one after the other, into each of some containers.
+const KILLS: u32 = 200;
+const KILLS_OF_CONTAINER: u32 = 25;
+
+fn run(kit: &Kit, dir: &Path, what: &str) {
+    let told = text(&Command::new(kit.build("containers")).arg(dir).arg(what).output().expect("it starts"));
+    assert_eq!(told, "exit status: 0");
+}
+
+fn open(dir: &Path) -> Container {
+    Container::open(Arc::new(PosixTree::open(dir).expect("a tree"))).expect("it opens")
+}
+
+#[test]
+fn all_calls_on_containers_do_what_the_header_says() {
+    let kit = Kit::new();
+    run(&kit, &kit.place().join("container"), "calls");
+}
+
+#[test]
+fn a_child_opens_a_container_for_itself() {
+    let kit = Kit::new();
+    run(&kit, &kit.place().join("container"), "child");
+    assert!(open(&kit.place().join("container")).is_indexed());
+}
+
+/// The bytes of a file of the storm.
+fn content(number: u32) -> Vec<u8> {
+    (0..number.wrapping_mul(7919) % 60_000).map(|at| ((number * 31 + at) % 251) as u8).collect()
+}
+
+fn read(container: &Container, path: &str) -> Vec<u8> {
+    let mut file = container.file(path.as_bytes()).expect(path);
+    let mut bytes = vec![0; 60_001];
+    let count = file.read_at(&mut bytes, 0).expect(path);
+    bytes.truncate(count);
+    bytes
+}
+
+#[test]
+fn what_was_synced_outlives_every_writer() {
+    let kit = Kit::new();
+    let program = kit.build("containers");
+    for round in 0..KILLS / KILLS_OF_CONTAINER {
+        let dir = kit.place().join(format!("container{round}"));
+        let mut safe = BTreeMap::new();
+        for kill in 0..KILLS_OF_CONTAINER {
+            // Two at a time, of which one is killed first.
+            let names = [format!("{kill}a"), format!("{kill}b")];
+            let mut writers = names.clone().map(|name| {
+                let mut writer = Command::new(&program);
+                writer.arg(&dir).args(["storm", &name]).stdout(Stdio::piped()).stderr(Stdio::null());
+                writer.spawn().expect("it starts")
+            });
+            for (writer, name) in writers.iter_mut().zip(&names) {
+                let moment = u32::from_le_bytes(random_bytes().expect("random")) % 40_000;
+                let moment = Duration::from_micros(2_000 + u64::from(moment));
+                assert!(ask_until(moment, moment, || None::<()>).is_none());
+                writer.kill().expect("it runs");
+                writer.wait().expect("it ends");
+                let mut said = String::new();
+                writer.stdout.take().expect("a pipe").read_to_string(&mut said).expect("text");
+                assert!(!said.contains("not so"), "{said}");
+                // The last line may be cut.
+                let last = said.rsplit_once('\n').and_then(|(lines, _)| lines.lines().last()?.parse().ok());
+                safe.insert(name.clone(), last.map_or(0, |last: u32| last + 1));
+            }
+        }
+        let container = open(&dir);
+        let mut found = BTreeMap::<String, u32>::new();
+        for entry in container.walk().expect("a walk") {
+            let path = String::from_utf8(entry.expect("an entry").path).expect("a name");
+            let Some((name, number)) = path.split_once('/') else { continue };
+            // Whether it was synced or not: what is shown is right.
+            assert!(read(&container, &path) == content(number.parse().expect("a number")), "{path}");
+            *found.entry(name.to_owned()).or_default() += 1;
+        }
+        for (name, count) in &safe {
+            assert!(found.get(name).copied().unwrap_or(0) >= *count, "{name}: {found:?} of {safe:?}");
+            (0..*count).for_each(|number| drop(read(&container, &format!("{name}/{number}"))));
+        }
+        assert!(safe.values().sum::<u32>() > 0, "nobody came to write anything");
+    }
+}
+
+#[test]
+fn ranks_of_an_mpi_program_share_a_container() {
+    let kit = Kit::new();
+    let program = kit.compile_with("mpicc", &kit.source("ranks"), "ranks");
+    for (round, (files, size)) in [(16, 3_000), (4, 1_000_000)].into_iter().enumerate() {
+        let dir = kit.place().join(format!("container{round}"));
+        let mut launcher = Command::new("mpirun");
+        launcher.args(["--allow-run-as-root", "--oversubscribe", "--mca", "btl", "self,vader", "-np", "6"]);
+        launcher.arg(&program).arg(&dir).args([files.to_string(), size.to_string()]);
+        let told = launcher.output().expect("mpirun");
+        assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+        let container = open(&dir);
+        assert!(container.is_indexed());
+        assert_eq!(container.walk().expect("a walk").count(), 6 + 6 * files);
+    }
+}
