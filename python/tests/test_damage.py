@@ -147,7 +147,7 @@ def test_a_part_that_is_whole_is_read_beside_one_that_is_not(tmp_path: Path) -> 
     data = random.Random(0).randbytes(3 << 20)
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "file").write_bytes(data)
-    made = pack(tmp_path / "tree", tmp_path / "made", "--block-size=8MiB")
+    made = pack(tmp_path / "tree", tmp_path / "made", "--block-size=8MiB", "--writers=1")
     (subfile,) = made.glob("*.data")
     whole = subfile.read_bytes()
     place = whole.index(data[1 << 20 : (1 << 20) + 64])

@@ -216,9 +216,10 @@ def test_what_is_no_container_is_refused_with_the_reason(tmp_path: Path) -> None
             Container(nothing)
     (tmp_path / "c").mkdir()
     file = tmp_path / "c" / "container"
-    for content in (b"", b"\7" * 32, b"TMK"):
+    short = [(content, "too short") for content in (b"", b"TMK", superblock()[:20])]
+    for content, why in ((b"\7" * 32, "begins otherwise"), *short):
         file.write_bytes(content)
-        with pytest.raises(NoContainerError, match="begins otherwise"):
+        with pytest.raises(NoContainerError, match=why):
             Container(tmp_path / "c")
     file.write_bytes(superblock(version=2))
     with pytest.raises(UnsupportedError, match="format 2: a later tameike"):
@@ -227,7 +228,6 @@ def test_what_is_no_container_is_refused_with_the_reason(tmp_path: Path) -> None
         (superblock()[:-1] + b"\0", DamagedError),
         (superblock(lanes=0), NoContainerError),
         (superblock(lanes=(1 << 16) + 1), NoContainerError),
-        (superblock()[:20], DamagedError),
     ):
         file.write_bytes(content)
         with pytest.raises(error):

@@ -1,7 +1,8 @@
-"""A container that is open for reading. It shows what it was when it was opened.
+"""A container that is open for reading. It shows what it was when it was opened, or last looked at again.
 
-Opening reads the end of the index, a lookup reads a page of it, and a small file is one read of its record. Nothing is
-written, and nothing is locked: any number of threads, forked and spawned processes read at the same time.
+Opening reads the end of the index and the headers of the subfiles, a lookup reads a page of the index, and a small
+file is one read of its record. Nothing is written, and nothing is locked: any number of threads, forked and spawned
+processes read at the same time.
 """
 
 import errno
@@ -9,18 +10,20 @@ import os
 import warnings
 from collections.abc import Iterator
 from functools import lru_cache, partial
-from typing import Any, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
-from . import geometry, record, scan, source
+from . import geometry, record, source, subfile
+from .additions import Additions, Look
 from .entry import FileKind, Node, encoded, printable, text
 from .errors import DamagedError, DamageWarning, damaged, no_container
-from .geometry import ADDRESS_MAX, LaneId, Superblock, subfile_name, subfile_of
+from .geometry import ADDRESS_MAX, LaneId, Superblock
 from .index import Index, IndexEntry, implied_directory
+from .overlay import Overlay
 from .reader import ContainerFile, FileReader
 from .record import FIXED, Blank, Damaged, Head, Part, Place
-from .scan import Damage, LaneScan, Scanned
+from .scan import Damage
 from .source import Directory, Source
-from .tree import Names, Tree
+from .tree import Tree
 
 AnyPath = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 
@@ -28,14 +31,23 @@ AnyPath = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 SUBFILES_KEPT = 64
 
 
+class Shown(NamedTuple):
+    """What a container shows."""
+
+    #: What lanes have beyond the index.
+    additions: Additions
+    tree: Tree
+
+
 class Container:
-    """A container that ``tameike agg create`` has made, open for reading.
+    """A container that ``tameike agg create`` or programs have made, open for reading.
 
     ``path`` is its directory, or a URL of fsspec. With ``protocol`` (and ``options`` for it) it is a path of that file
     system.
 
-    A container that has no index is opened by going through all of it, as every one is with ``use_index=False``. What
-    is damaged of it then is in `damage`, and a `DamageWarning` tells of it.
+    What was added after its index was made is looked for, as all is in a container that has none, and in every one with
+    ``use_index=False``. What is damaged of what was gone through so is in `damage`, and a `DamageWarning` tells of it.
+    What others add while it is open is seen after `refresh`.
 
     Paths are relative to the root of the container. Names that are no UTF-8 are as `os.fsdecode` makes them. Symbolic
     links are followed within the container, by the methods that say so.
@@ -57,11 +69,10 @@ class Container:
         self.path = self._directory.path
         self._superblock = self._read_superblock()
         self._subfile = lru_cache(maxsize=SUBFILES_KEPT)(partial(_open_subfile, self._directory))
-        #: What is damaged of the records that were gone through; of a container with an index nobody has looked.
-        self.damage: list[Damage] = []
-        #: Whether it was opened by its index.
-        self.has_index = False
-        self._tree = Tree(self._read_names(use_index))
+        self._index = self._open_index() if use_index else None
+        ends = {end.lane: end for end in self._index.lanes} if self._index is not None else {}
+        self._shown = self._show(Additions(ends))
+        self._look()
 
     def __repr__(self) -> str:
         return f"<tameike.Container {self.path!r}>"
@@ -73,6 +84,25 @@ class Container:
     def identity(self) -> int:
         """A number that no other container has."""
         return self._superblock.container
+
+    @property
+    def has_index(self) -> bool:
+        """Whether it was opened by its index."""
+        return self._index is not None
+
+    @property
+    def damage(self) -> list[Damage]:
+        """What is damaged of the records that were gone through. Nobody has looked at those that the index has."""
+        return self._shown.additions.damage
+
+    def refresh(self) -> None:
+        """Looks for what was added since it was opened, or looked at the last time.
+
+        What was not yet all there then is looked at again. Files that are open stay what they are.
+        """
+        self._directory.forget()
+        self._subfile.cache_clear()
+        self._look()
 
     # What is there
 
@@ -102,14 +132,14 @@ class Container:
 
     def children(self, path: AnyPath = "") -> Iterator[IndexEntry]:
         """What is in a directory, by name. Links to the directory are followed."""
-        return self._tree.children(self._directory_at(path))
+        return self._shown.tree.children(self._directory_at(path))
 
     def walk(self, path: AnyPath = "") -> Iterator[IndexEntry]:
         """Everything that the container tells of below a directory, by directory and name.
 
         Links to the directory are followed, those in it are not.
         """
-        return self._tree.walk(self._directory_at(path))
+        return self._shown.tree.walk(self._directory_at(path))
 
     def node(self, path: AnyPath) -> Node:
         """All that is told of a path, links on the way followed, but not the last."""
@@ -199,55 +229,34 @@ class Container:
             raise no_container(f"{self.path} is no container: it has no file `{geometry.NAME}`") from None
         return Superblock.decode(file.read_at(0, geometry.SUPERBLOCK.size), self.path)
 
-    def _read_names(self, use_index: bool) -> Names:
-        safe: dict[LaneId, int] = {}
+    def _open_index(self) -> Optional[Index]:
         try:
-            index = Index(self._directory, self._superblock.container)
-            if use_index:
-                self.has_index = True
-                return index
-            # Of an index that is not used it is only believed how much of each lane was safe.
-            safe = index.lane_ends()
+            return Index(self._directory, self._superblock.container)
         except FileNotFoundError:
-            pass
-        except DamagedError:
-            if use_index:
-                raise
-        return self._scan(safe)
+            return None
 
-    def _scan(self, safe: dict[LaneId, int]) -> Scanned:
-        newest: dict[bytes, IndexEntry] = {}
-        numbers = (subfile_of(name) for name in self._directory.names())
-        for subfile in sorted(number for number in numbers if number is not None):
-            for lane in range(self._superblock.lanes):
-                self._scan_lane(LaneId(subfile, lane), safe, newest)
-        if self.damage:
+    def _look(self) -> None:
+        before, tree = self._shown
+        look = Look(before, self._superblock, self._lacks_data)
+        numbers = (subfile.number_of(name) for name in self._directory.names())
+        for number in sorted(number for number in numbers if number is not None):
+            file = self._subfile(number)
+            look.subfile(number, file, subfile.lane_states(file, self._superblock.lanes), self.has_index)
+        found = look.additions()
+        # All at once, as other threads read, and may look, too.
+        self._shown = self._show(found) if found.newest is not before.newest else Shown(found, tree)
+        known = set(before.damage)
+        new = [damage for damage in found.damage if damage not in known]
+        if new:
             warnings.warn(
-                f"{self.path}: {len(self.damage)} places are damaged, the first one {self.damage[0]}. Some files may "
+                f"{self.path}: {len(new)} places are damaged, the first one {new[0]}. Some files may "
                 "be missing, or older than they should be; `Container.damage` has all",
                 DamageWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
-        return Scanned(newest)
 
-    def _scan_lane(self, lane: LaneId, safe: dict[LaneId, int], newest: dict[bytes, IndexEntry]) -> None:
-        lane_scan = LaneScan(self._subfile(lane.subfile), self._superblock, lane)
-        found = []
-        for step in lane_scan:
-            if isinstance(step, Damage):
-                self.damage.append(step)
-            elif step.entry is not None:
-                found.append((step.entry.path, scan.index_entry(step, step.entry)))
-        safe_end = max(lane_scan.safe_end, safe.get(lane, 0))
-        for path, entry in found:
-            # What may be there in part is believed when it is there.
-            if entry.address >= safe_end and self._lacks_data(entry):
-                why = f"{printable(entry.path)} is not all there: its writer has never known it to be safe"
-                self.damage.append(Damage(lane, entry.address, why))
-                continue
-            other = newest.get(path)
-            if other is None or _rank(entry) > _rank(other):
-                newest[path] = entry
+    def _show(self, additions: Additions) -> "Shown":
+        return Shown(additions, Tree(Overlay(self._index, additions.newest)))
 
     def _lacks_data(self, entry: IndexEntry) -> bool:
         if entry.kind is None:
@@ -270,7 +279,7 @@ class Container:
         return told.node, (head, data)
 
     def _resolve(self, path: bytes, follow: bool) -> Optional[IndexEntry]:
-        return self._tree.resolve(path, follow, self._target)
+        return self._shown.tree.resolve(path, follow, self._target)
 
     def _directory_at(self, path: AnyPath) -> bytes:
         entry = self.follow(path)
@@ -286,16 +295,11 @@ class Container:
 
 
 def _open_subfile(directory: Directory, number: int) -> Source:
-    return directory.open(subfile_name(number))
+    return directory.open(subfile.name_of(number))
 
 
 def _reopen(path: str, protocol: Optional[str], options: Optional[dict[str, Any]], use_index: bool) -> Container:
     return Container(path, protocol=protocol, options=options, use_index=use_index)
-
-
-def _rank(entry: IndexEntry) -> tuple[int, LaneId, int]:
-    """Of several entries of a path the one with the highest is so."""
-    return entry.version, entry.lane, entry.address
 
 
 def _inner(path: AnyPath) -> bytes:

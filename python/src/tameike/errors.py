@@ -20,7 +20,7 @@ class DamagedError(ContainerError):
 
 
 class DamageWarning(UserWarning):
-    """A container without an index is damaged: some of its files may be missing, or older than they should be."""
+    """Records that no index has are damaged: some files may be missing, or older than they should be."""
 
 
 class FormatError(ValueError):

@@ -48,6 +48,11 @@ class ContainerFileSystem(AbstractFileSystem):  # type: ignore[misc]
         stripped = super()._strip_protocol(path)
         return stripped.lstrip("/") if isinstance(stripped, str) else stripped
 
+    def invalidate_cache(self, path: Optional[str] = None) -> None:
+        """What others have added to the container is seen from now on."""
+        self.container.refresh()
+        super().invalidate_cache(path)
+
     # What is there
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 TMKC | format u16 | 0 u16 | container u64 | block size u32 | lanes u32 | 0 u32 | crc32c of the 28 bytes before u32
 """
 
-import re
 import struct
 from dataclasses import dataclass
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from .checksum import crc32c
 from .errors import damaged, no_container, unsupported
+from .subfile import LIVES_AT
 
 #: The file that makes a directory a container.
 NAME = "container"
@@ -20,12 +20,8 @@ FORMAT = 1
 BLOCK_SIZE_MIN = 4 << 10
 BLOCK_SIZE_MAX = 64 << 20
 LANES_MAX = 1 << 16
-#: Bytes before the first block of a lane, at least.
-HEADER_SIZE = 4096
 #: No lane is longer.
 ADDRESS_MAX = 1 << 46
-
-_SUBFILE_NAME = re.compile(r"([0-9a-f]{8})\.data")
 
 
 class LaneId(NamedTuple):
@@ -52,9 +48,10 @@ class Superblock:
     @classmethod
     def decode(cls, data: bytes, path: str) -> "Superblock":
         """What the file ``container`` of the directory ``path`` has."""
-        magic, version, _, container, block_size, lanes, _, checksum = SUPERBLOCK.unpack(
-            data[: SUPERBLOCK.size].ljust(SUPERBLOCK.size, b"\0")
-        )
+        if len(data) < SUPERBLOCK.size:
+            why = "is too short. Who was to make it may have died: remove it"
+            raise no_container(f"{path} is no container: its file `{NAME}` {why}")
+        magic, version, _, container, block_size, lanes, _, checksum = SUPERBLOCK.unpack(data[: SUPERBLOCK.size])
         if magic != MAGIC:
             raise no_container(f"{path} is no container: its file `{NAME}` begins otherwise")
         if version != FORMAT:
@@ -66,10 +63,15 @@ class Superblock:
             raise no_container(f"{path}: blocks of {block_size} bytes for {lanes} writers cannot be")
         return cls(container, block_size, lanes)
 
+    @property
+    def header_size(self) -> int:
+        """Bytes of a subfile before the first block of a lane."""
+        return -(-(LIVES_AT + 4 * self.lanes) // self.block_size) * self.block_size
+
     def offset(self, lane: int, address: int) -> int:
         """Where in its subfile the byte at an address of a lane lies."""
         block = self.block_size
-        return max(HEADER_SIZE, block) + (address // block * self.lanes + lane) * block + address % block
+        return self.header_size + (address // block * self.lanes + lane) * block + address % block
 
     def address_end(self, lane: int, size: int) -> int:
         """After the last address of a lane that lies in a subfile of so many bytes."""
@@ -82,14 +84,3 @@ class Superblock:
     def block_end(self, address: int) -> int:
         """Where the block of an address ends."""
         return (address // self.block_size + 1) * self.block_size
-
-
-def subfile_name(subfile: int) -> str:
-    """What a subfile is called."""
-    return f"{subfile:08x}.data"
-
-
-def subfile_of(name: str) -> Optional[int]:
-    """The number of the subfile that is called so."""
-    match = _SUBFILE_NAME.fullmatch(name)
-    return int(match[1], 16) if match else None

@@ -1,7 +1,7 @@
 """The closing index: all paths of a container in their order.
 
     pages    each  size u32 | crc32c u32 | IndexEntry ...        one after the other
-    lanes          size u32 | crc32c u32 | Vec<{lane, address u64, sequence u64}>
+    lanes          size u32 | crc32c u32 | Vec<{lane, address u64, sequence u64, is finished bool}>
     top            size u32 | crc32c u32 | Vec<{first path, offset u64}>
     footer         TMKI | format u16 | 0 u16 | container u64 | paths u64 | lanes at u64 | top at u64 | 0 u32 | crc32c
 
@@ -22,6 +22,7 @@ from .entry import NANOSECONDS, FileKind, Node, split_path
 from .errors import DamagedError, FormatError, damaged, unsupported
 from .geometry import LaneId
 from .postcard import Decoder
+from .record import life_of
 from .source import Directory, Source
 
 NAME = "index"
@@ -83,6 +84,11 @@ class IndexEntry(NamedTuple):
         """Kind and permissions, as `os.stat` has them."""
         return self.mode | (self.kind.mode if self.kind is not None else 0)
 
+    @property
+    def rank(self) -> tuple[int, LaneId, int]:
+        """Of several entries of a path the one with the highest is so."""
+        return self.version, self.lane, self.address
+
     def is_dir(self) -> bool:
         return self.kind == FileKind.DIRECTORY
 
@@ -127,6 +133,23 @@ def decode_entry(decoder: Decoder) -> IndexEntry:
         mtime_ns=entry.time_ns(decoder),
         size=decoder.unsigned(64),
     )
+
+
+class LaneEnd(NamedTuple):
+    """How far a lane is known."""
+
+    lane: LaneId
+    #: After the last record.
+    address: int = 0
+    #: Of the next one.
+    sequence: int = 0
+    #: Whether nothing more comes in this life of the lane.
+    is_finished: bool = False
+
+    @property
+    def life(self) -> int:
+        """The life that the lane was in; 0 when nothing was found of it."""
+        return life_of(self.sequence)
 
 
 class Page:
@@ -220,7 +243,9 @@ class Index:
     def __init__(self, directory: Directory, container: int) -> None:
         """`FileNotFoundError` when there is none, `DamagedError` when it cannot be believed."""
         self._parts = Parts(directory)
-        self._lanes_at, top_at = self._parts.footer(container)
+        lanes_at, top_at = self._parts.footer(container)
+        #: How far it goes in each lane.
+        self.lanes = self._read_lanes(lanes_at)
         self._firsts: list[Key] = []
         self._offsets: list[int] = []
         decoder = Decoder(self._parts.content(top_at))
@@ -233,18 +258,15 @@ class Index:
         self._parts.forget_end()
         self._page_at = lru_cache(maxsize=PAGES_KEPT)(self._parts.page)
 
-    def lane_ends(self) -> dict[LaneId, int]:
-        """How far it goes in each lane."""
-        decoder = Decoder(self._parts.content(self._lanes_at))
-        ends = {}
+    def _read_lanes(self, offset: int) -> list[LaneEnd]:
+        decoder = Decoder(self._parts.content(offset))
         try:
-            for _ in range(decoder.unsigned(64)):
-                lane = entry.lane(decoder)
-                ends[lane] = decoder.unsigned(64)
-                decoder.unsigned(64)
+            return [
+                LaneEnd(entry.lane(decoder), decoder.unsigned(64), decoder.unsigned(64), decoder.boolean())
+                for _ in range(decoder.unsigned(64))
+            ]
         except FormatError as error:
             raise self._parts.damaged(f"its lanes cannot be read: {error}") from error
-        return ends
 
     def find(self, key: Key) -> Optional[IndexEntry]:
         """What it tells of a path."""

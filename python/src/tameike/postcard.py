@@ -39,15 +39,19 @@ class Decoder:
         value = self.unsigned(bits)
         return (value >> 1) ^ -(value & 1)
 
-    def is_some(self) -> bool:
-        """Whether an option has a value, which follows."""
+    def boolean(self) -> bool:
+        """A byte that is 0 or 1."""
         if self.at >= len(self.data):
             raise FormatError("it ends too early")
-        tag = self.data[self.at]
-        if tag > 1:
-            raise FormatError("an option in it is neither there nor missing")
+        byte = self.data[self.at]
+        if byte > 1:
+            raise FormatError("something in it is neither so nor not")
         self.at += 1
-        return tag == 1
+        return byte == 1
+
+    def is_some(self) -> bool:
+        """Whether an option has a value, which follows."""
+        return self.boolean()
 
     def sized(self) -> bytes:
         """Bytes with their length before them."""

@@ -89,7 +89,8 @@ class FileReader:
             return None
         try:
             if self.node.extents is None:
-                self._prove(self._own_window(), 0, self.node.size)
+                if self.node.size > 0:
+                    self._prove(self._own_window(), 0, self.node.size)
             else:
                 for extent in self.node.extents:
                     window = self._piece_window(extent, extent.skip + extent.length)

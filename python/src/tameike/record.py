@@ -11,6 +11,9 @@
 | size u32  | u32      | size   | size u32 | size u32 |        |       | {size, crc32c} | kept | to a    |
 |           |          | u32    |          |          |        |       | u32, u32       | so   | multiple|
 +-----------+----------+--------+----------+----------+--------+-------+----------------+------+---------+
+
+A lane is a sequence of lives, each of one writer: the upper half of "sequence" tells which, the lower one counts its
+records.
 """
 
 import struct
@@ -35,9 +38,21 @@ CHUNK = struct.Struct("<II")
 
 MAGIC = b"TREC"
 FORMAT = 1
+#: Of the unsafe size: as much, or more.
+UNSAFE_SIZE_MAX = (1 << 32) - 1
 BLANK = bytes(FIXED.size)
 ENTRY_SIZE_MAX = 4 << 20
 HEAD_SIZE_MAX = FIXED.size + ENTRY_SIZE_MAX + BLOCK_SIZE_MAX // CHUNK_SIZE * CHUNK.size
+
+
+def life_of(sequence: int) -> int:
+    """The life of a lane that a record with this number belongs to."""
+    return sequence >> 32
+
+
+def first_sequence(life: int) -> int:
+    """The number of the first record of a life."""
+    return life << 32
 
 
 class Kind(IntEnum):
@@ -45,7 +60,10 @@ class Kind(IntEnum):
 
     ENTRY = 0
     DATA = 1
+    #: Nothing: the rest of the block is not used.
     REST = 2
+    #: Nothing: its writer has ended, and all before it in its life is safe.
+    END = 3
 
 
 class Place(NamedTuple):
@@ -87,6 +105,16 @@ class Head:
     def span(self) -> int:
         """Bytes until the next record."""
         return -(-self.end // ALIGNMENT) * ALIGNMENT
+
+    @property
+    def life(self) -> int:
+        """The life of the lane that it belongs to."""
+        return life_of(self.sequence)
+
+    @property
+    def safe_end(self) -> int:
+        """Its writer has known that all of its life before this address is safe."""
+        return self.place.address - self.unsafe_size if self.unsafe_size < UNSAFE_SIZE_MAX else 0
 
     def chunk_size(self, chunk: int) -> int:
         """Bytes of data in a chunk."""
@@ -134,7 +162,7 @@ def decode(data: bytes, place: Place) -> Found:
     entry_size, chunk_count, data_size, kept_size, unsafe_size, checksum = FIXED.unpack(fixed)[9:]
     if version != FORMAT:
         return Damaged("it has a format that this version does not know")
-    if number > Kind.REST:
+    if number > Kind.END:
         return Damaged("it is of no known kind")
     kind = Kind(number)
     size = FIXED.size + entry_size + chunk_count * CHUNK.size

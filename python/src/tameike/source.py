@@ -33,6 +33,9 @@ class Directory(Protocol):
     def names(self) -> list[str]:
         """Of all its files."""
 
+    def forget(self) -> None:
+        """What is known of files that others may have changed."""
+
 
 class LocalSource:
     """A file of this machine. It is closed when nobody has it any more."""
@@ -71,6 +74,9 @@ class LocalDirectory:
     def names(self) -> list[str]:
         return os.listdir(self.path)
 
+    def forget(self) -> None:
+        """Nothing is known."""
+
 
 class RemoteSource:
     """A file of a file system of fsspec."""
@@ -100,6 +106,9 @@ class RemoteDirectory:
     def names(self) -> list[str]:
         listed: list[str] = self._fs.ls(self.path, detail=False)
         return [posixpath.basename(path.rstrip("/")) for path in listed]
+
+    def forget(self) -> None:
+        self._fs.invalidate_cache(self.path)
 
 
 def directory(
