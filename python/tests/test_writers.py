@@ -5,11 +5,12 @@ import random
 import re
 import shutil
 import subprocess
+import time
 import warnings
 from pathlib import Path
 
 import pytest
-from conftest import files_below, program
+from conftest import ROOT, files_below, program
 from writer import FINISHED, Lane, entry
 
 from tameike import Container, DamagedError, DamageWarning
@@ -32,9 +33,11 @@ def looked_again(container: Container) -> Container:
 
 
 def content(container: Container) -> dict[str, bytes]:
-    """What is there and whole."""
+    """Files that are there and whole."""
     found = {}
     for told in container.walk():
+        if not told.is_file():
+            continue
         with contextlib.suppress(DamagedError):
             found[told.path] = container.read_bytes(told.path)
     return found
@@ -104,7 +107,9 @@ class Story:
         writer.append(0, entry(path.encode(), self.versions, len(data), extents=extents), b"")
 
     def close(self) -> None:
-        """Writes an index, whoever may write meanwhile."""
+        """Writes an index, whoever may write meanwhile. What it has is not lost any more."""
+        for writer in self.writers.values():
+            writer.sync()
         agg("verify", "--rebuild", self.directory)
         assert (self.directory / "index").exists()
 
@@ -117,6 +122,68 @@ class Story:
             self.has_lost = True
             at = self.chance.randrange(start, end)
             torn.write_at(at, bytes(min(self.chance.choice([10, 100, 4096, 30_000]), end - at)))
+
+
+@pytest.fixture(scope="module")
+def c_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The test program of the library for C, where there are that and a compiler."""
+    built, compiler = Path(program()).parent, shutil.which("cc")
+    # Where it was built by itself, or for its own tests.
+    libraries = [*built.glob("libtameike_capi.so"), *built.glob("deps/libtameike_capi.so")]
+    if compiler is None or not libraries:
+        pytest.skip("no compiler, or no library: `cargo build --package tameike-capi`")
+    place, source = tmp_path_factory.mktemp("c"), ROOT / "crates" / "capi"
+    for name in ("libtameike.so", "libtameike.so.0"):
+        (place / name).symlink_to(libraries[0])
+    flags = ["-std=gnu11", f"-I{source}/include", f"-L{place}", "-ltameike", f"-Wl,-rpath,{place}"]
+    made = place / "containers"
+    subprocess.run([compiler, source / "tests" / "calls" / "containers.c", "-o", made, *flags], check=True)
+    return made
+
+
+def of_storm(number: int) -> bytes:
+    """What the program in C writes to a file."""
+    start = number * 31 % 251
+    return (bytes(range(251)) * 241)[start:][: number * 7919 % 60_000]
+
+
+def test_what_a_program_in_c_writes_is_seen_while_it_writes(c_program: Path, tmp_path: Path) -> None:
+    chance, safe = random.Random(), {}
+    made = tmp_path / "c"
+    subprocess.run([c_program, made, "child"], check=True)
+    container = Container(made)
+    for kill in range(12):
+        names = [f"{kill}a", f"{kill}b"]
+        writers = [
+            subprocess.Popen([c_program, made, "storm", name], stdout=subprocess.PIPE, text=True) for name in names
+        ]
+        for name, writer in zip(names, writers):
+            time.sleep(chance.uniform(0.005, 0.05))
+            looked_again(container)
+            writer.kill()
+            said, _ = writer.communicate()
+            assert "not so" not in said
+            # The last line may be cut.
+            lines = said[: said.rfind("\n") + 1].split()
+            safe[name] = int(lines[-1]) + 1 if lines else 0
+        if kill == 6:
+            agg("verify", "--rebuild", made)
+    assert sum(safe.values()) > 0
+    for read in (looked_again(container), opened(made), opened(made, use_index=False)):
+        found = content(read)
+        assert found.pop("parent") == b"p" and found.pop("child") == b""
+        for path, data in found.items():
+            assert data == of_storm(int(path.rpartition("/")[2])), path
+        for name, count in safe.items():
+            assert all(f"{name}/{number}" in found for number in range(count))
+    assert_the_program_sees_the_same(made, tmp_path / "back")
+
+
+@pytest.mark.parametrize("what", ["calls", "child"])
+def test_what_a_program_in_c_has_left_is_read(c_program: Path, tmp_path: Path, what: str) -> None:
+    subprocess.run([c_program, tmp_path / "c", what], check=True)
+    assert Container(tmp_path / "c").has_index
+    assert_the_program_sees_the_same(tmp_path / "c", tmp_path / "back")
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -172,8 +239,8 @@ def damage_some(subfile: Path, chance: random.Random) -> None:
         if what < 0.3:
             file.seek(128 + 4 * chance.randrange(3))
             file.write(chance.choice([0, 1, 2, 77, 1 | FINISHED, 2 | FINISHED]).to_bytes(4, "little"))
-        elif what < 0.8:
+        elif what < 0.8 and size > 128:
             file.seek(chance.randrange(128, size))
             file.write(chance.randbytes(chance.choice([1, 1, 200])))
         else:
-            file.truncate(chance.choice([chance.randrange(size), 64, 0]))
+            file.truncate(chance.choice([chance.randrange(size + 1), 64, 0]))
