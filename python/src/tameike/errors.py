@@ -12,7 +12,7 @@ class NoContainerError(ContainerError):
 
 
 class UnsupportedError(ContainerError):
-    """A later tameike made this, and this version cannot read it (``ENOTSUP``)."""
+    """A later tameike made this, or by what is not installed here (``ENOTSUP``). The message tells what to install."""
 
 
 class DamagedError(ContainerError):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from . import codec
 from .entry import Extent, FileKind, Node, printable
-from .errors import DamagedError, UnsupportedError, unsupported
+from .errors import DamagedError, FormatError, UnsupportedError, unsupported
 from .record import CHUNK_SIZE, Head, head_size
 
 if TYPE_CHECKING:
@@ -153,6 +153,8 @@ class FileReader:
                 data = window.data(chunk)
             except UnsupportedError as error:
                 raise unsupported(f"{printable(self.path)}: {error.strerror}") from None
+            except FormatError as error:
+                raise self._damaged(window.head, f"its chunk {chunk} cannot be read: {error}") from error
             if data is None:
                 raise self._damaged(window.head, f"the checksum of its chunk {chunk} is wrong")
             base = chunk * CHUNK_SIZE
