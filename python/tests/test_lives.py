@@ -111,6 +111,21 @@ def test_lanes_that_the_index_has_are_not_read(tmp_path: Path, monkeypatch: pyte
     assert scanned == [(0, 1)] * 2 + [(0, 0)] * 2
 
 
+def test_many_small_records_are_gone_through_with_few_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lane = Lane(tmp_path / "c")
+    for number in range(600):
+        lane.put(f"{number}", b"1" * 5000)
+    lane.finish()
+    reads: list[int] = []
+    read_at = tameike.source.LocalSource.read_at
+    monkeypatch.setattr(
+        "tameike.source.LocalSource.read_at",
+        lambda source, offset, size: (reads.append(size), read_at(source, offset, size))[1],
+    )
+    assert len(paths(Container(tmp_path / "c"))) == 600
+    assert len(reads) < 70 and sum(reads) < 5_000_000, "about one of each block"
+
+
 def test_a_reader_that_looks_again_sees_what_was_written_meanwhile(tmp_path: Path) -> None:
     lane = Lane(tmp_path / "c", lane=1, lanes=2)
     container, fs = Container(tmp_path / "c"), ContainerFileSystem(tmp_path / "c")

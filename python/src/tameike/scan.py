@@ -91,7 +91,7 @@ class LaneScan:
         at = address - self._window_at
         if at < 0 or at + size > len(self._window):
             # Where heads follow each other more is read at once.
-            follows = self._window != b"" and at <= len(self._window)
+            follows = self._window != b"" and 0 <= at <= len(self._window) + self._window_size
             self._window_size = min(self._window_size * 4, WINDOW_SIZE_MAX) if follows else WINDOW_SIZE_MIN
             offset = self._superblock.offset(self._lane.lane, address)
             self._window = self._source.read_at(offset, min(room, max(size, self._window_size)))
