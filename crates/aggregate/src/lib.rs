@@ -13,7 +13,7 @@ mod verify;
 #[cfg(test)]
 mod tests;
 
-pub use export::export_tar;
+pub use export::{Format, export};
 pub use extract::extract;
 pub use pack::{PackOptions, pack};
 pub use verify::{Verified, verify};

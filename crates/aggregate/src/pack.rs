@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::shared::{Access, SharedFile, SharedFs};
 use tameike_store::container::{
-    Brief, Content, Entry, Extent, Geometry, IndexBuilder, IndexEntry, LaneEnd, LaneWriter, Node, Put,
+    Brief, Codec, Content, Entry, Extent, Geometry, IndexBuilder, IndexEntry, LaneEnd, LaneWriter, Node, Put,
     Superblock, WriterId, Xattr,
 };
 
@@ -28,6 +28,8 @@ pub struct PackOptions {
     pub writers: u32,
     /// Files that they share.
     pub subfiles: u32,
+    /// What makes data smaller.
+    pub codec: Codec,
 }
 
 /// Packs all that is below the root of `source` into an empty directory. Files that cannot be read are told of in `tally`, and are not in
@@ -49,9 +51,13 @@ pub fn pack(
     let geometry = Geometry { block_size: options.block_size, lanes };
     let superblock = Superblock { container: options.container, geometry };
     superblock.create(&*into)?;
-    let lanes: Result<Vec<_>> = (0..options.writers)
-        .map(|rank| LaneWriter::begin(&*into, superblock, &WriterId::Rank { rank, size: options.writers }))
-        .collect();
+    let begin = |rank| {
+        let mut writer =
+            LaneWriter::begin(&*into, superblock, &WriterId::Rank { rank, size: options.writers })?;
+        writer.set_codec(options.codec)?;
+        Ok(writer)
+    };
+    let lanes: Result<Vec<_>> = (0..options.writers).map(begin).collect();
     let index = Mutex::new(IndexBuilder::new(into.clone(), options.container)?);
     let (found, items) = sync_channel(QUEUE_SIZE);
     let items = Mutex::new(items);

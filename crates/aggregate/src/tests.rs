@@ -5,14 +5,14 @@ use std::fs;
 use std::sync::Arc;
 use tameike_core::Errno;
 use tameike_io::shared::{PosixTree, SharedFs};
-use tameike_store::container::Container;
+use tameike_store::container::{Codec, Container};
 
 fn tree(dir: &std::path::Path) -> Arc<dyn SharedFs> {
     Arc::new(PosixTree::open(dir).expect("a tree"))
 }
 
 const OPTIONS: PackOptions =
-    PackOptions { container: 7, version: 1, block_size: 4096, writers: 2, subfiles: 2 };
+    PackOptions { container: 7, version: 1, block_size: 4096, writers: 2, subfiles: 2, codec: Codec::None };
 
 #[test]
 fn a_container_is_not_packed_into_twice() {

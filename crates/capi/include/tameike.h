@@ -96,6 +96,8 @@ typedef struct {
   uint32_t block_size;
   // Files of a container that is made, which the ranks share: as many as there are storage targets at best; 0 for up to 8.
   uint32_t subfiles;
+  // How data is kept that this process writes: 0 as it is, 1 smaller by Zstandard where that pays.
+  uint32_t compression;
 } tameike_agg_options;
 
 #ifdef __cplusplus

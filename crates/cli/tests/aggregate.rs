@@ -211,6 +211,56 @@ fn other_programs_read_what_is_exported() {
     assert_eq!(again.status.code(), Some(FAILED), "{}", shown(&again));
 }
 
+/// Every file of a zip archive is that of the tree, and nothing else is there.
+const UNZIPPED: &str = "
+import os, stat, sys, zipfile
+archive, source, left = zipfile.ZipFile(sys.argv[1]), sys.argv[2], {sys.argv[3]}
+assert archive.testzip() is None
+for info in archive.infolist():
+    at, mode = os.path.join(source, info.filename), info.external_attr >> 16
+    found = os.lstat(at)
+    assert stat.S_IMODE(mode) == stat.S_IMODE(found.st_mode), info
+    if stat.S_ISLNK(mode):
+        assert archive.read(info).decode() == os.readlink(at)
+    elif not info.is_dir():
+        assert archive.read(info) == open(at, 'rb').read(), info
+names = {name.rstrip('/') for name in archive.namelist()}
+there = {os.path.relpath(os.path.join(at, name), source) for at, dirs, files in os.walk(source) for name in dirs + files}
+assert there - names == left and len(names) == len(archive.namelist()), (there ^ names)
+";
+
+#[test]
+fn a_zip_archive_has_the_files_too_and_what_it_cannot_have_is_told() {
+    let tree = Tree::new().packed();
+    let archive = tree.base.path().join("archive.zip");
+    let output = agg(&[path("export"), &tree.container(), &archive]);
+    assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(&output));
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("fifo") && told.contains("zip"), "{told}");
+    let piped = agg(&[path("export"), path("--format=zip"), &tree.container()]);
+    assert!(piped.stdout == fs::read(&archive).expect("read"));
+    succeed(Command::new("python3").args(["-c", UNZIPPED]).arg(&archive).arg(tree.source()).arg("fifo"));
+}
+
+#[test]
+fn what_is_packed_smaller_comes_back_as_it_was() {
+    let tree = Tree::new();
+    let text = "the same line again and again\n".repeat(200_000);
+    fs::write(tree.source().join("log"), &text).expect("written");
+    let output = agg(&[path("create"), path("--compress"), &tree.source(), &tree.container()]);
+    assert!(output.status.success(), "{}", shown(&output));
+    let size = |dir: &Path| -> u64 {
+        let names = fs::read_dir(dir).expect("a directory");
+        names.map(|name| name.expect("a name").metadata().expect("a file").blocks() * 512).sum()
+    };
+    assert!(size(&tree.container()) < 8 << 20, "{} bytes", size(&tree.container()));
+    tree.assert_extracted("back");
+    let verified = agg(&[path("verify"), &tree.container()]);
+    assert!(verified.status.success(), "{}", shown(&verified));
+    let printed = agg(&[path("cat"), &tree.container(), path("log")]);
+    assert!(printed.stdout == text.as_bytes());
+}
+
 #[test]
 fn damage_is_named_and_all_else_is_brought_back() {
     let tree = Tree::new().packed();

@@ -370,3 +370,32 @@ fn a_file_has_not_the_size_of_a_write_that_was_lost_when_a_lock_was_given_back()
         );
     }
 }
+
+/// A journal that had lost its end knew a file again that was removed: a new one was given its inode number, and what it had held. No
+/// product serves a view on such a journal, and the number is not given again.
+#[test]
+fn a_new_file_is_not_what_a_journal_without_its_end_knows_under_its_number() {
+    let flags = Flags { append: true, ..CREATE };
+    let open = |slot, path: &str, flags| Op::Open { slot, path: path.to_owned(), flags };
+    let write = |slot, length, tag| Op::Write { slot, offset: 0, length, tag };
+    let call = |node, op| Action::Call { node, view: View::Cache, op };
+    let loses_power = |after, node| Action::Trouble(after, Trouble::Kill { node, power: true });
+    let steps = vec![
+        cached(0, open(0, "b/x", flags)),
+        cached(1, open(1, "b/z", flags)),
+        Step::Together(vec![call(1, write(1, 70_000, 17)), call(1, write(1, 400_000, 18))]),
+        Step::Together(vec![call(0, write(0, 100, 22)), loses_power(100, 0)]),
+        // What has become of the file is not known: it is removed.
+        Step::Check,
+        Step::Together(vec![loses_power(3000, 1)]),
+        Step::Check,
+        cached(0, open(0, "b/x", CREATE)),
+        cached(0, Op::Close { slot: 0 }),
+        cached(0, open(0, "a/z", CREATE)),
+    ];
+    for seed in 0..100 {
+        let world = WorldConfig { capacity: 256 << 10, ..WorldConfig::plain(seed, 2) };
+        let program = Program { world, steps: steps.clone(), dies: false };
+        assert_eq!(run(&program), Ok(()), "seed {seed}");
+    }
+}

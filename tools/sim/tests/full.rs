@@ -7,7 +7,7 @@ use tameike_core::limits::UNIT_SIZE;
 use tameike_sim::countdown::Countdown;
 use tameike_sim::kernel::{self, Told};
 use tameike_sim::locking::Caller;
-use tameike_sim::program::{Action, Flags, Op, Program, Step};
+use tameike_sim::program::{Action, Flags, Op, Program, Step, Trouble};
 use tameike_sim::run::run;
 use tameike_sim::world::{World, WorldConfig};
 
@@ -126,4 +126,27 @@ fn an_append_behind_bytes_that_found_no_space_is_where_it_is() {
         Step::Check,
     ];
     passes(&steps);
+}
+
+/// What a full view had lost read as zeros, which the model allows, but for a bit that had turned in memory before: the model undid the
+/// turn of what was not there any more.
+#[test]
+fn bytes_that_found_no_space_are_zeros_also_where_a_bit_has_turned() {
+    let cached = |op| Step::Together(vec![call(2, View::Cache, op)]);
+    let write = |offset, length, tag| cached(Op::Write { slot: 0, offset, length, tag });
+    let open =
+        |slot| cached(Op::Open { slot, path: "b/z".to_owned(), flags: Flags { append: false, ..APPEND } });
+    let punch = |slot, offset, length| {
+        cached(Op::Space { slot, change: tameike_core::wire::unit::SpaceChange::Punch, offset, length })
+    };
+    let mut steps = vec![open(0), write(UNIT_SIZE as u64 - 50, 5000, 18), punch(0, 30_000, UNIT_SIZE as u64)];
+    steps.push(cached(Op::Read { slot: 0, offset: 65_536, length: 70_000 }));
+    steps.extend((0..5).map(|_| Step::Together(vec![Action::Trouble(0, Trouble::Flip(2))])));
+    steps.extend([write(0, 400_000, 19), open(1), punch(1, 0, 4096)]);
+    steps.push(cached(Op::Read { slot: 1, offset: 0, length: UNIT_SIZE as u32 }));
+    for seed in 0..20 {
+        let world = WorldConfig { capacity: 256 << 10, volatile: true, ..WorldConfig::plain(seed, 3) };
+        let program = Program { world, steps: steps.clone(), dies: false };
+        assert_eq!(run(&program), Ok(()), "seed {seed}");
+    }
 }

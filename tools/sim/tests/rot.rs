@@ -2,6 +2,7 @@
 //! has it, nothing is lost.
 
 use tameike_core::View;
+use tameike_core::limits::UNIT_SIZE;
 use tameike_sim::program::{Action, Flags, Op, Program, Step, Trouble};
 use tameike_sim::run::run;
 use tameike_sim::world::WorldConfig;
@@ -56,5 +57,29 @@ fn clean_bytes_that_have_rotted_are_fetched_again_for_all_who_read_them() {
         }
         let program = Program { world: WorldConfig::plain(seed, 3), steps, dies: false };
         assert_eq!(run(&program), Ok(()), "seed {seed}, written on node {writer}");
+    }
+}
+
+/// What an agent had recorded and not written to its log yet was in no store that the checker looked at: a read was told that it is lost,
+/// and the checker knew of no loss.
+#[test]
+fn what_rots_before_its_record_is_in_the_log_is_known_to_be_lost() {
+    let call = |node, op| Step::Together(vec![Action::Call { node, view: View::Cache, op }]);
+    let open = |slot, flags| Op::Open { slot, path: "b/x".to_owned(), flags };
+    let write = |offset, length, tag| Op::Write { slot: 0, offset, length, tag };
+    let create = Flags { write: true, create: true, ..Flags::default() };
+    for (seed, rots) in (0..20).flat_map(|seed| (0..2).map(move |rots| (seed, rots))) {
+        let steps = vec![
+            call(0, open(0, create)),
+            call(0, write(UNIT_SIZE as u64 - 50, 5000, 1)),
+            call(0, Op::Fsync { slot: 0 }),
+            call(1, open(0, Flags::default())),
+            // A whole unit goes to its home at once.
+            call(0, write(0, UNIT_SIZE as u32, 2)),
+            Step::Together(vec![Action::Trouble(3000, Trouble::Rot(rots))]),
+            call(1, Op::Read { slot: 0, offset: 0, length: 5000 }),
+        ];
+        let program = Program { world: WorldConfig::plain(seed, 2), steps, dies: false };
+        assert_eq!(run(&program), Ok(()), "seed {seed}, on node {rots}");
     }
 }

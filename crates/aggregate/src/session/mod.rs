@@ -11,7 +11,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-pub use tameike_store::container::Brief;
+pub use tameike_store::container::{Brief, Codec};
 
 pub use options::{Rank, SUBFILES_MAX, SessionOptions, block_size_of};
 
@@ -255,7 +255,9 @@ impl Session {
         }
         if state.writer.is_none() {
             let superblock = state.container.superblock();
-            state.writer = Some(LaneWriter::begin(&*self.fs, superblock, &self.options.writer())?);
+            let mut writer = LaneWriter::begin(&*self.fs, superblock, &self.options.writer())?;
+            writer.set_codec(self.options.codec)?;
+            state.writer = Some(writer);
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::{ask_until, host_name, random_bytes};
 use tameike_io::shared::SharedFs;
-use tameike_store::container::{Geometry, Superblock, WriterId, may_grow, superblock};
+use tameike_store::container::{Codec, Geometry, Superblock, WriterId, may_grow, superblock};
 
 /// Files of a container, unless somebody asks for others.
 pub const SUBFILES_MAX: u32 = 8;
@@ -69,6 +69,8 @@ pub struct SessionOptions {
     pub block_size: u32,
     /// Files of one that is made, for ranks; nothing: as many as there are ranks, up to [`SUBFILES_MAX`].
     pub subfiles: Option<u32>,
+    /// What makes data smaller that this process writes.
+    pub codec: Codec,
     /// Permission bits that new files do not get.
     pub umask: u16,
     /// Owner of new files.

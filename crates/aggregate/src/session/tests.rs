@@ -14,6 +14,7 @@ fn options(rank: Option<Rank>) -> SessionOptions {
         is_read_only: false,
         block_size: BLOCK_SIZE,
         subfiles: None,
+        codec: Codec::Zstd,
         umask: 0o022,
         uid: 7,
         gid: 8,

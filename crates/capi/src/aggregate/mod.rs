@@ -18,7 +18,7 @@ use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use tameike_aggregate::session::{Rank, Session, SessionOptions, block_size_of};
+use tameike_aggregate::session::{Codec, Rank, Session, SessionOptions, block_size_of};
 use tameike_core::{Fault, Result};
 use tameike_io::os::forked::OwnMark;
 use tameike_io::shared::PosixTree;
@@ -40,6 +40,8 @@ pub struct AggregateOptions {
     pub block_size: u32,
     /// Files of a container that is made, which the ranks share: as many as there are storage targets at best; 0 for up to 8.
     pub subfiles: u32,
+    /// How data is kept that this process writes: 0 as it is, 1 smaller by Zstandard where that pays.
+    pub compression: u32,
 }
 
 /// A container of many files in a few.
@@ -107,6 +109,16 @@ fn open_session(dir: &CStr, flags: c_int, options: Option<&AggregateOptions>) ->
         is_read_only: flags & libc::O_ACCMODE == libc::O_RDONLY,
         block_size: asked(|options| options.block_size).unwrap_or_else(|| block_size_of(dir)),
         subfiles: asked(|options| options.subfiles),
+        codec: match asked(|options| options.compression) {
+            None => Codec::None,
+            Some(1) => Codec::Zstd,
+            Some(other) => {
+                return Err(Fault::new(
+                    tameike_core::Errno::EINVAL,
+                    format!("there is no compression {other}"),
+                ));
+            }
+        },
         umask: umask(),
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),

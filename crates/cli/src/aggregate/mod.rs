@@ -3,7 +3,8 @@
 mod list;
 
 use crate::arguments::{
-    AggregateAction, CatArguments, CreateArguments, ExportArguments, ExtractArguments, VerifyArguments,
+    AggregateAction, ArchiveFormat, CatArguments, Compress, CreateArguments, ExportArguments,
+    ExtractArguments, VerifyArguments,
 };
 use crate::exit;
 use crate::report::{plural, say};
@@ -13,11 +14,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use tameike_aggregate::session::{SUBFILES_MAX, block_size_of};
-use tameike_aggregate::{PackOptions, Tally};
+use tameike_aggregate::{Format, PackOptions, Tally};
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::{random_bytes, user, wall_seconds};
 use tameike_io::shared::{PosixTree, SharedFs};
-use tameike_store::container::{Container, IndexEntry, superblock};
+use tameike_store::container::{Codec, Container, IndexEntry, superblock};
 
 /// Threads, unless somebody asks for others.
 const THREADS_MAX: usize = 16;
@@ -99,6 +100,10 @@ fn create(arguments: &CreateArguments) -> Result<u8> {
         version: u64::try_from(wall_seconds()).unwrap_or(0) * 1_000_000_000,
         block_size: block_size(arguments)?,
         writers,
+        codec: match arguments.compress {
+            Compress::None => Codec::None,
+            Compress::Zstd => Codec::Zstd,
+        },
         subfiles: arguments.subfiles.unwrap_or(writers.min(SUBFILES_MAX)).min(writers),
     };
     let tally = Tally::default();
@@ -204,16 +209,24 @@ fn extract(arguments: &ExtractArguments) -> Result<u8> {
 fn export(arguments: &ExportArguments) -> Result<u8> {
     let container = open(&arguments.container)?;
     let tally = Tally::default();
+    let is_named_zip =
+        arguments.archive.as_ref().and_then(|archive| archive.extension()).is_some_and(|end| end == "zip");
+    let format = match arguments.format {
+        Some(ArchiveFormat::Zip) => Format::Zip,
+        None if is_named_zip => Format::Zip,
+        _ => Format::Tar,
+    };
     match &arguments.archive {
         Some(archive) => {
             let made = std::fs::File::create_new(archive);
             let file =
                 made.map_err(|error| Fault::new(Errno::EIO, format!("make {}: {error}", archive.display())))?;
-            tameike_aggregate::export_tar(&container, BufWriter::with_capacity(CAT_SIZE, file), &tally)?;
+            let out = BufWriter::with_capacity(CAT_SIZE, file);
+            tameike_aggregate::export(&container, out, format, threads(), &tally)?;
         }
         None => {
             let out = BufWriter::with_capacity(CAT_SIZE, std::io::stdout().lock());
-            tameike_aggregate::export_tar(&container, out, &tally)?;
+            tameike_aggregate::export(&container, out, format, threads(), &tally)?;
         }
     }
     Ok(tell(&tally, "exported"))

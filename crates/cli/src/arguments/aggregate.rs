@@ -15,7 +15,7 @@ pub enum AggregateAction {
     Cat(CatArguments),
     /// Bring files of a container back
     Extract(ExtractArguments),
-    /// Write all of a container as a tar archive
+    /// Write all of a container as a tar or zip archive
     Export(ExportArguments),
     /// Read all of a container, and name every file that is damaged
     #[command(
@@ -44,6 +44,18 @@ pub struct CreateArguments {
     /// Threads that read and write [default: as many as there are cores, 16 at most]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub writers: Option<u32>,
+    /// Keep data smaller than it is, where that pays
+    #[arg(long, value_name = "CODEC", value_enum, num_args = 0..=1, require_equals = true, default_value = "none", default_missing_value = "zstd")]
+    pub compress: Compress,
+}
+
+/// How data is kept.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum Compress {
+    /// As it is
+    None,
+    /// By Zstandard; what does not become smaller by an eighth is kept as it is
+    Zstd,
 }
 
 /// `tameike agg ls`
@@ -88,14 +100,28 @@ pub struct ExtractArguments {
 
 /// `tameike agg export`
 #[derive(Debug, Args)]
-#[command(after_help = "Files that are damaged are left out and named.\n\n\
+#[command(
+    after_help = "Files that are damaged, or that the archive cannot have, are left out and named.\n\n\
     Exit code: 0 when everything is in the archive, 75 when not, 71 when it could not be written.\n\n\
-    Example: tameike agg export results.tmk | zstd >results.tar.zst")]
+    Example: tameike agg export results.tmk | zstd >results.tar.zst"
+)]
 pub struct ExportArguments {
     /// The container
     pub container: PathBuf,
     /// The archive, which is made [default: standard output]
     pub archive: Option<PathBuf>,
+    /// What it is [default: zip where its name ends so, else tar]
+    #[arg(long, value_enum)]
+    pub format: Option<ArchiveFormat>,
+}
+
+/// What an archive is.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum ArchiveFormat {
+    /// Has all that a container has, but sockets
+    Tar,
+    /// Has files, directories and links, with their permissions and times in UTC
+    Zip,
 }
 
 /// `tameike agg verify`

@@ -6,8 +6,8 @@ mod bench;
 mod job;
 
 pub use aggregate::{
-    AggregateAction, CatArguments, CreateArguments, ExportArguments, ExtractArguments, ListArguments,
-    VerifyArguments,
+    AggregateAction, ArchiveFormat, CatArguments, Compress, CreateArguments, ExportArguments,
+    ExtractArguments, ListArguments, VerifyArguments,
 };
 pub use bench::{BenchAction, NetArguments};
 pub use job::{DeviceChoice, JobOptions};

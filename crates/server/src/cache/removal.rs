@@ -106,7 +106,8 @@ impl CacheService {
         forgotten
     }
 
-    /// Drops what nodes hold of a removed file whose record went with the power: a new file that gets its number would be given it.
+    /// Drops what nodes hold of a removed file that has no record, as it may have gone with the power: a new file that gets its
+    /// number would be given it.
     async fn drop_unknown(&self, inode: InodeId) -> Result<()> {
         if !self.parts.ledger.may_lack_records() {
             return Ok(());
@@ -141,12 +142,11 @@ impl CacheService {
             state.record.journaled
         })?;
         self.dirty.lock().remove(&inode);
-        if journaled {
-            self.journal.drop_digests(inode, 0..u64::MAX)?;
-            self.journal.sync(false).await?;
-            let request = UnitRequest::Truncate { inode, size: 0 };
-            self.ask_units(self.homes(inode), &request).await?;
+        if !journaled {
+            return self.drop_unknown(inode).await;
         }
-        Ok(())
+        self.journal.drop_digests(inode, 0..u64::MAX)?;
+        self.journal.sync(false).await?;
+        self.ask_units(self.homes(inode), &UnitRequest::Truncate { inode, size: 0 }).await
     }
 }

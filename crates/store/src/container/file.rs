@@ -1,5 +1,6 @@
 //! Reading a file of a container.
 
+use super::codec::unpack;
 use super::entry::{Content, Extent, Node};
 use super::record::{self, CHUNK_SIZE, FIXED_SIZE, Head, Place};
 use super::records::{Records, not_there};
@@ -21,13 +22,20 @@ pub struct FileReader {
     /// Chunks of it that are in `bytes`.
     chunks: Range<usize>,
     bytes: Vec<u8>,
-    /// The chunk, of the piece or of the own record, that was found to be right.
-    proven: Option<usize>,
+    proven: Proven,
+}
+
+/// The chunk, of the piece or of the own record, that was found to be right.
+#[derive(Default)]
+struct Proven {
+    number: Option<usize>,
+    /// Its bytes, where it is kept in a smaller form.
+    unpacked: Vec<u8>,
 }
 
 impl FileReader {
     pub(super) fn new(records: Arc<Records>, node: Node, own: Option<(Head, Vec<u8>)>) -> Self {
-        Self { records, node, own, piece: None, chunks: 0..0, bytes: Vec::new(), proven: None }
+        Self { records, node, own, piece: None, chunks: 0..0, bytes: Vec::new(), proven: Proven::default() }
     }
 
     /// What is told of it.
@@ -126,7 +134,7 @@ impl FileReader {
             .is_some_and(|head| head.place.lane == extent.lane && head.place.address == extent.address);
         if !is_at_hand {
             let (head, _) = self.records.read(extent.lane, extent.address, first_read(extent))?;
-            (self.piece, self.chunks, self.proven) = (Some(head), 0..0, None);
+            (self.piece, self.chunks, self.proven.number) = (Some(head), 0..0, None);
         }
         let Some(head) = self.piece.clone() else { return Err(Errno::EIO.into()) };
         if data.end > u64::from(head.data_size) {
@@ -146,7 +154,7 @@ impl FileReader {
     fn read_chunks(&mut self, head: &Head, chunks: Range<usize>) -> Result<()> {
         let kept = head.kept_range(chunks.start).start..head.kept_range(chunks.end - 1).end;
         self.bytes.resize(kept.len(), 0);
-        (self.chunks, self.proven) = (0..0, None);
+        (self.chunks, self.proven.number) = (0..0, None);
         let address = head.place.address + kept.start as u64;
         let count = self.records.read_at(head.place.lane, address, &mut self.bytes)?;
         if count < kept.len() {
@@ -171,18 +179,24 @@ fn copy_chunks(
     bytes_at: usize,
     data: Range<u64>,
     into: &mut [u8],
-    proven: &mut Option<usize>,
+    proven: &mut Proven,
 ) -> Result<()> {
     let chunk_size = u64::from(CHUNK_SIZE);
     let mut at = data.start;
     while at < data.end {
         let chunk = (at / chunk_size) as usize;
         let kept = head.kept_range(chunk);
-        let content = &bytes[kept.start - bytes_at..kept.end - bytes_at];
-        if *proven != Some(chunk) {
-            record::check_chunk(head, chunk, content)?;
-            *proven = Some(chunk);
+        let kept = &bytes[kept.start - bytes_at..kept.end - bytes_at];
+        let size = head.chunk_range(chunk).len();
+        if proven.number != Some(chunk) {
+            proven.number = None;
+            record::check_chunk(head, chunk, kept)?;
+            if kept.len() < size {
+                unpack(kept, size, &mut proven.unpacked)?;
+            }
+            proven.number = Some(chunk);
         }
+        let content = if kept.len() < size { &proven.unpacked } else { kept };
         let (start, end) = (at % chunk_size, (data.end - chunk as u64 * chunk_size).min(chunk_size));
         let to = (at - data.start) as usize;
         into[to..to + (end - start) as usize].copy_from_slice(&content[start as usize..end as usize]);

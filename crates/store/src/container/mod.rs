@@ -7,6 +7,7 @@
 //! The bytes are in `DESIGN.md`.
 
 mod claim;
+mod codec;
 mod entry;
 mod file;
 mod geometry;
@@ -22,6 +23,7 @@ mod tests;
 mod writer;
 
 pub use claim::{WriterId, may_grow};
+pub use codec::Codec;
 pub use entry::{Content, Entry, Extent, Node, Xattr, check_path, split_path};
 pub use file::FileReader;
 pub use geometry::{Geometry, LaneId};

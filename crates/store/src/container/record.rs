@@ -19,9 +19,11 @@
 //! are kept. "sequence" has the life of the lane in its upper half, and the record's number in that life, from 0 on, in its lower one. "unsafe
 //! size" tells how many bytes of the life before this record were not known to be safe when it was made (4 GiB less one may be more). A record lies within a block; the next one begins at the next multiple of [`ALIGNMENT`].
 
+use super::codec::{Codec, Packer};
 use super::entry::Entry;
 use super::geometry::LaneId;
 use super::superblock::BLOCK_SIZE_MAX;
+use std::borrow::Cow;
 use std::ops::Range;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::{Crc32c, crc32c};
@@ -94,6 +96,8 @@ pub struct Chunk {
 pub struct Head {
     /// What it is for.
     pub kind: Kind,
+    /// What has made its chunks smaller, those that are.
+    pub codec: Codec,
     /// Its place.
     pub place: Place,
     /// The change that it is of, unless it has data alone.
@@ -142,31 +146,71 @@ pub fn head_size(entry: usize, data: usize) -> usize {
     FIXED_SIZE + entry + data.div_ceil(CHUNK_SIZE as usize) * CHUNK_ENTRY_SIZE
 }
 
+/// The data of a record, as it is kept.
+#[derive(Default)]
+pub struct Payload<'a> {
+    codec: Codec,
+    size: usize,
+    chunks: Vec<Chunk>,
+    kept: Cow<'a, [u8]>,
+}
+
+impl<'a> Payload<'a> {
+    /// Of `data`, with those chunks made smaller for which that pays.
+    pub fn new(data: &'a [u8], packer: &mut Packer) -> Self {
+        let (mut kept, mut chunks, mut codec) = (Vec::new(), Vec::new(), Codec::None);
+        let is_tried = packer.codec() != Codec::None;
+        for chunk in data.chunks(CHUNK_SIZE as usize) {
+            let start = kept.len();
+            if packer.pack(chunk, &mut kept) {
+                codec = packer.codec();
+            } else if is_tried {
+                kept.extend(chunk);
+            }
+            let bytes = if is_tried { &kept[start..] } else { chunk };
+            chunks.push(Chunk { kept: bytes.len() as u32, sum: crc32c(bytes) });
+        }
+        let kept = if codec == Codec::None { Cow::Borrowed(data) } else { Cow::Owned(kept) };
+        Self { codec, size: data.len(), chunks, kept }
+    }
+
+    /// Bytes that are kept.
+    pub fn kept_size(&self) -> usize {
+        self.kept.len()
+    }
+}
+
 /// Appends a record to `into`.
-pub fn encode(into: &mut Vec<u8>, kind: Kind, place: &Place, unsafe_size: u32, entry: &[u8], data: &[u8]) {
+pub fn encode(
+    into: &mut Vec<u8>,
+    kind: Kind,
+    place: &Place,
+    unsafe_size: u32,
+    entry: &[u8],
+    payload: &Payload<'_>,
+) {
     let start = into.len();
-    let chunks = data.chunks(CHUNK_SIZE as usize);
     into.extend(MAGIC);
     into.extend(FORMAT.to_le_bytes());
-    into.extend([kind as u8, 0]);
+    into.extend([kind as u8, payload.codec as u8]);
     into.extend(place.container.to_le_bytes());
     into.extend(place.lane.subfile.to_le_bytes());
     into.extend(place.lane.lane.to_le_bytes());
     into.extend(place.address.to_le_bytes());
     into.extend(place.sequence.to_le_bytes());
-    for size in [entry.len(), chunks.len(), data.len(), data.len()] {
+    for size in [entry.len(), payload.chunks.len(), payload.size, payload.kept.len()] {
         into.extend((size as u32).to_le_bytes());
     }
     into.extend(unsafe_size.to_le_bytes());
     into.extend([0; 4]);
     into.extend(entry);
-    for chunk in chunks {
-        into.extend((chunk.len() as u32).to_le_bytes());
-        into.extend(crc32c(chunk).to_le_bytes());
+    for chunk in &payload.chunks {
+        into.extend(chunk.kept.to_le_bytes());
+        into.extend(chunk.sum.to_le_bytes());
     }
     let sum = head_sum(&into[start..]);
     into[start + SUM_AT..start + FIXED_SIZE].copy_from_slice(&sum.to_le_bytes());
-    into.extend(data);
+    into.extend(&*payload.kept);
     into.resize(start + (into.len() - start).next_multiple_of(ALIGNMENT as usize), 0);
 }
 
@@ -216,6 +260,9 @@ pub fn decode(bytes: &[u8], place: &Place) -> Found {
         3 => Kind::End,
         _ => return Found::Damaged("it is of no known kind"),
     };
+    let Some(codec) = Codec::of_byte(bytes[7]) else {
+        return Found::Damaged("its data was made smaller in a way that this program does not know");
+    };
     let [entry_size, chunk_count, data_size, kept_size, unsafe_size] =
         [40, 44, 48, 52, 56].map(|at| u32_at(bytes, at));
     let size = FIXED_SIZE as u64 + u64::from(entry_size) + u64::from(chunk_count) * CHUNK_ENTRY_SIZE as u64;
@@ -247,10 +294,23 @@ pub fn decode(bytes: &[u8], place: &Place) -> Found {
         },
         Kind::Data | Kind::Rest | Kind::End => None,
     };
-    let head =
-        Head { kind, place: told, entry, data_size, kept_size, chunks, size: size as u32, unsafe_size };
-    let is_whole = |chunk: usize| head.chunks[chunk].kept as usize == head.chunk_range(chunk).len();
-    if kept_size != data_size || !(0..head.chunks.len()).all(is_whole) {
+    let head = Head {
+        kind,
+        codec,
+        place: told,
+        entry,
+        data_size,
+        kept_size,
+        chunks,
+        size: size as u32,
+        unsafe_size,
+    };
+    let fits = |chunk: usize| match head.chunks[chunk].kept as usize {
+        kept if codec == Codec::None => kept == head.chunk_range(chunk).len(),
+        kept => kept <= head.chunk_range(chunk).len(),
+    };
+    let all: u64 = head.chunks.iter().map(|chunk| u64::from(chunk.kept)).sum();
+    if u64::from(kept_size) != all || !(0..head.chunks.len()).all(fits) {
         return Found::Damaged("its sizes contradict each other");
     }
     Found::Record(Box::new(head))

@@ -1,9 +1,10 @@
 //! Writing: files go one after the other to the end of a lane.
 
+use super::codec::{Codec, Packer};
 use super::entry::{Content, Entry, Extent, Node, check_path};
 use super::geometry::LaneId;
 use super::index::LaneEnd;
-use super::record::{self, ALIGNMENT, FIXED_SIZE, Kind, Place, first_sequence, head_size};
+use super::record::{self, ALIGNMENT, FIXED_SIZE, Kind, Payload, Place, first_sequence, head_size};
 use super::subfile::{Claim, Subfile};
 use super::superblock::Superblock;
 use tameike_core::{Errno, Fault, Result};
@@ -27,6 +28,7 @@ pub struct LaneWriter {
     safe: u64,
     /// Records that are not written yet: they end before their block does.
     pending: Vec<u8>,
+    packer: Packer,
 }
 
 /// Where a record was put.
@@ -64,7 +66,17 @@ impl LaneWriter {
             address,
             safe: address,
             pending: Vec::new(),
+            packer: Packer::new(Codec::None)?,
         }))
+    }
+
+    /// From now on data is made smaller by a codec, where that pays.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn set_codec(&mut self, codec: Codec) -> Result<()> {
+        self.packer = Packer::new(codec)?;
+        Ok(())
     }
 
     /// Puts a path and all of its content. Gives the record of the entry.
@@ -142,7 +154,7 @@ impl LaneWriter {
     pub fn finish(mut self) -> Result<LaneEnd> {
         self.sync()?;
         // Lost with the power it is not missed: what is there is only believed less.
-        self.encode(Kind::End, &[], &[]);
+        self.encode(Kind::End, &[], &Payload::default());
         self.write_pending()?;
         self.subfile.finish(self.lane.lane, (self.sequence >> 32) as u32)?;
         let end = self.superblock.geometry.block_end(self.address - 1);
@@ -185,22 +197,24 @@ impl LaneWriter {
             // A whole block that could not be written.
             self.write_pending()?;
         }
-        if record_span(entry.len(), data.len()) > self.room() {
+        let payload = Payload::new(data, &mut self.packer);
+        let size = head_size(entry.len(), data.len()) + payload.kept_size();
+        if size.next_multiple_of(ALIGNMENT as usize) > self.room() {
             self.end_block()?;
         }
         let address = self.end();
-        self.encode(kind, entry, data);
+        self.encode(kind, entry, &payload);
         if self.room() == self.superblock.geometry.block_size as usize {
             self.write_pending()?;
         }
-        Ok(Put { address, size: (head_size(entry.len(), data.len()) + data.len()) as u32 })
+        Ok(Put { address, size: size as u32 })
     }
 
-    fn encode(&mut self, kind: Kind, entry: &[u8], data: &[u8]) {
+    fn encode(&mut self, kind: Kind, entry: &[u8], payload: &Payload<'_>) {
         let (address, sequence) = (self.end(), self.sequence);
         let place = Place { container: self.superblock.container, lane: self.lane, address, sequence };
         let unsafe_size = u32::try_from(address - self.safe).unwrap_or(u32::MAX);
-        record::encode(&mut self.pending, kind, &place, unsafe_size, entry, data);
+        record::encode(&mut self.pending, kind, &place, unsafe_size, entry, payload);
         self.sequence += 1;
     }
 
@@ -209,7 +223,7 @@ impl LaneWriter {
         let end = self.end();
         let next = self.superblock.geometry.block_end(end);
         if !end.is_multiple_of(self.superblock.geometry.block_size.into()) {
-            self.encode(Kind::Rest, &[], &[]);
+            self.encode(Kind::Rest, &[], &Payload::default());
             self.write_pending()?;
             self.address = next;
         }

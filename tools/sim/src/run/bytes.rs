@@ -3,10 +3,29 @@
 use super::check::CHECK_SLOT;
 use super::{Checked, End, Open, Run};
 use crate::kernel::Told;
-use crate::model::{Looker, ObjectId};
+use crate::model::{FileData, Looker, ObjectId};
 use crate::program::{Flags, Op};
+use crate::world::Flip;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::{Errno, View};
+
+/// Bits of a file that have turned in memory of a node that reads it.
+pub(super) struct Turned(Vec<Flip>);
+
+impl Turned {
+    /// What a read has brought of a file with this content, but for these bits: nobody promises that they are found there. Others are
+    /// never shown them.
+    pub(super) fn undone(&self, data: &FileData, looker: Looker, offset: u64, bytes: &[u8]) -> Vec<u8> {
+        let mut bytes = bytes.to_vec();
+        for flip in &self.0 {
+            let Some((place, undone)) = flip.undone(offset, &bytes) else { continue };
+            if data.check(looker, offset + place as u64, 1, &bytes[place..=place]).is_err() {
+                bytes[place] = undone;
+            }
+        }
+        bytes
+    }
+}
 
 impl Run {
     /// All nodes must read the same, and what the model allows.
@@ -27,7 +46,8 @@ impl Run {
             self.must(node, view, Op::Close { slot: CHECK_SLOT }, Some(open)).await?;
             let Some(bytes) = read else { continue };
             let looker = Looker { node, opened: call.begun, now: call.begun };
-            let bytes = self.without_flips((looker, view, id), 0, &bytes);
+            let turned = self.turned(node, view, id);
+            let bytes = turned.undone(&self.model(view).object(id).data, looker, 0, &bytes);
             let wrong = |why| format!("node {node}, {}: {path}: {why}", view.as_str());
             let is_settled = self.model(view).object(id).data.is_settled();
             if bytes.len() as u64 != size && is_settled {
@@ -50,24 +70,10 @@ impl Run {
         Ok(agreed.unwrap_or_default())
     }
 
-    /// What a read has brought, but for bits that have turned in memory of the reader's own node: nobody promises that they are found
-    /// there. Others are never shown them.
-    pub(super) fn without_flips(
-        &mut self,
-        (looker, view, id): (Looker, View, ObjectId),
-        offset: u64,
-        bytes: &[u8],
-    ) -> Vec<u8> {
-        let mut bytes = bytes.to_vec();
-        let Some(inode) = self.model(view).object(id).inode else { return bytes };
-        for flip in self.world.flips(looker.node) {
-            let Some((place, undone)) = flip.undone(view, inode, offset, &bytes) else { continue };
-            let data = &self.model(view).object(id).data;
-            if data.check(looker, offset + place as u64, 1, &bytes[place..=place]).is_err() {
-                bytes[place] = undone;
-            }
-        }
-        bytes
+    /// Bits of a file that have turned in memory of a node.
+    pub(super) fn turned(&mut self, node: usize, view: View, id: ObjectId) -> Turned {
+        let Some(inode) = self.model(view).object(id).inode else { return Turned(Vec::new()) };
+        Turned(self.world.flips(node).into_iter().filter(|flip| flip.is_of(view, inode)).collect())
     }
 
     /// All bytes of an open file. `None` where a disk has forgotten some that nobody had made safe, or where some have

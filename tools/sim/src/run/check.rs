@@ -96,14 +96,18 @@ impl Run {
                 }
             }
         }
-        self.journal_cut |= power;
+        if lost {
+            self.journal_cut = true;
+            self.world.tree.retire_numbers();
+        }
         self.has_losses |= power || self.disks_failed;
         (self.must_restart, self.power_lost, self.bytes_lost) = (false, false, false);
         self.start_agents(mode, power).await
     }
 
-    /// A journal that has lost its end may give what a removed file held to who has its inode number now. The product never
-    /// serves a view on such a journal (recovery goes by the removed file's name): these files are removed.
+    /// A journal that has lost its end knows files again that were removed, and may give what they held to who has their inode
+    /// numbers. The product never serves a view on such a journal (recovery goes by the removed file's name): those who have one are
+    /// removed, and nobody gets one from then on.
     async fn remove_heirs(&mut self) -> Checked {
         let model = self.model(View::Cache);
         let mut holders = BTreeMap::<u64, usize>::new();

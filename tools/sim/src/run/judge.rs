@@ -316,8 +316,11 @@ impl Run {
         }
         if let (Op::Read { offset, length, .. }, Some(Told::Bytes(bytes))) = (&call.op, call.told()) {
             let looker = Looker { node: call.node, opened: open.opened, now: call.begun };
-            let bytes = &self.without_flips((looker, call.view, open.object), *offset, bytes);
-            let check = |data: &FileData| data.check(looker, *offset, u64::from(*length), bytes);
+            let turned = self.turned(call.node, call.view, open.object);
+            let check = |data: &FileData| {
+                let bytes = turned.undone(data, looker, *offset, bytes);
+                data.check(looker, *offset, u64::from(*length), &bytes)
+            };
             let checked = check(&self.model(call.view).object(open.object).data);
             return checked
                 .or_else(|why| self.find_lost(call, open.object, check).ok_or_else(|| call.wrong(why)));

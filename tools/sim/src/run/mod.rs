@@ -107,10 +107,10 @@ struct Run {
     /// Agents have died or must be started anew since the last check.
     must_restart: bool,
     power_lost: bool,
-    /// It was before the agents were last started: their journals may have lost their ends.
-    journal_cut: bool,
     /// A disk has forgotten what was not synced.
     bytes_lost: bool,
+    /// One of both was so before the agents were last started: their journals may have lost their ends.
+    journal_cut: bool,
     /// A sync failed: changes that were made and not logged are gone.
     log_broken: bool,
     /// Agents have died before all that they had changed in the job-shared view was safe. They have taken their part of

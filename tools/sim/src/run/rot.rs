@@ -30,10 +30,14 @@ impl Run {
         Ok(())
     }
 
-    /// Finds what has rotted during the calls that have ended now; what had before may have been cut by them.
-    pub(super) fn look_for_rot(&mut self) -> Checked {
+    /// Finds what has rotted during the calls that have ended now; what had before may have been cut by them. Agents read also what
+    /// the records name that they have not written to their logs yet: only then do the stores tell of it.
+    pub(super) async fn look_for_rot(&mut self) -> Checked {
         if !self.has_rotted {
             return Ok(());
+        }
+        for &node in &self.rotten {
+            self.world.write_log(node).await;
         }
         let before = self.lost.clone();
         self.check_stores(false)?;

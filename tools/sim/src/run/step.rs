@@ -126,7 +126,7 @@ impl Run {
         calls.sort_by_key(|call| call.begun);
         self.forget_the_dead();
         self.look_at_space(&calls);
-        self.look_for_rot()?;
+        self.look_for_rot().await?;
         self.place_appends(&mut calls).await?;
         self.judge_locks(&calls)?;
         self.judge(calls)

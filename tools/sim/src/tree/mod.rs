@@ -73,6 +73,11 @@ impl SimulatedTree {
         self.0.state.lock().lose_power(node, || draw.draw(2) == 0);
     }
 
+    /// Numbers of files that were removed until now are not given to others any more.
+    pub(crate) fn retire_numbers(&self) {
+        self.0.state.lock().retire_numbers();
+    }
+
     /// All files with their paths: what survives whatever happens, by `is_safe`, or what is there now.
     pub(crate) fn files(&self, is_safe: bool) -> Vec<(Vec<u8>, Content)> {
         let state = self.0.state.lock();

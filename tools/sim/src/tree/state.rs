@@ -8,6 +8,8 @@ use tameike_core::{Errno, FileKind, NodeId, Result, Timestamp};
 use tameike_io::shared::{FileStat, XattrMode};
 
 pub(super) const ROOT: u64 = 2;
+/// The first number that is given out.
+const FIRST: u64 = 11;
 
 /// A write that no fsync has made safe.
 pub(super) struct Unsafe {
@@ -48,11 +50,14 @@ pub(super) struct State {
     pub inodes: BTreeMap<u64, Inode>,
     pub births: u64,
     pub now: Timestamp,
+    /// Numbers below are not given out any more, and from `unused` on none ever was.
+    first: u64,
+    unused: u64,
 }
 
 impl State {
     pub fn new(now: Timestamp) -> Self {
-        let mut state = Self { inodes: BTreeMap::new(), births: 0, now };
+        let mut state = Self { inodes: BTreeMap::new(), births: 0, now, first: FIRST, unused: FIRST };
         let root = state.blank(FileKind::Directory, 0o755);
         state.inodes.insert(ROOT, root);
         state
@@ -154,7 +159,8 @@ impl State {
             return Err(Errno::EEXIST.into());
         }
         // Numbers are given out again as soon as they can be, as ext4 does.
-        let number = (11..).find(|number| !self.inodes.contains_key(number)).ok_or(Errno::ENOSPC)?;
+        let number = (self.first..).find(|number| !self.inodes.contains_key(number)).ok_or(Errno::ENOSPC)?;
+        self.unused = self.unused.max(number + 1);
         let inode = self.blank(kind, mode);
         self.inodes.insert(number, inode);
         let dir_inode = self.inode_mut(dir)?;
@@ -162,6 +168,11 @@ impl State {
         dir_inode.nlink += u32::from(kind == FileKind::Directory);
         self.touch_dir(dir);
         Ok(number)
+    }
+
+    /// Numbers that were given out before are not given out again.
+    pub fn retire_numbers(&mut self) {
+        self.first = self.unused;
     }
 
     /// A name is gone from a file.

@@ -137,10 +137,14 @@ pub(crate) struct Flip {
 }
 
 impl Flip {
-    /// Where a read from `offset` on has brought the byte, and what it would be without the turn.
-    pub fn undone(&self, view: View, inode: u64, offset: u64, bytes: &[u8]) -> Option<(usize, u8)> {
-        let place =
-            self.at.checked_sub(offset).filter(|_| (self.view, self.inode.0) == (view, inode))? as usize;
+    /// Whether it is of a file.
+    pub fn is_of(&self, view: View, inode: u64) -> bool {
+        (self.view, self.inode.0) == (view, inode)
+    }
+
+    /// Where a read of its file from `offset` on has brought the byte, and what it would be without the turn.
+    pub fn undone(&self, offset: u64, bytes: &[u8]) -> Option<(usize, u8)> {
+        let place = self.at.checked_sub(offset)? as usize;
         Some((place, bytes.get(place)? ^ self.mask))
     }
 }

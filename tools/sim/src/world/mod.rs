@@ -22,7 +22,7 @@ pub use config::WorldConfig;
 pub(crate) use config::{AMPLE_CAPACITY, CHECKPOINT_BYTES};
 pub use disk::DiskFaults;
 use disk::{DiskCanary, Disks};
-use holders::Flip;
+pub(crate) use holders::Flip;
 pub use holders::{Counts, Tally};
 use machine::Machine;
 use parking_lot::Mutex;
@@ -296,6 +296,16 @@ impl World {
             receipt.merge(part.await);
         }
         receipt
+    }
+
+    /// A node writes what it has recorded to its log, if it runs and its disk lets it.
+    pub async fn write_log(&self, node: usize) {
+        let found = self.with(node, |node, _, _| node.services().map(|services| services.extents.clone()));
+        if let Some(extents) = found.flatten()
+            && let Err(fault) = extents.sync(false).await
+        {
+            log::debug!("node {node} cannot write its log: {fault}");
+        }
     }
 
     /// Looks at the stores of all nodes, which have stopped: what is wrong in them.

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::receipt::Receipt;
@@ -18,7 +19,7 @@ use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::unit::{Backing, SpaceChange, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{
-    Cluster, Errno, Fault, Generation, InodeId, JobId, Layout, NodeId, NodeInfo, Result, UnitId,
+    Cluster, Errno, Fault, Generation, InodeId, JobId, Layout, NodeId, NodeInfo, Result, UnitId, View,
 };
 use tameike_io::disk::Disk;
 use tameike_io::disk::memory::{Faults, MemoryDisk, MemoryLog};
@@ -170,6 +171,7 @@ pub(super) struct Bed {
     mounts: Vec<Arc<Mount>>,
     net: Arc<Net>,
     stores: Vec<StoreMedia>,
+    power_lost: AtomicBool,
     pools: [Pool; 3],
     pub(super) client_pool: Pool,
     _dirs: tempfile::TempDir,
@@ -217,6 +219,7 @@ impl Bed {
             mounts: Vec::new(),
             net: Arc::new(net),
             stores: (0..nodes).map(|_| StoreMedia::new(2 * capacity as usize)).collect(),
+            power_lost: AtomicBool::new(false),
             pools: [slab.pool(12), slab.pool(12), slab.pool(12)],
             client_pool: slab.pool(12),
             machine,
@@ -313,7 +316,8 @@ impl Bed {
             kv: Arc::new(media.kv.clone()),
             data: Arc::new(ExtentData::new(disk.clone(), scratch.clone())),
         };
-        let options = LedgerOptions { checkpoint_bytes: 100_000, volatile: true, after_power_loss: false };
+        let after_power_loss = self.power_lost.load(Ordering::Relaxed);
+        let options = LedgerOptions { checkpoint_bytes: 100_000, volatile: true, after_power_loss };
         let (runtime, capacity) = (self.machine.runtime(), [0, 0, self.capacity]);
         let open = async move {
             let replay = |kind: RecordKind, body: &[u8], table: &mut dyn Table| match kind {
@@ -340,6 +344,14 @@ impl Bed {
         (0..self.cluster.nodes().len() as u32).for_each(|id| self.start(NodeId(id)));
     }
 
+    /// All machines lose power, and one its whole log; then their agents are started again.
+    pub(super) fn lose_power(&self, logless: NodeId) {
+        self.stop_all();
+        self.stores[logless.0 as usize].logs.iter().for_each(|log| log.edit(Vec::clear));
+        self.power_lost.store(true, Ordering::Relaxed);
+        (0..self.cluster.nodes().len() as u32).for_each(|id| self.start(NodeId(id)));
+    }
+
     fn stop_all(&self) {
         self.machine.kill();
         let nodes: Vec<_> = self.net.nodes.lock().iter_mut().map(Option::take).collect();
@@ -360,6 +372,12 @@ impl Bed {
     /// Files that the coordinators have in memory.
     pub(super) fn files_in_memory(&self) -> usize {
         self.net.nodes.lock().iter().flatten().map(|node| node.cache.files.count()).sum()
+    }
+
+    /// Dirty bytes on all nodes.
+    pub(super) fn dirty_bytes(&self) -> u64 {
+        let nodes = self.net.nodes.lock();
+        nodes.iter().flatten().map(|node| node.cache.parts.extents.space(View::Cache).dirty).sum()
     }
 
     /// A client on a node.

@@ -9,6 +9,7 @@ mod faulty;
 mod held;
 mod late;
 mod paths;
+mod power;
 mod random;
 mod rounds;
 mod signs;
