@@ -8,12 +8,14 @@ import subprocess
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import ROOT, files_below, program
-from writer import FINISHED, Lane, entry
+from writer import FINISHED, Lane, entry, squeezed
 
 from tameike import Container, DamagedError, DamageWarning
+from tameike.codec import ZSTD
 
 LANES = [(0, 0), (0, 2), (1, 1), (1 << 16, 0)]
 DAMAGE = re.compile(r"^damage   lane (\d+) of subfile (\d+), at (\d+): (.*)$", re.M)
@@ -94,15 +96,21 @@ class Story:
             writer.append(0, entry(path.encode(), self.versions, None), b"")
             self.model.pop(path, None)
             return
-        data = self.chance.randbytes(self.chance.choice([0, 5, 300, 5000, 16_000, 90_000]))
+        size = self.chance.choice([0, 5, 300, 5000, 16_000, 90_000])
+        data = self.chance.randbytes(size)
+        kept: dict[str, Any] = {}
+        if self.chance.random() < 0.4:
+            # Some of it becomes smaller.
+            data = data[: size // 3] + (data[:9] * size)[: size - size // 3]
+            kept = {"codec": ZSTD, "keep": squeezed}
         self.model[path] = data
         if len(data) <= 16_000:
-            writer.append(0, entry(path.encode(), self.versions, len(data)), data)
+            writer.append(0, entry(path.encode(), self.versions, len(data)), data, **kept)
             return
         extents = []
         for at in range(0, len(data), 20_000):
             piece = data[at : at + 20_000]
-            address = writer.append(1, b"", piece)
+            address = writer.append(1, b"", piece, **kept)
             extents.append((at, len(piece), writer.subfile, writer.lane, address, 0))
         writer.append(0, entry(path.encode(), self.versions, len(data), extents=extents), b"")
 

@@ -4,22 +4,38 @@ import random
 from pathlib import Path
 
 import pytest
-from writer import CHUNK_SIZE, Lane, entry
+from conftest import files_below, pack
+from writer import CHUNK_SIZE, Lane, entry, squeezed
 
 from tameike import Container, DamagedError, DamageWarning, UnsupportedError
 from tameike.codec import ZSTD, zstd
-
-
-def squeezed(data: bytes) -> bytes:
-    """What is kept of a chunk."""
-    frame: bytes = zstd.compress(data)
-    return frame if len(frame) < len(data) else data
 
 
 def text_of(size: int, chance: random.Random) -> bytes:
     """Bytes that become much smaller."""
     words = [b"%d," % chance.randrange(1000) for _ in range(4)]
     return b"".join(chance.choices(words, k=size // 2))[:size]
+
+
+@pytest.mark.parametrize("options", [("--block-size=64KiB", "--writers=3"), ("--block-size=4MiB", "--writers=1")])
+def test_what_the_program_has_made_smaller_is_read(tmp_path: Path, options: tuple[str, ...]) -> None:
+    chance, root = random.Random(3), tmp_path / "tree"
+    root.mkdir()
+    for number, size in enumerate([0, 1, 50, 3000, 16_384, 70_000, CHUNK_SIZE, CHUNK_SIZE + 1, 3_000_000]):
+        (root / f"text{number}").write_bytes(text_of(size, chance))
+        (root / f"mixed{number}").write_bytes(
+            text_of(size // 2, chance) + chance.randbytes(size // 3) + bytes(size // 6)
+        )
+        (root / f"noise{number}").write_bytes(chance.randbytes(size))
+    made = pack(root, tmp_path / "made", "--compress", *options)
+    assert sum(file.stat().st_blocks for file in made.iterdir()) * 512 < 9_000_000
+    for use_index in (True, False):
+        container = Container(made, use_index=use_index)
+        assert {told.path: container.read_bytes(told.path) for told in container.walk()} == files_below(root)
+    reader, data = container.reader("mixed8"), (root / "mixed8").read_bytes()
+    for _ in range(100):
+        offset, size = chance.randrange(len(data)), chance.choice([1, 5000, 300_000, 2_000_000])
+        assert reader.read_at(offset, size) == data[offset : offset + size]
 
 
 def test_chunks_become_smaller_one_by_one(tmp_path: Path) -> None:
@@ -89,6 +105,8 @@ def test_a_frame_that_would_be_large_is_not_made_so(tmp_path: Path) -> None:
     lane = Lane(tmp_path / "c")
     frame = zstd.compress(bytes(1 << 25))
     lane.put("bomb", b"a" * CHUNK_SIZE, codec=ZSTD, keep=lambda _: frame)
+    lane.sync()
+    lane.put("last", b"")
     given: list[int] = []
     real = zstd.ZstdDecompressor
 
@@ -128,6 +146,22 @@ def test_turned_bits_of_a_frame_are_named(tmp_path: Path) -> None:
     lane.write_at(lane.place(head + 7), b"\0")
     with pytest.warns(DamageWarning, match="file is not all there"):
         assert not Container(tmp_path / "other").exists("file")
+
+
+@pytest.mark.parametrize("is_safe", [True, False])
+def test_what_is_no_frame_is_believed_when_it_was_safe(tmp_path: Path, is_safe: bool) -> None:
+    lane = Lane(tmp_path / "c")
+    lane.append(0, entry(b"file", 1, 3), b"old")
+    lane.sync()
+    lane.append(0, entry(b"file", 2, 400), b"abcd" * 100, codec=ZSTD, keep=lambda data: data[1:])
+    if is_safe:
+        lane.sync()
+        lane.put("last", b"")
+        with pytest.raises(DamagedError, match="cannot be read"):
+            Container(tmp_path / "c").read_bytes("file")
+        return
+    with pytest.warns(DamageWarning, match="file is not all there"):
+        assert Container(tmp_path / "c").read_bytes("file") == b"old"
 
 
 def test_chunks_that_are_larger_than_their_data_are_none(tmp_path: Path) -> None:

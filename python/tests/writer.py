@@ -7,6 +7,8 @@ from typing import Any, Optional
 
 from google_crc32c import value as crc32c
 
+from tameike.codec import zstd
+
 CONTAINER = 0x1122_3344_5566_7788
 BLOCK_SIZE = 64 << 10
 CHUNK_SIZE = 256 << 10
@@ -53,6 +55,12 @@ def entry(
     if extents is not None:
         content = b"\1" + unsigned(len(extents)) + b"".join(unsigned(n) for extent in extents for n in extent)
     return encoded + b"\1" + numbers + times + sized(target) + unsigned(0) + unsigned(size) + content
+
+
+def squeezed(data: bytes) -> bytes:
+    """What is kept of a chunk."""
+    frame: bytes = zstd.compress(data)
+    return frame if len(frame) < len(data) else data
 
 
 class Lane:

@@ -7,8 +7,9 @@ from .errors import FormatError, unsupported
 
 #: Chunks are kept as they are.
 PLAIN = 0
-#: A chunk that became smaller is one frame of zstd, which has exactly its data.
+#: A chunk that became smaller is one frame of zstd, which has exactly its data. Others are kept as they are.
 ZSTD = 1
+KNOWN = (PLAIN, ZSTD)
 
 
 def _zstd() -> Optional[ModuleType]:
@@ -26,17 +27,13 @@ def _zstd() -> Optional[ModuleType]:
 zstd = _zstd()
 
 
-def decode(codec: int, kept: bytes, size: int) -> bytes:
+def decode(kept: bytes, size: int) -> bytes:
     """The ``size`` bytes that a chunk has, of those that are kept of it and were found to be right.
 
     `FormatError` when these are no ``size`` bytes, however many they would be.
     """
     if len(kept) == size:
         return kept
-    if codec != ZSTD:
-        raise unsupported(
-            f"{size} bytes are kept by codec {codec}, which this version does not know: install a later tameike"
-        )
     if zstd is None:
         raise unsupported(f"{size} bytes are kept by zstd, which is not installed: `pip install tameike[zstd]`")
     frame = zstd.ZstdDecompressor()

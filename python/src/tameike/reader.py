@@ -4,6 +4,7 @@ import io
 import os
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Optional
 
 from . import codec
@@ -51,7 +52,7 @@ class Window:
             kept = self.kept(chunk)
             if not self.head.proves(chunk, kept):
                 return None
-            data = codec.decode(self.head.codec, kept, self.head.chunk_size(chunk))
+            data = codec.decode(kept, self.head.chunk_size(chunk))
             self._proven = (chunk, data)
         return data
 
@@ -84,7 +85,7 @@ class FileReader:
         return b"".join(parts)
 
     def damage(self) -> Optional[DamagedError]:
-        """What is damaged of it: the first thing. Nothing is decoded for it."""
+        """What is damaged of it: the first thing."""
         if self.node.kind != FileKind.FILE:
             return None
         try:
@@ -150,20 +151,26 @@ class FileReader:
         """Bytes of a record's data."""
         for window, chunk in self._windows(record, start, end):
             try:
-                data = window.data(chunk)
+                data = self._chunk(window, chunk)
             except UnsupportedError as error:
                 raise unsupported(f"{printable(self.path)}: {error.strerror}") from None
-            except FormatError as error:
-                raise self._damaged(window.head, f"its chunk {chunk} cannot be read: {error}") from error
-            if data is None:
-                raise self._damaged(window.head, f"the checksum of its chunk {chunk} is wrong")
             base = chunk * CHUNK_SIZE
             yield data[max(start - base, 0) : end - base]
 
     def _prove(self, record: Window, start: int, end: int) -> None:
         for window, chunk in self._windows(record, start, end):
-            if not window.head.proves(chunk, window.kept(chunk)):
-                raise self._damaged(window.head, f"the checksum of its chunk {chunk} is wrong")
+            # What cannot be decoded here has the right checksum.
+            with suppress(UnsupportedError):
+                self._chunk(window, chunk)
+
+    def _chunk(self, window: Window, chunk: int) -> bytes:
+        try:
+            data = window.data(chunk)
+        except FormatError as error:
+            raise self._damaged(window.head, f"its chunk {chunk} cannot be read: {error}") from error
+        if data is None:
+            raise self._damaged(window.head, f"the checksum of its chunk {chunk} is wrong")
+        return data
 
     def _windows(self, window: Window, start: int, end: int) -> Iterator[tuple[Window, int]]:
         """The chunks that have some data of a record, each with a window that it is in."""

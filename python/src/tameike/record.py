@@ -164,6 +164,8 @@ def decode(data: bytes, place: Place) -> Found:
         return Damaged("it has a format that this version does not know")
     if number > Kind.END:
         return Damaged("it is of no known kind")
+    if codec_number not in codec.KNOWN:
+        return Damaged("its data was made smaller in a way that this version does not know")
     kind = Kind(number)
     size = FIXED.size + entry_size + chunk_count * CHUNK.size
     if size > HEAD_SIZE_MAX or chunk_count != -(-data_size // CHUNK_SIZE):
