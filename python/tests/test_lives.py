@@ -82,6 +82,8 @@ def test_what_comes_after_the_index_is_laid_over_it(tmp_path: Path) -> None:
     close(tmp_path / "c")
     closed = Container(tmp_path / "c")
     assert paths(closed) == paths(container) and not closed._shown.additions.newest
+    container.refresh()
+    assert paths(closed) == paths(container) and not container._shown.additions.newest
 
 
 def test_lanes_that_the_index_has_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,6 +326,44 @@ def test_what_the_program_has_made_is_gone_on_with(tmp_path: Path) -> None:
     lane.append(0, entry(b"file", 1 << 62, 1), b"2")
     container.refresh()
     assert container.read_bytes("file") == b"2"
+
+
+@pytest.mark.parametrize("use_index", [True, False])
+def test_a_container_that_was_compacted_is_read_by_what_it_has_now(tmp_path: Path, use_index: bool) -> None:
+    lane = indexed(tmp_path / "c")
+    container = Container(tmp_path / "c", use_index=use_index)
+    lane.begin()
+    lane.append(0, entry(b"a", 1000, None), b"")
+    lane.put("later", b"1")
+    lane.finish()
+    # All that is there into a new file, with its versions, and the old one goes.
+    new = Lane(tmp_path / "c", 1, lanes=2)
+    for told in Container(tmp_path / "c").walk():
+        data = Container(tmp_path / "c").read_bytes(told.path)
+        new.append(0, entry(told.path.encode(), told.version, len(data)), data)
+    new.finish()
+    lane.path.unlink()
+    (tmp_path / "c" / "index").unlink()
+    close(tmp_path / "c")
+    container.refresh()
+    assert container.damage == [] and container.has_index == use_index
+    assert paths(container) == ["b", "later", "d/x", "d/e/f"]
+    assert container.read_bytes("b") == b"b" * 100 and container.read_bytes("later") == b"1"
+
+
+def test_a_subfile_that_goes_while_somebody_looks_is_looked_past(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane = indexed(tmp_path / "c")
+    listed = [[lane.path.name, "00000005.data", "index"]] * 2
+    names = tameike.source.LocalDirectory.names
+    monkeypatch.setattr(
+        "tameike.source.LocalDirectory.names", lambda directory: listed.pop() if listed else names(directory)
+    )
+    assert len(paths(Container(tmp_path / "c"))) == 4 and listed == []
+    monkeypatch.setattr("tameike.source.LocalDirectory.names", lambda _: ["00000005.data"])
+    with pytest.raises(FileNotFoundError):
+        Container(tmp_path / "c")
 
 
 def test_threads_read_while_one_looks_again(tmp_path: Path) -> None:

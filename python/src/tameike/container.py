@@ -9,8 +9,9 @@ import errno
 import os
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, Optional, Union
 
 from . import geometry, record, source, subfile
 from .additions import Additions, Look
@@ -29,12 +30,17 @@ AnyPath = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 
 #: Subfiles that stay open.
 SUBFILES_KEPT = 64
+#: Looks that somebody may spoil by compacting the container.
+LOOKS_MAX = 10
 
 
-class Shown(NamedTuple):
+@dataclass(frozen=True)
+class Shown:
     """What a container shows."""
 
-    #: What lanes have beyond the index.
+    #: What it was opened by, if so.
+    index: Optional[Index]
+    #: What lanes have beyond that.
     additions: Additions
     tree: Tree
 
@@ -69,9 +75,8 @@ class Container:
         self.path = self._directory.path
         self._superblock = self._read_superblock()
         self._subfile = lru_cache(maxsize=SUBFILES_KEPT)(partial(_open_subfile, self._directory))
-        self._index = self._open_index() if use_index else None
-        ends = {end.lane: end for end in self._index.lanes} if self._index is not None else {}
-        self._shown = self._show(Additions(ends))
+        self._use_index = use_index
+        self._shown = Shown(None, Additions(), Tree(Overlay(None, {})))
         self._look()
 
     def __repr__(self) -> str:
@@ -88,7 +93,7 @@ class Container:
     @property
     def has_index(self) -> bool:
         """Whether it was opened by its index."""
-        return self._index is not None
+        return self._shown.index is not None
 
     @property
     def damage(self) -> list[Damage]:
@@ -98,10 +103,10 @@ class Container:
     def refresh(self) -> None:
         """Looks for what was added since it was opened, or looked at the last time.
 
-        What was not yet all there then is looked at again. Files that are open stay what they are.
+        What was not yet all there then is looked at again, and an index that was made since is used. Files that are
+        open stay what they are, unless the container is compacted: then their bytes may be gone.
         """
-        self._directory.forget()
-        self._subfile.cache_clear()
+        self._forget()
         self._look()
 
     # What is there
@@ -231,22 +236,24 @@ class Container:
 
     def _open_index(self) -> Optional[Index]:
         try:
-            return Index(self._directory, self._superblock.container)
+            return Index(self._directory, self._superblock.container) if self._use_index else None
         except FileNotFoundError:
             return None
 
     def _look(self) -> None:
-        before, tree = self._shown
-        look = Look(before, self._superblock, self._lacks_data)
-        numbers = (subfile.number_of(name) for name in self._directory.names())
-        for number in sorted(number for number in numbers if number is not None):
-            file = self._subfile(number)
-            look.subfile(number, file, subfile.lane_states(file, self._superblock.lanes), self.has_index)
-        found = look.additions()
-        # All at once, as other threads read, and may look, too.
-        self._shown = self._show(found) if found.newest is not before.newest else Shown(found, tree)
-        known = set(before.damage)
-        new = [damage for damage in found.damage if damage not in known]
+        before = self._shown
+        for remaining in reversed(range(LOOKS_MAX)):
+            try:
+                # At once, as other threads read, and may look, too.
+                self._shown = self._found_since(before)
+                break
+            except FileNotFoundError:
+                # Who compacts the container has removed a subfile just now: others have what it had.
+                if remaining == 0:
+                    raise
+                self._forget()
+        known = set(before.additions.damage)
+        new = [damage for damage in self.damage if damage not in known]
         if new:
             warnings.warn(
                 f"{self.path}: {len(new)} places are damaged, the first one {new[0]}. Some files may "
@@ -255,8 +262,30 @@ class Container:
                 stacklevel=3,
             )
 
-    def _show(self, additions: Additions) -> "Shown":
-        return Shown(additions, Tree(Overlay(self._index, additions.newest)))
+    def _found_since(self, before: "Shown") -> "Shown":
+        index, names = self._open_index(), self._directory.names()
+        numbers = sorted(number for number in map(subfile.number_of, names) if number is not None)
+        lanes = index.lanes if index is not None else []
+        known_lanes = before.index.lanes if before.index is not None else []
+        is_compacted = not {lane.subfile for lane in before.additions.ends} <= set(numbers)
+        if (index is None) != (before.index is None) or lanes != known_lanes or is_compacted:
+            # There is another index, which has what was found beside the one before.
+            base = Additions({end.lane: end for end in lanes})
+        else:
+            index, base = before.index, before.additions
+        look = Look(base, self._superblock, self._lacks_data)
+        for number in numbers:
+            file = self._subfile(number)
+            look.subfile(number, file, subfile.lane_states(file, self._superblock.lanes), index is not None)
+        found = look.additions()
+        if index is before.index and found.newest is before.additions.newest:
+            return Shown(index, found, before.tree)
+        return Shown(index, found, Tree(Overlay(index, found.newest)))
+
+    def _forget(self) -> None:
+        """What is known of files that others may have changed."""
+        self._directory.forget()
+        self._subfile.cache_clear()
 
     def _lacks_data(self, entry: IndexEntry) -> bool:
         if entry.kind is None:
