@@ -101,6 +101,17 @@ def test_threads_share_a_container_and_a_file(packed: dict[str, Path], tree: Pat
     assert wrong == []
 
 
+def look_again() -> int:
+    in_worker.container.refresh()
+    return len(in_worker)
+
+
+def test_a_child_looks_again_whatever_its_parent_does(packed: dict[str, Path]) -> None:
+    files = Files(Container(packed["small blocks"]))
+    with files.container._looking(), multiprocessing.get_context("fork").Pool(1, begin, (files,)) as pool:
+        assert pool.apply_async(look_again).get(timeout=60) == len(files)
+
+
 def test_a_torch_loader_reads_what_was_packed(packed: dict[str, Path], tree: Path) -> None:
     data = pytest.importorskip("torch.utils.data", reason="PyTorch is not here; the processes above stand for it")
     with warnings.catch_warnings():

@@ -7,6 +7,7 @@ processes read at the same time.
 
 import errno
 import os
+import threading
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -76,6 +77,7 @@ class Container:
         self._superblock = self._read_superblock()
         self._subfile = lru_cache(maxsize=SUBFILES_KEPT)(partial(_open_subfile, self._directory))
         self._use_index = use_index
+        self._turn = (os.getpid(), threading.Lock())
         self._shown = Shown(None, Additions(), Tree(Overlay(None, {})))
         self._look()
 
@@ -106,8 +108,9 @@ class Container:
         What was not yet all there then is looked at again, and an index that was made since is used. Files that are
         open stay what they are, unless the container is compacted: then their bytes may be gone.
         """
-        self._forget()
-        self._look()
+        with self._looking():
+            self._forget()
+            self._look()
 
     # What is there
 
@@ -281,6 +284,12 @@ class Container:
         if index is before.index and found.newest is before.additions.newest:
             return Shown(index, found, before.tree)
         return Shown(index, found, Tree(Overlay(index, found.newest)))
+
+    def _looking(self) -> threading.Lock:
+        """One at a time, so that no look undoes a later one. A child has its own: its parent may look when it forks."""
+        if self._turn[0] != os.getpid():
+            self._turn = (os.getpid(), threading.Lock())
+        return self._turn[1]
 
     def _forget(self) -> None:
         """What is known of files that others may have changed."""
