@@ -6,6 +6,7 @@ MAKEFLAGS += --no-print-directory
 PREFIX ?= /usr/local
 NAME ?= run
 BENCH ?=
+TORCH ?=
 FUZZ_SECONDS ?= 600
 SOAK_MINUTES ?= 30
 # Once Cargo.lock belongs to the repository, builds keep to it.
@@ -13,7 +14,7 @@ LOCKED := $(shell git ls-files --error-unmatch Cargo.lock >/dev/null 2>&1 && ech
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 
-.PHONY: help build run test lint bench soak fuzz install
+.PHONY: help build run test lint python bench soak fuzz install
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -34,6 +35,10 @@ test: ## formatting, clippy, house lints and all tests, as CI does
 
 lint: ## the house lints alone
 	cargo xtask lint
+
+python: ## the Python package alone: build its wheel, and test that; with TORCH=1 in PyTorch, too
+	@scripts/install-deps.sh python
+	TORCH="$(TORCH)" scripts/python.sh $(LOCKED)
 
 bench: ## measure beside plain disk, tmpfs, GlusterFS, MooseFS; NAME= names the report in bench/runs, BENCH= takes options
 	@scripts/install-deps.sh bench

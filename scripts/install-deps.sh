@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what a purpose needs and this machine lacks: install-deps.sh build|test|run|bench|fuzz
+# Installs what a purpose needs and this machine lacks: install-deps.sh build|test|python|run|bench|fuzz
 #
 # Debian and its kin only; elsewhere it names what is missing. Asks nothing, changes nothing that is there.
 set -euo pipefail
@@ -9,14 +9,15 @@ purpose=${1:-}
 compiler=(gcc libc6-dev)
 case $purpose in
     build) packages=("${compiler[@]}") ;;
-    test) packages=("${compiler[@]}" attr binutils-source e2fsprogs fio fuse3 git iproute2 libfabric1 libopenmpi-dev make openmpi-bin procps python3
-        python3-h5py python3-mpi4py rsync sqlite3 tar util-linux xfsprogs xz-utils) ;;
+    test) packages=("${compiler[@]}" attr binutils-source e2fsprogs fio fuse3 git iproute2 libfabric1 libopenmpi-dev make openmpi-bin procps
+        python3 python3-h5py python3-mpi4py python3-venv rsync sqlite3 tar util-linux xfsprogs xz-utils) ;;
+    python) packages=("${compiler[@]}" python3 python3-venv) ;;
     run) packages=("${compiler[@]}" fuse3 montage python-drizzle-testdata python3) ;;
     fuzz) packages=("${compiler[@]}" g++) ;;
     bench) packages=("${compiler[@]}" fuse3 gfarm-client gfarm2fs gfmd gfsd glusterfs-client glusterfs-server iproute2 linux-perf moosefs-chunkserver
         moosefs-client moosefs-master strace util-linux) ;;
     *)
-        echo "usage: install-deps.sh build|test|run|bench|fuzz" >&2
+        echo "usage: install-deps.sh build|test|python|run|bench|fuzz" >&2
         exit 2
         ;;
 esac

@@ -9,7 +9,7 @@ const USAGE: &str = "\
 usage: cargo xtask COMMAND
   lint           check the rules of the house that the compiler and clippy do not know
   header         make tameike.h anew of what crate capi has for C
-  ci [--locked]  formatting, clippy, house lints and all tests, by all ways; stops at the first that fails";
+  ci [--locked]  formatting, clippy, house lints, all tests, by all ways, and those of Python; stops at the first that fails";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -53,8 +53,10 @@ fn ci(locked: &[&str]) -> Result<(), String> {
     run(&cargo, &clippy, "mend what clippy says above")?;
     let test = [&["test", "--workspace", "--no-fail-fast"], locked].concat();
     run(&cargo, &test, "mend what failed above")?;
-    let suites = xtask::repository_root().join("scripts/suites.sh");
-    run(suites.as_os_str(), locked, "mend what failed above")
+    for script in ["scripts/python.sh", "scripts/suites.sh"] {
+        run(xtask::repository_root().join(script).as_os_str(), locked, "mend what failed above")?;
+    }
+    Ok(())
 }
 
 fn run(program: &OsStr, arguments: &[&str], remedy: &str) -> Result<(), String> {

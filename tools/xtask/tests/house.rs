@@ -25,7 +25,7 @@ fn bad_repository(root: &Path) {
     write("core/src/utils.rs", "pub fn nothing() {}\n");
     write("io/Cargo.toml", &package("tameike-io"));
     write("io/src/lib.rs", &format!("//! Machine.\n// {}: all of it\n", concat!("TO", "DO")));
-    for source in ["abi", "file", "request"] {
+    for source in ["abi", "file", "request", "aggregate/mod", "aggregate/files", "aggregate/names"] {
         write(&format!("crates/capi/src/{source}.rs"), "//! For C.\n");
     }
     write("README.md", "[more](docs/more.md)\n");

@@ -1,0 +1,130 @@
+"""The files of a container: on a file system of this machine, or on any that fsspec knows.
+
+Reads have their place as an argument, so that threads and forked processes share what is open.
+"""
+
+import os
+import posixpath
+from typing import Any, Optional, Protocol, Union
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+
+class Source(Protocol):
+    """A file that is open."""
+
+    #: Its bytes when it was opened.
+    size: int
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """So many bytes, or as many as there are."""
+
+
+class Directory(Protocol):
+    """The directory of a container."""
+
+    #: As messages name it.
+    path: str
+
+    def open(self, name: str) -> Source:
+        """A file of it, or `FileNotFoundError`."""
+
+    def names(self) -> list[str]:
+        """Of all its files."""
+
+    def forget(self) -> None:
+        """What is known of files that others may have changed."""
+
+
+class LocalSource:
+    """A file of this machine. It is closed when nobody has it any more."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.size = os.fstat(self._descriptor).st_size
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        data = os.pread(self._descriptor, size, offset)
+        if len(data) in (0, size):
+            return data
+        # The end, or a file system that gives less at once.
+        parts = [data]
+        while data:
+            offset, size = offset + len(data), size - len(data)
+            data = os.pread(self._descriptor, size, offset)
+            parts.append(data)
+        return b"".join(parts)
+
+    def __del__(self) -> None:
+        descriptor = getattr(self, "_descriptor", None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+class LocalDirectory:
+    """A directory of this machine."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def open(self, name: str) -> LocalSource:
+        return LocalSource(os.path.join(self.path, name))
+
+    def names(self) -> list[str]:
+        return os.listdir(self.path)
+
+    def forget(self) -> None:
+        """Nothing is known."""
+
+
+class RemoteSource:
+    """A file of a file system of fsspec."""
+
+    def __init__(self, fs: fsspec.AbstractFileSystem, path: str) -> None:
+        self._fs = fs
+        self._path = path
+        self.size = int(fs.info(path)["size"])
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        end = min(offset + size, self.size)
+        if end <= offset:
+            return b""
+        return bytes(self._fs.cat_file(self._path, start=offset, end=end))
+
+
+class RemoteDirectory:
+    """A directory of a file system of fsspec."""
+
+    def __init__(self, fs: fsspec.AbstractFileSystem, path: str) -> None:
+        self._fs = fs
+        self.path = path
+
+    def open(self, name: str) -> RemoteSource:
+        return RemoteSource(self._fs, posixpath.join(self.path, name))
+
+    def names(self) -> list[str]:
+        listed: list[str] = self._fs.ls(self.path, detail=False)
+        return [posixpath.basename(path.rstrip("/")) for path in listed]
+
+    def forget(self) -> None:
+        self._fs.invalidate_cache(self.path)
+
+
+def directory(
+    path: Union[str, "os.PathLike[str]"],
+    protocol: Optional[str] = None,
+    options: Optional[dict[str, Any]] = None,
+) -> Directory:
+    """The directory at a path of this machine, a URL, or a path of the file system that ``protocol`` names."""
+    where = os.fspath(path)
+    if protocol is None and "://" not in where:
+        protocol = "file"
+    if protocol is None:
+        fs, where = fsspec.core.url_to_fs(where, **(options or {}))
+    else:
+        fs = fsspec.filesystem(protocol, **(options or {}))
+        where = fs._strip_protocol(where)
+    if isinstance(fs, LocalFileSystem) and hasattr(os, "pread"):
+        return LocalDirectory(where)
+    return RemoteDirectory(fs, where)
