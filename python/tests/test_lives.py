@@ -192,13 +192,20 @@ def test_a_record_that_is_written_just_now_is_seen_when_it_is_whole(tmp_path: Pa
     # And the same of one that does not yet have its end.
     cut = lane.put("cut", b"4" * 9000)
     whole = lane.path.read_bytes()
-    for end in (0, 30, 64, 100, 5000):
+    lane.path.write_bytes(whole[: lane.place(cut)])
+    container.refresh()
+    assert container.find("cut") is None and container.damage == []
+    lane.path.write_bytes(whole[: lane.place(cut) + 30])
+    with pytest.warns(DamageWarning, match="it is not all there"):
+        container.refresh()
+    # It is told once.
+    for end in (64, 100, 5000):
         lane.path.write_bytes(whole[: lane.place(cut) + end])
         container.refresh()
-        assert container.find("cut") is None and container.damage == []
+        assert container.find("cut") is None and len(container.damage) == 1
     lane.path.write_bytes(whole)
     container.refresh()
-    assert container.read_bytes("cut") == b"4" * 9000
+    assert container.read_bytes("cut") == b"4" * 9000 and container.damage == []
 
 
 @pytest.mark.parametrize("first", ["head", "data"])

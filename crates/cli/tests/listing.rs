@@ -38,9 +38,10 @@ fn a_hundred_thousand_entries_are_listed_right_while_two_nodes_change_them() {
                for filler in $fillers; do wait $filler; done
                readers 1 change $dir far {ended} & far=$!
                readers 0 change $dir near {ended} & near=$!
+               until [ -e {ended}-far ] && [ -e {ended}-near ]; do sleep 0.01; done
                readers 0 watch $dir {count} {ended}
                wait $far; wait $near
-               rm {ended}
+               rm {ended} {ended}-far {ended}-near
                readers 1 watch $dir {count} {ended}
                rm {ended}
            done"#,

@@ -16,6 +16,9 @@ WINDOW_SIZE_MIN = 4 << 10
 #: Bytes of a window that are looked at for a record: most heads are smaller.
 LOOK_SIZE = 1 << 10
 
+#: Why a record is none that begins as one: nobody can tell which of the two.
+TORN = "it is not all there: its writer did not come to its end, or the subfile was cut or damaged"
+
 
 class Damage(NamedTuple):
     """Something of a container that is not as it was written."""
@@ -51,9 +54,14 @@ class LaneScan:
             if isinstance(found, Damaged):
                 yield self.known_end, Damage(self._lane, address, found.why)
                 address = self._find_record(address + ALIGNMENT, block_end)
-            elif isinstance(found, (Blank, Part)) or address + found.end > min(self._end, block_end):
-                # The end of a life, or of what was written before its writer died, or the file was cut. Another may
-                # have gone on behind it.
+            elif isinstance(found, Part):
+                yield self.known_end, Damage(self._lane, address, TORN)
+                address = self._find_record(address + ALIGNMENT, block_end)
+            elif isinstance(found, Blank):
+                # The end of a life, or of what was written before its writer died. Another may have gone on behind it.
+                address = block_end
+            elif address + found.end > min(self._end, block_end):
+                yield self.known_end, Damage(self._lane, address, TORN)
                 address = block_end
             else:
                 # A new life has numbers of its own.
@@ -76,7 +84,10 @@ class LaneScan:
         place = Place(self._superblock.container, self._lane, address)
         data = self._read(address, FIXED.size)
         if data is None:
-            return Part(FIXED.size)
+            # Less than a head is left of the subfile, which only a cut leaves.
+            offset = self._superblock.offset(self._lane.lane, address)
+            rest = self._source.read_at(offset, min(self._end - address, FIXED.size))
+            return Part(FIXED.size) if any(rest) else Blank()
         found = record.decode(data, place)
         if isinstance(found, Part):
             data = self._read(address, found.size)

@@ -399,3 +399,19 @@ fn a_new_file_is_not_what_a_journal_without_its_end_knows_under_its_number() {
         assert_eq!(run(&program), Ok(()), "seed {seed}");
     }
 }
+
+/// What was closed and not synced is nobody's promise when an agent dies: the size went with the file's home, and its units
+/// stayed with others.
+#[test]
+fn units_of_a_file_whose_size_died_with_its_home_may_stay_until_the_job_ends() {
+    passes(
+        vec![
+            shared(1, open("b/z", CREATE)),
+            Step::Check,
+            shared(1, Op::Write { slot: 0, offset: 559, length: 5000, tag: 22 }),
+            shared(1, Op::Close { slot: 0 }),
+            trouble(Trouble::Kill { node: 1, power: false }),
+        ],
+        false,
+    );
+}

@@ -130,7 +130,7 @@ def fill(path, first, end):
 
 
 def change(path, who, ended):
-    """Makes, renames and removes names that do not stay, until a file says that the reader has ended."""
+    """Makes, renames and removes names that do not stay, until a file says that the reader has ended. Another one says that it is at it."""
     changes = 0
     while not os.path.exists(ended):
         for number in range(50):
@@ -141,6 +141,7 @@ def change(path, who, ended):
             passing = f"moved-{changes}-{number}" if number % 2 == 0 else f"{number}"
             os.unlink(f"{path}/passing-{who}-{passing}")
         changes += 1
+        open(f"{ended}-{who}", "w").close()
     assert changes > 0
 
 

@@ -13,6 +13,10 @@ const WINDOW_SIZE_MAX: usize = 256 << 10;
 /// The same where nothing may stand.
 const WINDOW_SIZE_MIN: usize = 4 << 10;
 
+/// Why a record is none that begins as one: nobody can tell which of the two.
+const TORN: &str =
+    "it is not all there: its writer did not come to its end, or the subfile was cut or damaged";
+
 /// What a scan comes upon.
 #[derive(Debug)]
 pub enum Step {
@@ -80,11 +84,11 @@ impl LaneScan {
             let address = self.address;
             let block_end = self.superblock.geometry.block_end(address);
             match self.look(address)? {
-                // Its data is not all there: it was not safe, or the file was cut.
                 Found::Record(head)
                     if address + u64::from(head.size + head.kept_size) > self.end.min(block_end) =>
                 {
                     self.address = block_end;
+                    return Ok(Some(Step::Damage { address, why: TORN.to_string() }));
                 }
                 Found::Record(head) => {
                     // A new life has numbers of its own.
@@ -107,7 +111,11 @@ impl LaneScan {
                     return Ok(Some(Step::Record(head)));
                 }
                 // The end of a life, or of what was written before its writer died: another may have gone on behind it.
-                Found::Blank | Found::Part(_) => self.address = block_end,
+                Found::Blank => self.address = block_end,
+                Found::Part(_) => {
+                    self.address = self.find_record(address + u64::from(ALIGNMENT), block_end)?;
+                    return Ok(Some(Step::Damage { address, why: TORN.to_string() }));
+                }
                 Found::Damaged(why) => {
                     self.address = self.find_record(address + u64::from(ALIGNMENT), block_end)?;
                     return Ok(Some(Step::Damage { address, why: why.to_string() }));
@@ -140,7 +148,13 @@ impl LaneScan {
                 },
                 found => Ok(found),
             },
-            None => Ok(Found::Part(FIXED_SIZE)),
+            // Less than a head is left of the subfile, which only a cut leaves.
+            None => {
+                let mut rest = vec![0; (self.end - address).min(FIXED_SIZE as u64) as usize];
+                let offset = self.superblock.geometry.offset(self.lane.lane, address);
+                self.file.read_at(&mut rest, offset)?;
+                Ok(if rest.iter().all(|&byte| byte == 0) { Found::Blank } else { Found::Part(FIXED_SIZE) })
+            }
         }
     }
 

@@ -83,9 +83,9 @@ impl Run {
             let model = self.model(view);
             // Names and bytes of the shared file system are not the job's to lose.
             let is_shared = view == View::JobShared;
-            // Units of a file whose size died with a writer are not looked for when it is removed.
-            let was_told = model.objects_mut().all(|object| object.data.is_settled());
             model.objects_mut().for_each(|object| object.data.lose(!is_shared && !lost));
+            // Units of a file whose size died with its writer, or with its home, are not looked for when it is removed.
+            let was_told = model.objects_mut().all(|object| object.data.is_settled());
             if is_shared {
                 let changed = model.changed.clone();
                 self.has_orphans |= !changed.is_empty() || !was_told;
