@@ -415,3 +415,34 @@ fn units_of_a_file_whose_size_died_with_its_home_may_stay_until_the_job_ends() {
         false,
     );
 }
+
+/// The power of a file's home took the count of a name that another node kept: when the name that was counted went, nothing was left
+/// behind the other, of which the model knew nothing.
+#[test]
+fn a_name_that_its_file_does_not_count_hangs_in_the_air_without_the_others() {
+    let path = |path: &str| path.to_owned();
+    let unlink = Op::Unlink { path: path("a/x") };
+    let replace = Op::Rename { from: path("b/z"), to: path("a/x"), mode: RenameMode::Replace };
+    for (removal, seed) in
+        [unlink, replace].iter().flat_map(|removal| (0..20).map(move |seed| (removal, seed)))
+    {
+        let steps = vec![
+            shared(1, open("a/x", CREATE)),
+            shared(1, Op::Fsync { slot: 0 }),
+            shared(1, Op::Link { from: path("a/x"), to: path("x") }),
+            // Hands the name to the kernel of its node, which is not that of the file.
+            shared(1, Op::Link { from: path("a/x"), to: path("y") }),
+            trouble(Trouble::Kill { node: 0, power: true }),
+            Step::Check,
+            shared(2, open("b/z", CREATE)),
+            // What the check has opened is closed at its home.
+            Step::Rest(3000),
+            shared(0, removal.clone()),
+            shared(1, open("x", Flags::default())),
+            shared(1, Op::Stat { path: path("x") }),
+            Step::Check,
+        ];
+        let program = Program { world: WorldConfig::plain(seed, 4), steps, dies: false };
+        assert_eq!(run(&program), Ok(()), "seed {seed}");
+    }
+}

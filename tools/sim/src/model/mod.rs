@@ -1,6 +1,7 @@
 //! The reference model: what the tree of a view, and the bytes of its files, must be, as `SEMANTICS.md` has it.
 
 pub mod data;
+mod expect;
 pub mod names;
 pub mod path;
 

@@ -2,7 +2,7 @@
 
 use super::data::{FileData, Moment};
 use super::path::{join, parts, split};
-use crate::program::{DIRS, Flags, Op};
+use crate::program::{DIRS, Op};
 use std::collections::{BTreeMap, BTreeSet};
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, FileKind};
@@ -177,6 +177,17 @@ impl Names {
     /// A name is all that is left of what was there.
     pub fn lose(&mut self, path: &str) {
         self.lost.insert(path.to_owned());
+        self.doubtful.insert(path.to_owned());
+    }
+
+    /// The other names of a file that goes with the one at a path: it counts no more, since a disk has forgotten some.
+    pub fn uncounted(&self, path: &str) -> Vec<String> {
+        let Ok(id) = self.find(path) else { return Vec::new() };
+        if self.object(id).nlink > 1 {
+            return Vec::new();
+        }
+        let others = self.all().into_iter().filter(|(name, named)| *named == id && name != path);
+        others.map(|(name, _)| name).collect()
     }
 
     /// Whether there are such names.
@@ -194,142 +205,6 @@ impl Names {
         self.doubtful.clone_from(&self.lost);
         self.changed.clear();
         self.objects_mut().for_each(|object| object.may_be_gone = false);
-    }
-
-    /// What must become of a call that changes names or looks at them: errors that it may end with, none for
-    /// success.
-    pub fn expect(&self, op: &Op) -> Vec<Errno> {
-        self.judge(op).err().unwrap_or_default()
-    }
-
-    fn kind(&self, id: ObjectId) -> FileKind {
-        self.objects[&id].kind
-    }
-
-    /// The directory of a path that is to be made.
-    fn above(&self, path: &str) -> Result<(), Vec<Errno>> {
-        let dir = self.find(split(path).0).map_err(|errno| vec![errno])?;
-        if self.kind(dir) == FileKind::Directory { Ok(()) } else { Err(vec![Errno::ENOTDIR]) }
-    }
-
-    fn judge(&self, op: &Op) -> Result<(), Vec<Errno>> {
-        let find = |path: &str| self.find(path).map_err(|errno| vec![errno]);
-        let is_dir = |id| self.kind(id) == FileKind::Directory;
-        let none = |path: &str| match self.find(path) {
-            Ok(_) => Err(vec![Errno::EEXIST]),
-            Err(_) => Ok(()),
-        };
-        match op {
-            Op::Open { path, flags, .. } => self.judge_open(path, *flags),
-            Op::Truncate { path, .. } => match self.kind(find(path)?) {
-                FileKind::File => Ok(()),
-                FileKind::Directory => Err(vec![Errno::EISDIR]),
-                _ => Err(vec![Errno::EINVAL, Errno::ELOOP]),
-            },
-            Op::Stat { path } | Op::Chmod { path, .. } => match self.kind(find(path)?) {
-                FileKind::Symlink if matches!(op, Op::Chmod { .. }) => Err(vec![Errno::EOPNOTSUPP]),
-                _ => Ok(()),
-            },
-            Op::SetXattr { path, .. } | Op::GetXattr { path } => match self.kind(find(path)?) {
-                FileKind::Symlink => Err(vec![Errno::EPERM, Errno::ENODATA]),
-                _ => Ok(()),
-            },
-            Op::List { path } | Op::SyncDir { path } => {
-                if is_dir(find(path)?) {
-                    Ok(())
-                } else {
-                    Err(vec![Errno::ENOTDIR])
-                }
-            }
-            Op::Readlink { path } => match self.kind(find(path)?) {
-                FileKind::Symlink => Ok(()),
-                _ => Err(vec![Errno::EINVAL]),
-            },
-            Op::Mkdir { path } | Op::Symlink { path, .. } => {
-                self.above(path)?;
-                none(path)
-            }
-            Op::Rmdir { path } => {
-                let id = find(path)?;
-                match is_dir(id) {
-                    false => Err(vec![Errno::ENOTDIR]),
-                    true if !self.objects[&id].children.is_empty() => {
-                        Err(vec![Errno::ENOTEMPTY, Errno::EEXIST])
-                    }
-                    true => Ok(()),
-                }
-            }
-            Op::Unlink { path } => {
-                if is_dir(find(path)?) {
-                    Err(vec![Errno::EISDIR, Errno::EPERM])
-                } else {
-                    Ok(())
-                }
-            }
-            Op::Link { from, to } => {
-                let id = find(from)?;
-                self.above(to)?;
-                none(to)?;
-                if is_dir(id) { Err(vec![Errno::EPERM]) } else { Ok(()) }
-            }
-            Op::Rename { from, to, mode } => self.judge_rename(from, to, *mode),
-            Op::Read { .. }
-            | Op::Write { .. }
-            | Op::Space { .. }
-            | Op::Lock { .. }
-            | Op::Unlock { .. }
-            | Op::Fsync { .. }
-            | Op::Close { .. } => Ok(()),
-        }
-    }
-
-    fn judge_open(&self, path: &str, flags: Flags) -> Result<(), Vec<Errno>> {
-        self.above(path)?;
-        match self.find(path) {
-            Err(_) if flags.create => Ok(()),
-            Err(errno) => Err(vec![errno]),
-            Ok(_) if flags.create && flags.exclusive => Err(vec![Errno::EEXIST]),
-            Ok(id) => match self.kind(id) {
-                FileKind::File => Ok(()),
-                FileKind::Directory => Err(vec![Errno::EISDIR]),
-                _ => Err(vec![Errno::ELOOP]),
-            },
-        }
-    }
-
-    fn judge_rename(&self, from: &str, to: &str, mode: RenameMode) -> Result<(), Vec<Errno>> {
-        let find = |path: &str| self.find(path).map_err(|errno| vec![errno]);
-        // Both directories are looked for first, in this order.
-        self.above(from)?;
-        self.above(to)?;
-        let id = find(from)?;
-        let target = self.find(to).ok();
-        match (mode, target) {
-            (RenameMode::NoReplace, Some(_)) => return Err(vec![Errno::EEXIST]),
-            (RenameMode::Exchange, None) => return Err(vec![Errno::ENOENT]),
-            _ => {}
-        }
-        if to.starts_with(&format!("{from}/")) {
-            return Err(vec![Errno::EINVAL]);
-        }
-        if from.starts_with(&format!("{to}/")) {
-            return Err(match mode {
-                RenameMode::Replace => vec![Errno::ENOTEMPTY, Errno::EEXIST],
-                RenameMode::NoReplace | RenameMode::Exchange => vec![Errno::EINVAL],
-            });
-        }
-        let is_dir = |id| self.kind(id) == FileKind::Directory;
-        match (mode, target) {
-            (RenameMode::Replace, Some(target)) if target != id => match (is_dir(id), is_dir(target)) {
-                (true, false) => Err(vec![Errno::ENOTDIR]),
-                (false, true) => Err(vec![Errno::EISDIR]),
-                (true, true) if !self.objects[&target].children.is_empty() => {
-                    Err(vec![Errno::ENOTEMPTY, Errno::EEXIST])
-                }
-                _ => Ok(()),
-            },
-            _ => Ok(()),
-        }
     }
 
     /// A call has succeeded; the file that an open made, found, or nothing.
@@ -389,6 +264,7 @@ impl Names {
 
     fn remove(&mut self, path: &str) {
         if let Ok(id) = self.find(path) {
+            self.uncounted(path).iter().for_each(|name| self.lose(name));
             // What a disk has forgotten may have counted it.
             let object = self.object_mut(id);
             object.nlink = object.nlink.saturating_sub(1);

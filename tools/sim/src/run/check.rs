@@ -18,7 +18,7 @@ const SETTLED: Duration = Duration::from_secs(90);
 pub(super) const CHECK_SLOT: u8 = u8::MAX;
 
 /// A tree as a node sees it.
-type Seen = BTreeMap<String, Attr>;
+pub(super) type Seen = BTreeMap<String, Attr>;
 
 impl Call {
     pub(super) fn failed_though_nothing_is_wrong(&self) -> String {
@@ -191,14 +191,10 @@ impl Run {
         Ok(seen)
     }
 
-    /// Whether the inode of a name may have died with its agent.
-    fn may_hang(&mut self, view: View, path: &str) -> bool {
-        view == View::JobShared && self.has_orphans && self.model(view).is_doubtful(path, false)
-    }
-
     async fn compare_view(&mut self, view: View) -> Checked {
         let first = self.walk(0, view).await?;
         self.compare_names(view, &first)?;
+        self.compare_counts(view, &first)?;
         for node in 1..self.world.count() {
             let other = self.walk(node, view).await?;
             let name = view.as_str();

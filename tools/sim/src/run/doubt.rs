@@ -45,6 +45,9 @@ impl Run {
                 {
                     model.object_mut(id).may_be_gone = true;
                 }
+                if let Op::Unlink { path } | Op::Rename { to: path, .. } = op {
+                    model.uncounted(path).iter().for_each(|name| model.doubt(name));
+                }
                 op.paths().into_iter().for_each(|path| model.doubt(path));
             }
         }

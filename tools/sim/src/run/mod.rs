@@ -6,6 +6,7 @@ mod check;
 mod deadlock;
 mod doubt;
 mod finish;
+mod hanging;
 mod judge;
 mod locks;
 mod rot;
@@ -115,7 +116,7 @@ struct Run {
     log_broken: bool,
     /// Agents have died before all that they had changed in the job-shared view was safe. They have taken their part of
     /// it with them (S20); the product does not start such a view again, so that others' parts may hang in the air:
-    /// names of no inode, units of no file. What was safe must be there (S7).
+    /// names of no inode, or that their inode does not count, units of no file. What was safe must be there (S7).
     has_orphans: bool,
     volatile: bool,
     disks_failed: bool,

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tameike_core::wire::client::ClientRequest;
 use tameike_core::wire::lock::{LockReply, LockRequest, WaitEnd};
+use tameike_core::wire::meta::{Command, MetaReply, MetaRequest, Step};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, NodeId, Result, UnitId};
@@ -34,6 +35,8 @@ pub enum Canary {
     HiddenFailure,
     /// What rots on a disk still has its checksum.
     HiddenRot,
+    /// A name is said to be counted without the home of its file being asked.
+    UncountedName,
     /// A lock is now and then said to be granted without its home being asked.
     UnaskedLock,
     /// A lock is now and then said to be given back without its home being told.
@@ -48,7 +51,7 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::LostFlush,
         Self::StaleRead,
         Self::StaleHolder,
@@ -58,6 +61,7 @@ impl Canary {
         Self::LostSync,
         Self::HiddenFailure,
         Self::HiddenRot,
+        Self::UncountedName,
         Self::UnaskedLock,
         Self::KeptLock,
         Self::NeedlessDeadlock,
@@ -71,6 +75,7 @@ impl Canary {
             Self::LostFlush
             | Self::StaleRead
             | Self::StaleHolder
+            | Self::UncountedName
             | Self::UnaskedLock
             | Self::KeptLock
             | Self::NeedlessDeadlock
@@ -115,6 +120,10 @@ impl WrongRpc {
             {
                 Some(Ok(Reply::Lock(LockReply::Done)))
             }
+            (
+                Canary::UncountedName,
+                Request::Meta(MetaRequest::Execute(Command::Step { step: Step::AddLink { .. }, .. })),
+            ) => Some(Ok(Reply::Meta(MetaReply::Done))),
             // Names are locked for no process.
             (Canary::NeedlessDeadlock, Request::Lock(LockRequest::Lock { lock, wait: true, .. }))
                 if lock.pid > 0 && happens() =>
