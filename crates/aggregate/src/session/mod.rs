@@ -55,7 +55,11 @@ pub enum OpenFile {
 }
 
 /// A file that is open for writing.
-pub struct WriterFile(Arc<Mutex<Draft>>);
+pub struct WriterFile {
+    draft: Arc<Mutex<Draft>>,
+    /// Whoever opens it for reading alone sees the same, and changes nothing.
+    can_write: bool,
+}
 
 impl Session {
     /// Opens the container whose directory `fs` is; it is made where there is none, if the options say so.
@@ -91,7 +95,7 @@ impl Session {
             if flags.write && flags.truncate {
                 state.change(&mut draft.lock(), |draft, _| draft.truncate(0));
             }
-            return Ok(OpenFile::Writer(WriterFile(draft)));
+            return Ok(OpenFile::Writer(WriterFile { draft, can_write: flags.write }));
         }
         // Whose content goes needs not be known.
         let is_replaced = flags.create && flags.truncate && !flags.exclusive;
@@ -140,7 +144,7 @@ impl Session {
     pub fn read_at(&self, file: &OpenFile, buffer: &mut [u8], offset: u64) -> Result<usize> {
         match file {
             OpenFile::Reader(reader) => reader.lock().read_at(buffer, offset),
-            OpenFile::Writer(WriterFile(draft)) => {
+            OpenFile::Writer(WriterFile { draft, .. }) => {
                 let mut state = self.state.lock();
                 let State { container, writer, .. } = &mut *state;
                 draft.lock().read(container, writer.as_mut(), buffer, offset)
@@ -153,7 +157,9 @@ impl Session {
     /// # Errors
     /// `EBADF` when it is not open for writing, `EFBIG` beyond the largest size, and what the file system says.
     pub fn write(&self, file: &OpenFile, data: &[u8], offset: Option<u64>) -> Result<u64> {
-        let OpenFile::Writer(WriterFile(draft)) = file else { return Err(Errno::EBADF.into()) };
+        let OpenFile::Writer(WriterFile { draft, can_write: true }) = file else {
+            return Err(Errno::EBADF.into());
+        };
         let mut state = self.state.lock();
         let mut draft = draft.lock();
         let offset = offset.unwrap_or(draft.size);
@@ -172,7 +178,9 @@ impl Session {
     /// # Errors
     /// `EBADF` when it is not open for writing, `EFBIG` beyond the largest size.
     pub fn truncate(&self, file: &OpenFile, size: u64) -> Result<()> {
-        let OpenFile::Writer(WriterFile(draft)) = file else { return Err(Errno::EBADF.into()) };
+        let OpenFile::Writer(WriterFile { draft, can_write: true }) = file else {
+            return Err(Errno::EBADF.into());
+        };
         if size > i64::MAX as u64 {
             return Err(Errno::EFBIG.into());
         }
@@ -184,7 +192,7 @@ impl Session {
     pub fn status(&self, file: &OpenFile) -> Brief {
         match file {
             OpenFile::Reader(reader) => Brief::of(reader.lock().node()),
-            OpenFile::Writer(WriterFile(draft)) => brief(&draft.lock()),
+            OpenFile::Writer(WriterFile { draft, .. }) => brief(&draft.lock()),
         }
     }
 
@@ -193,7 +201,7 @@ impl Session {
     /// # Errors
     /// What the file system says of what was written and could not be put.
     pub fn close(&self, file: OpenFile) -> Result<()> {
-        let OpenFile::Writer(WriterFile(shared)) = file else { return Ok(()) };
+        let OpenFile::Writer(WriterFile { draft: shared, .. }) = file else { return Ok(()) };
         let mut state = self.state.lock();
         let published = state.publish(&mut shared.lock());
         // One is the session's, one ours; what could not be put is kept, and tried again.
@@ -216,7 +224,7 @@ impl Session {
     /// What the file system says.
     pub fn sync_file(&self, file: &OpenFile) -> Result<()> {
         let mut state = self.state.lock();
-        if let OpenFile::Writer(WriterFile(draft)) = file {
+        if let OpenFile::Writer(WriterFile { draft, .. }) = file {
             state.publish(&mut draft.lock())?;
         }
         state.sync(&*self.fs)

@@ -87,7 +87,7 @@ impl State {
         let path = draft.path.clone().unwrap_or_default();
         let draft = Arc::new(Mutex::new(draft));
         self.drafts.insert(path, draft.clone());
-        OpenFile::Writer(WriterFile(draft))
+        OpenFile::Writer(WriterFile { draft, can_write: true })
     }
 
     /// A file that is in the container, to be changed.

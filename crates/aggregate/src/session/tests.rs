@@ -233,6 +233,14 @@ fn errors_are_those_of_a_file_system() {
     assert_eq!(session.read_dir(b"d/file").expect_err("a file").errno, Errno::ENOTDIR);
     let file = session.open_file(b"d/file", READ, 0).expect("opened");
     assert_eq!(session.write(&file, b"x", None).expect_err("for reading").errno, Errno::EBADF);
+    // Also where somebody else has it open for writing.
+    let writer = session.open_file(b"d/file", UPDATE, 0).expect("opened");
+    let reader = session.open_file(b"d/file", READ, 0).expect("opened");
+    assert_eq!(session.write(&reader, b"x", None).expect_err("for reading").errno, Errno::EBADF);
+    assert_eq!(session.truncate(&reader, 0).expect_err("for reading").errno, Errno::EBADF);
+    session.close(reader).expect("closed");
+    session.write(&writer, b"y", Some(0)).expect("written");
+    session.close(writer).expect("closed");
     session.unlink(b"d/file").expect("removed");
     session.remove_dir(b"d").expect("empty");
     assert_eq!(session.stat(b"d").expect_err("gone").errno, Errno::ENOENT);
