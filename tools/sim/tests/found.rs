@@ -1,6 +1,7 @@
 //! Programs that the simulated cluster found, and that failed when it did; made smaller.
 
 use tameike_core::View;
+use tameike_core::wire::lock::{LockKind, LockRange};
 use tameike_core::wire::meta::RenameMode;
 use tameike_sim::program::{Action, Flags, Op, Program, Step, Trouble};
 use tameike_sim::run::run;
@@ -404,16 +405,29 @@ fn a_new_file_is_not_what_a_journal_without_its_end_knows_under_its_number() {
 /// stayed with others.
 #[test]
 fn units_of_a_file_whose_size_died_with_its_home_may_stay_until_the_job_ends() {
-    passes(
-        vec![
-            shared(1, open("b/z", CREATE)),
-            Step::Check,
-            shared(1, Op::Write { slot: 0, offset: 559, length: 5000, tag: 22 }),
-            shared(1, Op::Close { slot: 0 }),
-            trouble(Trouble::Kill { node: 1, power: false }),
-        ],
-        false,
-    );
+    let open = |slot, path: &str| Op::Open { slot, path: path.to_owned(), flags: CREATE };
+    let symlink = Op::Symlink { path: "b/66".to_owned(), target: "a/c/y".to_owned() };
+    let steps = vec![
+        shared(1, open(0, "a/y")),
+        shared(2, open(0, "a/z")),
+        shared(2, open(2, "a/x")),
+        shared(2, symlink),
+        cached(1, open(0, "a/y")),
+        cached(1, Op::Write { slot: 0, offset: 0, length: 100, tag: 16 }),
+        shared(0, open(0, "b/x")),
+        shared(0, open(2, "b/y")),
+        shared(1, open(2, "b/z")),
+        Step::Check,
+        shared(1, Op::Write { slot: 2, offset: 559, length: 5000, tag: 22 }),
+        shared(1, Op::Close { slot: 2 }),
+        shared(2, Op::Lock { slot: 0, range: Some(LockRange::ALL), kind: LockKind::Exclusive, wait: true }),
+        trouble(Trouble::Kill { node: 1, power: false }),
+    ];
+    for seed in 243_862..243_882 {
+        let world = WorldConfig { inline_max: 3000, ..WorldConfig::plain(seed, 3) };
+        let program = Program { world, steps: steps.clone(), dies: false };
+        assert_eq!(run(&program), Ok(()), "seed {seed}");
+    }
 }
 
 /// The power of a file's home took the count of a name that another node kept: when the name that was counted went, nothing was left
