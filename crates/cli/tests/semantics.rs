@@ -111,6 +111,7 @@ fn a_name_that_is_replaced_is_never_missing() {
                echo 0-0 > $view/file
                nodes 0 look $view/file $marks/ended & first=$!
                nodes 1 look $view/file $marks/ended & second=$!
+               until [ "$(ls $marks | wc -l)" = 2 ]; do sleep 0.01; done
                # Others want the processors, too: then calls meet each other half-way.
                for _ in 1 2 3 4; do (while [ ! -e $marks/ended ]; do :; done) & done
                nodes 0 replace $view/file 200 0 & third=$!

@@ -105,7 +105,7 @@ def replace(path, times, node):
 
 
 def look(path, ended):
-    """Finds one of the files under the name at any time, and it is whole."""
+    """Finds one of the files under the name at any time, and it is whole. A file beside `ended` says that it is at it."""
     looks = 0
     while True:
         last = os.path.exists(ended)
@@ -115,6 +115,8 @@ def look(path, ended):
         number = int(lines[0].split("-")[1])
         assert len(lines) == 1 + number % 5000, (lines[0], len(lines))
         looks += 1
+        if looks == 1:
+            open(f"{ended}-not-{os.getpid()}", "w").close()
         if last:
             break
     assert looks > 20, looks
