@@ -7,13 +7,12 @@ use std::path::Path;
 /// Where it lies.
 const HEADER: &str = "crates/capi/include/tameike.h";
 /// What it is made of: the functions, and what they only pass on.
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 4] = [
     "crates/capi/src/abi.rs",
     "crates/capi/src/file.rs",
     "crates/capi/src/request.rs",
+    // And the modules below it.
     "crates/capi/src/aggregate/mod.rs",
-    "crates/capi/src/aggregate/files.rs",
-    "crates/capi/src/aggregate/names.rs",
 ];
 const OPENING: &str = "\
 /* Files of a job's views, without the kernel on the way.
