@@ -171,15 +171,7 @@ impl Body {
 
 /// The type of a file as it stands in a mode, without the zeros after it.
 fn file_type(kind: FileKind) -> u32 {
-    match kind {
-        FileKind::Fifo => 0o01,
-        FileKind::CharacterDevice => 0o02,
-        FileKind::Directory => 0o04,
-        FileKind::BlockDevice => 0o06,
-        FileKind::File => 0o10,
-        FileKind::Symlink => 0o12,
-        FileKind::Socket => 0o14,
-    }
+    kind.mode_bits() >> 12
 }
 
 /// Entries of a directory, as many as the kernel has room for.
