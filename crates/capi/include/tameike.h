@@ -200,7 +200,8 @@ int tameike_agg_refresh(tameike_agg *container);
 const char *tameike_agg_message(void);
 
 // Opens a file of a container as open(2) does: `path` is relative to the container's root, and directories that it lies in are made with
-// it. O_EXCL sees what this process knows of. `*file` is for tameike_agg_close(). Returns 0 or a negative errno.
+// it. Links are followed within the container. O_EXCL sees what this process knows of. `*file` is for tameike_agg_close(). Returns 0 or
+// a negative errno.
 int tameike_agg_open(tameike_agg *container,
                      const char *path,
                      int flags,
@@ -249,7 +250,7 @@ int tameike_agg_fsync(tameike_agg_file *file);
 // Tells of an open file. Returns 0 or a negative errno.
 int tameike_agg_fstat(tameike_agg_file *file, tameike_status *status);
 
-// Tells of what is at a path. Returns 0 or a negative errno.
+// Tells of what is at a path; links are followed, within the container. Returns 0 or a negative errno.
 int tameike_agg_stat(tameike_agg *container, const char *path, tameike_status *status);
 
 // Makes a directory, and those that it lies in. Returns 0 or a negative errno.
@@ -261,7 +262,8 @@ int tameike_agg_rmdir(tameike_agg *container, const char *path);
 // Removes a file. Who has it open keeps it until it is closed. Returns 0 or a negative errno.
 int tameike_agg_unlink(tameike_agg *container, const char *path);
 
-// Gives a file another name, in place of what has that name; a directory is refused with -EXDEV. Returns 0 or a negative errno.
+// Gives a file or a directory another name, in place of what has that name: of a directory that is empty at most. Returns 0 or a negative
+// errno.
 int tameike_agg_rename(tameike_agg *container,
                        const char *from,
                        const char *to);

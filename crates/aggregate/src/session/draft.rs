@@ -2,6 +2,7 @@
 
 use super::extents;
 use tameike_core::{FileKind, Result};
+use tameike_io::os::process::wall;
 use tameike_store::container::{Container, Content, Extent, LaneWriter, Node};
 
 /// Bytes that a file gathers in memory before they go to the lane.
@@ -51,7 +52,7 @@ impl Draft {
         if !self.buffer.is_empty() && !joins {
             self.flush(writer)?;
         }
-        self.is_changed = true;
+        self.touch();
         if data.len() >= DIRECT_SIZE_MIN && self.buffer.is_empty() {
             self.put(writer, offset, data)?;
         } else {
@@ -102,7 +103,13 @@ impl Draft {
     pub fn truncate(&mut self, size: u64) {
         extents::truncate(&mut self.extents, size);
         self.buffer.truncate(size.saturating_sub(self.buffer_at).min(self.buffer.len() as u64) as usize);
-        (self.size, self.is_changed) = (size, true);
+        self.size = size;
+        self.touch();
+    }
+
+    /// Its content is another one from now on.
+    fn touch(&mut self) {
+        (self.node.mtime, self.is_changed) = (wall(), true);
     }
 
     /// Bytes that are only in memory.

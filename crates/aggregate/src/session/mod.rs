@@ -3,19 +3,23 @@
 //! Each process has a lane of its own. What it puts is seen by itself at once, and by others when it was synced, or when its block was full, once
 //! they look again: who misses a name does, and [`Session::refresh`].
 
+mod attributes;
 mod draft;
 mod extents;
+mod links;
 mod names;
 mod options;
+mod rename;
 mod state;
 #[cfg(test)]
 mod tests;
 
-pub use tameike_store::container::{Brief, Codec};
+pub use tameike_store::container::{Brief, Codec, Xattr};
 
-pub use options::{Rank, SUBFILES_MAX, SessionOptions, block_size_of};
+pub use options::{LookAgain, Rank, SUBFILES_MAX, SessionOptions, block_size_of};
 
 use draft::Draft;
+use links::Led;
 use parking_lot::Mutex;
 use state::{State, brief, check_kind};
 use std::sync::Arc;
@@ -49,9 +53,17 @@ pub struct OpenFlags {
 /// An open file.
 pub enum OpenFile {
     /// As it was when it was opened.
-    Reader(Box<Mutex<FileReader>>),
+    Reader(Box<Mutex<ReaderFile>>),
     /// As all of this process see it now.
     Writer(WriterFile),
+}
+
+/// A file that is open for reading alone.
+pub struct ReaderFile {
+    content: FileReader,
+    /// Where it was opened.
+    path: Vec<u8>,
+    brief: Brief,
 }
 
 /// A file that is open for writing.
@@ -69,7 +81,8 @@ impl Session {
     pub fn open(fs: Arc<dyn SharedFs>, options: SessionOptions) -> Result<Self> {
         options.make_or_wait(&*fs)?;
         let container = Container::open(fs.clone())?;
-        Ok(Self { fs, options, state: Mutex::new(State::new(container)) })
+        let state = State::new(container, options.look_again);
+        Ok(Self { fs, options, state: Mutex::new(state) })
     }
 
     /// Looks for what others have added.
@@ -80,61 +93,60 @@ impl Session {
         self.state.lock().container.refresh()
     }
 
-    /// Opens a regular file. `mode` are the permission bits of one that is made.
+    /// Opens a regular file; links are followed, as by [`Self::resolve`]. `mode` are the permission bits of one that is made.
     ///
     /// # Errors
-    /// As open(2); `ELOOP` for a symbolic link.
+    /// As open(2); `EEXIST` for a link that is to be made, and as [`Self::resolve`].
     pub fn open_file(&self, path: &[u8], flags: OpenFlags, mode: u16) -> Result<OpenFile> {
         check_path(path)?;
         let mut state = self.state.lock();
-        if let Some(draft) = state.drafts.get(path) {
-            if flags.create && flags.exclusive {
+        let is_made = flags.create && flags.exclusive;
+        // Whose content goes needs not be known.
+        let Led { path, draft, entry } = match flags.create && flags.truncate && !is_made {
+            true => state.lead(path, true)?,
+            false => state.lead_or_look(path, !is_made)?,
+        };
+        if path.is_empty() {
+            return Err(Errno::EISDIR.into());
+        }
+        if let Some(draft) = draft {
+            if is_made {
                 return Err(Errno::EEXIST.into());
             }
-            let draft = draft.clone();
             if flags.write && flags.truncate {
                 state.change(&mut draft.lock(), |draft, _| draft.truncate(0));
             }
             return Ok(OpenFile::Writer(WriterFile { draft, can_write: flags.write }));
         }
-        // Whose content goes needs not be known.
-        let is_replaced = flags.create && flags.truncate && !flags.exclusive;
-        let found = match state.container.find(path)? {
-            None if !is_replaced => {
-                state.container.refresh()?;
-                state.container.find(path)?
-            }
-            found => found,
-        };
-        match found {
+        match entry {
             None if !flags.create => Err(Errno::ENOENT.into()),
-            Some(_) if flags.create && flags.exclusive => Err(Errno::EEXIST.into()),
-            Some(entry) if !flags.write => self.open_reader(&mut state, &entry),
+            Some(_) if is_made => Err(Errno::EEXIST.into()),
+            Some(entry) if !flags.write => open_reader(&mut state, entry),
             Some(entry) if !flags.truncate => {
                 self.begin(&mut state)?;
                 let draft = state.draft_of(&entry)?;
                 Ok(state.keep(draft))
             }
-            found => {
-                if let Some(Brief { kind, .. }) = found.as_ref().and_then(|entry| entry.node) {
-                    check_kind(kind)?;
-                }
-                self.begin(&mut state)?;
-                self.make_parents(&mut state, path)?;
-                let mode = found.and_then(|entry| entry.node).map_or(mode, |node| node.mode);
-                Ok(state.keep(Draft::new(path.to_vec(), self.new_node(FileKind::File, mode))))
-            }
+            found => self.open_empty(&mut state, path, found.and_then(|entry| entry.node), mode),
         }
     }
 
-    fn open_reader(&self, state: &mut State, entry: &IndexEntry) -> Result<OpenFile> {
-        if let Some(writer) = &mut state.writer
-            && writer.lane() == entry.lane
-        {
-            writer.write_pending()?;
+    /// A file without content, in place of what there may be.
+    fn open_empty(
+        &self,
+        state: &mut State,
+        path: Vec<u8>,
+        found: Option<Brief>,
+        mode: u16,
+    ) -> Result<OpenFile> {
+        let mut node = self.new_node(FileKind::File, mode);
+        if let Some(Brief { kind, mode, uid, gid, .. }) = found {
+            check_kind(kind)?;
+            (node.mode, node.uid, node.gid) = (mode, uid, gid);
         }
-        check_kind(entry.node.map_or(FileKind::File, |node| node.kind))?;
-        Ok(OpenFile::Reader(Box::new(Mutex::new(state.container.open_entry(entry)?))))
+        self.begin(state)?;
+        self.make_parents(state, &path)?;
+        Ok(state.keep(Draft::new(path, node)))
     }
 
     /// Reads at an offset until `buffer` is full or the file ends; the number of bytes read.
@@ -143,7 +155,7 @@ impl Session {
     /// `EIO` when the bytes are damaged, and what the file system says.
     pub fn read_at(&self, file: &OpenFile, buffer: &mut [u8], offset: u64) -> Result<usize> {
         match file {
-            OpenFile::Reader(reader) => reader.lock().read_at(buffer, offset),
+            OpenFile::Reader(reader) => reader.lock().content.read_at(buffer, offset),
             OpenFile::Writer(WriterFile { draft, .. }) => {
                 let mut state = self.state.lock();
                 let State { container, writer, .. } = &mut *state;
@@ -191,7 +203,7 @@ impl Session {
     /// Attributes and size of an open file.
     pub fn status(&self, file: &OpenFile) -> Brief {
         match file {
-            OpenFile::Reader(reader) => Brief::of(reader.lock().node()),
+            OpenFile::Reader(reader) => reader.lock().brief,
             OpenFile::Writer(WriterFile { draft, .. }) => brief(&draft.lock()),
         }
     }
@@ -228,6 +240,17 @@ impl Session {
             state.publish(&mut draft.lock())?;
         }
         state.sync(&*self.fs)
+    }
+
+    /// What was closed is seen by others that look again. It is not safe by that.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn write_out(&self) -> Result<()> {
+        match &mut self.state.lock().writer {
+            Some(writer) => writer.write_pending(),
+            None => Ok(()),
+        }
     }
 
     /// Makes all files safe, as they are now.
@@ -286,6 +309,13 @@ impl Session {
             content: Content::Here,
         }
     }
+}
+
+fn open_reader(state: &mut State, entry: IndexEntry) -> Result<OpenFile> {
+    check_kind(entry.node.map_or(FileKind::File, |node| node.kind))?;
+    let content = state.open_entry(&entry)?;
+    let brief = Brief::of(content.node());
+    Ok(OpenFile::Reader(Box::new(Mutex::new(ReaderFile { content, path: entry.path, brief }))))
 }
 
 /// Writes a new index of all that is in a container.

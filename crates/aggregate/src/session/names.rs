@@ -1,26 +1,36 @@
 //! Names of a container as programs see and change them.
 
 use super::Session;
-use super::state::{State, brief};
+use super::state::{State, There, brief};
 use std::collections::BTreeMap;
 use tameike_core::{Errno, FileKind, Result};
 use tameike_io::shared::join;
 use tameike_store::container::{Brief, check_path, split_path};
 
 impl Session {
-    /// What is at a path; the root is a directory.
+    /// What is at a path, be it a link; the root is a directory. A link's size is that of its target.
     ///
     /// # Errors
     /// `ENOENT` when there is nothing.
     pub fn stat(&self, path: &[u8]) -> Result<Brief> {
         if path.is_empty() {
-            return Ok(Brief::of(&self.new_node(FileKind::Directory, 0o755)));
+            return Ok(self.root());
         }
         let mut state = self.state.lock();
         if let Some(draft) = state.drafts.get(path) {
             return Ok(brief(&draft.lock()));
         }
-        Ok(state.find(path)?.node)
+        let There { entry, node } = state.find(path)?;
+        let size = match node.kind {
+            FileKind::Symlink => state.open_entry(&entry)?.node().target.len() as u64,
+            _ => node.size,
+        };
+        Ok(Brief { size, ..node })
+    }
+
+    /// No entry tells of it.
+    pub(super) fn root(&self) -> Brief {
+        Brief::of(&self.new_node(FileKind::Directory, 0o755))
     }
 
     /// Names in a directory, in their order, each with what it is.
@@ -29,7 +39,7 @@ impl Session {
     /// `ENOENT` when there is no such directory, `ENOTDIR` when it is something else.
     pub fn read_dir(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, FileKind)>> {
         let mut state = self.state.lock();
-        state.container.refresh()?;
+        state.look_again()?;
         if !path.is_empty() && state.find(path)?.node.kind != FileKind::Directory {
             return Err(Errno::ENOTDIR.into());
         }
@@ -53,9 +63,7 @@ impl Session {
             check_path(path)?;
         }
         let mut state = self.state.lock();
-        if path.is_empty() || state.drafts.contains_key(path) || state.find(path).is_ok() {
-            return Err(Errno::EEXIST.into());
-        }
+        state.check_missing(path)?;
         self.begin(&mut state)?;
         self.make_parents(&mut state, path)?;
         let node = self.new_node(FileKind::Directory, mode);
@@ -91,48 +99,6 @@ impl Session {
         self.begin(&mut state)?;
         state.dirs.remove(path);
         state.put(path, None, &[]).map(drop)
-    }
-
-    /// Gives a regular file or a link another name, in place of what has that name.
-    ///
-    /// # Errors
-    /// `ENOENT`; `EXDEV` for a directory: programs move what is in it then; `EISDIR`; what the file system says.
-    pub fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
-        check_path(to)?;
-        let mut state = self.state.lock();
-        self.begin(&mut state)?;
-        let draft = match state.drafts.get(from) {
-            Some(draft) => {
-                let draft = draft.clone();
-                state.publish(&mut draft.lock())?;
-                Some(draft)
-            }
-            None => None,
-        };
-        let entry = state.find(from)?.entry;
-        let is_dir = |node: &Brief| node.kind == FileKind::Directory;
-        if entry.node.as_ref().is_some_and(is_dir) {
-            return Err(Errno::EXDEV.into());
-        }
-        if state.find(to).is_ok_and(|there| is_dir(&there.node)) {
-            return Err(Errno::EISDIR.into());
-        }
-        if from == to {
-            return Ok(());
-        }
-        self.make_parents(&mut state, to)?;
-        let (node, _) = state.node_of(&entry)?;
-        state.put(to, Some(node), &[])?;
-        state.put(from, None, &[])?;
-        if let Some(replaced) = state.drafts.remove(to) {
-            replaced.lock().path = None;
-        }
-        if let Some(draft) = draft {
-            draft.lock().path = Some(to.to_vec());
-            state.drafts.remove(from);
-            state.drafts.insert(to.to_vec(), draft);
-        }
-        Ok(())
     }
 
     /// Directories that a path lies in are made where this process knows of none.

@@ -56,6 +56,16 @@ impl Rank {
     }
 }
 
+/// When a session looks for what others have added. That asks the file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LookAgain {
+    /// Whenever a name is missed, and before a directory is listed or gets another name.
+    #[default]
+    Always,
+    /// When it is asked to, by [`Session::refresh`](super::Session::refresh).
+    Asked,
+}
+
 /// How a process takes part in a container.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
@@ -65,6 +75,8 @@ pub struct SessionOptions {
     pub create: bool,
     /// Nothing is changed.
     pub is_read_only: bool,
+    /// When it looks for what others have added.
+    pub look_again: LookAgain,
     /// Bytes of a block of one that is made, see [`Geometry::block_size`] and [`block_size_of`].
     pub block_size: u32,
     /// Files of one that is made, for ranks; nothing: as many as there are ranks, up to [`SUBFILES_MAX`].

@@ -1,7 +1,7 @@
 //! What a process knows of a container that it adds to.
 
 use super::draft::Draft;
-use super::{OpenFile, WriterFile};
+use super::{LookAgain, OpenFile, WriterFile};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,7 +9,9 @@ use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
 use tameike_io::os::process::wall;
 use tameike_io::shared::{Access, SharedFs};
 use tameike_store::container::subfile::Subfile;
-use tameike_store::container::{Brief, Container, Content, Extent, IndexEntry, LaneWriter, Node, Put};
+use tameike_store::container::{
+    Brief, Container, Content, Extent, FileReader, IndexEntry, LaneWriter, Node, Put,
+};
 
 /// Bytes that all files together gather in memory.
 const BUFFERED_MAX: usize = 64 << 20;
@@ -24,6 +26,7 @@ pub struct State {
     pub dirs: BTreeSet<Vec<u8>>,
     /// Subfiles of others in which files of ours have content that may not be safe.
     foreign: BTreeSet<u32>,
+    look_again: LookAgain,
     buffered: usize,
     version: u64,
 }
@@ -35,13 +38,14 @@ pub struct There {
 }
 
 impl State {
-    pub fn new(container: Container) -> Self {
+    pub fn new(container: Container, look_again: LookAgain) -> Self {
         Self {
             container,
             writer: None,
             drafts: BTreeMap::new(),
             dirs: BTreeSet::new(),
             foreign: BTreeSet::new(),
+            look_again,
             buffered: 0,
             version: 0,
         }
@@ -70,17 +74,42 @@ impl State {
         })
     }
 
+    /// Looks for what others have added, where that needs not be asked for: whether it did.
+    pub fn look_again(&mut self) -> Result<bool> {
+        match self.look_again {
+            LookAgain::Always => self.container.refresh().map(|()| true),
+            LookAgain::Asked => Ok(false),
+        }
+    }
+
     /// What is at a path that nobody has open for writing; others may have added it.
     pub fn find(&mut self, path: &[u8]) -> Result<There> {
         let found = match self.container.find(path)? {
-            None => {
-                self.container.refresh()?;
-                self.container.find(path)?
-            }
+            None if self.look_again()? => self.container.find(path)?,
             found => found,
         };
         let there = found.and_then(|entry| Some(There { node: entry.node?, entry }));
         there.ok_or_else(|| Errno::ENOENT.into())
+    }
+
+    /// What is at a path that somebody may have open for writing: an entry tells of it then.
+    pub fn find_published(&mut self, path: &[u8]) -> Result<There> {
+        if let Some(draft) = self.drafts.get(path).cloned() {
+            self.publish(&mut draft.lock())?;
+        }
+        self.find(path)
+    }
+
+    /// Refuses a path at which there is something.
+    pub fn check_missing(&mut self, path: &[u8]) -> Result<()> {
+        if path.is_empty() || self.drafts.contains_key(path) {
+            return Err(Errno::EEXIST.into());
+        }
+        match self.find(path) {
+            Ok(_) => Err(Errno::EEXIST.into()),
+            Err(fault) if fault.errno == Errno::ENOENT => Ok(()),
+            Err(fault) => Err(fault),
+        }
     }
 
     pub fn keep(&mut self, draft: Draft) -> OpenFile {
@@ -98,14 +127,19 @@ impl State {
         Ok(Draft::of(entry.path.clone(), node, extents, size))
     }
 
-    /// What the container tells of a path, with its content as pieces that another entry can name; and its size.
-    pub fn node_of(&mut self, entry: &IndexEntry) -> Result<(Node, u64)> {
+    /// Opens what an entry tells of.
+    pub fn open_entry(&mut self, entry: &IndexEntry) -> Result<FileReader> {
         if let Some(writer) = &mut self.writer
             && writer.lane() == entry.lane
         {
             writer.write_pending()?;
         }
-        let mut node = self.container.open_entry(entry)?.node().clone();
+        self.container.open_entry(entry)
+    }
+
+    /// What the container tells of a path, with its content as pieces that another entry can name; and its size.
+    pub fn node_of(&mut self, entry: &IndexEntry) -> Result<(Node, u64)> {
+        let mut node = self.open_entry(entry)?.node().clone();
         if node.content == Content::Here && node.kind == FileKind::File {
             node.content = Content::Extents(own_extent(entry, node.size).into_iter().collect());
         }
@@ -141,7 +175,6 @@ impl State {
     /// Puts an entry of a file that was changed.
     pub fn publish(&mut self, draft: &mut Draft) -> Result<()> {
         let Some(path) = draft.path.clone().filter(|_| draft.is_changed) else { return Ok(()) };
-        draft.node.mtime = wall();
         let version = self.next_version(&path)?;
         let entry = self.change(draft, |draft, writer| -> Result<IndexEntry> {
             let Some(writer) = writer else { return Err(Errno::EBADF.into()) };

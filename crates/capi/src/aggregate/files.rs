@@ -20,7 +20,8 @@ pub struct AggregateFile {
 }
 
 /// Opens a file of a container as open(2) does: `path` is relative to the container's root, and directories that it lies in are made with
-/// it. O_EXCL sees what this process knows of. `*file` is for tameike_agg_close(). Returns 0 or a negative errno.
+/// it. Links are followed within the container. O_EXCL sees what this process knows of. `*file` is for tameike_agg_close(). Returns 0 or
+/// a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_open(
     container: *mut Aggregate,

@@ -18,7 +18,7 @@ use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use tameike_aggregate::session::{Codec, Rank, Session, SessionOptions, block_size_of};
+use tameike_aggregate::session::{Codec, LookAgain, Rank, Session, SessionOptions, block_size_of};
 use tameike_core::{Fault, Result};
 use tameike_io::os::forked::OwnMark;
 use tameike_io::shared::PosixTree;
@@ -107,6 +107,7 @@ fn open_session(dir: &CStr, flags: c_int, options: Option<&AggregateOptions>) ->
         rank: known.or_else(|| Rank::guess(|name| std::env::var(name).ok())),
         create,
         is_read_only: flags & libc::O_ACCMODE == libc::O_RDONLY,
+        look_again: LookAgain::Always,
         block_size: asked(|options| options.block_size).unwrap_or_else(|| block_size_of(dir)),
         subfiles: asked(|options| options.subfiles),
         codec: match asked(|options| options.compression) {

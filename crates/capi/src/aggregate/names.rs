@@ -13,7 +13,7 @@ pub struct AggregateList {
     next: usize,
 }
 
-/// Tells of what is at a path. Returns 0 or a negative errno.
+/// Tells of what is at a path; links are followed, within the container. Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_stat(
     container: *mut Aggregate,
@@ -23,7 +23,7 @@ pub unsafe extern "C" fn tameike_agg_stat(
     done(|| {
         // SAFETY: by the contract of the function.
         let (aggregate, path) = unsafe { (there(container)?, inner(path)?) };
-        let found = told(aggregate.session()?.stat(path))?;
+        let found = told(aggregate.session()?.stat_followed(path))?;
         // SAFETY: the same.
         unsafe { put(status, Status::from(&found)) }
     })
@@ -63,7 +63,8 @@ pub unsafe extern "C" fn tameike_agg_unlink(container: *mut Aggregate, path: *co
     })
 }
 
-/// Gives a file another name, in place of what has that name; a directory is refused with -EXDEV. Returns 0 or a negative errno.
+/// Gives a file or a directory another name, in place of what has that name: of a directory that is empty at most. Returns 0 or a negative
+/// errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_rename(
     container: *mut Aggregate,

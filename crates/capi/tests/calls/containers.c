@@ -79,6 +79,9 @@ static int names(tameike_agg *container) {
     const char *name;
     uint32_t kind;
     SAY(tameike_agg_mkdir(container, "a/dir", 0770) == 0 && tameike_agg_mkdir(container, "a", 0) == -EEXIST);
+    SAY(tameike_agg_rename(container, "a/b", "c/d") == 0 && tameike_agg_stat(container, "c/d/file", &status) == 0);
+    SAY(tameike_agg_rename(container, "c", "c/d/c") == -EINVAL && tameike_agg_rename(container, "c/d", "a/b") == 0);
+    SAY(tameike_agg_rmdir(container, "c") == 0);
     SAY(tameike_agg_rename(container, "a/b/file", "a/moved") == 0);
     SAY(tameike_agg_opendir(container, "a", &list) == 0);
     SAY(tameike_agg_readdir(list, &name, &kind) == 1 && strcmp(name, "b") == 0 && kind == S_IFDIR);

@@ -1,9 +1,13 @@
 //! A container that is open for reading: the paths that its index tells of, and those that were added after it.
 
-use super::entry::{Entry, Node, split_path};
+mod walk;
+
+pub use walk::Walk;
+
+use super::entry::{Entry, Node};
 use super::file::FileReader;
 use super::geometry::LaneId;
-use super::index::{Brief, Index, IndexEntry, LaneEnd, Merge, compare_paths};
+use super::index::{Brief, Index, IndexEntry, LaneEnd, compare_paths};
 use super::record::{Head, Kind};
 use super::records::{Records, not_there};
 use super::scan::{LaneScan, Step};
@@ -11,10 +15,9 @@ use super::subfile::{self, LaneState};
 use super::superblock::Superblock;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::sync::Arc;
 use tameike_core::{Errno, Fault, Result};
-use tameike_io::shared::{SharedFs, join};
+use tameike_io::shared::SharedFs;
 
 /// Something of a container that is not as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,9 +57,6 @@ impl PartialOrd for PathKey {
         Some(self.cmp(other))
     }
 }
-
-/// Entries by directory and name.
-pub type Walk<'a> = Box<dyn Iterator<Item = Result<IndexEntry>> + 'a>;
 
 impl Container {
     /// Opens the container whose directory `fs` is. What its index does not have is looked for in its lanes.
@@ -239,75 +239,6 @@ impl Container {
             None => 0,
         };
         Ok(added.max(indexed))
-    }
-
-    /// Everything that is there, by directory and name.
-    ///
-    /// # Errors
-    /// `EIO` when the index is damaged.
-    pub fn walk(&self) -> Result<Walk<'_>> {
-        self.walk_from(b"")
-    }
-
-    /// What is in a directory, by name. Of one that is not there nothing.
-    ///
-    /// # Errors
-    /// `EIO` when the index is damaged there.
-    pub fn children<'a>(&'a self, dir: &'a [u8]) -> Result<Walk<'a>> {
-        self.children_after(dir, b"")
-    }
-
-    /// As [`Self::children`], those whose names come after `name`.
-    ///
-    /// # Errors
-    /// As [`Self::children`].
-    pub fn children_after<'a>(&'a self, dir: &'a [u8], name: &[u8]) -> Result<Walk<'a>> {
-        // No other name comes between.
-        let first = join(dir, &[name, b"\0"].concat());
-        let is_there = move |entry: &Result<IndexEntry>| {
-            entry.as_ref().map_or(true, |entry| split_path(&entry.path).0 == dir)
-        };
-        Ok(Box::new(self.walk_from(&first)?.take_while(is_there)))
-    }
-
-    /// Names of directories in `dir` in which there is something, whether an entry tells of them or not.
-    ///
-    /// # Errors
-    /// `EIO` when the index is damaged there.
-    pub fn directories_in(&self, dir: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let below = if dir.is_empty() { Vec::new() } else { join(dir, b"") };
-        let (mut names, mut from) = (Vec::new(), [&below[..], b"\0"].concat());
-        loop {
-            let next = self.walk_from(&join(&from, b"\0"))?.next().transpose()?;
-            let Some(found) = next.map(|entry| split_path(&entry.path).0.to_vec()) else { break };
-            let Some(rest) = found.strip_prefix(&below[..]) else { break };
-            let name = rest.split(|&byte| byte == b'/').next().unwrap_or_default();
-            if names.last().is_none_or(|last| last != name) {
-                names.push(name.to_vec());
-            }
-            // All in it, then all below it.
-            let behind = if rest == name { b'\0' } else { b'/' + 1 };
-            from = [&below[..], name, &[behind]].concat();
-        }
-        names.sort();
-        names.dedup();
-        Ok(names)
-    }
-
-    fn walk_from(&self, path: &[u8]) -> Result<Walk<'_>> {
-        let from = Bound::Included(PathKey(path.to_vec()));
-        let added = self.added.range((from, Bound::Unbounded)).map(|(_, entry)| Ok(entry.clone()));
-        let mut sources: Vec<Walk<'_>> = vec![Box::new(added)];
-        if let Some(index) = &self.index {
-            sources.push(Box::new(index.iter_from(path)?));
-        }
-        let is_there = |entry: &Result<IndexEntry>| entry.as_ref().map_or(true, |entry| entry.node.is_some());
-        Ok(Box::new(Merge::new(sources)?.filter(is_there)))
-    }
-
-    /// Paths that were removed since the index was made, or ever where there is none.
-    pub fn removed(&self) -> impl Iterator<Item = &IndexEntry> {
-        self.added.values().filter(|entry| entry.node.is_none())
     }
 
     /// All that is told of a file, and its content.

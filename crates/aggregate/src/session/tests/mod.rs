@@ -1,10 +1,15 @@
+//! Sessions: what programs read, write and name; deaths; compaction beside them.
+
+mod attributes;
+mod names;
+
 use super::*;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use tameike_io::os::process::ask_until;
 use tameike_io::shared::PosixTree;
-use tameike_store::container::subfile;
+use tameike_store::container::{split_path, subfile};
 
 const BLOCK_SIZE: u32 = 64 << 10;
 
@@ -13,6 +18,7 @@ fn options(rank: Option<Rank>) -> SessionOptions {
         rank,
         create: true,
         is_read_only: false,
+        look_again: LookAgain::Always,
         block_size: BLOCK_SIZE,
         subfiles: None,
         codec: Codec::Zstd,
@@ -59,6 +65,7 @@ enum Op {
     SyncFile { file: usize },
     Sync,
     Rename { file: usize },
+    RenameDir { file: usize },
     Unlink { file: usize },
 }
 
@@ -76,6 +83,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => file.clone().prop_map(|file| Op::SyncFile { file }),
         1 => Just(Op::Sync),
         1 => file.clone().prop_map(|file| Op::Rename { file }),
+        1 => file.clone().prop_map(|file| Op::RenameDir { file }),
         1 => file.prop_map(|file| Op::Unlink { file }),
     ]
 }
@@ -130,6 +138,8 @@ fn apply(session: &Session, known: &mut Known, op: &Op, number: usize) {
             assert_eq!(session.stat(path).expect_err("gone").errno, Errno::ENOENT);
             *path = to;
         }
+        // Of more files than one: see `rename_dir`.
+        Op::RenameDir { .. } => {}
         Op::Unlink { .. } => {
             session.unlink(path).expect("removed");
             let mut data = vec![0; content.len()];
@@ -142,6 +152,19 @@ fn apply(session: &Session, known: &mut Known, op: &Op, number: usize) {
     }
     let size = session.status(open.as_ref().expect("open")).size;
     assert_eq!(size, content.len() as u64);
+}
+
+/// The directory of a file gets another name, with all files in it, open as they are.
+fn rename_dir(session: &Session, files: &mut [Known], file: usize, number: usize) {
+    let dir = split_path(&files[file].path).0.to_vec();
+    let to = format!("moved/{number}/{number}").into_bytes();
+    session.rename(&dir, &to).expect("renamed");
+    assert_eq!(session.stat(&dir).expect_err("gone").errno, Errno::ENOENT);
+    for Known { path, .. } in files {
+        if let Some(rest) = path.strip_prefix(&dir[..]).filter(|rest| rest.starts_with(b"/")) {
+            *path = [&to, rest].concat();
+        }
+    }
 }
 
 proptest! {
@@ -162,6 +185,10 @@ proptest! {
             let file = match op {
                 Op::Write { file, .. } | Op::Append { file, .. } | Op::Truncate { file, .. } | Op::Read { file, .. } => *file,
                 Op::Reopen { file } | Op::SyncFile { file } | Op::Rename { file } | Op::Unlink { file } => *file,
+                Op::RenameDir { file } => {
+                    rename_dir(&session, &mut files, *file, number);
+                    *file
+                }
                 Op::Sync => 0,
             };
             apply(&session, &mut files[file], op, number);
@@ -229,7 +256,6 @@ fn errors_are_those_of_a_file_system() {
     assert_eq!(session.make_dir(b"d", 0o777).expect_err("there").errno, Errno::EEXIST);
     assert_eq!(session.unlink(b"d").expect_err("a directory").errno, Errno::EISDIR);
     assert_eq!(session.remove_dir(b"d").expect_err("not empty").errno, Errno::ENOTEMPTY);
-    assert_eq!(session.rename(b"d", b"e").expect_err("a directory").errno, Errno::EXDEV);
     assert_eq!(session.read_dir(b"d/file").expect_err("a file").errno, Errno::ENOTDIR);
     let file = session.open_file(b"d/file", READ, 0).expect("opened");
     assert_eq!(session.write(&file, b"x", None).expect_err("for reading").errno, Errno::EBADF);
