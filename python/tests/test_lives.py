@@ -255,6 +255,20 @@ def test_new_damage_is_told_to_who_looks_again(tmp_path: Path) -> None:
     assert paths(container) == ["first", "third"]
 
 
+def test_a_removal_is_not_believed_behind_what_is_not_all_there(tmp_path: Path) -> None:
+    lane = Lane(tmp_path / "c")
+    lane.put("old", b"content")
+    lane.sync()
+    moved = lane.put("new", b"content")
+    lane.remove("old")
+    assert paths(Container(tmp_path / "c")) == ["new"]
+    lane.write_at(lane.place(moved), b"lost")
+    with pytest.warns(DamageWarning):
+        container = Container(tmp_path / "c")
+    assert paths(container) == ["old"] and container.read_bytes("old") == b"content"
+    assert any("old may be back" in damage.why for damage in container.damage)
+
+
 @pytest.mark.parametrize("dies", [True, False])
 @pytest.mark.parametrize("has_index", [True, False])
 def test_the_torn_end_of_a_life_is_not_made_true_by_the_next_one(tmp_path: Path, dies: bool, has_index: bool) -> None:

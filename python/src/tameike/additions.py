@@ -81,15 +81,23 @@ class Look:
         self._ends[start.lane] = end
 
     def _settle(self, life: "Life") -> Optional[LaneEnd]:
-        """What may be there in part is believed when it is there. Where the first thing is that is not."""
+        """What may be there in part is believed when it is there; a removal when all before it is.
+
+        That may be where its file is now. Returns where the first thing is that is not believed.
+        """
         doubtful = life.doubtful
         for before, key, entry in life.entries:
-            if entry.address < life.safe_end or not self._lacks_data(entry):
+            is_behind = doubtful is not None and doubtful.address <= before.address
+            is_removal = entry.kind is None
+            if entry.address < life.safe_end or not (is_behind if is_removal else self._lacks_data(entry)):
                 self._add(key, entry)
                 continue
-            why = f"{printable(entry.path)} is not all there: its writer has never known it to be safe"
+            what = "is not all there:"
+            if is_removal:
+                what = "may be back: its removal comes after what is not all there, and"
+            why = f"{printable(entry.path)} {what} its writer has never known it to be safe"
             self._damage.append(Damage(entry.lane, entry.address, why))
-            if doubtful is None or before.address < doubtful.address:
+            if not is_behind:
                 doubtful = before
         return doubtful
 

@@ -518,6 +518,36 @@ fn the_torn_end_of_a_life_is_not_made_true_by_the_next_one() {
     assert_eq!(content(&container, b"file").expect("safe"), b"old and safe");
 }
 
+/// Of what was written after a sync, a loss of power may keep the end and take the beginning: a file that got another name would have none then.
+#[test]
+fn a_removal_is_not_believed_behind_what_is_not_all_there() {
+    for is_lost in [false, true] {
+        let bed = Bed::new(GEOMETRY);
+        let mut writer = bed.writer(0, 0);
+        put(&mut writer, b"old", 1, b"content");
+        writer.sync().expect("synced");
+        let safe = std::fs::metadata(bed.subfile(0)).expect("a size").len();
+        put(&mut writer, b"new", 2, b"content");
+        writer.put_entry(b"old", 3, None, &[]).expect("removed");
+        writer.write_pending().expect("written");
+        if is_lost {
+            let file = std::fs::OpenOptions::new().write(true).open(bed.subfile(0)).expect("a subfile");
+            file.write_all_at(b"lost", safe).expect("lost");
+        }
+        let container = bed.by_records();
+        let is_there = |path: &[u8]| container.find(path).expect("whole").is_some();
+        assert_eq!((is_there(b"old"), is_there(b"new")), (is_lost, !is_lost));
+        assert_eq!(container.damage().iter().any(|damage| damage.why.contains("old may be back")), is_lost);
+        // Behind it all else is believed that is whole; and removals that are known to be safe.
+        put(&mut writer, b"other", 4, b"z");
+        writer.sync().expect("synced");
+        put(&mut writer, b"another", 5, b"z");
+        writer.write_pending().expect("written");
+        let container = bed.by_records();
+        assert_eq!(paths(&container).len(), if is_lost { 2 } else { 3 });
+    }
+}
+
 #[test]
 fn processes_of_a_host_and_ranks_come_to_lanes_of_their_own() {
     let bed = Bed::new(GEOMETRY);

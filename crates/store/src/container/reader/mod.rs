@@ -161,18 +161,24 @@ impl Container {
         Ok(())
     }
 
-    /// What may be there in part is believed when it is there. Where the first thing is that is not.
+    /// What may be there in part is believed when it is there; a removal when all before it is, as that may be where its file is now. Where the
+    /// first thing is that is not.
     fn settle(&mut self, life: Life) -> Result<Option<LaneEnd>> {
         let mut doubtful = life.doubtful;
         for (before, entry) in life.entries {
-            if entry.address < life.safe_end || self.check(&entry)?.is_empty() {
+            let is_behind = doubtful.is_some_and(|doubtful| doubtful.address <= before.address);
+            let why = match entry.node {
+                _ if entry.address < life.safe_end => None,
+                None => is_behind.then_some("may be back: its removal comes after what is not all there, and its writer has never known it to be safe"),
+                Some(_) => (!self.check(&entry)?.is_empty()).then_some("is not all there: its writer has never known it to be safe"),
+            };
+            let Some(why) = why else {
                 self.add(entry);
                 continue;
-            }
-            let path = String::from_utf8_lossy(&entry.path);
-            let why = format!("{path} is not all there: its writer has never known it to be safe");
+            };
+            let why = format!("{} {why}", String::from_utf8_lossy(&entry.path));
             self.damage.push(Damage { lane: entry.lane, address: entry.address, why });
-            if doubtful.is_none_or(|doubtful| before.address < doubtful.address) {
+            if !is_behind {
                 doubtful = Some(before);
             }
         }
