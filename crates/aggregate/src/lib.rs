@@ -1,11 +1,13 @@
-//! Trees of files in containers (`tameike_store::container`): packed by many threads, brought back, proven.
+//! Trees of files in containers (`tameike_store::container`): packed by many threads, copied, brought back, proven.
 //!
 //! Nothing here knows of agents or jobs: it works straight on any file system.
 #![forbid(unsafe_code)]
 
 mod compact;
+mod copy;
 mod export;
 mod extract;
+mod files;
 mod indexed;
 mod pack;
 pub mod session;
@@ -17,6 +19,7 @@ mod view;
 mod tests;
 
 pub use compact::{Compacted, compact};
+pub use copy::{Destination, copy};
 pub use export::{Format, export};
 pub use extract::extract;
 pub use pack::{PackOptions, pack};

@@ -71,7 +71,7 @@ pub fn pack(
                 scope.spawn(move || packer.run(items))
             })
             .collect();
-        walk(source, &found, &|path, fault| tally.note(path, fault));
+        walk(source, b"", |item| found.send(item).is_ok(), &|path, fault| tally.note(path, fault));
         drop(found);
         writers.into_iter().map(|writer| writer.join().unwrap_or_else(|_| Err(died()))).collect()
     });
@@ -129,7 +129,7 @@ impl Packer<'_> {
 }
 
 /// What a container tells of a path, and its content if it is a regular file.
-fn look(source: &dyn SharedFs, item: &Item) -> Result<(Node, Option<Arc<dyn SharedFile>>)> {
+pub fn look(source: &dyn SharedFs, item: &Item) -> Result<(Node, Option<Arc<dyn SharedFile>>)> {
     let (path, stat) = (&item.path, &item.stat);
     let file = match stat.kind {
         FileKind::File => Some(source.open(path, Access::Read)?),

@@ -1,6 +1,5 @@
 //! Going through a tree of files.
 
-use std::sync::mpsc::SyncSender;
 use tameike_core::{Fault, FileKind, Result};
 use tameike_io::shared::{FileStat, SharedFs, join};
 
@@ -10,9 +9,15 @@ pub struct Item {
     pub stat: FileStat,
 }
 
-/// Sends everything below the root, a directory before what is in it. What cannot be looked at goes to `note`.
-pub fn walk(fs: &dyn SharedFs, found: &SyncSender<Item>, note: &dyn Fn(&[u8], &Fault)) {
-    let mut dirs = vec![Vec::new()];
+/// Gives everything below a directory to `found`, until that does not take more: a directory before what is in it. What cannot be looked at
+/// goes to `note`.
+pub fn walk(
+    fs: &dyn SharedFs,
+    dir: &[u8],
+    mut found: impl FnMut(Item) -> bool,
+    note: &dyn Fn(&[u8], &Fault),
+) {
+    let mut dirs = vec![dir.to_vec()];
     while let Some(dir) = dirs.pop() {
         let names = match names_in(fs, &dir) {
             Ok(names) => names,
@@ -33,7 +38,7 @@ pub fn walk(fs: &dyn SharedFs, found: &SyncSender<Item>, note: &dyn Fn(&[u8], &F
             if stat.kind == FileKind::Directory {
                 dirs.push(path.clone());
             }
-            if found.send(Item { path, stat }).is_err() {
+            if !found(Item { path, stat }) {
                 return;
             }
         }

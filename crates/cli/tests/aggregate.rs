@@ -183,6 +183,95 @@ fn parts_of_a_container_are_listed_printed_and_extracted() {
     }
 }
 
+/// A path in a container, as an argument.
+fn inside(container: &Path, path: &str) -> PathBuf {
+    let mut argument = container.as_os_str().to_owned();
+    argument.push(":");
+    argument.push(path);
+    argument.into()
+}
+
+#[test]
+fn files_and_trees_are_copied_in_and_out_and_between_containers() {
+    let tree = Tree::new().packed();
+    let (base, container) = (tree.base.path(), tree.container());
+    let copied = |words: &[&Path]| {
+        let output = agg(&[&[path("cp")], words].concat());
+        assert!(output.status.success(), "{}", shown(&output));
+    };
+    // Out of it: as another name, in a directory, all of it.
+    copied(&[&inside(&container, "results/rank-2.out"), &base.join("file")]);
+    assert_eq!(fs::read(base.join("file")).expect("copied"), bytes(2, 3901));
+    assert_eq!(fs::metadata(base.join("file")).expect("there").permissions().mode() & 0o777, 0o602);
+    fs::create_dir(base.join("some")).expect("a directory");
+    copied(&[
+        path("-r"),
+        &inside(&container, "results/deep"),
+        &inside(&container, "holes"),
+        &inside(&container, "empty/link"),
+        &base.join("some"),
+    ]);
+    assert_same(&tree.source().join("results/deep"), &base.join("some/deep"));
+    let holes = fs::metadata(base.join("some/holes")).expect("there");
+    assert!(holes.size() == (9 << 20) + 6 && holes.blocks() * 512 < holes.size() / 2);
+    assert_eq!(fs::read_link(base.join("some/link")).expect("a link"), path("../results/rank-1.out"));
+    copied(&[path("-r"), &inside(&container, ""), &base.join("all")]);
+    assert_same(&tree.source(), &base.join("all"));
+    // Into it: under another name, then all of it comes back as it was.
+    copied(&[path("-r"), &tree.source(), &inside(&container, "again")]);
+    copied(&[
+        path("-r"),
+        path("--compress"),
+        &tree.source(),
+        &base.join("file"),
+        &inside(&container, "again"),
+    ]);
+    copied(&[path("-r"), &inside(&container, "again/source"), &base.join("back")]);
+    assert_same(&tree.source(), &base.join("back"));
+    assert_eq!(agg(&[path("cat"), &container, path("again/file")]).stdout, bytes(2, 3901));
+    // From one to another, and within one.
+    let other = base.join("other");
+    fs::create_dir(base.join("nothing")).expect("a directory");
+    assert!(agg(&[path("create"), &base.join("nothing"), &other]).status.success());
+    copied(&[path("-r"), &inside(&container, "again/source"), &inside(&other, "here")]);
+    copied(&[path("-r"), &inside(&other, "here"), &inside(&other, "there")]);
+    copied(&[path("-r"), &inside(&other, "there"), &base.join("third")]);
+    assert_same(&tree.source(), &base.join("third"));
+    for container in [&container, &other] {
+        let verified = agg(&[path("verify"), container]);
+        assert!(verified.status.success(), "{}", shown(&verified));
+    }
+    for dir in ["all", "back", "third"] {
+        fs::set_permissions(base.join(dir).join("empty"), fs::Permissions::from_mode(0o700))
+            .expect("changed");
+    }
+}
+
+#[test]
+fn what_is_not_copied_is_told() {
+    let tree = Tree::new().packed();
+    let (base, container) = (tree.base.path(), tree.container());
+    let refused = |words: &[&Path], code: i32, why: &str| {
+        let output = agg(&[&[path("cp")], words].concat());
+        assert_eq!(output.status.code(), Some(code), "{}", shown(&output));
+        assert!(String::from_utf8_lossy(&output.stderr).contains(why), "{}", shown(&output));
+    };
+    let file = inside(&container, "results/rank-2.out");
+    fs::create_dir(base.join("into")).expect("a directory");
+    fs::write(base.join("into/rank-2.out"), "other").expect("written");
+    refused(&[&file, &inside(&container, "holes"), &base.join("into")], INCOMPLETE, "rank-2.out");
+    assert_eq!(fs::read(base.join("into/rank-2.out")).expect("there"), b"other", "nothing is replaced");
+    assert!(base.join("into/holes").exists(), "and all else is copied");
+    refused(&[&base.join("into/rank-2.out"), &inside(&container, "results")], INCOMPLETE, "rank-2.out");
+    assert_eq!(agg(&[path("cat"), &container, path("results/rank-2.out")]).stdout, bytes(2, 3901));
+    refused(&[&inside(&container, "results"), &base.join("into")], INCOMPLETE, "`-r`");
+    refused(&[&inside(&container, "no/where"), &base.join("into")], INCOMPLETE, "no/where");
+    refused(&[&base.join("none"), &inside(&container, "")], INCOMPLETE, "none");
+    refused(&[&file, &inside(&container, "holes"), &base.join("new")], FAILED, "no directory");
+    refused(&[&base.join("into/holes"), &inside(&base.join("none"), "x")], FAILED, "in a container");
+    assert!(!base.join("none:x").exists());
+}
+
 #[test]
 fn other_programs_read_what_is_exported() {
     let tree = Tree::new().packed();

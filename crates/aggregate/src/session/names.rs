@@ -5,7 +5,7 @@ use super::state::{State, There, brief};
 use std::collections::BTreeMap;
 use tameike_core::{Errno, FileKind, Result};
 use tameike_io::shared::join;
-use tameike_store::container::{Brief, check_path, split_path};
+use tameike_store::container::{Brief, Node, check_path, split_path};
 
 impl Session {
     /// What is at a path, be it a link; the root is a directory. A link's size is that of its target.
@@ -67,6 +67,22 @@ impl Session {
         self.begin(&mut state)?;
         self.make_parents(&mut state, path)?;
         let node = self.new_node(FileKind::Directory, mode);
+        state.put(path, Some(node), &[]).map(drop)
+    }
+
+    /// Makes what has no content, with all its attributes: a link, a pipe, a device, a directory; and the directories that it lies in.
+    ///
+    /// # Errors
+    /// `EINVAL` for a regular file, `EEXIST` when there is something.
+    pub fn make(&self, path: &[u8], node: Node) -> Result<()> {
+        check_path(path)?;
+        if node.kind == FileKind::File {
+            return Err(Errno::EINVAL.into());
+        }
+        let mut state = self.state.lock();
+        state.check_missing(path)?;
+        self.begin(&mut state)?;
+        self.make_parents(&mut state, path)?;
         state.put(path, Some(node), &[]).map(drop)
     }
 

@@ -24,9 +24,10 @@ pub(super) fn list(arguments: &ListArguments) -> Result<u8> {
         match &found {
             Some(file) if !is_dir(file) => print(file)?,
             _ if arguments.recursive => {
-                let all = super::below(&container, path)?;
-                count = all.len();
-                all.iter().try_for_each(&mut print)?;
+                for entry in container.below(path)? {
+                    count += 1;
+                    print(&entry?)?;
+                }
             }
             _ => {
                 for entry in container.children(path)? {

@@ -1,5 +1,6 @@
 //! `tameike agg`: containers of many files.
 
+mod copy;
 mod list;
 mod mount;
 
@@ -32,6 +33,7 @@ pub fn aggregate(action: &AggregateAction) -> u8 {
         AggregateAction::Create(arguments) => create(arguments),
         AggregateAction::Ls(arguments) => list::list(arguments),
         AggregateAction::Cat(arguments) => cat(arguments),
+        AggregateAction::Cp(arguments) => copy::copy(arguments),
         AggregateAction::Extract(arguments) => extract(arguments),
         AggregateAction::Export(arguments) => export(arguments),
         AggregateAction::Verify(arguments) => verify(arguments),
@@ -257,7 +259,7 @@ fn chosen(container: &Container, paths: &[std::path::PathBuf]) -> Result<Vec<Ind
         let found = container.find(wanted)?;
         let is_found = found.is_some();
         all.extend(found);
-        let below = below(container, wanted)?;
+        let below: Vec<_> = container.below(wanted)?.collect::<Result<_>>()?;
         if !is_found && below.is_empty() {
             return Err(Fault::new(Errno::ENOENT, format!("{}: it is not in the container", path.display())));
         }
@@ -265,21 +267,6 @@ fn chosen(container: &Container, paths: &[std::path::PathBuf]) -> Result<Vec<Ind
     }
     all.sort_by(|one, other| one.path.cmp(&other.path));
     all.dedup_by(|one, other| one.path == other.path);
-    Ok(all)
-}
-
-/// All that is below a directory.
-fn below(container: &Container, dir: &[u8]) -> Result<Vec<IndexEntry>> {
-    let (mut all, mut dirs) = (Vec::new(), vec![dir.to_vec()]);
-    while let Some(dir) = dirs.pop() {
-        for entry in container.children(&dir)? {
-            let entry = entry?;
-            if list::is_dir(&entry) {
-                dirs.push(entry.path.clone());
-            }
-            all.push(entry);
-        }
-    }
     Ok(all)
 }
 

@@ -13,6 +13,8 @@ pub enum AggregateAction {
     Ls(ListArguments),
     /// Print files of a container
     Cat(CatArguments),
+    /// Copy files and trees out of containers, into one, or from one to another
+    Cp(CopyArguments),
     /// Bring files of a container back
     Extract(ExtractArguments),
     /// Write all of a container as a tar or zip archive
@@ -113,6 +115,31 @@ pub struct CatArguments {
     /// Files in it
     #[arg(required = true)]
     pub paths: Vec<PathBuf>,
+}
+
+/// `tameike agg cp`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "CONTAINER:PATH is a path in a container, CONTAINER: all of it. What is before a colon is a container when it is a directory that is one; else the colon is part of a name.\n\n\
+    Files that are there already are not replaced, directories that are there get what is new. Permissions, times, extended attributes and links are kept; owners in containers, and by root.\n\n\
+    Exit code: 0 when everything was copied, 75 when not, 71 when nothing could be.\n\n\
+    Examples:\n  \
+      tameike agg cp results.tmk:run-7/log .\n  \
+      tameike agg cp -r run-8 notes.txt results.tmk:\n  \
+      tameike agg cp -r results.tmk:run-7 archive.tmk:2026"
+)]
+pub struct CopyArguments {
+    /// What is copied: CONTAINER:PATH, or files and directories
+    #[arg(required = true, value_name = "SOURCE")]
+    pub sources: Vec<PathBuf>,
+    /// Where it goes: CONTAINER:PATH, or a path. In a directory copies have their own names
+    pub into: PathBuf,
+    /// Directories, too, with all that is below
+    #[arg(short, long)]
+    pub recursive: bool,
+    /// Keep data smaller in a container than it is, where that pays
+    #[arg(long, value_name = "CODEC", value_enum, num_args = 0..=1, require_equals = true, default_value = "none", default_missing_value = "zstd")]
+    pub compress: Compress,
 }
 
 /// `tameike agg extract`

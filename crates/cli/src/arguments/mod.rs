@@ -6,7 +6,7 @@ mod bench;
 mod job;
 
 pub use aggregate::{
-    AggregateAction, ArchiveFormat, CatArguments, CompactArguments, Compress, CreateArguments,
+    AggregateAction, ArchiveFormat, CatArguments, CompactArguments, Compress, CopyArguments, CreateArguments,
     ExportArguments, ExtractArguments, ListArguments, MountArguments, VerifyArguments,
 };
 pub use bench::{BenchAction, NetArguments};

@@ -1,6 +1,7 @@
 //! Links, and other names for files and directories.
 
 use super::*;
+use tameike_core::Timestamp;
 use tameike_store::container::FIRST_OF_HOSTS;
 
 fn errno<T>(result: Result<T>) -> Errno {
@@ -74,6 +75,12 @@ fn links_have_targets_and_lead_there_within_the_container() {
     for path in [&b""[..], b"a", b"a/b/file"] {
         assert_eq!(errno(session.read_link(path)), Errno::EINVAL);
     }
+    let pipe =
+        Node { mtime: Timestamp { seconds: 9, nanoseconds: 9 }, ..session.new_node(FileKind::Fifo, 0o640) };
+    session.make(b"pipe", pipe.clone()).expect("made");
+    assert_eq!(session.stat(b"pipe").expect("there"), Brief::of(&pipe));
+    assert_eq!(errno(session.make(b"pipe", pipe.clone())), Errno::EEXIST);
+    assert_eq!(errno(session.make(b"x", Node { kind: FileKind::File, ..pipe })), Errno::EINVAL);
     assert_eq!(errno(session.read_link(b"none")), Errno::ENOENT);
     session.unlink(b"c/up").expect("the link is removed");
     assert_eq!(read_file(&session, b"a/b/file").expect("and not the file"), b"Content");

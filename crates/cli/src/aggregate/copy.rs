@@ -1,0 +1,163 @@
+//! `tameike agg cp`.
+
+use super::{codec, inner, of_path, open, tell, threads, tree};
+use crate::arguments::CopyArguments;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tameike_aggregate::session::{LookAgain, Session, SessionOptions, block_size_of};
+use tameike_aggregate::{ContainerTree, Destination, Tally};
+use tameike_core::{Errno, Fault, FileKind, Result};
+use tameike_io::os::process::{group, user};
+use tameike_io::shared::{SharedFs, join, split};
+use tameike_store::container::superblock;
+
+/// What an argument means.
+enum Place {
+    /// A path in a container.
+    Inside { container: PathBuf, path: Vec<u8> },
+    /// A file.
+    File(PathBuf),
+}
+
+impl Place {
+    /// What is before a colon is a container when there is one.
+    fn of(argument: &Path) -> Self {
+        let bytes = argument.as_os_str().as_bytes();
+        let colons = bytes.iter().enumerate().filter(|(_, byte)| **byte == b':').map(|(at, _)| at);
+        for at in colons {
+            let container = Path::new(OsStr::from_bytes(&bytes[..at]));
+            if container.join(OsStr::from_bytes(superblock::NAME)).is_file() {
+                let path = inner(Path::new(OsStr::from_bytes(&bytes[at + 1..]))).to_vec();
+                return Self::Inside { container: container.to_path_buf(), path };
+            }
+        }
+        Self::File(argument.to_path_buf())
+    }
+}
+
+/// A place to copy from: a tree and a path in it, which is empty for all of the tree.
+type Source = (Arc<dyn SharedFs>, Vec<u8>);
+
+/// Copies. Returns the exit code.
+pub fn copy(arguments: &CopyArguments) -> Result<u8> {
+    let sources: Vec<_> = arguments.sources.iter().map(|source| Place::of(source)).collect();
+    let into = Place::of(&arguments.into);
+    if sources.iter().chain([&into]).all(|place| matches!(place, Place::File(_))) {
+        let message =
+            "none of these is in a container: CONTAINER:PATH is, where CONTAINER is one that is there";
+        return Err(Fault::new(Errno::EINVAL, message));
+    }
+    let sources = trees(sources)?;
+    let tally = Tally::default();
+    match into {
+        Place::File(path) => copy_out(&sources, &path, arguments.recursive, &tally)?,
+        Place::Inside { container, path } => copy_in(&sources, (&container, &path), arguments, &tally)
+            .map_err(|fault| of_path(&arguments.into, &fault))?,
+    }
+    Ok(tell(&tally, "copied"))
+}
+
+/// Each container is opened once.
+fn trees(places: Vec<Place>) -> Result<Vec<Source>> {
+    let mut containers = BTreeMap::<PathBuf, Arc<dyn SharedFs>>::new();
+    let mut sources = Vec::with_capacity(places.len());
+    for place in places {
+        sources.push(match place {
+            Place::File(path) => beside(&path)?,
+            Place::Inside { container, path } => match containers.get(&container) {
+                Some(tree) => (tree.clone(), path),
+                None => {
+                    let tree: Arc<dyn SharedFs> =
+                        Arc::new(ContainerTree::new(open(&container)?, (user(), group())));
+                    containers.insert(container, tree.clone());
+                    (tree, path)
+                }
+            },
+        });
+    }
+    Ok(sources)
+}
+
+/// The tree in which a file lies, and its name there; of one that has no name the tree that it is.
+fn beside(path: &Path) -> Result<Source> {
+    let Some(name) = path.file_name() else { return Ok((tree(path)?, Vec::new())) };
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok((tree(parent)?, name.as_bytes().to_vec()))
+}
+
+/// The last name of a path; all of a tree has none.
+fn name_of(path: &[u8]) -> &[u8] {
+    split(path).map_or(b"", |(_, name)| name)
+}
+
+/// The path of a copy in a directory; what has no name becomes the directory itself.
+fn within(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    if name.is_empty() { dir.to_vec() } else { join(dir, name) }
+}
+
+fn copy_out(sources: &[Source], into: &Path, is_deep: bool, tally: &Tally) -> Result<()> {
+    let has_whole = sources.iter().any(|(_, path)| path.is_empty());
+    if has_whole && !into.exists() {
+        std::fs::create_dir(into)
+            .map_err(|error| Fault::from_os(format_args!("make {}", into.display()), &error))?;
+    }
+    let is_dir = into.is_dir();
+    refuse_many(sources, is_dir).map_err(|fault| of_path(into, &fault))?;
+    let (tree, name) = if is_dir { (tree(into)?, Vec::new()) } else { beside(into)? };
+    let files = Destination::Files { tree: &*tree, keeps_owners: user() == 0 };
+    for (source, from) in sources {
+        let to = if is_dir { within(b"", name_of(from)) } else { name.clone() };
+        tameike_aggregate::copy((&**source, from), (&files, &to), is_deep, threads(), tally);
+    }
+    Ok(())
+}
+
+fn copy_in(
+    sources: &[Source],
+    (container, path): (&Path, &[u8]),
+    arguments: &CopyArguments,
+    tally: &Tally,
+) -> Result<()> {
+    let options = SessionOptions {
+        rank: None,
+        create: false,
+        is_read_only: false,
+        look_again: LookAgain::Asked,
+        block_size: block_size_of(container),
+        subfiles: None,
+        codec: codec(arguments.compress),
+        umask: 0,
+        uid: user(),
+        gid: group(),
+    };
+    let session = Session::open(tree(container)?, options)?;
+    let to = session.resolve(path)?;
+    let has_whole = sources.iter().any(|(_, path)| path.is_empty());
+    let is_dir = match session.stat(&to) {
+        Ok(there) => there.kind == FileKind::Directory,
+        Err(fault) if fault.errno == Errno::ENOENT && has_whole => {
+            session.make_dir(&to, 0o755)?;
+            true
+        }
+        Err(fault) if fault.errno == Errno::ENOENT => false,
+        Err(fault) => return Err(fault),
+    };
+    refuse_many(sources, is_dir)?;
+    let added = Destination::Container(&session);
+    for (source, from) in sources {
+        let to = if is_dir { within(&to, name_of(from)) } else { to.clone() };
+        tameike_aggregate::copy((&**source, from), (&added, &to), arguments.recursive, threads(), tally);
+    }
+    session.finish()
+}
+
+/// Only in a directory copies of several files have a place.
+fn refuse_many(sources: &[Source], is_dir: bool) -> Result<()> {
+    if is_dir || sources.len() == 1 {
+        return Ok(());
+    }
+    Err(Fault::new(Errno::ENOTDIR, "it is no directory, and several are copied"))
+}
