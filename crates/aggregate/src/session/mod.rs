@@ -90,7 +90,10 @@ impl Session {
     /// # Errors
     /// What the file system says.
     pub fn refresh(&self) -> Result<()> {
-        self.state.lock().container.refresh()
+        let mut state = self.state.lock();
+        // Others may have removed some.
+        state.dirs.clear();
+        state.container.refresh()
     }
 
     /// Opens a regular file; links are followed, as by [`Self::resolve`]. `mode` are the permission bits of one that is made.

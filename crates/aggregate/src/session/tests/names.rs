@@ -213,4 +213,11 @@ fn a_session_looks_again_when_it_is_asked_to() {
     other.refresh().expect("it looks");
     assert_eq!(read_file(&other, b"dir/file").expect("there"), b"content");
     assert_eq!(other.read_dir(b"").expect("the root").len(), 1);
+    // A directory that is a link by now.
+    one.rename(b"dir", b"else").expect("renamed");
+    one.make_symlink(b"dir", b"else").expect("made");
+    one.write_out().expect("written");
+    other.refresh().expect("it looks");
+    write_file(&other, b"dir/new", b"through it");
+    assert_eq!(read_file(&other, b"else/new").expect("there"), b"through it");
 }
