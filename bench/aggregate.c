@@ -1,12 +1,12 @@
 /* Ranks that write many files of their own, and read those of others: as files of the file system, or of one container.
  *
- *     aggregate direct|library write|read|random DIR WRITERS FILES SIZE SEED POOL SPOOL [COUNT]
+ *     aggregate direct|library write|read|random DIR WRITERS FILES SIZE SEED POOL SPOOL [COUNT ORDER]
  *
  * Each of WRITERS ranks writes FILES files of SIZE bytes; "read" reads those of the next rank in their order, "random" all files, each by one
- * rank, in an order of chance, or COUNT by each rank. What is in a file is cut from the bytes in the file POOL, and every byte that is read is
- * compared. Says in seconds how long it took, from a moment that all ranks have agreed on until the last one was there: `opened`, `handed`
- * (all files are closed) and `safe`, when the file system of SPOOL, on which the server has its data, is synced, too; `begun` is by the
- * clock CLOCK_MONOTONIC. Without mpirun it is one rank.
+ * rank, in an order of chance, or COUNT by each rank in the order ORDER. What is in a file is cut from the bytes in the file POOL, and every byte that is read is
+ * compared. Says how many seconds each part took, from a moment that all ranks have agreed on until the last one was there: `opened`, until all
+ * have the container open or a directory of their own; `files`, from then on until all files are closed; `ended`, until the container is closed and,
+ * after writing, the file system of SPOOL is synced, on which the server has its data. `finished` is when, by CLOCK_MONOTONIC; `most_kib` is the most memory of one. Without mpirun it is one rank.
  *
  * Ranks wait asleep, for they have few cores, which the file system's own processes need.
  */
@@ -179,9 +179,9 @@ static uint64_t chance(uint64_t *state) {
 }
 
 /* Numbers of all files in an order of chance, the same one in all ranks. */
-static long *shuffled(long count) {
+static long *shuffled(long count, long number) {
     long *order = malloc((size_t)count * sizeof *order);
-    uint64_t state = (uint64_t)seed;
+    uint64_t state = (uint64_t)number;
     for (long at = 0; at < count; at++) {
         long other = (long)(chance(&state) % (uint64_t)(at + 1));
         order[at] = order[other];
@@ -192,7 +192,7 @@ static long *shuffled(long count) {
 
 int main(int count, char **arguments) {
     is_alone = getenv("OMPI_COMM_WORLD_SIZE") == NULL;
-    if ((count != 10 && count != 11) || (!is_alone && MPI_Init(&count, &arguments) != MPI_SUCCESS)) return 2;
+    if ((count != 10 && count != 12) || (!is_alone && MPI_Init(&count, &arguments) != MPI_SUCCESS)) return 2;
     if (!is_alone) {
         MPI_Comm_rank(MPI_COMM_WORLD, &rank);
         MPI_Comm_size(MPI_COMM_WORLD, &ranks);
@@ -212,13 +212,14 @@ int main(int count, char **arguments) {
     SAY(spool >= 0, arguments[9]);
     memory = malloc(CALL);
     memset(memory, 1, CALL);
-    long *order = is_random ? shuffled(writers * files) : NULL;
+    long *order = is_random ? shuffled(writers * files, count == 12 ? atol(arguments[11]) : seed) : NULL;
     long turns = is_random ? (writers * files - rank + ranks - 1) / ranks : files;
-    if (count == 11 && atol(arguments[10]) < turns) turns = atol(arguments[10]);
+    if (count == 12 && atol(arguments[10]) < turns) turns = atol(arguments[10]);
 
     double begun = begin_together();
     how->begin(writes);
-    double opened = now();
+    double opened = latest(now()) - begun;
+    begun = begin_together();
     for (long turn = 0; turn < turns; turn++) {
         long owner = writes ? rank : (rank + 1) % writers;
         long file = is_random ? order[turn * ranks + rank] : owner * files + turn;
@@ -226,10 +227,8 @@ int main(int count, char **arguments) {
         snprintf(path, sizeof path, "%ld/%ld", file / files, file % files);
         (writes ? how->write : how->read)(path, file);
     }
-    double handed = now();
+    double closed = latest(now());
     how->end();
-    opened = latest(opened);
-    handed = latest(handed);
     double ended = latest(now());
     if (writes && rank == 0) {
         SAY(syncfs(spool) == 0, arguments[9]);
@@ -238,8 +237,9 @@ int main(int count, char **arguments) {
     struct rusage used;
     getrusage(RUSAGE_SELF, &used);
     double most = latest((double)used.ru_maxrss);
-    if (rank == 0) printf("{\"begun\": %.6f, \"opened\": %.6f, \"handed\": %.6f, \"safe\": %.6f, \"most_kib\": %.0f}\n", begun, opened - begun,
-                          handed - begun, ended - begun, most);
+    if (rank == 0)
+        printf("{\"opened\": %.6f, \"files\": %.6f, \"ended\": %.6f, \"finished\": %.6f, \"most_kib\": %.0f}\n", opened, closed - begun,
+               ended - closed, ended, most);
     if (!is_alone) MPI_Finalize();
     return 0;
 }

@@ -13,8 +13,9 @@ DIRECTORY is where the image of the server's disk lies. Writes RUNS/NAME. The wa
     tar, zip, sqlite, hdf5   one process puts the same files into one file of that format
 
 Besides, one process writes and reads one large file. Processes are ranks of Open MPI on one client. A phase is from a moment that all of them
-begin at until the last one has ended. For what is written that is when all files are closed ("handed over"), and when the disk of the server
-was synced, too, for all ways alike ("safe"); opening and ending the container is in it. Files of 0 MiB are only made and closed. Before a read the
+begin at until the last one has ended: all of it with opening and ending the container, and, for what is written, until the disk of the
+server was synced, too, for all ways alike; and "files alone", from when all have the container open, or a directory of their own, until all
+files are closed. Files of 0 MiB are only made and closed. Before a read the
 client is mounted anew and all kernels on the way have forgotten what they had. A process reads the files of the next one in their order, and
 after that every process its share of all, in an order of chance. Every byte that is read is compared. What one file system has for all
 processes of a size is at most --most MiB, with fewer files where that is too little.
@@ -35,7 +36,7 @@ METHODS = ["direct", "library", "only", "view", *PACKED]
 # Options of `tameike run` that a way needs.
 NEEDED = {"only": "--aggregate-only", "view": "--aggregate"}
 LARGE = "one large file"
-PHASES = {"write": "safe", "read": "handed", "random": "handed"}
+PHASES = {"write": "written", "read": "read", "random": "read by chance"}
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "btl", "self,vader", "--mca", "oob_tcp_if_include", "lo", "-np"]
 
 
@@ -127,57 +128,56 @@ class Series:
         found = told([*self.base.user(0), *run, "--", "sh", "-c", f"exec {line}"], env=self.job.environment)
         if phase == "write":
             output(["sync", "--file-system", self.base.spool])
-            found["safe"] = time.monotonic() - found["begun"]
+            found["ended"] += time.monotonic() - found["finished"]
         return found
 
 
-def seconds(runs, way, phase):
-    found = [run[way][phase][PHASES[phase]] for run in runs if phase in run.get(way, {})]
+def seconds(runs, way, phase, parts=("opened", "files", "ended")):
+    found = [sum(run[way][phase][part] for part in parts) for run in runs if phase in run.get(way, {})]
     return found if len(found) == len(runs) else None
 
 
-def row(series, way, runs):
-    """Medians, and medians of what it is of others in the same repetition."""
-    count, cells = series["processes"] * series["files"], [str(series["processes"]), str(series["mib"]), str(series["files"]), way]
-    for phase in PHASES:
-        own, direct, large = [seconds(runs, name, phase if name != LARGE or phase != "random" else "read") for name in [way, "direct", LARGE]]
-        if own is None:
-            cells += ["-"] * 4
-            continue
-        of_direct = f"{statistics.median(of / one for one, of in zip(own, direct)):.2f}" if direct else "-"
-        rates = [count * series["mib"] / one for one in own]
-        of_large = f"{statistics.median(rate * of / series['large_mib'] for rate, of in zip(rates, large)):.2f}" if large and series["mib"] else "-"
-        cells += [f"{statistics.median(own):.3f}", f"{count / statistics.median(own):,.0f}", of_direct, of_large]
-    handed = [run[way]["write"]["handed"] for run in runs if "write" in run.get(way, {})]
-    before = [run["direct"]["write"]["handed"] for run in runs if "write" in run.get("direct", {})]
-    cells += [f"{statistics.median(handed):.3f}" if handed else "-"]
-    cells += [f"{statistics.median(of / one for one, of in zip(handed, before)):.2f}" if handed and before else "-"]
+def times(own, other):
+    """How many times as fast: the median of what it was in the same repetition."""
+    return f"{statistics.median(of / one for one, of in zip(own, other)):.2f}" if own and other else "-"
+
+
+def row(series, way, phase):
+    runs, count = series["runs"], series["processes"] * series["files"]
+    own, large = seconds(runs, way, phase), seconds(runs, LARGE, "write" if phase == "write" else "read")
+    cells = [str(series["processes"]), str(series["mib"]), str(series["files"]), way]
+    if own is None:
+        return f"| {' | '.join(cells)} | failed |" + " - |" * 7
+    median = statistics.median(own)
+    cells += [f"{median:.3f}", f"{count / median:,.0f}", f"{count * series['mib'] / median:,.0f}" if series["mib"] else "-"]
+    cells += [times(own, seconds(runs, "direct", phase))]
+    # Of as many bytes.
+    share = count * series["mib"] / series["large_mib"]
+    cells += [times(own, [one * share for one in large]) if large and series["mib"] else "-"]
+    files = seconds(runs, way, phase, ["files"])
+    cells += [f"{statistics.median(files):.3f}", f"{count / statistics.median(files):,.0f}", times(files, seconds(runs, "direct", phase, ["files"]))]
     return f"| {' | '.join(cells)} |"
 
 
 def report(found, skipped):
-    columns = [f"{title}{column}" for title in ["written and safe, ", "read, ", "read by chance, "] for column in ["s", "files/s", "x direct", "x one large file"]]
-    columns = ["processes", "MiB", "files each", "way", *columns, "handed over, s", "x direct"]
-    lines = ["\"x direct\": how many times as fast as the direct way; \"x one large file\": MiB/s, of those of one process with one large file.", "",
-             f"| {' | '.join(columns)} |", "|---:|---:|---:|---|" + "---:|" * (len(columns) - 4)]
-    for series in found:
-        lines += [row(series, way, series["runs"]) for way in series["runs"][0] if way != LARGE]
-    lines += ["", "| processes | MiB | one large file, MiB | written and safe, MiB/s | read, MiB/s |", "|---:|---:|---:|---:|---:|"]
+    columns = ["processes", "MiB", "files each", "way", "all, s", "files/s", "MiB/s", "x direct", "x one large file", "files alone, s", "files/s", "x direct"]
+    lines = ["\"x direct\", \"x one large file\": how many times as fast as the direct way, and as one process with one large file of as many bytes."]
+    for phase, title in PHASES.items():
+        lines += ["", f"## {title.capitalize()}", "", f"| {' | '.join(columns)} |", "|---:|---:|---:|---|" + "---:|" * (len(columns) - 4)]
+        lines += [row(series, way, phase) for series in found for way in series["runs"][0] if way != LARGE]
+    lines += ["", "## One large file", "", "| processes | MiB | MiB of the large file | written, MiB/s | read, MiB/s |", "|---:|---:|---:|---:|---:|"]
     for series in found:
         if rates := [[series["large_mib"] / one for one in own] for phase in ["write", "read"] if (own := seconds(series["runs"], LARGE, phase))]:
             lines.append(f"| {series['processes']} | {series['mib']} | {series['large_mib']} | "
                          f"{' | '.join(f'{statistics.median(rate):.0f}' for rate in rates)} |")
-    failed = sorted({way for series in found for run in series["runs"] for way, phases in run.items() if "failed" in phases})
     lines += ["", *[f"- {way}: left out, as this `tameike run` has no {NEEDED[way]}." for way in skipped]]
-    lines += [f"- {way}: failed, see result.json." for way in failed]
     return "\n".join(lines)
 
 
 def picture_of(found):
-    titles = {"write": "written and safe", "read": "read", "random": "read by chance"}
     groups = {}
     for series in found:
-        for phase, title in titles.items():
+        for phase, title in PHASES.items():
             rates = {way: series["processes"] * series["files"] / statistics.median(own)
                      for way in series["runs"][0] if way != LARGE and (own := seconds(series["runs"], way, phase))}
             if rates:
@@ -204,7 +204,7 @@ def measure(options):
                     runs.append(run)
                     for way, phases in run.items():
                         print(f"{processes} x {series.files} x {mib} MiB, {way}: " + ", ".join(
-                            f"{phase} {one['handed']:.3f} {one['safe']:.3f}" for phase, one in phases.items() if phase != "failed"), flush=True)
+                            f"{phase} {one['opened']:.3f} {one['files']:.3f} {one['ended']:.3f}" for phase, one in phases.items() if phase != "failed"), flush=True)
                 found.append({"processes": processes, "mib": mib, "files": series.files, "large_mib": series.large_mib, "runs": runs})
         (out / "rates.svg").write_text(picture_of(found))
         return {"series": found, "left_out": skipped}, report(found, skipped)
