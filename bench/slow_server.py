@@ -9,11 +9,12 @@ Needs root, Debian's gfmd, gfsd, gfarm2fs and gfarm-client (`scripts/install-dep
 tameike-bench -p tameike-preload`.
 """
 
-import argparse, json, os, platform, shlex, subprocess, sys, time
+import argparse, json, os, platform, shlex, signal, subprocess, sys, time
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+RUNS = ROOT / "bench/runs"
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
 MIB = 1 << 20
 GROUPS = Path("/sys/fs/cgroup")
@@ -119,6 +120,13 @@ class Spool:
                 with open(path, "rb") as file:
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
+    def renew(self):
+        """Has all kernels forget what is on the disk, the clients' among them."""
+        self.unmount()
+        os.sync()
+        Path("/proc/sys/vm/drop_caches").write_text("3\n")
+        self.mount_again()
+
 
 class Gfarm(Spool):
     """A metadata server, one I/O server on `spool`, and a mount for each client, which lies at the same place of its own name space."""
@@ -181,6 +189,14 @@ class Gfarm(Spool):
         until(f"the mount of client {number}, see {log}", mounted)
         return holder
 
+    def unmount(self):
+        for number, holder in enumerate(self.holders):
+            output([*self.node(number), "umount", self.mount])
+            os.kill(holder, signal.SIGTERM)
+
+    def mount_again(self):
+        self.holders = [self.client(client) for client in range(len(self.holders))]
+
     def node(self, number):
         """What starts a program on a node of the job."""
         return ["nsenter", f"--mount=/proc/{self.holders[number]}/ns/mnt", "--"]
@@ -201,6 +217,13 @@ class Plain(Spool):
     def __init__(self, place, spool, memory, clients):
         super().__init__(spool)
         self.mount, self.memory = spool, memory
+
+    def unmount(self):
+        output(["umount", self.mount])
+
+    def mount_again(self):
+        loop, *_ = os.environ[INSIDE].split()
+        output(["mount", loop, self.mount])
 
     def node(self, number):
         return ["env"]
@@ -259,6 +282,7 @@ def options(text, **defaults):
     parser.add_argument("--capacity", type=int, default=2048, help="MiB that each node keeps of the cache view")
     parser.add_argument("--fabric", default="auto", help="as of tameike run")
     parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--runs", type=Path, default=RUNS, help="where the run's directory is made")
     parser.set_defaults(**defaults)
     return parser
 
@@ -268,7 +292,9 @@ def run(options, disk_mib, title, measure):
     if INSIDE in os.environ:
         inside(options, title, measure)
         return
-    (ROOT / "bench/runs" / options.name).mkdir()
+    (options.runs / options.name).mkdir()
+    # What is owed is done also when the program is told to end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     name = f"tameike-bench-{os.getpid()}"
     with ExitStack() as owed:
         disk = owed.enter_context(closing(Disk(options.directory / f"{name}.image", disk_mib, options.rate)))
@@ -289,8 +315,9 @@ def processor_seconds():
 
 
 def command(options):
-    """How it was called; where its image lay is this machine's."""
-    words = ["DIRECTORY" if word == str(options.directory) else word for word in sys.argv[1:]]
+    """How it was called; where its image and its figures lay is this machine's."""
+    places = {str(options.directory): "DIRECTORY", str(options.runs): "RUNS"}
+    words = [places.get(word, word) for word in sys.argv[1:]]
     return shlex.join(["bench/" + Path(sys.argv[0]).name, *words])
 
 
@@ -298,7 +325,7 @@ def inside(options, title, measure):
     """In name spaces of its own, whose processes and mounts go with this one."""
     output(["mount", "--make-rprivate", "/"])
     output(["ip", "link", "set", "lo", "up"])
-    place, out = Path("/tmp/bench"), ROOT / "bench/runs" / options.name
+    place, out = Path("/tmp/bench"), options.runs / options.name
     for directory in ["/tmp", "/dev/shm"]:
         output(["mount", "-t", "tmpfs", "-o", "size=100%", "tmpfs", directory])
     place.mkdir()
@@ -312,7 +339,7 @@ def inside(options, title, measure):
     figures, report = measure(Job(place, base, options), base, out)
     about = {"commit": output(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"]).strip(), "kernel": platform.release(),
              "processors": os.cpu_count(), "load": os.getloadavg(), "base": base.version(), "command": command(options)}
-    about |= {name: value for name, value in vars(options).items() if name not in ["directory", "name", "base"]}
+    about |= {name: value for name, value in vars(options).items() if name not in ["directory", "name", "base", "runs"]}
     (out / "result.json").write_text(json.dumps({"about": about, **figures}, indent=1) + "\n")
     told = ", ".join(f"{name} {value}" for name, value in about.items())
     (out / "report.md").write_text(f"# {title}, over {base.version()}\n\n{told}; medians.\n\n{report}\n")

@@ -575,3 +575,35 @@ fn processes_of_a_host_and_ranks_come_to_lanes_of_their_own() {
     assert!(lanes.contains(&begin(&host("b")).lane()));
     assert_eq!(files(), before);
 }
+
+#[test]
+fn paths_that_lie_together_are_found_without_reading_the_index_again() {
+    let bed = Bed::new(GEOMETRY);
+    let path = |number: usize| format!("{number:04}{}", "-".repeat(200)).into_bytes();
+    let mut writer = bed.writer(0, 0);
+    for number in 0..3_000 {
+        writer.put(&path(number), 1, node(FileKind::File), b"").expect("put");
+    }
+    writer.finish().expect("finished");
+    bed.close(100);
+    let find = |container: &Container, number| {
+        container.find(&path(number)).map(|found| found.map(|entry| entry.path)).map_err(|fault| fault.errno)
+    };
+    let (one, other) =
+        (Container::open(bed.fs()).expect("it opens"), Container::open(bed.fs()).expect("it opens"));
+    for container in [&one, &other] {
+        assert_eq!(find(container, 7), Ok(Some(path(7))));
+    }
+    for number in (0..3_000).rev() {
+        assert_eq!(find(&other, number), Ok(Some(path(number))));
+    }
+    // Whoever reads a page from now on finds nothing in it.
+    let index =
+        std::fs::OpenOptions::new().write(true).open(bed.dir.path().join("index")).expect("the index");
+    let size = index.metadata().expect("its size").len() as usize;
+    index.write_all_at(&vec![0; size], 0).expect("damaged");
+    assert_eq!(find(&one, 8), Ok(Some(path(8))));
+    assert_eq!(find(&one, 2_900), Err(Errno::EIO));
+    assert_eq!(find(&other, 8), Ok(Some(path(8))), "the last pages are kept");
+    assert_eq!(find(&other, 2_900), Err(Errno::EIO), "and no more than a few");
+}

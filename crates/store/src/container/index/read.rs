@@ -4,17 +4,26 @@ use super::{
     FOOTER_SIZE, FORMAT, INDEX_NAME, IndexEntry, LaneEnd, MAGIC, PART_HEAD_SIZE, PART_SIZE_MAX, PageRef,
     compare_paths, damaged, decode,
 };
+use parking_lot::Mutex;
 use std::cmp::Ordering;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use tameike_core::{Errno, Result};
 use tameike_io::crc32c;
 use tameike_io::shared::{Access, SharedFile, SharedFs};
 
-/// An index that is open. It keeps the first path of each page in memory, and no page.
+/// Pages that an open index keeps in memory: who asks for a path asks for its neighbours next.
+const PAGES_KEPT: usize = 8;
+
+/// An index that is open. It keeps the first path of each page in memory, and the few pages that paths were found in last.
 pub struct Index {
     file: Arc<dyn SharedFile>,
+    /// Where its parts end.
+    end: u64,
     pages: Vec<PageRef>,
     lanes: Vec<LaneEnd>,
+    /// By number, the last one that was used at the end. What is in an index never changes.
+    kept: Mutex<VecDeque<(usize, Arc<Vec<IndexEntry>>)>>,
 }
 
 impl Index {
@@ -52,9 +61,9 @@ impl Index {
         if number(8) != container {
             return Err(damaged("it belongs to another container"));
         }
-        let lanes = decode(&read_part(&*file, number(24))?, "its lanes cannot be read")?;
-        let pages = decode(&read_part(&*file, number(32))?, "its list of pages cannot be read")?;
-        Ok(Self { file, pages, lanes })
+        let lanes = decode(&read_part(&*file, number(24), footer_at)?, "its lanes cannot be read")?;
+        let pages = decode(&read_part(&*file, number(32), footer_at)?, "its list of pages cannot be read")?;
+        Ok(Self { file, end: footer_at, pages, lanes, kept: Mutex::default() })
     }
 
     /// How far it goes in each lane.
@@ -68,8 +77,9 @@ impl Index {
     /// `EIO` when it is damaged there.
     pub fn find(&self, path: &[u8]) -> Result<Option<IndexEntry>> {
         let Some(page) = self.page_of(path) else { return Ok(None) };
-        let entries = self.page(page)?;
-        Ok(entries.into_iter().find(|entry| entry.path == path))
+        let entries = self.kept_page(page)?;
+        let at = entries.partition_point(|entry| compare_paths(&entry.path, path) == Ordering::Less);
+        Ok(entries.get(at).filter(|entry| entry.path == path).cloned())
     }
 
     /// All entries in their order.
@@ -99,8 +109,27 @@ impl Index {
     }
 
     fn page(&self, page: usize) -> Result<Vec<IndexEntry>> {
-        let bytes = read_part(&*self.file, self.pages[page].offset)?;
+        let bytes = read_part(&*self.file, self.pages[page].offset, self.end)?;
         entries_of(&bytes)
+    }
+
+    /// The same, which is at hand the next time.
+    fn kept_page(&self, page: usize) -> Result<Arc<Vec<IndexEntry>>> {
+        let mut kept = self.kept.lock();
+        let found = kept.iter().position(|(number, _)| *number == page).and_then(|at| kept.remove(at));
+        if let Some(found) = found {
+            let entries = found.1.clone();
+            kept.push_back(found);
+            return Ok(entries);
+        }
+        drop(kept);
+        let entries = Arc::new(self.page(page)?);
+        let mut kept = self.kept.lock();
+        if kept.len() == PAGES_KEPT {
+            kept.pop_front();
+        }
+        kept.push_back((page, entries.clone()));
+        Ok(entries)
     }
 }
 
@@ -119,10 +148,10 @@ pub fn entries_of(page: &[u8]) -> Result<Vec<IndexEntry>> {
     Ok(entries)
 }
 
-/// The content of a part.
-fn read_part(file: &dyn SharedFile, offset: u64) -> Result<Vec<u8>> {
-    // Most parts come with the first read.
-    let mut bytes = vec![0; 48 << 10];
+/// The content of a part, of those that end at `end`.
+fn read_part(file: &dyn SharedFile, offset: u64, end: u64) -> Result<Vec<u8>> {
+    // Most parts come with the first read. Behind the end of a file some file systems ask their server.
+    let mut bytes = vec![0; end.saturating_sub(offset).min(48 << 10) as usize];
     let count = file.read_at(&mut bytes, offset)?;
     bytes.truncate(count);
     let Some(head) = bytes.first_chunk::<PART_HEAD_SIZE>() else {
@@ -131,7 +160,8 @@ fn read_part(file: &dyn SharedFile, offset: u64) -> Result<Vec<u8>> {
     let [size, sum] =
         [0, 4].map(|at| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]));
     let end = PART_HEAD_SIZE + size as usize;
-    if size as usize > PART_SIZE_MAX {
+    // Zeros, which a file system may leave where nothing was safe, have the checksum of nothing.
+    if size == 0 || size as usize > PART_SIZE_MAX {
         return Err(damaged("a part of it has an impossible size"));
     }
     if bytes.len() < end {
