@@ -208,7 +208,7 @@ fn to_phase(from: u8, to: u8) -> bool {
 }
 
 fn connect() {
-    let errno = kernel::errno();
+    let errno = tameike_interpose::errno();
     let client = SOCKET.get().and_then(|socket| Client::connect(socket, reserve).ok());
     let next = match client {
         Some(client) if watch_mounts() && serve(&client) => {
@@ -220,7 +220,7 @@ fn connect() {
     };
     // Turned off meanwhile: it stays so.
     to_phase(CONNECTING, next);
-    kernel::set_errno(errno);
+    tameike_interpose::set_errno(errno);
 }
 
 /// Keeps a number from the program.

@@ -10,10 +10,8 @@ use crate::kernel;
 use crate::table::{self, Closed, Hold, Met, Opened};
 use crate::upgrade;
 use rustix::io::Errno;
+use tameike_interpose::Verdict;
 use tameike_ring::client::{Answer, Status};
-
-/// What a call comes to; `None` leaves it to the kernel.
-pub type Verdict<T> = Option<Result<T, Errno>>;
 
 /// Parts of one call that the ring takes; one with more goes to the kernel whole.
 pub const PARTS_MAX: usize = 64;

@@ -126,18 +126,6 @@ pub fn read_start<'a>(path: &CStr, into: &'a mut [u8]) -> Result<&'a [u8]> {
     Ok(into.get(..count).unwrap_or_default())
 }
 
-/// `errno` of the calling thread.
-pub fn errno() -> i32 {
-    // SAFETY: the C library's own place for the calling thread.
-    unsafe { *libc::__errno_location() }
-}
-
-/// Sets it.
-pub fn set_errno(errno: i32) {
-    // SAFETY: the C library's own place for the calling thread.
-    unsafe { *libc::__errno_location() = errno };
-}
-
 /// The user of the process, if the real and the effective one are the same.
 pub fn user() -> Option<u32> {
     let (real, effective) = (rustix::process::getuid(), rustix::process::geteuid());

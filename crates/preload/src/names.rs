@@ -1,10 +1,10 @@
 //! Calls on paths that are on a view.
 
-use crate::file::Verdict;
 use crate::place::{self, Place};
 use crate::table::{self, Opened};
 use crate::{connection, kernel, upgrade, views};
 use rustix::io::Errno;
+use tameike_interpose::Verdict;
 use tameike_ring::client::{Answer, Status};
 
 /// Flags of `open` that only the kernel can do, or that say that no regular file is meant.

@@ -1,38 +1,14 @@
-//! What a C caller has given, as values that can be looked at.
-//!
-//! Each is of the size of the C argument. Its content is trusted as far as the C library trusts it: a pointer points to as much as
-//! the call's contract says, and nobody else changes that during the call. Pointers that cannot be one (null, the first page, the
-//! kernel's half) are told apart, so that they end in `EFAULT`.
+//! What a C caller has given, beside what all such libraries know ([`tameike_interpose::arguments`]): bytes, and what leads to
+//! descriptors.
 
 use super::Upgrade;
-use crate::file::{BYTES_MAX, PARTS_MAX, Verdict};
+use crate::file::{BYTES_MAX, PARTS_MAX};
 use crate::place;
 use rustix::io::Errno;
-use std::ffi::{CStr, c_char, c_int, c_void};
-
-/// Whether a program can have something at `address`. Bit 55 parts the kernel's half from the program's, also where the
-/// bits above are a tag.
-fn is_plausible<T>(pointer: *const T) -> bool {
-    pointer.addr() >= 4096 && pointer.addr() & (1 << 55) == 0
-}
-
-/// A path.
-#[repr(transparent)]
-#[derive(Clone, Copy)]
-pub struct Text(*const c_char);
-
-impl Text {
-    /// The one at an address that came as a number.
-    pub fn at(address: *mut c_void) -> Self {
-        Self(address.cast())
-    }
-
-    /// Its bytes, unless there cannot be any.
-    pub fn bytes<'a>(self) -> Option<&'a [u8]> {
-        // SAFETY: the caller gave a string that ends with a zero byte, and leaves it alone during the call.
-        is_plausible(self.0).then(|| unsafe { CStr::from_ptr(self.0) }.to_bytes())
-    }
-}
+use std::ffi::{c_int, c_void};
+use tameike_interpose::Verdict;
+use tameike_interpose::arguments::is_plausible;
+pub use tameike_interpose::arguments::{Array, Place, Text};
 
 /// `/proc/self/fd/3` leads to the file of a descriptor.
 impl Upgrade for Text {
@@ -89,84 +65,22 @@ impl Bytes {
     }
 }
 
-/// An array of values that the caller gave.
-#[repr(transparent)]
-pub struct Array<T>(*const T);
-
-impl<T> Clone for Array<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Array<T> {}
-
-impl<T> Array<T> {
-    /// Its first `count` values.
-    pub fn values<'a>(self, count: usize) -> Result<&'a [T], Errno> {
-        match count {
-            0 => Ok(&[]),
-            count if is_plausible(self.0) && count <= isize::MAX.cast_unsigned() / size_of::<T>() => {
-                // SAFETY: the caller gave that many, and leaves them alone during the call.
-                Ok(unsafe { std::slice::from_raw_parts(self.0, count) })
-            }
-            _ => Err(Errno::FAULT),
-        }
-    }
-}
-
-/// Where one value goes.
-#[repr(transparent)]
-pub struct Place<T>(*mut T);
-
-impl<T> Clone for Place<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Place<T> {}
-
-impl<T> Place<T> {
-    /// The one at an address that came as a number.
-    pub fn at(address: *mut c_void) -> Self {
-        Self(address.cast())
-    }
-
-    /// Writes it.
-    pub fn put(self, value: T) -> Result<(), Errno> {
-        if !is_plausible(self.0) {
-            return Err(Errno::FAULT);
-        }
-        // SAFETY: the caller gave room for one such value.
-        unsafe { self.0.write(value) };
-        Ok(())
-    }
-
-    /// The same place of another type, that what is there begins with.
-    pub fn cast<U>(self) -> Place<U> {
-        Place(self.0.cast())
-    }
-
-    /// Reads it.
-    pub fn get(self) -> Option<T>
-    where
-        T: Copy,
-    {
-        // SAFETY: the caller gave one such value.
-        is_plausible(self.0).then(|| unsafe { self.0.read_unaligned() })
-    }
-}
-
 /// The parts of `readv` and its kin.
 pub type Vector = Array<libc::iovec>;
 
-impl Vector {
+/// What is done with them.
+pub trait Parts {
     /// Calls `with` on as many bytes of the rooms as one call moves. `None`, when there are more parts than the ring takes.
-    pub fn rooms<T>(self, count: c_int, with: impl FnOnce(&mut [&mut [u8]]) -> Verdict<T>) -> Verdict<T> {
+    fn rooms<T>(self, count: c_int, with: impl FnOnce(&mut [&mut [u8]]) -> Verdict<T>) -> Verdict<T>;
+    /// As [`Self::rooms`], of bytes to be written.
+    fn pieces<T>(self, count: c_int, with: impl FnOnce(&[&[u8]]) -> Verdict<T>) -> Verdict<T>;
+}
+
+impl Parts for Vector {
+    fn rooms<T>(self, count: c_int, with: impl FnOnce(&mut [&mut [u8]]) -> Verdict<T>) -> Verdict<T> {
         let mut rooms: [&mut [u8]; PARTS_MAX] = std::array::from_fn(|_| Default::default());
         let mut left = BYTES_MAX;
-        let parts = match self.parts(count)? {
+        let parts = match parts(self, count)? {
             Ok(parts) => parts,
             Err(error) => return Some(Err(error)),
         };
@@ -180,11 +94,10 @@ impl Vector {
         with(rooms.get_mut(..parts.len())?)
     }
 
-    /// As [`Self::rooms`], of bytes to be written.
-    pub fn pieces<T>(self, count: c_int, with: impl FnOnce(&[&[u8]]) -> Verdict<T>) -> Verdict<T> {
+    fn pieces<T>(self, count: c_int, with: impl FnOnce(&[&[u8]]) -> Verdict<T>) -> Verdict<T> {
         let mut pieces: [&[u8]; PARTS_MAX] = [&[]; PARTS_MAX];
         let mut left = BYTES_MAX;
-        let parts = match self.parts(count)? {
+        let parts = match parts(self, count)? {
             Ok(parts) => parts,
             Err(error) => return Some(Err(error)),
         };
@@ -197,15 +110,14 @@ impl Vector {
         }
         with(pieces.get(..parts.len())?)
     }
+}
 
-    fn parts<'a>(self, count: c_int) -> Verdict<&'a [libc::iovec]> {
-        let Ok(count) = usize::try_from(count) else { return Some(Err(Errno::INVAL)) };
-        if count > PARTS_MAX {
-            return None;
-        }
-        let parts = self.values(count);
-        let too_long =
-            |parts: &&[libc::iovec]| parts.iter().any(|part| isize::try_from(part.iov_len).is_err());
-        Some(parts.and_then(|parts| if too_long(&parts) { Err(Errno::INVAL) } else { Ok(parts) }))
+fn parts<'a>(vector: Vector, count: c_int) -> Verdict<&'a [libc::iovec]> {
+    let Ok(count) = usize::try_from(count) else { return Some(Err(Errno::INVAL)) };
+    if count > PARTS_MAX {
+        return None;
     }
+    let parts = vector.values(count);
+    let too_long = |parts: &&[libc::iovec]| parts.iter().any(|part| isize::try_from(part.iov_len).is_err());
+    Some(parts.and_then(|parts| if too_long(&parts) { Err(Errno::INVAL) } else { Ok(parts) }))
 }

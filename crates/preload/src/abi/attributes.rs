@@ -3,11 +3,12 @@
 use super::arguments::{Place, Text};
 use super::names::done;
 use super::{interpose, kernels};
-use crate::file::{self, Verdict};
+use crate::file;
 use crate::{connection, names, status, table, views};
 use libc::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW};
 use rustix::io::Errno;
 use std::ffi::{c_int, c_uint};
+use tameike_interpose::Verdict;
 use tameike_ring::client::Status;
 
 type Stat = Place<libc::stat>;

@@ -19,7 +19,7 @@ extern "C" fn before() {
 extern "C" fn after(outcome: c_long) -> c_int {
     connection::take_back();
     if outcome < 0 {
-        crate::kernel::set_errno(-outcome as c_int);
+        tameike_interpose::set_errno(-outcome as c_int);
         return -1;
     }
     outcome as c_int

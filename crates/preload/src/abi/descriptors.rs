@@ -1,11 +1,12 @@
 //! Calls on descriptors that the ring knows: their end, offset, flags and content as a whole.
 
 use super::names::done;
-use super::{Wrong, interpose, kernels, next};
-use crate::file::{self, Verdict};
+use super::{Wrong, interpose, kernels};
+use crate::file;
 use crate::{connection, kernel, table};
 use rustix::io::Errno;
 use std::ffi::{c_int, c_long, c_uint};
+use tameike_interpose::Verdict;
 
 /// `O_LARGEFILE` as the kernel tells it, whether or not the program has asked for it.
 #[cfg(target_arch = "x86_64")]
@@ -87,7 +88,7 @@ fn close_files(first: c_uint, last: c_uint) {
 
 /// The C library's own, around the library's descriptors.
 fn close_all(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    let real = |first: c_uint, last: c_uint| next::call!(close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int);
+    let real = |first: c_uint, last: c_uint| tameike_interpose::call!(close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int);
     if flags & CLOSE_RANGE_UNSHARE != 0 {
         connection::turn_off();
     }
@@ -122,7 +123,7 @@ interpose! {
     fn [ioctl](number: c_int, request: u64, argument: c_long) -> c_int = ioctl_file(number, request, argument);
     fn [isatty](number: c_int) -> c_int =
         file::flags(number).map(|_| {
-            crate::kernel::set_errno(libc::ENOTTY);
+            tameike_interpose::set_errno(libc::ENOTTY);
             Ok(0)
         });
     fn [dup](number: c_int) -> c_int = kernels(&[&number]);
@@ -150,5 +151,5 @@ pub extern "C-unwind" fn closefrom(first: c_int) {
         // An old kernel: the C library does it another way, which would meet the library's descriptors.
         connection::turn_off();
     }
-    next::call!(closefrom(first: c_int) -> ());
+    tameike_interpose::call!(closefrom(first: c_int) -> ());
 }

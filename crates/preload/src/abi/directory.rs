@@ -3,8 +3,8 @@
 //! The C library goes through trees of directories without a call that could be seen from here. While it does, relative paths
 //! are the kernel's.
 
+use super::Upgrade;
 use super::arguments::Text;
-use super::{Upgrade, next};
 use crate::{connection, views};
 use std::ffi::{c_int, c_void};
 
@@ -21,7 +21,7 @@ macro_rules! moves {
         #[unsafe(no_mangle)]
         pub extern "C-unwind" fn $name($($argument: $type),*) -> $result {
             leave();
-            let outcome = next::call!($name($($argument: $type),*) -> $result);
+            let outcome = tameike_interpose::call!($name($($argument: $type),*) -> $result);
             arrive();
             outcome
         }
@@ -46,7 +46,7 @@ pub extern "C-unwind" fn fchdir(number: c_int) -> c_int {
         Some(failed) => super::deliver(failed),
         None => {
             leave();
-            let outcome = next::call!(fchdir(number: c_int) -> c_int);
+            let outcome = tameike_interpose::call!(fchdir(number: c_int) -> c_int);
             arrive();
             outcome
         }

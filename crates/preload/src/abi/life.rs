@@ -1,9 +1,9 @@
 //! A process's beginning, its children, what it becomes, and its end.
 
-use super::{interpose, kernels, next};
-use crate::file::Verdict;
+use super::{interpose, kernels};
 use crate::{connection, upgrade};
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
+use tameike_interpose::Verdict;
 
 type In = *const c_void;
 type Out = *mut c_void;
@@ -140,7 +140,7 @@ interpose! {
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn umask(mask: c_uint) -> c_uint {
     connection::note_umask(mask);
-    next::call!(umask(mask: c_uint) -> c_uint)
+    tameike_interpose::call!(umask(mask: c_uint) -> c_uint)
 }
 
 /// A child of `_Fork` has run no handlers: it is told of itself here.
@@ -148,7 +148,7 @@ pub extern "C-unwind" fn umask(mask: c_uint) -> c_uint {
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn _Fork() -> c_int {
     to_kernel::<()>();
-    let child = next::call!(_Fork() -> c_int);
+    let child = tameike_interpose::call!(_Fork() -> c_int);
     if child == 0 {
         super::guarded::<()>(|| {
             connection::begin_as_child();
@@ -165,7 +165,7 @@ macro_rules! jump {
         #[unsafe(no_mangle)]
         pub extern "C-unwind" fn $name(target: Out, value: c_int) -> ! {
             connection::note_jump();
-            next::call!($name(target: Out, value: c_int) -> !)
+            tameike_interpose::call!($name(target: Out, value: c_int) -> !)
         }
     )+};
 }
@@ -179,7 +179,7 @@ macro_rules! end {
         #[unsafe(no_mangle)]
         pub extern "C-unwind" fn $name(status: c_int) -> ! {
             end();
-            next::call!($name(status: c_int) -> !)
+            tameike_interpose::call!($name(status: c_int) -> !)
         }
     )+};
 }

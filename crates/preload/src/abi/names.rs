@@ -2,10 +2,10 @@
 
 use super::arguments::Text;
 use super::{interpose, kernels};
-use crate::file::Verdict;
 use crate::names;
 use libc::AT_FDCWD;
 use std::ffi::{c_int, c_uint};
+use tameike_interpose::Verdict;
 
 /// What answers for the bytes of `path`, else the kernel; a path of a descriptor and a directory that is none are its own first.
 fn at<T>(directory: c_int, path: Text, ring: impl FnOnce(&[u8]) -> Verdict<T>) -> Verdict<T> {

@@ -4,7 +4,7 @@
 //! kernel's, whichever argument that is. What stands in memory (`openat2`, submission queues) is not looked at.
 
 use super::arguments::{Bytes, Place, Room, Text};
-use super::{Upgrade, attributes, descriptors, directory, life, names, next, transfer};
+use super::{Upgrade, attributes, descriptors, directory, life, names, transfer};
 use crate::connection;
 use std::ffi::{c_int, c_long, c_uint, c_void};
 
@@ -76,7 +76,7 @@ pub extern "C-unwind" fn syscall(
         super::guarded(|| if connection::is_of_use() { before(number, &[a, b, c, d, e, f]) } else { None });
     match failed {
         Some(failed) => super::deliver(failed),
-        None => next::call!(syscall(
+        None => tameike_interpose::call!(syscall(
             number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long
         ) -> c_long),
     }
@@ -125,7 +125,7 @@ fn older(_: c_long, _: [c_long; 3]) -> Option<c_long> {
     None
 }
 
-fn before(number: c_long, arguments: &[c_long]) -> crate::file::Verdict<c_long> {
+fn before(number: c_long, arguments: &[c_long]) -> tameike_interpose::Verdict<c_long> {
     if NO_DESCRIPTORS.contains(&number) {
         return None;
     }

@@ -1,9 +1,9 @@
 //! Variadic functions with any number of arguments of any kind: they are gone through, registers and stack as they came.
 
 use super::life::to_kernel;
-use super::next::Next;
 use super::{Upgrade, guarded};
 use std::ffi::{c_int, c_void};
+use tameike_interpose::next::Next;
 
 /// Defines variadic functions: `before`, which gets the first argument, is told of the call and returns where to go on.
 macro_rules! tail {

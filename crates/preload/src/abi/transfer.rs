@@ -1,10 +1,11 @@
 //! Reading and writing.
 
-use super::arguments::{Bytes, Room, Vector};
+use super::arguments::{Bytes, Parts, Room, Vector};
 use super::{interpose, kernels};
-use crate::file::{self, Verdict};
+use crate::file;
 use crate::table;
 use std::ffi::c_int;
+use tameike_interpose::Verdict;
 
 /// Whether a call on `number` is none of the library's business: the way of all other files, and therefore first.
 #[inline]

@@ -10,6 +10,7 @@ pub struct Next {
 }
 
 impl Next {
+    /// The one of that name.
     pub const fn new(name: &'static CStr) -> Self {
         Self { name, address: AtomicPtr::new(std::ptr::null_mut()) }
     }
@@ -35,11 +36,12 @@ impl Next {
 
 /// Stands for a function that this C library is too old to have.
 extern "C-unwind" fn missing() -> c_int {
-    crate::kernel::set_errno(libc::ENOSYS);
+    crate::set_errno(libc::ENOSYS);
     -1
 }
 
 /// Calls the next function of that name.
+#[macro_export]
 macro_rules! call {
     ($name:ident($($argument:ident: $type:ty),*) -> $result:ty) => {{
         const NAME: &std::ffi::CStr =
@@ -47,11 +49,9 @@ macro_rules! call {
                 Ok(name) => name,
                 Err(_) => c"",
             };
-        static NEXT: $crate::abi::next::Next = $crate::abi::next::Next::new(NAME);
+        static NEXT: $crate::next::Next = $crate::next::Next::new(NAME);
         // SAFETY: the C library's function of this name has these arguments, and this result.
         let next: extern "C-unwind" fn($($type),*) -> $result = unsafe { std::mem::transmute(NEXT.address()) };
         next($($argument),*)
     }};
 }
-
-pub(super) use call;
