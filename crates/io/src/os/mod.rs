@@ -9,6 +9,7 @@ mod clock;
 pub mod descriptor;
 mod executor;
 pub mod forked;
+pub mod lease;
 pub mod lending;
 pub mod mount;
 pub mod namespace;

@@ -1,0 +1,13 @@
+//! A process's beginning.
+
+// SAFETY: the loader calls what stands there once, after the C library is ready.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = begin;
+
+extern "C" fn begin() {
+    tameike_interpose::guarded::<()>(|| {
+        crate::spool::begin();
+        None
+    });
+}

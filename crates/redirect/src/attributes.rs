@@ -1,0 +1,107 @@
+//! What programs are told of files of the tree.
+//!
+//! A file is the same one while it is packed and while it is not: its number is made of its name, its device is that of the
+//! container's directory.
+
+use crate::kernel::{self, Result};
+use crate::names::{self, Way};
+use crate::spool::{self, Spool};
+use crate::stub::Stub;
+use rustix::fs::{AtFlags, CWD, Stat, Statx, StatxFlags};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use tameike_core::Timestamp;
+use tameike_interpose::Verdict;
+
+/// Bytes that are best read at once.
+const BLOCK_SIZE: u32 = 1 << 20;
+/// `st_size` of each directory.
+const DIRECTORY_SIZE: i64 = 4096;
+/// `st_blocks` counts these.
+const SECTOR: u64 = 512;
+
+/// `fstatat`.
+pub fn of_path(directory: i32, path: &[u8], follow: bool) -> Verdict<Stat> {
+    let way = match names::way(directory, path, follow)? {
+        Ok(way) => way,
+        Err(error) => return Some(Err(error)),
+    };
+    let spool = spool::get()?;
+    Some(match way {
+        Way::Real(path) => kernel::look(&path).map(|stat| as_told(spool, stat, path.as_bytes())),
+        Way::Packed(_, inner, stub) => packed(spool, &inner, &stub),
+    })
+}
+
+/// `fstat`; `None` where the file is not the tree's.
+pub fn of_open(number: i32) -> Verdict<Stat> {
+    let spool = spool::get()?;
+    let stat = rustix::fs::fstat(kernel::borrow(number).ok()?).ok()?;
+    if !spool.is_on(stat.st_dev) {
+        return None;
+    }
+    let path = kernel::path_of(number).ok()?;
+    spool.inner_of_tree(&path)?;
+    Some(Ok(as_told(spool, stat, &path)))
+}
+
+/// `statx` of what [`of_path`] and [`of_open`] tell of.
+pub fn extended(stat: &Stat) -> Statx {
+    // SAFETY: plain numbers, for which zeros are values.
+    let mut extended: Statx = unsafe { std::mem::zeroed() };
+    extended.stx_mask = StatxFlags::BASIC_STATS.bits();
+    extended.stx_blksize = stat.st_blksize as u32;
+    extended.stx_nlink = stat.st_nlink as u32;
+    (extended.stx_uid, extended.stx_gid) = (stat.st_uid, stat.st_gid);
+    extended.stx_mode = (stat.st_mode & 0xffff) as u16;
+    (extended.stx_ino, extended.stx_size, extended.stx_blocks) =
+        (stat.st_ino, stat.st_size.cast_unsigned(), stat.st_blocks.cast_unsigned());
+    (extended.stx_atime.tv_sec, extended.stx_atime.tv_nsec) = (stat.st_atime, stat.st_atime_nsec as u32);
+    (extended.stx_mtime.tv_sec, extended.stx_mtime.tv_nsec) = (stat.st_mtime, stat.st_mtime_nsec as u32);
+    (extended.stx_ctime.tv_sec, extended.stx_ctime.tv_nsec) = (stat.st_ctime, stat.st_ctime_nsec as u32);
+    (extended.stx_rdev_major, extended.stx_rdev_minor) =
+        (libc::major(stat.st_rdev), libc::minor(stat.st_rdev));
+    (extended.stx_dev_major, extended.stx_dev_minor) = (libc::major(stat.st_dev), libc::minor(stat.st_dev));
+    extended
+}
+
+/// Attributes of a file of the tree, or of one that its path has led to.
+fn as_told(spool: &Spool, mut stat: Stat, path: &[u8]) -> Stat {
+    if let Some(inner) = spool.inner_of_tree(path).filter(|_| spool.is_on(stat.st_dev)) {
+        stat.st_dev = spool.outer_device();
+        stat.st_ino = number(&inner);
+        hide_packing(&mut stat);
+    }
+    stat
+}
+
+/// Packing is no change that a program should see, nor are names that come to the tree; of attributes no time is kept.
+fn hide_packing(stat: &mut Stat) {
+    (stat.st_ctime, stat.st_ctime_nsec) = (stat.st_mtime, stat.st_mtime_nsec);
+    if kernel::is_kind(stat.st_mode, libc::S_IFDIR) {
+        stat.st_size = DIRECTORY_SIZE;
+    }
+}
+
+/// A file's number.
+fn number(inner: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    inner.hash(&mut hasher);
+    hasher.finish() | 1
+}
+
+fn packed(spool: &Spool, inner: &[u8], stub: &Stub) -> Result<Stat> {
+    // For what differs between architectures, and for the times that are not kept.
+    let mut stat = rustix::fs::statat(CWD, spool.real(inner)?, AtFlags::SYMLINK_NOFOLLOW)?;
+    let Timestamp { seconds, nanoseconds } = stub.mtime;
+    stat.st_dev = spool.outer_device();
+    stat.st_ino = number(inner);
+    stat.st_nlink = 1;
+    stat.st_mode = libc::S_IFREG | u32::from(stub.mode);
+    (stat.st_uid, stat.st_gid) = (stub.uid, stub.gid);
+    stat.st_size = i64::try_from(stub.size).unwrap_or(i64::MAX);
+    stat.st_blksize = BLOCK_SIZE.into();
+    stat.st_blocks = stub.size.div_ceil(SECTOR).cast_signed();
+    (stat.st_mtime, stat.st_mtime_nsec) = (seconds, nanoseconds.into());
+    hide_packing(&mut stat);
+    Ok(stat)
+}

@@ -1,0 +1,236 @@
+//! The spool that the environment names: where it is, and its packer.
+
+use crate::kernel::{self, Result};
+use crate::protocol::{
+    CONTAINER_VARIABLE, FREE_PART, NAME_VARIABLE, PAGE, Page, REQUEST_SIZE_MAX, Request, SOCKET,
+    SPOOL_VARIABLE, TREE,
+};
+use rustix::event::Timespec;
+use rustix::fs::StatVfs;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send,
+    socket_with,
+};
+use std::ffi::CString;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::ffi::OsStringExt;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// How often a packer is asked that is not there: another one may take over. With [`STEP`], two seconds.
+const TRIES: u32 = 200;
+const STEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+/// Directories that a process knows to be listed.
+const LISTED_MAX: usize = 1024;
+
+/// A spool.
+#[derive(Debug)]
+pub struct Spool {
+    dir: Vec<u8>,
+    tree: Vec<u8>,
+    /// The container's directory; first as programs are told of it.
+    names: [Vec<u8>; 2],
+    /// `st_dev` of the tree.
+    device: u64,
+    /// `st_dev` of the container's directory.
+    outer_device: u64,
+    page: &'static Page,
+    /// Marks of directories that are listed, each where its mark says.
+    listed: [AtomicU64; LISTED_MAX],
+    has_complained: AtomicBool,
+}
+
+static SPOOL: OnceLock<Spool> = OnceLock::new();
+static NO_PAGE: Page = Page { epoch: AtomicU64::new(0) };
+
+/// Learns of the spool from the environment.
+pub fn begin() {
+    let variable =
+        |name| std::env::var_os(name).map(OsStringExt::into_vec).filter(|path| path.first() == Some(&b'/'));
+    let (Some(dir), Some(container)) = (variable(SPOOL_VARIABLE), variable(CONTAINER_VARIABLE)) else {
+        return;
+    };
+    let name = variable(NAME_VARIABLE).unwrap_or_else(|| container.clone());
+    let mut spool = Spool::of(&dir, &container, &name);
+    let device = |path: &[u8]| kernel::look(&kernel::text(path.to_vec())?).map(|stat| stat.st_dev);
+    match (device(&spool.tree), device(&container), spool.map_page()) {
+        (Ok(tree), Ok(outer), Ok(page)) => {
+            (spool.device, spool.outer_device, spool.page) = (tree, outer, page);
+            let _ = SPOOL.set(spool);
+        }
+        // On another host: paths below the container must not reach its own files.
+        _ => {
+            let _ = SPOOL.set(spool);
+        }
+    }
+}
+
+/// The spool, where there is one.
+#[inline]
+pub fn get() -> Option<&'static Spool> {
+    SPOOL.get()
+}
+
+impl Spool {
+    /// The one in `dir` for a container in `container`, which the user calls `name`.
+    pub fn of(dir: &[u8], container: &[u8], name: &[u8]) -> Self {
+        Self {
+            dir: dir.to_vec(),
+            tree: [dir, b"/", TREE.as_bytes()].concat(),
+            names: [name.to_vec(), container.to_vec()],
+            device: 0,
+            outer_device: 0,
+            page: &NO_PAGE,
+            listed: [const { AtomicU64::new(0) }; LISTED_MAX],
+            has_complained: AtomicBool::new(false),
+        }
+    }
+
+    fn map_page(&self) -> Result<&'static Page> {
+        let path = kernel::text([&self.dir, b"/".as_slice(), PAGE.as_bytes()].concat())?;
+        let file = kernel::open(&path, libc::O_RDWR | libc::O_CLOEXEC, 0)?;
+        if rustix::fs::fstat(&file)?.st_size < size_of::<Page>() as i64 {
+            return Err(Errno::NXIO);
+        }
+        let (protection, length) = (ProtFlags::READ | ProtFlags::WRITE, size_of::<Page>());
+        // SAFETY: a new mapping, which is never taken down; the file has as many bytes, and is not cut by anybody. What is in it is
+        // atomic numbers.
+        unsafe {
+            let page =
+                rustix::mm::mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, &file, 0)?;
+            Ok(&*page.cast::<Page>())
+        }
+    }
+
+    /// The path in the tree of an absolute path, that of the container's directory or of the tree.
+    pub fn inner(&self, path: &[u8]) -> Option<Vec<u8>> {
+        let names = self.names.iter().chain([&self.tree]);
+        names.filter_map(|name| below(path, name)).next().map(<[u8]>::to_vec)
+    }
+
+    /// The same, where it is a real path of the tree's.
+    pub fn inner_of_tree(&self, path: &[u8]) -> Option<Vec<u8>> {
+        below(path, &self.tree).map(<[u8]>::to_vec)
+    }
+
+    /// What programs call a path of the tree.
+    pub fn outer(&self, inner: &[u8]) -> Vec<u8> {
+        joined(&self.names[0], inner)
+    }
+
+    /// Where the kernel has a path of the tree.
+    pub fn real(&self, inner: &[u8]) -> Result<CString> {
+        kernel::text(joined(&self.tree, inner))
+    }
+
+    /// `st_dev` of the container's directory.
+    pub fn outer_device(&self) -> u64 {
+        self.outer_device
+    }
+
+    /// Whether files with this `st_dev` may be the tree's.
+    pub fn is_on(&self, device: u64) -> bool {
+        device == self.device
+    }
+
+    /// Has the names that the container has in a directory be in the tree.
+    pub fn list(&self, dir: &[u8]) -> Result<()> {
+        let epoch = self.page.epoch.load(Ordering::Acquire);
+        if epoch == 0 && self.device != 0 {
+            return Ok(());
+        }
+        let mut hasher = DefaultHasher::new();
+        (epoch, dir).hash(&mut hasher);
+        let mark = hasher.finish() | 1;
+        let slot = &self.listed[mark as usize / 2 % LISTED_MAX];
+        if slot.load(Ordering::Relaxed) == mark {
+            return Ok(());
+        }
+        self.ask(&Request::List { dir: dir.to_vec() })?;
+        slot.store(mark, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The same for the directory that a path is in.
+    pub fn list_parent(&self, inner: &[u8]) -> Result<()> {
+        let end = inner.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+        self.list(&inner[..end])
+    }
+
+    /// Waits until there is room for new files.
+    pub fn await_room(&self) -> Result<()> {
+        if is_short(&rustix::fs::statvfs(self.real(b"")?)?) { self.ask(&Request::Room) } else { Ok(()) }
+    }
+
+    /// Asks the packer for something, and waits until it is done.
+    pub fn ask(&self, request: &Request) -> Result<()> {
+        let bytes = request.encode().ok_or(Errno::NAMETOOLONG)?;
+        for _ in 0..TRIES {
+            match self.ask_once(&bytes) {
+                Err(Errno::NOENT | Errno::CONNREFUSED | Errno::CONNRESET | Errno::PIPE)
+                    if self.device != 0 =>
+                {
+                    let _ = rustix::thread::nanosleep(&STEP);
+                }
+                Err(Errno::NOENT | Errno::CONNREFUSED) => break,
+                Ok(0) => return Ok(()),
+                Ok(errno) => return Err(Errno::from_raw_os_error(errno)),
+                Err(error) => return Err(error),
+            }
+        }
+        self.complain();
+        Err(Errno::IO)
+    }
+
+    fn ask_once(&self, request: &[u8]) -> Result<i32> {
+        debug_assert!(request.len() <= REQUEST_SIZE_MAX);
+        let path = [&self.dir, b"/".as_slice(), SOCKET.as_bytes()].concat();
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        connect(&socket, &SocketAddrUnix::new(path)?)?;
+        until(|| send(&socket, request, SendFlags::NOSIGNAL))?;
+        let mut reply = [0; 4];
+        match until(|| recv(&socket, &mut reply, RecvFlags::empty()))?.1 {
+            4 => Ok(i32::from_ne_bytes(reply)),
+            _ => Err(Errno::CONNRESET),
+        }
+    }
+
+    /// Tells a person, once, why nothing works.
+    fn complain(&self) {
+        if !self.has_complained.swap(true, Ordering::Relaxed) {
+            let name = String::from_utf8_lossy(&self.names[0]);
+            let message = format!(
+                "tameike: {name}: the `tameike run --aggregate-only` that packs its files is not there; on other hosts, \
+                 programs are started through one of their own\n"
+            );
+            let _ = rustix::io::write(rustix::stdio::stderr(), message.as_bytes());
+        }
+    }
+}
+
+/// Whether a spool has no room for new files.
+pub fn is_short(space: &StatVfs) -> bool {
+    let is_short = |free: u64, all: u64| all > 0 && free < all / FREE_PART;
+    is_short(space.f_bavail, space.f_blocks) || is_short(space.f_favail, space.f_files)
+}
+
+/// What a signal interrupts is tried again: the packer does not take long.
+fn until<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            done => return done,
+        }
+    }
+}
+
+fn below<'a>(path: &'a [u8], dir: &[u8]) -> Option<&'a [u8]> {
+    let rest = path.strip_prefix(dir)?;
+    if rest.is_empty() { Some(rest) } else { rest.strip_prefix(b"/") }
+}
+
+fn joined(dir: &[u8], inner: &[u8]) -> Vec<u8> {
+    if inner.is_empty() { dir.to_vec() } else { [dir, b"/", inner].concat() }
+}
