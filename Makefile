@@ -20,9 +20,9 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## build the program, the library for --preload and the one for C: target/release/tameike, libtameike_preload.so, libtameike_capi.so
+build: ## build the program, the libraries for --preload and --aggregate-only, and the one for C: target/release/tameike, libtameike_{preload,redirect,capi}.so
 	@scripts/install-deps.sh build
-	cargo build --release $(LOCKED) --package tameike --package tameike-preload --package tameike-capi
+	cargo build --release $(LOCKED) --package tameike --package tameike-preload --package tameike-redirect --package tameike-capi
 
 run: ## mosaic of 47 Tucanae on four nodes of this machine, with its receipt
 	@scripts/install-deps.sh run
@@ -55,9 +55,10 @@ fuzz: ## feed every decoder anything, for FUZZ_SECONDS= (600) each, under libFuz
 
 install: build ## install the program, its libraries, header, manual page and completions under PREFIX= (/usr/local)
 	@dest="$(DESTDIR)$(PREFIX)"; program="$(TARGET_DIR)/release/tameike"; share="$$dest/share"; \
-	library=libtameike_preload.so; \
 	install -D --mode=755 "$$program" "$$dest/bin/tameike"; \
-	install -D --mode=644 "$(TARGET_DIR)/release/$$library" "$$dest/lib/tameike/$$library"; \
+	for library in preload redirect; do \
+	    install -D --mode=644 "$(TARGET_DIR)/release/libtameike_$$library.so" "$$dest/lib/tameike/libtameike_$$library.so"; \
+	done; \
 	install -D --mode=644 "$(TARGET_DIR)/release/libtameike_capi.so" "$$dest/lib/libtameike.so.0"; \
 	ln --symbolic --force libtameike.so.0 "$$dest/lib/libtameike.so"; \
 	install -D --mode=644 crates/capi/include/tameike.h "$$dest/include/tameike.h"; \
@@ -70,4 +71,4 @@ install: build ## install the program, its libraries, header, manual page and co
 	"$$program" completions bash >"$$share/bash-completion/completions/tameike"; \
 	"$$program" completions zsh >"$$share/zsh/site-functions/_tameike"; \
 	"$$program" completions fish >"$$share/fish/vendor_completions.d/tameike.fish"; \
-	echo "installed: $$dest/bin/tameike, $$dest/lib/tameike/$$library, manual pages and completions"
+	echo "installed: $$dest/bin/tameike, $$dest/lib/tameike, manual pages and completions"

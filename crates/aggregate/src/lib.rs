@@ -11,6 +11,7 @@ mod files;
 mod indexed;
 mod pack;
 pub mod session;
+pub mod spool;
 mod tree;
 mod verify;
 mod view;

@@ -30,7 +30,10 @@ pub fn main<A: AgentControl>() -> ExitCode {
 
 fn act<A: AgentControl>(action: Action) -> u8 {
     match action {
-        Action::Run(arguments) => driver::run::<A>(&arguments),
+        Action::Run(arguments) => match &arguments.aggregate_only.aggregate_only {
+            Some(container) => aggregate::run(&arguments, container),
+            None => driver::run::<A>(&arguments),
+        },
         Action::Exec(arguments) => client::exec(&arguments),
         Action::Agg { action } => aggregate::aggregate(&action),
         Action::Up(arguments) => client::up(&arguments.job),

@@ -131,6 +131,7 @@ impl State {
     pub fn open_entry(&mut self, entry: &IndexEntry) -> Result<FileReader> {
         if let Some(writer) = &mut self.writer
             && writer.lane() == entry.lane
+            && !writer.has_written(entry.address)
         {
             writer.write_pending()?;
         }

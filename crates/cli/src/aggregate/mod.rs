@@ -3,6 +3,9 @@
 mod copy;
 mod list;
 mod mount;
+mod only;
+
+pub use only::run;
 
 use crate::arguments::{
     AggregateAction, ArchiveFormat, CatArguments, CompactArguments, Compress, CreateArguments,

@@ -40,6 +40,24 @@ pub enum AggregateAction {
     Mount(MountArguments),
 }
 
+/// What of `tameike run` is about a container.
+#[derive(Debug, Args)]
+pub struct AggregateOnly {
+    /// Start no agents and mount nothing: the files that CMD, and what it starts, have below DIR are in a container there, which is
+    /// made where DIR is missing or empty. See docs/containers.md
+    #[arg(long, value_name = "DIR", help_heading = "Without agents", conflicts_with_all = [
+        "nodes", "shared", "capacity", "device", "memory", "fabric", "connections", "no_holders", "cores", "no_ring", "job",
+        "verify", "keep_going", "receipt", "preload",
+    ])]
+    pub aggregate_only: Option<PathBuf>,
+    /// Where files are until they are packed: memory, or a local disk [default: /dev/shm]
+    #[arg(long, value_name = "DIR", help_heading = "Without agents", requires = "aggregate_only")]
+    pub spool: Option<PathBuf>,
+    /// Make what is packed smaller, where that saves an eighth
+    #[arg(long, value_enum, default_value_t = Compress::None, help_heading = "Without agents", requires = "aggregate_only")]
+    pub compress: Compress,
+}
+
 /// `tameike agg create`
 #[derive(Debug, Args)]
 #[command(

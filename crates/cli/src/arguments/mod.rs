@@ -6,8 +6,8 @@ mod bench;
 mod job;
 
 pub use aggregate::{
-    AggregateAction, ArchiveFormat, CatArguments, CompactArguments, Compress, CopyArguments, CreateArguments,
-    ExportArguments, ExtractArguments, ListArguments, MountArguments, VerifyArguments,
+    AggregateAction, AggregateOnly, ArchiveFormat, CatArguments, CompactArguments, Compress, CopyArguments,
+    CreateArguments, ExportArguments, ExtractArguments, ListArguments, MountArguments, VerifyArguments,
 };
 pub use bench::{BenchAction, NetArguments};
 pub use job::{DeviceChoice, JobOptions};
@@ -139,6 +139,9 @@ pub struct RunArguments {
     /// kernel
     #[arg(long)]
     pub preload: bool,
+    /// Without agents and mounts.
+    #[command(flatten)]
+    pub aggregate_only: AggregateOnly,
     /// The command, run on node 0
     #[arg(last = true, required = true, value_name = "CMD")]
     pub command: Vec<OsString>,

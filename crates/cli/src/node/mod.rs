@@ -7,7 +7,7 @@
 mod cleanup;
 pub mod enter;
 mod log_file;
-mod preload;
+pub mod preload;
 mod prepare;
 pub mod probe;
 mod serve;

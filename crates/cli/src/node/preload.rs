@@ -33,10 +33,24 @@ pub fn variables(wanted: bool, job_dir: &Path, node: u32) -> Result<Vec<(&'stati
         let message = format!("the agent takes no preloaded programs; its log, {}, says why", log.display());
         return Err(Fault::new(Errno::EOPNOTSUPP, message));
     }
+    Ok(vec![(RING_VARIABLE, socket.into()), with(&find(LIBRARY, "--preload")?)?])
+}
+
+/// The variable by which a program loads a library beside those that it would load already.
+///
+/// # Errors
+/// The library's path cannot stand in it.
+pub fn with(library: &Path) -> Result<(&'static str, OsString)> {
+    Ok((PRELOAD_VARIABLE, preloaded(std::env::var_os(PRELOAD_VARIABLE), library)?))
+}
+
+/// The library of this name that belongs to this program, for an `option` that needs it.
+///
+/// # Errors
+/// It is not there.
+pub fn find(name: &str, option: &str) -> Result<PathBuf> {
     let program = std::env::current_exe().map_err(|error| Fault::from_os("finding this program", &error))?;
-    let library = find(&program)?;
-    let preload = preloaded(before, &library)?;
-    Ok(vec![(RING_VARIABLE, socket.into()), (PRELOAD_VARIABLE, preload)])
+    find_beside(&program, name, option)
 }
 
 /// Whether the library is among those that the system's loader preloads.
@@ -50,14 +64,13 @@ fn separates(byte: &u8) -> bool {
     matches!(byte, b':' | b' ')
 }
 
-/// The library that belongs to `program`.
-fn find(program: &Path) -> Result<PathBuf> {
+fn find_beside(program: &Path, name: &str, option: &str) -> Result<PathBuf> {
     let dir = program.parent().unwrap_or(Path::new("/"));
-    let places = [dir.join(LIBRARY), dir.join(LIBRARY_DIR).join(LIBRARY)];
+    let places = [dir.join(name), dir.join(LIBRARY_DIR).join(name)];
     places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
         let [beside, below] = places.each_ref().map(|place| place.display());
         let message = format!(
-            "--preload needs {LIBRARY}, which is neither {beside} nor {below}; install it there, or go without"
+            "{option} needs {name}, which is neither {beside} nor {below}; install it there, or go without"
         );
         Fault::new(Errno::ENOENT, message)
     })
@@ -91,14 +104,17 @@ mod tests {
         let program = dir.path().join("bin/tameike");
         create_dir_all(dir.path().join("bin")).expect("a directory");
         create_dir_all(dir.path().join("lib/tameike")).expect("a directory");
-        let fault = find(&program).expect_err("it is not there");
+        let fault = find_beside(&program, LIBRARY, "--preload").expect_err("it is not there");
         assert!(fault.message.contains(LIBRARY) && fault.message.contains("lib/tameike"), "{fault}");
         let below = dir.path().join("lib/tameike").join(LIBRARY);
         write(&below, "").expect("a file");
-        assert_eq!(find(&program).expect("it is there").canonicalize().ok(), below.canonicalize().ok());
+        assert_eq!(
+            find_beside(&program, LIBRARY, "--preload").expect("it is there").canonicalize().ok(),
+            below.canonicalize().ok()
+        );
         let beside = dir.path().join("bin").join(LIBRARY);
         write(&beside, "").expect("a file");
-        assert_eq!(find(&program), Ok(beside));
+        assert_eq!(find_beside(&program, LIBRARY, "--preload"), Ok(beside));
     }
 
     #[test]

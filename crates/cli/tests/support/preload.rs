@@ -1,11 +1,12 @@
-//! The library for `--preload`, and jobs that use it.
+//! The libraries for `--preload` and `--aggregate-only`, and jobs that use the former.
 
 use serde_json::Value;
 use std::path::Path;
 use std::sync::Once;
 use tempfile::NamedTempFile;
 
-const LIBRARY: &str = "libtameike_preload.so";
+/// That of `--preload` and that of `--aggregate-only`.
+const LIBRARIES: [&str; 2] = ["libtameike_preload.so", "libtameike_redirect.so"];
 static INSTALLED: Once = Once::new();
 
 /// Whether the programs of all jobs are to be preloaded: any test with a job is then one of the library, too.
@@ -13,18 +14,20 @@ pub fn is_wanted() -> bool {
     std::env::var_os("TAMEIKE_TEST_PRELOAD").is_some_and(|value| value == "1")
 }
 
-/// Puts the library where the binary under test looks for it. Cargo has built it before the tests, which depend on it, but
-/// leaves it beside them.
+/// Puts the libraries where the binary under test looks for them. Cargo has built them before the tests, which depend on them, but
+/// leaves them beside them.
 pub fn install() {
-    INSTALLED.call_once(|| {
-        let built = std::env::current_exe().expect("this program").with_file_name(LIBRARY);
-        let place = Path::new(super::binary()).with_file_name(LIBRARY);
-        let dir = place.parent().expect("the binary lies in a directory");
-        // Jobs of other tests may be about to load the one that is there.
-        let copy = NamedTempFile::new_in(dir).expect("a file beside the binary");
-        std::fs::copy(&built, copy.path()).expect("cargo has built the library");
-        copy.persist(&place).expect("a name beside the binary");
-    });
+    INSTALLED.call_once(|| LIBRARIES.iter().for_each(|library| install_one(library)));
+}
+
+fn install_one(library: &str) {
+    let built = std::env::current_exe().expect("this program").with_file_name(library);
+    let place = Path::new(super::binary()).with_file_name(library);
+    let dir = place.parent().expect("the binary lies in a directory");
+    // Jobs of other tests may be about to load the one that is there.
+    let copy = NamedTempFile::new_in(dir).expect("a file beside the binary");
+    std::fs::copy(&built, copy.path()).expect("cargo has built the library");
+    copy.persist(&place).expect("a name beside the binary");
 }
 
 /// How many requests the agents of a job have answered through the ring; from `tameike status --json`.

@@ -230,6 +230,11 @@ impl LaneWriter {
         Ok(())
     }
 
+    /// Whether a record of this writer is in the subfile, and with it all that was put before.
+    pub fn has_written(&self, address: u64) -> bool {
+        address < self.address
+    }
+
     /// Writes what is in memory, so that who reads the subfile finds it. It is not safe by that.
     ///
     /// # Errors

@@ -1,0 +1,99 @@
+//! Who takes part in a spool: each has a lock of its own, which ends with the process. The last one takes the spool away.
+
+use super::make_dir;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tameike_core::{Errno, Fault, Result};
+use tameike_io::os::process::ask_until;
+use tameike_io::os::range_lock::try_lock_range;
+
+/// Whoever comes or goes has its lock meanwhile.
+const DOOR: &str = "door";
+/// Begins the name of each one's file.
+const MEMBER: &str = "member.";
+/// Coming and going does not take long.
+const DOOR_WAIT: Duration = Duration::from_secs(30);
+const DOOR_STEP: Duration = Duration::from_millis(1);
+
+/// One takes part while this lives.
+pub struct Membership {
+    file: File,
+    path: PathBuf,
+}
+
+impl Membership {
+    /// Makes the spool's directory where it is missing, and takes part.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn begin(dir: &Path) -> Result<Self> {
+        loop {
+            make_dir(dir)?;
+            let Some(door) = Door::open(dir)? else { continue };
+            let path = dir.join(format!("{MEMBER}{}", std::process::id()));
+            let file = File::options().create(true).truncate(false).write(true).open(&path);
+            let file =
+                file.map_err(|error| Fault::from_os(format_args!("making {}", path.display()), &error))?;
+            try_lock_range(file.as_fd(), 0, 1)?;
+            drop(door);
+            return Ok(Self { file, path });
+        }
+    }
+
+    /// Takes part no more. Where nobody else does, the spool goes; where it is otherwise.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn end(self, dir: &Path) -> Result<Option<PathBuf>> {
+        let Some(_door) = Door::open(dir)? else { return Ok(None) };
+        let Self { file, path } = self;
+        drop(file);
+        let failed = |error| Fault::from_os(format_args!("removing {}", path.display()), &error);
+        std::fs::remove_file(&path).map_err(failed)?;
+        let names = std::fs::read_dir(dir).map_err(failed)?;
+        for name in names.flatten() {
+            let is_member = name.file_name().to_string_lossy().starts_with(MEMBER);
+            if is_member && File::options().write(true).open(name.path()).is_ok_and(|file| is_locked(&file)) {
+                return Ok(Some(dir.to_owned()));
+            }
+        }
+        std::fs::remove_dir_all(dir)
+            .map_err(|error| Fault::from_os(format_args!("removing {}", dir.display()), &error))?;
+        Ok(None)
+    }
+}
+
+fn is_locked(file: &File) -> bool {
+    !try_lock_range(file.as_fd(), 0, 1).unwrap_or(false)
+}
+
+/// The door's lock.
+struct Door(#[expect(dead_code, reason = "its lock ends with it")] File);
+
+impl Door {
+    /// Waits for it. Nothing where the spool was taken away meanwhile.
+    fn open(dir: &Path) -> Result<Option<Self>> {
+        let path = dir.join(DOOR);
+        let file = match File::options().create(true).truncate(false).write(true).open(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            file => {
+                file.map_err(|error| Fault::from_os(format_args!("opening {}", path.display()), &error))?
+            }
+        };
+        let taken = ask_until(DOOR_WAIT, DOOR_STEP, || match try_lock_range(file.as_fd(), 0, 1) {
+            Ok(false) => None,
+            done => Some(done),
+        });
+        match taken {
+            None => Err(Fault::new(Errno::ETIMEDOUT, format!("{}: somebody holds it", path.display()))),
+            Some(taken) => {
+                taken?;
+                let is_there = file.metadata().is_ok_and(|found| found.nlink() > 0);
+                Ok(is_there.then_some(Self(file)))
+            }
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! The spool's tree: real files, and stubs of those that are packed.
+
+use crate::session::Xattr;
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, Uid, chmodat, chownat, utimensat};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use tameike_core::attr::{AttrChange, SetTime};
+use tameike_core::{Fault, FileKind, Result, Timestamp};
+use tameike_redirect::stub::Stub;
+
+/// Begins the names of files that are being brought back.
+const STAGED: &str = "staged.";
+
+/// The tree, and room beside it for what is not in it yet.
+pub struct Tree {
+    root: PathBuf,
+    beside: PathBuf,
+    staged: AtomicU64,
+}
+
+/// What a name of the tree is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// A regular file.
+    File(Mark),
+    /// A directory.
+    Dir,
+    /// A symbolic link of a program's.
+    Link,
+    /// A packed file.
+    Packed(Stub),
+    /// Anything else: it cannot be in a container.
+    Other,
+}
+
+/// By which a file is known to be as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Its number in the tree's file system.
+    pub inode: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Permission bits.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Last change of content.
+    pub mtime: Timestamp,
+    /// Last change of anything.
+    pub ctime: Timestamp,
+}
+
+impl Mark {
+    /// That of an open file, or of what was looked at.
+    pub fn of(metadata: &std::fs::Metadata) -> Self {
+        let time = |seconds, nanoseconds: i64| Timestamp { seconds, nanoseconds: nanoseconds as u32 };
+        Self {
+            inode: metadata.ino(),
+            size: metadata.len(),
+            mode: (metadata.mode() & 0o7777) as u16,
+            uid: metadata.uid(),
+            gid: metadata.gid(),
+            mtime: time(metadata.mtime(), metadata.mtime_nsec()),
+            ctime: time(metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+
+    /// What programs are told of it when it is packed.
+    pub fn stub(&self) -> Stub {
+        let Self { size, mode, uid, gid, mtime, .. } = *self;
+        Stub { size, mode, uid, gid, mtime }
+    }
+
+    /// The attributes that it has, as a change.
+    pub fn attributes(&self) -> AttrChange {
+        AttrChange {
+            mode: Some(self.mode),
+            uid: Some(self.uid),
+            gid: Some(self.gid),
+            mtime: Some(SetTime::To(self.mtime)),
+            ..AttrChange::default()
+        }
+    }
+}
+
+impl Tree {
+    /// The tree in `root`; `beside` is on the same file system.
+    pub fn new(root: PathBuf, beside: &Path) -> Self {
+        Self { root, beside: beside.to_owned(), staged: AtomicU64::new(0) }
+    }
+
+    /// Takes away what was left beside the tree.
+    pub fn clear_beside(&self) -> Result<()> {
+        let names = std::fs::read_dir(&self.beside).map_err(|error| told(b"", &error))?;
+        for name in names.flatten().filter(|name| name.file_name().as_bytes().starts_with(STAGED.as_bytes()))
+        {
+            std::fs::remove_file(name.path()).map_err(|error| told(b"", &error))?;
+        }
+        Ok(())
+    }
+
+    /// Where a path is.
+    pub fn real(&self, path: &[u8]) -> PathBuf {
+        if path.is_empty() { self.root.clone() } else { self.root.join(OsStr::from_bytes(path)) }
+    }
+
+    /// What a path is; nothing where there is none.
+    pub fn look(&self, path: &[u8]) -> Result<Option<Found>> {
+        let real = self.real(path);
+        let metadata = match std::fs::symlink_metadata(&real) {
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                return Ok(None);
+            }
+            found => found.map_err(|error| told(path, &error))?,
+        };
+        let kind = metadata.file_type();
+        Ok(Some(if kind.is_symlink() {
+            match Stub::parse(&self.link(path)?) {
+                Some(stub) => Found::Packed(stub),
+                None => Found::Link,
+            }
+        } else if kind.is_dir() {
+            Found::Dir
+        } else if kind.is_file() {
+            Found::File(Mark::of(&metadata))
+        } else {
+            debug_assert!(
+                kind.is_fifo() || kind.is_socket() || kind.is_char_device() || kind.is_block_device()
+            );
+            Found::Other
+        }))
+    }
+
+    /// Where a symbolic link leads.
+    pub fn link(&self, path: &[u8]) -> Result<Vec<u8>> {
+        let target = std::fs::read_link(self.real(path)).map_err(|error| told(path, &error))?;
+        Ok(target.into_os_string().into_encoded_bytes())
+    }
+
+    /// Opens a regular file for reading.
+    pub fn open(&self, path: &[u8]) -> std::io::Result<File> {
+        let (real, flags) = (self.real(path), open_flags());
+        let open = || File::options().read(true).custom_flags(flags).open(&real);
+        match open() {
+            // An owner may read what its bits forbid, by changing them for the moment.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                let mode = std::fs::symlink_metadata(&real)?.mode() & 0o7777;
+                let change = |mode: u32| {
+                    change_at(&real, &AttrChange { mode: Some(mode as u16), ..AttrChange::default() })
+                };
+                change(mode | 0o400)?;
+                let opened = open();
+                change(mode)?;
+                opened
+            }
+            opened => opened,
+        }
+    }
+
+    /// A new file beside the tree, and where it is.
+    pub fn stage(&self) -> Result<(File, PathBuf)> {
+        let number = self.staged.fetch_add(1, Ordering::Relaxed);
+        let path = self.beside.join(format!("{STAGED}{}.{number}", std::process::id()));
+        let file = File::options().create_new(true).read(true).write(true).mode(0o600).open(&path);
+        file.map(|file| (file, path)).map_err(|error| Fault::from_os("making a file in the spool", &error))
+    }
+
+    /// Puts what was staged at a path, in place of what is there.
+    pub fn put(&self, staged: &Path, path: &[u8]) -> Result<()> {
+        std::fs::rename(staged, self.real(path)).map_err(|error| told(path, &error))
+    }
+
+    /// Puts a stub at a path, in place of what is there.
+    pub fn put_stub(&self, path: &[u8], stub: &Stub) -> Result<()> {
+        let number = self.staged.fetch_add(1, Ordering::Relaxed);
+        let staged = self.beside.join(format!("{STAGED}{}.{number}", std::process::id()));
+        std::os::unix::fs::symlink(stub.target(), &staged).map_err(|error| told(path, &error))?;
+        self.put(&staged, path)
+    }
+
+    /// Runs `change`, which puts other things in the place of those in a directory, and leaves that its time: to programs, nothing has
+    /// changed.
+    pub fn keeping_time<T>(&self, dir: &[u8], change: impl FnOnce() -> Result<T>) -> Result<T> {
+        let before = std::fs::symlink_metadata(self.real(dir)).map_err(|error| told(dir, &error))?;
+        let changed = change()?;
+        let mtime = Some(SetTime::To(Mark::of(&before).mtime));
+        self.change(dir, &AttrChange { mtime, ..AttrChange::default() })?;
+        Ok(changed)
+    }
+
+    /// Makes a directory as the container tells of it.
+    pub fn make_dir(&self, path: &[u8], attributes: &AttrChange) -> Result<()> {
+        std::fs::create_dir(self.real(path)).map_err(|error| told(path, &error))?;
+        self.change(path, attributes)
+    }
+
+    /// Makes a symbolic link.
+    pub fn make_link(&self, path: &[u8], target: &[u8]) -> Result<()> {
+        std::os::unix::fs::symlink(OsStr::from_bytes(target), self.real(path))
+            .map_err(|error| told(path, &error))
+    }
+
+    /// Changes attributes of what is at a path, and not of what that leads to.
+    pub fn change(&self, path: &[u8], change: &AttrChange) -> Result<()> {
+        change_at(&self.real(path), change).map_err(|error| told(path, &error))
+    }
+
+    /// Names in a directory.
+    pub fn names(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, FileKind)>> {
+        let failed = |error: std::io::Error| told(path, &error);
+        let mut names = Vec::new();
+        for name in std::fs::read_dir(self.real(path)).map_err(failed)? {
+            let name = name.map_err(failed)?;
+            let kind = name.file_type().map_err(failed)?;
+            let kind = if kind.is_dir() {
+                FileKind::Directory
+            } else if kind.is_symlink() {
+                FileKind::Symlink
+            } else if kind.is_file() {
+                FileKind::File
+            } else {
+                FileKind::Fifo
+            };
+            names.push((name.file_name().into_encoded_bytes(), kind));
+        }
+        Ok(names)
+    }
+}
+
+/// Should a pipe have come in the place of a file, nobody waits for who writes to it.
+fn open_flags() -> i32 {
+    (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed()
+}
+
+/// Changes attributes of what is at a path, and not of what that leads to.
+pub fn change_at(path: &Path, change: &AttrChange) -> std::io::Result<()> {
+    if change.uid.is_some() || change.gid.is_some() {
+        let (uid, gid) = (change.uid.map(Uid::from_raw), change.gid.map(Gid::from_raw));
+        match chownat(CWD, path, uid, gid, AtFlags::SYMLINK_NOFOLLOW) {
+            // Who may not give files away has them as they can be.
+            Err(rustix::io::Errno::PERM) if change.mode.is_some() => {}
+            done => done?,
+        }
+    }
+    if let Some(mode) = change.mode {
+        chmodat(CWD, path, Mode::from_raw_mode(mode.into()), AtFlags::empty())?;
+    }
+    if change.atime.is_some() || change.mtime.is_some() {
+        let time = |time: Option<SetTime>| match time {
+            None => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+            Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
+            Some(SetTime::To(Timestamp { seconds, nanoseconds })) => {
+                Timespec { tv_sec: seconds, tv_nsec: nanoseconds.into() }
+            }
+        };
+        let times = Timestamps { last_access: time(change.atime), last_modification: time(change.mtime) };
+        utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    Ok(())
+}
+
+/// Extended attributes of an open file.
+pub fn xattrs(file: &File) -> std::io::Result<Vec<Xattr>> {
+    let read = |call: &dyn Fn(&mut [u8]) -> rustix::io::Result<usize>| -> rustix::io::Result<Vec<u8>> {
+        let mut bytes = vec![0; call(&mut [])?];
+        let count = call(&mut bytes)?;
+        bytes.truncate(count);
+        Ok(bytes)
+    };
+    let names = match read(&|into| rustix::fs::flistxattr(file.as_fd(), into)) {
+        Err(rustix::io::Errno::OPNOTSUPP) => return Ok(Vec::new()),
+        names => names?,
+    };
+    let names = names.split(|byte| *byte == 0).filter(|name| name.starts_with(b"user."));
+    names
+        .map(|name| {
+            let value = read(&|into| rustix::fs::fgetxattr(file.as_fd(), name, into))?;
+            Ok(Xattr { name: name.to_vec(), value })
+        })
+        .collect()
+}
+
+/// A failure of the spool's file system.
+pub fn told(path: &[u8], error: &std::io::Error) -> Fault {
+    Fault::from_os(format_args!("the spool's {}", String::from_utf8_lossy(path)), error)
+}

@@ -1,0 +1,139 @@
+//! `tameike run --aggregate-only`: an unchanged program's files below a directory go into a container, without agents and mounts.
+
+use super::{codec, tree};
+use crate::arguments::{AggregateOnly, RunArguments};
+use crate::exit;
+use crate::node::preload;
+use crate::report::{plural, say};
+use crate::settings::size::show;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use tameike_aggregate::session::block_size_of;
+use tameike_aggregate::spool::{Packed, Spool, SpoolOptions};
+use tameike_core::{Errno, Fault, Result};
+use tameike_io::os::process::ProcessId;
+use tameike_io::os::signal::watch_ending;
+use tameike_store::container::Superblock;
+
+/// The library that programs load.
+const LIBRARY: &str = "libtameike_redirect.so";
+/// Where a spool is, unless somebody asks for another place: memory.
+const SPOOL_BASE: &str = "/dev/shm";
+
+/// Runs the command. Returns the exit code.
+pub fn run(arguments: &RunArguments, container: &Path) -> u8 {
+    match start(&arguments.aggregate_only, container) {
+        Ok((spool, container)) => with_spool(spool, &container, arguments),
+        Err(fault) => {
+            say(format_args!("{fault}"));
+            exit::FAILED
+        }
+    }
+}
+
+fn start(options: &AggregateOnly, name: &Path) -> Result<(Spool, PathBuf)> {
+    // Before anything is made.
+    preload::find(LIBRARY, "--aggregate-only")?;
+    let name =
+        std::path::absolute(name).map_err(|error| Fault::from_os("finding the current directory", &error))?;
+    let container = prepare(&name)?;
+    let base = options.spool.clone().unwrap_or_else(|| SPOOL_BASE.into());
+    let base = std::path::absolute(&base)
+        .map_err(|error| Fault::from_os("finding the current directory", &error))?;
+    let options = SpoolOptions {
+        block_size: block_size_of(&container),
+        container: container.clone(),
+        name,
+        base,
+        codec: codec(options.compress),
+    };
+    Ok((Spool::join(options)?, container))
+}
+
+/// The container's directory, without symbolic links. It is made, or is empty, or is a container.
+fn prepare(name: &Path) -> Result<PathBuf> {
+    let failed = |error: std::io::Error| Fault::from_os(format_args!("making {}", name.display()), &error);
+    match std::fs::create_dir(name) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(failed(error)),
+        _ => {}
+    }
+    let container = name.canonicalize().map_err(failed)?;
+    let is_empty = std::fs::read_dir(&container).map_err(failed)?.next().is_none();
+    if !is_empty && let Err(fault) = Superblock::read(&*tree(&container)?) {
+        let message = format!(
+            "{}: it is neither empty nor a container ({fault}). Name another directory, or pack this one with `tameike agg \
+             create` first",
+            name.display()
+        );
+        return Err(Fault::new(Errno::EEXIST, message));
+    }
+    Ok(container)
+}
+
+fn with_spool(spool: Spool, container: &Path, arguments: &RunArguments) -> u8 {
+    let code = match spawn(&spool, arguments) {
+        Ok(child) => await_child(child),
+        Err(code) => code,
+    };
+    match spool.finish() {
+        Ok(packed) => tell(&packed, container, code),
+        Err(fault) => {
+            say(format_args!("{fault}"));
+            exit::DRAIN_INCOMPLETE
+        }
+    }
+}
+
+fn spawn(spool: &Spool, arguments: &RunArguments) -> std::result::Result<Child, u8> {
+    let program = &arguments.command[0];
+    let mut command = Command::new(program);
+    command.args(&arguments.command[1..]).envs(spool.variables());
+    let variable = preload::find(LIBRARY, "--aggregate-only").and_then(|library| preload::with(&library));
+    match variable {
+        Ok((name, value)) => command.env(name, value),
+        Err(fault) => {
+            say(format_args!("{fault}"));
+            return Err(exit::FAILED);
+        }
+    };
+    command.spawn().map_err(|error| {
+        say(format_args!("{}: {error}", program.display()));
+        exit::of_start_error(&error)
+    })
+}
+
+/// Waits for the command, which gets the signals that would end this process.
+fn await_child(mut child: Child) -> u8 {
+    let process = ProcessId::now(child.id());
+    let watched = watch_ending(move |arrived| {
+        // What the terminal sends, the command has got already.
+        if let Some(process) = process.filter(|_| arrived.from_process) {
+            // It may have ended just now.
+            let _ = process.signal(arrived.signal);
+        }
+    });
+    if let Err(fault) = watched {
+        say(format_args!("{fault}"));
+    }
+    child.wait().map_or(exit::FAILED, exit::of_status)
+}
+
+fn tell(packed: &Packed, container: &Path, code: u8) -> u8 {
+    packed.faults.iter().for_each(|fault| say(format_args!("{fault}")));
+    say(format_args!(
+        "packed {} {}, {}, into {}",
+        packed.files,
+        plural(packed.files as usize, "file"),
+        show(packed.bytes),
+        container.display()
+    ));
+    let Some(kept) = &packed.kept else { return code };
+    say(format_args!(
+        "{} {} could not be packed: see above. What is not in the container is kept in {}: the next run with the same \
+         container on this host packs it",
+        packed.faults.len(),
+        plural(packed.faults.len(), "path"),
+        kept.display()
+    ));
+    exit::DRAIN_INCOMPLETE
+}

@@ -1,0 +1,522 @@
+//! `tameike run --aggregate-only`: unchanged programs whose files go into a container, without agents and mounts.
+
+#[path = "support/mounts.rs"]
+mod mounts;
+#[path = "support/programs.rs"]
+mod programs;
+mod support;
+
+use mounts::Mounts;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use support::{binary, preload, processes_naming, shown, succeed};
+use tempfile::TempDir;
+
+const FAILED: i32 = 71;
+const INCOMPLETE: i32 = 75;
+
+/// A directory with a container, and one with a spool.
+struct Place {
+    base: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        preload::install();
+        let place = Self { base: tempfile::tempdir().expect("a directory") };
+        fs::create_dir(place.spool()).expect("a directory");
+        fs::create_dir(place.plain()).expect("a directory");
+        place
+    }
+
+    fn container(&self) -> PathBuf {
+        self.base.path().join("container")
+    }
+
+    fn spool(&self) -> PathBuf {
+        self.base.path().join("spool")
+    }
+
+    fn plain(&self) -> PathBuf {
+        self.base.path().join("plain")
+    }
+
+    /// Runs words with the container.
+    fn run(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(binary());
+        command.arg("run").arg("--aggregate-only").arg(self.container()).arg("--spool").arg(self.spool());
+        command.arg("--").args(words).current_dir(self.base.path());
+        command
+    }
+
+    /// Runs a script in the container's directory.
+    fn script(&self, script: &str) -> Command {
+        let script = format!("cd {}\n{script}", self.container().display());
+        self.run(&["bash", "-euc", &script])
+    }
+
+    fn agg(&self, word: &str, more: &[&Path]) -> Output {
+        Command::new(binary())
+            .args(["agg", word])
+            .arg(self.container())
+            .args(more)
+            .output()
+            .expect("it starts")
+    }
+
+    /// Nothing is left, and all is whole.
+    fn assert_whole(&self) {
+        let left: Vec<_> = fs::read_dir(self.spool()).expect("a directory").flatten().collect();
+        assert!(left.is_empty(), "{left:?}");
+        let verified = self.agg("verify", &[]);
+        assert!(verified.status.success(), "{}", shown(&verified));
+        assert!(processes_naming(&self.base.path().to_string_lossy()).is_empty());
+    }
+
+    /// All that is in the container, as files.
+    fn extracted(&self) -> PathBuf {
+        let into = self.base.path().join("extracted");
+        let output = self.agg("extract", &[&into]);
+        assert!(output.status.success(), "{}", shown(&output));
+        into
+    }
+}
+
+/// The same lines, or the first that differ.
+#[track_caller]
+fn assert_same(found: &str, expected: &str) {
+    let differ = || found.lines().zip(expected.lines()).find(|(found, expected)| found != expected);
+    assert!(
+        found == expected,
+        "{:?}; {} and {} lines",
+        differ(),
+        found.lines().count(),
+        expected.lines().count()
+    );
+}
+
+/// S33: "Below the directory of `--aggregate-only`, an unchanged program that is linked dynamically finds and
+/// leaves what it would in a plain one."
+///
+/// Runs a script in a plain directory, and in that of a container. A later run, and who extracts it, finds the same.
+fn compare(script: &str) {
+    let place = Place::new();
+    let listing = programs::LISTING.replace(" %n ", " ");
+    let with = format!("{script}\n{listing}");
+    let expected = succeed(Command::new("bash").args(["-euc", &with]).current_dir(place.plain()));
+    let here = succeed(Command::new("bash").args(["-euc", &listing]).current_dir(place.plain()));
+    for (script, expected) in [(&with, &expected), (&listing, &here)] {
+        let output = place.script(script).output().expect("it starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_same(&String::from_utf8_lossy(&output.stdout), expected);
+    }
+    let found = succeed(Command::new("bash").args(["-euc", &listing]).current_dir(place.extracted()));
+    assert_same(&found, &here);
+    place.assert_whole();
+}
+
+#[test]
+fn coreutils_and_the_shell() {
+    compare(programs::COREUTILS);
+}
+
+#[test]
+fn archives_and_version_control() {
+    compare(programs::ARCHIVES);
+}
+
+#[test]
+fn python_and_a_data_base() {
+    compare(programs::PYTHON);
+}
+
+#[test]
+fn many_processes_of_python() {
+    compare(
+        r#"umask 022; python3 - <<'PYTHON'
+import multiprocessing, os, tempfile
+def write(number):
+    os.makedirs(f"out/{number % 7}", exist_ok=True)
+    with open(f"out/{number % 7}/{number}", "w") as file:
+        file.write(str(number) * (number % 50))
+    with tempfile.NamedTemporaryFile(dir="out", delete=False) as file:
+        file.write(b"temporary")
+    os.replace(file.name, f"out/renamed-{number}")
+    os.chmod(f"out/renamed-{number}", 0o640)
+    return sum(os.path.getsize(f"out/{number % 7}/{name}") >= 0 for name in os.listdir(f"out/{number % 7}")) > 0
+if __name__ == "__main__":
+    for start in ("fork", "spawn"):
+        context = multiprocessing.get_context("fork")
+        with context.Pool(6) as pool:
+            assert all(pool.map(write, range(600)))
+    assert len(os.listdir("out")) == 607
+    os.rename("out", "moved")
+    assert open("moved/3/10").read() == "10" * 10
+PYTHON"#,
+    );
+}
+
+/// What packing takes from the tree comes back, whoever looks: by name, in a list, by a link, to be changed.
+#[test]
+fn what_is_packed_meanwhile_is_there_all_the_same() {
+    compare(
+        r#"umask 022; mkdir -p a/b; for i in $(seq 200); do echo "number $i" > a/b/$i; done; ln -s b/7 a/link; ln -s a/b dir
+           sleep 0.5
+           cat a/b/* | md5sum; cat a/link dir/9; ls a/b | wc -l; ls -l a/b/5 | cut -c1-10; test -f a/b/6; test -s dir/8
+           echo more >> a/b/10; echo less > a/b/11; : > a/b/12; truncate -s 4 a/b/13; chmod 600 a/b/14; touch -d @1000 a/b/15
+           mv a/b/16 a/moved; mv a/b/17 a/b/18; cp a/b/19 a/copy; ln a/b/20 a/hard; rm a/b/21; mv a/b a/c; rm dir
+           sleep 0.5
+           cat a/c/* | md5sum; cat a/moved a/copy a/hard; test ! -e a/c/21; test ! -e a/b; stat -c '%Y %a' a/c/14 a/c/15 | tail -1
+           mkdir a/d; mv a/d a/c/d; sleep 0.3; rmdir a/c/d; if rmdir a/c 2>/dev/null; then exit 1; fi
+           mkdir gone; seq 100 > gone/file; sleep 0.3; rm -r gone; mkdir gone; seq 5 > gone/other; sleep 0.3; ls gone"#,
+    );
+}
+
+/// S33: "A file has the time of its last change of content as that of its last change of anything, and a number made of its name;
+/// hard links become files of their own when they are packed." So attributes stay what they are while a file is packed.
+#[test]
+fn attributes_do_not_tell_of_packing() {
+    compare(
+        r#"umask 022; python3 - <<'PYTHON'
+import os, time
+start = os.getcwd()
+os.mkdir("dir")
+with open("dir/file", "wb") as file:
+    file.write(b"x" * 5000)
+    inside = os.fstat(file.fileno())
+def told(stat):
+    return stat.st_dev, stat.st_ino, stat.st_mode, stat.st_size, stat.st_nlink, stat.st_uid
+before, directory = os.stat("dir/file"), os.stat("dir")
+time.sleep(0.5)
+packed = os.stat("dir/file")
+assert told(before) == told(packed) and before.st_mtime_ns == packed.st_mtime_ns == packed.st_ctime_ns
+assert (inside.st_dev, inside.st_ino) == (packed.st_dev, packed.st_ino)
+assert os.stat("dir").st_mtime_ns == directory.st_mtime_ns
+with open("dir/file", "rb") as file:
+    assert told(os.fstat(file.fileno())) == told(packed) and len(file.read()) == 5000
+assert told(os.stat("dir/file")) == told(packed) and os.stat("dir").st_mtime_ns == directory.st_mtime_ns
+assert os.path.realpath("dir/../dir/file") == os.getcwd() + "/dir/file"
+os.chdir("dir")
+assert os.getcwd() == start + "/dir" and os.path.samefile("file", "../dir/file")
+here = os.open(".", os.O_RDONLY)
+os.chdir("/")
+assert os.stat("file", dir_fd=here).st_ino == packed.st_ino
+assert [entry.name for entry in os.scandir(here)] == ["file"]
+os.fchdir(here)
+assert [entry.is_file() for entry in os.scandir(".")] == [True]
+os.chdir("../..")
+assert os.path.exists("plain") or os.path.exists("container")
+PYTHON"#,
+    );
+}
+
+/// S33: "Who comes past the C library (static programs, system calls by hand) finds no file where one is packed."
+#[test]
+fn who_comes_past_the_library_finds_no_file() {
+    let place = Place::new();
+    let output = place
+        .script(
+            r#"seq 100 > file; sleep 0.5; python3 - <<'PYTHON'
+import ctypes, errno, os
+library = ctypes.CDLL(None, use_errno=True)
+for path in (b"file", os.path.abspath("file").encode()):
+    assert library.syscall(257 if os.uname().machine == "x86_64" else 56, -100, path, os.O_RDONLY) == -1
+    assert ctypes.get_errno() == errno.ENOENT
+assert len(open("file").read().split()) == 100
+PYTHON"#,
+        )
+        .output()
+        .expect("it starts");
+    assert!(output.status.success(), "{}", shown(&output));
+    place.assert_whole();
+}
+
+/// S33: "Until the program ends, a program of it that is killed has lost nothing that it had written."
+#[test]
+fn a_program_that_is_killed_loses_nothing_it_has_written() {
+    let place = Place::new();
+    let output = place
+        .script(
+            r#"for i in $(seq 50); do seq $i > file-$i; done; exec 7> open; printf written >&7; kill -9 $$"#,
+        )
+        .output()
+        .expect("it starts");
+    assert_eq!(output.status.code(), Some(128 + 9), "{}", shown(&output));
+    let extracted = place.extracted();
+    assert_eq!(fs::read(extracted.join("open")).expect("it is there"), b"written");
+    for number in 1..=50 {
+        let expected: String = (1..=number).map(|line| format!("{line}\n")).collect();
+        let found = fs::read_to_string(extracted.join(format!("file-{number}"))).expect("it is there");
+        assert_eq!(found, expected);
+    }
+    place.assert_whole();
+}
+
+#[track_caller]
+fn await_line(child: &mut Child, expected: &str) {
+    let mut line = String::new();
+    let out = child.stdout.as_mut().expect("a pipe");
+    BufReader::new(out).read_line(&mut line).expect("a line");
+    assert_eq!(line, expected);
+}
+
+fn start(command: &mut Command) -> Child {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+}
+
+/// S33: "What a `tameike run` that was killed has not packed is in the spool, and packed by the next one on that host with
+/// the same container."
+#[test]
+fn a_packer_that_is_killed_is_followed() {
+    let place = Place::new();
+    let script = "for i in $(seq 300); do seq $i > file-$i; done; sleep 0.2; mkdir d; exec 7> d/open; printf open >&7; echo ready; read line";
+    for round in 0..5 {
+        let mut child = start(&mut place.script(
+            &format!("test -e d && rm -r d\n{script} {round}").replace("test -e d &&", "! test -e d ||"),
+        ));
+        await_line(
+            &mut child, "ready
+",
+        );
+        child.kill().expect("killed");
+        child.wait().expect("ended");
+    }
+    let output = place.script("cat d/open; cat file-* | wc -l; rm file-1").output().expect("it starts");
+    assert!(output.status.success(), "{}", shown(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "open45150\n");
+    let extracted = place.extracted();
+    assert!(!extracted.join("file-1").exists());
+    assert_eq!(fs::read_to_string(extracted.join("file-3")).expect("it is there"), "1\n2\n3\n");
+    place.assert_whole();
+}
+
+/// S33: "Programs of one host see each other's files at once; those of another host see what was packed when they first list a
+/// directory." Several runs share a spool, and who ends last takes it away. Another host's has a spool of its own, elsewhere.
+#[test]
+fn runs_of_one_host_share_a_spool() {
+    let place = Place::new();
+    let wait = "until test -e other; do sleep 0.02; done; cat other; echo mine > mine";
+    let mut first = start(&mut place.script(wait));
+    let second =
+        place.script("echo theirs > other; until test -e mine; do sleep 0.02; done; cat mine").output();
+    let second = second.expect("it starts");
+    assert!(second.status.success(), "{}", shown(&second));
+    assert_eq!(String::from_utf8_lossy(&second.stdout), "mine\n");
+    drop(first.stdin.take());
+    let first = first.wait_with_output().expect("it ends");
+    assert_eq!(String::from_utf8_lossy(&first.stdout), "theirs\n", "{}", shown(&first));
+    place.assert_whole();
+    assert_eq!(fs::read_to_string(place.extracted().join("mine")).expect("it is there"), "mine\n");
+    let elsewhere = place.base.path().join("elsewhere");
+    fs::create_dir(&elsewhere).expect("a directory");
+    let mut here =
+        start(&mut place.script("echo packed > here; sync; echo ready; read line || true; cat ../ready"));
+    await_line(&mut here, "ready\n");
+    let mut other = Command::new(binary());
+    other.arg("run").arg("--aggregate-only").arg(place.container()).arg("--spool").arg(&elsewhere);
+    let other = other.args(["--", "cat"]).arg(place.container().join("here")).output().expect("it starts");
+    assert_eq!(String::from_utf8_lossy(&other.stdout), "packed\n", "{}", shown(&other));
+    fs::write(place.base.path().join("ready"), "").expect("a file");
+    drop(here.stdin.take());
+    assert!(here.wait().expect("it ends").success());
+}
+
+/// S33: "fsync makes a file safe in the container."
+#[test]
+fn what_is_synced_is_in_the_container_before_the_run_ends() {
+    let place = Place::new();
+    let mut child = start(&mut place.script(
+        "python3 -c 'import os; f = open(\"synced\", \"w\"); f.write(\"safe\"); f.flush(); os.fsync(f.fileno()); print(\"ready\", flush=True); input()'",
+    ));
+    await_line(
+        &mut child, "ready
+",
+    );
+    let output = place.agg("cat", &[Path::new("synced")]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "safe", "{}", shown(&output));
+    drop(child.stdin.take());
+    child.wait().expect("it ends");
+    place.assert_whole();
+}
+
+#[test]
+fn bad_input_is_named_and_nothing_is_changed() {
+    let place = Place::new();
+    fs::create_dir(place.container()).expect("a directory");
+    fs::write(place.container().join("mine"), "not a container").expect("a file");
+    let output = place.script("echo no > file").output().expect("it starts");
+    assert_eq!(output.status.code(), Some(FAILED));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("neither empty nor a container"),
+        "{}",
+        shown(&output)
+    );
+    assert_eq!(fs::read_dir(place.container()).expect("a directory").count(), 1);
+    fs::remove_file(place.container().join("mine")).expect("removed");
+    let output = place.run(&["/no/such/program"]).output().expect("it starts");
+    assert_eq!(output.status.code(), Some(127), "{}", shown(&output));
+    let output = place.run(&["sh", "-c", "exit 3"]).output().expect("it starts");
+    assert_eq!(output.status.code(), Some(3), "{}", shown(&output));
+    let missing = place.base.path().join("no/such/dir");
+    let output =
+        Command::new(binary()).arg("run").arg("--aggregate-only").arg(&missing).args(["--", "true"]).output();
+    let output = output.expect("it starts");
+    assert_eq!(output.status.code(), Some(FAILED), "{}", shown(&output));
+    assert!(!missing.exists());
+    place.assert_whole();
+}
+
+/// S33: "What cannot be packed is named, kept in the spool, and packed by the next run once there is room."
+#[test]
+fn a_full_file_system_keeps_the_rest_in_the_spool() {
+    let Some(mounts) = Mounts::new() else { return };
+    let place = Place::new();
+    fs::create_dir(place.container()).expect("a directory");
+    mounts.mount_memory(&place.container(), "24m");
+    let script = "umask 022; for i in $(seq 40); do head -c 1000000 /dev/zero | tr '\\0' \"$(printf %o $((i + 64)))\" > file-$i; done; md5sum file-*";
+    let run = |script: &str| mounts.inside(&place.script(script)).output().expect("it starts");
+    let output = run(script);
+    assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(&output));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("kept in") && said.contains("ENOSPC"), "{said}");
+    let sum = String::from_utf8_lossy(&output.stdout).into_owned();
+    mounts.must(&format!("mount -o remount,size=100m {}", place.container().display()));
+    let output = run("md5sum file-*");
+    assert!(output.status.success(), "{}", shown(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), sum);
+    let verify = mounts.shell(&format!("{} agg verify {}", binary(), place.container().display()));
+    assert!(verify.status.success(), "{}", shown(&verify));
+    assert_eq!(fs::read_dir(place.spool()).expect("a directory").count(), 0);
+}
+
+/// A spool that is full makes room as files are packed; who writes more than it has at once is told.
+#[test]
+fn a_small_spool_is_enough_for_many_files() {
+    let Some(mounts) = Mounts::new() else { return };
+    let place = Place::new();
+    mounts.mount_memory(&place.spool(), "16m");
+    let script = "for i in $(seq 100); do head -c 1000000 /dev/urandom > file-$i; done; ls | wc -l; for i in $(seq 100); do wc -c < file-$i; done | sort | uniq -c";
+    let output = mounts.inside(&place.script(script)).output().expect("it starts");
+    assert!(output.status.success(), "{}", shown(&output));
+    let words: Vec<_> =
+        String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect();
+    assert_eq!(words, ["100", "100", "1000000"]);
+    let output = mounts.inside(&place.script("head -c 20000000 /dev/zero > large || echo told")).output();
+    let output = output.expect("it starts");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "told\n", "{}", shown(&output));
+}
+
+#[test]
+fn a_plain_user_needs_nothing_else() {
+    const NOBODY: u32 = 65534;
+    let place = Place::new();
+    for dir in [place.base.path().to_path_buf(), place.spool(), place.plain()] {
+        chown(&dir, Some(NOBODY), Some(NOBODY)).expect("root's");
+    }
+    let mut command = place.script(
+        "umask 077; mkdir d; echo a > d/file; chmod 000 d/file; sleep 0.3; chmod 200 d/file; echo b >> d/file; test -w d/file; ! test -r d/file; id -u",
+    );
+    let output = command.uid(NOBODY).gid(NOBODY).output().expect("it starts");
+    assert!(output.status.success(), "{}", shown(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "65534\n");
+    let extracted = place.extracted();
+    assert_eq!(fs::read_to_string(extracted.join("d/file")).expect("it is there"), "a\nb\n");
+    let found = fs::metadata(extracted.join("d/file")).expect("it is there");
+    assert_eq!((found.uid(), found.mode() & 0o7777), (NOBODY, 0o200));
+    place.assert_whole();
+}
+
+const OF_MPI: [(&str, &str, &str); 2] = [("mpicc", "writer.c", WRITER_C), ("mpif90", "writer.f90", WRITER_F)];
+
+const WRITER_C: &str = r#"#include <mpi.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    int rank, size;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    char path[200], line[100];
+    for (int step = 0; step < 20; step++) {
+        snprintf(path, sizeof path, "%s/c-%d-%d", argv[1], rank, step);
+        FILE *out = fopen(path, "w");
+        if (!out) MPI_Abort(MPI_COMM_WORLD, 1);
+        for (int i = 0; i < 1000; i++) fprintf(out, "%d %d %d\n", rank, step, i);
+        if (fclose(out)) MPI_Abort(MPI_COMM_WORLD, 2);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    snprintf(path, sizeof path, "%s/c-%d-19", argv[1], (rank + 1) % size);
+    FILE *in = fopen(path, "r");
+    if (!in || !fgets(line, sizeof line, in)) MPI_Abort(MPI_COMM_WORLD, 3);
+    snprintf(path, sizeof path, "%d 19 0\n", (rank + 1) % size);
+    if (strcmp(line, path)) MPI_Abort(MPI_COMM_WORLD, 4);
+    fclose(in);
+    MPI_Finalize();
+}
+"#;
+
+const WRITER_F: &str = "program writer
+  use mpi
+  implicit none
+  integer :: rank, ierr, step, i, told
+  character(len=200) :: dir, path
+  call MPI_Init(ierr)
+  call MPI_Comm_rank(MPI_COMM_WORLD, rank, ierr)
+  call get_command_argument(1, dir)
+  do step = 0, 9
+    write (path, '(a,\"/f-\",i0,\"-\",i0)') trim(dir), rank, step
+    open (unit=20, file=path, form='unformatted', access='stream', status='replace')
+    write (20) (i * rank + step, i = 1, 5000)
+    close (20)
+    open (unit=21, file=path, form='unformatted', access='stream', status='old', action='read')
+    read (21) told
+    if (told /= rank + step) call MPI_Abort(MPI_COMM_WORLD, 5, ierr)
+    close (21)
+  end do
+  call MPI_Finalize(ierr)
+end program
+";
+
+#[test]
+fn programs_of_mpi_in_c_and_fortran() {
+    let place = Place::new();
+    for (compiler, source, text) in OF_MPI {
+        let (source, program) = (place.base.path().join(source), place.base.path().join(compiler));
+        fs::write(&source, text).expect("a source");
+        succeed(Command::new(compiler).arg(&source).arg("-o").arg(&program));
+        let run = |dir: &Path| {
+            let words = "mpirun --allow-run-as-root --oversubscribe -np 6";
+            let mut words: Vec<_> = words.split(' ').map(str::to_owned).collect();
+            words.extend([program.display().to_string(), dir.display().to_string()]);
+            words
+        };
+        let plain = run(&place.plain());
+        succeed(Command::new(&plain[0]).args(&plain[1..]));
+        let packed = run(&place.container());
+        let output =
+            place.run(&packed.iter().map(String::as_str).collect::<Vec<_>>()).output().expect("it starts");
+        assert!(output.status.success(), "{}", shown(&output));
+    }
+    succeed(Command::new("diff").arg("-r").arg(place.plain()).arg(place.extracted()));
+    place.assert_whole();
+}
+
+#[test]
+fn an_archive_of_twenty_thousand_files() {
+    let place = Place::new();
+    let make = "for i in $(seq 100); do mkdir $i; seq 200 | (cd $i; split -l 1 -a 3 -d - file-); done; tar -cf ../all.tar .";
+    succeed(Command::new("bash").args(["-euc", make]).current_dir(place.plain()));
+    let output = place.script("tar -xf ../all.tar; find . -type f | wc -l").output().expect("it starts");
+    assert!(output.status.success(), "{}", shown(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "20000\n");
+    succeed(Command::new("diff").arg("-r").arg(place.plain()).arg(place.extracted()));
+    let files = fs::read_dir(place.container()).expect("a directory").count();
+    assert!(files < 10, "{files} files");
+    place.assert_whole();
+}
