@@ -52,7 +52,16 @@ struct Batch<'a> {
     files: Vec<Leaving>,
     bytes: u64,
     packed: u64,
+    /// Time that putting and writing has taken.
+    packing: Duration,
     faults: Vec<Fault>,
+}
+
+/// What came of looking through the tree once.
+pub struct Round {
+    packing: Duration,
+    /// What could not be packed.
+    pub faults: Vec<Fault>,
 }
 
 /// A file that has a record, and leaves the tree when that is written.
@@ -92,11 +101,12 @@ impl Packer {
         loop {
             let has_ended = packer.shared.has_ended.load(Ordering::Acquire);
             let begin = monotonic();
-            let faults = packer.round(&mut seen, has_ended);
+            let Round { packing, faults } = packer.round(&mut seen, has_ended);
             if has_ended {
                 return Self::end(packer, door, faults);
             }
-            let rest = if faults.is_empty() { STEP.max((monotonic() - begin) * 10) } else { AFTER_FAILURE };
+            let looking = (monotonic() - begin).saturating_sub(packing);
+            let rest = if faults.is_empty() { STEP.max(looking * 10) } else { AFTER_FAILURE };
             packer.shared.sleep(rest);
         }
     }
@@ -110,8 +120,8 @@ impl Packer {
         Ok(Packed { files, bytes, faults, kept: None })
     }
 
-    /// Looks through the tree once; with `force`, nothing is left out. What could not be packed.
-    pub fn round(&self, seen: &mut Seen, force: bool) -> Vec<Fault> {
+    /// Looks through the tree once; with `force`, nothing is left out.
+    pub fn round(&self, seen: &mut Seen, force: bool) -> Round {
         let _one = self.packing.lock();
         let mut batch = Batch {
             packer: self,
@@ -120,6 +130,7 @@ impl Packer {
             files: Vec::new(),
             bytes: 0,
             packed: 0,
+            packing: Duration::ZERO,
             faults: Vec::new(),
         };
         let mut dirs = vec![Vec::new()];
@@ -133,9 +144,9 @@ impl Packer {
             }
         }
         batch.flush();
-        let Batch { packed, faults, .. } = batch;
+        let Batch { packed, packing, faults, .. } = batch;
         self.room.tell(self.is_full(), packed == 0);
-        faults
+        Round { packing, faults }
     }
 
     /// Packs one file as it is now.
@@ -148,6 +159,7 @@ impl Packer {
             files: Vec::new(),
             bytes: 0,
             packed: 0,
+            packing: Duration::ZERO,
             faults: Vec::new(),
         };
         batch.add(path);
@@ -288,7 +300,9 @@ impl Batch<'_> {
             return Ok(false);
         }
         if !is_clean {
+            let begin = monotonic();
             self.put(path, &file, &mark)?;
+            self.packing += monotonic() - begin;
             packer.files.fetch_add(1, Ordering::Relaxed);
             packer.bytes.fetch_add(mark.size, Ordering::Relaxed);
         }
@@ -331,7 +345,7 @@ impl Batch<'_> {
 
     /// What has a record is written, and leaves the tree where nobody has changed it since.
     fn flush(&mut self) {
-        let (files, packer) = (std::mem::take(&mut self.files), self.packer);
+        let (files, packer, begin) = (std::mem::take(&mut self.files), self.packer, monotonic());
         self.bytes = 0;
         if let Err(fault) = packer.session.write_out() {
             self.note(b"", fault);
@@ -349,6 +363,7 @@ impl Batch<'_> {
                 let _ = tree.keeping_time(split_path(&path).0, || tree.put_stub(&path, &mark.stub()));
             }
         }
+        self.packing += monotonic() - begin;
     }
 }
 

@@ -280,7 +280,7 @@ impl Packer {
     fn sync(&self, path: Option<&[u8]>) -> Result<()> {
         match path {
             Some(path) => self.pack_now(path)?,
-            None => self.round(&mut Seen::default(), true).into_iter().next().map_or(Ok(()), Err)?,
+            None => self.round(&mut Seen::default(), true).faults.into_iter().next().map_or(Ok(()), Err)?,
         }
         self.session.sync()
     }
