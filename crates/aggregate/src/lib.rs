@@ -8,6 +8,7 @@ mod export;
 mod extract;
 mod indexed;
 mod pack;
+pub mod packed;
 pub mod session;
 mod tree;
 mod verify;

@@ -24,7 +24,7 @@ pub const EDGES: [(&str, &[&str]); 15] = [
     ("tameike-ring", &["tameike-io"]),
     ("tameike-preload", &["tameike-ring"]),
     ("tameike-capi", &["tameike-ring", "tameike-aggregate"]),
-    ("tameike-agent", &["tameike-server", "tameike-client", "tameike-ring"]),
+    ("tameike-agent", &["tameike-server", "tameike-client", "tameike-ring", "tameike-aggregate"]),
     ("tameike", &["tameike-agent", "tameike-aggregate", "tameike-preload", "tameike-capi"]),
     ("tameike-sim", &["tameike-agent"]),
     ("tameike-fuzz", &["tameike"]),

@@ -3,7 +3,7 @@
 //! Each process has a lane of its own. What it puts is seen by itself at once, and by others when it was synced, or when its block was full, once
 //! they look again: who misses a name does, and [`Session::refresh`].
 
-mod draft;
+pub(crate) mod draft;
 mod extents;
 mod names;
 mod options;

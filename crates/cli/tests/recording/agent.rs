@@ -116,6 +116,7 @@ impl AgentControl for Recording {
             frames: (0, self.peers.lock().len() as u32),
             unreachable: Vec::new(),
             counters: Vec::new(),
+            storms: Vec::new(),
         })
     }
 
@@ -136,7 +137,7 @@ impl AgentControl for Recording {
         Ok(Outcome { quantity, size, window, repetitions: Vec::new(), half_trips: None })
     }
 
-    fn stop(&self, _grace: Duration) -> Result<Left> {
+    fn stop(&self, _grace: Duration, _drained: bool) -> Result<Left> {
         drop(self.stopper.lock().take());
         Ok(self.start.device.as_ref().map_or_else(Left::default, |device| left_in(&device.dir)))
     }

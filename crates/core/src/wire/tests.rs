@@ -122,6 +122,7 @@ fn status() -> NodeStatus {
         frames: (1, 256),
         unreachable: vec![NODE],
         counters: vec![Counter { name: "n_bytes".to_owned(), value: 5 }],
+        storms: vec![Storm { dir: "d".to_owned(), plain: 1, packed: 2, create_ns: 300 }],
     }
 }
 

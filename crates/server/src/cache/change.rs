@@ -259,6 +259,10 @@ impl CacheService {
 
     /// `fsync`: the record and all dirty bytes are on the devices of the job.
     pub(super) async fn make_durable(&self, inode: InodeId) -> Result<()> {
+        // The journal names the file by what it is called, which must be there as long.
+        let shared = self.parts.shared.clone();
+        let path = self.path_of(inode);
+        self.parts.runtime.block(move || shared.sync_name(&path)).await?;
         self.journal.sync(true).await?;
         self.ask_units(self.homes(inode), &UnitRequest::Sync { inode, durable: true }).await
     }
