@@ -245,7 +245,7 @@ fn lines() -> Vec<Seed> {
         note: String::new(),
         outcome: FileOutcome::Missing("why".to_owned()),
     };
-    let receipt = Receipt { files: vec![file], faults: vec!["f".to_owned()] };
+    let receipt = Receipt { files: vec![file], faults: vec!["f".to_owned()], ..Receipt::default() };
     let answer = |reply| AgentAnswer { id: 7, reply };
     let launch = Launch {
         node: 1,

@@ -79,7 +79,7 @@ impl AgentControl for Recording {
         if self.told("slow-drain") {
             let receiver = self.stopped.lock().take();
             let _ = receiver.map(|receiver| receiver.recv());
-            return Receipt { files: Vec::new(), faults: vec!["told to stop".into()] };
+            return Receipt { faults: vec!["told to stop".into()], ..Receipt::default() };
         }
         let (Some(dirty), Some(shared)) = (self.dirty(), &self.start.shared_dir) else {
             return Receipt::default();
@@ -102,7 +102,7 @@ impl AgentControl for Recording {
             outcome,
             note: String::new(),
         }];
-        Receipt { files, faults: Vec::new() }
+        Receipt { files, ..Receipt::default() }
     }
 
     fn status(&self) -> Result<NodeStatus> {

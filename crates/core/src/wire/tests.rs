@@ -2,7 +2,7 @@
 //! format has changed: agents of the two formats must refuse each other (`PROTOCOL_VERSION`), and stores written
 //! by the one must not be read by the other, before the bytes here are changed.
 
-use super::admin::{AdminReply, AdminRequest, Counter, FileHeld, FileHolders, NodeStatus, Space};
+use super::admin::{AdminReply, AdminRequest, Counter, FileHeld, FileHolders, NodeStatus, Space, Storm};
 use super::cache::{CacheReply, CacheRequest, CacheState, Stamp};
 use super::call::Run;
 use super::client::{ClientReply, ClientRequest};
@@ -109,7 +109,11 @@ fn receipt() -> Receipt {
         outcome,
     };
     let outcomes = [FileOutcome::Synced, FileOutcome::Verified, FileOutcome::Missing("why".to_owned())];
-    Receipt { files: outcomes.map(file).to_vec(), faults: vec!["f".to_owned()] }
+    Receipt { files: outcomes.map(file).to_vec(), faults: vec!["f".to_owned()], storms: vec![storm()] }
+}
+
+fn storm() -> Storm {
+    Storm { dir: "d".to_owned(), plain: 1, packed: 2, create_ns: 300 }
 }
 
 fn status() -> NodeStatus {
@@ -122,7 +126,7 @@ fn status() -> NodeStatus {
         frames: (1, 256),
         unreachable: vec![NODE],
         counters: vec![Counter { name: "n_bytes".to_owned(), value: 5 }],
-        storms: vec![Storm { dir: "d".to_owned(), plain: 1, packed: 2, create_ns: 300 }],
+        storms: vec![storm()],
     }
 }
 
