@@ -8,7 +8,7 @@ use crate::doors::{LocalFiles, Views};
 use crate::files::{FileLine, FilesAsked, Gathering};
 use crate::memory::Memory;
 use crate::node::{Node, ProcessState};
-use crate::packing::Packing;
+use crate::packing::{self, Packing};
 use crate::ring::Ring;
 use crate::storage::{self, Care};
 use parking_lot::Mutex;
@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::receipt::Receipt;
-use tameike_core::wire::admin::{NodeStatus, Storm, Warmed};
+use tameike_core::wire::admin::{NodeStatus, Warmed};
 use tameike_core::wire::cache::{CacheReply, CacheRequest};
 use tameike_core::wire::measure::{Order, Outcome};
 use tameike_core::{Cluster, Errno, Fault, NodeInfo, Result, View};
@@ -86,11 +86,6 @@ impl Agent {
         let (runtime, rpc) = (self.system.runtime(), self.rpc());
         let packing = Packing::open((dir, plain.clone()), self.start.aggregate, runtime, cluster, rpc)?;
         Ok(Some(self.packing.get_or_init(|| packing)))
-    }
-
-    /// Directories in which programs of this node have made many files fast.
-    fn storms(&self) -> Vec<Storm> {
-        self.packing.get().map(|packing| packing.tree.storms()).unwrap_or_default()
     }
 
     fn shared_or_nothing(&self, shared: Option<&Packing>) -> Result<Arc<dyn SharedFs>> {
@@ -302,11 +297,13 @@ impl AgentControl for Agent {
             ring.settle();
         }
         // A node without a device coordinates no file.
-        let Some(cache) = cache else { return Receipt { storms: self.storms(), ..Receipt::default() } };
+        let Some(cache) = cache else {
+            return Receipt { storms: packing::storms(&self.packing), ..Receipt::default() };
+        };
         let drained = self.begin(assembly::drain(cache.clone(), verify));
         loop {
             match drained.recv_timeout(PROGRESS_INTERVAL) {
-                Ok(receipt) => return Receipt { storms: self.storms(), ..receipt },
+                Ok(receipt) => return Receipt { storms: packing::storms(&self.packing), ..receipt },
                 Err(RecvTimeoutError::Timeout) => progress(pollster::block_on(progress_of(&cache))),
                 Err(RecvTimeoutError::Disconnected) => {
                     let faults = vec!["the agent was stopped in the middle of the drain".to_owned()];
@@ -322,7 +319,7 @@ impl AgentControl for Agent {
 
     fn status(&self) -> Result<NodeStatus> {
         let mut status = self.node()?.status();
-        status.storms = self.storms();
+        status.storms = packing::storms(&self.packing);
         status.counters.extend(self.fabric.counters());
         status.counters.extend(self.ring.get().map(Ring::counters).unwrap_or_default());
         Ok(status)

@@ -2,8 +2,9 @@
 
 use crate::control::{Aggregate, AggregateChoice};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tameike_aggregate::packed::{CONTAINER, PackedTree, Packer, PackerParts, Way};
+use tameike_core::wire::admin::Storm;
 use tameike_core::wire::pack::{PackReply, PackRequest};
 use tameike_core::{Cluster, Errno, NodeId, Result};
 use tameike_io::Runtime;
@@ -84,4 +85,9 @@ impl Packing {
     pub fn finish(&self, drained: bool) -> Result<()> {
         self.packer.as_ref().map_or(Ok(()), |packer| packer.finish(drained))
     }
+}
+
+/// Directories in which programs of a node have made many files fast.
+pub fn storms(packing: &OnceLock<Packing>) -> Vec<Storm> {
+    packing.get().map(|packing| packing.tree.storms()).unwrap_or_default()
 }

@@ -17,8 +17,6 @@ mod outward;
 mod packer;
 mod store;
 mod storms;
-#[cfg(test)]
-mod tests;
 mod way;
 
 pub use packer::{Packer, PackerParts};

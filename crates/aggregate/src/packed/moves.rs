@@ -6,9 +6,10 @@ use super::APART;
 use super::packer::{Packer, rebased};
 use super::store::Store;
 use tameike_core::wire::meta::RenameMode;
-use tameike_core::{Errno, Result};
-use tameike_io::os::process::random_bytes;
+use tameike_core::{Errno, FileKind, Result};
+use tameike_io::os::process::{random_bytes, wall};
 use tameike_io::shared::{Special, join};
+use tameike_store::container::{Content, Node};
 
 /// A path that no file has, where it is said.
 const MOVE: &[u8] = b".tameike-packed/move";
@@ -84,5 +85,41 @@ impl Packer {
             }
         }
         self.plain().make(path, &Special::Directory(mode)).map(drop)
+    }
+}
+
+impl Store {
+    /// Notes something at a path that is no file's, or nothing any more.
+    ///
+    /// # Errors
+    /// What the file system says.
+    fn note(&mut self, path: &[u8], noted: Option<&[u8]>) -> Result<()> {
+        self.begin()?;
+        let before = self.container.find(path)?;
+        let now = wall();
+        let node = noted.map(|noted| Node {
+            kind: FileKind::Symlink,
+            mode: 0o777,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            atime: now,
+            mtime: now,
+            target: noted.to_vec(),
+            xattrs: Vec::new(),
+            size: 0,
+            content: Content::Here,
+        });
+        let entry = self.put(path, node)?;
+        self.hand_over(&[(entry, before)])
+    }
+
+    /// What was noted at a path.
+    ///
+    /// # Errors
+    /// `EIO` when that is damaged.
+    fn noted(&self, path: &[u8]) -> Result<Option<Vec<u8>>> {
+        let entry = self.container.find(path)?;
+        entry.map(|entry| Ok(self.container.open_entry(&entry)?.node().target.clone())).transpose()
     }
 }

@@ -239,40 +239,6 @@ impl Store {
         Ok(())
     }
 
-    /// Notes something at a path that is no file's, or nothing any more.
-    ///
-    /// # Errors
-    /// What the file system says.
-    pub fn note(&mut self, path: &[u8], noted: Option<&[u8]>) -> Result<()> {
-        self.begin()?;
-        let before = self.container.find(path)?;
-        let now = wall();
-        let node = noted.map(|noted| Node {
-            kind: FileKind::Symlink,
-            mode: 0o777,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            atime: now,
-            mtime: now,
-            target: noted.to_vec(),
-            xattrs: Vec::new(),
-            size: 0,
-            content: Content::Here,
-        });
-        let entry = self.put(path, node)?;
-        self.hand_over(&[(entry, before)])
-    }
-
-    /// What was noted at a path.
-    ///
-    /// # Errors
-    /// `EIO` when that is damaged.
-    pub fn noted(&self, path: &[u8]) -> Result<Option<Vec<u8>>> {
-        let entry = self.container.find(path)?;
-        entry.map(|entry| Ok(self.container.open_entry(&entry)?.node().target.clone())).transpose()
-    }
-
     /// Makes an open file, and all that was changed before, safe.
     ///
     /// # Errors
