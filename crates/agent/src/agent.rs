@@ -8,6 +8,7 @@ use crate::doors::{LocalFiles, Views};
 use crate::files::{FileLine, FilesAsked, Gathering};
 use crate::memory::Memory;
 use crate::node::{Node, ProcessState};
+use crate::packing::{self, Packing};
 use crate::ring::Ring;
 use crate::storage::{self, Care};
 use parking_lot::Mutex;
@@ -57,6 +58,7 @@ pub struct Agent {
     /// Where the ring listens.
     ring_path: Option<PathBuf>,
     ring: OnceLock<Ring>,
+    packing: OnceLock<Packing>,
 }
 
 impl Agent {
@@ -78,9 +80,17 @@ impl Agent {
         self.node.get().ok_or_else(|| Fault::new(Errno::EAGAIN, "the agent has not joined its job yet"))
     }
 
-    fn shared_or_nothing(&self) -> Result<Arc<dyn SharedFs>> {
-        if let Some(shared) = &self.shared {
-            return Ok(shared.clone());
+    /// The shared directory, with what is packed in it.
+    fn packed(&self, cluster: &Cluster) -> Result<Option<&Packing>> {
+        let (Some(dir), Some(plain)) = (&self.start.shared_dir, &self.shared) else { return Ok(None) };
+        let (runtime, rpc) = (self.system.runtime(), self.rpc());
+        let packing = Packing::open((dir, plain.clone()), self.start.aggregate, runtime, cluster, rpc)?;
+        Ok(Some(self.packing.get_or_init(|| packing)))
+    }
+
+    fn shared_or_nothing(&self, shared: Option<&Packing>) -> Result<Arc<dyn SharedFs>> {
+        if let Some(shared) = shared {
+            return Ok(shared.tree.clone());
         }
         let dir = self.device_dir().ok_or_else(|| Fault::io("a node without a device has no services"))?;
         let dir = dir.join(UNSHARED_DIR);
@@ -92,9 +102,9 @@ impl Agent {
         self.start.device.as_ref().map(|device| device.dir.as_path())
     }
 
-    fn store_parts(&self) -> Result<Option<StoreParts>> {
+    fn store_parts(&self, shared: Option<&Packing>) -> Result<Option<StoreParts>> {
         let Some(store) = &self.store else { return Ok(None) };
-        let shared = self.shared_or_nothing()?;
+        let shared = self.shared_or_nothing(shared)?;
         Ok(Some(StoreParts { ledger: store.ledger.clone(), extents: store.extents.clone(), shared }))
     }
 
@@ -214,9 +224,23 @@ impl AgentControl for Agent {
         };
         let fabric = Arc::new(SocketFabric::listen(config, &system)?);
         let rpc = Arc::new(RpcNode::new(fabric.clone(), system.runtime().clone(), memory.replies.clone()));
-        let (node, cluster, ring) = Default::default();
+        let (node, cluster, ring, packing) = Default::default();
         let doors = Mutex::new(doors);
-        Ok(Self { start, system, memory, store, shared, fabric, rpc, node, cluster, doors, ring_path, ring })
+        Ok(Self {
+            start,
+            system,
+            memory,
+            store,
+            shared,
+            fabric,
+            rpc,
+            node,
+            cluster,
+            doors,
+            ring_path,
+            ring,
+            packing,
+        })
     }
 
     fn address(&self) -> String {
@@ -231,6 +255,7 @@ impl AgentControl for Agent {
         self.fabric.keep(&cluster.neighbours(self.start.node));
         let cluster = Arc::new(cluster);
         let runtime = self.system.runtime();
+        let packing = self.packed(&cluster)?;
         let parts = Parts {
             node: self.start.node,
             cluster: cluster.clone(),
@@ -238,12 +263,13 @@ impl AgentControl for Agent {
             memory: &self.memory,
             rpc: self.rpc(),
             fabric: self.fabric.clone(),
-            store: self.store_parts()?,
-            shared: self.shared.clone(),
+            store: self.store_parts(packing)?,
+            shared: packing.map(|packing| packing.tree.clone() as Arc<dyn SharedFs>),
             local: self.local()?,
             owner: (process::user(), process::group()),
             process: own_process,
             holders: !self.start.no_holders,
+            packing: packing.and_then(|packing| packing.service.clone()),
         };
         let node = pollster::block_on(assembly::assemble(parts))?;
         self.rpc.attach(node.clone());
@@ -271,11 +297,13 @@ impl AgentControl for Agent {
             ring.settle();
         }
         // A node without a device coordinates no file.
-        let Some(cache) = cache else { return Receipt::default() };
+        let Some(cache) = cache else {
+            return Receipt { storms: packing::storms(&self.packing), ..Receipt::default() };
+        };
         let drained = self.begin(assembly::drain(cache.clone(), verify));
         loop {
             match drained.recv_timeout(PROGRESS_INTERVAL) {
-                Ok(receipt) => return receipt,
+                Ok(receipt) => return Receipt { storms: packing::storms(&self.packing), ..receipt },
                 Err(RecvTimeoutError::Timeout) => progress(pollster::block_on(progress_of(&cache))),
                 Err(RecvTimeoutError::Disconnected) => {
                     let faults = vec!["the agent was stopped in the middle of the drain".to_owned()];
@@ -291,6 +319,7 @@ impl AgentControl for Agent {
 
     fn status(&self) -> Result<NodeStatus> {
         let mut status = self.node()?.status();
+        status.storms = packing::storms(&self.packing);
         status.counters.extend(self.fabric.counters());
         status.counters.extend(self.ring.get().map(Ring::counters).unwrap_or_default());
         Ok(status)
@@ -338,7 +367,7 @@ impl AgentControl for Agent {
         self.begin(async move { meter.measure(order).await }).recv().map_err(|_| stopped())?
     }
 
-    fn stop(&self, grace: Duration) -> Result<Left> {
+    fn stop(&self, grace: Duration, drained: bool) -> Result<Left> {
         if let Some(ring) = self.ring.get() {
             ring.stop(self.system.runtime(), grace.max(Duration::from_secs(1)));
         }
@@ -346,6 +375,7 @@ impl AgentControl for Agent {
             self.fabric.close();
             return Ok(Left::default());
         };
+        let packed = self.packing.get().map_or(Ok(()), |packing| packing.finish(drained));
         let runtime = self.system.runtime().clone();
         let synced =
             pollster::block_on(runtime.timeout(grace.max(Duration::from_secs(1)), store.extents.sync(true)));
@@ -359,6 +389,7 @@ impl AgentControl for Agent {
                 ));
             }
         }
+        packed?;
         storage::left_if_whole(store)
     }
 

@@ -9,6 +9,7 @@ use crate::measure::Meter;
 use crate::memory::Memory;
 use crate::neighbours::Neighbours;
 use crate::node::{Company, Node, ProcessState, Services};
+use crate::packing::PackService;
 use futures_util::future::try_join_all;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,6 +59,8 @@ pub struct Parts<'a> {
     pub process: fn() -> ProcessState,
     /// Whether readers are told which nodes may have bytes in memory.
     pub holders: bool,
+    /// What is packed of the shared directory, if this node keeps that.
+    pub packing: Option<Arc<PackService>>,
 }
 
 /// What the services of a node with a device are made of.
@@ -134,7 +137,8 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
         holders: holders.clone(),
     })?;
     let locks = Arc::new(LockService::new(parts.node, cluster));
-    Ok(Services { meta, unit, cache, locks, holders, extents: store.extents.clone(), activity })
+    let (extents, packing) = (store.extents.clone(), parts.packing.clone());
+    Ok(Services { meta, unit, cache, locks, holders, extents, activity, packing })
 }
 
 /// Makes sure that the neighbours of this node are there and know the secret: each node has some, which look after it.

@@ -9,8 +9,10 @@
 //! [`AgentControl`]; this room says nothing about how an agent works inside.
 
 use crate::files::{FileLine, FilesAsked};
+mod aggregate;
 mod fabric;
 
+pub use aggregate::{Aggregate, AggregateChoice};
 pub use fabric::FabricChoice;
 
 use serde::{Deserialize, Serialize};
@@ -115,6 +117,9 @@ pub struct AgentStart {
     pub memory: u64,
     /// The directory of the shared file system behind the cache view.
     pub shared_dir: Option<PathBuf>,
+    /// What of it is packed.
+    #[serde(default)]
+    pub aggregate: Aggregate,
     /// What is known to be missing in the device directory of a job that is recovered, in plain words. It is
     /// told in [`AgentControl::damage`], by this agent and by later ones.
     #[serde(default)]
@@ -366,11 +371,11 @@ pub trait AgentControl: Send + Sync + Sized + 'static {
     fn measure(&self, order: Order) -> Result<Outcome>;
 
     /// Ends the agent. A flush that is under way may go on for `grace`; what is dirty then stays in the
-    /// journal. Called once; other calls that still run return soon after.
+    /// journal. With `drained`, no node has anything dirty. Called once; other calls that still run return soon after.
     ///
     /// # Errors
     /// The journal could not be closed; the device directory is then kept.
-    fn stop(&self, grace: Duration) -> Result<Left>;
+    fn stop(&self, grace: Duration, drained: bool) -> Result<Left>;
 
     /// What the device directory of an agent that is dead holds; what is dirty in it stays so.
     ///

@@ -17,6 +17,7 @@ mod memory;
 pub mod mounted;
 mod neighbours;
 mod node;
+mod packing;
 mod ring;
 mod storage;
 

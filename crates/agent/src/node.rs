@@ -4,6 +4,7 @@ use crate::doors::Views;
 use crate::files::FILES_MAX;
 use crate::measure::Meter;
 use crate::neighbours::Neighbours;
+use crate::packing::PackService;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use parking_lot::Mutex;
@@ -44,6 +45,8 @@ pub struct Services {
     pub extents: Arc<ExtentStore>,
     /// Whether programs wait for this node.
     pub activity: Arc<Activity>,
+    /// What is packed of the shared directory, if this node keeps that.
+    pub packing: Option<Arc<PackService>>,
 }
 
 /// What a node's status says of the process that it is in.
@@ -118,6 +121,7 @@ impl Node {
             frames: self.slab.usage(),
             unreachable: self.unreachable.lock().iter().copied().collect(),
             counters: self.counters(),
+            storms: Vec::new(),
         }
     }
 
@@ -264,10 +268,16 @@ impl Service for Node {
         let foreground = services.activity.of_request(&request);
         let (meta, unit, cache) = (services.meta.clone(), services.unit.clone(), services.cache.clone());
         let locks = services.locks.clone();
+        let packing = services.packing.clone();
+        let no_packer = Fault::new(Errno::EPROTO, format!("{} keeps no packed files", self.node));
         async move {
             let answer = match request {
                 Request::Meta(request) => replied(meta.serve(from, request).await, Reply::Meta),
                 Request::Lock(request) => replied(locks.serve(from, request).await, Reply::Lock),
+                Request::Pack(request) => match packing {
+                    Some(packing) => replied(packing.serve(request).await, Reply::Pack),
+                    None => (Reply::Fault(no_packer), Carried::Nothing),
+                },
                 Request::Cache(request) => replied(cache.serve(from, request).await, Reply::Cache),
                 Request::Unit(request) => match unit.serve(request, payload, target).await {
                     Ok((reply, carried)) => (Reply::Unit(reply), carried),

@@ -10,6 +10,7 @@ mod extract;
 mod files;
 mod indexed;
 mod pack;
+pub mod packed;
 pub mod session;
 pub mod spool;
 mod tree;

@@ -1,6 +1,6 @@
 //! `tameike layout`: the layout of a path of the shared view, through its extended attribute.
 
-use crate::arguments::LayoutAction;
+use crate::arguments::{AggregateWord, LayoutAction};
 use crate::exit;
 use crate::report;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
@@ -9,6 +9,8 @@ use tameike_core::{Fault, Layout, Result};
 
 /// The extended attribute that is the layout.
 pub const ATTRIBUTE: &str = "user.tameike.layout";
+/// The extended attribute that says whether files of a directory are packed.
+const AGGREGATE_ATTRIBUTE: &str = "user.tameike.aggregate";
 /// Longest layout in words, in bytes.
 const LAYOUT_SIZE_MAX: usize = 64;
 
@@ -16,7 +18,10 @@ const LAYOUT_SIZE_MAX: usize = 64;
 pub fn layout(action: &LayoutAction) -> u8 {
     let outcome = match action {
         LayoutAction::Get { path } => get(path).map(|layout| println!("{layout}")),
-        LayoutAction::Set { layout, path } => set(*layout, path),
+        LayoutAction::Set { layout: Some(layout), path, .. } => set(*layout, path),
+        LayoutAction::Set { aggregate, path, .. } => {
+            aggregate_at(path, *aggregate != Some(AggregateWord::Off))
+        }
     };
     match outcome {
         Ok(()) => 0,
@@ -36,6 +41,19 @@ fn get(path: &Path) -> Result<String> {
 fn set(layout: Layout, path: &Path) -> Result<()> {
     setxattr(path, ATTRIBUTE, layout.to_string().as_bytes(), XattrFlags::empty())
         .map_err(|error| failed("setting", path, error))
+}
+
+/// Says whether files are packed that are made in a directory of the cache view.
+fn aggregate_at(path: &Path, packs: bool) -> Result<()> {
+    let word: &[u8] = if packs { b"on" } else { b"off" };
+    setxattr(path, AGGREGATE_ATTRIBUTE, word, XattrFlags::empty()).map_err(|error| {
+        let fault = Fault::from_os(
+            format_args!("setting whether files of {} are packed", path.display()),
+            &error.into(),
+        );
+        let hint = "is the path in the cache view, $TAMEIKE_CACHE, of a job with --aggregate=on or --aggregate=auto?";
+        Fault::new(fault.errno, format!("{fault} ({hint})"))
+    })
 }
 
 fn failed(doing: &str, path: &Path, error: rustix::io::Errno) -> Fault {

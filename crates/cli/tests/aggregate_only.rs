@@ -99,7 +99,7 @@ fn assert_same(found: &str, expected: &str) {
     );
 }
 
-/// S33: "Below the directory of `--aggregate-only`, an unchanged program that is linked dynamically finds and
+/// S39: "Below the directory of `--aggregate-only`, an unchanged program that is linked dynamically finds and
 /// leaves what it would in a plain one."
 ///
 /// Runs a script in a plain directory, and in that of a container. A later run, and who extracts it, finds the same.
@@ -176,7 +176,7 @@ fn what_is_packed_meanwhile_is_there_all_the_same() {
     );
 }
 
-/// S33: "A file has the time of its last change of content as that of its last change of anything, and a number made of its name;
+/// S39: "A file has the time of its last change of content as that of its last change of anything, and a number made of its name;
 /// hard links become files of their own when they are packed." So attributes stay what they are while a file is packed.
 #[test]
 fn attributes_do_not_tell_of_packing() {
@@ -214,7 +214,7 @@ PYTHON"#,
     );
 }
 
-/// S33: "Who comes past the C library (static programs, system calls by hand) finds no file where one is packed."
+/// S39: "Who comes past the C library (static programs, system calls by hand) finds no file where one is packed."
 #[test]
 fn who_comes_past_the_library_finds_no_file() {
     let place = Place::new();
@@ -235,7 +235,7 @@ PYTHON"#,
     place.assert_whole();
 }
 
-/// S33: "Until the program ends, a program of it that is killed has lost nothing that it had written."
+/// S39: "Until the program ends, a program of it that is killed has lost nothing that it had written."
 #[test]
 fn a_program_that_is_killed_loses_nothing_it_has_written() {
     let place = Place::new();
@@ -268,7 +268,7 @@ fn start(command: &mut Command) -> Child {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
 }
 
-/// S33: "What a `tameike run` that was killed has not packed is in the spool, and packed by the next one on that host with
+/// S39: "What a `tameike run` that was killed has not packed is in the spool, and packed by the next one on that host with
 /// the same container."
 #[test]
 fn a_packer_that_is_killed_is_followed() {
@@ -294,7 +294,7 @@ fn a_packer_that_is_killed_is_followed() {
     place.assert_whole();
 }
 
-/// S33: "Programs of one host see each other's files at once; those of another host see what was packed when they first list a
+/// S39: "Programs of one host see each other's files at once; those of another host see what was packed when they first list a
 /// directory." Several runs share a spool, and who ends last takes it away. Another host's has a spool of its own, elsewhere.
 #[test]
 fn runs_of_one_host_share_a_spool() {
@@ -325,7 +325,7 @@ fn runs_of_one_host_share_a_spool() {
     assert!(here.wait().expect("it ends").success());
 }
 
-/// S33: "fsync makes a file safe in the container."
+/// S39: "fsync makes a file safe in the container."
 #[test]
 fn what_is_synced_is_in_the_container_before_the_run_ends() {
     let place = Place::new();
@@ -370,7 +370,7 @@ fn bad_input_is_named_and_nothing_is_changed() {
     place.assert_whole();
 }
 
-/// S33: "What cannot be packed is named, kept in the spool, and packed by the next run once there is room."
+/// S39: "What cannot be packed is named, kept in the spool, and packed by the next run once there is room."
 #[test]
 fn a_full_file_system_keeps_the_rest_in_the_spool() {
     let Some(mounts) = Mounts::new() else { return };

@@ -1,5 +1,6 @@
 //! The receipt of a drain: per file what is on the shared file system, and how we know.
 
+use crate::wire::admin::Storm;
 use serde::{Deserialize, Serialize};
 
 /// How the flush of one file ended.
@@ -47,6 +48,9 @@ pub struct Receipt {
     pub files: Vec<FileReceipt>,
     /// What kept whole agents from being drained; empty in a good drain.
     pub faults: Vec<String>,
+    /// Directories in which each node has made many files fast.
+    #[serde(default)]
+    pub storms: Vec<Storm>,
 }
 
 impl Receipt {
@@ -64,6 +68,7 @@ impl Receipt {
     pub fn merge(&mut self, other: Self) {
         self.files.extend(other.files);
         self.faults.extend(other.faults);
+        self.storms.extend(other.storms);
         self.files.sort_by(|a, b| a.path.cmp(&b.path));
     }
 }

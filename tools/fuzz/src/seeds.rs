@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use tameike::driver::protocol::{ClientRequest, DriverReply, Launch};
 use tameike::place::record::{DeviceOwner, NodeState};
 use tameike_agent::control::{
-    AgentAnswer, AgentCommand, AgentMode, AgentReply, AgentRequest, AgentStart, CONTROL_VERSION, DeviceStart,
-    FabricChoice, Isolation, Left, NodeRecord, Progress, Secret,
+    AgentAnswer, AgentCommand, AgentMode, AgentReply, AgentRequest, AgentStart, Aggregate, AggregateChoice,
+    CONTROL_VERSION, DeviceStart, FabricChoice, Isolation, Left, NodeRecord, Progress, Secret,
 };
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
 use tameike_core::wire::call::{CallId, Carriage, Place, ReplyHeader, RequestHeader, Run};
@@ -235,6 +235,7 @@ fn lines() -> Vec<Seed> {
         capacity: [1, 2, 3],
         memory: 4,
         shared_dir: Some(PathBuf::from("/shared")),
+        aggregate: Aggregate { choice: AggregateChoice::Auto, size_max: 1 << 20 },
         damage: vec!["lost".to_owned()],
     };
     let file = FileReceipt {
@@ -245,7 +246,7 @@ fn lines() -> Vec<Seed> {
         note: String::new(),
         outcome: FileOutcome::Missing("why".to_owned()),
     };
-    let receipt = Receipt { files: vec![file], faults: vec!["f".to_owned()] };
+    let receipt = Receipt { files: vec![file], faults: vec!["f".to_owned()], ..Receipt::default() };
     let answer = |reply| AgentAnswer { id: 7, reply };
     let launch = Launch {
         node: 1,

@@ -26,7 +26,7 @@ pub const EDGES: [(&str, &[&str]); 17] = [
     ("tameike-ring", &["tameike-io"]),
     ("tameike-preload", &["tameike-ring", "tameike-interpose"]),
     ("tameike-capi", &["tameike-ring", "tameike-aggregate"]),
-    ("tameike-agent", &["tameike-server", "tameike-client", "tameike-ring"]),
+    ("tameike-agent", &["tameike-server", "tameike-client", "tameike-ring", "tameike-aggregate"]),
     (
         "tameike",
         &["tameike-agent", "tameike-aggregate", "tameike-preload", "tameike-redirect", "tameike-capi"],

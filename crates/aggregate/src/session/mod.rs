@@ -4,7 +4,7 @@
 //! they look again: who misses a name does, and [`Session::refresh`].
 
 mod attributes;
-mod draft;
+pub(crate) mod draft;
 mod extents;
 mod links;
 mod names;

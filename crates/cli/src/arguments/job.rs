@@ -5,7 +5,7 @@ use clap::Args;
 use serde::Deserialize;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use tameike_agent::control::FabricChoice;
+use tameike_agent::control::{AggregateChoice, FabricChoice};
 use tameike_core::{CoreSet, JobId};
 
 /// Nodes, views and limits of a job. Each option has a key of the same name in the configuration file; the
@@ -28,6 +28,21 @@ pub struct JobOptions {
     /// Directory of the shared file system behind the cache view; without it there is no cache view
     #[arg(long, value_name = "DIR", help_heading = "Views")]
     pub shared: Option<PathBuf>,
+    /// Which new files of the cache view go to the shared directory packed in a container: all (`on`), those of directories in
+    /// which many are made fast (`auto`), or none (`off`); by directory with `tameike layout set --aggregate` [default: off; without
+    /// a word: on]
+    #[arg(
+        long,
+        value_name = "on|auto|off",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "on",
+        help_heading = "Views"
+    )]
+    pub aggregate: Option<AggregateChoice>,
+    /// Packed files that are larger when the job ends become files of their own [default: 1MiB]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = "Views")]
+    pub aggregate_max: Option<u64>,
     /// Space on each node: SIZE for all views together, or VIEW=SIZE,... with the views node-local, shared,
     /// cache [default: half of free memory, or 4/5 of the free disk]
     #[arg(long, value_name = "SIZE", help_heading = "Views")]

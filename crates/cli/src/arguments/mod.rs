@@ -302,6 +302,15 @@ pub struct CheckArguments {
     pub json: bool,
 }
 
+/// Whether files are packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum AggregateWord {
+    /// They are.
+    On,
+    /// They are not.
+    Off,
+}
+
 /// `tameike layout`
 #[derive(Debug, Subcommand)]
 pub enum LayoutAction {
@@ -312,18 +321,28 @@ pub enum LayoutAction {
     },
     /// Choose the layout of a directory, for the files and directories born in it from now on
     #[command(
+        allow_missing_positional = true,
         long_about = "Choose the layout of a directory of the shared view, for the files and directories \
         born in it from now on.\n\n  \
         striped     units of 1 MiB in turn over all nodes that have a device\n  \
         striped:N   the same over N of them\n  \
         local       all of a file on the node that creates it\n  \
         node:K      all of a file on node K\n\n\
-        Programs can do the same with the extended attribute `user.tameike.layout`."
+        Programs can do the same with the extended attribute `user.tameike.layout`.\n\n\
+        With --aggregate, of a directory of the cache view: whether files that are made in it and below from now on \
+        are packed in a container (on) or not (off), as long as the job runs. The job must have been started with \
+        --aggregate=on or --aggregate=auto, or have found a container. Programs do the same with \
+        `user.tameike.aggregate`."
     )]
     Set {
         /// `striped`, `striped:N`, `local` or `node:K`
-        layout: Layout,
-        /// A directory in the shared view.
+        #[arg(required_unless_present = "aggregate", conflicts_with = "aggregate")]
+        layout: Option<Layout>,
+        /// Whether files are packed that are made in a directory of the cache view [without a word: on]
+        #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
+        aggregate: Option<AggregateWord>,
+        /// A directory in the shared view; with --aggregate, in the cache view.
+        #[arg(required = true)]
         path: PathBuf,
     },
 }

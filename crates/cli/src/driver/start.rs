@@ -125,6 +125,7 @@ impl Driver {
                 capacity: [0; 3],
                 memory: plan.memory,
                 shared_dir: plan.shared_dir.clone(),
+                aggregate: plan.aggregate,
                 damage: Vec::new(),
             },
             record: if spec.is_here() { self.record.clone() } else { self.record.seen_from_elsewhere() },

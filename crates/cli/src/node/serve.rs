@@ -138,7 +138,7 @@ fn stop<A: AgentControl>(serving: &Serving<A>, order: &StopOrder) -> u8 {
     if let Some(belongings) = &belongings {
         belongings.end_programs();
     }
-    let left = serving.agent.stop(Duration::from_millis(order.grace_ms));
+    let left = serving.agent.stop(Duration::from_millis(order.grace_ms), !order.keep);
     if let Some(belongings) = belongings {
         belongings.put_away(&left, order.keep);
     }

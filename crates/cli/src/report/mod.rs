@@ -6,6 +6,7 @@ pub mod network;
 pub mod progress;
 pub mod receipt;
 pub mod status;
+pub mod storms;
 
 use std::fmt;
 use std::io::Write;

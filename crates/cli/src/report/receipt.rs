@@ -1,6 +1,6 @@
 //! The receipt of a drain, as a table for people and as JSON for programs.
 
-use super::{plural, say, table};
+use super::{plural, say, storms, table};
 use crate::settings::size::show as show_size;
 use serde::Serialize;
 use std::io::Write;
@@ -30,6 +30,9 @@ fn write(receipt: &Receipt, out: &mut dyn Write) -> std::io::Result<()> {
     if short {
         let complete = receipt.files.len() - receipt.missing().count();
         writeln!(out, "({complete} complete files are not listed; --receipt FILE names all)")?;
+    }
+    for storm in storms::of_small_files(receipt) {
+        writeln!(out, "tameike: {}", storms::line(&storm))?;
     }
     for fault in &receipt.faults {
         writeln!(out, "problem: {fault}")?;
@@ -127,7 +130,7 @@ mod tests {
     fn a_good_receipt_is_a_table_and_a_sum() {
         let mut files = vec![file("a", FileOutcome::Verified), file("long name\n", FileOutcome::Verified)];
         files[0].note = "sparse".into();
-        let shown = text(&Receipt { files, faults: Vec::new() });
+        let shown = text(&Receipt { files, ..Receipt::default() });
         let lines: Vec<_> = shown.lines().collect();
         assert_eq!(lines[1], "a            2.00 KiB  0123456789abcdef  verified (sparse)");
         assert_eq!(lines[2], "long name\\n  2.00 KiB  0123456789abcdef  verified");
@@ -138,7 +141,7 @@ mod tests {
     fn what_is_missing_is_always_named() {
         let mut files = vec![file("f", FileOutcome::Synced); ROWS_MAX + 1];
         files.push(file("gone", FileOutcome::Missing("no space".into())));
-        let shown = text(&Receipt { files, faults: vec!["node 2: dead".into()] });
+        let shown = text(&Receipt { files, faults: vec!["node 2: dead".into()], ..Receipt::default() });
         assert!(shown.contains("gone") && shown.contains("MISSING: no space"), "{shown}");
         assert!(shown.contains("problem: node 2: dead") && shown.contains("201 complete files"), "{shown}");
         assert!(shown.contains("INCOMPLETE: 1 of 202 files"), "{shown}");

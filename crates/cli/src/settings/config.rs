@@ -6,7 +6,7 @@ use crate::arguments::{DeviceChoice, JobOptions};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use tameike_agent::control::FabricChoice;
+use tameike_agent::control::{AggregateChoice, FabricChoice};
 use tameike_core::{CoreSet, Errno, Fault, JobId, Result};
 
 /// Content of a configuration file. Unknown keys are errors.
@@ -17,6 +17,9 @@ pub struct Config {
     hosts: Option<Vec<String>>,
     hostfile: Option<PathBuf>,
     shared: Option<PathBuf>,
+    aggregate: Option<AggregateChoice>,
+    #[serde(default, deserialize_with = "memory")]
+    aggregate_max: Option<u64>,
     #[serde(default, deserialize_with = "capacity")]
     capacity: Option<Capacity>,
     device: Option<DeviceChoice>,
@@ -116,6 +119,8 @@ impl Config {
             hosts: options.hosts.clone().or_else(|| nodes.hosts.as_ref().map(|hosts| hosts.join(","))),
             hostfile: options.hostfile.clone().or_else(|| nodes.hostfile.clone()),
             shared: options.shared.clone().or_else(|| self.shared.clone()),
+            aggregate: options.aggregate.or(self.aggregate),
+            aggregate_max: options.aggregate_max.or(self.aggregate_max),
             capacity: options.capacity.clone().or_else(|| self.capacity.clone()),
             device: options.device.clone().or_else(|| self.device.clone()),
             memory: options.memory.or(self.memory),

@@ -12,7 +12,7 @@ use hostfile::HostSpec;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use tameike_agent::MEMORY_MIN;
-use tameike_agent::control::FabricChoice;
+use tameike_agent::control::{Aggregate, FabricChoice};
 use tameike_core::limits::NODES_MAX;
 use tameike_core::{CoreSet, Errno, Fault, JobId, Result};
 use tameike_io::os::process;
@@ -55,6 +55,9 @@ pub struct JobPlan {
     pub nodes: Vec<HostSpec>,
     /// The directory behind the cache view.
     pub shared_dir: Option<PathBuf>,
+    /// What of it is packed.
+    #[serde(default)]
+    pub aggregate: Aggregate,
     /// Space of the views on each node.
     pub capacity: Capacity,
     /// Directory in which the device directories are made.
@@ -92,6 +95,15 @@ pub struct JobPlan {
     pub base_dir: PathBuf,
 }
 
+/// What is packed.
+fn aggregate(options: &JobOptions) -> Aggregate {
+    let Aggregate { choice, size_max } = Aggregate::default();
+    Aggregate {
+        choice: options.aggregate.unwrap_or(choice),
+        size_max: options.aggregate_max.unwrap_or(size_max),
+    }
+}
+
 impl JobPlan {
     /// Makes the plan.
     ///
@@ -115,6 +127,7 @@ impl JobPlan {
             job: options.job.clone().map_or_else(random_job, Ok)?,
             nodes: nodes(&options)?,
             shared_dir: options.shared.as_deref().map(shared_dir).transpose()?,
+            aggregate: aggregate(&options),
             capacity: options.capacity.clone().unwrap_or_default(),
             device_root,
             memory,

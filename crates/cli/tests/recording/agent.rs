@@ -79,7 +79,7 @@ impl AgentControl for Recording {
         if self.told("slow-drain") {
             let receiver = self.stopped.lock().take();
             let _ = receiver.map(|receiver| receiver.recv());
-            return Receipt { files: Vec::new(), faults: vec!["told to stop".into()] };
+            return Receipt { faults: vec!["told to stop".into()], ..Receipt::default() };
         }
         let (Some(dirty), Some(shared)) = (self.dirty(), &self.start.shared_dir) else {
             return Receipt::default();
@@ -102,7 +102,7 @@ impl AgentControl for Recording {
             outcome,
             note: String::new(),
         }];
-        Receipt { files, faults: Vec::new() }
+        Receipt { files, ..Receipt::default() }
     }
 
     fn status(&self) -> Result<NodeStatus> {
@@ -116,6 +116,7 @@ impl AgentControl for Recording {
             frames: (0, self.peers.lock().len() as u32),
             unreachable: Vec::new(),
             counters: Vec::new(),
+            storms: Vec::new(),
         })
     }
 
@@ -136,7 +137,7 @@ impl AgentControl for Recording {
         Ok(Outcome { quantity, size, window, repetitions: Vec::new(), half_trips: None })
     }
 
-    fn stop(&self, _grace: Duration) -> Result<Left> {
+    fn stop(&self, _grace: Duration, _drained: bool) -> Result<Left> {
         drop(self.stopper.lock().take());
         Ok(self.start.device.as_ref().map_or_else(Left::default, |device| left_in(&device.dir)))
     }

@@ -66,6 +66,31 @@ impl Counter {
     }
 }
 
+/// A directory of the shared file system in which many files were made fast.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Storm {
+    /// Its path, relative to the shared directory.
+    pub dir: String,
+    /// Files that were made in it as themselves.
+    pub plain: u64,
+    /// Files that were packed.
+    pub packed: u64,
+    /// How long the shared file system takes to make a file: the mean, in nanoseconds.
+    pub create_ns: u64,
+}
+
+impl Storm {
+    /// Adds what another node has made in the same directory.
+    pub fn add(&mut self, other: &Self) {
+        let spent = u128::from(self.create_ns) * u128::from(self.plain)
+            + u128::from(other.create_ns) * u128::from(other.plain);
+        let plain = self.plain + other.plain;
+        let mean = spent.checked_div(u128::from(plain)).and_then(|mean| u64::try_from(mean).ok());
+        self.create_ns = mean.unwrap_or(self.create_ns.max(other.create_ns));
+        (self.plain, self.packed) = (plain, self.packed + other.packed);
+    }
+}
+
 /// State of one agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStatus {
@@ -85,6 +110,8 @@ pub struct NodeStatus {
     pub unreachable: Vec<NodeId>,
     /// Counters.
     pub counters: Vec<Counter>,
+    /// Directories in which programs of this node have made many files fast.
+    pub storms: Vec<Storm>,
 }
 
 /// What of the shared directory was loaded.

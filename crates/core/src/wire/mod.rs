@@ -15,6 +15,7 @@ pub mod holders;
 pub mod lock;
 pub mod measure;
 pub mod meta;
+pub mod pack;
 pub mod unit;
 
 #[cfg(test)]
@@ -41,6 +42,8 @@ pub enum Request {
     Client(client::ClientRequest),
     /// To the lock service.
     Lock(lock::LockRequest),
+    /// To the packer.
+    Pack(pack::PackRequest),
 }
 
 impl Request {
@@ -102,6 +105,7 @@ impl Request {
             },
             Self::Admin(request) => request.is_read_only(),
             Self::Client(request) => request.is_read_only(),
+            Self::Pack(request) => request.is_read_only(),
             Self::Lock(request) => match request {
                 Lock::Test { .. } | Lock::Blockers { .. } => true,
                 Lock::Lock { .. } | Lock::Unlock { .. } | Lock::EndWait { .. } | Lock::Withdraw { .. } => {
@@ -119,7 +123,7 @@ impl Request {
             Self::Admin(request) => {
                 matches!(request, admin::AdminRequest::Exchange(exchange) if exchange.expects_payload())
             }
-            Self::Meta(_) | Self::Cache(_) | Self::Lock(_) => false,
+            Self::Meta(_) | Self::Cache(_) | Self::Lock(_) | Self::Pack(_) => false,
         }
     }
 }
@@ -141,4 +145,6 @@ pub enum Reply {
     Client(client::ClientReply),
     /// From the lock service.
     Lock(lock::LockReply),
+    /// From the packer.
+    Pack(pack::PackReply),
 }

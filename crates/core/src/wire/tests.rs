@@ -2,7 +2,9 @@
 //! format has changed: agents of the two formats must refuse each other (`PROTOCOL_VERSION`), and stores written
 //! by the one must not be read by the other, before the bytes here are changed.
 
-use super::admin::{AdminReply, AdminRequest, Counter, FileHeld, FileHolders, NodeStatus, Space};
+mod pack;
+
+use super::admin::{AdminReply, AdminRequest, Counter, FileHeld, FileHolders, NodeStatus, Space, Storm};
 use super::cache::{CacheReply, CacheRequest, CacheState, Stamp};
 use super::call::Run;
 use super::client::{ClientReply, ClientRequest};
@@ -15,6 +17,7 @@ use super::meta::{
     Closed, Command, DirEntry, DirStat, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node,
     OpenId, Opener, RenameMode, Step, Target,
 };
+use super::pack::{PackReply, PackRequest};
 use super::unit::{Backing, Sought, SpaceChange, UnitDigest, UnitPlace, UnitReply, UnitRequest};
 use super::{Reply, Request};
 use crate::attr::{Attr, AttrChange, FileKind, SetTime, Timestamp};
@@ -109,7 +112,11 @@ fn receipt() -> Receipt {
         outcome,
     };
     let outcomes = [FileOutcome::Synced, FileOutcome::Verified, FileOutcome::Missing("why".to_owned())];
-    Receipt { files: outcomes.map(file).to_vec(), faults: vec!["f".to_owned()] }
+    Receipt { files: outcomes.map(file).to_vec(), faults: vec!["f".to_owned()], storms: vec![storm()] }
+}
+
+fn storm() -> Storm {
+    Storm { dir: "d".to_owned(), plain: 1, packed: 2, create_ns: 300 }
 }
 
 fn status() -> NodeStatus {
@@ -122,6 +129,7 @@ fn status() -> NodeStatus {
         frames: (1, 256),
         unreachable: vec![NODE],
         counters: vec![Counter { name: "n_bytes".to_owned(), value: 5 }],
+        storms: vec![storm()],
     }
 }
 
@@ -134,6 +142,7 @@ fn the_kinds_of_message() {
         (Request::Admin(AdminRequest::Status), "0301"),
         (Request::Client(ClientRequest::Revoke { inodes: vec![INODE] }), "040001838404"),
         (Request::Lock(LockRequest::Blockers { inode: INODE, owner: OWNER }), "0505838404c8018201"),
+        (Request::Pack(PackRequest::Forget), "060b"),
     ]);
 }
 
@@ -147,6 +156,7 @@ fn the_kinds_of_reply() {
         (Reply::Fault(Fault::new(Errno::ENOENT, "gone")), "040404676f6e65"),
         (Reply::Client(ClientReply::Done), "0500"),
         (Reply::Lock(LockReply::Done), "0600"),
+        (Reply::Pack(PackReply::Done), "0700"),
     ]);
 }
 
@@ -508,7 +518,7 @@ fn replies_of_coordinators() {
         (CacheReply::Reserved { offset: 300, state: STATE }, "02ac020901800103ac020100"),
         (
             CacheReply::Receipt { receipt: receipt(), next: Some(INODE) },
-            "03030170ac02c801016300000170ac02c801016300010170ac02c801016300020377687901016601838404",
+            "03030170ac02c801016300000170ac02c801016300010170ac02c80101630002037768790101660101640102ac0201838404",
         ),
         (CacheReply::Progress { files: 1, bytes: 300, flushed: 200 }, "0401ac02c801"),
         (CacheReply::Located { path: b"p".to_vec() }, "050170"),
@@ -559,7 +569,7 @@ fn replies_of_agents() {
         (AdminReply::Space(SPACE), "00ac02c8016404"),
         (
             AdminReply::Status(Box::new(status())),
-            "01c801ac02ac02c801640400000000ac02c801640490030105302c322d3301800201c80101076e5f627974657305",
+            "01c801ac02ac02c801640400000000ac02c801640490030105302c322d3301800201c80101076e5f6279746573050101640102ac02",
         ),
         (AdminReply::Done, "02"),
         (AdminReply::Exchange(ExchangeReply::Begun { grant: 300 }), "0300ac02"),

@@ -272,6 +272,11 @@ pub trait SharedFs: Send + Sync {
     fn space(&self) -> Result<TreeSpace>;
     /// Makes the names in a directory safe (`fsync` of the directory).
     fn sync_dir(&self, path: &[u8]) -> Result<()>;
+    /// Makes the name of a file safe against the loss of this machine, where the tree keeps names itself and not in a file system.
+    fn sync_name(&self, path: &[u8]) -> Result<()> {
+        let _ = path;
+        Ok(())
+    }
 }
 
 /// Directory and last name of a path; the root has neither.

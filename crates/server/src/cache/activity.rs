@@ -46,7 +46,7 @@ impl Activity {
     /// Counts `request` if it is one that a program waits for.
     pub fn of_request(self: &Arc<Self>, request: &Request) -> Option<Foreground> {
         let background = match request {
-            Request::Admin(_) | Request::Client(_) | Request::Lock(_) => true,
+            Request::Admin(_) | Request::Client(_) | Request::Lock(_) | Request::Pack(_) => true,
             Request::Unit(request) => matches!(
                 request,
                 UnitRequest::Flush { .. }

@@ -246,19 +246,24 @@ impl CacheService {
         let below = |path: &[u8]| {
             Some([to, path.strip_prefix(from)?.strip_prefix(b"/").map(|_| &path[from.len()..])?].concat())
         };
-        let moved = |record: &Record| record.paths.iter().find_map(|path| below(path));
-        if moved(&file.state().record).is_none() {
+        // A rename that was told and then failed has left a path at which the file is not: all follow.
+        let moved = |record: &Record| record.paths.iter().filter_map(|path| below(path)).collect::<Vec<_>>();
+        if moved(&file.state().record).is_empty() {
             return Ok(());
         }
         file.update(&self.journal, |state| {
-            if let Some(path) = moved(&state.record) {
-                state.record.prefer_path(&path);
+            for path in moved(&state.record).iter().rev() {
+                state.record.prefer_path(path);
             }
         })
     }
 
     /// `fsync`: the record and all dirty bytes are on the devices of the job.
     pub(super) async fn make_durable(&self, inode: InodeId) -> Result<()> {
+        // The journal names the file by what it is called, which must be there as long.
+        let shared = self.parts.shared.clone();
+        let path = self.path_of(inode);
+        self.parts.runtime.block(move || shared.sync_name(&path)).await?;
         self.journal.sync(true).await?;
         self.ask_units(self.homes(inode), &UnitRequest::Sync { inode, durable: true }).await
     }

@@ -91,6 +91,7 @@ impl World {
             owner: (crate::tree::OWNER, crate::tree::OWNER),
             process: || ProcessState { pid: 1, resident_bytes: 0, cores: None },
             holders: true,
+            packing: None,
         };
         let assembled = assembly::assemble(parts).await?;
         attached.set(assembled.clone());

@@ -118,7 +118,11 @@ impl Rpc for NetRpc {
                     frame[..length as usize].copy_from_slice(&bytes[offset as usize..][..length as usize]);
                     (Reply::Client(ClientReply::Read), Some(Payload::new(Arc::new(frame), 0..length)))
                 }
-                Request::Meta(_) | Request::Admin(_) | Request::Client(_) | Request::Lock(_) => {
+                Request::Meta(_)
+                | Request::Admin(_)
+                | Request::Client(_)
+                | Request::Lock(_)
+                | Request::Pack(_) => {
                     return Err(Errno::ENOSYS.into());
                 }
             };

@@ -1,0 +1,93 @@
+//! The shared directory of a node, with what is packed in it.
+
+use crate::control::{Aggregate, AggregateChoice};
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use tameike_aggregate::packed::{CONTAINER, PackedTree, Packer, PackerParts, Way};
+use tameike_core::wire::admin::Storm;
+use tameike_core::wire::pack::{PackReply, PackRequest};
+use tameike_core::{Cluster, Errno, NodeId, Result};
+use tameike_io::Runtime;
+use tameike_io::fabric::Rpc;
+use tameike_io::os::process;
+use tameike_io::shared::{PosixTree, SharedFs};
+
+/// Serves other agents as the packer of the job.
+pub struct PackService {
+    runtime: Runtime,
+    packer: Arc<Packer>,
+}
+
+impl PackService {
+    /// Answers a request of another agent.
+    pub async fn serve(&self, request: PackRequest) -> Result<PackReply> {
+        let packer = self.packer.clone();
+        self.runtime.block(move || packer.serve(request)).await
+    }
+}
+
+/// What of a shared directory a node has.
+pub struct Packing {
+    /// The directory.
+    pub tree: Arc<PackedTree>,
+    /// Serves others, if this node is the packer.
+    pub service: Option<Arc<PackService>>,
+    packer: Option<Arc<Packer>>,
+}
+
+impl Packing {
+    /// Opens the shared directory `dir`, which is `plain`, for a node.
+    ///
+    /// # Errors
+    /// `EBUSY` when another job packs files of it, and what the file system says.
+    pub fn open(
+        (dir, plain): (&Path, Arc<dyn SharedFs>),
+        aggregate: Aggregate,
+        runtime: &Runtime,
+        cluster: &Cluster,
+        rpc: Arc<dyn Rpc>,
+    ) -> Result<Self> {
+        let Aggregate { choice, size_max } = aggregate;
+        let is_packed = match plain.stat(CONTAINER) {
+            Ok(_) => true,
+            Err(fault) if fault.errno == Errno::ENOENT => false,
+            Err(fault) => return Err(fault),
+        };
+        // The first one with a device: it serves others.
+        let node =
+            cluster.device_nodes().first().copied().filter(|_| is_packed || choice != AggregateChoice::Off);
+        let packer = match node {
+            Some(node) if node == rpc.local() => {
+                let container = dir.join(String::from_utf8_lossy(CONTAINER).as_ref());
+                let parts = PackerParts {
+                    plain: plain.clone(),
+                    container: Box::new(move || Ok(Arc::new(PosixTree::open(&container)?))),
+                    packs: choice == AggregateChoice::On,
+                    size_max,
+                };
+                Some(Arc::new(Packer::new(parts, choice == AggregateChoice::Off)?))
+            }
+            _ => None,
+        };
+        let far = |node: NodeId| Way::Far { rpc: rpc.clone(), node };
+        let way = packer.clone().map(Way::Own).or_else(|| node.map(far));
+        let owner = (process::user(), process::group());
+        let packs_storms = choice == AggregateChoice::Auto;
+        let tree = Arc::new(PackedTree::new(runtime.clone(), plain, way, owner, packs_storms));
+        let service = packer.clone().map(|packer| Arc::new(PackService { runtime: runtime.clone(), packer }));
+        Ok(Self { tree, service, packer })
+    }
+
+    /// The job ends. With `drained`, all that it wrote is on the shared file system.
+    ///
+    /// # Errors
+    /// What could not be made safe, or stays packed though it is large.
+    pub fn finish(&self, drained: bool) -> Result<()> {
+        self.packer.as_ref().map_or(Ok(()), |packer| packer.finish(drained))
+    }
+}
+
+/// Directories in which programs of a node have made many files fast.
+pub fn storms(packing: &OnceLock<Packing>) -> Vec<Storm> {
+    packing.get().map(|packing| packing.tree.storms()).unwrap_or_default()
+}

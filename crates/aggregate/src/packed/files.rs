@@ -1,0 +1,245 @@
+//! Files of the container that somebody has open.
+
+use super::store::{Store, own_extent};
+use crate::session::Brief;
+use crate::session::draft::Draft;
+use tameike_core::attr::{AttrChange, SetTime};
+use tameike_core::wire::pack::PackedStat;
+use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
+use tameike_io::os::process::{random_bytes, wall};
+use tameike_store::container::{Content, IndexEntry, Node, Put, check_path};
+
+/// Bytes that open files gather in memory.
+const BUFFERED_MAX: usize = 32 << 20;
+
+/// A file that somebody has open.
+pub struct Open {
+    pub draft: Draft,
+    pub ctime: Timestamp,
+    pub opens: u64,
+}
+
+/// What the entry of a packed file has in the place of a link's target: its number, and its last change.
+fn identity(number: u64, ctime: Timestamp) -> Vec<u8> {
+    let Timestamp { seconds, nanoseconds } = ctime;
+    [&number.to_le_bytes()[..], &seconds.to_le_bytes(), &nanoseconds.to_le_bytes()].concat()
+}
+
+/// Number and last change of a file; of one that was packed otherwise, a number made of its place.
+pub fn identity_of(entry: &IndexEntry, node: &Node) -> (u64, Timestamp) {
+    let told = || {
+        let (number, rest) = node.target.split_first_chunk::<8>()?;
+        let (seconds, rest) = rest.split_first_chunk::<8>()?;
+        let nanoseconds = u32::from_le_bytes(rest.try_into().ok()?);
+        let ctime = Timestamp { seconds: i64::from_le_bytes(*seconds), nanoseconds };
+        Some((u64::from_le_bytes(*number), ctime))
+    };
+    let place = u64::from(entry.lane.subfile) << 52 ^ u64::from(entry.lane.lane) << 46 ^ entry.address;
+    told().unwrap_or((place, node.mtime))
+}
+
+pub fn stat(number: u64, node: &Node, size: u64, ctime: Timestamp, nlink: u32) -> PackedStat {
+    let Node { mode, uid, gid, atime, mtime, .. } = *node;
+    PackedStat { number, mode, uid, gid, size, nlink, atime, mtime, ctime }
+}
+
+impl Open {
+    pub fn stat(&self, number: u64) -> PackedStat {
+        let nlink = u32::from(self.draft.path.is_some());
+        stat(number, &self.draft.node, self.draft.size, self.ctime, nlink)
+    }
+
+    /// Its content has changed.
+    fn touch(&mut self) {
+        self.ctime = wall().max(self.ctime);
+        self.draft.node.mtime = self.ctime;
+    }
+}
+
+impl Store {
+    /// Makes a file that must not exist, and opens it.
+    ///
+    /// # Errors
+    /// `EEXIST`, and what the file system says.
+    pub fn create(&mut self, path: &[u8], mode: u16, owner: (u32, u32)) -> Result<PackedStat> {
+        check_path(path)?;
+        if self.stat(path).is_ok() {
+            return Err(Errno::EEXIST.into());
+        }
+        self.begin()?;
+        let (number, now) = (u64::from_le_bytes(random_bytes()?), wall());
+        let node = Node {
+            kind: FileKind::File,
+            mode: mode & 0o7777,
+            uid: owner.0,
+            gid: owner.1,
+            rdev: 0,
+            atime: now,
+            mtime: now,
+            target: identity(number, now),
+            xattrs: Vec::new(),
+            size: 0,
+            content: Content::Here,
+        };
+        let entry = self.put(path, Some(node.clone()))?;
+        self.hand_over(&[(entry, None)])?;
+        let open = Open { draft: Draft::of(path.to_vec(), node, Vec::new(), 0), ctime: now, opens: 1 };
+        let stat = open.stat(number);
+        self.open.insert(number, open);
+        self.paths.insert(path.to_vec(), number);
+        Ok(stat)
+    }
+
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EIO` when what is there is damaged.
+    pub fn open_file(&mut self, path: &[u8]) -> Result<PackedStat> {
+        if let Some(number) = self.paths.get(path).copied()
+            && let Some(open) = self.open.get_mut(&number)
+        {
+            open.opens += 1;
+            return Ok(open.stat(number));
+        }
+        let entry = self.entry(path)?;
+        let node = self.node_of(&entry)?;
+        let (number, ctime) = identity_of(&entry, &node);
+        let Content::Extents(extents) = node.content.clone() else { return Err(Errno::EIO.into()) };
+        let size = node.size;
+        let open = Open { draft: Draft::of(path.to_vec(), node, extents, size), ctime, opens: 1 };
+        let stat = open.stat(number);
+        self.open.insert(number, open);
+        self.paths.insert(path.to_vec(), number);
+        Ok(stat)
+    }
+
+    /// Ends an open.
+    ///
+    /// # Errors
+    /// What the file system says of what was written last; it is kept then.
+    pub fn close_file(&mut self, number: u64) -> Result<()> {
+        if self.opened(number)?.opens > 1 {
+            self.opened(number)?.opens -= 1;
+            return Ok(());
+        }
+        self.publish(number)?;
+        self.write_pending()?;
+        if let Some(path) = self.open.remove(&number).and_then(|open| open.draft.path) {
+            self.paths.remove(&path);
+        }
+        Ok(())
+    }
+
+    pub(super) fn opened(&mut self, number: u64) -> Result<&mut Open> {
+        let unknown =
+            || Fault::new(Errno::ESTALE, "the packer knows of no such open file, as it was started again");
+        self.open.get_mut(&number).ok_or_else(unknown)
+    }
+
+    /// Attributes of an open file.
+    ///
+    /// # Errors
+    /// `ESTALE` when it is not open.
+    pub fn look(&mut self, number: u64) -> Result<PackedStat> {
+        Ok(self.opened(number)?.stat(number))
+    }
+
+    /// Bytes of an open file.
+    ///
+    /// # Errors
+    /// `EIO` when they are damaged.
+    pub fn read(&mut self, number: u64, offset: u64, length: u32) -> Result<Vec<u8>> {
+        self.opened(number)?;
+        let Self { container, writer, open, .. } = self;
+        let Some(open) = open.get(&number) else { return Err(Errno::ESTALE.into()) };
+        let mut bytes = vec![0; length as usize];
+        let count = open.draft.read(container, writer.as_mut(), &mut bytes, offset)?;
+        bytes.truncate(count);
+        Ok(bytes)
+    }
+
+    /// Writes to an open file, at its end without an offset. It is with the file system when it was published.
+    ///
+    /// # Errors
+    /// `EFBIG` beyond the largest size, and what the file system says.
+    pub fn write(&mut self, number: u64, bytes: &[u8], offset: Option<u64>) -> Result<()> {
+        self.begin()?;
+        self.opened(number)?;
+        let buffered: usize = self.open.values().map(|open| open.draft.buffered()).sum();
+        let (Some(writer), Some(open)) = (&mut self.writer, self.open.get_mut(&number)) else {
+            return Err(Errno::EBADF.into());
+        };
+        let offset = offset.unwrap_or(open.draft.size);
+        offset.checked_add(bytes.len() as u64).filter(|end| *end <= i64::MAX as u64).ok_or(Errno::EFBIG)?;
+        open.draft.write(writer, bytes, offset)?;
+        self.touched.insert(number);
+        open.touch();
+        if buffered + bytes.len() > BUFFERED_MAX { open.draft.flush(writer) } else { Ok(()) }
+    }
+
+    /// Sets the size of an open file.
+    ///
+    /// # Errors
+    /// What the file system says; then nothing has changed.
+    pub fn truncate(&mut self, number: u64, size: u64) -> Result<()> {
+        if size > i64::MAX as u64 {
+            return Err(Errno::EFBIG.into());
+        }
+        self.begin()?;
+        self.publish(number)?;
+        let open = self.opened(number)?;
+        open.draft.truncate(size);
+        open.touch();
+        self.publish(number)?;
+        self.write_pending()
+    }
+
+    /// Changes attributes of an open file.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn change(&mut self, number: u64, change: &AttrChange) -> Result<()> {
+        if change.size.is_some() || change.layout.is_some() {
+            return Err(Errno::EINVAL.into());
+        }
+        self.begin()?;
+        let now = wall();
+        let time = |set: SetTime| match set {
+            SetTime::Now => now,
+            SetTime::To(time) => time,
+        };
+        let open = self.opened(number)?;
+        let node = &mut open.draft.node;
+        node.mode = change.mode.map_or(node.mode, |mode| mode & 0o7777);
+        node.uid = change.uid.unwrap_or(node.uid);
+        node.gid = change.gid.unwrap_or(node.gid);
+        node.atime = change.atime.map_or(node.atime, time);
+        node.mtime = change.mtime.map_or(node.mtime, time);
+        open.ctime = now.max(open.ctime);
+        open.draft.is_changed = true;
+        self.publish(number)?;
+        self.write_pending()
+    }
+
+    /// Puts an entry of an open file as it is now.
+    pub(super) fn publish(&mut self, number: u64) -> Result<()> {
+        let open = self.opened(number)?;
+        let Some(path) = open.draft.path.clone().filter(|_| open.draft.is_changed) else { return Ok(()) };
+        open.draft.node.target = identity(number, open.ctime);
+        self.begin()?;
+        let version = self.next_version(&path)?;
+        let (Some(writer), Some(open)) = (&mut self.writer, self.open.get_mut(&number)) else {
+            return Err(Errno::EBADF.into());
+        };
+        let (node, content) = open.draft.entry(writer)?;
+        let (brief, is_here) = (Brief::of(&node), node.content == Content::Here);
+        let (_, Put { address, size }) = writer.put_entry(&path, version, Some(node), content)?;
+        let lane = writer.lane();
+        let entry = IndexEntry { path, version, lane, address, record_size: size, node: Some(brief) };
+        open.draft.published(own_extent(&entry, brief.size).filter(|_| is_here));
+        self.known.remove(&entry.path);
+        self.container.add(entry);
+        self.changes += 1;
+        Ok(())
+    }
+}

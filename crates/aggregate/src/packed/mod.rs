@@ -1,0 +1,353 @@
+//! Small files of a shared directory, packed in a container of it: [`PackedTree`] shows them among the others, to a job of any number
+//! of agents.
+//!
+//! One agent of the job, its packer ([`Packer`]), adds to the container, and all ask it: so a name that is made, and bytes that are
+//! written, are seen by all at once, and no file system needs to be asked for more than that it keeps what one host writes. A packed
+//! file keeps its number, whatever it is called and however large it becomes, for as long as the job runs. What is at a path of the shared
+//! directory comes before what is packed under that path.
+//!
+//! Only regular files are packed, and only those that are made where files are packed. Directories, links and all else are as ever.
+
+mod file;
+mod files;
+mod listing;
+mod moves;
+mod names;
+mod outward;
+mod packer;
+mod store;
+mod storms;
+mod way;
+
+pub use packer::{Packer, PackerParts};
+pub use storms::{STORM_FILES, STORM_SECONDS};
+pub use way::Way;
+
+use file::PackedFile;
+use listing::UnitedDir;
+use std::sync::Arc;
+use storms::Storms;
+use tameike_core::attr::AttrChange;
+use tameike_core::wire::admin::Storm;
+use tameike_core::wire::meta::RenameMode;
+use tameike_core::wire::pack::{Changed, PackReply, PackRequest, PackedStat};
+use tameike_core::{Errno, Fault, FileKind, Result};
+use tameike_io::Runtime;
+use tameike_io::shared::{
+    Access, FileStat, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode, split,
+};
+
+/// The directory of the container, in the shared directory. The views do not show it.
+pub const CONTAINER: &[u8] = b".tameike-packed";
+/// Where, in the container, files are whose directory others have removed.
+const APART: &[u8] = b".tameike-apart";
+/// The extended attribute of a directory that says whether files that are made there are packed.
+pub const ATTRIBUTE: &[u8] = b"user.tameike.aggregate";
+/// Device number of packed files: no device of a system has it.
+const DEVICE: u64 = u64::from_be_bytes(*b"\xffpacked\0");
+/// Bytes of a block of `st_blocks`.
+const STAT_BLOCK: u64 = 512;
+/// Set-group-ID bit: on a directory, files born in it take its group.
+const SETGID: u16 = 0o2000;
+
+/// A shared directory, with what is packed in it.
+pub struct PackedTree {
+    plain: Arc<dyn SharedFs>,
+    /// To the packer; nothing where nothing is packed.
+    way: Option<Way>,
+    /// Owner and group of new files.
+    owner: (u32, u32),
+    storms: Storms,
+    runtime: Runtime,
+}
+
+fn stat_of(packed: &PackedStat) -> FileStat {
+    FileStat {
+        device: DEVICE,
+        inode: packed.number,
+        birth: 0,
+        kind: FileKind::File,
+        mode: packed.mode,
+        nlink: packed.nlink,
+        uid: packed.uid,
+        gid: packed.gid,
+        rdev: 0,
+        size: packed.size,
+        blocks: packed.size.div_ceil(STAT_BLOCK),
+        atime: packed.atime,
+        mtime: packed.mtime,
+        ctime: packed.ctime,
+    }
+}
+
+/// Whether a path is that of the container, or below it.
+fn is_hidden(path: &[u8]) -> bool {
+    path.strip_prefix(CONTAINER).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+}
+
+fn visible(path: &[u8]) -> Result<()> {
+    if is_hidden(path) { Err(Errno::ENOENT.into()) } else { Ok(()) }
+}
+
+fn free(path: &[u8]) -> Result<()> {
+    if !is_hidden(path) {
+        return Ok(());
+    }
+    let name = String::from_utf8_lossy(path);
+    Err(Fault::new(Errno::EPERM, format!("{name}: packed files are kept under this name")))
+}
+
+impl PackedTree {
+    /// The directory `plain`, with what the packer at the end of `way` has of it. `packs_storms`: whether files are packed in
+    /// directories in which many are made fast.
+    pub fn new(
+        runtime: Runtime,
+        plain: Arc<dyn SharedFs>,
+        way: Option<Way>,
+        owner: (u32, u32),
+        packs_storms: bool,
+    ) -> Self {
+        Self { plain, way, owner, storms: Storms::new(packs_storms), runtime }
+    }
+
+    /// Directories in which many files were made fast, as far as this node has made them.
+    pub fn storms(&self) -> Vec<Storm> {
+        self.storms.list()
+    }
+
+    fn stat_packed(&self, path: &[u8]) -> Result<PackedStat> {
+        let Some(way) = &self.way else { return Err(Errno::ENOENT.into()) };
+        way.stat(PackRequest::Stat { path: path.to_vec() })
+    }
+
+    fn is_packed(&self, path: &[u8]) -> Result<bool> {
+        match self.stat_packed(path) {
+            Ok(_) => Ok(true),
+            Err(fault) if fault.errno == Errno::ENOENT => Ok(false),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    fn opened(&self, way: &Way, request: PackRequest) -> Result<Arc<dyn SharedFile>> {
+        let stat = way.stat(request)?;
+        Ok(Arc::new(PackedFile::new(way.clone(), self.runtime.clone(), stat.number)))
+    }
+
+    /// What was made just now under a name that is packed meanwhile is unmade.
+    fn unless_packed<T>(&self, path: &[u8], made: T) -> Result<T> {
+        if self.is_packed(path)? {
+            self.plain.unlink(path)?;
+            return Err(Errno::EEXIST.into());
+        }
+        Ok(made)
+    }
+
+    fn create_packed(&self, way: &Way, path: &[u8], mode: u16) -> Result<Option<Arc<dyn SharedFile>>> {
+        match self.plain.stat(path) {
+            Ok(_) => return Err(Errno::EEXIST.into()),
+            Err(fault) if fault.errno == Errno::ENOENT => {}
+            Err(fault) => return Err(fault),
+        }
+        let (dir, _) = split(path).ok_or(Errno::EEXIST)?;
+        let parent = self.plain.stat(dir)?;
+        if parent.kind != FileKind::Directory {
+            return Err(Errno::ENOTDIR.into());
+        }
+        let gid = if parent.mode & SETGID == 0 { self.owner.1 } else { parent.gid };
+        let request = PackRequest::Create { path: path.to_vec(), mode, uid: self.owner.0, gid };
+        match way.ask(request)? {
+            PackReply::Stat(stat) => {
+                Ok(Some(Arc::new(PackedFile::new(way.clone(), self.runtime.clone(), stat.number))))
+            }
+            PackReply::Declined => Ok(None),
+            other => Err(way::out_of_turn(&other)),
+        }
+    }
+
+    /// Counts a file that was made; where that are many, and fast, and nobody has said otherwise, the next are packed.
+    fn count(&self, path: &[u8], began: tameike_core::Timestamp, is_packed: bool) {
+        let dir = split(path).map_or(&b""[..], |(dir, _)| dir);
+        let is_storm = self.storms.count(dir, began, self.runtime.now(), is_packed);
+        if is_storm && let Some(way) = &self.way {
+            let mark = PackRequest::Mark { dir: dir.to_vec(), packs: Some(true) };
+            if let Err(fault) = way.done(mark) {
+                log::warn!("files of a directory in which many are made are not packed: {fault}");
+            }
+        }
+    }
+}
+
+/// What was found in one of two places: in the other one when it is not in this.
+fn or_packed<T>(plain: Result<T>, packed: impl FnOnce() -> Result<T>) -> Result<T> {
+    match plain {
+        Err(fault) if fault.errno == Errno::ENOENT => packed(),
+        found => found,
+    }
+}
+
+impl SharedFs for PackedTree {
+    fn stat(&self, path: &[u8]) -> Result<FileStat> {
+        visible(path)?;
+        or_packed(self.plain.stat(path), || self.stat_packed(path).map(|stat| stat_of(&stat)))
+    }
+
+    fn pin(&self, path: &[u8]) -> Result<(FileStat, Pin)> {
+        visible(path)?;
+        // No other file ever gets the number of one that is packed.
+        let packed = || self.stat_packed(path).map(|stat| (stat_of(&stat), Box::new(()) as Pin));
+        or_packed(self.plain.pin(path), packed)
+    }
+
+    fn open_dir(&self, path: &[u8]) -> Result<Arc<dyn SharedDir>> {
+        visible(path)?;
+        let plain = self.plain.open_dir(path)?;
+        Ok(match &self.way {
+            Some(way) => Arc::new(UnitedDir::new(plain, way.clone(), path.to_vec())),
+            None => plain,
+        })
+    }
+
+    fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
+        visible(path)?;
+        let packed = || self.stat_packed(path).and_then(|_| Err(Errno::EINVAL.into()));
+        or_packed(self.plain.read_link(path), packed)
+    }
+
+    fn open(&self, path: &[u8], access: Access) -> Result<Arc<dyn SharedFile>> {
+        visible(path)?;
+        or_packed(self.plain.open(path, access), || {
+            let Some(way) = &self.way else { return Err(Errno::ENOENT.into()) };
+            self.opened(way, PackRequest::Open { path: path.to_vec() })
+        })
+    }
+
+    fn create(&self, path: &[u8], mode: u16) -> Result<Arc<dyn SharedFile>> {
+        free(path)?;
+        let began = self.runtime.now();
+        let packed = match &self.way {
+            Some(way) => self.create_packed(way, path, mode)?,
+            None => None,
+        };
+        if let Some(packed) = packed {
+            self.count(path, began, true);
+            return Ok(packed);
+        }
+        let began = self.runtime.now();
+        let file = self.plain.create(path, mode)?;
+        self.count(path, began, false);
+        self.unless_packed(path, file)
+    }
+
+    fn make(&self, path: &[u8], special: &Special) -> Result<FileStat> {
+        free(path)?;
+        let Some(way) = &self.way else { return self.plain.make(path, special) };
+        if self.is_packed(path)? {
+            return Err(Errno::EEXIST.into());
+        }
+        let Special::Directory(mode) = special else {
+            let stat = self.plain.make(path, special)?;
+            return self.unless_packed(path, stat);
+        };
+        way.done(PackRequest::MakeDir { path: path.to_vec(), mode: *mode })?;
+        self.plain.stat(path)
+    }
+
+    fn unlink(&self, path: &[u8]) -> Result<()> {
+        visible(path)?;
+        self.unlink_both(path)
+    }
+
+    fn rmdir(&self, path: &[u8]) -> Result<()> {
+        visible(path)?;
+        let Some(way) = &self.way else { return self.plain.rmdir(path) };
+        or_packed(self.plain.stat(path).map(drop), || {
+            self.stat_packed(path).and_then(|_| Err(Errno::ENOTDIR.into()))
+        })?;
+        way.done(PackRequest::RemoveDir { path: path.to_vec() })
+    }
+
+    fn rename(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
+        visible(from)?;
+        free(to)?;
+        match &self.way {
+            Some(way) => self.rename_either(way, from, to, mode),
+            None => self.plain.rename(from, to, mode),
+        }
+    }
+
+    fn link(&self, from: &[u8], to: &[u8]) -> Result<()> {
+        visible(from)?;
+        free(to)?;
+        if self.is_packed(to)? {
+            return Err(Errno::EEXIST.into());
+        }
+        or_packed(self.plain.link(from, to), || {
+            if !self.is_packed(from)? {
+                return Err(Errno::ENOENT.into());
+            }
+            let name = String::from_utf8_lossy(from);
+            Err(Fault::new(Errno::EPERM, format!("link {name}: a packed file has one name")))
+        })
+    }
+
+    fn change(&self, path: &[u8], change: &AttrChange) -> Result<()> {
+        visible(path)?;
+        or_packed(self.plain.change(path, change), || {
+            let Some(way) = &self.way else { return Err(Errno::ENOENT.into()) };
+            way.done(PackRequest::Change { of: Changed::At(path.to_vec()), change: change.clone() })
+        })
+    }
+
+    fn xattr(&self, path: &[u8], name: &[u8]) -> Result<Vec<u8>> {
+        visible(path)?;
+        if name == ATTRIBUTE {
+            return self.packs(path);
+        }
+        let packed = || self.stat_packed(path).and_then(|_| Err(Errno::ENODATA.into()));
+        or_packed(self.plain.xattr(path, name), packed)
+    }
+
+    fn xattrs(&self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
+        visible(path)?;
+        or_packed(self.plain.xattrs(path), || self.stat_packed(path).map(|_| Vec::new()))
+    }
+
+    fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        visible(path)?;
+        if name == ATTRIBUTE {
+            return self.mark(path, Some(value));
+        }
+        or_packed(self.plain.set_xattr(path, name, value, mode), || {
+            self.stat_packed(path).and_then(|_| {
+                let name = String::from_utf8_lossy(path);
+                Err(Fault::new(
+                    Errno::EOPNOTSUPP,
+                    format!("{name}: packed files have no extended attributes"),
+                ))
+            })
+        })
+    }
+
+    fn remove_xattr(&self, path: &[u8], name: &[u8]) -> Result<()> {
+        visible(path)?;
+        if name == ATTRIBUTE {
+            return self.mark(path, None);
+        }
+        let packed = || self.stat_packed(path).and_then(|_| Err(Errno::ENODATA.into()));
+        or_packed(self.plain.remove_xattr(path, name), packed)
+    }
+
+    fn space(&self) -> Result<TreeSpace> {
+        self.plain.space()
+    }
+
+    fn sync_dir(&self, path: &[u8]) -> Result<()> {
+        visible(path)?;
+        self.plain.sync_dir(path)?;
+        self.way.as_ref().map_or(Ok(()), |way| way.done(PackRequest::Sync { file: None }))
+    }
+
+    fn sync_name(&self, _: &[u8]) -> Result<()> {
+        self.way.as_ref().map_or(Ok(()), |way| way.done(PackRequest::Sync { file: None }))
+    }
+}

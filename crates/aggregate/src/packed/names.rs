@@ -1,0 +1,131 @@
+//! Names that go, or are given to others, where two places have some: the shared directory and its container.
+
+use super::{ATTRIBUTE, PackedTree, Way, or_packed};
+use tameike_core::wire::meta::RenameMode;
+use tameike_core::wire::pack::{PackReply, PackRequest};
+use tameike_core::{Errno, Fault, FileKind, Result};
+use tameike_io::shared::{FileStat, split};
+
+fn unless_missing<T>(found: Result<T>) -> Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(fault) if fault.errno == Errno::ENOENT => Ok(None),
+        Err(fault) => Err(fault),
+    }
+}
+
+impl PackedTree {
+    /// Removes what is at a path; what is packed under it first, so that it is not seen again.
+    pub(super) fn unlink_both(&self, path: &[u8]) -> Result<()> {
+        let Some(way) = &self.way else { return self.plain.unlink(path) };
+        if self.plain.stat(path).is_ok_and(|stat| stat.kind == FileKind::Directory) {
+            return self.plain.unlink(path);
+        }
+        let packed = unless_missing(way.done(PackRequest::Unlink { path: path.to_vec() }))?;
+        or_packed(self.plain.unlink(path), || packed.ok_or_else(|| Errno::ENOENT.into()))
+    }
+
+    pub(super) fn rename_either(&self, way: &Way, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
+        let (old, new) = (from.to_vec(), to.to_vec());
+        match unless_missing(self.plain.stat(from))? {
+            Some(stat) if stat.kind == FileKind::Directory => {
+                if self.is_packed(to)? {
+                    let exists = mode == RenameMode::NoReplace;
+                    return Err(if exists { Errno::EEXIST } else { Errno::ENOTDIR }.into());
+                }
+                way.done(PackRequest::MoveDir { from: old, to: new, mode })
+            }
+            Some(_) => self.rename_plain(way, from, to, mode),
+            None => {
+                if !self.is_packed(from)? {
+                    return Err(Errno::ENOENT.into());
+                }
+                self.rename_packed(way, from, to, mode)
+            }
+        }
+    }
+
+    /// A file of the shared directory gets another name: what is packed under that is replaced.
+    fn rename_plain(&self, way: &Way, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
+        let is_packed = self.is_packed(to)?;
+        match mode {
+            RenameMode::NoReplace if is_packed => return Err(Errno::EEXIST.into()),
+            RenameMode::Exchange if is_packed => return Err(Errno::EINVAL.into()),
+            RenameMode::NoReplace | RenameMode::Exchange | RenameMode::Replace => {}
+        }
+        self.plain.rename(from, to, mode)?;
+        if is_packed {
+            unless_missing(way.done(PackRequest::Unlink { path: to.to_vec() }))?;
+        }
+        Ok(())
+    }
+
+    /// A packed file gets another name, and stays packed.
+    fn rename_packed(&self, way: &Way, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
+        let (dir, _) = split(to).ok_or(Errno::EBUSY)?;
+        if self.plain.stat(dir)?.kind != FileKind::Directory {
+            return Err(Errno::ENOTDIR.into());
+        }
+        let rename = PackRequest::Rename { from: from.to_vec(), to: to.to_vec(), mode };
+        match (unless_missing(self.plain.stat(to))?, mode) {
+            (Some(_), RenameMode::NoReplace) => Err(Errno::EEXIST.into()),
+            (_, RenameMode::Exchange) => Err(Errno::EINVAL.into()),
+            (Some(FileStat { kind: FileKind::Directory, .. }), RenameMode::Replace) => {
+                Err(Errno::EISDIR.into())
+            }
+            (Some(_), RenameMode::Replace) => {
+                // Should this agent die in between, nothing is at the path, and what was to come there is where it was.
+                self.plain.unlink(to)?;
+                way.done(rename)
+            }
+            (None, RenameMode::Replace) => way.done(rename),
+            (None, RenameMode::NoReplace) => {
+                way.done(rename)?;
+                if unless_missing(self.plain.stat(to))?.is_some() {
+                    // Another node has made a file under the name meanwhile.
+                    let back = RenameMode::Replace;
+                    way.done(PackRequest::Rename { from: to.to_vec(), to: from.to_vec(), mode: back })?;
+                    return Err(Errno::EEXIST.into());
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether files are packed that are made in a directory, in words.
+    pub(super) fn packs(&self, path: &[u8]) -> Result<Vec<u8>> {
+        let Some(way) = &self.way else { return Err(Errno::ENODATA.into()) };
+        if self.plain.stat(path)?.kind != FileKind::Directory {
+            return Err(Errno::ENODATA.into());
+        }
+        match way.ask(PackRequest::Packs { dir: path.to_vec() })? {
+            PackReply::Packs(packs) => Ok(if packs { b"on" } else { b"off" as &[u8] }.to_vec()),
+            other => Err(super::way::out_of_turn(&other)),
+        }
+    }
+
+    /// Says whether files are packed that are made in a directory, and below.
+    pub(super) fn mark(&self, path: &[u8], said: Option<&[u8]>) -> Result<()> {
+        let name = String::from_utf8_lossy(path);
+        let wrong = |errno: Errno, why: &str| Err(Fault::new(errno, format!("{name}: {why}")));
+        let Some(way) = &self.way else {
+            return wrong(
+                Errno::EOPNOTSUPP,
+                "this job packs no files: start it with --aggregate=on or --aggregate=auto",
+            );
+        };
+        if self.plain.stat(path)?.kind != FileKind::Directory {
+            return wrong(Errno::ENOTDIR, "files are packed by directories");
+        }
+        let packs = match said {
+            None => None,
+            Some(b"on") => Some(true),
+            Some(b"off") => Some(false),
+            Some(_) => {
+                let attribute = String::from_utf8_lossy(ATTRIBUTE);
+                return wrong(Errno::EINVAL, &format!("{attribute} is on or off"));
+            }
+        };
+        way.done(PackRequest::Mark { dir: path.to_vec(), packs })
+    }
+}

@@ -1,0 +1,74 @@
+//! Files that have grown too large to be packed become files of the shared file system.
+
+use super::store::Store;
+use tameike_core::attr::{AttrChange, SetTime};
+use tameike_core::wire::meta::RenameMode;
+use tameike_core::wire::pack::PACKED_BYTES_MAX;
+use tameike_core::{Errno, Fault, Result};
+use tameike_io::shared::{Access, SharedFs, join, split};
+
+/// Files that are larger than `size_max` become files of the shared file system.
+///
+/// # Errors
+/// What the file system says of the first that does not: it stays packed, with all after it.
+pub fn move_out(plain: &dyn SharedFs, store: &mut Store, size_max: u64) -> Result<()> {
+    for path in store.below(b"")? {
+        let stat = store.stat(&path)?;
+        if stat.size > size_max && store.touched.contains(&stat.number) {
+            move_out_one(plain, store, &path)
+                .map_err(|fault| fault.context(format_args!("{}", String::from_utf8_lossy(&path))))?;
+        }
+    }
+    Ok(())
+}
+
+/// A file becomes one of the shared file system: written aside, synced, compared, renamed; then it is packed no more.
+fn move_out_one(plain: &dyn SharedFs, store: &mut Store, path: &[u8]) -> Result<()> {
+    let (dir, name) = split(path).ok_or(Errno::EINVAL)?;
+    let aside = join(dir, &[&b".tameike-moved-"[..], &name[..name.len().min(200)]].concat());
+    match plain.unlink(&aside) {
+        Err(fault) if fault.errno != Errno::ENOENT => return Err(fault),
+        _ => {}
+    }
+    let stat = store.open_file(path)?;
+    let written = write_out(plain, store, stat.number, stat.size, &aside);
+    let closed = store.close_file(stat.number);
+    let made = written.and(closed).and_then(|()| {
+        let times = SetTime::To;
+        let change = AttrChange {
+            mode: Some(stat.mode),
+            atime: Some(times(stat.atime)),
+            mtime: Some(times(stat.mtime)),
+            ..Default::default()
+        };
+        plain.change(&aside, &change)?;
+        plain.open(&aside, Access::Read)?.sync()?;
+        plain.rename(&aside, path, RenameMode::NoReplace)?;
+        plain.sync_dir(dir)
+    });
+    if let Err(fault) = made {
+        // What is packed is still there; of what lies aside nobody knows.
+        let _ = plain.unlink(&aside);
+        return Err(fault);
+    }
+    store.unlink(path)
+}
+
+fn write_out(plain: &dyn SharedFs, store: &mut Store, number: u64, size: u64, aside: &[u8]) -> Result<()> {
+    let file = plain.create(aside, 0o600)?;
+    let pieces = || (0..size).step_by(PACKED_BYTES_MAX);
+    for offset in pieces() {
+        file.write_at(&store.read(number, offset, PACKED_BYTES_MAX as u32)?, offset)?;
+    }
+    file.sync()?;
+    file.forget_pages()?;
+    let mut found = vec![0; PACKED_BYTES_MAX];
+    for offset in pieces() {
+        let bytes = store.read(number, offset, PACKED_BYTES_MAX as u32)?;
+        let count = file.read_at(&mut found, offset)?.min(bytes.len());
+        if found[..count] != bytes[..] {
+            return Err(Fault::io(format!("what was written of it reads back differently at byte {offset}")));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,368 @@
+//! The container of a shared directory as the packer has it: every change is with the file system before it is answered.
+
+use super::CONTAINER;
+use super::files::{Open, identity_of, stat};
+use crate::session::Brief;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use tameike_core::wire::pack::{PACKED_NAMES_MAX, PackedStat};
+use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
+use tameike_io::os::process::{host_name, random_bytes, wall};
+use tameike_io::shared::{Access, SharedFile, SharedFs, join};
+use tameike_store::container::{
+    Container, Content, Extent, Geometry, IndexEntry, LaneWriter, Node, Put, Superblock, WriterId,
+    check_path, split_path, subfile, superblock,
+};
+
+/// Attributes that are kept at hand.
+const KNOWN_MAX: usize = 64 << 10;
+/// Bytes of a block of a container that is made.
+const BLOCK_SIZE: u32 = 4 << 20;
+/// Lanes of each of its files: one for each life of a packer on a host that did not end well.
+const LANES: u32 = 8;
+
+/// The container.
+pub struct Store {
+    fs: Arc<dyn SharedFs>,
+    pub(super) container: Container,
+    /// From the first change on.
+    pub(super) writer: Option<LaneWriter>,
+    pub(super) open: BTreeMap<u64, Open>,
+    /// Numbers of open files by their paths.
+    pub(super) paths: BTreeMap<Vec<u8>, u64>,
+    pub(super) known: BTreeMap<Vec<u8>, PackedStat>,
+    /// Numbers of files that this job has written.
+    pub(super) touched: BTreeSet<u64>,
+    version: u64,
+    /// Changes so far, and how many of them are safe.
+    pub(super) changes: u64,
+    safe: u64,
+    /// Why nothing more is believed.
+    failure: Option<Fault>,
+    /// Another job adds to it: here it is only read.
+    is_foreign: bool,
+    /// When it was looked at for what another job has added.
+    looked: Timestamp,
+    /// Keeps others from it.
+    _lock: Option<Arc<dyn SharedFile>>,
+}
+
+impl Store {
+    /// Opens the container whose directory `fs` is; it is made where there is none.
+    ///
+    /// # Errors
+    /// `EBUSY` when another job has it, and what the file system says.
+    pub fn open(fs: Arc<dyn SharedFs>, may_share: bool) -> Result<Self> {
+        match Superblock::read(&*fs) {
+            Ok(_) => {}
+            Err(fault) if fault.errno == Errno::EINVAL => {
+                let geometry = Geometry { block_size: BLOCK_SIZE, lanes: LANES };
+                let made =
+                    Superblock { container: u64::from_le_bytes(random_bytes()?), geometry }.create(&*fs);
+                made.or_else(|fault| if fault.errno == Errno::EEXIST { Ok(()) } else { Err(fault) })?;
+            }
+            Err(fault) => return Err(fault),
+        }
+        let header = fs.open(superblock::NAME, Access::Write)?;
+        let (mut failure, mut lock) = (None, None);
+        match header.try_lock(0, 1) {
+            Ok(true) => lock = Some(header),
+            Ok(false) => {
+                let name = String::from_utf8_lossy(CONTAINER);
+                let why = format!(
+                    "another job packs files of this shared directory ({name}): wait until it has ended"
+                );
+                if !may_share {
+                    return Err(Fault::new(Errno::EBUSY, why));
+                }
+                failure = Some(Fault::new(Errno::EROFS, why));
+            }
+            Err(fault) if fault.errno == Errno::EOPNOTSUPP => {}
+            Err(fault) => return Err(fault),
+        }
+        let is_foreign = failure.is_some();
+        let container = Container::open(fs.clone())?;
+        let (open, paths, known) = Default::default();
+        let (version, changes, safe) = (0, 0, 0);
+        let (writer, touched) = (None, BTreeSet::new());
+        Ok(Self {
+            fs,
+            container,
+            writer,
+            open,
+            paths,
+            known,
+            touched,
+            version,
+            changes,
+            safe,
+            failure,
+            is_foreign,
+            looked: wall(),
+            _lock: lock,
+        })
+    }
+
+    /// Whether another job adds to it.
+    pub fn is_foreign(&self) -> bool {
+        self.is_foreign
+    }
+
+    /// What another job has added is seen, a second later at most.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn look_again(&mut self) -> Result<()> {
+        let now = wall();
+        if self.is_foreign && now.seconds != self.looked.seconds {
+            self.looked = now;
+            self.known.clear();
+            self.container.refresh()?;
+        }
+        Ok(())
+    }
+
+    /// What is at a path.
+    ///
+    /// # Errors
+    /// `ENOENT` when there is nothing, `EIO` when that is damaged.
+    pub fn stat(&mut self, path: &[u8]) -> Result<PackedStat> {
+        if let Some(open) = self.paths.get(path).and_then(|number| Some((*number, self.open.get(number)?))) {
+            return Ok(open.1.stat(open.0));
+        }
+        if let Some(known) = self.known.get(path) {
+            return Ok(known.clone());
+        }
+        let entry = self.entry(path)?;
+        let node = self.container.open_entry(&entry)?.node().clone();
+        let (number, ctime) = identity_of(&entry, &node);
+        let stat = stat(number, &node, node.size, ctime, 1);
+        if self.known.len() >= KNOWN_MAX {
+            self.known.clear();
+        }
+        self.known.insert(path.to_vec(), stat.clone());
+        Ok(stat)
+    }
+
+    pub(super) fn entry(&self, path: &[u8]) -> Result<IndexEntry> {
+        let is_file = |entry: &IndexEntry| entry.node.is_some_and(|node| node.kind == FileKind::File);
+        self.container.find(path)?.filter(is_file).ok_or_else(|| Errno::ENOENT.into())
+    }
+
+    /// Names of files in a directory after one, with their numbers.
+    ///
+    /// # Errors
+    /// `EIO` when the index is damaged there.
+    pub fn names(&mut self, dir: &[u8], after: &[u8]) -> Result<Vec<(Vec<u8>, u64)>> {
+        let files = |entry: &Result<IndexEntry>| {
+            entry.as_ref().map_or(true, |entry| entry.node.is_some_and(|node| node.kind == FileKind::File))
+        };
+        let entries = self.container.children_after(dir, after)?.filter(files).take(PACKED_NAMES_MAX);
+        let entries: Result<Vec<_>> = entries.collect();
+        let named =
+            |entry: IndexEntry| Ok((split_path(&entry.path).1.to_vec(), self.stat(&entry.path)?.number));
+        entries?.into_iter().map(named).collect()
+    }
+
+    /// Paths of all files below a directory.
+    ///
+    /// # Errors
+    /// `EIO` when the index is damaged there.
+    pub fn below(&self, dir: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let (mut dirs, mut paths) = (vec![dir.to_vec()], Vec::new());
+        while let Some(dir) = dirs.pop() {
+            for entry in self.container.children(&dir)? {
+                paths.push(entry?.path);
+            }
+            let names = self.container.directories_in(&dir)?;
+            dirs.extend(names.iter().map(|name| join(&dir, name)));
+        }
+        paths.retain(|path| self.entry(path).is_ok());
+        Ok(paths)
+    }
+
+    /// Whether anything is below a directory.
+    ///
+    /// # Errors
+    /// As [`Self::below`].
+    pub fn has_below(&self, dir: &[u8]) -> Result<bool> {
+        let has_children = self.container.children(dir)?.next().transpose()?.is_some();
+        Ok(has_children || !self.container.directories_in(dir)?.is_empty())
+    }
+
+    /// Removes a file. Who has it open keeps it until it is closed.
+    ///
+    /// # Errors
+    /// `ENOENT`, and what the file system says.
+    pub fn unlink(&mut self, path: &[u8]) -> Result<()> {
+        self.begin()?;
+        let before = self.entry(path)?;
+        let gone = self.put(path, None)?;
+        self.hand_over(&[(gone, Some(before))])?;
+        self.lose(path);
+        Ok(())
+    }
+
+    /// Who has open what was at a path keeps it without a name.
+    fn lose(&mut self, path: &[u8]) {
+        self.known.remove(path);
+        if let Some(open) = self.paths.remove(path).and_then(|number| self.open.get_mut(&number)) {
+            open.draft.path = None;
+        }
+    }
+
+    /// Gives a file another name, in place of what has that name here.
+    ///
+    /// # Errors
+    /// `ENOENT`, and what the file system says.
+    pub fn rename(&mut self, from: &[u8], to: &[u8]) -> Result<()> {
+        check_path(to)?;
+        self.begin()?;
+        if let Some(number) = self.paths.get(from).copied() {
+            self.publish(number)?;
+        }
+        let before = self.entry(from)?;
+        if from == to {
+            return Ok(());
+        }
+        let replaced = self.entry(to).ok();
+        let node = self.node_of(&before)?;
+        let came = self.put(to, Some(node))?;
+        let went = self.put(from, None)?;
+        self.hand_over(&[(went, Some(before)), (came, replaced)])?;
+        self.lose(to);
+        self.known.remove(from);
+        if let Some(number) = self.paths.remove(from) {
+            self.paths.insert(to.to_vec(), number);
+            self.opened(number)?.draft.path = Some(to.to_vec());
+        }
+        Ok(())
+    }
+
+    /// Makes an open file, and all that was changed before, safe.
+    ///
+    /// # Errors
+    /// What the file system says. After a failed fsync nothing is believed any more.
+    pub fn sync(&mut self, number: Option<u64>) -> Result<()> {
+        if let Some(number) = number {
+            self.publish(number)?;
+        }
+        self.check()?;
+        let Some(writer) = self.writer.as_mut().filter(|_| self.safe < self.changes) else { return Ok(()) };
+        writer.write_pending()?;
+        if let Err(fault) = writer.sync() {
+            let why = format!(
+                "fsync of {}: {fault}. Nothing that was packed since is believed: end the job, and finish it by \
+                 `tameike recover`",
+                String::from_utf8_lossy(CONTAINER)
+            );
+            let fault = Fault::io(why);
+            self.failure = Some(fault.clone());
+            return Err(fault);
+        }
+        self.safe = self.changes;
+        Ok(())
+    }
+
+    /// The next reads come from the file system.
+    ///
+    /// # Errors
+    /// What it says.
+    pub fn forget_pages(&mut self) -> Result<()> {
+        self.write_pending()?;
+        for number in subfile::numbers(&*self.fs)? {
+            self.fs.open(&subfile::name(number), Access::Read)?.forget_pages()?;
+        }
+        Ok(())
+    }
+
+    /// Ends: all is safe, and the index is written.
+    ///
+    /// # Errors
+    /// What the file system says; of the index, too, without which all is there and opening takes longer.
+    pub fn finish(mut self) -> Result<()> {
+        let open: Vec<_> = self.open.keys().copied().collect();
+        open.into_iter().try_for_each(|number| self.publish(number))?;
+        self.sync(None)?;
+        match self.writer.take() {
+            Some(writer) => writer.finish()?,
+            None => return Ok(()),
+        };
+        crate::session::make_index(&self.fs)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.failure.clone().map_or(Ok(()), Err)
+    }
+
+    /// From the first change on there is a lane.
+    pub(super) fn begin(&mut self) -> Result<()> {
+        self.check()?;
+        if self.writer.is_none() {
+            let who = WriterId::Host(host_name());
+            self.writer = Some(LaneWriter::begin(&*self.fs, self.container.superblock(), &who)?);
+        }
+        Ok(())
+    }
+
+    /// What an entry tells, with its content as pieces that another entry can name.
+    pub(super) fn node_of(&mut self, entry: &IndexEntry) -> Result<Node> {
+        self.write_pending()?;
+        self.node_in(entry)
+    }
+
+    fn node_in(&self, entry: &IndexEntry) -> Result<Node> {
+        let mut node = self.container.open_entry(entry)?.node().clone();
+        if node.content == Content::Here {
+            node.content = Content::Extents(own_extent(entry, node.size).into_iter().collect());
+        }
+        Ok(node)
+    }
+
+    /// Puts what is at a path now; with a version that is later than all that was there, whatever clocks say.
+    pub(super) fn put(&mut self, path: &[u8], node: Option<Node>) -> Result<IndexEntry> {
+        let version = self.next_version(path)?;
+        let Some(writer) = &mut self.writer else { return Err(Errno::EBADF.into()) };
+        let (entry, put) = writer.put_entry(path, version, node, &[])?;
+        let Put { address, size } = put;
+        let node = entry.node.as_ref().map(Brief::of);
+        let entry =
+            IndexEntry { path: entry.path, version, lane: writer.lane(), address, record_size: size, node };
+        self.container.add(entry.clone());
+        self.known.remove(path);
+        self.changes += 1;
+        Ok(entry)
+    }
+
+    pub(super) fn next_version(&mut self, path: &[u8]) -> Result<u64> {
+        let Timestamp { seconds, nanoseconds } = wall();
+        let now = u64::try_from(seconds).unwrap_or(0) * 1_000_000_000 + u64::from(nanoseconds);
+        self.version = now.max(self.version + 1).max(self.container.version(path)? + 1);
+        Ok(self.version)
+    }
+
+    pub(super) fn write_pending(&mut self) -> Result<()> {
+        self.writer.as_mut().map_or(Ok(()), LaneWriter::write_pending)
+    }
+
+    /// Entries that were put are with the file system then. Where it takes none, what was there before is put again: it is known
+    /// here at once, and comes with the next that the file system takes.
+    pub(super) fn hand_over(&mut self, put: &[(IndexEntry, Option<IndexEntry>)]) -> Result<()> {
+        let Err(fault) = self.write_pending() else { return Ok(()) };
+        for (now, before) in put {
+            let node = before.as_ref().map(|before| self.node_in(before)).transpose();
+            let undone = node.and_then(|node| self.put(&now.path, node));
+            if let Err(fault) = undone {
+                self.failure = Some(fault);
+            }
+        }
+        Err(fault)
+    }
+}
+
+/// The content that is in the record of an entry, as a piece that another entry can name.
+pub(super) fn own_extent(entry: &IndexEntry, size: u64) -> Option<Extent> {
+    let IndexEntry { lane, address, .. } = *entry;
+    let length = u32::try_from(size).ok().filter(|length| *length > 0)?;
+    Some(Extent { start: 0, length, lane, address, skip: 0 })
+}

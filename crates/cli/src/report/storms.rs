@@ -1,0 +1,96 @@
+//! Directories in which many files were made fast, and what packing saves there.
+
+use std::collections::BTreeMap;
+use tameike_core::receipt::Receipt;
+use tameike_core::wire::admin::Storm;
+
+/// Larger files are none that packing is for, in bytes.
+const SMALL_MAX: u64 = 1 << 20;
+
+/// What several nodes have made, by directory.
+pub fn merge<'a>(storms: impl Iterator<Item = &'a Storm>) -> Vec<Storm> {
+    let mut merged = BTreeMap::<&str, Storm>::new();
+    for storm in storms {
+        match merged.get_mut(storm.dir.as_str()) {
+            Some(known) => known.add(storm),
+            None => drop(merged.insert(&storm.dir, storm.clone())),
+        }
+    }
+    merged.into_values().collect()
+}
+
+/// The storms of a receipt of whose directories more than half of the files are small.
+pub fn of_small_files(receipt: &Receipt) -> Vec<Storm> {
+    let mut counts = BTreeMap::<&str, (u64, u64)>::new();
+    for file in &receipt.files {
+        let dir = file.path.rsplit_once('/').map_or("", |(dir, _)| dir);
+        let (small, all) = counts.entry(dir).or_default();
+        (*small, *all) = (*small + u64::from(file.size <= SMALL_MAX), *all + 1);
+    }
+    let is_small =
+        |storm: &Storm| counts.get(storm.dir.as_str()).is_some_and(|(small, all)| 2 * small > *all);
+    merge(receipt.storms.iter()).into_iter().filter(is_small).collect()
+}
+
+/// A storm in a line.
+pub fn line(storm: &Storm) -> String {
+    let Storm { dir, plain, packed, create_ns } = storm;
+    let dir = if dir.is_empty() { "the shared directory itself" } else { dir };
+    let seconds = |count: u64| count as f64 * *create_ns as f64 / 1e9;
+    let mut line = format!("many files were made fast in {}", dir.escape_debug());
+    if *plain > 0 {
+        line += &format!(
+            ": packed (--aggregate=auto), {plain} of them would save {:.1} s of making files",
+            seconds(*plain)
+        );
+    }
+    if *packed > 0 {
+        let saved = match *create_ns {
+            0 => String::new(),
+            _ => format!(", which saved {:.1} s", seconds(*packed)),
+        };
+        line += &format!("; {packed} are packed{saved}");
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tameike_core::receipt::{FileOutcome, FileReceipt};
+
+    fn storm(plain: u64, packed: u64, create_ns: u64) -> Storm {
+        Storm { dir: "d".to_owned(), plain, packed, create_ns }
+    }
+
+    #[test]
+    fn what_packing_would_save_is_told() {
+        let merged = merge([storm(1000, 0, 1_000_000), storm(500, 0, 4_000_000)].iter());
+        assert_eq!(merged, [storm(1500, 0, 2_000_000)]);
+        assert!(
+            line(&merged[0]).ends_with("1500 of them would save 3.0 s of making files"),
+            "{}",
+            line(&merged[0])
+        );
+        assert!(line(&storm(128, 2000, 1_000_000)).ends_with("; 2000 are packed, which saved 2.0 s"));
+    }
+
+    #[test]
+    fn directories_of_large_files_are_none_to_pack() {
+        let file = |size| FileReceipt {
+            path: "d/f".to_owned(),
+            size,
+            written: size,
+            checksum: String::new(),
+            note: String::new(),
+            outcome: FileOutcome::Synced,
+        };
+        let receipt = |sizes: [u64; 3]| Receipt {
+            files: sizes.map(file).to_vec(),
+            storms: vec![storm(200, 0, 1)],
+            ..Receipt::default()
+        };
+        assert_eq!(of_small_files(&receipt([1, 2, 1 << 30])).len(), 1);
+        assert!(of_small_files(&receipt([1, 1 << 30, 1 << 30])).is_empty());
+    }
+}
