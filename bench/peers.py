@@ -37,8 +37,9 @@ class Peer(Spool):
         self.serve()
         self.mount_again()
 
-    def daemon(self, name, command, is_ready):
-        process = start(within(self.memory, command), self.place / f"{name}.log")
+    def daemon(self, name, command, is_ready, keeps_data=True):
+        """Of those that keep data, the memory is bounded: their pages are in it."""
+        process = start(within(self.memory, command) if keeps_data else command, self.place / f"{name}.log")
         until(f"{name}, see its log", lambda: process.poll() is None and is_ready())
         return process
 
@@ -80,7 +81,7 @@ class Gluster(Peer):
             f"    option transport.socket.listen-port {GLUSTER_PORT}\nend-volume\n")
         gluster = ["gluster", "--mode=script", f"--glusterd-sock={run}/socket", f"--log-file={place}/gluster.said"]
         is_ready = lambda: (run / "socket").exists() and subprocess.run([*gluster, "pool", "list"], capture_output=True).returncode == 0
-        glusterd = self.daemon("glusterd", [*self.program("glusterd", "glusterd"), "-f", place / "glusterd.vol"], is_ready)
+        glusterd = self.daemon("glusterd", [*self.program("glusterd", "glusterd"), "-f", place / "glusterd.vol"], is_ready, keeps_data=False)
         bricks = [self.spool / f"brick-{number}" for number in range(DAEMONS)]
         for brick in bricks:
             brick.mkdir()
@@ -120,7 +121,7 @@ class Moose(Peer):
         (place / "topology.cfg").write_text("")
         (place / "master.cfg").write_text(f"{AS_STARTED}{REMOVE_SOON}DATA_PATH = {data}\nEXPORTS_FILENAME = {place}/exports.cfg\n"
                                           f"TOPOLOGY_FILENAME = {place}/topology.cfg\n")
-        self.daemon("master", ["mfsmaster", "-f", "-c", place / "master.cfg", "start"], lambda: listens(MOOSE_PORT))
+        self.daemon("master", ["mfsmaster", "-f", "-c", place / "master.cfg", "start"], lambda: listens(MOOSE_PORT), keeps_data=False)
         for number in range(DAEMONS):
             name, port = f"server-{number}", FIRST_CHUNK_PORT + number
             for directory in [place / name, self.spool / f"chunks-{number}"]:
