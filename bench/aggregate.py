@@ -21,7 +21,7 @@ after that every process its share of all, in an order of chance. Every byte tha
 processes of a size is at most --most MiB, with fewer files where that is too little.
 """
 
-import json, os, shlex, shutil, statistics, subprocess, time
+import json, os, re, shlex, shutil, statistics, subprocess, time
 from pathlib import Path
 
 import peers, picture, slow_server
@@ -187,7 +187,7 @@ def picture_of(found):
 
 def measure(options):
     numbers = lambda text: [int(number) for number in text.split(",")]
-    known = output([TARGET / "tameike", "run", "--help"]).split()
+    known = re.findall(r"^ +(--[a-z-]+)", output([TARGET / "tameike", "run", "--help"]), re.MULTILINE)
     methods = options.methods.split(",")
     if wrong := set(methods) - set(METHODS):
         raise SystemExit(f"no such way: {', '.join(sorted(wrong))}")
