@@ -176,6 +176,84 @@ fn what_is_packed_meanwhile_is_there_all_the_same() {
     );
 }
 
+#[test]
+fn links_lead_where_they_lead() {
+    compare(
+        r#"umask 022; mkdir d ../outside; echo far > ../outside/f; ln -s ../outside/out out; echo data > out; cat ../outside/out; rm ../outside/out
+           ln -s "$PWD/target" absolute; echo hi > absolute; cat target; ln -s d l; echo packed > d/f; mkdir d/sub d/other; ln -s ../outside o; sleep 0.4
+           cat l/f; echo more >> l/f; cat d/f; rm l/f; rmdir l/sub; test ! -e d/f; test ! -e d/sub; mv l/other l/moved; test -d d/moved; ls l
+           cat o/f; mkdir o/made; rmdir o/made; echo x > o/x; mv o/x o/y; rm o/y; ln -s /etc/passwd p; test -e p; head -c 4 p; stat -L -c %F p; test -d o
+           ln -s dangling dang; test ! -e dang; cat dang 2>/dev/null || echo none; ln -s loop1 loop2; ln -s loop2 loop1; cat loop1 2>/dev/null || echo loops
+           mkdir .tameike-packed; echo one > f; sleep 0.4; echo two >> f; cat f; rm -r .tameike-packed absolute p ../outside"#,
+    );
+}
+
+#[test]
+fn errors_are_those_of_a_plain_directory() {
+    compare(
+        r#"umask 022; python3 - <<'PYTHON'
+import errno, fcntl, mmap, os, subprocess, time
+os.mkdir("d"); os.mkdir("full"); open("full/x", "w").close(); open("f", "w").write("x"); os.symlink("d", "l"); open("p", "w").write("packed")
+time.sleep(0.5)
+def tell(name, call, *words, **more):
+    try:
+        call(*words, **more)
+        print(name, words, "done")
+    except OSError as error:
+        print(name, words, errno.errorcode[error.errno])
+for path in ("f/", "p/", "p/x", "nope", "nope/", "d", "d/", "d/.", ".", "l/", "full", "x" * 300):
+    for name in ("stat", "lstat", "readlink", "unlink", "listdir", "rmdir"):
+        if (name, path) not in (("rmdir", "d"), ("rmdir", "d/"), ("unlink", "l")):
+            tell(name, getattr(os, name), path)
+for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR | os.O_CREAT | os.O_EXCL, os.O_RDONLY | os.O_DIRECTORY, os.O_RDONLY | os.O_NOFOLLOW):
+    for path in ("p", "l", "d", "f/"):
+        tell("open", os.open, path, flags)
+for pair in (("p", "d"), ("d", "p"), ("d", "full"), ("nope", "x"), ("f/", "h"), ("d", "d/in"), (".", "x"), ("p", "nope/x")):
+    tell("rename", os.rename, *pair)
+tell("mkdir", os.mkdir, "p"); tell("mkdir", os.mkdir, "new/"); tell("symlink", os.symlink, "a", "p"); tell("link", os.link, "d", "e")
+tell("truncate", os.truncate, "d", 0); tell("truncate", os.truncate, "p", -1); tell("chdir", os.chdir, "p")
+try:
+    subprocess.run(["./p"], check=True)
+except OSError as error:
+    print("run", errno.errorcode[error.errno])
+fd = os.open(".", os.O_TMPFILE | os.O_RDWR, 0o644)
+os.write(fd, b"no name yet")
+os.link(f"/proc/self/fd/{fd}", "named", src_dir_fd=os.open("/", os.O_RDONLY))
+print(open("named").read())
+PYTHON"#,
+    );
+}
+
+/// Writing through a mapping changes no time of a file in memory whose page was read before.
+#[test]
+fn what_is_written_through_mappings_and_beside_readers_is_packed() {
+    compare(
+        r#"umask 022; python3 - <<'PYTHON'
+import mmap, os, time
+open("mapped", "w").write("0123456789" * 1000)
+os.utime("mapped", (1000, 1000))
+open("read", "w").write("first\n")
+time.sleep(0.5)
+with open("mapped", "r+b") as file:
+    mapping = mmap.mmap(file.fileno(), 0)
+    assert mapping[:4] == b"0123"
+    time.sleep(0.3)
+    mapping[:4] = b"NEW!"
+    mapping.close()
+reader = open("read")
+assert reader.readline() == "first\n"
+for word in ("second", "third"):
+    open("read", "a").write(word + "\n")
+    time.sleep(0.4)
+    assert reader.readline() == word + "\n" and os.fstat(reader.fileno()).st_nlink == 1
+os.fchmod(reader.fileno(), 0o600)
+time.sleep(0.4)
+PYTHON
+        flock read sleep 0.5 & sleep 0.2; flock --nonblock read echo both || echo one; wait
+        mkdir git; cd git; git init -q a; echo x > a/x; git -C a add x; git -C a -c user.name=a -c user.email=b commit -qm x; git clone -q --no-hardlinks a b; cat b/x; cd ..; rm -rf git"#,
+    );
+}
+
 /// S39: "A file has the time of its last change of content as that of its last change of anything, and a number made of its name;
 /// hard links become files of their own when they are packed." So attributes stay what they are while a file is packed.
 #[test]
@@ -340,6 +418,56 @@ fn what_is_synced_is_in_the_container_before_the_run_ends() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "safe", "{}", shown(&output));
     drop(child.stdin.take());
     child.wait().expect("it ends");
+    place.assert_whole();
+}
+
+/// What a program was told as done is done, whatever is killed.
+#[test]
+fn names_that_have_changed_stay_changed_when_the_packer_is_killed() {
+    let place = Place::new();
+    let script = "echo old > data; echo k > gone; echo m > mode; mkdir d; echo in > d/f; sleep 0.4; echo new > tmp; sleep 0.4
+        mv tmp data; rm gone; chmod 600 mode; mv d e; kill -9 $PPID";
+    place.script(script).output().expect("it starts");
+    let output = place.script("cat data e/f; stat -c %a mode; ls").output().expect("it starts");
+    assert!(output.status.success(), "{}", shown(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "new\nin\n600\ndata\ne\nmode\n");
+    place.assert_whole();
+}
+
+#[test]
+fn what_a_program_leaves_running_ends_with_it() {
+    let place = Place::new();
+    let script = "(trap '' HUP; exec > late; echo one; sleep 1000) & until test -s late; do sleep 0.02; done";
+    let output = place.script(script).stdout(Stdio::null()).output().expect("it starts");
+    assert!(output.status.success(), "{}", shown(&output));
+    assert_eq!(fs::read_to_string(place.extracted().join("late")).expect("it is there"), "one\n");
+    place.assert_whole();
+}
+
+/// A copy of a container has a spool of its own.
+#[test]
+fn a_copy_of_a_container_is_another_one() {
+    let place = Place::new();
+    let output = place.script("echo first > first").output().expect("it starts");
+    assert!(output.status.success(), "{}", shown(&output));
+    let copy = place.base.path().join("copy");
+    succeed(Command::new("cp").arg("-a").arg(place.container()).arg(&copy));
+    let mut here = start(&mut place.script("echo ready; read line || true"));
+    await_line(&mut here, "ready\n");
+    let mut other = Command::new(binary());
+    other.arg("run").arg("--aggregate-only").arg(&copy).arg("--spool").arg(place.spool());
+    let other = other.args(["--", "touch"]).arg(copy.join("second")).output().expect("it starts");
+    assert!(other.status.success(), "{}", shown(&other));
+    drop(here.stdin.take());
+    assert!(here.wait().expect("it ends").success());
+    let names = |container: &Path| {
+        let listed = Command::new(binary()).args(["agg", "ls"]).arg(container).output().expect("it starts");
+        String::from_utf8_lossy(&listed.stdout).into_owned()
+    };
+    assert_eq!(
+        (names(&place.container()), names(&copy)),
+        ("first\n".to_owned(), "first\nsecond\n".to_owned())
+    );
     place.assert_whole();
 }
 

@@ -28,6 +28,8 @@ pub fn of_path(directory: i32, path: &[u8], follow: bool) -> Verdict<Stat> {
     let spool = spool::get()?;
     Some(match way {
         Way::Real(path) => kernel::look(&path).map(|stat| as_told(spool, stat, path.as_bytes())),
+        Way::Outside(path) if follow => rustix::fs::statat(CWD, &path, AtFlags::empty()),
+        Way::Outside(path) => kernel::look(&path),
         Way::Packed(_, inner, stub) => packed(spool, &inner, &stub),
     })
 }
@@ -68,7 +70,9 @@ pub fn extended(stat: &Stat) -> Statx {
 fn as_told(spool: &Spool, mut stat: Stat, path: &[u8]) -> Stat {
     if let Some(inner) = spool.inner_of_tree(path).filter(|_| spool.is_on(stat.st_dev)) {
         stat.st_dev = spool.outer_device();
-        stat.st_ino = number(&inner);
+        // Names of one file have one number, for as long as it is not packed.
+        let has_names = stat.st_nlink > 1 && !kernel::is_kind(stat.st_mode, libc::S_IFDIR);
+        stat.st_ino = if has_names { number(&stat.st_ino.to_ne_bytes()) } else { number(&inner) };
         hide_packing(&mut stat);
     }
     stat
@@ -82,7 +86,7 @@ fn hide_packing(stat: &mut Stat) {
     }
 }
 
-/// A file's number.
+/// A file's number: of its name.
 fn number(inner: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     inner.hash(&mut hasher);

@@ -1,6 +1,6 @@
 //! Calls of the kernel, made without the C library: they do not come back here, and leave `errno` alone.
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use std::ffi::CString;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -20,6 +20,26 @@ pub fn borrow<'a>(number: i32) -> Result<BorrowedFd<'a>> {
 /// `open`.
 pub fn open(path: &CString, flags: i32, mode: u32) -> Result<OwnedFd> {
     rustix::fs::open(path, OFlags::from_bits_retain(flags.cast_unsigned()), Mode::from_raw_mode(mode))
+}
+
+/// `open`, on a way with no symbolic link: `ELOOP` where one is.
+pub fn open_plain(path: &CString, flags: i32, mode: u32) -> Result<OwnedFd> {
+    let makes = flags & libc::O_CREAT != 0 || flags & libc::O_TMPFILE == libc::O_TMPFILE;
+    let mode = Mode::from_raw_mode(if makes { mode } else { 0 });
+    let open = |flags: i32| {
+        let flags = OFlags::from_bits_retain(flags.cast_unsigned());
+        rustix::fs::openat2(CWD, path, flags, mode, ResolveFlags::NO_SYMLINKS)
+    };
+    match open(flags) {
+        // Somebody packs the file: that does not take long, and the program has not asked not to wait for that.
+        Err(Errno::AGAIN) if flags & libc::O_NONBLOCK != 0 => {
+            let file = open(flags & !libc::O_NONBLOCK)?;
+            let now = rustix::fs::fcntl_getfl(&file)?;
+            rustix::fs::fcntl_setfl(&file, now | OFlags::NONBLOCK)?;
+            Ok(file)
+        }
+        opened => opened,
+    }
 }
 
 /// `lstat`.

@@ -17,6 +17,7 @@ mod names;
 mod place;
 pub mod protocol;
 mod resolve;
+mod rights;
 mod spool;
 pub mod stub;
 mod temporary;

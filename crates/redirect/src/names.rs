@@ -6,11 +6,10 @@ use crate::protocol::Request;
 use crate::resolve::{self, Found, Target};
 use crate::spool::Spool;
 use crate::stub::Stub;
-use rustix::fs::{Access, AtFlags, CWD, Mode};
+use rustix::fs::{AtFlags, CWD, Mode};
 use rustix::io::Errno;
 use std::ffi::CString;
 use std::os::fd::{IntoRawFd, OwnedFd};
-use tameike_core::attr::AttrChange;
 use tameike_interpose::Verdict;
 
 /// How often a call is made again whose file was packed in between.
@@ -22,6 +21,8 @@ const WRITES: i32 = libc::O_WRONLY | libc::O_RDWR | libc::O_TRUNC | libc::O_CREA
 pub enum Way {
     /// There.
     Real(CString),
+    /// There, and that is not in the tree; what it is, is not known.
+    Outside(CString),
     /// What is packed: it has no file.
     Packed(&'static Spool, Vec<u8>, Stub),
 }
@@ -35,28 +36,59 @@ fn at<T>(
 ) -> Verdict<T> {
     let (spool, place) = place::find(directory, path)?;
     Some(match place {
-        Place::Inside(inner) => inside(spool, inner),
+        Place::Inside(inner) => check_end(spool, &inner, path).and_then(|()| inside(spool, inner)),
         Place::Outside(path) => kernel::text(path).and_then(|path| outside(&path)),
     })
 }
 
-/// Calls `call` on where a name is; once more by another way when its directory is not there.
-fn in_parent<T>(spool: &Spool, inner: &[u8], call: impl Fn(&[u8], &CString) -> Result<T>) -> Result<T> {
-    spool.list_parent(inner)?;
-    match call(inner, &spool.real(inner)?) {
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if inner.contains(&b'/') => {}
-        done => return done,
+fn ends_as_directory(path: &[u8]) -> bool {
+    path.ends_with(b"/") || path.ends_with(b"/.")
+}
+
+/// A path that ends as that of a directory is one of a directory.
+fn check_end(spool: &Spool, inner: &[u8], path: &[u8]) -> Result<()> {
+    if !ends_as_directory(path) {
+        return Ok(());
     }
+    match resolve::resolve(spool, inner, true)? {
+        Target::Outside(_) => Ok(()),
+        inside if inside.is_directory() => Ok(()),
+        _ => Err(Errno::NOTDIR),
+    }
+}
+
+/// Calls `inside` on where a name is, or `outside` where its directory is elsewhere.
+fn in_parent<T>(
+    spool: &Spool,
+    inner: &[u8],
+    inside: impl FnOnce(Vec<u8>) -> Result<T>,
+    outside: impl FnOnce(&CString) -> Result<T>,
+) -> Result<T> {
     match resolve::resolve_parent(spool, inner)? {
-        Place::Inside(inner) => call(&inner, &spool.real(&inner)?),
-        Place::Outside(_) => Err(Errno::XDEV),
+        Place::Inside(inner) => {
+            spool.list_parent(&inner)?;
+            inside(inner)
+        }
+        Place::Outside(path) => outside(&kernel::text(path)?),
     }
+}
+
+/// What is made at a name: the kernel does it, wherever that is.
+fn make<T>(directory: i32, path: &[u8], call: impl Fn(&CString) -> Result<T>) -> Verdict<T> {
+    let (spool, place) = place::find(directory, path)?;
+    Some(match place {
+        Place::Inside(inner) => in_parent(spool, &inner, |inner| call(&spool.real(&inner)?), &call),
+        Place::Outside(path) => kernel::text(path).and_then(|path| call(&path)),
+    })
 }
 
 /// `openat`.
 pub fn open(directory: i32, path: &[u8], flags: i32, mode: u32) -> Verdict<i32> {
     // Memory has no blocks that could be aligned.
     let flags = flags & !libc::O_DIRECT;
+    if flags & libc::O_CREAT != 0 && ends_as_directory(path) {
+        return place::find(directory, path).map(|_| Err(Errno::ISDIR));
+    }
     let outside = |path: &CString| kernel::open(path, flags, mode).map(IntoRawFd::into_raw_fd);
     at(
         directory,
@@ -72,14 +104,15 @@ fn open_inside(spool: &Spool, inner: &[u8], flags: i32, mode: u32) -> Result<Own
         spool.await_room()?;
     }
     let mut inner = inner.to_vec();
-    let makes_new = flags & libc::O_CREAT != 0 && flags & libc::O_EXCL != 0;
     for _ in 0..TRIES {
         let path = spool.real(&inner)?;
-        match kernel::open(&path, flags, mode) {
-            Ok(file) if flags & WRITES != 0 && !makes_new && is_gone(&file) => {}
+        match kernel::open_plain(&path, flags, mode) {
+            Ok(file) if may_be_gone(flags) && is_gone(&file) => {}
             // The link itself, where somebody asks for it so.
-            Ok(file) if flags & libc::O_PATH != 0 && resolve::is_packed(spool, &inner) => {
-                drop(file);
+            Ok(_)
+                if flags & libc::O_PATH != 0
+                    && matches!(resolve::look(spool, &inner), Ok(Found::Packed(_))) =>
+            {
                 spool.ask(&Request::Fill { path: inner.clone(), is_emptied: false })?;
             }
             Ok(file) => {
@@ -88,19 +121,22 @@ fn open_inside(spool: &Spool, inner: &[u8], flags: i32, mode: u32) -> Result<Own
                 }
                 return Ok(file);
             }
-            Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR) => {
-                if resolve::is_packed(spool, &inner) {
-                    if flags & libc::O_DIRECTORY != 0 {
-                        return Err(Errno::NOTDIR);
-                    }
-                    let is_emptied = flags & libc::O_TRUNC != 0 && flags & libc::O_ACCMODE != libc::O_RDONLY;
-                    spool.ask(&Request::Fill { path: inner.clone(), is_emptied })?;
-                    continue;
-                }
+            Err(error @ (Errno::NOENT | Errno::LOOP | Errno::NOTDIR)) => {
                 match open_elsewhere(spool, &inner, flags)? {
-                    Place::Inside(other) if other != inner => inner = other,
-                    Place::Inside(_) => return kernel::open(&path, flags, mode),
-                    Place::Outside(other) => return kernel::open(&kernel::text(other)?, flags, mode),
+                    Elsewhere::Packed(path) => {
+                        if flags & libc::O_DIRECTORY != 0 {
+                            return Err(Errno::NOTDIR);
+                        }
+                        let is_emptied =
+                            flags & libc::O_TRUNC != 0 && flags & libc::O_ACCMODE != libc::O_RDONLY;
+                        spool.ask(&Request::Fill { path: path.clone(), is_emptied })?;
+                        inner = path;
+                    }
+                    Elsewhere::At(Place::Inside(other)) if other != inner => inner = other,
+                    Elsewhere::At(Place::Inside(_)) => return Err(error),
+                    Elsewhere::At(Place::Outside(other)) => {
+                        return kernel::open(&kernel::text(other)?, flags, mode);
+                    }
                 }
             }
             Err(error) => return Err(error),
@@ -109,15 +145,34 @@ fn open_inside(spool: &Spool, inner: &[u8], flags: i32, mode: u32) -> Result<Own
     Err(Errno::AGAIN)
 }
 
-/// Where the kernel has not found its way: by links and directories that only the container has so far.
-fn open_elsewhere(spool: &Spool, inner: &[u8], flags: i32) -> Result<Place> {
-    let follows = flags & libc::O_NOFOLLOW == 0 && flags & libc::O_EXCL == 0;
+/// Where the kernel has not found its way.
+enum Elsewhere {
+    /// The file is packed.
+    Packed(Vec<u8>),
+    /// By links, or directories that only the container has so far.
+    At(Place),
+}
+
+fn open_elsewhere(spool: &Spool, inner: &[u8], flags: i32) -> Result<Elsewhere> {
+    let follows = flags & libc::O_NOFOLLOW == 0 && !makes_new(flags);
     match resolve::resolve(spool, inner, follows) {
-        Ok(Target::Inside(inner, _)) => Ok(Place::Inside(inner)),
-        Ok(Target::Outside(path)) => Ok(Place::Outside(path)),
-        Err(Errno::NOENT) if flags & libc::O_CREAT != 0 => resolve::resolve_parent(spool, inner),
+        Ok(Target::Inside(inner, Found::Packed(_))) => Ok(Elsewhere::Packed(inner)),
+        Ok(Target::Inside(inner, Found::Real(_))) => Ok(Elsewhere::At(Place::Inside(inner))),
+        Ok(Target::Outside(path)) => Ok(Elsewhere::At(Place::Outside(path))),
+        Err(Errno::NOENT) if flags & libc::O_CREAT != 0 => {
+            resolve::resolve_new(spool, inner, follows).map(Elsewhere::At)
+        }
         Err(error) => Err(error),
     }
+}
+
+fn makes_new(flags: i32) -> bool {
+    flags & libc::O_CREAT != 0 && flags & libc::O_EXCL != 0
+}
+
+/// Whether a file that was just opened may have no name any more because it was packed.
+fn may_be_gone(flags: i32) -> bool {
+    flags & WRITES != 0 && !makes_new(flags) && flags & libc::O_TMPFILE != libc::O_TMPFILE
 }
 
 /// Whether the file was packed, or removed, since its name was looked up.
@@ -127,15 +182,16 @@ fn is_gone(file: &OwnedFd) -> bool {
 
 /// Where a call of the C library's own goes that finds, but does not make, what a path means.
 pub fn way(directory: i32, path: &[u8], follow: bool) -> Verdict<Way> {
+    let follow = follow || ends_as_directory(path);
     at(
         directory,
         path,
         |spool, inner| match resolve::resolve(spool, &inner, follow)? {
             Target::Inside(inner, Found::Packed(stub)) => Ok(Way::Packed(spool, inner, stub)),
             Target::Inside(inner, Found::Real(_)) => spool.real(&inner).map(Way::Real),
-            Target::Outside(path) => kernel::text(path).map(Way::Real),
+            Target::Outside(path) => kernel::text(path).map(Way::Outside),
         },
-        |path| Ok(Way::Real(path.clone())),
+        |path| Ok(Way::Outside(path.clone())),
     )
 }
 
@@ -143,7 +199,7 @@ pub fn way(directory: i32, path: &[u8], follow: bool) -> Verdict<Way> {
 pub fn filled(directory: i32, path: &[u8], follow: bool) -> Verdict<CString> {
     let way = way(directory, path, follow)?;
     Some(way.and_then(|way| match way {
-        Way::Real(path) => Ok(path),
+        Way::Real(path) | Way::Outside(path) => Ok(path),
         Way::Packed(spool, inner, _) => {
             spool.ask(&Request::Fill { path: inner.clone(), is_emptied: false })?;
             spool.real(&inner)
@@ -153,53 +209,59 @@ pub fn filled(directory: i32, path: &[u8], follow: bool) -> Verdict<CString> {
 
 /// Where something new goes.
 pub fn new_name(directory: i32, path: &[u8]) -> Verdict<CString> {
-    at(
-        directory,
-        path,
-        |spool, inner| {
-            spool.await_room()?;
-            match resolve::resolve_parent(spool, &inner)? {
-                Place::Inside(inner) => {
-                    spool.list_parent(&inner)?;
-                    spool.real(&inner)
-                }
-                Place::Outside(path) => kernel::text(path),
-            }
-        },
-        |path| Ok(path.clone()),
-    )
+    make(directory, path, |path| Ok(path.clone()))
 }
 
 /// `mkdirat`.
 pub fn make_directory(directory: i32, path: &[u8], mode: u32) -> Verdict<()> {
     let mode = Mode::from_raw_mode(mode);
-    let make = |path: &CString| rustix::fs::mkdirat(CWD, path, mode);
-    at(directory, path, |spool, inner| in_parent(spool, &inner, |_, path| make(path)), make)
+    make(directory, path, |path| rustix::fs::mkdirat(CWD, path, mode))
 }
 
 /// `symlinkat`.
 pub fn make_link(target: &[u8], directory: i32, path: &[u8]) -> Verdict<()> {
-    let make = |path: &CString| rustix::fs::symlinkat(target, CWD, path);
-    at(directory, path, |spool, inner| in_parent(spool, &inner, |_, path| make(path)), make)
+    make(directory, path, |path| rustix::fs::symlinkat(target, CWD, path))
+}
+
+/// `truncate`.
+pub fn truncate(path: &[u8], size: i64) -> Verdict<()> {
+    let Ok(size) = u64::try_from(size) else {
+        return place::find(libc::AT_FDCWD, path).map(|_| Err(Errno::INVAL));
+    };
+    let cut = |file: OwnedFd| rustix::fs::ftruncate(file, size);
+    let flags = libc::O_WRONLY | libc::O_CLOEXEC | libc::O_NOCTTY;
+    at(
+        libc::AT_FDCWD,
+        path,
+        |spool, inner| open_inside(spool, &inner, flags, 0).and_then(cut),
+        |path| kernel::open(path, flags, 0).and_then(cut),
+    )
 }
 
 /// `unlinkat`, without a flag or with `AT_REMOVEDIR`.
 pub fn remove(directory: i32, path: &[u8], is_directory: bool) -> Verdict<()> {
     let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-    at(
-        directory,
-        path,
-        |spool, inner| {
-            if inner.is_empty() {
-                return Err(if is_directory { Errno::BUSY } else { Errno::ISDIR });
-            }
-            in_parent(spool, &inner, |inner, _| {
-                let path = inner.to_vec();
-                spool.ask(&if is_directory { Request::RemoveDir { path } } else { Request::Unlink { path } })
-            })
-        },
-        |path| rustix::fs::unlinkat(CWD, path, flags),
-    )
+    let elsewhere = |path: &CString| rustix::fs::unlinkat(CWD, path, flags);
+    let (spool, place) = place::find(directory, path)?;
+    Some((|| {
+        let inner = match place {
+            Place::Inside(inner) => inner,
+            Place::Outside(path) => return elsewhere(&kernel::text(path)?),
+        };
+        if is_directory && (path == b"." || path.ends_with(b"/.")) {
+            return Err(Errno::INVAL);
+        }
+        if !is_directory && ends_as_directory(path) {
+            let is_there = resolve::resolve(spool, &inner, false)?;
+            return Err(if is_there.is_directory() { Errno::ISDIR } else { Errno::NOTDIR });
+        }
+        if inner.is_empty() {
+            return Err(if is_directory { Errno::BUSY } else { Errno::ISDIR });
+        }
+        let request =
+            |path| if is_directory { Request::RemoveDir { path } } else { Request::Unlink { path } };
+        in_parent(spool, &inner, |path| spool.ask(&request(path)), elsewhere)
+    })())
 }
 
 /// `renameat2` with no flag, or `RENAME_NOREPLACE`.
@@ -212,7 +274,16 @@ pub fn rename(from: (i32, &[u8]), to: (i32, &[u8]), flags: u32) -> Verdict<()> {
 }
 
 /// `linkat`.
-pub fn link(from: (i32, &[u8]), to: (i32, &[u8])) -> Verdict<()> {
+pub fn link(from: (i32, &[u8]), to: (i32, &[u8]), flags: i32) -> Verdict<()> {
+    let by_descriptor = flags & libc::AT_EMPTY_PATH != 0 && from.1.is_empty();
+    let follows = flags & libc::AT_SYMLINK_FOLLOW != 0;
+    // A file without a name, by its descriptor, gets one.
+    if by_descriptor || (follows && from.1.starts_with(b"/proc/")) {
+        let flags = AtFlags::from_bits_retain(flags.cast_unsigned());
+        return make(to.0, to.1, |path| {
+            rustix::fs::linkat(kernel::borrow(from.0)?, from.1, CWD, path, flags)
+        });
+    }
     of_two(from, to, |from, to| Request::Link { from, to })
 }
 
@@ -222,17 +293,18 @@ fn of_two(
     request: impl Fn(Vec<u8>, Vec<u8>) -> Request,
 ) -> Verdict<()> {
     let both = (place::find(from.0, from.1), place::find(to.0, to.1));
-    let name = |spool: &Spool, inner: &[u8]| match resolve::resolve_parent(spool, inner)? {
-        Place::Inside(inner) => spool.list_parent(&inner).map(|()| inner),
-        Place::Outside(_) => Err(Errno::XDEV),
-    };
+    let name = |spool: &Spool, inner: &[u8]| in_parent(spool, inner, Ok, |_| Err(Errno::XDEV));
     match both {
         (None, None) => None,
-        (Some((spool, Place::Inside(from))), Some((_, Place::Inside(to)))) => {
-            if from.is_empty() || to.is_empty() {
+        (Some((spool, Place::Inside(source))), Some((_, Place::Inside(target)))) => {
+            if source.is_empty() || target.is_empty() {
                 return Some(Err(Errno::BUSY));
             }
-            Some(name(spool, &from).and_then(|from| spool.ask(&request(from, name(spool, &to)?))))
+            Some((|| {
+                check_end(spool, &source, from.1)?;
+                let source = name(spool, &source)?;
+                spool.ask(&request(source, name(spool, &target)?))
+            })())
         }
         // From one file system to another, as far as the program can tell.
         _ => Some(Err(Errno::XDEV)),
@@ -243,59 +315,9 @@ fn of_two(
 pub fn read_link(directory: i32, path: &[u8]) -> Verdict<Vec<u8>> {
     let read = |path: &CString| rustix::fs::readlink(path, Vec::new()).map(CString::into_bytes);
     Some(way(directory, path, false)?.and_then(|way| match way {
-        Way::Real(path) => read(&path),
+        Way::Real(path) | Way::Outside(path) => read(&path),
         Way::Packed(..) => Err(Errno::INVAL),
     }))
-}
-
-/// `faccessat`.
-pub fn access(directory: i32, path: &[u8], wanted: i32, flags: i32) -> Verdict<()> {
-    let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
-    let wanted = Access::from_bits_retain(wanted.cast_unsigned());
-    let flags = AtFlags::from_bits_retain(flags.cast_unsigned());
-    Some(way(directory, path, follow)?.and_then(|way| match way {
-        Way::Real(path) => rustix::fs::accessat(CWD, &path, wanted, flags),
-        Way::Packed(_, _, stub) => may(&stub, wanted),
-    }))
-}
-
-fn may(stub: &Stub, wanted: Access) -> Result<()> {
-    let user = rustix::process::geteuid().as_raw();
-    let executes = stub.mode & 0o111 != 0;
-    let bits = wanted.bits() as u16 & 0o7;
-    let shift = if user == stub.uid {
-        6
-    } else if rustix::process::getegid().as_raw() == stub.gid {
-        3
-    } else {
-        0
-    };
-    let allowed = if user == 0 { 0o6 | u16::from(executes) } else { stub.mode >> shift };
-    if bits & !allowed == 0 { Ok(()) } else { Err(Errno::ACCESS) }
-}
-
-/// Attributes by path: `fchmodat`, `fchownat`, `utimensat`. `of_directory` is the kernel's call.
-pub fn change(
-    directory: i32,
-    path: &[u8],
-    follow: bool,
-    change: AttrChange,
-    of_directory: impl FnOnce(&CString) -> Result<()>,
-) -> Verdict<()> {
-    let (spool, place) = place::find(directory, path)?;
-    Some((|| {
-        let inner = match place {
-            Place::Inside(inner) => inner,
-            Place::Outside(path) => return of_directory(&kernel::text(path)?),
-        };
-        match resolve::resolve(spool, &inner, follow)? {
-            Target::Inside(inner, Found::Real(stat)) if is_kind(stat.st_mode, libc::S_IFDIR) => {
-                of_directory(&spool.real(&inner)?)
-            }
-            Target::Inside(path, _) => spool.ask(&Request::Change { path, change }),
-            Target::Outside(path) => of_directory(&kernel::text(path)?),
-        }
-    })())
 }
 
 /// `fsync` of an open file of the tree.

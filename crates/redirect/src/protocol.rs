@@ -9,6 +9,8 @@ use tameike_core::attr::AttrChange;
 
 /// Names the directory of the spool.
 pub const SPOOL_VARIABLE: &str = "TAMEIKE_SPOOL";
+/// Names the process whose program one is, or a child of that.
+pub const RUN_VARIABLE: &str = "TAMEIKE_SPOOL_RUN";
 /// The container's directory, without symbolic links.
 pub const CONTAINER_VARIABLE: &str = "TAMEIKE_CONTAINER";
 /// The same as the user calls it, from the root on.

@@ -26,6 +26,13 @@ pub enum Target {
     Outside(Vec<u8>),
 }
 
+impl Target {
+    /// Whether it is a directory of the tree.
+    pub fn is_directory(&self) -> bool {
+        matches!(self, Self::Inside(_, found) if found.kind() == libc::S_IFDIR)
+    }
+}
+
 impl Found {
     fn kind(&self) -> u32 {
         match self {
@@ -46,11 +53,6 @@ pub fn look(spool: &Spool, inner: &[u8]) -> Result<Found> {
         return Ok(Found::Packed(stub));
     }
     Ok(Found::Real(Box::new(stat)))
-}
-
-/// Whether a name is that of a packed file.
-pub fn is_packed(spool: &Spool, inner: &[u8]) -> bool {
-    link_of(spool, inner).is_ok_and(|target| Stub::parse(&target).is_some())
 }
 
 /// Where the link of this name leads.
@@ -81,6 +83,7 @@ pub fn resolve(spool: &Spool, inner: &[u8], followed: bool) -> Result<Target> {
                         rest = [&target, b"/".as_slice(), after].concat();
                         at.clear();
                     }
+                    Place::Outside(target) if is_last => return Ok(Target::Outside(target)),
                     Place::Outside(target) => {
                         return Ok(Target::Outside([&target, b"/".as_slice(), after].concat()));
                     }
@@ -91,6 +94,29 @@ pub fn resolve(spool: &Spool, inner: &[u8], followed: bool) -> Result<Target> {
             _ => return Err(Errno::NOTDIR),
         }
     }
+}
+
+/// Where a file is made by a name at which there is none, or a link that leads to none.
+pub fn resolve_new(spool: &Spool, inner: &[u8], followed: bool) -> Result<Place> {
+    let mut at = inner.to_vec();
+    for _ in 0..LINKS_MAX {
+        let name = match resolve_parent(spool, &at)? {
+            Place::Inside(name) => name,
+            outside => return Ok(outside),
+        };
+        match look(spool, &name) {
+            Ok(found) if found.kind() == libc::S_IFLNK && followed => {
+                let dir = name.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+                match place::of_link(spool, &name[..dir], &link_of(spool, &name)?) {
+                    Place::Inside(target) => at = target,
+                    outside => return Ok(outside),
+                }
+            }
+            Ok(_) | Err(Errno::NOENT) => return Ok(Place::Inside(name)),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(Errno::LOOP)
 }
 
 /// Where a name is whose directory may be reached by links: nothing needs to be there.

@@ -19,8 +19,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// How often a packer is asked that is not there: another one may take over. With [`STEP`], two seconds.
-const TRIES: u32 = 200;
+/// How often a packer is asked that is not there: another one may take over. With [`STEP`], ten seconds.
+const TRIES: u32 = 1000;
 const STEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 /// Directories that a process knows to be listed.
 const LISTED_MAX: usize = 1024;
@@ -30,7 +30,7 @@ const LISTED_MAX: usize = 1024;
 pub struct Spool {
     dir: Vec<u8>,
     tree: Vec<u8>,
-    /// The container's directory; first as programs are told of it.
+    /// The container's directory; first as the kernel calls it.
     names: [Vec<u8>; 2],
     /// `st_dev` of the tree.
     device: u64,
@@ -79,7 +79,7 @@ impl Spool {
         Self {
             dir: dir.to_vec(),
             tree: [dir, b"/", TREE.as_bytes()].concat(),
-            names: [name.to_vec(), container.to_vec()],
+            names: [container.to_vec(), name.to_vec()],
             device: 0,
             outer_device: 0,
             page: &NO_PAGE,
@@ -188,7 +188,7 @@ impl Spool {
         debug_assert!(request.len() <= REQUEST_SIZE_MAX);
         let path = [&self.dir, b"/".as_slice(), SOCKET.as_bytes()].concat();
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        connect(&socket, &SocketAddrUnix::new(path)?)?;
+        until(|| connect(&socket, &SocketAddrUnix::new(path.as_slice())?))?;
         until(|| send(&socket, request, SendFlags::NOSIGNAL))?;
         let mut reply = [0; 4];
         match until(|| recv(&socket, &mut reply, RecvFlags::empty()))?.1 {

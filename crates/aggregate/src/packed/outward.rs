@@ -43,7 +43,7 @@ fn move_out_one(plain: &dyn SharedFs, store: &mut Store, path: &[u8]) -> Result<
         };
         plain.change(&aside, &change)?;
         plain.open(&aside, Access::Read)?.sync()?;
-        plain.rename(&aside, path, RenameMode::NoReplace)?;
+        name_new(plain, &aside, path)?;
         plain.sync_dir(dir)
     });
     if let Err(fault) = made {
@@ -52,6 +52,17 @@ fn move_out_one(plain: &dyn SharedFs, store: &mut Store, path: &[u8]) -> Result<
         return Err(fault);
     }
     store.unlink(path)
+}
+
+/// Gives a file a name that nothing has, also where the file system cannot rename so (GlusterFS).
+fn name_new(plain: &dyn SharedFs, aside: &[u8], path: &[u8]) -> Result<()> {
+    match plain.rename(aside, path, RenameMode::NoReplace) {
+        Err(fault) if fault.errno == Errno::EINVAL => {
+            plain.link(aside, path)?;
+            plain.unlink(aside)
+        }
+        renamed => renamed,
+    }
 }
 
 fn write_out(plain: &dyn SharedFs, store: &mut Store, number: u64, size: u64, aside: &[u8]) -> Result<()> {

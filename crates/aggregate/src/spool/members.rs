@@ -43,12 +43,12 @@ impl Membership {
         }
     }
 
-    /// Takes part no more. Where nobody else does, the spool goes; where it is otherwise.
+    /// Takes part no more. Where nobody else does, and it `may_go`, the spool goes.
     ///
     /// # Errors
     /// What the file system says.
-    pub fn end(self, dir: &Path) -> Result<Option<PathBuf>> {
-        let Some(_door) = Door::open(dir)? else { return Ok(None) };
+    pub fn end(self, dir: &Path, may_go: bool) -> Result<()> {
+        let Some(_door) = Door::open(dir)? else { return Ok(()) };
         let Self { file, path } = self;
         drop(file);
         let failed = |error| Fault::from_os(format_args!("removing {}", path.display()), &error);
@@ -57,12 +57,17 @@ impl Membership {
         for name in names.flatten() {
             let is_member = name.file_name().to_string_lossy().starts_with(MEMBER);
             if is_member && File::options().write(true).open(name.path()).is_ok_and(|file| is_locked(&file)) {
-                return Ok(Some(dir.to_owned()));
+                return Ok(());
             }
         }
-        std::fs::remove_dir_all(dir)
-            .map_err(|error| Fault::from_os(format_args!("removing {}", dir.display()), &error))?;
-        Ok(None)
+        if !may_go {
+            return Ok(());
+        }
+        // Under another name, so that who comes now makes a new one.
+        let gone = dir.with_extension("gone");
+        std::fs::rename(dir, &gone).map_err(failed)?;
+        std::fs::remove_dir_all(&gone)
+            .map_err(|error| Fault::from_os(format_args!("removing {}", gone.display()), &error))
     }
 }
 
@@ -91,7 +96,10 @@ impl Door {
             None => Err(Fault::new(Errno::ETIMEDOUT, format!("{}: somebody holds it", path.display()))),
             Some(taken) => {
                 taken?;
-                let is_there = file.metadata().is_ok_and(|found| found.nlink() > 0);
+                let is_there = match (file.metadata(), std::fs::metadata(&path)) {
+                    (Ok(open), Ok(there)) => open.ino() == there.ino(),
+                    _ => false,
+                };
                 Ok(is_there.then_some(Self(file)))
             }
         }

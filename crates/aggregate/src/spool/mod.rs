@@ -8,6 +8,9 @@
 //! A file goes from the tree when its record has been written to the container's file system, nobody has it open for
 //! writing (the kernel's leases tell), and it is still as it was packed. Then a stub takes its name.
 
+mod batch;
+mod clean;
+mod intent;
 mod listing;
 mod members;
 mod packer;
@@ -16,11 +19,12 @@ mod room;
 mod tree;
 
 use crate::session::{LookAgain, Session, SessionOptions};
+use clean::Clean;
 use listing::Listed;
 use members::Membership;
 use parking_lot::{Condvar, Mutex};
-use std::collections::HashMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,19 +32,24 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tameike_core::{Errno, Fault, Result};
-use tameike_io::os::process::{ask_until, start_thread, user};
+use tameike_io::os::process::{ask_until, start_thread, user, wait_ended, with_variables};
 use tameike_io::os::{lease, range_lock};
 use tameike_io::shared::{PosixTree, SharedFs};
 use tameike_redirect::protocol::{
-    CONTAINER_VARIABLE, NAME_VARIABLE, PAGE, Page, SOCKET, SPOOL_VARIABLE, TREE,
+    CONTAINER_VARIABLE, NAME_VARIABLE, PAGE, Page, RUN_VARIABLE, SOCKET, SPOOL_VARIABLE, TREE,
 };
 use tameike_store::container::{Codec, Superblock};
-use tree::{Mark, Tree};
+use tree::Tree;
 
 /// Whose lock makes one the packer.
 const PACKER: &str = "packer";
 /// How often who is not the packer looks whether it is there.
 const LOOK_STEP: Duration = Duration::from_millis(20);
+
+const SIGTERM: i32 = 15;
+const SIGKILL: i32 = 9;
+/// How long processes have to end when they are asked to.
+const END_WAIT: Duration = Duration::from_secs(5);
 
 /// What a spool is for.
 #[derive(Clone, Debug)]
@@ -107,8 +116,7 @@ struct Packer {
 #[derive(Default)]
 struct Names {
     listed: Listed,
-    /// Files that were brought back and not changed since.
-    clean: HashMap<Vec<u8>, Mark>,
+    clean: Clean,
     /// What [`Page::epoch`] is.
     epoch: u64,
 }
@@ -123,7 +131,11 @@ impl Spool {
         // Whether it can be opened is known, and its number there, before anything is made here.
         drop(open_session(&container, &options)?);
         let number = Superblock::read(&*container)?.container;
-        let dir = options.base.join(format!("tameike-spool-{}-{number:016x}", user()));
+        let dir = options.base.join(format!(
+            "tameike-spool-{}-{:016x}",
+            user(),
+            place_of(number, &options.container)?
+        ));
         let membership = Membership::begin(&dir)?;
         make_dir(&dir.join(TREE))?;
         take_mode(&options.container, &dir.join(TREE))?;
@@ -152,10 +164,11 @@ impl Spool {
     }
 
     /// The variables by which programs find the spool.
-    pub fn variables(&self) -> [(&'static str, OsString); 3] {
+    pub fn variables(&self) -> [(&'static str, OsString); 4] {
         let Shared { options, dir, .. } = &*self.shared;
         [
             (SPOOL_VARIABLE, dir.clone().into()),
+            (RUN_VARIABLE, run()),
             (CONTAINER_VARIABLE, options.container.clone().into()),
             (NAME_VARIABLE, options.name.clone().into()),
         ]
@@ -167,13 +180,18 @@ impl Spool {
     /// What the container's file system says of all together; of single files, [`Packed::faults`] tells.
     pub fn finish(self) -> Result<Packed> {
         let Self { shared, membership, worker } = self;
+        end_processes(&shared.dir);
         shared.has_ended.store(true, Ordering::Release);
         shared.wake();
         let packed = worker.join().map_err(|_| Fault::new(Errno::EIO, "the packer has failed"))?;
         let is_whole = packed.as_ref().is_ok_and(|packed| packed.faults.is_empty());
-        let kept = if is_whole { membership.end(&shared.dir)? } else { Some(shared.dir.clone()) };
+        if is_whole {
+            // Programs of a run that was killed may go on. The next one packs what they leave.
+            membership
+                .end(&shared.dir, with_variables(&[(SPOOL_VARIABLE, shared.dir.as_os_str())]).is_empty())?;
+        }
         match packed {
-            Ok(packed) => Ok(Packed { kept: kept.filter(|_| !is_whole), ..packed }),
+            Ok(packed) => Ok(Packed { kept: (!is_whole).then(|| shared.dir.clone()), ..packed }),
             Err(fault) => {
                 let message = format!(
                     "{fault}; what is not in the container yet is kept in {}: the next run with the same container on this \
@@ -241,6 +259,28 @@ impl Shared {
     }
 }
 
+/// What programs know this run by.
+fn run() -> OsString {
+    std::process::id().to_string().into()
+}
+
+/// What a program leaves running ends with it.
+fn end_processes(dir: &Path) {
+    let run = run();
+    let mine: [(&str, &OsStr); 2] = [(SPOOL_VARIABLE, dir.as_os_str()), (RUN_VARIABLE, &run)];
+    for signal in [SIGTERM, SIGKILL] {
+        let left = with_variables(&mine);
+        if left.is_empty() {
+            return;
+        }
+        for process in &left {
+            // It may have ended just now.
+            let _ = process.signal(signal);
+        }
+        wait_ended(&left, END_WAIT);
+    }
+}
+
 fn open_session(container: &Arc<dyn SharedFs>, options: &SpoolOptions) -> Result<Session> {
     let SpoolOptions { block_size, codec, .. } = *options;
     let options = SessionOptions {
@@ -272,6 +312,15 @@ fn make_dir(path: &Path) -> Result<()> {
         }
         Err(error) => Err(Fault::from_os(format_args!("making {}", path.display()), &error)),
     }
+}
+
+/// A container and where it is, as a number: a copy of it has another spool.
+fn place_of(container: u64, dir: &Path) -> Result<u64> {
+    let found = std::fs::metadata(dir)
+        .map_err(|error| Fault::from_os(format_args!("looking at {}", dir.display()), &error))?;
+    let mut hasher = DefaultHasher::new();
+    (container, found.dev(), found.ino()).hash(&mut hasher);
+    Ok(hasher.finish())
 }
 
 /// To programs, the tree's root is the container's directory.

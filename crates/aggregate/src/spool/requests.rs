@@ -1,10 +1,13 @@
 //! What programs ask the packer for.
 
-use super::packer::{Seen, kind_of};
+use super::batch::Seen;
+use super::intent::Intent;
+use super::packer::kind_of;
 use super::tree::{Found, change_at, told};
 use super::{Names, Packer};
 use crate::session::OpenFlags;
-use rustix::fs::{AtFlags, CWD, RenameFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{AtFlags, CWD};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with,
     bind, connect, listen, recv, send, shutdown, socket_with,
@@ -16,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use tameike_core::attr::{AttrChange, SetTime};
-use tameike_core::{Errno, Fault, Result};
+use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::os::process::{start_thread, wall};
 use tameike_redirect::protocol::{REQUEST_SIZE_MAX, Request, SOCKET};
 use tameike_store::container::split_path;
@@ -24,6 +27,8 @@ use tameike_store::container::split_path;
 /// Requests that are answered at a time.
 const THREADS: usize = 8;
 const BACKLOG: i32 = 1024;
+/// How long a program may take to ask once it is connected.
+const ASKING: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 /// Bytes that are brought back at once.
 const PIECE_SIZE: usize = 1 << 20;
 /// What was changed this long ago is told from what is changed now by its time.
@@ -104,6 +109,11 @@ pub fn ask_to_sync(path: &Path) -> Result<()> {
 
 impl Packer {
     fn answer_one(&self, connection: &OwnedFd) -> rustix::io::Result<()> {
+        // Who is stopped before it asks must not keep others waiting. It asks again.
+        let mut waiting = [PollFd::new(connection, PollFlags::IN)];
+        if poll(&mut waiting, Some(&ASKING))? == 0 {
+            return Ok(());
+        }
         let mut request = vec![0; REQUEST_SIZE_MAX];
         let (_, count) = recv(connection, &mut *request, RecvFlags::empty())?;
         let done = match Request::decode(&request[..count.min(REQUEST_SIZE_MAX)]) {
@@ -151,22 +161,22 @@ impl Packer {
             mtime: (!is_emptied).then_some(SetTime::To(stub.mtime)),
             ..AttrChange::default()
         };
-        let filled =
-            filled.and_then(|()| change_at(&staged, &attributes).map_err(|error| told(path, &error)));
+        let filled = filled.and_then(|()| change_at(&staged, &attributes).map_err(|error| told(&error)));
         let mut names = self.names.lock();
-        let is_the_same = self.shared.tree.look(path)? == Some(Found::Packed(stub));
+        let tree = &self.shared.tree;
+        let is_the_same = tree.look(path)? == Some(Found::Packed(stub));
         if filled.is_err() || !is_the_same {
             let _ = std::fs::remove_file(&staged);
             return filled;
         }
-        let tree = &self.shared.tree;
+        let watched = names.clean.watch(&staged);
         tree.keeping_time(split_path(path).0, || tree.put(&staged, path))?;
         let is_old = wall().seconds - stub.mtime.seconds > TOLD_APART;
-        if let Some(Found::File(mark)) = self.shared.tree.look(path)?
+        if let Some(Found::File(mark)) = tree.look(path)?
             && !is_emptied
             && is_old
         {
-            names.clean.insert(path.to_vec(), mark);
+            names.clean.insert(path, watched, mark);
         }
         Ok(())
     }
@@ -180,33 +190,38 @@ impl Packer {
             if count == 0 {
                 break;
             }
-            into.write_all_at(&piece[..count], at).map_err(|error| told(path, &error))?;
+            into.write_all_at(&piece[..count], at).map_err(|error| told(&error))?;
             at += count as u64;
         }
         for xattr in self.session.xattrs(path)? {
             // A spool that has none leaves them in the container, where packing the file again would lose them.
             rustix::fs::fsetxattr(into, xattr.name, &xattr.value, rustix::fs::XattrFlags::empty())
-                .map_err(|error| told(path, &error.into()))?;
+                .map_err(|error| told(&error.into()))?;
         }
         self.session.close(open)
     }
 
     fn unlink(&self, names: &mut Names, path: &[u8]) -> Result<()> {
         self.list(names, split_path(path).0)?;
-        match self.shared.tree.look(path)?.ok_or(Errno::ENOENT)? {
-            Found::Dir => return Err(Errno::EISDIR.into()),
-            Found::File(_) | Found::Link | Found::Packed(_) | Found::Other => {}
+        if self.shared.tree.look(path)?.ok_or(Errno::ENOENT)? == Found::Dir {
+            return Err(Errno::EISDIR.into());
         }
-        std::fs::remove_file(self.shared.tree.real(path)).map_err(|error| told(path, &error))?;
+        std::fs::remove_file(self.shared.tree.real(path)).map_err(|error| told(&error))?;
         names.clean.remove(path);
-        if kind_of(&self.session, path)?.is_some() { self.session.unlink(path) } else { Ok(()) }
+        if kind_of(&self.session, path)?.is_some() {
+            self.session.unlink(path)?;
+        }
+        self.session.write_out()
     }
 
     fn remove_dir(&self, names: &mut Names, path: &[u8]) -> Result<()> {
         self.list(names, path)?;
-        std::fs::remove_dir(self.shared.tree.real(path)).map_err(|error| told(path, &error))?;
+        std::fs::remove_dir(self.shared.tree.real(path)).map_err(|error| told(&error))?;
         names.listed.forget([path, path]);
-        if kind_of(&self.session, path)?.is_some() { self.session.remove_dir(path) } else { Ok(()) }
+        if kind_of(&self.session, path)?.is_some() {
+            self.session.remove_dir(path)?;
+        }
+        self.session.write_out()
     }
 
     fn rename(&self, names: &mut Names, from: &[u8], to: &[u8], keeps: bool) -> Result<()> {
@@ -218,26 +233,33 @@ impl Packer {
             // What is in the one that is replaced counts.
             self.list(names, to)?;
         }
-        let flags = if keeps { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
-        rustix::fs::renameat_with(CWD, tree.real(from), CWD, tree.real(to), flags)
-            .map_err(|error| told(from, &error.into()))?;
+        let intent = Intent::begin(&self.shared.dir, from, to)?;
+        if let Err(fault) = tree.rename(from, to, keeps) {
+            intent.end()?;
+            return Err(fault);
+        }
         names.clean.remove(from);
         names.clean.remove(to);
         if is_dir {
-            names.clean.retain(|path, _| !path.starts_with(from));
+            names.clean.remove_below(from);
             names.listed.forget([from, to]);
             if names.epoch > 0 {
                 names.epoch += 1;
                 self.shared.tell_epoch(names.epoch)?;
             }
         }
+        self.follow(from, to)?;
+        self.session.write_out()?;
+        intent.end()
+    }
+
+    /// Has the container follow when something of the tree has got another name.
+    fn follow(&self, from: &[u8], to: &[u8]) -> Result<()> {
         match (kind_of(&self.session, from)?, kind_of(&self.session, to)?) {
             _ if from == to => Ok(()),
             (Some(_), _) => self.session.rename(from, to),
             // What it replaces is in the container; it is not yet.
-            (None, Some(there)) if there.kind == tameike_core::FileKind::Directory => {
-                self.session.remove_dir(to)
-            }
+            (None, Some(there)) if there.kind == FileKind::Directory => self.session.remove_dir(to),
             (None, Some(_)) => self.session.unlink(to),
             (None, None) => Ok(()),
         }
@@ -248,8 +270,7 @@ impl Packer {
         let mut names = self.names.lock();
         self.list(&mut names, split_path(to).0)?;
         let (source, target) = (self.shared.tree.real(from), self.shared.tree.real(to));
-        rustix::fs::linkat(CWD, source, CWD, target, AtFlags::empty())
-            .map_err(|error| told(from, &error.into()))
+        rustix::fs::linkat(CWD, source, CWD, target, AtFlags::empty()).map_err(|error| told(&error.into()))
     }
 
     fn change(&self, names: &mut Names, path: &[u8], change: &AttrChange) -> Result<()> {
@@ -257,6 +278,7 @@ impl Packer {
         match self.shared.tree.look(path)?.ok_or(Errno::ENOENT)? {
             Found::Packed(stub) => {
                 self.session.set_attributes(path, change)?;
+                self.session.write_out()?;
                 let after = self.session.stat(path)?;
                 let stub = tameike_redirect::stub::Stub {
                     size: stub.size,

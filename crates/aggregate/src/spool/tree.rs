@@ -1,7 +1,10 @@
 //! The spool's tree: real files, and stubs of those that are packed.
 
 use crate::session::Xattr;
-use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, Uid, chmodat, chownat, utimensat};
+use rustix::fs::{
+    AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, chmodat, chownat, renameat_with,
+    utimensat,
+};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::ErrorKind;
@@ -99,10 +102,10 @@ impl Tree {
 
     /// Takes away what was left beside the tree.
     pub fn clear_beside(&self) -> Result<()> {
-        let names = std::fs::read_dir(&self.beside).map_err(|error| told(b"", &error))?;
+        let names = std::fs::read_dir(&self.beside).map_err(|error| told(&error))?;
         for name in names.flatten().filter(|name| name.file_name().as_bytes().starts_with(STAGED.as_bytes()))
         {
-            std::fs::remove_file(name.path()).map_err(|error| told(b"", &error))?;
+            std::fs::remove_file(name.path()).map_err(|error| told(&error))?;
         }
         Ok(())
     }
@@ -119,7 +122,7 @@ impl Tree {
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 return Ok(None);
             }
-            found => found.map_err(|error| told(path, &error))?,
+            found => found.map_err(|error| told(&error))?,
         };
         let kind = metadata.file_type();
         Ok(Some(if kind.is_symlink() {
@@ -141,7 +144,7 @@ impl Tree {
 
     /// Where a symbolic link leads.
     pub fn link(&self, path: &[u8]) -> Result<Vec<u8>> {
-        let target = std::fs::read_link(self.real(path)).map_err(|error| told(path, &error))?;
+        let target = std::fs::read_link(self.real(path)).map_err(|error| told(&error))?;
         Ok(target.into_os_string().into_encoded_bytes())
     }
 
@@ -175,21 +178,21 @@ impl Tree {
 
     /// Puts what was staged at a path, in place of what is there.
     pub fn put(&self, staged: &Path, path: &[u8]) -> Result<()> {
-        std::fs::rename(staged, self.real(path)).map_err(|error| told(path, &error))
+        std::fs::rename(staged, self.real(path)).map_err(|error| told(&error))
     }
 
     /// Puts a stub at a path, in place of what is there.
     pub fn put_stub(&self, path: &[u8], stub: &Stub) -> Result<()> {
         let number = self.staged.fetch_add(1, Ordering::Relaxed);
         let staged = self.beside.join(format!("{STAGED}{}.{number}", std::process::id()));
-        std::os::unix::fs::symlink(stub.target(), &staged).map_err(|error| told(path, &error))?;
+        std::os::unix::fs::symlink(stub.target(), &staged).map_err(|error| told(&error))?;
         self.put(&staged, path)
     }
 
     /// Runs `change`, which puts other things in the place of those in a directory, and leaves that its time: to programs, nothing has
     /// changed.
     pub fn keeping_time<T>(&self, dir: &[u8], change: impl FnOnce() -> Result<T>) -> Result<T> {
-        let before = std::fs::symlink_metadata(self.real(dir)).map_err(|error| told(dir, &error))?;
+        let before = std::fs::symlink_metadata(self.real(dir)).map_err(|error| told(&error))?;
         let changed = change()?;
         let mtime = Some(SetTime::To(Mark::of(&before).mtime));
         self.change(dir, &AttrChange { mtime, ..AttrChange::default() })?;
@@ -198,24 +201,29 @@ impl Tree {
 
     /// Makes a directory as the container tells of it.
     pub fn make_dir(&self, path: &[u8], attributes: &AttrChange) -> Result<()> {
-        std::fs::create_dir(self.real(path)).map_err(|error| told(path, &error))?;
+        std::fs::create_dir(self.real(path)).map_err(|error| told(&error))?;
         self.change(path, attributes)
+    }
+
+    /// Gives something another name, in place of what has that name; with `keeps`, only where nothing has.
+    pub fn rename(&self, from: &[u8], to: &[u8], keeps: bool) -> Result<()> {
+        let flags = if keeps { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
+        renameat_with(CWD, self.real(from), CWD, self.real(to), flags).map_err(|error| told(&error.into()))
     }
 
     /// Makes a symbolic link.
     pub fn make_link(&self, path: &[u8], target: &[u8]) -> Result<()> {
-        std::os::unix::fs::symlink(OsStr::from_bytes(target), self.real(path))
-            .map_err(|error| told(path, &error))
+        std::os::unix::fs::symlink(OsStr::from_bytes(target), self.real(path)).map_err(|error| told(&error))
     }
 
     /// Changes attributes of what is at a path, and not of what that leads to.
     pub fn change(&self, path: &[u8], change: &AttrChange) -> Result<()> {
-        change_at(&self.real(path), change).map_err(|error| told(path, &error))
+        change_at(&self.real(path), change).map_err(|error| told(&error))
     }
 
     /// Names in a directory.
     pub fn names(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, FileKind)>> {
-        let failed = |error: std::io::Error| told(path, &error);
+        let failed = |error: std::io::Error| told(&error);
         let mut names = Vec::new();
         for name in std::fs::read_dir(self.real(path)).map_err(failed)? {
             let name = name.map_err(failed)?;
@@ -289,6 +297,6 @@ pub fn xattrs(file: &File) -> std::io::Result<Vec<Xattr>> {
 }
 
 /// A failure of the spool's file system.
-pub fn told(path: &[u8], error: &std::io::Error) -> Fault {
-    Fault::from_os(format_args!("the spool's {}", String::from_utf8_lossy(path)), error)
+pub fn told(error: &std::io::Error) -> Fault {
+    Fault::from_os("in the spool", error)
 }

@@ -34,6 +34,13 @@ pub fn is_held(file: BorrowedFd<'_>) -> bool {
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) == libc::F_RDLCK }
 }
 
+/// Whether nobody else has a file open, of which this descriptor holds a lease. Then nobody opens it at all until the descriptor is
+/// closed.
+pub fn is_alone(file: BorrowedFd<'_>) -> bool {
+    // SAFETY: takes numbers only.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0 }
+}
+
 /// Has the signal by which the kernel tells of somebody who waits be one that does nothing: it ends a process otherwise. Children
 /// that become other programs have it as it was.
 ///

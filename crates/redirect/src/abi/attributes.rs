@@ -1,7 +1,7 @@
 //! `stat` and its kin, also under the names that programs were built against before glibc 2.33; and changes of attributes by path.
 
 use super::{done, of};
-use crate::{attributes, names};
+use crate::{attributes, names, rights};
 use libc::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, Stat, Statx, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
@@ -49,7 +49,7 @@ fn change_mode(directory: c_int, path: Text, mode: c_uint, flags: c_int) -> Verd
     let change = AttrChange { mode: Some((mode & 0o7777) as u16), ..AttrChange::default() };
     let of_directory = |path: &CString| rustix::fs::chmodat(CWD, path, bits, AtFlags::empty());
     let follow = flags & AT_SYMLINK_NOFOLLOW == 0;
-    of(path, |path| names::change(directory, path, follow, change, of_directory).map(done))
+    of(path, |path| rights::change(directory, path, follow, change, of_directory).map(done))
 }
 
 fn change_owner(directory: c_int, path: Text, user: c_uint, group: c_uint, flags: c_int) -> Verdict<c_int> {
@@ -62,7 +62,7 @@ fn change_owner(directory: c_int, path: Text, user: c_uint, group: c_uint, flags
     let of_directory =
         |path: &CString| rustix::fs::chownat(CWD, path, user, group, AtFlags::SYMLINK_NOFOLLOW);
     let follow = flags & AT_SYMLINK_NOFOLLOW == 0;
-    of(path, |path| names::change(directory, path, follow, change, of_directory).map(done))
+    of(path, |path| rights::change(directory, path, follow, change, of_directory).map(done))
 }
 
 /// Two times, as `utimensat` has them.
@@ -78,7 +78,7 @@ fn change_times(directory: c_int, path: Text, times: [libc::timespec; 2], flags:
     let both = Timestamps { last_access: kernels(access), last_modification: kernels(change) };
     let of_directory = |path: &CString| rustix::fs::utimensat(CWD, path, &both, AtFlags::SYMLINK_NOFOLLOW);
     let follow = flags & AT_SYMLINK_NOFOLLOW == 0;
-    of(path, |path| names::change(directory, path, follow, changes, of_directory).map(done))
+    of(path, |path| rights::change(directory, path, follow, changes, of_directory).map(done))
 }
 
 const NOW: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: libc::UTIME_NOW };

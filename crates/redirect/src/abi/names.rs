@@ -1,7 +1,7 @@
 //! Calls on paths; attributes are in [`super::attributes`].
 
 use super::{content, done, of, redirect};
-use crate::{names, temporary};
+use crate::{names, rights, temporary};
 use libc::AT_FDCWD;
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use tameike_interpose::arguments::Text;
@@ -18,7 +18,13 @@ fn open_at(directory: c_int, path: Text, flags: c_int, mode: c_uint) -> Verdict<
 }
 
 fn remove_at(directory: c_int, path: Text, flags: c_int) -> Verdict<c_int> {
-    of(path, |path| names::remove(directory, path, flags & libc::AT_REMOVEDIR != 0).map(done))
+    of(path, |path| {
+        crate::place::find(directory, path)?;
+        if flags & !libc::AT_REMOVEDIR != 0 {
+            return Some(Err(rustix::io::Errno::INVAL));
+        }
+        names::remove(directory, path, flags != 0).map(done)
+    })
 }
 
 /// `remove`: what is no file is a directory.
@@ -33,8 +39,8 @@ fn rename_at(from: (c_int, Text), to: (c_int, Text), flags: c_uint) -> Verdict<c
     of(from.1, |source| of(to.1, |target| names::rename((from.0, source), (to.0, target), flags).map(done)))
 }
 
-fn link_at(from: (c_int, Text), to: (c_int, Text)) -> Verdict<c_int> {
-    of(from.1, |source| of(to.1, |target| names::link((from.0, source), (to.0, target)).map(done)))
+fn link_at(from: (c_int, Text), to: (c_int, Text), flags: c_int) -> Verdict<c_int> {
+    of(from.1, |source| of(to.1, |target| names::link((from.0, source), (to.0, target), flags).map(done)))
 }
 
 fn read_link(directory: c_int, path: Text, room: *mut u8, size: usize) -> Verdict<isize> {
@@ -91,9 +97,9 @@ interpose! {
         rename_at((from, source), (to, target), 0);
     fn [renameat2](from: c_int, source: Text, to: c_int, target: Text, flags: c_uint) -> c_int =
         rename_at((from, source), (to, target), flags);
-    fn [link](from: Text, to: Text) -> c_int = link_at((AT_FDCWD, from), (AT_FDCWD, to));
+    fn [link](from: Text, to: Text) -> c_int = link_at((AT_FDCWD, from), (AT_FDCWD, to), 0);
     fn [linkat](from: c_int, source: Text, to: c_int, target: Text, flags: c_int) -> c_int =
-        link_at((from, source), (to, target));
+        link_at((from, source), (to, target), flags);
     fn [symlink](target: Text, path: Text) -> c_int =
         of(path, |path| names::make_link(target.bytes()?, AT_FDCWD, path).map(done));
     fn [symlinkat](target: Text, directory: c_int, path: Text) -> c_int =
@@ -106,11 +112,12 @@ interpose! {
     fn [__readlinkat_chk](directory: c_int, path: Text, room: *mut u8, size: usize, all: usize) -> isize =
         if size <= all { read_link(directory, path, room, size) } else { None };
     fn [access](path: Text, wanted: c_int) -> c_int =
-        of(path, |path| names::access(AT_FDCWD, path, wanted, 0).map(done));
+        of(path, |path| rights::access(AT_FDCWD, path, wanted, 0).map(done));
     fn [euidaccess, eaccess](path: Text, wanted: c_int) -> c_int =
-        of(path, |path| names::access(AT_FDCWD, path, wanted, libc::AT_EACCESS).map(done));
+        of(path, |path| rights::access(AT_FDCWD, path, wanted, libc::AT_EACCESS).map(done));
     fn [faccessat](directory: c_int, path: Text, wanted: c_int, flags: c_int) -> c_int =
-        of(path, |path| names::access(directory, path, wanted, flags).map(done));
+        of(path, |path| rights::access(directory, path, wanted, flags).map(done));
+    fn [truncate, truncate64](path: Text, size: i64) -> c_int = of(path, |path| names::truncate(path, size).map(done));
     fn [mkstemp, mkstemp64](template: *mut c_char) -> c_int = temporary_file(template, 0, 0);
     fn [mkstemps, mkstemps64](template: *mut c_char, suffix: c_int) -> c_int = temporary_file(template, suffix, 0);
     fn [mkostemp, mkostemp64](template: *mut c_char, flags: c_int) -> c_int = temporary_file(template, 0, flags);
@@ -120,7 +127,6 @@ interpose! {
 }
 
 redirect! {
-    fn [truncate, truncate64](path: Text, size: i64) -> c_int, [path] = content(AT_FDCWD, path, true);
     fn [getxattr](path: Text, name: In, value: Out, size: usize) -> isize, [path] = content(AT_FDCWD, path, true);
     fn [lgetxattr](path: Text, name: In, value: Out, size: usize) -> isize, [path] = content(AT_FDCWD, path, false);
     fn [setxattr](path: Text, name: In, value: In, size: usize, flags: c_int) -> c_int, [path] = content(AT_FDCWD, path, true);

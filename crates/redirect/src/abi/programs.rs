@@ -3,8 +3,8 @@
 use super::{content, redirect};
 use libc::AT_FDCWD;
 use std::ffi::{CString, c_int, c_void};
-use tameike_interpose::Verdict;
 use tameike_interpose::arguments::Text;
+use tameike_interpose::{Verdict, Wrong};
 
 type In = *const c_void;
 type Out = *mut c_int;
@@ -20,8 +20,8 @@ redirect! {
     fn [execv](path: Text, arguments: In) -> c_int, [path] = program(path);
     fn [execvp](path: Text, arguments: In) -> c_int, [path] = program(path);
     fn [execvpe](path: Text, arguments: In, environment: In) -> c_int, [path] = program(path);
-    fn [posix_spawn](process: Out, path: Text, actions: In, attributes: In, arguments: In, environment: In) -> c_int,
+    fn [posix_spawn](process: Out, path: Text, actions: In, attributes: In, arguments: In, environment: In) -> Wrong,
         [path] = program(path);
-    fn [posix_spawnp](process: Out, path: Text, actions: In, attributes: In, arguments: In, environment: In) -> c_int,
+    fn [posix_spawnp](process: Out, path: Text, actions: In, attributes: In, arguments: In, environment: In) -> Wrong,
         [path] = program(path);
 }

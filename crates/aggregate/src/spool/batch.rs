@@ -1,0 +1,293 @@
+//! Files on their way from the tree to the container.
+
+use super::Packer;
+use super::packer::kind_of;
+use super::tree::{Found, Mark, told, xattrs};
+use crate::session::OpenFlags;
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tameike_core::attr::{AttrChange, SetTime};
+use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
+use tameike_io::os::lease::{self, Lease};
+use tameike_io::os::process::{monotonic, wall};
+use tameike_io::shared::join;
+use tameike_store::container::{Brief, split_path};
+
+/// What was changed just now will be changed again: owner, mode and times follow.
+const AGE: Duration = Duration::from_millis(50);
+/// Files that are packed before all of them are written and leave the tree.
+const BATCH_FILES_MAX: usize = 256;
+const BATCH_BYTES_MAX: u64 = 32 << 20;
+/// Bytes that are read at once.
+const PIECE_SIZE: usize = 1 << 20;
+
+/// What is known of the tree's directories.
+#[derive(Default)]
+pub struct Seen(HashMap<Vec<u8>, SeenDir>);
+
+struct SeenDir {
+    /// Last change of what is in it, by the packer, too.
+    ctime: Timestamp,
+    /// Something in it is not packed yet.
+    is_pending: bool,
+    dirs: Vec<Vec<u8>>,
+}
+
+/// Files on their way.
+pub struct Batch<'a> {
+    packer: &'a Packer,
+    /// Also what somebody has open for writing, as it is now.
+    is_forced: bool,
+    is_full: bool,
+    files: Vec<Leaving>,
+    bytes: u64,
+    /// Files that have a record.
+    pub packed: u64,
+    /// Time that putting and writing has taken.
+    pub packing: Duration,
+    /// What could not be packed.
+    pub faults: Vec<Fault>,
+}
+
+/// A file that has a record, and leaves the tree when that is written.
+struct Leaving {
+    path: Vec<u8>,
+    /// Holds the lease.
+    file: File,
+    mark: Mark,
+}
+
+impl<'a> Batch<'a> {
+    /// No files yet.
+    pub fn new(packer: &'a Packer, is_forced: bool, is_full: bool) -> Self {
+        Self {
+            packer,
+            is_forced,
+            is_full,
+            files: Vec::new(),
+            bytes: 0,
+            packed: 0,
+            packing: Duration::ZERO,
+            faults: Vec::new(),
+        }
+    }
+
+    pub fn note(&mut self, path: &[u8], fault: Fault) {
+        if fault.errno == Errno::ENOENT {
+            // It has gone meanwhile.
+            return;
+        }
+        let name = String::from_utf8_lossy(path);
+        self.faults.push(if path.is_empty() { fault } else { fault.context(name) });
+    }
+
+    /// Packs what a directory has. The directories in it.
+    pub fn pack_dir(&mut self, seen: &mut Seen, dir: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let real = self.packer.shared.tree.real(dir);
+        let found = std::fs::symlink_metadata(&real).map_err(|error| told(&error))?;
+        let ctime = Mark::of(&found).ctime;
+        if let Some(known) = seen.0.get(dir)
+            && !self.is_forced
+            && !self.is_full
+            && known.ctime == ctime
+            && !known.is_pending
+        {
+            return Ok(known.dirs.clone());
+        }
+        let (mut dirs, mut is_pending) = (Vec::new(), is_recent(ctime));
+        for (name, kind) in self.packer.shared.tree.names(dir)? {
+            let path = join(dir, &name);
+            let done = match kind {
+                FileKind::Directory => {
+                    let done = self.record_dir(&path);
+                    dirs.push(path.clone());
+                    done
+                }
+                FileKind::Symlink => self.record_link(&path),
+                FileKind::File => {
+                    is_pending |= !self.add(&path);
+                    Ok(())
+                }
+                // Pipes and sockets have nothing that could be kept.
+                _ => Ok(()),
+            };
+            if let Err(fault) = done {
+                is_pending = true;
+                self.note(&path, fault);
+            }
+        }
+        seen.0.insert(dir.to_vec(), SeenDir { ctime, is_pending, dirs: dirs.clone() });
+        Ok(dirs)
+    }
+
+    /// Has a directory be in the container; when all ends, with the attributes that it has then.
+    fn record_dir(&self, path: &[u8]) -> Result<()> {
+        let session = &self.packer.session;
+        let known = kind_of(session, path)?;
+        if known.is_some_and(|known| known.kind == FileKind::Directory) && !self.is_forced {
+            return Ok(());
+        }
+        let found =
+            std::fs::symlink_metadata(self.packer.shared.tree.real(path)).map_err(|error| told(&error))?;
+        let mark = Mark::of(&found);
+        match known {
+            Some(Brief { kind: FileKind::Directory, mode, uid, gid, mtime, .. }) => {
+                if (mode, uid, gid, mtime) == (mark.mode, mark.uid, mark.gid, mark.mtime) {
+                    return Ok(());
+                }
+            }
+            Some(_) => {
+                session.unlink(path)?;
+                session.make_dir(path, mark.mode)?;
+            }
+            None => session.make_dir(path, mark.mode)?,
+        }
+        session.set_attributes(path, &mark.attributes())
+    }
+
+    /// Has a symbolic link of a program's be in the container.
+    fn record_link(&self, path: &[u8]) -> Result<()> {
+        let Packer { shared, session, .. } = self.packer;
+        if shared.tree.look(path)? != Some(Found::Link) {
+            return Ok(());
+        }
+        let target = shared.tree.link(path)?;
+        match kind_of(session, path)? {
+            Some(known) if known.kind == FileKind::Symlink && session.read_link(path)? == target => {
+                return Ok(());
+            }
+            Some(known) if known.kind == FileKind::Directory => session.remove_dir(path)?,
+            Some(_) => session.unlink(path)?,
+            None => {}
+        }
+        session.make_symlink(path, &target)
+    }
+
+    /// Packs a file, unless it is in use. Whether it is done with.
+    pub fn add(&mut self, path: &[u8]) -> bool {
+        match self.pack(path) {
+            Ok(is_done) => {
+                if self.files.len() >= BATCH_FILES_MAX || self.bytes >= BATCH_BYTES_MAX {
+                    self.flush();
+                }
+                is_done
+            }
+            Err(fault) => {
+                self.note(path, fault);
+                false
+            }
+        }
+    }
+
+    fn pack(&mut self, path: &[u8]) -> Result<bool> {
+        let packer = self.packer;
+        let file = packer.shared.tree.open(path).map_err(|error| told(&error))?;
+        let mark = Mark::of(&file.metadata().map_err(|error| told(&error))?);
+        let has_lease = matches!(lease::take(file.as_fd()), Ok(Lease::Taken));
+        if !has_lease && !self.is_forced {
+            return Ok(false);
+        }
+        let is_clean = has_lease && packer.names.lock().clean.has(path, &mark);
+        if is_clean && !self.is_full {
+            return Ok(true);
+        }
+        if !self.is_forced && !self.is_full && is_recent(mark.ctime) {
+            return Ok(false);
+        }
+        if !is_clean {
+            let begin = monotonic();
+            let is_put = self.put(path, &file, &mark)?;
+            self.packing += monotonic() - begin;
+            if !is_put {
+                return Ok(false);
+            }
+            packer.files.fetch_add(1, Ordering::Relaxed);
+            packer.bytes.fetch_add(mark.size, Ordering::Relaxed);
+        }
+        self.bytes += mark.size;
+        self.packed += 1;
+        self.files.push(Leaving { path: path.to_vec(), file, mark });
+        Ok(has_lease)
+    }
+
+    /// Puts content and attributes. Not where another file has taken the name meanwhile.
+    fn put(&self, path: &[u8], file: &File, mark: &Mark) -> Result<bool> {
+        let (session, shared) = (&self.packer.session, &self.packer.shared);
+        // From then on the name of what is put follows when that of the file changes.
+        let open = {
+            let _names = self.packer.names.lock();
+            if shared.tree.look(path)? != Some(Found::File(*mark)) {
+                return Ok(false);
+            }
+            match kind_of(session, path)? {
+                Some(known) if known.kind == FileKind::Directory => session.remove_dir(path)?,
+                Some(known) if known.kind != FileKind::File => session.unlink(path)?,
+                _ => {}
+            }
+            let flags = OpenFlags { write: true, create: true, truncate: true, exclusive: false };
+            session.open_file(path, flags, mark.mode)?
+        };
+        let failed = |error| told(&error);
+        let mut piece = vec![0; PIECE_SIZE.min(mark.size as usize + 1)];
+        let mut at = 0;
+        loop {
+            let count = file.read_at(&mut piece, at).map_err(failed)?;
+            if count == 0 {
+                break;
+            }
+            session.write(&open, &piece[..count], Some(at))?;
+            at += count as u64;
+        }
+        let atime = Some(SetTime::To(mark.mtime));
+        session.set_file_attributes(&open, &AttrChange { atime, ..mark.attributes() })?;
+        session.close(open)?;
+        let xattrs = xattrs(file).map_err(failed)?;
+        let _names = self.packer.names.lock();
+        let has_name = matches!(shared.tree.look(path)?, Some(Found::File(now)) if now.inode == mark.inode);
+        if has_name && (!xattrs.is_empty() || !session.xattrs(path)?.is_empty()) {
+            session.set_xattrs(path, xattrs)?;
+        }
+        Ok(has_name)
+    }
+
+    /// What has a record is written, and leaves the tree where nobody has changed it since.
+    pub fn flush(&mut self) {
+        let (files, packer, begin) = (std::mem::take(&mut self.files), self.packer, monotonic());
+        self.bytes = 0;
+        if let Err(fault) = packer.session.write_out() {
+            self.note(b"", fault);
+            return;
+        }
+        let mut names = packer.names.lock();
+        for Leaving { path, file, mark } in files {
+            let is_as_it_was = lease::is_held(file.as_fd())
+                && file.metadata().is_ok_and(|found| Mark::of(&found) == mark)
+                && packer.shared.tree.look(&path) == Ok(Some(Found::File(mark)));
+            if !is_as_it_was {
+                continue;
+            }
+            let tree = &packer.shared.tree;
+            if lease::is_alone(file.as_fd()) {
+                names.clean.remove(&path);
+                // What stays will be packed again.
+                let _ = tree.keeping_time(split_path(&path).0, || tree.put_stub(&path, &mark.stub()));
+            } else {
+                // Who reads it sees what others write to it.
+                let watched = names.clean.watch(&tree.real(&path));
+                names.clean.insert(&path, watched, mark);
+            }
+        }
+        self.packing += monotonic() - begin;
+    }
+}
+
+/// Whether a time is of just now, or of the future.
+fn is_recent(time: Timestamp) -> bool {
+    let nanoseconds =
+        |time: Timestamp| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds);
+    nanoseconds(wall()) - nanoseconds(time) < AGE.as_nanos() as i128
+}
