@@ -25,12 +25,11 @@ pub fn of_path(directory: i32, path: &[u8], follow: bool) -> Verdict<Stat> {
         Ok(way) => way,
         Err(error) => return Some(Err(error)),
     };
-    let spool = spool::get()?;
     Some(match way {
-        Way::Real(path) => kernel::look(&path).map(|stat| as_told(spool, stat, path.as_bytes())),
+        Way::Real(spool, inner, stat) => Ok(as_told(spool, *stat, &inner)),
         Way::Outside(path) if follow => rustix::fs::statat(CWD, &path, AtFlags::empty()),
         Way::Outside(path) => kernel::look(&path),
-        Way::Packed(_, inner, stub) => packed(spool, &inner, &stub),
+        Way::Packed(spool, inner, stub) => packed(spool, &inner, &stub),
     })
 }
 
@@ -41,9 +40,8 @@ pub fn of_open(number: i32) -> Verdict<Stat> {
     if !spool.is_on(stat.st_dev) {
         return None;
     }
-    let path = kernel::path_of(number).ok()?;
-    spool.inner_of_tree(&path)?;
-    Some(Ok(as_told(spool, stat, &path)))
+    let inner = spool.inner_of_tree(&kernel::path_of(number).ok()?)?;
+    Some(Ok(as_told(spool, stat, &inner)))
 }
 
 /// `statx` of what [`of_path`] and [`of_open`] tell of.
@@ -66,15 +64,13 @@ pub fn extended(stat: &Stat) -> Statx {
     extended
 }
 
-/// Attributes of a file of the tree, or of one that its path has led to.
-fn as_told(spool: &Spool, mut stat: Stat, path: &[u8]) -> Stat {
-    if let Some(inner) = spool.inner_of_tree(path).filter(|_| spool.is_on(stat.st_dev)) {
-        stat.st_dev = spool.outer_device();
-        // Names of one file have one number, for as long as it is not packed.
-        let has_names = stat.st_nlink > 1 && !kernel::is_kind(stat.st_mode, libc::S_IFDIR);
-        stat.st_ino = if has_names { number(&stat.st_ino.to_ne_bytes()) } else { number(&inner) };
-        hide_packing(&mut stat);
-    }
+/// Attributes of a file of the tree.
+fn as_told(spool: &Spool, mut stat: Stat, inner: &[u8]) -> Stat {
+    // Names of one file have one number, for as long as it is not packed.
+    let has_names = stat.st_nlink > 1 && !kernel::is_kind(stat.st_mode, libc::S_IFDIR);
+    stat.st_dev = spool.outer_device();
+    stat.st_ino = if has_names { number(&stat.st_ino.to_ne_bytes()) } else { number(inner) };
+    hide_packing(&mut stat);
     stat
 }
 

@@ -6,7 +6,7 @@ use crate::protocol::Request;
 use crate::resolve::{self, Found, Target};
 use crate::spool::Spool;
 use crate::stub::Stub;
-use rustix::fs::{AtFlags, CWD, Mode};
+use rustix::fs::{AtFlags, CWD, Mode, Stat};
 use rustix::io::Errno;
 use std::ffi::CString;
 use std::os::fd::{IntoRawFd, OwnedFd};
@@ -19,8 +19,8 @@ const WRITES: i32 = libc::O_WRONLY | libc::O_RDWR | libc::O_TRUNC | libc::O_CREA
 
 /// Where the kernel finds what a path means, for a call of the C library's own.
 pub enum Way {
-    /// There.
-    Real(CString),
+    /// To what is there.
+    Real(&'static Spool, Vec<u8>, Box<Stat>),
     /// There, and that is not in the tree; what it is, is not known.
     Outside(CString),
     /// What is packed: it has no file.
@@ -103,7 +103,7 @@ fn open_inside(spool: &Spool, inner: &[u8], flags: i32, mode: u32) -> Result<Own
     if flags & libc::O_CREAT != 0 {
         spool.await_room()?;
     }
-    let mut inner = inner.to_vec();
+    let (mut inner, mut last) = (inner.to_vec(), Errno::AGAIN);
     for _ in 0..TRIES {
         let path = spool.real(&inner)?;
         match kernel::open_plain(&path, flags, mode) {
@@ -122,6 +122,7 @@ fn open_inside(spool: &Spool, inner: &[u8], flags: i32, mode: u32) -> Result<Own
                 return Ok(file);
             }
             Err(error @ (Errno::NOENT | Errno::LOOP | Errno::NOTDIR)) => {
+                last = error;
                 match open_elsewhere(spool, &inner, flags)? {
                     Elsewhere::Packed(path) => {
                         if flags & libc::O_DIRECTORY != 0 {
@@ -132,8 +133,9 @@ fn open_inside(spool: &Spool, inner: &[u8], flags: i32, mode: u32) -> Result<Own
                         spool.ask(&Request::Fill { path: path.clone(), is_emptied })?;
                         inner = path;
                     }
-                    Elsewhere::At(Place::Inside(other)) if other != inner => inner = other,
-                    Elsewhere::At(Place::Inside(_)) => return Err(error),
+                    Elsewhere::Link => return Err(error),
+                    // The same place: what is there has come since.
+                    Elsewhere::At(Place::Inside(other)) => inner = other,
                     Elsewhere::At(Place::Outside(other)) => {
                         return kernel::open(&kernel::text(other)?, flags, mode);
                     }
@@ -142,11 +144,13 @@ fn open_inside(spool: &Spool, inner: &[u8], flags: i32, mode: u32) -> Result<Own
             Err(error) => return Err(error),
         }
     }
-    Err(Errno::AGAIN)
+    Err(last)
 }
 
 /// Where the kernel has not found its way.
 enum Elsewhere {
+    /// It is a link, which is not to be followed.
+    Link,
     /// The file is packed.
     Packed(Vec<u8>),
     /// By links, or directories that only the container has so far.
@@ -157,6 +161,9 @@ fn open_elsewhere(spool: &Spool, inner: &[u8], flags: i32) -> Result<Elsewhere> 
     let follows = flags & libc::O_NOFOLLOW == 0 && !makes_new(flags);
     match resolve::resolve(spool, inner, follows) {
         Ok(Target::Inside(inner, Found::Packed(_))) => Ok(Elsewhere::Packed(inner)),
+        Ok(Target::Inside(_, Found::Real(stat))) if is_kind(stat.st_mode, libc::S_IFLNK) => {
+            Ok(Elsewhere::Link)
+        }
         Ok(Target::Inside(inner, Found::Real(_))) => Ok(Elsewhere::At(Place::Inside(inner))),
         Ok(Target::Outside(path)) => Ok(Elsewhere::At(Place::Outside(path))),
         Err(Errno::NOENT) if flags & libc::O_CREAT != 0 => {
@@ -188,7 +195,7 @@ pub fn way(directory: i32, path: &[u8], follow: bool) -> Verdict<Way> {
         path,
         |spool, inner| match resolve::resolve(spool, &inner, follow)? {
             Target::Inside(inner, Found::Packed(stub)) => Ok(Way::Packed(spool, inner, stub)),
-            Target::Inside(inner, Found::Real(_)) => spool.real(&inner).map(Way::Real),
+            Target::Inside(inner, Found::Real(stat)) => Ok(Way::Real(spool, inner, stat)),
             Target::Outside(path) => kernel::text(path).map(Way::Outside),
         },
         |path| Ok(Way::Outside(path.clone())),
@@ -199,7 +206,8 @@ pub fn way(directory: i32, path: &[u8], follow: bool) -> Verdict<Way> {
 pub fn filled(directory: i32, path: &[u8], follow: bool) -> Verdict<CString> {
     let way = way(directory, path, follow)?;
     Some(way.and_then(|way| match way {
-        Way::Real(path) | Way::Outside(path) => Ok(path),
+        Way::Outside(path) => Ok(path),
+        Way::Real(spool, inner, _) => spool.real(&inner),
         Way::Packed(spool, inner, _) => {
             spool.ask(&Request::Fill { path: inner.clone(), is_emptied: false })?;
             spool.real(&inner)
@@ -315,7 +323,8 @@ fn of_two(
 pub fn read_link(directory: i32, path: &[u8]) -> Verdict<Vec<u8>> {
     let read = |path: &CString| rustix::fs::readlink(path, Vec::new()).map(CString::into_bytes);
     Some(way(directory, path, false)?.and_then(|way| match way {
-        Way::Real(path) | Way::Outside(path) => read(&path),
+        Way::Outside(path) => read(&path),
+        Way::Real(spool, inner, _) => read(&spool.real(&inner)?),
         Way::Packed(..) => Err(Errno::INVAL),
     }))
 }

@@ -46,13 +46,17 @@ impl Found {
 pub fn look(spool: &Spool, inner: &[u8]) -> Result<Found> {
     spool.list_parent(inner)?;
     let path = spool.real(inner)?;
-    let stat = kernel::look(&path)?;
-    if is_kind(stat.st_mode, libc::S_IFLNK)
-        && let Some(stub) = Stub::parse(&link_of(spool, inner)?)
-    {
-        return Ok(Found::Packed(stub));
+    loop {
+        let stat = kernel::look(&path)?;
+        if !is_kind(stat.st_mode, libc::S_IFLNK) {
+            return Ok(Found::Real(Box::new(stat)));
+        }
+        return match link_of(spool, inner) {
+            // It was a stub, and is a file now.
+            Err(Errno::INVAL) => continue,
+            target => Ok(Stub::parse(&target?).map_or_else(|| Found::Real(Box::new(stat)), Found::Packed)),
+        };
     }
-    Ok(Found::Real(Box::new(stat)))
 }
 
 /// Where the link of this name leads.

@@ -17,10 +17,22 @@ pub fn access(directory: i32, path: &[u8], wanted: i32, flags: i32) -> Verdict<(
     let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
     let wanted = Access::from_bits_retain(wanted.cast_unsigned());
     let flags = AtFlags::from_bits_retain(flags.cast_unsigned());
-    Some(way(directory, path, follow)?.and_then(|way| match way {
-        Way::Real(path) | Way::Outside(path) => rustix::fs::accessat(CWD, &path, wanted, flags),
-        Way::Packed(_, _, stub) => may(&stub, wanted),
-    }))
+    loop {
+        return Some(match way(directory, path, follow)? {
+            Ok(Way::Outside(path)) => rustix::fs::accessat(CWD, &path, wanted, flags),
+            Ok(Way::Packed(_, _, stub)) => may(&stub, wanted),
+            Ok(Way::Real(spool, inner, stat)) => {
+                let answer =
+                    spool.real(&inner).and_then(|path| rustix::fs::accessat(CWD, &path, wanted, flags));
+                // A file that was packed since has left a link that leads nowhere; one that a program has made is told of.
+                if answer == Err(Errno::NOENT) && !is_kind(stat.st_mode, libc::S_IFLNK) {
+                    continue;
+                }
+                answer
+            }
+            Err(error) => Err(error),
+        });
+    }
 }
 
 fn may(stub: &Stub, wanted: Access) -> Result<()> {
