@@ -142,7 +142,7 @@ def c_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("no compiler, or no library: `cargo build --package tameike-capi`")
     place, source = tmp_path_factory.mktemp("c"), ROOT / "crates" / "capi"
     for name in ("libtameike.so", "libtameike.so.0"):
-        (place / name).symlink_to(libraries[0])
+        (place / name).symlink_to(max(libraries, key=lambda library: library.stat().st_mtime))
     flags = ["-std=gnu11", f"-I{source}/include", f"-L{place}", "-ltameike", f"-Wl,-rpath,{place}"]
     made = place / "containers"
     subprocess.run([compiler, source / "tests" / "calls" / "containers.c", "-o", made, *flags], check=True)
