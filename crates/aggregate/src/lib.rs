@@ -1,6 +1,6 @@
 //! Trees of files in containers (`tameike_store::container`): packed by many threads, copied, brought back, proven.
 //!
-//! Nothing here knows of agents or jobs: it works straight on any file system.
+//! Nothing here knows what a job is: it works straight on any file system. [`packed`] is told by its caller how others ask it.
 #![forbid(unsafe_code)]
 
 mod compact;
