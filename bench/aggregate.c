@@ -143,7 +143,7 @@ static int direct_end(void) { return 0; }
 
 /* As tameike_agg_initialize_mpi(), and below tameike_agg_finalize_mpi(), but for how ranks wait. */
 static int library_begin(int writes) {
-    tameike_agg_options own = {.rank = rank, .size = (uint32_t)ranks};
+    tameike_agg_options own = {.rank = rank, .size = (uint32_t)ranks, .is_collective = 1};
     int flags = writes ? O_RDWR | O_CREAT : O_RDONLY;
     if (rank == 0) SAY(tameike_agg_initialize(dir, flags, &own, &container) == 0, dir);
     if (writes) barrier();

@@ -98,6 +98,9 @@ typedef struct {
   uint32_t subfiles;
   // How data is kept that this process writes: 0 as it is, 1 smaller by Zstandard where that pays.
   uint32_t compression;
+  // Not 0 where all processes begin and end together, rank 0 as the first and as the last one: then each has its part of the container from
+  // the beginning on, and rank 0 alone writes the index. tameike_agg_initialize_mpi() sets it.
+  uint32_t is_collective;
 } tameike_agg_options;
 
 #ifdef __cplusplus

@@ -12,8 +12,8 @@
 
 #include "tameike.h"
 
-// Opens a container in all ranks of a communicator, of which each writes by its own rank. `options` may be null; its rank and size do
-// not count. Returns 0 in all ranks, or a negative errno: in each its own, where the first rank has failed -ECANCELED in the others.
+// Opens a container in all ranks of a communicator, of which each writes by its own rank. `options` may be null; its rank, its size and
+// whether it is collective do not count. Returns 0 in all ranks, or a negative errno: in each its own, where the first rank has failed -ECANCELED in the others.
 static inline int tameike_agg_initialize_mpi(MPI_Comm comm, const char *dir, int flags,
                                              const tameike_agg_options *options, tameike_agg **container) {
   tameike_agg_options own = {0};
@@ -23,6 +23,7 @@ static inline int tameike_agg_initialize_mpi(MPI_Comm comm, const char *dir, int
   MPI_Comm_size(comm, &size);
   own.rank = rank;
   own.size = (uint32_t)size;
+  own.is_collective = 1;
   if (rank == 0) told = tameike_agg_initialize(dir, flags, &own, container);
   int first = told;
   MPI_Bcast(&first, 1, MPI_INT, 0, comm);

@@ -81,8 +81,12 @@ impl Session {
     pub fn open(fs: Arc<dyn SharedFs>, options: SessionOptions) -> Result<Self> {
         options.make_or_wait(&*fs)?;
         let container = Container::open(fs.clone())?;
-        let state = State::new(container, options.look_again);
-        Ok(Self { fs, options, state: Mutex::new(state) })
+        let session = Self { fs, state: Mutex::new(State::new(container, options.look_again)), options };
+        if session.options.is_collective && !session.options.is_read_only {
+            // Ranks that do all together write all together: who cannot is told before.
+            session.begin(&mut session.state.lock())?;
+        }
+        Ok(session)
     }
 
     /// Looks for what others have added.
@@ -282,7 +286,7 @@ impl Session {
         Ok(())
     }
 
-    /// From the first change on this process has a lane.
+    /// From the first change on, at the latest, this process has a lane.
     fn begin(&self, state: &mut State) -> Result<()> {
         if self.options.is_read_only {
             return Err(Errno::EROFS.into());

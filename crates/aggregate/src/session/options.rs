@@ -71,6 +71,9 @@ pub enum LookAgain {
 pub struct SessionOptions {
     /// Which of several processes it is; nothing where it is one of any number.
     pub rank: Option<Rank>,
+    /// Ranks begin and end together: each has its lane from the beginning on, and the first one ends when all others have. It alone writes
+    /// the index, and nobody needs to look who is left.
+    pub is_collective: bool,
     /// Whether a container is made where there is none.
     pub create: bool,
     /// Nothing is changed.
@@ -141,7 +144,7 @@ impl SessionOptions {
     /// Whether all others have ended, so that this process is the one to write the index.
     pub(super) fn may_be_last(&self, fs: &dyn SharedFs, superblock: Superblock) -> Result<bool> {
         match self.rank {
-            Some(Rank { rank, size, .. }) if size > LOOKING_MAX => Ok(rank == 0),
+            Some(Rank { rank, size, .. }) if self.is_collective || size > LOOKING_MAX => Ok(rank == 0),
             _ => Ok(!may_grow(fs, superblock)?),
         }
     }

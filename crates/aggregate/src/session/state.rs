@@ -18,7 +18,7 @@ const BUFFERED_MAX: usize = 64 << 20;
 
 pub struct State {
     pub container: Container,
-    /// From the first change on.
+    /// From the first change on, at the latest.
     pub writer: Option<LaneWriter>,
     /// Files that are open for writing, by path.
     pub drafts: BTreeMap<Vec<u8>, Arc<Mutex<Draft>>>,

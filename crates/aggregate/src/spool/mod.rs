@@ -285,6 +285,7 @@ fn open_session(container: &Arc<dyn SharedFs>, options: &SpoolOptions) -> Result
     let SpoolOptions { block_size, codec, .. } = *options;
     let options = SessionOptions {
         rank: None,
+        is_collective: false,
         create: true,
         is_read_only: false,
         block_size,

@@ -42,6 +42,9 @@ pub struct AggregateOptions {
     pub subfiles: u32,
     /// How data is kept that this process writes: 0 as it is, 1 smaller by Zstandard where that pays.
     pub compression: u32,
+    /// Not 0 where all processes begin and end together, rank 0 as the first and as the last one: then each has its part of the container from
+    /// the beginning on, and rank 0 alone writes the index. tameike_agg_initialize_mpi() sets it.
+    pub is_collective: u32,
 }
 
 /// A container of many files in a few.
@@ -105,6 +108,7 @@ fn open_session(dir: &CStr, flags: c_int, options: Option<&AggregateOptions>) ->
     let asked = |value: fn(&AggregateOptions) -> u32| options.map(value).filter(|value| *value > 0);
     let options = SessionOptions {
         rank: known.or_else(|| Rank::guess(|name| std::env::var(name).ok())),
+        is_collective: known.is_some() && asked(|options| options.is_collective).is_some(),
         create,
         is_read_only: flags & libc::O_ACCMODE == libc::O_RDONLY,
         look_again: LookAgain::Always,

@@ -123,6 +123,7 @@ fn copy_in(
 ) -> Result<()> {
     let options = SessionOptions {
         rank: None,
+        is_collective: false,
         create: false,
         is_read_only: false,
         look_again: LookAgain::Asked,

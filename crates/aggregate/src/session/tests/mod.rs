@@ -16,6 +16,7 @@ const BLOCK_SIZE: u32 = 64 << 10;
 fn options(rank: Option<Rank>) -> SessionOptions {
     SessionOptions {
         rank,
+        is_collective: false,
         create: true,
         is_read_only: false,
         look_again: LookAgain::Always,
@@ -347,6 +348,33 @@ fn a_rank_waits_for_the_first_one_and_none_is_there_twice() {
 }
 
 /// What is there in a container, with its content.
+#[test]
+fn the_first_rank_writes_the_index_when_it_ends_last() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let begin = |rank| {
+        let rank = Some(Rank { rank, size: 3, is_guess: false });
+        Session::open(tree(dir.path()), SessionOptions { is_collective: true, ..options(rank) })
+    };
+    let [first, second, third] = [0, 1, 2].map(|rank| begin(rank).expect("a session"));
+    for (name, session) in [(b"a", &first), (b"b", &second), (b"c", &third)] {
+        write_file(session, name, name);
+    }
+    // The others do not look who is left: also the last of them has no index to write.
+    first.sync().expect("synced");
+    let has_index = || Container::open(tree(dir.path())).expect("it opens").has_index();
+    for session in [third, second] {
+        session.finish().expect("finished");
+        assert!(!has_index());
+    }
+    first.finish().expect("finished");
+    let container = Container::open(tree(dir.path())).expect("it opens");
+    assert!(container.is_indexed());
+    let seen = session(dir.path());
+    for name in [b"a", b"b", b"c"] {
+        assert_eq!(read_file(&seen, name).expect("read"), name);
+    }
+}
+
 fn contents(dir: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let container = Container::open(tree(dir)).expect("it opens");
     let mut found = BTreeMap::new();
