@@ -1,13 +1,13 @@
 //! Files of the container that somebody has open.
 
-use super::store::{Store, own_extent};
+use super::store::Store;
 use crate::session::Brief;
 use crate::session::draft::Draft;
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::wire::pack::PackedStat;
 use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
 use tameike_io::os::process::{random_bytes, wall};
-use tameike_store::container::{Content, IndexEntry, Node, Put, check_path};
+use tameike_store::container::{Content, Extent, IndexEntry, Node, Put, check_path};
 
 /// Bytes that open files gather in memory.
 const BUFFERED_MAX: usize = 32 << 20;
@@ -41,6 +41,13 @@ pub fn identity_of(entry: &IndexEntry, node: &Node) -> (u64, Timestamp) {
 pub fn stat(number: u64, node: &Node, size: u64, ctime: Timestamp, nlink: u32) -> PackedStat {
     let Node { mode, uid, gid, atime, mtime, .. } = *node;
     PackedStat { number, mode, uid, gid, size, nlink, atime, mtime, ctime }
+}
+
+/// The content that is in the record of an entry, as a piece that another entry can name.
+pub fn own_extent(entry: &IndexEntry, size: u64) -> Option<Extent> {
+    let IndexEntry { lane, address, .. } = *entry;
+    let length = u32::try_from(size).ok().filter(|length| *length > 0)?;
+    Some(Extent { start: 0, length, lane, address, skip: 0 })
 }
 
 impl Open {

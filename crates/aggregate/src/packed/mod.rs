@@ -11,6 +11,7 @@
 mod file;
 mod files;
 mod listing;
+mod lives;
 mod moves;
 mod names;
 mod outward;

@@ -6,10 +6,11 @@ use super::APART;
 use super::packer::{Packer, rebased};
 use super::store::Store;
 use tameike_core::wire::meta::RenameMode;
+use tameike_core::wire::pack::PackedStat;
 use tameike_core::{Errno, FileKind, Result};
 use tameike_io::os::process::{random_bytes, wall};
 use tameike_io::shared::{Special, join};
-use tameike_store::container::{Content, Node};
+use tameike_store::container::{Content, IndexEntry, Node, check_path};
 
 /// A path that no file has, where it is said.
 const MOVE: &[u8] = b".tameike-packed/move";
@@ -30,32 +31,48 @@ impl Packer {
             return self.plain().rename(from, to, mode);
         }
         store.note(MOVE, Some(&[from, b"\0", to].concat()))?;
-        if let Err(fault) = self.plain().rename(from, to, mode) {
-            store.note(MOVE, None)?;
+        // The new names are there before: where there is no room for them, nothing has changed.
+        let names = names_below(store, from, to)?;
+        let named = store.name_also(&names).and_then(|()| store.sync(None));
+        if let Err(fault) = named.and_then(|()| self.plain().rename(from, to, mode)) {
+            self.end_move(store)?;
             return Err(fault);
         }
-        rename_below(store, from, to)
+        if let Err(fault) = store.drop_old(&names) {
+            // The new names are there, and nothing is seen below the old one: it is ended by a later life of the packer.
+            log::warn!("{}: {fault}", String::from_utf8_lossy(from));
+            return Ok(());
+        }
+        store.note(MOVE, None)
     }
 
-    /// Ends what another life of the packer has begun.
+    /// Ends what was begun, in another life of the packer or in this one.
     pub(super) fn end_move(&self, store: &mut Store) -> Result<()> {
         let Some(noted) = store.noted(MOVE)? else { return Ok(()) };
         let mut paths = noted.split(|&byte| byte == 0);
         let (from, to) = (paths.next().unwrap_or_default(), paths.next().unwrap_or_default());
         if self.is_dir(to)? && !self.is_dir(from)? {
-            return rename_below(store, from, to);
+            for (path, path_now) in names_below(store, from, to)? {
+                store.rename(&path, &path_now)?;
+            }
+            return store.note(MOVE, None);
+        }
+        for (path_now, path) in names_below(store, to, from)? {
+            let is_same = |first: PackedStat, second: PackedStat| first.number == second.number;
+            let number = |store: &mut Store, path: &[u8]| store.stat(path).ok();
+            if number(store, &path).zip(number(store, &path_now)).is_some_and(|(old, new)| is_same(old, new))
+            {
+                store.unlink(&path_now)?;
+            }
         }
         store.note(MOVE, None)
     }
 }
 
-fn rename_below(store: &mut Store, from: &[u8], to: &[u8]) -> Result<()> {
-    for path in store.below(from)? {
-        if let Some(path_now) = rebased(&path, from, to) {
-            store.rename(&path, &path_now)?;
-        }
-    }
-    store.note(MOVE, None)
+/// Paths of files below a directory, each with that below another one.
+fn names_below(store: &Store, from: &[u8], to: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let paths = store.below(from)?.into_iter();
+    Ok(paths.filter_map(|path| rebased(&path, from, to).map(|path_now| (path, path_now))).collect())
 }
 
 impl Packer {
@@ -89,11 +106,48 @@ impl Packer {
 }
 
 impl Store {
+    /// Gives files second names; none where one finds no room.
+    fn name_also(&mut self, names: &[(Vec<u8>, Vec<u8>)]) -> Result<()> {
+        let mut put = Vec::new();
+        self.begin()?;
+        for (path, path_now) in names {
+            match self.put_again(path, path_now) {
+                Ok(entry) => put.push((entry, None)),
+                Err(fault) => {
+                    self.undo(&put);
+                    return Err(fault);
+                }
+            }
+        }
+        self.hand_over(&put)
+    }
+
+    fn put_again(&mut self, path: &[u8], path_now: &[u8]) -> Result<IndexEntry> {
+        check_path(path_now)?;
+        if let Some(number) = self.paths.get(path).copied() {
+            self.publish(number)?;
+        }
+        let before = self.entry(path)?;
+        let node = self.node_of(&before)?;
+        self.make_room()?;
+        self.put(path_now, Some(node))
+    }
+
+    /// Takes their first names from files that have second ones.
+    fn drop_old(&mut self, names: &[(Vec<u8>, Vec<u8>)]) -> Result<()> {
+        let mut dropped = self.begin();
+        for (path, path_now) in names {
+            self.follow(path, path_now);
+            dropped = dropped.and_then(|()| self.make_room()).and_then(|()| self.put(path, None).map(drop));
+        }
+        dropped.and_then(|()| self.write_pending())
+    }
+
     /// Notes something at a path that is no file's, or nothing any more.
     ///
     /// # Errors
     /// What the file system says.
-    fn note(&mut self, path: &[u8], noted: Option<&[u8]>) -> Result<()> {
+    pub(super) fn note(&mut self, path: &[u8], noted: Option<&[u8]>) -> Result<()> {
         self.begin()?;
         let before = self.container.find(path)?;
         let now = wall();
@@ -118,7 +172,7 @@ impl Store {
     ///
     /// # Errors
     /// `EIO` when that is damaged.
-    fn noted(&self, path: &[u8]) -> Result<Option<Vec<u8>>> {
+    pub(super) fn noted(&self, path: &[u8]) -> Result<Option<Vec<u8>>> {
         let entry = self.container.find(path)?;
         entry.map(|entry| Ok(self.container.open_entry(&entry)?.node().target.clone())).transpose()
     }

@@ -57,6 +57,10 @@ impl PackedTree {
         if is_packed {
             unless_missing(way.done(PackRequest::Unlink { path: to.to_vec() }))?;
         }
+        if mode != RenameMode::Exchange && from != to {
+            // What was packed under the old name was hidden by it.
+            unless_missing(way.done(PackRequest::Unlink { path: from.to_vec() }))?;
+        }
         Ok(())
     }
 

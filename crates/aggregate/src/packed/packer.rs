@@ -1,7 +1,7 @@
 //! The packer: answers all agents of a job from the container that it alone adds to.
 
 use super::CONTAINER;
-use super::outward::move_out;
+use super::outward::{end_out, move_out};
 use super::store::Store;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -51,6 +51,7 @@ impl Packer {
             let store = packer.store(&mut state)?;
             if !store.is_foreign() {
                 packer.end_move(store)?;
+                end_out(packer.plain(), store)?;
             }
         }
         Ok(packer)

@@ -1,7 +1,8 @@
 //! The container of a shared directory as the packer has it: every change is with the file system before it is answered.
 
 use super::CONTAINER;
-use super::files::{Open, identity_of, stat};
+use super::files::{Open, identity_of, own_extent, stat};
+use super::lives::settle;
 use crate::session::Brief;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,14 +11,16 @@ use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
 use tameike_io::os::process::{host_name, random_bytes, wall};
 use tameike_io::shared::{Access, SharedFile, SharedFs, join};
 use tameike_store::container::{
-    Container, Content, Extent, Geometry, IndexEntry, LaneWriter, Node, Put, Superblock, WriterId,
-    check_path, split_path, subfile, superblock,
+    Container, Content, Geometry, IndexEntry, LaneWriter, Node, Put, Superblock, WriterId, check_path,
+    split_path, subfile, superblock,
 };
 
 /// Attributes that are kept at hand.
 const KNOWN_MAX: usize = 64 << 10;
 /// Bytes of a block of a container that is made.
 const BLOCK_SIZE: u32 = 4 << 20;
+/// Room of names that change, with what takes it back where the file system has none: that must not fail, too.
+const CHANGE_SIZE: usize = 32 << 10;
 /// Lanes of each of its files: one for each life of a packer on a host that did not end well.
 const LANES: u32 = 8;
 
@@ -33,6 +36,8 @@ pub struct Store {
     pub(super) known: BTreeMap<Vec<u8>, PackedStat>,
     /// Numbers of files that this job has written.
     pub(super) touched: BTreeSet<u64>,
+    /// A job that has written files did not come to its end.
+    pub(super) was_cut_off: bool,
     version: u64,
     /// Changes so far, and how many of them are safe.
     pub(super) changes: u64,
@@ -81,6 +86,7 @@ impl Store {
             Err(fault) => return Err(fault),
         }
         let is_foreign = failure.is_some();
+        let was_cut_off = !is_foreign && settle(&*fs)?;
         let container = Container::open(fs.clone())?;
         let (open, paths, known) = Default::default();
         let (version, changes, safe) = (0, 0, 0);
@@ -93,6 +99,7 @@ impl Store {
             paths,
             known,
             touched,
+            was_cut_off,
             version,
             changes,
             safe,
@@ -195,8 +202,8 @@ impl Store {
     /// # Errors
     /// `ENOENT`, and what the file system says.
     pub fn unlink(&mut self, path: &[u8]) -> Result<()> {
-        self.begin()?;
         let before = self.entry(path)?;
+        self.begin()?;
         let gone = self.put(path, None)?;
         self.hand_over(&[(gone, Some(before))])?;
         self.lose(path);
@@ -217,6 +224,7 @@ impl Store {
     /// `ENOENT`, and what the file system says.
     pub fn rename(&mut self, from: &[u8], to: &[u8]) -> Result<()> {
         check_path(to)?;
+        self.entry(from)?;
         self.begin()?;
         if let Some(number) = self.paths.get(from).copied() {
             self.publish(number)?;
@@ -228,15 +236,27 @@ impl Store {
         let replaced = self.entry(to).ok();
         let node = self.node_of(&before)?;
         let came = self.put(to, Some(node))?;
-        let went = self.put(from, None)?;
+        let went = match self.put(from, None) {
+            Ok(went) => went,
+            Err(fault) => {
+                self.undo(&[(came, replaced)]);
+                return Err(fault);
+            }
+        };
         self.hand_over(&[(went, Some(before)), (came, replaced)])?;
         self.lose(to);
-        self.known.remove(from);
-        if let Some(number) = self.paths.remove(from) {
-            self.paths.insert(to.to_vec(), number);
-            self.opened(number)?.draft.path = Some(to.to_vec());
-        }
+        self.follow(from, to);
         Ok(())
+    }
+
+    /// Who has open what was at a path goes on with it at another one.
+    pub(super) fn follow(&mut self, from: &[u8], to: &[u8]) {
+        self.known.remove(from);
+        let Some(number) = self.paths.remove(from) else { return };
+        self.paths.insert(to.to_vec(), number);
+        if let Some(open) = self.open.get_mut(&number) {
+            open.draft.path = Some(to.to_vec());
+        }
     }
 
     /// Makes an open file, and all that was changed before, safe.
@@ -246,6 +266,10 @@ impl Store {
     pub fn sync(&mut self, number: Option<u64>) -> Result<()> {
         if let Some(number) = number {
             self.publish(number)?;
+        }
+        if self.is_foreign {
+            // Nothing of it is this job's.
+            return Ok(());
         }
         self.check()?;
         let Some(writer) = self.writer.as_mut().filter(|_| self.safe < self.changes) else { return Ok(()) };
@@ -295,14 +319,20 @@ impl Store {
         self.failure.clone().map_or(Ok(()), Err)
     }
 
-    /// From the first change on there is a lane.
+    /// From the first change on there is a lane, with room for a change and for what takes it back. What the file system has not taken
+    /// before goes first: so what waits for room does not grow with each change that is refused.
     pub(super) fn begin(&mut self) -> Result<()> {
         self.check()?;
         if self.writer.is_none() {
             let who = WriterId::Host(host_name());
             self.writer = Some(LaneWriter::begin(&*self.fs, self.container.superblock(), &who)?);
         }
-        Ok(())
+        self.write_pending()?;
+        self.make_room()
+    }
+
+    pub(super) fn make_room(&mut self) -> Result<()> {
+        self.writer.as_mut().map_or(Ok(()), |writer| writer.make_room(CHANGE_SIZE))
     }
 
     /// What an entry tells, with its content as pieces that another entry can name.
@@ -349,6 +379,12 @@ impl Store {
     /// here at once, and comes with the next that the file system takes.
     pub(super) fn hand_over(&mut self, put: &[(IndexEntry, Option<IndexEntry>)]) -> Result<()> {
         let Err(fault) = self.write_pending() else { return Ok(()) };
+        self.undo(put);
+        Err(fault)
+    }
+
+    /// What was there before is put again.
+    pub(super) fn undo(&mut self, put: &[(IndexEntry, Option<IndexEntry>)]) {
         for (now, before) in put {
             let node = before.as_ref().map(|before| self.node_in(before)).transpose();
             let undone = node.and_then(|node| self.put(&now.path, node));
@@ -356,13 +392,5 @@ impl Store {
                 self.failure = Some(fault);
             }
         }
-        Err(fault)
     }
-}
-
-/// The content that is in the record of an entry, as a piece that another entry can name.
-pub(super) fn own_extent(entry: &IndexEntry, size: u64) -> Option<Extent> {
-    let IndexEntry { lane, address, .. } = *entry;
-    let length = u32::try_from(size).ok().filter(|length| *length > 0)?;
-    Some(Extent { start: 0, length, lane, address, skip: 0 })
 }

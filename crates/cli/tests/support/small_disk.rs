@@ -6,6 +6,8 @@
 //! the image has room for in part, the kernel's loop device loses the rest and reports success, which no program can
 //! see.
 
+#![allow(dead_code, reason = "each test program uses its part")]
+
 use crate::mounts::Mounts;
 use crate::support::shown;
 use std::fs;
@@ -113,6 +115,28 @@ impl<'a> SmallDisk<'a> {
     pub fn give_room(&self) {
         let dir = self.image.parent().expect("it lies in a directory").display();
         self.mounts.must(&format!("mount -o remount,size={}m {dir}", self.kind.image_mib + 4));
+    }
+
+    /// Leaves room for this much beside what was written so far.
+    pub fn take_room(&self, room_kib: u32) {
+        let dir = self.image.parent().expect("it lies in a directory").display();
+        let image = self.image.display();
+        self.mounts.must(&format!(
+            "sync -f {}; mount -o remount,size=$(($(du -k {image} | cut -f1) + {room_kib}))k {dir}",
+            self.mounted.display()
+        ));
+    }
+
+    /// Copies what the disk has now, as a failure of power would leave it.
+    pub fn copy_to(&self, copy: &Path) {
+        self.mounts.must(&format!("cp --sparse=always {} {}", self.image.display(), copy.display()));
+    }
+
+    /// Forgets what is in memory only, and has room for everything when that is done: to read a journal may take room.
+    pub fn forget_and_give_room(&self) {
+        self.mounts.must(&format!("umount {}", self.mounted.display()));
+        self.give_room();
+        self.mount();
     }
 
     /// Forgets what is in memory only: what is read from now on is what the disk has.

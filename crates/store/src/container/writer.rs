@@ -205,7 +205,8 @@ impl LaneWriter {
         let address = self.end();
         self.encode(kind, entry, &payload);
         if self.room() == self.superblock.geometry.block_size as usize {
-            self.write_pending()?;
+            // The record is put all the same: who asks for the next one, or has all written, is told.
+            let _ = self.write_pending();
         }
         Ok(Put { address, size: size as u32 })
     }
@@ -223,11 +224,29 @@ impl LaneWriter {
         let end = self.end();
         let next = self.superblock.geometry.block_end(end);
         if !end.is_multiple_of(self.superblock.geometry.block_size.into()) {
+            let (size, sequence) = (self.pending.len(), self.sequence);
             self.encode(Kind::Rest, &[], &Payload::default());
-            self.write_pending()?;
+            if let Err(fault) = self.write_pending() {
+                // Who reads the lane looks for nothing behind it: what is put next takes its place.
+                self.pending.truncate(size);
+                self.sequence = sequence;
+                return Err(fault);
+            }
             self.address = next;
         }
         Ok(())
+    }
+
+    /// Has room for records of so many bytes in the block: then putting them fails for nothing that the file system says. A block that
+    /// is smaller is only empty.
+    ///
+    /// # Errors
+    /// What the file system says; then nothing was put.
+    pub fn make_room(&mut self, size: usize) -> Result<()> {
+        if self.end() == self.superblock.geometry.block_end(self.address) {
+            self.write_pending()?;
+        }
+        if size > self.room() { self.end_block() } else { Ok(()) }
     }
 
     /// Whether a record of this writer is in the subfile, and with it all that was put before.

@@ -40,6 +40,8 @@ pub struct Container {
     added: BTreeMap<PathKey, IndexEntry>,
     ends: BTreeMap<LaneId, LaneEnd>,
     damage: Vec<Damage>,
+    /// Entries that are not believed.
+    refused: Vec<IndexEntry>,
 }
 
 /// A path in the order of an index.
@@ -86,8 +88,9 @@ impl Container {
     ) -> Result<Self> {
         let ends = index.iter().flat_map(Index::lanes).map(|end| (end.lane, *end)).collect();
         let records = Arc::new(Records::new(fs, superblock));
+        let (damage, refused) = Default::default();
         let mut container =
-            Self { records, is_by_records, index, added: BTreeMap::new(), ends, damage: Vec::new() };
+            Self { records, is_by_records, index, added: BTreeMap::new(), ends, damage, refused };
         container.look(&subfile::numbers(&**container.records.fs())?)?;
         Ok(container)
     }
@@ -126,6 +129,18 @@ impl Container {
                 }
             }
         }
+        self.forget_replaced()
+    }
+
+    /// What is not believed is no damage where the path was put again since: by a writer that was started again, of what it had kept.
+    fn forget_replaced(&mut self) -> Result<()> {
+        for entry in std::mem::take(&mut self.refused) {
+            if self.version(&entry.path)? > entry.version {
+                self.damage.retain(|damage| (damage.lane, damage.address) != (entry.lane, entry.address));
+            } else {
+                self.refused.push(entry);
+            }
+        }
         Ok(())
     }
 
@@ -135,6 +150,7 @@ impl Container {
         let mut scan = LaneScan::new(file, self.records.superblock(), from)?;
         // What was not yet all there is looked at again.
         self.damage.retain(|damage| damage.lane != from.lane || damage.address < from.address);
+        self.refused.retain(|entry| entry.lane != from.lane || entry.address < from.address);
         let mut life = Life::new(from.life());
         loop {
             let before = scan.known_end();
@@ -178,6 +194,7 @@ impl Container {
             };
             let why = format!("{} {why}", String::from_utf8_lossy(&entry.path));
             self.damage.push(Damage { lane: entry.lane, address: entry.address, why });
+            self.refused.push(entry);
             if !is_behind {
                 doubtful = Some(before);
             }
