@@ -9,7 +9,7 @@ use std::process::Command;
 use support::{Site, binary, preload, processes_naming, succeed};
 
 /// Few enough for a test; some of their files are larger than what a job packs, most are not.
-const TILES: u32 = 16;
+const TILES: u32 = 9;
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/montage");
 
 /// Makes the tiles in a directory's `input`, and of them the mosaic in its `output`, with what is between in its `work`.
