@@ -66,10 +66,13 @@ pub fn extended(stat: &Stat) -> Statx {
 
 /// Attributes of a file of the tree.
 fn as_told(spool: &Spool, mut stat: Stat, inner: &[u8]) -> Stat {
-    // Names of one file have one number, for as long as it is not packed.
+    // Names of one file have one number, for as long as it is not packed: that of the first one.
     let has_names = stat.st_nlink > 1 && !kernel::is_kind(stat.st_mode, libc::S_IFDIR);
     stat.st_dev = spool.outer_device();
-    stat.st_ino = if has_names { number(&stat.st_ino.to_ne_bytes()) } else { number(inner) };
+    stat.st_ino = match has_names.then_some(stat.st_ino) {
+        Some(inode) => spool.number_of_linked(inode).unwrap_or_else(|| number(&inode.to_ne_bytes())),
+        None => number(inner),
+    };
     hide_packing(&mut stat);
     stat
 }
@@ -82,8 +85,8 @@ fn hide_packing(stat: &mut Stat) {
     }
 }
 
-/// A file's number: of its name.
-fn number(inner: &[u8]) -> u64 {
+/// A file's number: of its path in the tree.
+pub fn number(inner: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     inner.hash(&mut hasher);
     hasher.finish() | 1

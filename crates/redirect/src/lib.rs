@@ -22,4 +22,5 @@ mod spool;
 pub mod stub;
 mod temporary;
 
+pub use attributes::number;
 pub use spool::is_short;

@@ -23,6 +23,10 @@ pub const SOCKET: &str = "requests";
 /// What all see at once: [`Page`].
 pub const PAGE: &str = "page";
 
+/// Begins the name of a symbolic link whose target is the number, as programs are told it, of a file with several names; then comes
+/// its number in the tree.
+pub const LINKED: &str = "linked.";
+
 /// Bytes of the longest request: two paths and some numbers.
 pub const REQUEST_SIZE_MAX: usize = 16 << 10;
 

@@ -2,7 +2,7 @@
 
 use crate::kernel::{self, Result};
 use crate::protocol::{
-    CONTAINER_VARIABLE, FREE_PART, NAME_VARIABLE, PAGE, Page, REQUEST_SIZE_MAX, Request, SOCKET,
+    CONTAINER_VARIABLE, FREE_PART, LINKED, NAME_VARIABLE, PAGE, Page, REQUEST_SIZE_MAX, Request, SOCKET,
     SPOOL_VARIABLE, TREE,
 };
 use rustix::event::Timespec;
@@ -123,6 +123,13 @@ impl Spool {
     /// Where the kernel has a path of the tree.
     pub fn real(&self, inner: &[u8]) -> Result<CString> {
         kernel::text(joined(&self.tree, inner))
+    }
+
+    /// What programs are told as the number of a file that has several names, which the packer keeps.
+    pub fn number_of_linked(&self, inode: u64) -> Option<u64> {
+        let path = [&self.dir, b"/".as_slice(), LINKED.as_bytes(), inode.to_string().as_bytes()].concat();
+        let kept = rustix::fs::readlink(kernel::text(path).ok()?, Vec::new()).ok()?;
+        kept.to_str().ok()?.parse().ok()
     }
 
     /// `st_dev` of the container's directory.

@@ -7,7 +7,7 @@ use crate::session::OpenFlags;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tameike_core::attr::{AttrChange, SetTime};
@@ -28,6 +28,13 @@ const PIECE_SIZE: usize = 1 << 20;
 /// What is known of the tree's directories.
 #[derive(Default)]
 pub struct Seen(HashMap<Vec<u8>, SeenDir>);
+
+impl Seen {
+    /// A directory is looked at again.
+    pub fn forget(&mut self, dir: &[u8]) {
+        self.0.remove(dir);
+    }
+}
 
 struct SeenDir {
     /// Last change of what is in it, by the packer, too.
@@ -185,6 +192,11 @@ impl<'a> Batch<'a> {
 
     fn pack(&mut self, path: &[u8]) -> Result<bool> {
         let packer = self.packer;
+        let found = std::fs::symlink_metadata(packer.shared.tree.real(path)).map_err(|error| told(&error))?;
+        // Before it is opened: that may change what its bits forbid for a moment, and with it this time.
+        if !self.is_forced && !self.is_full && is_recent(Mark::of(&found).ctime) {
+            return Ok(false);
+        }
         let file = packer.shared.tree.open(path).map_err(|error| told(&error))?;
         let mark = Mark::of(&file.metadata().map_err(|error| told(&error))?);
         let has_lease = matches!(lease::take(file.as_fd()), Ok(Lease::Taken));
@@ -194,9 +206,6 @@ impl<'a> Batch<'a> {
         let is_clean = has_lease && packer.names.lock().clean.has(path, &mark);
         if is_clean && !self.is_full {
             return Ok(true);
-        }
-        if !self.is_forced && !self.is_full && is_recent(mark.ctime) {
-            return Ok(false);
         }
         if !is_clean {
             let begin = monotonic();
@@ -264,19 +273,22 @@ impl<'a> Batch<'a> {
         }
         let mut names = packer.names.lock();
         for Leaving { path, file, mark } in files {
+            let Ok(found) = file.metadata() else { continue };
             let is_as_it_was = lease::is_held(file.as_fd())
-                && file.metadata().is_ok_and(|found| Mark::of(&found) == mark)
+                && Mark::of(&found) == mark
                 && packer.shared.tree.look(&path) == Ok(Some(Found::File(mark)));
             if !is_as_it_was {
                 continue;
             }
             let tree = &packer.shared.tree;
-            if lease::is_alone(file.as_fd()) {
+            // Names of one file stay so while there is room.
+            let may_leave = found.nlink() == 1 || self.is_full;
+            if may_leave && lease::is_alone(file.as_fd()) {
                 names.clean.remove(&path);
                 // What stays will be packed again.
                 let _ = tree.keeping_time(split_path(&path).0, || tree.put_stub(&path, &mark.stub()));
             } else {
-                // Who reads it sees what others write to it.
+                // Who reads it sees what others write to it, and by other names.
                 let watched = names.clean.watch(&tree.real(&path));
                 names.clean.insert(&path, watched, mark);
             }

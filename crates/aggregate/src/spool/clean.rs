@@ -18,13 +18,16 @@ pub struct Clean {
     /// Nothing where the system has none left: then no file is known to be clean.
     told: Option<OwnedFd>,
     files: HashMap<Vec<u8>, (i32, Mark)>,
-    paths: HashMap<i32, Vec<u8>>,
+    /// Names of one file are watched together.
+    paths: HashMap<i32, Vec<Vec<u8>>>,
+    /// Those that were known and are not any more.
+    changed: Vec<Vec<u8>>,
 }
 
 impl Default for Clean {
     fn default() -> Self {
         let told = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok();
-        Self { told, files: HashMap::new(), paths: HashMap::new() }
+        Self { told, files: HashMap::new(), paths: HashMap::new(), changed: Vec::new() }
     }
 }
 
@@ -41,20 +44,39 @@ impl Clean {
     /// A watched file has this name, and is as the container has it.
     pub fn insert(&mut self, path: &[u8], Watched(watch): Watched, mark: Mark) {
         let Some(watch) = watch else { return };
-        self.remove(path);
-        self.files.insert(path.to_vec(), (watch, mark));
-        self.paths.insert(watch, path.to_vec());
+        // First, so that a watch that the file has already stays.
+        self.paths.entry(watch).or_default().push(path.to_vec());
+        if let Some((before, _)) = self.files.insert(path.to_vec(), (watch, mark)) {
+            self.leave(before, path);
+        }
     }
 
     /// A file is not known any more.
     pub fn remove(&mut self, path: &[u8]) {
         if let Some((watch, _)) = self.files.remove(path) {
+            self.leave(watch, path);
+            self.changed.push(path.to_vec());
+        }
+    }
+
+    fn leave(&mut self, watch: i32, path: &[u8]) {
+        let Some(paths) = self.paths.get_mut(&watch) else { return };
+        if let Some(at) = paths.iter().position(|known| known == path) {
+            paths.swap_remove(at);
+        }
+        if paths.is_empty() {
             self.paths.remove(&watch);
             if let Some(told) = &self.told {
                 // It may have gone, and its watch with it.
                 let _ = inotify::remove_watch(told, watch);
             }
         }
+    }
+
+    /// What is to be packed again since this was last asked: that a file has changed does not show in its directory.
+    pub fn take_changed(&mut self) -> Vec<Vec<u8>> {
+        self.learn();
+        std::mem::take(&mut self.changed)
     }
 
     /// The same of all below a directory.
@@ -81,7 +103,7 @@ impl Clean {
             }
         }
         for watch in changed {
-            if let Some(path) = self.paths.get(&watch).cloned() {
+            for path in self.paths.get(&watch).cloned().unwrap_or_default() {
                 self.remove(&path);
             }
         }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::os::process::monotonic;
 use tameike_io::shared::join;
-use tameike_store::container::Brief;
+use tameike_store::container::{Brief, split_path};
 
 /// The tree is looked through this often, or seldom enough to be a tenth of the time.
 const STEP: Duration = Duration::from_millis(20);
@@ -58,6 +58,8 @@ impl Packer {
         loop {
             let has_ended = packer.shared.has_ended.load(Ordering::Acquire);
             let begin = monotonic();
+            let changed = packer.names.lock().clean.take_changed();
+            changed.iter().for_each(|path| seen.forget(split_path(path).0));
             let Round { packing, faults } = packer.round(&mut seen, has_ended);
             if has_ended {
                 return Self::end(packer, door, faults);

@@ -13,7 +13,7 @@ use rustix::net::{
     bind, connect, listen, recv, send, shutdown, socket_with,
 };
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -266,10 +266,21 @@ impl Packer {
     }
 
     fn link(&self, from: &[u8], to: &[u8]) -> Result<()> {
-        self.fill(from, false)?;
-        let mut names = self.names.lock();
+        let tree = &self.shared.tree;
+        let mut names = loop {
+            self.fill(from, false)?;
+            let names = self.names.lock();
+            // It may have been packed again meanwhile.
+            if !matches!(tree.look(from)?, Some(Found::Packed(_))) {
+                break names;
+            }
+        };
         self.list(&mut names, split_path(to).0)?;
-        let (source, target) = (self.shared.tree.real(from), self.shared.tree.real(to));
+        let (source, target) = (tree.real(from), tree.real(to));
+        let found = std::fs::symlink_metadata(&source).map_err(|error| told(&error))?;
+        if found.nlink() == 1 {
+            tree.keep_number(found.ino(), tameike_redirect::number(from))?;
+        }
         rustix::fs::linkat(CWD, source, CWD, target, AtFlags::empty()).map_err(|error| told(&error.into()))
     }
 

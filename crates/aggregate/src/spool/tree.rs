@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::{Fault, FileKind, Result, Timestamp};
+use tameike_redirect::protocol::LINKED;
 use tameike_redirect::stub::Stub;
 
 /// Begins the names of files that are being brought back.
@@ -170,8 +171,7 @@ impl Tree {
 
     /// A new file beside the tree, and where it is.
     pub fn stage(&self) -> Result<(File, PathBuf)> {
-        let number = self.staged.fetch_add(1, Ordering::Relaxed);
-        let path = self.beside.join(format!("{STAGED}{}.{number}", std::process::id()));
+        let path = self.staged_path();
         let file = File::options().create_new(true).read(true).write(true).mode(0o600).open(&path);
         file.map(|file| (file, path)).map_err(|error| Fault::from_os("making a file in the spool", &error))
     }
@@ -181,10 +181,22 @@ impl Tree {
         std::fs::rename(staged, self.real(path)).map_err(|error| told(&error))
     }
 
+    /// Has a file keep the number that programs know it by when it gets a second name.
+    pub fn keep_number(&self, inode: u64, number: u64) -> Result<()> {
+        let staged = self.staged_path();
+        std::os::unix::fs::symlink(number.to_string(), &staged).map_err(|error| told(&error))?;
+        let kept = self.beside.join(format!("{LINKED}{inode}"));
+        std::fs::rename(staged, kept).map_err(|error| told(&error))
+    }
+
+    fn staged_path(&self) -> PathBuf {
+        let number = self.staged.fetch_add(1, Ordering::Relaxed);
+        self.beside.join(format!("{STAGED}{}.{number}", std::process::id()))
+    }
+
     /// Puts a stub at a path, in place of what is there.
     pub fn put_stub(&self, path: &[u8], stub: &Stub) -> Result<()> {
-        let number = self.staged.fetch_add(1, Ordering::Relaxed);
-        let staged = self.beside.join(format!("{STAGED}{}.{number}", std::process::id()));
+        let staged = self.staged_path();
         std::os::unix::fs::symlink(stub.target(), &staged).map_err(|error| told(&error))?;
         self.put(&staged, path)
     }
