@@ -78,7 +78,10 @@ fn a_job_that_packs_nothing_reads_what_another_packs() {
     let script = format!("python3 {} {} {}", program.display(), site.plain().display(), said.display());
     let beside = Background::start(&mut site.job(2, &["--verify", "--job", &beside_job], &script));
     wait_for("looks at packed files", || said.exists().then_some(()));
-    packing.exec(&site, r#"cd "$TAMEIKE_CACHE"; echo later > d/later; mv d/first d/renamed; rm d/old; test "$(cat both/plain)" = plain"#);
+    // What the other job has written itself is there when it was flushed.
+    let script = r#"cd "$TAMEIKE_CACHE"; echo later > d/later; mv d/first d/renamed; rm d/old
+        until test "$(cat both/plain)" = plain; do sleep 0.05; done"#;
+    packing.exec(&site, script);
     fs::write(site.plain().join("more"), "").expect("written");
     let output = beside.output();
     let text = shown(&output);
