@@ -11,7 +11,7 @@ from typing import Optional
 
 from .entry import printable, split_path
 from .geometry import LaneId, Superblock
-from .index import IndexEntry, Key, LaneEnd, entry_of
+from .index import Index, IndexEntry, Key, LaneEnd, entry_of
 from .record import Head
 from .scan import Damage, LaneScan
 from .source import Source
@@ -28,31 +28,42 @@ class Additions:
     newest: dict[Key, IndexEntry] = field(default_factory=dict)
     #: What is damaged of the records that were gone through.
     damage: list[Damage] = field(default_factory=list)
+    #: Entries that are not believed.
+    refused: list[tuple[Key, IndexEntry]] = field(default_factory=list)
 
 
 class Look:
     """A look at lanes, which goes on where the one before has ended."""
 
-    def __init__(self, before: Additions, superblock: Superblock, lacks_data: Callable[[IndexEntry], bool]) -> None:
+    def __init__(
+        self,
+        before: Additions,
+        superblock: Superblock,
+        index: Optional[Index],
+        lacks_data: Callable[[IndexEntry], bool],
+    ) -> None:
         """``lacks_data`` tells whether some of an entry's data is not what was written."""
         self._superblock = superblock
+        self._index = index
         self._lacks_data = lacks_data
         self._before = before
         self._ends = dict(before.ends)
         self._newest = before.newest
         self._damage = before.damage
+        self._refused = before.refused
 
     def additions(self) -> Additions:
         """All that was found by now."""
-        return Additions(self._ends, self._newest, self._damage)
+        self._forget_replaced()
+        return Additions(self._ends, self._newest, self._damage, self._refused)
 
-    def subfile(self, number: int, source: Source, states: Iterable[LaneState], has_index: bool) -> None:
+    def subfile(self, number: int, source: Source, states: Iterable[LaneState]) -> None:
         """Looks at those lanes of a subfile that may have more."""
         for at, state in enumerate(states):
             lane = LaneId(number, at)
             end = self._ends.get(lane, LaneEnd(lane))
             # Without an index nothing is believed that could be damaged.
-            may_go_on = not end.is_finished and (state.life != 0 or not has_index)
+            may_go_on = not end.is_finished and (state.life != 0 or self._index is None)
             if state.life != end.life or may_go_on:
                 self._lane(source, end)
 
@@ -61,6 +72,9 @@ class Look:
         # What was not yet all there is looked at again.
         self._damage = [
             damage for damage in self._damage if damage.lane != start.lane or damage.address < start.address
+        ]
+        self._refused = [
+            (key, entry) for key, entry in self._refused if entry.lane != start.lane or entry.address < start.address
         ]
         life = Life(start.life)
         for before, step in scan:
@@ -97,9 +111,27 @@ class Look:
                 what = "may be back: its removal comes after what is not all there, and"
             why = f"{printable(entry.path)} {what} its writer has never known it to be safe"
             self._damage.append(Damage(entry.lane, entry.address, why))
+            self._refused.append((key, entry))
             if not is_behind:
                 doubtful = before
         return doubtful
+
+    def _forget_replaced(self) -> None:
+        """What is not believed is no damage where the path was put again since.
+
+        A writer that was started again does so, of what it had kept.
+        """
+        replaced = {(entry.lane, entry.address) for key, entry in self._refused if self._version(key) > entry.version}
+        if replaced:
+            self._refused = [
+                (key, entry) for key, entry in self._refused if (entry.lane, entry.address) not in replaced
+            ]
+            self._damage = [damage for damage in self._damage if (damage.lane, damage.address) not in replaced]
+
+    def _version(self, key: Key) -> int:
+        """Of what is so at a path, also of a removal."""
+        indexed = self._index.find(key) if self._index is not None else None
+        return max((told.version for told in (indexed, self._newest.get(key)) if told is not None), default=0)
 
     def _add(self, key: Key, entry: IndexEntry) -> None:
         known = self._newest.get(key)

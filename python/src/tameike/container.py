@@ -276,10 +276,10 @@ class Container:
             base = Additions({end.lane: end for end in lanes})
         else:
             index, base = before.index, before.additions
-        look = Look(base, self._superblock, self._lacks_data)
+        look = Look(base, self._superblock, index, self._lacks_data)
         for number in numbers:
             file = self._subfile(number)
-            look.subfile(number, file, subfile.lane_states(file, self._superblock.lanes), index is not None)
+            look.subfile(number, file, subfile.lane_states(file, self._superblock.lanes))
         found = look.additions()
         if index is before.index and found.newest is before.additions.newest:
             return Shown(index, found, before.tree)
