@@ -120,9 +120,9 @@ class Series:
 
     def in_job(self, way, phase, place, seed):
         """The direct program in a job. What it has written is safe when the job has ended."""
-        options = ["--aggregate-only", place] if way == "only" else ["--device", "ram", "--shared", self.base.mount, "--aggregate"]
+        options = ["--aggregate-only", place] if way == "only" else ["--device", "ram", "--shared", place, "--aggregate"]
         run = [TARGET / "tameike", "run", *options]
-        directory = place if way == "only" else f'"$TAMEIKE_CACHE"/{place.name}'
+        directory = place if way == "only" else '"$TAMEIKE_CACHE"'
         ranks = self.worker.ranks(self.processes, "direct", phase, "DIRECTORY", self.files, self.size, seed, self.base.spool)
         line = shlex.join(str(word) for word in ranks).replace("DIRECTORY", str(directory))
         found = told([*self.base.user(0), *run, "--", "sh", "-c", f"exec {line}"], env=self.job.environment)
