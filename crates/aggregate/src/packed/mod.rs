@@ -16,6 +16,7 @@ mod moves;
 mod names;
 mod outward;
 mod packer;
+mod safety;
 mod store;
 mod storms;
 mod way;

@@ -33,7 +33,7 @@ impl Packer {
         store.note(MOVE, Some(&[from, b"\0", to].concat()))?;
         // The new names are there before: where there is no room for them, nothing has changed.
         let names = names_below(store, from, to)?;
-        let named = store.name_also(&names).and_then(|()| store.sync(None));
+        let named = store.name_also(&names).and_then(|()| store.sync());
         if let Err(fault) = named.and_then(|()| self.plain().rename(from, to, mode)) {
             self.end_move(store)?;
             return Err(fault);

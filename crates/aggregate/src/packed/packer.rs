@@ -28,6 +28,8 @@ pub struct Packer {
     parts: PackerParts,
     may_share: bool,
     state: Mutex<State>,
+    /// One sync at a time.
+    pub(super) syncing: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -45,7 +47,7 @@ impl Packer {
     /// `EBUSY` when another job has the container and `may_share` is not said, with which nothing can be changed then; and what the file
     /// system says.
     pub fn new(parts: PackerParts, may_share: bool) -> Result<Self> {
-        let packer = Self { parts, may_share, state: Mutex::default() };
+        let packer = Self { parts, may_share, state: Mutex::default(), syncing: Mutex::default() };
         if packer.parts.plain.stat(CONTAINER).is_ok() {
             let mut state = packer.state.lock();
             let store = packer.store(&mut state)?;
@@ -76,6 +78,8 @@ impl Packer {
     /// # Errors
     /// What the file system says, and what the calls of the same names do.
     pub fn serve(&self, request: PackRequest) -> Result<PackReply> {
+        // It syncs, and of two syncs at a time only one is told what has failed.
+        let _one = matches!(&request, PackRequest::MoveDir { .. }).then(|| self.syncing.lock());
         let mut state = self.state.lock();
         if let PackRequest::Packs { dir } = &request {
             return Ok(PackReply::Packs(self.packs(&state, dir)));
@@ -93,6 +97,10 @@ impl Packer {
         if state.store.is_none() {
             // Nothing was packed yet.
             return self.without_store(request);
+        }
+        if let PackRequest::Sync { file } = request {
+            drop(state);
+            return self.sync(file).map(|()| PackReply::Done);
         }
         if let PackRequest::MoveDir { from, to, .. } = &request {
             let moved: Vec<_> = state.marks.iter().map(|(dir, packs)| (dir.clone(), *packs)).collect();
@@ -191,7 +199,6 @@ impl Packer {
                 let closed = store.close_file(file);
                 done(changed.and(closed))
             }
-            PackRequest::Sync { file } => done(store.sync(file)),
             PackRequest::Forget => done(store.forget_pages()),
             PackRequest::Unlink { path } => done(store.unlink(&path)),
             PackRequest::Rename { from, to, mode } => {
@@ -210,9 +217,18 @@ impl Packer {
                 done(self.parts.plain.rmdir(&path))
             }
             PackRequest::MoveDir { from, to, mode } => done(self.move_dir(store, &from, &to, mode)),
-            PackRequest::Packs { .. } | PackRequest::Mark { .. } | PackRequest::Create { .. } => {
-                Err(Errno::EPROTO.into())
-            }
+            PackRequest::Packs { .. }
+            | PackRequest::Mark { .. }
+            | PackRequest::Create { .. }
+            | PackRequest::Sync { .. } => Err(Errno::EPROTO.into()),
+        }
+    }
+
+    /// Does something with the container.
+    pub(super) fn with_store<T>(&self, act: impl FnOnce(&mut Store) -> Result<T>) -> Result<T> {
+        match &mut self.state.lock().store {
+            Some(store) => act(store),
+            None => Err(Errno::ESTALE.into()),
         }
     }
 
@@ -227,6 +243,7 @@ impl Packer {
     /// # Errors
     /// What the file system says.
     pub fn finish(&self, drained: bool) -> Result<()> {
+        let _one = self.syncing.lock();
         let Some(mut store) = self.state.lock().store.take() else { return Ok(()) };
         if store.is_foreign() {
             return Ok(());

@@ -41,11 +41,11 @@ pub struct Store {
     version: u64,
     /// Changes so far, and how many of them are safe.
     pub(super) changes: u64,
-    safe: u64,
+    pub(super) safe: u64,
     /// Why nothing more is believed.
-    failure: Option<Fault>,
+    pub(super) failure: Option<Fault>,
     /// Another job adds to it: here it is only read.
-    is_foreign: bool,
+    pub(super) is_foreign: bool,
     /// When it was looked at for what another job has added.
     looked: Timestamp,
     /// Keeps others from it.
@@ -259,35 +259,6 @@ impl Store {
         }
     }
 
-    /// Makes an open file, and all that was changed before, safe.
-    ///
-    /// # Errors
-    /// What the file system says. After a failed fsync nothing is believed any more.
-    pub fn sync(&mut self, number: Option<u64>) -> Result<()> {
-        if let Some(number) = number {
-            self.publish(number)?;
-        }
-        if self.is_foreign {
-            // Nothing of it is this job's.
-            return Ok(());
-        }
-        self.check()?;
-        let Some(writer) = self.writer.as_mut().filter(|_| self.safe < self.changes) else { return Ok(()) };
-        writer.write_pending()?;
-        if let Err(fault) = writer.sync() {
-            let why = format!(
-                "fsync of {}: {fault}. Nothing that was packed since is believed: end the job, and finish it by \
-                 `tameike recover`",
-                String::from_utf8_lossy(CONTAINER)
-            );
-            let fault = Fault::io(why);
-            self.failure = Some(fault.clone());
-            return Err(fault);
-        }
-        self.safe = self.changes;
-        Ok(())
-    }
-
     /// The next reads come from the file system.
     ///
     /// # Errors
@@ -307,7 +278,7 @@ impl Store {
     pub fn finish(mut self) -> Result<()> {
         let open: Vec<_> = self.open.keys().copied().collect();
         open.into_iter().try_for_each(|number| self.publish(number))?;
-        self.sync(None)?;
+        self.sync()?;
         match self.writer.take() {
             Some(writer) => writer.finish()?,
             None => return Ok(()),
@@ -315,7 +286,7 @@ impl Store {
         crate::session::make_index(&self.fs)
     }
 
-    fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         self.failure.clone().map_or(Ok(()), Err)
     }
 

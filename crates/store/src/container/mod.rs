@@ -32,4 +32,4 @@ pub use geometry::{Geometry, LaneId};
 pub use index::{Brief, IndexBuilder, IndexEntry, LaneEnd, compare_paths};
 pub use reader::{Container, Damage, Walk};
 pub use superblock::Superblock;
-pub use writer::{LaneWriter, Put};
+pub use writer::{LaneWriter, Put, UnsafePart};

@@ -7,7 +7,9 @@ use super::index::LaneEnd;
 use super::record::{self, ALIGNMENT, FIXED_SIZE, Kind, Payload, Place, first_sequence, head_size};
 use super::subfile::{Claim, Subfile};
 use super::superblock::Superblock;
+use std::sync::Arc;
 use tameike_core::{Errno, Fault, Result};
+use tameike_io::shared::SharedFile;
 
 /// What is larger is not put into the rest of a block with its entry, but cut in pieces that fill blocks.
 const TOGETHER_PART: usize = 4;
@@ -29,6 +31,23 @@ pub struct LaneWriter {
     /// Records that are not written yet: they end before their block does.
     pending: Vec<u8>,
     packer: Packer,
+}
+
+/// What a writer has written and not yet made safe.
+pub struct UnsafePart {
+    file: Arc<dyn SharedFile>,
+    /// Address behind it.
+    end: u64,
+}
+
+impl UnsafePart {
+    /// Makes it safe, for [`LaneWriter::end_sync`].
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn sync(&self) -> Result<()> {
+        self.file.sync()
+    }
 }
 
 /// Where a record was put.
@@ -141,10 +160,24 @@ impl LaneWriter {
     /// # Errors
     /// What the file system says: then nothing is known of what was put since the last time.
     pub fn sync(&mut self) -> Result<()> {
-        self.write_pending()?;
-        self.subfile.file().sync()?;
-        self.safe = self.address;
+        let unsafe_part = self.begin_sync()?;
+        unsafe_part.sync()?;
+        self.end_sync(&unsafe_part);
         Ok(())
+    }
+
+    /// Writes all that was put. It is safe when it was synced, which needs nothing of the writer: it may go on meanwhile.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn begin_sync(&mut self) -> Result<UnsafePart> {
+        self.write_pending()?;
+        Ok(UnsafePart { file: self.subfile.file().clone(), end: self.address })
+    }
+
+    /// A part was synced.
+    pub fn end_sync(&mut self, part: &UnsafePart) {
+        self.safe = self.safe.max(part.end);
     }
 
     /// Makes all that was put safe, and says in the lane that no more comes. Where it ends.

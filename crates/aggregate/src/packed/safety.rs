@@ -1,0 +1,84 @@
+//! Making safe what was packed: who asks while a sync is under way shares the next one.
+
+use super::CONTAINER;
+use super::packer::Packer;
+use super::store::Store;
+use tameike_core::{Fault, Result};
+use tameike_store::container::UnsafePart;
+
+/// What is to be synced.
+pub struct Unsafe {
+    part: UnsafePart,
+    /// Changes that are safe then.
+    changes: u64,
+}
+
+impl Packer {
+    /// Makes an open file, and all that was changed before, safe. Others are served meanwhile.
+    ///
+    /// # Errors
+    /// As [`Store::sync`]; `ESTALE` when the job has ended.
+    pub(super) fn sync(&self, file: Option<u64>) -> Result<()> {
+        let asked = self.with_store(|store| store.hand_over_all(file))?;
+        let _one = self.syncing.lock();
+        let Some(part) = self.with_store(|store| store.begin_sync(asked))? else { return Ok(()) };
+        let synced = part.part.sync();
+        self.with_store(|store| store.end_sync(&part, synced))
+    }
+}
+
+impl Store {
+    /// Makes all that was changed safe.
+    ///
+    /// # Errors
+    /// What the file system says. After a failed fsync nothing is believed any more.
+    pub fn sync(&mut self) -> Result<()> {
+        let asked = self.hand_over_all(None)?;
+        let Some(part) = self.begin_sync(asked)? else { return Ok(()) };
+        let synced = part.part.sync();
+        self.end_sync(&part, synced)
+    }
+
+    /// What was changed, of an open file, too, is with the file system: how many changes that is.
+    fn hand_over_all(&mut self, file: Option<u64>) -> Result<u64> {
+        if let Some(number) = file {
+            self.publish(number)?;
+        }
+        if self.is_foreign {
+            // Nothing of it is this job's.
+            return Ok(0);
+        }
+        self.check()?;
+        self.write_pending()?;
+        Ok(self.changes)
+    }
+
+    /// What is to be synced so that so many changes are safe, if they are not.
+    fn begin_sync(&mut self, asked: u64) -> Result<Option<Unsafe>> {
+        if self.safe >= asked {
+            return Ok(None);
+        }
+        self.check()?;
+        let changes = self.changes;
+        let Some(writer) = &mut self.writer else { return Ok(None) };
+        Ok(Some(Unsafe { part: writer.begin_sync()?, changes }))
+    }
+
+    fn end_sync(&mut self, synced: &Unsafe, result: Result<()>) -> Result<()> {
+        if let Err(fault) = result {
+            let why = format!(
+                "fsync of {}: {fault}. Nothing that was packed since is believed: end the job, and finish it by \
+                 `tameike recover`",
+                String::from_utf8_lossy(CONTAINER)
+            );
+            let fault = Fault::io(why);
+            self.failure = Some(fault.clone());
+            return Err(fault);
+        }
+        if let Some(writer) = &mut self.writer {
+            writer.end_sync(&synced.part);
+        }
+        self.safe = self.safe.max(synced.changes);
+        Ok(())
+    }
+}
