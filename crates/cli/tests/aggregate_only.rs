@@ -445,10 +445,10 @@ fn a_packer_that_is_killed_is_followed() {
 #[test]
 fn runs_of_one_host_share_a_spool() {
     let place = Place::new();
-    let wait = "until test -e other; do sleep 0.02; done; cat other; echo mine > mine";
+    let wait = "until test -s other; do sleep 0.02; done; cat other; echo mine > mine";
     let mut first = start(&mut place.script(wait));
     let second =
-        place.script("echo theirs > other; until test -e mine; do sleep 0.02; done; cat mine").output();
+        place.script("echo theirs > other; until test -s mine; do sleep 0.02; done; cat mine").output();
     let second = second.expect("it starts");
     assert!(second.status.success(), "{}", shown(&second));
     assert_eq!(String::from_utf8_lossy(&second.stdout), "mine\n");

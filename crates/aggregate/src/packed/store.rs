@@ -296,7 +296,9 @@ impl Store {
         self.check()?;
         if self.writer.is_none() {
             let who = WriterId::Host(host_name());
-            self.writer = Some(LaneWriter::begin(&*self.fs, self.container.superblock(), &who)?);
+            let writer = LaneWriter::begin(&*self.fs, self.container.superblock(), &who)?;
+            self.container.read_by(&writer);
+            self.writer = Some(writer);
         }
         self.write_pending()?;
         self.make_room()

@@ -295,6 +295,7 @@ impl Session {
             let superblock = state.container.superblock();
             let mut writer = LaneWriter::begin(&*self.fs, superblock, &self.options.writer())?;
             writer.set_codec(self.options.codec)?;
+            state.container.read_by(&writer);
             state.writer = Some(writer);
         }
         Ok(())

@@ -253,11 +253,18 @@ impl<'a> Batch<'a> {
         }
         let atime = Some(SetTime::To(mark.mtime));
         session.set_file_attributes(&open, &AttrChange { atime, ..mark.attributes() })?;
+        let has_name = self.tell_xattrs(path, file, mark);
         session.close(open)?;
-        let xattrs = xattrs(file).map_err(failed)?;
-        let _names = self.packer.names.lock();
+        has_name
+    }
+
+    /// Gives extended attributes to what is being put, unless another file has taken its name meanwhile: whether it has the name.
+    fn tell_xattrs(&self, path: &[u8], file: &File, mark: &Mark) -> Result<bool> {
+        let xattrs = xattrs(file).map_err(|error| told(&error))?;
+        let Packer { shared, session, names, .. } = self.packer;
+        let _names = names.lock();
         let has_name = matches!(shared.tree.look(path)?, Some(Found::File(now)) if now.inode == mark.inode);
-        if has_name && (!xattrs.is_empty() || !session.xattrs(path)?.is_empty()) {
+        if has_name && !xattrs.is_empty() {
             session.set_xattrs(path, xattrs)?;
         }
         Ok(has_name)

@@ -6,6 +6,8 @@ use crate::exit;
 use crate::node::preload;
 use crate::report::{plural, say};
 use crate::settings::size::show;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use tameike_aggregate::session::block_size_of;
@@ -13,7 +15,7 @@ use tameike_aggregate::spool::{Packed, Spool, SpoolOptions};
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::ProcessId;
 use tameike_io::os::signal::watch_ending;
-use tameike_store::container::Superblock;
+use tameike_store::container::{Superblock, superblock};
 
 /// The library that programs load.
 const LIBRARY: &str = "libtameike_redirect.so";
@@ -59,7 +61,13 @@ fn prepare(name: &Path) -> Result<PathBuf> {
     }
     let container = name.canonicalize().map_err(failed)?;
     let is_empty = std::fs::read_dir(&container).map_err(failed)?.next().is_none();
-    if !is_empty && let Err(fault) = Superblock::read(&*tree(&container)?) {
+    // Another run may make it at this moment: the session waits for that.
+    let header = container.join(OsStr::from_bytes(superblock::NAME));
+    let is_begun = std::fs::metadata(header).is_ok_and(|header| header.len() == 0);
+    if !is_empty
+        && !is_begun
+        && let Err(fault) = Superblock::read(&*tree(&container)?)
+    {
         let message = format!(
             "{}: it is neither empty nor a container ({fault}). Name another directory, or pack this one with `tameike agg \
              create` first",

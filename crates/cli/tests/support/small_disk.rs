@@ -35,6 +35,13 @@ pub const KINDS: [Kind; 3] = [
     Kind { make: "mkfs.xfs -q -K", image_mib: 300, file_bytes: 1_050_000 },
 ];
 
+impl Kind {
+    /// Whether what it tells of files is whole after a loss of power.
+    pub fn has_journal(&self) -> bool {
+        !self.make.contains("ext2")
+    }
+}
+
 /// The disk, with its file system mounted.
 pub struct SmallDisk<'a> {
     mounts: &'a Mounts,

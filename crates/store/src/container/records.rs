@@ -45,6 +45,12 @@ impl Records {
         Ok(self.subfiles.lock().entry(number).or_insert(subfile).clone())
     }
 
+    /// From now on a subfile is read by this open file of it. A file system may keep what is written by an open file where others of this
+    /// machine do not see it before it is synced (Gfarm's).
+    pub fn read_by(&self, number: u32, subfile: Subfile) {
+        self.subfiles.lock().insert(number, subfile);
+    }
+
     /// Reads at an address of a lane, within a block, as far as the subfile goes.
     ///
     /// # Errors

@@ -209,6 +209,11 @@ impl LaneWriter {
         }
     }
 
+    /// The file that it writes to.
+    pub(super) fn subfile(&self) -> &Subfile {
+        &self.subfile
+    }
+
     /// Whose it is.
     pub fn lane(&self) -> LaneId {
         self.lane

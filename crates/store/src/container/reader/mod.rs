@@ -13,6 +13,7 @@ use super::records::{Records, not_there};
 use super::scan::{LaneScan, Step};
 use super::subfile::{self, LaneState};
 use super::superblock::Superblock;
+use super::writer::LaneWriter;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -200,6 +201,11 @@ impl Container {
             }
         }
         Ok(doubtful)
+    }
+
+    /// Reads what a writer of this process puts by its own open file.
+    pub fn read_by(&self, writer: &LaneWriter) {
+        self.records.read_by(writer.lane().subfile, writer.subfile().clone());
     }
 
     /// Tells of an entry that was put, without reading it.
