@@ -46,7 +46,7 @@ impl Killed {
         wait_for("the job", || (ready.exists() || !job.runs()).then_some(()));
         // The agents first: they would clear away after their driver. And it would after them.
         assert!(signal(job.program(), "STOP"));
-        assert!(place.kill_agent(0) && place.kill_agent(1));
+        assert!(place.kill_agents(0..2));
         assert!(signal(job.program(), "KILL"));
         // Nobody is left to end what runs in the nodes.
         let base = site.base();

@@ -284,7 +284,7 @@ os.fsync(file)'
         let running = Background::start(&mut scene.mounts.inside(&scene.site.job(2, &options, &script)));
         wait_for("an fsync", || synced.exists().then_some(()));
         disk.copy_to(&scene.site.plain().join("image"));
-        (0..2).for_each(|node| assert!(scene.place.kill_agent(node)));
+        assert!(scene.place.kill_agents(0..2));
         assert_ne!(running.output().status.code(), Some(0));
         scene.mounts.must(&format!(
             "mount -o loop {0}/image {0}/copy || mount -o loop,nouuid {0}/image {0}/copy",

@@ -5,6 +5,7 @@
 use crate::support::{Site, files_below, processes_naming};
 use serde_json::Value;
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -67,7 +68,10 @@ pub fn let_pass_ms(milliseconds: u64) {
     std::thread::sleep(Duration::from_millis(milliseconds));
 }
 
-/// A command in the background; killed when dropped.
+/// How long a job that a failed test has left may take to end by itself.
+const END_LIMIT: Duration = Duration::from_secs(20);
+
+/// A command in the background. When dropped, it is asked to end, as a job clears away what it has; it is killed when it does not.
 pub struct Background(Option<Child>);
 
 impl Background {
@@ -101,17 +105,28 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
-            // Ended or not: it is over.
-            let _ = child.kill();
-            let _ = child.wait();
+        let Some(mut child) = self.0.take() else { return };
+        // `timeout` passes it on.
+        signal(child.id(), "TERM");
+        let begin = Instant::now();
+        while matches!(child.try_wait(), Ok(None)) && begin.elapsed() < END_LIMIT {
+            std::thread::sleep(LOOK_INTERVAL);
         }
+        // Ended or not: it is over.
+        let _ = child.kill();
+        let _ = child.wait();
     }
 }
 
 /// Sends a signal; whether the process was there.
 pub fn signal(pid: u32, name: &str) -> bool {
-    let status = Command::new("kill").args(["-s", name, &pid.to_string()]).stderr(Stdio::null()).status();
+    signal_all(&[pid], name)
+}
+
+/// Sends a signal to processes one right after the other; whether all were there.
+fn signal_all(pids: &[u32], name: &str) -> bool {
+    let pids = pids.iter().map(u32::to_string);
+    let status = Command::new("kill").args(["-s", name]).args(pids).stderr(Stdio::null()).status();
     status.expect("kill is installed").success()
 }
 
@@ -150,7 +165,14 @@ impl JobPlace {
 
     /// Kills the agent of a node with -9; whether it was there.
     pub fn kill_agent(&self, node: u32) -> bool {
-        self.agent(node).is_some_and(|pid| is_agent(pid) && signal(pid, "KILL"))
+        self.kill_agents(node..node + 1)
+    }
+
+    /// Kills the agents of nodes with -9, all at once: those that are left when one has died end by themselves. Whether all were there.
+    pub fn kill_agents(&self, nodes: Range<u32>) -> bool {
+        let pids: Option<Vec<u32>> =
+            nodes.map(|node| self.agent(node).filter(|pid| is_agent(*pid))).collect();
+        pids.is_some_and(|pids| signal_all(&pids, "KILL"))
     }
 
     /// Device directories of the job in `root`.
