@@ -61,7 +61,6 @@ impl Work<'_> {
     }
 
     fn finish_dir(&self, entry: &IndexEntry) -> Result<()> {
-        let reader = self.container.open_entry(entry)?;
-        self.files.finish(&entry.path, reader.node())
+        self.files.finish(&entry.path, &self.container.node(entry)?)
     }
 }

@@ -194,6 +194,28 @@ fn what_is_packed_meanwhile_is_there_all_the_same() {
 }
 
 #[test]
+fn what_is_only_read_is_not_packed_again() {
+    let place = Place::new();
+    succeed(
+        &mut place.script("mkdir many; for i in $(seq 40); do seq $((i * 500)) > many/$i; done; sleep 0.1"),
+    );
+    let size = || fs::metadata(place.container().join("00010000.data")).expect("a subfile").blocks();
+    let packed = size();
+    let read =
+        place.script("cat many/* | wc -l; sleep 0.3; cat many/* many/* | wc -l").output().expect("it starts");
+    assert!(read.status.success(), "{}", shown(&read));
+    assert_eq!(String::from_utf8_lossy(&read.stdout), "410000\n820000\n");
+    assert!(shown(&read).contains("packed 0 files"), "{}", shown(&read));
+    // Who is known not to have changed a file is no reason to miss who does.
+    let script = "cat many/* > all; sleep 0.3; echo more >> many/7; cat many/7 | wc -l";
+    let changed = place.script(script).output().expect("it starts");
+    assert!(shown(&changed).contains("packed 2 files"), "{}", shown(&changed));
+    let grown = size() - packed;
+    assert!(grown < 2 * packed, "{grown} blocks more than {packed}");
+    place.assert_whole();
+}
+
+#[test]
 fn links_lead_where_they_lead() {
     compare(
         r#"umask 022; mkdir d ../outside; echo far > ../outside/f; ln -s ../outside/out out; echo data > out; cat ../outside/out; rm ../outside/out

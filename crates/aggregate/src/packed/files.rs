@@ -7,7 +7,7 @@ use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::wire::pack::PackedStat;
 use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
 use tameike_io::os::process::{random_bytes, wall};
-use tameike_store::container::{Content, Extent, IndexEntry, Node, Put, check_path};
+use tameike_store::container::{Content, IndexEntry, Node, Put, check_path};
 
 /// Bytes that open files gather in memory.
 const BUFFERED_MAX: usize = 32 << 20;
@@ -41,13 +41,6 @@ pub fn identity_of(entry: &IndexEntry, node: &Node) -> (u64, Timestamp) {
 pub fn stat(number: u64, node: &Node, size: u64, ctime: Timestamp, nlink: u32) -> PackedStat {
     let Node { mode, uid, gid, atime, mtime, .. } = *node;
     PackedStat { number, mode, uid, gid, size, nlink, atime, mtime, ctime }
-}
-
-/// The content that is in the record of an entry, as a piece that another entry can name.
-pub fn own_extent(entry: &IndexEntry, size: u64) -> Option<Extent> {
-    let IndexEntry { lane, address, .. } = *entry;
-    let length = u32::try_from(size).ok().filter(|length| *length > 0)?;
-    Some(Extent { start: 0, length, lane, address, skip: 0 })
 }
 
 impl Open {
@@ -158,7 +151,7 @@ impl Store {
     pub fn read(&mut self, number: u64, offset: u64, length: u32) -> Result<Vec<u8>> {
         self.opened(number)?;
         let Self { container, writer, open, .. } = self;
-        let Some(open) = open.get(&number) else { return Err(Errno::ESTALE.into()) };
+        let Some(open) = open.get_mut(&number) else { return Err(Errno::ESTALE.into()) };
         let mut bytes = vec![0; length as usize];
         let count = open.draft.read(container, writer.as_mut(), &mut bytes, offset)?;
         bytes.truncate(count);
@@ -243,7 +236,7 @@ impl Store {
         let (_, Put { address, size }) = writer.put_entry(&path, version, Some(node), content)?;
         let lane = writer.lane();
         let entry = IndexEntry { path, version, lane, address, record_size: size, node: Some(brief) };
-        open.draft.published(own_extent(&entry, brief.size).filter(|_| is_here));
+        open.draft.published(entry.own_extent(brief.size).filter(|_| is_here));
         self.known.remove(&entry.path);
         self.container.add(entry);
         self.changes += 1;

@@ -174,6 +174,6 @@ impl Store {
     /// `EIO` when that is damaged.
     pub(super) fn noted(&self, path: &[u8]) -> Result<Option<Vec<u8>>> {
         let entry = self.container.find(path)?;
-        entry.map(|entry| Ok(self.container.open_entry(&entry)?.node().target.clone())).transpose()
+        entry.map(|entry| Ok(self.container.node(&entry)?.target)).transpose()
     }
 }

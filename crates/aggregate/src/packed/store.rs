@@ -1,7 +1,7 @@
 //! The container of a shared directory as the packer has it: every change is with the file system before it is answered.
 
 use super::CONTAINER;
-use super::files::{Open, identity_of, own_extent, stat};
+use super::files::{Open, identity_of, stat};
 use super::lives::settle;
 use crate::session::Brief;
 use std::collections::{BTreeMap, BTreeSet};
@@ -141,7 +141,7 @@ impl Store {
             return Ok(known.clone());
         }
         let entry = self.entry(path)?;
-        let node = self.container.open_entry(&entry)?.node().clone();
+        let node = self.container.node(&entry)?;
         let (number, ctime) = identity_of(&entry, &node);
         let stat = stat(number, &node, node.size, ctime, 1);
         if self.known.len() >= KNOWN_MAX {
@@ -310,14 +310,16 @@ impl Store {
 
     /// What an entry tells, with its content as pieces that another entry can name.
     pub(super) fn node_of(&mut self, entry: &IndexEntry) -> Result<Node> {
-        self.write_pending()?;
+        if let Some(writer) = &mut self.writer {
+            writer.hand_over(entry.lane, entry.address)?;
+        }
         self.node_in(entry)
     }
 
     fn node_in(&self, entry: &IndexEntry) -> Result<Node> {
-        let mut node = self.container.open_entry(entry)?.node().clone();
+        let mut node = self.container.node(entry)?;
         if node.content == Content::Here {
-            node.content = Content::Extents(own_extent(entry, node.size).into_iter().collect());
+            node.content = Content::Extents(entry.own_extent(node.size).into_iter().collect());
         }
         Ok(node)
     }

@@ -59,7 +59,7 @@ impl Session {
             return Ok(draft.lock().node.xattrs.clone());
         }
         let entry = state.find(path)?.entry;
-        Ok(state.open_entry(&entry)?.node().xattrs.clone())
+        Ok(state.node(&entry)?.xattrs)
     }
 
     /// Sets all extended attributes of what is at a path, in place of those that it has.

@@ -3,7 +3,7 @@
 use super::extents;
 use tameike_core::{FileKind, Result};
 use tameike_io::os::process::wall;
-use tameike_store::container::{Container, Content, Extent, LaneWriter, Node};
+use tameike_store::container::{Container, Content, Extent, FileReader, LaneWriter, Node};
 
 /// Bytes that a file gathers in memory before they go to the lane.
 const BUFFER_SIZE_MAX: usize = 1 << 20;
@@ -20,6 +20,8 @@ pub struct Draft {
     pub size: u64,
     /// Where what is in lanes is.
     extents: Vec<Extent>,
+    /// Reads these, as long as they are what they were.
+    reader: Option<FileReader>,
     /// What is only in memory: it lies over the extents, and begins at `buffer_at`.
     buffer: Vec<u8>,
     buffer_at: u64,
@@ -35,7 +37,8 @@ impl Draft {
 
     /// A file whose content is in lanes.
     pub fn of(path: Vec<u8>, node: Node, extents: Vec<Extent>, size: u64) -> Self {
-        Self { path: Some(path), node, size, extents, buffer: Vec::new(), buffer_at: 0, is_changed: false }
+        let (reader, buffer) = (None, Vec::new());
+        Self { path: Some(path), node, size, extents, reader, buffer, buffer_at: 0, is_changed: false }
     }
 
     /// Writes at an offset.
@@ -73,7 +76,7 @@ impl Draft {
     /// # Errors
     /// `EIO` when what is in lanes is damaged, and what the file system says.
     pub fn read(
-        &self,
+        &mut self,
         container: &Container,
         writer: Option<&mut LaneWriter>,
         into: &mut [u8],
@@ -86,11 +89,12 @@ impl Draft {
         let (from, to) = (offset.max(self.buffer_at), end.min(buffer_end));
         if from > offset || to < end || from >= to {
             if let Some(writer) = writer {
-                writer.write_pending()?;
+                let wanted = self.extents.iter().filter(|extent| extent.start < end && extent.end() > offset);
+                wanted.into_iter().try_for_each(|extent| writer.hand_over(extent.lane, extent.address))?;
             }
-            container
-                .open_extents(self.node_with(Content::Extents(self.extents.clone())))
-                .read_at(into, offset)?;
+            let (node, extents) = (&self.node, &self.extents);
+            let open = || container.open_extents(node.clone(), extents.clone());
+            self.reader.get_or_insert_with(open).fill(into, offset)?;
         }
         if from < to {
             let bytes = &self.buffer[(from - self.buffer_at) as usize..(to - self.buffer_at) as usize];
@@ -102,6 +106,7 @@ impl Draft {
     /// Cuts it, or makes it longer by zeros.
     pub fn truncate(&mut self, size: u64) {
         extents::truncate(&mut self.extents, size);
+        self.reader = None;
         self.buffer.truncate(size.saturating_sub(self.buffer_at).min(self.buffer.len() as u64) as usize);
         self.size = size;
         self.touch();
@@ -155,6 +160,7 @@ impl Draft {
         self.buffer.clear();
         if let Some(extent) = content.filter(|extent| extent.length > 0) {
             extents::lay(&mut self.extents, extent);
+            self.reader = None;
         }
     }
 
@@ -162,6 +168,7 @@ impl Draft {
         let mut pieces = Vec::new();
         let put = writer.put_pieces(offset, data, &mut pieces);
         pieces.into_iter().for_each(|piece| extents::lay(&mut self.extents, piece));
+        self.reader = None;
         put
     }
 

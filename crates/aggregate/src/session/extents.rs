@@ -2,21 +2,17 @@
 
 use tameike_store::container::Extent;
 
-fn end(extent: &Extent) -> u64 {
-    extent.start + u64::from(extent.length)
-}
-
 /// Puts an extent over what is there: the list stays ascending, and nothing overlaps.
 pub fn lay(extents: &mut Vec<Extent>, new: Extent) {
-    if extents.last().is_none_or(|last| end(last) <= new.start) {
+    if extents.last().is_none_or(|last| last.end() <= new.start) {
         extents.push(new);
         return;
     }
-    let (from, to) = (new.start, end(&new));
-    let first = extents.partition_point(|extent| end(extent) <= from);
+    let (from, to) = (new.start, new.end());
+    let first = extents.partition_point(|extent| extent.end() <= from);
     let after = extents.partition_point(|extent| extent.start < to);
     let before = extents.get(first).filter(|extent| extent.start < from).map(|extent| cut_end(extent, from));
-    let behind = after.checked_sub(1).and_then(|last| extents.get(last)).filter(|extent| end(extent) > to);
+    let behind = after.checked_sub(1).and_then(|last| extents.get(last)).filter(|extent| extent.end() > to);
     let behind = behind.map(|extent| cut_start(extent, to));
     extents.splice(first..after.max(first), before.into_iter().chain([new]).chain(behind));
 }
@@ -25,7 +21,7 @@ pub fn lay(extents: &mut Vec<Extent>, new: Extent) {
 pub fn truncate(extents: &mut Vec<Extent>, size: u64) {
     extents.truncate(extents.partition_point(|extent| extent.start < size));
     if let Some(last) = extents.last_mut() {
-        *last = cut_end(last, size.min(end(last)));
+        *last = cut_end(last, size.min(last.end()));
     }
 }
 
@@ -66,7 +62,7 @@ mod tests {
             let mut behind = 0;
             for extent in &extents {
                 prop_assert!(extent.length > 0 && extent.start >= behind);
-                behind = end(extent);
+                behind = extent.end();
                 for at in 0..extent.length {
                     found[extent.start as usize + at as usize] = Some((extent.address, extent.skip + at));
                 }

@@ -35,9 +35,7 @@ impl Session {
             return Err(Errno::EINVAL.into());
         }
         match state.find(path)? {
-            There { entry, node: Brief { kind: FileKind::Symlink, .. } } => {
-                Ok(state.open_entry(&entry)?.node().target.clone())
-            }
+            There { entry, node: Brief { kind: FileKind::Symlink, .. } } => Ok(state.node(&entry)?.target),
             _ => Err(Errno::EINVAL.into()),
         }
     }
@@ -188,7 +186,7 @@ impl State {
         }
         match self.container.find(path)? {
             Some(entry) if entry.node.is_some_and(|node| node.kind == FileKind::Symlink) => {
-                Ok(Some(self.open_entry(&entry)?.node().target.clone()))
+                Ok(Some(self.node(&entry)?.target))
             }
             Some(entry) => {
                 if entry.node.is_some_and(|node| node.kind == FileKind::Directory) {

@@ -27,8 +27,11 @@ use tameike_core::{Errno, FileKind, Result};
 use tameike_io::os::process::wall;
 use tameike_io::shared::SharedFs;
 use tameike_store::container::{
-    Container, Content, FileReader, IndexBuilder, IndexEntry, LaneWriter, Node, check_path,
+    Container, Content, FileReader, IndexBuilder, LaneWriter, Node, Show, check_path,
 };
+
+/// Bytes of a file that is being written that are shown at once.
+const VISIT_SIZE: usize = 1 << 20;
 
 /// A container that a process reads and adds to.
 pub struct Session {
@@ -128,7 +131,15 @@ impl Session {
         match entry {
             None if !flags.create => Err(Errno::ENOENT.into()),
             Some(_) if is_made => Err(Errno::EEXIST.into()),
-            Some(entry) if !flags.write => open_reader(&mut state, entry),
+            Some(entry) if !flags.write => {
+                check_kind(entry.node.map_or(FileKind::File, |node| node.kind))?;
+                let opener = state.opener(&entry)?;
+                // It reads what may take its time.
+                drop(state);
+                let content = opener.open(&entry)?;
+                let brief = Brief::of(content.node());
+                Ok(OpenFile::Reader(Box::new(Mutex::new(ReaderFile { content, path: entry.path, brief }))))
+            }
             Some(entry) if !flags.truncate => {
                 self.begin(&mut state)?;
                 let draft = state.draft_of(&entry)?;
@@ -168,6 +179,34 @@ impl Session {
                 let State { container, writer, .. } = &mut *state;
                 draft.lock().read(container, writer.as_mut(), buffer, offset)
             }
+        }
+    }
+
+    /// Shows all that is in a file, in order; between what is shown are zeros.
+    ///
+    /// # Errors
+    /// As [`Self::read_at`], and what `show` says.
+    pub fn visit(&self, file: &OpenFile, show: Show<'_>) -> Result<()> {
+        if let OpenFile::Reader(reader) = file {
+            let ReaderFile { content, brief, .. } = &mut *reader.lock();
+            return content.visit(0..brief.size, show);
+        }
+        let (mut bytes, mut at) = (vec![0; VISIT_SIZE], 0);
+        loop {
+            let count = self.read_at(file, &mut bytes, at)?;
+            if count == 0 {
+                return Ok(());
+            }
+            show(at, &bytes[..count])?;
+            at += count as u64;
+        }
+    }
+
+    /// Extended attributes of an open file.
+    pub fn file_xattrs(&self, file: &OpenFile) -> Vec<Xattr> {
+        match file {
+            OpenFile::Reader(reader) => reader.lock().content.node().xattrs.clone(),
+            OpenFile::Writer(WriterFile { draft, .. }) => draft.lock().node.xattrs.clone(),
         }
     }
 
@@ -317,13 +356,6 @@ impl Session {
             content: Content::Here,
         }
     }
-}
-
-fn open_reader(state: &mut State, entry: IndexEntry) -> Result<OpenFile> {
-    check_kind(entry.node.map_or(FileKind::File, |node| node.kind))?;
-    let content = state.open_entry(&entry)?;
-    let brief = Brief::of(content.node());
-    Ok(OpenFile::Reader(Box::new(Mutex::new(ReaderFile { content, path: entry.path, brief }))))
 }
 
 /// Writes a new index of all that is in a container.

@@ -22,7 +22,7 @@ impl Session {
         }
         let There { entry, node } = state.find(path)?;
         let size = match node.kind {
-            FileKind::Symlink => state.open_entry(&entry)?.node().target.len() as u64,
+            FileKind::Symlink => state.node(&entry)?.target.len() as u64,
             _ => node.size,
         };
         Ok(Brief { size, ..node })

@@ -9,9 +9,7 @@ use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
 use tameike_io::os::process::wall;
 use tameike_io::shared::{Access, SharedFs};
 use tameike_store::container::subfile::Subfile;
-use tameike_store::container::{
-    Brief, Container, Content, Extent, FileReader, IndexEntry, LaneWriter, Node, Put,
-};
+use tameike_store::container::{Brief, Container, Content, IndexEntry, LaneWriter, Node, Opener, Put};
 
 /// Bytes that all files together gather in memory.
 const BUFFERED_MAX: usize = 64 << 20;
@@ -127,22 +125,31 @@ impl State {
         Ok(Draft::of(entry.path.clone(), node, extents, size))
     }
 
-    /// Opens what an entry tells of.
-    pub fn open_entry(&mut self, entry: &IndexEntry) -> Result<FileReader> {
-        if let Some(writer) = &mut self.writer
-            && writer.lane() == entry.lane
-            && !writer.has_written(entry.address)
-        {
-            writer.write_pending()?;
+    /// Opens what an entry tells of; others go on meanwhile.
+    pub fn opener(&mut self, entry: &IndexEntry) -> Result<Opener> {
+        self.hand_over(entry)?;
+        Ok(self.container.opener())
+    }
+
+    /// All that an entry tells, but for content.
+    pub fn node(&mut self, entry: &IndexEntry) -> Result<Node> {
+        self.hand_over(entry)?;
+        self.container.node(entry)
+    }
+
+    /// What an entry tells of is with the file system, where it can be read.
+    fn hand_over(&mut self, entry: &IndexEntry) -> Result<()> {
+        match &mut self.writer {
+            Some(writer) => writer.hand_over(entry.lane, entry.address),
+            None => Ok(()),
         }
-        self.container.open_entry(entry)
     }
 
     /// What the container tells of a path, with its content as pieces that another entry can name; and its size.
     pub fn node_of(&mut self, entry: &IndexEntry) -> Result<(Node, u64)> {
-        let mut node = self.open_entry(entry)?.node().clone();
+        let mut node = self.node(entry)?;
         if node.content == Content::Here && node.kind == FileKind::File {
-            node.content = Content::Extents(own_extent(entry, node.size).into_iter().collect());
+            node.content = Content::Extents(entry.own_extent(node.size).into_iter().collect());
         }
         if let Content::Extents(extents) = &node.content {
             let own = self.writer.as_ref().map(LaneWriter::lane);
@@ -185,7 +192,7 @@ impl State {
             let (_, Put { address, size }) = writer.put_entry(&path, version, Some(node), content)?;
             let lane = writer.lane();
             let entry = IndexEntry { path, version, lane, address, record_size: size, node: Some(brief) };
-            draft.published(own_extent(&entry, brief.size).filter(|_| is_here));
+            draft.published(entry.own_extent(brief.size).filter(|_| is_here));
             Ok(entry)
         })?;
         self.container.add(entry);
@@ -208,13 +215,6 @@ impl State {
             None => Ok(()),
         }
     }
-}
-
-/// The content that is in the record of an entry, as a piece that another entry can name.
-fn own_extent(entry: &IndexEntry, size: u64) -> Option<Extent> {
-    let IndexEntry { lane, address, .. } = *entry;
-    let length = u32::try_from(size).ok().filter(|length| *length > 0)?;
-    Some(Extent { start: 0, length, lane, address, skip: 0 })
 }
 
 pub fn brief(draft: &Draft) -> Brief {

@@ -52,6 +52,8 @@ pub struct Batch<'a> {
     is_full: bool,
     files: Vec<Leaving>,
     bytes: u64,
+    /// Where content is on its way.
+    piece: Vec<u8>,
     /// Files that have a record.
     pub packed: u64,
     /// Time that putting and writing has taken.
@@ -77,6 +79,7 @@ impl<'a> Batch<'a> {
             is_full,
             files: Vec::new(),
             bytes: 0,
+            piece: Vec::new(),
             packed: 0,
             packing: Duration::ZERO,
             faults: Vec::new(),
@@ -224,7 +227,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Puts content and attributes. Not where another file has taken the name meanwhile.
-    fn put(&self, path: &[u8], file: &File, mark: &Mark) -> Result<bool> {
+    fn put(&mut self, path: &[u8], file: &File, mark: &Mark) -> Result<bool> {
         let (session, shared) = (&self.packer.session, &self.packer.shared);
         // From then on the name of what is put follows when that of the file changes.
         let open = {
@@ -241,14 +244,17 @@ impl<'a> Batch<'a> {
             session.open_file(path, flags, mark.mode)?
         };
         let failed = |error| told(&error);
-        let mut piece = vec![0; PIECE_SIZE.min(mark.size as usize + 1)];
+        let size = PIECE_SIZE.min(mark.size as usize + 1);
+        if self.piece.len() < size {
+            self.piece.resize(size, 0);
+        }
         let mut at = 0;
         loop {
-            let count = file.read_at(&mut piece, at).map_err(failed)?;
+            let count = file.read_at(&mut self.piece, at).map_err(failed)?;
             if count == 0 {
                 break;
             }
-            session.write(&open, &piece[..count], Some(at))?;
+            session.write(&open, &self.piece[..count], Some(at))?;
             at += count as u64;
         }
         let atime = Some(SetTime::To(mark.mtime));
@@ -305,7 +311,7 @@ impl<'a> Batch<'a> {
 }
 
 /// Whether a time is of just now, or of the future.
-fn is_recent(time: Timestamp) -> bool {
+pub fn is_recent(time: Timestamp) -> bool {
     let nanoseconds =
         |time: Timestamp| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds);
     nanoseconds(wall()) - nanoseconds(time) < AGE.as_nanos() as i128

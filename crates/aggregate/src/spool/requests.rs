@@ -1,6 +1,6 @@
 //! What programs ask the packer for.
 
-use super::batch::Seen;
+use super::batch::{Seen, is_recent};
 use super::intent::Intent;
 use super::packer::kind_of;
 use super::tree::{Found, change_at, told};
@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::{Errno, Fault, FileKind, Result};
-use tameike_io::os::process::{start_thread, wall};
+use tameike_io::os::process::start_thread;
 use tameike_redirect::protocol::{REQUEST_SIZE_MAX, Request, SOCKET};
 use tameike_store::container::split_path;
 
@@ -29,10 +29,6 @@ const THREADS: usize = 8;
 const BACKLOG: i32 = 1024;
 /// How long a program may take to ask once it is connected.
 const ASKING: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
-/// Bytes that are brought back at once.
-const PIECE_SIZE: usize = 1 << 20;
-/// What was changed this long ago is told from what is changed now by its time.
-const TOLD_APART: i64 = 2;
 
 /// Where requests come in.
 pub struct Door {
@@ -153,7 +149,7 @@ impl Packer {
         let Some(Found::Packed(stub)) = self.shared.tree.look(path)? else { return Ok(()) };
         self.await_room();
         let (file, staged) = self.shared.tree.stage()?;
-        let filled = if is_emptied { Ok(()) } else { self.bring(path, &file, stub.size) };
+        let filled = if is_emptied { Ok(()) } else { self.bring(path, &file) };
         let attributes = AttrChange {
             mode: Some(stub.mode),
             uid: Some(stub.uid),
@@ -162,6 +158,8 @@ impl Packer {
             ..AttrChange::default()
         };
         let filled = filled.and_then(|()| change_at(&staged, &attributes).map_err(|error| told(&error)));
+        // The close of who has filled it is none that changes it.
+        drop(file);
         let mut names = self.names.lock();
         let tree = &self.shared.tree;
         let is_the_same = tree.look(path)? == Some(Found::Packed(stub));
@@ -171,29 +169,22 @@ impl Packer {
         }
         let watched = names.clean.watch(&staged);
         tree.keeping_time(split_path(path).0, || tree.put(&staged, path))?;
-        let is_old = wall().seconds - stub.mtime.seconds > TOLD_APART;
         if let Some(Found::File(mark)) = tree.look(path)?
             && !is_emptied
-            && is_old
+            // Its time tells it from what is changed now.
+            && !is_recent(stub.mtime)
         {
             names.clean.insert(path, watched, mark);
         }
         Ok(())
     }
 
-    fn bring(&self, path: &[u8], into: &std::fs::File, size: u64) -> Result<()> {
+    fn bring(&self, path: &[u8], into: &std::fs::File) -> Result<()> {
         let open = self.session.open_file(path, OpenFlags::default(), 0)?;
-        let mut piece = vec![0; PIECE_SIZE.min(size as usize + 1)];
-        let mut at = 0;
-        loop {
-            let count = self.session.read_at(&open, &mut piece, at)?;
-            if count == 0 {
-                break;
-            }
-            into.write_all_at(&piece[..count], at).map_err(|error| told(&error))?;
-            at += count as u64;
-        }
-        for xattr in self.session.xattrs(path)? {
+        into.set_len(self.session.status(&open).size).map_err(|error| told(&error))?;
+        self.session
+            .visit(&open, &mut |at, bytes| into.write_all_at(bytes, at).map_err(|error| told(&error)))?;
+        for xattr in self.session.file_xattrs(&open) {
             // A spool that has none leaves them in the container, where packing the file again would lose them.
             rustix::fs::fsetxattr(into, xattr.name, &xattr.value, rustix::fs::XattrFlags::empty())
                 .map_err(|error| told(&error.into()))?;

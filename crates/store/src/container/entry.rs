@@ -114,6 +114,13 @@ pub struct Extent {
     pub skip: u32,
 }
 
+impl Extent {
+    /// Where it ends in the file.
+    pub fn end(&self) -> u64 {
+        self.start + u64::from(self.length)
+    }
+}
+
 /// Whether a path is one that a container can have: names of 1 to 255 bytes, none of them `.` or `..`.
 ///
 /// # Errors

@@ -2,7 +2,8 @@
 
 use super::codec::unpack;
 use super::entry::{Content, Extent, Node};
-use super::record::{self, CHUNK_SIZE, FIXED_SIZE, Head, Place};
+use super::index::IndexEntry;
+use super::record::{self, CHUNK_SIZE, Head};
 use super::records::{Records, not_there};
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,32 +11,46 @@ use tameike_core::{Errno, Fault, FileKind, Result};
 
 /// Chunks that are read at once, also when less is asked for.
 const CHUNKS_AHEAD: usize = 4;
+/// Bytes of data that are read with the head of their record.
+const AHEAD_SIZE: usize = CHUNKS_AHEAD * CHUNK_SIZE as usize;
 
-/// A file of a container that is open. It keeps a record of its own, or a few chunks, in memory.
+/// Is shown bytes of a file, and where in it they are.
+pub type Show<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<()>;
+
+/// A file of a container that is open. It keeps a few chunks of one record in memory.
 pub struct FileReader {
     records: Arc<Records>,
     node: Node,
-    /// The record of the entry, as far as it was read, where the content may be in it.
-    own: Option<(Head, Vec<u8>)>,
-    /// The head of the record of data that was read last.
-    piece: Option<Head>,
-    /// Chunks of it that are in `bytes`.
-    chunks: Range<usize>,
-    bytes: Vec<u8>,
-    proven: Proven,
+    extents: Vec<Extent>,
+    piece: Option<Piece>,
 }
 
-/// The chunk, of the piece or of the own record, that was found to be right.
-#[derive(Default)]
-struct Proven {
-    number: Option<usize>,
-    /// Its bytes, where it is kept in a smaller form.
-    unpacked: Vec<u8>,
+/// Opens files of a container, whatever is done to what is known of it meanwhile.
+#[derive(Clone)]
+pub struct Opener(pub(super) Arc<Records>);
+
+impl Opener {
+    /// Opens what an entry tells of.
+    ///
+    /// # Errors
+    /// `EIO` when its record is damaged.
+    pub fn open(&self, entry: &IndexEntry) -> Result<FileReader> {
+        let (head, node, bytes) = self.0.read_entry(entry, AHEAD_SIZE)?;
+        let damaged = |why| Err(not_there(entry.lane, entry.address, why));
+        let extents = match &node.content {
+            Content::Here if node.kind == FileKind::File && u64::from(head.data_size) != node.size => {
+                return damaged("its size is not that of its content");
+            }
+            Content::Here => entry.own_extent(node.size).into_iter().collect(),
+            Content::Extents(extents) => extents.clone(),
+        };
+        Ok(FileReader { records: self.0.clone(), node, extents, piece: Some(Piece::new(head, bytes)) })
+    }
 }
 
 impl FileReader {
-    pub(super) fn new(records: Arc<Records>, node: Node, own: Option<(Head, Vec<u8>)>) -> Self {
-        Self { records, node, own, piece: None, chunks: 0..0, bytes: Vec::new(), proven: Proven::default() }
+    pub(super) fn new(records: Arc<Records>, node: Node, extents: Vec<Extent>) -> Self {
+        Self { records, node, extents, piece: None }
     }
 
     /// What is told of it.
@@ -48,28 +63,52 @@ impl FileReader {
     /// # Errors
     /// `EIO` when these bytes are damaged, `EISDIR` or `EINVAL` when it is no regular file.
     pub fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let count = self.node.size.saturating_sub(offset).min(buffer.len() as u64) as usize;
+        self.fill(&mut buffer[..count], offset)?;
+        Ok(count)
+    }
+
+    /// Reads at `offset` until `buffer` is full; zeros where nothing is, also behind the end.
+    ///
+    /// # Errors
+    /// As [`Self::read_at`].
+    pub fn fill(&mut self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        let mut filled = 0;
+        self.visit(offset..offset + buffer.len() as u64, &mut |at, bytes| {
+            let start = (at - offset) as usize;
+            buffer[filled..start].fill(0);
+            filled = start + bytes.len();
+            buffer[start..filled].copy_from_slice(bytes);
+            Ok(())
+        })?;
+        buffer[filled..].fill(0);
+        Ok(())
+    }
+
+    /// Shows what is in a range of the file, in order; between what is shown are zeros.
+    ///
+    /// # Errors
+    /// As [`Self::read_at`], and what `show` says.
+    pub fn visit(&mut self, range: Range<u64>, show: Show<'_>) -> Result<()> {
         match self.node.kind {
             FileKind::File => {}
             FileKind::Directory => return Err(Errno::EISDIR.into()),
             _ => return Err(Errno::EINVAL.into()),
         }
-        let count = self.node.size.saturating_sub(offset).min(buffer.len() as u64) as usize;
-        let buffer = &mut buffer[..count];
-        match &self.node.content {
-            Content::Here => self.read_own(buffer, offset)?,
-            Content::Extents(extents) => {
-                let wanted = offset..offset + count as u64;
-                let first =
-                    extents.partition_point(|extent| extent.start + u64::from(extent.length) <= offset);
-                let some: Vec<_> =
-                    extents[first..].iter().take_while(|extent| extent.start < wanted.end).copied().collect();
-                buffer.fill(0);
-                for extent in some {
-                    self.read_extent(&extent, &wanted, buffer)?;
-                }
+        let Self { records, extents, piece, .. } = self;
+        let first = extents.partition_point(|extent| extent.end() <= range.start);
+        for extent in extents[first..].iter().take_while(|extent| extent.start < range.end) {
+            let (start, end) = (range.start.max(extent.start), range.end.min(extent.end()));
+            let skip = u64::from(extent.skip);
+            let data = skip + (start - extent.start)..skip + (end - extent.start);
+            let mut show = |at: u64, bytes: &[u8]| show(extent.start + (at - skip), bytes);
+            match piece.take().filter(|piece| piece.is_at(extent)) {
+                Some(known) => piece.insert(known),
+                None => piece.insert(Piece::read(records, extent, data.start)?),
             }
+            .visit(records, data, &mut show)?;
         }
-        Ok(count)
+        Ok(())
     }
 
     /// What is damaged of it: of each piece, the first thing.
@@ -81,126 +120,102 @@ impl FileReader {
         if self.node.kind != FileKind::File {
             return Ok(damage);
         }
-        let pieces: Vec<Range<u64>> = match &self.node.content {
-            Content::Here => std::iter::once(0..self.node.size).collect(),
-            Content::Extents(extents) => {
-                extents.iter().map(|extent| extent.start..extent.start + u64::from(extent.length)).collect()
-            }
-        };
-        let mut buffer = vec![0; CHUNK_SIZE as usize];
-        for Range { mut start, end } in pieces {
-            while start < end {
-                let size = (end - start).min(buffer.len() as u64);
-                match self.read_at(&mut buffer[..size as usize], start) {
-                    Ok(_) => {}
-                    Err(fault) if fault.errno == Errno::EIO => {
-                        damage.push(fault);
-                        break;
-                    }
-                    Err(fault) => return Err(fault),
-                }
-                start += size;
+        for extent in self.extents.clone() {
+            match self.visit(extent.start..extent.end(), &mut |_, _| Ok(())) {
+                Ok(()) => {}
+                Err(fault) if fault.errno == Errno::EIO => damage.push(fault),
+                Err(fault) => return Err(fault),
             }
         }
         Ok(damage)
     }
+}
 
-    /// From the record of the entry.
-    fn read_own(&mut self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        let Some((head, bytes)) = &mut self.own else { return Err(Errno::EIO.into()) };
-        let damaged = |place: Place, why| Err(not_there(place.lane, place.address, why));
-        if u64::from(head.data_size) != self.node.size {
-            return damaged(head.place, "its size is not that of its content");
+/// A record, and some chunks of its data.
+struct Piece {
+    head: Head,
+    /// Bytes of the record.
+    bytes: Vec<u8>,
+    /// Where in the record they begin.
+    start: usize,
+    /// Chunks that are in them.
+    chunks: Range<usize>,
+    /// The chunk that was found to be right last.
+    proven: Option<usize>,
+    /// Its bytes, where it is kept in a smaller form.
+    unpacked: Vec<u8>,
+}
+
+impl Piece {
+    /// Of the first bytes of a record, its head among them.
+    fn new(head: Head, bytes: Vec<u8>) -> Self {
+        let whole = (0..head.chunks.len()).take_while(|chunk| head.kept_range(*chunk).end <= bytes.len());
+        let chunks = 0..whole.count();
+        Self { head, bytes, start: 0, chunks, proven: None, unpacked: Vec::new() }
+    }
+
+    /// The record that an extent is of, of which data from `first` on is wanted.
+    fn read(records: &Records, extent: &Extent, first: u64) -> Result<Self> {
+        let data = extent.skip as usize + extent.length as usize;
+        let ahead = if first < AHEAD_SIZE as u64 { data.min(AHEAD_SIZE) } else { 0 };
+        let size = record::head_size(0, data) + ahead;
+        let (head, bytes) = records.read(extent.lane, extent.address, size)?;
+        Ok(Self::new(head, bytes))
+    }
+
+    fn is_at(&self, extent: &Extent) -> bool {
+        (self.head.place.lane, self.head.place.address) == (extent.lane, extent.address)
+    }
+
+    /// Shows a range of the record's data, and where in that the bytes are.
+    fn visit(&mut self, records: &Records, data: Range<u64>, show: Show<'_>) -> Result<()> {
+        if data.end > u64::from(self.head.data_size) {
+            let place = self.head.place;
+            return Err(not_there(place.lane, place.address, "it is shorter than it should be"));
         }
-        let whole = (head.size + head.kept_size) as usize;
-        if bytes.len() < whole {
-            (*head, *bytes) = self.records.read(head.place.lane, head.place.address, whole)?;
-            if bytes.len() < whole {
-                return damaged(head.place, "the subfile ends in its content");
+        let mut at = data.start;
+        while at < data.end {
+            let chunk = (at / u64::from(CHUNK_SIZE)) as usize;
+            if !self.chunks.contains(&chunk) {
+                self.read_chunks(records, chunk)?;
             }
+            let content = self.content(chunk)?;
+            let start = chunk as u64 * u64::from(CHUNK_SIZE);
+            let end = data.end.min(start + content.len() as u64);
+            show(at, &content[(at - start) as usize..(end - start) as usize])?;
+            at = end;
         }
-        copy_chunks(head, bytes, 0, offset..offset + buffer.len() as u64, buffer, &mut self.proven)
-    }
-
-    /// The bytes of an extent that are within `wanted` of the file, into their place in `buffer`.
-    fn read_extent(&mut self, extent: &Extent, wanted: &Range<u64>, buffer: &mut [u8]) -> Result<()> {
-        let start = extent.start.max(wanted.start);
-        let end = (extent.start + u64::from(extent.length)).min(wanted.end);
-        let in_data = |at: u64| u64::from(extent.skip) + (at - extent.start);
-        let data = in_data(start)..in_data(end);
-        let is_at_hand = self
-            .piece
-            .as_ref()
-            .is_some_and(|head| head.place.lane == extent.lane && head.place.address == extent.address);
-        if !is_at_hand {
-            let (head, _) = self.records.read(extent.lane, extent.address, first_read(extent))?;
-            (self.piece, self.chunks, self.proven.number) = (Some(head), 0..0, None);
-        }
-        let Some(head) = self.piece.clone() else { return Err(Errno::EIO.into()) };
-        if data.end > u64::from(head.data_size) {
-            return Err(not_there(extent.lane, extent.address, "it is shorter than it should be"));
-        }
-        let chunks =
-            (data.start / u64::from(CHUNK_SIZE)) as usize..data.end.div_ceil(CHUNK_SIZE.into()) as usize;
-        if chunks.start < self.chunks.start || chunks.end > self.chunks.end {
-            let ahead = chunks.start..chunks.end.max(chunks.start + CHUNKS_AHEAD).min(head.chunks.len());
-            self.read_chunks(&head, ahead)?;
-        }
-        let part = &mut buffer[(start - wanted.start) as usize..(end - wanted.start) as usize];
-        let bytes_at = head.kept_range(self.chunks.start).start;
-        copy_chunks(&head, &self.bytes, bytes_at, data, part, &mut self.proven)
-    }
-
-    fn read_chunks(&mut self, head: &Head, chunks: Range<usize>) -> Result<()> {
-        let kept = head.kept_range(chunks.start).start..head.kept_range(chunks.end - 1).end;
-        self.bytes.resize(kept.len(), 0);
-        (self.chunks, self.proven.number) = (0..0, None);
-        let address = head.place.address + kept.start as u64;
-        let count = self.records.read_at(head.place.lane, address, &mut self.bytes)?;
-        if count < kept.len() {
-            return Err(not_there(head.place.lane, head.place.address, "the subfile ends in its content"));
-        }
-        self.chunks = chunks;
         Ok(())
     }
-}
 
-/// What is read of a record of data for its head: its chunks are listed in there.
-fn first_read(extent: &Extent) -> usize {
-    let data = (extent.skip as usize).saturating_add(extent.length as usize);
-    record::head_size(0, data).max(FIXED_SIZE)
-}
-
-/// Copies bytes of a record's data, from bytes of the record of which the first is at `bytes_at` of it; those of a chunk that was proven
-/// last are right.
-fn copy_chunks(
-    head: &Head,
-    bytes: &[u8],
-    bytes_at: usize,
-    data: Range<u64>,
-    into: &mut [u8],
-    proven: &mut Proven,
-) -> Result<()> {
-    let chunk_size = u64::from(CHUNK_SIZE);
-    let mut at = data.start;
-    while at < data.end {
-        let chunk = (at / chunk_size) as usize;
-        let kept = head.kept_range(chunk);
-        let kept = &bytes[kept.start - bytes_at..kept.end - bytes_at];
-        let size = head.chunk_range(chunk).len();
-        if proven.number != Some(chunk) {
-            proven.number = None;
-            record::check_chunk(head, chunk, kept)?;
-            if kept.len() < size {
-                unpack(kept, size, &mut proven.unpacked)?;
-            }
-            proven.number = Some(chunk);
+    /// Reads some chunks from this one on.
+    fn read_chunks(&mut self, records: &Records, first: usize) -> Result<()> {
+        let (head, place) = (&self.head, self.head.place);
+        let chunks = first..(first + CHUNKS_AHEAD).min(head.chunks.len());
+        let kept = head.kept_range(chunks.start).start..head.kept_range(chunks.end - 1).end;
+        (self.chunks, self.proven) = (0..0, None);
+        self.bytes.resize(kept.len(), 0);
+        let count = records.read_at(place.lane, place.address + kept.start as u64, &mut self.bytes)?;
+        if count < kept.len() {
+            return Err(not_there(place.lane, place.address, "the subfile ends in its content"));
         }
-        let content = if kept.len() < size { &proven.unpacked } else { kept };
-        let (start, end) = (at % chunk_size, (data.end - chunk as u64 * chunk_size).min(chunk_size));
-        let to = (at - data.start) as usize;
-        into[to..to + (end - start) as usize].copy_from_slice(&content[start as usize..end as usize]);
-        at += end - start;
+        (self.chunks, self.start) = (chunks, kept.start);
+        Ok(())
     }
-    Ok(())
+
+    /// A chunk that is in memory, if it is right.
+    fn content(&mut self, chunk: usize) -> Result<&[u8]> {
+        let kept = self.head.kept_range(chunk);
+        let kept = &self.bytes[kept.start - self.start..kept.end - self.start];
+        let size = self.head.chunk_range(chunk).len();
+        if self.proven != Some(chunk) {
+            self.proven = None;
+            record::check_chunk(&self.head, chunk, kept)?;
+            if kept.len() < size {
+                unpack(kept, size, &mut self.unpacked)?;
+            }
+            self.proven = Some(chunk);
+        }
+        Ok(if kept.len() < size { &self.unpacked } else { kept })
+    }
 }

@@ -27,7 +27,7 @@ mod writer;
 pub use claim::{FIRST_OF_HOSTS, WriterId, may_grow};
 pub use codec::Codec;
 pub use entry::{Content, Entry, Extent, Node, Xattr, check_path, split_path};
-pub use file::FileReader;
+pub use file::{FileReader, Opener, Show};
 pub use geometry::{Geometry, LaneId};
 pub use index::{Brief, IndexBuilder, IndexEntry, LaneEnd, compare_paths};
 pub use reader::{Container, Damage, Walk};

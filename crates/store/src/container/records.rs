@@ -1,6 +1,8 @@
 //! Reading records of a container by their places.
 
+use super::entry::{Entry, Node};
 use super::geometry::{ADDRESS_MAX, LaneId};
+use super::index::IndexEntry;
 use super::record::{self, Found, Head, Place};
 use super::subfile::Subfile;
 use super::superblock::Superblock;
@@ -9,6 +11,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::shared::{Access, SharedFile, SharedFs};
+
+/// Most heads are no larger.
+const HEAD_SIZE: usize = 4 << 10;
 
 /// The subfiles of a container, opened when they are first read.
 pub struct Records {
@@ -58,6 +63,24 @@ impl Records {
     pub fn read_at(&self, lane: LaneId, address: u64, buffer: &mut [u8]) -> Result<usize> {
         let offset = self.superblock.geometry.offset(lane.lane, address);
         self.subfile(lane.subfile)?.file().read_at(buffer, offset)
+    }
+
+    /// The record of an entry, what it tells, and its bytes as far as they were read: with the head, up to `ahead` of data.
+    ///
+    /// # Errors
+    /// `EIO` when it is not there, or damaged.
+    pub fn read_entry(&self, entry: &IndexEntry, ahead: usize) -> Result<(Head, Node, Vec<u8>)> {
+        let size = (entry.record_size as usize).min(HEAD_SIZE + ahead);
+        let (head, bytes) = self.read(entry.lane, entry.address, size)?;
+        match &head.entry {
+            Some(Entry { path, version, node: Some(node) })
+                if *path == entry.path && *version == entry.version =>
+            {
+                let node = node.clone();
+                Ok((head, node, bytes))
+            }
+            _ => Err(not_there(entry.lane, entry.address, "it is another one than the index tells of")),
+        }
     }
 
     /// A record and the bytes of it that were read: `size`, and more where its head is larger.

@@ -287,9 +287,12 @@ impl LaneWriter {
         if size > self.room() { self.end_block() } else { Ok(()) }
     }
 
-    /// Whether a record of this writer is in the subfile, and with it all that was put before.
-    pub fn has_written(&self, address: u64) -> bool {
-        address < self.address
+    /// Has the record at an address, if it is this writer's, be in the subfile, where it can be read.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn hand_over(&mut self, lane: LaneId, address: u64) -> Result<()> {
+        if lane == self.lane && address >= self.address { self.write_pending() } else { Ok(()) }
     }
 
     /// Writes what is in memory, so that who reads the subfile finds it. It is not safe by that.

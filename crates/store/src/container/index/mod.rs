@@ -17,7 +17,7 @@ pub use read::Index;
 #[cfg(feature = "fuzz")]
 pub use read::entries_of;
 
-use super::entry::{Node, split_path};
+use super::entry::{Extent, Node, split_path};
 use super::geometry::LaneId;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
@@ -58,6 +58,13 @@ impl IndexEntry {
     /// As a page has it.
     pub fn encode(&self) -> Vec<u8> {
         encode(self)
+    }
+
+    /// The content that is in the record of the entry, of this size: another entry can name it.
+    pub fn own_extent(&self, size: u64) -> Option<Extent> {
+        let Self { lane, address, .. } = *self;
+        let length = u32::try_from(size).ok().filter(|length| *length > 0)?;
+        Some(Extent { start: 0, length, lane, address, skip: 0 })
     }
 
     /// By path; of one path, what is so comes first.

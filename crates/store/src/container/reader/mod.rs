@@ -4,12 +4,12 @@ mod walk;
 
 pub use walk::Walk;
 
-use super::entry::{Entry, Node};
-use super::file::FileReader;
+use super::entry::{Extent, Node};
+use super::file::{FileReader, Opener};
 use super::geometry::LaneId;
 use super::index::{Brief, Index, IndexEntry, LaneEnd, compare_paths};
 use super::record::{Head, Kind};
-use super::records::{Records, not_there};
+use super::records::Records;
 use super::scan::{LaneScan, Step};
 use super::subfile::{self, LaneState};
 use super::superblock::Superblock;
@@ -289,20 +289,25 @@ impl Container {
     /// # Errors
     /// `EIO` when its record is damaged.
     pub fn open_entry(&self, entry: &IndexEntry) -> Result<FileReader> {
-        let (head, bytes) = self.records.read(entry.lane, entry.address, entry.record_size as usize)?;
-        match &head.entry {
-            Some(Entry { path, version, node: Some(node) })
-                if *path == entry.path && *version == entry.version =>
-            {
-                Ok(FileReader::new(self.records.clone(), node.clone(), Some((head, bytes))))
-            }
-            _ => Err(not_there(entry.lane, entry.address, "it is another one than the index tells of")),
-        }
+        self.opener().open(entry)
     }
 
-    /// Reads content that is in records of data, whether an entry names it or not.
-    pub fn open_extents(&self, node: Node) -> FileReader {
-        FileReader::new(self.records.clone(), node, None)
+    /// Opens files by their entries, without the container at hand.
+    pub fn opener(&self) -> Opener {
+        Opener(self.records.clone())
+    }
+
+    /// All that an entry's record tells, but for its content.
+    ///
+    /// # Errors
+    /// `EIO` when its record is damaged.
+    pub fn node(&self, entry: &IndexEntry) -> Result<Node> {
+        self.records.read_entry(entry, 0).map(|(_, node, _)| node)
+    }
+
+    /// Reads content of which no entry needs to tell: a file with that node and these extents.
+    pub fn open_extents(&self, node: Node, extents: Vec<Extent>) -> FileReader {
+        FileReader::new(self.records.clone(), node, extents)
     }
 
     /// What is damaged of a file: nothing when all of it can be read.
