@@ -30,8 +30,9 @@ use tameike_store::{ExtentStore, Ledger};
 
 /// Time without a request of a program after which a node counts as quiet, and flushes in the background.
 const QUIET: Duration = Duration::from_millis(50);
-/// Files that one node flushes at the same time.
+/// Files that one node flushes at the same time, each with a sync of its own, or with one for all.
 const FLUSH_PARALLEL: usize = 4;
+const FLUSH_TOGETHER: usize = 64;
 
 /// What a node is made of.
 pub struct Parts<'a> {
@@ -133,7 +134,7 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
         shared: store.shared.clone(),
         rpc: parts.rpc.clone(),
         activity: activity.clone(),
-        flush_parallel: FLUSH_PARALLEL,
+        flush_parallel: if store.shared.shares_syncs() { FLUSH_TOGETHER } else { FLUSH_PARALLEL },
         holders: holders.clone(),
     })?;
     let locks = Arc::new(LockService::new(parts.node, cluster));

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use tameike_aggregate::packed::{CONTAINER, PackedTree, Packer, PackerParts, Way};
 use tameike_core::wire::admin::Storm;
-use tameike_core::wire::pack::{PackReply, PackRequest};
+use tameike_core::wire::pack::{PACKED_BYTES_MAX, PackReply, PackRequest};
 use tameike_core::{Cluster, Errno, NodeId, Result};
 use tameike_io::Runtime;
 use tameike_io::fabric::Rpc;
@@ -22,6 +22,13 @@ impl PackService {
     /// Answers a request of another agent.
     pub async fn serve(&self, request: PackRequest) -> Result<PackReply> {
         let packer = self.packer.clone();
+        let request = match request {
+            PackRequest::Read { file, offset, length } => {
+                // No answer carries more.
+                PackRequest::Read { file, offset, length: length.min(PACKED_BYTES_MAX as u32) }
+            }
+            other => other,
+        };
         self.runtime.block(move || packer.serve(request)).await
     }
 }

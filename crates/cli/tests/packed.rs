@@ -128,7 +128,7 @@ fn what_has_grown_large_is_a_file_when_the_job_has_ended() {
 #[test]
 fn directories_are_packed_or_not_as_it_was_said_of_them() {
     let site = Site::new();
-    let script = r#"cd "$TAMEIKE_CACHE"; mkdir -p yes/not other; tameike layout set --aggregate yes
+    let script = r#"cd "$TAMEIKE_CACHE"; mkdir -p first/not other; tameike layout set --aggregate first; mv first yes
                     tameike layout set --aggregate=off yes/not
                     echo 1 > yes/a; echo 2 > yes/not/b; echo 3 > other/c; mv yes/a other/a; mv other/c yes/c"#;
     succeed(&mut site.job(2, &["--aggregate=auto"], script));

@@ -135,9 +135,9 @@ assert not os.path.exists("d/old") and not os.path.exists("d/first")
 assert open("d/renamed").read() == "first\n"
 "#;
 
-/// S41: "What programs outside of jobs put under the name of a packed file hides it, until they take it away, or a job that renames or
-/// removes it removes both. A directory that they remove takes what is packed in it from sight; one that a job makes in its place does not
-/// bring that back: it is kept in the container, below `.tameike-apart`."
+/// S41: "What programs outside of jobs put under the name of a packed file hides it, a second later at most, until they take it away, or a job
+/// that renames or removes it removes both. A directory that they remove takes what is packed in it from sight; one that a job makes in its
+/// place does not bring that back: it is kept in the container, below `.tameike-apart`."
 #[test]
 fn programs_outside_of_jobs_come_first() {
     let site = Site::new();
@@ -151,7 +151,7 @@ fn programs_outside_of_jobs_come_first() {
         fs::write(shared.join("d").join(name), "outside\n").expect("written");
     }
     fs::remove_dir(shared.join("gone")).expect("removed");
-    let script = r#"cd "$TAMEIKE_CACHE"; cat d/1 d/2; ls d | tr '\n' ' '; mv d/3 d/moved; rm d/4; ls d | tr '\n' ' '
+    let script = r#"cd "$TAMEIKE_CACHE"; for i in $(seq 200); do test "$(cat d/2)" = outside && break; sleep 0.01; done; cat d/1 d/2; ls d | tr '\n' ' '; mv d/3 d/moved; rm d/4; ls d | tr '\n' ' '
                     cat gone/1 2>/dev/null && exit 1 || true; mkdir gone; ls -A gone; echo new > gone/1; cat gone/1"#;
     let found = packing.exec(&site, script);
     assert_eq!(found, "packed 1\noutside\n1 2 3 4 1 2 moved new\n");

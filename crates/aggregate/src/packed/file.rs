@@ -46,7 +46,7 @@ impl SharedFile for PackedFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let mut filled = 0;
         while filled < buffer.len() {
-            let length = (buffer.len() - filled).min(PACKED_BYTES_MAX);
+            let length = (buffer.len() - filled).min(self.way.bytes_max());
             let request =
                 PackRequest::Read { file: self.file, offset: offset + filled as u64, length: length as u32 };
             let bytes = match self.way.ask(request)? {
@@ -64,7 +64,7 @@ impl SharedFile for PackedFile {
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let mut offset = offset;
-        for part in bytes.chunks(PACKED_BYTES_MAX) {
+        for part in bytes.chunks(self.way.bytes_max()) {
             let request = PackRequest::Write { file: self.file, offset: Some(offset), bytes: part.to_vec() };
             self.way.done(request)?;
             offset += part.len() as u64;
@@ -73,7 +73,7 @@ impl SharedFile for PackedFile {
     }
 
     fn append(&self, bytes: &[u8]) -> Result<()> {
-        bytes.chunks(PACKED_BYTES_MAX).try_for_each(|part| {
+        bytes.chunks(self.way.bytes_max()).try_for_each(|part| {
             self.way.done(PackRequest::Write { file: self.file, offset: None, bytes: part.to_vec() })
         })
     }

@@ -3,11 +3,13 @@
 use super::store::Store;
 use crate::session::Brief;
 use crate::session::draft::Draft;
+use parking_lot::Mutex;
+use std::sync::Arc;
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::wire::pack::PackedStat;
 use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
 use tameike_io::os::process::{random_bytes, wall};
-use tameike_store::container::{Content, IndexEntry, Node, Put, check_path};
+use tameike_store::container::{Content, Entry, FileReader, IndexEntry, Node, Put, check_path};
 
 /// Bytes that open files gather in memory.
 const BUFFERED_MAX: usize = 32 << 20;
@@ -41,6 +43,26 @@ pub fn identity_of(entry: &IndexEntry, node: &Node) -> (u64, Timestamp) {
 pub fn stat(number: u64, node: &Node, size: u64, ctime: Timestamp, nlink: u32) -> PackedStat {
     let Node { mode, uid, gid, atime, mtime, .. } = *node;
     PackedStat { number, mode, uid, gid, size, nlink, atime, mtime, ctime }
+}
+
+/// A read that may have to ask the file system, for which the store is not needed.
+pub struct Reading {
+    bytes: Vec<u8>,
+    offset: u64,
+    reader: Option<Arc<Mutex<FileReader>>>,
+}
+
+impl Reading {
+    /// The bytes.
+    ///
+    /// # Errors
+    /// `EIO` when they are damaged.
+    pub fn bytes(mut self) -> Result<Vec<u8>> {
+        if let Some(reader) = self.reader {
+            reader.lock().fill(&mut self.bytes, self.offset)?;
+        }
+        Ok(self.bytes)
+    }
 }
 
 impl Open {
@@ -144,18 +166,22 @@ impl Store {
         Ok(self.opened(number)?.stat(number))
     }
 
-    /// Bytes of an open file.
+    /// Bytes of an open file, as they are now.
     ///
     /// # Errors
     /// `EIO` when they are damaged.
-    pub fn read(&mut self, number: u64, offset: u64, length: u32) -> Result<Vec<u8>> {
+    pub fn read(&mut self, number: u64, offset: u64, length: u32) -> Result<Reading> {
         self.opened(number)?;
         let Self { container, writer, open, .. } = self;
-        let Some(open) = open.get_mut(&number) else { return Err(Errno::ESTALE.into()) };
-        let mut bytes = vec![0; length as usize];
-        let count = open.draft.read(container, writer.as_mut(), &mut bytes, offset)?;
-        bytes.truncate(count);
-        Ok(bytes)
+        let Some(Open { draft, .. }) = open.get_mut(&number) else { return Err(Errno::ESTALE.into()) };
+        let count = draft.size.saturating_sub(offset).min(length.into());
+        let mut bytes = vec![0; count as usize];
+        if draft.buffered() > 0 {
+            draft.read(container, writer.as_mut(), &mut bytes, offset)?;
+            return Ok(Reading { bytes, offset, reader: None });
+        }
+        let reader = draft.reader(container, writer.as_mut(), offset..offset + count)?;
+        Ok(Reading { bytes, offset, reader: Some(reader) })
     }
 
     /// Writes to an open file, at its end without an offset. It is with the file system when it was published.
@@ -233,11 +259,14 @@ impl Store {
         };
         let (node, content) = open.draft.entry(writer)?;
         let (brief, is_here) = (Brief::of(&node), node.content == Content::Here);
-        let (_, Put { address, size }) = writer.put_entry(&path, version, Some(node), content)?;
+        let (Entry { node, .. }, Put { address, size }) =
+            writer.put_entry(&path, version, Some(node), content)?;
         let lane = writer.lane();
         let entry = IndexEntry { path, version, lane, address, record_size: size, node: Some(brief) };
         open.draft.published(entry.own_extent(brief.size).filter(|_| is_here));
-        self.known.remove(&entry.path);
+        if let Some(node) = node {
+            self.know(&entry, &node);
+        }
         self.container.add(entry);
         self.changes += 1;
         Ok(())

@@ -8,6 +8,7 @@
 //!
 //! Only regular files are packed, and only those that are made where files are packed. Directories, links and all else are as ever.
 
+mod absent;
 mod file;
 mod files;
 mod listing;
@@ -25,6 +26,7 @@ pub use packer::{Packer, PackerParts};
 pub use storms::{STORM_FILES, STORM_SECONDS};
 pub use way::Way;
 
+use absent::Absent;
 use file::PackedFile;
 use listing::UnitedDir;
 use std::sync::Arc;
@@ -60,6 +62,7 @@ pub struct PackedTree {
     /// Owner and group of new files.
     owner: (u32, u32),
     storms: Storms,
+    absent: Absent,
     runtime: Runtime,
 }
 
@@ -109,7 +112,7 @@ impl PackedTree {
         owner: (u32, u32),
         packs_storms: bool,
     ) -> Self {
-        Self { plain, way, owner, storms: Storms::new(packs_storms), runtime }
+        Self { plain, way, owner, storms: Storms::new(packs_storms), absent: Absent::default(), runtime }
     }
 
     /// Directories in which many files were made fast, as far as this node has made them.
@@ -145,6 +148,7 @@ impl PackedTree {
     }
 
     fn create_packed(&self, way: &Way, path: &[u8], mode: u16) -> Result<Option<Arc<dyn SharedFile>>> {
+        let now = self.runtime.clock.monotonic();
         match self.plain.stat(path) {
             Ok(_) => return Err(Errno::EEXIST.into()),
             Err(fault) if fault.errno == Errno::ENOENT => {}
@@ -159,10 +163,34 @@ impl PackedTree {
         let request = PackRequest::Create { path: path.to_vec(), mode, uid: self.owner.0, gid };
         match way.ask(request)? {
             PackReply::Stat(stat) => {
+                self.absent.note(path, now);
                 Ok(Some(Arc::new(PackedFile::new(way.clone(), self.runtime.clone(), stat.number))))
             }
             PackReply::Declined => Ok(None),
             other => Err(way::out_of_turn(&other)),
+        }
+    }
+
+    /// What is at a path of the shared directory; what is packed there where that has nothing.
+    fn either<T>(
+        &self,
+        path: &[u8],
+        plain: impl FnOnce(&dyn SharedFs) -> Result<T>,
+        packed: impl Fn() -> Result<T>,
+    ) -> Result<T> {
+        let now = self.runtime.clock.monotonic();
+        if self.absent.has(path, now)
+            && let Some(found) = unless_missing(packed())?
+        {
+            return Ok(found);
+        }
+        match plain(&*self.plain) {
+            Err(fault) if fault.errno == Errno::ENOENT => {
+                let found = packed()?;
+                self.absent.note(path, now);
+                Ok(found)
+            }
+            found => found,
         }
     }
 
@@ -179,25 +207,26 @@ impl PackedTree {
     }
 }
 
-/// What was found in one of two places: in the other one when it is not in this.
-fn or_packed<T>(plain: Result<T>, packed: impl FnOnce() -> Result<T>) -> Result<T> {
-    match plain {
-        Err(fault) if fault.errno == Errno::ENOENT => packed(),
-        found => found,
+/// What was found, if it was there.
+fn unless_missing<T>(found: Result<T>) -> Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(fault) if fault.errno == Errno::ENOENT => Ok(None),
+        Err(fault) => Err(fault),
     }
 }
 
 impl SharedFs for PackedTree {
     fn stat(&self, path: &[u8]) -> Result<FileStat> {
         visible(path)?;
-        or_packed(self.plain.stat(path), || self.stat_packed(path).map(|stat| stat_of(&stat)))
+        self.either(path, |plain| plain.stat(path), || self.stat_packed(path).map(|stat| stat_of(&stat)))
     }
 
     fn pin(&self, path: &[u8]) -> Result<(FileStat, Pin)> {
         visible(path)?;
         // No other file ever gets the number of one that is packed.
         let packed = || self.stat_packed(path).map(|stat| (stat_of(&stat), Box::new(()) as Pin));
-        or_packed(self.plain.pin(path), packed)
+        self.either(path, |plain| plain.pin(path), packed)
     }
 
     fn open_dir(&self, path: &[u8]) -> Result<Arc<dyn SharedDir>> {
@@ -212,15 +241,19 @@ impl SharedFs for PackedTree {
     fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
         visible(path)?;
         let packed = || self.stat_packed(path).and_then(|_| Err(Errno::EINVAL.into()));
-        or_packed(self.plain.read_link(path), packed)
+        self.either(path, |plain| plain.read_link(path), packed)
     }
 
     fn open(&self, path: &[u8], access: Access) -> Result<Arc<dyn SharedFile>> {
         visible(path)?;
-        or_packed(self.plain.open(path, access), || {
-            let Some(way) = &self.way else { return Err(Errno::ENOENT.into()) };
-            self.opened(way, PackRequest::Open { path: path.to_vec() })
-        })
+        self.either(
+            path,
+            |plain| plain.open(path, access),
+            || {
+                let Some(way) = &self.way else { return Err(Errno::ENOENT.into()) };
+                self.opened(way, PackRequest::Open { path: path.to_vec() })
+            },
+        )
     }
 
     fn create(&self, path: &[u8], mode: u16) -> Result<Arc<dyn SharedFile>> {
@@ -235,6 +268,7 @@ impl SharedFs for PackedTree {
             return Ok(packed);
         }
         let began = self.runtime.now();
+        self.absent.forget(path);
         let file = self.plain.create(path, mode)?;
         self.count(path, began, false);
         self.unless_packed(path, file)
@@ -246,6 +280,7 @@ impl SharedFs for PackedTree {
         if self.is_packed(path)? {
             return Err(Errno::EEXIST.into());
         }
+        self.absent.forget(path);
         let Special::Directory(mode) = special else {
             let stat = self.plain.make(path, special)?;
             return self.unless_packed(path, stat);
@@ -262,15 +297,18 @@ impl SharedFs for PackedTree {
     fn rmdir(&self, path: &[u8]) -> Result<()> {
         visible(path)?;
         let Some(way) = &self.way else { return self.plain.rmdir(path) };
-        or_packed(self.plain.stat(path).map(drop), || {
-            self.stat_packed(path).and_then(|_| Err(Errno::ENOTDIR.into()))
-        })?;
+        self.either(
+            path,
+            |plain| plain.stat(path).map(drop),
+            || self.stat_packed(path).and_then(|_| Err(Errno::ENOTDIR.into())),
+        )?;
         way.done(PackRequest::RemoveDir { path: path.to_vec() })
     }
 
     fn rename(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
         visible(from)?;
         free(to)?;
+        [from, to].iter().for_each(|path| self.absent.forget(path));
         match &self.way {
             Some(way) => self.rename_either(way, from, to, mode),
             None => self.plain.rename(from, to, mode),
@@ -283,21 +321,30 @@ impl SharedFs for PackedTree {
         if self.is_packed(to)? {
             return Err(Errno::EEXIST.into());
         }
-        or_packed(self.plain.link(from, to), || {
-            if !self.is_packed(from)? {
-                return Err(Errno::ENOENT.into());
-            }
-            let name = String::from_utf8_lossy(from);
-            Err(Fault::new(Errno::EPERM, format!("link {name}: a packed file has one name")))
-        })
+        self.absent.forget(to);
+        self.either(
+            from,
+            |plain| plain.link(from, to),
+            || {
+                if !self.is_packed(from)? {
+                    return Err(Errno::ENOENT.into());
+                }
+                let name = String::from_utf8_lossy(from);
+                Err(Fault::new(Errno::EPERM, format!("link {name}: a packed file has one name")))
+            },
+        )
     }
 
     fn change(&self, path: &[u8], change: &AttrChange) -> Result<()> {
         visible(path)?;
-        or_packed(self.plain.change(path, change), || {
-            let Some(way) = &self.way else { return Err(Errno::ENOENT.into()) };
-            way.done(PackRequest::Change { of: Changed::At(path.to_vec()), change: change.clone() })
-        })
+        self.either(
+            path,
+            |plain| plain.change(path, change),
+            || {
+                let Some(way) = &self.way else { return Err(Errno::ENOENT.into()) };
+                way.done(PackRequest::Change { of: Changed::At(path.to_vec()), change: change.clone() })
+            },
+        )
     }
 
     fn xattr(&self, path: &[u8], name: &[u8]) -> Result<Vec<u8>> {
@@ -306,12 +353,12 @@ impl SharedFs for PackedTree {
             return self.packs(path);
         }
         let packed = || self.stat_packed(path).and_then(|_| Err(Errno::ENODATA.into()));
-        or_packed(self.plain.xattr(path, name), packed)
+        self.either(path, |plain| plain.xattr(path, name), packed)
     }
 
     fn xattrs(&self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
         visible(path)?;
-        or_packed(self.plain.xattrs(path), || self.stat_packed(path).map(|_| Vec::new()))
+        self.either(path, |plain| plain.xattrs(path), || self.stat_packed(path).map(|_| Vec::new()))
     }
 
     fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
@@ -319,15 +366,19 @@ impl SharedFs for PackedTree {
         if name == ATTRIBUTE {
             return self.mark(path, Some(value));
         }
-        or_packed(self.plain.set_xattr(path, name, value, mode), || {
-            self.stat_packed(path).and_then(|_| {
-                let name = String::from_utf8_lossy(path);
-                Err(Fault::new(
-                    Errno::EOPNOTSUPP,
-                    format!("{name}: packed files have no extended attributes"),
-                ))
-            })
-        })
+        self.either(
+            path,
+            |plain| plain.set_xattr(path, name, value, mode),
+            || {
+                self.stat_packed(path).and_then(|_| {
+                    let name = String::from_utf8_lossy(path);
+                    Err(Fault::new(
+                        Errno::EOPNOTSUPP,
+                        format!("{name}: packed files have no extended attributes"),
+                    ))
+                })
+            },
+        )
     }
 
     fn remove_xattr(&self, path: &[u8], name: &[u8]) -> Result<()> {
@@ -336,7 +387,7 @@ impl SharedFs for PackedTree {
             return self.mark(path, None);
         }
         let packed = || self.stat_packed(path).and_then(|_| Err(Errno::ENODATA.into()));
-        or_packed(self.plain.remove_xattr(path, name), packed)
+        self.either(path, |plain| plain.remove_xattr(path, name), packed)
     }
 
     fn space(&self) -> Result<TreeSpace> {
@@ -347,6 +398,15 @@ impl SharedFs for PackedTree {
         visible(path)?;
         self.plain.sync_dir(path)?;
         self.way.as_ref().map_or(Ok(()), |way| way.done(PackRequest::Sync { file: None }))
+    }
+
+    fn sync_entry(&self, path: &[u8], stat: &FileStat) -> Result<()> {
+        // A sync of a packed file makes its name safe.
+        if stat.device == DEVICE { Ok(()) } else { self.plain.sync_entry(path, stat) }
+    }
+
+    fn shares_syncs(&self) -> bool {
+        self.way.is_some()
     }
 
     fn sync_name(&self, _: &[u8]) -> Result<()> {

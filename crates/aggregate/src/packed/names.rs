@@ -1,18 +1,10 @@
 //! Names that go, or are given to others, where two places have some: the shared directory and its container.
 
-use super::{ATTRIBUTE, PackedTree, Way, or_packed};
+use super::{ATTRIBUTE, PackedTree, Way, unless_missing};
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{PackReply, PackRequest};
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::shared::{FileStat, split};
-
-fn unless_missing<T>(found: Result<T>) -> Result<Option<T>> {
-    match found {
-        Ok(found) => Ok(Some(found)),
-        Err(fault) if fault.errno == Errno::ENOENT => Ok(None),
-        Err(fault) => Err(fault),
-    }
-}
 
 impl PackedTree {
     /// Removes what is at a path; what is packed under it first, so that it is not seen again.
@@ -22,7 +14,10 @@ impl PackedTree {
             return self.plain.unlink(path);
         }
         let packed = unless_missing(way.done(PackRequest::Unlink { path: path.to_vec() }))?;
-        or_packed(self.plain.unlink(path), || packed.ok_or_else(|| Errno::ENOENT.into()))
+        match unless_missing(self.plain.unlink(path))?.or(packed) {
+            Some(()) => Ok(()),
+            None => Err(Errno::ENOENT.into()),
+        }
     }
 
     pub(super) fn rename_either(&self, way: &Way, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {

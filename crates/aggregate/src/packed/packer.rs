@@ -7,9 +7,12 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tameike_core::wire::meta::RenameMode;
-use tameike_core::wire::pack::{Changed, PACKED_BYTES_MAX, PackReply, PackRequest};
-use tameike_core::{Errno, FileKind, Result};
+use tameike_core::wire::pack::{Changed, PackReply, PackRequest};
+use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::shared::{SharedFs, Special, split};
+
+/// Most bytes of a file that its own agent asks for, or gives, at once.
+pub const OWN_BYTES_MAX: usize = 1 << 20;
 
 /// What it works with.
 pub struct PackerParts {
@@ -78,45 +81,59 @@ impl Packer {
     /// # Errors
     /// What the file system says, and what the calls of the same names do.
     pub fn serve(&self, request: PackRequest) -> Result<PackReply> {
-        // It syncs, and of two syncs at a time only one is told what has failed.
-        let _one = matches!(&request, PackRequest::MoveDir { .. }).then(|| self.syncing.lock());
-        let mut state = self.state.lock();
-        if let PackRequest::Packs { dir } = &request {
-            return Ok(PackReply::Packs(self.packs(&state, dir)));
-        }
-        if let PackRequest::Mark { dir, packs } = request {
-            match packs {
-                Some(packs) => state.marks.insert(dir, packs),
-                None => state.marks.remove(&dir),
-            };
-            return Ok(PackReply::Done);
-        }
-        if let PackRequest::Create { path, mode, uid, gid } = request {
-            return self.create(&mut state, &path, mode, (uid, gid));
-        }
-        if state.store.is_none() {
-            // Nothing was packed yet.
-            return self.without_store(request);
-        }
-        if let PackRequest::Sync { file } = request {
-            drop(state);
-            return self.sync(file).map(|()| PackReply::Done);
-        }
-        if let PackRequest::MoveDir { from, to, .. } = &request {
-            let moved: Vec<_> = state.marks.iter().map(|(dir, packs)| (dir.clone(), *packs)).collect();
-            let (from, to) = (from.clone(), to.clone());
-            let reply = self.stored(self.store(&mut state)?, request)?;
-            for (dir, packs) in moved {
-                if let Some(dir_now) = rebased(&dir, &from, &to) {
-                    state.marks.remove(&dir);
-                    state.marks.insert(dir_now, packs);
+        match request {
+            PackRequest::Packs { dir } => Ok(PackReply::Packs(self.packs(&self.state.lock(), &dir))),
+            PackRequest::Mark { dir, packs } => {
+                let marks = &mut self.state.lock().marks;
+                match packs {
+                    Some(packs) => marks.insert(dir, packs),
+                    None => marks.remove(&dir),
+                };
+                Ok(PackReply::Done)
+            }
+            PackRequest::Create { path, mode, uid, gid } => self.create(&path, mode, (uid, gid)),
+            PackRequest::Read { file, offset, length } => {
+                let length = length.min(OWN_BYTES_MAX as u32);
+                // Others are served while the file system is asked.
+                let reading = self.with_store(|store| store.read(file, offset, length))?;
+                Ok(PackReply::Bytes(reading.bytes()?.into()))
+            }
+            PackRequest::Sync { file: None } if self.state.lock().store.is_none() => Ok(PackReply::Done),
+            PackRequest::Sync { file } => self.sync(file).map(|()| PackReply::Done),
+            PackRequest::MoveDir { from, to, mode } => {
+                self.move_marked(&from, &to, mode).map(|()| PackReply::Done)
+            }
+            request => {
+                let mut state = self.state.lock();
+                match &mut state.store {
+                    Some(store) => {
+                        store.look_again()?;
+                        self.stored(store, request)
+                    }
+                    None => self.without_store(request),
                 }
             }
-            return Ok(reply);
         }
-        let store = self.store(&mut state)?;
-        store.look_again()?;
-        self.stored(store, request)
+    }
+
+    /// A directory gets another name, with what was said of it.
+    fn move_marked(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
+        // It syncs, and of two syncs at a time only one is told what has failed.
+        let _one = self.syncing.lock();
+        let State { store, marks } = &mut *self.state.lock();
+        match store {
+            Some(store) => self.move_dir(store, from, to, mode)?,
+            None => self.plain().rename(from, to, mode)?,
+        }
+        let moved: Vec<_> = marks
+            .iter()
+            .filter_map(|(dir, packs)| Some((dir.clone(), rebased(dir, from, to)?, *packs)))
+            .collect();
+        for (dir, dir_now, packs) in moved {
+            marks.remove(&dir);
+            marks.insert(dir_now, packs);
+        }
+        Ok(())
     }
 
     fn packs(&self, state: &State, dir: &[u8]) -> bool {
@@ -132,7 +149,8 @@ impl Packer {
         }
     }
 
-    fn create(&self, state: &mut State, path: &[u8], mode: u16, owner: (u32, u32)) -> Result<PackReply> {
+    fn create(&self, path: &[u8], mode: u16, owner: (u32, u32)) -> Result<PackReply> {
+        let state = &mut *self.state.lock();
         let (dir, _) = split(path).ok_or(Errno::EEXIST)?;
         if let Some(store) = &mut state.store
             && store.stat(path).is_ok()
@@ -150,28 +168,21 @@ impl Packer {
         let plain = &self.parts.plain;
         match request {
             PackRequest::List { .. } => Ok(PackReply::Names(Vec::new())),
-            PackRequest::Sync { file: None } | PackRequest::Forget => Ok(PackReply::Done),
+            PackRequest::Forget => Ok(PackReply::Done),
             PackRequest::MakeDir { path, mode } => {
                 plain.make(&path, &Special::Directory(mode)).map(|_| PackReply::Done)
             }
             PackRequest::RemoveDir { path } => plain.rmdir(&path).map(|()| PackReply::Done),
-            PackRequest::MoveDir { from, to, mode } => {
-                plain.rename(&from, &to, mode).map(|()| PackReply::Done)
-            }
-            PackRequest::Packs { .. } | PackRequest::Mark { .. } | PackRequest::Create { .. } => {
-                Err(Errno::EPROTO.into())
-            }
             PackRequest::Close { .. }
             | PackRequest::Look { .. }
-            | PackRequest::Read { .. }
             | PackRequest::Write { .. }
-            | PackRequest::Truncate { .. }
-            | PackRequest::Sync { file: Some(_) } => Err(Errno::ESTALE.into()),
+            | PackRequest::Truncate { .. } => Err(Errno::ESTALE.into()),
             PackRequest::Stat { .. }
             | PackRequest::Open { .. }
             | PackRequest::Change { .. }
             | PackRequest::Unlink { .. }
             | PackRequest::Rename { .. } => Err(Errno::ENOENT.into()),
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -186,10 +197,6 @@ impl Packer {
             PackRequest::Open { path } => store.open_file(&path).map(PackReply::Stat),
             PackRequest::Close { file } => done(store.close_file(file)),
             PackRequest::Look { file } => store.look(file).map(PackReply::Stat),
-            PackRequest::Read { file, offset, length } => {
-                let length = length.min(PACKED_BYTES_MAX as u32);
-                Ok(PackReply::Bytes(store.read(file, offset, length)?.into()))
-            }
             PackRequest::Write { file, offset, bytes } => done(store.write(file, &bytes, offset)),
             PackRequest::Truncate { file, size } => done(store.truncate(file, size)),
             PackRequest::Change { of: Changed::Open(file), change } => done(store.change(file, &change)),
@@ -216,11 +223,7 @@ impl Packer {
                 }
                 done(self.parts.plain.rmdir(&path))
             }
-            PackRequest::MoveDir { from, to, mode } => done(self.move_dir(store, &from, &to, mode)),
-            PackRequest::Packs { .. }
-            | PackRequest::Mark { .. }
-            | PackRequest::Create { .. }
-            | PackRequest::Sync { .. } => Err(Errno::EPROTO.into()),
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -261,6 +264,11 @@ impl Packer {
             Err(fault) => Err(fault),
         }
     }
+}
+
+/// Those that are served otherwise.
+fn unexpected(request: &PackRequest) -> Fault {
+    Fault::new(Errno::EPROTO, format!("the packer was asked out of turn: {request:?}"))
 }
 
 /// Where what was at a path is, when a directory was renamed.

@@ -11,7 +11,7 @@ use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
 use tameike_io::os::process::{host_name, random_bytes, wall};
 use tameike_io::shared::{Access, SharedFile, SharedFs, join};
 use tameike_store::container::{
-    Container, Content, Geometry, IndexEntry, LaneWriter, Node, Put, Superblock, WriterId, check_path,
+    Container, Content, Entry, Geometry, IndexEntry, LaneWriter, Node, Put, Superblock, WriterId, check_path,
     split_path, subfile, superblock,
 };
 
@@ -142,13 +142,18 @@ impl Store {
         }
         let entry = self.entry(path)?;
         let node = self.container.node(&entry)?;
-        let (number, ctime) = identity_of(&entry, &node);
-        let stat = stat(number, &node, node.size, ctime, 1);
+        Ok(self.know(&entry, &node))
+    }
+
+    /// Keeps at hand what an entry tells.
+    pub(super) fn know(&mut self, entry: &IndexEntry, node: &Node) -> PackedStat {
+        let (number, ctime) = identity_of(entry, node);
+        let stat = stat(number, node, node.size, ctime, 1);
         if self.known.len() >= KNOWN_MAX {
             self.known.clear();
         }
-        self.known.insert(path.to_vec(), stat.clone());
-        Ok(stat)
+        self.known.insert(entry.path.clone(), stat.clone());
+        stat
     }
 
     pub(super) fn entry(&self, path: &[u8]) -> Result<IndexEntry> {
@@ -328,13 +333,14 @@ impl Store {
     pub(super) fn put(&mut self, path: &[u8], node: Option<Node>) -> Result<IndexEntry> {
         let version = self.next_version(path)?;
         let Some(writer) = &mut self.writer else { return Err(Errno::EBADF.into()) };
-        let (entry, put) = writer.put_entry(path, version, node, &[])?;
-        let Put { address, size } = put;
-        let node = entry.node.as_ref().map(Brief::of);
-        let entry =
-            IndexEntry { path: entry.path, version, lane: writer.lane(), address, record_size: size, node };
+        let (Entry { path, node, .. }, Put { address, size }) = writer.put_entry(path, version, node, &[])?;
+        let (lane, brief) = (writer.lane(), node.as_ref().map(Brief::of));
+        let entry = IndexEntry { path, version, lane, address, record_size: size, node: brief };
         self.container.add(entry.clone());
-        self.known.remove(path);
+        match &node {
+            Some(node) => drop(self.know(&entry, node)),
+            None => drop(self.known.remove(&entry.path)),
+        }
         self.changes += 1;
         Ok(entry)
     }

@@ -1,8 +1,8 @@
 //! How an agent asks the packer.
 
-use super::packer::Packer;
+use super::packer::{OWN_BYTES_MAX, Packer};
 use std::sync::Arc;
-use tameike_core::wire::pack::{PackReply, PackRequest, PackedStat};
+use tameike_core::wire::pack::{PACKED_BYTES_MAX, PackReply, PackRequest, PackedStat};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, Fault, NodeId, Result};
 use tameike_io::fabric::Rpc;
@@ -35,6 +35,14 @@ impl Way {
                     other => Err(out_of_turn(&other)),
                 }
             }
+        }
+    }
+
+    /// Most bytes of a file in one request.
+    pub(super) fn bytes_max(&self) -> usize {
+        match self {
+            Self::Own(_) => OWN_BYTES_MAX,
+            Self::Far { .. } => PACKED_BYTES_MAX,
         }
     }
 

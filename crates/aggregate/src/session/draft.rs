@@ -1,6 +1,9 @@
 //! A file that is being written: what is in memory of it, and what is in the lane.
 
 use super::extents;
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::Arc;
 use tameike_core::{FileKind, Result};
 use tameike_io::os::process::wall;
 use tameike_store::container::{Container, Content, Extent, FileReader, LaneWriter, Node};
@@ -21,7 +24,7 @@ pub struct Draft {
     /// Where what is in lanes is.
     extents: Vec<Extent>,
     /// Reads these, as long as they are what they were.
-    reader: Option<FileReader>,
+    reader: Option<Arc<Mutex<FileReader>>>,
     /// What is only in memory: it lies over the extents, and begins at `buffer_at`.
     buffer: Vec<u8>,
     buffer_at: u64,
@@ -88,19 +91,33 @@ impl Draft {
         let buffer_end = self.buffer_at + self.buffer.len() as u64;
         let (from, to) = (offset.max(self.buffer_at), end.min(buffer_end));
         if from > offset || to < end || from >= to {
-            if let Some(writer) = writer {
-                let wanted = self.extents.iter().filter(|extent| extent.start < end && extent.end() > offset);
-                wanted.into_iter().try_for_each(|extent| writer.hand_over(extent.lane, extent.address))?;
-            }
-            let (node, extents) = (&self.node, &self.extents);
-            let open = || container.open_extents(node.clone(), extents.clone());
-            self.reader.get_or_insert_with(open).fill(into, offset)?;
+            self.reader(container, writer, offset..end)?.lock().fill(into, offset)?;
         }
         if from < to {
             let bytes = &self.buffer[(from - self.buffer_at) as usize..(to - self.buffer_at) as usize];
             into[(from - offset) as usize..(to - offset) as usize].copy_from_slice(bytes);
         }
         Ok(count)
+    }
+
+    /// Reads what is in lanes of a range as it is now, also when the file has become another one. What is in memory lies over that.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn reader(
+        &mut self,
+        container: &Container,
+        writer: Option<&mut LaneWriter>,
+        range: Range<u64>,
+    ) -> Result<Arc<Mutex<FileReader>>> {
+        if let Some(writer) = writer {
+            let is_wanted = |extent: &&Extent| extent.start < range.end && extent.end() > range.start;
+            let mut wanted = self.extents.iter().filter(is_wanted);
+            wanted.try_for_each(|extent| writer.hand_over(extent.lane, extent.address))?;
+        }
+        let (node, extents) = (&self.node, &self.extents);
+        let open = || Arc::new(Mutex::new(container.open_extents(node.clone(), extents.clone())));
+        Ok(self.reader.get_or_insert_with(open).clone())
     }
 
     /// Cuts it, or makes it longer by zeros.

@@ -3,6 +3,7 @@
 
 use super::{FileStat, translate};
 use rustix::fs::AtFlags;
+use rustix::io::Errno;
 use std::ffi::{CString, c_int};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -20,8 +21,9 @@ struct FileHandle {
 
 /// A name in a directory; of a symbolic link itself.
 pub(super) fn at(root_device: u64, dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<FileStat> {
-    // First: should another file take the name meanwhile, this fits no file, and what is done with it is done again.
-    let birth = birth(dir, name, AtFlags::empty());
+    // First: should another file take the name meanwhile, this fits no file, and what is done with it is done again. Where there is nothing,
+    // a cluster is asked once.
+    let birth = birth(dir, name, AtFlags::empty())?;
     let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
     Ok(translate::stat(root_device, &stat, birth))
 }
@@ -29,12 +31,13 @@ pub(super) fn at(root_device: u64, dir: BorrowedFd<'_>, name: &[u8]) -> rustix::
 /// An open file.
 pub(super) fn open(root_device: u64, file: impl AsFd) -> rustix::io::Result<FileStat> {
     let stat = rustix::fs::fstat(&file)?;
-    Ok(translate::stat(root_device, &stat, birth(file.as_fd(), b"", AtFlags::EMPTY_PATH)))
+    let birth = birth(file.as_fd(), b"", AtFlags::EMPTY_PATH).unwrap_or(0);
+    Ok(translate::stat(root_device, &stat, birth))
 }
 
-/// See [`FileStat::birth`]. Some file systems make handles of what this machine alone knows.
-fn birth(dir: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> u64 {
-    let Ok(name) = CString::new(name) else { return 0 };
+/// See [`FileStat::birth`]: 0 where the file system makes no handles. Some make handles of what this machine alone knows.
+fn birth(dir: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> rustix::io::Result<u64> {
+    let name = CString::new(name).map_err(|_| Errno::INVAL)?;
     let mut handle = FileHandle { size: HANDLE_SIZE_MAX as u32, kind: 0, bytes: [0; HANDLE_SIZE_MAX] };
     let mut mount = 0;
     // SAFETY: `name` ends with a zero, `handle` has the layout of `struct file_handle` with `size` bytes behind it, and
@@ -49,9 +52,10 @@ fn birth(dir: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> u64 {
         )
     };
     if told != 0 {
-        return 0;
+        let is_missing = std::io::Error::last_os_error().kind() == std::io::ErrorKind::NotFound;
+        return if is_missing { Err(Errno::NOENT) } else { Ok(0) };
     }
     let mut hasher = DefaultHasher::new();
     (handle.kind, handle.bytes.get(..handle.size as usize)).hash(&mut hasher);
-    hasher.finish().max(1)
+    Ok(hasher.finish().max(1))
 }

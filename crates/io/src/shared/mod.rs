@@ -272,6 +272,15 @@ pub trait SharedFs: Send + Sync {
     fn space(&self) -> Result<TreeSpace>;
     /// Makes the names in a directory safe (`fsync` of the directory).
     fn sync_dir(&self, path: &[u8]) -> Result<()>;
+    /// Makes the name of a file safe that was synced itself, and is `stat`.
+    fn sync_entry(&self, path: &[u8], stat: &FileStat) -> Result<()> {
+        let _ = stat;
+        self.sync_dir(split(path).map_or(b"", |(dir, _)| dir))
+    }
+    /// Whether files that are synced at the same time are so by one sync, so that many at a time are better.
+    fn shares_syncs(&self) -> bool {
+        false
+    }
     /// Makes the name of a file safe against the loss of this machine, where the tree keeps names itself and not in a file system.
     fn sync_name(&self, path: &[u8]) -> Result<()> {
         let _ = path;

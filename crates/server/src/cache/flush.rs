@@ -9,7 +9,7 @@ use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::wire::cache::Stamp;
 use tameike_core::wire::unit::{FLUSH_UNITS_MAX, UnitDigest, UnitReply, UnitRequest};
 use tameike_core::{Errno, Fault, InodeId, NodeId, Result};
-use tameike_io::shared::{Access, SharedFs, open_same, split};
+use tameike_io::shared::{Access, SharedFs, open_same};
 
 /// Whether a flush gives way to foreground requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -294,7 +294,7 @@ fn finish(
 ) -> Result<Stamp> {
     let (file, stat) = open_same(shared, path, inode, Access::Write)?;
     // To give the file the end that this machine remembers of it would cut what is behind that.
-    if learn_size(&*file, stat, size)? < size {
+    if learn_size(&*file, &stat, size)? < size {
         file.truncate(size)?;
     }
     if let Some(mtime) = mtime {
@@ -306,6 +306,6 @@ fn finish(
         }
     }
     file.sync().map_err(|fault| Fault::io(fault.to_string()))?;
-    shared.sync_dir(split(path).map_or(b"", |(dir, _)| dir))?;
+    shared.sync_entry(path, &stat)?;
     file.stat().map(|stat| stat.stamp())
 }

@@ -307,7 +307,7 @@ impl CacheService {
 
 /// The size of an open file that was `seen` so: asked for anew where it is less than `expected`, as this machine may remember an
 /// older one.
-fn learn_size(file: &dyn SharedFile, seen: FileStat, expected: u64) -> Result<u64> {
+fn learn_size(file: &dyn SharedFile, seen: &FileStat, expected: u64) -> Result<u64> {
     if seen.size < expected {
         file.learn_end()?;
         return Ok(file.stat()?.size);

@@ -106,7 +106,7 @@ impl CacheService {
         let (shared, inode) = (self.parts.shared.clone(), file.inode);
         let work = move || {
             let (shared_file, stat) = open_same(&*shared, &path, inode, Access::Write)?;
-            let size = learn_size(&*shared_file, stat, record.stamp.size.max(start + 1))?;
+            let size = learn_size(&*shared_file, &stat, record.stamp.size.max(start + 1))?;
             apply(&*shared_file, change, start..end, size.max(record.stamp.size))?;
             shared_file.stat().map(|stat| stat.stamp())
         };

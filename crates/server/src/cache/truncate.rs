@@ -86,7 +86,7 @@ impl CacheService {
             let (shared_file, stat) = open_same(&*shared, &path, inode, Access::Write)?;
             // What this machine remembers to be shorter may have bytes to cut all the same.
             let (blocks, known) = (stat.blocks, record.stamp.size);
-            let end = learn_size(&*shared_file, stat, known.max(size + 1))?.max(known);
+            let end = learn_size(&*shared_file, &stat, known.max(size + 1))?.max(known);
             // Space may be set aside behind the end.
             let has_more = blocks * 512 > end.next_multiple_of(BLOCK_SIZE as u64);
             if end > size || has_more {
