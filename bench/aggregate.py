@@ -199,8 +199,11 @@ def measure(options):
         for mib in numbers(options.sizes):
             for processes in numbers(options.processes):
                 series, runs = Series(job, base, worker, processes, mib, options), []
+                turns = [*ways, *([LARGE] if mib else [])]
                 for repetition in range(options.repetitions):
-                    run = {way: series.measured(way, repetition) for way in [*ways, *([LARGE] if mib else [])]}
+                    # Each way comes after others of them.
+                    first = repetition % len(turns)
+                    run = {way: series.measured(way, repetition) for way in turns[first:] + turns[:first]}
                     runs.append(run)
                     for way, phases in run.items():
                         print(f"{processes} x {series.files} x {mib} MiB, {way}: " + ", ".join(

@@ -162,7 +162,7 @@ fn storms_are_told_and_packed() {
 }
 
 /// S38: "Agents that are killed lose nothing of packed files that close or fsync has acknowledged, and `tameike recover` brings it to the
-/// container. While the first agent with a device is dead, calls on packed files fail with EHOSTDOWN."
+/// container."
 #[test]
 fn packed_files_survive_agents_that_are_killed() {
     for victim in [0, 1] {

@@ -383,7 +383,8 @@ fn what_is_moved_out_is_there_once_whenever_the_packer_dies() {
     }
 }
 
-/// S38: "While the first agent with a device is dead, calls on packed files fail with EHOSTDOWN."
+/// S38: "While the first agent with a device is dead, calls on packed files fail with EHOSTDOWN, and so do listings, and calls that make a
+/// file or look for one that is not there."
 #[test]
 fn without_its_packer_a_job_says_so_of_packed_files() {
     let site = Site::new();
@@ -443,5 +444,6 @@ refused(os.rename, "d/4", "d/40")
 refused(os.chmod, "d/5", 0o600)
 refused(os.truncate, "d/6", 1)
 refused(os.listdir, "d")
+refused(os.stat, "d/missing")
 refused(lambda: open("d/new", "x"))
 "#;

@@ -8,33 +8,37 @@
 //!
 //! Only regular files are packed, and only those that are made where files are packed. Directories, links and all else are as ever.
 
-mod absent;
 mod file;
 mod files;
 mod listing;
 mod lives;
+mod made;
 mod moves;
 mod names;
 mod outward;
 mod packer;
+mod recent;
 mod safety;
 mod store;
 mod storms;
+#[cfg(test)]
+mod tests;
 mod way;
 
 pub use packer::{Packer, PackerParts};
 pub use storms::{STORM_FILES, STORM_SECONDS};
 pub use way::Way;
 
-use absent::Absent;
 use file::PackedFile;
 use listing::UnitedDir;
+use recent::Recent;
 use std::sync::Arc;
+use std::time::Duration;
 use storms::Storms;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::admin::Storm;
 use tameike_core::wire::meta::RenameMode;
-use tameike_core::wire::pack::{Changed, PackReply, PackRequest, PackedStat};
+use tameike_core::wire::pack::{Changed, PackRequest, PackedStat};
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::Runtime;
 use tameike_io::shared::{
@@ -49,10 +53,12 @@ const APART: &[u8] = b".tameike-apart";
 pub const ATTRIBUTE: &[u8] = b"user.tameike.aggregate";
 /// Device number of packed files: no device of a system has it.
 const DEVICE: u64 = u64::from_be_bytes(*b"\xffpacked\0");
+/// How long nobody asks again whether something hides a packed file: so much later it is seen.
+const ABSENT_TIME: Duration = Duration::from_secs(1);
+/// Who has just looked for a file makes it without another look.
+const MISSING_TIME: Duration = Duration::from_millis(100);
 /// Bytes of a block of `st_blocks`.
 const STAT_BLOCK: u64 = 512;
-/// Set-group-ID bit: on a directory, files born in it take its group.
-const SETGID: u16 = 0o2000;
 
 /// A shared directory, with what is packed in it.
 pub struct PackedTree {
@@ -62,7 +68,10 @@ pub struct PackedTree {
     /// Owner and group of new files.
     owner: (u32, u32),
     storms: Storms,
-    absent: Absent,
+    /// Where the shared directory has nothing, and something is packed.
+    absent: Recent,
+    /// Where nothing is at all.
+    missing: Recent,
     runtime: Runtime,
 }
 
@@ -112,7 +121,8 @@ impl PackedTree {
         owner: (u32, u32),
         packs_storms: bool,
     ) -> Self {
-        Self { plain, way, owner, storms: Storms::new(packs_storms), absent: Absent::default(), runtime }
+        let (storms, absent) = (Storms::new(packs_storms), Recent::new(ABSENT_TIME));
+        Self { plain, way, owner, storms, absent, missing: Recent::new(MISSING_TIME), runtime }
     }
 
     /// Directories in which many files were made fast, as far as this node has made them.
@@ -138,39 +148,6 @@ impl PackedTree {
         Ok(Arc::new(PackedFile::new(way.clone(), self.runtime.clone(), stat.number)))
     }
 
-    /// What was made just now under a name that is packed meanwhile is unmade.
-    fn unless_packed<T>(&self, path: &[u8], made: T) -> Result<T> {
-        if self.is_packed(path)? {
-            self.plain.unlink(path)?;
-            return Err(Errno::EEXIST.into());
-        }
-        Ok(made)
-    }
-
-    fn create_packed(&self, way: &Way, path: &[u8], mode: u16) -> Result<Option<Arc<dyn SharedFile>>> {
-        let now = self.runtime.clock.monotonic();
-        match self.plain.stat(path) {
-            Ok(_) => return Err(Errno::EEXIST.into()),
-            Err(fault) if fault.errno == Errno::ENOENT => {}
-            Err(fault) => return Err(fault),
-        }
-        let (dir, _) = split(path).ok_or(Errno::EEXIST)?;
-        let parent = self.plain.stat(dir)?;
-        if parent.kind != FileKind::Directory {
-            return Err(Errno::ENOTDIR.into());
-        }
-        let gid = if parent.mode & SETGID == 0 { self.owner.1 } else { parent.gid };
-        let request = PackRequest::Create { path: path.to_vec(), mode, uid: self.owner.0, gid };
-        match way.ask(request)? {
-            PackReply::Stat(stat) => {
-                self.absent.note(path, now);
-                Ok(Some(Arc::new(PackedFile::new(way.clone(), self.runtime.clone(), stat.number))))
-            }
-            PackReply::Declined => Ok(None),
-            other => Err(way::out_of_turn(&other)),
-        }
-    }
-
     /// What is at a path of the shared directory; what is packed there where that has nothing.
     fn either<T>(
         &self,
@@ -178,17 +155,24 @@ impl PackedTree {
         plain: impl FnOnce(&dyn SharedFs) -> Result<T>,
         packed: impl Fn() -> Result<T>,
     ) -> Result<T> {
+        if self.way.is_none() {
+            return plain(&*self.plain);
+        }
         let now = self.runtime.clock.monotonic();
-        if self.absent.has(path, now)
+        if self.absent.seen(path, now).is_some()
             && let Some(found) = unless_missing(packed())?
         {
             return Ok(found);
         }
         match plain(&*self.plain) {
             Err(fault) if fault.errno == Errno::ENOENT => {
-                let found = packed()?;
-                self.absent.note(path, now);
-                Ok(found)
+                let found = packed();
+                match &found {
+                    Ok(_) => self.absent.note(path, now),
+                    Err(fault) if fault.errno == Errno::ENOENT => self.missing.note(path, now),
+                    Err(_) => {}
+                }
+                found
             }
             found => found,
         }
@@ -268,7 +252,7 @@ impl SharedFs for PackedTree {
             return Ok(packed);
         }
         let began = self.runtime.now();
-        self.absent.forget(path);
+        self.forget(path);
         let file = self.plain.create(path, mode)?;
         self.count(path, began, false);
         self.unless_packed(path, file)
@@ -280,7 +264,7 @@ impl SharedFs for PackedTree {
         if self.is_packed(path)? {
             return Err(Errno::EEXIST.into());
         }
-        self.absent.forget(path);
+        self.forget(path);
         let Special::Directory(mode) = special else {
             let stat = self.plain.make(path, special)?;
             return self.unless_packed(path, stat);
@@ -308,7 +292,7 @@ impl SharedFs for PackedTree {
     fn rename(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
         visible(from)?;
         free(to)?;
-        [from, to].iter().for_each(|path| self.absent.forget(path));
+        [from, to].iter().for_each(|path| self.forget(path));
         match &self.way {
             Some(way) => self.rename_either(way, from, to, mode),
             None => self.plain.rename(from, to, mode),
@@ -321,18 +305,16 @@ impl SharedFs for PackedTree {
         if self.is_packed(to)? {
             return Err(Errno::EEXIST.into());
         }
-        self.absent.forget(to);
-        self.either(
-            from,
-            |plain| plain.link(from, to),
-            || {
-                if !self.is_packed(from)? {
-                    return Err(Errno::ENOENT.into());
-                }
-                let name = String::from_utf8_lossy(from);
-                Err(Fault::new(Errno::EPERM, format!("link {name}: a packed file has one name")))
-            },
-        )
+        self.forget(to);
+        let packed = || {
+            if !self.is_packed(from)? {
+                return Err(Errno::ENOENT.into());
+            }
+            let name = String::from_utf8_lossy(from);
+            Err(Fault::new(Errno::EPERM, format!("link {name}: a packed file has one name")))
+        };
+        self.either(from, |plain| plain.link(from, to), packed)?;
+        self.unless_packed(to, ())
     }
 
     fn change(&self, path: &[u8], change: &AttrChange) -> Result<()> {

@@ -49,7 +49,12 @@ impl PackedTree {
             RenameMode::NoReplace | RenameMode::Exchange | RenameMode::Replace => {}
         }
         self.plain.rename(from, to, mode)?;
-        if is_packed {
+        if self.is_packed_as_well(to)? {
+            if mode == RenameMode::NoReplace {
+                // Another node has made it meanwhile.
+                self.plain.rename(to, from, mode)?;
+                return Err(Errno::EEXIST.into());
+            }
             unless_missing(way.done(PackRequest::Unlink { path: to.to_vec() }))?;
         }
         if mode != RenameMode::Exchange && from != to {

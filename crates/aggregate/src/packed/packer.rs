@@ -2,6 +2,7 @@
 
 use super::CONTAINER;
 use super::outward::{end_out, move_out};
+use super::recent::Named;
 use super::store::Store;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{Changed, PackReply, PackRequest};
 use tameike_core::{Errno, Fault, FileKind, Result};
+use tameike_io::os::process::monotonic;
 use tameike_io::shared::{SharedFs, Special, split};
 
 /// Most bytes of a file that its own agent asks for, or gives, at once.
@@ -41,6 +43,7 @@ struct State {
     store: Option<Store>,
     /// What was said of directories.
     marks: BTreeMap<Vec<u8>, bool>,
+    named: Named,
 }
 
 impl Packer {
@@ -91,7 +94,16 @@ impl Packer {
                 };
                 Ok(PackReply::Done)
             }
-            PackRequest::Create { path, mode, uid, gid } => self.create(&path, mode, (uid, gid)),
+            PackRequest::Create { path, mode, uid, gid, looked } => {
+                self.create(&path, mode, (uid, gid), looked)
+            }
+            PackRequest::Named { path } => {
+                let State { store, named, .. } = &mut *self.state.lock();
+                named.note(&path, monotonic());
+                let store = store.as_mut().ok_or(Errno::ENOENT)?;
+                store.look_again()?;
+                store.stat(&path).map(PackReply::Stat)
+            }
             PackRequest::Read { file, offset, length } => {
                 let length = length.min(OWN_BYTES_MAX as u32);
                 // Others are served while the file system is asked.
@@ -104,8 +116,11 @@ impl Packer {
                 self.move_marked(&from, &to, mode).map(|()| PackReply::Done)
             }
             request => {
-                let mut state = self.state.lock();
-                match &mut state.store {
+                let State { store, named, .. } = &mut *self.state.lock();
+                if let PackRequest::MakeDir { path, .. } = &request {
+                    named.note(path, monotonic());
+                }
+                match store {
                     Some(store) => {
                         store.look_again()?;
                         self.stored(store, request)
@@ -120,7 +135,8 @@ impl Packer {
     fn move_marked(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
         // It syncs, and of two syncs at a time only one is told what has failed.
         let _one = self.syncing.lock();
-        let State { store, marks } = &mut *self.state.lock();
+        let State { store, marks, named } = &mut *self.state.lock();
+        named.note(to, monotonic());
         match store {
             Some(store) => self.move_dir(store, from, to, mode)?,
             None => self.plain().rename(from, to, mode)?,
@@ -149,7 +165,7 @@ impl Packer {
         }
     }
 
-    fn create(&self, path: &[u8], mode: u16, owner: (u32, u32)) -> Result<PackReply> {
+    fn create(&self, path: &[u8], mode: u16, owner: (u32, u32), looked: bool) -> Result<PackReply> {
         let state = &mut *self.state.lock();
         let (dir, _) = split(path).ok_or(Errno::EEXIST)?;
         if let Some(store) = &mut state.store
@@ -159,6 +175,9 @@ impl Packer {
         }
         if !self.packs(state, dir) {
             return Ok(PackReply::Declined);
+        }
+        if !looked && state.named.may_have(path, monotonic()) {
+            return Ok(PackReply::Look);
         }
         self.store(state)?.create(path, mode, owner).map(PackReply::Stat)
     }

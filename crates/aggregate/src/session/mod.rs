@@ -299,6 +299,13 @@ impl Session {
         }
     }
 
+    /// Has what was written out be on its way to the disk: a sync waits less then.
+    pub fn start_write_back(&self) {
+        if let Some(writer) = &self.state.lock().writer {
+            writer.start_write_back();
+        }
+    }
+
     /// Makes all files safe, as they are now.
     ///
     /// # Errors

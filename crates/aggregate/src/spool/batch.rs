@@ -284,6 +284,7 @@ impl<'a> Batch<'a> {
             self.note(b"", fault);
             return;
         }
+        packer.session.start_write_back();
         let mut names = packer.names.lock();
         for Leaving { path, file, mark } in files {
             let Ok(found) = file.metadata() else { continue };

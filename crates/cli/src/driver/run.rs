@@ -275,10 +275,12 @@ impl Driver {
             remains.faults.iter().for_each(|fault| report::say(format_args!("{fault}")));
         }
         if !complete {
-            let left = crate::settings::size::show(remains.left.bytes);
+            let left = match remains.left.bytes {
+                0 => String::new(),
+                bytes => format!(" ({} left in journals)", crate::settings::size::show(bytes)),
+            };
             report::say(format_args!(
-                "the drain is incomplete ({left} left in journals); when the cause is mended, run: \
-                 tameike recover --job {job}"
+                "the drain is incomplete{left}; when the cause is mended, run: tameike recover --job {job}"
             ));
         }
         complete

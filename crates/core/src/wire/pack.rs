@@ -72,6 +72,8 @@ pub enum PackRequest {
         uid: u32,
         /// Group.
         gid: u32,
+        /// Whether the shared directory was found to have nothing there since the call began; else it was a moment before.
+        looked: bool,
     },
     /// Opens a file.
     Open {
@@ -185,6 +187,12 @@ pub enum PackRequest {
         #[serde(with = "serde_bytes")]
         dir: Vec<u8>,
     },
+    /// Something was made at a path in the shared directory. What is packed there.
+    Named {
+        /// Where.
+        #[serde(with = "serde_bytes")]
+        path: Vec<u8>,
+    },
 }
 
 impl PackRequest {
@@ -196,7 +204,8 @@ impl PackRequest {
             | Self::Look { .. }
             | Self::Read { .. }
             | Self::Forget
-            | Self::Packs { .. } => true,
+            | Self::Packs { .. }
+            | Self::Named { .. } => true,
             Self::Create { .. }
             | Self::Open { .. }
             | Self::Close { .. }
@@ -227,6 +236,8 @@ pub enum PackReply {
     Bytes(serde_bytes::ByteBuf),
     /// A file that is to be made here is none that is packed.
     Declined,
+    /// The shared directory is to be looked at first.
+    Look,
     /// Whether files are packed.
     Packs(bool),
 }

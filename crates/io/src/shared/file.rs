@@ -5,7 +5,7 @@ use crate::os::range_lock::try_lock_range;
 use rustix::fs::{Advice, AtFlags, Gid, SeekFrom, StatxFlags, Uid};
 use rustix::io::ReadWriteFlags;
 use std::io::IoSlice;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use tameike_core::attr::AttrChange;
 use tameike_core::{Errno, Fault, Result};
 
@@ -88,6 +88,12 @@ impl SharedFile for PosixFile {
 
     fn sync(&self) -> Result<()> {
         self.done("fsync", rustix::fs::fsync(&self.descriptor))
+    }
+
+    fn start_write_back(&self) {
+        // SAFETY: the descriptor is open, and nothing else is passed but numbers: all of the file.
+        let _ =
+            unsafe { libc::sync_file_range(self.descriptor.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
     }
 
     fn learn_end(&self) -> Result<()> {

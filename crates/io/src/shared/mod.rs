@@ -206,6 +206,8 @@ pub trait SharedFile: Send + Sync {
     fn seek(&self, what: Seek, offset: u64) -> Result<u64>;
     /// Makes content and attributes safe on the file system's own terms (`fsync`).
     fn sync(&self) -> Result<()>;
+    /// Has what was written be on its way to where [`SharedFile::sync`] brings it, which waits less then. Nothing is promised.
+    fn start_write_back(&self) {}
     /// Makes the next reads come from the file system, not from this machine's memory, where it can be told.
     fn forget_pages(&self) -> Result<()>;
     /// Makes the next reads go to where the file ends now, and not to where it did when this machine last looked.

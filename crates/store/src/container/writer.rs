@@ -180,6 +180,11 @@ impl LaneWriter {
         self.safe = self.safe.max(part.end);
     }
 
+    /// Has what was written be on its way to the disk: a sync waits less then.
+    pub fn start_write_back(&self) {
+        self.subfile.file().start_write_back();
+    }
+
     /// Makes all that was put safe, and says in the lane that no more comes. Where it ends.
     ///
     /// # Errors

@@ -12,7 +12,10 @@ fn requests_to_the_packer() {
     check(&[
         (PackRequest::Stat { path: path() }, "000170"),
         (PackRequest::List { dir: path(), after: Vec::new() }, "01017000"),
-        (PackRequest::Create { path: path(), mode: 0o644, uid: 300, gid: 1 }, "020170a403ac0201"),
+        (
+            PackRequest::Create { path: path(), mode: 0o644, uid: 300, gid: 1, looked: true },
+            "020170a403ac020101",
+        ),
         (PackRequest::Open { path: path() }, "030170"),
         (PackRequest::Close { file: 300 }, "04ac02"),
         (PackRequest::Look { file: 300 }, "05ac02"),
@@ -39,6 +42,7 @@ fn requests_to_the_packer() {
         (PackRequest::MoveDir { from: path(), to: path(), mode }, "100170017001"),
         (PackRequest::Mark { dir: path(), packs: Some(false) }, "1101700100"),
         (PackRequest::Packs { dir: path() }, "120170"),
+        (PackRequest::Named { path: path() }, "130170"),
     ]);
 }
 
@@ -61,6 +65,7 @@ fn replies_of_the_packer() {
         (PackReply::Names(vec![(b"p".to_vec().into(), 300)]), "02010170ac02"),
         (PackReply::Bytes(b"p".to_vec().into()), "030170"),
         (PackReply::Declined, "04"),
-        (PackReply::Packs(true), "0501"),
+        (PackReply::Look, "05"),
+        (PackReply::Packs(true), "0601"),
     ]);
 }

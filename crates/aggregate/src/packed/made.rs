@@ -1,0 +1,81 @@
+//! Making files where two places have names: the shared directory and its container.
+
+use super::file::PackedFile;
+use super::{PackedTree, Way, unless_missing, way};
+use std::sync::Arc;
+use tameike_core::wire::pack::{PackReply, PackRequest};
+use tameike_core::{Errno, FileKind, Result};
+use tameike_io::shared::{SharedFile, split};
+
+/// Set-group-ID bit: on a directory, files born in it take its group.
+const SETGID: u16 = 0o2000;
+
+impl PackedTree {
+    /// What was made just now under a name that is packed meanwhile is unmade.
+    pub(super) fn unless_packed<T>(&self, path: &[u8], made: T) -> Result<T> {
+        if self.is_packed_as_well(path)? {
+            self.plain.unlink(path)?;
+            return Err(Errno::EEXIST.into());
+        }
+        Ok(made)
+    }
+
+    /// Whether something is packed where the shared directory has got something. From now on nobody packs there who has not seen that.
+    pub(super) fn is_packed_as_well(&self, path: &[u8]) -> Result<bool> {
+        let Some(way) = &self.way else { return Ok(false) };
+        Ok(unless_missing(way.stat(PackRequest::Named { path: path.to_vec() }))?.is_some())
+    }
+
+    fn check_missing(&self, path: &[u8]) -> Result<()> {
+        match unless_missing(self.plain.stat(path))? {
+            Some(_) => Err(Errno::EEXIST.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a file that is packed; nothing where files are not.
+    pub(super) fn create_packed(
+        &self,
+        way: &Way,
+        path: &[u8],
+        mode: u16,
+    ) -> Result<Option<Arc<dyn SharedFile>>> {
+        let now = self.runtime.clock.monotonic();
+        let seen = self.missing.seen(path, now);
+        let mut looked = seen.is_none();
+        if looked {
+            self.check_missing(path)?;
+        }
+        let (dir, _) = split(path).ok_or(Errno::EEXIST)?;
+        let parent = self.plain.stat(dir)?;
+        if parent.kind != FileKind::Directory {
+            return Err(Errno::ENOTDIR.into());
+        }
+        let gid = if parent.mode & SETGID == 0 { self.owner.1 } else { parent.gid };
+        loop {
+            let (path_there, uid) = (path.to_vec(), self.owner.0);
+            match way.ask(PackRequest::Create { path: path_there, mode, uid, gid, looked })? {
+                PackReply::Stat(stat) => {
+                    self.absent.note(path, seen.unwrap_or(now));
+                    return Ok(Some(Arc::new(PackedFile::new(
+                        way.clone(),
+                        self.runtime.clone(),
+                        stat.number,
+                    ))));
+                }
+                PackReply::Declined => return Ok(None),
+                PackReply::Look if !looked => {
+                    self.check_missing(path)?;
+                    looked = true;
+                }
+                other => return Err(way::out_of_turn(&other)),
+            }
+        }
+    }
+
+    /// Nothing is known any more of a path at which something is made in the shared directory.
+    pub(super) fn forget(&self, path: &[u8]) {
+        self.absent.forget(path);
+        self.missing.forget(path);
+    }
+}

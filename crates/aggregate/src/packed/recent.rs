@@ -1,0 +1,111 @@
+//! Paths that something was found out about a moment ago.
+
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Most paths that are known at a time.
+const PATHS_MAX: usize = 16 << 10;
+
+/// Paths, each with the time of the monotonic clock at which it was looked at. Where they are too many, some are not known.
+pub struct Recent {
+    paths: Mutex<HashMap<Vec<u8>, Duration>>,
+    lasts: Duration,
+}
+
+impl Recent {
+    /// No paths; what will be found out lasts so long.
+    pub fn new(lasts: Duration) -> Self {
+        Self { paths: Mutex::default(), lasts }
+    }
+
+    /// It was so at this moment.
+    pub fn note(&self, path: &[u8], now: Duration) {
+        let mut paths = self.paths.lock();
+        if paths.len() >= PATHS_MAX {
+            paths.retain(|_, seen| *seen + self.lasts > now);
+        }
+        if paths.len() < PATHS_MAX {
+            paths.insert(path.to_vec(), now);
+        }
+    }
+
+    /// It is not so any more.
+    pub fn forget(&self, path: &[u8]) {
+        self.paths.lock().remove(path);
+    }
+
+    /// When it was so, if that lasts.
+    pub fn seen(&self, path: &[u8], now: Duration) -> Option<Duration> {
+        self.paths.lock().get(path).copied().filter(|seen| *seen + self.lasts > now)
+    }
+}
+
+/// Paths at which something was made in the shared directory: who has looked there before must look again.
+#[derive(Default)]
+pub struct Named {
+    paths: HashMap<Vec<u8>, Duration>,
+    /// So it may be of every path until then: there were too many.
+    all_until: Duration,
+}
+
+/// How long they are known: longer than a message is on its way.
+const NAMED_TIME: Duration = Duration::from_secs(60);
+
+impl Named {
+    /// Something was made there at this moment.
+    pub fn note(&mut self, path: &[u8], now: Duration) {
+        if self.paths.len() >= PATHS_MAX {
+            self.paths.retain(|_, made| *made + NAMED_TIME > now);
+        }
+        if self.paths.len() >= PATHS_MAX {
+            self.paths.clear();
+            self.all_until = now + NAMED_TIME;
+        }
+        self.paths.insert(path.to_vec(), now);
+    }
+
+    /// Whether something may have been made there since a look that was on its way.
+    pub fn may_have(&self, path: &[u8], now: Duration) -> bool {
+        now < self.all_until || self.paths.get(path).is_some_and(|made| *made + NAMED_TIME > now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Duration = Duration::from_secs(7);
+
+    #[test]
+    fn paths_are_known_for_a_time_and_are_not_too_many() {
+        let lasts = Duration::from_secs(1);
+        let recent = Recent::new(lasts);
+        recent.note(b"one", START);
+        assert_eq!(recent.seen(b"one", START + lasts / 2), Some(START));
+        assert!(recent.seen(b"other", START).is_none() && recent.seen(b"one", START + lasts).is_none());
+        recent.forget(b"one");
+        assert!(recent.seen(b"one", START).is_none());
+        for number in 0..2 * PATHS_MAX {
+            recent.note(number.to_string().as_bytes(), START);
+        }
+        assert_eq!(recent.paths.lock().len(), PATHS_MAX);
+        recent.note(b"later", START + lasts);
+        assert_eq!(recent.seen(b"later", START + lasts), Some(START + lasts));
+        assert_eq!(recent.paths.lock().len(), 1);
+    }
+
+    #[test]
+    fn what_was_made_is_never_forgotten_too_early() {
+        let mut named = Named::default();
+        named.note(b"one", START);
+        assert!(named.may_have(b"one", START) && !named.may_have(b"other", START));
+        assert!(!named.may_have(b"one", START + NAMED_TIME));
+        for number in 0..PATHS_MAX {
+            named.note(number.to_string().as_bytes(), START);
+        }
+        let before_end = START + NAMED_TIME - Duration::from_millis(1);
+        assert!(named.may_have(b"one", before_end) && named.paths.len() <= PATHS_MAX);
+        assert!(!named.may_have(b"one", START + NAMED_TIME));
+    }
+}

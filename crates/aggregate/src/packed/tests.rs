@@ -1,0 +1,116 @@
+//! Two nodes make names at the same moment, in the shared directory and in its container.
+
+use super::{ATTRIBUTE, PackedTree, Packer, PackerParts, Way};
+use std::fs;
+use std::sync::Arc;
+use tameike_core::wire::meta::RenameMode;
+use tameike_core::{Errno, FileKind, Result};
+use tameike_io::os::system::System;
+use tameike_io::shared::{PosixTree, SharedFs, Special, XattrMode};
+use tempfile::TempDir;
+
+/// Two nodes with one packer.
+struct Bed {
+    dir: TempDir,
+    system: System,
+    one: PackedTree,
+    other: PackedTree,
+}
+
+impl Bed {
+    fn new() -> Self {
+        let (dir, system) = (tempfile::tempdir().expect("a directory"), System::start(2).expect("a thread"));
+        let open = |path: std::path::PathBuf| Ok(Arc::new(PosixTree::open(&path)?) as Arc<dyn SharedFs>);
+        let plain = open(dir.path().to_owned()).expect("a tree");
+        let container = dir.path().join(".tameike-packed");
+        let parts = PackerParts {
+            plain: plain.clone(),
+            container: Box::new(move || open(container.clone())),
+            packs: true,
+            size_max: 1 << 20,
+        };
+        let packer = Arc::new(Packer::new(parts, false).expect("nobody else packs here"));
+        let tree = || {
+            PackedTree::new(
+                system.runtime().clone(),
+                plain.clone(),
+                Some(Way::Own(packer.clone())),
+                (0, 0),
+                false,
+            )
+        };
+        let (one, other) = (tree(), tree());
+        Self { dir, system, one, other }
+    }
+
+    /// Makes a file that is not packed.
+    fn make_plain(&self, path: &[u8]) -> Result<()> {
+        self.other.set_xattr(b"", ATTRIBUTE, b"off", XattrMode::Any)?;
+        let made = self.other.create(path, 0o644).map(drop);
+        self.other.set_xattr(b"", ATTRIBUTE, b"on", XattrMode::Any)?;
+        made
+    }
+
+    fn is_plain(&self, name: &str) -> bool {
+        fs::symlink_metadata(self.dir.path().join(name)).is_ok()
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        self.system.stop();
+    }
+}
+
+fn errno<T>(done: Result<T>) -> Option<Errno> {
+    done.err().map(|fault| fault.errno)
+}
+
+#[test]
+fn who_has_just_looked_makes_no_second_thing_under_a_name() {
+    type Make = fn(&Bed) -> Result<()>;
+    let ways: [(&str, Make); 6] = [
+        ("link", |bed| bed.other.make(b"new", &Special::Symlink(b"target".to_vec())).map(drop)),
+        ("file", |bed| bed.make_plain(b"new")),
+        ("directory", |bed| bed.other.make(b"new", &Special::Directory(0o755)).map(drop)),
+        ("name", |bed| bed.other.link(b"plain", b"new")),
+        ("rename", |bed| bed.other.rename(b"plain", b"new", RenameMode::Replace)),
+        ("rename of a directory", |bed| bed.other.rename(b"dir", b"new", RenameMode::NoReplace)),
+    ];
+    for with_packed in [false, true] {
+        for (way, make) in ways {
+            let bed = Bed::new();
+            bed.make_plain(b"plain").expect("made");
+            bed.other.make(b"dir", &Special::Directory(0o755)).expect("made");
+            if with_packed {
+                drop(bed.other.create(b"dir/packed", 0o644).expect("made"));
+            }
+            assert_eq!(errno(bed.one.stat(b"new")), Some(Errno::ENOENT), "{way}");
+            make(&bed).expect(way);
+            assert_eq!(errno(bed.one.create(b"new", 0o644)), Some(Errno::EEXIST), "{way}");
+            assert!(bed.is_plain("new"), "{way}");
+            // What nobody has made is made all the same.
+            assert_eq!(errno(bed.one.stat(b"free")), Some(Errno::ENOENT), "{way}");
+            drop(bed.one.create(b"free", 0o644).expect(way));
+            assert!(!bed.is_plain("free") && bed.other.stat(b"free").expect(way).kind == FileKind::File);
+        }
+    }
+}
+
+#[test]
+fn what_is_packed_is_hidden_by_nothing_that_a_node_makes() {
+    let bed = Bed::new();
+    bed.make_plain(b"plain").expect("made");
+    drop(bed.one.create(b"new", 0o644).expect("made"));
+    let symlink = Special::Symlink(b"target".to_vec());
+    assert_eq!(errno(bed.other.make(b"new", &symlink)), Some(Errno::EEXIST));
+    assert_eq!(errno(bed.make_plain(b"new")), Some(Errno::EEXIST));
+    assert_eq!(errno(bed.other.link(b"plain", b"new")), Some(Errno::EEXIST));
+    assert_eq!(errno(bed.other.rename(b"plain", b"new", RenameMode::NoReplace)), Some(Errno::EEXIST));
+    assert!(!bed.is_plain("new") && bed.is_plain("plain"));
+    bed.other.rename(b"plain", b"new", RenameMode::Replace).expect("renamed");
+    assert!(bed.is_plain("new"));
+    // Nothing packed is left below it.
+    bed.one.unlink(b"new").expect("removed");
+    assert_eq!(errno(bed.other.stat(b"new")), Some(Errno::ENOENT));
+}
