@@ -30,8 +30,9 @@ use tameike_store::{ExtentStore, Ledger};
 
 /// Time without a request of a program after which a node counts as quiet, and flushes in the background.
 const QUIET: Duration = Duration::from_millis(50);
-/// Files that one node flushes at the same time, each with a sync of its own, or with one for all.
+/// Files that one node flushes at the same time, each with a sync of its own.
 const FLUSH_PARALLEL: usize = 4;
+/// The same where one sync is for all that ask meanwhile.
 const FLUSH_TOGETHER: usize = 64;
 
 /// What a node is made of.

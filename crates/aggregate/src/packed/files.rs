@@ -2,14 +2,12 @@
 
 use super::store::Store;
 use crate::session::Brief;
-use crate::session::draft::Draft;
-use parking_lot::Mutex;
-use std::sync::Arc;
+use crate::session::draft::{Draft, Reading};
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::wire::pack::PackedStat;
 use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
 use tameike_io::os::process::{random_bytes, wall};
-use tameike_store::container::{Content, Entry, FileReader, IndexEntry, Node, Put, check_path};
+use tameike_store::container::{Content, Entry, IndexEntry, Node, Put, check_path};
 
 /// Bytes that open files gather in memory.
 const BUFFERED_MAX: usize = 32 << 20;
@@ -43,26 +41,6 @@ pub fn identity_of(entry: &IndexEntry, node: &Node) -> (u64, Timestamp) {
 pub fn stat(number: u64, node: &Node, size: u64, ctime: Timestamp, nlink: u32) -> PackedStat {
     let Node { mode, uid, gid, atime, mtime, .. } = *node;
     PackedStat { number, mode, uid, gid, size, nlink, atime, mtime, ctime }
-}
-
-/// A read that may have to ask the file system, for which the store is not needed.
-pub struct Reading {
-    bytes: Vec<u8>,
-    offset: u64,
-    reader: Option<Arc<Mutex<FileReader>>>,
-}
-
-impl Reading {
-    /// The bytes.
-    ///
-    /// # Errors
-    /// `EIO` when they are damaged.
-    pub fn bytes(mut self) -> Result<Vec<u8>> {
-        if let Some(reader) = self.reader {
-            reader.lock().fill(&mut self.bytes, self.offset)?;
-        }
-        Ok(self.bytes)
-    }
 }
 
 impl Open {
@@ -166,22 +144,15 @@ impl Store {
         Ok(self.opened(number)?.stat(number))
     }
 
-    /// Bytes of an open file, as they are now.
+    /// A read of an open file, as it is now; the store is not needed for it any more.
     ///
     /// # Errors
-    /// `EIO` when they are damaged.
-    pub fn read(&mut self, number: u64, offset: u64, length: u32) -> Result<Reading> {
+    /// `ESTALE` when it is not open, and what the file system says.
+    pub fn read(&mut self, number: u64, offset: u64, length: usize) -> Result<Reading> {
         self.opened(number)?;
         let Self { container, writer, open, .. } = self;
-        let Some(Open { draft, .. }) = open.get_mut(&number) else { return Err(Errno::ESTALE.into()) };
-        let count = draft.size.saturating_sub(offset).min(length.into());
-        let mut bytes = vec![0; count as usize];
-        if draft.buffered() > 0 {
-            draft.read(container, writer.as_mut(), &mut bytes, offset)?;
-            return Ok(Reading { bytes, offset, reader: None });
-        }
-        let reader = draft.reader(container, writer.as_mut(), offset..offset + count)?;
-        Ok(Reading { bytes, offset, reader: Some(reader) })
+        let Some(open) = open.get_mut(&number) else { return Err(Errno::ESTALE.into()) };
+        open.draft.begin_read(container, writer.as_mut(), offset, length)
     }
 
     /// Writes to an open file, at its end without an offset. It is with the file system when it was published.

@@ -382,9 +382,9 @@ impl SharedFs for PackedTree {
         self.way.as_ref().map_or(Ok(()), |way| way.done(PackRequest::Sync { file: None }))
     }
 
-    fn sync_entry(&self, path: &[u8], stat: &FileStat) -> Result<()> {
+    fn sync_dir_of(&self, path: &[u8], stat: &FileStat) -> Result<()> {
         // A sync of a packed file makes its name safe.
-        if stat.device == DEVICE { Ok(()) } else { self.plain.sync_entry(path, stat) }
+        if stat.device == DEVICE { Ok(()) } else { self.plain.sync_dir_of(path, stat) }
     }
 
     fn shares_syncs(&self) -> bool {

@@ -102,13 +102,13 @@ fn write_out(plain: &dyn SharedFs, store: &mut Store, number: u64, size: u64, as
     let file = plain.create(aside, 0o600)?;
     let pieces = || (0..size).step_by(PACKED_BYTES_MAX);
     for offset in pieces() {
-        file.write_at(&store.read(number, offset, PACKED_BYTES_MAX as u32)?.bytes()?, offset)?;
+        file.write_at(&store.read(number, offset, PACKED_BYTES_MAX)?.bytes()?, offset)?;
     }
     file.sync()?;
     file.forget_pages()?;
     let mut found = vec![0; PACKED_BYTES_MAX];
     for offset in pieces() {
-        let bytes = store.read(number, offset, PACKED_BYTES_MAX as u32)?.bytes()?;
+        let bytes = store.read(number, offset, PACKED_BYTES_MAX)?.bytes()?;
         let count = file.read_at(&mut found, offset)?.min(bytes.len());
         if found[..count] != bytes[..] {
             return Err(Fault::io(format!("what was written of it reads back differently at byte {offset}")));

@@ -105,7 +105,7 @@ impl Packer {
                 store.stat(&path).map(PackReply::Stat)
             }
             PackRequest::Read { file, offset, length } => {
-                let length = length.min(OWN_BYTES_MAX as u32);
+                let length = (length as usize).min(OWN_BYTES_MAX);
                 // Others are served while the file system is asked.
                 let reading = self.with_store(|store| store.read(file, offset, length))?;
                 Ok(PackReply::Bytes(reading.bytes()?.into()))

@@ -32,6 +32,46 @@ pub struct Draft {
     pub is_changed: bool,
 }
 
+/// A read of a file as it is at one moment, for which neither file nor writer is needed any more: the file system may take its time.
+pub struct Reading {
+    offset: u64,
+    count: usize,
+    /// Of what is in lanes, where not all is in memory.
+    reader: Option<Arc<Mutex<FileReader>>>,
+    /// What is in memory lies over that, from there on.
+    over_at: usize,
+    over: Vec<u8>,
+}
+
+impl Reading {
+    /// How many bytes there are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Reads them into as much room.
+    ///
+    /// # Errors
+    /// `EIO` when what is in lanes is damaged, and what the file system says.
+    pub fn fill(self, into: &mut [u8]) -> Result<()> {
+        if let Some(reader) = self.reader {
+            reader.lock().fill(into, self.offset)?;
+        }
+        into[self.over_at..self.over_at + self.over.len()].copy_from_slice(&self.over);
+        Ok(())
+    }
+
+    /// The bytes.
+    ///
+    /// # Errors
+    /// As [`Self::fill`].
+    pub fn bytes(self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.count];
+        self.fill(&mut bytes)?;
+        Ok(bytes)
+    }
+}
+
 impl Draft {
     /// An empty file, of which no entry tells yet.
     pub fn new(path: Vec<u8>, node: Node) -> Self {
@@ -74,45 +114,43 @@ impl Draft {
         Ok(())
     }
 
-    /// Reads at an offset until `buffer` is full or the file ends; the number of bytes read.
-    ///
-    /// # Errors
-    /// `EIO` when what is in lanes is damaged, and what the file system says.
-    pub fn read(
-        &mut self,
-        container: &Container,
-        writer: Option<&mut LaneWriter>,
-        into: &mut [u8],
-        offset: u64,
-    ) -> Result<usize> {
-        let count = self.size.saturating_sub(offset).min(into.len() as u64) as usize;
-        let into = &mut into[..count];
-        let end = offset + count as u64;
-        let buffer_end = self.buffer_at + self.buffer.len() as u64;
-        let (from, to) = (offset.max(self.buffer_at), end.min(buffer_end));
-        if from > offset || to < end || from >= to {
-            self.reader(container, writer, offset..end)?.lock().fill(into, offset)?;
-        }
-        if from < to {
-            let bytes = &self.buffer[(from - self.buffer_at) as usize..(to - self.buffer_at) as usize];
-            into[(from - offset) as usize..(to - offset) as usize].copy_from_slice(bytes);
-        }
-        Ok(count)
-    }
-
-    /// Reads what is in lanes of a range as it is now, also when the file has become another one. What is in memory lies over that.
+    /// A read at an offset of up to `length` bytes, until the file ends, as it is now. What is in lanes can be read then.
     ///
     /// # Errors
     /// What the file system says.
-    pub fn reader(
+    pub fn begin_read(
+        &mut self,
+        container: &Container,
+        writer: Option<&mut LaneWriter>,
+        offset: u64,
+        length: usize,
+    ) -> Result<Reading> {
+        let count = self.size.saturating_sub(offset).min(length as u64) as usize;
+        let end = offset + count as u64;
+        let buffer_end = self.buffer_at + self.buffer.len() as u64;
+        let (from, to) = (offset.max(self.buffer_at), end.min(buffer_end));
+        let over = match from < to {
+            true => self.buffer[(from - self.buffer_at) as usize..(to - self.buffer_at) as usize].to_vec(),
+            false => Vec::new(),
+        };
+        let reader = match over.len() < count {
+            true => Some(self.reader(container, writer, offset..end)?),
+            false => None,
+        };
+        let over_at = if over.is_empty() { 0 } else { (from - offset) as usize };
+        Ok(Reading { offset, count, reader, over_at, over })
+    }
+
+    /// Reads what is in lanes, which of this range can be read then.
+    fn reader(
         &mut self,
         container: &Container,
         writer: Option<&mut LaneWriter>,
         range: Range<u64>,
     ) -> Result<Arc<Mutex<FileReader>>> {
         if let Some(writer) = writer {
-            let is_wanted = |extent: &&Extent| extent.start < range.end && extent.end() > range.start;
-            let mut wanted = self.extents.iter().filter(is_wanted);
+            let first = self.extents.partition_point(|extent| extent.end() <= range.start);
+            let mut wanted = self.extents[first..].iter().take_while(|extent| extent.start < range.end);
             wanted.try_for_each(|extent| writer.hand_over(extent.lane, extent.address))?;
         }
         let (node, extents) = (&self.node, &self.extents);

@@ -175,9 +175,13 @@ impl Session {
         match file {
             OpenFile::Reader(reader) => reader.lock().content.read_at(buffer, offset),
             OpenFile::Writer(WriterFile { draft, .. }) => {
-                let mut state = self.state.lock();
-                let State { container, writer, .. } = &mut *state;
-                draft.lock().read(container, writer.as_mut(), buffer, offset)
+                let reading = {
+                    let State { container, writer, .. } = &mut *self.state.lock();
+                    draft.lock().begin_read(container, writer.as_mut(), offset, buffer.len())?
+                };
+                let count = reading.count();
+                reading.fill(&mut buffer[..count])?;
+                Ok(count)
             }
         }
     }

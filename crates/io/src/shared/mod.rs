@@ -274,8 +274,8 @@ pub trait SharedFs: Send + Sync {
     fn space(&self) -> Result<TreeSpace>;
     /// Makes the names in a directory safe (`fsync` of the directory).
     fn sync_dir(&self, path: &[u8]) -> Result<()>;
-    /// Makes the name of a file safe that was synced itself, and is `stat`.
-    fn sync_entry(&self, path: &[u8], stat: &FileStat) -> Result<()> {
+    /// Makes the name safe of a file that was synced itself, and is `stat`: in its directory, unless that sync has done it.
+    fn sync_dir_of(&self, path: &[u8], stat: &FileStat) -> Result<()> {
         let _ = stat;
         self.sync_dir(split(path).map_or(b"", |(dir, _)| dir))
     }

@@ -306,6 +306,6 @@ fn finish(
         }
     }
     file.sync().map_err(|fault| Fault::io(fault.to_string()))?;
-    shared.sync_entry(path, &stat)?;
+    shared.sync_dir_of(path, &stat)?;
     file.stat().map(|stat| stat.stamp())
 }
