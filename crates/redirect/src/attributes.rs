@@ -21,6 +21,19 @@ const SECTOR: u64 = 512;
 
 /// `fstatat`.
 pub fn of_path(directory: i32, path: &[u8], follow: bool) -> Verdict<Stat> {
+    spool::get()?.settled(|| look_at_path(directory, path, follow), is_dir)
+}
+
+/// `fstat`; `None` where the file is not the tree's.
+pub fn of_open(number: i32) -> Verdict<Stat> {
+    spool::get()?.settled(|| look_at_open(number), is_dir)
+}
+
+fn is_dir(found: &Verdict<Stat>) -> bool {
+    matches!(found, Some(Ok(stat)) if kernel::is_kind(stat.st_mode, libc::S_IFDIR))
+}
+
+fn look_at_path(directory: i32, path: &[u8], follow: bool) -> Verdict<Stat> {
     let way = match names::way(directory, path, follow)? {
         Ok(way) => way,
         Err(error) => return Some(Err(error)),
@@ -33,8 +46,7 @@ pub fn of_path(directory: i32, path: &[u8], follow: bool) -> Verdict<Stat> {
     })
 }
 
-/// `fstat`; `None` where the file is not the tree's.
-pub fn of_open(number: i32) -> Verdict<Stat> {
+fn look_at_open(number: i32) -> Verdict<Stat> {
     let spool = spool::get()?;
     let stat = rustix::fs::fstat(kernel::borrow(number).ok()?).ok()?;
     if !spool.is_on(stat.st_dev) {

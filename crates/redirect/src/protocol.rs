@@ -37,6 +37,9 @@ pub struct Page {
     /// Counts the times at which the packer has learnt of names that others have added: directories are listed anew. 0 while there is
     /// nothing that is not in the tree.
     pub epoch: AtomicU64,
+    /// Odd while the packer puts one thing in the place of another and gives the directory its time back, and another number afterwards: what a
+    /// look at a directory has found meanwhile is looked at again.
+    pub changes: AtomicU64,
 }
 
 /// A spool has room for new files while so much of it is free: one part of this many, of its bytes and of its files.

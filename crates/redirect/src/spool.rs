@@ -17,11 +17,15 @@ use std::ffi::CString;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::ffi::OsStringExt;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 /// How often a packer is asked that is not there: another one may take over. With [`STEP`], ten seconds.
 const TRIES: u32 = 1000;
 const STEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+/// How often a look at a directory is tried again that the packer changes meanwhile, and how long each waits: a packer that was killed may never
+/// end what it has begun.
+const LOOKS: u32 = 200;
+const LOOK_STEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000 };
 /// Directories that a process knows to be listed.
 const LISTED_MAX: usize = 1024;
 
@@ -43,7 +47,7 @@ pub struct Spool {
 }
 
 static SPOOL: OnceLock<Spool> = OnceLock::new();
-static NO_PAGE: Page = Page { epoch: AtomicU64::new(0) };
+static NO_PAGE: Page = Page { epoch: AtomicU64::new(0), changes: AtomicU64::new(0) };
 
 /// Learns of the spool from the environment.
 pub fn begin() {
@@ -164,6 +168,22 @@ impl Spool {
     pub fn list_parent(&self, inner: &[u8]) -> Result<()> {
         let end = inner.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
         self.list(&inner[..end])
+    }
+
+    /// Looks at a directory while the packer puts nothing in the place of something there: that changes its time for a moment.
+    pub fn settled<T>(&self, mut look: impl FnMut() -> T, is_dir: impl Fn(&T) -> bool) -> T {
+        for _ in 0..LOOKS {
+            let before = self.page.changes.load(Ordering::Acquire);
+            let found = look();
+            // What was looked at comes before the second look at the number.
+            fence(Ordering::Acquire);
+            let is_settled = before.is_multiple_of(2) && self.page.changes.load(Ordering::Relaxed) == before;
+            if is_settled || !is_dir(&found) {
+                return found;
+            }
+            let _ = rustix::thread::nanosleep(&LOOK_STEP);
+        }
+        look()
     }
 
     /// Waits until there is room for new files.

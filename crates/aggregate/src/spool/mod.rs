@@ -14,6 +14,7 @@ mod intent;
 mod listing;
 mod members;
 mod packer;
+mod page;
 mod requests;
 mod room;
 mod tree;
@@ -22,6 +23,7 @@ use crate::session::{LookAgain, Session, SessionOptions};
 use clean::Clean;
 use listing::Listed;
 use members::Membership;
+use page::Told;
 use parking_lot::{Condvar, Mutex};
 use std::ffi::{OsStr, OsString};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -36,7 +38,7 @@ use tameike_io::os::process::{ask_until, start_thread, user, wait_ended, with_va
 use tameike_io::os::{lease, range_lock};
 use tameike_io::shared::{PosixTree, SharedFs};
 use tameike_redirect::protocol::{
-    CONTAINER_VARIABLE, NAME_VARIABLE, PAGE, Page, RUN_VARIABLE, SOCKET, SPOOL_VARIABLE, TREE,
+    CONTAINER_VARIABLE, NAME_VARIABLE, RUN_VARIABLE, SOCKET, SPOOL_VARIABLE, TREE,
 };
 use tameike_store::container::{Codec, Superblock};
 use tree::Tree;
@@ -139,9 +141,9 @@ impl Spool {
         let membership = Membership::begin(&dir)?;
         make_dir(&dir.join(TREE))?;
         take_mode(&options.container, &dir.join(TREE))?;
-        lay_page(&dir)?;
+        let told = Told::open(&dir)?;
         lease::ignore_waiters()?;
-        let tree = Tree::new(dir.join(TREE), &dir);
+        let tree = Tree::new(dir.join(TREE), &dir, told);
         let shared = Arc::new(Shared {
             options,
             dir,
@@ -240,23 +242,6 @@ impl Shared {
         }
         *is_woken = false;
     }
-
-    fn read_epoch(&self) -> Result<u64> {
-        let mut epoch = [0; 8];
-        let at = std::mem::offset_of!(Page, epoch) as u64;
-        let page = std::fs::File::open(self.dir.join(PAGE));
-        let read = page.and_then(|page| std::os::unix::fs::FileExt::read_exact_at(&page, &mut epoch, at));
-        read.map_err(|error| Fault::from_os("reading the spool's page", &error))?;
-        Ok(u64::from_ne_bytes(epoch))
-    }
-
-    fn tell_epoch(&self, epoch: u64) -> Result<()> {
-        let page = std::fs::File::options().write(true).open(self.dir.join(PAGE));
-        let at = std::mem::offset_of!(Page, epoch) as u64;
-        let told =
-            page.and_then(|page| std::os::unix::fs::FileExt::write_all_at(&page, &epoch.to_ne_bytes(), at));
-        told.map_err(|error| Fault::from_os("writing the spool's page", &error))
-    }
 }
 
 /// What programs know this run by.
@@ -329,11 +314,4 @@ fn take_mode(container: &Path, root: &Path) -> Result<()> {
     let taken =
         std::fs::metadata(container).and_then(|found| std::fs::set_permissions(root, found.permissions()));
     taken.map_err(|error| Fault::from_os(format_args!("making {}", root.display()), &error))
-}
-
-/// The page is there at its full size before anybody maps it.
-fn lay_page(dir: &Path) -> Result<()> {
-    let page = std::fs::File::options().create(true).append(true).open(dir.join(PAGE));
-    let laid = page.and_then(|page| if page.metadata()?.len() == 0 { page.set_len(4096) } else { Ok(()) });
-    laid.map_err(|error| Fault::from_os("making the spool's page", &error))
 }

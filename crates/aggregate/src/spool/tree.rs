@@ -1,5 +1,6 @@
 //! The spool's tree: real files, and stubs of those that are packed.
 
+use super::page::Told;
 use crate::session::Xattr;
 use rustix::fs::{
     AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, chmodat, chownat, renameat_with,
@@ -26,6 +27,8 @@ pub struct Tree {
     root: PathBuf,
     beside: PathBuf,
     staged: AtomicU64,
+    /// What programs are told of it.
+    pub told: Told,
 }
 
 /// What a name of the tree is.
@@ -97,8 +100,8 @@ impl Mark {
 
 impl Tree {
     /// The tree in `root`; `beside` is on the same file system.
-    pub fn new(root: PathBuf, beside: &Path) -> Self {
-        Self { root, beside: beside.to_owned(), staged: AtomicU64::new(0) }
+    pub fn new(root: PathBuf, beside: &Path, told: Told) -> Self {
+        Self { root, beside: beside.to_owned(), staged: AtomicU64::new(0), told }
     }
 
     /// Takes away what was left beside the tree.
@@ -204,11 +207,13 @@ impl Tree {
     /// Runs `change`, which puts other things in the place of those in a directory, and leaves that its time: to programs, nothing has
     /// changed.
     pub fn keeping_time<T>(&self, dir: &[u8], change: impl FnOnce() -> Result<T>) -> Result<T> {
-        let before = std::fs::symlink_metadata(self.real(dir)).map_err(|error| told(&error))?;
-        let changed = change()?;
-        let mtime = Some(SetTime::To(Mark::of(&before).mtime));
-        self.change(dir, &AttrChange { mtime, ..AttrChange::default() })?;
-        Ok(changed)
+        self.told.while_changing(|| {
+            let before = std::fs::symlink_metadata(self.real(dir)).map_err(|error| told(&error))?;
+            let changed = change()?;
+            let mtime = Some(SetTime::To(Mark::of(&before).mtime));
+            self.change(dir, &AttrChange { mtime, ..AttrChange::default() })?;
+            Ok(changed)
+        })
     }
 
     /// Makes a directory as the container tells of it.
