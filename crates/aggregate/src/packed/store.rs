@@ -11,8 +11,8 @@ use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
 use tameike_io::os::process::{host_name, random_bytes, wall};
 use tameike_io::shared::{Access, SharedFile, SharedFs, join};
 use tameike_store::container::{
-    Container, Content, Entry, Geometry, IndexEntry, LaneWriter, Node, Put, Superblock, WriterId, check_path,
-    split_path, subfile, superblock,
+    Codec, Container, Content, Entry, Geometry, IndexEntry, LaneWriter, Node, Put, Superblock, WriterId,
+    check_path, split_path, subfile, superblock,
 };
 
 /// Attributes that are kept at hand.
@@ -301,9 +301,7 @@ impl Store {
         self.check()?;
         if self.writer.is_none() {
             let who = WriterId::Host(host_name());
-            let writer = LaneWriter::begin(&*self.fs, self.container.superblock(), &who)?;
-            self.container.read_by(&writer);
-            self.writer = Some(writer);
+            self.writer = Some(self.container.begin_writer(&who, Codec::None, 0)?);
         }
         self.write_pending()?;
         self.make_room()

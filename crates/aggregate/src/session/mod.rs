@@ -26,9 +26,7 @@ use std::sync::Arc;
 use tameike_core::{Errno, FileKind, Result};
 use tameike_io::os::process::wall;
 use tameike_io::shared::SharedFs;
-use tameike_store::container::{
-    Container, Content, FileReader, IndexBuilder, LaneWriter, Node, Show, check_path,
-};
+use tameike_store::container::{Container, Content, FileReader, IndexBuilder, Node, Show, check_path};
 
 /// Bytes of a file that is being written that are shown at once.
 const VISIT_SIZE: usize = 1 << 20;
@@ -342,11 +340,8 @@ impl Session {
             return Err(Errno::EROFS.into());
         }
         if state.writer.is_none() {
-            let superblock = state.container.superblock();
-            let mut writer = LaneWriter::begin(&*self.fs, superblock, &self.options.writer())?;
-            writer.set_codec(self.options.codec)?;
-            state.container.read_by(&writer);
-            state.writer = Some(writer);
+            let SessionOptions { codec, streams, .. } = self.options;
+            state.writer = Some(state.container.begin_writer(&self.options.writer(), codec, streams)?);
         }
         Ok(())
     }

@@ -86,6 +86,9 @@ pub struct SessionOptions {
     pub subfiles: Option<u32>,
     /// What makes data smaller that this process writes.
     pub codec: Codec,
+    /// Files at most that content goes to at the same time, beside that of the entries, by threads of their own; 0: to none but that. Only where this
+    /// process is one of any number.
+    pub streams: usize,
     /// Permission bits that new files do not get.
     pub umask: u16,
     /// Owner of new files.

@@ -152,8 +152,8 @@ impl State {
             node.content = Content::Extents(entry.own_extent(node.size).into_iter().collect());
         }
         if let Content::Extents(extents) = &node.content {
-            let own = self.writer.as_ref().map(LaneWriter::lane);
-            let foreign = extents.iter().map(|extent| extent.lane).filter(|lane| Some(*lane) != own);
+            let is_own = |lane| self.writer.as_ref().is_some_and(|writer| writer.has(lane));
+            let foreign = extents.iter().map(|extent| extent.lane).filter(|lane| !is_own(*lane));
             self.foreign.extend(foreign.map(|lane| lane.subfile));
         }
         let size = node.size;

@@ -124,6 +124,7 @@ fn open_session(dir: &CStr, flags: c_int, options: Option<&AggregateOptions>) ->
                 ));
             }
         },
+        streams: 0,
         umask: umask(),
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),

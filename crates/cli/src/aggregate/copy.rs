@@ -130,6 +130,7 @@ fn copy_in(
         block_size: block_size_of(container),
         subfiles: None,
         codec: codec(arguments.compress),
+        streams: 0,
         umask: 0,
         uid: user(),
         gid: group(),

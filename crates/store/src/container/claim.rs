@@ -48,14 +48,54 @@ impl LaneWriter {
             WriterId::Rank { rank, size } => begin_rank(fs, superblock, *rank, *size),
             WriterId::Guess { rank, size, host } => match claim_of_rank(fs, superblock, *rank, *size, true) {
                 Ok(Some(writer)) => Ok(writer),
-                Ok(None) => begin_on_host(fs, superblock, host),
+                Ok(None) => Self::begin_on_host(fs, superblock, host, &[]),
                 // A container that was made for fewer, or locks that nobody knows of.
                 Err(fault) if matches!(fault.errno, Errno::EINVAL | Errno::EOPNOTSUPP) => {
-                    begin_on_host(fs, superblock, host)
+                    Self::begin_on_host(fs, superblock, host, &[])
                 }
                 Err(fault) => Err(fault),
             },
-            WriterId::Host(host) => begin_on_host(fs, superblock, host),
+            WriterId::Host(host) => Self::begin_on_host(fs, superblock, host, &[]),
+        }
+    }
+
+    /// Begins a free lane of a file of this host, or of a new one; of none of `taken`.
+    pub(super) fn begin_on_host(
+        fs: &dyn SharedFs,
+        superblock: Superblock,
+        host: &str,
+        taken: &[u32],
+    ) -> Result<Self> {
+        loop {
+            let numbers = subfile::numbers(fs)?;
+            for number in
+                numbers.iter().copied().filter(|number| *number >= FIRST_OF_HOSTS && !taken.contains(number))
+            {
+                let is_ours = match Subfile::open(fs, superblock, number, Access::Read) {
+                    Err(fault) if fault.errno == Errno::ENOENT => false,
+                    subfile => subfile?.owner()? == host,
+                };
+                if !is_ours {
+                    continue;
+                }
+                match take_free(fs, superblock, number) {
+                    Ok(Some(writer)) => return Ok(writer),
+                    Ok(None) => {}
+                    Err(fault) if fault.errno == Errno::ENOENT => {}
+                    // Without locks it cannot be known who is alive there.
+                    Err(fault) if fault.errno == Errno::EOPNOTSUPP => break,
+                    Err(fault) => return Err(fault),
+                }
+            }
+            let next = numbers.last().map_or(FIRST_OF_HOSTS, |last| (last + 1).max(FIRST_OF_HOSTS));
+            let made = match Subfile::create(fs, superblock, next, host) {
+                Err(fault) if fault.errno == Errno::EEXIST => continue,
+                made => made?,
+            };
+            // Another process of the host may have seen it, and have its first lane by now.
+            if let Some(writer) = LaneWriter::claim(made, superblock, 0, false)? {
+                return Ok(writer);
+            }
         }
     }
 }
@@ -90,38 +130,6 @@ fn begin_rank(fs: &dyn SharedFs, superblock: Superblock, rank: u32, size: u32) -
         let message = format!("another process writes to this container as rank {rank} of {size}");
         Err(Fault::new(Errno::EBUSY, message))
     })
-}
-
-fn begin_on_host(fs: &dyn SharedFs, superblock: Superblock, host: &str) -> Result<LaneWriter> {
-    loop {
-        let numbers = subfile::numbers(fs)?;
-        for number in numbers.iter().copied().filter(|number| *number >= FIRST_OF_HOSTS) {
-            let is_ours = match Subfile::open(fs, superblock, number, Access::Read) {
-                Err(fault) if fault.errno == Errno::ENOENT => false,
-                subfile => subfile?.owner()? == host,
-            };
-            if !is_ours {
-                continue;
-            }
-            match take_free(fs, superblock, number) {
-                Ok(Some(writer)) => return Ok(writer),
-                Ok(None) => {}
-                Err(fault) if fault.errno == Errno::ENOENT => {}
-                // Without locks it cannot be known who is alive there.
-                Err(fault) if fault.errno == Errno::EOPNOTSUPP => break,
-                Err(fault) => return Err(fault),
-            }
-        }
-        let next = numbers.last().map_or(FIRST_OF_HOSTS, |last| (last + 1).max(FIRST_OF_HOSTS));
-        let made = match Subfile::create(fs, superblock, next, host) {
-            Err(fault) if fault.errno == Errno::EEXIST => continue,
-            made => made?,
-        };
-        // Another process of the host may have seen it, and have its first lane by now.
-        if let Some(writer) = LaneWriter::claim(made, superblock, 0, false)? {
-            return Ok(writer);
-        }
-    }
 }
 
 /// A lane of a subfile that nobody has now.

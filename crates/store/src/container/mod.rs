@@ -6,6 +6,7 @@
 //!
 //! The bytes are in `DESIGN.md`.
 
+mod behind;
 mod claim;
 mod codec;
 mod entry;
@@ -18,6 +19,7 @@ mod reader;
 mod record;
 mod records;
 mod scan;
+mod streams;
 pub mod subfile;
 pub mod superblock;
 #[cfg(test)]

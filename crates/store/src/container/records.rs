@@ -6,6 +6,7 @@ use super::index::IndexEntry;
 use super::record::{self, Found, Head, Place};
 use super::subfile::Subfile;
 use super::superblock::Superblock;
+use super::writer::LaneWriter;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -50,10 +51,10 @@ impl Records {
         Ok(self.subfiles.lock().entry(number).or_insert(subfile).clone())
     }
 
-    /// From now on a subfile is read by this open file of it. A file system may keep what is written by an open file where others of this
+    /// From now on a writer's subfile is read by the open file that it writes to. A file system may keep what is written by an open file where others of this
     /// machine do not see it before it is synced (Gfarm's).
-    pub fn read_by(&self, number: u32, subfile: Subfile) {
-        self.subfiles.lock().insert(number, subfile);
+    pub fn read_by(&self, writer: &LaneWriter) {
+        self.subfiles.lock().insert(writer.lane().subfile, writer.subfile().clone());
     }
 
     /// Reads at an address of a lane, within a block, as far as the subfile goes.

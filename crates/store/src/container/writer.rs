@@ -1,23 +1,29 @@
 //! Writing: files go one after the other to the end of a lane.
 
+use super::behind::Behind;
 use super::codec::{Codec, Packer};
 use super::entry::{Content, Entry, Extent, Node, check_path};
 use super::geometry::LaneId;
 use super::index::LaneEnd;
 use super::record::{self, ALIGNMENT, FIXED_SIZE, Kind, Payload, Place, first_sequence, head_size};
+use super::streams::Streams;
 use super::subfile::{Claim, Subfile};
 use super::superblock::Superblock;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use tameike_core::{Errno, Fault, Result};
+use tameike_io::os::process::start_thread;
 use tameike_io::shared::SharedFile;
 
 /// What is larger is not put into the rest of a block with its entry, but cut in pieces that fill blocks.
 const TOGETHER_PART: usize = 4;
+/// The same where content has lanes of its own.
+const TOGETHER_SIZE_MAX: usize = 32 << 10;
 /// A rest of a block that is smaller gets no piece of a file.
 const PIECE_SIZE_MIN: usize = 4 << 10;
 
-/// A writer's part of a container. It keeps at most one block in memory; what is in there, and what was not yet made safe by
-/// [`LaneWriter::sync`], is lost with the process.
+/// A writer's part of a container. It keeps at most one block in memory, and one more of each lane that is written behind; what is in there,
+/// and what was not yet made safe by [`LaneWriter::sync`], is lost with the process.
 pub struct LaneWriter {
     subfile: Subfile,
     superblock: Superblock,
@@ -31,11 +37,19 @@ pub struct LaneWriter {
     /// Records that are not written yet: they end before their block does.
     pending: Vec<u8>,
     packer: Packer,
+    /// Writes it, unless it is written before the writer goes on.
+    behind: Option<Behind>,
+    /// Where content goes, unless it goes here.
+    streams: Option<Streams>,
 }
 
 /// What a writer has written and not yet made safe.
-pub struct UnsafePart {
+pub struct UnsafePart(Vec<UnsafeLane>);
+
+/// The same of a lane.
+struct UnsafeLane {
     file: Arc<dyn SharedFile>,
+    lane: LaneId,
     /// Address behind it.
     end: u64,
 }
@@ -46,8 +60,29 @@ impl UnsafePart {
     /// # Errors
     /// What the file system says.
     pub fn sync(&self) -> Result<()> {
-        self.file.sync()
+        // Content is safe before an entry is that tells of it, which is last.
+        let Some((entries, content)) = self.0.split_last() else { return Ok(()) };
+        match content {
+            [] => {}
+            [one] => one.file.sync()?,
+            _ => sync_all(content)?,
+        }
+        entries.file.sync()
     }
+}
+
+/// Syncs files at the same time.
+fn sync_all(lanes: &[UnsafeLane]) -> Result<()> {
+    let start = |lane: &UnsafeLane| {
+        let file = lane.file.clone();
+        start_thread("tameike-sync", move || file.sync())
+    };
+    let threads: Vec<_> = lanes.iter().map(start).collect();
+    let end = |thread: JoinHandle<Result<()>>| {
+        thread.join().unwrap_or_else(|_| Err(Fault::io("syncing a subfile: its thread has failed")))
+    };
+    let synced: Vec<_> = threads.into_iter().map(|thread| thread.and_then(end)).collect();
+    synced.into_iter().collect()
 }
 
 /// Where a record was put.
@@ -86,7 +121,23 @@ impl LaneWriter {
             safe: address,
             pending: Vec::new(),
             packer: Packer::new(Codec::None)?,
+            behind: None,
+            streams: None,
         }))
+    }
+
+    /// From now on a thread writes: blocks are filled meanwhile.
+    ///
+    /// # Errors
+    /// The user may not have another thread.
+    pub(super) fn write_behind(&mut self) -> Result<()> {
+        self.behind = Some(Behind::new(self.subfile.file().clone())?);
+        Ok(())
+    }
+
+    /// From now on content that is not small goes to lanes of its own.
+    pub(super) fn put_content_in(&mut self, streams: Streams) {
+        self.streams = Some(streams);
     }
 
     /// From now on data is made smaller by a codec, where that pays.
@@ -145,14 +196,23 @@ impl LaneWriter {
     /// # Errors
     /// What the file system says.
     pub fn put_pieces(&mut self, mut start: u64, mut data: &[u8], extents: &mut Vec<Extent>) -> Result<()> {
+        if let Some(streams) = &mut self.streams {
+            return streams.put_pieces(self.lane, start, data, extents);
+        }
         while !data.is_empty() {
-            let (piece, rest) = data.split_at(data.len().min(self.piece_size()));
-            let put = self.append(Kind::Data, &[], piece)?;
-            let length = piece.len() as u32;
-            extents.push(Extent { start, length, lane: self.lane, address: put.address, skip: 0 });
-            (start, data) = (start + u64::from(length), rest);
+            let piece = self.put_piece(start, data)?;
+            data = &data[piece.length as usize..];
+            start = piece.end();
+            extents.push(piece);
         }
         Ok(())
+    }
+
+    /// Puts as much of these bytes as one record takes.
+    pub(super) fn put_piece(&mut self, start: u64, data: &[u8]) -> Result<Extent> {
+        let piece = &data[..data.len().min(self.piece_size())];
+        let put = self.append(Kind::Data, &[], piece)?;
+        Ok(Extent { start, length: piece.len() as u32, lane: self.lane, address: put.address, skip: 0 })
     }
 
     /// Makes all that was put safe.
@@ -172,16 +232,27 @@ impl LaneWriter {
     /// What the file system says.
     pub fn begin_sync(&mut self) -> Result<UnsafePart> {
         self.write_pending()?;
-        Ok(UnsafePart { file: self.subfile.file().clone(), end: self.address })
+        let of = |writer: &Self| UnsafeLane {
+            file: writer.subfile.file().clone(),
+            lane: writer.lane,
+            end: writer.address,
+        };
+        let written = self.content_lanes().iter().filter(|lane| lane.safe < lane.address);
+        Ok(UnsafePart(written.map(of).chain([of(self)]).collect()))
     }
 
     /// A part was synced.
     pub fn end_sync(&mut self, part: &UnsafePart) {
-        self.safe = self.safe.max(part.end);
+        for UnsafeLane { lane, end, .. } in &part.0 {
+            if let Some(writer) = self.of_lane(*lane) {
+                writer.safe = writer.safe.max(*end);
+            }
+        }
     }
 
     /// Has what was written be on its way to the disk: a sync waits less then.
     pub fn start_write_back(&self) {
+        self.content_lanes().iter().for_each(Self::start_write_back);
         self.subfile.file().start_write_back();
     }
 
@@ -190,10 +261,15 @@ impl LaneWriter {
     /// # Errors
     /// As [`Self::sync`].
     pub fn finish(mut self) -> Result<LaneEnd> {
-        self.sync()?;
+        if self.safe < self.end() {
+            self.sync()?;
+        }
         // Lost with the power it is not missed: what is there is only believed less.
         self.encode(Kind::End, &[], &Payload::default());
         self.write_pending()?;
+        if let Some(streams) = self.streams.take() {
+            streams.finish()?;
+        }
         self.subfile.finish(self.lane.lane, (self.sequence >> 32) as u32)?;
         let end = self.superblock.geometry.block_end(self.address - 1);
         Ok(LaneEnd { lane: self.lane, address: end, sequence: self.sequence, is_finished: true })
@@ -201,7 +277,8 @@ impl LaneWriter {
 
     /// Largest content that is kept together with its entry.
     pub fn together_size(&self) -> usize {
-        self.superblock.geometry.block_size as usize / TOGETHER_PART
+        let part = self.superblock.geometry.block_size as usize / TOGETHER_PART;
+        if self.streams.is_some() { part.min(TOGETHER_SIZE_MAX) } else { part }
     }
 
     /// Bytes of a file that fill the block in one piece, or the next one.
@@ -219,9 +296,33 @@ impl LaneWriter {
         &self.subfile
     }
 
-    /// Whose it is.
+    /// Where entries go.
     pub fn lane(&self) -> LaneId {
         self.lane
+    }
+
+    /// Whether a lane is this writer's.
+    pub fn has(&self, lane: LaneId) -> bool {
+        self.lane == lane || self.content_lanes().iter().any(|writer| writer.lane == lane)
+    }
+
+    /// Whether the block that the next record goes to has some.
+    pub(super) fn is_within_block(&self) -> bool {
+        !self.end().is_multiple_of(self.superblock.geometry.block_size.into())
+    }
+
+    /// Whether nothing of it is on its way to the subfile, or waits for that.
+    pub(super) fn is_written(&self) -> bool {
+        self.pending.is_empty() && self.behind.as_ref().is_none_or(Behind::is_free)
+    }
+
+    fn content_lanes(&self) -> &[Self] {
+        self.streams.as_ref().map_or(&[], Streams::lanes)
+    }
+
+    /// Who writes a lane: this writer, or one for content.
+    fn of_lane(&mut self, lane: LaneId) -> Option<&mut Self> {
+        if self.lane == lane { Some(self) } else { self.streams.as_mut()?.lane_mut(lane) }
     }
 
     /// Where the next record begins.
@@ -238,7 +339,7 @@ impl LaneWriter {
     fn append(&mut self, kind: Kind, entry: &[u8], data: &[u8]) -> Result<Put> {
         if self.end() == self.superblock.geometry.block_end(self.address) {
             // A whole block that could not be written.
-            self.write_pending()?;
+            self.give_pending()?;
         }
         let payload = Payload::new(data, &mut self.packer);
         let size = head_size(entry.len(), data.len()) + payload.kept_size();
@@ -249,7 +350,7 @@ impl LaneWriter {
         self.encode(kind, entry, &payload);
         if self.room() == self.superblock.geometry.block_size as usize {
             // The record is put all the same: who asks for the next one, or has all written, is told.
-            let _ = self.write_pending();
+            let _ = self.give_pending();
         }
         Ok(Put { address, size: size as u32 })
     }
@@ -269,7 +370,7 @@ impl LaneWriter {
         if !end.is_multiple_of(self.superblock.geometry.block_size.into()) {
             let (size, sequence) = (self.pending.len(), self.sequence);
             self.encode(Kind::Rest, &[], &Payload::default());
-            if let Err(fault) = self.write_pending() {
+            if let Err(fault) = self.give_pending() {
                 // Who reads the lane looks for nothing behind it: what is put next takes its place.
                 self.pending.truncate(size);
                 self.sequence = sequence;
@@ -287,7 +388,7 @@ impl LaneWriter {
     /// What the file system says; then nothing was put.
     pub fn make_room(&mut self, size: usize) -> Result<()> {
         if self.end() == self.superblock.geometry.block_end(self.address) {
-            self.write_pending()?;
+            self.give_pending()?;
         }
         if size > self.room() { self.end_block() } else { Ok(()) }
     }
@@ -297,7 +398,11 @@ impl LaneWriter {
     /// # Errors
     /// What the file system says.
     pub fn hand_over(&mut self, lane: LaneId, address: u64) -> Result<()> {
-        if lane == self.lane && address >= self.address { self.write_pending() } else { Ok(()) }
+        match self.of_lane(lane) {
+            Some(writer) if address >= writer.address => writer.write_pending(),
+            Some(writer) => writer.settle(),
+            None => Ok(()),
+        }
     }
 
     /// Writes what is in memory, so that who reads the subfile finds it. It is not safe by that.
@@ -305,13 +410,35 @@ impl LaneWriter {
     /// # Errors
     /// What the file system says.
     pub fn write_pending(&mut self) -> Result<()> {
-        if !self.pending.is_empty() {
-            let offset = self.superblock.geometry.offset(self.lane.lane, self.address);
-            self.subfile.file().write_at(&self.pending, offset)?;
-            self.address += self.pending.len() as u64;
-            self.pending.clear();
+        self.give_pending()?;
+        self.settle()
+    }
+
+    /// As [`Self::write_pending`], but that a thread may still be at it.
+    pub(super) fn give_pending(&mut self) -> Result<()> {
+        if let Some(streams) = &mut self.streams {
+            // No entry tells of what a writer that dies has not written.
+            streams.settle()?;
         }
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        let (offset, size) =
+            (self.superblock.geometry.offset(self.lane.lane, self.address), self.pending.len());
+        match &self.behind {
+            Some(behind) => behind.give(&mut self.pending, offset)?,
+            None => {
+                self.subfile.file().write_at(&self.pending, offset)?;
+                self.pending.clear();
+            }
+        }
+        self.address += size as u64;
         Ok(())
+    }
+
+    /// What was given is written.
+    fn settle(&self) -> Result<()> {
+        self.behind.as_ref().map_or(Ok(()), Behind::settle)
     }
 }
 

@@ -23,6 +23,7 @@ fn options(rank: Option<Rank>) -> SessionOptions {
         block_size: BLOCK_SIZE,
         subfiles: None,
         codec: Codec::Zstd,
+        streams: 0,
         umask: 0o022,
         uid: 7,
         gid: 8,
@@ -172,9 +173,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn files_hold_what_was_written(ops in proptest::collection::vec(op(), 1..50)) {
+    fn files_hold_what_was_written(ops in proptest::collection::vec(op(), 1..50), streams in 0..4_usize) {
         let dir = tempfile::tempdir().expect("a directory");
-        let session = session(dir.path());
+        let session = Session::open(tree(dir.path()), SessionOptions { streams, ..options(None) }).expect("a session");
         let mut files: Vec<_> = (0..3)
             .map(|number| {
                 let path = format!("dir{number}/file").into_bytes();

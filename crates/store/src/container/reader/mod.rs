@@ -4,6 +4,8 @@ mod walk;
 
 pub use walk::Walk;
 
+use super::claim::WriterId;
+use super::codec::Codec;
 use super::entry::{Extent, Node};
 use super::file::{FileReader, Opener};
 use super::geometry::LaneId;
@@ -11,6 +13,7 @@ use super::index::{Brief, Index, IndexEntry, LaneEnd, compare_paths};
 use super::record::{Head, Kind};
 use super::records::Records;
 use super::scan::{LaneScan, Step};
+use super::streams::Streams;
 use super::subfile::{self, LaneState};
 use super::superblock::Superblock;
 use super::writer::LaneWriter;
@@ -203,9 +206,23 @@ impl Container {
         Ok(doubtful)
     }
 
-    /// Reads what a writer of this process puts by its own open file.
-    pub fn read_by(&self, writer: &LaneWriter) {
-        self.records.read_by(writer.lane().subfile, writer.subfile().clone());
+    /// Begins a writer, as [`LaneWriter::begin`] does, whose codec makes data smaller, where that pays; this process reads by its open files what it
+    /// puts. A writer that is one of a host's has up to `streams` lanes for content beside that of its entries, each in a subfile of its own, and
+    /// threads that write.
+    ///
+    /// # Errors
+    /// As [`LaneWriter::begin`], and what starting a thread says.
+    pub fn begin_writer(&self, who: &WriterId, codec: Codec, streams: usize) -> Result<LaneWriter> {
+        let mut writer = LaneWriter::begin(&**self.records.fs(), self.records.superblock(), who)?;
+        writer.set_codec(codec)?;
+        self.records.read_by(&writer);
+        if let WriterId::Host(host) = who
+            && streams > 0
+        {
+            writer.write_behind()?;
+            writer.put_content_in(Streams::new(self.records.clone(), host, streams, codec));
+        }
+        Ok(writer)
     }
 
     /// Tells of an entry that was put, without reading it.

@@ -1,0 +1,108 @@
+//! Lanes for content beside the lane of the entries, so that one writer has a file system serve it by several files at the same time.
+//!
+//! They take turns with blocks: while one is being filled, those before are written. Another one is begun when all that there are have a block on
+//! its way.
+
+#[cfg(test)]
+mod tests;
+
+use super::codec::Codec;
+use super::entry::Extent;
+use super::geometry::LaneId;
+use super::records::Records;
+use super::writer::LaneWriter;
+use std::sync::Arc;
+use tameike_core::Result;
+
+/// The lanes.
+pub struct Streams {
+    records: Arc<Records>,
+    host: String,
+    most: usize,
+    codec: Codec,
+    lanes: Vec<LaneWriter>,
+    /// Which one is filled.
+    filled: usize,
+}
+
+impl Streams {
+    /// None yet, of at most so many, for a writer of a host.
+    pub fn new(records: Arc<Records>, host: &str, most: usize, codec: Codec) -> Self {
+        Self { records, host: host.to_owned(), most, codec, lanes: Vec::new(), filled: 0 }
+    }
+
+    /// As [`LaneWriter::put_pieces`]. `own` is the lane of the entries.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn put_pieces(
+        &mut self,
+        own: LaneId,
+        mut start: u64,
+        mut data: &[u8],
+        extents: &mut Vec<Extent>,
+    ) -> Result<()> {
+        while !data.is_empty() {
+            let piece = self.lane(own)?.put_piece(start, data)?;
+            data = &data[piece.length as usize..];
+            start = piece.end();
+            extents.push(piece);
+        }
+        Ok(())
+    }
+
+    /// The lane whose block is to be filled.
+    fn lane(&mut self, own: LaneId) -> Result<&mut LaneWriter> {
+        let is_begun = self.lanes.get(self.filled).is_some_and(LaneWriter::is_within_block);
+        if !is_begun {
+            self.filled = match self.lanes.iter().position(LaneWriter::is_written) {
+                Some(free) => free,
+                None if self.lanes.len() < self.most => self.begin(own)?,
+                // It was given its block first.
+                None => (self.filled + 1) % self.lanes.len(),
+            };
+        }
+        Ok(&mut self.lanes[self.filled])
+    }
+
+    /// Begins one more, in a subfile of its own: its number.
+    fn begin(&mut self, own: LaneId) -> Result<usize> {
+        let taken: Vec<_> = self.lanes.iter().map(|lane| lane.lane().subfile).chain([own.subfile]).collect();
+        let (fs, superblock) = (&**self.records.fs(), self.records.superblock());
+        let mut lane = LaneWriter::begin_on_host(fs, superblock, &self.host, &taken)?;
+        lane.set_codec(self.codec)?;
+        lane.write_behind()?;
+        self.records.read_by(&lane);
+        self.lanes.push(lane);
+        Ok(self.lanes.len() - 1)
+    }
+
+    /// All that was put is with the file system then.
+    ///
+    /// # Errors
+    /// What the file system says; the rest is there all the same.
+    pub fn settle(&mut self) -> Result<()> {
+        // All at the same time.
+        let given: Vec<_> = self.lanes.iter_mut().map(LaneWriter::give_pending).collect();
+        let settled: Vec<_> = self.lanes.iter_mut().map(LaneWriter::write_pending).collect();
+        given.into_iter().chain(settled).collect()
+    }
+
+    /// The lanes.
+    pub fn lanes(&self) -> &[LaneWriter] {
+        &self.lanes
+    }
+
+    /// One of them.
+    pub fn lane_mut(&mut self, id: LaneId) -> Option<&mut LaneWriter> {
+        self.lanes.iter_mut().find(|lane| lane.lane() == id)
+    }
+
+    /// Says in all of them that no more comes.
+    ///
+    /// # Errors
+    /// As [`LaneWriter::finish`].
+    pub fn finish(self) -> Result<()> {
+        self.lanes.into_iter().try_for_each(|lane| lane.finish().map(drop))
+    }
+}
