@@ -134,11 +134,11 @@ impl Fresh {
         let entries: Vec<_> = container.walk()?.collect::<Result<_>>()?;
         let index = Mutex::new(IndexBuilder::new(self.fs.clone(), self.superblock.container)?);
         let next = AtomicUsize::new(0);
-        let ends: Result<Vec<LaneEnd>> = std::thread::scope(|scope| {
+        let ends: Result<Vec<Vec<LaneEnd>>> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..self.threads)
                 .map(|thread| {
                     let (entries, next, index) = (&entries, &next, &index);
-                    scope.spawn(move || -> Result<LaneEnd> {
+                    scope.spawn(move || -> Result<Vec<LaneEnd>> {
                         let lane = self.writer(self.first + thread % self.files(), thread / self.files())?;
                         let mut writer = IndexedWriter::new(lane, index, tally);
                         while let Some(entry) = entries.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -153,7 +153,7 @@ impl Fresh {
             threads.into_iter().map(|thread| thread.join().unwrap_or_else(died)).collect()
         });
         self.fs.sync_dir(b"")?;
-        index.into_inner().finish(&ends?)
+        index.into_inner().finish(&ends?.concat())
     }
 
     fn writer(&self, number: u32, lane: u32) -> Result<LaneWriter> {

@@ -58,7 +58,7 @@ impl<'a> IndexedWriter<'a> {
     }
 
     /// Makes all of it safe.
-    pub fn finish(self) -> Result<LaneEnd> {
+    pub fn finish(self) -> Result<Vec<LaneEnd>> {
         self.writer.finish()
     }
 

@@ -61,7 +61,7 @@ pub fn pack(
     let index = Mutex::new(IndexBuilder::new(into.clone(), options.container)?);
     let (found, items) = sync_channel(QUEUE_SIZE);
     let items = Mutex::new(items);
-    let ends: Result<Vec<LaneEnd>> = std::thread::scope(|scope| {
+    let ends: Result<Vec<Vec<LaneEnd>>> = std::thread::scope(|scope| {
         let writers: Vec<_> = lanes?
             .into_iter()
             .map(|writer| {
@@ -77,7 +77,7 @@ pub fn pack(
     });
     // Names of new files, before the index says that they are there.
     into.sync_dir(b"")?;
-    index.into_inner().finish(&ends?)
+    index.into_inner().finish(&ends?.concat())
 }
 
 fn died() -> Fault {
@@ -93,7 +93,7 @@ struct Packer<'a> {
 }
 
 impl Packer<'_> {
-    fn run(mut self, items: &Mutex<Receiver<Item>>) -> Result<LaneEnd> {
+    fn run(mut self, items: &Mutex<Receiver<Item>>) -> Result<Vec<LaneEnd>> {
         loop {
             let item = items.lock().recv();
             let Ok(item) = item else { break };

@@ -76,7 +76,8 @@ fn write(dir: &Path, codec: Codec) {
     }
     writers[0].put(b"removed", 3, node(FileKind::File), b"x").expect("put");
     writers[0].put_entry(b"removed", 4, None, &[]).expect("removed");
-    let ends: Vec<LaneEnd> = writers.into_iter().map(|writer| writer.finish().expect("finished")).collect();
+    let ends: Vec<LaneEnd> =
+        writers.into_iter().flat_map(|writer| writer.finish().expect("finished")).collect();
     index.finish(&ends).expect("an index");
     let mut again = begin(1);
     again.put(b"added", 5, node(FileKind::File), b"after the index").expect("put");

@@ -21,8 +21,8 @@ const KNOWN_MAX: usize = 64 << 10;
 const BLOCK_SIZE: u32 = 4 << 20;
 /// Room of names that change, with what takes it back where the file system has none: that must not fail, too.
 const CHANGE_SIZE: usize = 32 << 10;
-/// Lanes of each of its files: one for each life of a packer on a host that did not end well.
-const LANES: u32 = 8;
+/// Lanes of each of its files. One packer at a time fills it: so it has no holes, which some file systems read.
+const LANES: u32 = 1;
 
 /// The container.
 pub struct Store {
@@ -284,11 +284,9 @@ impl Store {
         let open: Vec<_> = self.open.keys().copied().collect();
         open.into_iter().try_for_each(|number| self.publish(number))?;
         self.sync()?;
-        match self.writer.take() {
-            Some(writer) => writer.finish()?,
-            None => return Ok(()),
-        };
-        crate::session::make_index(&self.fs)
+        let Some(writer) = self.writer.take() else { return Ok(()) };
+        self.container.end_writer(writer)?;
+        self.container.write_index()
     }
 
     pub(super) fn check(&self) -> Result<()> {

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use tameike_core::{Errno, FileKind, Result};
 use tameike_io::os::process::wall;
 use tameike_io::shared::SharedFs;
-use tameike_store::container::{Container, Content, FileReader, IndexBuilder, Node, Show, check_path};
+use tameike_store::container::{Container, Content, FileReader, Node, Show, check_path};
 
 /// Bytes of a file that is being written that are shown at once.
 const VISIT_SIZE: usize = 1 << 20;
@@ -327,9 +327,9 @@ impl Session {
         state.publish_all()?;
         state.sync(&*self.fs)?;
         let Some(writer) = state.writer.take() else { return Ok(()) };
-        writer.finish()?;
-        if self.options.may_be_last(&*self.fs, state.container.superblock())? {
-            make_index(&self.fs)?;
+        state.container.end_writer(writer)?;
+        if self.options.may_be_last(&state.container)? {
+            state.container.write_index()?;
         }
         Ok(())
     }
@@ -362,15 +362,4 @@ impl Session {
             content: Content::Here,
         }
     }
-}
-
-/// Writes a new index of all that is in a container.
-///
-/// # Errors
-/// What the file system says; then the old one, if there is one, is still there.
-pub fn make_index(fs: &Arc<dyn SharedFs>) -> Result<()> {
-    let container = Container::open(fs.clone())?;
-    let mut index = IndexBuilder::new(fs.clone(), container.superblock().container)?;
-    container.walk()?.try_for_each(|entry| index.add(entry?))?;
-    index.finish(&container.ends())
 }

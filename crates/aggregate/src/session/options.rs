@@ -6,7 +6,7 @@ use std::time::Duration;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::{ask_until, host_name, random_bytes};
 use tameike_io::shared::SharedFs;
-use tameike_store::container::{Codec, Geometry, Superblock, WriterId, may_grow, superblock};
+use tameike_store::container::{Codec, Container, Geometry, Superblock, WriterId, superblock};
 
 /// Files of a container, unless somebody asks for others.
 pub const SUBFILES_MAX: u32 = 8;
@@ -134,6 +134,8 @@ impl SessionOptions {
 
     fn superblock(&self) -> Result<Superblock> {
         let lanes = match self.rank {
+            // A process that has several files fills them alone: they have no holes, which some file systems read.
+            None if self.streams > 0 => 1,
             None => LANES_OF_HOST,
             Some(Rank { size, .. }) => {
                 let subfiles = self.subfiles.unwrap_or(SUBFILES_MAX).clamp(1, size.max(1));
@@ -145,10 +147,10 @@ impl SessionOptions {
     }
 
     /// Whether all others have ended, so that this process is the one to write the index.
-    pub(super) fn may_be_last(&self, fs: &dyn SharedFs, superblock: Superblock) -> Result<bool> {
+    pub(super) fn may_be_last(&self, container: &Container) -> Result<bool> {
         match self.rank {
             Some(Rank { rank, size, .. }) if self.is_collective || size > LOOKING_MAX => Ok(rank == 0),
-            _ => Ok(!may_grow(fs, superblock)?),
+            _ => Ok(!container.may_grow()?),
         }
     }
 }

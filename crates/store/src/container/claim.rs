@@ -1,5 +1,6 @@
 //! How writers that cannot ask one another come to lanes of their own.
 
+use super::records::Records;
 use super::subfile::{self, Subfile};
 use super::superblock::Superblock;
 use super::writer::LaneWriter;
@@ -148,8 +149,14 @@ fn take_free(fs: &dyn SharedFs, superblock: Superblock, number: u32) -> Result<O
 ///
 /// # Errors
 /// What the file system says.
-pub fn may_grow(fs: &dyn SharedFs, superblock: Superblock) -> Result<bool> {
+pub(super) fn may_grow(records: &Records) -> Result<bool> {
+    let (fs, superblock) = (&**records.fs(), records.superblock());
     for number in subfile::numbers(fs)? {
+        let lanes = records.subfile(number)?.lanes()?;
+        if lanes.iter().all(|lane| lane.life == 0 || lane.is_finished) {
+            continue;
+        }
+        // To ask for a lock, it must be open for writing.
         let subfile = Subfile::open(fs, superblock, number, Access::Write)?;
         for (lane, state) in (0..).zip(subfile.lanes()?) {
             if subfile.may_grow(lane, state)? {

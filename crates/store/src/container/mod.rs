@@ -26,7 +26,7 @@ pub mod superblock;
 mod tests;
 mod writer;
 
-pub use claim::{FIRST_OF_HOSTS, WriterId, may_grow};
+pub use claim::{FIRST_OF_HOSTS, WriterId};
 pub use codec::Codec;
 pub use entry::{Content, Entry, Extent, Node, Xattr, check_path, split_path};
 pub use file::{FileReader, Opener, Show};

@@ -9,6 +9,7 @@ mod tests;
 use super::codec::Codec;
 use super::entry::Extent;
 use super::geometry::LaneId;
+use super::index::LaneEnd;
 use super::records::Records;
 use super::writer::LaneWriter;
 use std::sync::Arc;
@@ -98,11 +99,12 @@ impl Streams {
         self.lanes.iter_mut().find(|lane| lane.lane() == id)
     }
 
-    /// Says in all of them that no more comes.
+    /// As [`LaneWriter::finish`].
     ///
     /// # Errors
-    /// As [`LaneWriter::finish`].
-    pub fn finish(self) -> Result<()> {
-        self.lanes.into_iter().try_for_each(|lane| lane.finish().map(drop))
+    /// The same.
+    pub fn finish(self) -> Result<Vec<LaneEnd>> {
+        let ends: Result<Vec<_>> = self.lanes.into_iter().map(LaneWriter::finish).collect();
+        ends.map(|ends| ends.into_iter().flatten().collect())
     }
 }

@@ -559,7 +559,7 @@ fn processes_of_a_host_and_ranks_come_to_lanes_of_their_own() {
     let writers: Vec<_> = ids.iter().map(begin).collect();
     let lanes: std::collections::BTreeSet<_> = writers.iter().map(LaneWriter::lane).collect();
     assert_eq!(lanes.len(), ids.len());
-    assert!(may_grow(&*bed.fs(), bed.superblock).expect("it looks"));
+    assert!(bed.by_records().may_grow().expect("it looks"));
     let taken = LaneWriter::begin(&*bed.fs(), bed.superblock, &rank(0)).err().expect("it is taken");
     assert_eq!(taken.errno, Errno::EBUSY);
     // One dies, the others end.
@@ -568,7 +568,7 @@ fn processes_of_a_host_and_ranks_come_to_lanes_of_their_own() {
     writers.for_each(|writer| {
         writer.finish().expect("finished");
     });
-    assert!(!may_grow(&*bed.fs(), bed.superblock).expect("it looks"));
+    assert!(!bed.by_records().may_grow().expect("it looks"));
     // A lane that nobody has is taken again, and no new file is made.
     let files = || std::fs::read_dir(bed.dir.path()).expect("a directory").count();
     let before = files();

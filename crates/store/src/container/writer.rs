@@ -256,23 +256,22 @@ impl LaneWriter {
         self.subfile.file().start_write_back();
     }
 
-    /// Makes all that was put safe, and says in the lane that no more comes. Where it ends.
+    /// Makes all that was put safe, and says in its lanes that no more comes. Where they end.
     ///
     /// # Errors
     /// As [`Self::sync`].
-    pub fn finish(mut self) -> Result<LaneEnd> {
+    pub fn finish(mut self) -> Result<Vec<LaneEnd>> {
         if self.safe < self.end() {
             self.sync()?;
         }
         // Lost with the power it is not missed: what is there is only believed less.
         self.encode(Kind::End, &[], &Payload::default());
         self.write_pending()?;
-        if let Some(streams) = self.streams.take() {
-            streams.finish()?;
-        }
+        let mut ends = self.streams.take().map_or(Ok(Vec::new()), Streams::finish)?;
         self.subfile.finish(self.lane.lane, (self.sequence >> 32) as u32)?;
         let end = self.superblock.geometry.block_end(self.address - 1);
-        Ok(LaneEnd { lane: self.lane, address: end, sequence: self.sequence, is_finished: true })
+        ends.push(LaneEnd { lane: self.lane, address: end, sequence: self.sequence, is_finished: true });
+        Ok(ends)
     }
 
     /// Largest content that is kept together with its entry.

@@ -4,12 +4,12 @@ mod walk;
 
 pub use walk::Walk;
 
-use super::claim::WriterId;
+use super::claim::{self, WriterId};
 use super::codec::Codec;
 use super::entry::{Extent, Node};
 use super::file::{FileReader, Opener};
 use super::geometry::LaneId;
-use super::index::{Brief, Index, IndexEntry, LaneEnd, compare_paths};
+use super::index::{Brief, Index, IndexBuilder, IndexEntry, LaneEnd, compare_paths};
 use super::record::{Head, Kind};
 use super::records::Records;
 use super::scan::{LaneScan, Step};
@@ -223,6 +223,35 @@ impl Container {
             writer.put_content_in(Streams::new(self.records.clone(), host, streams, codec));
         }
         Ok(writer)
+    }
+
+    /// Ends a writer. Nothing of it needs to be read where each of its entries was [added](Self::add).
+    ///
+    /// # Errors
+    /// As [`LaneWriter::finish`].
+    pub fn end_writer(&mut self, writer: LaneWriter) -> Result<()> {
+        let ends = writer.finish()?;
+        self.ends.extend(ends.into_iter().map(|end| (end.lane, end)));
+        Ok(())
+    }
+
+    /// Whether a writer may still add to it: one that has not ended, and of which nothing tells that it has died.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn may_grow(&self) -> Result<bool> {
+        claim::may_grow(&self.records)
+    }
+
+    /// Writes a new index of all that is there.
+    ///
+    /// # Errors
+    /// What the file system says; then the old one, if there is one, is still there.
+    pub fn write_index(&mut self) -> Result<()> {
+        self.refresh()?;
+        let mut index = IndexBuilder::new(self.records.fs().clone(), self.superblock().container)?;
+        self.walk()?.try_for_each(|entry| index.add(entry?))?;
+        index.finish(&self.ends())
     }
 
     /// Tells of an entry that was put, without reading it.
