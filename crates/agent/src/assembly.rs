@@ -33,7 +33,7 @@ const QUIET: Duration = Duration::from_millis(50);
 /// Files that one node flushes at the same time, each with a sync of its own.
 const FLUSH_PARALLEL: usize = 4;
 /// The same where one sync is for all that ask meanwhile.
-const FLUSH_TOGETHER: usize = 64;
+pub(crate) const FLUSH_TOGETHER: usize = 64;
 
 /// What a node is made of.
 pub struct Parts<'a> {
