@@ -88,7 +88,7 @@ impl Packer {
         let mut dirs = vec![Vec::new()];
         while let Some(dir) = dirs.pop() {
             match batch.pack_dir(seen, &dir) {
-                Ok(below) => dirs.extend(below),
+                Ok(below) => dirs.extend(below.into_iter().rev()),
                 Err(fault) => batch.note(&dir, fault),
             }
             if !force && batch.faults.iter().any(|fault| fault.errno == Errno::ENOSPC) {

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirEntryExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::attr::{AttrChange, SetTime};
@@ -238,7 +238,8 @@ impl Tree {
         change_at(&self.real(path), change).map_err(|error| told(&error))
     }
 
-    /// Names in a directory.
+    /// Names in a directory, in the order in which file systems give numbers: what was made first comes first. Who reads it in that order
+    /// again finds it so in the container.
     pub fn names(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, FileKind)>> {
         let failed = |error: std::io::Error| told(&error);
         let mut names = Vec::new();
@@ -254,9 +255,10 @@ impl Tree {
             } else {
                 FileKind::Fifo
             };
-            names.push((name.file_name().into_encoded_bytes(), kind));
+            names.push((name.ino(), name.file_name().into_encoded_bytes(), kind));
         }
-        Ok(names)
+        names.sort_unstable_by_key(|(number, ..)| *number);
+        Ok(names.into_iter().map(|(_, name, kind)| (name, kind)).collect())
     }
 }
 
