@@ -1,8 +1,8 @@
 //! The agent as its driver sees it.
 
-use crate::assembly::{self, FLUSH_TOGETHER, Parts, StoreParts};
+use crate::assembly::{self, Parts, StoreParts};
 use crate::control::{
-    AgentControl, AgentMode, AgentStart, AggregateChoice, FabricChoice, Left, Progress, StartInput, ViewDoor,
+    AgentControl, AgentMode, AgentStart, FabricChoice, Left, Progress, StartInput, ViewDoor,
 };
 use crate::doors::{LocalFiles, Views};
 use crate::files::{FileLine, FilesAsked, Gathering};
@@ -36,8 +36,6 @@ use tameike_server::cache::CacheService;
 use tameike_store::Store;
 use tameike_store::directory::LOCAL;
 
-/// Threads for calls that may block, beside those that wait for a sync that they share.
-const BLOCKING_THREADS_MAX: usize = 8;
 /// Time between two reports of a drain's progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// Stands for the shared directory where there is none: no door leads to it.
@@ -172,13 +170,6 @@ fn own_process() -> ProcessState {
     }
 }
 
-fn blocking_threads_max(start: &AgentStart) -> usize {
-    match start.aggregate.choice {
-        AggregateChoice::Off => BLOCKING_THREADS_MAX,
-        AggregateChoice::On | AggregateChoice::Auto => BLOCKING_THREADS_MAX + FLUSH_TOGETHER,
-    }
-}
-
 impl AgentControl for Agent {
     fn start(input: StartInput) -> Result<Self> {
         let StartInput { start, doors, ring: ring_path } = input;
@@ -186,7 +177,7 @@ impl AgentControl for Agent {
             // Before any other thread is there.
             process::bind_to_cores(cores)?;
         }
-        let system = System::start(blocking_threads_max(&start))
+        let system = System::start(assembly::blocking_threads_max(&start))
             .map_err(|error| Fault::from_os("starting threads", &error))?;
         let memory = Memory::new(start.memory, start.shared_dir.is_some())?;
         let store = match &start.device {

@@ -3,7 +3,7 @@
 //! The same for the agent of this machine, whose parts are real, and for one of a simulated cluster. The parts that
 //! are of the machine alone (process, sockets, mounts) are [`crate::Agent`]'s.
 
-use crate::control::AgentMode;
+use crate::control::{AgentMode, AgentStart, AggregateChoice};
 use crate::doors::{LocalFiles, Views};
 use crate::measure::Meter;
 use crate::memory::Memory;
@@ -33,7 +33,18 @@ const QUIET: Duration = Duration::from_millis(50);
 /// Files that one node flushes at the same time, each with a sync of its own.
 const FLUSH_PARALLEL: usize = 4;
 /// The same where one sync is for all that ask meanwhile.
-pub(crate) const FLUSH_TOGETHER: usize = 64;
+const FLUSH_TOGETHER: usize = 64;
+
+/// Threads for calls that may block, beside those that wait for a sync that they share.
+const BLOCKING_THREADS_MAX: usize = 8;
+
+/// Most threads of an agent that wait in calls that block.
+pub fn blocking_threads_max(start: &AgentStart) -> usize {
+    match start.aggregate.choice {
+        AggregateChoice::Off => BLOCKING_THREADS_MAX,
+        AggregateChoice::On | AggregateChoice::Auto => BLOCKING_THREADS_MAX + FLUSH_TOGETHER,
+    }
+}
 
 /// What a node is made of.
 pub struct Parts<'a> {

@@ -15,6 +15,9 @@ use super::writer::LaneWriter;
 use std::sync::Arc;
 use tameike_core::Result;
 
+/// Memory for blocks: each lane has one that is filled and one that is written.
+const MEMORY_MAX: usize = 128 << 20;
+
 /// The lanes.
 pub struct Streams {
     records: Arc<Records>,
@@ -27,8 +30,10 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// None yet, of at most so many, for a writer of a host.
+    /// None yet, of at most so many, fewer where blocks are large, for a writer of a host.
     pub fn new(records: Arc<Records>, host: &str, most: usize, codec: Codec) -> Self {
+        let block_size = records.superblock().geometry.block_size as usize;
+        let most = most.min(MEMORY_MAX / (2 * block_size)).max(1);
         Self { records, host: host.to_owned(), most, codec, lanes: Vec::new(), filled: 0 }
     }
 

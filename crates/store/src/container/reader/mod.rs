@@ -1,22 +1,19 @@
 //! A container that is open for reading: the paths that its index tells of, and those that were added after it.
 
 mod walk;
+mod writing;
 
 pub use walk::Walk;
 
-use super::claim::{self, WriterId};
-use super::codec::Codec;
 use super::entry::{Extent, Node};
 use super::file::{FileReader, Opener};
 use super::geometry::LaneId;
-use super::index::{Brief, Index, IndexBuilder, IndexEntry, LaneEnd, compare_paths};
+use super::index::{Brief, Index, IndexEntry, LaneEnd, compare_paths};
 use super::record::{Head, Kind};
 use super::records::Records;
 use super::scan::{LaneScan, Step};
-use super::streams::Streams;
 use super::subfile::{self, LaneState};
 use super::superblock::Superblock;
-use super::writer::LaneWriter;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -204,54 +201,6 @@ impl Container {
             }
         }
         Ok(doubtful)
-    }
-
-    /// Begins a writer, as [`LaneWriter::begin`] does, whose codec makes data smaller, where that pays; this process reads by its open files what it
-    /// puts. A writer that is one of a host's has up to `streams` lanes for content beside that of its entries, each in a subfile of its own, and
-    /// threads that write.
-    ///
-    /// # Errors
-    /// As [`LaneWriter::begin`], and what starting a thread says.
-    pub fn begin_writer(&self, who: &WriterId, codec: Codec, streams: usize) -> Result<LaneWriter> {
-        let mut writer = LaneWriter::begin(&**self.records.fs(), self.records.superblock(), who)?;
-        writer.set_codec(codec)?;
-        self.records.read_by(&writer);
-        if let WriterId::Host(host) = who
-            && streams > 0
-        {
-            writer.write_behind()?;
-            writer.put_content_in(Streams::new(self.records.clone(), host, streams, codec));
-        }
-        Ok(writer)
-    }
-
-    /// Ends a writer. Nothing of it needs to be read where each of its entries was [added](Self::add).
-    ///
-    /// # Errors
-    /// As [`LaneWriter::finish`].
-    pub fn end_writer(&mut self, writer: LaneWriter) -> Result<()> {
-        let ends = writer.finish()?;
-        self.ends.extend(ends.into_iter().map(|end| (end.lane, end)));
-        Ok(())
-    }
-
-    /// Whether a writer may still add to it: one that has not ended, and of which nothing tells that it has died.
-    ///
-    /// # Errors
-    /// What the file system says.
-    pub fn may_grow(&self) -> Result<bool> {
-        claim::may_grow(&self.records)
-    }
-
-    /// Writes a new index of all that is there.
-    ///
-    /// # Errors
-    /// What the file system says; then the old one, if there is one, is still there.
-    pub fn write_index(&mut self) -> Result<()> {
-        self.refresh()?;
-        let mut index = IndexBuilder::new(self.records.fs().clone(), self.superblock().container)?;
-        self.walk()?.try_for_each(|entry| index.add(entry?))?;
-        index.finish(&self.ends())
     }
 
     /// Tells of an entry that was put, without reading it.
