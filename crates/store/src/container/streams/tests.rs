@@ -52,9 +52,10 @@ fn content(number: u32) -> Vec<u8> {
     (0..17_000 + number % 7 * 9_000).map(|at| (at * 31 + number * 7) as u8).collect()
 }
 
-/// All that is found is whole; how many files that are.
+/// All that is found is whole, and nothing is found that is not believed; how many files that are.
 fn assert_whole(container: &Container, where_: &str) -> usize {
-    assert_eq!(container.damage(), &[], "{where_}");
+    let refused = container.damage().iter().find(|damage| damage.why.contains("never known"));
+    assert_eq!(refused, None, "{where_}");
     let entries: Vec<_> = container.walk().expect("a walk").map(|entry| entry.expect("an entry")).collect();
     for entry in &entries {
         let number = String::from_utf8_lossy(&entry.path[201..]).parse().expect("a number");
@@ -66,7 +67,8 @@ fn assert_whole(container: &Container, where_: &str) -> usize {
     entries.len()
 }
 
-/// Whoever looks, at any moment, as after a death of the writer, finds no entry whose content is not there; and what was written out is found.
+/// Whoever looks, at any moment, as after a death of the writer, finds no entry whose content is not there; and what was written out is found. A block that
+/// is being written just then is torn.
 #[test]
 fn no_entry_is_there_before_its_content() {
     let bed = Bed::new();
@@ -84,6 +86,7 @@ fn no_entry_is_there_before_its_content() {
     assert!(seen > 100);
     writer.write_pending().expect("written");
     assert_eq!(assert_whole(&bed.by_records(), "at the end"), 600);
+    assert_eq!(bed.by_records().damage(), &[]);
 }
 
 /// One after the other, as they are needed; and the next life takes the same again.
