@@ -27,7 +27,9 @@ by_rings() {
     trap "echo $before >$parameter" EXIT
     echo Y >"$parameter"
     echo "suites: by rings"
-    tests "${suites[@]}" pjdfstest fsx
+    local long=()
+    [ "${TAMEIKE_SOAK:-}" != 1 ] || long=(fsx)
+    tests "${suites[@]}" pjdfstest "${long[@]}"
     echo "$before" >"$parameter"
 }
 
