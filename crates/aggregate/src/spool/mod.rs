@@ -23,7 +23,7 @@ use crate::session::{LookAgain, Session, SessionOptions};
 use clean::Clean;
 use listing::Listed;
 use members::Membership;
-use page::Told;
+use page::SharedPage;
 use parking_lot::{Condvar, Mutex};
 use std::ffi::{OsStr, OsString};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -144,9 +144,9 @@ impl Spool {
         let membership = Membership::begin(&dir)?;
         make_dir(&dir.join(TREE))?;
         take_mode(&options.container, &dir.join(TREE))?;
-        let told = Told::open(&dir)?;
+        let page = SharedPage::open(&dir)?;
         lease::ignore_waiters()?;
-        let tree = Tree::new(dir.join(TREE), &dir, told);
+        let tree = Tree::new(dir.join(TREE), &dir, page);
         let shared = Arc::new(Shared {
             options,
             dir,

@@ -32,14 +32,14 @@ impl Packer {
     pub fn begin(shared: Arc<Shared>) -> Result<(Arc<Self>, Door)> {
         let session = open_session(&shared.container, &shared.options)?;
         let is_empty = session.read_dir(b"")?.is_empty();
-        let before = shared.tree.told.epoch()?;
+        let before = shared.tree.page.epoch()?;
         shared.tree.clear_beside()?;
         Intent::recover(&shared.dir, &shared.tree, &session)?;
         drop_stubs_without_record(&shared.tree, &session)?;
         // A packer that was killed in the middle of a change has left programs waiting for its end.
-        shared.tree.told.while_changing(|| Ok(()))?;
+        shared.tree.page.while_changing(|| Ok(()))?;
         let epoch = if is_empty { 0 } else { before + 1 };
-        shared.tree.told.tell_epoch(epoch)?;
+        shared.tree.page.tell_epoch(epoch)?;
         let names = Mutex::new(Names { epoch, ..Names::default() });
         let packer = Arc::new(Self {
             shared,

@@ -11,10 +11,10 @@ const CHANGES: u64 = std::mem::offset_of!(Page, changes) as u64;
 /// A page of memory: programs map all of it.
 const SIZE: u64 = 4096;
 
-/// The file. One packer at a time writes to it, and only while it holds the lock of names.
-pub struct Told(File);
+/// The mapped file. One packer at a time writes to it, and only while it holds the lock of names.
+pub struct SharedPage(File);
 
-impl Told {
+impl SharedPage {
     /// Opens the page of a spool. It is there at its full size before anybody maps it.
     pub fn open(dir: &Path) -> Result<Self> {
         let page = File::options()

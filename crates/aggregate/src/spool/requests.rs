@@ -236,7 +236,7 @@ impl Packer {
             names.listed.forget([from, to]);
             if names.epoch > 0 {
                 names.epoch += 1;
-                tree.told.tell_epoch(names.epoch)?;
+                tree.page.tell_epoch(names.epoch)?;
             }
         }
         self.follow(from, to)?;

@@ -1,6 +1,6 @@
 //! The spool's tree: real files, and stubs of those that are packed.
 
-use super::page::Told;
+use super::page::SharedPage;
 use crate::session::Xattr;
 use rustix::fs::{
     AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, chmodat, chownat, renameat_with,
@@ -28,7 +28,7 @@ pub struct Tree {
     beside: PathBuf,
     staged: AtomicU64,
     /// What programs are told of it.
-    pub told: Told,
+    pub page: SharedPage,
 }
 
 /// What a name of the tree is.
@@ -100,8 +100,8 @@ impl Mark {
 
 impl Tree {
     /// The tree in `root`; `beside` is on the same file system.
-    pub fn new(root: PathBuf, beside: &Path, told: Told) -> Self {
-        Self { root, beside: beside.to_owned(), staged: AtomicU64::new(0), told }
+    pub fn new(root: PathBuf, beside: &Path, page: SharedPage) -> Self {
+        Self { root, beside: beside.to_owned(), staged: AtomicU64::new(0), page }
     }
 
     /// Takes away what was left beside the tree.
@@ -207,7 +207,7 @@ impl Tree {
     /// Runs `change`, which puts other things in the place of those in a directory, and leaves that its time: to programs, nothing has
     /// changed.
     pub fn keeping_time<T>(&self, dir: &[u8], change: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.told.while_changing(|| {
+        self.page.while_changing(|| {
             let before = std::fs::symlink_metadata(self.real(dir)).map_err(|error| told(&error))?;
             let changed = change()?;
             let mtime = Some(SetTime::To(Mark::of(&before).mtime));
