@@ -1,9 +1,7 @@
 //! [`Service`] over a [`Vfs`].
 
 use super::FuseDoor;
-use super::answer::{
-    answer_attr, answer_bytes, answer_done, answer_entry, answer_open_dir, answer_seek, answer_space,
-};
+use super::answer::{answer_bytes, answer_done, answer_entry, answer_open_dir, answer_seek, answer_space};
 use super::convert::{
     Caller, O_EXCL, XATTR_CREATE, XATTR_REPLACE, errno, kind_of_mode, new_inode, open_mode, rename_mode,
     sought, space_change,
@@ -29,7 +27,7 @@ impl<V: Vfs> Service for FuseDoor<V> {
             Operation::BatchForget(forgets) => {
                 forgets.iter().for_each(|(file, lookups)| self.vfs.forget(FileNumber(file), lookups));
             }
-            Operation::GetAttr => self.getattr(file, reply),
+            Operation::GetAttr => self.getattr(file, caller.thread, reply),
             Operation::SetAttr(change) => self.change_attributes(file, change, reply),
             Operation::ReadLink => self.readlink(file, reply),
             Operation::Open { flags } => self.open_file(file, open_mode(flags), caller.thread, reply),
@@ -165,15 +163,6 @@ impl<V: Vfs> FuseDoor<V> {
             }
             _ => reply.error(Errno::ENOSYS),
         }
-    }
-
-    fn getattr(&self, file: FileNumber, reply: Reply) {
-        let (vfs, custody) = (self.vfs.clone(), self.custody.clone());
-        self.tasks.spawn(async move {
-            let changes = custody.changes();
-            let attr = vfs.getattr(file).await;
-            answer_attr(reply, file, attr, &custody, changes);
-        });
     }
 
     fn readlink(&self, file: FileNumber, reply: Reply) {

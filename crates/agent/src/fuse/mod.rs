@@ -20,6 +20,7 @@ mod door;
 mod kernel_cache;
 mod lists;
 mod lock;
+mod looked;
 mod opening;
 mod state;
 mod tasks;

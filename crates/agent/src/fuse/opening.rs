@@ -6,23 +6,41 @@ use crate::custody::Custody;
 
 use tameike_client::locks;
 use tameike_client::vfs::{FileNumber, OpenMode, Opened, Vfs};
-use tameike_core::Result;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::NewInode;
+use tameike_core::{Errno, Result};
 use tameike_io::fuse::Reply;
 
 impl<V: Vfs> FuseDoor<V> {
     /// Looks a name up for a thread: also one by which the ring hands a file over.
     pub(super) fn find(&self, (dir, name): (FileNumber, &[u8]), thread: u32, reply: Reply) {
-        let (vfs, ahead) = (self.vfs.clone(), self.ahead.clone());
-        let (custody, name) = (self.custody.clone(), name.to_vec());
+        let (vfs, ahead, looked) = (self.vfs.clone(), self.ahead.clone(), self.looked.clone());
+        let (runtime, custody, name) = (self.tasks.runtime().clone(), self.custody.clone(), name.to_vec());
         self.tasks.spawn(async move {
             let changes = custody.changes();
             let found = match custody.handed(dir, &name) {
                 Some(handed) => vfs.find_again(handed).await,
                 None => ahead.lookup(&vfs, thread, (dir, &name)).await,
             };
+            if let Ok(found) = &found {
+                looked.note(thread, found, runtime.clock.monotonic());
+            }
             answer_entry(reply, found, &custody, changes);
+        });
+    }
+
+    /// Tells a thread attributes: those of its look-up where another file has taken the name since.
+    pub(super) fn getattr(&self, file: FileNumber, thread: u32, reply: Reply) {
+        let (vfs, custody, looked) = (self.vfs.clone(), self.custody.clone(), self.looked.clone());
+        let runtime = self.tasks.runtime().clone();
+        self.tasks.spawn(async move {
+            let changes = custody.changes();
+            let told = looked.take(thread, file, runtime.clock.monotonic());
+            let attr = match (vfs.getattr(file).await, told) {
+                (Err(fault), Some(told)) if fault.errno == Errno::ESTALE => Ok(told),
+                (attr, _) => attr,
+            };
+            answer_attr(reply, file, attr, &custody, changes);
         });
     }
 

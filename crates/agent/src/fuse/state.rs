@@ -2,6 +2,7 @@
 
 use super::ahead::OpenAhead;
 use super::answer::{answer_done, answer_entry};
+use super::looked::Looked;
 use super::tasks::Tasks;
 use super::{KernelCache, WaitingRoom};
 use crate::custody::Custody;
@@ -23,13 +24,14 @@ pub struct FuseDoor<V> {
     pub(super) waiting: WaitingRoom,
     pub(super) custody: Arc<Custody>,
     pub(super) ahead: OpenAhead,
+    pub(super) looked: Arc<Looked>,
 }
 
 impl<V: Vfs> FuseDoor<V> {
     /// A door to `vfs`, whose writes wait in `waiting`, and which has the files that `custody` says.
     pub(crate) fn new(tasks: Tasks, vfs: Arc<V>, waiting: WaitingRoom, custody: Arc<Custody>) -> Self {
         let ahead = OpenAhead::new(tasks.runtime().clone());
-        Self { tasks, vfs, waiting, custody, ahead }
+        Self { tasks, vfs, waiting, custody, ahead, looked: Arc::default() }
     }
 
     pub(super) fn kernel_cache(&self) -> KernelCache {
