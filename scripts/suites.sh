@@ -11,14 +11,10 @@ readonly nobody=65534
 readonly suites=(posix semantics names locks crash capacity)
 cargo_options=("$@")
 
-# tests PROGRAM... [-- OPTION...]: as they were built for the whole workspace, and not again
+# tests PROGRAM...: as they were built for the whole workspace, and not again
 tests() {
-    local programs=()
-    while [ $# != 0 ] && [ "$1" != -- ]; do
-        programs+=("--test=$1")
-        shift
-    done
-    cargo test --workspace "${cargo_options[@]}" --no-fail-fast "${programs[@]}" "$@"
+    local programs=("${@/#/--test=}")
+    cargo test --workspace "${cargo_options[@]}" --no-fail-fast "${programs[@]}"
 }
 
 by_rings() {
@@ -40,9 +36,7 @@ by_rings() {
 
 preloaded() {
     echo "suites: preloaded"
-    local short=(-- --skip tar_brings_ten_thousand_small_files_back)
-    [ "${TAMEIKE_SOAK:-}" != 1 ] || short=()
-    TAMEIKE_TEST_PRELOAD=1 tests "${suites[@]}" parallel workloads "${short[@]}"
+    TAMEIKE_TEST_PRELOAD=1 tests "${suites[@]}" parallel workloads
 }
 
 # plain PROGRAM...: runs test programs that were built already, in a mount namespace of its own, where anybody may use FUSE

@@ -391,7 +391,7 @@ fn programs_of_mpi_in_c_and_fortran() {
 #[test]
 fn an_archive_of_twenty_thousand_files() {
     let place = Place::new();
-    place.plainly(programs::MAKE_ARCHIVE);
+    place.plainly(&programs::make_archive(200));
     let output = place.script("tar -xf ../all.tar; find . -type f | wc -l").output().expect("it starts");
     assert!(output.status.success(), "{}", shown(&output));
     assert_eq!(String::from_utf8_lossy(&output.stdout), "20000\n");

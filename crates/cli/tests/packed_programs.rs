@@ -7,7 +7,7 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::{Site, binary, files_below, succeed};
+use support::{Site, binary, files_below, is_soak, succeed};
 
 const PACKED: &str = ".tameike-packed";
 
@@ -151,15 +151,18 @@ fn programs_of_mpi_in_c_and_fortran() {
     succeed(Command::new("diff").arg("-r").arg(site.plain().join("work")).arg(taken_out(&site)));
 }
 
+/// Of twenty thousand when the tests are the long ones.
 #[test]
-fn an_archive_of_twenty_thousand_files() {
+fn an_archive_of_many_files() {
     let site = Site::new();
-    plainly(&site, programs::MAKE_ARCHIVE);
+    let hundreds: u32 = if is_soak() { 200 } else { 40 };
+    let files = hundreds as usize * 100;
+    plainly(&site, &programs::make_archive(hundreds));
     let archive = site.plain().join("all.tar");
     let archive = archive.display();
     let unpack = format!("tar -xf {archive}; find . -type f | wc -l");
-    assert_eq!(in_job(&site, &["--aggregate", "--verify"], 0, &unpack), "20000\n");
-    assert_eq!(counts(&site), (20000, 0));
+    assert_eq!(in_job(&site, &["--aggregate", "--verify"], 0, &unpack), format!("{files}\n"));
+    assert_eq!(counts(&site), (files, 0));
     succeed(Command::new("diff").arg("-r").arg(site.plain().join("work")).arg(taken_out(&site)));
     in_job(&site, &[], 1, &format!("tar --compare --file {archive}"));
 }

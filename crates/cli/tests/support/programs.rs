@@ -113,8 +113,12 @@ pub const DATA_BASES: &str = "umask 022; for mode in delete wal; do
 pub const DATA_BASES_AGAIN: &str = "for i in *.db; do
          sqlite3 $i 'pragma integrity_check; pragma journal_mode; select count(*), sum(a) from t; insert into t(a) values (1000000); select max(a) from t;'; done";
 
-/// An archive of twenty thousand files, of what lies here then.
-pub const MAKE_ARCHIVE: &str = "for i in $(seq 100); do mkdir $i; seq 200 | (cd $i; split -l 1 -a 3 -d - file-); done; tar -cf ../all.tar .";
+/// An archive of so many hundred files, of what lies here then.
+pub fn make_archive(hundreds: u32) -> String {
+    format!(
+        "for i in $(seq {hundreds}); do mkdir $i; seq 100 | (cd $i; split -l 1 -a 3 -d - file-); done; tar -cf ../all.tar ."
+    )
+}
 
 /// Programs of MPI, compiled into a directory. They write files below the directory that they are given, and read some.
 pub fn of_mpi(into: &Path) -> Vec<PathBuf> {
