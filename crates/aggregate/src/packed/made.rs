@@ -1,6 +1,7 @@
 //! Making files where two places have names: the shared directory and its container.
 
 use super::file::PackedFile;
+use super::look::Unlisted;
 use super::{PackedTree, Way, unless_missing, way};
 use std::sync::Arc;
 use tameike_core::wire::pack::{PackReply, PackRequest};
@@ -41,6 +42,9 @@ impl PackedTree {
         mode: u16,
     ) -> Result<Option<Arc<dyn SharedFile>>> {
         let now = self.runtime.clock.monotonic();
+        if self.missing.seen(path, now).is_none() && self.find_unlisted(path, now) == Some(Unlisted::Packed) {
+            return Err(Errno::EEXIST.into());
+        }
         let seen = self.missing.seen(path, now);
         let mut looked = seen.is_none();
         if looked {

@@ -10,9 +10,12 @@
 
 mod file;
 mod files;
+mod listed;
 mod listing;
 mod lives;
+mod look;
 mod made;
+mod misses;
 mod moves;
 mod names;
 mod outward;
@@ -31,6 +34,7 @@ pub use way::Way;
 
 use file::PackedFile;
 use listing::UnitedDir;
+use misses::Misses;
 use recent::Recent;
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,6 +76,8 @@ pub struct PackedTree {
     absent: Recent,
     /// Where nothing is at all.
     missing: Recent,
+    /// In which directories that is found again and again.
+    misses: Misses,
     runtime: Runtime,
 }
 
@@ -122,7 +128,8 @@ impl PackedTree {
         packs_storms: bool,
     ) -> Self {
         let (storms, absent) = (Storms::new(packs_storms), Recent::new(ABSENT_TIME));
-        Self { plain, way, owner, storms, absent, missing: Recent::new(MISSING_TIME), runtime }
+        let missing = Recent::new(MISSING_TIME);
+        Self { plain, way, owner, storms, absent, missing, misses: Misses::default(), runtime }
     }
 
     /// Directories in which many files were made fast, as far as this node has made them.
@@ -146,36 +153,6 @@ impl PackedTree {
     fn opened(&self, way: &Way, request: PackRequest) -> Result<Arc<dyn SharedFile>> {
         let stat = way.stat(request)?;
         Ok(Arc::new(PackedFile::new(way.clone(), self.runtime.clone(), stat.number)))
-    }
-
-    /// What is at a path of the shared directory; what is packed there where that has nothing.
-    fn either<T>(
-        &self,
-        path: &[u8],
-        plain: impl FnOnce(&dyn SharedFs) -> Result<T>,
-        packed: impl Fn() -> Result<T>,
-    ) -> Result<T> {
-        if self.way.is_none() {
-            return plain(&*self.plain);
-        }
-        let now = self.runtime.clock.monotonic();
-        if self.absent.seen(path, now).is_some()
-            && let Some(found) = unless_missing(packed())?
-        {
-            return Ok(found);
-        }
-        match plain(&*self.plain) {
-            Err(fault) if fault.errno == Errno::ENOENT => {
-                let found = packed();
-                match &found {
-                    Ok(_) => self.absent.note(path, now),
-                    Err(fault) if fault.errno == Errno::ENOENT => self.missing.note(path, now),
-                    Err(_) => {}
-                }
-                found
-            }
-            found => found,
-        }
     }
 
     /// Counts a file that was made; where that are many, and fast, and nobody has said otherwise, the next are packed.

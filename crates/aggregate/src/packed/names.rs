@@ -53,6 +53,7 @@ impl PackedTree {
             if mode == RenameMode::NoReplace {
                 // Another node has made it meanwhile.
                 self.plain.rename(to, from, mode)?;
+                self.is_packed_as_well(from)?;
                 return Err(Errno::EEXIST.into());
             }
             unless_missing(way.done(PackRequest::Unlink { path: to.to_vec() }))?;

@@ -1,9 +1,10 @@
 //! The packer: answers all agents of a job from the container that it alone adds to.
 
-use super::CONTAINER;
+use super::listed::Listed;
 use super::outward::{end_out, move_out};
 use super::recent::Named;
 use super::store::Store;
+use super::{CONTAINER, unless_missing};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,6 +34,7 @@ pub struct Packer {
     parts: PackerParts,
     may_share: bool,
     state: Mutex<State>,
+    listed: Listed,
     /// One sync at a time.
     pub(super) syncing: Mutex<()>,
 }
@@ -53,7 +55,8 @@ impl Packer {
     /// `EBUSY` when another job has the container and `may_share` is not said, with which nothing can be changed then; and what the file
     /// system says.
     pub fn new(parts: PackerParts, may_share: bool) -> Result<Self> {
-        let packer = Self { parts, may_share, state: Mutex::default(), syncing: Mutex::default() };
+        let (state, listed, syncing) = Default::default();
+        let packer = Self { parts, may_share, state, listed, syncing };
         if packer.parts.plain.stat(CONTAINER).is_ok() {
             let mut state = packer.state.lock();
             let store = packer.store(&mut state)?;
@@ -104,6 +107,7 @@ impl Packer {
                 store.look_again()?;
                 store.stat(&path).map(PackReply::Stat)
             }
+            PackRequest::Find { path } => self.find(&path),
             PackRequest::Read { file, offset, length } => {
                 let length = (length as usize).min(OWN_BYTES_MAX);
                 // Others are served while the file system is asked.
@@ -131,12 +135,30 @@ impl Packer {
         }
     }
 
+    /// What is at a path where the shared directory had nothing a moment ago, and no agent has made anything since.
+    fn find(&self, path: &[u8]) -> Result<PackReply> {
+        let (dir, name) = split(path).ok_or(Errno::ENOENT)?;
+        if !self.listed.lacks(self.plain(), dir, name, monotonic) {
+            return Ok(PackReply::Look);
+        }
+        let State { store, named, .. } = &mut *self.state.lock();
+        if named.may_have(path, monotonic()) {
+            return Ok(PackReply::Look);
+        }
+        let Some(store) = store else { return Ok(PackReply::Missing) };
+        store.look_again()?;
+        Ok(unless_missing(store.stat(path))?.map_or(PackReply::Missing, PackReply::Stat))
+    }
+
     /// A directory gets another name, with what was said of it.
     fn move_marked(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
         // It syncs, and of two syncs at a time only one is told what has failed.
         let _one = self.syncing.lock();
         let State { store, marks, named } = &mut *self.state.lock();
-        named.note(to, monotonic());
+        named.note_moved(to, monotonic());
+        if mode == RenameMode::Exchange {
+            named.note_moved(from, monotonic());
+        }
         match store {
             Some(store) => self.move_dir(store, from, to, mode)?,
             None => self.plain().rename(from, to, mode)?,

@@ -3,6 +3,7 @@
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::time::Duration;
+use tameike_io::shared::split;
 
 /// Most paths that are known at a time.
 const PATHS_MAX: usize = 16 << 10;
@@ -44,6 +45,13 @@ impl Recent {
 /// Paths at which something was made in the shared directory: who has looked there before must look again.
 #[derive(Default)]
 pub struct Named {
+    made: Paths,
+    /// Directories that have come there, with all that is below them.
+    moved: Paths,
+}
+
+#[derive(Default)]
+struct Paths {
     paths: HashMap<Vec<u8>, Duration>,
     /// So it may be of every path until then: there were too many.
     all_until: Duration,
@@ -52,9 +60,8 @@ pub struct Named {
 /// How long they are known: longer than a message is on its way.
 const NAMED_TIME: Duration = Duration::from_secs(60);
 
-impl Named {
-    /// Something was made there at this moment.
-    pub fn note(&mut self, path: &[u8], now: Duration) {
+impl Paths {
+    fn note(&mut self, path: &[u8], now: Duration) {
         if self.paths.len() >= PATHS_MAX {
             self.paths.retain(|_, made| *made + NAMED_TIME > now);
         }
@@ -65,9 +72,31 @@ impl Named {
         self.paths.insert(path.to_vec(), now);
     }
 
+    fn may_have(&self, path: &[u8], now: Duration) -> bool {
+        now < self.all_until || self.paths.get(path).is_some_and(|made| *made + NAMED_TIME > now)
+    }
+}
+
+impl Named {
+    /// Something was made there at this moment.
+    pub fn note(&mut self, path: &[u8], now: Duration) {
+        self.made.note(path, now);
+    }
+
+    /// A directory has come there.
+    pub fn note_moved(&mut self, path: &[u8], now: Duration) {
+        self.moved.note(path, now);
+    }
+
     /// Whether something may have been made there since a look that was on its way.
     pub fn may_have(&self, path: &[u8], now: Duration) -> bool {
-        now < self.all_until || self.paths.get(path).is_some_and(|made| *made + NAMED_TIME > now)
+        let mut above = Some(path);
+        let has_come = std::iter::from_fn(|| {
+            let path = above?;
+            above = split(path).map(|(dir, _)| dir);
+            Some(path)
+        });
+        self.made.may_have(path, now) || has_come.into_iter().any(|path| self.moved.may_have(path, now))
     }
 }
 
@@ -105,7 +134,19 @@ mod tests {
             named.note(number.to_string().as_bytes(), START);
         }
         let before_end = START + NAMED_TIME - Duration::from_millis(1);
-        assert!(named.may_have(b"one", before_end) && named.paths.len() <= PATHS_MAX);
+        assert!(named.may_have(b"one", before_end) && named.made.paths.len() <= PATHS_MAX);
         assert!(!named.may_have(b"one", START + NAMED_TIME));
+    }
+
+    #[test]
+    fn with_a_directory_comes_what_is_in_it() {
+        let mut named = Named::default();
+        named.note(b"made", START);
+        named.note_moved(b"a/moved", START);
+        for path in [&b"a/moved"[..], b"a/moved/one", b"a/moved/b/two", b"made"] {
+            assert!(named.may_have(path, START) && !named.may_have(path, START + NAMED_TIME));
+        }
+        // What was made is new: nothing is in it.
+        assert!(!["made/one", "a", "a/other", ""].iter().any(|path| named.may_have(path.as_bytes(), START)));
     }
 }

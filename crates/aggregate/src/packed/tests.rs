@@ -3,8 +3,10 @@
 use super::{ATTRIBUTE, PackedTree, Packer, PackerParts, Way};
 use std::fs;
 use std::sync::Arc;
+use std::time::Duration;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, FileKind, Result};
+use tameike_io::os::process::monotonic;
 use tameike_io::os::system::System;
 use tameike_io::shared::{PosixTree, SharedFs, Special, XattrMode};
 use tempfile::TempDir;
@@ -51,6 +53,13 @@ impl Bed {
         made
     }
 
+    /// Has one node ask for so many names that are not there that it goes by what the directory is known to have.
+    fn miss_many(&self, dir: &str) {
+        for number in 0..64 {
+            assert_eq!(errno(self.one.stat(format!("{dir}missing{number}").as_bytes())), Some(Errno::ENOENT));
+        }
+    }
+
     fn is_plain(&self, name: &str) -> bool {
         fs::symlink_metadata(self.dir.path().join(name)).is_ok()
     }
@@ -77,7 +86,7 @@ fn who_has_just_looked_makes_no_second_thing_under_a_name() {
         ("rename", |bed| bed.other.rename(b"plain", b"new", RenameMode::Replace)),
         ("rename of a directory", |bed| bed.other.rename(b"dir", b"new", RenameMode::NoReplace)),
     ];
-    for with_packed in [false, true] {
+    for (with_packed, with_misses) in [(false, false), (true, false), (false, true), (true, true)] {
         for (way, make) in ways {
             let bed = Bed::new();
             bed.make_plain(b"plain").expect("made");
@@ -85,8 +94,15 @@ fn who_has_just_looked_makes_no_second_thing_under_a_name() {
             if with_packed {
                 drop(bed.other.create(b"dir/packed", 0o644).expect("made"));
             }
+            if with_misses {
+                bed.miss_many("");
+            }
             assert_eq!(errno(bed.one.stat(b"new")), Some(Errno::ENOENT), "{way}");
             make(&bed).expect(way);
+            bed.other.stat(b"new").expect(way);
+            if with_misses {
+                bed.one.stat(b"new").expect(way);
+            }
             assert_eq!(errno(bed.one.create(b"new", 0o644)), Some(Errno::EEXIST), "{way}");
             assert!(bed.is_plain("new"), "{way}");
             // What nobody has made is made all the same.
@@ -113,4 +129,47 @@ fn what_is_packed_is_hidden_by_nothing_that_a_node_makes() {
     // Nothing packed is left below it.
     bed.one.unlink(b"new").expect("removed");
     assert_eq!(errno(bed.other.stat(b"new")), Some(Errno::ENOENT));
+}
+
+#[test]
+fn with_a_directory_comes_what_is_in_it() {
+    for mode in [RenameMode::Replace, RenameMode::Exchange] {
+        let bed = Bed::new();
+        for dir in [b"from", b"dest"] {
+            bed.other.make(dir, &Special::Directory(0o755)).expect("made");
+        }
+        bed.make_plain(b"from/new").expect("made");
+        let dest = if mode == RenameMode::Exchange { "from" } else { "dest" };
+        if mode == RenameMode::Exchange {
+            bed.other.rename(b"from", b"dest", mode).expect("changed places");
+        }
+        bed.miss_many(&format!("{dest}/"));
+        let new = format!("{dest}/new").into_bytes();
+        assert_eq!(errno(bed.one.stat(&new)), Some(Errno::ENOENT));
+        bed.other.rename(b"from", b"dest", mode).expect("renamed");
+        assert_eq!(errno(bed.one.create(&new, 0o644)), Some(Errno::EEXIST));
+        assert_eq!(bed.one.stat(&new).expect("it came with its directory").kind, FileKind::File);
+    }
+}
+
+/// S42: "Who asks for many names of a directory that are not there may miss for 0.05 seconds one that a program outside of jobs makes
+/// there".
+#[test]
+fn where_many_names_are_missing_what_others_make_is_seen_soon() {
+    let bed = Bed::new();
+    let end = monotonic() + Duration::from_secs(60);
+    for number in 0.. {
+        assert!(monotonic() < end, "the shared directory is asked for each name");
+        bed.miss_many("");
+        let name = format!("new{number}");
+        fs::write(bed.dir.path().join(&name), "").expect("written");
+        let is_missed = errno(bed.one.stat(name.as_bytes())) == Some(Errno::ENOENT);
+        let until = monotonic() + Duration::from_secs(60);
+        while errno(bed.one.stat(name.as_bytes())).is_some() {
+            assert!(monotonic() < until, "{name} is not seen");
+        }
+        if is_missed {
+            break;
+        }
+    }
 }

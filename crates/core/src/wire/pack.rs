@@ -193,6 +193,12 @@ pub enum PackRequest {
         #[serde(with = "serde_bytes")]
         path: Vec<u8>,
     },
+    /// What is at a path, if that can be known without a look at it in the shared directory: by the names that this had a moment ago.
+    Find {
+        /// Where.
+        #[serde(with = "serde_bytes")]
+        path: Vec<u8>,
+    },
 }
 
 impl PackRequest {
@@ -205,7 +211,8 @@ impl PackRequest {
             | Self::Read { .. }
             | Self::Forget
             | Self::Packs { .. }
-            | Self::Named { .. } => true,
+            | Self::Named { .. }
+            | Self::Find { .. } => true,
             Self::Create { .. }
             | Self::Open { .. }
             | Self::Close { .. }
@@ -240,4 +247,6 @@ pub enum PackReply {
     Look,
     /// Whether files are packed.
     Packs(bool),
+    /// Nothing is there, neither packed nor in the shared directory.
+    Missing,
 }

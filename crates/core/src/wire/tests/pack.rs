@@ -43,6 +43,7 @@ fn requests_to_the_packer() {
         (PackRequest::Mark { dir: path(), packs: Some(false) }, "1101700100"),
         (PackRequest::Packs { dir: path() }, "120170"),
         (PackRequest::Named { path: path() }, "130170"),
+        (PackRequest::Find { path: path() }, "140170"),
     ]);
 }
 
@@ -67,5 +68,6 @@ fn replies_of_the_packer() {
         (PackReply::Declined, "04"),
         (PackReply::Look, "05"),
         (PackReply::Packs(true), "0601"),
+        (PackReply::Missing, "07"),
     ]);
 }
