@@ -61,6 +61,8 @@ const DEVICE: u64 = u64::from_be_bytes(*b"\xffpacked\0");
 const ABSENT_TIME: Duration = Duration::from_secs(1);
 /// Who has just looked for a file makes it without another look.
 const MISSING_TIME: Duration = Duration::from_millis(100);
+/// Misses of names of a directory that come so soon after one another are a storm of files that are made there.
+const MISSES_GAP: Duration = Duration::from_millis(250);
 /// Bytes of a block of `st_blocks`.
 const STAT_BLOCK: u64 = 512;
 
@@ -129,7 +131,7 @@ impl PackedTree {
     ) -> Self {
         let (storms, absent) = (Storms::new(packs_storms), Recent::new(ABSENT_TIME));
         let missing = Recent::new(MISSING_TIME);
-        Self { plain, way, owner, storms, absent, missing, misses: Misses::default(), runtime }
+        Self { plain, way, owner, storms, absent, missing, misses: Misses::new(MISSES_GAP), runtime }
     }
 
     /// Directories in which many files were made fast, as far as this node has made them.

@@ -9,7 +9,7 @@ use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::PackedStat;
 use tameike_core::{Errno, FileKind, Result};
 use tameike_io::os::process::{random_bytes, wall};
-use tameike_io::shared::{Special, join};
+use tameike_io::shared::join;
 use tameike_store::container::{Content, IndexEntry, Node, check_path};
 
 /// A path that no file has, where it is said.
@@ -92,16 +92,16 @@ impl Packer {
         })
     }
 
-    /// Makes a directory, in which nothing is.
-    pub(super) fn make_dir(&self, store: &mut Store, path: &[u8], mode: u16) -> Result<()> {
-        if store.has_below(path)? {
-            match self.plain().stat(path) {
-                Ok(_) => return Err(Errno::EEXIST.into()),
-                Err(fault) if fault.errno == Errno::ENOENT => self.set_apart(store, path)?,
-                Err(fault) => return Err(fault),
-            }
+    /// Where a directory is to be made nothing is packed below its path then.
+    pub(super) fn clear_for_dir(&self, store: &mut Store, path: &[u8]) -> Result<()> {
+        if !store.has_below(path)? {
+            return Ok(());
         }
-        self.plain().make(path, &Special::Directory(mode)).map(drop)
+        match self.plain().stat(path) {
+            Ok(_) => Err(Errno::EEXIST.into()),
+            Err(fault) if fault.errno == Errno::ENOENT => self.set_apart(store, path),
+            Err(fault) => Err(fault),
+        }
     }
 }
 

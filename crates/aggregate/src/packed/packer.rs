@@ -117,21 +117,19 @@ impl Packer {
             PackRequest::Sync { file: None } if self.state.lock().store.is_none() => Ok(PackReply::Done),
             PackRequest::Sync { file } => self.sync(file).map(|()| PackReply::Done),
             PackRequest::MoveDir { from, to, mode } => {
-                self.move_marked(&from, &to, mode).map(|()| PackReply::Done)
+                self.move_marked(&from, &to, mode)?;
+                [from, to].iter().for_each(|dir| self.listed.forget(dir));
+                Ok(PackReply::Done)
             }
-            request => {
-                let State { store, named, .. } = &mut *self.state.lock();
-                if let PackRequest::MakeDir { path, .. } = &request {
-                    named.note(path, monotonic());
+            PackRequest::MakeDir { path, mode } => self.make_dir(&path, mode).map(|()| PackReply::Done),
+            PackRequest::RemoveDir { path } => self.remove_dir(&path).map(|()| PackReply::Done),
+            request => match &mut self.state.lock().store {
+                Some(store) => {
+                    store.look_again()?;
+                    self.stored(store, request)
                 }
-                match store {
-                    Some(store) => {
-                        store.look_again()?;
-                        self.stored(store, request)
-                    }
-                    None => self.without_store(request),
-                }
-            }
+                None => self.without_store(request),
+            },
         }
     }
 
@@ -148,6 +146,34 @@ impl Packer {
         let Some(store) = store else { return Ok(PackReply::Missing) };
         store.look_again()?;
         Ok(unless_missing(store.stat(path))?.map_or(PackReply::Missing, PackReply::Stat))
+    }
+
+    /// Makes a directory, in which nothing is.
+    fn make_dir(&self, path: &[u8], mode: u16) -> Result<()> {
+        let now = monotonic();
+        let State { store, named, .. } = &mut *self.state.lock();
+        named.note(path, now);
+        if let Some(store) = store {
+            store.look_again()?;
+            self.clear_for_dir(store, path)?;
+        }
+        self.plain().make(path, &Special::Directory(mode))?;
+        self.listed.made(path, now);
+        Ok(())
+    }
+
+    /// Removes a directory in which nothing is, here neither.
+    fn remove_dir(&self, path: &[u8]) -> Result<()> {
+        let state = &mut *self.state.lock();
+        if let Some(store) = &mut state.store {
+            store.look_again()?;
+            if store.has_below(path)? {
+                return Err(Errno::ENOTEMPTY.into());
+            }
+        }
+        self.plain().rmdir(path)?;
+        self.listed.forget(path);
+        Ok(())
     }
 
     /// A directory gets another name, with what was said of it.
@@ -206,14 +232,9 @@ impl Packer {
 
     /// What is asked where nothing is packed.
     fn without_store(&self, request: PackRequest) -> Result<PackReply> {
-        let plain = &self.parts.plain;
         match request {
             PackRequest::List { .. } => Ok(PackReply::Names(Vec::new())),
             PackRequest::Forget => Ok(PackReply::Done),
-            PackRequest::MakeDir { path, mode } => {
-                plain.make(&path, &Special::Directory(mode)).map(|_| PackReply::Done)
-            }
-            PackRequest::RemoveDir { path } => plain.rmdir(&path).map(|()| PackReply::Done),
             PackRequest::Close { .. }
             | PackRequest::Look { .. }
             | PackRequest::Write { .. }
@@ -256,13 +277,6 @@ impl Packer {
                     RenameMode::NoReplace | RenameMode::Replace => {}
                 }
                 done(store.rename(&from, &to))
-            }
-            PackRequest::MakeDir { path, mode } => done(self.make_dir(store, &path, mode)),
-            PackRequest::RemoveDir { path } => {
-                if store.has_below(&path)? {
-                    return Err(Errno::ENOTEMPTY.into());
-                }
-                done(self.parts.plain.rmdir(&path))
             }
             other => Err(unexpected(&other)),
         }
