@@ -46,6 +46,11 @@ impl Looked {
         (look.file == file && look.time + LASTS > now).then_some(look.attr)
     }
 
+    /// The thread has gone on.
+    pub(super) fn forget(&self, thread: u32) {
+        self.slot(thread).lock().take_if(|look| look.thread == thread);
+    }
+
     fn slot(&self, thread: u32) -> &Mutex<Option<Look>> {
         &self.0[thread as usize % THREADS_MAX]
     }
@@ -90,6 +95,9 @@ mod tests {
         looked.note(THREAD, &found(3, FileKind::File), START);
         assert!(looked.take(THREAD + THREADS_MAX as u32, file, START).is_none());
         assert_eq!(looked.take(THREAD, file, START).map(|attr| attr.size), Some(5));
+        assert!(looked.take(THREAD, file, START).is_none());
+        looked.note(THREAD, &found(3, FileKind::File), START);
+        looked.forget(THREAD);
         assert!(looked.take(THREAD, file, START).is_none());
     }
 

@@ -47,6 +47,7 @@ impl<V: Vfs> FuseDoor<V> {
     /// Opens a file for a thread.
     pub(super) fn open_file(&self, file: FileNumber, mode: OpenMode, thread: u32, reply: Reply) {
         let (vfs, ahead, custody) = (self.vfs.clone(), self.ahead.clone(), self.custody.clone());
+        self.looked.forget(thread);
         self.tasks.spawn(async move {
             let changes = custody.directories();
             let opened = match ahead.open(&vfs, thread, file, mode).await {

@@ -12,37 +12,62 @@ use tameike_io::shared::SharedFs;
 pub const LISTED_TIME: Duration = Duration::from_millis(50);
 /// The same of a directory that the job has made.
 const OWN_TIME: Duration = Duration::from_secs(1);
-/// Directories that others have made are listed where names are asked for that come so soon after one another.
+/// Directories that the job has not made are listed while names of them are asked for, each so soon after the one before.
 const GAP: Duration = Duration::from_millis(20);
-/// A directory that takes longer to list than half of the time for which that is believed, or has more names, ...
+/// Most names of a directory that is listed.
 const NAMES_MAX: usize = 1024;
-/// ... is not tried again for so long.
+/// A directory that has more, or takes longer to list than half of the time for which that would be believed, is left alone for so long.
 const REST: Duration = Duration::from_secs(10);
-/// Directories that are known at a time, and those that the job has made.
+/// Directories that are known at a time.
 const DIRECTORIES_MAX: usize = 256;
+/// Directories that the job has made and that are known as such.
 const OWN_MAX: usize = 16 << 10;
+
+/// What is known of a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// The directory had none a moment ago.
+    Lacking,
+    /// Nothing, or that the directory has it.
+    Unknown,
+    /// Nothing, and so it stays for some time.
+    Resting,
+}
+
+enum Names {
+    /// These.
+    Are(HashSet<Vec<u8>>),
+    /// Somebody is listing them since then.
+    Asked(Duration),
+    /// They cannot be listed.
+    Unknown,
+}
 
 struct Listing {
     /// Until when it is believed, by the monotonic clock.
     until: Duration,
-    /// Nothing where they are not known.
-    names: Option<HashSet<Vec<u8>>>,
+    names: Names,
 }
 
 impl Listing {
-    fn lacks(&self, name: &[u8]) -> bool {
-        self.names.as_ref().is_some_and(|names| !names.contains(name))
+    fn tells(&self, name: &[u8]) -> Known {
+        match &self.names {
+            Names::Are(names) if !names.contains(name) => Known::Lacking,
+            Names::Are(_) | Names::Asked(_) => Known::Unknown,
+            Names::Unknown => Known::Resting,
+        }
     }
 }
 
 #[derive(Default)]
-struct Known {
+struct Directories {
     listings: HashMap<Vec<u8>, Listing>,
     /// Those that the job has made. What it makes in them is known otherwise.
     own: HashSet<Vec<u8>>,
 }
 
-impl Known {
+impl Directories {
+    /// Whether there is room for it.
     fn put(&mut self, dir: &[u8], listing: Listing, now: Duration) -> bool {
         if self.listings.len() >= DIRECTORIES_MAX {
             self.listings.retain(|_, listing| listing.until > now);
@@ -57,75 +82,92 @@ impl Known {
 
 /// The directories.
 pub struct Listed {
-    known: Mutex<Known>,
+    directories: Mutex<Directories>,
     asked: Misses,
 }
 
 impl Default for Listed {
     fn default() -> Self {
-        Self { known: Mutex::default(), asked: Misses::new(GAP) }
+        Self { directories: Mutex::default(), asked: Misses::new(GAP) }
     }
 }
 
 impl Listed {
     /// The job has made a directory at this moment: it is empty.
     pub fn made(&self, dir: &[u8], now: Duration) {
-        let known = &mut *self.known.lock();
-        if known.own.len() >= OWN_MAX {
-            known.own.clear();
+        let all = &mut *self.directories.lock();
+        if all.own.len() >= OWN_MAX {
+            all.own.clear();
         }
-        known.own.insert(dir.to_vec());
-        known.put(dir, Listing { until: now + OWN_TIME, names: Some(HashSet::new()) }, now);
+        all.own.insert(dir.to_vec());
+        all.put(dir, Listing { until: now + OWN_TIME, names: Names::Are(HashSet::new()) }, now);
+    }
+
+    /// A directory has gone, in which nothing was.
+    pub fn removed(&self, dir: &[u8]) {
+        let all = &mut *self.directories.lock();
+        all.own.remove(dir);
+        all.listings.remove(dir);
     }
 
     /// Another directory is at this path from now on, or none, and so below it.
-    pub fn forget(&self, path: &[u8]) {
-        let known = &mut *self.known.lock();
-        known.own.retain(|dir| rebased(dir, path, b"").is_none());
-        known.listings.retain(|dir, _| rebased(dir, path, b"").is_none());
+    pub fn moved(&self, path: &[u8]) {
+        let all = &mut *self.directories.lock();
+        all.own.retain(|dir| rebased(dir, path, b"").is_none());
+        all.listings.retain(|dir, _| rebased(dir, path, b"").is_none());
     }
 
-    /// Whether a directory is known not to have a name; it is listed where that was too long ago by the monotonic `clock`. Who asks while
-    /// another one lists does not wait.
-    pub fn lacks(&self, fs: &dyn SharedFs, dir: &[u8], name: &[u8], clock: impl Fn() -> Duration) -> bool {
+    /// What is known of a name of a directory; that is listed where it was too long ago, by the monotonic `clock`. Who asks while another one
+    /// lists does not wait.
+    pub fn look(&self, fs: &dyn SharedFs, dir: &[u8], name: &[u8], clock: impl Fn() -> Duration) -> Known {
         let began = clock();
         let lasts = match self.claim(dir, name, began) {
-            Ok(lasts) => lasts,
-            Err(lacks) => return lacks,
+            Claim::Tell(known) => return known,
+            Claim::List(lasts) => lasts,
         };
-        let names = names_of(fs, dir).ok().flatten().filter(|_| clock() - began <= lasts / 2);
-        let lasts = if names.is_some() { lasts } else { REST };
-        let listing = Listing { until: began + lasts, names };
-        let lacks = listing.lacks(name);
-        let known = &mut *self.known.lock();
-        let is_claimed = |listing: &Listing| listing.names.is_none() && listing.until == began + REST;
-        if !known.listings.get(dir).is_some_and(is_claimed) {
+        let listing = match names_of(fs, dir) {
+            Ok(Some(names)) if clock() - began <= lasts / 2 => {
+                Listing { until: began + lasts, names: Names::Are(names) }
+            }
+            _ => Listing { until: began + REST, names: Names::Unknown },
+        };
+        let known = listing.tells(name);
+        let all = &mut *self.directories.lock();
+        let is_asked = |listing: &Listing| matches!(listing.names, Names::Asked(since) if since == began);
+        if !all.listings.get(dir).is_some_and(is_asked) {
             // Another directory may be there by now.
-            return false;
+            return Known::Unknown;
         }
-        known.put(dir, listing, began);
-        lacks
+        all.put(dir, listing, began);
+        known
     }
 
-    /// For how long the names will be believed that the caller may list now; else what is known of the name.
-    fn claim(&self, dir: &[u8], name: &[u8], now: Duration) -> std::result::Result<Duration, bool> {
-        let known = &mut *self.known.lock();
-        if let Some(listing) = known.listings.get(dir).filter(|listing| listing.until > now) {
-            return Err(listing.lacks(name));
-        }
-        let is_own = known.own.contains(dir);
+    fn claim(&self, dir: &[u8], name: &[u8], now: Duration) -> Claim {
+        let all = &mut *self.directories.lock();
+        let is_own = all.own.contains(dir);
         if !is_own {
             self.asked.count(dir, now);
-            if !self.asked.are_many(dir, now) {
-                return Err(false);
-            }
         }
-        let listing = Listing { until: now + REST, names: None };
-        if !known.put(dir, listing, now) {
-            return Err(false);
+        if let Some(listing) = all.listings.get(dir).filter(|listing| listing.until > now) {
+            return Claim::Tell(listing.tells(name));
         }
-        Ok(if is_own { OWN_TIME } else { LISTED_TIME })
+        if !is_own && !self.asked.are_many(dir, now) {
+            return Claim::Tell(Known::Unknown);
+        }
+        let asked = Listing { until: now + REST, names: Names::Asked(now) };
+        if !all.put(dir, asked, now) {
+            return Claim::Tell(Known::Resting);
+        }
+        Claim::List(if is_own { OWN_TIME } else { LISTED_TIME })
     }
+}
+
+/// What is to be done about a name.
+enum Claim {
+    /// This is known.
+    Tell(Known),
+    /// The caller lists the directory. So long that will be believed.
+    List(Duration),
 }
 
 /// Names of a directory, unless they are too many.
@@ -175,41 +217,38 @@ mod tests {
         fs::create_dir(dir.path().join("d")).expect("made");
         write(&dir.path().join("d/there"));
         let listed = Listed::default();
+        let look = |name: &str, now| listed.look(&tree, b"d", name.as_bytes(), || now);
+        assert_eq!(look("new", START), Known::Unknown, "nobody lists for one name");
         ask_for_many(&listed, b"d", START);
-        assert!(
-            listed.lacks(&tree, b"d", b"new", || START) && !listed.lacks(&tree, b"d", b"there", || START)
-        );
+        assert_eq!([look("new", START), look("there", START)], [Known::Lacking, Known::Unknown]);
         write(&dir.path().join("d/new"));
-        let soon = START + LISTED_TIME - Duration::from_millis(1);
-        assert!(listed.lacks(&tree, b"d", b"new", || soon));
+        let soon = START + GAP;
+        assert_eq!(look("new", soon), Known::Lacking);
+        // Names are asked for all the time.
+        assert_eq!(look("other", soon + GAP), Known::Lacking);
         let later = START + LISTED_TIME;
-        ask_for_many(&listed, b"d", later);
-        assert!(
-            !listed.lacks(&tree, b"d", b"new", || later) && listed.lacks(&tree, b"d", b"other", || later)
-        );
+        assert_eq!([look("new", later), look("other", later)], [Known::Unknown, Known::Lacking]);
+        assert_eq!(look("other", later + 10 * LISTED_TIME), Known::Unknown, "nobody has asked since");
     }
 
     #[test]
     fn what_cannot_be_listed_in_time_lacks_nothing() {
         let (dir, tree) = bed();
         let listed = Listed::default();
-        for nowhere in [b"nowhere", b"forever"] {
-            ask_for_many(&listed, nowhere, START);
-            assert!(!listed.lacks(&tree, nowhere, b"new", || START));
-        }
+        let look = |dir: &str, now| {
+            ask_for_many(&listed, dir.as_bytes(), now);
+            listed.look(&tree, dir.as_bytes(), b"new", || now)
+        };
+        assert_eq!(look("nowhere", START), Known::Resting);
         ask_for_many(&listed, b"", START);
         let time = Cell::new(START);
         let slow = || time.replace(time.get() + LISTED_TIME);
-        assert!(!listed.lacks(&tree, b"", b"new", slow));
+        assert_eq!(listed.look(&tree, b"", b"new", slow), Known::Resting);
         // For some time nobody tries again.
-        assert!(!listed.lacks(&tree, b"", b"new", || START + REST - LISTED_TIME));
-        let later = START + REST;
-        ask_for_many(&listed, b"", later);
-        assert!(listed.lacks(&tree, b"", b"new", || later));
+        assert_eq!(look("", START + REST - LISTED_TIME), Known::Resting);
+        assert_eq!(look("", START + REST), Known::Lacking);
         (0..=NAMES_MAX).for_each(|name| write(&dir.path().join(name.to_string())));
-        let last = later + LISTED_TIME;
-        ask_for_many(&listed, b"", last);
-        assert!(!listed.lacks(&tree, b"", b"new", || last));
+        assert_eq!(look("", START + REST + LISTED_TIME), Known::Resting);
     }
 
     #[test]
@@ -217,15 +256,17 @@ mod tests {
         let (dir, tree) = bed();
         fs::create_dir_all(dir.path().join("a/d")).expect("made");
         let listed = Listed::default();
-        listed.made(b"a/d", START);
-        write(&dir.path().join("a/d/new"));
-        assert!(listed.lacks(&tree, b"a/d", b"new", || START + OWN_TIME / 2));
-        let later = START + OWN_TIME;
-        assert!(
-            !listed.lacks(&tree, b"a/d", b"new", || later) && listed.lacks(&tree, b"a/d", b"other", || later)
-        );
-        listed.forget(b"a");
-        assert!(!listed.lacks(&tree, b"a/d", b"other", || later));
+        let look = |name: &str, now| listed.look(&tree, b"a/d", name.as_bytes(), || now);
+        for forget in [|listed: &Listed| listed.moved(b"a"), |listed: &Listed| listed.removed(b"a/d")] {
+            let _ = fs::remove_file(dir.path().join("a/d/new"));
+            listed.made(b"a/d", START);
+            write(&dir.path().join("a/d/new"));
+            assert_eq!(look("new", START + OWN_TIME / 2), Known::Lacking);
+            let later = START + OWN_TIME;
+            assert_eq!([look("new", later), look("other", later)], [Known::Unknown, Known::Lacking]);
+            forget(&listed);
+            assert_eq!(look("other", later + REST), Known::Unknown);
+        }
     }
 
     #[test]
@@ -234,19 +275,24 @@ mod tests {
         fs::create_dir(dir.path().join("d")).expect("made");
         let listed = Listed::default();
         listed.made(b"d", START);
-        let later = START + OWN_TIME;
-        let replaced = || {
-            listed.forget(b"d");
+        let (later, times) = (START + OWN_TIME, Cell::new(0));
+        // Another one comes between the list and its end.
+        let clock = || {
+            if times.replace(times.get() + 1) == 1 {
+                listed.moved(b"d");
+                listed.made(b"d", later);
+            }
             later
         };
-        assert!(!listed.lacks(&tree, b"d", b"new", replaced));
+        assert_eq!(listed.look(&tree, b"d", b"new", clock), Known::Unknown);
+        assert_eq!(times.get(), 2);
     }
 
     #[test]
     fn directories_are_not_too_many() {
         let listed = Listed::default();
         (0..2 * OWN_MAX).for_each(|number| listed.made(number.to_string().as_bytes(), START));
-        let known = listed.known.lock();
-        assert!(known.listings.len() <= DIRECTORIES_MAX && known.own.len() <= OWN_MAX);
+        let all = listed.directories.lock();
+        assert!(all.listings.len() <= DIRECTORIES_MAX && all.own.len() <= OWN_MAX);
     }
 }

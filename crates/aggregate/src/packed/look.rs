@@ -53,24 +53,21 @@ impl PackedTree {
         }
     }
 
-    /// What the packer knows by the names of a directory in which many are asked for that are not there, as storms of files that are made do:
-    /// some file systems ask all their servers for each.
+    /// What the packer knows of a path in a directory many of whose names were missing of late. So it is in storms of files that are made, each
+    /// of which is looked for first; some file systems ask all their servers for a name that is not there.
     pub(super) fn find_unlisted(&self, path: &[u8], now: Duration) -> Option<Unlisted> {
         let (way, (dir, _)) = (self.way.as_ref()?, split(path)?);
         if !self.misses.are_many(dir, now) {
             return None;
         }
-        let listed = now.saturating_sub(LISTED_TIME);
         match way.ask(PackRequest::Find { path: path.to_vec() }) {
-            Ok(PackReply::Stat(_)) => {
-                self.absent.note(path, listed);
-                Some(Unlisted::Packed)
-            }
+            Ok(PackReply::Stat(_)) => Some(Unlisted::Packed),
             Ok(PackReply::Missing) => {
-                self.note_missing(path, listed);
+                self.note_missing(path, now.saturating_sub(LISTED_TIME));
                 Some(Unlisted::Missing)
             }
-            // It is looked for as ever.
+            Ok(PackReply::Look(_)) => None,
+            // It is looked for as ever, and so are the next.
             Ok(_) | Err(_) => {
                 self.misses.forget(dir);
                 None

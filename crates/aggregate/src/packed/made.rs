@@ -46,8 +46,7 @@ impl PackedTree {
             return Err(Errno::EEXIST.into());
         }
         let seen = self.missing.seen(path, now);
-        let mut looked = seen.is_none();
-        if looked {
+        if seen.is_none() {
             self.check_missing(path)?;
         }
         let (dir, _) = split(path).ok_or(Errno::EEXIST)?;
@@ -56,6 +55,7 @@ impl PackedTree {
             return Err(Errno::ENOTDIR.into());
         }
         let gid = if parent.mode & SETGID == 0 { self.owner.1 } else { parent.gid };
+        let mut looked = None;
         loop {
             let (path_there, uid) = (path.to_vec(), self.owner.0);
             match way.ask(PackRequest::Create { path: path_there, mode, uid, gid, looked })? {
@@ -68,9 +68,9 @@ impl PackedTree {
                     ))));
                 }
                 PackReply::Declined => return Ok(None),
-                PackReply::Look if !looked => {
+                PackReply::Look(since) => {
                     self.check_missing(path)?;
-                    looked = true;
+                    looked = Some(since);
                 }
                 other => return Err(way::out_of_turn(&other)),
             }

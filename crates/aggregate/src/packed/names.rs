@@ -30,6 +30,9 @@ impl PackedTree {
                 }
                 way.done(PackRequest::MoveDir { from: old, to: new, mode })
             }
+            Some(_) if mode == RenameMode::Exchange && self.is_dir(to)? => {
+                way.done(PackRequest::MoveDir { from: old, to: new, mode })
+            }
             Some(_) => self.rename_plain(way, from, to, mode),
             None => {
                 if !self.is_packed(from)? {
@@ -42,7 +45,8 @@ impl PackedTree {
 
     /// A file of the shared directory gets another name: what is packed under that is replaced.
     fn rename_plain(&self, way: &Way, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
-        let is_packed = self.is_packed(to)?;
+        // Told before as well: what lists the directory meanwhile may miss a name that is replaced.
+        let is_packed = self.is_packed_as_well(to)?;
         match mode {
             RenameMode::NoReplace if is_packed => return Err(Errno::EEXIST.into()),
             RenameMode::Exchange if is_packed => return Err(Errno::EINVAL.into()),
@@ -95,6 +99,11 @@ impl PackedTree {
                 Ok(())
             }
         }
+    }
+
+    fn is_dir(&self, path: &[u8]) -> Result<bool> {
+        let found = unless_missing(self.plain.stat(path))?;
+        Ok(found.is_some_and(|stat| stat.kind == FileKind::Directory))
     }
 
     /// Whether files are packed that are made in a directory, in words.

@@ -1,6 +1,6 @@
 //! The packer: answers all agents of a job from the container that it alone adds to.
 
-use super::listed::Listed;
+use super::listed::{Known, Listed};
 use super::outward::{end_out, move_out};
 use super::recent::Named;
 use super::store::Store;
@@ -8,6 +8,7 @@ use super::{CONTAINER, unless_missing};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{Changed, PackReply, PackRequest};
 use tameike_core::{Errno, Fault, FileKind, Result};
@@ -118,30 +119,34 @@ impl Packer {
             PackRequest::Sync { file } => self.sync(file).map(|()| PackReply::Done),
             PackRequest::MoveDir { from, to, mode } => {
                 self.move_marked(&from, &to, mode)?;
-                [from, to].iter().for_each(|dir| self.listed.forget(dir));
+                [from, to].iter().for_each(|dir| self.listed.moved(dir));
                 Ok(PackReply::Done)
             }
             PackRequest::MakeDir { path, mode } => self.make_dir(&path, mode).map(|()| PackReply::Done),
             PackRequest::RemoveDir { path } => self.remove_dir(&path).map(|()| PackReply::Done),
-            request => match &mut self.state.lock().store {
-                Some(store) => {
-                    store.look_again()?;
-                    self.stored(store, request)
+            request => {
+                let State { store, named, .. } = &mut *self.state.lock();
+                let Some(store) = store else { return self.without_store(request) };
+                store.look_again()?;
+                if let PackRequest::Rename { to, .. } = &request {
+                    self.check_dir_of(to, named)?;
                 }
-                None => self.without_store(request),
-            },
+                self.stored(store, request)
+            }
         }
     }
 
     /// What is at a path where the shared directory had nothing a moment ago, and no agent has made anything since.
     fn find(&self, path: &[u8]) -> Result<PackReply> {
         let (dir, name) = split(path).ok_or(Errno::ENOENT)?;
-        if !self.listed.lacks(self.plain(), dir, name, monotonic) {
-            return Ok(PackReply::Look);
+        match self.listed.look(self.plain(), dir, name, monotonic) {
+            Known::Lacking => {}
+            Known::Unknown => return Ok(PackReply::Look(monotonic())),
+            Known::Resting => return Ok(PackReply::Declined),
         }
         let State { store, named, .. } = &mut *self.state.lock();
-        if named.may_have(path, monotonic()) {
-            return Ok(PackReply::Look);
+        if named.may_have(path, None, monotonic()) {
+            return Ok(PackReply::Look(monotonic()));
         }
         let Some(store) = store else { return Ok(PackReply::Missing) };
         store.look_again()?;
@@ -150,8 +155,8 @@ impl Packer {
 
     /// Makes a directory, in which nothing is.
     fn make_dir(&self, path: &[u8], mode: u16) -> Result<()> {
-        let now = monotonic();
         let State { store, named, .. } = &mut *self.state.lock();
+        let now = monotonic();
         named.note(path, now);
         if let Some(store) = store {
             store.look_again()?;
@@ -172,7 +177,8 @@ impl Packer {
             }
         }
         self.plain().rmdir(path)?;
-        self.listed.forget(path);
+        state.named.note_gone(path, monotonic());
+        self.listed.removed(path);
         Ok(())
     }
 
@@ -182,8 +188,9 @@ impl Packer {
         let _one = self.syncing.lock();
         let State { store, marks, named } = &mut *self.state.lock();
         named.note_moved(to, monotonic());
-        if mode == RenameMode::Exchange {
-            named.note_moved(from, monotonic());
+        match mode {
+            RenameMode::Exchange => named.note_moved(from, monotonic()),
+            RenameMode::Replace | RenameMode::NoReplace => named.note_gone(from, monotonic()),
         }
         match store {
             Some(store) => self.move_dir(store, from, to, mode)?,
@@ -213,7 +220,15 @@ impl Packer {
         }
     }
 
-    fn create(&self, path: &[u8], mode: u16, owner: (u32, u32), looked: bool) -> Result<PackReply> {
+    /// Makes a file. In the time since its maker has looked at its directory, this may have gone; and since its maker has looked at its
+    /// name, another agent may have made something there.
+    fn create(
+        &self,
+        path: &[u8],
+        mode: u16,
+        owner: (u32, u32),
+        looked: Option<Duration>,
+    ) -> Result<PackReply> {
         let state = &mut *self.state.lock();
         let (dir, _) = split(path).ok_or(Errno::EEXIST)?;
         if let Some(store) = &mut state.store
@@ -224,10 +239,21 @@ impl Packer {
         if !self.packs(state, dir) {
             return Ok(PackReply::Declined);
         }
-        if !looked && state.named.may_have(path, monotonic()) {
-            return Ok(PackReply::Look);
+        let now = monotonic();
+        if state.named.may_have(path, looked, now) {
+            return Ok(PackReply::Look(now));
         }
+        self.check_dir_of(path, &state.named)?;
         self.store(state)?.create(path, mode, owner).map(PackReply::Stat)
+    }
+
+    /// Where a file is to come, its directory is there.
+    fn check_dir_of(&self, path: &[u8], named: &Named) -> Result<()> {
+        let (dir, _) = split(path).ok_or(Errno::EEXIST)?;
+        if named.may_lack_dir_of(path, monotonic()) && !self.is_dir(dir)? {
+            return Err(Errno::ENOENT.into());
+        }
+        Ok(())
     }
 
     /// What is asked where nothing is packed.

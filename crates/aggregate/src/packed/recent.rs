@@ -42,19 +42,22 @@ impl Recent {
     }
 }
 
-/// Paths at which something was made in the shared directory: who has looked there before must look again.
+/// What agents have done in the shared directory: who has looked there before must look again.
 #[derive(Default)]
 pub struct Named {
+    /// Where something was made.
     made: Paths,
-    /// Directories that have come there, with all that is below them.
+    /// Where directories have come, with all that is below them.
     moved: Paths,
+    /// Where directories were that have gone.
+    gone: Paths,
 }
 
 #[derive(Default)]
 struct Paths {
     paths: HashMap<Vec<u8>, Duration>,
-    /// So it may be of every path until then: there were too many.
-    all_until: Duration,
+    /// When paths were forgotten, as there were too many.
+    forgotten: Option<Duration>,
 }
 
 /// How long they are known: longer than a message is on its way.
@@ -63,17 +66,19 @@ const NAMED_TIME: Duration = Duration::from_secs(60);
 impl Paths {
     fn note(&mut self, path: &[u8], now: Duration) {
         if self.paths.len() >= PATHS_MAX {
-            self.paths.retain(|_, made| *made + NAMED_TIME > now);
+            self.paths.retain(|_, noted| *noted + NAMED_TIME > now);
         }
         if self.paths.len() >= PATHS_MAX {
             self.paths.clear();
-            self.all_until = now + NAMED_TIME;
+            self.forgotten = Some(now);
         }
         self.paths.insert(path.to_vec(), now);
     }
 
-    fn may_have(&self, path: &[u8], now: Duration) -> bool {
-        now < self.all_until || self.paths.get(path).is_some_and(|made| *made + NAMED_TIME > now)
+    /// Whether it may have been noted since this time, or of late.
+    fn may_have(&self, path: &[u8], since: Option<Duration>, now: Duration) -> bool {
+        let counts = |noted: Duration| since.map_or(noted + NAMED_TIME > now, |since| noted >= since);
+        self.forgotten.is_some_and(counts) || self.paths.get(path).copied().is_some_and(counts)
     }
 }
 
@@ -88,16 +93,26 @@ impl Named {
         self.moved.note(path, now);
     }
 
-    /// Whether something may have been made there since a look that was on its way.
-    pub fn may_have(&self, path: &[u8], now: Duration) -> bool {
-        let mut above = Some(path);
-        let has_come = std::iter::from_fn(|| {
-            let path = above?;
-            above = split(path).map(|(dir, _)| dir);
-            Some(path)
-        });
-        self.made.may_have(path, now) || has_come.into_iter().any(|path| self.moved.may_have(path, now))
+    /// A directory has gone from there.
+    pub fn note_gone(&mut self, path: &[u8], now: Duration) {
+        self.gone.note(path, now);
     }
+
+    /// Whether something may have been made there since a look that was on its way; with `since`, one that began later.
+    pub fn may_have(&self, path: &[u8], since: Option<Duration>, now: Duration) -> bool {
+        let comes = |above: &[u8]| self.moved.may_have(above, since, now);
+        self.made.may_have(path, since, now) || with_those_above(path).any(comes)
+    }
+
+    /// Whether a directory above a path may have gone since a look that was on its way.
+    pub fn may_lack_dir_of(&self, path: &[u8], now: Duration) -> bool {
+        with_those_above(path).skip(1).any(|above| self.gone.may_have(above, None, now))
+    }
+}
+
+/// A path, and the directories that it is below.
+fn with_those_above(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::successors(Some(path), |path| split(path).map(|(dir, _)| dir))
 }
 
 #[cfg(test)]
@@ -128,14 +143,14 @@ mod tests {
     fn what_was_made_is_never_forgotten_too_early() {
         let mut named = Named::default();
         named.note(b"one", START);
-        assert!(named.may_have(b"one", START) && !named.may_have(b"other", START));
-        assert!(!named.may_have(b"one", START + NAMED_TIME));
+        assert!(named.may_have(b"one", None, START) && !named.may_have(b"other", None, START));
+        assert!(!named.may_have(b"one", None, START + NAMED_TIME));
         for number in 0..PATHS_MAX {
             named.note(number.to_string().as_bytes(), START);
         }
         let before_end = START + NAMED_TIME - Duration::from_millis(1);
-        assert!(named.may_have(b"one", before_end) && named.made.paths.len() <= PATHS_MAX);
-        assert!(!named.may_have(b"one", START + NAMED_TIME));
+        assert!(named.may_have(b"one", None, before_end) && named.made.paths.len() <= PATHS_MAX);
+        assert!(!named.may_have(b"one", None, START + NAMED_TIME));
     }
 
     #[test]
@@ -144,9 +159,36 @@ mod tests {
         named.note(b"made", START);
         named.note_moved(b"a/moved", START);
         for path in [&b"a/moved"[..], b"a/moved/one", b"a/moved/b/two", b"made"] {
-            assert!(named.may_have(path, START) && !named.may_have(path, START + NAMED_TIME));
+            assert!(named.may_have(path, None, START) && !named.may_have(path, None, START + NAMED_TIME));
         }
         // What was made is new: nothing is in it.
-        assert!(!["made/one", "a", "a/other", ""].iter().any(|path| named.may_have(path.as_bytes(), START)));
+        assert!(!["made/one", "a", "a/other", ""].iter().any(|path| named.may_have(
+            path.as_bytes(),
+            None,
+            START
+        )));
+    }
+
+    #[test]
+    fn who_has_looked_again_is_not_told_to_for_what_was_there_before() {
+        let later = START + Duration::from_secs(1);
+        let mut named = Named::default();
+        named.note(b"one", START);
+        assert!(named.may_have(b"one", Some(START), later) && !named.may_have(b"one", Some(later), later));
+        (0..=PATHS_MAX).for_each(|number| named.note(number.to_string().as_bytes(), later));
+        assert!(named.may_have(b"other", Some(later), later));
+        let last = later + Duration::from_secs(1);
+        assert!(named.may_have(b"other", None, last) && !named.may_have(b"other", Some(last), last));
+    }
+
+    #[test]
+    fn below_a_directory_that_has_gone_nothing_is_made_without_a_look() {
+        let mut named = Named::default();
+        named.note_gone(b"a/gone", START);
+        for path in ["a/gone/one", "a/gone/b/two"] {
+            assert!(named.may_lack_dir_of(path.as_bytes(), START));
+            assert!(!named.may_lack_dir_of(path.as_bytes(), START + NAMED_TIME));
+        }
+        assert!(!["a/gone", "a/one", "a"].iter().any(|path| named.may_lack_dir_of(path.as_bytes(), START)));
     }
 }

@@ -1,20 +1,26 @@
 //! Two nodes make names at the same moment, in the shared directory and in its container.
 
+use super::look::Unlisted;
 use super::{ATTRIBUTE, PackedTree, Packer, PackerParts, Way};
 use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_core::wire::meta::RenameMode;
+use tameike_core::wire::pack::{PackReply, PackRequest};
 use tameike_core::{Errno, FileKind, Result};
 use tameike_io::os::process::monotonic;
 use tameike_io::os::system::System;
 use tameike_io::shared::{PosixTree, SharedFs, Special, XattrMode};
 use tempfile::TempDir;
 
+/// What takes longer does not come.
+const LIMIT: Duration = Duration::from_secs(60);
+
 /// Two nodes with one packer.
 struct Bed {
     dir: TempDir,
     system: System,
+    packer: Arc<Packer>,
     one: PackedTree,
     other: PackedTree,
 }
@@ -42,7 +48,7 @@ impl Bed {
             )
         };
         let (one, other) = (tree(), tree());
-        Self { dir, system, one, other }
+        Self { dir, system, packer, one, other }
     }
 
     /// Makes a file that is not packed.
@@ -55,8 +61,11 @@ impl Bed {
 
     /// Has one node ask for so many names that are not there that it goes by what the directory is known to have.
     fn miss_many(&self, dir: &str) {
-        for number in 0..64 {
-            assert_eq!(errno(self.one.stat(format!("{dir}missing{number}").as_bytes())), Some(Errno::ENOENT));
+        let end = monotonic() + LIMIT;
+        let probe = format!("{dir}probe");
+        while self.one.find_unlisted(probe.as_bytes(), monotonic()) != Some(Unlisted::Missing) {
+            assert!(monotonic() < end, "the shared directory is asked for each name");
+            assert_eq!(errno(self.one.stat(format!("{dir}missing").as_bytes())), Some(Errno::ENOENT));
         }
     }
 
@@ -139,37 +148,92 @@ fn with_a_directory_comes_what_is_in_it() {
             bed.other.make(dir, &Special::Directory(0o755)).expect("made");
         }
         bed.make_plain(b"from/new").expect("made");
-        let dest = if mode == RenameMode::Exchange { "from" } else { "dest" };
-        if mode == RenameMode::Exchange {
-            bed.other.rename(b"from", b"dest", mode).expect("changed places");
-        }
-        bed.miss_many(&format!("{dest}/"));
-        let new = format!("{dest}/new").into_bytes();
-        assert_eq!(errno(bed.one.stat(&new)), Some(Errno::ENOENT));
+        bed.miss_many("dest/");
+        assert_eq!(errno(bed.one.stat(b"dest/new")), Some(Errno::ENOENT));
         bed.other.rename(b"from", b"dest", mode).expect("renamed");
-        assert_eq!(errno(bed.one.create(&new, 0o644)), Some(Errno::EEXIST));
-        assert_eq!(bed.one.stat(&new).expect("it came with its directory").kind, FileKind::File);
+        assert_eq!(errno(bed.one.create(b"dest/new", 0o644)), Some(Errno::EEXIST));
+        assert_eq!(bed.one.stat(b"dest/new").expect("it came with its directory").kind, FileKind::File);
     }
 }
 
-/// S42: "Who asks for many names of a directory that are not there may miss for 0.05 seconds one that a program outside of jobs makes
+/// S42: "Who asks for many names of a directory that are not there may miss for 0.05 seconds one that a program outside of the job makes
 /// there".
 #[test]
 fn where_many_names_are_missing_what_others_make_is_seen_soon() {
     let bed = Bed::new();
-    let end = monotonic() + Duration::from_secs(60);
-    for number in 0.. {
+    let new = bed.dir.path().join("new");
+    let (end, mut was_missed) = (monotonic() + LIMIT, false);
+    while !was_missed {
         assert!(monotonic() < end, "the shared directory is asked for each name");
         bed.miss_many("");
-        let name = format!("new{number}");
-        fs::write(bed.dir.path().join(&name), "").expect("written");
-        let is_missed = errno(bed.one.stat(name.as_bytes())) == Some(Errno::ENOENT);
-        let until = monotonic() + Duration::from_secs(60);
-        while errno(bed.one.stat(name.as_bytes())).is_some() {
-            assert!(monotonic() < until, "{name} is not seen");
+        fs::write(&new, "").expect("written");
+        let until = monotonic() + LIMIT / 4;
+        while errno(bed.one.stat(b"new")).is_some() {
+            was_missed = true;
+            assert!(monotonic() < until, "it is not seen");
         }
-        if is_missed {
-            break;
+        fs::remove_file(&new).expect("removed");
+        while errno(bed.one.stat(b"new")).is_none() {
+            assert!(monotonic() < until, "it is seen still");
         }
     }
+}
+
+#[test]
+fn a_directory_with_packed_files_changes_places_with_nothing() {
+    let bed = Bed::new();
+    bed.other.make(b"dir", &Special::Directory(0o755)).expect("made");
+    drop(bed.other.create(b"dir/packed", 0o644).expect("made"));
+    bed.make_plain(b"plain").expect("made");
+    for [from, to] in [[&b"plain"[..], b"dir"], [b"dir", b"plain"]] {
+        assert_eq!(errno(bed.one.rename(from, to, RenameMode::Exchange)), Some(Errno::EINVAL));
+    }
+    bed.one.stat(b"dir/packed").expect("where it was");
+    bed.one.unlink(b"dir/packed").expect("removed");
+    bed.one.rename(b"plain", b"dir", RenameMode::Exchange).expect("changed places");
+    assert_eq!(bed.other.stat(b"plain").expect("a directory").kind, FileKind::Directory);
+    assert_eq!(bed.other.stat(b"dir").expect("a file").kind, FileKind::File);
+}
+
+/// A file that is to be made, by a node that has found its directory there and nothing under its name.
+fn made(path: &[u8], looked: Option<Duration>) -> PackRequest {
+    PackRequest::Create { path: path.to_vec(), mode: 0o644, uid: 0, gid: 0, looked }
+}
+
+#[test]
+fn no_file_is_made_where_a_directory_was() {
+    let bed = Bed::new();
+    for dir in [b"moved", b"empty", b"stays"] {
+        bed.other.make(dir, &Special::Directory(0o755)).expect("made");
+    }
+    drop(bed.other.create(b"stays/packed", 0o644).expect("made"));
+    bed.other.rename(b"moved", b"now", RenameMode::Replace).expect("renamed");
+    bed.other.rmdir(b"empty").expect("removed");
+    for path in [&b"moved/new"[..], b"empty/new"] {
+        assert_eq!(errno(bed.packer.serve(made(path, None))), Some(Errno::ENOENT));
+        let rename = PackRequest::Rename {
+            from: b"stays/packed".to_vec(),
+            to: path.to_vec(),
+            mode: RenameMode::Replace,
+        };
+        assert_eq!(errno(bed.packer.serve(rename)), Some(Errno::ENOENT));
+    }
+    bed.other.make(b"moved", &Special::Directory(0o755)).expect("made again");
+    drop(bed.one.create(b"moved/new", 0o644).expect("made"));
+    drop(bed.one.create(b"stays/new", 0o644).expect("made"));
+}
+
+#[test]
+fn who_was_told_to_look_makes_nothing_over_what_has_come_since() {
+    let bed = Bed::new();
+    bed.make_plain(b"new").expect("made");
+    fs::remove_file(bed.dir.path().join("new")).expect("removed");
+    let Ok(PackReply::Look(since)) = bed.packer.serve(made(b"new", None)) else { panic!("not told to look") };
+    // It looks, and finds nothing. Another node makes something.
+    bed.make_plain(b"new").expect("made");
+    let told = bed.packer.serve(made(b"new", Some(since)));
+    assert!(matches!(told, Ok(PackReply::Look(again)) if again > since), "{told:?}");
+    assert_eq!(errno(bed.one.create(b"new", 0o644)), Some(Errno::EEXIST));
+    fs::remove_file(bed.dir.path().join("new")).expect("removed");
+    drop(bed.one.create(b"new", 0o644).expect("made"));
 }

@@ -5,6 +5,7 @@
 use crate::attr::{AttrChange, Timestamp};
 use crate::wire::meta::RenameMode;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// Most bytes of a file that one message carries.
 pub const PACKED_BYTES_MAX: usize = 128 << 10;
@@ -72,8 +73,9 @@ pub enum PackRequest {
         uid: u32,
         /// Group.
         gid: u32,
-        /// Whether the shared directory was found to have nothing there since the call began; else it was a moment before.
-        looked: bool,
+        /// By [`PackReply::Look`], when its maker was told to look, since when the shared directory was found to have nothing there; else that
+        /// was so a moment before.
+        looked: Option<Duration>,
     },
     /// Opens a file.
     Open {
@@ -241,10 +243,10 @@ pub enum PackReply {
     Names(Vec<(serde_bytes::ByteBuf, u64)>),
     /// Bytes of a file: fewer than were asked for at its end.
     Bytes(serde_bytes::ByteBuf),
-    /// A file that is to be made here is none that is packed.
+    /// A file that is to be made here is none that is packed; of a name that is to be found, nothing will be known for some time.
     Declined,
-    /// The shared directory is to be looked at first.
-    Look,
+    /// The shared directory is to be looked at first. At this time of the packer's clock.
+    Look(Duration),
     /// Whether files are packed.
     Packs(bool),
     /// Nothing is there, neither packed nor in the shared directory.

@@ -4,6 +4,10 @@ use super::{NOW, check};
 use crate::attr::AttrChange;
 use crate::wire::meta::RenameMode;
 use crate::wire::pack::{Changed, PackReply, PackRequest, PackedStat};
+use std::time::Duration;
+
+/// Of the packer's clock.
+const SINCE: Duration = Duration::new(300, 200);
 
 #[test]
 fn requests_to_the_packer() {
@@ -13,8 +17,12 @@ fn requests_to_the_packer() {
         (PackRequest::Stat { path: path() }, "000170"),
         (PackRequest::List { dir: path(), after: Vec::new() }, "01017000"),
         (
-            PackRequest::Create { path: path(), mode: 0o644, uid: 300, gid: 1, looked: true },
-            "020170a403ac020101",
+            PackRequest::Create { path: path(), mode: 0o644, uid: 300, gid: 1, looked: None },
+            "020170a403ac020100",
+        ),
+        (
+            PackRequest::Create { path: path(), mode: 0o644, uid: 300, gid: 1, looked: Some(SINCE) },
+            "020170a403ac020101ac02c801",
         ),
         (PackRequest::Open { path: path() }, "030170"),
         (PackRequest::Close { file: 300 }, "04ac02"),
@@ -66,7 +74,7 @@ fn replies_of_the_packer() {
         (PackReply::Names(vec![(b"p".to_vec().into(), 300)]), "02010170ac02"),
         (PackReply::Bytes(b"p".to_vec().into()), "030170"),
         (PackReply::Declined, "04"),
-        (PackReply::Look, "05"),
+        (PackReply::Look(SINCE), "05ac02c801"),
         (PackReply::Packs(true), "0601"),
         (PackReply::Missing, "07"),
     ]);
