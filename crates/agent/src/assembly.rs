@@ -30,20 +30,21 @@ use tameike_store::{ExtentStore, Ledger};
 
 /// Time without a request of a program after which a node counts as quiet, and flushes in the background.
 const QUIET: Duration = Duration::from_millis(50);
-/// Files that one node flushes at the same time, each with a sync of its own.
-const FLUSH_PARALLEL: usize = 4;
+/// Files that one node flushes at the same time, each with syncs of its own, for which it waits most of the time.
+const FLUSH_PARALLEL: usize = 16;
 /// The same where one sync is for all that ask meanwhile.
 const FLUSH_TOGETHER: usize = 64;
 
-/// Threads for calls that may block, beside those that wait for a sync that they share.
+/// Threads for calls that may block, beside those of files that are flushed.
 const BLOCKING_THREADS_MAX: usize = 8;
 
 /// Most threads of an agent that wait in calls that block.
 pub fn blocking_threads_max(start: &AgentStart) -> usize {
-    match start.aggregate.choice {
-        AggregateChoice::Off => BLOCKING_THREADS_MAX,
-        AggregateChoice::On | AggregateChoice::Auto => BLOCKING_THREADS_MAX + FLUSH_TOGETHER,
-    }
+    let flushing = match start.aggregate.choice {
+        AggregateChoice::Off => FLUSH_PARALLEL,
+        AggregateChoice::On | AggregateChoice::Auto => FLUSH_TOGETHER,
+    };
+    BLOCKING_THREADS_MAX + flushing
 }
 
 /// What a node is made of.

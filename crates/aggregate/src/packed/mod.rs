@@ -361,9 +361,8 @@ impl SharedFs for PackedTree {
         self.way.as_ref().map_or(Ok(()), |way| way.done(PackRequest::Sync { file: None }))
     }
 
-    fn sync_dir_of(&self, path: &[u8], stat: &FileStat) -> Result<()> {
-        // A sync of a packed file makes its name safe.
-        if stat.device == DEVICE { Ok(()) } else { self.plain.sync_dir_of(path, stat) }
+    fn syncs_name_of(&self, stat: &FileStat) -> bool {
+        stat.device == DEVICE || self.plain.syncs_name_of(stat)
     }
 
     fn shares_syncs(&self) -> bool {

@@ -274,10 +274,10 @@ pub trait SharedFs: Send + Sync {
     fn space(&self) -> Result<TreeSpace>;
     /// Makes the names in a directory safe (`fsync` of the directory).
     fn sync_dir(&self, path: &[u8]) -> Result<()>;
-    /// Makes the name safe of a file that was synced itself, and is `stat`: in its directory, unless that sync has done it.
-    fn sync_dir_of(&self, path: &[u8], stat: &FileStat) -> Result<()> {
+    /// Whether a sync of a file that is `stat` makes its name safe, too: else that takes a sync of its directory.
+    fn syncs_name_of(&self, stat: &FileStat) -> bool {
         let _ = stat;
-        self.sync_dir(split(path).map_or(b"", |(dir, _)| dir))
+        false
     }
     /// Whether files that are synced at the same time are so by one sync, so that many at a time are better.
     fn shares_syncs(&self) -> bool {

@@ -9,7 +9,7 @@ use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::wire::cache::Stamp;
 use tameike_core::wire::unit::{FLUSH_UNITS_MAX, UnitDigest, UnitReply, UnitRequest};
 use tameike_core::{Errno, Fault, InodeId, NodeId, Result};
-use tameike_io::shared::{Access, SharedFs, open_same};
+use tameike_io::shared::{Access, FileStat, SharedFs, open_same, split};
 
 /// Whether a flush gives way to foreground requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +113,9 @@ impl CacheService {
         let (shared, mtime, own_path) = (self.parts.shared.clone(), record.mtime, path.clone());
         let set_time = record.dirty.then_some(mtime);
         let finish = move || finish(&*shared, &own_path, inode, size, set_time);
-        let stamp = self.parts.runtime.block(finish).await?;
+        let finished = self.parts.runtime.block(finish).await?;
+        self.sync_name(&path, &finished).await?;
+        let stamp = finished.stamp();
         let clean = file.update(&self.journal, |state| {
             let unchanged = state.changes == changes;
             state.take_whole(began, ended, stamp);
@@ -150,6 +152,17 @@ impl CacheService {
             state.record.interrupted = true;
             begun
         })
+    }
+
+    /// Makes the name of a file safe that was synced itself, and is `stat`.
+    async fn sync_name(&self, path: &[u8], stat: &FileStat) -> Result<()> {
+        let (runtime, shared) = (&self.parts.runtime, self.parts.shared.clone());
+        if shared.syncs_name_of(stat) {
+            return Ok(());
+        }
+        let dir = split(path).map_or(&b""[..], |(dir, _)| dir);
+        let at = dir.to_vec();
+        self.dir_syncs.share(dir, || runtime.block(move || shared.sync_dir(&at))).await
     }
 
     /// Flushes what these nodes hold; what they did, also when one of them failed. They are asked in rounds, all at
@@ -284,14 +297,14 @@ fn may_be_unsynced(errno: Errno) -> bool {
     !matches!(errno, Errno::ENOSPC | Errno::EDQUOT)
 }
 
-/// Gives the shared file its size and time, makes file and name safe, and tells how it then is.
+/// Gives the shared file its size and time, makes it safe, and tells how it then is.
 fn finish(
     shared: &dyn SharedFs,
     path: &[u8],
     inode: InodeId,
     size: u64,
     mtime: Option<tameike_core::Timestamp>,
-) -> Result<Stamp> {
+) -> Result<FileStat> {
     let (file, stat) = open_same(shared, path, inode, Access::Write)?;
     // To give the file the end that this machine remembers of it would cut what is behind that.
     if learn_size(&*file, &stat, size)? < size {
@@ -306,6 +319,5 @@ fn finish(
         }
     }
     file.sync().map_err(|fault| Fault::io(fault.to_string()))?;
-    shared.sync_dir_of(path, &stat)?;
-    file.stat().map(|stat| stat.stamp())
+    file.stat()
 }

@@ -11,6 +11,7 @@
 mod activity;
 mod change;
 pub mod check;
+mod dir_syncs;
 mod drain;
 mod files;
 mod flush;
@@ -31,6 +32,7 @@ pub use record::{Journaled, journaled, replay};
 pub(crate) use record::{fuzz as fuzz_record, fuzz_seeds};
 
 use crate::holders::CacheTable;
+use dir_syncs::DirSyncs;
 use event_listener::Event;
 use files::{File, Files, fresh_generation};
 use flusher::Wait;
@@ -86,6 +88,7 @@ pub struct CacheService {
     /// Files to flush, and when to try.
     dirty: Mutex<BTreeMap<InodeId, Wait>>,
     dirtied: Arc<Event>,
+    dir_syncs: DirSyncs,
     removals: Removals,
 }
 
@@ -101,6 +104,7 @@ impl CacheService {
             files: Files::default(),
             dirty: Mutex::new(BTreeMap::new()),
             dirtied: Arc::new(Event::new()),
+            dir_syncs: DirSyncs::default(),
             removals: Removals::default(),
         };
         service.recover()?;

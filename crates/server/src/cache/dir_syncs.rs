@@ -1,0 +1,110 @@
+//! Syncs of directories, which files that are flushed at the same time share.
+
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tameike_core::Result;
+
+/// Directories that somebody waits for.
+#[derive(Default)]
+pub(super) struct DirSyncs(Mutex<BTreeMap<Vec<u8>, Arc<Dir>>>);
+
+#[derive(Default)]
+struct Dir {
+    /// How often it was asked for.
+    asked: AtomicU64,
+    /// How many of these were there when the last sync that succeeded began. Who holds it syncs.
+    synced: async_lock::Mutex<u64>,
+}
+
+impl DirSyncs {
+    /// Returns when a sync of the directory has ended that began after this call: one that `sync` makes, or another one's.
+    ///
+    /// # Errors
+    /// Those of `sync`; who waits for one that fails makes the next.
+    pub(super) async fn share<F: Future<Output = Result<()>>>(
+        &self,
+        dir: &[u8],
+        sync: impl FnOnce() -> F,
+    ) -> Result<()> {
+        let shared = self.0.lock().entry(dir.to_vec()).or_default().clone();
+        let number = shared.asked.fetch_add(1, Ordering::AcqRel) + 1;
+        let done = {
+            let mut synced = shared.synced.lock().await;
+            if *synced >= number {
+                Ok(())
+            } else {
+                let asked = shared.asked.load(Ordering::Acquire);
+                let done = sync().await;
+                if done.is_ok() {
+                    *synced = asked;
+                }
+                done
+            }
+        };
+        let mut dirs = self.0.lock();
+        // Here and in the map: nobody else waits for it.
+        if Arc::strong_count(&shared) == 2 {
+            dirs.remove(dir);
+        }
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::future::join_all;
+    use std::cell::{Cell, RefCell};
+    use std::task::Poll;
+    use tameike_core::Errno;
+
+    /// Lets the others go on.
+    async fn give_way() {
+        let mut given = false;
+        std::future::poll_fn(|context| {
+            if std::mem::replace(&mut given, true) {
+                return Poll::Ready(());
+            }
+            context.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+
+    #[test]
+    fn who_asks_while_one_is_under_way_shares_the_next() {
+        let syncs = DirSyncs::default();
+        let made = Cell::new(0);
+        let sync = || async {
+            made.set(made.get() + 1);
+            give_way().await;
+            Ok(())
+        };
+        let asked = (0..8).map(|_| syncs.share(b"d", sync));
+        let done = pollster::block_on(join_all(asked));
+        assert!(done.iter().all(Result::is_ok));
+        assert_eq!(made.get(), 2);
+        assert!(syncs.0.lock().is_empty());
+    }
+
+    #[test]
+    fn directories_share_nothing_and_no_failure_is_a_success() {
+        let syncs = DirSyncs::default();
+        let made = RefCell::new(Vec::new());
+        let (syncs_then, made_then) = (&syncs, &made);
+        let ask = |dir: &'static [u8], fails: bool| {
+            syncs_then.share(dir, move || async move {
+                made_then.borrow_mut().push(dir);
+                give_way().await;
+                if fails { Err(Errno::EIO.into()) } else { Ok(()) }
+            })
+        };
+        let asked = [ask(b"a", true), ask(b"a", true), ask(b"a", false), ask(b"b", false)];
+        let done = pollster::block_on(join_all(asked));
+        assert_eq!(done.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, false, true, true]);
+        assert_eq!(made.borrow().len(), 4);
+        assert!(syncs.0.lock().is_empty());
+    }
+}
