@@ -17,6 +17,11 @@ const MOVE: &[u8] = b".tameike-packed/move";
 
 impl Packer {
     pub(super) fn move_dir(&self, store: &mut Store, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
+        // Made since its mover has looked.
+        if mode != RenameMode::Exchange && store.stat(to).is_ok() {
+            let exists = mode == RenameMode::NoReplace;
+            return Err(if exists { Errno::EEXIST } else { Errno::ENOTDIR }.into());
+        }
         let (has_from, has_to) = (store.has_below(from)?, store.has_below(to)?);
         if mode == RenameMode::Exchange && (has_from || has_to) {
             return Err(Errno::EINVAL.into());

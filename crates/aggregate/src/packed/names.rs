@@ -50,8 +50,12 @@ impl PackedTree {
         match mode {
             RenameMode::NoReplace if is_packed => return Err(Errno::EEXIST.into()),
             RenameMode::Exchange if is_packed => return Err(Errno::EINVAL.into()),
-            RenameMode::NoReplace | RenameMode::Exchange | RenameMode::Replace => {}
+            RenameMode::Exchange => {
+                self.is_packed_as_well(from)?;
+            }
+            RenameMode::NoReplace | RenameMode::Replace => {}
         }
+        let hides_packed = self.is_packed(from)?;
         self.plain.rename(from, to, mode)?;
         if self.is_packed_as_well(to)? {
             if mode == RenameMode::NoReplace {
@@ -62,8 +66,8 @@ impl PackedTree {
             }
             unless_missing(way.done(PackRequest::Unlink { path: to.to_vec() }))?;
         }
-        if mode != RenameMode::Exchange && from != to {
-            // What was packed under the old name was hidden by it.
+        if hides_packed && mode != RenameMode::Exchange && from != to {
+            // It must not be seen under the old name. Where there was nothing, another node may have made a file by now.
             unless_missing(way.done(PackRequest::Unlink { path: from.to_vec() }))?;
         }
         Ok(())
@@ -90,13 +94,14 @@ impl PackedTree {
             (None, RenameMode::Replace) => way.done(rename),
             (None, RenameMode::NoReplace) => {
                 way.done(rename)?;
-                if unless_missing(self.plain.stat(to))?.is_some() {
-                    // Another node has made a file under the name meanwhile.
-                    let back = RenameMode::Replace;
-                    way.done(PackRequest::Rename { from: to.to_vec(), to: from.to_vec(), mode: back })?;
-                    return Err(Errno::EEXIST.into());
+                let found = unless_missing(self.plain.stat(to));
+                if matches!(found, Ok(None)) {
+                    return Ok(());
                 }
-                Ok(())
+                // Another node has made a file under the name meanwhile, or nobody knows.
+                let back = RenameMode::Replace;
+                way.done(PackRequest::Rename { from: to.to_vec(), to: from.to_vec(), mode: back })?;
+                found.and(Err(Errno::EEXIST.into()))
             }
         }
     }

@@ -160,6 +160,9 @@ impl Packer {
         named.note(path, now);
         if let Some(store) = store {
             store.look_again()?;
+            if store.stat(path).is_ok() {
+                return Err(Errno::EEXIST.into());
+            }
             self.clear_for_dir(store, path)?;
         }
         self.plain().make(path, &Special::Directory(mode))?;
@@ -187,10 +190,12 @@ impl Packer {
         // It syncs, and of two syncs at a time only one is told what has failed.
         let _one = self.syncing.lock();
         let State { store, marks, named } = &mut *self.state.lock();
-        named.note_moved(to, monotonic());
-        match mode {
-            RenameMode::Exchange => named.note_moved(from, monotonic()),
-            RenameMode::Replace | RenameMode::NoReplace => named.note_gone(from, monotonic()),
+        let now = monotonic();
+        named.note_moved(to, now);
+        named.note_gone(from, now);
+        if mode == RenameMode::Exchange {
+            named.note_moved(from, now);
+            named.note_gone(to, now);
         }
         match store {
             Some(store) => self.move_dir(store, from, to, mode)?,

@@ -221,6 +221,32 @@ fn no_file_is_made_where_a_directory_was() {
     bed.other.make(b"moved", &Special::Directory(0o755)).expect("made again");
     drop(bed.one.create(b"moved/new", 0o644).expect("made"));
     drop(bed.one.create(b"stays/new", 0o644).expect("made"));
+    // A file comes where the directory is.
+    bed.make_plain(b"plain").expect("made");
+    bed.other.make(b"swapped", &Special::Directory(0o755)).expect("made");
+    bed.other.rename(b"plain", b"swapped", RenameMode::Exchange).expect("changed places");
+    let rename = PackRequest::Rename {
+        from: b"stays/packed".to_vec(),
+        to: b"swapped/new".to_vec(),
+        mode: RenameMode::NoReplace,
+    };
+    assert_eq!(errno(bed.packer.serve(rename)), Some(Errno::ENOENT));
+}
+
+#[test]
+fn no_directory_comes_where_a_file_was_packed_meanwhile() {
+    let bed = Bed::new();
+    bed.other.make(b"dir", &Special::Directory(0o755)).expect("made");
+    drop(bed.one.create(b"new", 0o644).expect("made"));
+    // By a node that has looked before.
+    let make = PackRequest::MakeDir { path: b"new".to_vec(), mode: 0o755 };
+    assert_eq!(errno(bed.packer.serve(make)), Some(Errno::EEXIST));
+    for (mode, told) in [(RenameMode::NoReplace, Errno::EEXIST), (RenameMode::Replace, Errno::ENOTDIR)] {
+        let rename = PackRequest::MoveDir { from: b"dir".to_vec(), to: b"new".to_vec(), mode };
+        assert_eq!(errno(bed.packer.serve(rename)), Some(told));
+    }
+    assert!(!bed.is_plain("new") && bed.is_plain("dir"));
+    bed.other.stat(b"new").expect("the file");
 }
 
 #[test]

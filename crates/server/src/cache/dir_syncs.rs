@@ -4,7 +4,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tameike_core::Result;
+use tameike_core::{Fault, Result};
 
 /// Directories that somebody waits for.
 #[derive(Default)]
@@ -14,15 +14,23 @@ pub(super) struct DirSyncs(Mutex<BTreeMap<Vec<u8>, Arc<Dir>>>);
 struct Dir {
     /// How often it was asked for.
     asked: AtomicU64,
-    /// How many of these were there when the last sync that succeeded began. Who holds it syncs.
-    synced: async_lock::Mutex<u64>,
+    /// Who holds it syncs.
+    ended: async_lock::Mutex<Ended>,
+}
+
+#[derive(Default)]
+struct Ended {
+    /// How often it had been asked for when the last sync began that succeeded.
+    synced: u64,
+    /// The same when the last sync ended that failed, and how it did: the system tells it once.
+    failed: Option<(u64, Fault)>,
 }
 
 impl DirSyncs {
     /// Returns when a sync of the directory has ended that began after this call: one that `sync` makes, or another one's.
     ///
     /// # Errors
-    /// Those of `sync`; who waits for one that fails makes the next.
+    /// Those of `sync`, for all that wait when it fails.
     pub(super) async fn share<F: Future<Output = Result<()>>>(
         &self,
         dir: &[u8],
@@ -31,16 +39,21 @@ impl DirSyncs {
         let shared = self.0.lock().entry(dir.to_vec()).or_default().clone();
         let number = shared.asked.fetch_add(1, Ordering::AcqRel) + 1;
         let done = {
-            let mut synced = shared.synced.lock().await;
-            if *synced >= number {
-                Ok(())
-            } else {
-                let asked = shared.asked.load(Ordering::Acquire);
-                let done = sync().await;
-                if done.is_ok() {
-                    *synced = asked;
+            let mut ended = shared.ended.lock().await;
+            match &ended.failed {
+                Some((asked, fault)) if number <= *asked => Err(fault.clone()),
+                _ if number <= ended.synced => Ok(()),
+                _ => {
+                    let asked = shared.asked.load(Ordering::Acquire);
+                    let done = sync().await;
+                    match &done {
+                        Ok(()) => ended.synced = asked,
+                        Err(fault) => {
+                            ended.failed = Some((shared.asked.load(Ordering::Acquire), fault.clone()));
+                        }
+                    }
+                    done
                 }
-                done
             }
         };
         let mut dirs = self.0.lock();
@@ -101,10 +114,12 @@ mod tests {
                 if fails { Err(Errno::EIO.into()) } else { Ok(()) }
             })
         };
-        let asked = [ask(b"a", true), ask(b"a", true), ask(b"a", false), ask(b"b", false)];
+        // The kernel tells a failure once: the next sync of the same directory would succeed.
+        let asked = [ask(b"a", true), ask(b"a", false), ask(b"a", false), ask(b"b", false)];
         let done = pollster::block_on(join_all(asked));
-        assert_eq!(done.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, false, true, true]);
-        assert_eq!(made.borrow().len(), 4);
+        assert_eq!(done.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, false, false, true]);
+        assert_eq!(*made.borrow(), [b"a", b"b"]);
         assert!(syncs.0.lock().is_empty());
+        assert!(pollster::block_on(ask(b"a", false)).is_ok());
     }
 }
