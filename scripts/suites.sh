@@ -11,10 +11,28 @@ readonly nobody=65534
 readonly suites=(posix semantics names locks crash capacity)
 cargo_options=("$@")
 
-# tests PROGRAM...: as they were built for the whole workspace, and not again
+# built NAME...: paths of these programs of tests, as they were built with all others
+built() {
+    cargo test --workspace "${cargo_options[@]}" --no-run --message-format=json 2>/dev/null | python3 -c '
+import json, sys
+for line in sys.stdin:
+    told = json.loads(line)
+    target = told.get("target", {})
+    if told.get("executable") and "/crates/cli/tests/" in target["src_path"] and target["name"] in sys.argv[1:]:
+        print(told["executable"])
+' "$@"
+}
+
+# tests NAME...: runs these programs of tests, all of them
 tests() {
-    local programs=("${@/#/--test=}")
-    cargo test --workspace "${cargo_options[@]}" --no-fail-fast "${programs[@]}"
+    local programs program failed=0
+    mapfile -t programs < <(built "$@")
+    [ "${#programs[@]}" = $# ] || { echo "suites: not all built: $*"; return 1; }
+    for program in "${programs[@]}"; do
+        echo "suites: $program"
+        (cd crates/cli && "$program") || failed=1
+    done
+    return "$failed"
 }
 
 by_rings() {
@@ -60,10 +78,7 @@ as_plain_user() {
         return
     fi
     local programs
-    mapfile -t programs < <(
-        cargo test --workspace "${cargo_options[@]}" --no-run "${suites[@]/#/--test=}" 2>&1 |
-            sed -n "s,^ *Executable .* (\(.*\))\$,\1,p" | xargs realpath
-    )
+    mapfile -t programs < <(built "${suites[@]}")
     if ! setpriv --reuid="$nobody" --regid="$nobody" --clear-groups test -x "${programs[0]}"; then
         echo "suites: not run as a plain user: user $nobody may not read ${programs[0]}"
         return
