@@ -1,5 +1,6 @@
 //! Programs that the simulated cluster found, and that failed when it did; made smaller.
 
+use std::time::Duration;
 use tameike_core::View;
 use tameike_core::wire::lock::{LockKind, LockRange};
 use tameike_core::wire::meta::RenameMode;
@@ -457,6 +458,28 @@ fn a_name_that_its_file_does_not_count_hangs_in_the_air_without_the_others() {
             Step::Check,
         ];
         let program = Program { world: WorldConfig::plain(seed, 4), steps, dies: false };
+        assert_eq!(run(&program), Ok(()), "seed {seed}");
+    }
+}
+
+/// Who had found a name looked at the file when that had lost it: the model took it for a file without a name from the start.
+#[test]
+fn a_file_may_be_seen_without_a_name_by_who_looks_while_it_is_removed() {
+    let path = || "a/x".to_owned();
+    let [remove, look] = [(2, Op::Unlink { path: path() }), (0, Op::Stat { path: path() })]
+        .map(|(node, op)| Action::Call { node, view: View::Cache, op });
+    let steps = vec![
+        create(2, "a/x"),
+        cached(2, Op::Fsync { slot: 0 }),
+        cached(0, open("a/x", Flags::default())),
+        cached(1, open("a/x", Flags::default())),
+        Step::Together(vec![remove, look]),
+    ];
+    for seed in 100..200 {
+        let plain = WorldConfig::plain(seed, 3);
+        let slowness = vec![Duration::from_millis(6); 3];
+        let world = WorldConfig { slowness, devices: vec![true, false, false], ..plain };
+        let program = Program { world, steps: steps.clone(), dies: false };
         assert_eq!(run(&program), Ok(()), "seed {seed}");
     }
 }

@@ -4,7 +4,6 @@ use super::{Call, Checked, End, Open, Run};
 use crate::kernel::Told;
 use crate::model::{FileData, Looker, Names, ObjectId, Source, Write};
 use crate::program::Op;
-use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::unit::SpaceChange;
 use tameike_core::{Attr, Errno, FileKind, View};
 
@@ -28,6 +27,7 @@ impl Run {
             calls.into_iter().partition(|call| call.op.changes_names() || call.op.changes_inode());
         let (files, looks): (Vec<_>, Vec<_>) = looks.into_iter().partition(|call| call.op.slot().is_some());
         self.take_writes(&files)?;
+        self.unnamed = changes.iter().filter_map(|call| self.unnamed_by(call)).collect();
         let before: Vec<Checked> = looks.iter().map(|call| self.judge_look(call)).collect();
         for call in &changes {
             self.judge_change(call)?;
@@ -161,7 +161,9 @@ impl Run {
         if object.kind != FileKind::File {
             return Ok(());
         }
-        if attr.nlink != object.nlink {
+        // Who finds a name before it goes may look at its file after that.
+        let is_unnamed = self.unnamed.contains(&(call.view.index(), id)) && attr.nlink + 1 == object.nlink;
+        if attr.nlink != object.nlink && !is_unnamed {
             return Err(call.wrong(format!("has {} names, and should have {}", attr.nlink, object.nlink)));
         }
         let looker = Looker { node: call.node, opened: call.begun, now: call.begun };
@@ -205,25 +207,6 @@ impl Run {
             _ => {}
         }
         Ok(())
-    }
-
-    /// Other nodes that have a file of the cache view open may know it by a name that it has lost, and nobody the others
-    /// that it has. With its last name, they are told.
-    fn note_unnamed(&mut self, call: &Call) {
-        let gone = match &call.op {
-            Op::Unlink { path } => path,
-            Op::Rename { to, mode: RenameMode::Replace, .. } => to,
-            _ => return,
-        };
-        let model = self.model(call.view);
-        let Ok(object) = model.find(gone) else { return };
-        if model.object(object).nlink == 1 {
-            return;
-        }
-        for ((node, view, _), open) in &mut self.slots {
-            let is_elsewhere = *node != call.node && *view == call.view.index();
-            open.is_unnamed |= is_elsewhere && call.view == View::Cache && open.object == object;
-        }
     }
 
     fn learn(&mut self, call: &Call, object: ObjectId, attr: &Attr) -> Checked {

@@ -12,6 +12,7 @@ mod locks;
 mod rot;
 mod space;
 mod step;
+mod unnamed;
 
 use crate::countdown::Countdown;
 use crate::kernel::Told;
@@ -93,6 +94,8 @@ struct Run {
     moments: Arc<AtomicU64>,
     models: BTreeMap<usize, Names>,
     slots: BTreeMap<SlotName, Open>,
+    /// What calls of the step take a name from, by view.
+    unnamed: BTreeSet<(usize, ObjectId)>,
     /// Locks that are held, or may be.
     locks: Vec<locks::Lock>,
     /// Whether messages between some nodes may not arrive.
@@ -242,6 +245,7 @@ pub fn run_tallied(program: &Program, countdown: &Countdown, tally: &Tally) -> R
             moments: Arc::default(),
             models: BTreeMap::new(),
             slots: BTreeMap::new(),
+            unnamed: BTreeSet::new(),
             locks: Vec::new(),
             links_cut: false,
             was_unreachable: false,

@@ -1,0 +1,32 @@
+//! Files that lose names.
+
+use super::{Call, Run};
+use crate::model::ObjectId;
+use crate::program::Op;
+use tameike_core::View;
+use tameike_core::wire::meta::RenameMode;
+
+impl Run {
+    /// What a call takes a name from, where there is something.
+    pub(super) fn unnamed_by(&mut self, call: &Call) -> Option<(usize, ObjectId)> {
+        let gone = match &call.op {
+            Op::Unlink { path } => path,
+            Op::Rename { to, mode: RenameMode::Replace, .. } => to,
+            _ => return None,
+        };
+        self.model(call.view).find(gone).ok().map(|object| (call.view.index(), object))
+    }
+
+    /// Other nodes that have a file of the cache view open may know it by a name that it has lost, and nobody the others
+    /// that it has. With its last name, they are told.
+    pub(super) fn note_unnamed(&mut self, call: &Call) {
+        let Some((_, object)) = self.unnamed_by(call) else { return };
+        if self.model(call.view).object(object).nlink == 1 {
+            return;
+        }
+        for ((node, view, _), open) in &mut self.slots {
+            let is_elsewhere = *node != call.node && *view == call.view.index();
+            open.is_unnamed |= is_elsewhere && call.view == View::Cache && open.object == object;
+        }
+    }
+}
