@@ -1,13 +1,14 @@
 //! Files of the container that somebody has open.
 
+use super::packer::Packer;
 use super::store::Store;
 use crate::session::Brief;
 use crate::session::draft::{Draft, Reading};
 use tameike_core::attr::{AttrChange, SetTime};
-use tameike_core::wire::pack::PackedStat;
-use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
-use tameike_io::os::process::{random_bytes, wall};
-use tameike_store::container::{Content, Entry, IndexEntry, Node, Put, check_path};
+use tameike_core::wire::pack::{PackReply, PackedStat};
+use tameike_core::{Errno, Fault, Result, Timestamp};
+use tameike_io::os::process::wall;
+use tameike_store::container::{Content, Entry, IndexEntry, Node, Put};
 
 /// Bytes that open files gather in memory.
 const BUFFERED_MAX: usize = 32 << 20;
@@ -17,10 +18,12 @@ pub struct Open {
     pub draft: Draft,
     pub ctime: Timestamp,
     pub opens: u64,
+    /// Where the entry is that this job has put of it last.
+    pub put_at: Option<u64>,
 }
 
 /// What the entry of a packed file has in the place of a link's target: its number, and its last change.
-fn identity(number: u64, ctime: Timestamp) -> Vec<u8> {
+pub fn identity(number: u64, ctime: Timestamp) -> Vec<u8> {
     let Timestamp { seconds, nanoseconds } = ctime;
     [&number.to_le_bytes()[..], &seconds.to_le_bytes(), &nanoseconds.to_le_bytes()].concat()
 }
@@ -56,40 +59,19 @@ impl Open {
     }
 }
 
-impl Store {
-    /// Makes a file that must not exist, and opens it.
-    ///
-    /// # Errors
-    /// `EEXIST`, and what the file system says.
-    pub fn create(&mut self, path: &[u8], mode: u16, owner: (u32, u32)) -> Result<PackedStat> {
-        check_path(path)?;
-        if self.stat(path).is_ok() {
-            return Err(Errno::EEXIST.into());
+impl Packer {
+    /// Changes attributes of an open file.
+    pub(super) fn change(&self, file: u64, change: &AttrChange) -> Result<PackReply> {
+        // Without a name it has no entry.
+        if let Some(address) = self.with_store(|store| store.change(file, change))? {
+            self.write_with_others(address);
+            self.with_store(|store| store.write_entry(address))?;
         }
-        self.begin()?;
-        let (number, now) = (u64::from_le_bytes(random_bytes()?), wall());
-        let node = Node {
-            kind: FileKind::File,
-            mode: mode & 0o7777,
-            uid: owner.0,
-            gid: owner.1,
-            rdev: 0,
-            atime: now,
-            mtime: now,
-            target: identity(number, now),
-            xattrs: Vec::new(),
-            size: 0,
-            content: Content::Here,
-        };
-        let entry = self.put(path, Some(node.clone()))?;
-        self.hand_over(&[(entry, None)])?;
-        let open = Open { draft: Draft::of(path.to_vec(), node, Vec::new(), 0), ctime: now, opens: 1 };
-        let stat = open.stat(number);
-        self.open.insert(number, open);
-        self.paths.insert(path.to_vec(), number);
-        Ok(stat)
+        Ok(PackReply::Done)
     }
+}
 
+impl Store {
     /// Opens a file.
     ///
     /// # Errors
@@ -106,7 +88,8 @@ impl Store {
         let (number, ctime) = identity_of(&entry, &node);
         let Content::Extents(extents) = node.content.clone() else { return Err(Errno::EIO.into()) };
         let size = node.size;
-        let open = Open { draft: Draft::of(path.to_vec(), node, extents, size), ctime, opens: 1 };
+        let draft = Draft::of(path.to_vec(), node, extents, size);
+        let open = Open { draft, ctime, opens: 1, put_at: None };
         let stat = open.stat(number);
         self.open.insert(number, open);
         self.paths.insert(path.to_vec(), number);
@@ -118,16 +101,26 @@ impl Store {
     /// # Errors
     /// What the file system says of what was written last; it is kept then.
     pub fn close_file(&mut self, number: u64) -> Result<()> {
-        if self.opened(number)?.opens > 1 {
-            self.opened(number)?.opens -= 1;
-            return Ok(());
+        if self.opened(number)?.opens == 1 {
+            self.publish(number)?;
+            if let Some(address) = self.opened(number)?.put_at {
+                self.write_entry(address)?;
+            }
         }
-        self.publish(number)?;
-        self.write_pending()?;
-        if let Some(path) = self.open.remove(&number).and_then(|open| open.draft.path) {
-            self.paths.remove(&path);
-        }
+        self.drop_open(number);
         Ok(())
+    }
+
+    /// There is an open less.
+    pub(super) fn drop_open(&mut self, number: u64) {
+        match self.open.get_mut(&number) {
+            Some(open) if open.opens > 1 => open.opens -= 1,
+            _ => {
+                if let Some(path) = self.open.remove(&number).and_then(|open| open.draft.path) {
+                    self.paths.remove(&path);
+                }
+            }
+        }
     }
 
     pub(super) fn opened(&mut self, number: u64) -> Result<&mut Open> {
@@ -191,11 +184,11 @@ impl Store {
         self.write_pending()
     }
 
-    /// Changes attributes of an open file.
+    /// Changes attributes of an open file. Where the entry is that tells of it, for this to be written.
     ///
     /// # Errors
     /// What the file system says.
-    pub fn change(&mut self, number: u64, change: &AttrChange) -> Result<()> {
+    pub fn change(&mut self, number: u64, change: &AttrChange) -> Result<Option<u64>> {
         if change.size.is_some() || change.layout.is_some() {
             return Err(Errno::EINVAL.into());
         }
@@ -215,7 +208,7 @@ impl Store {
         open.ctime = now.max(open.ctime);
         open.draft.is_changed = true;
         self.publish(number)?;
-        self.write_pending()
+        Ok(self.opened(number)?.put_at)
     }
 
     /// Puts an entry of an open file as it is now.
@@ -235,6 +228,7 @@ impl Store {
         let lane = writer.lane();
         let entry = IndexEntry { path, version, lane, address, record_size: size, node: Some(brief) };
         open.draft.published(entry.own_extent(brief.size).filter(|_| is_here));
+        open.put_at = Some(entry.address);
         if let Some(node) = node {
             self.know(&entry, &node);
         }

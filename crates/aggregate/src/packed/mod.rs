@@ -8,6 +8,8 @@
 //!
 //! Only regular files are packed, and only those that are made where files are packed. Directories, links and all else are as ever.
 
+mod changes;
+mod create;
 mod file;
 mod files;
 mod listed;
@@ -363,6 +365,10 @@ impl SharedFs for PackedTree {
 
     fn syncs_name_of(&self, stat: &FileStat) -> bool {
         stat.device == DEVICE || self.plain.syncs_name_of(stat)
+    }
+
+    fn writers_end(&self, stat: &FileStat) -> bool {
+        stat.device == DEVICE
     }
 
     fn shares_syncs(&self) -> bool {

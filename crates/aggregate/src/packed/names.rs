@@ -55,7 +55,7 @@ impl PackedTree {
             }
             RenameMode::NoReplace | RenameMode::Replace => {}
         }
-        let hides_packed = self.is_packed(from)?;
+        let hides_packed = mode != RenameMode::Exchange && from != to && self.is_packed(from)?;
         self.plain.rename(from, to, mode)?;
         if self.is_packed_as_well(to)? {
             if mode == RenameMode::NoReplace {
@@ -66,7 +66,7 @@ impl PackedTree {
             }
             unless_missing(way.done(PackRequest::Unlink { path: to.to_vec() }))?;
         }
-        if hides_packed && mode != RenameMode::Exchange && from != to {
+        if hides_packed {
             // It must not be seen under the old name. Where there was nothing, another node may have made a file by now.
             unless_missing(way.done(PackRequest::Unlink { path: from.to_vec() }))?;
         }

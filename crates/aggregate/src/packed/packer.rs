@@ -1,5 +1,6 @@
 //! The packer: answers all agents of a job from the container that it alone adds to.
 
+use super::create::NewFile;
 use super::listed::{Known, Listed};
 use super::outward::{end_out, move_out};
 use super::recent::Named;
@@ -8,7 +9,6 @@ use super::{CONTAINER, unless_missing};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{Changed, PackReply, PackRequest};
 use tameike_core::{Errno, Fault, FileKind, Result};
@@ -34,19 +34,21 @@ pub struct PackerParts {
 pub struct Packer {
     parts: PackerParts,
     may_share: bool,
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
     listed: Listed,
     /// One sync at a time.
     pub(super) syncing: Mutex<()>,
+    /// One write for files that were made.
+    pub(super) writing: Mutex<()>,
 }
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     /// From the first need of it on.
-    store: Option<Store>,
+    pub(super) store: Option<Store>,
     /// What was said of directories.
     marks: BTreeMap<Vec<u8>, bool>,
-    named: Named,
+    pub(super) named: Named,
 }
 
 impl Packer {
@@ -56,8 +58,8 @@ impl Packer {
     /// `EBUSY` when another job has the container and `may_share` is not said, with which nothing can be changed then; and what the file
     /// system says.
     pub fn new(parts: PackerParts, may_share: bool) -> Result<Self> {
-        let (state, listed, syncing) = Default::default();
-        let packer = Self { parts, may_share, state, listed, syncing };
+        let (state, listed, syncing, writing) = Default::default();
+        let packer = Self { parts, may_share, state, listed, syncing, writing };
         if packer.parts.plain.stat(CONTAINER).is_ok() {
             let mut state = packer.state.lock();
             let store = packer.store(&mut state)?;
@@ -69,7 +71,7 @@ impl Packer {
         Ok(packer)
     }
 
-    fn store<'a>(&self, state: &'a mut State) -> Result<&'a mut Store> {
+    pub(super) fn store<'a>(&self, state: &'a mut State) -> Result<&'a mut Store> {
         let store = match state.store.take() {
             Some(store) => store,
             None => {
@@ -99,7 +101,7 @@ impl Packer {
                 Ok(PackReply::Done)
             }
             PackRequest::Create { path, mode, uid, gid, looked } => {
-                self.create(&path, mode, (uid, gid), looked)
+                self.create(&NewFile { path: &path, mode, uid, gid }, looked)
             }
             PackRequest::Named { path } => {
                 let State { store, named, .. } = &mut *self.state.lock();
@@ -115,6 +117,7 @@ impl Packer {
                 let reading = self.with_store(|store| store.read(file, offset, length))?;
                 Ok(PackReply::Bytes(reading.bytes()?.into()))
             }
+            PackRequest::Change { of: Changed::Open(file), change } => self.change(file, &change),
             PackRequest::Sync { file: None } if self.state.lock().store.is_none() => Ok(PackReply::Done),
             PackRequest::Sync { file } => self.sync(file).map(|()| PackReply::Done),
             PackRequest::MoveDir { from, to, mode } => {
@@ -212,7 +215,7 @@ impl Packer {
         Ok(())
     }
 
-    fn packs(&self, state: &State, dir: &[u8]) -> bool {
+    pub(super) fn packs(&self, state: &State, dir: &[u8]) -> bool {
         let mut dir = dir;
         loop {
             if let Some(packs) = state.marks.get(dir) {
@@ -225,35 +228,8 @@ impl Packer {
         }
     }
 
-    /// Makes a file. In the time since its maker has looked at its directory, this may have gone; and since its maker has looked at its
-    /// name, another agent may have made something there.
-    fn create(
-        &self,
-        path: &[u8],
-        mode: u16,
-        owner: (u32, u32),
-        looked: Option<Duration>,
-    ) -> Result<PackReply> {
-        let state = &mut *self.state.lock();
-        let (dir, _) = split(path).ok_or(Errno::EEXIST)?;
-        if let Some(store) = &mut state.store
-            && store.stat(path).is_ok()
-        {
-            return Err(Errno::EEXIST.into());
-        }
-        if !self.packs(state, dir) {
-            return Ok(PackReply::Declined);
-        }
-        let now = monotonic();
-        if state.named.may_have(path, looked, now) {
-            return Ok(PackReply::Look(now));
-        }
-        self.check_dir_of(path, &state.named)?;
-        self.store(state)?.create(path, mode, owner).map(PackReply::Stat)
-    }
-
     /// Where a file is to come, its directory is there.
-    fn check_dir_of(&self, path: &[u8], named: &Named) -> Result<()> {
+    pub(super) fn check_dir_of(&self, path: &[u8], named: &Named) -> Result<()> {
         let (dir, _) = split(path).ok_or(Errno::EEXIST)?;
         if named.may_lack_dir_of(path, monotonic()) && !self.is_dir(dir)? {
             return Err(Errno::ENOENT.into());
@@ -292,10 +268,9 @@ impl Packer {
             PackRequest::Look { file } => store.look(file).map(PackReply::Stat),
             PackRequest::Write { file, offset, bytes } => done(store.write(file, &bytes, offset)),
             PackRequest::Truncate { file, size } => done(store.truncate(file, size)),
-            PackRequest::Change { of: Changed::Open(file), change } => done(store.change(file, &change)),
             PackRequest::Change { of: Changed::At(path), change } => {
                 let file = store.open_file(&path)?.number;
-                let changed = store.change(file, &change);
+                let changed = store.change(file, &change).map(drop);
                 let closed = store.close_file(file);
                 done(changed.and(closed))
             }

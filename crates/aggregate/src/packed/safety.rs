@@ -19,7 +19,7 @@ impl Packer {
     /// # Errors
     /// As [`Store::sync`]; `ESTALE` when the job has ended.
     pub(super) fn sync(&self, file: Option<u64>) -> Result<()> {
-        let asked = self.with_store(|store| store.hand_over_all(file))?;
+        let asked = self.with_store(|store| store.put_all(file))?;
         let _one = self.syncing.lock();
         let Some(part) = self.with_store(|store| store.begin_sync(asked))? else { return Ok(()) };
         let synced = part.part.sync();
@@ -33,14 +33,14 @@ impl Store {
     /// # Errors
     /// What the file system says. After a failed fsync nothing is believed any more.
     pub fn sync(&mut self) -> Result<()> {
-        let asked = self.hand_over_all(None)?;
+        let asked = self.put_all(None)?;
         let Some(part) = self.begin_sync(asked)? else { return Ok(()) };
         let synced = part.part.sync();
         self.end_sync(&part, synced)
     }
 
-    /// What was changed, of an open file, too, is with the file system: how many changes that is.
-    fn hand_over_all(&mut self, file: Option<u64>) -> Result<u64> {
+    /// What was changed, of an open file, too, is put: how many changes that is.
+    fn put_all(&mut self, file: Option<u64>) -> Result<u64> {
         if let Some(number) = file {
             self.publish(number)?;
         }
@@ -49,7 +49,6 @@ impl Store {
             return Ok(0);
         }
         self.check()?;
-        self.write_pending()?;
         Ok(self.changes)
     }
 
@@ -59,6 +58,7 @@ impl Store {
             return Ok(None);
         }
         self.check()?;
+        self.write_pending()?;
         let changes = self.changes;
         let Some(writer) = &mut self.writer else { return Ok(None) };
         Ok(Some(Unsafe { part: writer.begin_sync()?, changes }))

@@ -3,24 +3,21 @@
 use super::CONTAINER;
 use super::files::{Open, identity_of, stat};
 use super::lives::settle;
-use crate::session::Brief;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tameike_core::wire::pack::{PACKED_NAMES_MAX, PackedStat};
 use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
-use tameike_io::os::process::{host_name, random_bytes, wall};
+use tameike_io::os::process::{random_bytes, wall};
 use tameike_io::shared::{Access, SharedFile, SharedFs, join};
 use tameike_store::container::{
-    Codec, Container, Content, Entry, Geometry, IndexEntry, LaneWriter, Node, Put, Superblock, WriterId,
-    check_path, split_path, subfile, superblock,
+    Container, Content, Geometry, IndexEntry, LaneWriter, Node, Superblock, check_path, split_path, subfile,
+    superblock,
 };
 
 /// Attributes that are kept at hand.
 const KNOWN_MAX: usize = 64 << 10;
 /// Bytes of a block of a container that is made.
 const BLOCK_SIZE: u32 = 4 << 20;
-/// Room of names that change, with what takes it back where the file system has none: that must not fail, too.
-const CHANGE_SIZE: usize = 32 << 10;
 /// Lanes of each of its files. One packer at a time fills it: so it has no holes, which some file systems read.
 const LANES: u32 = 1;
 
@@ -38,12 +35,16 @@ pub struct Store {
     pub(super) touched: BTreeSet<u64>,
     /// A job that has written files did not come to its end.
     pub(super) was_cut_off: bool,
-    version: u64,
+    pub(super) version: u64,
     /// Changes so far, and how many of them are safe.
     pub(super) changes: u64,
     pub(super) safe: u64,
     /// Why nothing more is believed.
     pub(super) failure: Option<Fault>,
+    /// The file system did not take what was put last.
+    pub(super) was_refused: bool,
+    /// Files that are made, and of which is not known yet whether they will be there.
+    pub(super) in_making: usize,
     /// Another job adds to it: here it is only read.
     pub(super) is_foreign: bool,
     /// When it was looked at for what another job has added.
@@ -104,6 +105,8 @@ impl Store {
             changes,
             safe,
             failure,
+            was_refused: false,
+            in_making: 0,
             is_foreign,
             looked: wall(),
             _lock: lock,
@@ -209,6 +212,7 @@ impl Store {
     pub fn unlink(&mut self, path: &[u8]) -> Result<()> {
         let before = self.entry(path)?;
         self.begin()?;
+        self.make_readable(&before)?;
         let gone = self.put(path, None)?;
         self.hand_over(&[(gone, Some(before))])?;
         self.lose(path);
@@ -216,7 +220,7 @@ impl Store {
     }
 
     /// Who has open what was at a path keeps it without a name.
-    fn lose(&mut self, path: &[u8]) {
+    pub(super) fn lose(&mut self, path: &[u8]) {
         self.known.remove(path);
         if let Some(open) = self.paths.remove(path).and_then(|number| self.open.get_mut(&number)) {
             open.draft.path = None;
@@ -289,85 +293,21 @@ impl Store {
         self.container.write_index()
     }
 
-    pub(super) fn check(&self) -> Result<()> {
-        self.failure.clone().map_or(Ok(()), Err)
-    }
-
-    /// From the first change on there is a lane, with room for a change and for what takes it back. What the file system has not taken
-    /// before goes first: so what waits for room does not grow with each change that is refused.
-    pub(super) fn begin(&mut self) -> Result<()> {
-        self.check()?;
-        if self.writer.is_none() {
-            let who = WriterId::Host(host_name());
-            self.writer = Some(self.container.begin_writer(&who, Codec::None, 0)?);
-        }
-        self.write_pending()?;
-        self.make_room()
-    }
-
-    pub(super) fn make_room(&mut self) -> Result<()> {
-        self.writer.as_mut().map_or(Ok(()), |writer| writer.make_room(CHANGE_SIZE))
-    }
-
     /// What an entry tells, with its content as pieces that another entry can name.
     pub(super) fn node_of(&mut self, entry: &IndexEntry) -> Result<Node> {
-        if let Some(writer) = &mut self.writer {
-            writer.hand_over(entry.lane, entry.address)?;
-        }
+        self.make_readable(entry)?;
         self.node_in(entry)
     }
 
-    fn node_in(&self, entry: &IndexEntry) -> Result<Node> {
+    fn make_readable(&mut self, entry: &IndexEntry) -> Result<()> {
+        self.writer.as_mut().map_or(Ok(()), |writer| writer.hand_over(entry.lane, entry.address))
+    }
+
+    pub(super) fn node_in(&self, entry: &IndexEntry) -> Result<Node> {
         let mut node = self.container.node(entry)?;
         if node.content == Content::Here {
             node.content = Content::Extents(entry.own_extent(node.size).into_iter().collect());
         }
         Ok(node)
-    }
-
-    /// Puts what is at a path now; with a version that is later than all that was there, whatever clocks say.
-    pub(super) fn put(&mut self, path: &[u8], node: Option<Node>) -> Result<IndexEntry> {
-        let version = self.next_version(path)?;
-        let Some(writer) = &mut self.writer else { return Err(Errno::EBADF.into()) };
-        let (Entry { path, node, .. }, Put { address, size }) = writer.put_entry(path, version, node, &[])?;
-        let (lane, brief) = (writer.lane(), node.as_ref().map(Brief::of));
-        let entry = IndexEntry { path, version, lane, address, record_size: size, node: brief };
-        self.container.add(entry.clone());
-        match &node {
-            Some(node) => drop(self.know(&entry, node)),
-            None => drop(self.known.remove(&entry.path)),
-        }
-        self.changes += 1;
-        Ok(entry)
-    }
-
-    pub(super) fn next_version(&mut self, path: &[u8]) -> Result<u64> {
-        let Timestamp { seconds, nanoseconds } = wall();
-        let now = u64::try_from(seconds).unwrap_or(0) * 1_000_000_000 + u64::from(nanoseconds);
-        self.version = now.max(self.version + 1).max(self.container.version(path)? + 1);
-        Ok(self.version)
-    }
-
-    pub(super) fn write_pending(&mut self) -> Result<()> {
-        self.writer.as_mut().map_or(Ok(()), LaneWriter::write_pending)
-    }
-
-    /// Entries that were put are with the file system then. Where it takes none, what was there before is put again: it is known
-    /// here at once, and comes with the next that the file system takes.
-    pub(super) fn hand_over(&mut self, put: &[(IndexEntry, Option<IndexEntry>)]) -> Result<()> {
-        let Err(fault) = self.write_pending() else { return Ok(()) };
-        self.undo(put);
-        Err(fault)
-    }
-
-    /// What was there before is put again.
-    pub(super) fn undo(&mut self, put: &[(IndexEntry, Option<IndexEntry>)]) {
-        for (now, before) in put {
-            let node = before.as_ref().map(|before| self.node_in(before)).transpose();
-            let undone = node.and_then(|node| self.put(&now.path, node));
-            if let Err(fault) = undone {
-                self.failure = Some(fault);
-            }
-        }
     }
 }

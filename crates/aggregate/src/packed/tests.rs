@@ -11,6 +11,7 @@ use tameike_core::{Errno, FileKind, Result};
 use tameike_io::os::process::monotonic;
 use tameike_io::os::system::System;
 use tameike_io::shared::{PosixTree, SharedFs, Special, XattrMode};
+use tameike_store::container::Container;
 use tempfile::TempDir;
 
 /// What takes longer does not come.
@@ -262,4 +263,38 @@ fn who_was_told_to_look_makes_nothing_over_what_has_come_since() {
     assert_eq!(errno(bed.one.create(b"new", 0o644)), Some(Errno::EEXIST));
     fs::remove_file(bed.dir.path().join("new")).expect("removed");
     drop(bed.one.create(b"new", 0o644).expect("made"));
+}
+
+/// Each is with the file system before its maker goes on, though those that are made at the same time are written together.
+#[test]
+fn what_many_make_at_the_same_time_is_there_when_they_go_on() {
+    let bed = Bed::new();
+    let container = bed.dir.path().join(".tameike-packed");
+    let fs = || Arc::new(PosixTree::open(&container).expect("a tree")) as Arc<dyn SharedFs>;
+    std::thread::scope(|scope| {
+        for maker in 0..8 {
+            let (bed, fs) = (&bed, &fs);
+            scope.spawn(move || {
+                for number in 0..50 {
+                    let path = format!("{maker}-{number}");
+                    let file = bed.one.create(path.as_bytes(), 0o644).expect("made");
+                    if number % 10 == 0 {
+                        let found = Container::open(fs()).expect("it opens").find(path.as_bytes());
+                        assert!(found.expect("no damage").is_some(), "{path} is not there");
+                    }
+                    if number % 3 == 0 {
+                        bed.other.unlink(path.as_bytes()).expect("removed");
+                    }
+                    drop(file);
+                }
+            });
+        }
+    });
+    let container = Container::open(fs()).expect("it opens");
+    for maker in 0..8 {
+        for number in 0..50 {
+            let found = container.find(format!("{maker}-{number}").as_bytes()).expect("no damage");
+            assert_eq!(found.and_then(|entry| entry.node).is_some(), number % 3 != 0, "{maker}-{number}");
+        }
+    }
 }

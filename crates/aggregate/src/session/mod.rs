@@ -341,7 +341,11 @@ impl Session {
         }
         if state.writer.is_none() {
             let SessionOptions { codec, streams, .. } = self.options;
-            state.writer = Some(state.container.begin_writer(&self.options.writer(), codec, streams)?);
+            let mut writer = state.container.begin_writer(&self.options.writer(), codec, streams)?;
+            if streams > 0 {
+                writer.write_behind()?;
+            }
+            state.writer = Some(writer);
         }
         Ok(())
     }

@@ -48,9 +48,6 @@ const PACKER: &str = "packer";
 /// How often who is not the packer looks whether it is there.
 const LOOK_STEP: Duration = Duration::from_millis(20);
 
-/// Files at most that content goes to at the same time: file systems serve several faster than one.
-const STREAMS: usize = 4;
-
 const SIGTERM: i32 = 15;
 const SIGKILL: i32 = 9;
 /// How long processes have to end when they are asked to.
@@ -279,7 +276,7 @@ fn open_session(container: &Arc<dyn SharedFs>, options: &SpoolOptions) -> Result
         block_size,
         subfiles: None,
         codec,
-        streams: STREAMS,
+        streams: crate::STREAMS,
         umask: 0,
         uid: user(),
         gid: tameike_io::os::process::group(),

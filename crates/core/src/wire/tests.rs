@@ -18,7 +18,7 @@ use super::meta::{
     OpenId, Opener, RenameMode, Step, Target,
 };
 use super::pack::{PackReply, PackRequest};
-use super::unit::{Backing, Sought, SpaceChange, UnitDigest, UnitPlace, UnitReply, UnitRequest};
+use super::unit::{Backing, Ending, Sought, SpaceChange, UnitDigest, UnitPlace, UnitReply, UnitRequest};
 use super::{Reply, Request};
 use crate::attr::{Attr, AttrChange, FileKind, SetTime, Timestamp};
 use crate::cores::CoreSet;
@@ -392,18 +392,6 @@ fn requests_to_the_unit_service() {
         ),
         (UnitRequest::Sync { inode: INODE, durable: false }, "0283840400"),
         (UnitRequest::Truncate { inode: INODE, size: 300 }, "03838404ac02"),
-        (
-            UnitRequest::Flush {
-                inode: INODE,
-                path: b"p/q".to_vec(),
-                size: 300,
-                generation: GENERATION,
-                patient: true,
-                distrust: false,
-                round: 300,
-            },
-            "0483840403702f71ac02090100ac02",
-        ),
         (UnitRequest::DirtyInodes { coordinator: NODE, after: INODE, limit: 300 }, "05c801838404ac02"),
         (
             UnitRequest::Digest { inode: INODE, path: b"p".to_vec(), size: 300, units: vec![0, 130] },
@@ -435,13 +423,49 @@ fn requests_to_the_unit_service() {
 }
 
 #[test]
+fn requests_to_flush() {
+    check(&[
+        (
+            UnitRequest::Flush {
+                inode: INODE,
+                path: b"p/q".to_vec(),
+                size: 300,
+                generation: GENERATION,
+                patient: true,
+                distrust: false,
+                round: 300,
+                ending: None,
+            },
+            "0483840403702f71ac02090100ac0200",
+        ),
+        (
+            UnitRequest::Flush {
+                inode: INODE,
+                path: b"p".to_vec(),
+                size: 300,
+                generation: GENERATION,
+                patient: false,
+                distrust: false,
+                round: 1,
+                ending: Some(Ending { mtime: Some(NOW) }),
+            },
+            "048384040170ac0209000001010103ac02",
+        ),
+    ]);
+}
+
+#[test]
 fn replies_of_the_unit_service() {
     check(&[
         (UnitReply::Done, "00"),
         (UnitReply::Read, "01"),
         (
-            UnitReply::Flushed { written: 300, end: 400, digests: vec![DIGEST], rest: true },
-            "02ac029003018201810101abababababababababababababababababababababababababababababababab01",
+            UnitReply::Flushed { written: 300, end: 400, digests: vec![DIGEST], rest: true, left: None },
+            "02ac029003018201810101abababababababababababababababababababababababababababababababab0100",
+        ),
+        (
+            UnitReply::Flushed { written: 0, end: 0, digests: Vec::new(), rest: false, left: Some(STAMP) },
+            "02000000000101020303ac0203ac02",
         ),
         (UnitReply::DirtyInodes(vec![INODE]), "0301838404"),
         (

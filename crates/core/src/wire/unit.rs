@@ -1,6 +1,8 @@
 //! Messages of the unit service: bytes of units on the node where they lie.
 
+use super::cache::Stamp;
 use super::call::Run;
+use crate::attr::Timestamp;
 use crate::ids::{Generation, InodeId, NodeId, UnitId};
 use crate::limits::{BLOCK_SIZE, BLOCKS_PER_UNIT, MESSAGE_SIZE_MAX, UNIT_SIZE};
 use crate::ranges::RangeSet;
@@ -88,6 +90,9 @@ pub enum UnitRequest {
         /// the others: what is flushed stays dirty until the coordinator has heard of all of them, and has written
         /// the digests down.
         round: u64,
+        /// This node alone holds the file: when all of it is flushed, the shared file gets its size, and this time of its last change,
+        /// and is made safe once.
+        ending: Option<Ending>,
     },
     /// Which files of this coordinator have dirty bytes on this node.
     DirtyInodes {
@@ -263,6 +268,13 @@ pub struct UnitDigest {
     pub value: [u8; 32],
 }
 
+/// What a shared file gets when all of it was flushed, beside its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ending {
+    /// Time of its last change; nothing: it keeps that which it has.
+    pub mtime: Option<Timestamp>,
+}
+
 /// The answer to a [`UnitRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UnitReply {
@@ -280,6 +292,8 @@ pub enum UnitReply {
         digests: Vec<UnitDigest>,
         /// Whether dirty units are left.
         rest: bool,
+        /// How the node has left the shared file, where it was asked to end it and nothing is left.
+        left: Option<Stamp>,
     },
     /// Files, ascending.
     DirtyInodes(Vec<InodeId>),

@@ -136,7 +136,7 @@ impl<T> Future for Promise<T> {
 }
 
 /// Lets other tasks run before this one goes on.
-pub(crate) async fn give_way() {
+pub async fn give_way() {
     let mut given = false;
     std::future::poll_fn(|context| {
         if std::mem::replace(&mut given, true) {

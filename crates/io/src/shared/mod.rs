@@ -279,6 +279,12 @@ pub trait SharedFs: Send + Sync {
         let _ = stat;
         false
     }
+    /// Whether who has written to a file that is `stat` ends it by the same open. Elsewhere its close may give the file another time than was
+    /// set before, and other machines may show for a while what was before.
+    fn writers_end(&self, stat: &FileStat) -> bool {
+        let _ = stat;
+        false
+    }
     /// Whether files that are synced at the same time are so by one sync, so that many at a time are better.
     fn shares_syncs(&self) -> bool {
         false

@@ -70,21 +70,8 @@ mod tests {
     use super::*;
     use futures_util::future::join_all;
     use std::cell::{Cell, RefCell};
-    use std::task::Poll;
     use tameike_core::Errno;
-
-    /// Lets the others go on.
-    async fn give_way() {
-        let mut given = false;
-        std::future::poll_fn(|context| {
-            if std::mem::replace(&mut given, true) {
-                return Poll::Ready(());
-            }
-            context.waker().wake_by_ref();
-            Poll::Pending
-        })
-        .await;
-    }
+    use tameike_io::os::runtime::give_way;
 
     #[test]
     fn who_asks_while_one_is_under_way_shares_the_next() {

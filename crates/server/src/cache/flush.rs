@@ -1,15 +1,15 @@
 //! One file goes to the shared file system.
 
+use super::CacheService;
 use super::files::File;
 use super::record::Record;
-use super::{CacheService, learn_size};
+use crate::unit::ending::end;
 use futures_util::future::join_all;
 use std::sync::Arc;
-use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::wire::cache::Stamp;
-use tameike_core::wire::unit::{FLUSH_UNITS_MAX, UnitDigest, UnitReply, UnitRequest};
+use tameike_core::wire::unit::{Ending, FLUSH_UNITS_MAX, UnitDigest, UnitReply, UnitRequest};
 use tameike_core::{Errno, Fault, InodeId, NodeId, Result};
-use tameike_io::shared::{Access, FileStat, SharedFs, open_same, split};
+use tameike_io::shared::{Access, FileStat, open_same, split};
 
 /// Whether a flush gives way to foreground requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,12 +20,24 @@ pub(super) enum Patience {
     Urgent,
 }
 
+/// What is flushed.
+struct Order<'a> {
+    inode: InodeId,
+    path: &'a [u8],
+    record: &'a Record,
+    patience: Patience,
+    /// What the file gets by the node that flushes it, where that is one.
+    ending: Option<Ending>,
+}
+
 /// What all nodes flushed.
 #[derive(Default)]
 struct Flushed {
     written: u64,
     end: u64,
     rest: bool,
+    /// How the file was left, where the node that flushed it has ended it.
+    left: Option<Stamp>,
 }
 
 /// Marks the file as being flushed until dropped.
@@ -94,7 +106,11 @@ impl CacheService {
         self.journal.sync(false).await?;
         let mut homes = self.homes_of_size(inode, record.size);
         homes.extend(extra.iter().filter(|node| !homes.contains(node)).copied().collect::<Vec<_>>());
-        let (total, failure) = self.flush_homes(homes, inode, &path, &record, patience).await;
+        let ending = Ending { mtime: record.dirty.then_some(record.mtime) };
+        let by_writer = homes.len() == 1 && !record.distrusts() && self.parts.shared.writers_end(&stat);
+        let order =
+            Order { inode, path: &path, record: &record, patience, ending: by_writer.then_some(ending) };
+        let (total, failure) = self.flush_homes(homes, &order).await;
         let (size, ended) = (record.size.max(total.end), self.parts.runtime.now());
         if total.rest || failure.is_some() {
             // Bytes of the shared file have changed: the stamp follows, so that this is not taken for a change
@@ -110,12 +126,11 @@ impl CacheService {
             })?;
             return failure.map_or(Ok(false), Err);
         }
-        let (shared, mtime, own_path) = (self.parts.shared.clone(), record.mtime, path.clone());
-        let set_time = record.dirty.then_some(mtime);
-        let finish = move || finish(&*shared, &own_path, inode, size, set_time);
-        let finished = self.parts.runtime.block(finish).await?;
-        self.sync_name(&path, &finished).await?;
-        let stamp = finished.stamp();
+        let stamp = match total.left {
+            Some(left) => left,
+            None => self.end_file(inode, &path, size, ending).await?,
+        };
+        self.sync_name(&path, &stat).await?;
         let clean = file.update(&self.journal, |state| {
             let unchanged = state.changes == changes;
             state.take_whole(began, ended, stamp);
@@ -154,6 +169,16 @@ impl CacheService {
         })
     }
 
+    /// Gives the shared file its size and time, makes it safe, and tells how it then is.
+    async fn end_file(&self, inode: InodeId, path: &[u8], size: u64, ending: Ending) -> Result<Stamp> {
+        let (shared, path) = (self.parts.shared.clone(), path.to_vec());
+        let finish = move || {
+            let (file, seen) = open_same(&*shared, &path, inode, Access::Write)?;
+            end(&*file, &seen, size, ending)
+        };
+        self.parts.runtime.block(finish).await.map(|stat| stat.stamp())
+    }
+
     /// Makes the name of a file safe that was synced itself, and is `stat`.
     async fn sync_name(&self, path: &[u8], stat: &FileStat) -> Result<()> {
         let (runtime, shared) = (&self.parts.runtime, self.parts.shared.clone());
@@ -167,15 +192,9 @@ impl CacheService {
 
     /// Flushes what these nodes hold; what they did, also when one of them failed. They are asked in rounds, all at
     /// once, as long as one has more.
-    async fn flush_homes(
-        &self,
-        mut homes: Vec<NodeId>,
-        inode: InodeId,
-        path: &[u8],
-        record: &Record,
-        patience: Patience,
-    ) -> (Flushed, Option<Fault>) {
-        let distrust = record.unsynced || record.interrupted;
+    async fn flush_homes(&self, mut homes: Vec<NodeId>, order: &Order<'_>) -> (Flushed, Option<Fault>) {
+        let Order { inode, path, record, patience, ending } = *order;
+        let distrust = record.distrusts();
         let (mut total, mut failure) = (Flushed::default(), None);
         loop {
             let round = self.parts.runtime.random_u64();
@@ -187,13 +206,15 @@ impl CacheService {
                 patient: patience == Patience::GivesWay,
                 distrust,
                 round,
+                ending,
             };
             let asked = homes.iter().map(|&home| self.ask_unit(home, request.clone()));
             let answers = join_all(asked).await;
             let (mut flushed, mut digests, mut rest) = (Vec::new(), Vec::new(), Vec::new());
             for (&home, answer) in homes.iter().zip(answers) {
                 match answer {
-                    Ok(UnitReply::Flushed { written, end, digests: made, rest: more }) => {
+                    Ok(UnitReply::Flushed { written, end, digests: made, rest: more, left }) => {
+                        total.left = left;
                         total.written += written;
                         total.end = total.end.max(end);
                         flushed.extend((!made.is_empty()).then_some(home));
@@ -295,29 +316,4 @@ fn is_refusal(errno: Errno) -> bool {
 /// Whether a flush that failed so may have met a failing fsync: all but those that found no room when they wrote.
 fn may_be_unsynced(errno: Errno) -> bool {
     !matches!(errno, Errno::ENOSPC | Errno::EDQUOT)
-}
-
-/// Gives the shared file its size and time, makes it safe, and tells how it then is.
-fn finish(
-    shared: &dyn SharedFs,
-    path: &[u8],
-    inode: InodeId,
-    size: u64,
-    mtime: Option<tameike_core::Timestamp>,
-) -> Result<FileStat> {
-    let (file, stat) = open_same(shared, path, inode, Access::Write)?;
-    // To give the file the end that this machine remembers of it would cut what is behind that.
-    if learn_size(&*file, &stat, size)? < size {
-        file.truncate(size)?;
-    }
-    if let Some(mtime) = mtime {
-        let change = AttrChange { mtime: Some(SetTime::To(mtime)), ..AttrChange::default() };
-        match file.change(&change) {
-            // A file of another owner keeps the time of the flush.
-            Err(fault) if fault.errno == Errno::EPERM => {}
-            other => other?,
-        }
-    }
-    file.sync().map_err(|fault| Fault::io(fault.to_string()))?;
-    file.stat()
 }

@@ -51,7 +51,7 @@ use tameike_core::{
 };
 use tameike_io::Runtime;
 use tameike_io::fabric::Rpc;
-use tameike_io::shared::{FileStat, SharedFile, SharedFs, is_missing};
+use tameike_io::shared::{FileStat, SharedFs, is_missing};
 use tameike_store::{ExtentStore, Ledger};
 
 /// The state of a file of which the job knows nothing.
@@ -307,16 +307,6 @@ impl CacheService {
             missed = Some(std::mem::replace(&mut paths, told));
         }
     }
-}
-
-/// The size of an open file that was `seen` so: asked for anew where it is less than `expected`, as this machine may remember an
-/// older one.
-fn learn_size(file: &dyn SharedFile, seen: &FileStat, expected: u64) -> Result<u64> {
-    if seen.size < expected {
-        file.learn_end()?;
-        return Ok(file.stat()?.size);
-    }
-    Ok(seen.size)
 }
 
 fn locate<'a>(

@@ -106,6 +106,11 @@ impl Record {
         true
     }
 
+    /// Whether nothing of the file is believed that the kernel has in memory: an fsync has failed, or nobody knows how it ended.
+    pub(super) fn distrusts(&self) -> bool {
+        self.unsynced || self.interrupted
+    }
+
     /// Whether the shared file with this stamp has the content we know.
     pub(super) fn has_content_of(&self, stamp: &Stamp) -> bool {
         (self.stamp.size, self.stamp.mtime) == (stamp.size, stamp.mtime)

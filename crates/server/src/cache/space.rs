@@ -2,8 +2,9 @@
 //!
 //! As with a cut, the shared file is changed first: what is read from it afterwards cannot bring old bytes back.
 
+use super::CacheService;
 use super::files::File;
-use super::{CacheService, learn_size};
+use crate::unit::ending::learn_size;
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::limits::{FILE_SIZE_MAX, UNIT_SIZE};

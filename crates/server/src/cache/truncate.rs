@@ -1,7 +1,8 @@
 //! A file gets a new size: everywhere, or not at all as far as anybody can see.
 
+use super::CacheService;
 use super::files::File;
-use super::{CacheService, learn_size};
+use crate::unit::ending::learn_size;
 use std::sync::Arc;
 use tameike_core::limits::{BLOCK_SIZE, FILE_SIZE_MAX, UNIT_SIZE};
 use tameike_core::wire::cache::CacheState;

@@ -11,15 +11,15 @@
 //! is in memory: it drops the pages, frees the blocks of what it writes, and reads back after fsync.
 
 use super::gaps::Gaps;
-use super::{UnitService, check_index, digest};
+use super::{UnitService, check_index, digest, ending};
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::ranges::RangeSet;
-use tameike_core::wire::unit::{FLUSH_UNITS_MAX, UnitDigest, UnitReply};
+use tameike_core::wire::unit::{Ending, FLUSH_UNITS_MAX, UnitDigest, UnitReply};
 use tameike_core::{Errno, Fault, Generation, InodeId, Result, UnitId};
 use tameike_io::Frame;
-use tameike_io::shared::{Access, Allocate, SharedFile, open_same};
+use tameike_io::shared::{Access, Allocate, FileStat, SharedFile, open_same};
 use tameike_store::extent::DirtyUnit;
 
 /// What a flush is asked for.
@@ -31,6 +31,7 @@ pub(super) struct Order {
     pub(super) patient: bool,
     pub(super) distrust: bool,
     pub(super) round: u64,
+    pub(super) ending: Option<Ending>,
 }
 
 /// What was flushed in one round, and is dirty until [`UnitService::mark_round_clean`].
@@ -50,12 +51,12 @@ impl UnitService {
         // One more than are flushed, to know whether any are left.
         let dirty = extents.dirty_units(order.inode, FLUSH_UNITS_MAX + 1)?;
         let (dirty_count, mut done) = (dirty.len(), Vec::new());
-        let (mut written, mut end, mut digests) = (0, 0, Vec::new());
+        let (mut written, mut end, mut digests, left) = (0, 0, Vec::new(), None);
         let busy = |done: &[_]| order.patient && !done.is_empty() && !self.parts.activity.is_quiet();
         if dirty.is_empty() || (order.patient && !self.parts.activity.is_quiet()) {
-            return Ok(UnitReply::Flushed { written, end, digests, rest: !dirty.is_empty() });
+            return Ok(UnitReply::Flushed { written, end, digests, rest: !dirty.is_empty(), left });
         }
-        let file = self.open(&order, Access::Write).await?;
+        let (file, seen) = self.open(&order, Access::Write).await?;
         if order.distrust {
             let file = file.clone();
             self.parts.runtime.block(move || file.forget_pages()).await?;
@@ -70,19 +71,21 @@ impl UnitService {
             digests.push(digest);
             done.push(unit);
         }
-        // Whatever the reason, fsync has failed: to the coordinator that is another thing than a write that found
-        // no room.
-        let unsynced = |fault: Fault| Fault::io(fault.to_string());
-        self.parts.runtime.block(move || file.sync()).await.map_err(unsynced)?;
+        let rest = done.len() < dirty_count;
+        let (size, ending) = (order.size.max(end), order.ending.filter(|_| !rest));
+        let finish = move || match ending {
+            Some(ending) => ending::end(&*file, &seen, size, ending).map(|stat| Some(stat.stamp())),
+            None => ending::sync(&*file).map(|()| None),
+        };
+        let left = self.parts.runtime.block(finish).await?;
         self.flushed_ends.raise(order.inode, end, self.parts.runtime.now());
         if order.distrust {
             self.read_back(&order, &digests).await?;
         }
-        let rest = done.len() < dirty_count;
         self.parts.activity.add_flushed(written);
         let flushed = Flushed { round: order.round, units: done, generation: order.generation };
         self.flushed.lock().insert(order.inode, flushed);
-        Ok(UnitReply::Flushed { written, end, digests, rest })
+        Ok(UnitReply::Flushed { written, end, digests, rest, left })
     }
 
     /// What was flushed in this round is clean.
@@ -109,10 +112,9 @@ impl UnitService {
         self.parts.extents.sync(false).await
     }
 
-    async fn open(&self, order: &Order, access: Access) -> Result<Arc<dyn SharedFile>> {
+    async fn open(&self, order: &Order, access: Access) -> Result<(Arc<dyn SharedFile>, FileStat)> {
         let (shared, path, inode) = (self.parts.shared.clone(), order.path.clone(), order.inode);
-        let open = move || open_same(&*shared, &path, inode, access).map(|(file, _)| file);
-        self.parts.runtime.block(open).await
+        self.parts.runtime.block(move || open_same(&*shared, &path, inode, access)).await
     }
 
     /// Writes the dirty bytes of one unit, and digests what the shared file then holds there.
@@ -193,9 +195,10 @@ impl UnitService {
             return Err(Fault::new(Errno::EINVAL, format!("{} units are too many to digest", units.len())));
         }
         units.iter().try_for_each(|&index| check_index(index))?;
-        let order =
-            Order { inode, path, size, generation: Generation(0), patient: false, distrust: false, round: 0 };
-        let file = self.open(&order, Access::Read).await?;
+        let generation = Generation(0);
+        let (patient, distrust, round, ending) = (false, false, 0, None);
+        let order = Order { inode, path, size, generation, patient, distrust, round, ending };
+        let (file, _) = self.open(&order, Access::Read).await?;
         let forget = file.clone();
         self.parts.runtime.block(move || forget.forget_pages()).await?;
         let mut digests = Vec::with_capacity(units.len());

@@ -7,6 +7,7 @@
 
 mod damaged;
 pub(crate) mod digest;
+pub(crate) mod ending;
 mod ends;
 mod fetch;
 mod flush;
@@ -131,8 +132,9 @@ impl UnitService {
                 }
                 UnitReply::Done
             }
-            UnitRequest::Flush { inode, path, size, generation, patient, distrust, round } => {
-                self.flush(flush::Order { inode, path, size, generation, patient, distrust, round }).await?
+            UnitRequest::Flush { inode, path, size, generation, patient, distrust, round, ending } => {
+                let order = flush::Order { inode, path, size, generation, patient, distrust, round, ending };
+                self.flush(order).await?
             }
             UnitRequest::MarkClean { inode, round } => {
                 self.mark_round_clean(inode, round).await?;

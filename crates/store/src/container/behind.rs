@@ -1,4 +1,4 @@
-//! Writing behind: a thread writes a block while the next one is filled.
+//! Writing behind: a thread, or whoever asks for it, writes a block while the next one is filled.
 
 #[cfg(test)]
 mod tests;
@@ -13,8 +13,13 @@ use tameike_io::shared::SharedFile;
 /// Writes to one file. A block that could not be written is kept, and tried again.
 pub struct Behind {
     shared: Arc<Shared>,
+    /// Where there is none, who has the block as [`Given`] writes it.
     thread: Option<JoinHandle<()>>,
 }
+
+/// A block that was given, and is written by [`Given::write`]: the writer of the lane waits for that.
+#[must_use]
+pub struct Given(Arc<Shared>);
 
 struct Shared {
     file: Arc<dyn SharedFile>,
@@ -48,23 +53,37 @@ impl Behind {
     /// # Errors
     /// The user may not have another thread.
     pub fn new(file: Arc<dyn SharedFile>) -> Result<Self> {
-        let shared = Arc::new(Shared { file, slot: Mutex::default(), changed: Condvar::new() });
-        let own = shared.clone();
-        let thread = start_thread("tameike-behind", move || own.work())?;
-        Ok(Self { shared, thread: Some(thread) })
+        let mut behind = Self::without_thread(file);
+        let own = behind.shared.clone();
+        behind.thread = Some(start_thread("tameike-behind", move || own.work())?);
+        Ok(behind)
     }
 
-    /// Has these bytes written, and leaves room for others in their place. Waits for those that were given before.
+    /// Nobody writes to `file` but who takes what was given.
+    pub fn without_thread(file: Arc<dyn SharedFile>) -> Self {
+        Self {
+            shared: Arc::new(Shared { file, slot: Mutex::default(), changed: Condvar::new() }),
+            thread: None,
+        }
+    }
+
+    /// Whether a thread writes.
+    pub fn has_thread(&self) -> bool {
+        self.thread.is_some()
+    }
+
+    /// Has these bytes written, by the thread where there is one, and leaves room for others in their place. Waits for those that were
+    /// given before.
     ///
     /// # Errors
     /// As [`Self::settle`]: then these bytes are left where they are.
-    pub fn give(&self, bytes: &mut Vec<u8>, offset: u64) -> Result<()> {
+    pub fn give(&self, bytes: &mut Vec<u8>, offset: u64) -> Result<Given> {
         let mut slot = self.settled()?;
         slot.bytes.clear();
         std::mem::swap(&mut slot.bytes, bytes);
         (slot.state, slot.offset) = (SlotState::Given, offset);
         self.shared.changed.notify_all();
-        Ok(())
+        Ok(Given(self.shared.clone()))
     }
 
     /// Waits until all that was given is written.
@@ -93,23 +112,34 @@ impl Behind {
     }
 }
 
+impl Given {
+    /// Writes it. What the file system says is told by [`Behind::settle`].
+    pub fn write(self) {
+        self.0.write(&mut self.0.slot.lock());
+    }
+}
+
 impl Shared {
     fn work(&self) {
         let mut slot = self.slot.lock();
         loop {
-            if slot.state != SlotState::Given {
-                if slot.has_ended {
-                    return;
-                }
+            if slot.state == SlotState::Given {
+                self.write(&mut slot);
+            } else if slot.has_ended {
+                return;
+            } else {
                 self.changed.wait(&mut slot);
-                continue;
             }
-            let (bytes, offset) = (std::mem::take(&mut slot.bytes), slot.offset);
-            let written = MutexGuard::unlocked(&mut slot, || self.file.write_at(&bytes, offset));
-            slot.bytes = bytes;
-            slot.state = if written.is_ok() { SlotState::Free } else { SlotState::Failed };
-            self.changed.notify_all();
         }
+    }
+
+    /// Writes what was given.
+    fn write(&self, slot: &mut MutexGuard<'_, Slot>) {
+        let (bytes, offset) = (std::mem::take(&mut slot.bytes), slot.offset);
+        let written = MutexGuard::unlocked(slot, || self.file.write_at(&bytes, offset));
+        slot.bytes = bytes;
+        slot.state = if written.is_ok() { SlotState::Free } else { SlotState::Failed };
+        self.changed.notify_all();
     }
 }
 

@@ -26,6 +26,7 @@ pub mod superblock;
 mod tests;
 mod writer;
 
+pub use behind::Given;
 pub use claim::{FIRST_OF_HOSTS, WriterId};
 pub use codec::Codec;
 pub use entry::{Content, Entry, Extent, Node, Xattr, check_path, split_path};

@@ -491,6 +491,33 @@ fn a_record_that_is_written_just_now_is_seen_when_it_is_whole() {
     assert_eq!(container.damage(), &[]);
 }
 
+#[test]
+fn records_that_a_caller_writes_are_there_when_he_has() {
+    let bed = Bed::new(GEOMETRY);
+    let mut writer = bed.writer(0, 0);
+    let at = |writer: &mut LaneWriter, path: &[u8]| {
+        writer.put_entry(path, 1, Some(node(FileKind::File)), b"").expect("put").1.address
+    };
+    let first = at(&mut writer, b"first");
+    let given = writer.begin_write().expect("nothing was given before").expect("there is something");
+    let second = at(&mut writer, b"second");
+    assert!(!writer.has_written(first) && !writer.has_written(second));
+    given.write();
+    assert!(writer.has_written(first) && !writer.has_written(second));
+    let given = writer.begin_write().expect("the first was written").expect("there is something");
+    assert!(writer.has_written(first) && !writer.has_written(second));
+    let third = at(&mut writer, b"third");
+    given.write();
+    // Who needs one of them has all before it written.
+    writer.hand_over(writer.lane(), third).expect("written");
+    assert!(writer.has_written(second) && writer.has_written(third));
+    assert!(writer.begin_write().expect("all was written").is_none());
+    let container = Container::open(bed.fs()).expect("it opens");
+    for path in [&b"first"[..], b"second", b"third"] {
+        assert!(container.find(path).expect("no damage").is_some());
+    }
+}
+
 /// What a life has lost stays lost, whatever later lives have known to be safe.
 #[test]
 fn the_torn_end_of_a_life_is_not_made_true_by_the_next_one() {

@@ -4,7 +4,7 @@ mod sync;
 
 pub use sync::UnsafePart;
 
-use super::behind::Behind;
+use super::behind::{Behind, Given};
 use super::codec::{Codec, Packer};
 use super::entry::{Content, Entry, Extent, Node, check_path};
 use super::geometry::LaneId;
@@ -38,6 +38,8 @@ pub struct LaneWriter {
     packer: Packer,
     /// Writes it, unless it is written before the writer goes on.
     behind: Option<Behind>,
+    /// Where that begins which was given to be written behind, and is written up to `address`.
+    given: u64,
     /// Where content goes, unless it goes here.
     streams: Option<Streams>,
 }
@@ -79,6 +81,7 @@ impl LaneWriter {
             pending: Vec::new(),
             packer: Packer::new(Codec::None)?,
             behind: None,
+            given: address,
             streams: None,
         }))
     }
@@ -87,7 +90,7 @@ impl LaneWriter {
     ///
     /// # Errors
     /// The user may not have another thread.
-    pub(super) fn write_behind(&mut self) -> Result<()> {
+    pub fn write_behind(&mut self) -> Result<()> {
         self.behind = Some(Behind::new(self.subfile.file().clone())?);
         Ok(())
     }
@@ -208,6 +211,11 @@ impl LaneWriter {
         !self.end().is_multiple_of(self.superblock.geometry.block_size.into())
     }
 
+    /// Whether the record that it has put at an address is in the subfile.
+    pub fn has_written(&self, address: u64) -> bool {
+        address < self.given || (address < self.address && self.behind.as_ref().is_none_or(Behind::is_free))
+    }
+
     /// Whether nothing of it is on its way to the subfile, or waits for that.
     pub(super) fn is_written(&self) -> bool {
         self.pending.is_empty() && self.behind.as_ref().is_none_or(Behind::is_free)
@@ -311,26 +319,60 @@ impl LaneWriter {
         self.settle()
     }
 
+    /// Gives what is in memory to the caller, who writes it without the writer: records that are put meanwhile wait for one another, and
+    /// go together. [`Self::has_written`] tells when it is there; what the file system says, the next that is written here does. Nothing
+    /// where a thread writes.
+    ///
+    /// # Errors
+    /// What it says of what was given before.
+    pub fn begin_write(&mut self) -> Result<Option<Given>> {
+        if self.writes_behind() {
+            return self.give_pending().map(|()| None);
+        }
+        let without_thread = || Behind::without_thread(self.subfile.file().clone());
+        self.behind.get_or_insert_with(without_thread);
+        self.give()
+    }
+
     /// As [`Self::write_pending`], but that a thread may still be at it.
     pub(super) fn give_pending(&mut self) -> Result<()> {
-        if let Some(streams) = &mut self.streams {
-            // No entry tells of what a writer that dies has not written.
-            streams.settle()?;
+        if self.writes_behind() {
+            return self.give().map(drop);
         }
-        if self.pending.is_empty() {
-            return Ok(());
+        self.settle_content()?;
+        self.settle()?;
+        if !self.pending.is_empty() {
+            self.subfile.file().write_at(&self.pending, self.offset())?;
+            self.address += self.pending.len() as u64;
+            self.pending.clear();
         }
-        let (offset, size) =
-            (self.superblock.geometry.offset(self.lane.lane, self.address), self.pending.len());
-        match &self.behind {
-            Some(behind) => behind.give(&mut self.pending, offset)?,
-            None => {
-                self.subfile.file().write_at(&self.pending, offset)?;
-                self.pending.clear();
-            }
-        }
-        self.address += size as u64;
         Ok(())
+    }
+
+    /// Whether a thread writes.
+    fn writes_behind(&self) -> bool {
+        self.behind.as_ref().is_some_and(Behind::has_thread)
+    }
+
+    /// Gives what is in memory to who writes behind.
+    fn give(&mut self) -> Result<Option<Given>> {
+        self.settle_content()?;
+        let (offset, size) = (self.offset(), self.pending.len());
+        let Some(behind) = self.behind.as_ref().filter(|_| size > 0) else { return Ok(None) };
+        let given = behind.give(&mut self.pending, offset)?;
+        self.given = self.address;
+        self.address += size as u64;
+        Ok(Some(given))
+    }
+
+    /// Where in the subfile that goes which is in memory.
+    fn offset(&self) -> u64 {
+        self.superblock.geometry.offset(self.lane.lane, self.address)
+    }
+
+    /// Content is with the file system before an entry that tells of it: no entry tells of what a writer that dies has not written.
+    fn settle_content(&mut self) -> Result<()> {
+        self.streams.as_mut().map_or(Ok(()), Streams::settle)
     }
 
     /// What was given is written.

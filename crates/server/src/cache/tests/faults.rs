@@ -39,9 +39,16 @@ fn check(bed: &Bed, files: &[FileReceipt], expected: &[(&str, Vec<u8>)]) {
 }
 
 fn fail_everywhere(plan: impl Fn(u64) -> Plan, crash: bool) {
+    [false, true].into_iter().for_each(|writers_end| fail_at_every_step(&plan, crash, writers_end));
+}
+
+fn fail_at_every_step(plan: impl Fn(u64) -> Plan, crash: bool, writers_end: bool) {
     let mut step = 0;
     loop {
         let bed = Bed::new(100 + step, 2);
+        if writers_end {
+            bed.control.let_writers_end();
+        }
         let expected = prepare(&bed);
         bed.control.set(plan(step));
         let first = bed.drain(true);
@@ -82,8 +89,15 @@ fn the_shared_directory_fills_up_and_the_agents_are_killed() {
 
 #[test]
 fn agents_killed_in_the_midst_of_a_drain_end_it_in_their_next_life() {
+    [false, true].into_iter().for_each(kill_at_every_step);
+}
+
+fn kill_at_every_step(writers_end: bool) {
     for steps in (0..600).step_by(9) {
         let bed = Bed::new(1000 + steps, 3);
+        if writers_end {
+            bed.control.let_writers_end();
+        }
         let expected = prepare(&bed);
         bed.begin_drain();
         let ended = bed.machine.steps(steps);

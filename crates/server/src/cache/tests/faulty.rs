@@ -38,9 +38,22 @@ pub(super) struct Control {
     errors: Mutex<BTreeMap<InodeId, u64>>,
     /// Whether the last change of attributes shows the time of the last change of content.
     joined_times: AtomicBool,
+    /// Whether who has written to a file ends it by the same open.
+    writers_end: AtomicBool,
+    syncs: Mutex<u64>,
 }
 
 impl Control {
+    /// From now on who has written to a file may give it its size and time by the same open.
+    pub(super) fn let_writers_end(&self) {
+        self.writers_end.store(true, Ordering::Relaxed);
+    }
+
+    /// Fsyncs of files so far.
+    pub(super) fn syncs(&self) -> u64 {
+        *self.syncs.lock()
+    }
+
     /// From now on both times of last change are that of the content.
     pub(super) fn join_times(&self) {
         self.joined_times.store(true, Ordering::Relaxed);
@@ -93,6 +106,7 @@ impl Control {
     }
 
     fn fsync(&self) -> Result<()> {
+        *self.syncs.lock() += 1;
         let plan = *self.plan.lock();
         if let Plan::Fsync(errno) = plan {
             *self.plan.lock() = Plan::Once(0, errno);
@@ -127,6 +141,8 @@ impl FaultyFs {
             spoilt: Mutex::default(),
             errors: Mutex::default(),
             joined_times: AtomicBool::default(),
+            writers_end: AtomicBool::default(),
+            syncs: Mutex::default(),
         };
         Self { inner, control: Arc::new(control), mount: None }
     }
@@ -334,6 +350,9 @@ impl SharedFs for FaultyFs {
     fn remove_xattr(&self, path: &[u8], name: &[u8]) -> Result<()> {
         self.control.call(true)?;
         self.inner.remove_xattr(path, name)
+    }
+    fn writers_end(&self, _: &FileStat) -> bool {
+        self.control.writers_end.load(Ordering::Relaxed)
     }
     fn space(&self) -> Result<TreeSpace> {
         self.control.call(false)?;

@@ -103,6 +103,7 @@ fn a_flush_of_several_counts_with_the_word_of_the_coordinator() {
             patient: false,
             distrust: false,
             round,
+            ending: None,
         })
     };
     let refused = |round| {

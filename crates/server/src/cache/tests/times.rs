@@ -150,3 +150,32 @@ fn a_time_that_a_program_sets_during_a_flush_stays() {
         });
     }
 }
+
+/// Where who writes ends a file, one fsync makes its bytes, its size and its time safe.
+#[test]
+fn a_file_of_one_node_is_ended_by_the_open_that_has_written_it() {
+    for (writers_end, syncs) in [(false, 2), (true, 1)] {
+        let bed = Bed::new(44, 2);
+        if writers_end {
+            bed.control.let_writers_end();
+        }
+        let (client, runtime) = (bed.client(0), bed.machine.runtime());
+        bed.run(async move {
+            client.create(FILE, &bytes(1, 70_000)).await.expect("write");
+            set_mtime(&client, &runtime, at(1_000_000), [0, 0]).await.expect("a time");
+        });
+        let receipt = bed.drain(true);
+        assert!(receipt.is_complete(), "{receipt:?}");
+        assert_eq!(bed.control.syncs(), syncs);
+        let stat = bed.shared.stat(FILE).expect("a file");
+        assert_eq!((stat.size, stat.mtime), (70_000, at(1_000_000)));
+        assert!(bed.real("file") == bytes(1, 70_000));
+        // The job knows it as it was left.
+        let client = bed.client(1);
+        bed.run(async move {
+            client.write(FILE, 70_000, b"more").await.expect("write");
+        });
+        let receipt = bed.drain(true);
+        assert!(receipt.is_complete() && receipt.files[0].note.is_empty(), "{receipt:?}");
+    }
+}

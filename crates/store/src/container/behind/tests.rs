@@ -64,21 +64,40 @@ fn what_could_not_be_written_is_kept_and_written_once_there_is_room() {
     let file = Arc::new(Limited::default());
     let behind = Behind::new(file.clone()).expect("a thread");
     let mut block = vec![1; 100];
-    behind.give(&mut block, 0).expect("given");
+    let _ = behind.give(&mut block, 0).expect("given");
     assert!(block.is_empty());
     behind.settle().expect("written");
     file.is_full.store(true, Ordering::SeqCst);
     block = vec![2; 100];
     // Nobody knows yet.
-    behind.give(&mut block, 100).expect("given");
+    let _ = behind.give(&mut block, 100).expect("given");
     let mut next = vec![3; 50];
-    assert_eq!(behind.give(&mut next, 200).expect_err("it is full").errno, Errno::ENOSPC);
+    assert_eq!(behind.give(&mut next, 200).map(drop).expect_err("it is full").errno, Errno::ENOSPC);
     assert_eq!(next, [3; 50]);
     assert_eq!(behind.settle().expect_err("it still is").errno, Errno::ENOSPC);
     assert!(!behind.is_free());
     file.is_full.store(false, Ordering::SeqCst);
-    behind.give(&mut next, 200).expect("given");
+    let _ = behind.give(&mut next, 200).expect("given");
     drop(behind);
     let expected: Vec<u8> = [vec![1; 100], vec![2; 100], vec![3; 50]].concat();
     assert!(*file.bytes.lock() == expected);
+}
+
+#[test]
+fn who_was_given_a_block_writes_it_and_what_he_could_not_write_is_kept() {
+    let file = Arc::new(Limited::default());
+    let behind = Behind::without_thread(file.clone());
+    let mut block = vec![1; 100];
+    let given = behind.give(&mut block, 0).expect("given");
+    assert!(block.is_empty() && !behind.is_free() && file.bytes.lock().is_empty());
+    given.write();
+    behind.settle().expect("written");
+    file.is_full.store(true, Ordering::SeqCst);
+    block = vec![2; 100];
+    behind.give(&mut block, 100).expect("given").write();
+    assert!(!behind.is_free());
+    assert_eq!(behind.settle().expect_err("it is full").errno, Errno::ENOSPC);
+    file.is_full.store(false, Ordering::SeqCst);
+    behind.settle().expect("written");
+    assert!(*file.bytes.lock() == [vec![1; 100], vec![2; 100]].concat());
 }

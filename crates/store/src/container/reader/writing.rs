@@ -10,11 +10,11 @@ use tameike_core::Result;
 
 impl Container {
     /// Begins a writer, as [`LaneWriter::begin`] does, whose codec makes data smaller, where that pays; this process reads by its open files what it
-    /// puts. A writer that is one of a host's has up to `streams` lanes for content beside that of its entries, each in a subfile of its own, and
-    /// threads that write.
+    /// puts. A writer that is one of a host's has up to `streams` lanes for content beside that of its entries, each in a subfile of its own with a
+    /// thread that writes.
     ///
     /// # Errors
-    /// As [`LaneWriter::begin`], and what starting a thread says.
+    /// As [`LaneWriter::begin`].
     pub fn begin_writer(&self, who: &WriterId, codec: Codec, streams: usize) -> Result<LaneWriter> {
         let mut writer = LaneWriter::begin(&**self.records.fs(), self.records.superblock(), who)?;
         writer.set_codec(codec)?;
@@ -22,7 +22,6 @@ impl Container {
         if let WriterId::Host(host) = who
             && streams > 0
         {
-            writer.write_behind()?;
             writer.put_content_in(Streams::new(self.records.clone(), host, streams, codec));
         }
         Ok(writer)

@@ -1,0 +1,118 @@
+//! Changes of a container: each is with the file system before it is answered, or is taken back.
+
+use super::packer::Packer;
+use super::store::Store;
+use crate::STREAMS;
+use crate::session::Brief;
+use tameike_core::{Errno, Result, Timestamp};
+use tameike_io::os::process::{host_name, wall};
+use tameike_store::container::{Codec, Entry, Given, IndexEntry, LaneWriter, Node, Put, WriterId};
+
+/// Room of names that change, with what takes it back where the file system has none: that must not fail, too.
+const CHANGE_SIZE: usize = 32 << 10;
+/// The same of what takes back a file that was made.
+const UNDO_SIZE_MAX: usize = 8 << 10;
+
+impl Packer {
+    /// Has an entry that was put at an address be written. Those that are put while others are being written go together (decision 0058).
+    /// Whether the file system has taken it [`Store::has_written`] tells, and what it says then who writes it again.
+    pub(super) fn write_with_others(&self, address: u64) {
+        let _one = self.writing.lock();
+        if let Ok(Some(given)) = self.with_store(|store| store.begin_write(address)) {
+            given.write();
+        }
+    }
+}
+
+impl Store {
+    pub(super) fn check(&self) -> Result<()> {
+        self.failure.clone().map_or(Ok(()), Err)
+    }
+
+    /// From the first change on there is a lane, with room for a change and for what takes it back. What the file system has not taken
+    /// before goes first: so what waits for room does not grow with each change that is refused.
+    pub(super) fn begin(&mut self) -> Result<()> {
+        self.check()?;
+        if self.writer.is_none() {
+            let who = WriterId::Host(host_name());
+            self.writer = Some(self.container.begin_writer(&who, Codec::None, STREAMS)?);
+        }
+        if self.was_refused {
+            self.write_pending()?;
+        }
+        self.make_room()
+    }
+
+    pub(super) fn make_room(&mut self) -> Result<()> {
+        let size = CHANGE_SIZE + self.in_making * UNDO_SIZE_MAX;
+        self.writer.as_mut().map_or(Ok(()), |writer| writer.make_room(size))
+    }
+
+    /// Puts what is at a path now; with a version that is later than all that was there, whatever clocks say.
+    pub(super) fn put(&mut self, path: &[u8], node: Option<Node>) -> Result<IndexEntry> {
+        let version = self.next_version(path)?;
+        let Some(writer) = &mut self.writer else { return Err(Errno::EBADF.into()) };
+        let (Entry { path, node, .. }, Put { address, size }) = writer.put_entry(path, version, node, &[])?;
+        let (lane, brief) = (writer.lane(), node.as_ref().map(Brief::of));
+        let entry = IndexEntry { path, version, lane, address, record_size: size, node: brief };
+        self.container.add(entry.clone());
+        match &node {
+            Some(node) => drop(self.know(&entry, node)),
+            None => drop(self.known.remove(&entry.path)),
+        }
+        self.changes += 1;
+        Ok(entry)
+    }
+
+    pub(super) fn next_version(&mut self, path: &[u8]) -> Result<u64> {
+        let Timestamp { seconds, nanoseconds } = wall();
+        let now = u64::try_from(seconds).unwrap_or(0) * 1_000_000_000 + u64::from(nanoseconds);
+        self.version = now.max(self.version + 1).max(self.container.version(path)? + 1);
+        Ok(self.version)
+    }
+
+    pub(super) fn write_pending(&mut self) -> Result<()> {
+        let written = self.writer.as_mut().map_or(Ok(()), LaneWriter::write_pending);
+        self.was_refused = written.is_err();
+        written
+    }
+
+    /// Whether an entry that was put at an address is with the file system.
+    pub(super) fn has_written(&self, address: u64) -> bool {
+        self.writer.as_ref().is_some_and(|writer| writer.has_written(address))
+    }
+
+    /// Has an entry that was put at an address be with the file system, and all that was put before. What others have put besides is
+    /// written when they ask for it.
+    pub(super) fn write_entry(&mut self, address: u64) -> Result<()> {
+        if self.has_written(address) { Ok(()) } else { self.write_pending() }
+    }
+
+    /// What is to be written, without the store, for an entry that was put at an address to be with the file system; and all that was put
+    /// besides.
+    pub(super) fn begin_write(&mut self, address: u64) -> Result<Option<Given>> {
+        match &mut self.writer {
+            Some(writer) if !writer.has_written(address) => writer.begin_write(),
+            _ => Ok(None),
+        }
+    }
+
+    /// Entries that were put are with the file system then. Where it takes none, what was there before is put again: it is known
+    /// here at once, and comes with the next that the file system takes.
+    pub(super) fn hand_over(&mut self, put: &[(IndexEntry, Option<IndexEntry>)]) -> Result<()> {
+        let Err(fault) = self.write_pending() else { return Ok(()) };
+        self.undo(put);
+        Err(fault)
+    }
+
+    /// What was there before is put again.
+    pub(super) fn undo(&mut self, put: &[(IndexEntry, Option<IndexEntry>)]) {
+        for (now, before) in put {
+            let node = before.as_ref().map(|before| self.node_in(before)).transpose();
+            let undone = node.and_then(|node| self.put(&now.path, node));
+            if let Err(fault) = undone {
+                self.failure = Some(fault);
+            }
+        }
+    }
+}
