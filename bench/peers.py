@@ -6,7 +6,7 @@ made, and end with them. Needs Debian's glusterfs-server and glusterfs-client; m
 (`scripts/install-deps.sh bench`).
 """
 
-import os, socket, subprocess
+import os, re, socket, subprocess
 from pathlib import Path
 
 from slow_server import SERVER, Spool, output, start, until, within
@@ -102,6 +102,19 @@ class Gluster(Peer):
             for setting in [f"remote-host={SERVER}", f"remote-port={FIRST_BRICK_PORT + brick}"]:
                 command += ["--xlator-option", f"{VOLUME}-client-{brick}.{setting}"]
         return command
+
+    def mount_again(self):
+        self.said.unlink(missing_ok=True)
+        super().mount_again()
+
+    def is_whole(self):
+        """A client that has not met all bricks yet finds names missing."""
+        met = re.findall(rf"{VOLUME}-client-(\d+): Connected", self.said.read_text()) if self.said.exists() else []
+        return len(set(met)) == DAEMONS
+
+    @property
+    def said(self):
+        return self.place / "client.said"
 
     def version(self):
         return "GlusterFS " + output(["dpkg-query", "--show", "--showformat=${Version}", "glusterfs-server"])

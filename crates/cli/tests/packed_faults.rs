@@ -185,6 +185,8 @@ for maker in makers: maker.start()
 for maker in makers: maker.join()
 assert refused and not failures, (len(refused), failures)
 for name in made: assert os.path.exists(name), name
+# What is packed is read all the same.
+for number in range(1, 41): assert open(f"old/{{number}}").read().startswith("1\n"), number
 for number in range(1, 41):
     old, new = f"old/{{number}}", f"old/moved-{{number}}"
     try:

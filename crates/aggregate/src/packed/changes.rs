@@ -9,18 +9,29 @@ use tameike_io::os::process::{host_name, wall};
 use tameike_store::container::{Codec, Entry, Given, IndexEntry, LaneWriter, Node, Put, WriterId};
 
 /// Room of names that change, with what takes it back where the file system has none: that must not fail, too.
-const CHANGE_SIZE: usize = 32 << 10;
+const CHANGE_SIZE: usize = 64 << 10;
 /// The same of what takes back a file that was made.
 const UNDO_SIZE_MAX: usize = 8 << 10;
 
 impl Packer {
     /// Has an entry that was put at an address be written. Those that are put while others are being written go together (decision 0058).
-    /// Whether the file system has taken it [`Store::has_written`] tells, and what it says then who writes it again.
+    /// Whether the file system has taken it, [`Store::write_entry`] tells.
     pub(super) fn write_with_others(&self, address: u64) {
         let _one = self.writing.lock();
         if let Ok(Some(given)) = self.with_store(|store| store.begin_write(address)) {
             given.write();
         }
+    }
+
+    /// Who is told that a file is there may count on it: one that is being made is not yet.
+    ///
+    /// # Errors
+    /// What the file system says of it.
+    pub(super) fn await_maker(&self, path: &[u8]) -> Result<()> {
+        let unwritten = self.state.lock().store.as_ref().and_then(|store| store.unwritten(path));
+        let Some(address) = unwritten else { return Ok(()) };
+        self.write_with_others(address);
+        self.with_store(|store| store.write_entry(address))
     }
 }
 
@@ -78,8 +89,14 @@ impl Store {
     }
 
     /// Whether an entry that was put at an address is with the file system.
-    pub(super) fn has_written(&self, address: u64) -> bool {
+    fn has_written(&self, address: u64) -> bool {
         self.writer.as_ref().is_some_and(|writer| writer.has_written(address))
+    }
+
+    /// Where the entry is of a file that somebody has open, if that is not with the file system yet.
+    pub(super) fn unwritten(&self, path: &[u8]) -> Option<u64> {
+        let open = self.paths.get(path).and_then(|number| self.open.get(number))?;
+        open.put_at.filter(|address| !self.has_written(*address))
     }
 
     /// Has an entry that was put at an address be with the file system, and all that was put before. What others have put besides is

@@ -5,7 +5,7 @@ use super::store::Store;
 use crate::session::Brief;
 use crate::session::draft::{Draft, Reading};
 use tameike_core::attr::{AttrChange, SetTime};
-use tameike_core::wire::pack::{PackReply, PackedStat};
+use tameike_core::wire::pack::{Changed, PackReply, PackedStat};
 use tameike_core::{Errno, Fault, Result, Timestamp};
 use tameike_io::os::process::wall;
 use tameike_store::container::{Content, Entry, IndexEntry, Node, Put};
@@ -60,14 +60,35 @@ impl Open {
 }
 
 impl Packer {
-    /// Changes attributes of an open file.
-    pub(super) fn change(&self, file: u64, change: &AttrChange) -> Result<PackReply> {
-        // Without a name it has no entry.
-        if let Some(address) = self.with_store(|store| store.change(file, change))? {
-            self.write_with_others(address);
-            self.with_store(|store| store.write_entry(address))?;
+    /// Changes attributes of a file.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ESTALE`, and what the file system says.
+    pub(super) fn change(&self, of: Changed, change: &AttrChange) -> Result<PackReply> {
+        match of {
+            Changed::Open(file) => self.change_open(file, change)?,
+            Changed::At(path) => {
+                let file = match &mut self.state.lock().store {
+                    Some(store) => {
+                        store.look_again()?;
+                        store.open_file(&path)?.number
+                    }
+                    None => return Err(Errno::ENOENT.into()),
+                };
+                let changed = self.change_open(file, change);
+                let closed = self.with_store(|store| store.close_file(file));
+                changed.and(closed)?;
+            }
         }
         Ok(PackReply::Done)
+    }
+
+    fn change_open(&self, file: u64, change: &AttrChange) -> Result<()> {
+        let put_at = self.with_store(|store| store.change(file, change))?;
+        put_at.map_or(Ok(()), |address| {
+            self.write_with_others(address);
+            self.with_store(|store| store.write_entry(address))
+        })
     }
 }
 
@@ -184,7 +205,7 @@ impl Store {
         self.write_pending()
     }
 
-    /// Changes attributes of an open file. Where the entry is that tells of it, for this to be written.
+    /// Changes attributes of an open file. Where its last entry is, for this to be written.
     ///
     /// # Errors
     /// What the file system says.

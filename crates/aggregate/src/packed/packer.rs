@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tameike_core::wire::meta::RenameMode;
-use tameike_core::wire::pack::{Changed, PackReply, PackRequest};
+use tameike_core::wire::pack::{PackReply, PackRequest};
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::os::process::monotonic;
 use tameike_io::shared::{SharedFs, Special, split};
@@ -38,14 +38,15 @@ pub struct Packer {
     listed: Listed,
     /// One sync at a time.
     pub(super) syncing: Mutex<()>,
-    /// One write for files that were made.
+    /// One write for entries that makers of files, and who changes their attributes, wait for.
     pub(super) writing: Mutex<()>,
 }
 
 #[derive(Default)]
 pub(super) struct State {
-    /// From the first need of it on.
+    /// From the first need of it on, until the job ends.
     pub(super) store: Option<Store>,
+    has_ended: bool,
     /// What was said of directories.
     marks: BTreeMap<Vec<u8>, bool>,
     pub(super) named: Named,
@@ -74,6 +75,7 @@ impl Packer {
     pub(super) fn store<'a>(&self, state: &'a mut State) -> Result<&'a mut Store> {
         let store = match state.store.take() {
             Some(store) => store,
+            None if state.has_ended => return Err(Fault::new(Errno::ESTALE, "the job has ended")),
             None => {
                 match self.parts.plain.make(CONTAINER, &Special::Directory(0o755)) {
                     Err(fault) if fault.errno != Errno::EEXIST => return Err(fault),
@@ -90,6 +92,9 @@ impl Packer {
     /// # Errors
     /// What the file system says, and what the calls of the same names do.
     pub fn serve(&self, request: PackRequest) -> Result<PackReply> {
+        if let PackRequest::Open { path } | PackRequest::Create { path, .. } = &request {
+            self.await_maker(path)?;
+        }
         match request {
             PackRequest::Packs { dir } => Ok(PackReply::Packs(self.packs(&self.state.lock(), &dir))),
             PackRequest::Mark { dir, packs } => {
@@ -117,7 +122,7 @@ impl Packer {
                 let reading = self.with_store(|store| store.read(file, offset, length))?;
                 Ok(PackReply::Bytes(reading.bytes()?.into()))
             }
-            PackRequest::Change { of: Changed::Open(file), change } => self.change(file, &change),
+            PackRequest::Change { of, change } => self.change(of, &change),
             PackRequest::Sync { file: None } if self.state.lock().store.is_none() => Ok(PackReply::Done),
             PackRequest::Sync { file } => self.sync(file).map(|()| PackReply::Done),
             PackRequest::MoveDir { from, to, mode } => {
@@ -192,7 +197,7 @@ impl Packer {
     fn move_marked(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
         // It syncs, and of two syncs at a time only one is told what has failed.
         let _one = self.syncing.lock();
-        let State { store, marks, named } = &mut *self.state.lock();
+        let State { store, marks, named, .. } = &mut *self.state.lock();
         let now = monotonic();
         named.note_moved(to, now);
         named.note_gone(from, now);
@@ -268,12 +273,6 @@ impl Packer {
             PackRequest::Look { file } => store.look(file).map(PackReply::Stat),
             PackRequest::Write { file, offset, bytes } => done(store.write(file, &bytes, offset)),
             PackRequest::Truncate { file, size } => done(store.truncate(file, size)),
-            PackRequest::Change { of: Changed::At(path), change } => {
-                let file = store.open_file(&path)?.number;
-                let changed = store.change(file, &change).map(drop);
-                let closed = store.close_file(file);
-                done(changed.and(closed))
-            }
             PackRequest::Forget => done(store.forget_pages()),
             PackRequest::Unlink { path } => done(store.unlink(&path)),
             PackRequest::Rename { from, to, mode } => {
@@ -308,7 +307,12 @@ impl Packer {
     /// What the file system says.
     pub fn finish(&self, drained: bool) -> Result<()> {
         let _one = self.syncing.lock();
-        let Some(mut store) = self.state.lock().store.take() else { return Ok(()) };
+        let store = {
+            let mut state = self.state.lock();
+            state.has_ended = true;
+            state.store.take()
+        };
+        let Some(mut store) = store else { return Ok(()) };
         if store.is_foreign() {
             return Ok(());
         }

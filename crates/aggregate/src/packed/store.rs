@@ -243,6 +243,9 @@ impl Store {
             return Ok(());
         }
         let replaced = self.entry(to).ok();
+        if let Some(replaced) = &replaced {
+            self.make_readable(replaced)?;
+        }
         let node = self.node_of(&before)?;
         let came = self.put(to, Some(node))?;
         let went = match self.put(from, None) {
@@ -299,6 +302,7 @@ impl Store {
         self.node_in(entry)
     }
 
+    /// What takes back a change of it must be able to read it.
     fn make_readable(&mut self, entry: &IndexEntry) -> Result<()> {
         self.writer.as_mut().map_or(Ok(()), |writer| writer.hand_over(entry.lane, entry.address))
     }

@@ -5,6 +5,7 @@ use super::{ATTRIBUTE, PackedTree, Packer, PackerParts, Way};
 use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
+use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{PackReply, PackRequest};
 use tameike_core::{Errno, FileKind, Result};
@@ -265,21 +266,41 @@ fn who_was_told_to_look_makes_nothing_over_what_has_come_since() {
     drop(bed.one.create(b"new", 0o644).expect("made"));
 }
 
+/// The container as a later job finds it, should this one die now.
+fn as_left(bed: &Bed) -> Container {
+    let container = PosixTree::open(&bed.dir.path().join(".tameike-packed")).expect("a tree");
+    Container::open(Arc::new(container)).expect("it opens")
+}
+
+#[test]
+fn attributes_that_were_changed_are_there_though_others_have_the_file_open() {
+    let bed = Bed::new();
+    let file = bed.one.create(b"file", 0o644).expect("made");
+    let mode = |mode| AttrChange { mode: Some(mode), ..AttrChange::default() };
+    let found = || {
+        let container = as_left(&bed);
+        let entry = container.find(b"file").expect("no damage").expect("it is there");
+        container.node(&entry).expect("no damage").mode
+    };
+    bed.other.change(b"file", &mode(0o600)).expect("changed");
+    assert_eq!(found(), 0o600);
+    file.change(&mode(0o640)).expect("changed");
+    assert_eq!(found(), 0o640);
+}
+
 /// Each is with the file system before its maker goes on, though those that are made at the same time are written together.
 #[test]
 fn what_many_make_at_the_same_time_is_there_when_they_go_on() {
     let bed = Bed::new();
-    let container = bed.dir.path().join(".tameike-packed");
-    let fs = || Arc::new(PosixTree::open(&container).expect("a tree")) as Arc<dyn SharedFs>;
     std::thread::scope(|scope| {
         for maker in 0..8 {
-            let (bed, fs) = (&bed, &fs);
+            let bed = &bed;
             scope.spawn(move || {
                 for number in 0..50 {
                     let path = format!("{maker}-{number}");
                     let file = bed.one.create(path.as_bytes(), 0o644).expect("made");
                     if number % 10 == 0 {
-                        let found = Container::open(fs()).expect("it opens").find(path.as_bytes());
+                        let found = as_left(bed).find(path.as_bytes());
                         assert!(found.expect("no damage").is_some(), "{path} is not there");
                     }
                     if number % 3 == 0 {
@@ -290,7 +311,7 @@ fn what_many_make_at_the_same_time_is_there_when_they_go_on() {
             });
         }
     });
-    let container = Container::open(fs()).expect("it opens");
+    let container = as_left(&bed);
     for maker in 0..8 {
         for number in 0..50 {
             let found = container.find(format!("{maker}-{number}").as_bytes()).expect("no damage");

@@ -3,7 +3,7 @@
 use super::CacheService;
 use super::files::File;
 use super::record::Record;
-use crate::unit::ending::end;
+use crate::unit::ending;
 use futures_util::future::join_all;
 use std::sync::Arc;
 use tameike_core::wire::cache::Stamp;
@@ -170,11 +170,11 @@ impl CacheService {
     }
 
     /// Gives the shared file its size and time, makes it safe, and tells how it then is.
-    async fn end_file(&self, inode: InodeId, path: &[u8], size: u64, ending: Ending) -> Result<Stamp> {
+    async fn end_file(&self, inode: InodeId, path: &[u8], size: u64, how: Ending) -> Result<Stamp> {
         let (shared, path) = (self.parts.shared.clone(), path.to_vec());
         let finish = move || {
             let (file, seen) = open_same(&*shared, &path, inode, Access::Write)?;
-            end(&*file, &seen, size, ending)
+            ending::end(&*file, &seen, size, how)
         };
         self.parts.runtime.block(finish).await.map(|stat| stat.stamp())
     }
@@ -214,6 +214,7 @@ impl CacheService {
             for (&home, answer) in homes.iter().zip(answers) {
                 match answer {
                     Ok(UnitReply::Flushed { written, end, digests: made, rest: more, left }) => {
+                        // It is asked for of one node at most.
                         total.left = left;
                         total.written += written;
                         total.end = total.end.max(end);

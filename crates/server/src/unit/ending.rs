@@ -1,4 +1,4 @@
-//! A shared file that was flushed gets its size and time.
+//! The end of a shared file: where it is, and that a flush gives it, with the time of its last change.
 
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::wire::unit::Ending;

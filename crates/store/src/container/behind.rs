@@ -17,7 +17,7 @@ pub struct Behind {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A block that was given, and is written by [`Given::write`]: the writer of the lane waits for that.
+/// A block that was given to who has this, and is to be written by [`Given::write`]: the writer of the lane waits for that.
 #[must_use]
 pub struct Given(Arc<Shared>);
 
@@ -41,7 +41,7 @@ enum SlotState {
     /// Nothing is to be written.
     #[default]
     Free,
-    /// The thread is to write it, or does.
+    /// The thread, or who has the [`Given`], is to write it, or does.
     Given,
     /// It could not be written.
     Failed,
@@ -72,18 +72,18 @@ impl Behind {
         self.thread.is_some()
     }
 
-    /// Has these bytes written, by the thread where there is one, and leaves room for others in their place. Waits for those that were
-    /// given before.
+    /// Has these bytes written by the thread, or by the caller where there is none, and leaves room for others in their place. Waits for those
+    /// that were given before.
     ///
     /// # Errors
     /// As [`Self::settle`]: then these bytes are left where they are.
-    pub fn give(&self, bytes: &mut Vec<u8>, offset: u64) -> Result<Given> {
+    pub fn give(&self, bytes: &mut Vec<u8>, offset: u64) -> Result<Option<Given>> {
         let mut slot = self.settled()?;
         slot.bytes.clear();
         std::mem::swap(&mut slot.bytes, bytes);
         (slot.state, slot.offset) = (SlotState::Given, offset);
         self.shared.changed.notify_all();
-        Ok(Given(self.shared.clone()))
+        Ok(self.thread.is_none().then(|| Given(self.shared.clone())))
     }
 
     /// Waits until all that was given is written.
@@ -116,6 +116,17 @@ impl Given {
     /// Writes it. What the file system says is told by [`Behind::settle`].
     pub fn write(self) {
         self.0.write(&mut self.0.slot.lock());
+    }
+}
+
+impl Drop for Given {
+    /// What was not written is, by the next who waits for it.
+    fn drop(&mut self) {
+        let mut slot = self.0.slot.lock();
+        if slot.state == SlotState::Given {
+            slot.state = SlotState::Failed;
+            self.0.changed.notify_all();
+        }
     }
 }
 

@@ -34,6 +34,12 @@ impl Entry {
         (rest.is_empty() && entry.is_possible()).then_some(entry)
     }
 
+    /// Whether content is elsewhere than in its own record.
+    pub(super) fn names_content(&self) -> bool {
+        let content = self.node.as_ref().map(|node| &node.content);
+        content.is_some_and(|content| matches!(content, Content::Extents(extents) if !extents.is_empty()))
+    }
+
     fn is_possible(&self) -> bool {
         let extents_fit = |node: &Node| match &node.content {
             Content::Here => true,

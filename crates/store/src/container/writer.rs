@@ -1,10 +1,11 @@
 //! Writing: files go one after the other to the end of a lane.
 
 mod sync;
+mod written;
 
 pub use sync::UnsafePart;
 
-use super::behind::{Behind, Given};
+use super::behind::Behind;
 use super::codec::{Codec, Packer};
 use super::entry::{Content, Entry, Extent, Node, check_path};
 use super::geometry::LaneId;
@@ -38,8 +39,10 @@ pub struct LaneWriter {
     packer: Packer,
     /// Writes it, unless it is written before the writer goes on.
     behind: Option<Behind>,
-    /// Where that begins which was given to be written behind, and is written up to `address`.
+    /// All before is in the subfile; from here to `address` is what was given last to be written behind.
     given: u64,
+    /// Entries in `pending` name content of other lanes of this writer.
+    names_content: bool,
     /// Where content goes, unless it goes here.
     streams: Option<Streams>,
 }
@@ -82,6 +85,7 @@ impl LaneWriter {
             packer: Packer::new(Codec::None)?,
             behind: None,
             given: address,
+            names_content: false,
             streams: None,
         }))
     }
@@ -147,6 +151,7 @@ impl LaneWriter {
             let message = format!("{}: it does not fit a block", String::from_utf8_lossy(path));
             return Err(Fault::new(Errno::EFBIG, message));
         }
+        self.names_content |= self.streams.is_some() && entry.names_content();
         let put = self.append(Kind::Entry, &encoded, data)?;
         Ok((entry, put))
     }
@@ -209,11 +214,6 @@ impl LaneWriter {
     /// Whether the block that the next record goes to has some.
     pub(super) fn is_within_block(&self) -> bool {
         !self.end().is_multiple_of(self.superblock.geometry.block_size.into())
-    }
-
-    /// Whether the record that it has put at an address is in the subfile.
-    pub fn has_written(&self, address: u64) -> bool {
-        address < self.given || (address < self.address && self.behind.as_ref().is_none_or(Behind::is_free))
     }
 
     /// Whether nothing of it is on its way to the subfile, or waits for that.
@@ -296,88 +296,6 @@ impl LaneWriter {
             self.give_pending()?;
         }
         if size > self.room() { self.end_block() } else { Ok(()) }
-    }
-
-    /// Has the record at an address, if it is this writer's, be in the subfile, where it can be read.
-    ///
-    /// # Errors
-    /// What the file system says.
-    pub fn hand_over(&mut self, lane: LaneId, address: u64) -> Result<()> {
-        match self.of_lane(lane) {
-            Some(writer) if address >= writer.address => writer.write_pending(),
-            Some(writer) => writer.settle(),
-            None => Ok(()),
-        }
-    }
-
-    /// Writes what is in memory, so that who reads the subfile finds it. It is not safe by that.
-    ///
-    /// # Errors
-    /// What the file system says.
-    pub fn write_pending(&mut self) -> Result<()> {
-        self.give_pending()?;
-        self.settle()
-    }
-
-    /// Gives what is in memory to the caller, who writes it without the writer: records that are put meanwhile wait for one another, and
-    /// go together. [`Self::has_written`] tells when it is there; what the file system says, the next that is written here does. Nothing
-    /// where a thread writes.
-    ///
-    /// # Errors
-    /// What it says of what was given before.
-    pub fn begin_write(&mut self) -> Result<Option<Given>> {
-        if self.writes_behind() {
-            return self.give_pending().map(|()| None);
-        }
-        let without_thread = || Behind::without_thread(self.subfile.file().clone());
-        self.behind.get_or_insert_with(without_thread);
-        self.give()
-    }
-
-    /// As [`Self::write_pending`], but that a thread may still be at it.
-    pub(super) fn give_pending(&mut self) -> Result<()> {
-        if self.writes_behind() {
-            return self.give().map(drop);
-        }
-        self.settle_content()?;
-        self.settle()?;
-        if !self.pending.is_empty() {
-            self.subfile.file().write_at(&self.pending, self.offset())?;
-            self.address += self.pending.len() as u64;
-            self.pending.clear();
-        }
-        Ok(())
-    }
-
-    /// Whether a thread writes.
-    fn writes_behind(&self) -> bool {
-        self.behind.as_ref().is_some_and(Behind::has_thread)
-    }
-
-    /// Gives what is in memory to who writes behind.
-    fn give(&mut self) -> Result<Option<Given>> {
-        self.settle_content()?;
-        let (offset, size) = (self.offset(), self.pending.len());
-        let Some(behind) = self.behind.as_ref().filter(|_| size > 0) else { return Ok(None) };
-        let given = behind.give(&mut self.pending, offset)?;
-        self.given = self.address;
-        self.address += size as u64;
-        Ok(Some(given))
-    }
-
-    /// Where in the subfile that goes which is in memory.
-    fn offset(&self) -> u64 {
-        self.superblock.geometry.offset(self.lane.lane, self.address)
-    }
-
-    /// Content is with the file system before an entry that tells of it: no entry tells of what a writer that dies has not written.
-    fn settle_content(&mut self) -> Result<()> {
-        self.streams.as_mut().map_or(Ok(()), Streams::settle)
-    }
-
-    /// What was given is written.
-    fn settle(&self) -> Result<()> {
-        self.behind.as_ref().map_or(Ok(()), Behind::settle)
     }
 }
 

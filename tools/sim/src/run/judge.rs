@@ -27,8 +27,9 @@ impl Run {
             calls.into_iter().partition(|call| call.op.changes_names() || call.op.changes_inode());
         let (files, looks): (Vec<_>, Vec<_>) = looks.into_iter().partition(|call| call.op.slot().is_some());
         self.take_writes(&files)?;
-        self.unnamed = changes.iter().filter_map(|call| self.unnamed_by(call)).collect();
+        self.unnamed = changes.iter().filter_map(|call| self.may_unname(call)).collect();
         let before: Vec<Checked> = looks.iter().map(|call| self.judge_look(call)).collect();
+        self.unnamed.clear();
         for call in &changes {
             self.judge_change(call)?;
         }
@@ -161,7 +162,7 @@ impl Run {
         if object.kind != FileKind::File {
             return Ok(());
         }
-        // Who finds a name before it goes may look at its file after that.
+        // Who finds a name before it goes may look at its file after that, which nothing but the shared file system shows.
         let is_unnamed = self.unnamed.contains(&(call.view.index(), id)) && attr.nlink + 1 == object.nlink;
         if attr.nlink != object.nlink && !is_unnamed {
             return Err(call.wrong(format!("has {} names, and should have {}", attr.nlink, object.nlink)));

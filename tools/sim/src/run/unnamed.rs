@@ -1,14 +1,20 @@
 //! Files that lose names.
 
-use super::{Call, Run};
+use super::{Call, End, Run};
 use crate::model::ObjectId;
 use crate::program::Op;
 use tameike_core::View;
 use tameike_core::wire::meta::RenameMode;
 
 impl Run {
+    /// What a call takes a name from while others look at it.
+    pub(super) fn may_unname(&mut self, call: &Call) -> Option<(usize, ObjectId)> {
+        let is_refused = matches!(call.end, End::Failed(_));
+        if call.view == View::Cache && !is_refused { self.unnamed_by(call) } else { None }
+    }
+
     /// What a call takes a name from, where there is something.
-    pub(super) fn unnamed_by(&mut self, call: &Call) -> Option<(usize, ObjectId)> {
+    fn unnamed_by(&mut self, call: &Call) -> Option<(usize, ObjectId)> {
         let gone = match &call.op {
             Op::Unlink { path } => path,
             Op::Rename { to, mode: RenameMode::Replace, .. } => to,

@@ -88,16 +88,20 @@ fn who_was_given_a_block_writes_it_and_what_he_could_not_write_is_kept() {
     let file = Arc::new(Limited::default());
     let behind = Behind::without_thread(file.clone());
     let mut block = vec![1; 100];
-    let given = behind.give(&mut block, 0).expect("given");
+    let given = behind.give(&mut block, 0).expect("given").expect("nobody else writes");
     assert!(block.is_empty() && !behind.is_free() && file.bytes.lock().is_empty());
     given.write();
     behind.settle().expect("written");
     file.is_full.store(true, Ordering::SeqCst);
     block = vec![2; 100];
-    behind.give(&mut block, 100).expect("given").write();
+    behind.give(&mut block, 100).expect("given").expect("nobody else writes").write();
     assert!(!behind.is_free());
     assert_eq!(behind.settle().expect_err("it is full").errno, Errno::ENOSPC);
     file.is_full.store(false, Ordering::SeqCst);
     behind.settle().expect("written");
-    assert!(*file.bytes.lock() == [vec![1; 100], vec![2; 100]].concat());
+    // One that is not written by who has it is written by who waits for it.
+    block = vec![3; 100];
+    drop(behind.give(&mut block, 200).expect("given"));
+    behind.settle().expect("written");
+    assert!(*file.bytes.lock() == [vec![1; 100], vec![2; 100], vec![3; 100]].concat());
 }

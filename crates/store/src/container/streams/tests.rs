@@ -71,11 +71,25 @@ fn assert_whole(container: &Container, where_: &str) -> usize {
 /// is being written just then is torn.
 #[test]
 fn no_entry_is_there_before_its_content() {
+    for writes_behind in [false, true] {
+        put_and_look(writes_behind);
+    }
+}
+
+fn put_and_look(writes_behind: bool) {
     let bed = Bed::new();
     let mut writer = bed.writer();
+    if writes_behind {
+        writer.write_behind().expect("a thread");
+    }
     let mut seen = 0;
     for number in 0..600 {
         writer.put(&path(number), 1, NODE, &content(number)).expect("put");
+        if number % 50 == 0
+            && let Some(given) = writer.begin_write().expect("written")
+        {
+            given.write();
+        }
         if number % 20 == 0 {
             let found = assert_whole(&bed.by_records(), &format!("after {number}"));
             assert!(found >= seen);

@@ -39,17 +39,20 @@ impl UnsafePart {
     }
 }
 
-/// Syncs files at the same time.
+/// Syncs files at the same time; one after the other where the user may not have more threads.
 fn sync_all(lanes: &[UnsafeLane]) -> Result<()> {
     let start = |lane: &UnsafeLane| {
         let file = lane.file.clone();
-        start_thread("tameike-sync", move || file.sync())
+        start_thread("tameike-sync", move || file.sync()).ok()
     };
     let threads: Vec<_> = lanes.iter().map(start).collect();
-    let end = |thread: JoinHandle<Result<()>>| {
-        thread.join().unwrap_or_else(|_| Err(Fault::io("syncing a subfile: its thread has failed")))
+    let end = |(lane, thread): (&UnsafeLane, Option<JoinHandle<Result<()>>>)| match thread {
+        Some(thread) => {
+            thread.join().unwrap_or_else(|_| Err(Fault::io("syncing a subfile: its thread has failed")))
+        }
+        None => lane.file.sync(),
     };
-    let synced: Vec<_> = threads.into_iter().map(|thread| thread.and_then(end)).collect();
+    let synced: Vec<_> = lanes.iter().zip(threads).map(end).collect();
     synced.into_iter().collect()
 }
 
@@ -70,6 +73,7 @@ impl LaneWriter {
     /// # Errors
     /// What the file system says.
     pub fn begin_sync(&mut self) -> Result<UnsafePart> {
+        self.settle_streams()?;
         self.write_pending()?;
         let of = |writer: &Self| UnsafeLane {
             file: writer.subfile.file().clone(),
