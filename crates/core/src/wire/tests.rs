@@ -364,6 +364,16 @@ fn operations_on_names() {
 
 #[test]
 fn requests_to_the_unit_service() {
+    let flush = |ending| UnitRequest::Flush {
+        inode: INODE,
+        path: b"p/q".to_vec(),
+        size: 300,
+        generation: GENERATION,
+        patient: true,
+        distrust: false,
+        round: 300,
+        ending,
+    };
     let (units, ranges) = (vec![0, 130], [300..500, 600..700].into_iter().collect());
     check(&[
         (
@@ -392,6 +402,8 @@ fn requests_to_the_unit_service() {
         ),
         (UnitRequest::Sync { inode: INODE, durable: false }, "0283840400"),
         (UnitRequest::Truncate { inode: INODE, size: 300 }, "03838404ac02"),
+        (flush(None), "0483840403702f71ac02090100ac0200"),
+        (flush(Some(Ending { mtime: Some(NOW) })), "0483840403702f71ac02090100ac02010103ac02"),
         (UnitRequest::DirtyInodes { coordinator: NODE, after: INODE, limit: 300 }, "05c801838404ac02"),
         (
             UnitRequest::Digest { inode: INODE, path: b"p".to_vec(), size: 300, units: vec![0, 130] },
@@ -418,38 +430,6 @@ fn requests_to_the_unit_service() {
                 loading: 300,
             },
             "0c83840402008201ac02090161ac02",
-        ),
-    ]);
-}
-
-#[test]
-fn requests_to_flush() {
-    check(&[
-        (
-            UnitRequest::Flush {
-                inode: INODE,
-                path: b"p/q".to_vec(),
-                size: 300,
-                generation: GENERATION,
-                patient: true,
-                distrust: false,
-                round: 300,
-                ending: None,
-            },
-            "0483840403702f71ac02090100ac0200",
-        ),
-        (
-            UnitRequest::Flush {
-                inode: INODE,
-                path: b"p".to_vec(),
-                size: 300,
-                generation: GENERATION,
-                patient: false,
-                distrust: false,
-                round: 1,
-                ending: Some(Ending { mtime: Some(NOW) }),
-            },
-            "048384040170ac0209000001010103ac02",
         ),
     ]);
 }
