@@ -9,7 +9,7 @@ purpose=${1:-}
 compiler=(gcc libc6-dev)
 case $purpose in
     build) packages=("${compiler[@]}") ;;
-    test) packages=("${compiler[@]}" attr binutils-source e2fsprogs fio fuse3 gfortran git iproute2 libfabric1 libopenmpi-dev make montage openmpi-bin procps
+    test) packages=("${compiler[@]}" attr binutils-source e2fsprogs fio fuse3 gfortran git iproute2 libfabric1 libopenmpi-dev make mergerfs montage openmpi-bin procps
         python-drizzle-testdata python3 python3-h5py python3-mpi4py python3-venv rsync sqlite3 tar util-linux xfsprogs xz-utils) ;;
     python) packages=("${compiler[@]}" python3 python3-venv) ;;
     run) packages=("${compiler[@]}" fuse3 montage python-drizzle-testdata python3) ;;

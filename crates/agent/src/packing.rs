@@ -55,6 +55,8 @@ impl Packing {
         rpc: Arc<dyn Rpc>,
     ) -> Result<Self> {
         let Aggregate { choice, size_max } = aggregate;
+        // It may have come with the job before, by another node.
+        plain.look_anew(CONTAINER);
         let is_packed = match plain.stat(CONTAINER) {
             Ok(_) => true,
             Err(fault) if fault.errno == Errno::ENOENT => false,

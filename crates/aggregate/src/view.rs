@@ -225,7 +225,7 @@ impl SharedFile for OpenFile {
         Ok(())
     }
 
-    fn learn_end(&self) -> Result<()> {
+    fn look_anew(&self) -> Result<()> {
         Ok(())
     }
 

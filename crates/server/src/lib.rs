@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cache;
+mod ending;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod holders;

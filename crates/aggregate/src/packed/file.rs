@@ -114,7 +114,7 @@ impl SharedFile for PackedFile {
         self.way.done(PackRequest::Forget)
     }
 
-    fn learn_end(&self) -> Result<()> {
+    fn look_anew(&self) -> Result<()> {
         Ok(())
     }
 

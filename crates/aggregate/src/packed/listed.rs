@@ -1,7 +1,7 @@
 //! What directories of the shared file system have, for a moment.
 
+use super::marks::rebased;
 use super::misses::Misses;
-use super::packer::rebased;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;

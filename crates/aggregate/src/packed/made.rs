@@ -69,6 +69,7 @@ impl PackedTree {
                 }
                 PackReply::Declined => return Ok(None),
                 PackReply::Look(since) => {
+                    self.plain.look_anew(path);
                     self.check_missing(path)?;
                     looked = Some(since);
                 }

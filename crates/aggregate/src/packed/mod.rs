@@ -17,6 +17,7 @@ mod listing;
 mod lives;
 mod look;
 mod made;
+mod marks;
 mod misses;
 mod moves;
 mod names;
@@ -159,6 +160,15 @@ impl PackedTree {
         Ok(Arc::new(PackedFile::new(way.clone(), self.runtime.clone(), stat.number)))
     }
 
+    /// Has the packer change names of the shared directory, by its own mount: this one may remember what was there before.
+    fn done_there(&self, way: &Way, request: PackRequest, names: &[&[u8]]) -> Result<()> {
+        let done = way.done(request);
+        if matches!(way, Way::Far { .. }) {
+            names.iter().for_each(|path| self.plain.look_anew(path));
+        }
+        done
+    }
+
     /// Counts a file that was made; where that are many, and fast, and nobody has said otherwise, the next are packed.
     fn count(&self, path: &[u8], began: tameike_core::Timestamp, is_packed: bool) {
         let dir = split(path).map_or(&b""[..], |(dir, _)| dir);
@@ -250,7 +260,7 @@ impl SharedFs for PackedTree {
             let stat = self.plain.make(path, special)?;
             return self.unless_packed(path, stat);
         };
-        way.done(PackRequest::MakeDir { path: path.to_vec(), mode: *mode })?;
+        self.done_there(way, PackRequest::MakeDir { path: path.to_vec(), mode: *mode }, &[path])?;
         self.plain.stat(path)
     }
 
@@ -267,7 +277,7 @@ impl SharedFs for PackedTree {
             |plain| plain.stat(path).map(drop),
             || self.stat_packed(path).and_then(|_| Err(Errno::ENOTDIR.into())),
         )?;
-        way.done(PackRequest::RemoveDir { path: path.to_vec() })
+        self.done_there(way, PackRequest::RemoveDir { path: path.to_vec() }, &[path])
     }
 
     fn rename(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
@@ -296,6 +306,10 @@ impl SharedFs for PackedTree {
         };
         self.either(from, |plain| plain.link(from, to), packed)?;
         self.unless_packed(to, ())
+    }
+
+    fn look_anew(&self, path: &[u8]) {
+        self.plain.look_anew(path);
     }
 
     fn change(&self, path: &[u8], change: &AttrChange) -> Result<()> {

@@ -3,7 +3,8 @@
 //! The container says beforehand what is to be done: who finds that it was begun ends it.
 
 use super::APART;
-use super::packer::{Packer, rebased};
+use super::marks::rebased;
+use super::packer::Packer;
 use super::store::Store;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::PackedStat;

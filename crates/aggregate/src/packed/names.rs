@@ -28,10 +28,10 @@ impl PackedTree {
                     let exists = mode == RenameMode::NoReplace;
                     return Err(if exists { Errno::EEXIST } else { Errno::ENOTDIR }.into());
                 }
-                way.done(PackRequest::MoveDir { from: old, to: new, mode })
+                self.done_there(way, PackRequest::MoveDir { from: old, to: new, mode }, &[from, to])
             }
             Some(_) if mode == RenameMode::Exchange && self.is_dir(to)? => {
-                way.done(PackRequest::MoveDir { from: old, to: new, mode })
+                self.done_there(way, PackRequest::MoveDir { from: old, to: new, mode }, &[from, to])
             }
             Some(_) => self.rename_plain(way, from, to, mode),
             None => {

@@ -2,12 +2,12 @@
 
 use super::create::NewFile;
 use super::listed::{Known, Listed};
+use super::marks::Marks;
 use super::outward::{end_out, move_out};
 use super::recent::Named;
 use super::store::Store;
 use super::{CONTAINER, unless_missing};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{PackReply, PackRequest};
@@ -47,8 +47,7 @@ pub(super) struct State {
     /// From the first need of it on, until the job ends.
     pub(super) store: Option<Store>,
     has_ended: bool,
-    /// What was said of directories.
-    marks: BTreeMap<Vec<u8>, bool>,
+    marks: Marks,
     pub(super) named: Named,
 }
 
@@ -98,11 +97,7 @@ impl Packer {
         match request {
             PackRequest::Packs { dir } => Ok(PackReply::Packs(self.packs(&self.state.lock(), &dir))),
             PackRequest::Mark { dir, packs } => {
-                let marks = &mut self.state.lock().marks;
-                match packs {
-                    Some(packs) => marks.insert(dir, packs),
-                    None => marks.remove(&dir),
-                };
+                self.state.lock().marks.set(dir, packs);
                 Ok(PackReply::Done)
             }
             PackRequest::Create { path, mode, uid, gid, looked } => {
@@ -209,28 +204,12 @@ impl Packer {
             Some(store) => self.move_dir(store, from, to, mode)?,
             None => self.plain().rename(from, to, mode)?,
         }
-        let moved: Vec<_> = marks
-            .iter()
-            .filter_map(|(dir, packs)| Some((dir.clone(), rebased(dir, from, to)?, *packs)))
-            .collect();
-        for (dir, dir_now, packs) in moved {
-            marks.remove(&dir);
-            marks.insert(dir_now, packs);
-        }
+        marks.moved(from, to, mode);
         Ok(())
     }
 
     pub(super) fn packs(&self, state: &State, dir: &[u8]) -> bool {
-        let mut dir = dir;
-        loop {
-            if let Some(packs) = state.marks.get(dir) {
-                return *packs;
-            }
-            match split(dir) {
-                Some((above, _)) => dir = above,
-                None => return self.parts.packs,
-            }
-        }
+        state.marks.of(dir).unwrap_or(self.parts.packs)
     }
 
     /// Where a file is to come, its directory is there.
@@ -334,10 +313,4 @@ impl Packer {
 /// Those that are served otherwise.
 fn unexpected(request: &PackRequest) -> Fault {
     Fault::new(Errno::EPROTO, format!("the packer was asked out of turn: {request:?}"))
-}
-
-/// Where what was at a path is, when a directory was renamed.
-pub(super) fn rebased(path: &[u8], from: &[u8], to: &[u8]) -> Option<Vec<u8>> {
-    let rest = path.strip_prefix(from)?;
-    (rest.is_empty() || rest.starts_with(b"/")).then(|| [to, rest].concat())
 }

@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::time::Duration;
-use tameike_io::shared::split;
+use tameike_io::shared::with_those_above;
 
 /// Most paths that are known at a time.
 const PATHS_MAX: usize = 16 << 10;
@@ -108,11 +108,6 @@ impl Named {
     pub fn may_lack_dir_of(&self, path: &[u8], now: Duration) -> bool {
         with_those_above(path).skip(1).any(|above| self.gone.may_have(above, None, now))
     }
-}
-
-/// A path, and the directories that it is below.
-fn with_those_above(path: &[u8]) -> impl Iterator<Item = &[u8]> {
-    std::iter::successors(Some(path), |path| split(path).map(|(dir, _)| dir))
 }
 
 #[cfg(test)]

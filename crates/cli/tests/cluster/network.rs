@@ -1,6 +1,8 @@
 //! Hosts of a cluster: network namespaces joined by a bridge, each with a `/dev/shm` and a directory for jobs of
 //! its own, reached by a stub for ssh. Jobs are started on the first host, or beside it as from a login node.
 
+#![allow(dead_code, reason = "each test program uses its part")]
+
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -25,6 +27,7 @@ exec $outside ip netns exec "$host" unshare --mount --uts sh -euc '
     hostname "$1"
     mount --bind "@HOSTS@/$1" "@BASE@"
     mount --bind "@MEMORY@/$1" /dev/shm
+    [ ! -d "@REMEMBERED@" ] || mount --bind "@REMEMBERED@" "@SHARED@"
     shift
     exec '"$for_all" sh "$host" "$@"
 "#;
@@ -95,6 +98,8 @@ impl Cluster {
             .replace("@BASE@", &shown(self.site.base()))
             .replace("@HOSTS@", &shown(self.hosts_dir()))
             .replace("@MEMORY@", &shown(self.memory_dir()))
+            .replace("@REMEMBERED@", &shown(self.remembered_dir()))
+            .replace("@SHARED@", &shown(self.shared()))
     }
 
     fn host(&self, host: u32) -> String {
@@ -117,6 +122,21 @@ impl Cluster {
     /// The hosts' memory.
     fn memory_dir(&self) -> PathBuf {
         Path::new("/dev/shm").join(&self.name)
+    }
+
+    /// Where the shared directory is seen by hosts whose mount remembers what it has seen.
+    fn remembered_dir(&self) -> PathBuf {
+        self.path("remembered")
+    }
+
+    /// Has all hosts but the first see the shared directory by a mount that remembers names and attributes for so many seconds, as those
+    /// of NFS and of FUSE file systems do. Numbers of files are not used again there.
+    pub fn remember(&self, seconds: u32) {
+        let (shared, remembered) = (self.shared(), self.plain_dir("remembered"));
+        succeed(Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(&shared));
+        let times = ["entry", "negative_entry", "attr"].map(|what| format!("cache.{what}={seconds}"));
+        let options = format!("use_ino,inodecalc=passthrough,func.getattr=ff,{}", times.join(","));
+        succeed(Command::new("mergerfs").args(["-o", &options]).arg(&shared).arg(&remembered));
     }
 
     /// A plain directory that all hosts see, made when it is not there.
@@ -203,6 +223,11 @@ impl Drop for Cluster {
             let _ = Command::new("sleep").arg("0.2").status();
         }
         let _ = fs::remove_dir_all(self.memory_dir());
+        if self.remembered_dir().exists() {
+            for place in [self.remembered_dir(), self.shared()] {
+                let _ = Command::new("umount").arg("--lazy").arg(place).status();
+            }
+        }
         // The device of the host where jobs are started is in the machine's own memory.
         let _ = fs::remove_dir_all(format!("/dev/shm/tameike-0-{}-0", self.name));
     }

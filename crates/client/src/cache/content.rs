@@ -11,17 +11,35 @@ use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState, Stamp};
 use tameike_core::wire::holders::Holder;
 use tameike_core::{Attr, Errno, Generation, InodeId, Result};
-use tameike_io::shared::{Access, FileStat, SharedFile};
+use tameike_io::shared::{Access, FileStat, SharedFile, SharedFs, is_missing, walk_anew};
 
 impl CacheView {
-    /// Opens the shared file at `path` and its data in the pool.
+    /// Opens the shared file at `path` and its data in the pool. Who is told that there is another one finds it when he looks again.
     pub(super) async fn open_at(&self, path: Vec<u8>, mode: OpenMode) -> Result<(FileStat, Opened)> {
+        let opened = self.open_there(path.clone(), mode).await;
+        if opened.as_ref().is_err_and(|fault| is_missing(fault.errno)) {
+            self.look_anew(path).await?;
+        }
+        opened
+    }
+
+    /// The next look at a path is one at the shared file system.
+    pub(super) async fn look_anew(&self, path: Vec<u8>) -> Result<()> {
+        let anew = move |fs: &dyn SharedFs| {
+            walk_anew(fs, &path);
+            Ok(())
+        };
+        self.below.run(anew).await
+    }
+
+    async fn open_there(&self, path: Vec<u8>, mode: OpenMode) -> Result<(FileStat, Opened)> {
         let access = if mode.write { Access::Write } else { Access::Read };
         let at = path.clone();
         let (shared, stat) = self
             .below
             .run(move |fs| {
                 let file = fs.open(&at, access)?;
+                file.look_anew()?;
                 let stat = file.stat()?;
                 Ok((file, stat))
             })
@@ -121,7 +139,12 @@ impl CacheView {
         let shared = open.shared.clone();
         let bytes = self.below.run(move |_| {
             let mut bytes = vec![0; length as usize];
-            let count = shared.read_at(&mut bytes, offset)?;
+            let mut count = shared.read_at(&mut bytes, offset)?;
+            if count < bytes.len() {
+                // Where it ends, this machine may only remember.
+                shared.look_anew()?;
+                count = shared.read_at(&mut bytes, offset)?;
+            }
             bytes.truncate(count);
             Ok(bytes)
         });

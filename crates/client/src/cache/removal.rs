@@ -2,13 +2,15 @@
 //! and for those who have the file open.
 
 use super::CacheView;
+use super::opens::OpenFile;
 use crate::passthrough::Passthrough;
 use crate::vfs::FileNumber;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use tameike_core::wire::cache::CacheRequest;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Attr, Errno, FileKind, InodeId, Result};
-use tameike_io::shared::{FileStat, is_missing};
+use tameike_io::shared::{FileStat, SharedFs, is_missing};
 
 /// A name: its directory, and what it is called there.
 pub(super) type Name<'a> = (FileNumber, &'a [u8]);
@@ -19,7 +21,11 @@ impl CacheView {
         let path = self.below.child(dir, name)?;
         let _held = self.locks.hold_names(BTreeSet::from([self.lock_of((dir, name))])).await?;
         let at = path.clone();
-        let stat = self.below.run(move |fs| fs.stat(&at)).await?;
+        let look = move |fs: &dyn SharedFs| {
+            fs.look_anew(&at);
+            fs.stat(&at)
+        };
+        let stat = self.below.run(look).await?;
         self.before_removal(&stat, (dir, name), &path).await?;
         // The number must not go to a new file before the coordinator has dropped the old one's data.
         let (removed, _pin) = match self.below.unlink(dir, name).await {
@@ -48,6 +54,7 @@ impl CacheView {
         let (old, new) = (self.below.child(from.0, from.1)?, self.below.child(to.0, to.1)?);
         let (at_old, at_new) = (old.clone(), new.clone());
         let stats = self.below.run(move |fs| {
+            [&at_old, &at_new].iter().for_each(|path| fs.look_anew(path));
             let found = match fs.pin(&at_new) {
                 Err(fault) if fault.errno == Errno::ENOENT => None,
                 found => Some(found?),
@@ -165,12 +172,25 @@ impl CacheView {
         if !self.write_back(inode).await? {
             return Err(Errno::ESTALE.into());
         }
-        self.opens.all_of(inode).iter().for_each(|open| {
+        let opens = self.opens.all_of(inode);
+        self.look_at_content(opens.clone()).await?;
+        opens.iter().for_each(|open| {
             open.set_orphan();
             open.data.set_lends(false);
         });
         self.engine.forget(inode);
         Ok(())
+    }
+
+    /// Has the next reads of shared files be of what other nodes have brought there.
+    async fn look_at_content(&self, opens: Vec<Arc<OpenFile>>) -> Result<()> {
+        let look = move |_: &dyn SharedFs| {
+            opens.iter().try_for_each(|open| {
+                open.shared.look_anew()?;
+                open.shared.forget_pages()
+            })
+        };
+        self.below.run(look).await
     }
 
     /// A node is about to take the last name of a file away, as its coordinator has been told.

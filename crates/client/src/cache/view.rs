@@ -118,10 +118,11 @@ impl Vfs for CacheView {
             return Ok(opened);
         }
         let path = self.below.path(file)?;
-        let (stat, opened) = self.open_at(path, mode).await?;
+        let (stat, opened) = self.open_at(path.clone(), mode).await?;
         if !self.below.is(file, &stat) {
             // Another file has taken the name since: the caller looks it up anew.
             self.close(opened.handle);
+            self.look_anew(path).await?;
             return Err(Errno::ESTALE.into());
         }
         Ok(opened)

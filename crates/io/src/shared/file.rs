@@ -96,9 +96,9 @@ impl SharedFile for PosixFile {
             unsafe { libc::sync_file_range(self.descriptor.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
     }
 
-    fn learn_end(&self) -> Result<()> {
+    fn look_anew(&self) -> Result<()> {
         let now = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
-        self.done("stat", rustix::fs::statx(&self.descriptor, c"", now, StatxFlags::SIZE).map(drop))
+        self.done("stat", rustix::fs::statx(&self.descriptor, c"", now, StatxFlags::BASIC_STATS).map(drop))
     }
 
     fn forget_pages(&self) -> Result<()> {

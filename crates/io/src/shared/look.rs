@@ -2,7 +2,7 @@
 //! handle tells.
 
 use super::{FileStat, translate};
-use rustix::fs::AtFlags;
+use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 use std::ffi::{CString, c_int};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -24,13 +24,13 @@ pub(super) fn at(root_device: u64, dir: BorrowedFd<'_>, name: &[u8]) -> rustix::
     // First: should another file take the name meanwhile, this fits no file, and what is done with it is done again. Where there is nothing,
     // a cluster is asked once.
     let birth = birth(dir, name, AtFlags::empty())?;
-    let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    let stat = rustix::fs::statx(dir, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS)?;
     Ok(translate::stat(root_device, &stat, birth))
 }
 
 /// An open file.
 pub(super) fn open(root_device: u64, file: impl AsFd) -> rustix::io::Result<FileStat> {
-    let stat = rustix::fs::fstat(&file)?;
+    let stat = rustix::fs::statx(&file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
     let birth = birth(file.as_fd(), b"", AtFlags::EMPTY_PATH).unwrap_or(0);
     Ok(translate::stat(root_device, &stat, birth))
 }

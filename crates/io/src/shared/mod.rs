@@ -210,8 +210,9 @@ pub trait SharedFile: Send + Sync {
     fn start_write_back(&self) {}
     /// Makes the next reads come from the file system, not from this machine's memory, where it can be told.
     fn forget_pages(&self) -> Result<()>;
-    /// Makes the next reads go to where the file ends now, and not to where it did when this machine last looked.
-    fn learn_end(&self) -> Result<()>;
+    /// Has the next look at it, and reads up to its end, go by how the file is now, and by which file it is, where this machine may remember it
+    /// otherwise.
+    fn look_anew(&self) -> Result<()>;
     /// Changes owner, permissions and times (the size is [`SharedFile::truncate`]'s).
     fn change(&self, change: &AttrChange) -> Result<()>;
     /// Has a range for this open file alone, until it is closed: whether nobody else has it, on any machine where the file
@@ -272,6 +273,10 @@ pub trait SharedFs: Send + Sync {
     fn remove_xattr(&self, path: &[u8], name: &[u8]) -> Result<()>;
     /// Space of the file system.
     fn space(&self) -> Result<TreeSpace>;
+    /// Has the next look at a name be one at the file system, where this machine may remember what was there before another one changed it.
+    fn look_anew(&self, path: &[u8]) {
+        let _ = path;
+    }
     /// Makes the names in a directory safe (`fsync` of the directory).
     fn sync_dir(&self, path: &[u8]) -> Result<()>;
     /// Whether a sync of a file that is `stat` makes its name safe, too: else that takes a sync of its directory.
@@ -305,6 +310,11 @@ pub fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     }
 }
 
+/// A path, and the directories that it is below, the root last.
+pub fn with_those_above(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::successors(Some(path), |path| split(path).map(|(dir, _)| dir))
+}
+
 /// The path of `name` in the directory at `path`.
 pub fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
@@ -313,6 +323,27 @@ pub fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
 /// Whether a path led to no file, or to another than the one that was looked for: it is gone, or somewhere else.
 pub fn is_missing(errno: Errno) -> bool {
     matches!(errno, Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::ESTALE)
+}
+
+/// Does something with what is at a path. Where that is missing, it may be that this machine only remembers what was on the way there:
+/// then it looks anew, and does it once more.
+///
+/// # Errors
+/// Those of `act`.
+pub fn anew<T>(fs: &dyn SharedFs, path: &[u8], act: impl Fn() -> Result<T>) -> Result<T> {
+    match act() {
+        Err(fault) if is_missing(fault.errno) => {
+            walk_anew(fs, path);
+            act()
+        }
+        done => done,
+    }
+}
+
+/// Has the next looks at all names on the way to a path be ones at the file system.
+pub fn walk_anew(fs: &dyn SharedFs, path: &[u8]) {
+    let names: Vec<_> = with_those_above(path).collect();
+    names.iter().rev().for_each(|path| fs.look_anew(path));
 }
 
 /// Opens the file at `path` and makes sure that it is still this one.
@@ -325,11 +356,15 @@ pub fn open_same(
     inode: InodeId,
     access: Access,
 ) -> Result<(Arc<dyn SharedFile>, FileStat)> {
-    let file = fs.open(path, access)?;
-    let stat = file.stat()?;
-    if stat.inode_id() == inode {
-        return Ok((file, stat));
-    }
-    let path = String::from_utf8_lossy(path);
-    Err(Fault::new(Errno::ESTALE, format!("open {path}: another file has taken this name")))
+    anew(fs, path, || {
+        let file = fs.open(path, access)?;
+        // Where files are opened by their paths, another one may be open than is remembered.
+        file.look_anew()?;
+        let stat = file.stat()?;
+        if stat.inode_id() == inode {
+            return Ok((file, stat));
+        }
+        let path = String::from_utf8_lossy(path);
+        Err(Fault::new(Errno::ESTALE, format!("open {path}: another file has taken this name")))
+    })
 }

@@ -187,6 +187,21 @@ fn a_file_that_took_the_name_is_not_the_same() {
 }
 
 #[test]
+fn a_look_anew_changes_nothing() {
+    let (dir, tree) = tree();
+    let file = tree.create(b"file", 0o600).expect("create");
+    tree.make(b"dir", &Special::Directory(0o700)).expect("mkdir");
+    let before = [tree.stat(b"file"), tree.stat(b"dir"), tree.stat(b"")];
+    for path in ["file", "dir", "none", "dir/none", "none/none", "file/none", ""] {
+        tree.look_anew(path.as_bytes());
+    }
+    file.look_anew().expect("statx");
+    assert_eq!([tree.stat(b"file"), tree.stat(b"dir"), tree.stat(b"")], before);
+    assert_eq!(std::fs::read_dir(dir.path()).expect("a directory").count(), 2);
+    assert_eq!(std::fs::read_dir(dir.path().join("dir")).expect("a directory").count(), 0);
+}
+
+#[test]
 fn a_held_file_keeps_its_number() {
     let (_dir, tree) = tree();
     tree.create(b"file", 0o600).expect("create");

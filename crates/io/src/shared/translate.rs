@@ -2,7 +2,8 @@
 
 use super::{Allocate, FileStat, XattrMode};
 use rustix::fs::{
-    FallocateFlags, FileType, Mode, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, XattrFlags,
+    FallocateFlags, FileType, Mode, Statx, StatxTimestamp, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT,
+    XattrFlags,
 };
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::{Errno, Fault, FileKind, Timestamp};
@@ -43,24 +44,24 @@ pub(super) fn file_type(kind: FileKind) -> FileType {
     }
 }
 
-#[expect(clippy::unnecessary_cast, reason = "the widths of these fields differ between architectures")]
-pub(super) fn stat(root_device: u64, stat: &Stat, birth: u64) -> FileStat {
-    let time = |seconds, nanoseconds| Timestamp { seconds, nanoseconds };
+pub(super) fn stat(root_device: u64, stat: &Statx, birth: u64) -> FileStat {
+    let time = |time: &StatxTimestamp| Timestamp { seconds: time.tv_sec, nanoseconds: time.tv_nsec };
+    let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
     FileStat {
-        device: if stat.st_dev == root_device { 0 } else { stat.st_dev },
-        inode: stat.st_ino,
+        device: if device == root_device { 0 } else { device },
+        inode: stat.stx_ino,
         birth,
-        kind: kind(FileType::from_raw_mode(stat.st_mode)).unwrap_or(FileKind::File),
-        mode: (stat.st_mode & 0o7777) as u16,
-        nlink: stat.st_nlink as u32,
-        uid: stat.st_uid,
-        gid: stat.st_gid,
-        rdev: fuse_device(stat.st_rdev),
-        size: stat.st_size as u64,
-        blocks: stat.st_blocks as u64,
-        atime: time(stat.st_atime as i64, stat.st_atime_nsec as u32),
-        mtime: time(stat.st_mtime as i64, stat.st_mtime_nsec as u32),
-        ctime: time(stat.st_ctime as i64, stat.st_ctime_nsec as u32),
+        kind: kind(FileType::from_raw_mode(stat.stx_mode.into())).unwrap_or(FileKind::File),
+        mode: stat.stx_mode & 0o7777,
+        nlink: stat.stx_nlink,
+        uid: stat.stx_uid,
+        gid: stat.stx_gid,
+        rdev: fuse_device(rustix::fs::makedev(stat.stx_rdev_major, stat.stx_rdev_minor)),
+        size: stat.stx_size,
+        blocks: stat.stx_blocks,
+        atime: time(&stat.stx_atime),
+        mtime: time(&stat.stx_mtime),
+        ctime: time(&stat.stx_ctime),
     }
 }
 

@@ -9,6 +9,7 @@ use tameike_core::wire::cache::{CacheState, Stamp};
 use tameike_core::wire::holders::Holder;
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::{Errno, InodeId, NodeId, Result, Timestamp};
+use tameike_io::shared::walk_anew;
 
 impl CacheService {
     /// The file with this stamp, known or new, with everything finished that was left half done.
@@ -42,7 +43,11 @@ impl CacheService {
             return Ok(());
         }
         let (shared, inode, own) = (self.parts.shared.clone(), file.inode, path.to_vec());
-        let look = move || locate(&*shared, inode, std::iter::once(own.as_slice()));
+        let look = move || {
+            // This machine may remember the one that was removed.
+            walk_anew(&*shared, &own);
+            locate(&*shared, inode, std::iter::once(own.as_slice()))
+        };
         match self.parts.runtime.block(look).await {
             Err(fault) if opening && fault.errno == Errno::ENOENT => return Err(Errno::ESTALE.into()),
             // A client that has had it open since before its removal still writes to it.
@@ -73,7 +78,7 @@ impl CacheService {
                 Some(mut known) => {
                     // Another node may have renamed it since the client had its path.
                     known.prefer_path(&path);
-                    let (found, stat) = self.locate(file.inode, &known).await?;
+                    let (found, stat) = self.locate_anew(file.inode, &known).await?;
                     path = found;
                     Some((known.stamp, stat.stamp()))
                 }

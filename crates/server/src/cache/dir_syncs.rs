@@ -26,6 +26,30 @@ struct Ended {
     failed: Option<(u64, Fault)>,
 }
 
+/// Waits for a sync of a directory, until dropped.
+struct Waiting<'a> {
+    syncs: &'a DirSyncs,
+    path: &'a [u8],
+    dir: Arc<Dir>,
+}
+
+impl<'a> Waiting<'a> {
+    fn begin(syncs: &'a DirSyncs, path: &'a [u8]) -> Self {
+        let dir = syncs.0.lock().entry(path.to_vec()).or_default().clone();
+        Self { syncs, path, dir }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut dirs = self.syncs.0.lock();
+        // Here and in the map: nobody else waits for it.
+        if Arc::strong_count(&self.dir) == 2 {
+            dirs.remove(self.path);
+        }
+    }
+}
+
 impl DirSyncs {
     /// Returns when a sync of the directory has ended that began after this call: one that `sync` makes, or another one's.
     ///
@@ -33,33 +57,23 @@ impl DirSyncs {
     /// Those of `sync`, for all that wait when it fails.
     pub(super) async fn share<F: Future<Output = Result<()>>>(
         &self,
-        dir: &[u8],
+        path: &[u8],
         sync: impl FnOnce() -> F,
     ) -> Result<()> {
-        let shared = self.0.lock().entry(dir.to_vec()).or_default().clone();
-        let number = shared.asked.fetch_add(1, Ordering::AcqRel) + 1;
-        let done = {
-            let mut ended = shared.ended.lock().await;
-            match &ended.failed {
-                Some((asked, fault)) if number <= *asked => Err(fault.clone()),
-                _ if number <= ended.synced => Ok(()),
-                _ => {
-                    let asked = shared.asked.load(Ordering::Acquire);
-                    let done = sync().await;
-                    match &done {
-                        Ok(()) => ended.synced = asked,
-                        Err(fault) => {
-                            ended.failed = Some((shared.asked.load(Ordering::Acquire), fault.clone()));
-                        }
-                    }
-                    done
-                }
-            }
-        };
-        let mut dirs = self.0.lock();
-        // Here and in the map: nobody else waits for it.
-        if Arc::strong_count(&shared) == 2 {
-            dirs.remove(dir);
+        let waiting = Waiting::begin(self, path);
+        let dir = &*waiting.dir;
+        let number = dir.asked.fetch_add(1, Ordering::AcqRel) + 1;
+        let mut ended = dir.ended.lock().await;
+        match &ended.failed {
+            Some((asked, fault)) if number <= *asked => return Err(fault.clone()),
+            _ if number <= ended.synced => return Ok(()),
+            _ => {}
+        }
+        let asked = dir.asked.load(Ordering::Acquire);
+        let done = sync().await;
+        match &done {
+            Ok(()) => ended.synced = asked,
+            Err(fault) => ended.failed = Some((dir.asked.load(Ordering::Acquire), fault.clone())),
         }
         done
     }
@@ -87,6 +101,17 @@ mod tests {
         assert!(done.iter().all(Result::is_ok));
         assert_eq!(made.get(), 2);
         assert!(syncs.0.lock().is_empty());
+    }
+
+    #[test]
+    fn who_gives_up_leaves_nothing() {
+        let syncs = DirSyncs::default();
+        let mut asked = Box::pin(syncs.share(b"d", std::future::pending));
+        assert!(futures_util::FutureExt::now_or_never(&mut asked).is_none());
+        assert_eq!(syncs.0.lock().len(), 1);
+        drop(asked);
+        assert!(syncs.0.lock().is_empty());
+        assert!(pollster::block_on(syncs.share(b"d", || async { Ok(()) })).is_ok());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::CacheService;
 use super::files::File;
 use super::record::Record;
-use crate::unit::ending;
+use crate::ending;
 use futures_util::future::join_all;
 use std::sync::Arc;
 use tameike_core::wire::cache::Stamp;

@@ -51,7 +51,7 @@ use tameike_core::{
 };
 use tameike_io::Runtime;
 use tameike_io::fabric::Rpc;
-use tameike_io::shared::{FileStat, SharedFs, is_missing};
+use tameike_io::shared::{FileStat, SharedFs, anew, is_missing, walk_anew};
 use tameike_store::{ExtentStore, Ledger};
 
 /// The state of a file of which the job knows nothing.
@@ -233,7 +233,7 @@ impl CacheService {
         if record.dirty || record.removed || (record.stamp.size, record.stamp.mtime) == (size, mtime) {
             return Ok(record.state(None));
         }
-        let seen = self.locate(inode, &record).await.ok().map(|(_, stat)| stat.stamp());
+        let seen = self.locate_anew(inode, &record).await.ok().map(|(_, stat)| stat.stamp());
         let now = self.parts.runtime.now();
         let state = file.state();
         let is_old = |seen: &Stamp| !state.record.has_content_of(seen) && state.sign(seen, now) == Sign::Old;
@@ -290,6 +290,13 @@ impl CacheService {
         self.locate(inode, &record).await.map(|(path, _)| path)
     }
 
+    /// As [`Self::locate`], with attributes that this machine does not only remember.
+    async fn locate_anew(&self, inode: InodeId, record: &Record) -> Result<(Vec<u8>, FileStat)> {
+        let (shared, paths) = (self.parts.shared.clone(), record.paths.clone());
+        self.parts.runtime.block(move || paths.iter().for_each(|path| walk_anew(&*shared, path))).await;
+        self.locate(inode, record).await
+    }
+
     /// Finds the file on the shared file system: its path and what it is now. The paths are looked at one after the
     /// other, and a file that is renamed meanwhile may be at none of them. As its new path is told before it gets there,
     /// it is missing only when it is missed twice under the same paths.
@@ -316,11 +323,14 @@ fn locate<'a>(
 ) -> Result<(Vec<u8>, FileStat)> {
     let mut taken = false;
     for path in paths.clone() {
-        match shared.stat(path) {
-            Ok(stat) if stat.inode_id() == inode && stat.kind == FileKind::File => {
-                return Ok((path.to_vec(), stat));
-            }
-            Ok(_) => taken = true,
+        let look = || {
+            let stat = shared.stat(path)?;
+            let is_same = stat.inode_id() == inode && stat.kind == FileKind::File;
+            if is_same { Ok(stat) } else { Err(Errno::ESTALE.into()) }
+        };
+        match anew(shared, path, look) {
+            Ok(stat) => return Ok((path.to_vec(), stat)),
+            Err(fault) if fault.errno == Errno::ESTALE => taken = true,
             Err(fault) if is_missing(fault.errno) => {}
             Err(fault) => return Err(fault),
         }

@@ -4,7 +4,7 @@
 
 use super::CacheService;
 use super::files::File;
-use crate::unit::ending::learn_size;
+use crate::ending::learn_size;
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::limits::{FILE_SIZE_MAX, UNIT_SIZE};

@@ -2,7 +2,7 @@
 
 use super::CacheService;
 use super::files::File;
-use crate::unit::ending::learn_size;
+use crate::ending::learn_size;
 use std::sync::Arc;
 use tameike_core::limits::{BLOCK_SIZE, FILE_SIZE_MAX, UNIT_SIZE};
 use tameike_core::wire::cache::CacheState;

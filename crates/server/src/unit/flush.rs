@@ -11,7 +11,8 @@
 //! is in memory: it drops the pages, frees the blocks of what it writes, and reads back after fsync.
 
 use super::gaps::Gaps;
-use super::{UnitService, check_index, digest, ending};
+use super::{UnitService, check_index, digest};
+use crate::ending;
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::limits::UNIT_SIZE;

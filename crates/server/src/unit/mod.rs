@@ -7,7 +7,6 @@
 
 mod damaged;
 pub(crate) mod digest;
-pub(crate) mod ending;
 mod ends;
 mod fetch;
 mod flush;

@@ -138,7 +138,7 @@ impl SharedFile for Memory {
     fn forget_pages(&self) -> Result<()> {
         Ok(())
     }
-    fn learn_end(&self) -> Result<()> {
+    fn look_anew(&self) -> Result<()> {
         Ok(())
     }
     fn change(&self, _: &AttrChange) -> Result<()> {

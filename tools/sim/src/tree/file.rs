@@ -161,7 +161,7 @@ impl SharedFile for OpenFile {
         })
     }
 
-    fn learn_end(&self) -> Result<()> {
+    fn look_anew(&self) -> Result<()> {
         self.stat().map(drop)
     }
 

@@ -267,9 +267,9 @@ impl SharedFile for FaultyFile {
         self.unsynced.lock().clear();
         self.inner.sync()
     }
-    fn learn_end(&self) -> Result<()> {
+    fn look_anew(&self) -> Result<()> {
         self.control.call(false)?;
-        self.mount.iter().for_each(|mount| mount.learn_end(self.inode));
+        self.mount.iter().for_each(|mount| mount.look_anew(self.inode));
         Ok(())
     }
     fn forget_pages(&self) -> Result<()> {

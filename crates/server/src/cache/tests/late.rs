@@ -95,7 +95,7 @@ impl Mount {
         self.old.lock().get(&inode).map(|old| old.stamp.size)
     }
 
-    pub(super) fn learn_end(&self, inode: InodeId) {
+    pub(super) fn look_anew(&self, inode: InodeId) {
         let mut all = self.old.lock();
         let Some(old) = all.get_mut(&inode) else { return };
         old.looks -= 1;

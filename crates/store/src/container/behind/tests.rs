@@ -51,7 +51,7 @@ impl SharedFile for Limited {
     fn forget_pages(&self) -> Result<()> {
         Err(Errno::ENOSYS.into())
     }
-    fn learn_end(&self) -> Result<()> {
+    fn look_anew(&self) -> Result<()> {
         Err(Errno::ENOSYS.into())
     }
     fn change(&self, _: &AttrChange) -> Result<()> {

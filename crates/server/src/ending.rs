@@ -41,7 +41,7 @@ pub(crate) fn sync(file: &dyn SharedFile) -> Result<()> {
 /// What the file system says.
 pub(crate) fn learn_size(file: &dyn SharedFile, seen: &FileStat, expected: u64) -> Result<u64> {
     if seen.size < expected {
-        file.learn_end()?;
+        file.look_anew()?;
         return Ok(file.stat()?.size);
     }
     Ok(seen.size)

@@ -1,0 +1,89 @@
+//! What was said of directories: whether files are packed that are made there, and below.
+
+use std::collections::BTreeMap;
+use tameike_core::wire::meta::RenameMode;
+use tameike_io::shared::with_those_above;
+
+/// What was said, by directory.
+#[derive(Default)]
+pub struct Marks(BTreeMap<Vec<u8>, bool>);
+
+impl Marks {
+    /// Something is said of a directory, or nothing any more.
+    pub fn set(&mut self, dir: Vec<u8>, packs: Option<bool>) {
+        match packs {
+            Some(packs) => self.0.insert(dir, packs),
+            None => self.0.remove(&dir),
+        };
+    }
+
+    /// What was said of a directory, or of the nearest above it.
+    pub fn of(&self, dir: &[u8]) -> Option<bool> {
+        with_those_above(dir).find_map(|dir| self.0.get(dir)).copied()
+    }
+
+    /// What was said of a directory that is called otherwise now, and of those below it, goes with them. What was said of a name stays, where
+    /// nothing comes that is said of another one.
+    pub fn moved(&mut self, from: &[u8], to: &[u8], mode: RenameMode) {
+        let exchanges = mode == RenameMode::Exchange;
+        let (mut stay, mut come) = (BTreeMap::new(), Vec::new());
+        for (dir, packs) in std::mem::take(&mut self.0) {
+            let back = || rebased(&dir, to, from).filter(|_| exchanges);
+            match rebased(&dir, from, to).or_else(back) {
+                Some(dir_now) => come.push((dir_now, packs)),
+                None => drop(stay.insert(dir, packs)),
+            }
+        }
+        stay.extend(come);
+        self.0 = stay;
+    }
+}
+
+/// Where what was at a path is, when a directory was renamed.
+pub fn rebased(path: &[u8], from: &[u8], to: &[u8]) -> Option<Vec<u8>> {
+    let rest = path.strip_prefix(from)?;
+    (rest.is_empty() || rest.starts_with(b"/")).then(|| [to, rest].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn marks() -> Marks {
+        let mut marks = Marks::default();
+        for (dir, packs) in [("a", true), ("a/not", false), ("b", false), ("b/yes", true), ("ab", true)] {
+            marks.set(dir.into(), Some(packs));
+        }
+        marks
+    }
+
+    #[test]
+    fn the_nearest_above_counts() {
+        let mut marks = marks();
+        assert_eq!(marks.of(b""), None);
+        assert_eq!(
+            [&b"a/x/y"[..], b"a/not/x", b"b", b"abc"].map(|dir| marks.of(dir)),
+            [Some(true), Some(false), Some(false), None]
+        );
+        marks.set(b"a/not".to_vec(), None);
+        assert_eq!(marks.of(b"a/not/x"), Some(true));
+        marks.set(Vec::new(), Some(false));
+        assert_eq!(marks.of(b"abc"), Some(false));
+    }
+
+    #[test]
+    fn marks_go_where_directories_go() {
+        let mut moved = marks();
+        moved.moved(b"a", b"b", RenameMode::Replace);
+        assert_eq!(
+            [&b"a"[..], b"b", b"b/not", b"b/yes", b"ab"].map(|dir| moved.of(dir)),
+            [None, Some(true), Some(false), Some(true), Some(true)]
+        );
+        let mut exchanged = marks();
+        exchanged.moved(b"a", b"b", RenameMode::Exchange);
+        assert_eq!(
+            [&b"a"[..], b"a/yes", b"b", b"b/not"].map(|dir| exchanged.of(dir)),
+            [Some(false), Some(true), Some(true), Some(false)]
+        );
+    }
+}
