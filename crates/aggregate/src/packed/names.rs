@@ -87,8 +87,9 @@ impl PackedTree {
                 Err(Errno::EISDIR.into())
             }
             (Some(_), RenameMode::Replace) => {
-                // Should this agent die in between, nothing is at the path, and what was to come there is where it was.
-                self.plain.unlink(to)?;
+                // Should this agent die in between, nothing is at the path, and what was to come there is where it was. It may have been
+                // remembered only.
+                unless_missing(self.plain.unlink(to))?;
                 way.done(rename)
             }
             (None, RenameMode::Replace) => way.done(rename),

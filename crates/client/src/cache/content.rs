@@ -44,21 +44,21 @@ impl CacheView {
                 Ok((file, stat))
             })
             .await?;
-        let opened = self.open_shared(path, shared, &stat, mode).await?;
+        let opened = self.open_shared((path, shared), &stat, mode, false).await?;
         Ok((stat, opened))
     }
 
-    /// Opens the data of a shared file that is open already.
+    /// Opens the data of a shared file that is open already, and was just `made` or not.
     pub(super) async fn open_shared(
         &self,
-        path: Vec<u8>,
-        shared: Arc<dyn SharedFile>,
+        (path, shared): (Vec<u8>, Arc<dyn SharedFile>),
         stat: &FileStat,
         mode: OpenMode,
+        made: bool,
     ) -> Result<Opened> {
         let (inode, stamp) = (stat.inode_id(), stat.stamp());
         let opening = self.opens.begin(inode);
-        let (state, holders) = self.ask_open(inode, path.clone(), stamp, true).await?;
+        let (state, holders) = self.ask_open((inode, path.clone(), stamp), true, made).await?;
         let cell = match self.opens.of_file(inode) {
             Some(open) => {
                 // Another node may have renamed it since it was opened here.
@@ -94,14 +94,13 @@ impl CacheView {
     /// Tells the coordinator of an open by a node that will have bytes of the file in memory, or will not.
     pub(super) async fn ask_open(
         &self,
-        inode: InodeId,
-        path: Vec<u8>,
-        stamp: Stamp,
+        (inode, path, stamp): (InodeId, Vec<u8>, Stamp),
         holds: bool,
+        made: bool,
     ) -> Result<(CacheState, Vec<Holder>)> {
         let coordinator = self.cluster.inode_home(inode);
         let asked = self.engine.reports().take(coordinator);
-        match self.ask(coordinator, CacheRequest::Open { inode, path, stamp, asked, holds }).await? {
+        match self.ask(coordinator, CacheRequest::Open { inode, path, stamp, asked, holds, made }).await? {
             CacheReply::Opened { state, holders } => Ok((state, holders)),
             other => Err(out_of_turn(&other)),
         }

@@ -75,7 +75,7 @@ impl Vfs for CacheView {
             Err(fault) => return Err(fault),
             Ok((file, stat)) => {
                 let mode = OpenMode { truncate: false, ..mode };
-                let opened = self.open_shared(path, file, &stat, mode).await?;
+                let opened = self.open_shared((path, file), &stat, mode, true).await?;
                 (self.below.made(dir, name, &stat), opened)
             }
         };

@@ -181,7 +181,7 @@ impl CacheView {
             return Err(Fault::new(Errno::EINVAL, "it is neither a regular file nor a directory"));
         }
         let inode = stat.inode_id();
-        let (state, _) = self.ask_open(inode, path.clone(), stat.stamp(), false).await?;
+        let (state, _) = self.ask_open((inode, path.clone(), stat.stamp()), false, false).await?;
         let known = version(state, stat.size);
         let (count, homes) =
             (known.size.div_ceil(UNIT_SIZE as u64), self.cluster.device_nodes().len() as u64);

@@ -62,6 +62,8 @@ pub enum CacheRequest {
         asked: Vec<Asked>,
         /// Whether the node will have bytes of the file in memory.
         holds: bool,
+        /// Whether the node has just made the file: what had its number before was another one.
+        made: bool,
     },
     /// The file is about to get dirty data: remembers path and inode in the journal before the first write.
     Dirty {

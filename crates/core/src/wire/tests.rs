@@ -480,8 +480,9 @@ fn requests_to_coordinators() {
                 stamp: STAMP,
                 asked: vec![ASKED],
                 holds: true,
+                made: true,
             },
-            "01838404017001020303ac0203ac0201838404c801ac020201",
+            "01838404017001020303ac0203ac0201838404c801ac02020101",
         ),
         (
             CacheRequest::Dirty { inode: INODE, path: b"p".to_vec(), stamp: STAMP },

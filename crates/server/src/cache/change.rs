@@ -2,21 +2,31 @@
 
 use super::files::{File, fresh_generation};
 use super::record::Record;
-use super::{CacheService, UNKNOWN, locate};
+use super::{CacheService, UNKNOWN};
 use std::sync::Arc;
 use tameike_core::limits::FILE_SIZE_MAX;
 use tameike_core::wire::cache::{CacheState, Stamp};
 use tameike_core::wire::holders::Holder;
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::{Errno, InodeId, NodeId, Result, Timestamp};
-use tameike_io::shared::walk_anew;
+
+/// What a client does with a file when its coordinator hears of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Met {
+    /// It has made it.
+    Made,
+    /// It has opened it.
+    Opened,
+    /// It writes to it.
+    Written,
+}
 
 impl CacheService {
     /// The file with this stamp, known or new, with everything finished that was left half done.
-    async fn meet(&self, inode: InodeId, path: &[u8], stamp: Stamp, opening: bool) -> Result<Arc<File>> {
+    async fn meet(&self, inode: InodeId, path: &[u8], stamp: Stamp, met: Met) -> Result<Arc<File>> {
         let make = || Record::new(path, stamp, fresh_generation(&self.parts.runtime));
         let file = self.files.get_or_make(&self.journal, inode, make)?;
-        self.revive(&file, path, stamp, opening).await?;
+        self.revive(&file, path, stamp, met).await?;
         if file.state().record.removed {
             return Ok(file);
         }
@@ -28,13 +38,13 @@ impl CacheService {
             let _flush = file.flush.lock().await;
             self.finish_cut(&file).await?;
         }
-        self.notice_change(&file, path, stamp).await?;
+        self.notice_change(&file, path, stamp, met).await?;
         Ok(file)
     }
 
     /// A removed file whose number another file has got begins anew. One that was removed while a client was opening it
     /// does not: it would be empty, as its content was in the pool.
-    async fn revive(&self, file: &Arc<File>, path: &[u8], stamp: Stamp, opening: bool) -> Result<()> {
+    async fn revive(&self, file: &Arc<File>, path: &[u8], stamp: Stamp, met: Met) -> Result<()> {
         if !file.state().record.removed {
             return Ok(());
         }
@@ -42,17 +52,18 @@ impl CacheService {
         if !file.state().record.removed {
             return Ok(());
         }
-        let (shared, inode, own) = (self.parts.shared.clone(), file.inode, path.to_vec());
-        let look = move || {
-            // This machine may remember the one that was removed.
-            walk_anew(&*shared, &own);
-            locate(&*shared, inode, std::iter::once(own.as_slice()))
-        };
-        match self.parts.runtime.block(look).await {
-            Err(fault) if opening && fault.errno == Errno::ENOENT => return Err(Errno::ESTALE.into()),
+        match (self.look_at(file.inode, path).await, met) {
+            (Ok(_), _) => {}
+            // This machine remembers what had the name before.
+            (Err(fault), Met::Made) if fault.errno == Errno::ESTALE => {}
+            (Err(fault), Met::Made | Met::Opened) if fault.errno == Errno::ENOENT => {
+                return Err(Errno::ESTALE.into());
+            }
             // A client that has had it open since before its removal still writes to it.
-            Err(fault) if !opening && matches!(fault.errno, Errno::ENOENT | Errno::ESTALE) => return Ok(()),
-            found => drop(found?),
+            (Err(fault), Met::Written) if matches!(fault.errno, Errno::ENOENT | Errno::ESTALE) => {
+                return Ok(());
+            }
+            (Err(fault), _) => return Err(fault),
         }
         let request = UnitRequest::Truncate { inode: file.inode, size: 0 };
         self.ask_units(self.homes(file.inode), &request).await?;
@@ -66,7 +77,7 @@ impl CacheService {
     /// Compares the shared file with what we know of it. A client may have seen it in the middle of a flush:
     /// before anything is concluded, it is looked at again, and once more when a flush has ended meanwhile: what
     /// was seen before its end would give the file an old size.
-    async fn notice_change(&self, file: &Arc<File>, path: &[u8], stamp: Stamp) -> Result<()> {
+    async fn notice_change(&self, file: &Arc<File>, path: &[u8], stamp: Stamp, met: Met) -> Result<()> {
         loop {
             let known = {
                 let state = file.state();
@@ -75,10 +86,11 @@ impl CacheService {
             };
             let mut path = path.to_vec();
             let now = match known {
+                Some(known) if met == Met::Made => Some((known.stamp, stamp)),
                 Some(mut known) => {
                     // Another node may have renamed it since the client had its path.
                     known.prefer_path(&path);
-                    let (found, stat) = self.locate_anew(file.inode, &known).await?;
+                    let (found, stat) = self.locate_patiently(file.inode, &known).await?;
                     path = found;
                     Some((known.stamp, stat.stamp()))
                 }
@@ -106,11 +118,11 @@ impl CacheService {
     /// A node opens a file; what is known of it, and who may have it in memory, as the node will if it `holds` it.
     pub(super) async fn open(
         &self,
-        (inode, path, stamp): (InodeId, &[u8], Stamp),
+        (inode, path, stamp, met): (InodeId, &[u8], Stamp, Met),
         by: NodeId,
         holds: bool,
     ) -> Result<(CacheState, Vec<Holder>)> {
-        let file = self.meet(inode, path, stamp, true).await?;
+        let file = self.meet(inode, path, stamp, met).await?;
         // Under one lock: a removal either finds the node among the openers, or is told to it here.
         let mut state = file.state();
         if state.record.removed {
@@ -127,7 +139,7 @@ impl CacheService {
     }
 
     pub(super) async fn dirty(&self, inode: InodeId, path: &[u8], stamp: Stamp) -> Result<CacheState> {
-        let file = self.meet(inode, path, stamp, false).await?;
+        let file = self.meet(inode, path, stamp, Met::Written).await?;
         let (state, removed) = file.update(&self.journal, |state| {
             // What is written to a removed file ends with its last descriptor, or is known for it after a crash.
             if !state.record.removed {

@@ -3,6 +3,7 @@
 use super::CacheService;
 use super::files::File;
 use super::flush::Patience;
+use super::locate::SHOWN_OLD_PAUSES;
 use super::record::Record;
 use futures_util::{StreamExt, stream};
 use std::collections::BTreeMap;
@@ -99,14 +100,19 @@ impl CacheService {
         Ok(page.last().map(|(last, _)| (*last, dirty)))
     }
 
-    /// Flushes again what was written while it was flushed, a few times.
+    /// Flushes again what was written while it was flushed, and what a node sees another file in the place of, a few times.
     async fn flush_until_clean(&self, inode: InodeId, holders: &[NodeId]) -> Result<()> {
-        for _ in 0..4 {
-            if self.flush_file(inode, holders, Patience::Urgent).await? {
-                break;
+        let mut pauses = SHOWN_OLD_PAUSES.into_iter();
+        loop {
+            let pause = pauses.next();
+            match (self.flush_file(inode, holders, Patience::Urgent).await, pause) {
+                (Ok(false), Some(_)) => {}
+                (Err(fault), Some(pause)) if fault.errno == Errno::ESTALE => {
+                    self.parts.runtime.sleep(pause).await;
+                }
+                (flushed, _) => return flushed.map(drop),
             }
         }
-        Ok(())
     }
 
     /// Asks all nodes for dirty bytes of the files that this node coordinates: they may have some that never

@@ -16,6 +16,7 @@ mod drain;
 mod files;
 mod flush;
 mod flusher;
+mod locate;
 mod paths;
 mod receipt;
 mod record;
@@ -32,6 +33,7 @@ pub use record::{Journaled, journaled, replay};
 pub(crate) use record::{fuzz as fuzz_record, fuzz_seeds};
 
 use crate::holders::CacheTable;
+use change::Met;
 use dir_syncs::DirSyncs;
 use event_listener::Event;
 use files::{File, Files, fresh_generation};
@@ -47,11 +49,11 @@ use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState, Stamp};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{
-    Cluster, Errno, Fault, FileKind, Generation, InodeId, Layout, NodeId, Result, Timestamp, UnitId, View,
+    Cluster, Errno, Fault, Generation, InodeId, Layout, NodeId, Result, Timestamp, UnitId, View,
 };
 use tameike_io::Runtime;
 use tameike_io::fabric::Rpc;
-use tameike_io::shared::{FileStat, SharedFs, anew, is_missing, walk_anew};
+use tameike_io::shared::SharedFs;
 use tameike_store::{ExtentStore, Ledger};
 
 /// The state of a file of which the job knows nothing.
@@ -141,9 +143,10 @@ impl CacheService {
             CacheRequest::State { inode, size, mtime } => {
                 CacheReply::State(self.look(inode, size, mtime).await?)
             }
-            CacheRequest::Open { inode, path, stamp, asked, holds } => {
+            CacheRequest::Open { inode, path, stamp, asked, holds, made } => {
                 self.parts.holders.asked(&asked);
-                let (state, holders) = self.open((inode, &path, stamp), from, holds).await?;
+                let met = if made { Met::Made } else { Met::Opened };
+                let (state, holders) = self.open((inode, &path, stamp, met), from, holds).await?;
                 CacheReply::Opened { state, holders }
             }
             CacheRequest::Dirty { inode, path, stamp } => {
@@ -279,66 +282,4 @@ impl CacheService {
         let asked = nodes.into_iter().map(|node| self.ask_unit(node, request.clone()));
         join_all(asked).await.into_iter().try_for_each(|answer| answer.map(|_| ()))
     }
-
-    /// Where an open file is by now.
-    async fn find(&self, inode: InodeId) -> Result<Vec<u8>> {
-        let record = self.known(inode)?.state().record.clone();
-        if record.removed {
-            // Whatever has its number now is another file.
-            return Err(Fault::new(Errno::ESTALE, format!("{} was removed", record.shown_path())));
-        }
-        self.locate(inode, &record).await.map(|(path, _)| path)
-    }
-
-    /// As [`Self::locate`], with attributes that this machine does not only remember.
-    async fn locate_anew(&self, inode: InodeId, record: &Record) -> Result<(Vec<u8>, FileStat)> {
-        let (shared, paths) = (self.parts.shared.clone(), record.paths.clone());
-        self.parts.runtime.block(move || paths.iter().for_each(|path| walk_anew(&*shared, path))).await;
-        self.locate(inode, record).await
-    }
-
-    /// Finds the file on the shared file system: its path and what it is now. The paths are looked at one after the
-    /// other, and a file that is renamed meanwhile may be at none of them. As its new path is told before it gets there,
-    /// it is missing only when it is missed twice under the same paths.
-    async fn locate(&self, inode: InodeId, record: &Record) -> Result<(Vec<u8>, FileStat)> {
-        let (mut paths, mut missed) = (record.paths.clone(), None);
-        loop {
-            let (shared, known) = (self.parts.shared.clone(), paths.clone());
-            let look = move || locate(&*shared, inode, known.iter().map(|path| path.as_slice()));
-            match self.parts.runtime.block(look).await {
-                Err(fault) if is_missing(fault.errno) && missed.as_ref() != Some(&paths) => {}
-                found => return found,
-            }
-            let file = self.files.get(&self.journal, inode)?;
-            let told = file.map_or_else(|| paths.clone(), |file| file.state().record.paths.clone());
-            missed = Some(std::mem::replace(&mut paths, told));
-        }
-    }
-}
-
-fn locate<'a>(
-    shared: &dyn SharedFs,
-    inode: InodeId,
-    paths: impl Iterator<Item = &'a [u8]> + Clone,
-) -> Result<(Vec<u8>, FileStat)> {
-    let mut taken = false;
-    for path in paths.clone() {
-        let look = || {
-            let stat = shared.stat(path)?;
-            let is_same = stat.inode_id() == inode && stat.kind == FileKind::File;
-            if is_same { Ok(stat) } else { Err(Errno::ESTALE.into()) }
-        };
-        match anew(shared, path, look) {
-            Ok(stat) => return Ok((path.to_vec(), stat)),
-            Err(fault) if fault.errno == Errno::ESTALE => taken = true,
-            Err(fault) if is_missing(fault.errno) => {}
-            Err(fault) => return Err(fault),
-        }
-    }
-    let path = String::from_utf8_lossy(paths.clone().next().unwrap_or_default());
-    Err(if taken {
-        Fault::new(Errno::ESTALE, format!("{path}: another file has taken its place"))
-    } else {
-        Fault::new(Errno::ENOENT, format!("{path} is gone: removed or moved by another program"))
-    })
 }

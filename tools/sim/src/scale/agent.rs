@@ -145,7 +145,7 @@ impl Agent {
         let home = self.parts.cluster.inode_home(inode);
         let asked = self.engine.reports().take(home);
         let stamp = Stamp { size, ..Stamp::default() };
-        let open = CacheRequest::Open { inode, path: Vec::new(), stamp, asked, holds: true };
+        let open = CacheRequest::Open { inode, path: Vec::new(), stamp, asked, holds: true, made: false };
         let answer = self.parts.rpc.call(home, Request::Cache(open), None, None).await?;
         let Reply::Cache(CacheReply::Opened { state, holders }) = answer.reply else {
             return Err(Fault::new(Errno::EPROTO, "an open was answered with something else"));

@@ -318,7 +318,14 @@ fn a_file_that_is_removed_while_it_is_opened_is_stale_and_not_empty() {
         let open = || {
             client.ask(
                 inode,
-                CacheRequest::Open { inode, path: b"file".to_vec(), stamp, asked: Vec::new(), holds: true },
+                CacheRequest::Open {
+                    inode,
+                    path: b"file".to_vec(),
+                    stamp,
+                    asked: Vec::new(),
+                    holds: true,
+                    made: false,
+                },
             )
         };
         assert_eq!(open().await.expect_err("it is gone").errno, Errno::ESTALE);
@@ -346,7 +353,14 @@ fn a_removal_that_could_not_be_logged_is_over_all_the_same() {
         client
             .ask(
                 inode,
-                CacheRequest::Open { inode, path: b"file".to_vec(), stamp, asked: Vec::new(), holds: true },
+                CacheRequest::Open {
+                    inode,
+                    path: b"file".to_vec(),
+                    stamp,
+                    asked: Vec::new(),
+                    holds: true,
+                    made: false,
+                },
             )
             .await
     });

@@ -514,7 +514,14 @@ impl Client {
         let mut state = self
             .state(
                 inode,
-                CacheRequest::Open { inode, path: path.clone(), stamp, asked: Vec::new(), holds: true },
+                CacheRequest::Open {
+                    inode,
+                    path: path.clone(),
+                    stamp,
+                    asked: Vec::new(),
+                    holds: true,
+                    made: false,
+                },
             )
             .await?;
         if write {

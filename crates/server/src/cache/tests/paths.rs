@@ -84,14 +84,21 @@ fn who_opens_a_file_while_its_removal_ends_hears_of_it() {
                         stamp,
                         asked: Vec::new(),
                         holds: true,
+                        made: false,
                     },
                 )
                 .await
         };
         let (_, (), opened) = join3(flush, remove, open).await;
         assert!(opened.expect("it is there until the flush ends").removing);
-        let again =
-            CacheRequest::Open { inode, path: b"file".to_vec(), stamp, asked: Vec::new(), holds: true };
+        let again = CacheRequest::Open {
+            inode,
+            path: b"file".to_vec(),
+            stamp,
+            asked: Vec::new(),
+            holds: true,
+            made: false,
+        };
         assert_eq!(client.ask(inode, again).await.expect_err("it is gone").errno, Errno::ESTALE);
     });
 }

@@ -47,7 +47,7 @@ async fn generation(client: &Client, joined: bool) -> Result<Generation> {
     let stat = client.shared.stat(FILE)?;
     let (inode, path, stamp) = (stat.inode_id(), FILE.to_vec(), stat.stamp());
     let stamp = if joined { Stamp { ctime: stamp.mtime, ..stamp } } else { stamp };
-    let open = CacheRequest::Open { inode, path, stamp, asked: Vec::new(), holds: true };
+    let open = CacheRequest::Open { inode, path, stamp, asked: Vec::new(), holds: true, made: false };
     client.state(inode, open).await.map(|state| state.generation)
 }
 

@@ -1,0 +1,104 @@
+//! Where a file is on the shared file system, as a coordinator finds it.
+//!
+//! A mount may show what was under a name before other nodes changed it, for a second where its daemon remembers it besides the kernel
+//! (decision 0059).
+
+use super::CacheService;
+use super::record::Record;
+use std::time::Duration;
+use tameike_core::{Errno, Fault, FileKind, InodeId, Result};
+use tameike_io::shared::{FileStat, SharedFs, anew, is_missing, walk_anew};
+
+/// Pauses before a file is looked for again under whose names others are shown: together, longer than daemons of mounts remember them.
+pub(super) const SHOWN_OLD_PAUSES: [Duration; 3] =
+    [Duration::from_millis(100), Duration::from_millis(300), Duration::from_millis(900)];
+
+impl CacheService {
+    /// Where an open file is by now.
+    pub(super) async fn find(&self, inode: InodeId) -> Result<Vec<u8>> {
+        let record = self.known(inode)?.state().record.clone();
+        if record.removed {
+            // Whatever has its number now is another file.
+            return Err(Fault::new(Errno::ESTALE, format!("{} was removed", record.shown_path())));
+        }
+        self.locate(inode, &record).await.map(|(path, _)| path)
+    }
+
+    /// As [`Self::locate`], with attributes that this machine does not only remember; where other files are shown under all of its names,
+    /// until no mount shows what was there before.
+    pub(super) async fn locate_patiently(
+        &self,
+        inode: InodeId,
+        record: &Record,
+    ) -> Result<(Vec<u8>, FileStat)> {
+        for pause in SHOWN_OLD_PAUSES {
+            match self.locate_anew(inode, record).await {
+                Err(fault) if fault.errno == Errno::ESTALE => self.parts.runtime.sleep(pause).await,
+                found => return found,
+            }
+        }
+        self.locate_anew(inode, record).await
+    }
+
+    /// As [`Self::locate`], with attributes that this machine does not only remember.
+    pub(super) async fn locate_anew(&self, inode: InodeId, record: &Record) -> Result<(Vec<u8>, FileStat)> {
+        let (shared, paths) = (self.parts.shared.clone(), record.paths.clone());
+        self.parts.runtime.block(move || paths.iter().for_each(|path| walk_anew(&*shared, path))).await;
+        self.locate(inode, record).await
+    }
+
+    /// Finds the file on the shared file system: its path and what it is now. The paths are looked at one after the
+    /// other, and a file that is renamed meanwhile may be at none of them. As its new path is told before it gets there,
+    /// it is missing only when it is missed twice under the same paths.
+    pub(super) async fn locate(&self, inode: InodeId, record: &Record) -> Result<(Vec<u8>, FileStat)> {
+        let (mut paths, mut missed) = (record.paths.clone(), None);
+        loop {
+            let (shared, known) = (self.parts.shared.clone(), paths.clone());
+            let look = move || look(&*shared, inode, known.iter().map(|path| path.as_slice()));
+            match self.parts.runtime.block(look).await {
+                Err(fault) if is_missing(fault.errno) && missed.as_ref() != Some(&paths) => {}
+                found => return found,
+            }
+            let file = self.files.get(&self.journal, inode)?;
+            let told = file.map_or_else(|| paths.clone(), |file| file.state().record.paths.clone());
+            missed = Some(std::mem::replace(&mut paths, told));
+        }
+    }
+
+    /// Whether the file is at this path.
+    pub(super) async fn look_at(&self, inode: InodeId, path: &[u8]) -> Result<()> {
+        let (shared, path) = (self.parts.shared.clone(), path.to_vec());
+        let look = move || {
+            walk_anew(&*shared, &path);
+            look(&*shared, inode, std::iter::once(path.as_slice())).map(drop)
+        };
+        self.parts.runtime.block(look).await
+    }
+}
+
+fn look<'a>(
+    shared: &dyn SharedFs,
+    inode: InodeId,
+    paths: impl Iterator<Item = &'a [u8]> + Clone,
+) -> Result<(Vec<u8>, FileStat)> {
+    let mut taken = false;
+    for path in paths.clone() {
+        let look = || {
+            let stat = shared.stat(path)?;
+            let is_same = stat.inode_id() == inode && stat.kind == FileKind::File;
+            if is_same { Ok(stat) } else { Err(Errno::ESTALE.into()) }
+        };
+        match anew(shared, path, look) {
+            Ok(stat) => return Ok((path.to_vec(), stat)),
+            Err(fault) if fault.errno == Errno::ESTALE => taken = true,
+            Err(fault) if is_missing(fault.errno) => {}
+            Err(fault) => return Err(fault),
+        }
+    }
+    let path = String::from_utf8_lossy(paths.clone().next().unwrap_or_default());
+    Err(if taken {
+        Fault::new(Errno::ESTALE, format!("{path}: another file has taken its place"))
+    } else {
+        Fault::new(Errno::ENOENT, format!("{path} is gone: removed or moved by another program"))
+    })
+}
