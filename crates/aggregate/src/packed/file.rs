@@ -118,6 +118,10 @@ impl SharedFile for PackedFile {
         Ok(())
     }
 
+    fn read_anew(&self) -> Result<()> {
+        Ok(())
+    }
+
     fn change(&self, change: &AttrChange) -> Result<()> {
         self.way.done(PackRequest::Change { of: Changed::Open(self.file), change: change.clone() })
     }

@@ -184,12 +184,7 @@ impl CacheView {
 
     /// Has the next reads of shared files be of what other nodes have brought there.
     async fn look_at_content(&self, opens: Vec<Arc<OpenFile>>) -> Result<()> {
-        let look = move |_: &dyn SharedFs| {
-            opens.iter().try_for_each(|open| {
-                open.shared.look_anew()?;
-                open.shared.forget_pages()
-            })
-        };
+        let look = move |_: &dyn SharedFs| opens.iter().try_for_each(|open| open.shared.read_anew());
         self.below.run(look).await
     }
 

@@ -232,8 +232,12 @@ impl Passthrough {
 
     /// Another node says that it has renamed a directory; whether that is so.
     pub(crate) async fn moved(&self, dir: InodeId, from: &[u8], to: &[u8]) -> Result<bool> {
-        let at = to.to_vec();
-        let stat = self.run(move |fs| fs.stat(&at)).await?;
+        let names = [from.to_vec(), to.to_vec()];
+        let look = move |fs: &dyn SharedFs| {
+            names.iter().for_each(|path| fs.look_anew(path));
+            fs.stat(&names[1])
+        };
+        let stat = self.run(look).await?;
         let is_there = stat.inode_id() == dir;
         if is_there && let Some(dir) = self.tree.number(dir) {
             self.tree.moved(dir, from, to);

@@ -98,7 +98,11 @@ impl SharedFile for PosixFile {
 
     fn look_anew(&self) -> Result<()> {
         let now = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
-        self.done("stat", rustix::fs::statx(&self.descriptor, c"", now, StatxFlags::BASIC_STATS).map(drop))
+        match rustix::fs::statx(&self.descriptor, c"", now, StatxFlags::BASIC_STATS) {
+            // Where files are opened by their paths, another one may have this one's, or none.
+            Err(rustix::io::Errno::NOENT) => Err(Errno::ESTALE.into()),
+            looked => self.done("stat", looked.map(drop)),
+        }
     }
 
     fn forget_pages(&self) -> Result<()> {

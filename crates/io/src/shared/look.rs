@@ -24,7 +24,8 @@ pub(super) fn at(root_device: u64, dir: BorrowedFd<'_>, name: &[u8]) -> rustix::
     // First: should another file take the name meanwhile, this fits no file, and what is done with it is done again. Where there is nothing,
     // a cluster is asked once.
     let birth = birth(dir, name, AtFlags::empty())?;
-    let stat = rustix::fs::statx(dir, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS)?;
+    let plain = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let stat = rustix::fs::statx(dir, name, plain, StatxFlags::BASIC_STATS)?;
     Ok(translate::stat(root_device, &stat, birth))
 }
 

@@ -213,6 +213,11 @@ pub trait SharedFile: Send + Sync {
     /// Has the next look at it, and reads up to its end, go by how the file is now, and by which file it is, where this machine may remember it
     /// otherwise.
     fn look_anew(&self) -> Result<()>;
+    /// Has the next reads be of what other machines have written to it.
+    fn read_anew(&self) -> Result<()> {
+        self.look_anew()?;
+        self.forget_pages()
+    }
     /// Changes owner, permissions and times (the size is [`SharedFile::truncate`]'s).
     fn change(&self, change: &AttrChange) -> Result<()>;
     /// Has a range for this open file alone, until it is closed: whether nobody else has it, on any machine where the file

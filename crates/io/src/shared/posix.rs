@@ -6,7 +6,7 @@ use super::{
     Access, FileStat, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode, look, split,
     translate,
 };
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Uid};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags, ResolveFlags, StatxFlags, Uid};
 use rustix::io::Errno as Os;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -226,11 +226,17 @@ impl SharedFs for PosixTree {
         })?
     }
 
-    /// Linux asks the file system before it gives anything a new name, even if it remembers that there is one. A directory never gets a second
-    /// name: so this fails, whatever is there.
+    /// Linux asks the file system before it gives anything a new name, even if it remembers that there is one. What is on another file system
+    /// never gets a name here: so this fails, whatever is there. An NFS client believes without a question that a name is still free, until it
+    /// sees that its directory has changed.
     fn look_anew(&self, path: &[u8]) {
-        let _ =
-            self.at("look at", path, |dir, name| rustix::fs::linkat(dir, c".", dir, name, AtFlags::empty()));
+        let now = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+        let _ = self.at("look at", path, |dir, name| {
+            match rustix::fs::linkat(rustix::fs::CWD, c"/proc", dir, name, AtFlags::empty()) {
+                Err(Os::EXIST) => Ok(()),
+                _ => rustix::fs::statx(dir, c"", now, StatxFlags::BASIC_STATS).map(drop),
+            }
+        });
     }
 
     fn change(&self, path: &[u8], change: &AttrChange) -> Result<()> {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::{Fault, Result};
 
-/// Directories that somebody waits for.
+/// Directories, each with how many wait for it.
 #[derive(Default)]
-pub(super) struct DirSyncs(Mutex<BTreeMap<Vec<u8>, Arc<Dir>>>);
+pub(super) struct DirSyncs(Mutex<BTreeMap<Vec<u8>, (usize, Arc<Dir>)>>);
 
 #[derive(Default)]
 struct Dir {
@@ -35,16 +35,19 @@ struct Waiting<'a> {
 
 impl<'a> Waiting<'a> {
     fn begin(syncs: &'a DirSyncs, path: &'a [u8]) -> Self {
-        let dir = syncs.0.lock().entry(path.to_vec()).or_default().clone();
-        Self { syncs, path, dir }
+        let mut dirs = syncs.0.lock();
+        let (waiting, dir) = dirs.entry(path.to_vec()).or_default();
+        *waiting += 1;
+        Self { syncs, path, dir: dir.clone() }
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let mut dirs = self.syncs.0.lock();
-        // Here and in the map: nobody else waits for it.
-        if Arc::strong_count(&self.dir) == 2 {
+        let Some((waiting, _)) = dirs.get_mut(self.path) else { return };
+        *waiting -= 1;
+        if *waiting == 0 {
             dirs.remove(self.path);
         }
     }

@@ -3,7 +3,7 @@
 use super::CacheService;
 use super::files::File;
 use super::flush::Patience;
-use super::locate::SHOWN_OLD_PAUSES;
+use super::locate::SHOWN_OLD_PAUSE;
 use super::record::Record;
 use futures_util::{StreamExt, stream};
 use std::collections::BTreeMap;
@@ -11,6 +11,7 @@ use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
 use tameike_core::wire::codec;
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::{Errno, Fault, InodeId, NodeId, Result};
+use tameike_io::shared::is_missing;
 
 /// Files of one answer; also bounds how long it takes.
 const PAGE_FILES: usize = 256;
@@ -100,17 +101,16 @@ impl CacheService {
         Ok(page.last().map(|(last, _)| (*last, dirty)))
     }
 
-    /// Flushes again what was written while it was flushed, and what a node sees another file in the place of, a few times.
+    /// Flushes again what was written while it was flushed, a few times, and what is missing where a node may be shown what was there before.
     async fn flush_until_clean(&self, inode: InodeId, holders: &[NodeId]) -> Result<()> {
-        let mut pauses = SHOWN_OLD_PAUSES.into_iter();
+        let (mut tries, until) = (0, self.shown_old_until());
         loop {
-            let pause = pauses.next();
-            match (self.flush_file(inode, holders, Patience::Urgent).await, pause) {
-                (Ok(false), Some(_)) => {}
-                (Err(fault), Some(pause)) if fault.errno == Errno::ESTALE => {
-                    self.parts.runtime.sleep(pause).await;
+            match self.flush_file(inode, holders, Patience::Urgent).await {
+                Ok(false) if tries < 3 => tries += 1,
+                Err(fault) if is_missing(fault.errno) && self.parts.runtime.clock.monotonic() < until => {
+                    self.parts.runtime.sleep(SHOWN_OLD_PAUSE).await;
                 }
-                (flushed, _) => return flushed.map(drop),
+                flushed => return flushed.map(drop),
             }
         }
     }

@@ -6,12 +6,14 @@
 use super::CacheService;
 use super::record::Record;
 use std::time::Duration;
+use tameike_core::wire::cache::CacheRequest;
 use tameike_core::{Errno, Fault, FileKind, InodeId, Result};
 use tameike_io::shared::{FileStat, SharedFs, anew, is_missing, walk_anew};
 
-/// Pauses before a file is looked for again under whose names others are shown: together, longer than daemons of mounts remember them.
-pub(super) const SHOWN_OLD_PAUSES: [Duration; 3] =
-    [Duration::from_millis(100), Duration::from_millis(300), Duration::from_millis(900)];
+/// How long mounts and their daemons may show what was under a name before a node changed it.
+pub(super) const SHOWN_OLD_TIME: Duration = Duration::from_millis(1300);
+/// Pause before a file is looked for again meanwhile.
+pub(super) const SHOWN_OLD_PAUSE: Duration = Duration::from_millis(100);
 
 impl CacheService {
     /// Where an open file is by now.
@@ -24,26 +26,51 @@ impl CacheService {
         self.locate(inode, &record).await.map(|(path, _)| path)
     }
 
-    /// As [`Self::locate`], with attributes that this machine does not only remember; where other files are shown under all of its names,
-    /// until no mount shows what was there before.
+    /// Takes note of a node that tells of a name that it has changed, or is about to.
+    pub(super) fn note_names(&self, request: &CacheRequest) {
+        let names = matches!(
+            request,
+            CacheRequest::Renamed { .. }
+                | CacheRequest::Removing { .. }
+                | CacheRequest::Removed { .. }
+                | CacheRequest::Open { made: true, .. }
+        );
+        if names {
+            *self.named.lock() = Some(self.parts.runtime.clock.monotonic());
+        }
+    }
+
+    /// Until when this machine may be shown names as they were before nodes changed them.
+    pub(super) fn shown_old_until(&self) -> Duration {
+        self.named.lock().map_or(Duration::ZERO, |named| named + SHOWN_OLD_TIME)
+    }
+
+    /// As [`Self::locate_anew`]; a file that is missing is looked for as long as this machine may be shown what was there before.
     pub(super) async fn locate_patiently(
         &self,
         inode: InodeId,
         record: &Record,
     ) -> Result<(Vec<u8>, FileStat)> {
-        for pause in SHOWN_OLD_PAUSES {
-            match self.locate_anew(inode, record).await {
-                Err(fault) if fault.errno == Errno::ESTALE => self.parts.runtime.sleep(pause).await,
-                found => return found,
+        let until = self.shown_old_until();
+        loop {
+            let found = self.locate_anew(inode, record).await;
+            let is_missing = found.as_ref().is_err_and(|fault| is_missing(fault.errno));
+            let is_late = || self.parts.runtime.clock.monotonic() >= until;
+            if !is_missing || is_late() || self.is_removed(inode)? {
+                return found;
             }
+            self.parts.runtime.sleep(SHOWN_OLD_PAUSE).await;
         }
-        self.locate_anew(inode, record).await
+    }
+
+    fn is_removed(&self, inode: InodeId) -> Result<bool> {
+        Ok(self.files.get(&self.journal, inode)?.is_some_and(|file| file.state().record.removed))
     }
 
     /// As [`Self::locate`], with attributes that this machine does not only remember.
     pub(super) async fn locate_anew(&self, inode: InodeId, record: &Record) -> Result<(Vec<u8>, FileStat)> {
         let (shared, paths) = (self.parts.shared.clone(), record.paths.clone());
-        self.parts.runtime.block(move || paths.iter().for_each(|path| walk_anew(&*shared, path))).await;
+        self.parts.runtime.block(move || paths.iter().for_each(|path| shared.look_anew(path))).await;
         self.locate(inode, record).await
     }
 

@@ -45,6 +45,7 @@ use removal::Removals;
 use signs::Sign;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState, Stamp};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
@@ -92,6 +93,8 @@ pub struct CacheService {
     dirtied: Arc<Event>,
     dir_syncs: DirSyncs,
     removals: Removals,
+    /// When a node has last told of a name that it changes.
+    named: Mutex<Option<Duration>>,
 }
 
 impl CacheService {
@@ -108,6 +111,7 @@ impl CacheService {
             dirtied: Arc::new(Event::new()),
             dir_syncs: DirSyncs::default(),
             removals: Removals::default(),
+            named: Mutex::default(),
         };
         service.recover()?;
         Ok(Arc::new(service))
@@ -139,6 +143,7 @@ impl CacheService {
     /// `ESTALE` for a file that was never opened here, and what ledger, agents and shared file system say.
     pub async fn serve(&self, from: NodeId, request: CacheRequest) -> Result<CacheReply> {
         self.journal.room().await?;
+        self.note_names(&request);
         Ok(match request {
             CacheRequest::State { inode, size, mtime } => {
                 CacheReply::State(self.look(inode, size, mtime).await?)

@@ -53,7 +53,7 @@ impl CacheService {
             receipt.outcome = FileOutcome::Missing(why.to_owned());
             return Ok(receipt);
         }
-        let (path, stat) = self.locate(inode, &record).await?;
+        let (path, stat) = self.locate_patiently(inode, &record).await?;
         receipt.path = String::from_utf8_lossy(&path).into_owned();
         if record.outdated {
             // The job has taken the other's content for the file's: its own was there, and is nowhere now.

@@ -3,6 +3,7 @@
 
 use super::CacheService;
 use super::files::File;
+use super::locate::SHOWN_OLD_TIME;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -89,6 +90,12 @@ impl CacheService {
         is_under_way
     }
 
+    /// Whether a removal was announced so lately that the file may have got the name just before.
+    fn is_young_removal(&self, inode: InodeId) -> bool {
+        let now = self.parts.runtime.clock.monotonic();
+        self.removals.0.lock().get(&inode).is_some_and(|since| now < *since + SHOWN_OLD_TIME)
+    }
+
     /// The last name of a file is gone.
     pub(super) async fn removed(&self, inode: InodeId) -> Result<()> {
         self.parts.holders.removed(inode);
@@ -122,6 +129,8 @@ impl CacheService {
             return Ok(record.removed);
         }
         match self.locate(file.inode, &record).await {
+            // This machine may be shown what had the name before the file: then who removes it will tell how that ended.
+            Err(fault) if is_missing(fault.errno) && self.is_young_removal(file.inode) => Err(fault),
             Err(fault) if is_missing(fault.errno) => self.forget_removed(file).await.map(|()| true),
             found => found.map(|_| false),
         }
