@@ -309,6 +309,7 @@ impl SharedFs for PackedTree {
     }
 
     fn look_anew(&self, path: &[u8]) {
+        self.forget(path);
         self.plain.look_anew(path);
     }
 
