@@ -70,7 +70,7 @@ impl CacheService {
         file.update(&self.journal, |state| {
             let generation = state.record.generation.next();
             // Written down as the removed one was, so that this supersedes it.
-            state.record = Record { journaled: true, ..Record::new(path, stamp, generation) };
+            state.begin_anew(Record { journaled: true, ..Record::new(path, stamp, generation) });
         })
     }
 
@@ -130,6 +130,9 @@ impl CacheService {
         }
         if holds {
             state.openers.insert(by);
+        }
+        if met == Met::Made {
+            state.take_made(&stamp, self.parts.runtime.now());
         }
         let removing = self.is_being_removed(inode);
         let known = CacheState { removing, ..state.record.state(Some(&stamp)) };

@@ -6,9 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::{Fault, Result};
 
-/// Directories, each with how many wait for it.
+/// Directories that somebody waits for.
 #[derive(Default)]
-pub(super) struct DirSyncs(Mutex<BTreeMap<Vec<u8>, (usize, Arc<Dir>)>>);
+pub(super) struct DirSyncs(Mutex<BTreeMap<Vec<u8>, Awaited>>);
+
+#[derive(Default)]
+struct Awaited {
+    /// How many wait.
+    count: usize,
+    dir: Arc<Dir>,
+}
 
 #[derive(Default)]
 struct Dir {
@@ -36,18 +43,18 @@ struct Waiting<'a> {
 impl<'a> Waiting<'a> {
     fn begin(syncs: &'a DirSyncs, path: &'a [u8]) -> Self {
         let mut dirs = syncs.0.lock();
-        let (waiting, dir) = dirs.entry(path.to_vec()).or_default();
-        *waiting += 1;
-        Self { syncs, path, dir: dir.clone() }
+        let awaited = dirs.entry(path.to_vec()).or_default();
+        awaited.count += 1;
+        Self { syncs, path, dir: awaited.dir.clone() }
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let mut dirs = self.syncs.0.lock();
-        let Some((waiting, _)) = dirs.get_mut(self.path) else { return };
-        *waiting -= 1;
-        if *waiting == 0 {
+        let Some(awaited) = dirs.get_mut(self.path) else { return };
+        awaited.count -= 1;
+        if awaited.count == 0 {
             dirs.remove(self.path);
         }
     }

@@ -77,6 +77,20 @@ impl State {
         }
     }
 
+    /// Another file has got the number.
+    pub(super) fn begin_anew(&mut self, record: Record) {
+        (self.record, self.written, self.suspect) = (record, None, None);
+    }
+
+    /// A node has just made the file, and saw it as `stamp`: some file systems give it other times once it has been made.
+    pub(super) fn take_made(&mut self, stamp: &Stamp, now: Timestamp) {
+        if self.written.is_none() && self.record.has_content_of(stamp) {
+            let seconds = |time: Timestamp, more: i64| Timestamp { seconds: time.seconds + more, ..time };
+            let (began, ended) = (seconds(stamp.mtime, -1), seconds(stamp.ctime.max(now), 1));
+            self.written = Some(Written::new(None, began, ended, None));
+        }
+    }
+
     /// A flush that began at this time has written to the shared file until `ended`, and left it as `stamp`; others do the rest.
     pub(super) fn take_part(&mut self, began: Timestamp, ended: Timestamp, stamp: Stamp) {
         self.written = Some(Written::new(self.written.take(), began, ended, None));

@@ -96,7 +96,7 @@ impl CacheService {
     async fn flush_held(&self, file: &Arc<File>, extra: &[NodeId], patience: Patience) -> Result<bool> {
         let (_flushing, record, changes) = Flushing::begin(file);
         let inode = file.inode;
-        let (path, stat) = self.locate_anew(inode, &record).await?;
+        let (path, stat) = self.locate(inode, &record).await?;
         let record = self.begin_flush(file, record, stat.stamp())?;
         let began = self.parts.runtime.now();
         if record.outdated {

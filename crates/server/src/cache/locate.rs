@@ -69,19 +69,26 @@ impl CacheService {
 
     /// As [`Self::locate`], with attributes that this machine does not only remember.
     pub(super) async fn locate_anew(&self, inode: InodeId, record: &Record) -> Result<(Vec<u8>, FileStat)> {
-        let (shared, paths) = (self.parts.shared.clone(), record.paths.clone());
-        self.parts.runtime.block(move || paths.iter().for_each(|path| shared.look_anew(path))).await;
-        self.locate(inode, record).await
+        self.seek(inode, record, true).await
     }
 
-    /// Finds the file on the shared file system: its path and what it is now. The paths are looked at one after the
-    /// other, and a file that is renamed meanwhile may be at none of them. As its new path is told before it gets there,
-    /// it is missing only when it is missed twice under the same paths.
+    /// Finds the file on the shared file system: its path and what it is now.
     pub(super) async fn locate(&self, inode: InodeId, record: &Record) -> Result<(Vec<u8>, FileStat)> {
+        self.seek(inode, record, false).await
+    }
+
+    /// The paths are looked at one after the other, and a file that is renamed meanwhile may be at none of them. As its new path is told
+    /// before it gets there, it is missing only when it is missed twice under the same paths.
+    async fn seek(&self, inode: InodeId, record: &Record, is_anew: bool) -> Result<(Vec<u8>, FileStat)> {
         let (mut paths, mut missed) = (record.paths.clone(), None);
         loop {
             let (shared, known) = (self.parts.shared.clone(), paths.clone());
-            let look = move || look(&*shared, inode, known.iter().map(|path| path.as_slice()));
+            let look = move || {
+                if is_anew {
+                    known.iter().for_each(|path| shared.look_anew(path));
+                }
+                look(&*shared, inode, known.iter().map(|path| path.as_slice()))
+            };
             match self.parts.runtime.block(look).await {
                 Err(fault) if is_missing(fault.errno) && missed.as_ref() != Some(&paths) => {}
                 found => return found,

@@ -68,6 +68,33 @@ fn a_file_system_that_joins_both_times_has_not_changed_the_content() {
     });
 }
 
+/// S15: "So may one that is made within a second after a node has made the file." Gfarm shows a file that was just made with another time
+/// than once it is on its servers: that was taken for a change by others.
+#[test]
+fn a_file_system_that_shows_another_time_once_a_file_is_made_has_not_changed_it() {
+    let bed = Bed::new(43, 2);
+    let client = bed.client(0);
+    bed.run(async move {
+        client.shared.create(FILE, 0o644).expect("create");
+        let stat = client.shared.stat(FILE).expect("stat");
+        let (inode, stamp) = (stat.inode_id(), stat.stamp());
+        let earlier = Timestamp { seconds: stamp.mtime.seconds - 1, ..stamp.mtime };
+        let open = async |mtime: Timestamp, made: bool| {
+            let (path, stamp) = (FILE.to_vec(), Stamp { mtime, ..stamp });
+            let open = CacheRequest::Open { inode, path, stamp, asked: Vec::new(), holds: true, made };
+            client.state(inode, open).await.expect("open").generation
+        };
+        let made = open(earlier, true).await;
+        assert_eq!(open(stamp.mtime, false).await, made, "it is as it was made");
+        let file = client.shared.open(FILE, Access::Write).expect("open");
+        file.write_at(b"by others", 0).expect("write");
+        let changed = client.shared.stat(FILE).expect("stat").stamp();
+        let (path, asked) = (FILE.to_vec(), Vec::new());
+        let open = CacheRequest::Open { inode, path, stamp: changed, asked, holds: true, made: false };
+        assert_ne!(client.state(inode, open).await.expect("open").generation, made, "it has a size now");
+    });
+}
+
 /// What was changed and had its time set back has a later time of last change of attributes.
 #[test]
 fn a_time_that_was_set_back_hides_no_change() {
