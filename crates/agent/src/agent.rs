@@ -82,7 +82,8 @@ impl Agent {
     fn packed(&self, cluster: &Cluster) -> Result<Option<&Packing>> {
         let (Some(dir), Some(plain)) = (&self.start.shared_dir, &self.shared) else { return Ok(None) };
         let (runtime, rpc) = (self.system.runtime(), self.rpc());
-        let packing = Packing::open((dir, plain.clone()), self.start.aggregate, runtime, cluster, rpc)?;
+        let (device, aggregate) = (self.device_dir(), self.start.aggregate);
+        let packing = Packing::open((dir, plain.clone()), device, aggregate, runtime, cluster, rpc)?;
         Ok(Some(self.packing.get_or_init(|| packing)))
     }
 

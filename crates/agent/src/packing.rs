@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use tameike_aggregate::packed::{CONTAINER, PackedTree, Packer, PackerParts, Way};
 use tameike_core::wire::admin::Storm;
 use tameike_core::wire::pack::{PACKED_BYTES_MAX, PackReply, PackRequest};
-use tameike_core::{Cluster, Errno, NodeId, Result};
+use tameike_core::{Cluster, Errno, Fault, NodeId, Result};
 use tameike_io::Runtime;
 use tameike_io::fabric::Rpc;
 use tameike_io::os::process;
@@ -49,6 +49,7 @@ impl Packing {
     /// `EBUSY` when another job packs files of it, and what the file system says.
     pub fn open(
         (dir, plain): (&Path, Arc<dyn SharedFs>),
+        device_dir: Option<&Path>,
         aggregate: Aggregate,
         runtime: &Runtime,
         cluster: &Cluster,
@@ -67,10 +68,12 @@ impl Packing {
             cluster.device_nodes().first().copied().filter(|_| is_packed || choice != AggregateChoice::Off);
         let packer = match node {
             Some(node) if node == rpc.local() => {
+                let device_dir = device_dir.ok_or_else(|| Fault::io("the packer has no device"))?;
                 let container = dir.join(String::from_utf8_lossy(CONTAINER).as_ref());
                 let parts = PackerParts {
                     plain: plain.clone(),
                     container: Box::new(move || Ok(Arc::new(PosixTree::open(&container)?))),
+                    device: Arc::new(PosixTree::open(device_dir)?),
                     packs: choice == AggregateChoice::On,
                     size_max,
                 };

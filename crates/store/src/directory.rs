@@ -7,6 +7,7 @@
 //! table          the ledger's key-value store
 //! extents        bytes of units
 //! local          files of the node-local view, as they are; not this room's
+//! packed.0, packed.1  entries of packed files that are not safe yet; not this room's
 //! damage         what a salvage or a repair found missing, one line each; absent in a whole store
 //! table.damaged  a table that a salvage has set aside
 //! lost+found     what a repair has cut aside ([`crate::check`])

@@ -1,5 +1,6 @@
 //! Changes of a container: each is with the file system before it is answered, or is taken back.
 
+use super::journal::Journal;
 use super::packer::Packer;
 use super::store::Store;
 use crate::STREAMS;
@@ -63,7 +64,9 @@ impl Store {
     pub(super) fn put(&mut self, path: &[u8], node: Option<Node>) -> Result<IndexEntry> {
         let version = self.next_version(path)?;
         let Some(writer) = &mut self.writer else { return Err(Errno::EBADF.into()) };
-        let (Entry { path, node, .. }, Put { address, size }) = writer.put_entry(path, version, node, &[])?;
+        let (put, Put { address, size }) = writer.put_entry(path, version, node, &[])?;
+        self.journal.iter_mut().for_each(|journal| journal.add(&put));
+        let Entry { path, node, .. } = put;
         let (lane, brief) = (writer.lane(), node.as_ref().map(Brief::of));
         let entry = IndexEntry { path, version, lane, address, record_size: size, node: brief };
         self.container.add(entry.clone());
@@ -83,14 +86,21 @@ impl Store {
     }
 
     pub(super) fn write_pending(&mut self) -> Result<()> {
-        let written = self.writer.as_mut().map_or(Ok(()), LaneWriter::write_pending);
+        let written =
+            self.note_put().and_then(|()| self.writer.as_mut().map_or(Ok(()), LaneWriter::write_pending));
         self.was_refused = written.is_err();
         written
     }
 
-    /// Whether an entry that was put at an address is with the file system.
+    /// What was put is noted on the device.
+    fn note_put(&mut self) -> Result<()> {
+        self.journal.as_mut().map_or(Ok(()), Journal::write)
+    }
+
+    /// Whether an entry that was put at an address is with the file system, and noted.
     fn has_written(&self, address: u64) -> bool {
-        self.writer.as_ref().is_some_and(|writer| writer.has_written(address))
+        self.journal.as_ref().is_none_or(Journal::is_written)
+            && self.writer.as_ref().is_some_and(|writer| writer.has_written(address))
     }
 
     /// Where the entry is of a file that somebody has open, if that is not with the file system yet.
@@ -108,6 +118,7 @@ impl Store {
     /// What is to be written, without the store, for an entry that was put at an address to be with the file system; and all that was put
     /// besides.
     pub(super) fn begin_write(&mut self, address: u64) -> Result<Option<Given>> {
+        self.note_put()?;
         match &mut self.writer {
             Some(writer) if !writer.has_written(address) => writer.begin_write(),
             _ => Ok(None),
@@ -130,6 +141,10 @@ impl Store {
             if let Err(fault) = undone {
                 self.failure = Some(fault);
             }
+        }
+        // Who was told that it is not done does not find it later.
+        if let Err(fault) = self.note_put() {
+            self.failure = Some(fault);
         }
     }
 }

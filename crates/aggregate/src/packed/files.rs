@@ -8,7 +8,7 @@ use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::wire::pack::{Changed, PackReply, PackedStat};
 use tameike_core::{Errno, Fault, Result, Timestamp};
 use tameike_io::os::process::wall;
-use tameike_store::container::{Content, Entry, IndexEntry, Node, Put};
+use tameike_store::container::{Content, IndexEntry, Node, Put};
 
 /// Bytes that open files gather in memory.
 const BUFFERED_MAX: usize = 32 << 20;
@@ -244,15 +244,20 @@ impl Store {
         };
         let (node, content) = open.draft.entry(writer)?;
         let (brief, is_here) = (Brief::of(&node), node.content == Content::Here);
-        let (Entry { node, .. }, Put { address, size }) =
-            writer.put_entry(&path, version, Some(node), content)?;
+        let (mut put, Put { address, size }) = writer.put_entry(&path, version, Some(node), content)?;
         let lane = writer.lane();
         let entry = IndexEntry { path, version, lane, address, record_size: size, node: Some(brief) };
-        open.draft.published(entry.own_extent(brief.size).filter(|_| is_here));
+        let own = entry.own_extent(brief.size).filter(|_| is_here);
+        open.draft.published(own);
         open.put_at = Some(entry.address);
-        if let Some(node) = node {
-            self.know(&entry, &node);
+        if let Some(node) = &put.node {
+            self.know(&entry, node);
         }
+        if let (Some(node), true) = (&mut put.node, is_here) {
+            // Where it is noted its content is not.
+            node.content = Content::Extents(own.into_iter().collect());
+        }
+        self.journal.iter_mut().for_each(|journal| journal.add(&put));
         self.container.add(entry);
         self.changes += 1;
         Ok(())

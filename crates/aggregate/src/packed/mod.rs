@@ -12,6 +12,7 @@ mod changes;
 mod create;
 mod file;
 mod files;
+mod journal;
 mod listed;
 mod listing;
 mod lives;

@@ -24,6 +24,8 @@ pub struct PackerParts {
     pub plain: Arc<dyn SharedFs>,
     /// Opens the directory of the container, which is there.
     pub container: Box<dyn Fn() -> Result<Arc<dyn SharedFs>> + Send + Sync>,
+    /// A directory that outlives this process, on its own node.
+    pub device: Arc<dyn SharedFs>,
     /// Whether files are packed of whose directory nobody has said anything.
     pub packs: bool,
     /// Larger files are moved out when the job ends.
@@ -80,7 +82,7 @@ impl Packer {
                     Err(fault) if fault.errno != Errno::EEXIST => return Err(fault),
                     _ => {}
                 }
-                Store::open((self.parts.container)()?, self.may_share)?
+                Store::open((self.parts.container)()?, &*self.parts.device, self.may_share)?
             }
         };
         Ok(state.store.insert(store))
@@ -91,6 +93,7 @@ impl Packer {
     /// # Errors
     /// What the file system says, and what the calls of the same names do.
     pub fn serve(&self, request: PackRequest) -> Result<PackReply> {
+        self.bound_journal()?;
         if let PackRequest::Open { path } | PackRequest::Create { path, .. } = &request {
             self.await_maker(path)?;
         }

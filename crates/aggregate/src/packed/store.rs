@@ -2,6 +2,7 @@
 
 use super::CONTAINER;
 use super::files::{Open, identity_of, stat};
+use super::journal::Journal;
 use super::lives::settle;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,6 +28,8 @@ pub struct Store {
     pub(super) container: Container,
     /// From the first change on.
     pub(super) writer: Option<LaneWriter>,
+    /// What is not safe yet; where only this job adds to the container.
+    pub(super) journal: Option<Journal>,
     pub(super) open: BTreeMap<u64, Open>,
     /// Numbers of open files by their paths.
     pub(super) paths: BTreeMap<Vec<u8>, u64>,
@@ -53,22 +56,28 @@ pub struct Store {
     _lock: Option<Arc<dyn SharedFile>>,
 }
 
+fn open_superblock(fs: &dyn SharedFs) -> Result<Superblock> {
+    match Superblock::read(fs) {
+        Err(fault) if fault.errno == Errno::EINVAL => {}
+        read => return read,
+    }
+    let geometry = Geometry { block_size: BLOCK_SIZE, lanes: LANES };
+    let superblock = Superblock { container: u64::from_le_bytes(random_bytes()?), geometry };
+    match superblock.create(fs) {
+        // Another job was faster.
+        Err(fault) if fault.errno == Errno::EEXIST => Superblock::read(fs),
+        made => made.map(|()| superblock),
+    }
+}
+
 impl Store {
-    /// Opens the container whose directory `fs` is; it is made where there is none.
+    /// Opens the container whose directory `fs` is; it is made where there is none. What an earlier life of this packer has noted on its
+    /// `device`, and the container lacks, is put again.
     ///
     /// # Errors
-    /// `EBUSY` when another job has it, and what the file system says.
-    pub fn open(fs: Arc<dyn SharedFs>, may_share: bool) -> Result<Self> {
-        match Superblock::read(&*fs) {
-            Ok(_) => {}
-            Err(fault) if fault.errno == Errno::EINVAL => {
-                let geometry = Geometry { block_size: BLOCK_SIZE, lanes: LANES };
-                let made =
-                    Superblock { container: u64::from_le_bytes(random_bytes()?), geometry }.create(&*fs);
-                made.or_else(|fault| if fault.errno == Errno::EEXIST { Ok(()) } else { Err(fault) })?;
-            }
-            Err(fault) => return Err(fault),
-        }
+    /// `EBUSY` when another job has it, and what the file system and the device say.
+    pub fn open(fs: Arc<dyn SharedFs>, device: &dyn SharedFs, may_share: bool) -> Result<Self> {
+        let superblock = open_superblock(&*fs)?;
         let header = fs.open(superblock::NAME, Access::Write)?;
         let (mut failure, mut lock) = (None, None);
         match header.try_lock(0, 1) {
@@ -89,13 +98,20 @@ impl Store {
         let is_foreign = failure.is_some();
         let was_cut_off = !is_foreign && settle(&*fs)?;
         let container = Container::open(fs.clone())?;
+        let (journal, noted) = match is_foreign {
+            true => (None, Vec::new()),
+            false => {
+                Journal::open(device, superblock.container).map(|(journal, noted)| (Some(journal), noted))?
+            }
+        };
         let (open, paths, known) = Default::default();
         let (version, changes, safe) = (0, 0, 0);
         let (writer, touched) = (None, BTreeSet::new());
-        Ok(Self {
+        let mut store = Self {
             fs,
             container,
             writer,
+            journal,
             open,
             paths,
             known,
@@ -110,7 +126,9 @@ impl Store {
             is_foreign,
             looked: wall(),
             _lock: lock,
-        })
+        };
+        store.put_lost(noted);
+        Ok(store)
     }
 
     /// Whether another job adds to it.
@@ -293,6 +311,8 @@ impl Store {
         self.sync()?;
         let Some(writer) = self.writer.take() else { return Ok(()) };
         self.container.end_writer(writer)?;
+        // What is left in it of this life is older than all that comes after.
+        let _ = self.journal.as_mut().map(Journal::clear);
         self.container.write_index()
     }
 

@@ -1,5 +1,7 @@
 //! Two nodes make names at the same moment, in the shared directory and in its container.
 
+mod lost;
+
 use super::look::Unlisted;
 use super::{ATTRIBUTE, PackedTree, Packer, PackerParts, Way};
 use std::fs;
@@ -21,6 +23,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Two nodes with one packer.
 struct Bed {
     dir: TempDir,
+    device: TempDir,
     system: System,
     packer: Arc<Packer>,
     one: PackedTree,
@@ -29,13 +32,20 @@ struct Bed {
 
 impl Bed {
     fn new() -> Self {
-        let (dir, system) = (tempfile::tempdir().expect("a directory"), System::start(2).expect("a thread"));
+        let temporary = || tempfile::tempdir().expect("a directory");
+        Self::over(temporary(), temporary())
+    }
+
+    /// With what an earlier one has left in a shared directory and on a device.
+    fn over(dir: TempDir, device: TempDir) -> Self {
+        let system = System::start(2).expect("a thread");
         let open = |path: std::path::PathBuf| Ok(Arc::new(PosixTree::open(&path)?) as Arc<dyn SharedFs>);
         let plain = open(dir.path().to_owned()).expect("a tree");
         let container = dir.path().join(".tameike-packed");
         let parts = PackerParts {
             plain: plain.clone(),
             container: Box::new(move || open(container.clone())),
+            device: open(device.path().to_owned()).expect("a tree"),
             packs: true,
             size_max: 1 << 20,
         };
@@ -50,7 +60,7 @@ impl Bed {
             )
         };
         let (one, other) = (tree(), tree());
-        Self { dir, system, packer, one, other }
+        Self { dir, device, system, packer, one, other }
     }
 
     /// Makes a file that is not packed.

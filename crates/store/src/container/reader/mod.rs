@@ -305,6 +305,14 @@ impl Container {
         FileReader::new(self.records.clone(), node, extents)
     }
 
+    /// Whether all of a piece of a file can be read.
+    ///
+    /// # Errors
+    /// What the file system says, beside damage.
+    pub fn is_whole(&self, node: &Node, piece: &Extent) -> Result<bool> {
+        Ok(self.open_extents(node.clone(), vec![*piece]).damage()?.is_empty())
+    }
+
     /// What is damaged of a file: nothing when all of it can be read.
     ///
     /// # Errors
