@@ -370,7 +370,7 @@ impl AgentControl for Agent {
         if let Some(ring) = self.ring.get() {
             ring.stop(self.system.runtime(), grace.max(Duration::from_secs(1)));
         }
-        let Some(store) = &self.store else {
+        let (Some(store), Some(dir)) = (&self.store, self.device_dir()) else {
             self.fabric.close();
             return Ok(Left::default());
         };
@@ -389,7 +389,7 @@ impl AgentControl for Agent {
             }
         }
         packed?;
-        storage::left_if_whole(store)
+        storage::left_if_whole(store, dir)
     }
 
     fn inspect(device_dir: &Path) -> Result<Left> {

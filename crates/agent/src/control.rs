@@ -16,7 +16,7 @@ pub use aggregate::{Aggregate, AggregateChoice};
 pub use fabric::FabricChoice;
 
 use serde::{Deserialize, Serialize};
-use std::ops::ControlFlow;
+use std::ops::{AddAssign, ControlFlow};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -302,12 +302,23 @@ pub struct Left {
     pub bytes: u64,
     /// Files that the journal names: needed as long as another node of the job holds dirty data.
     pub named: u64,
+    /// Changes of names of packed files that may not be safe in their container.
+    pub names: u64,
+}
+
+impl AddAssign for Left {
+    fn add_assign(&mut self, other: Self) {
+        self.files += other.files;
+        self.bytes += other.bytes;
+        self.named += other.named;
+        self.names += other.names;
+    }
 }
 
 impl Left {
     /// Whether nothing is left that the shared file system lacks.
     pub fn is_nothing(self) -> bool {
-        (self.files, self.bytes) == (0, 0)
+        (self.files, self.bytes, self.names) == (0, 0, 0)
     }
 
     /// Whether the directory can go, when other nodes of the job hold dirty data (`others`) or do not.

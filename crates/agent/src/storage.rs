@@ -3,9 +3,11 @@
 use crate::control::Left;
 use std::path::Path;
 use std::sync::Arc;
+use tameike_aggregate::packed::count_noted;
 use tameike_core::{Fault, Result, View};
 use tameike_io::disk::uring::Direct;
 use tameike_io::os::system::System;
+use tameike_io::shared::PosixTree;
 use tameike_io::{Pool, Slab};
 use tameike_server::cache::{Journaled, journaled};
 use tameike_store::ledger::RecordKind;
@@ -66,22 +68,23 @@ pub fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()
     }
 }
 
-/// What an open store holds that is not on the shared file system.
+/// What an open store in the directory `dir` holds that is not on the shared file system.
 ///
 /// # Errors
 /// When the store cannot be read.
-fn left(store: &Store) -> Result<Left> {
+fn left(store: &Store, dir: &Path) -> Result<Left> {
     let Journaled { dirty, named } = journaled(store.ledger.clone())?;
-    Ok(Left { files: dirty, bytes: store.extents.space(View::Cache).dirty, named })
+    let names = count_noted(&PosixTree::open(dir)?)?;
+    Ok(Left { files: dirty, bytes: store.extents.space(View::Cache).dirty, named, names })
 }
 
 /// As [`left`], but a store that was salvaged is never called empty: somebody has to decide to give it up.
 ///
 /// # Errors
 /// The same, and `EIO` for a salvaged store.
-pub fn left_if_whole(store: &Store) -> Result<Left> {
+pub fn left_if_whole(store: &Store, dir: &Path) -> Result<Left> {
     match store.damage.first() {
-        None => left(store),
+        None => left(store, dir),
         Some(damage) => Err(Fault::io(format!(
             "the journal was damaged ({damage}); what could be read of it is drained, and `tameike recover \
              --discard` gives up the rest"
@@ -101,5 +104,5 @@ pub fn inspect(dir: &Path) -> Result<Left> {
     // What is there is only read: no room for more is needed.
     let scratch = slab.pool(INSPECTION_FRAMES);
     let store = pollster::block_on(open(&system, dir, [0; 3], &slab, scratch, Care::Whole));
-    store.and_then(|store| left_if_whole(&store)).map_err(|fault| fault.context(doing()))
+    store.and_then(|store| left_if_whole(&store, dir)).map_err(|fault| fault.context(doing()))
 }

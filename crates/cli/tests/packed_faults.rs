@@ -263,6 +263,40 @@ fn fail_fsync(kind: Kind, seed: u64) {
     scene.check_all();
 }
 
+/// Nothing but names was changed when the disk had no room: what is left on the device of the packer is not swept away as that of a job
+/// that has ended, and comes back.
+#[test]
+fn names_that_were_lost_come_back_where_nothing_else_is_left() {
+    let Some(scene) = Scene::new("clean") else { return };
+    let disk_dir = scene.site.base().join("disk");
+    fs::create_dir(&disk_dir).expect("a directory");
+    let dirs = (disk_dir.as_path(), &*scene.site.shared());
+    let Some(disk) = SmallDisk::new(&scene.mounts, KINDS[1], dirs, 0, 0) else { return };
+    disk.give_room();
+    scene.pack_old();
+    disk.take_room(0);
+    let output = scene.run(
+        r#"cd "$TAMEIKE_CACHE"; mv old/1 old/moved-1; rm old/2; chmod 600 old/3; : > old/new; mkdir dir; mv old/4 dir"#,
+    );
+    assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(&output));
+    disk.forget_and_give_room();
+    let list =
+        r#"cd "$TAMEIKE_CACHE"; ls -d dir/* old/1 old/2 old/moved-1 old/new 2>/dev/null | tr '\n' ' '"#;
+    // Another job comes, which sweeps.
+    let other =
+        scene.mounts.inside(&scene.site.job(1, &["--job", "other"], "true")).output().expect("it starts");
+    assert!(other.status.success(), "{}", shown(&other));
+    assert!(
+        shown(&other).contains("names of packed files that may not be on the shared file system"),
+        "{}",
+        shown(&other)
+    );
+    scene.recover();
+    let found = scene
+        .must(&format!(r#"{list}; stat -c %a old/3; seq 200 | cmp - dir/4; seq 50 | cmp - old/moved-1"#));
+    assert_eq!(found, "dir/4 old/moved-1 old/new 600\n");
+}
+
 /// S34: "an fsync of one makes its name safe in the container." What the disk has when fsync has returned is looked at: nothing else
 /// is left when power fails, and all agents with it.
 #[test]

@@ -217,6 +217,8 @@ fn node() -> NodeRecord {
     }
 }
 
+const LEFT: Left = Left { files: 1, bytes: 2, named: 3, names: 4 };
+
 fn lines() -> Vec<Seed> {
     let job = JobId::new("job-1").expect("a name");
     let start = AgentStart {
@@ -281,7 +283,7 @@ fn lines() -> Vec<Seed> {
         ),
         line("control", "ready", &answer(AgentReply::Ready { node: node(), address: "a:1".to_owned() })),
         line("control", "receipt", &answer(AgentReply::Receipt(receipt.clone()))),
-        line("control", "stopped", &answer(AgentReply::Stopped(Left { files: 1, bytes: 2, named: 3 }))),
+        line("control", "stopped", &answer(AgentReply::Stopped(LEFT))),
         line("control", "launch", &ClientRequest::Launch(launch)),
         line("control", "progress", &DriverReply::Progress(Progress::default())),
         line("control", "answer", &DriverReply::Receipt(receipt)),

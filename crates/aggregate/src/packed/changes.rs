@@ -1,13 +1,13 @@
 //! Changes of a container: each is with the file system before it is answered, or is taken back.
 
-use super::journal::Journal;
+use super::journal::{Journal, Noted};
 use super::packer::Packer;
 use super::store::Store;
 use crate::STREAMS;
 use crate::session::Brief;
 use tameike_core::{Errno, Result, Timestamp};
 use tameike_io::os::process::{host_name, wall};
-use tameike_store::container::{Codec, Entry, Given, IndexEntry, LaneWriter, Node, Put, WriterId};
+use tameike_store::container::{Codec, Content, Entry, Given, IndexEntry, LaneWriter, Node, Put, WriterId};
 
 /// Room of names that change, with what takes it back where the file system has none: that must not fail, too.
 const CHANGE_SIZE: usize = 64 << 10;
@@ -65,9 +65,10 @@ impl Store {
         let version = self.next_version(path)?;
         let Some(writer) = &mut self.writer else { return Err(Errno::EBADF.into()) };
         let (put, Put { address, size }) = writer.put_entry(path, version, node, &[])?;
-        self.journal.iter_mut().for_each(|journal| journal.add(&put));
+        let lane = writer.lane();
+        self.add_to_journal(&put, address);
         let Entry { path, node, .. } = put;
-        let (lane, brief) = (writer.lane(), node.as_ref().map(Brief::of));
+        let brief = node.as_ref().map(Brief::of);
         let entry = IndexEntry { path, version, lane, address, record_size: size, node: brief };
         self.container.add(entry.clone());
         match &node {
@@ -92,15 +93,28 @@ impl Store {
         written
     }
 
+    /// An entry that was put is to be noted on the device.
+    pub(super) fn add_to_journal(&mut self, entry: &Entry, address: u64) {
+        let (Some(journal), Some(writer)) = (&mut self.journal, &self.writer) else { return };
+        let pieces = match entry.node.as_ref().map(|node| &node.content) {
+            Some(Content::Extents(pieces)) => pieces.as_slice(),
+            _ => &[],
+        };
+        let unsafe_pieces = (0..).zip(pieces).filter(|(_, piece)| !writer.is_safe(piece));
+        let unsafe_pieces = unsafe_pieces.map(|(number, _)| number).collect();
+        journal.add(&Noted { entry: entry.clone(), lane: writer.lane(), address, unsafe_pieces });
+    }
+
     /// What was put is noted on the device.
     fn note_put(&mut self) -> Result<()> {
-        self.journal.as_mut().map_or(Ok(()), Journal::write)
+        self.journal.as_mut().map_or(Ok(()), Journal::write)?;
+        self.noted_end = self.writer.as_ref().map_or(0, LaneWriter::end);
+        Ok(())
     }
 
     /// Whether an entry that was put at an address is with the file system, and noted.
     fn has_written(&self, address: u64) -> bool {
-        self.journal.as_ref().is_none_or(Journal::is_written)
-            && self.writer.as_ref().is_some_and(|writer| writer.has_written(address))
+        address < self.noted_end && self.writer.as_ref().is_some_and(|writer| writer.has_written(address))
     }
 
     /// Where the entry is of a file that somebody has open, if that is not with the file system yet.

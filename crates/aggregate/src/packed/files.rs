@@ -257,7 +257,7 @@ impl Store {
             // Where it is noted its content is not.
             node.content = Content::Extents(own.into_iter().collect());
         }
-        self.journal.iter_mut().for_each(|journal| journal.add(&put));
+        self.add_to_journal(&put, entry.address);
         self.container.add(entry);
         self.changes += 1;
         Ok(())

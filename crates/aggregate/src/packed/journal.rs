@@ -8,13 +8,18 @@
 //! 0                 8                  16
 //! +-----------------+------------------+------------------+
 //! | "tmkpack1"      | container        | generation       |   header: the file is empty without one, or with another container
-//! +--------+--------+------------------+------------------+
-//! | length | crc32c | entry                                |   each record; the first that is none ends the file
-//! +--------+--------+--------------------------------------+
+//! +--------+--------+--------+---------+---------+--------+
+//! | length | crc32c | place                       | pieces |   each record; the first that is none ends the file
+//! +--------+--------+-----------------------------+--------+
+//! | entry                                                  |
+//! +--------------------------------------------------------+
+//!
+//! place    of the entry in the container: subfile u32, lane u32, address u64
+//! pieces   count u32, then so many u32: which pieces of the content were not safe
+//! entry    as in the container
 //! ```
 //!
-//! Numbers are little-endian. The checksum is of the generation and the entry: what an earlier generation has left is no record.
-//! Against a loss of power nothing here is safe, and need not be: who was told that a name is safe finds it in the container.
+//! Numbers are little-endian. The checksum is of the generation and what comes after it: what an earlier generation has left is no record.
 
 #[cfg(test)]
 mod tests;
@@ -24,7 +29,7 @@ use tameike_core::{Errno, Result};
 use tameike_io::Crc32c;
 use tameike_io::os::process::random_bytes;
 use tameike_io::shared::{Access, Allocate, SharedFile, SharedFs};
-use tameike_store::container::Entry;
+use tameike_store::container::{Entry, LaneId};
 
 const NAMES: [&[u8]; 2] = [b"packed.0", b"packed.1"];
 const MAGIC: [u8; 8] = *b"tmkpack1";
@@ -34,6 +39,19 @@ const RECORD_HEAD_SIZE: usize = 8;
 const ROOM: u64 = 4 << 20;
 /// With so many bytes the container is to be synced.
 const FULL_SIZE: u64 = ROOM / 2;
+
+/// What is noted of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Noted {
+    /// The entry.
+    pub entry: Entry,
+    /// Where it was put.
+    pub lane: LaneId,
+    /// Where in the lane.
+    pub address: u64,
+    /// Which pieces of its content were not safe then.
+    pub unsafe_pieces: Vec<u32>,
+}
 
 /// The journal of a packer.
 pub struct Journal {
@@ -56,34 +74,39 @@ impl Journal {
     ///
     /// # Errors
     /// What the device says.
-    pub fn open(dir: &dyn SharedFs, container: u64) -> Result<(Self, Vec<Entry>)> {
-        let files = [open_file(dir, NAMES[0])?, open_file(dir, NAMES[1])?];
+    pub fn open(dir: &dyn SharedFs, container: u64) -> Result<(Self, Vec<Noted>)> {
+        let files = [make_file(dir, NAMES[0])?, make_file(dir, NAMES[1])?];
         let found = [Found::read(&*files[0], container)?, Found::read(&*files[1], container)?];
         let current = usize::from(found[1].generation > found[0].generation);
         let Found { generation, end, .. } = found[current];
-        let is_other_empty = found[1 - current].entries.is_empty();
-        let mut journal =
-            Self { files, container, generation, current, size: end, is_other_empty, pending: Vec::new() };
+        let (is_other_empty, pending) = (found[1 - current].noted.is_empty(), Vec::new());
+        let mut journal = Self { files, container, generation, current, size: end, is_other_empty, pending };
+        if is_other_empty {
+            empty(&*journal.files[1 - current])?;
+        }
         if generation == 0 {
             // What others have left in it is none of this one's.
             journal.begin_file(current, u64::from_le_bytes(random_bytes()?) >> 1)?;
         }
         let [first, second] = found;
         let (older, newer) = if current == 1 { (first, second) } else { (second, first) };
-        Ok((journal, older.entries.into_iter().chain(newer.entries).collect()))
+        Ok((journal, older.noted.into_iter().chain(newer.noted).collect()))
+    }
+
+    /// Has nothing be noted in a directory.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn discard(dir: &dyn SharedFs) -> Result<()> {
+        files_in(dir).try_for_each(|file| empty(&*file?))
     }
 
     /// Notes an entry; it is there when it was [written](Self::write).
-    pub fn add(&mut self, entry: &Entry) {
-        let encoded = entry.encode();
-        self.pending.extend_from_slice(&(encoded.len() as u32).to_le_bytes());
-        self.pending.extend_from_slice(&checksum(self.generation, &encoded).to_le_bytes());
-        self.pending.extend_from_slice(&encoded);
-    }
-
-    /// Whether all that was noted is there.
-    pub fn is_written(&self) -> bool {
-        self.pending.is_empty()
+    pub fn add(&mut self, noted: &Noted) {
+        let body = noted.encode();
+        self.pending.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        self.pending.extend_from_slice(&checksum(self.generation, &body).to_le_bytes());
+        self.pending.extend_from_slice(&body);
     }
 
     /// Has all that was noted be there, whatever becomes of this process.
@@ -109,26 +132,26 @@ impl Journal {
     pub fn begin_sync(&mut self) {
         // Otherwise more is kept than need be, until the next one.
         if self.is_other_empty && self.pending.is_empty() {
-            let _ =
-                self.begin_file(1 - self.current, self.generation + 1).map(|()| self.is_other_empty = false);
+            let begun = self.begin_file(1 - self.current, self.generation + 1);
+            self.is_other_empty = begun.is_err();
         }
     }
 
     /// All that was written before the last sync began is safe.
     pub fn end_sync(&mut self) {
-        let other = &self.files[1 - self.current];
-        self.is_other_empty = self.is_other_empty || other.write_at(&[0; HEADER_SIZE], 0).is_ok();
+        self.is_other_empty = self.is_other_empty || empty(&*self.files[1 - self.current]).is_ok();
     }
 
-    /// Nothing that was noted is needed any more.
+    /// Nothing that was noted is needed any more, also after a loss of power.
     ///
     /// # Errors
     /// What the device says.
     pub fn clear(&mut self) -> Result<()> {
         self.pending.clear();
-        self.files[1 - self.current].write_at(&[0; HEADER_SIZE], 0)?;
+        empty(&*self.files[1 - self.current])?;
         self.is_other_empty = true;
-        self.begin_file(self.current, self.generation + 1)
+        self.begin_file(self.current, self.generation + 1)?;
+        self.files.iter().try_for_each(|file| file.sync())
     }
 
     /// Adds to a file from its beginning.
@@ -143,12 +166,25 @@ impl Journal {
     }
 }
 
-fn open_file(dir: &dyn SharedFs, name: &[u8]) -> Result<Arc<dyn SharedFile>> {
-    match dir.open(name, Access::Write) {
-        Err(fault) if fault.errno == Errno::ENOENT => {}
-        opened => return opened,
-    }
-    let file = dir.create(name, 0o600)?;
+/// How many changes of packed names are noted in the directory of a device as not safe yet, of whatever container.
+///
+/// # Errors
+/// What the device says.
+pub fn count_noted(dir: &dyn SharedFs) -> Result<u64> {
+    files_in(dir).map(|file| Ok(Found::read_any(&*file?)?.noted.len() as u64)).sum()
+}
+
+/// Those that are there.
+fn files_in(dir: &dyn SharedFs) -> impl Iterator<Item = Result<Arc<dyn SharedFile>>> {
+    let opened = NAMES.into_iter().map(|name| dir.open(name, Access::Write));
+    opened.filter(|file| !file.as_ref().is_err_and(|fault| fault.errno == Errno::ENOENT))
+}
+
+fn make_file(dir: &dyn SharedFs, name: &[u8]) -> Result<Arc<dyn SharedFile>> {
+    let file = match dir.open(name, Access::Write) {
+        Err(fault) if fault.errno == Errno::ENOENT => dir.create(name, 0o600)?,
+        opened => opened?,
+    };
     match file.allocate(Allocate::Keep, 0, ROOM) {
         // Some have no such call: then the device has room when it is needed, or not.
         Err(fault) if fault.errno != Errno::EOPNOTSUPP => Err(fault),
@@ -156,51 +192,99 @@ fn open_file(dir: &dyn SharedFs, name: &[u8]) -> Result<Arc<dyn SharedFile>> {
     }
 }
 
+fn empty(file: &dyn SharedFile) -> Result<()> {
+    file.write_at(&[0; HEADER_SIZE], 0)
+}
+
 /// What a file has.
+#[derive(Default)]
 struct Found {
     /// 0 where it is empty.
     generation: u64,
     /// Where the next record goes.
     end: u64,
-    entries: Vec<Entry>,
+    noted: Vec<Noted>,
 }
 
 impl Found {
+    /// What it has of a container.
     fn read(file: &dyn SharedFile, container: u64) -> Result<Self> {
-        let mut bytes = vec![0; file.stat()?.size as usize];
-        let size = file.read_at(&mut bytes, 0)?;
-        bytes.truncate(size);
-        Ok(Self::parse(&bytes, container).unwrap_or(Self { generation: 0, end: 0, entries: Vec::new() }))
+        let bytes = read_all(file)?;
+        let is_of_it = bytes.get(8..16) == Some(&container.to_le_bytes());
+        Ok(Self::parse(&bytes).filter(|_| is_of_it).unwrap_or_default())
     }
 
-    fn parse(bytes: &[u8], container: u64) -> Option<Self> {
+    fn read_any(file: &dyn SharedFile) -> Result<Self> {
+        Ok(Self::parse(&read_all(file)?).unwrap_or_default())
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
         let (header, mut rest) = bytes.split_at_checked(HEADER_SIZE)?;
-        let of_container = header[..8] == MAGIC && header[8..16] == container.to_le_bytes();
         let generation = u64::from_le_bytes(*header.last_chunk()?);
-        if !of_container {
+        if header[..8] != MAGIC {
             return None;
         }
-        let mut entries = Vec::new();
-        while let Some((entry, after)) = parse_record(rest, generation) {
-            entries.push(entry);
+        let mut noted = Vec::new();
+        while let Some((record, after)) = parse_record(rest, generation) {
+            noted.push(record);
             rest = after;
         }
-        Some(Self { generation, end: (bytes.len() - rest.len()) as u64, entries })
+        Some(Self { generation, end: (bytes.len() - rest.len()) as u64, noted })
     }
 }
 
-/// The entry of the first record, and what is behind it.
-fn parse_record(bytes: &[u8], generation: u64) -> Option<(Entry, &[u8])> {
-    let (head, rest) = bytes.split_at_checked(RECORD_HEAD_SIZE)?;
-    let length = u32::from_le_bytes(*head.first_chunk()?) as usize;
-    let (encoded, rest) = rest.split_at_checked(length)?;
-    let is_whole = checksum(generation, encoded) == u32::from_le_bytes(*head.last_chunk()?);
-    Some((Entry::decode(encoded).filter(|_| is_whole)?, rest))
+fn read_all(file: &dyn SharedFile) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; file.stat()?.size as usize];
+    let size = file.read_at(&mut bytes, 0)?;
+    bytes.truncate(size);
+    Ok(bytes)
 }
 
-fn checksum(generation: u64, encoded: &[u8]) -> u32 {
+/// What the first record has, and what is behind it.
+fn parse_record(bytes: &[u8], generation: u64) -> Option<(Noted, &[u8])> {
+    let (head, rest) = bytes.split_at_checked(RECORD_HEAD_SIZE)?;
+    let length = u32::from_le_bytes(*head.first_chunk()?) as usize;
+    let (body, rest) = rest.split_at_checked(length)?;
+    let is_whole = checksum(generation, body) == u32::from_le_bytes(*head.last_chunk()?);
+    Some((Noted::decode(body).filter(|_| is_whole)?, rest))
+}
+
+impl Noted {
+    fn encode(&self) -> Vec<u8> {
+        let Self { entry, lane: LaneId { subfile, lane }, address, unsafe_pieces } = self;
+        let mut body = [subfile.to_le_bytes(), lane.to_le_bytes()].concat();
+        body.extend_from_slice(&address.to_le_bytes());
+        let count = unsafe_pieces.len() as u32;
+        std::iter::once(&count)
+            .chain(unsafe_pieces)
+            .for_each(|word| body.extend_from_slice(&word.to_le_bytes()));
+        body.extend_from_slice(&entry.encode());
+        body
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (subfile, rest) = take_word(bytes)?;
+        let (lane, rest) = take_word(rest)?;
+        let (address, rest) = rest.split_first_chunk()?;
+        let (count, mut rest) = take_word(rest)?;
+        let mut unsafe_pieces = Vec::new();
+        for _ in 0..count {
+            let (piece, after) = take_word(rest)?;
+            unsafe_pieces.push(piece);
+            rest = after;
+        }
+        let (lane, address) = (LaneId { subfile, lane }, u64::from_le_bytes(*address));
+        Some(Self { entry: Entry::decode(rest)?, lane, address, unsafe_pieces })
+    }
+}
+
+fn take_word(bytes: &[u8]) -> Option<(u32, &[u8])> {
+    bytes.split_first_chunk().map(|(word, rest)| (u32::from_le_bytes(*word), rest))
+}
+
+fn checksum(generation: u64, body: &[u8]) -> u32 {
     let mut sum = Crc32c::new();
     sum.update(&generation.to_le_bytes());
-    sum.update(encoded);
+    sum.update(body);
     sum.take()
 }

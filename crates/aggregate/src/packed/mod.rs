@@ -32,6 +32,7 @@ mod storms;
 mod tests;
 mod way;
 
+pub use journal::count_noted;
 pub use packer::{Packer, PackerParts};
 pub use storms::{STORM_FILES, STORM_SECONDS};
 pub use way::Way;

@@ -1,6 +1,7 @@
 //! The packer: answers all agents of a job from the container that it alone adds to.
 
 use super::create::NewFile;
+use super::journal::Journal;
 use super::listed::{Known, Listed};
 use super::marks::Marks;
 use super::outward::{end_out, move_out};
@@ -62,14 +63,18 @@ impl Packer {
     pub fn new(parts: PackerParts, may_share: bool) -> Result<Self> {
         let (state, listed, syncing, writing) = Default::default();
         let packer = Self { parts, may_share, state, listed, syncing, writing };
-        if packer.parts.plain.stat(CONTAINER).is_ok() {
-            let mut state = packer.state.lock();
-            let store = packer.store(&mut state)?;
-            if !store.is_foreign() {
-                packer.end_move(store)?;
-                end_out(packer.plain(), store)?;
-            }
+        if packer.parts.plain.stat(CONTAINER).is_err() {
+            // Of one that is gone nothing is to be brought back.
+            Journal::discard(&*packer.parts.device)?;
+            return Ok(packer);
         }
+        let mut state = packer.state.lock();
+        let store = packer.store(&mut state)?;
+        if store.check().is_ok() {
+            packer.end_move(store)?;
+            end_out(packer.plain(), store)?;
+        }
+        drop(state);
         Ok(packer)
     }
 
@@ -93,7 +98,9 @@ impl Packer {
     /// # Errors
     /// What the file system says, and what the calls of the same names do.
     pub fn serve(&self, request: PackRequest) -> Result<PackReply> {
-        self.bound_journal()?;
+        if changes_names(&request) {
+            self.bound_journal();
+        }
         if let PackRequest::Open { path } | PackRequest::Create { path, .. } = &request {
             self.await_maker(path)?;
         }
@@ -298,6 +305,7 @@ impl Packer {
         if store.is_foreign() {
             return Ok(());
         }
+        store.end_journal()?;
         let moved = if drained { move_out(self.plain(), &mut store, self.parts.size_max) } else { Ok(()) };
         store.finish()?;
         moved
@@ -311,6 +319,19 @@ impl Packer {
             Err(fault) => Err(fault),
         }
     }
+}
+
+/// Whether an entry is put for it.
+fn changes_names(request: &PackRequest) -> bool {
+    matches!(
+        request,
+        PackRequest::Create { .. }
+            | PackRequest::Change { .. }
+            | PackRequest::Close { .. }
+            | PackRequest::Truncate { .. }
+            | PackRequest::Unlink { .. }
+            | PackRequest::Rename { .. }
+    )
 }
 
 /// Those that are served otherwise.

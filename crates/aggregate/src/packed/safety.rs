@@ -4,9 +4,8 @@ use super::CONTAINER;
 use super::journal::Journal;
 use super::packer::Packer;
 use super::store::Store;
-use std::collections::BTreeMap;
 use tameike_core::{Fault, Result};
-use tameike_store::container::{Content, Entry, Node, UnsafePart};
+use tameike_store::container::UnsafePart;
 
 /// What is to be synced.
 pub struct Unsafe {
@@ -28,14 +27,14 @@ impl Packer {
         self.with_store(|store| store.end_sync(&part, synced))
     }
 
-    /// Has the container be synced where much is noted that is not safe: what is kept of that is bounded.
-    ///
-    /// # Errors
-    /// As [`Self::sync`].
-    pub(super) fn bound_journal(&self) -> Result<()> {
+    /// Has the container be synced where much is noted that is not safe: what is kept of that is bounded. Where that fails, so does what
+    /// is changed next.
+    pub(super) fn bound_journal(&self) {
         let is_full = |store: &Store| store.journal.as_ref().is_some_and(Journal::is_full);
         let is_needed = self.state.lock().store.as_ref().is_some_and(is_full);
-        if is_needed { self.sync(None) } else { Ok(()) }
+        if is_needed {
+            let _ = self.sync(None);
+        }
     }
 }
 
@@ -95,48 +94,5 @@ impl Store {
         self.journal.iter_mut().for_each(Journal::end_sync);
         self.safe = self.safe.max(synced.changes);
         Ok(())
-    }
-
-    /// Puts again what an earlier life of this packer has noted and the container lacks. Where that cannot be, nothing more is put: it
-    /// stays noted for another life.
-    pub(super) fn put_lost(&mut self, noted: Vec<Entry>) {
-        if let Err(fault) = self.try_put_lost(noted) {
-            let why = format!(
-                "{}: names that the file system has lost could not be put again: {fault}",
-                String::from_utf8_lossy(CONTAINER)
-            );
-            self.failure = Some(Fault::new(fault.errno, why));
-        }
-    }
-
-    fn try_put_lost(&mut self, noted: Vec<Entry>) -> Result<()> {
-        // Of several entries of a path the last one is so.
-        let last: BTreeMap<_, _> = noted.into_iter().map(|entry| (entry.path.clone(), entry)).collect();
-        let mut lost = Vec::new();
-        for Entry { path, version, node } in last.into_values() {
-            if self.container.version(&path)? < version {
-                lost.push((path, node.map(|node| self.with_what_is_there(node)).transpose()?));
-            }
-        }
-        for (path, node) in lost {
-            self.begin()?;
-            self.put(&path, node)?;
-        }
-        self.sync()?;
-        self.journal.as_mut().map_or(Ok(()), Journal::clear)
-    }
-
-    /// A file without content that was lost: what was not safe of it the stores of the job have, and flush again.
-    fn with_what_is_there(&self, mut node: Node) -> Result<Node> {
-        if let Content::Extents(extents) = std::mem::replace(&mut node.content, Content::Here) {
-            let mut there = Vec::new();
-            for extent in extents {
-                if self.container.is_whole(&node, &extent)? {
-                    there.push(extent);
-                }
-            }
-            node.content = Content::Extents(there);
-        }
-        Ok(node)
     }
 }

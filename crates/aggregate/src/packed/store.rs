@@ -3,7 +3,7 @@
 use super::CONTAINER;
 use super::files::{Open, identity_of, stat};
 use super::journal::Journal;
-use super::lives::settle;
+use super::lives::{Settled, settle};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tameike_core::wire::pack::{PACKED_NAMES_MAX, PackedStat};
@@ -30,6 +30,8 @@ pub struct Store {
     pub(super) writer: Option<LaneWriter>,
     /// What is not safe yet; where only this job adds to the container.
     pub(super) journal: Option<Journal>,
+    /// Entries before this address are noted there.
+    pub(super) noted_end: u64,
     pub(super) open: BTreeMap<u64, Open>,
     /// Numbers of open files by their paths.
     pub(super) paths: BTreeMap<Vec<u8>, u64>,
@@ -96,7 +98,8 @@ impl Store {
             Err(fault) => return Err(fault),
         }
         let is_foreign = failure.is_some();
-        let was_cut_off = !is_foreign && settle(&*fs)?;
+        let Settled { was_cut_off, is_doubtful } =
+            if is_foreign { Settled::default() } else { settle(&*fs)? };
         let container = Container::open(fs.clone())?;
         let (journal, noted) = match is_foreign {
             true => (None, Vec::new()),
@@ -112,6 +115,7 @@ impl Store {
             container,
             writer,
             journal,
+            noted_end: 0,
             open,
             paths,
             known,
@@ -127,7 +131,7 @@ impl Store {
             looked: wall(),
             _lock: lock,
         };
-        store.put_lost(noted);
+        store.put_lost(noted, is_doubtful);
         Ok(store)
     }
 
@@ -301,18 +305,25 @@ impl Store {
         Ok(())
     }
 
+    /// All that programs have changed is safe. What the packer changes from now on loses nothing of that when it is lost: it is not noted.
+    ///
+    /// # Errors
+    /// What the file system and the device say.
+    pub fn end_journal(&mut self) -> Result<()> {
+        let open: Vec<_> = self.open.keys().copied().collect();
+        open.into_iter().try_for_each(|number| self.publish(number))?;
+        self.sync()?;
+        self.journal.take().map_or(Ok(()), |mut journal| journal.clear())
+    }
+
     /// Ends: all is safe, and the index is written.
     ///
     /// # Errors
     /// What the file system says; of the index, too, without which all is there and opening takes longer.
     pub fn finish(mut self) -> Result<()> {
-        let open: Vec<_> = self.open.keys().copied().collect();
-        open.into_iter().try_for_each(|number| self.publish(number))?;
         self.sync()?;
         let Some(writer) = self.writer.take() else { return Ok(()) };
         self.container.end_writer(writer)?;
-        // What is left in it of this life is older than all that comes after.
-        let _ = self.journal.as_mut().map(Journal::clear);
         self.container.write_index()
     }
 

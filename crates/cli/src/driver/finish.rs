@@ -51,8 +51,7 @@ impl Driver {
         let faults = self.stop_agents(grace, STOP_LIMIT, keep);
         let mut remains = Remains { left: Left::default(), faults };
         for left in self.left.values() {
-            remains.left.files += left.files;
-            remains.left.bytes += left.bytes;
+            remains.left += *left;
         }
         let dir = self.job_dir.path().to_owned();
         janitor::unmount_below(&dir, &mut remains.faults);
@@ -114,8 +113,7 @@ impl Driver {
             leftovers::sweep(&self.record.plan.job, Some(NodeId(node)));
             match janitor::sweep_node::<A>(self.job_dir.path(), node, keep) {
                 Ok(left) => {
-                    remains.left.files += left.files;
-                    remains.left.bytes += left.bytes;
+                    remains.left += left;
                 }
                 Err(fault) => remains.faults.push(format!("node {node}: {fault}")),
             }

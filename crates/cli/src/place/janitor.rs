@@ -48,6 +48,13 @@ impl Kept {
 }
 
 fn show_left(left: Left) -> String {
+    if (left.files, left.bytes) == (0, 0) {
+        let changes = plural(left.names as usize, "change");
+        return format!(
+            "{} {changes} of names of packed files that may not be on the shared file system",
+            left.names
+        );
+    }
     let size = crate::settings::size::show(left.bytes);
     let files = match left.files {
         // The node that knows them is another one.
@@ -87,8 +94,7 @@ pub fn sweep_job<A: AgentControl>(job: &JobId, dir: &Path) -> Option<Kept> {
         }
         match look_into_node::<A>(dir, node) {
             Ok(left) => {
-                kept.left.files += left.files;
-                kept.left.bytes += left.bytes;
+                kept.left += left;
                 keep |= !left.is_nothing();
                 nodes.push((node, left));
             }

@@ -211,6 +211,17 @@ impl LaneWriter {
         self.lane == lane || self.content_lanes().iter().any(|writer| writer.lane == lane)
     }
 
+    /// Whether a piece of a file is safe, as far as that is this writer's to know.
+    pub fn is_safe(&self, piece: &Extent) -> bool {
+        let safe = match self.lane == piece.lane {
+            true => Some(self.safe),
+            false => {
+                self.content_lanes().iter().find(|writer| writer.lane == piece.lane).map(|writer| writer.safe)
+            }
+        };
+        safe.is_none_or(|safe| piece.address < safe)
+    }
+
     /// Whether the block that the next record goes to has some.
     pub(super) fn is_within_block(&self) -> bool {
         !self.end().is_multiple_of(self.superblock.geometry.block_size.into())
@@ -231,7 +242,7 @@ impl LaneWriter {
     }
 
     /// Where the next record begins.
-    fn end(&self) -> u64 {
+    pub fn end(&self) -> u64 {
         self.address + self.pending.len() as u64
     }
 

@@ -7,12 +7,24 @@ const CONTAINER: u64 = 7;
 fn open(dir: &TempDir, container: u64) -> (Journal, Vec<u64>) {
     let tree = PosixTree::open(dir.path()).expect("a tree");
     let (journal, noted) = Journal::open(&tree, container).expect("opened");
-    (journal, noted.iter().map(|entry| entry.version).collect())
+    let is_right = |noted: &Noted| *noted == some(noted.entry.version);
+    assert!(noted.iter().all(is_right), "{noted:?}");
+    (journal, noted.iter().map(|noted| noted.entry.version).collect())
+}
+
+fn some(version: u64) -> Noted {
+    let entry = Entry { path: format!("file-{version}").into_bytes(), version, node: None };
+    let unsafe_pieces = (0..version as u32 % 3).collect();
+    Noted { entry, lane: LaneId { subfile: 65536, lane: 1 }, address: version << 40, unsafe_pieces }
+}
+
+fn count(dir: &TempDir) -> u64 {
+    count_noted(&PosixTree::open(dir.path()).expect("a tree")).expect("counted")
 }
 
 fn note(journal: &mut Journal, versions: std::ops::Range<u64>) {
     for version in versions {
-        journal.add(&Entry { path: format!("file-{version}").into_bytes(), version, node: None });
+        journal.add(&some(version));
     }
     journal.write().expect("written");
 }
@@ -37,8 +49,11 @@ fn what_was_written_is_found_in_order_until_it_is_safe() {
         journal = again;
     }
     journal.clear().expect("cleared");
+    assert_eq!(count(&dir), 0);
     note(&mut journal, 90..91);
-    assert_eq!(open(&dir, CONTAINER).1, [90]);
+    assert_eq!((open(&dir, CONTAINER).1, count(&dir)), (vec![90], 1));
+    Journal::discard(&PosixTree::open(dir.path()).expect("a tree")).expect("discarded");
+    assert_eq!((open(&dir, CONTAINER).1, count(&dir)), (vec![], 0));
 }
 
 #[test]
@@ -65,9 +80,14 @@ fn a_record_that_was_cut_off_or_damaged_ends_it() {
 #[test]
 fn what_is_of_another_container_is_not_found() {
     let dir = TempDir::new().expect("a directory");
-    note(&mut open(&dir, CONTAINER).0, 1..4);
+    assert_eq!(count(&dir), 0);
+    let (mut journal, _) = open(&dir, CONTAINER);
+    note(&mut journal, 1..4);
+    journal.begin_sync();
+    note(&mut journal, 4..5);
+    assert_eq!(count(&dir), 4);
     let (mut journal, noted) = open(&dir, CONTAINER + 1);
-    assert_eq!(noted, []);
+    assert_eq!((noted, count(&dir)), (vec![], 0));
     note(&mut journal, 9..10);
     assert_eq!(open(&dir, CONTAINER + 1).1, [9]);
 }

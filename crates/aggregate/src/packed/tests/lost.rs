@@ -116,6 +116,62 @@ fn what_others_have_made_of_lost_names_stays() {
     assert_eq!(errno(bed.one.stat(b"second")), Some(Errno::ENOENT));
 }
 
+/// Another job comes, on a device of its own, before the one that was cut off is recovered.
+#[test]
+fn what_another_job_has_done_meanwhile_stays() {
+    let mut bed = Bed::new();
+    for path in [&b"removed"[..], b"renamed", b"made"] {
+        drop(bed.one.create(path, 0o644).expect("made"));
+    }
+    bed.one.unlink(b"made").expect("removed");
+    let fresh = || tempfile::tempdir().expect("a directory");
+    let (dir, device) = (mem::replace(&mut bed.dir, fresh()), mem::replace(&mut bed.device, fresh()));
+    drop(bed);
+    let mut other = Bed::over(dir, fresh());
+    other.one.unlink(b"removed").expect("removed");
+    other.one.rename(b"renamed", b"now", RenameMode::Replace).expect("renamed");
+    drop(other.one.create(b"made", 0o600).expect("made"));
+    other.packer.finish(true).expect("finished");
+    let dir = mem::replace(&mut other.dir, fresh());
+    drop(other);
+    let bed = Bed::over(dir, device);
+    assert_eq!(names_in(&bed, b""), ["made", "now"]);
+    assert_eq!(mode_and_number(&bed, b"made").0, 0o600);
+}
+
+/// A file that got another name, and whose content is damaged where it always was, is not there as zeros.
+#[test]
+fn content_that_was_safe_and_cannot_be_read_is_not_replaced_by_nothing() {
+    let bed = Bed::new();
+    let (content, damaged) = ([7; 50_000], [8; 50_000]);
+    for (path, bytes) in [(&b"damaged"[..], damaged), (b"whole", content)] {
+        let file = bed.one.create(path, 0o644).expect("made");
+        file.write_at(&bytes, 0).and_then(|()| file.sync()).expect("safe");
+    }
+    // What comes next says what was safe before.
+    drop(bed.one.create(b"next", 0o644).expect("made"));
+    let mut left = on_disk(&bed);
+    for (old, new) in [(&b"damaged"[..], &b"new"[..]), (b"whole", b"newer")] {
+        bed.one.rename(old, new, RenameMode::Replace).expect("renamed");
+    }
+    let first = |bytes: &[u8]| bytes.windows(1000).position(|window| window == [8; 1000]);
+    let damaged = left.values_mut().find_map(|bytes| Some((first(bytes)?, bytes)));
+    let (at, bytes) = damaged.expect("it is on the disk");
+    bytes[at + 500] ^= 1;
+    let bed = lose(bed, &left);
+    assert_eq!(errno(bed.one.stat(b"new")), Some(Errno::ENOENT));
+    let read = |path: &[u8]| {
+        let mut bytes = vec![0; content.len()];
+        let count = bed.one.open(path, Access::Read)?.read_at(&mut bytes, 0)?;
+        bytes.truncate(count);
+        Ok(bytes)
+    };
+    assert_eq!(errno(read(b"damaged")), Some(Errno::EIO));
+    // Its old name is kept beside.
+    assert_eq!(read(b"newer").expect("read"), content);
+    assert_eq!(read(b"whole").expect("read"), content);
+}
+
 /// What is noted does not grow with the job: the container is synced before.
 #[test]
 fn little_is_noted_at_a_time() {

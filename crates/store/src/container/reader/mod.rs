@@ -5,7 +5,7 @@ mod writing;
 
 pub use walk::Walk;
 
-use super::entry::{Extent, Node};
+use super::entry::{Entry, Extent, Node};
 use super::file::{FileReader, Opener};
 use super::geometry::LaneId;
 use super::index::{Brief, Index, IndexEntry, LaneEnd, compare_paths};
@@ -303,6 +303,24 @@ impl Container {
     /// Reads content of which no entry needs to tell: a file with that node and these extents.
     pub fn open_extents(&self, node: Node, extents: Vec<Extent>) -> FileReader {
         FileReader::new(self.records.clone(), node, extents)
+    }
+
+    /// Whether an entry that was put at a place is there and believed, whatever has become of its path since.
+    ///
+    /// # Errors
+    /// What the file system says, beside damage.
+    pub fn has_put(&self, entry: &Entry, lane: LaneId, address: u64) -> Result<bool> {
+        if self.refused.iter().any(|refused| (refused.lane, refused.address) == (lane, address)) {
+            return Ok(false);
+        }
+        match self.records.read(lane, address, 0) {
+            Ok((Head { entry: Some(found), .. }, _)) => {
+                Ok(found.path == entry.path && found.version == entry.version)
+            }
+            Ok(_) => Ok(false),
+            Err(fault) if fault.errno == Errno::EIO => Ok(false),
+            Err(fault) => Err(fault),
+        }
     }
 
     /// Whether all of a piece of a file can be read.
