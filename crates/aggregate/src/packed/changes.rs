@@ -1,13 +1,13 @@
 //! Changes of a container: each is with the file system before it is answered, or is taken back.
 
-use super::journal::{Journal, Noted};
+use super::journal::{Journal, Noted, pieces_of};
 use super::packer::Packer;
 use super::store::Store;
 use crate::STREAMS;
 use crate::session::Brief;
 use tameike_core::{Errno, Result, Timestamp};
 use tameike_io::os::process::{host_name, wall};
-use tameike_store::container::{Codec, Content, Entry, Given, IndexEntry, LaneWriter, Node, Put, WriterId};
+use tameike_store::container::{Codec, Entry, Given, IndexEntry, LaneWriter, Node, Put, WriterId};
 
 /// Room of names that change, with what takes it back where the file system has none: that must not fail, too.
 const CHANGE_SIZE: usize = 64 << 10;
@@ -96,10 +96,7 @@ impl Store {
     /// An entry that was put is to be noted on the device.
     pub(super) fn add_to_journal(&mut self, entry: &Entry, address: u64) {
         let (Some(journal), Some(writer)) = (&mut self.journal, &self.writer) else { return };
-        let pieces = match entry.node.as_ref().map(|node| &node.content) {
-            Some(Content::Extents(pieces)) => pieces.as_slice(),
-            _ => &[],
-        };
+        let pieces = entry.node.as_ref().map_or(&[][..], pieces_of);
         let unsafe_pieces = (0..).zip(pieces).filter(|(_, piece)| !writer.is_safe(piece));
         let unsafe_pieces = unsafe_pieces.map(|(number, _)| number).collect();
         journal.add(&Noted { entry: entry.clone(), lane: writer.lane(), address, unsafe_pieces });

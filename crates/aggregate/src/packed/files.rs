@@ -28,17 +28,19 @@ pub fn identity(number: u64, ctime: Timestamp) -> Vec<u8> {
     [&number.to_le_bytes()[..], &seconds.to_le_bytes(), &nanoseconds.to_le_bytes()].concat()
 }
 
+/// The number and last change that an entry tells.
+pub fn told_identity(node: &Node) -> Option<(u64, Timestamp)> {
+    let (number, rest) = node.target.split_first_chunk::<8>()?;
+    let (seconds, rest) = rest.split_first_chunk::<8>()?;
+    let nanoseconds = u32::from_le_bytes(rest.try_into().ok()?);
+    let ctime = Timestamp { seconds: i64::from_le_bytes(*seconds), nanoseconds };
+    Some((u64::from_le_bytes(*number), ctime))
+}
+
 /// Number and last change of a file; of one that was packed otherwise, a number made of its place.
 pub fn identity_of(entry: &IndexEntry, node: &Node) -> (u64, Timestamp) {
-    let told = || {
-        let (number, rest) = node.target.split_first_chunk::<8>()?;
-        let (seconds, rest) = rest.split_first_chunk::<8>()?;
-        let nanoseconds = u32::from_le_bytes(rest.try_into().ok()?);
-        let ctime = Timestamp { seconds: i64::from_le_bytes(*seconds), nanoseconds };
-        Some((u64::from_le_bytes(*number), ctime))
-    };
     let place = u64::from(entry.lane.subfile) << 52 ^ u64::from(entry.lane.lane) << 46 ^ entry.address;
-    told().unwrap_or((place, node.mtime))
+    told_identity(node).unwrap_or((place, node.mtime))
 }
 
 pub fn stat(number: u64, node: &Node, size: u64, ctime: Timestamp, nlink: u32) -> PackedStat {

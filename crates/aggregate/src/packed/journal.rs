@@ -5,21 +5,20 @@
 //! is under way of, or is empty.
 //!
 //! ```text
-//! 0                 8                  16
-//! +-----------------+------------------+------------------+
-//! | "tmkpack1"      | container        | generation       |   header: the file is empty without one, or with another container
-//! +--------+--------+--------+---------+---------+--------+
-//! | length | crc32c | place                       | pieces |   each record; the first that is none ends the file
-//! +--------+--------+-----------------------------+--------+
-//! | entry                                                  |
-//! +--------------------------------------------------------+
+//! 0                 8                  16                 24       28       32
+//! +-----------------+------------------+------------------+--------+--------+
+//! | "tmkpack1"      | container        | generation       | oldest | zero   |   header: the file is empty without one,
+//! +--------+--------+--------+---------+---------+--------+--------+--------+   or with another container
+//! | length | crc32c | place                       | pieces | entry           |   each record; the first that is none ends the file
+//! +--------+--------+-----------------------------+--------+-----------------+
 //!
+//! oldest   u32: the lowest number of a subfile that is no host's; all ones where there is none. Compacting changes it
 //! place    of the entry in the container: subfile u32, lane u32, address u64
 //! pieces   count u32, then so many u32: which pieces of the content were not safe
 //! entry    as in the container
 //! ```
 //!
-//! Numbers are little-endian. The checksum is of the generation and what comes after it: what an earlier generation has left is no record.
+//! Numbers are little-endian. The checksum is of generation, oldest, and what comes after it: what an earlier generation has left is no record.
 
 #[cfg(test)]
 mod tests;
@@ -29,11 +28,11 @@ use tameike_core::{Errno, Result};
 use tameike_io::Crc32c;
 use tameike_io::os::process::random_bytes;
 use tameike_io::shared::{Access, Allocate, SharedFile, SharedFs};
-use tameike_store::container::{Entry, LaneId};
+use tameike_store::container::{Content, Entry, Extent, LaneId, Node};
 
 const NAMES: [&[u8]; 2] = [b"packed.0", b"packed.1"];
 const MAGIC: [u8; 8] = *b"tmkpack1";
-const HEADER_SIZE: usize = 24;
+const HEADER_SIZE: usize = 32;
 const RECORD_HEAD_SIZE: usize = 8;
 /// Bytes that a file has from the beginning, so that a full device stops nothing.
 const ROOM: u64 = 4 << 20;
@@ -53,10 +52,28 @@ pub struct Noted {
     pub unsafe_pieces: Vec<u32>,
 }
 
+/// Whose entries are noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Whose {
+    /// The number of the container.
+    pub container: u64,
+    /// The lowest number of a subfile of it that is no host's.
+    pub oldest: u32,
+}
+
+/// What a journal has that is opened.
+#[derive(Debug, Default)]
+pub struct Earlier {
+    /// What was not safe when it was written last, in the order of the changes.
+    pub noted: Vec<Noted>,
+    /// The container was compacted since: what is at a place is not what was.
+    pub was_compacted: bool,
+}
+
 /// The journal of a packer.
 pub struct Journal {
     files: [Arc<dyn SharedFile>; 2],
-    container: u64,
+    whose: Whose,
     generation: u64,
     /// Which file is added to.
     current: usize,
@@ -69,43 +86,47 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal of a container in a directory of the device, or makes one. Gives what was not safe when it was written last, in
-    /// the order of the changes.
+    /// Opens the journal of a container in a directory of the device, or makes one; with what an earlier one has noted of that container.
     ///
     /// # Errors
     /// What the device says.
-    pub fn open(dir: &dyn SharedFs, container: u64) -> Result<(Self, Vec<Noted>)> {
+    pub fn open(dir: &dyn SharedFs, whose: Whose) -> Result<(Self, Earlier)> {
         let files = [make_file(dir, NAMES[0])?, make_file(dir, NAMES[1])?];
-        let found = [Found::read(&*files[0], container)?, Found::read(&*files[1], container)?];
-        let current = usize::from(found[1].generation > found[0].generation);
-        let Found { generation, end, .. } = found[current];
-        let (is_other_empty, pending) = (found[1 - current].noted.is_empty(), Vec::new());
-        let mut journal = Self { files, container, generation, current, size: end, is_other_empty, pending };
-        if is_other_empty {
+        let is_of_it = |found: &Found| found.whose.container == whose.container;
+        let found = [Found::read(&*files[0])?.filter(is_of_it), Found::read(&*files[1])?.filter(is_of_it)];
+        let generation = |number: usize| found[number].as_ref().map_or(0, |found| found.generation);
+        let current = usize::from(generation(1) > generation(0));
+        let mut journal = Self {
+            whose,
+            generation: generation(current),
+            current,
+            size: found[current].as_ref().map_or(0, |found| found.end),
+            is_other_empty: found[1 - current].as_ref().is_none_or(|found| found.noted.is_empty()),
+            files,
+            pending: Vec::new(),
+        };
+        if journal.is_other_empty {
             empty(&*journal.files[1 - current])?;
         }
-        if generation == 0 {
+        let [first, second] = found;
+        let files = if current == 1 { [first, second] } else { [second, first] };
+        let mut earlier = Earlier::default();
+        for found in files.into_iter().flatten().filter(|found| !found.noted.is_empty()) {
+            earlier.was_compacted |= found.whose != whose;
+            earlier.noted.extend(found.noted);
+        }
+        if earlier.noted.is_empty() {
             // What others have left in it is none of this one's.
             journal.begin_file(current, u64::from_le_bytes(random_bytes()?) >> 1)?;
         }
-        let [first, second] = found;
-        let (older, newer) = if current == 1 { (first, second) } else { (second, first) };
-        Ok((journal, older.noted.into_iter().chain(newer.noted).collect()))
-    }
-
-    /// Has nothing be noted in a directory.
-    ///
-    /// # Errors
-    /// What the device says.
-    pub fn discard(dir: &dyn SharedFs) -> Result<()> {
-        files_in(dir).try_for_each(|file| empty(&*file?))
+        Ok((journal, earlier))
     }
 
     /// Notes an entry; it is there when it was [written](Self::write).
     pub fn add(&mut self, noted: &Noted) {
         let body = noted.encode();
         self.pending.extend_from_slice(&(body.len() as u32).to_le_bytes());
-        self.pending.extend_from_slice(&checksum(self.generation, &body).to_le_bytes());
+        self.pending.extend_from_slice(&checksum(self.generation, self.whose.oldest, &body).to_le_bytes());
         self.pending.extend_from_slice(&body);
     }
 
@@ -158,8 +179,9 @@ impl Journal {
     fn begin_file(&mut self, number: usize, generation: u64) -> Result<()> {
         let mut header = [0; HEADER_SIZE];
         header[..8].copy_from_slice(&MAGIC);
-        header[8..16].copy_from_slice(&self.container.to_le_bytes());
-        header[16..].copy_from_slice(&generation.to_le_bytes());
+        header[8..16].copy_from_slice(&self.whose.container.to_le_bytes());
+        header[16..24].copy_from_slice(&generation.to_le_bytes());
+        header[24..28].copy_from_slice(&self.whose.oldest.to_le_bytes());
         self.files[number].write_at(&header, 0)?;
         (self.current, self.size, self.generation) = (number, HEADER_SIZE as u64, generation);
         Ok(())
@@ -171,7 +193,8 @@ impl Journal {
 /// # Errors
 /// What the device says.
 pub fn count_noted(dir: &dyn SharedFs) -> Result<u64> {
-    files_in(dir).map(|file| Ok(Found::read_any(&*file?)?.noted.len() as u64)).sum()
+    let count = |found: Option<Found>| found.map_or(0, |found| found.noted.len() as u64);
+    files_in(dir).map(|file| Found::read(&*file?).map(count)).sum()
 }
 
 /// Those that are there.
@@ -186,8 +209,8 @@ fn make_file(dir: &dyn SharedFs, name: &[u8]) -> Result<Arc<dyn SharedFile>> {
         opened => opened?,
     };
     match file.allocate(Allocate::Keep, 0, ROOM) {
-        // Some have no such call: then the device has room when it is needed, or not.
-        Err(fault) if fault.errno != Errno::EOPNOTSUPP => Err(fault),
+        // Some have no such call: then the device has room when it is needed, or not. And nothing keeps from reading what is noted.
+        Err(fault) if fault.errno != Errno::EOPNOTSUPP && file.stat()?.size == 0 => Err(fault),
         _ => Ok(file),
     }
 }
@@ -197,9 +220,8 @@ fn empty(file: &dyn SharedFile) -> Result<()> {
 }
 
 /// What a file has.
-#[derive(Default)]
 struct Found {
-    /// 0 where it is empty.
+    whose: Whose,
     generation: u64,
     /// Where the next record goes.
     end: u64,
@@ -207,29 +229,25 @@ struct Found {
 }
 
 impl Found {
-    /// What it has of a container.
-    fn read(file: &dyn SharedFile, container: u64) -> Result<Self> {
-        let bytes = read_all(file)?;
-        let is_of_it = bytes.get(8..16) == Some(&container.to_le_bytes());
-        Ok(Self::parse(&bytes).filter(|_| is_of_it).unwrap_or_default())
-    }
-
-    fn read_any(file: &dyn SharedFile) -> Result<Self> {
-        Ok(Self::parse(&read_all(file)?).unwrap_or_default())
+    /// Nothing where it is empty.
+    fn read(file: &dyn SharedFile) -> Result<Option<Self>> {
+        Ok(Self::parse(&read_all(file)?))
     }
 
     fn parse(bytes: &[u8]) -> Option<Self> {
         let (header, mut rest) = bytes.split_at_checked(HEADER_SIZE)?;
-        let generation = u64::from_le_bytes(*header.last_chunk()?);
+        let number = |at: usize| header[at..].first_chunk().copied().map(u64::from_le_bytes);
         if header[..8] != MAGIC {
             return None;
         }
+        let (container, generation) = (number(8)?, number(16)?);
+        let whose = Whose { container, oldest: number(24)? as u32 };
         let mut noted = Vec::new();
-        while let Some((record, after)) = parse_record(rest, generation) {
+        while let Some((record, after)) = parse_record(rest, generation, whose.oldest) {
             noted.push(record);
             rest = after;
         }
-        Some(Self { generation, end: (bytes.len() - rest.len()) as u64, noted })
+        Some(Self { whose, generation, end: (bytes.len() - rest.len()) as u64, noted })
     }
 }
 
@@ -241,11 +259,11 @@ fn read_all(file: &dyn SharedFile) -> Result<Vec<u8>> {
 }
 
 /// What the first record has, and what is behind it.
-fn parse_record(bytes: &[u8], generation: u64) -> Option<(Noted, &[u8])> {
+fn parse_record(bytes: &[u8], generation: u64, oldest: u32) -> Option<(Noted, &[u8])> {
     let (head, rest) = bytes.split_at_checked(RECORD_HEAD_SIZE)?;
     let length = u32::from_le_bytes(*head.first_chunk()?) as usize;
     let (body, rest) = rest.split_at_checked(length)?;
-    let is_whole = checksum(generation, body) == u32::from_le_bytes(*head.last_chunk()?);
+    let is_whole = checksum(generation, oldest, body) == u32::from_le_bytes(*head.last_chunk()?);
     Some((Noted::decode(body).filter(|_| is_whole)?, rest))
 }
 
@@ -278,13 +296,22 @@ impl Noted {
     }
 }
 
+/// The pieces that content is in.
+pub fn pieces_of(node: &Node) -> &[Extent] {
+    match &node.content {
+        Content::Extents(pieces) => pieces,
+        Content::Here => &[],
+    }
+}
+
 fn take_word(bytes: &[u8]) -> Option<(u32, &[u8])> {
     bytes.split_first_chunk().map(|(word, rest)| (u32::from_le_bytes(*word), rest))
 }
 
-fn checksum(generation: u64, body: &[u8]) -> u32 {
+fn checksum(generation: u64, oldest: u32, body: &[u8]) -> u32 {
     let mut sum = Crc32c::new();
     sum.update(&generation.to_le_bytes());
+    sum.update(&oldest.to_le_bytes());
     sum.update(body);
     sum.take()
 }

@@ -1,9 +1,11 @@
 //! Lives of packers that did not end well, as a later one finds what they have left.
 
 use super::CONTAINER;
-use super::journal::{Journal, Noted};
+use super::files::told_identity;
+use super::journal::{Earlier, Journal, Noted, pieces_of};
 use super::store::Store;
 use std::collections::BTreeMap;
+use tameike_core::wire::pack::PackedStat;
 use tameike_core::{Fault, Result};
 use tameike_io::shared::{Access, SharedFs};
 use tameike_store::container::subfile::{self, Subfile};
@@ -42,82 +44,143 @@ pub fn settle(fs: &dyn SharedFs) -> Result<Settled> {
     Ok(settled)
 }
 
+/// Names that an earlier life has changed, and that cannot be brought back.
+#[derive(Default)]
+struct NotBack {
+    /// Numbers of their files, where they have some.
+    numbers: Vec<Option<u64>>,
+    paths: Vec<Vec<u8>>,
+}
+
+impl NotBack {
+    fn add(&mut self, path: &[u8], node: Option<&Node>) {
+        self.numbers.extend(node.map(|node| told_identity(node).map(|(number, _)| number)));
+        self.paths.push(path.to_vec());
+    }
+
+    /// Whether a file may be one of them: under another name it may be whole.
+    fn may_have(&self, number: u64) -> bool {
+        self.numbers.iter().any(|not_back| not_back.is_none_or(|not_back| not_back == number))
+    }
+
+    fn fault(&self) -> Option<Fault> {
+        let first = String::from_utf8_lossy(self.paths.first()?);
+        let (container, count) = (String::from_utf8_lossy(CONTAINER), self.paths.len());
+        Some(Fault::io(format!(
+            "{container}: {count} names that were changed before the job was cut off could not be brought back, {first} among them: the \
+             container was compacted or damaged since. `tameike recover --discard` gives these changes up"
+        )))
+    }
+}
+
 impl Store {
     /// Puts again what an earlier life of this packer has noted and the container has lost. Where that cannot be, nothing more is put: it
     /// stays noted for another life.
-    pub(super) fn put_lost(&mut self, noted: Vec<Noted>, is_doubtful: bool) {
-        if noted.is_empty() {
+    pub(super) fn put_lost(&mut self, earlier: Earlier, is_doubtful: bool) {
+        if earlier.noted.is_empty() {
             return;
         }
         // All of it is noted already.
         let journal = self.journal.take();
-        let put = self.try_put_lost(noted, is_doubtful);
-        self.journal = journal;
-        if let Err(fault) = put.and_then(|()| self.journal.as_mut().map_or(Ok(()), Journal::clear)) {
-            let why = format!(
-                "{}: names that the file system has lost could not be put again: {fault}",
-                String::from_utf8_lossy(CONTAINER)
-            );
-            self.failure = Some(Fault::new(fault.errno, why));
+        match self.try_put_lost(earlier, is_doubtful) {
+            Ok(not_back) => self.not_back = not_back.fault(),
+            Err(fault) => {
+                let why = format!(
+                    "{}: names that the file system has lost could not be put again: {fault}",
+                    String::from_utf8_lossy(CONTAINER)
+                );
+                self.failure = Some(Fault::new(fault.errno, why));
+            }
+        }
+        // What is still needed stays as it is.
+        self.journal = journal.filter(|_| self.not_back.is_none() && self.failure.is_none());
+        if let Some(Err(fault)) = self.journal.as_mut().map(Journal::clear) {
+            self.failure = Some(fault);
         }
     }
 
-    fn try_put_lost(&mut self, noted: Vec<Noted>, is_doubtful: bool) -> Result<()> {
+    fn try_put_lost(&mut self, earlier: Earlier, is_doubtful: bool) -> Result<NotBack> {
+        let Earlier { noted, was_compacted } = earlier;
         // Of several entries of a path the last one is so.
         let last: BTreeMap<_, _> = noted.into_iter().map(|noted| (noted.entry.path.clone(), noted)).collect();
-        let (mut files, mut removed, mut is_all_there) = (Vec::new(), Vec::new(), true);
-        for noted in last.into_values() {
-            if !self.is_lost(&noted, is_doubtful)? {
-                continue;
-            }
-            let path = noted.entry.path.clone();
-            match (noted.entry.node.is_some(), self.lost_node(noted)?) {
-                (true, Some(node)) => files.push((path, node)),
-                (false, _) => removed.push(path),
-                (true, None) => is_all_there = false,
+        let (mut files, mut removed, mut not_back) = (Vec::new(), Vec::new(), NotBack::default());
+        for (path, noted) in last {
+            match noted.entry.node.is_some() {
+                true if self.is_file_lost(&noted, was_compacted, is_doubtful)? => {
+                    match self.lost_node(&noted, was_compacted)? {
+                        Some(node) => files.push((path, node)),
+                        None => not_back.add(&path, noted.entry.node.as_ref()),
+                    }
+                }
+                false if self.is_removal_lost(&noted.entry)? => removed.push(path),
+                _ => {}
             }
         }
         for (path, node) in files {
             self.begin()?;
             self.put(&path, Some(node))?;
         }
-        // What cannot be read under a new name may be whole under the old one.
-        for path in removed.iter().filter(|_| is_all_there) {
-            self.begin()?;
-            self.put(path, None)?;
+        for path in removed {
+            if self.may_remove(&path, was_compacted, &not_back) {
+                self.begin()?;
+                self.put(&path, None)?;
+            } else {
+                not_back.add(&path, None);
+            }
         }
-        self.sync()
+        self.sync()?;
+        Ok(not_back)
     }
 
-    /// Whether the container lacks an entry: it is not where it was put, and the path has no later one.
-    fn is_lost(&self, noted: &Noted, is_doubtful: bool) -> Result<bool> {
+    /// Whether the container lacks the entry of a file: it is not where it was put, or not all of it, and the path has no later one.
+    fn is_file_lost(&self, noted: &Noted, was_compacted: bool, is_doubtful: bool) -> Result<bool> {
         let Noted { entry, lane, address, .. } = noted;
         let version = self.container.version(&entry.path)?;
-        let is_there = version >= entry.version || self.container.has_put(entry, *lane, *address)?;
-        Ok(!is_there || (is_doubtful && version == entry.version))
+        if version >= entry.version {
+            return Ok(is_doubtful && version == entry.version);
+        }
+        if was_compacted || !self.container.has_put(entry, *lane, *address)? {
+            return Ok(true);
+        }
+        let Some(node) = &entry.node else { return Ok(false) };
+        for piece in pieces_of(node) {
+            if !self.container.is_whole(node, piece)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether an older file is where one was removed.
+    fn is_removal_lost(&self, entry: &Entry) -> Result<bool> {
+        let found = self.container.find(&entry.path)?;
+        Ok(found.is_some_and(|found| found.version < entry.version))
+    }
+
+    /// Whether what is at a path is certainly what was removed there, and is not needed under it.
+    fn may_remove(&mut self, path: &[u8], was_compacted: bool, not_back: &NotBack) -> bool {
+        // What the packer has told itself is no file.
+        let is_needless = |stat: PackedStat| !was_compacted && !not_back.may_have(stat.number);
+        self.entry(path).is_err() || self.stat(path).is_ok_and(is_needless)
     }
 
     /// A file without content that was lost and not safe before: the stores of the job have that, and flush it again. Nothing where what
     /// was safe cannot be read, either.
-    fn lost_node(&self, noted: Noted) -> Result<Option<Node>> {
-        let Noted { entry: Entry { path, node, .. }, unsafe_pieces, .. } = noted;
-        let Some(mut node) = node else { return Ok(None) };
-        let Content::Extents(pieces) = std::mem::replace(&mut node.content, Content::Here) else {
-            return Ok(Some(node));
-        };
+    fn lost_node(&self, noted: &Noted, was_compacted: bool) -> Result<Option<Node>> {
+        let Noted { entry: Entry { node, .. }, unsafe_pieces, .. } = noted;
+        let Some(mut node) = node.clone() else { return Ok(None) };
         let mut there = Vec::new();
-        for (number, piece) in (0..).zip(pieces) {
-            if self.container.is_whole(&node, &piece)? {
-                there.push(piece);
-            } else if !unsafe_pieces.contains(&number) {
-                log::warn!(
-                    "{}: its last change before the job was cut off is not brought back: content that was safe before cannot be read",
-                    String::from_utf8_lossy(&path)
-                );
+        for (number, piece) in (0..).zip(pieces_of(&node)) {
+            let was_safe = !unsafe_pieces.contains(&number);
+            if !was_compacted && self.container.is_whole(&node, piece)? {
+                there.push(*piece);
+            } else if was_safe {
                 return Ok(None);
             }
         }
-        node.content = Content::Extents(there);
+        if let Content::Extents(pieces) = &mut node.content {
+            *pieces = there;
+        }
         Ok(Some(node))
     }
 }

@@ -1,7 +1,6 @@
 //! The packer: answers all agents of a job from the container that it alone adds to.
 
 use super::create::NewFile;
-use super::journal::Journal;
 use super::listed::{Known, Listed};
 use super::marks::Marks;
 use super::outward::{end_out, move_out};
@@ -63,10 +62,10 @@ impl Packer {
     pub fn new(parts: PackerParts, may_share: bool) -> Result<Self> {
         let (state, listed, syncing, writing) = Default::default();
         let packer = Self { parts, may_share, state, listed, syncing, writing };
-        if packer.parts.plain.stat(CONTAINER).is_err() {
-            // Of one that is gone nothing is to be brought back.
-            Journal::discard(&*packer.parts.device)?;
-            return Ok(packer);
+        match packer.parts.plain.stat(CONTAINER) {
+            Ok(_) => {}
+            Err(fault) if fault.errno == Errno::ENOENT => return Ok(packer),
+            Err(fault) => return Err(fault),
         }
         let mut state = packer.state.lock();
         let store = packer.store(&mut state)?;
@@ -305,10 +304,11 @@ impl Packer {
         if store.is_foreign() {
             return Ok(());
         }
-        store.end_journal()?;
-        let moved = if drained { move_out(self.plain(), &mut store, self.parts.size_max) } else { Ok(()) };
+        let safe = store.end_journal();
+        let is_ended = drained && safe.is_ok();
+        let moved = if is_ended { move_out(self.plain(), &mut store, self.parts.size_max) } else { Ok(()) };
         store.finish()?;
-        moved
+        safe.and(moved)
     }
 
     /// Whether a directory is there.

@@ -2,7 +2,7 @@
 
 use super::CONTAINER;
 use super::files::{Open, identity_of, stat};
-use super::journal::Journal;
+use super::journal::{Earlier, Journal, Whose};
 use super::lives::{Settled, settle};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
 use tameike_io::os::process::{random_bytes, wall};
 use tameike_io::shared::{Access, SharedFile, SharedFs, join};
 use tameike_store::container::{
-    Container, Content, Geometry, IndexEntry, LaneWriter, Node, Superblock, check_path, split_path, subfile,
-    superblock,
+    Container, Content, FIRST_OF_HOSTS, Geometry, IndexEntry, LaneWriter, Node, Superblock, check_path,
+    split_path, subfile, superblock,
 };
 
 /// Attributes that are kept at hand.
@@ -32,6 +32,8 @@ pub struct Store {
     pub(super) journal: Option<Journal>,
     /// Entries before this address are noted there.
     pub(super) noted_end: u64,
+    /// What an earlier life has noted and could not be brought back.
+    pub(super) not_back: Option<Fault>,
     pub(super) open: BTreeMap<u64, Open>,
     /// Numbers of open files by their paths.
     pub(super) paths: BTreeMap<Vec<u8>, u64>,
@@ -72,6 +74,12 @@ fn open_superblock(fs: &dyn SharedFs) -> Result<Superblock> {
     }
 }
 
+/// See [`Whose::oldest`].
+fn oldest_subfile(fs: &dyn SharedFs) -> Result<u32> {
+    let numbers = subfile::numbers(fs)?;
+    Ok(numbers.first().copied().filter(|number| *number < FIRST_OF_HOSTS).unwrap_or(u32::MAX))
+}
+
 impl Store {
     /// Opens the container whose directory `fs` is; it is made where there is none. What an earlier life of this packer has noted on its
     /// `device`, and the container lacks, is put again.
@@ -101,10 +109,11 @@ impl Store {
         let Settled { was_cut_off, is_doubtful } =
             if is_foreign { Settled::default() } else { settle(&*fs)? };
         let container = Container::open(fs.clone())?;
-        let (journal, noted) = match is_foreign {
-            true => (None, Vec::new()),
+        let (journal, earlier) = match is_foreign {
+            true => (None, Earlier::default()),
             false => {
-                Journal::open(device, superblock.container).map(|(journal, noted)| (Some(journal), noted))?
+                let whose = Whose { container: superblock.container, oldest: oldest_subfile(&*fs)? };
+                Journal::open(device, whose).map(|(journal, earlier)| (Some(journal), earlier))?
             }
         };
         let (open, paths, known) = Default::default();
@@ -116,6 +125,7 @@ impl Store {
             writer,
             journal,
             noted_end: 0,
+            not_back: None,
             open,
             paths,
             known,
@@ -131,7 +141,7 @@ impl Store {
             looked: wall(),
             _lock: lock,
         };
-        store.put_lost(noted, is_doubtful);
+        store.put_lost(earlier, is_doubtful);
         Ok(store)
     }
 
@@ -313,7 +323,8 @@ impl Store {
         let open: Vec<_> = self.open.keys().copied().collect();
         open.into_iter().try_for_each(|number| self.publish(number))?;
         self.sync()?;
-        self.journal.take().map_or(Ok(()), |mut journal| journal.clear())
+        self.journal.take().map_or(Ok(()), |mut journal| journal.clear())?;
+        self.not_back.take().map_or(Ok(()), Err)
     }
 
     /// Ends: all is safe, and the index is written.

@@ -16,7 +16,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
-use tameike_agent::control::{AgentControl, AgentMode, AgentRequest};
+use tameike_agent::control::{AgentControl, AgentMode, AgentRequest, Left};
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::{ProcessId, monotonic, start_thread};
 
@@ -275,9 +275,10 @@ impl Driver {
             remains.faults.iter().for_each(|fault| report::say(format_args!("{fault}")));
         }
         if !complete {
-            let left = match remains.left.bytes {
-                0 => String::new(),
-                bytes => format!(" ({} left in journals)", crate::settings::size::show(bytes)),
+            let left = match remains.left {
+                Left { bytes: 0, names: 0, .. } => String::new(),
+                Left { bytes: 0, .. } => " (names of packed files left in a journal)".to_owned(),
+                Left { bytes, .. } => format!(" ({} left in journals)", crate::settings::size::show(bytes)),
             };
             report::say(format_args!(
                 "the drain is incomplete{left}; when the cause is mended, run: tameike recover --job {job}"

@@ -48,20 +48,19 @@ impl Kept {
 }
 
 fn show_left(left: Left) -> String {
-    if (left.files, left.bytes) == (0, 0) {
-        let changes = plural(left.names as usize, "change");
-        return format!(
-            "{} {changes} of names of packed files that may not be on the shared file system",
-            left.names
-        );
-    }
     let size = crate::settings::size::show(left.bytes);
     let files = match left.files {
         // The node that knows them is another one.
         0 => String::new(),
         files => format!(" of {files} {}", plural(files as usize, "file")),
     };
-    format!("{size}{files} not on the shared file system")
+    let changes = plural(left.names as usize, "change");
+    let names = format!("{} {changes} of names of packed files", left.names);
+    match left {
+        Left { names: 0, .. } => format!("{size}{files} not on the shared file system"),
+        Left { files: 0, bytes: 0, .. } => format!("{names} that may not be on the shared file system"),
+        _ => format!("{size}{files} not on the shared file system, and {names} that may not be there"),
+    }
 }
 
 /// Sweeps all dead jobs of the base; returns what was kept.

@@ -1,16 +1,23 @@
 //! The file system has lost what it had of the container in memory, and another life of the packer comes.
 
 use super::{Bed, LIMIT, errno, made};
+use crate::Tally;
+use crate::compact::compact;
+use crate::packed::count_noted;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::{fs, mem};
-use tameike_core::Errno;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{PackReply, PackRequest};
+use tameike_core::{Errno, Result};
 use tameike_io::os::process::monotonic;
-use tameike_io::shared::{Access, SharedFs, Special};
+use tameike_io::shared::{Access, PosixTree, SharedFs, Special};
+use tameike_store::container::Codec;
 use tempfile::TempDir;
+
+static CONTENT: [u8; 50_000] = [7; 50_000];
 
 /// What the disk has of the container.
 type OnDisk = BTreeMap<std::path::PathBuf, Vec<u8>>;
@@ -23,11 +30,15 @@ fn on_disk(bed: &Bed) -> OnDisk {
         .collect()
 }
 
-/// The packer dies, and of the container only this is left.
-fn lose(mut bed: Bed, left: &OnDisk) -> Bed {
+/// The shared directory and the device of a packer that dies.
+fn left_by(mut bed: Bed) -> (TempDir, TempDir) {
     let fresh = || tempfile::tempdir().expect("a directory");
-    let (dir, device) = (mem::replace(&mut bed.dir, fresh()), mem::replace(&mut bed.device, fresh()));
-    drop(bed);
+    (mem::replace(&mut bed.dir, fresh()), mem::replace(&mut bed.device, fresh()))
+}
+
+/// The packer dies, and of the container only this is left.
+fn lose(bed: Bed, left: &OnDisk) -> Bed {
+    let (dir, device) = left_by(bed);
     restore(dir.path(), left);
     Bed::over(dir, device)
 }
@@ -116,38 +127,78 @@ fn what_others_have_made_of_lost_names_stays() {
     assert_eq!(errno(bed.one.stat(b"second")), Some(Errno::ENOENT));
 }
 
-/// Another job comes, on a device of its own, before the one that was cut off is recovered.
+/// Another job, on a device of its own.
+fn job(dir: TempDir, act: impl FnOnce(&Bed)) -> TempDir {
+    let other = Bed::over(dir, tempfile::tempdir().expect("a directory"));
+    act(&other);
+    other.packer.finish(true).expect("finished");
+    left_by(other).0
+}
+
+/// As [`lose`], but that another job comes before.
+fn let_another_come(bed: Bed, left: &OnDisk, meanwhile: impl FnOnce(&Bed)) -> Bed {
+    let (dir, device) = left_by(bed);
+    restore(dir.path(), left);
+    Bed::over(job(dir, meanwhile), device)
+}
+
+fn make(bed: &Bed, path: &[u8], content: &[u8]) {
+    let file = bed.one.create(path, 0o644).expect("made");
+    file.write_at(content, 0).and_then(|()| file.sync()).expect("safe");
+}
+
+fn read(bed: &Bed, path: &[u8]) -> Result<Vec<u8>> {
+    let file = bed.one.open(path, Access::Read)?;
+    let mut bytes = vec![0; 1 << 20];
+    let count = file.read_at(&mut bytes, 0)?;
+    bytes.truncate(count);
+    Ok(bytes)
+}
+
 #[test]
 fn what_another_job_has_done_meanwhile_stays() {
-    let mut bed = Bed::new();
+    let bed = Bed::new();
     for path in [&b"removed"[..], b"renamed", b"made"] {
         drop(bed.one.create(path, 0o644).expect("made"));
     }
     bed.one.unlink(b"made").expect("removed");
-    let fresh = || tempfile::tempdir().expect("a directory");
-    let (dir, device) = (mem::replace(&mut bed.dir, fresh()), mem::replace(&mut bed.device, fresh()));
-    drop(bed);
-    let mut other = Bed::over(dir, fresh());
-    other.one.unlink(b"removed").expect("removed");
-    other.one.rename(b"renamed", b"now", RenameMode::Replace).expect("renamed");
-    drop(other.one.create(b"made", 0o600).expect("made"));
-    other.packer.finish(true).expect("finished");
-    let dir = mem::replace(&mut other.dir, fresh());
-    drop(other);
-    let bed = Bed::over(dir, device);
+    let left = on_disk(&bed);
+    let bed = let_another_come(bed, &left, |other| {
+        other.one.unlink(b"removed").expect("removed");
+        other.one.rename(b"renamed", b"now", RenameMode::Replace).expect("renamed");
+        drop(other.one.create(b"made", 0o600).expect("made"));
+    });
     assert_eq!(names_in(&bed, b""), ["made", "now"]);
     assert_eq!(mode_and_number(&bed, b"made").0, 0o600);
+}
+
+/// The entries are on the disk, and the content that they tell of is not. Another job has indexed what is there.
+#[test]
+fn a_file_whose_content_was_lost_has_its_name_though_another_job_came() {
+    let bed = Bed::new();
+    make(&bed, b"old", b"safe");
+    make(&bed, b"removed", &CONTENT);
+    let safe = on_disk(&bed);
+    let file = bed.one.create(b"new", 0o644).expect("made");
+    file.write_at(&CONTENT, 0).expect("written");
+    drop(file);
+    bed.one.unlink(b"removed").expect("removed");
+    drop(bed.one.create(b"next", 0o644).expect("made"));
+    let mut left = on_disk(&bed);
+    let holds_entries = |path: &std::path::PathBuf| path.ends_with("00010000.data");
+    left.retain(|path, _| holds_entries(path));
+    left.extend(safe.into_iter().filter(|(path, _)| !holds_entries(path)));
+    let bed = let_another_come(bed, &left, |other| make(other, b"other", b"other"));
+    assert_eq!(names_in(&bed, b""), ["new", "next", "old", "other"]);
+    assert_eq!(bed.one.stat(b"new").expect("it is there").size, CONTENT.len() as u64);
 }
 
 /// A file that got another name, and whose content is damaged where it always was, is not there as zeros.
 #[test]
 fn content_that_was_safe_and_cannot_be_read_is_not_replaced_by_nothing() {
     let bed = Bed::new();
-    let (content, damaged) = ([7; 50_000], [8; 50_000]);
-    for (path, bytes) in [(&b"damaged"[..], damaged), (b"whole", content)] {
-        let file = bed.one.create(path, 0o644).expect("made");
-        file.write_at(&bytes, 0).and_then(|()| file.sync()).expect("safe");
-    }
+    make(&bed, b"damaged", &[8; 50_000]);
+    make(&bed, b"whole", &CONTENT);
     // What comes next says what was safe before.
     drop(bed.one.create(b"next", 0o644).expect("made"));
     let mut left = on_disk(&bed);
@@ -159,17 +210,41 @@ fn content_that_was_safe_and_cannot_be_read_is_not_replaced_by_nothing() {
     let (at, bytes) = damaged.expect("it is on the disk");
     bytes[at + 500] ^= 1;
     let bed = lose(bed, &left);
-    assert_eq!(errno(bed.one.stat(b"new")), Some(Errno::ENOENT));
-    let read = |path: &[u8]| {
-        let mut bytes = vec![0; content.len()];
-        let count = bed.one.open(path, Access::Read)?.read_at(&mut bytes, 0)?;
-        bytes.truncate(count);
-        Ok(bytes)
-    };
-    assert_eq!(errno(read(b"damaged")), Some(Errno::EIO));
-    // Its old name is kept beside.
-    assert_eq!(read(b"newer").expect("read"), content);
-    assert_eq!(read(b"whole").expect("read"), content);
+    // That alone has its old name.
+    assert_eq!(names_in(&bed, b""), ["damaged", "newer", "next"]);
+    assert_eq!(errno(read(&bed, b"damaged")), Some(Errno::EIO));
+    assert_eq!(read(&bed, b"newer").expect("read"), CONTENT);
+    let told = bed.packer.finish(true).expect_err("somebody has to know");
+    assert!(told.message.contains("new among them"), "{told}");
+    assert!(count_noted(&PosixTree::open(bed.device.path()).expect("a tree")).expect("counted") > 0);
+}
+
+/// What was at a place before a container was compacted is not what is there now.
+#[test]
+fn content_is_not_taken_from_where_it_was_before_compacting() {
+    let bed = Bed::new();
+    make(&bed, b"old", &CONTENT);
+    drop(bed.one.create(b"next", 0o644).expect("made"));
+    let left = on_disk(&bed);
+    bed.one.rename(b"old", b"new", RenameMode::Replace).expect("renamed");
+    bed.one.unlink(b"next").expect("removed");
+    let file = bed.one.create(b"written", 0o644).expect("made");
+    file.write_at(&[9; 50_000], 0).expect("written");
+    drop(file);
+    let (dir, device) = left_by(bed);
+    restore(dir.path(), &left);
+    let dir = job(dir, |_| ());
+    let container = PosixTree::open(&dir.path().join(".tameike-packed")).expect("a tree");
+    let container: Arc<dyn SharedFs> = Arc::new(container);
+    compact(&container, Codec::None, 1, &Tally::default()).expect("compacted");
+    let dir = job(dir, |other| make(other, b"other", &[7; 60_000]));
+    let bed = Bed::over(dir, device);
+    assert_eq!(names_in(&bed, b""), ["next", "old", "other", "written"]);
+    assert_eq!(read(&bed, b"old").expect("read"), CONTENT);
+    // The homes have its bytes.
+    assert_eq!(bed.one.stat(b"written").expect("it is there").size, 50_000);
+    let told = bed.packer.finish(true).expect_err("somebody has to know");
+    assert!(told.message.contains("3 names") && told.message.contains("--discard"), "{told}");
 }
 
 /// What is noted does not grow with the job: the container is synced before.
@@ -205,9 +280,7 @@ fn another_container_is_none_of_what_is_noted() {
     let bed = Bed::new();
     drop(bed.one.create(b"old", 0o644).expect("made"));
     drop(bed.one.create(b"older", 0o644).expect("made"));
-    let (mut bed, fresh) = (bed, tempfile::tempdir().expect("a directory"));
-    let device = mem::replace(&mut bed.device, fresh);
-    drop(bed);
+    let (_, device) = left_by(bed);
     let other = Bed::over(TempDir::new().expect("a directory"), device);
     drop(other.one.create(b"new", 0o644).expect("made"));
     assert_eq!(errno(other.one.stat(b"old")), Some(Errno::ENOENT));
