@@ -483,3 +483,29 @@ fn a_file_may_be_seen_without_a_name_by_who_looks_while_it_is_removed() {
         assert_eq!(run(&program), Ok(()), "seed {seed}");
     }
 }
+
+/// Who opened a file that others of its node had open, while another node removed it, was left behind when these went on with the
+/// shared file: what it read then was told that the file is stale.
+#[test]
+fn a_file_that_is_opened_while_another_node_removes_it_is_read() {
+    let path = || "a/x".to_owned();
+    let call = |node, op| Action::Call { node, view: View::Cache, op };
+    let opens = |slot, truncate| {
+        let flags = Flags { write: true, truncate, ..Flags::default() };
+        call(1, Op::Open { slot, path: path(), flags })
+    };
+    let read = |slot| cached(1, Op::Read { slot, offset: 0, length: 6000 });
+    for (seed, truncate) in (0..1000).map(|number| (number / 2, number % 2 == 1)) {
+        let steps = vec![
+            create(1, "a/x"),
+            write(1),
+            trouble(Trouble::Slow(1, 4)),
+            Step::Together(vec![call(2, Op::Unlink { path: path() }), opens(1, truncate), opens(2, false)]),
+            read(1),
+            read(2),
+            read(0),
+        ];
+        let program = Program { world: WorldConfig::plain(seed, 3), steps, dies: false };
+        assert_eq!(run(&program), Ok(()), "seed {seed}, truncate {truncate}");
+    }
+}

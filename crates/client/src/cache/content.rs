@@ -81,8 +81,7 @@ impl CacheView {
             return Err(fault);
         }
         if mode.truncate && mode.write {
-            let path = cell.lock().clone();
-            if let Err(fault) = self.cut(inode, path, stamp, 0).await {
+            if let Err(fault) = self.empty(&*self.handle(handle)?).await {
                 self.close(handle);
                 return Err(fault);
             }
@@ -213,6 +212,17 @@ impl CacheView {
             None => self.below.path(file)?,
         };
         self.cut(inode, path, stamp, size).await
+    }
+
+    /// Cuts a file that is being opened to nothing.
+    async fn empty(&self, open: &OpenFile) -> Result<()> {
+        let _stays = open.data.leaving.read().await;
+        if open.is_orphan() {
+            let shared = open.shared.clone();
+            return self.below.run(move |_| shared.truncate(0)).await;
+        }
+        let path = open.path.lock().clone();
+        self.cut(open.data.inode, path, open.stamp, 0).await
     }
 
     async fn cut(&self, inode: InodeId, path: Vec<u8>, stamp: Stamp, size: u64) -> Result<()> {

@@ -134,6 +134,11 @@ impl Opens {
         self.handles.find(inode, |_| true)
     }
 
+    /// A handle of a file that has not lost its last name, as far as this node has taken note of that.
+    pub(super) fn named_of(&self, inode: InodeId) -> Option<Arc<OpenFile>> {
+        self.handles.find(inode, |open| !open.is_orphan())
+    }
+
     /// Gives every open file the path that `path` tells for it now.
     pub(super) fn refresh_paths(&self, path: impl Fn(InodeId) -> Option<Vec<u8>>) {
         for (inode, open) in self.handles.all() {

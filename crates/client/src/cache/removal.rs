@@ -161,24 +161,24 @@ impl CacheView {
     /// # Errors
     /// `ESTALE` when it is gone already, and its content with it.
     pub(super) async fn let_go(&self, inode: InodeId) -> Result<()> {
-        let mut opens = self.opens.all_of(inode).into_iter();
-        let Some(open) = opens.find(|open| !open.is_orphan()) else { return Ok(()) };
-        let _leaves = open.data.leaving.write().await;
-        if open.is_orphan() {
-            // Somebody else has brought it there meanwhile, for all of them; by now the file may be gone.
-            return Ok(());
+        // One that was opened while this was done for the others is not among them.
+        while let Some(open) = self.opens.named_of(inode) {
+            let _leaves = open.data.leaving.write().await;
+            let opens = self.opens.all_of(inode);
+            // Where there is an orphan, somebody has brought the content there; by now the file may be gone.
+            if !opens.iter().any(|open| open.is_orphan()) {
+                self.engine.flush(&open.data, false).await?;
+                if !self.write_back(inode).await? {
+                    return Err(Errno::ESTALE.into());
+                }
+            }
+            self.look_at_content(opens.clone()).await?;
+            opens.iter().for_each(|open| {
+                open.set_orphan();
+                open.data.set_lends(false);
+            });
+            self.engine.forget(inode);
         }
-        self.engine.flush(&open.data, false).await?;
-        if !self.write_back(inode).await? {
-            return Err(Errno::ESTALE.into());
-        }
-        let opens = self.opens.all_of(inode);
-        self.look_at_content(opens.clone()).await?;
-        opens.iter().for_each(|open| {
-            open.set_orphan();
-            open.data.set_lends(false);
-        });
-        self.engine.forget(inode);
         Ok(())
     }
 

@@ -23,13 +23,14 @@ impl Call {
 impl Run {
     /// Judges the calls of a step: at most one of a view changed names, the others saw the tree before or after.
     pub(super) fn judge(&mut self, calls: Vec<Call>) -> Checked {
-        let (changes, looks): (Vec<_>, Vec<_>) =
+        let (mut changes, looks): (Vec<_>, Vec<_>) =
             calls.into_iter().partition(|call| call.op.changes_names() || call.op.changes_inode());
         let (files, looks): (Vec<_>, Vec<_>) = looks.into_iter().partition(|call| call.op.slot().is_some());
         self.take_writes(&files)?;
         self.unnamed = changes.iter().filter_map(|call| self.may_unname(call)).collect();
         let before: Vec<Checked> = looks.iter().map(|call| self.judge_look(call)).collect();
         self.unnamed.clear();
+        changes.sort_by_cached_key(|call| !self.may_come_before(call));
         for call in &changes {
             self.judge_change(call)?;
         }
@@ -45,6 +46,17 @@ impl Run {
             self.publish(call);
         }
         Ok(())
+    }
+
+    /// Whether what an open was told is so in the tree before the step.
+    fn may_come_before(&mut self, call: &Call) -> bool {
+        let expected = self.model(call.view).expect(&call.op);
+        let is_so = match &call.end {
+            End::Told(_) => expected.is_empty(),
+            End::Failed(fault) => expected.contains(&fault.errno),
+            End::Died => false,
+        };
+        is_so && matches!(&call.op, Op::Open { flags, .. } if !flags.create)
     }
 
     /// Whether a failure may be: `true` when it leaves doubt about what the call did.
