@@ -180,6 +180,11 @@ impl Op {
         )
     }
 
+    /// Whether it opens what is there, or fails.
+    pub fn only_opens(&self) -> bool {
+        matches!(self, Self::Open { flags, .. } if !flags.create)
+    }
+
     /// Whether it changes attributes of an inode.
     pub fn changes_inode(&self) -> bool {
         matches!(self, Self::Truncate { .. } | Self::Chmod { .. } | Self::SetXattr { .. })

@@ -244,7 +244,7 @@ fn draw_step(chance: &mut Chance, taste: &Taste, tag: &mut u64) -> Step {
         let (node, view) = (chance.below(taste.nodes as u64) as usize, *chance.of(&taste.views));
         let op = draw_op(chance, taste, tag);
         // One change of a view's names or inodes at a time: else its outcome would be anybody's guess.
-        if op.changes_names() || op.changes_inode() {
+        if (op.changes_names() || op.changes_inode()) && !op.only_opens() {
             if namers.contains(&view) {
                 continue;
             }
