@@ -7,14 +7,6 @@ use crate::program::Op;
 use tameike_core::wire::unit::SpaceChange;
 use tameike_core::{Attr, Errno, FileKind, View};
 
-/// When a call looked at the tree, of which one other call of the step changed names.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Moment {
-    Before,
-    Change,
-    After,
-}
-
 impl Call {
     pub(super) fn wrong(&self, why: impl std::fmt::Display) -> String {
         format!("node {}, {}: {}: {why}", self.node, self.view.as_str(), self.op)
@@ -54,26 +46,6 @@ impl Run {
             self.publish(call);
         }
         Ok(())
-    }
-
-    /// When an open was told what it was: before the one change of the tree, where it is so there, or else after it.
-    fn moment_of(&mut self, call: &Call) -> Moment {
-        if !call.op.only_opens() {
-            return Moment::Change;
-        }
-        let model = self.model(call.view);
-        let expected = model.expect(&call.op);
-        let known = call.op.paths().first().and_then(|path| model.find(path).ok());
-        let is_so = match &call.end {
-            End::Told(Told::Opened(_, attr)) => {
-                let inode = known.and_then(|object| model.object(object).inode);
-                expected.is_empty() && inode.is_none_or(|inode| inode == attr.inode.0)
-            }
-            End::Told(_) => expected.is_empty(),
-            End::Failed(fault) => expected.contains(&fault.errno),
-            End::Died => false,
-        };
-        if is_so { Moment::Before } else { Moment::After }
     }
 
     /// Whether a failure may be: `true` when it leaves doubt about what the call did.

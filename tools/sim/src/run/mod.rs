@@ -9,6 +9,7 @@ mod finish;
 mod hanging;
 mod judge;
 mod locks;
+mod opened;
 mod rot;
 mod space;
 mod step;
