@@ -1,6 +1,6 @@
 //! The file system has lost what it had of the container in memory, and another life of the packer comes.
 
-use super::{Bed, LIMIT, errno, made};
+use super::{Bed, LIMIT, as_left, errno, made};
 use crate::Tally;
 use crate::compact::compact;
 use crate::packed::count_noted;
@@ -125,6 +125,22 @@ fn what_others_have_made_of_lost_names_stays() {
     let left = on_disk(&bed);
     let bed = lose(bed, &left);
     assert_eq!(errno(bed.one.stat(b"second")), Some(Errno::ENOENT));
+}
+
+/// All was there, and so the next life had nothing to put: it ended without an index, and so did the one after it.
+#[test]
+fn a_container_that_a_death_has_left_without_an_index_gets_one() {
+    let bed = Bed::new();
+    make(&bed, b"file", &CONTENT);
+    let left = on_disk(&bed);
+    let bed = lose(bed, &left);
+    assert!(!as_left(&bed).is_indexed());
+    bed.packer.finish(true).expect("finished");
+    assert!(as_left(&bed).is_indexed());
+    assert_eq!(
+        read(&Bed::over(left_by(bed).0, tempfile::tempdir().expect("a directory")), b"file"),
+        Ok(CONTENT.to_vec())
+    );
 }
 
 /// Another job, on a device of its own.
