@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::Fault;
 
 /// Files at most that content goes to at the same time: file systems serve several faster than one.
-const STREAMS: usize = 4;
+pub const STREAMS: usize = 4;
 
 /// What was done, and what could not be: counted by all threads at work.
 #[derive(Default)]

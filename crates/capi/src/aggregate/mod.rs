@@ -18,6 +18,7 @@ use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use tameike_aggregate::STREAMS;
 use tameike_aggregate::session::{Codec, LookAgain, Rank, Session, SessionOptions, block_size_of};
 use tameike_core::{Fault, Result};
 use tameike_io::os::forked::OwnMark;
@@ -38,7 +39,8 @@ pub struct AggregateOptions {
     /// Bytes of a block of a container that is made: a power of two from 4096 to 67108864, the stripe of the file system at best; 0
     /// for what the file system tells.
     pub block_size: u32,
-    /// Files of a container that is made, which the ranks share: as many as there are storage targets at best; 0 for up to 8.
+    /// Files of a container that is made, which the ranks share: as many as there are storage targets at best; 0 for up to 8. One rank
+    /// alone writes to up to five at the same time, by threads, with up to 128 MiB of memory.
     pub subfiles: u32,
     /// How data is kept that this process writes: 0 as it is, 1 smaller by Zstandard where that pays.
     pub compression: u32,
@@ -90,6 +92,13 @@ fn umask() -> u16 {
     told.and_then(|mask| u16::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o022)
 }
 
+/// Files that content goes to at the same time beside that of the entries. Several ranks use several already.
+fn streams(rank: Option<Rank>, subfiles: Option<u32>) -> usize {
+    let is_alone = rank.is_some_and(|rank| rank.size == 1);
+    let most = subfiles.map_or(STREAMS, |subfiles| subfiles as usize - 1);
+    if is_alone { STREAMS.min(most) } else { 0 }
+}
+
 fn open_session(dir: &CStr, flags: c_int, options: Option<&AggregateOptions>) -> Result<Session> {
     let dir = Path::new(OsStr::from_bytes(dir.to_bytes()));
     let create = flags & libc::O_CREAT != 0;
@@ -106,14 +115,18 @@ fn open_session(dir: &CStr, flags: c_int, options: Option<&AggregateOptions>) ->
         Some(Rank { rank, size: options.size, is_guess: false })
     });
     let asked = |value: fn(&AggregateOptions) -> u32| options.map(value).filter(|value| *value > 0);
+    let rank = known.or_else(|| Rank::guess(|name| std::env::var(name).ok()));
+    let subfiles = asked(|options| options.subfiles);
+    let streams = streams(rank, subfiles);
     let options = SessionOptions {
-        rank: known.or_else(|| Rank::guess(|name| std::env::var(name).ok())),
+        // Who writes to several files takes them as the only writer of its host.
+        rank: rank.filter(|_| streams == 0),
         is_collective: known.is_some() && asked(|options| options.is_collective).is_some(),
         create,
         is_read_only: flags & libc::O_ACCMODE == libc::O_RDONLY,
         look_again: LookAgain::Always,
         block_size: asked(|options| options.block_size).unwrap_or_else(|| block_size_of(dir)),
-        subfiles: asked(|options| options.subfiles),
+        subfiles,
         codec: match asked(|options| options.compression) {
             None => Codec::None,
             Some(1) => Codec::Zstd,
@@ -124,7 +137,7 @@ fn open_session(dir: &CStr, flags: c_int, options: Option<&AggregateOptions>) ->
                 ));
             }
         },
-        streams: 0,
+        streams,
         umask: umask(),
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),

@@ -136,6 +136,7 @@ impl Shared {
         loop {
             if slot.state == SlotState::Given {
                 self.write(&mut slot);
+                MutexGuard::unlocked(&mut slot, || self.file.start_write_back());
             } else if slot.has_ended {
                 return;
             } else {

@@ -61,6 +61,7 @@ impl LaneWriter {
             self.subfile.file().write_at(&self.pending, self.offset())?;
             self.address += self.pending.len() as u64;
             self.pending.clear();
+            self.subfile.file().start_write_back();
         }
         Ok(())
     }
