@@ -82,7 +82,6 @@ impl Streams {
         let (fs, superblock) = (&**self.records.fs(), self.records.superblock());
         let mut lane = LaneWriter::begin_on_host(fs, superblock, &self.host, &taken)?;
         lane.set_codec(self.codec)?;
-        lane.write_whole_blocks();
         if let Err(fault) = lane.write_behind() {
             log::debug!("content is written by who puts it: {fault}");
         }

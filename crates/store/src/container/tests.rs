@@ -634,20 +634,3 @@ fn paths_that_lie_together_are_found_without_reading_the_index_again() {
     assert_eq!(find(&other, 8), Ok(Some(path(8))), "the last pages are kept");
     assert_eq!(find(&other, 2_900), Err(Errno::EIO), "and no more than a few");
 }
-
-#[test]
-fn what_is_put_is_in_the_file_system_before_its_block_is_full() {
-    let bed = Bed::new(Geometry { block_size: 16 << 20, lanes: 1 });
-    let mut writer = bed.writer(0, 0);
-    let there = |bed: &Bed| paths(&bed.by_records()).len();
-    for number in 0..11 {
-        let path = format!("file{number:02}");
-        writer.put(path.as_bytes(), 1, node(FileKind::File), &bytes(number, 1 << 20)).expect("put");
-        // In parts of 4 MiB.
-        assert!(there(&bed) as u64 + 4 > number, "{} of {number}", there(&bed));
-    }
-    assert!(there(&bed) < 11, "each file is written by itself");
-    writer.sync().expect("synced");
-    assert_eq!(there(&bed), 11);
-    assert_eq!(bed.by_records().damage(), &[]);
-}

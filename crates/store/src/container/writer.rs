@@ -19,13 +19,11 @@ use tameike_core::{Errno, Fault, Result};
 const TOGETHER_PART: usize = 4;
 /// The same where content has lanes of its own.
 const TOGETHER_SIZE_MAX: usize = 32 << 10;
-/// What is put is written when it is so much, where a block is larger: it is on its way to the disk before the block is full.
-const PART_SIZE: usize = 4 << 20;
 /// A rest of a block that is smaller gets no piece of a file.
 const PIECE_SIZE_MIN: usize = 4 << 10;
 
-/// A writer's part of a container. It keeps a part of a block in memory, all of it where the file system takes nothing, and what is written
-/// behind; what is in there, and what was not yet made safe by [`LaneWriter::sync`], is lost with the process.
+/// A writer's part of a container. It keeps at most one block in memory, and one more of each lane that is written behind; what is in there,
+/// and what was not yet made safe by [`LaneWriter::sync`], is lost with the process.
 pub struct LaneWriter {
     subfile: Subfile,
     superblock: Superblock,
@@ -39,8 +37,6 @@ pub struct LaneWriter {
     /// Records that are not written yet: they end before their block does.
     pending: Vec<u8>,
     packer: Packer,
-    /// It is written when it has so many bytes.
-    part_size: usize,
     /// Writes it, unless it is written before the writer goes on.
     behind: Option<Behind>,
     /// All before is in the subfile; from here to `address` is what was given last to be written behind.
@@ -87,7 +83,6 @@ impl LaneWriter {
             safe: address,
             pending: Vec::new(),
             packer: Packer::new(Codec::None)?,
-            part_size: PART_SIZE,
             behind: None,
             given: address,
             names_content: false,
@@ -102,11 +97,6 @@ impl LaneWriter {
     pub fn write_behind(&mut self) -> Result<()> {
         self.behind = Some(Behind::new(self.subfile.file().clone())?);
         Ok(())
-    }
-
-    /// From now on whole blocks are written: others are filled meanwhile.
-    pub(super) fn write_whole_blocks(&mut self) {
-        self.part_size = self.superblock.geometry.block_size as usize;
     }
 
     /// From now on content that is not small goes to lanes of its own.
@@ -274,7 +264,7 @@ impl LaneWriter {
         }
         let address = self.end();
         self.encode(kind, entry, &payload);
-        if !self.is_within_block() || self.pending.len() >= self.part_size {
+        if !self.is_within_block() {
             // The record is put all the same: who asks for the next one, or has all written, is told.
             let _ = self.give_pending();
         }
