@@ -113,6 +113,13 @@ impl Opens {
         }
     }
 
+    /// It has not removed it.
+    pub(super) fn mark_kept(&self, inode: InodeId) {
+        if let Some((_, removed)) = self.opening.lock().get_mut(&inode) {
+            *removed = false;
+        }
+    }
+
     pub(super) fn add(&self, open: OpenFile) -> HandleNumber {
         self.handles.add(open.data.inode, |_| Arc::new(open))
     }

@@ -165,12 +165,11 @@ impl CacheView {
         while let Some(open) = self.opens.named_of(inode) {
             let _leaves = open.data.leaving.write().await;
             let opens = self.opens.all_of(inode);
-            // Where there is an orphan, somebody has brought the content there; by now the file may be gone.
-            if !opens.iter().any(|open| open.is_orphan()) {
-                self.engine.flush(&open.data, false).await?;
-                if !self.write_back(inode).await? {
-                    return Err(Errno::ESTALE.into());
-                }
+            self.engine.flush(&open.data, false).await?;
+            let is_there = self.write_back(inode).await?;
+            // Where there is an orphan, its content was brought there before the file went.
+            if !is_there && !opens.iter().any(|open| open.is_orphan()) {
+                return Err(Errno::ESTALE.into());
             }
             self.look_at_content(opens.clone()).await?;
             opens.iter().for_each(|open| {
@@ -203,6 +202,7 @@ impl CacheView {
 
     /// It has not done so.
     pub fn kept(&self, inode: InodeId) {
+        self.opens.mark_kept(inode);
         self.opens.all_of(inode).iter().for_each(|open| {
             open.set_named();
             open.data.set_lends(true);
