@@ -333,18 +333,24 @@ impl Store {
     /// What the file system says; of the index, too, without which all is there and opening takes longer.
     pub fn finish(mut self) -> Result<()> {
         self.sync()?;
-        if let Some(writer) = self.writer.take() {
-            self.container.end_writer(writer)?;
-            return self.container.write_index();
+        if self.writer.is_some() {
+            return self.end_writing();
         }
-        // A life that was cut off has left it without. All is there, too, where there is no room for one.
+        // A life that was cut off has left it without. All is there, too, where there is no room for one. Who writes it has a lane:
+        // nobody makes the container smaller meanwhile.
         if self.was_cut_off
             && !self.container.is_indexed()
-            && let Err(fault) = self.container.write_index()
+            && let Err(fault) = self.begin().and_then(|()| self.end_writing())
         {
             log::warn!("a container of packed files has no index, and takes longer to open: {fault}");
         }
         Ok(())
+    }
+
+    fn end_writing(&mut self) -> Result<()> {
+        let Some(writer) = self.writer.take() else { return Ok(()) };
+        self.container.end_writer(writer)?;
+        self.container.write_index()
     }
 
     /// What an entry tells, with its content as pieces that another entry can name.
