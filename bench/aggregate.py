@@ -191,6 +191,8 @@ def measure(options):
     methods = options.methods.split(",")
     if wrong := set(methods) - set(METHODS):
         raise SystemExit(f"no such way: {', '.join(sorted(wrong))}")
+    if any(processes * mib > options.most for processes in numbers(options.processes) for mib in numbers(options.sizes)):
+        raise SystemExit(f"--most {options.most}: not every process could write one file of each size")
     skipped = [way for way in methods if way in NEEDED and NEEDED[way] not in known]
     ways = [way for way in methods if way not in skipped]
 
