@@ -94,13 +94,13 @@ typedef struct {
   // Bytes of a block of a container that is made: a power of two from 4096 to 67108864, the stripe of the file system at best; 0
   // for what the file system tells.
   uint32_t block_size;
-  // Files of a container that is made, which the ranks share: as many as there are storage targets at best; 0 for up to 8. One rank
-  // alone writes to up to five at the same time, by threads, with up to 128 MiB of memory.
+  // Files of a container that is made, which the ranks share: as many as there are storage targets at best; 0 for up to 8.
   uint32_t subfiles;
   // How data is kept that this process writes: 0 as it is, 1 smaller by Zstandard where that pays.
   uint32_t compression;
   // Not 0 where all processes begin and end together, rank 0 as the first and as the last one: then each has its part of the container from
-  // the beginning on, and rank 0 alone writes the index. tameike_agg_initialize_mpi() sets it.
+  // the beginning on, and rank 0 alone writes the index. tameike_agg_initialize_mpi() sets it. One rank alone writes to up to five
+  // files at the same time, by threads, and has up to ten blocks in memory.
   uint32_t is_collective;
 } tameike_agg_options;
 

@@ -342,8 +342,10 @@ impl Session {
         if state.writer.is_none() {
             let SessionOptions { codec, streams, .. } = self.options;
             let mut writer = state.container.begin_writer(&self.options.writer(), codec, streams)?;
-            if streams > 0 {
-                writer.write_behind()?;
+            if streams > 0
+                && let Err(fault) = writer.write_behind()
+            {
+                log::debug!("entries are written by who puts them: {fault}");
             }
             state.writer = Some(writer);
         }

@@ -150,6 +150,8 @@ impl SessionOptions {
     pub(super) fn may_be_last(&self, container: &Container) -> Result<bool> {
         match self.rank {
             Some(Rank { rank, size, .. }) if self.is_collective || size > LOOKING_MAX => Ok(rank == 0),
+            // It began alone, and ends alone.
+            None if self.is_collective => Ok(true),
             _ => Ok(!container.may_grow()?),
         }
     }

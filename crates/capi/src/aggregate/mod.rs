@@ -39,13 +39,13 @@ pub struct AggregateOptions {
     /// Bytes of a block of a container that is made: a power of two from 4096 to 67108864, the stripe of the file system at best; 0
     /// for what the file system tells.
     pub block_size: u32,
-    /// Files of a container that is made, which the ranks share: as many as there are storage targets at best; 0 for up to 8. One rank
-    /// alone writes to up to five at the same time, by threads, with up to 128 MiB of memory.
+    /// Files of a container that is made, which the ranks share: as many as there are storage targets at best; 0 for up to 8.
     pub subfiles: u32,
     /// How data is kept that this process writes: 0 as it is, 1 smaller by Zstandard where that pays.
     pub compression: u32,
     /// Not 0 where all processes begin and end together, rank 0 as the first and as the last one: then each has its part of the container from
-    /// the beginning on, and rank 0 alone writes the index. tameike_agg_initialize_mpi() sets it.
+    /// the beginning on, and rank 0 alone writes the index. tameike_agg_initialize_mpi() sets it. One rank alone writes to up to five
+    /// files at the same time, by threads, and has up to ten blocks in memory.
     pub is_collective: u32,
 }
 
@@ -92,13 +92,6 @@ fn umask() -> u16 {
     told.and_then(|mask| u16::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o022)
 }
 
-/// Files that content goes to at the same time beside that of the entries. Several ranks use several already.
-fn streams(rank: Option<Rank>, subfiles: Option<u32>) -> usize {
-    let is_alone = rank.is_some_and(|rank| rank.size == 1);
-    let most = subfiles.map_or(STREAMS, |subfiles| subfiles as usize - 1);
-    if is_alone { STREAMS.min(most) } else { 0 }
-}
-
 fn open_session(dir: &CStr, flags: c_int, options: Option<&AggregateOptions>) -> Result<Session> {
     let dir = Path::new(OsStr::from_bytes(dir.to_bytes()));
     let create = flags & libc::O_CREAT != 0;
@@ -115,13 +108,18 @@ fn open_session(dir: &CStr, flags: c_int, options: Option<&AggregateOptions>) ->
         Some(Rank { rank, size: options.size, is_guess: false })
     });
     let asked = |value: fn(&AggregateOptions) -> u32| options.map(value).filter(|value| *value > 0);
-    let rank = known.or_else(|| Rank::guess(|name| std::env::var(name).ok()));
+    let is_collective = known.is_some() && asked(|options| options.is_collective).is_some();
     let subfiles = asked(|options| options.subfiles);
-    let streams = streams(rank, subfiles);
+    let is_alone = is_collective && known.is_some_and(|rank| rank.size == 1);
+    // Several ranks use several files already.
+    let streams = if is_alone { subfiles.map_or(STREAMS, |most| STREAMS.min(most as usize - 1)) } else { 0 };
     let options = SessionOptions {
-        // Who writes to several files takes them as the only writer of its host.
-        rank: rank.filter(|_| streams == 0),
-        is_collective: known.is_some() && asked(|options| options.is_collective).is_some(),
+        // Who writes to several files takes them as a writer of its host.
+        rank: match streams {
+            0 => known.or_else(|| Rank::guess(|name| std::env::var(name).ok())),
+            _ => None,
+        },
+        is_collective,
         create,
         is_read_only: flags & libc::O_ACCMODE == libc::O_RDONLY,
         look_again: LookAgain::Always,
@@ -178,7 +176,11 @@ pub unsafe extern "C" fn tameike_agg_finalize(container: *mut Aggregate) -> c_in
         // SAFETY: it came from `tameike_agg_initialize`, and was not given back.
         match Arc::try_unwrap(unsafe { Arc::from_raw(container) }) {
             Ok(Aggregate { session, own }) if own.is_own() => told(session.finish()),
-            Ok(_) => Err(Errno::IO),
+            Ok(of_parent) => {
+                // Its threads are in the parent alone: nobody can wait for them here.
+                std::mem::forget(of_parent);
+                Err(Errno::IO)
+            }
             Err(container) => {
                 // It stays with the program.
                 let _ = Arc::into_raw(container);

@@ -1,5 +1,5 @@
 /* Containers: `containers DIR calls` tries every function, `containers DIR storm NAME` writes files below NAME for ever and says which
- * are safe, `containers DIR child` uses one beside its parent. */
+ * are safe, `containers DIR child` (or `lone-child`) uses one beside its parent. */
 #include "tameike.h"
 
 #include <errno.h>
@@ -12,6 +12,8 @@
 #include <unistd.h>
 
 static const tameike_agg_options any = {.rank = -1};
+/* The only rank of a program writes by threads. */
+static const tameike_agg_options lone = {.rank = 0, .size = 1, .is_collective = 1};
 
 static int fail(const char *what) {
     printf("not so: %s (%s)\n", what, tameike_agg_message());
@@ -119,10 +121,13 @@ static int calls(const char *dir) {
     return 0;
 }
 
-static int child(const char *dir) {
+static int child(const char *dir, const tameike_agg_options *how) {
+    static char bytes[100000];
     tameike_agg *container, *own;
     tameike_agg_file *file;
-    SAY(tameike_agg_initialize(dir, O_RDWR | O_CREAT, &any, &container) == 0);
+    SAY(tameike_agg_initialize(dir, O_RDWR | O_CREAT, how, &container) == 0);
+    SAY(tameike_agg_create(container, "large", 0600, &file) == 0);
+    SAY(tameike_agg_write(file, bytes, sizeof bytes) == sizeof bytes && tameike_agg_close(file) == 0);
     SAY(tameike_agg_create(container, "parent", 0600, &file) == 0 && tameike_agg_write(file, "p", 1) == 1);
     pid_t made = fork();
     if (made == 0) {
@@ -144,6 +149,7 @@ static int child(const char *dir) {
 int main(int count, char **arguments) {
     if (count == 4 && strcmp(arguments[2], "storm") == 0) return storm(arguments[1], arguments[3]);
     if (count == 3 && strcmp(arguments[2], "calls") == 0) return calls(arguments[1]);
-    if (count == 3 && strcmp(arguments[2], "child") == 0) return child(arguments[1]);
+    if (count == 3 && strcmp(arguments[2], "child") == 0) return child(arguments[1], &any);
+    if (count == 3 && strcmp(arguments[2], "lone-child") == 0) return child(arguments[1], &lone);
     return 2;
 }

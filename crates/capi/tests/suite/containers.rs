@@ -34,8 +34,11 @@ fn all_calls_on_containers_do_what_the_header_says() {
 #[test]
 fn a_child_opens_a_container_for_itself() {
     let kit = Kit::new();
-    run(&kit, &kit.place().join("container"), "child");
-    assert!(open(&kit.place().join("container")).is_indexed());
+    for what in ["child", "lone-child"] {
+        let dir = kit.place().join(what);
+        run(&kit, &dir, what);
+        assert!(open(&dir).is_indexed());
+    }
 }
 
 /// The bytes of a file of the storm.

@@ -267,6 +267,9 @@ impl LaneWriter {
         if !self.is_within_block() {
             // The record is put all the same: who asks for the next one, or has all written, is told.
             let _ = self.give_pending();
+            if !self.writes_behind() {
+                self.subfile.file().start_write_back();
+            }
         }
         Ok(Put { address, size: size as u32 })
     }

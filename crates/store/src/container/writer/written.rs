@@ -61,13 +61,12 @@ impl LaneWriter {
             self.subfile.file().write_at(&self.pending, self.offset())?;
             self.address += self.pending.len() as u64;
             self.pending.clear();
-            self.subfile.file().start_write_back();
         }
         Ok(())
     }
 
     /// Whether a thread writes.
-    fn writes_behind(&self) -> bool {
+    pub(super) fn writes_behind(&self) -> bool {
         self.behind.as_ref().is_some_and(Behind::has_thread)
     }
 
