@@ -73,8 +73,10 @@ fn move_out_one(plain: &dyn SharedFs, store: &mut Store, path: &[u8]) -> Result<
             mtime: Some(times(stat.mtime)),
             ..Default::default()
         };
-        plain.change(&aside, &change)?;
-        plain.open(&aside, Access::Read)?.sync()?;
+        // Gfarm syncs what is open for writing only.
+        let file = plain.open(&aside, Access::Write)?;
+        file.change(&change)?;
+        file.sync()?;
         name_new(plain, &aside, path)?;
         plain.sync_dir(dir)
     });
