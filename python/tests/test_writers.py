@@ -180,6 +180,7 @@ def test_what_a_program_in_c_writes_is_seen_while_it_writes(c_program: Path, tmp
     for read in (looked_again(container), opened(made), opened(made, use_index=False)):
         found = content(read)
         assert found.pop("parent") == b"p" and found.pop("child") == b""
+        assert found.pop("large") == bytes(100_000)
         for path, data in found.items():
             assert data == of_storm(int(path.rpartition("/")[2])), path
         for name, count in safe.items():
@@ -187,7 +188,7 @@ def test_what_a_program_in_c_writes_is_seen_while_it_writes(c_program: Path, tmp
     assert_the_program_sees_the_same(made, tmp_path / "back")
 
 
-@pytest.mark.parametrize("what", ["calls", "child"])
+@pytest.mark.parametrize("what", ["calls", "child", "lone-child"])
 def test_what_a_program_in_c_has_left_is_read(c_program: Path, tmp_path: Path, what: str) -> None:
     subprocess.run([c_program, tmp_path / "c", what], check=True)
     assert Container(tmp_path / "c").has_index
