@@ -85,7 +85,7 @@ impl Packing {
         let way = packer.clone().map(Way::Own).or_else(|| node.map(far));
         let owner = (process::user(), process::group());
         let packs_storms = choice == AggregateChoice::Auto;
-        let tree = Arc::new(PackedTree::new(runtime.clone(), plain, way, owner, packs_storms));
+        let tree = Arc::new(PackedTree::new(runtime.clone(), plain, way, owner, packs_storms, size_max));
         let service = packer.clone().map(|packer| Arc::new(PackService { runtime: runtime.clone(), packer }));
         Ok(Self { tree, service, packer })
     }

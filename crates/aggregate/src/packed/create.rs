@@ -1,6 +1,6 @@
 //! The packer makes files. The entry of each is with the file system before its maker is answered.
 
-use super::files::{Open, identity};
+use super::files::{Identity, Open};
 use super::packer::{Packer, State};
 use super::store::Store;
 use crate::session::draft::Draft;
@@ -85,6 +85,7 @@ impl Store {
         }
         self.begin()?;
         let (number, now) = (u64::from_le_bytes(random_bytes()?), wall());
+        let identity = Identity { number, ctime: now, is_outside: false };
         let node = Node {
             kind: FileKind::File,
             mode: mode & 0o7777,
@@ -93,15 +94,15 @@ impl Store {
             rdev: 0,
             atime: now,
             mtime: now,
-            target: identity(number, now),
+            target: identity.encode(),
             xattrs: Vec::new(),
             size: 0,
             content: Content::Here,
         };
         let entry = self.put(path, Some(node.clone()))?;
         let draft = Draft::of(path.to_vec(), node, Vec::new(), 0);
-        let open = Open { draft, ctime: now, opens: 1, put_at: Some(entry.address) };
-        let stat = open.stat(number);
+        let open = Open { draft, identity, opens: 1, put_at: Some(entry.address) };
+        let stat = open.stat();
         self.open.insert(number, open);
         self.paths.insert(path.to_vec(), number);
         self.in_making += 1;

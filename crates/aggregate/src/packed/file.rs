@@ -1,23 +1,70 @@
 //! An open file that is packed.
 
-use super::{Way, stat_of, way};
+use super::outside::{outside_path, times_of};
+use super::stats::{stat_of, stat_outside};
+use super::{Way, way};
+use std::sync::{Arc, OnceLock};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::pack::{Changed, PACKED_BYTES_MAX, PackReply, PackRequest};
 use tameike_core::{Errno, Result};
 use tameike_io::Runtime;
-use tameike_io::shared::{Allocate, FileStat, Seek, SharedFile};
+use tameike_io::shared::{Access, Allocate, FileStat, Seek, SharedFile, SharedFs};
+
+/// How content that is outside of the container is reached.
+pub struct Outside {
+    pub plain: Arc<dyn SharedFs>,
+    pub access: Access,
+    /// Content of larger files is outside.
+    pub size_max: u64,
+}
 
 /// A file that the packer has open for this node.
 pub struct PackedFile {
     way: Way,
     runtime: Runtime,
     file: u64,
+    outside: Outside,
+    /// The file that has the content, once that is outside.
+    content: OnceLock<Arc<dyn SharedFile>>,
 }
 
 impl PackedFile {
     /// One that the packer has just opened.
-    pub fn new(way: Way, runtime: Runtime, file: u64) -> Self {
-        Self { way, runtime, file }
+    pub fn new(way: Way, runtime: Runtime, file: u64, outside: Outside) -> Self {
+        Self { way, runtime, file, outside, content: OnceLock::new() }
+    }
+
+    /// The file that has the content, which is outside.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn content(&self) -> Result<&dyn SharedFile> {
+        if let Some(content) = self.content.get() {
+            return Ok(&**content);
+        }
+        let content = self.outside.plain.open(&outside_path(self.file), self.outside.access)?;
+        Ok(&**self.content.get_or_init(|| content))
+    }
+
+    /// Has the packer do something with the content, or does it where that is outside.
+    fn act(
+        &self,
+        request: impl FnOnce() -> PackRequest,
+        outside: impl FnOnce(&dyn SharedFile) -> Result<()>,
+    ) -> Result<()> {
+        if self.content.get().is_none() && !self.is_outside(request())? {
+            return Ok(());
+        }
+        outside(self.content()?)
+    }
+
+    /// Whether something that the packer was asked for is to be done with content that is outside; else it is done.
+    fn is_outside(&self, request: PackRequest) -> Result<bool> {
+        match self.way.ask(request)? {
+            PackReply::Done => Ok(false),
+            PackReply::Outside { .. } => Ok(true),
+            other => Err(way::out_of_turn(&other)),
+        }
     }
 
     fn size(&self) -> Result<u64> {
@@ -40,33 +87,52 @@ impl Drop for PackedFile {
 
 impl SharedFile for PackedFile {
     fn stat(&self) -> Result<FileStat> {
-        self.way.stat(PackRequest::Look { file: self.file }).map(|stat| stat_of(&stat))
+        let stat = self.way.stat(PackRequest::Look { file: self.file })?;
+        if stat.is_outside { Ok(stat_outside(&stat, &self.content()?.stat()?)) } else { Ok(stat_of(&stat)) }
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let mut filled = 0;
-        while filled < buffer.len() {
+        while filled < buffer.len() && self.content.get().is_none() {
             let length = (buffer.len() - filled).min(self.way.bytes_max());
             let request =
                 PackRequest::Read { file: self.file, offset: offset + filled as u64, length: length as u32 };
             let bytes = match self.way.ask(request)? {
                 PackReply::Bytes(bytes) if bytes.len() <= length => bytes,
+                PackReply::Outside { .. } => {
+                    self.content()?;
+                    break;
+                }
                 other => return Err(way::out_of_turn(&other)),
             };
             buffer[filled..filled + bytes.len()].copy_from_slice(&bytes);
             filled += bytes.len();
             if bytes.len() < length {
-                break;
+                return Ok(filled);
             }
         }
-        Ok(filled)
+        match self.content.get() {
+            Some(content) => Ok(filled + content.read_at(&mut buffer[filled..], offset + filled as u64)?),
+            None => Ok(filled),
+        }
+    }
+
+    fn expect_size(&self, size: u64) -> Result<()> {
+        if size <= self.outside.size_max {
+            return Ok(());
+        }
+        self.act(|| PackRequest::Expect { file: self.file, size }, |_| Ok(()))
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        if let Some(content) = self.content.get() {
+            return content.write_at(bytes, offset);
+        }
         let mut offset = offset;
         for part in bytes.chunks(self.way.bytes_max()) {
-            let request = PackRequest::Write { file: self.file, offset: Some(offset), bytes: part.to_vec() };
-            self.way.done(request)?;
+            let request =
+                || PackRequest::Write { file: self.file, offset: Some(offset), bytes: part.to_vec() };
+            self.act(request, |content| content.write_at(part, offset))?;
             offset += part.len() as u64;
         }
         Ok(())
@@ -74,17 +140,21 @@ impl SharedFile for PackedFile {
 
     fn append(&self, bytes: &[u8]) -> Result<()> {
         bytes.chunks(self.way.bytes_max()).try_for_each(|part| {
-            self.way.done(PackRequest::Write { file: self.file, offset: None, bytes: part.to_vec() })
+            let request = || PackRequest::Write { file: self.file, offset: None, bytes: part.to_vec() };
+            self.act(request, |content| content.append(part))
         })
     }
 
     fn truncate(&self, size: u64) -> Result<()> {
-        self.way.done(PackRequest::Truncate { file: self.file, size })
+        self.act(|| PackRequest::Truncate { file: self.file, size }, |content| content.truncate(size))
     }
 
     fn allocate(&self, how: Allocate, offset: u64, length: u64) -> Result<()> {
         let end = offset.checked_add(length).ok_or(Errno::EFBIG)?;
         let size = self.size()?;
+        if let Some(content) = self.content.get() {
+            return content.allocate(how, offset, length);
+        }
         if matches!(how, Allocate::Punch | Allocate::Zero) {
             let zeros = vec![0; PACKED_BYTES_MAX];
             let within = end.min(size);
@@ -99,6 +169,9 @@ impl SharedFile for PackedFile {
 
     fn seek(&self, what: Seek, offset: u64) -> Result<u64> {
         let size = self.size()?;
+        if let Some(content) = self.content.get() {
+            return content.seek(what, offset);
+        }
         match what {
             _ if offset >= size => Err(Errno::ENXIO.into()),
             Seek::Data => Ok(offset),
@@ -107,22 +180,40 @@ impl SharedFile for PackedFile {
     }
 
     fn sync(&self) -> Result<()> {
-        self.way.done(PackRequest::Sync { file: Some(self.file) })
+        let synced = self.content.get();
+        synced.map_or(Ok(()), |content| content.sync())?;
+        // The packer makes the name safe, too.
+        let is_outside = self.is_outside(PackRequest::Sync { file: Some(self.file) })?;
+        if is_outside && synced.is_none() { self.content()?.sync() } else { Ok(()) }
     }
 
     fn forget_pages(&self) -> Result<()> {
-        self.way.done(PackRequest::Forget)
+        match self.content.get() {
+            Some(content) => content.forget_pages(),
+            None => self.way.done(PackRequest::Forget),
+        }
     }
 
     fn look_anew(&self) -> Result<()> {
-        Ok(())
+        self.content.get().map_or(Ok(()), |content| content.look_anew())
     }
 
     fn read_anew(&self) -> Result<()> {
-        Ok(())
+        self.content.get().map_or(Ok(()), |content| content.read_anew())
     }
 
     fn change(&self, change: &AttrChange) -> Result<()> {
-        self.way.done(PackRequest::Change { of: Changed::Open(self.file), change: change.clone() })
+        let times = times_of(change);
+        if let Some(content) = self.content.get()
+            && *change == times
+        {
+            return content.change(&times);
+        }
+        let request = PackRequest::Change { of: Changed::Open(self.file), change: change.clone() };
+        if self.is_outside(request)? { self.content()?.change(&times) } else { Ok(()) }
+    }
+
+    fn is_ended_by_writer(&self) -> bool {
+        self.content.get().is_none()
     }
 }

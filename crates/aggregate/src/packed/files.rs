@@ -16,59 +16,78 @@ const BUFFERED_MAX: usize = 32 << 20;
 /// A file that somebody has open.
 pub struct Open {
     pub draft: Draft,
-    pub ctime: Timestamp,
+    pub identity: Identity,
     pub opens: u64,
     /// Where the entry is that this job has put of it last.
     pub put_at: Option<u64>,
 }
 
-/// What the entry of a packed file has in the place of a link's target: its number, and its last change.
-pub fn identity(number: u64, ctime: Timestamp) -> Vec<u8> {
-    let Timestamp { seconds, nanoseconds } = ctime;
-    [&number.to_le_bytes()[..], &seconds.to_le_bytes(), &nanoseconds.to_le_bytes()].concat()
+/// What the entry of a packed file has in the place of a link's target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub number: u64,
+    pub ctime: Timestamp,
+    /// Its content is in a file of its own.
+    pub is_outside: bool,
 }
 
-/// The number and last change that an entry tells.
-pub fn told_identity(node: &Node) -> Option<(u64, Timestamp)> {
-    let (number, rest) = node.target.split_first_chunk::<8>()?;
-    let (seconds, rest) = rest.split_first_chunk::<8>()?;
-    let nanoseconds = u32::from_le_bytes(rest.try_into().ok()?);
-    let ctime = Timestamp { seconds: i64::from_le_bytes(*seconds), nanoseconds };
-    Some((u64::from_le_bytes(*number), ctime))
-}
+/// Ends the identity of a file whose content is outside.
+const IS_OUTSIDE: &[u8] = &[1];
 
-/// Number and last change of a file; of one that was packed otherwise, a number made of its place.
-pub fn identity_of(entry: &IndexEntry, node: &Node) -> (u64, Timestamp) {
-    let place = u64::from(entry.lane.subfile) << 52 ^ u64::from(entry.lane.lane) << 46 ^ entry.address;
-    told_identity(node).unwrap_or((place, node.mtime))
-}
+impl Identity {
+    pub fn encode(&self) -> Vec<u8> {
+        let Timestamp { seconds, nanoseconds } = self.ctime;
+        let outside = if self.is_outside { IS_OUTSIDE } else { &[] };
+        [&self.number.to_le_bytes()[..], &seconds.to_le_bytes(), &nanoseconds.to_le_bytes(), outside].concat()
+    }
 
-pub fn stat(number: u64, node: &Node, size: u64, ctime: Timestamp, nlink: u32) -> PackedStat {
-    let Node { mode, uid, gid, atime, mtime, .. } = *node;
-    PackedStat { number, mode, uid, gid, size, nlink, atime, mtime, ctime }
+    /// What an entry tells.
+    pub fn told(node: &Node) -> Option<Self> {
+        let (number, rest) = node.target.split_first_chunk::<8>()?;
+        let (seconds, rest) = rest.split_first_chunk::<8>()?;
+        let (nanoseconds, outside) = rest.split_first_chunk::<4>()?;
+        let ctime = Timestamp {
+            seconds: i64::from_le_bytes(*seconds),
+            nanoseconds: u32::from_le_bytes(*nanoseconds),
+        };
+        Some(Self { number: u64::from_le_bytes(*number), ctime, is_outside: outside == IS_OUTSIDE })
+    }
+
+    /// What an entry tells; of a file that was packed otherwise, a number made of its place.
+    pub fn of(entry: &IndexEntry, node: &Node) -> Self {
+        let place = u64::from(entry.lane.subfile) << 52 ^ u64::from(entry.lane.lane) << 46 ^ entry.address;
+        Self::told(node).unwrap_or(Self { number: place, ctime: node.mtime, is_outside: false })
+    }
+
+    /// Attributes of a file with so many bytes and names.
+    pub fn stat(&self, node: &Node, size: u64, nlink: u32) -> PackedStat {
+        let Self { number, ctime, is_outside } = *self;
+        let &Node { mode, uid, gid, atime, mtime, .. } = node;
+        PackedStat { number, mode, uid, gid, size, nlink, atime, mtime, ctime, is_outside }
+    }
 }
 
 impl Open {
-    pub fn stat(&self, number: u64) -> PackedStat {
+    pub fn stat(&self) -> PackedStat {
         let nlink = u32::from(self.draft.path.is_some());
-        stat(number, &self.draft.node, self.draft.size, self.ctime, nlink)
+        self.identity.stat(&self.draft.node, self.draft.size, nlink)
     }
 
     /// Its content has changed.
     fn touch(&mut self) {
-        self.ctime = wall().max(self.ctime);
-        self.draft.node.mtime = self.ctime;
+        self.identity.ctime = wall().max(self.identity.ctime);
+        self.draft.node.mtime = self.identity.ctime;
     }
 }
 
 impl Packer {
-    /// Changes attributes of a file.
+    /// Changes attributes of a file: all but times of content that is outside.
     ///
     /// # Errors
     /// `ENOENT`, `ESTALE`, and what the file system says.
     pub(super) fn change(&self, of: Changed, change: &AttrChange) -> Result<PackReply> {
         match of {
-            Changed::Open(file) => self.change_open(file, change)?,
+            Changed::Open(file) => self.change_open(file, change),
             Changed::At(path) => {
                 let file = match &mut self.state.lock().store {
                     Some(store) => {
@@ -79,18 +98,19 @@ impl Packer {
                 };
                 let changed = self.change_open(file, change);
                 let closed = self.with_store(|store| store.close_file(file));
-                changed.and(closed)?;
+                closed.and(changed)
             }
         }
-        Ok(PackReply::Done)
     }
 
-    fn change_open(&self, file: u64, change: &AttrChange) -> Result<()> {
-        let put_at = self.with_store(|store| store.change(file, change))?;
-        put_at.map_or(Ok(()), |address| {
+    fn change_open(&self, file: u64, change: &AttrChange) -> Result<PackReply> {
+        let (put_at, is_outside) =
+            self.with_store(|store| Ok((store.change(file, change)?, store.look(file)?.is_outside)))?;
+        if let Some(address) = put_at {
             self.write_with_others(address);
-            self.with_store(|store| store.write_entry(address))
-        })
+            self.with_store(|store| store.write_entry(address))?;
+        }
+        Ok(if is_outside { PackReply::Outside { file } } else { PackReply::Done })
     }
 }
 
@@ -104,16 +124,17 @@ impl Store {
             && let Some(open) = self.open.get_mut(&number)
         {
             open.opens += 1;
-            return Ok(open.stat(number));
+            return Ok(open.stat());
         }
         let entry = self.entry(path)?;
         let node = self.node_of(&entry)?;
-        let (number, ctime) = identity_of(&entry, &node);
+        let identity = Identity::of(&entry, &node);
+        let number = identity.number;
         let Content::Extents(extents) = node.content.clone() else { return Err(Errno::EIO.into()) };
         let size = node.size;
         let draft = Draft::of(path.to_vec(), node, extents, size);
-        let open = Open { draft, ctime, opens: 1, put_at: None };
-        let stat = open.stat(number);
+        let open = Open { draft, identity, opens: 1, put_at: None };
+        let stat = open.stat();
         self.open.insert(number, open);
         self.paths.insert(path.to_vec(), number);
         Ok(stat)
@@ -139,8 +160,10 @@ impl Store {
         match self.open.get_mut(&number) {
             Some(open) if open.opens > 1 => open.opens -= 1,
             _ => {
-                if let Some(path) = self.open.remove(&number).and_then(|open| open.draft.path) {
-                    self.paths.remove(&path);
+                let Some(open) = self.open.remove(&number) else { return };
+                match &open.draft.path {
+                    Some(path) => drop(self.paths.remove(path)),
+                    None => self.drop_outside(&open.stat()),
                 }
             }
         }
@@ -157,7 +180,7 @@ impl Store {
     /// # Errors
     /// `ESTALE` when it is not open.
     pub fn look(&mut self, number: u64) -> Result<PackedStat> {
-        Ok(self.opened(number)?.stat(number))
+        Ok(self.opened(number)?.stat())
     }
 
     /// A read of an open file, as it is now; the store is not needed for it any more.
@@ -185,7 +208,6 @@ impl Store {
         let offset = offset.unwrap_or(open.draft.size);
         offset.checked_add(bytes.len() as u64).filter(|end| *end <= i64::MAX as u64).ok_or(Errno::EFBIG)?;
         open.draft.write(writer, bytes, offset)?;
-        self.touched.insert(number);
         open.touch();
         if buffered + bytes.len() > BUFFERED_MAX { open.draft.flush(writer) } else { Ok(()) }
     }
@@ -216,19 +238,24 @@ impl Store {
             return Err(Errno::EINVAL.into());
         }
         self.begin()?;
+        let open = self.opened(number)?;
+        let AttrChange { mode, uid, gid, .. } = change;
+        if open.identity.is_outside && mode.is_none() && uid.is_none() && gid.is_none() {
+            // The entry has nothing of it.
+            return Ok(None);
+        }
         let now = wall();
         let time = |set: SetTime| match set {
             SetTime::Now => now,
             SetTime::To(time) => time,
         };
-        let open = self.opened(number)?;
         let node = &mut open.draft.node;
-        node.mode = change.mode.map_or(node.mode, |mode| mode & 0o7777);
-        node.uid = change.uid.unwrap_or(node.uid);
-        node.gid = change.gid.unwrap_or(node.gid);
+        node.mode = mode.map_or(node.mode, |mode| mode & 0o7777);
+        node.uid = uid.unwrap_or(node.uid);
+        node.gid = gid.unwrap_or(node.gid);
         node.atime = change.atime.map_or(node.atime, time);
         node.mtime = change.mtime.map_or(node.mtime, time);
-        open.ctime = now.max(open.ctime);
+        open.identity.ctime = now.max(open.identity.ctime);
         open.draft.is_changed = true;
         self.publish(number)?;
         Ok(self.opened(number)?.put_at)
@@ -238,7 +265,7 @@ impl Store {
     pub(super) fn publish(&mut self, number: u64) -> Result<()> {
         let open = self.opened(number)?;
         let Some(path) = open.draft.path.clone().filter(|_| open.draft.is_changed) else { return Ok(()) };
-        open.draft.node.target = identity(number, open.ctime);
+        open.draft.node.target = open.identity.encode();
         self.begin()?;
         let version = self.next_version(&path)?;
         let (Some(writer), Some(open)) = (&mut self.writer, self.open.get_mut(&number)) else {

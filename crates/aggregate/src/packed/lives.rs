@@ -1,7 +1,7 @@
 //! Lives of packers that did not end well, as a later one finds what they have left.
 
 use super::CONTAINER;
-use super::files::told_identity;
+use super::files::Identity;
 use super::journal::{Earlier, Journal, Noted, pieces_of};
 use super::store::Store;
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ struct NotBack {
 
 impl NotBack {
     fn add(&mut self, path: &[u8], node: Option<&Node>) {
-        self.numbers.extend(node.map(|node| told_identity(node).map(|(number, _)| number)));
+        self.numbers.extend(node.map(|node| Identity::told(node).map(|identity| identity.number)));
         self.paths.push(path.to_vec());
     }
 

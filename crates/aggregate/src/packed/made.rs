@@ -1,12 +1,11 @@
 //! Making files where two places have names: the shared directory and its container.
 
-use super::file::PackedFile;
 use super::look::Unlisted;
 use super::{PackedTree, Way, unless_missing, way};
 use std::sync::Arc;
 use tameike_core::wire::pack::{PackReply, PackRequest};
 use tameike_core::{Errno, FileKind, Result};
-use tameike_io::shared::{SharedFile, split};
+use tameike_io::shared::{Access, SharedFile, split};
 
 /// Set-group-ID bit: on a directory, files born in it take its group.
 const SETGID: u16 = 0o2000;
@@ -61,11 +60,7 @@ impl PackedTree {
             match way.ask(PackRequest::Create { path: path_there, mode, uid, gid, looked })? {
                 PackReply::Stat(stat) => {
                     self.absent.note(path, seen.unwrap_or(now));
-                    return Ok(Some(Arc::new(PackedFile::new(
-                        way.clone(),
-                        self.runtime.clone(),
-                        stat.number,
-                    ))));
+                    return self.opened(way, &stat, Access::Write).map(Some);
                 }
                 PackReply::Declined => return Ok(None),
                 PackReply::Look(since) => {

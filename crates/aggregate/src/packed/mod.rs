@@ -22,10 +22,12 @@ mod marks;
 mod misses;
 mod moves;
 mod names;
+mod outside;
 mod outward;
 mod packer;
 mod recent;
 mod safety;
+mod stats;
 mod store;
 mod storms;
 #[cfg(test)]
@@ -37,7 +39,7 @@ pub use packer::{Packer, PackerParts};
 pub use storms::{STORM_FILES, STORM_SECONDS};
 pub use way::Way;
 
-use file::PackedFile;
+use file::{Outside, PackedFile};
 use listing::UnitedDir;
 use misses::Misses;
 use recent::Recent;
@@ -47,8 +49,8 @@ use storms::Storms;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::admin::Storm;
 use tameike_core::wire::meta::RenameMode;
-use tameike_core::wire::pack::{Changed, PackRequest, PackedStat};
-use tameike_core::{Errno, Fault, FileKind, Result};
+use tameike_core::wire::pack::{PackRequest, PackedStat};
+use tameike_core::{Errno, Fault, Result};
 use tameike_io::Runtime;
 use tameike_io::shared::{
     Access, FileStat, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode, split,
@@ -68,8 +70,6 @@ const ABSENT_TIME: Duration = Duration::from_secs(1);
 const MISSING_TIME: Duration = Duration::from_millis(100);
 /// Misses of names of a directory that come so soon after one another are a storm of files that are made there.
 const MISSES_GAP: Duration = Duration::from_millis(250);
-/// Bytes of a block of `st_blocks`.
-const STAT_BLOCK: u64 = 512;
 
 /// A shared directory, with what is packed in it.
 pub struct PackedTree {
@@ -85,26 +85,9 @@ pub struct PackedTree {
     missing: Recent,
     /// In which directories that is found again and again.
     misses: Misses,
+    /// Larger files have their content outside of the container.
+    size_max: u64,
     runtime: Runtime,
-}
-
-fn stat_of(packed: &PackedStat) -> FileStat {
-    FileStat {
-        device: DEVICE,
-        inode: packed.number,
-        birth: 0,
-        kind: FileKind::File,
-        mode: packed.mode,
-        nlink: packed.nlink,
-        uid: packed.uid,
-        gid: packed.gid,
-        rdev: 0,
-        size: packed.size,
-        blocks: packed.size.div_ceil(STAT_BLOCK),
-        atime: packed.atime,
-        mtime: packed.mtime,
-        ctime: packed.ctime,
-    }
 }
 
 /// Whether a path is that of the container, or below it.
@@ -126,17 +109,28 @@ fn free(path: &[u8]) -> Result<()> {
 
 impl PackedTree {
     /// The directory `plain`, with what the packer at the end of `way` has of it. `packs_storms`: whether files are packed in
-    /// directories in which many are made fast.
+    /// directories in which many are made fast. Content of files that are larger than `size_max` is outside of the container.
     pub fn new(
         runtime: Runtime,
         plain: Arc<dyn SharedFs>,
         way: Option<Way>,
         owner: (u32, u32),
         packs_storms: bool,
+        size_max: u64,
     ) -> Self {
         let (storms, absent) = (Storms::new(packs_storms), Recent::new(ABSENT_TIME));
         let missing = Recent::new(MISSING_TIME);
-        Self { plain, way, owner, storms, absent, missing, misses: Misses::new(MISSES_GAP), runtime }
+        Self {
+            plain,
+            way,
+            owner,
+            storms,
+            absent,
+            missing,
+            misses: Misses::new(MISSES_GAP),
+            size_max,
+            runtime,
+        }
     }
 
     /// Directories in which many files were made fast, as far as this node has made them.
@@ -157,9 +151,14 @@ impl PackedTree {
         }
     }
 
-    fn opened(&self, way: &Way, request: PackRequest) -> Result<Arc<dyn SharedFile>> {
-        let stat = way.stat(request)?;
-        Ok(Arc::new(PackedFile::new(way.clone(), self.runtime.clone(), stat.number)))
+    /// A file that the packer has opened.
+    fn opened(&self, way: &Way, stat: &PackedStat, access: Access) -> Result<Arc<dyn SharedFile>> {
+        let outside = Outside { plain: self.plain.clone(), access, size_max: self.size_max };
+        let file = PackedFile::new(way.clone(), self.runtime.clone(), stat.number, outside);
+        if stat.is_outside {
+            file.content()?;
+        }
+        Ok(Arc::new(file))
     }
 
     /// Has the packer change names of the shared directory, by its own mount: this one may remember what was there before.
@@ -196,13 +195,13 @@ fn unless_missing<T>(found: Result<T>) -> Result<Option<T>> {
 impl SharedFs for PackedTree {
     fn stat(&self, path: &[u8]) -> Result<FileStat> {
         visible(path)?;
-        self.either(path, |plain| plain.stat(path), || self.stat_packed(path).map(|stat| stat_of(&stat)))
+        self.either(path, |plain| plain.stat(path), || self.shown(&self.stat_packed(path)?))
     }
 
     fn pin(&self, path: &[u8]) -> Result<(FileStat, Pin)> {
         visible(path)?;
         // No other file ever gets the number of one that is packed.
-        let packed = || self.stat_packed(path).map(|stat| (stat_of(&stat), Box::new(()) as Pin));
+        let packed = || Ok((self.shown(&self.stat_packed(path)?)?, Box::new(()) as Pin));
         self.either(path, |plain| plain.pin(path), packed)
     }
 
@@ -228,7 +227,7 @@ impl SharedFs for PackedTree {
             |plain| plain.open(path, access),
             || {
                 let Some(way) = &self.way else { return Err(Errno::ENOENT.into()) };
-                self.opened(way, PackRequest::Open { path: path.to_vec() })
+                self.opened(way, &way.stat(PackRequest::Open { path: path.to_vec() })?, access)
             },
         )
     }
@@ -317,14 +316,7 @@ impl SharedFs for PackedTree {
 
     fn change(&self, path: &[u8], change: &AttrChange) -> Result<()> {
         visible(path)?;
-        self.either(
-            path,
-            |plain| plain.change(path, change),
-            || {
-                let Some(way) = &self.way else { return Err(Errno::ENOENT.into()) };
-                way.done(PackRequest::Change { of: Changed::At(path.to_vec()), change: change.clone() })
-            },
-        )
+        self.either(path, |plain| plain.change(path, change), || self.change_packed(path, change))
     }
 
     fn xattr(&self, path: &[u8], name: &[u8]) -> Result<Vec<u8>> {
@@ -382,10 +374,6 @@ impl SharedFs for PackedTree {
 
     fn syncs_name_of(&self, stat: &FileStat) -> bool {
         stat.device == DEVICE || self.plain.syncs_name_of(stat)
-    }
-
-    fn writers_end(&self, stat: &FileStat) -> bool {
-        stat.device == DEVICE
     }
 
     fn shares_syncs(&self) -> bool {

@@ -68,7 +68,7 @@ impl Packer {
             let number = |store: &mut Store, path: &[u8]| store.stat(path).ok();
             if number(store, &path).zip(number(store, &path_now)).is_some_and(|(old, new)| is_same(old, new))
             {
-                store.unlink(&path_now)?;
+                store.unname(&path_now)?;
             }
         }
         store.note(MOVE, None)

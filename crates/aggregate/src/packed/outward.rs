@@ -1,120 +1,159 @@
-//! Files that have grown too large to be packed become files of the shared file system.
+//! When the job ends, files whose content is outside of the container become files of the shared directory.
 
+use super::outside::{OUTSIDE, aside_of, copy, outside_name, outside_path, remove};
 use super::store::Store;
+use super::{APART, CONTAINER};
+use std::collections::BTreeSet;
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::wire::meta::RenameMode;
-use tameike_core::wire::pack::PACKED_BYTES_MAX;
-use tameike_core::{Errno, Fault, FileKind, Result};
-use tameike_io::shared::{Access, SharedFs, is_missing, join, split};
+use tameike_core::wire::pack::{PACKED_BYTES_MAX, PackedStat};
+use tameike_core::{Errno, FileKind, Result};
+use tameike_io::shared::{Access, FileStat, SharedFs, join, split};
 
-/// A path that no file has, where it is said which one is moved out.
-const OUT: &[u8] = b".tameike-packed/out";
-
-/// Files that are larger than `size_max` become files of the shared file system.
+/// Files whose content is outside become files of the shared directory, which then is asked to make their names safe, and are packed no more.
 ///
 /// # Errors
-/// What the file system says of the first that does not: it stays packed, with all after it.
-pub fn move_out(plain: &dyn SharedFs, store: &mut Store, size_max: u64) -> Result<()> {
-    for path in store.below(b"")? {
-        let stat = store.stat(&path)?;
-        // Of a job that was cut off nobody knows what it has written.
-        if stat.size > size_max && (store.was_cut_off || store.touched.contains(&stat.number)) {
-            move_out_one(plain, store, &path)
-                .map_err(|fault| fault.context(format_args!("{}", String::from_utf8_lossy(&path))))?;
+/// What the file system says of the first that does not: it stays as it is.
+pub fn move_out(plain: &dyn SharedFs, store: &mut Store) -> Result<()> {
+    if store.noted(OUTSIDE)?.is_none() {
+        return Ok(());
+    }
+    let (mut moved, mut dirs, mut stay, mut outcome) = (Vec::new(), BTreeSet::new(), BTreeSet::new(), Ok(()));
+    for (path, stat) in store.outside()? {
+        match move_one(plain, store, &path, &stat) {
+            Ok(true) => {
+                dirs.extend(split(&path).map(|(dir, _)| dir.to_vec()));
+                moved.push(path);
+            }
+            Ok(false) => drop(stay.insert(outside_name(stat.number))),
+            Err(fault) => {
+                stay.insert(outside_name(stat.number));
+                outcome = outcome.and(Err(fault.context(format_args!("{}", String::from_utf8_lossy(&path)))));
+            }
         }
     }
-    Ok(())
+    dirs.iter().try_for_each(|dir| plain.sync_dir(dir))?;
+    moved.iter().try_for_each(|path| store.unlink(path))?;
+    // What lives that were cut off have left.
+    let is_needless = |name: &&Vec<u8>| !stay.contains(*name);
+    store
+        .outside_names()?
+        .iter()
+        .filter(is_needless)
+        .try_for_each(|name| remove(plain, &join(CONTAINER, name)))?;
+    if stay.is_empty() {
+        store.note(OUTSIDE, None)?;
+    }
+    outcome
 }
 
-/// Ends what another life of the packer has begun: what lies aside goes, and a file that has come to its place is packed no more.
+/// Ends what another life of the packer has begun: what it was making goes, and who has come to their places are packed no more.
 ///
 /// # Errors
 /// What the file system says.
 pub fn end_out(plain: &dyn SharedFs, store: &mut Store) -> Result<()> {
-    let Some(path) = store.noted(OUT)? else { return Ok(()) };
-    remove_aside(plain, &aside_of(&path)?)?;
-    if let (Ok(packed), Ok(found)) = (store.stat(&path), plain.stat(&path)) {
-        // What others have made there meanwhile is none of it.
-        if found.kind == FileKind::File && (found.size, found.mtime) == (packed.size, packed.mtime) {
-            plain.sync_dir(split(&path).map_or(b"", |(dir, _)| dir))?;
+    let Some(making) = store.noted(OUTSIDE)? else { return Ok(()) };
+    let there = store.outside_names()?;
+    for (path, stat) in store.outside()? {
+        // A mount may remember the directory as it was.
+        let outside = outside_path(stat.number);
+        plain.look_anew(&outside);
+        if !there.contains(&outside_name(stat.number))
+            && plain.stat(&outside).is_err_and(|fault| fault.errno == Errno::ENOENT)
+        {
             store.unlink(&path)?;
         }
     }
-    store.note(OUT, None)
-}
-
-fn aside_of(path: &[u8]) -> Result<Vec<u8>> {
-    let (dir, name) = split(path).ok_or(Errno::EINVAL)?;
-    Ok(join(dir, &[&b".tameike-moved-"[..], &name[..name.len().min(200)]].concat()))
-}
-
-fn remove_aside(plain: &dyn SharedFs, aside: &[u8]) -> Result<()> {
-    match plain.unlink(aside) {
-        Err(fault) if !is_missing(fault.errno) => Err(fault),
-        _ => Ok(()),
+    if making.is_empty() {
+        return Ok(());
     }
+    remove(plain, &aside_of(&making)?)?;
+    store.note(OUTSIDE, Some(b""))
 }
 
-/// A file becomes one of the shared file system: written aside, synced, compared, renamed; then it is packed no more. The container says
-/// beforehand which one it is.
-fn move_out_one(plain: &dyn SharedFs, store: &mut Store, path: &[u8]) -> Result<()> {
-    let (dir, _) = split(path).ok_or(Errno::EINVAL)?;
-    let aside = aside_of(path)?;
-    store.note(OUT, Some(path))?;
-    remove_aside(plain, &aside)?;
-    let stat = store.open_file(path)?;
-    let written = write_out(plain, store, stat.number, stat.size, &aside);
-    let closed = store.close_file(stat.number);
-    let made = written.and(closed).and_then(|()| {
+/// Whether a file has come to its place, where that is in the shared directory.
+fn move_one(plain: &dyn SharedFs, store: &mut Store, path: &[u8], stat: &PackedStat) -> Result<bool> {
+    let outside = outside_path(stat.number);
+    if path.strip_prefix(APART).is_some_and(|rest| rest.starts_with(b"/")) {
+        let (path, outside) = (String::from_utf8_lossy(path), String::from_utf8_lossy(&outside));
+        log::warn!(
+            "the content of {path}, whose directory was removed by another program, is kept in {outside}"
+        );
+        return Ok(false);
+    }
+    give_attributes(plain, &outside, stat)?;
+    match plain.rename(&outside, path, RenameMode::NoReplace) {
+        // Some file systems cannot rename so (GlusterFS).
+        Err(fault) if fault.errno == Errno::EINVAL => link_and_unlink(plain, &outside, path)?,
+        Err(fault) if fault.errno == Errno::EXDEV => {
+            store.note(OUTSIDE, Some(path))?;
+            carry_over(plain, &outside, path, stat)?;
+        }
+        renamed => renamed?,
+    }
+    Ok(true)
+}
+
+/// A file gets owner and permissions, which are safe then.
+fn give_attributes(plain: &dyn SharedFs, path: &[u8], stat: &PackedStat) -> Result<()> {
+    // Gfarm syncs what is open for writing only.
+    let file = plain.open(path, Access::Write)?;
+    let FileStat { uid, gid, .. } = file.stat()?;
+    let (uid, gid) = ((uid != stat.uid).then_some(stat.uid), (gid != stat.gid).then_some(stat.gid));
+    file.change(&AttrChange { mode: Some(stat.mode), uid, gid, ..AttrChange::default() })?;
+    file.sync()
+}
+
+/// Gives a file a name that nothing has but the file itself, from a life that was cut off.
+fn link_and_unlink(plain: &dyn SharedFs, from: &[u8], to: &[u8]) -> Result<()> {
+    match plain.link(from, to) {
+        Err(fault) if fault.errno == Errno::EEXIST => {
+            let number = |path: &[u8]| plain.stat(path).map(|stat| (stat.device, stat.inode));
+            if number(from)? != number(to)? {
+                return Err(fault);
+            }
+        }
+        linked => linked?,
+    }
+    plain.unlink(from)
+}
+
+/// Where the shared directory has another file system below it, a file is copied there.
+fn carry_over(plain: &dyn SharedFs, from: &[u8], to: &[u8], stat: &PackedStat) -> Result<()> {
+    let content = plain.open(from, Access::Read)?;
+    let FileStat { size, atime, mtime, .. } = content.stat()?;
+    // A life that was cut off then may have come so far.
+    let is_it = |there: FileStat| there.kind == FileKind::File && (there.size, there.mtime) == (size, mtime);
+    if plain.stat(to).is_ok_and(is_it) {
+        return plain.unlink(from);
+    }
+    let aside = aside_of(to)?;
+    remove(plain, &aside)?;
+    let read = |offset: u64| {
+        let mut bytes = vec![0; PACKED_BYTES_MAX];
+        let count = content.read_at(&mut bytes, offset)?;
+        bytes.truncate(count);
+        Ok(bytes)
+    };
+    let copied = plain.create(&aside, 0o600).and_then(|file| {
+        copy(read, size, &*file)?;
         let times = SetTime::To;
-        let change = AttrChange {
-            mode: Some(stat.mode),
-            atime: Some(times(stat.atime)),
-            mtime: Some(times(stat.mtime)),
+        file.change(&AttrChange {
+            atime: Some(times(atime)),
+            mtime: Some(times(mtime)),
             ..Default::default()
-        };
-        // Gfarm syncs what is open for writing only.
-        let file = plain.open(&aside, Access::Write)?;
-        file.change(&change)?;
-        file.sync()?;
-        name_new(plain, &aside, path)?;
-        plain.sync_dir(dir)
+        })
     });
-    if let Err(fault) = made {
-        // What is packed is still there; of what lies aside nobody knows.
+    let named = copied.and_then(|()| give_attributes(plain, &aside, stat)).and_then(|()| {
+        match plain.rename(&aside, to, RenameMode::NoReplace) {
+            Err(fault) if fault.errno == Errno::EINVAL => link_and_unlink(plain, &aside, to),
+            renamed => renamed,
+        }
+    });
+    if let Err(fault) = named {
+        // The content is still where it was; of what lies aside nobody knows.
         let _ = plain.unlink(&aside);
         return Err(fault);
     }
-    store.unlink(path)?;
-    store.note(OUT, None)
-}
-
-/// Gives a file a name that nothing has, also where the file system cannot rename so (GlusterFS).
-fn name_new(plain: &dyn SharedFs, aside: &[u8], path: &[u8]) -> Result<()> {
-    match plain.rename(aside, path, RenameMode::NoReplace) {
-        Err(fault) if fault.errno == Errno::EINVAL => {
-            plain.link(aside, path)?;
-            plain.unlink(aside)
-        }
-        renamed => renamed,
-    }
-}
-
-fn write_out(plain: &dyn SharedFs, store: &mut Store, number: u64, size: u64, aside: &[u8]) -> Result<()> {
-    let file = plain.create(aside, 0o600)?;
-    let pieces = || (0..size).step_by(PACKED_BYTES_MAX);
-    for offset in pieces() {
-        file.write_at(&store.read(number, offset, PACKED_BYTES_MAX)?.bytes()?, offset)?;
-    }
-    file.sync()?;
-    file.forget_pages()?;
-    let mut found = vec![0; PACKED_BYTES_MAX];
-    for offset in pieces() {
-        let bytes = store.read(number, offset, PACKED_BYTES_MAX)?.bytes()?;
-        let count = file.read_at(&mut found, offset)?.min(bytes.len());
-        if found[..count] != bytes[..] {
-            return Err(Fault::io(format!("what was written of it reads back differently at byte {offset}")));
-        }
-    }
-    Ok(())
+    plain.unlink(from)
 }

@@ -28,7 +28,7 @@ pub struct PackerParts {
     pub device: Arc<dyn SharedFs>,
     /// Whether files are packed of whose directory nobody has said anything.
     pub packs: bool,
-    /// Larger files are moved out when the job ends.
+    /// Content of larger files is outside of the container.
     pub size_max: u64,
 }
 
@@ -123,12 +123,21 @@ impl Packer {
             PackRequest::Read { file, offset, length } => {
                 let length = (length as usize).min(OWN_BYTES_MAX);
                 // Others are served while the file system is asked.
-                let reading = self.with_store(|store| store.read(file, offset, length))?;
-                Ok(PackReply::Bytes(reading.bytes()?.into()))
+                let reading = self.with_store(|store| {
+                    if store.look(file)?.is_outside {
+                        Ok(None)
+                    } else {
+                        store.read(file, offset, length).map(Some)
+                    }
+                })?;
+                match reading {
+                    Some(reading) => Ok(PackReply::Bytes(reading.bytes()?.into())),
+                    None => Ok(PackReply::Outside { file }),
+                }
             }
             PackRequest::Change { of, change } => self.change(of, &change),
             PackRequest::Sync { file: None } if self.state.lock().store.is_none() => Ok(PackReply::Done),
-            PackRequest::Sync { file } => self.sync(file).map(|()| PackReply::Done),
+            PackRequest::Sync { file } => self.sync(file),
             PackRequest::MoveDir { from, to, mode } => {
                 self.move_marked(&from, &to, mode)?;
                 [from, to].iter().for_each(|dir| self.listed.moved(dir));
@@ -238,7 +247,8 @@ impl Packer {
             PackRequest::Close { .. }
             | PackRequest::Look { .. }
             | PackRequest::Write { .. }
-            | PackRequest::Truncate { .. } => Err(Errno::ESTALE.into()),
+            | PackRequest::Truncate { .. }
+            | PackRequest::Expect { .. } => Err(Errno::ESTALE.into()),
             PackRequest::Stat { .. }
             | PackRequest::Open { .. }
             | PackRequest::Change { .. }
@@ -250,6 +260,11 @@ impl Packer {
 
     fn stored(&self, store: &mut Store, request: PackRequest) -> Result<PackReply> {
         let done = |done: Result<()>| done.map(|()| PackReply::Done);
+        if let Some((file, size)) = reach_of(store, &request)?
+            && self.goes_outside(store, file, size)?
+        {
+            return Ok(PackReply::Outside { file });
+        }
         match request {
             PackRequest::Stat { path } => store.stat(&path).map(PackReply::Stat),
             PackRequest::List { dir, after } => {
@@ -261,6 +276,7 @@ impl Packer {
             PackRequest::Look { file } => store.look(file).map(PackReply::Stat),
             PackRequest::Write { file, offset, bytes } => done(store.write(file, &bytes, offset)),
             PackRequest::Truncate { file, size } => done(store.truncate(file, size)),
+            PackRequest::Expect { .. } => Ok(PackReply::Done),
             PackRequest::Forget => done(store.forget_pages()),
             PackRequest::Unlink { path } => done(store.unlink(&path)),
             PackRequest::Rename { from, to, mode } => {
@@ -288,8 +304,13 @@ impl Packer {
         &*self.parts.plain
     }
 
-    /// The job has ended: all is made safe, and the index is written. Where all of it is drained, what has grown too large is moved
-    /// out before. What could not be moved out stays packed.
+    /// The largest file whose content is in the container.
+    pub(super) fn size_max(&self) -> u64 {
+        self.parts.size_max
+    }
+
+    /// The job has ended: all is made safe, and the index is written. Where all of it is drained, files whose content is outside come
+    /// to their places before. Those that could not stay as they are.
     ///
     /// # Errors
     /// What the file system says.
@@ -306,7 +327,7 @@ impl Packer {
         }
         let safe = store.end_journal();
         let is_ended = drained && safe.is_ok();
-        let moved = if is_ended { move_out(self.plain(), &mut store, self.parts.size_max) } else { Ok(()) };
+        let moved = if is_ended { move_out(self.plain(), &mut store) } else { Ok(()) };
         store.finish()?;
         safe.and(moved)
     }
@@ -329,9 +350,22 @@ fn changes_names(request: &PackRequest) -> bool {
             | PackRequest::Change { .. }
             | PackRequest::Close { .. }
             | PackRequest::Truncate { .. }
+            | PackRequest::Expect { .. }
             | PackRequest::Unlink { .. }
             | PackRequest::Rename { .. }
     )
+}
+
+/// The file whose content is about to change, and how far it will reach.
+fn reach_of(store: &mut Store, request: &PackRequest) -> Result<Option<(u64, u64)>> {
+    Ok(match request {
+        PackRequest::Write { file, offset, bytes } => {
+            let offset = offset.map_or_else(|| store.look(*file).map(|stat| stat.size), Ok)?;
+            Some((*file, offset.saturating_add(bytes.len() as u64)))
+        }
+        PackRequest::Truncate { file, size } | PackRequest::Expect { file, size } => Some((*file, *size)),
+        _ => None,
+    })
 }
 
 /// Those that are served otherwise.

@@ -4,27 +4,45 @@ use super::CONTAINER;
 use super::journal::Journal;
 use super::packer::Packer;
 use super::store::Store;
+use std::sync::Arc;
+use tameike_core::wire::pack::PackReply;
 use tameike_core::{Fault, Result};
+use tameike_io::shared::SharedFs;
 use tameike_store::container::UnsafePart;
 
 /// What is to be synced.
 pub struct Unsafe {
     part: UnsafePart,
+    /// The container's directory, where content has gone outside: what tells of that is not safe before it.
+    dir: Option<Arc<dyn SharedFs>>,
     /// Changes that are safe then.
     changes: u64,
 }
 
+impl Unsafe {
+    fn sync(&self) -> Result<()> {
+        self.dir.as_ref().map_or(Ok(()), |dir| dir.sync_dir(b""))?;
+        self.part.sync()
+    }
+}
+
 impl Packer {
-    /// Makes an open file, and all that was changed before, safe. Others are served meanwhile.
+    /// Makes all that was changed safe, an open file with it but for content that is outside. Others are served meanwhile.
     ///
     /// # Errors
     /// As [`Store::sync`]; `ESTALE` when the job has ended.
-    pub(super) fn sync(&self, file: Option<u64>) -> Result<()> {
-        let asked = self.with_store(|store| store.put_all(file))?;
+    pub(super) fn sync(&self, file: Option<u64>) -> Result<PackReply> {
+        let (asked, outside) = self.with_store(|store| {
+            let asked = store.put_all(file)?;
+            let outside = file.map(|file| store.look(file)).transpose()?.filter(|stat| stat.is_outside);
+            Ok((asked, outside.map(|stat| stat.number)))
+        })?;
         let _one = self.syncing.lock();
-        let Some(part) = self.with_store(|store| store.begin_sync(asked))? else { return Ok(()) };
-        let synced = part.part.sync();
-        self.with_store(|store| store.end_sync(&part, synced))
+        if let Some(part) = self.with_store(|store| store.begin_sync(asked))? {
+            let synced = part.sync();
+            self.with_store(|store| store.end_sync(&part, synced))?;
+        }
+        Ok(outside.map_or(PackReply::Done, |file| PackReply::Outside { file }))
     }
 
     /// Has the container be synced where much is noted that is not safe: what is kept of that is bounded. Where that fails, so does what
@@ -46,7 +64,7 @@ impl Store {
     pub fn sync(&mut self) -> Result<()> {
         let asked = self.put_all(None)?;
         let Some(part) = self.begin_sync(asked)? else { return Ok(()) };
-        let synced = part.part.sync();
+        let synced = part.sync();
         self.end_sync(&part, synced)
     }
 
@@ -74,7 +92,8 @@ impl Store {
         let Some(writer) = &mut self.writer else { return Ok(None) };
         let part = writer.begin_sync()?;
         self.journal.iter_mut().for_each(Journal::begin_sync);
-        Ok(Some(Unsafe { part, changes }))
+        let dir = std::mem::take(&mut self.has_new_outside).then(|| self.fs.clone());
+        Ok(Some(Unsafe { part, dir, changes }))
     }
 
     fn end_sync(&mut self, synced: &Unsafe, result: Result<()>) -> Result<()> {

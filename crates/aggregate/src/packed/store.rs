@@ -1,10 +1,10 @@
 //! The container of a shared directory as the packer has it: every change is with the file system before it is answered.
 
 use super::CONTAINER;
-use super::files::{Open, identity_of, stat};
+use super::files::{Identity, Open};
 use super::journal::{Earlier, Journal, Whose};
 use super::lives::{Settled, settle};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tameike_core::wire::pack::{PACKED_NAMES_MAX, PackedStat};
 use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
@@ -24,7 +24,7 @@ const LANES: u32 = 1;
 
 /// The container.
 pub struct Store {
-    fs: Arc<dyn SharedFs>,
+    pub(super) fs: Arc<dyn SharedFs>,
     pub(super) container: Container,
     /// From the first change on.
     pub(super) writer: Option<LaneWriter>,
@@ -38,8 +38,8 @@ pub struct Store {
     /// Numbers of open files by their paths.
     pub(super) paths: BTreeMap<Vec<u8>, u64>,
     pub(super) known: BTreeMap<Vec<u8>, PackedStat>,
-    /// Numbers of files that this job has written.
-    pub(super) touched: BTreeSet<u64>,
+    /// Content has gone outside since the last sync.
+    pub(super) has_new_outside: bool,
     /// A job that has written files did not come to its end.
     pub(super) was_cut_off: bool,
     pub(super) version: u64,
@@ -118,18 +118,17 @@ impl Store {
         };
         let (open, paths, known) = Default::default();
         let (version, changes, safe) = (0, 0, 0);
-        let (writer, touched) = (None, BTreeSet::new());
         let mut store = Self {
             fs,
             container,
-            writer,
+            writer: None,
             journal,
             noted_end: 0,
             not_back: None,
             open,
             paths,
             known,
-            touched,
+            has_new_outside: false,
             was_cut_off,
             version,
             changes,
@@ -169,8 +168,8 @@ impl Store {
     /// # Errors
     /// `ENOENT` when there is nothing, `EIO` when that is damaged.
     pub fn stat(&mut self, path: &[u8]) -> Result<PackedStat> {
-        if let Some(open) = self.paths.get(path).and_then(|number| Some((*number, self.open.get(number)?))) {
-            return Ok(open.1.stat(open.0));
+        if let Some(open) = self.paths.get(path).and_then(|number| self.open.get(number)) {
+            return Ok(open.stat());
         }
         if let Some(known) = self.known.get(path) {
             return Ok(known.clone());
@@ -182,8 +181,7 @@ impl Store {
 
     /// Keeps at hand what an entry tells.
     pub(super) fn know(&mut self, entry: &IndexEntry, node: &Node) -> PackedStat {
-        let (number, ctime) = identity_of(entry, node);
-        let stat = stat(number, node, node.size, ctime, 1);
+        let stat = Identity::of(entry, node).stat(node, node.size, 1);
         if self.known.len() >= KNOWN_MAX {
             self.known.clear();
         }
@@ -242,6 +240,17 @@ impl Store {
     /// # Errors
     /// `ENOENT`, and what the file system says.
     pub fn unlink(&mut self, path: &[u8]) -> Result<()> {
+        let gone = self.stat(path)?;
+        self.unname(path)?;
+        self.drop_outside(&gone);
+        Ok(())
+    }
+
+    /// Removes a name of a file.
+    ///
+    /// # Errors
+    /// `ENOENT`, and what the file system says.
+    pub(super) fn unname(&mut self, path: &[u8]) -> Result<()> {
         let before = self.entry(path)?;
         self.begin()?;
         self.make_readable(&before)?;
@@ -274,6 +283,7 @@ impl Store {
         if from == to {
             return Ok(());
         }
+        let gone = self.stat(to).ok();
         let replaced = self.entry(to).ok();
         if let Some(replaced) = &replaced {
             self.make_readable(replaced)?;
@@ -290,6 +300,9 @@ impl Store {
         self.hand_over(&[(went, Some(before)), (came, replaced)])?;
         self.lose(to);
         self.follow(from, to);
+        let came = self.stat(to)?;
+        // Of a directory that was renamed both may be names of one file.
+        gone.filter(|gone| gone.number != came.number).iter().for_each(|gone| self.drop_outside(gone));
         Ok(())
     }
 

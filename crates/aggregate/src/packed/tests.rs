@@ -1,6 +1,7 @@
 //! Two nodes make names at the same moment, in the shared directory and in its container.
 
 mod lost;
+mod outside;
 
 use super::look::Unlisted;
 use super::{ATTRIBUTE, PackedTree, Packer, PackerParts, Way};
@@ -57,6 +58,7 @@ impl Bed {
                 Some(Way::Own(packer.clone())),
                 (0, 0),
                 false,
+                1 << 20,
             )
         };
         let (one, other) = (tree(), tree());

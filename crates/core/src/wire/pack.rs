@@ -33,6 +33,8 @@ pub struct PackedStat {
     pub mtime: Timestamp,
     /// Last change of content or attributes.
     pub ctime: Timestamp,
+    /// Its content is in a file of its own, which has size and times; what is said of them here is older.
+    pub is_outside: bool,
 }
 
 /// Whose attributes are changed.
@@ -201,6 +203,13 @@ pub enum PackRequest {
         #[serde(with = "serde_bytes")]
         path: Vec<u8>,
     },
+    /// An open file will be so large.
+    Expect {
+        /// Which file.
+        file: u64,
+        /// In bytes.
+        size: u64,
+    },
 }
 
 impl PackRequest {
@@ -220,6 +229,7 @@ impl PackRequest {
             | Self::Close { .. }
             | Self::Write { .. }
             | Self::Truncate { .. }
+            | Self::Expect { .. }
             | Self::Change { .. }
             | Self::Sync { .. }
             | Self::Unlink { .. }
@@ -251,4 +261,9 @@ pub enum PackReply {
     Packs(bool),
     /// Nothing is there, neither packed nor in the shared directory.
     Missing,
+    /// What concerns content and times is to be done with the file that has this one's content; all else is done.
+    Outside {
+        /// Of which packed file.
+        file: u64,
+    },
 }

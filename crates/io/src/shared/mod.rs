@@ -193,6 +193,11 @@ pub trait SharedFile: Send + Sync {
     fn stat(&self) -> Result<FileStat>;
     /// Reads at `offset` until `buffer` is full or the file ends; the number of bytes read.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize>;
+    /// Who is about to write says how large the file will be then: where it is kept may go by that. Nothing is changed.
+    fn expect_size(&self, size: u64) -> Result<()> {
+        let _ = size;
+        Ok(())
+    }
     /// Writes all of `bytes` at `offset`.
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()>;
     /// Writes all of `bytes` at the end of the file, which the file system finds: what several descriptors append, on
@@ -220,6 +225,11 @@ pub trait SharedFile: Send + Sync {
     }
     /// Changes owner, permissions and times (the size is [`SharedFile::truncate`]'s).
     fn change(&self, change: &AttrChange) -> Result<()>;
+    /// Whether who has written to it may give it its size and time by the same open. Elsewhere its close may give the file another time than
+    /// was set before, and other machines may show for a while what was before.
+    fn is_ended_by_writer(&self) -> bool {
+        false
+    }
     /// Has a range for this open file alone, until it is closed: whether nobody else has it, on any machine where the file
     /// system knows of other machines' locks. `EOPNOTSUPP` where it knows of none.
     fn try_lock(&self, offset: u64, length: u64) -> Result<bool> {
@@ -286,12 +296,6 @@ pub trait SharedFs: Send + Sync {
     fn sync_dir(&self, path: &[u8]) -> Result<()>;
     /// Whether a sync of a file that is `stat` makes its name safe, too: else that takes a sync of its directory.
     fn syncs_name_of(&self, stat: &FileStat) -> bool {
-        let _ = stat;
-        false
-    }
-    /// Whether who has written to a file that is `stat` ends it by the same open. Elsewhere its close may give the file another time than was
-    /// set before, and other machines may show for a while what was before.
-    fn writers_end(&self, stat: &FileStat) -> bool {
         let _ = stat;
         false
     }

@@ -107,7 +107,7 @@ impl CacheService {
         let mut homes = self.homes_of_size(inode, record.size);
         homes.extend(extra.iter().filter(|node| !homes.contains(node)).copied().collect::<Vec<_>>());
         let ending = Ending { mtime: record.dirty.then_some(record.mtime) };
-        let by_writer = homes.len() == 1 && !record.distrusts() && self.parts.shared.writers_end(&stat);
+        let by_writer = homes.len() == 1 && !record.distrusts();
         let order =
             Order { inode, path: &path, record: &record, patience, ending: by_writer.then_some(ending) };
         let (total, failure) = self.flush_homes(homes, &order).await;

@@ -74,7 +74,7 @@ impl UnitService {
         }
         let rest = done.len() < dirty_count;
         let (size, ending) = (order.size.max(end), order.ending.filter(|_| !rest));
-        let finish = move || match ending {
+        let finish = move || match ending.filter(|_| file.is_ended_by_writer()) {
             Some(ending) => ending::end(&*file, &seen, size, ending).map(|stat| Some(stat.stamp())),
             None => ending::sync(&*file).map(|()| None),
         };
@@ -114,8 +114,16 @@ impl UnitService {
     }
 
     async fn open(&self, order: &Order, access: Access) -> Result<(Arc<dyn SharedFile>, FileStat)> {
-        let (shared, path, inode) = (self.parts.shared.clone(), order.path.clone(), order.inode);
-        self.parts.runtime.block(move || open_same(&*shared, &path, inode, access)).await
+        let (shared, path) = (self.parts.shared.clone(), order.path.clone());
+        let (inode, size) = (order.inode, order.size);
+        let open = move || {
+            let (file, seen) = open_same(&*shared, &path, inode, access)?;
+            if access == Access::Write {
+                file.expect_size(size)?;
+            }
+            Ok((file, seen))
+        };
+        self.parts.runtime.block(open).await
     }
 
     /// Writes the dirty bytes of one unit, and digests what the shared file then holds there.

@@ -31,7 +31,7 @@ fn on_disk(bed: &Bed) -> OnDisk {
 }
 
 /// The shared directory and the device of a packer that dies.
-fn left_by(mut bed: Bed) -> (TempDir, TempDir) {
+pub(super) fn left_by(mut bed: Bed) -> (TempDir, TempDir) {
     let fresh = || tempfile::tempdir().expect("a directory");
     (mem::replace(&mut bed.dir, fresh()), mem::replace(&mut bed.device, fresh()))
 }

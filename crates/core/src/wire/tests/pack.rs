@@ -52,6 +52,7 @@ fn requests_to_the_packer() {
         (PackRequest::Packs { dir: path() }, "120170"),
         (PackRequest::Named { path: path() }, "130170"),
         (PackRequest::Find { path: path() }, "140170"),
+        (PackRequest::Expect { file: 300, size: 200 }, "15ac02c801"),
     ]);
 }
 
@@ -67,15 +68,17 @@ fn replies_of_the_packer() {
         atime: NOW,
         mtime: NOW,
         ctime: NOW,
+        is_outside: true,
     };
     check(&[
         (PackReply::Done, "00"),
-        (PackReply::Stat(stat), "01ac02a403ac0201c8010103ac0203ac0203ac02"),
+        (PackReply::Stat(stat), "01ac02a403ac0201c8010103ac0203ac0203ac0201"),
         (PackReply::Names(vec![(b"p".to_vec().into(), 300)]), "02010170ac02"),
         (PackReply::Bytes(b"p".to_vec().into()), "030170"),
         (PackReply::Declined, "04"),
         (PackReply::Look(SINCE), "05ac02c801"),
         (PackReply::Packs(true), "0601"),
         (PackReply::Missing, "07"),
+        (PackReply::Outside { file: 300 }, "08ac02"),
     ]);
 }

@@ -282,6 +282,9 @@ impl SharedFile for FaultyFile {
         self.mount.iter().for_each(|mount| mount.changed(self.inode, change));
         self.inner.change(change)
     }
+    fn is_ended_by_writer(&self) -> bool {
+        self.control.writers_end.load(Ordering::Relaxed)
+    }
 }
 
 impl SharedFs for FaultyFs {
@@ -350,9 +353,6 @@ impl SharedFs for FaultyFs {
     fn remove_xattr(&self, path: &[u8], name: &[u8]) -> Result<()> {
         self.control.call(true)?;
         self.inner.remove_xattr(path, name)
-    }
-    fn writers_end(&self, _: &FileStat) -> bool {
-        self.control.writers_end.load(Ordering::Relaxed)
     }
     fn space(&self) -> Result<TreeSpace> {
         self.control.call(false)?;

@@ -1,0 +1,182 @@
+//! Files that grow too large to be packed: their content goes outside of the container, to a file of its own in the container's
+//! directory, and is written and read there as that of any file. Name, owner and permissions stay with the entry for as long as the job
+//! runs, and so does the number.
+
+use super::files::Open;
+use super::packer::Packer;
+use super::store::Store;
+use super::{CONTAINER, PackedTree};
+use crate::session::draft::Draft;
+use std::collections::BTreeSet;
+use tameike_core::attr::{AttrChange, SetTime};
+use tameike_core::wire::meta::RenameMode;
+use tameike_core::wire::pack::{Changed, PACKED_BYTES_MAX, PackReply, PackRequest, PackedStat};
+use tameike_core::{Errno, Fault, Result};
+use tameike_io::shared::{SharedFile, SharedFs, is_missing, join, split};
+
+/// A path that no file has, where it is said that content is outside; and in the place of which file the next of them is being made.
+pub(super) const OUTSIDE: &[u8] = b".tameike-packed/outside";
+/// Beginning of the names of files that have content.
+const PREFIX: &str = "out.";
+
+/// The file that has the content of a packed file, in the container's directory.
+pub(super) fn outside_name(number: u64) -> Vec<u8> {
+    format!("{PREFIX}{number:016x}").into_bytes()
+}
+
+/// The same in the shared directory.
+pub(super) fn outside_path(number: u64) -> Vec<u8> {
+    join(CONTAINER, &outside_name(number))
+}
+
+/// Where a file is made that is about to have another place: beside its later one, as permissions and places on disks go by directories.
+pub(super) fn aside_of(path: &[u8]) -> Result<Vec<u8>> {
+    let (dir, name) = split(path).ok_or(Errno::EINVAL)?;
+    Ok(join(dir, &[&b".tameike-moved-"[..], &name[..name.len().min(200)]].concat()))
+}
+
+/// Removes what may not be there.
+pub(super) fn remove(plain: &dyn SharedFs, path: &[u8]) -> Result<()> {
+    match plain.unlink(path) {
+        Err(fault) if !is_missing(fault.errno) => Err(fault),
+        _ => Ok(()),
+    }
+}
+
+/// Copies so many bytes, given by their offsets, to an empty file; they are there, and safe.
+pub(super) fn copy(
+    mut read: impl FnMut(u64) -> Result<Vec<u8>>,
+    size: u64,
+    file: &dyn SharedFile,
+) -> Result<()> {
+    let pieces = || (0..size).step_by(PACKED_BYTES_MAX);
+    for offset in pieces() {
+        file.write_at(&read(offset)?, offset)?;
+    }
+    file.sync()?;
+    file.forget_pages()?;
+    let mut found = vec![0; PACKED_BYTES_MAX];
+    for offset in pieces() {
+        let bytes = read(offset)?;
+        let count = file.read_at(&mut found, offset)?.min(bytes.len());
+        if found[..count] != bytes[..] {
+            return Err(Fault::io(format!("what was written of it reads back differently at byte {offset}")));
+        }
+    }
+    Ok(())
+}
+
+impl Packer {
+    /// Whether the content of an open file, that is about to change and to reach so far, is outside: it goes there before it is too large.
+    pub(super) fn goes_outside(&self, store: &mut Store, file: u64, size: u64) -> Result<bool> {
+        // What another job has is not changed.
+        store.check()?;
+        let PackedStat { size: now, is_outside, .. } = store.look(file)?;
+        let Some(path) = store.opened(file)?.draft.path.clone() else { return Ok(is_outside) };
+        if is_outside || now.max(size) <= self.size_max() {
+            return Ok(is_outside);
+        }
+        let gone = self.move_outside(store, file, &path);
+        let noted = store.note(OUTSIDE, Some(b""));
+        gone.and(noted).map(|()| true)
+    }
+
+    fn move_outside(&self, store: &mut Store, number: u64, path: &[u8]) -> Result<()> {
+        store.note(OUTSIDE, Some(path))?;
+        let content = make_outside(self.plain(), path, number)?;
+        let PackedStat { size, atime, mtime, .. } = store.look(number)?;
+        if size > 0 {
+            copy(|offset| store.read(number, offset, PACKED_BYTES_MAX)?.bytes(), size, &*content)?;
+        }
+        let times = SetTime::To;
+        let change =
+            AttrChange { atime: Some(times(atime)), mtime: Some(times(mtime)), ..Default::default() };
+        content.change(&change)?;
+        store.leave(number)
+    }
+}
+
+/// Makes the file that will have the content of what is at a path.
+fn make_outside(plain: &dyn SharedFs, path: &[u8], number: u64) -> Result<std::sync::Arc<dyn SharedFile>> {
+    const MODE: u16 = 0o600;
+    let (aside, outside) = (aside_of(path)?, outside_path(number));
+    remove(plain, &aside)?;
+    remove(plain, &outside)?;
+    let file = plain.create(&aside, MODE)?;
+    match plain.rename(&aside, &outside, RenameMode::Replace) {
+        Ok(()) => Ok(file),
+        Err(fault) => {
+            plain.unlink(&aside)?;
+            // Below the shared directory another file system begins; or a part with limits of its own.
+            if fault.errno == Errno::EXDEV { plain.create(&outside, MODE) } else { Err(fault) }
+        }
+    }
+}
+
+impl Store {
+    /// The content of an open file is outside from now on.
+    fn leave(&mut self, number: u64) -> Result<()> {
+        let Open { draft, identity, .. } = self.opened(number)?;
+        let Some(path) = draft.path.clone() else { return Err(Errno::ENOENT.into()) };
+        identity.is_outside = true;
+        *draft = Draft::new(path, draft.node.clone());
+        self.has_new_outside = true;
+        self.publish(number)
+    }
+
+    /// Files whose content is outside.
+    ///
+    /// # Errors
+    /// `EIO` when the index, or an entry, is damaged.
+    pub(super) fn outside(&mut self) -> Result<Vec<(Vec<u8>, PackedStat)>> {
+        let mut found = Vec::new();
+        for path in self.below(b"")? {
+            // Their entries have no content.
+            if self.entry(&path)?.node.is_some_and(|node| node.size == 0) {
+                let stat = self.stat(&path)?;
+                found.extend(stat.is_outside.then_some((path, stat)));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Names of files in the container's directory that have content, or once had.
+    pub(super) fn outside_names(&self) -> Result<BTreeSet<Vec<u8>>> {
+        let (dir, mut found, mut after) = (self.fs.open_dir(b"")?, BTreeSet::new(), 0);
+        loop {
+            let names = dir.read(after)?;
+            let Some(last) = names.last() else { return Ok(found) };
+            after = last.next;
+            found.extend(
+                names.into_iter().map(|named| named.name).filter(|name| name.starts_with(PREFIX.as_bytes())),
+            );
+        }
+    }
+
+    /// Of a file that is gone the content that is outside goes, too, once nobody has it open.
+    pub(super) fn drop_outside(&self, gone: &PackedStat) {
+        if gone.is_outside
+            && !self.open.contains_key(&gone.number)
+            && let Err(fault) = remove(&*self.fs, &outside_name(gone.number))
+        {
+            log::warn!("content of a file that was removed stays until the job ends: {fault}");
+        }
+    }
+}
+
+impl PackedTree {
+    /// Changes attributes of what is packed at a path.
+    pub(super) fn change_packed(&self, path: &[u8], change: &AttrChange) -> Result<()> {
+        let Some(way) = &self.way else { return Err(Errno::ENOENT.into()) };
+        match way.ask(PackRequest::Change { of: Changed::At(path.to_vec()), change: change.clone() })? {
+            PackReply::Done => Ok(()),
+            PackReply::Outside { file } => self.plain.change(&outside_path(file), &times_of(change)),
+            other => Err(super::way::out_of_turn(&other)),
+        }
+    }
+}
+
+/// What of a change is of times; these go with the content.
+pub(super) fn times_of(change: &AttrChange) -> AttrChange {
+    AttrChange { atime: change.atime, mtime: change.mtime, ..AttrChange::default() }
+}

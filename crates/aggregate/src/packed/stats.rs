@@ -1,0 +1,49 @@
+//! Attributes of packed files as the tree shows them.
+
+use super::outside::outside_path;
+use super::{DEVICE, PackedTree};
+use tameike_core::wire::pack::PackedStat;
+use tameike_core::{FileKind, Result};
+use tameike_io::shared::FileStat;
+
+/// Bytes of a block of `st_blocks`.
+const STAT_BLOCK: u64 = 512;
+
+/// A file whose content is in the container.
+pub(super) fn stat_of(packed: &PackedStat) -> FileStat {
+    FileStat {
+        device: DEVICE,
+        inode: packed.number,
+        birth: 0,
+        kind: FileKind::File,
+        mode: packed.mode,
+        nlink: packed.nlink,
+        uid: packed.uid,
+        gid: packed.gid,
+        rdev: 0,
+        size: packed.size,
+        blocks: packed.size.div_ceil(STAT_BLOCK),
+        atime: packed.atime,
+        mtime: packed.mtime,
+        ctime: packed.ctime,
+    }
+}
+
+/// A file whose content is outside, in a file that is `content`.
+pub(super) fn stat_outside(packed: &PackedStat, content: &FileStat) -> FileStat {
+    let FileStat { size, blocks, atime, mtime, .. } = *content;
+    FileStat { size, blocks, atime, mtime, ctime: packed.ctime.max(content.ctime), ..stat_of(packed) }
+}
+
+impl PackedTree {
+    /// A packed file as it is now, wherever its content is. One that has none any more is gone.
+    pub(super) fn shown(&self, packed: &PackedStat) -> Result<FileStat> {
+        if !packed.is_outside {
+            return Ok(stat_of(packed));
+        }
+        let path = outside_path(packed.number);
+        // Those that ask for this to be looked at anew do not know of it.
+        self.plain.look_anew(&path);
+        Ok(stat_outside(packed, &self.plain.stat(&path)?))
+    }
+}

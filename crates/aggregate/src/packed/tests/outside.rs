@@ -1,0 +1,262 @@
+//! Files that grow too large to be packed.
+
+use super::{Bed, as_left, errno};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use tameike_core::attr::{AttrChange, SetTime, Timestamp};
+use tameike_core::wire::meta::RenameMode;
+use tameike_core::{Errno, Result};
+use tameike_io::shared::{Access, Allocate, Seek, SharedFile, SharedFs, Special};
+
+const SMALL: usize = 3000;
+/// More than is packed.
+const LARGE: u64 = (1 << 20) + 5;
+
+fn read(file: &Arc<dyn SharedFile>, offset: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    let count = file.read_at(&mut bytes, offset).expect("read");
+    bytes.truncate(count);
+    bytes
+}
+
+/// Makes a file of a few bytes, which then gets one at the end.
+fn grown(bed: &Bed, path: &[u8]) -> Result<Arc<dyn SharedFile>> {
+    let file = bed.one.create(path, 0o640)?;
+    file.write_at(&[1; SMALL], 0)?;
+    file.write_at(&[2], LARGE - 1)?;
+    Ok(file)
+}
+
+impl Bed {
+    /// Files in the container's directory that have content of packed ones.
+    fn outside(&self) -> Vec<fs::Metadata> {
+        let container = fs::read_dir(self.dir.path().join(".tameike-packed")).expect("a container");
+        let names = container.map(|name| name.expect("a name"));
+        names
+            .filter(|name| name.file_name().to_string_lossy().starts_with("out."))
+            .map(|name| name.metadata().expect("it is there"))
+            .collect()
+    }
+
+    /// The job ends, and another one begins.
+    fn again(self, drained: bool) -> (Self, Result<()>) {
+        let finished = self.packer.finish(drained);
+        (self.killed(), finished)
+    }
+
+    fn killed(self) -> Self {
+        let (dir, device) = super::lost::left_by(self);
+        Self::over(dir, device)
+    }
+}
+
+#[test]
+fn content_that_grows_large_is_read_and_written_by_all_who_have_it_open() {
+    let bed = Bed::new();
+    let before = bed.one.create(b"file", 0o640).expect("made");
+    before.write_at(&[1; SMALL], 0).expect("written");
+    let (other, number) = (
+        bed.other.open(b"file", Access::Write).expect("open"),
+        bed.other.stat(b"file").expect("there").inode,
+    );
+    assert!(bed.outside().is_empty() && before.is_ended_by_writer());
+    // It says so itself, and the other one finds out.
+    before.expect_size(LARGE).expect("expected");
+    assert!(!before.is_ended_by_writer());
+    assert_eq!(
+        bed.outside().iter().map(|file| (file.len(), file.mode() & 0o777)).collect::<Vec<_>>(),
+        [(SMALL as u64, 0o600)]
+    );
+    before.write_at(&[2], LARGE - 1).expect("written");
+    assert_eq!(
+        (read(&other, 1, SMALL), read(&other, LARGE - 2, 9)),
+        ([vec![1; SMALL - 1], vec![0]].concat(), vec![0, 2])
+    );
+    other.append(&[3]).expect("appended");
+    let third = bed.other.open(b"file", Access::Read).expect("open");
+    assert_eq!(read(&third, LARGE - 1, 9), [2, 3]);
+    for stat in
+        [bed.one.stat(b"file"), before.stat(), other.stat(), third.stat()].map(|stat| stat.expect("there"))
+    {
+        assert_eq!((stat.inode, stat.size, stat.mode, stat.nlink), (number, LARGE + 1, 0o640, 1));
+    }
+    assert_eq!(
+        as_left(&bed).find(b"file").expect("no damage").and_then(|entry| entry.node).map(|node| node.size),
+        Some(0)
+    );
+    other.truncate(10).expect("cut");
+    assert_eq!((read(&before, 8, 9), third.seek(Seek::Hole, 0).expect("found")), (vec![1; 2], 10));
+    before.allocate(Allocate::Punch, 9, 1).expect("punched");
+    assert_eq!(read(&other, 8, 9), [1, 0]);
+    [before, other, third].iter().for_each(|file| file.sync().expect("synced"));
+}
+
+/// Open files that have not been told yet find out by each call.
+#[test]
+fn whatever_finds_out_that_content_has_left_goes_on_with_it() {
+    type Call = fn(&dyn SharedFile) -> Result<()>;
+    let calls: [Call; 8] = [
+        |file| file.read_at(&mut [0; 9], LARGE - 3).map(|count| assert_eq!(count, 3)),
+        |file| file.write_at(&[4], LARGE),
+        |file| file.append(&[4]),
+        |file| file.truncate(LARGE + 1),
+        |file| file.allocate(Allocate::Extend, 0, LARGE + 1),
+        |file| file.seek(Seek::Data, LARGE - 1).map(drop),
+        |file| file.sync(),
+        |file| {
+            file.change(&AttrChange {
+                mtime: Some(SetTime::To(Timestamp { seconds: 5, nanoseconds: 0 })),
+                ..AttrChange::default()
+            })
+        },
+    ];
+    for (number, call) in calls.iter().enumerate() {
+        let bed = Bed::new();
+        let made = bed.one.create(b"file", 0o640).expect("made");
+        let other = bed.other.open(b"file", Access::Write).expect("open");
+        made.write_at(&[1], LARGE - 1).expect("written");
+        assert!(other.is_ended_by_writer());
+        call(&*other).unwrap_or_else(|fault| panic!("call {number}: {fault}"));
+        assert!(!other.is_ended_by_writer() || number == 7, "call {number}");
+        let (size, stat) = (bed.outside()[0].len(), bed.one.stat(b"file").expect("there"));
+        assert_eq!((stat.size, stat.mtime.seconds == 5), (size, number == 7), "call {number}");
+        assert_eq!(size, if (1..5).contains(&number) { LARGE + 1 } else { LARGE }, "call {number}");
+    }
+}
+
+#[test]
+fn names_and_attributes_of_a_large_file_are_those_of_a_packed_one() {
+    let bed = Bed::new();
+    bed.one.make(b"dir", &Special::Directory(0o755)).expect("made");
+    let file = grown(&bed, b"dir/first").expect("made");
+    file.change(&AttrChange {
+        mode: Some(0o604),
+        mtime: Some(SetTime::To(Timestamp { seconds: 77, nanoseconds: 5 })),
+        ..AttrChange::default()
+    })
+    .expect("changed");
+    drop(file);
+    bed.other
+        .change(
+            b"dir/first",
+            &AttrChange {
+                atime: Some(SetTime::To(Timestamp { seconds: 99, nanoseconds: 0 })),
+                ..AttrChange::default()
+            },
+        )
+        .expect("changed");
+    drop(grown(&bed, b"second").expect("made"));
+    bed.one.rename(b"dir/first", b"dir/new", RenameMode::Replace).expect("renamed");
+    bed.one.rename(b"dir", b"moved", RenameMode::Replace).expect("renamed");
+    let number = bed.one.stat(b"moved/new").expect("there").inode;
+    bed.other.rename(b"moved/new", b"second", RenameMode::Replace).expect("replaced");
+    let stat = bed.one.stat(b"second").expect("there");
+    assert_eq!((stat.inode, stat.size, stat.mode), (number, LARGE, 0o604));
+    assert_eq!((stat.mtime, stat.atime.seconds), (Timestamp { seconds: 77, nanoseconds: 5 }, 99));
+    assert_eq!(bed.outside().len(), 1, "what was replaced is gone");
+    let open = bed.other.open(b"second", Access::Write).expect("open");
+    bed.one.unlink(b"second").expect("removed");
+    open.write_at(&[9], 0).expect("written");
+    assert_eq!((read(&open, 0, 2), bed.outside().len()), (vec![9, 1], 1), "who has it open keeps it");
+    assert_eq!(open.stat().expect("open").nlink, 0);
+    drop(open);
+    let end = tameike_io::os::process::monotonic() + super::LIMIT;
+    while !bed.outside().is_empty() {
+        assert!(tameike_io::os::process::monotonic() < end, "it stays");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn when_the_job_ends_what_is_large_is_a_file_of_its_own() {
+    let bed = Bed::new();
+    bed.one.make(b"dir", &Special::Directory(0o755)).expect("made");
+    drop(grown(&bed, b"dir/large").expect("made"));
+    drop(bed.one.create(b"dir/small", 0o644).expect("made"));
+    let (bed, finished) = bed.again(true);
+    finished.expect("finished");
+    let large = fs::metadata(bed.dir.path().join("dir/large")).expect("a file");
+    assert_eq!((large.len(), large.mode() & 0o7777), (LARGE, 0o640));
+    assert_eq!((bed.outside().len(), bed.is_plain("dir/small")), (0, false));
+    bed.one.unlink(b"dir/large").expect("removed");
+    assert_eq!(errno(bed.one.stat(b"dir/large")), Some(Errno::ENOENT), "nothing is packed under the name");
+    bed.one.stat(b"dir/small").expect("it is packed");
+}
+
+/// A job that was cut off, or not drained, leaves such files to the next one; and so does one that finds another file in the place.
+#[test]
+fn what_could_not_come_to_its_place_comes_later() {
+    let bed = Bed::new();
+    drop(grown(&bed, b"large").expect("made"));
+    let (bed, finished) = bed.killed().again(false);
+    finished.expect("finished");
+    let file = bed.other.open(b"large", Access::Read).expect("it is there");
+    assert_eq!((read(&file, 0, 1), read(&file, LARGE - 1, 9)), (vec![1], vec![2]));
+    drop(file);
+    fs::write(bed.dir.path().join("large"), "of another program").expect("written");
+    let (bed, finished) = bed.again(true);
+    let said = finished.expect_err("a file is in the place").to_string();
+    assert!(said.contains("large"), "{said}");
+    fs::remove_file(bed.dir.path().join("large")).expect("removed");
+    let (bed, finished) = bed.again(true);
+    finished.expect("finished");
+    assert_eq!(fs::metadata(bed.dir.path().join("large")).expect("a file").len(), LARGE);
+    assert!(bed.outside().is_empty());
+}
+
+/// A packer that died when a file had come to its place, and before its entry was gone, or while it was about to make another.
+#[test]
+fn what_was_begun_is_ended() {
+    let bed = Bed::new();
+    drop(grown(&bed, b"large").expect("made"));
+    drop(grown(&bed, b"stays").expect("made"));
+    let number = bed.one.stat(b"large").expect("there").inode;
+    let path = |name: String| bed.dir.path().join(name);
+    fs::rename(path(format!(".tameike-packed/out.{number:016x}")), path("large".into())).expect("renamed");
+    bed.packer.with_store(|store| store.note(super::super::outside::OUTSIDE, Some(b"next"))).expect("noted");
+    fs::write(path(".tameike-moved-next".into()), "").expect("written");
+    fs::write(path(".tameike-packed/out.0123456789abcdef".into()), "of nobody").expect("written");
+    let bed = bed.killed();
+    assert!(!bed.is_plain(".tameike-moved-next"));
+    fs::remove_file(bed.dir.path().join("large")).expect("removed");
+    assert_eq!(errno(bed.one.stat(b"large")), Some(Errno::ENOENT), "nothing is packed under the name");
+    let (bed, finished) = bed.again(true);
+    finished.expect("finished");
+    assert!(bed.is_plain("stays") && bed.outside().is_empty());
+}
+
+/// Permissions that a directory gives to what is made in it are given.
+#[test]
+fn what_is_moved_out_has_what_its_directory_gives() {
+    // As `setfacl -d -m u::rwx,u:1234:rwx,g::r-x,m::rwx,o::---` has it.
+    let entry = |tag: u16, may: u16, who: u32| {
+        [&tag.to_le_bytes()[..], &may.to_le_bytes(), &who.to_le_bytes()].concat()
+    };
+    let nobody = u32::MAX;
+    let entries = [
+        entry(1, 7, nobody),
+        entry(2, 7, 1234),
+        entry(4, 5, nobody),
+        entry(16, 7, nobody),
+        entry(32, 0, nobody),
+    ];
+    let list = [&2_u32.to_le_bytes()[..], &entries.concat()].concat();
+    let bed = Bed::new();
+    fs::create_dir(bed.dir.path().join("dir")).expect("made");
+    rustix::fs::setxattr(
+        bed.dir.path().join("dir"),
+        "system.posix_acl_default",
+        &list,
+        rustix::fs::XattrFlags::empty(),
+    )
+    .expect("set");
+    drop(grown(&bed, b"dir/large").expect("made"));
+    let (bed, finished) = bed.again(true);
+    finished.expect("finished");
+    let mut found = [0; 100];
+    let size =
+        rustix::fs::getxattr(bed.dir.path().join("dir/large"), "system.posix_acl_access", &mut found[..])
+            .expect("a list");
+    assert!(found[..size].windows(8).any(|found| found == entry(2, 7, 1234)), "{:?}", &found[..size]);
+}
