@@ -105,7 +105,7 @@ fn the_receipt_has_checksums_of_packed_files() {
     assert!(verify(&site).contains("verified 2 paths"), "{}", verify(&site));
 }
 
-/// S35: "A packed file that is larger than `--aggregate-max` when the job ends becomes a file of the shared directory."
+/// S35: "A packed file that a write makes larger than `--aggregate-max` becomes a file of the shared directory when the job ends."
 #[test]
 fn what_has_grown_large_is_a_file_when_the_job_has_ended() {
     let site = Site::new();

@@ -395,7 +395,33 @@ while True:
     }
 }
 
-/// S35: "A packed file that is larger than `--aggregate-max` when the job ends becomes a file of the shared directory." The packer is
+/// S35: "A packed file that a write makes larger than `--aggregate-max` becomes a file of the shared directory when the job ends." So it does
+/// where another file system is mounted there, into which no name can be moved.
+#[test]
+fn what_is_large_comes_into_another_file_system() {
+    let Some(scene) = Scene::new("below") else { return };
+    let below = scene.site.shared().join("below");
+    scene.mounts.mount_memory(&scene.site.shared(), "64m");
+    fs::create_dir(&below).expect("made here");
+    scene.mounts.must(&format!("mkdir {}", below.display()));
+    scene.mounts.mount_memory(&below, "64m");
+    let script = r#"cd "$TAMEIKE_CACHE"; head -c 5M /dev/urandom > $expected/large; cp $expected/large below/large
+                    cp $expected/large large; echo small > below/small; chmod 604 below/large; touch -d 2001-02-03 below/large"#;
+    scene.must(script);
+    let found = scene.mounts.must(&format!(
+        r#"cd {}; cmp below/large {1}; cmp large {1}; ls -A . below .tameike-packed | grep -c -e moved -e '^out' || true
+           stat -c '%a %Y' below/large; test ! -e below/small"#,
+        scene.site.shared().display(),
+        scene.site.plain().join("expected/large").display()
+    ));
+    assert_eq!(found, "0\n604 981158400\n");
+    let again =
+        r#"cd "$TAMEIKE_CACHE"; cat below/small; cmp below/large $expected/large; rm below/large; ls below"#;
+    assert_eq!(scene.must(again), "small\nsmall\n");
+    scene.check_undamaged();
+}
+
+/// S35: "A packed file that a write makes larger than `--aggregate-max` becomes a file of the shared directory when the job ends." The packer is
 /// killed amid that: each file is there once, packed or not, and with it no other.
 #[test]
 fn what_is_moved_out_is_there_once_whenever_the_packer_dies() {

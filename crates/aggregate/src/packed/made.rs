@@ -5,10 +5,15 @@ use super::{PackedTree, Way, unless_missing, way};
 use std::sync::Arc;
 use tameike_core::wire::pack::{PackReply, PackRequest};
 use tameike_core::{Errno, FileKind, Result};
-use tameike_io::shared::{Access, SharedFile, split};
+use tameike_io::shared::{Access, FileStat, SharedFile, split};
 
 /// Set-group-ID bit: on a directory, files born in it take its group.
 const SETGID: u16 = 0o2000;
+
+/// Owner and group of what one with this owner and group makes in a directory.
+pub(super) fn owner_of_new(dir: &FileStat, maker: (u32, u32)) -> (u32, u32) {
+    (maker.0, if dir.mode & SETGID == 0 { maker.1 } else { dir.gid })
+}
 
 impl PackedTree {
     /// What was made just now under a name that is packed meanwhile is unmade.
@@ -53,11 +58,10 @@ impl PackedTree {
         if parent.kind != FileKind::Directory {
             return Err(Errno::ENOTDIR.into());
         }
-        let gid = if parent.mode & SETGID == 0 { self.owner.1 } else { parent.gid };
+        let (uid, gid) = owner_of_new(&parent, self.owner);
         let mut looked = None;
         loop {
-            let (path_there, uid) = (path.to_vec(), self.owner.0);
-            match way.ask(PackRequest::Create { path: path_there, mode, uid, gid, looked })? {
+            match way.ask(PackRequest::Create { path: path.to_vec(), mode, uid, gid, looked })? {
                 PackReply::Stat(stat) => {
                     self.absent.note(path, seen.unwrap_or(now));
                     return self.opened(way, &stat, Access::Write).map(Some);

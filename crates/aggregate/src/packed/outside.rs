@@ -14,10 +14,10 @@ use tameike_core::wire::pack::{Changed, PACKED_BYTES_MAX, PackReply, PackRequest
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::shared::{SharedFile, SharedFs, is_missing, join, split};
 
-/// A path that no file has, where it is said that content is outside; and in the place of which file the next of them is being made.
-pub(super) const OUTSIDE: &[u8] = b".tameike-packed/outside";
 /// Beginning of the names of files that have content.
 const PREFIX: &str = "out.";
+/// A file that is there while files come to their places, so that who opens the container then knows that content was outside.
+pub(super) const MOVING: &[u8] = b"out.moving";
 
 /// The file that has the content of a packed file, in the container's directory.
 pub(super) fn outside_name(number: u64) -> Vec<u8> {
@@ -76,13 +76,10 @@ impl Packer {
         if is_outside || now.max(size) <= self.size_max() {
             return Ok(is_outside);
         }
-        let gone = self.move_outside(store, file, &path);
-        let noted = store.note(OUTSIDE, Some(b""));
-        gone.and(noted).map(|()| true)
+        self.move_outside(store, file, &path).map(|()| true)
     }
 
     fn move_outside(&self, store: &mut Store, number: u64, path: &[u8]) -> Result<()> {
-        store.note(OUTSIDE, Some(path))?;
         let content = make_outside(self.plain(), path, number)?;
         let PackedStat { size, atime, mtime, .. } = store.look(number)?;
         if size > 0 {
@@ -92,11 +89,13 @@ impl Packer {
         let change =
             AttrChange { atime: Some(times(atime)), mtime: Some(times(mtime)), ..Default::default() };
         content.change(&change)?;
-        store.leave(number)
+        store.leave(number)?;
+        store.write_pending()
     }
 }
 
-/// Makes the file that will have the content of what is at a path.
+/// Makes the file that will have the content of what is at a path. Should the packer die in between, what it has left beside the path is removed
+/// when that content goes outside again: it is in the stores of the job.
 fn make_outside(plain: &dyn SharedFs, path: &[u8], number: u64) -> Result<std::sync::Arc<dyn SharedFile>> {
     const MODE: u16 = 0o600;
     let (aside, outside) = (aside_of(path)?, outside_path(number));
