@@ -105,7 +105,8 @@ fn the_receipt_has_checksums_of_packed_files() {
     assert!(verify(&site).contains("verified 2 paths"), "{}", verify(&site));
 }
 
-/// S35: "A packed file that a write makes larger than `--aggregate-max` becomes a file of the shared directory when the job ends."
+/// S35: "A packed file that a write makes larger than `--aggregate-max` becomes a file of the shared directory when the job ends. Until
+/// then its content is in a file of its own in the container's directory, and the container shows it as empty."
 #[test]
 fn what_has_grown_large_is_a_file_when_the_job_has_ended() {
     let site = Site::new();
@@ -118,9 +119,21 @@ fn what_has_grown_large_is_a_file_when_the_job_has_ended() {
         sum
     );
     assert_eq!(succeed(Command::new("stat").args(["-c", "%a"]).arg(site.shared().join("d/large"))), "640\n");
-    assert_eq!(
-        pack(&site, 1, r#"cd "$TAMEIKE_CACHE"; ls d; cksum < d/large"#),
-        format!("large\nsmall\n{sum}")
+    let container = container(&site);
+    let script = format!(
+        r#"cd "$TAMEIKE_CACHE"; ls d; cksum < d/large; cp d/large d/copy; until ls {0} | grep -q '^out\.'; do sleep 0.1; done
+           {1} agg cat {0} d/copy | wc -c; tameike exec --node 1 -- cksum < d/copy"#,
+        container.display(),
+        binary()
+    );
+    assert_eq!(pack(&site, 2, &script), format!("large\nsmall\n{sum}0\n{sum}"));
+    assert_eq!(fs::read(site.shared().join("d/copy")).expect("there").len(), 3_000_000);
+    assert!(
+        fs::read_dir(container).expect("there").all(|name| !name
+            .expect("a name")
+            .file_name()
+            .to_string_lossy()
+            .starts_with("out"))
     );
 }
 

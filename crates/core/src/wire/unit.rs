@@ -91,7 +91,7 @@ pub enum UnitRequest {
         /// the digests down.
         round: u64,
         /// This node alone holds the file: when all of it is flushed, the shared file gets its size, and this time of its last change,
-        /// and is made safe once.
+        /// and is made safe once; where who writes to it may do so.
         ending: Option<Ending>,
     },
     /// Which files of this coordinator have dirty bytes on this node.
@@ -292,7 +292,7 @@ pub enum UnitReply {
         digests: Vec<UnitDigest>,
         /// Whether dirty units are left.
         rest: bool,
-        /// How the node has left the shared file, where it was asked to end it and nothing is left.
+        /// How the node has left the shared file, where it was asked to end it, and has.
         left: Option<Stamp>,
     },
     /// Files, ascending.

@@ -26,7 +26,7 @@ struct Order<'a> {
     path: &'a [u8],
     record: &'a Record,
     patience: Patience,
-    /// What the file gets by the node that flushes it, where that is one.
+    /// What the file gets by the node that flushes it, where that is one, and may do so.
     ending: Option<Ending>,
 }
 

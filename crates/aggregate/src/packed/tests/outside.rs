@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tameike_core::attr::{AttrChange, SetTime, Timestamp};
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, Result};
+use tameike_io::os::process;
 use tameike_io::shared::{Access, Allocate, Seek, SharedFile, SharedFs, Special};
 
 const SMALL: usize = 3000;
@@ -161,9 +162,9 @@ fn names_and_attributes_of_a_large_file_are_those_of_a_packed_one() {
     assert_eq!((read(&open, 0, 2), bed.outside().len()), (vec![9, 1], 1), "who has it open keeps it");
     assert_eq!(open.stat().expect("open").nlink, 0);
     drop(open);
-    let end = tameike_io::os::process::monotonic() + super::LIMIT;
+    let end = process::monotonic() + super::LIMIT;
     while !bed.outside().is_empty() {
-        assert!(tameike_io::os::process::monotonic() < end, "it stays");
+        assert!(process::monotonic() < end, "it stays");
         std::thread::yield_now();
     }
 }
@@ -174,10 +175,15 @@ fn when_the_job_ends_what_is_large_is_a_file_of_its_own() {
     bed.one.make(b"dir", &Special::Directory(0o755)).expect("made");
     drop(grown(&bed, b"dir/large").expect("made"));
     drop(bed.one.create(b"dir/small", 0o644).expect("made"));
+    let is_root = process::user() == 0;
+    let owner = if is_root { (1234, 567) } else { (process::user(), process::group()) };
+    let change = AttrChange { uid: Some(owner.0), gid: Some(owner.1), ..AttrChange::default() };
+    bed.other.change(b"dir/large", &change).expect("changed");
     let (bed, finished) = bed.again(true);
     finished.expect("finished");
     let large = fs::metadata(bed.dir.path().join("dir/large")).expect("a file");
     assert_eq!((large.len(), large.mode() & 0o7777), (LARGE, 0o640));
+    assert_eq!((large.uid(), large.gid()), owner);
     assert_eq!((bed.outside().len(), bed.is_plain("dir/small")), (0, false));
     bed.one.unlink(b"dir/large").expect("removed");
     assert_eq!(errno(bed.one.stat(b"dir/large")), Some(Errno::ENOENT), "nothing is packed under the name");
