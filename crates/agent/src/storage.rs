@@ -3,7 +3,7 @@
 use crate::control::Left;
 use std::path::Path;
 use std::sync::Arc;
-use tameike_aggregate::packed::count_noted;
+use tameike_aggregate::packed::{count_noted, count_owed};
 use tameike_core::{Fault, Result, View};
 use tameike_io::disk::uring::Direct;
 use tameike_io::os::system::System;
@@ -74,7 +74,8 @@ pub fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()
 /// When the store cannot be read.
 fn left(store: &Store, dir: &Path) -> Result<Left> {
     let Journaled { dirty, named } = journaled(store.ledger.clone())?;
-    let names = count_noted(&PosixTree::open(dir)?)?;
+    let dir = PosixTree::open(dir)?;
+    let names = count_noted(&dir)? + count_owed(&dir)?;
     Ok(Left { files: dirty, bytes: store.extents.space(View::Cache).dirty, named, names })
 }
 

@@ -50,6 +50,8 @@ impl Store {
             self.writer = Some(self.container.begin_writer(&who, Codec::None, STREAMS)?);
         }
         if self.was_refused {
+            // Where there is no room, what is gone makes some at once.
+            self.remove_gone(u64::MAX);
             self.write_pending()?;
         }
         self.make_room()

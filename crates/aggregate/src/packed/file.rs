@@ -3,6 +3,7 @@
 use super::outside::{outside_path, times_of};
 use super::stats::{stat_of, stat_outside};
 use super::{Way, way};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::pack::{Changed, PACKED_BYTES_MAX, PackReply, PackRequest};
@@ -26,12 +27,14 @@ pub struct PackedFile {
     outside: Outside,
     /// The file that has the content, once that is outside.
     content: OnceLock<Arc<dyn SharedFile>>,
+    /// The packer knows that this node changes that.
+    is_told: AtomicBool,
 }
 
 impl PackedFile {
     /// One that the packer has just opened.
     pub fn new(way: Way, runtime: Runtime, file: u64, outside: Outside) -> Self {
-        Self { way, runtime, file, outside, content: OnceLock::new() }
+        Self { way, runtime, file, outside, content: OnceLock::new(), is_told: AtomicBool::new(false) }
     }
 
     /// The file that has the content, which is outside.
@@ -42,7 +45,9 @@ impl PackedFile {
         if let Some(content) = self.content.get() {
             return Ok(&**content);
         }
-        let content = self.outside.plain.open(&outside_path(self.file), self.outside.access)?;
+        let (plain, path) = (&*self.outside.plain, outside_path(self.file));
+        plain.look_anew(&path);
+        let content = plain.open(&path, self.outside.access)?;
         Ok(&**self.content.get_or_init(|| content))
     }
 
@@ -52,10 +57,23 @@ impl PackedFile {
         request: impl FnOnce() -> PackRequest,
         outside: impl FnOnce(&dyn SharedFile) -> Result<()>,
     ) -> Result<()> {
-        if self.content.get().is_none() && !self.is_outside(request())? {
+        if self.content.get().is_some() {
+            return outside(self.content_to_change()?);
+        }
+        if !self.is_outside(request())? {
             return Ok(());
         }
+        self.is_told.store(true, Ordering::Relaxed);
         outside(self.content()?)
+    }
+
+    /// As [`Self::content`], for what may not be done to files that another job packs, and what the packer is to know of.
+    fn content_to_change(&self) -> Result<&dyn SharedFile> {
+        if !self.is_told.load(Ordering::Relaxed) {
+            self.is_outside(PackRequest::Expect { file: self.file, size: 0 })?;
+            self.is_told.store(true, Ordering::Relaxed);
+        }
+        self.content()
     }
 
     /// Whether something that the packer was asked for is to be done with content that is outside; else it is done.
@@ -118,15 +136,15 @@ impl SharedFile for PackedFile {
     }
 
     fn expect_size(&self, size: u64) -> Result<()> {
-        if size <= self.outside.size_max {
+        if size <= self.outside.size_max && self.content.get().is_none() {
             return Ok(());
         }
         self.act(|| PackRequest::Expect { file: self.file, size }, |_| Ok(()))
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        if let Some(content) = self.content.get() {
-            return content.write_at(bytes, offset);
+        if self.content.get().is_some() {
+            return self.content_to_change()?.write_at(bytes, offset);
         }
         let mut offset = offset;
         for part in bytes.chunks(self.way.bytes_max()) {
@@ -152,8 +170,12 @@ impl SharedFile for PackedFile {
     fn allocate(&self, how: Allocate, offset: u64, length: u64) -> Result<()> {
         let end = offset.checked_add(length).ok_or(Errno::EFBIG)?;
         let size = self.size()?;
-        if let Some(content) = self.content.get() {
-            return content.allocate(how, offset, length);
+        let grows = matches!(how, Allocate::Extend | Allocate::Zero) && end > size;
+        if grows {
+            self.expect_size(end)?;
+        }
+        if self.content.get().is_some() {
+            return self.content_to_change()?.allocate(how, offset, length);
         }
         if matches!(how, Allocate::Punch | Allocate::Zero) {
             let zeros = vec![0; PACKED_BYTES_MAX];
@@ -163,7 +185,6 @@ impl SharedFile for PackedFile {
             }
         }
         // Space is set aside for nobody in a container.
-        let grows = matches!(how, Allocate::Extend | Allocate::Zero) && end > size;
         if grows { self.truncate(end) } else { Ok(()) }
     }
 
@@ -204,10 +225,8 @@ impl SharedFile for PackedFile {
 
     fn change(&self, change: &AttrChange) -> Result<()> {
         let times = times_of(change);
-        if let Some(content) = self.content.get()
-            && *change == times
-        {
-            return content.change(&times);
+        if self.content.get().is_some() && *change == times {
+            return self.content_to_change()?.change(&times);
         }
         let request = PackRequest::Change { of: Changed::Open(self.file), change: change.clone() };
         if self.is_outside(request)? { self.content()?.change(&times) } else { Ok(()) }

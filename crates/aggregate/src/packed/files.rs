@@ -237,13 +237,14 @@ impl Store {
         if change.size.is_some() || change.layout.is_some() {
             return Err(Errno::EINVAL.into());
         }
-        self.begin()?;
         let open = self.opened(number)?;
         let AttrChange { mode, uid, gid, .. } = change;
         if open.identity.is_outside && mode.is_none() && uid.is_none() && gid.is_none() {
             // The entry has nothing of it.
-            return Ok(None);
+            return self.check().map(|()| None);
         }
+        self.begin()?;
+        let open = self.opened(number)?;
         let now = wall();
         let time = |set: SetTime| match set {
             SetTime::Now => now,

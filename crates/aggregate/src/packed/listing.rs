@@ -1,5 +1,6 @@
 //! Names of a directory: those of the shared file system, by its cursors, then those that are packed.
 
+use super::outside::ASIDE;
 use super::{CONTAINER, DEVICE, Way, way};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -94,6 +95,8 @@ impl SharedDir for UnitedDir {
                 }
             }
             names.retain(|named| !(self.path.is_empty() && named.name == CONTAINER));
+            // It is about to be elsewhere.
+            names.retain(|named| !named.name.starts_with(ASIDE));
             if !names.is_empty() {
                 return Ok(names);
             }

@@ -24,6 +24,7 @@ mod moves;
 mod names;
 mod outside;
 mod outward;
+mod owed;
 mod packer;
 mod recent;
 mod safety;
@@ -35,6 +36,7 @@ mod tests;
 mod way;
 
 pub use journal::count_noted;
+pub use owed::count_owed;
 pub use packer::{Packer, PackerParts};
 pub use storms::{STORM_FILES, STORM_SECONDS};
 pub use way::Way;

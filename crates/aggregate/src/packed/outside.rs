@@ -3,17 +3,21 @@
 //! runs, and so does the number.
 
 use super::files::Open;
+use super::owed::Owed;
 use super::packer::Packer;
 use super::store::Store;
 use super::{CONTAINER, PackedTree};
 use crate::session::draft::Draft;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{Changed, PACKED_BYTES_MAX, PackReply, PackRequest, PackedStat};
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::shared::{SharedFile, SharedFs, is_missing, join, split};
 
+/// Beginning of the names of files that are being made beside their places.
+pub(super) const ASIDE: &[u8] = b".tameike-moved-";
 /// Beginning of the names of files that have content.
 const PREFIX: &str = "out.";
 /// A file that is there while files come to their places, so that who opens the container then knows that content was outside.
@@ -32,7 +36,7 @@ pub(super) fn outside_path(number: u64) -> Vec<u8> {
 /// Where a file is made that is about to have another place: beside its later one, as permissions and places on disks go by directories.
 pub(super) fn aside_of(path: &[u8]) -> Result<Vec<u8>> {
     let (dir, name) = split(path).ok_or(Errno::EINVAL)?;
-    Ok(join(dir, &[&b".tameike-moved-"[..], &name[..name.len().min(200)]].concat()))
+    Ok(join(dir, &[ASIDE, &name[..name.len().min(200)]].concat()))
 }
 
 /// Removes what may not be there.
@@ -73,22 +77,29 @@ impl Packer {
         store.check()?;
         let PackedStat { size: now, is_outside, .. } = store.look(file)?;
         let Some(path) = store.opened(file)?.draft.path.clone() else { return Ok(is_outside) };
-        if is_outside || now.max(size) <= self.size_max() {
-            return Ok(is_outside);
+        if !is_outside && now.max(size) <= self.size_max() {
+            return Ok(false);
         }
-        self.move_outside(store, file, &path).map(|()| true)
+        store.owed.iter_mut().try_for_each(|owed| owed.add(file))?;
+        if !is_outside {
+            self.move_outside(store, file, &path)?;
+        }
+        Ok(true)
     }
 
     fn move_outside(&self, store: &mut Store, number: u64, path: &[u8]) -> Result<()> {
         let content = make_outside(self.plain(), path, number)?;
         let PackedStat { size, atime, mtime, .. } = store.look(number)?;
-        if size > 0 {
-            copy(|offset| store.read(number, offset, PACKED_BYTES_MAX)?.bytes(), size, &*content)?;
-        }
+        let read = |offset| store.read(number, offset, PACKED_BYTES_MAX)?.bytes();
         let times = SetTime::To;
         let change =
             AttrChange { atime: Some(times(atime)), mtime: Some(times(mtime)), ..Default::default() };
-        content.change(&change)?;
+        let copied = if size > 0 { copy(read, size, &*content) } else { Ok(()) };
+        if let Err(fault) = copied.and_then(|()| content.change(&change)) {
+            // It is in the container as before.
+            let _ = self.plain().unlink(&outside_path(number));
+            return Err(fault);
+        }
         store.leave(number)?;
         store.write_pending()
     }
@@ -96,20 +107,27 @@ impl Packer {
 
 /// Makes the file that will have the content of what is at a path. Should the packer die in between, what it has left beside the path is removed
 /// when that content goes outside again: it is in the stores of the job.
-fn make_outside(plain: &dyn SharedFs, path: &[u8], number: u64) -> Result<std::sync::Arc<dyn SharedFile>> {
+fn make_outside(plain: &dyn SharedFs, path: &[u8], number: u64) -> Result<Arc<dyn SharedFile>> {
     const MODE: u16 = 0o600;
     let (aside, outside) = (aside_of(path)?, outside_path(number));
-    remove(plain, &aside)?;
     remove(plain, &outside)?;
-    let file = plain.create(&aside, MODE)?;
-    match plain.rename(&aside, &outside, RenameMode::Replace) {
-        Ok(()) => Ok(file),
-        Err(fault) => {
-            plain.unlink(&aside)?;
-            // Below the shared directory another file system begins; or a part with limits of its own.
-            if fault.errno == Errno::EXDEV { plain.create(&outside, MODE) } else { Err(fault) }
+    let made = remove(plain, &aside).and_then(|()| plain.create(&aside, MODE)).and_then(|file| {
+        let renamed = plain.rename(&aside, &outside, RenameMode::Replace);
+        if renamed.is_err() {
+            let _ = plain.unlink(&aside);
         }
+        renamed.map(|()| file)
+    });
+    match made {
+        // Below the shared directory another file system begins, or a part with limits of its own; or nothing can be made there by now.
+        Err(fault) if fault.errno == Errno::EXDEV || is_closed(fault.errno) => plain.create(&outside, MODE),
+        made => made,
     }
+}
+
+/// Whether an error tells that a directory may not be written, or is not there.
+fn is_closed(errno: Errno) -> bool {
+    matches!(errno, Errno::EACCES | Errno::EPERM) || is_missing(errno)
 }
 
 impl Store {
@@ -123,20 +141,48 @@ impl Store {
         self.publish(number)
     }
 
-    /// Files whose content is outside.
+    /// The content of a file is in the container again: it has none.
     ///
     /// # Errors
-    /// `EIO` when the index, or an entry, is damaged.
+    /// What the file system says.
+    pub(super) fn come_back(&mut self, path: &[u8]) -> Result<()> {
+        let PackedStat { number, .. } = self.open_file(path)?;
+        let open = self.opened(number)?;
+        open.identity.is_outside = false;
+        open.draft.is_changed = true;
+        self.close_file(number)
+    }
+
+    /// Files whose content is outside, as far as their entries can be read.
+    ///
+    /// # Errors
+    /// `EIO` when the index is damaged.
     pub(super) fn outside(&mut self) -> Result<Vec<(Vec<u8>, PackedStat)>> {
         let mut found = Vec::new();
         for path in self.below(b"")? {
             // Their entries have no content.
-            if self.entry(&path)?.node.is_some_and(|node| node.size == 0) {
-                let stat = self.stat(&path)?;
-                found.extend(stat.is_outside.then_some((path, stat)));
+            if self.entry(&path)?.node.is_none_or(|node| node.size > 0) {
+                continue;
+            }
+            match self.stat(&path) {
+                Ok(stat) => found.extend(stat.is_outside.then_some((path, stat))),
+                Err(fault) => log::warn!("{}: {fault}", String::from_utf8_lossy(&path)),
             }
         }
         Ok(found)
+    }
+
+    /// Whether it is this job that brings a file whose content is outside to its place.
+    pub(super) fn is_owed(&self, number: u64) -> bool {
+        self.owed.as_ref().is_some_and(|owed| owed.has(number))
+    }
+
+    /// All have come to their places.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub(super) fn end_owed(&mut self) -> Result<()> {
+        self.owed.as_mut().map_or(Ok(()), Owed::clear)
     }
 
     /// Names of files in the container's directory that have content, or once had.
@@ -152,14 +198,27 @@ impl Store {
         }
     }
 
-    /// Of a file that is gone the content that is outside goes, too, once nobody has it open.
-    pub(super) fn drop_outside(&self, gone: &PackedStat) {
-        if gone.is_outside
-            && !self.open.contains_key(&gone.number)
-            && let Err(fault) = remove(&*self.fs, &outside_name(gone.number))
-        {
-            log::warn!("content of a file that was removed stays until the job ends: {fault}");
+    /// Of a file that is gone the content that is outside goes, too, once nobody has it open, and that it is gone is safe.
+    pub(super) fn drop_outside(&mut self, gone: &PackedStat) {
+        if gone.is_outside && !self.open.contains_key(&gone.number) {
+            self.gone.push((self.changes, gone.number));
+            self.remove_gone(self.safe);
         }
+    }
+
+    /// Removes content of files that were gone after so many changes.
+    pub(super) fn remove_gone(&mut self, changes: u64) {
+        for (_, number) in self.gone.extract_if(.., |(since, _)| *since <= changes) {
+            if let Err(fault) = remove(&*self.fs, &outside_name(number)) {
+                log::warn!("content of a file that was removed stays in the container's directory: {fault}");
+            }
+        }
+    }
+
+    /// Content of files that are gone, and that somebody has open at the end.
+    pub(super) fn drop_nameless(&mut self) {
+        let nameless = self.open.values().filter(|open| open.draft.path.is_none()).map(Open::stat);
+        self.gone.extend(nameless.filter(|stat| stat.is_outside).map(|stat| (0, stat.number)));
     }
 }
 

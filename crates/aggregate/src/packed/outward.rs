@@ -1,10 +1,12 @@
 //! When the job ends, files whose content is outside of the container become files of the shared directory.
 
 use super::made::owner_of_new;
-use super::outside::{MOVING, aside_of, copy, outside_name, outside_path, remove};
+use super::outside::{MOVING, aside_of, copy, outside_path, remove};
 use super::store::Store;
 use super::{APART, CONTAINER};
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{PACKED_BYTES_MAX, PackedStat};
@@ -12,39 +14,37 @@ use tameike_core::{Errno, FileKind, Result};
 use tameike_io::os::process;
 use tameike_io::shared::{Access, FileStat, SharedFs, join, split};
 
-/// Files whose content is outside become files of the shared directory, which is asked to make their names safe, and are packed no more.
+/// Files that are brought to their places at a time: each waits for the file system.
+const AT_ONCE: usize = 16;
+
+/// Files whose content this job has brought outside become files of the shared directory, which is asked to make their names safe, and are packed
+/// no more.
 ///
 /// # Errors
 /// What the file system says of the first that does not: it stays as it is.
 pub fn move_out(plain: &dyn SharedFs, store: &mut Store) -> Result<()> {
-    if store.outside_names()?.is_empty() {
-        return Ok(());
+    let mut files = store.outside()?;
+    files.retain(|(path, stat)| store.is_owed(stat.number) && !is_apart(path, stat.number));
+    if !files.is_empty() {
+        match plain.create(&join(CONTAINER, MOVING), 0o600) {
+            Err(fault) if fault.errno != Errno::EEXIST => return Err(fault),
+            _ => {}
+        }
     }
-    match plain.create(&join(CONTAINER, MOVING), 0o600) {
-        Err(fault) if fault.errno != Errno::EEXIST => return Err(fault),
-        _ => {}
-    }
-    let (mut moved, mut dirs, mut stay, mut outcome) = (Vec::new(), BTreeSet::new(), BTreeSet::new(), Ok(()));
-    for (path, stat) in store.outside()? {
-        match move_one(plain, &path, &stat) {
-            Ok(true) => {
-                dirs.extend(split(&path).map(|(dir, _)| dir.to_vec()));
-                moved.push(path);
-            }
-            Ok(false) => drop(stay.insert(outside_name(stat.number))),
+    let (mut moved, mut outcome) = (Vec::new(), Ok(()));
+    for ((path, _), done) in files.iter().zip(move_at_once(plain, &files)) {
+        match done {
+            Ok(()) => moved.push(path),
             Err(fault) => {
-                stay.insert(outside_name(stat.number));
-                outcome = outcome.and(Err(fault.context(format_args!("{}", String::from_utf8_lossy(&path)))));
+                outcome = outcome.and(Err(fault.context(format_args!("{}", String::from_utf8_lossy(path)))));
             }
         }
     }
-    dirs.iter().try_for_each(|dir| plain.sync_dir(dir))?;
-    moved.iter().try_for_each(|path| store.unlink(path))?;
-    // What lives that were cut off have left goes, too.
-    let mut needless = store.outside_names()?;
-    needless.retain(|name| !stay.contains(name));
-    needless.iter().try_for_each(|name| remove(plain, &join(CONTAINER, name)))?;
-    outcome
+    let dirs: BTreeSet<_> = moved.iter().map(|path| dir_of(path)).collect();
+    dirs.into_iter().try_for_each(|dir| plain.sync_dir(dir))?;
+    moved.into_iter().try_for_each(|path| store.unname(path))?;
+    remove(plain, &join(CONTAINER, MOVING))?;
+    outcome.and_then(|()| store.end_owed())
 }
 
 /// Ends what another life of the packer has begun: files that have come to their places are packed no more.
@@ -57,80 +57,133 @@ pub fn end_out(plain: &dyn SharedFs, store: &mut Store) -> Result<()> {
         return Ok(());
     }
     for (path, stat) in store.outside()? {
-        if there.contains(&outside_name(stat.number)) {
-            continue;
-        }
-        // A mount may remember the directory as it was.
         let outside = outside_path(stat.number);
+        // A mount may remember the directory as it was.
         plain.look_anew(&outside);
-        if plain.stat(&outside).is_err_and(|fault| fault.errno == Errno::ENOENT) {
-            store.unlink(&path)?;
+        let has_content = match plain.stat(&outside) {
+            Err(fault) if fault.errno == Errno::ENOENT => false,
+            looked => looked.map(|_| true)?,
+        };
+        let is_at_place = match has_content {
+            true => has_come(plain, &path, &outside),
+            false => {
+                there.contains(MOVING) || plain.stat(&path).is_ok_and(|stat| stat.kind == FileKind::File)
+            }
+        };
+        if is_at_place {
+            let _ = plain.sync_dir(dir_of(&path));
+            remove(plain, &outside)?;
+            store.unname(&path)?;
+        } else if !has_content {
+            // It was not safe, and is in the stores of its job.
+            store.come_back(&path)?;
         }
     }
-    Ok(())
+    remove(plain, &join(CONTAINER, MOVING))
 }
 
-/// Whether a file has come to its place, where that is in the shared directory.
-fn move_one(plain: &dyn SharedFs, path: &[u8], stat: &PackedStat) -> Result<bool> {
-    let outside = outside_path(stat.number);
-    if path.strip_prefix(APART).is_some_and(|rest| rest.starts_with(b"/")) {
-        let (path, outside) = (String::from_utf8_lossy(path), String::from_utf8_lossy(&outside));
+fn dir_of(path: &[u8]) -> &[u8] {
+    split(path).map_or(b"", |(dir, _)| dir)
+}
+
+/// Whether it is where nobody sees it but in the container. Then a person is told where its content is.
+fn is_apart(path: &[u8], number: u64) -> bool {
+    let is_apart = path.strip_prefix(APART).is_some_and(|rest| rest.starts_with(b"/"));
+    if is_apart {
+        let (path, outside) = (String::from_utf8_lossy(path), outside_path(number));
         log::warn!(
-            "the content of {path}, whose directory was removed by another program, is kept in {outside}"
+            "the content of {path}, whose directory was removed by another program, is kept in {}",
+            String::from_utf8_lossy(&outside)
         );
-        return Ok(false);
     }
-    give_attributes(plain, &outside, path, stat)?;
-    match plain.rename(&outside, path, RenameMode::NoReplace) {
-        // Some file systems cannot rename so (GlusterFS).
-        Err(fault) if fault.errno == Errno::EINVAL => link_and_unlink(plain, &outside, path)?,
-        Err(fault) if fault.errno == Errno::EXDEV => carry_over(plain, &outside, path, stat)?,
-        renamed => renamed?,
-    }
-    Ok(true)
+    is_apart
 }
 
-/// A file that is about to come to a path gets permissions, and the owner that it was given; these are safe then.
+/// Whether what is at a path is this file, which lies outside as well: a life that was cut off has come so far.
+fn has_come(plain: &dyn SharedFs, path: &[u8], outside: &[u8]) -> bool {
+    let (Ok(there), Ok(content)) = (plain.stat(path), plain.stat(outside)) else { return false };
+    let is_link = (there.device, there.inode) == (content.device, content.inode);
+    let is_copy = (there.size, there.mtime) == (content.size, content.mtime);
+    there.kind == FileKind::File && (is_link || is_copy)
+}
+
+fn move_at_once(plain: &dyn SharedFs, files: &[(Vec<u8>, PackedStat)]) -> Vec<Result<()>> {
+    let outcomes: Vec<_> = files.iter().map(|_| Mutex::new(Ok(()))).collect();
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..files.len().min(AT_ONCE) {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let Some((path, stat)) = files.get(number) else { return };
+                    *outcomes[number].lock() = move_one(plain, path, stat);
+                }
+            });
+        }
+    });
+    outcomes.into_iter().map(Mutex::into_inner).collect()
+}
+
+/// A file comes to its place.
+fn move_one(plain: &dyn SharedFs, path: &[u8], stat: &PackedStat) -> Result<()> {
+    let outside = outside_path(stat.number);
+    give_attributes(plain, &outside, path, stat)?;
+    in_writable(plain, dir_of(path), || match plain.rename(&outside, path, RenameMode::NoReplace) {
+        Err(fault) if fault.errno == Errno::EXDEV => carry_over(plain, &outside, path, stat),
+        // Some file systems cannot rename so (GlusterFS).
+        Err(fault) if fault.errno == Errno::EINVAL => {
+            plain.link(&outside, path)?;
+            end_other_name(plain, &outside, path)
+        }
+        renamed => renamed,
+    })
+}
+
+/// Does something in a directory; where that may not be written, its owner may be us, and lends the permission.
+fn in_writable(plain: &dyn SharedFs, dir: &[u8], act: impl Fn() -> Result<()>) -> Result<()> {
+    match act() {
+        Err(fault) if [Errno::EACCES, Errno::EPERM].contains(&fault.errno) => {
+            let mode = |mode| AttrChange { mode: Some(mode), ..AttrChange::default() };
+            let was = plain.stat(dir)?.mode;
+            plain.change(dir, &mode(was | 0o300)).map_err(|_| fault)?;
+            let done = act();
+            plain.change(dir, &mode(was)).and(done)
+        }
+        done => done,
+    }
+}
+
+/// A file that is about to come to a path gets permissions and owner; these are safe then.
 fn give_attributes(plain: &dyn SharedFs, file: &[u8], path: &[u8], stat: &PackedStat) -> Result<()> {
     // Gfarm syncs what is open for writing only.
     let file = plain.open(file, Access::Write)?;
-    let dir = plain.stat(split(path).map_or(b"", |(dir, _)| dir))?;
-    if (stat.uid, stat.gid) != owner_of_new(&dir, (process::user(), process::group())) {
-        let owner = AttrChange { uid: Some(stat.uid), gid: Some(stat.gid), ..AttrChange::default() };
-        if let Err(fault) = file.change(&owner) {
+    let (has, &PackedStat { uid, gid, .. }) = (file.stat()?, stat);
+    if (has.uid, has.gid) != (uid, gid) {
+        let owner = AttrChange { uid: Some(uid), gid: Some(gid), ..AttrChange::default() };
+        // Some have owners of their own (Gfarm). Nobody is told of what no program has asked for.
+        if let Err(fault) = file.change(&owner)
+            && (uid, gid) != owner_of_new(&plain.stat(dir_of(path))?, (process::user(), process::group()))
+        {
             let path = String::from_utf8_lossy(path);
-            log::warn!("{path} does not keep the owner {} and the group {}: {fault}", stat.uid, stat.gid);
+            log::warn!("{path} does not keep the owner {uid} and the group {gid}: {fault}");
         }
     }
     file.change(&AttrChange { mode: Some(stat.mode), ..AttrChange::default() })?;
     file.sync()
 }
 
-/// Gives a file a name that nothing has but the file itself, from a life that was cut off.
-fn link_and_unlink(plain: &dyn SharedFs, from: &[u8], to: &[u8]) -> Result<()> {
-    match plain.link(from, to) {
-        Err(fault) if fault.errno == Errno::EEXIST => {
-            let number = |path: &[u8]| plain.stat(path).map(|stat| (stat.device, stat.inode));
-            if number(from)? != number(to)? {
-                return Err(fault);
-            }
-        }
-        linked => linked?,
-    }
-    plain.unlink(from)
+/// What has come to its place is no more where it was; once the place is safe.
+fn end_other_name(plain: &dyn SharedFs, from: &[u8], to: &[u8]) -> Result<()> {
+    plain.sync_dir(dir_of(to))?;
+    remove(plain, from)
 }
 
 /// Where the shared directory has another file system below it, a file is copied there.
 fn carry_over(plain: &dyn SharedFs, from: &[u8], to: &[u8], stat: &PackedStat) -> Result<()> {
-    let content = plain.open(from, Access::Read)?;
-    let FileStat { size, atime, mtime, .. } = content.stat()?;
-    // A life that was cut off then may have come so far.
-    let is_it = |there: FileStat| there.kind == FileKind::File && (there.size, there.mtime) == (size, mtime);
-    if plain.stat(to).is_ok_and(is_it) {
-        return plain.unlink(from);
-    }
     let aside = aside_of(to)?;
     remove(plain, &aside)?;
+    let content = plain.open(from, Access::Read)?;
+    let FileStat { size, atime, mtime, .. } = content.stat()?;
     let read = |offset: u64| {
         let mut bytes = vec![0; PACKED_BYTES_MAX];
         let count = content.read_at(&mut bytes, offset)?;
@@ -148,7 +201,10 @@ fn carry_over(plain: &dyn SharedFs, from: &[u8], to: &[u8], stat: &PackedStat) -
     });
     let named = copied.and_then(|()| give_attributes(plain, &aside, to, stat)).and_then(|()| {
         match plain.rename(&aside, to, RenameMode::NoReplace) {
-            Err(fault) if fault.errno == Errno::EINVAL => link_and_unlink(plain, &aside, to),
+            Err(fault) if fault.errno == Errno::EINVAL => {
+                plain.link(&aside, to)?;
+                remove(plain, &aside)
+            }
             renamed => renamed,
         }
     });
@@ -157,5 +213,5 @@ fn carry_over(plain: &dyn SharedFs, from: &[u8], to: &[u8], stat: &PackedStat) -
         let _ = plain.unlink(&aside);
         return Err(fault);
     }
-    plain.unlink(from)
+    end_other_name(plain, from, to)
 }

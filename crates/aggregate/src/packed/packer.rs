@@ -15,6 +15,8 @@ use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::os::process::monotonic;
 use tameike_io::shared::{SharedFs, Special, split};
 
+/// So many files that are gone may have content outside until something is synced.
+const GONE_MAX: usize = 32;
 /// Most bytes of a file that its own agent asks for, or gives, at once.
 pub const OWN_BYTES_MAX: usize = 1 << 20;
 
@@ -98,7 +100,8 @@ impl Packer {
     /// What the file system says, and what the calls of the same names do.
     pub fn serve(&self, request: PackRequest) -> Result<PackReply> {
         if changes_names(&request) {
-            self.bound_journal();
+            // Whoever is about to write much finds the room of what is gone.
+            self.bound_unsafe(if matches!(request, PackRequest::Expect { .. }) { 0 } else { GONE_MAX });
         }
         if let PackRequest::Open { path } | PackRequest::Create { path, .. } = &request {
             self.await_maker(path)?;

@@ -45,10 +45,12 @@ impl Packer {
         Ok(outside.map_or(PackReply::Done, |file| PackReply::Outside { file }))
     }
 
-    /// Has the container be synced where much is noted that is not safe: what is kept of that is bounded. Where that fails, so does what
-    /// is changed next.
-    pub(super) fn bound_journal(&self) {
-        let is_full = |store: &Store| store.journal.as_ref().is_some_and(Journal::is_full);
+    /// Has the container be synced where much waits for that: what is noted, and content of files that are gone, of which more than `gone_max`
+    /// take no room. Where that fails, so does what is changed next.
+    pub(super) fn bound_unsafe(&self, gone_max: usize) {
+        let is_full = |store: &Store| {
+            store.journal.as_ref().is_some_and(Journal::is_full) || store.gone.len() > gone_max
+        };
         let is_needed = self.state.lock().store.as_ref().is_some_and(is_full);
         if is_needed {
             let _ = self.sync(None);
@@ -112,6 +114,7 @@ impl Store {
         }
         self.journal.iter_mut().for_each(Journal::end_sync);
         self.safe = self.safe.max(synced.changes);
+        self.remove_gone(self.safe);
         Ok(())
     }
 }

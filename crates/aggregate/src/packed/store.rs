@@ -1,9 +1,10 @@
 //! The container of a shared directory as the packer has it: every change is with the file system before it is answered.
 
-use super::CONTAINER;
 use super::files::{Identity, Open};
 use super::journal::{Earlier, Journal, Whose};
 use super::lives::{Settled, settle};
+use super::owed::Owed;
+use super::{CONTAINER, unless_missing};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tameike_core::wire::pack::{PACKED_NAMES_MAX, PackedStat};
@@ -40,6 +41,10 @@ pub struct Store {
     pub(super) known: BTreeMap<Vec<u8>, PackedStat>,
     /// Content has gone outside since the last sync.
     pub(super) has_new_outside: bool,
+    /// Which files this job is to bring to their places; where only this job adds to the container.
+    pub(super) owed: Option<Owed>,
+    /// Files that are gone since so many changes, whose content is still outside.
+    pub(super) gone: Vec<(u64, u64)>,
     /// A job that has written files did not come to its end.
     pub(super) was_cut_off: bool,
     pub(super) version: u64,
@@ -116,6 +121,7 @@ impl Store {
                 Journal::open(device, whose).map(|(journal, earlier)| (Some(journal), earlier))?
             }
         };
+        let owed = if is_foreign { None } else { Some(Owed::open(device)?) };
         let (open, paths, known) = Default::default();
         let (version, changes, safe) = (0, 0, 0);
         let mut store = Self {
@@ -129,6 +135,8 @@ impl Store {
             paths,
             known,
             has_new_outside: false,
+            owed,
+            gone: Vec::new(),
             was_cut_off,
             version,
             changes,
@@ -222,8 +230,8 @@ impl Store {
             let names = self.container.directories_in(&dir)?;
             dirs.extend(names.iter().map(|name| join(&dir, name)));
         }
-        paths.retain(|path| self.entry(path).is_ok());
-        Ok(paths)
+        let files = paths.into_iter().map(|path| Ok(unless_missing(self.entry(&path))?.map(|_| path)));
+        files.filter_map(Result::transpose).collect()
     }
 
     /// Whether anything is below a directory.
@@ -283,7 +291,7 @@ impl Store {
         if from == to {
             return Ok(());
         }
-        let gone = self.stat(to).ok();
+        let (moves, gone) = (self.stat(from)?, self.stat(to).ok());
         let replaced = self.entry(to).ok();
         if let Some(replaced) = &replaced {
             self.make_readable(replaced)?;
@@ -300,9 +308,8 @@ impl Store {
         self.hand_over(&[(went, Some(before)), (came, replaced)])?;
         self.lose(to);
         self.follow(from, to);
-        let came = self.stat(to)?;
         // Of a directory that was renamed both may be names of one file.
-        gone.filter(|gone| gone.number != came.number).iter().for_each(|gone| self.drop_outside(gone));
+        gone.filter(|gone| gone.number != moves.number).iter().for_each(|gone| self.drop_outside(gone));
         Ok(())
     }
 
@@ -346,6 +353,8 @@ impl Store {
     /// What the file system says; of the index, too, without which all is there and opening takes longer.
     pub fn finish(mut self) -> Result<()> {
         self.sync()?;
+        self.drop_nameless();
+        self.remove_gone(self.safe);
         if self.writer.is_some() {
             return self.end_writing();
         }

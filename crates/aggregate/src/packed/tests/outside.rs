@@ -1,14 +1,15 @@
 //! Files that grow too large to be packed.
 
 use super::{Bed, as_left, errno};
+use crate::packed::count_owed;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 use tameike_core::attr::{AttrChange, SetTime, Timestamp};
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, Result};
 use tameike_io::os::process;
-use tameike_io::shared::{Access, Allocate, Seek, SharedFile, SharedFs, Special};
+use tameike_io::shared::{Access, Allocate, PosixTree, Seek, SharedFile, SharedFs, Special};
 
 const SMALL: usize = 3000;
 /// More than is packed.
@@ -155,6 +156,7 @@ fn names_and_attributes_of_a_large_file_are_those_of_a_packed_one() {
     let stat = bed.one.stat(b"second").expect("there");
     assert_eq!((stat.inode, stat.size, stat.mode), (number, LARGE, 0o604));
     assert_eq!((stat.mtime, stat.atime.seconds), (Timestamp { seconds: 77, nanoseconds: 5 }, 99));
+    bed.one.sync_dir(b"").expect("synced");
     assert_eq!(bed.outside().len(), 1, "what was replaced is gone");
     let open = bed.other.open(b"second", Access::Write).expect("open");
     bed.one.unlink(b"second").expect("removed");
@@ -164,6 +166,7 @@ fn names_and_attributes_of_a_large_file_are_those_of_a_packed_one() {
     drop(open);
     let end = process::monotonic() + super::LIMIT;
     while !bed.outside().is_empty() {
+        bed.one.sync_dir(b"").expect("synced");
         assert!(process::monotonic() < end, "it stays");
         std::thread::yield_now();
     }
@@ -190,15 +193,26 @@ fn when_the_job_ends_what_is_large_is_a_file_of_its_own() {
     bed.one.stat(b"dir/small").expect("it is packed");
 }
 
-/// A job that was cut off, or not drained, leaves such files to the next one; and so does one that finds another file in the place.
+/// A job that was cut off, or not drained, leaves such files to its recovery, and no other job moves them; and so does one that finds another file
+/// in the place.
 #[test]
 fn what_could_not_come_to_its_place_comes_later() {
     let bed = Bed::new();
     drop(grown(&bed, b"large").expect("made"));
     let (bed, finished) = bed.killed().again(false);
     finished.expect("finished");
+    let (dir, device) = super::lost::left_by(bed);
+    let another = Bed::over(dir, tempfile::tempdir().expect("a directory"));
+    drop(grown(&another, b"of another").expect("made"));
+    let number = another.one.stat(b"large").expect("there").inode;
+    another.packer.finish(true).expect("finished");
+    assert_eq!((another.is_plain("large"), another.is_plain("of another")), (false, true));
+    let (dir, _) = super::lost::left_by(another);
+    let bed = Bed::over(dir, device);
+    assert_eq!(count_owed(&PosixTree::open(bed.device.path()).expect("a tree")).expect("counted"), 1);
     let file = bed.other.open(b"large", Access::Read).expect("it is there");
     assert_eq!((read(&file, 0, 1), read(&file, LARGE - 1, 9)), (vec![1], vec![2]));
+    assert_eq!(file.stat().expect("open").inode, number);
     drop(file);
     fs::write(bed.dir.path().join("large"), "of another program").expect("written");
     let (bed, finished) = bed.again(true);
@@ -209,24 +223,73 @@ fn what_could_not_come_to_its_place_comes_later() {
     finished.expect("finished");
     assert_eq!(fs::metadata(bed.dir.path().join("large")).expect("a file").len(), LARGE);
     assert!(bed.outside().is_empty());
+    assert_eq!(count_owed(&PosixTree::open(bed.device.path()).expect("a tree")).expect("counted"), 0);
 }
 
-/// A packer that died when a file had come to its place, and before its entry was gone; or when content was nobody's yet.
+/// A packer that died when a file had come to its place, and before its entry was gone, also where it had two names; or whose container was on the
+/// disk before the file was that has the content. What no entry tells of may be another job's.
 #[test]
 fn what_was_begun_is_ended() {
     let bed = Bed::new();
-    drop(grown(&bed, b"large").expect("made"));
-    drop(grown(&bed, b"stays").expect("made"));
-    let number = bed.one.stat(b"large").expect("there").inode;
-    let path = |name: String| bed.dir.path().join(name);
-    fs::rename(path(format!(".tameike-packed/out.{number:016x}")), path("large".into())).expect("renamed");
-    fs::write(path(".tameike-packed/out.0123456789abcdef".into()), "of nobody").expect("written");
+    let outside = |bed: &Bed, name: &str| {
+        drop(grown(bed, name.as_bytes()).expect("made"));
+        let number = bed.one.stat(name.as_bytes()).expect("there").inode;
+        bed.dir.path().join(format!(".tameike-packed/out.{number:016x}"))
+    };
+    let path = |name: &str| bed.dir.path().join(name);
+    fs::rename(outside(&bed, "large"), path("large")).expect("renamed");
+    fs::hard_link(outside(&bed, "twice"), path("twice")).expect("linked");
+    fs::remove_file(outside(&bed, "lost")).expect("removed");
+    outside(&bed, "stays");
+    fs::write(path(".tameike-packed/out.0123456789abcdef"), "of nobody").expect("written");
     let bed = bed.killed();
-    fs::remove_file(bed.dir.path().join("large")).expect("removed");
-    assert_eq!(errno(bed.one.stat(b"large")), Some(Errno::ENOENT), "nothing is packed under the name");
+    for name in ["large", "twice"] {
+        fs::remove_file(bed.dir.path().join(name)).expect("removed");
+        assert_eq!(
+            errno(bed.one.stat(name.as_bytes())),
+            Some(Errno::ENOENT),
+            "nothing is packed under {name}"
+        );
+    }
+    assert_eq!(bed.one.stat(b"lost").expect("its name is there").size, 0);
     let (bed, finished) = bed.again(true);
     finished.expect("finished");
-    assert!(bed.is_plain("stays") && bed.outside().is_empty());
+    assert_eq!((bed.is_plain("stays"), bed.is_plain("lost"), bed.outside().len()), (true, false, 1));
+}
+
+/// A removed file comes back when the disk has lost that it was removed: so its content is kept until that is safe.
+#[test]
+fn content_goes_once_it_is_safe_that_its_file_is_gone() {
+    let bed = Bed::new();
+    drop(grown(&bed, b"first").expect("made"));
+    drop(grown(&bed, b"second").expect("made"));
+    bed.one.sync_dir(b"").expect("synced");
+    bed.one.rename(b"second", b"first", RenameMode::Replace).expect("renamed");
+    assert_eq!(bed.outside().len(), 2);
+    bed.one.sync_dir(b"").expect("synced");
+    assert_eq!(bed.outside().len(), 1);
+    bed.one.unlink(b"first").expect("removed");
+    // Who is about to write much finds its room.
+    let file = bed.one.create(b"third", 0o644).expect("made");
+    file.expect_size(LARGE).expect("expected");
+    assert_eq!(bed.outside().iter().map(fs::Metadata::len).collect::<Vec<_>>(), [0]);
+}
+
+/// Programs close directories when they are done with them.
+#[test]
+fn a_directory_that_is_closed_meanwhile_keeps_nothing_from_its_place() {
+    let bed = Bed::new();
+    fs::create_dir(bed.dir.path().join("dir")).expect("made");
+    let file = bed.one.create(b"dir/large", 0o644).expect("made");
+    let set =
+        |mode| fs::set_permissions(bed.dir.path().join("dir"), PermissionsExt::from_mode(mode)).expect("set");
+    set(0o555);
+    file.write_at(&[1], LARGE - 1).expect("written");
+    drop(file);
+    let (bed, finished) = bed.again(true);
+    finished.expect("finished");
+    assert_eq!(fs::metadata(bed.dir.path().join("dir/large")).expect("a file").len(), LARGE);
+    assert_eq!(fs::metadata(bed.dir.path().join("dir")).expect("a directory").mode() & 0o7777, 0o555);
 }
 
 /// Permissions that a directory gives to what is made in it are given.

@@ -1,0 +1,81 @@
+//! Which files outside of the container this job is to bring to their places, on the packer's device: another job leaves them alone, as this
+//! one, if it was cut off, goes by their numbers until `recover` has ended it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tameike_core::{Errno, Result};
+use tameike_io::shared::{Access, SharedFile, SharedFs};
+
+/// Its numbers, one after the other, 8 bytes each, little-endian. The last may be cut off.
+const NAME: &[u8] = b"packed.out";
+const NUMBER_SIZE: usize = size_of::<u64>();
+
+/// The numbers of such files.
+pub struct Owed {
+    file: Arc<dyn SharedFile>,
+    numbers: BTreeSet<u64>,
+    /// Bytes of the file.
+    size: u64,
+}
+
+impl Owed {
+    /// Those that are noted in a directory of the device, where there is room for more.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn open(dir: &dyn SharedFs) -> Result<Self> {
+        let file = match dir.open(NAME, Access::Write) {
+            Err(fault) if fault.errno == Errno::ENOENT => dir.create(NAME, 0o600)?,
+            opened => opened?,
+        };
+        let numbers = read(&*file)?;
+        let size = (numbers.len() * NUMBER_SIZE) as u64;
+        Ok(Self { file, numbers: numbers.into_iter().collect(), size })
+    }
+
+    /// Notes a file.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn add(&mut self, number: u64) -> Result<()> {
+        if !self.numbers.contains(&number) {
+            self.file.write_at(&number.to_le_bytes(), self.size)?;
+            self.size += NUMBER_SIZE as u64;
+            self.numbers.insert(number);
+        }
+        Ok(())
+    }
+
+    /// Whether a file is one of them.
+    pub fn has(&self, number: u64) -> bool {
+        self.numbers.contains(&number)
+    }
+
+    /// All are at their places, or gone.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn clear(&mut self) -> Result<()> {
+        self.numbers.clear();
+        self.size = 0;
+        self.file.truncate(0)
+    }
+}
+
+/// How many are noted in a directory of a device.
+///
+/// # Errors
+/// What the device says.
+pub fn count_owed(dir: &dyn SharedFs) -> Result<u64> {
+    match dir.open(NAME, Access::Read) {
+        Err(fault) if fault.errno == Errno::ENOENT => Ok(0),
+        opened => Ok(read(&*opened?)?.len() as u64),
+    }
+}
+
+fn read(file: &dyn SharedFile) -> Result<Vec<u64>> {
+    let mut bytes = vec![0; file.stat()?.size as usize];
+    let count = file.read_at(&mut bytes, 0)?;
+    let (numbers, _) = bytes[..count].as_chunks::<NUMBER_SIZE>();
+    Ok(numbers.iter().map(|number| u64::from_le_bytes(*number)).collect())
+}
