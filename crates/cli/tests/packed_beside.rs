@@ -101,6 +101,30 @@ fn a_job_that_packs_nothing_reads_what_another_packs() {
     site.assert_clean();
 }
 
+/// S40: what is too large for the container, another job reads and does not write.
+#[test]
+fn a_job_beside_reads_large_files_and_does_not_write_them() {
+    let site = Site::new();
+    let packing = Packing::start(&site, "large", "head -c 2000000 /dev/urandom > big");
+    let outside = || {
+        let names = fs::read_dir(site.shared().join(".tameike-packed")).expect("a container");
+        names.map(|name| name.expect("a name").path()).find(|path| path.to_string_lossy().contains("/out."))
+    };
+    let content = || outside().and_then(|path| fs::read(path).ok()).filter(|bytes| bytes.len() == 2_000_000);
+    let content = wait_for("content outside", content);
+    let job = format!("writes-{}", std::process::id());
+    let script = r#"cd "$TAMEIKE_CACHE"; cat big; printf x | dd of=big conv=notrunc bs=1 status=none"#;
+    let output = site.job(1, &["--job", &job], script).output().expect("it starts");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(INCOMPLETE), "{text}");
+    assert!(text.contains("MISSING: another job packs") && output.stdout == content, "{text}");
+    packing.end(&site);
+    assert!(fs::read(site.shared().join("big")).expect("it is there") == content && outside().is_none());
+    let discarded = site.tameike(&["recover", "--job", &job, "--discard"]).output().expect("it starts");
+    assert!(shown(&discarded).contains("big"), "{}", shown(&discarded));
+    site.assert_clean();
+}
+
 /// What the second job does.
 const BESIDE: &str = r#"
 import errno, os, sys, time

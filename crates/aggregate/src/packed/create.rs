@@ -1,6 +1,6 @@
 //! The packer makes files. The entry of each is with the file system before its maker is answered.
 
-use super::files::{Identity, Open};
+use super::files::{Identity, Open, Place};
 use super::packer::{Packer, State};
 use super::store::Store;
 use crate::session::draft::Draft;
@@ -85,7 +85,7 @@ impl Store {
         }
         self.begin()?;
         let (number, now) = (u64::from_le_bytes(random_bytes()?), wall());
-        let identity = Identity { number, ctime: now, is_outside: false };
+        let identity = Identity { number, ctime: now, place: Place::Inside };
         let node = Node {
             kind: FileKind::File,
             mode: mode & 0o7777,

@@ -27,41 +27,61 @@ pub struct Open {
 pub struct Identity {
     pub number: u64,
     pub ctime: Timestamp,
-    /// Its content is in a file of its own.
-    pub is_outside: bool,
+    pub place: Place,
 }
 
-/// Ends the identity of a file whose content is outside.
-const IS_OUTSIDE: &[u8] = &[1];
+/// Where the content of a packed file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the container.
+    Inside,
+    /// In a file of its own.
+    Outside,
+    /// There, and all of it: whoever packs next may bring it to its place in the shared directory.
+    Leaving,
+}
+
+impl Place {
+    /// Ends an identity.
+    fn encode(self) -> &'static [u8] {
+        match self {
+            Self::Inside => &[],
+            Self::Outside => &[1],
+            Self::Leaving => &[2],
+        }
+    }
+}
 
 impl Identity {
     pub fn encode(&self) -> Vec<u8> {
         let Timestamp { seconds, nanoseconds } = self.ctime;
-        let outside = if self.is_outside { IS_OUTSIDE } else { &[] };
-        [&self.number.to_le_bytes()[..], &seconds.to_le_bytes(), &nanoseconds.to_le_bytes(), outside].concat()
+        let (seconds, nanoseconds) = (seconds.to_le_bytes(), nanoseconds.to_le_bytes());
+        [&self.number.to_le_bytes()[..], &seconds, &nanoseconds, self.place.encode()].concat()
     }
 
     /// What an entry tells.
     pub fn told(node: &Node) -> Option<Self> {
         let (number, rest) = node.target.split_first_chunk::<8>()?;
         let (seconds, rest) = rest.split_first_chunk::<8>()?;
-        let (nanoseconds, outside) = rest.split_first_chunk::<4>()?;
+        let (nanoseconds, place) = rest.split_first_chunk::<4>()?;
+        let place = [Place::Outside, Place::Leaving].into_iter().find(|known| known.encode() == place);
         let ctime = Timestamp {
             seconds: i64::from_le_bytes(*seconds),
             nanoseconds: u32::from_le_bytes(*nanoseconds),
         };
-        Some(Self { number: u64::from_le_bytes(*number), ctime, is_outside: outside == IS_OUTSIDE })
+        Some(Self { number: u64::from_le_bytes(*number), ctime, place: place.unwrap_or(Place::Inside) })
     }
 
     /// What an entry tells; of a file that was packed otherwise, a number made of its place.
     pub fn of(entry: &IndexEntry, node: &Node) -> Self {
         let place = u64::from(entry.lane.subfile) << 52 ^ u64::from(entry.lane.lane) << 46 ^ entry.address;
-        Self::told(node).unwrap_or(Self { number: place, ctime: node.mtime, is_outside: false })
+        Self::told(node).unwrap_or(Self { number: place, ctime: node.mtime, place: Place::Inside })
     }
 
     /// Attributes of a file with so many bytes and names.
     pub fn stat(&self, node: &Node, size: u64, nlink: u32) -> PackedStat {
-        let Self { number, ctime, is_outside } = *self;
+        let Self { number, ctime, place } = *self;
+        let is_outside = place != Place::Inside;
         let &Node { mode, uid, gid, atime, mtime, .. } = node;
         PackedStat { number, mode, uid, gid, size, nlink, atime, mtime, ctime, is_outside }
     }
@@ -239,7 +259,7 @@ impl Store {
         }
         let open = self.opened(number)?;
         let AttrChange { mode, uid, gid, .. } = change;
-        if open.identity.is_outside && mode.is_none() && uid.is_none() && gid.is_none() {
+        if open.identity.place != Place::Inside && mode.is_none() && uid.is_none() && gid.is_none() {
             // The entry has nothing of it.
             return self.check().map(|()| None);
         }

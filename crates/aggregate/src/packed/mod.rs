@@ -36,6 +36,7 @@ mod tests;
 mod way;
 
 pub use journal::count_noted;
+pub use outside::count_outside;
 pub use owed::count_owed;
 pub use packer::{Packer, PackerParts};
 pub use storms::{STORM_FILES, STORM_SECONDS};

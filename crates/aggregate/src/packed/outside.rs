@@ -2,7 +2,7 @@
 //! directory, and is written and read there as that of any file. Name, owner and permissions stay with the entry for as long as the job
 //! runs, and so does the number.
 
-use super::files::Open;
+use super::files::{Identity, Open, Place};
 use super::owed::Owed;
 use super::packer::Packer;
 use super::store::Store;
@@ -20,8 +20,6 @@ use tameike_io::shared::{SharedFile, SharedFs, is_missing, join, split};
 pub(super) const ASIDE: &[u8] = b".tameike-moved-";
 /// Beginning of the names of files that have content.
 const PREFIX: &str = "out.";
-/// A file that is there while files come to their places, so that who opens the container then knows that content was outside.
-pub(super) const MOVING: &[u8] = b"out.moving";
 
 /// The file that has the content of a packed file, in the container's directory.
 pub(super) fn outside_name(number: u64) -> Vec<u8> {
@@ -70,6 +68,29 @@ pub(super) fn copy(
     Ok(())
 }
 
+/// Names of files in a container's directory that have content, or once had.
+///
+/// # Errors
+/// What the file system says.
+pub(super) fn outside_names(container: &dyn SharedFs) -> Result<BTreeSet<Vec<u8>>> {
+    let (dir, mut found, mut after) = (container.open_dir(b"")?, BTreeSet::new(), 0);
+    loop {
+        let names = dir.read(after)?;
+        let Some(last) = names.last() else { return Ok(found) };
+        after = last.next;
+        let names = names.into_iter().map(|named| named.name);
+        found.extend(names.filter(|name| name.starts_with(PREFIX.as_bytes())));
+    }
+}
+
+/// How many files have their content outside of a container: this shows them as empty.
+///
+/// # Errors
+/// What the file system says.
+pub fn count_outside(container: &dyn SharedFs) -> Result<usize> {
+    Ok(outside_names(container)?.len())
+}
+
 impl Packer {
     /// Whether the content of an open file, that is about to change and to reach so far, is outside: it goes there before it is too large.
     pub(super) fn goes_outside(&self, store: &mut Store, file: u64, size: u64) -> Result<bool> {
@@ -80,9 +101,12 @@ impl Packer {
         if !is_outside && now.max(size) <= self.size_max() {
             return Ok(false);
         }
-        store.owed.iter_mut().try_for_each(|owed| owed.add(file))?;
+        store.owe(file)?;
         if !is_outside {
             self.move_outside(store, file, &path)?;
+        } else if store.opened(file)?.identity.place == Place::Leaving {
+            store.set_place(file, Place::Outside)?;
+            store.write_pending()?;
         }
         Ok(true)
     }
@@ -100,7 +124,10 @@ impl Packer {
             let _ = self.plain().unlink(&outside_path(number));
             return Err(fault);
         }
-        store.leave(number)?;
+        let open = store.opened(number)?;
+        open.draft = Draft::new(path.to_vec(), open.draft.node.clone());
+        store.has_new_outside = true;
+        store.set_place(number, Place::Outside)?;
         store.write_pending()
     }
 }
@@ -131,26 +158,31 @@ fn is_closed(errno: Errno) -> bool {
 }
 
 impl Store {
-    /// The content of an open file is outside from now on.
-    fn leave(&mut self, number: u64) -> Result<()> {
-        let Open { draft, identity, .. } = self.opened(number)?;
-        let Some(path) = draft.path.clone() else { return Err(Errno::ENOENT.into()) };
-        identity.is_outside = true;
-        *draft = Draft::new(path, draft.node.clone());
-        self.has_new_outside = true;
+    /// The content of an open file is elsewhere from now on.
+    fn set_place(&mut self, number: u64, place: Place) -> Result<()> {
+        let open = self.opened(number)?;
+        open.identity.place = place;
+        open.draft.is_changed = true;
         self.publish(number)
     }
 
-    /// The content of a file is in the container again: it has none.
+    /// Content of a file is elsewhere; where it is in the container again, there is none.
     ///
     /// # Errors
     /// What the file system says.
-    pub(super) fn come_back(&mut self, path: &[u8]) -> Result<()> {
+    pub(super) fn set_place_of(&mut self, path: &[u8], place: Place) -> Result<()> {
         let PackedStat { number, .. } = self.open_file(path)?;
-        let open = self.opened(number)?;
-        open.identity.is_outside = false;
-        open.draft.is_changed = true;
-        self.close_file(number)
+        let set = self.set_place(number, place);
+        self.close_file(number).and(set)
+    }
+
+    /// Where the content of a file is.
+    ///
+    /// # Errors
+    /// `EIO` when its entry is damaged.
+    pub(super) fn place_of(&self, path: &[u8]) -> Result<Place> {
+        let entry = self.entry(path)?;
+        Ok(Identity::of(&entry, &self.container.node(&entry)?).place)
     }
 
     /// Files whose content is outside, as far as their entries can be read.
@@ -172,30 +204,25 @@ impl Store {
         Ok(found)
     }
 
+    /// It is this job that brings a file whose content is outside to its place.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub(super) fn owe(&mut self, number: u64) -> Result<()> {
+        self.owed.as_mut().map_or(Ok(()), |owed| owed.add(number))
+    }
+
     /// Whether it is this job that brings a file whose content is outside to its place.
     pub(super) fn is_owed(&self, number: u64) -> bool {
         self.owed.as_ref().is_some_and(|owed| owed.has(number))
     }
 
-    /// All have come to their places.
+    /// Nobody needs to know any more which files these are.
     ///
     /// # Errors
     /// What the device says.
     pub(super) fn end_owed(&mut self) -> Result<()> {
         self.owed.as_mut().map_or(Ok(()), Owed::clear)
-    }
-
-    /// Names of files in the container's directory that have content, or once had.
-    pub(super) fn outside_names(&self) -> Result<BTreeSet<Vec<u8>>> {
-        let (dir, mut found, mut after) = (self.fs.open_dir(b"")?, BTreeSet::new(), 0);
-        loop {
-            let names = dir.read(after)?;
-            let Some(last) = names.last() else { return Ok(found) };
-            after = last.next;
-            found.extend(
-                names.into_iter().map(|named| named.name).filter(|name| name.starts_with(PREFIX.as_bytes())),
-            );
-        }
     }
 
     /// Of a file that is gone the content that is outside goes, too, once nobody has it open, and that it is gone is safe.

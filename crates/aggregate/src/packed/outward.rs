@@ -1,9 +1,10 @@
 //! When the job ends, files whose content is outside of the container become files of the shared directory.
 
+use super::APART;
+use super::files::Place;
 use super::made::owner_of_new;
-use super::outside::{MOVING, aside_of, copy, outside_path, remove};
+use super::outside::{aside_of, copy, outside_names, outside_path, remove};
 use super::store::Store;
-use super::{APART, CONTAINER};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +13,7 @@ use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{PACKED_BYTES_MAX, PackedStat};
 use tameike_core::{Errno, FileKind, Result};
 use tameike_io::os::process;
-use tameike_io::shared::{Access, FileStat, SharedFs, join, split};
+use tameike_io::shared::{Access, FileStat, SharedFs, split};
 
 /// Files that are brought to their places at a time: each waits for the file system.
 const AT_ONCE: usize = 16;
@@ -21,18 +22,64 @@ const AT_ONCE: usize = 16;
 /// no more.
 ///
 /// # Errors
-/// What the file system says of the first that does not: it stays as it is.
+/// What the file system says of the first that does not: it stays as it is, and whoever packs next tries again; that it is to, `recover` of this
+/// job is told.
 pub fn move_out(plain: &dyn SharedFs, store: &mut Store) -> Result<()> {
     let mut files = store.outside()?;
     files.retain(|(path, stat)| store.is_owed(stat.number) && !is_apart(path, stat.number));
-    if !files.is_empty() {
-        match plain.create(&join(CONTAINER, MOVING), 0o600) {
-            Err(fault) if fault.errno != Errno::EEXIST => return Err(fault),
-            _ => {}
+    files.iter().try_for_each(|(path, _)| store.set_place_of(path, Place::Leaving))?;
+    store.sync()?;
+    store.end_owed()?;
+    let brought = bring(plain, store, &files);
+    if brought.is_err() {
+        files.retain(|(path, _)| store.stat(path).is_ok());
+        files.iter().try_for_each(|(_, stat)| store.owe(stat.number))?;
+    }
+    brought
+}
+
+/// Ends what other lives of the packer have begun: files that were on their way come to their places, and those that have come there are packed no
+/// more. Those of this job are its own matter.
+///
+/// # Errors
+/// What the file system says, but for what keeps a file from its place.
+pub fn end_out(plain: &dyn SharedFs, store: &mut Store) -> Result<()> {
+    if outside_names(&*store.fs)?.is_empty() && !store.was_cut_off {
+        return Ok(());
+    }
+    let (mut leaving, mut at_place) = (Vec::new(), Vec::new());
+    for (path, stat) in store.outside()? {
+        let is_leaving = store.place_of(&path)? == Place::Leaving;
+        let outside = outside_path(stat.number);
+        // A mount may remember the directory as it was.
+        plain.look_anew(&outside);
+        match plain.stat(&outside) {
+            Err(fault) if fault.errno != Errno::ENOENT => return Err(fault),
+            Err(_) if is_leaving => at_place.push(path),
+            // It was not safe, and is in the stores of its job.
+            Err(_) => store.set_place_of(&path, Place::Inside)?,
+            Ok(content) if is_leaving && has_come(plain, &path, &content) => at_place.push(path),
+            Ok(_) if is_leaving && !store.is_owed(stat.number) => leaving.push((path, stat)),
+            Ok(_) => {}
         }
     }
+    for path in at_place {
+        let number = store.stat(&path)?.number;
+        // Where the directory is gone, so is the file.
+        let _ = plain.sync_dir(dir_of(&path));
+        remove(plain, &outside_path(number))?;
+        store.unname(&path)?;
+    }
+    if let Err(fault) = bring(plain, store, &leaving) {
+        log::warn!("a file of an earlier job does not come to its place: {fault}");
+    }
+    Ok(())
+}
+
+/// Files come to their places.
+fn bring(plain: &dyn SharedFs, store: &mut Store, files: &[(Vec<u8>, PackedStat)]) -> Result<()> {
     let (mut moved, mut outcome) = (Vec::new(), Ok(()));
-    for ((path, _), done) in files.iter().zip(move_at_once(plain, &files)) {
+    for ((path, _), done) in files.iter().zip(move_at_once(plain, files)) {
         match done {
             Ok(()) => moved.push(path),
             Err(fault) => {
@@ -43,43 +90,7 @@ pub fn move_out(plain: &dyn SharedFs, store: &mut Store) -> Result<()> {
     let dirs: BTreeSet<_> = moved.iter().map(|path| dir_of(path)).collect();
     dirs.into_iter().try_for_each(|dir| plain.sync_dir(dir))?;
     moved.into_iter().try_for_each(|path| store.unname(path))?;
-    remove(plain, &join(CONTAINER, MOVING))?;
-    outcome.and_then(|()| store.end_owed())
-}
-
-/// Ends what another life of the packer has begun: files that have come to their places are packed no more.
-///
-/// # Errors
-/// What the file system says.
-pub fn end_out(plain: &dyn SharedFs, store: &mut Store) -> Result<()> {
-    let there = store.outside_names()?;
-    if there.is_empty() && !store.was_cut_off {
-        return Ok(());
-    }
-    for (path, stat) in store.outside()? {
-        let outside = outside_path(stat.number);
-        // A mount may remember the directory as it was.
-        plain.look_anew(&outside);
-        let has_content = match plain.stat(&outside) {
-            Err(fault) if fault.errno == Errno::ENOENT => false,
-            looked => looked.map(|_| true)?,
-        };
-        let is_at_place = match has_content {
-            true => has_come(plain, &path, &outside),
-            false => {
-                there.contains(MOVING) || plain.stat(&path).is_ok_and(|stat| stat.kind == FileKind::File)
-            }
-        };
-        if is_at_place {
-            let _ = plain.sync_dir(dir_of(&path));
-            remove(plain, &outside)?;
-            store.unname(&path)?;
-        } else if !has_content {
-            // It was not safe, and is in the stores of its job.
-            store.come_back(&path)?;
-        }
-    }
-    remove(plain, &join(CONTAINER, MOVING))
+    outcome
 }
 
 fn dir_of(path: &[u8]) -> &[u8] {
@@ -100,11 +111,12 @@ fn is_apart(path: &[u8], number: u64) -> bool {
 }
 
 /// Whether what is at a path is this file, which lies outside as well: a life that was cut off has come so far.
-fn has_come(plain: &dyn SharedFs, path: &[u8], outside: &[u8]) -> bool {
-    let (Ok(there), Ok(content)) = (plain.stat(path), plain.stat(outside)) else { return false };
-    let is_link = (there.device, there.inode) == (content.device, content.inode);
-    let is_copy = (there.size, there.mtime) == (content.size, content.mtime);
-    there.kind == FileKind::File && (is_link || is_copy)
+fn has_come(plain: &dyn SharedFs, path: &[u8], content: &FileStat) -> bool {
+    plain.stat(path).is_ok_and(|there| {
+        let is_link = (there.device, there.inode) == (content.device, content.inode);
+        let is_copy = (there.size, there.mtime) == (content.size, content.mtime);
+        there.kind == FileKind::File && (is_link || is_copy)
+    })
 }
 
 fn move_at_once(plain: &dyn SharedFs, files: &[(Vec<u8>, PackedStat)]) -> Vec<Result<()>> {

@@ -2,6 +2,8 @@
 
 use super::{Bed, as_left, errno};
 use crate::packed::count_owed;
+use crate::packed::files::Place;
+use crate::packed::store::Store;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
@@ -218,6 +220,8 @@ fn what_could_not_come_to_its_place_comes_later() {
     let (bed, finished) = bed.again(true);
     let said = finished.expect_err("a file is in the place").to_string();
     assert!(said.contains("large"), "{said}");
+    let (bed, finished) = bed.again(true);
+    finished.expect_err("it is told again");
     fs::remove_file(bed.dir.path().join("large")).expect("removed");
     let (bed, finished) = bed.again(true);
     finished.expect("finished");
@@ -239,6 +243,14 @@ fn what_was_begun_is_ended() {
     let path = |name: &str| bed.dir.path().join(name);
     fs::rename(outside(&bed, "large"), path("large")).expect("renamed");
     fs::hard_link(outside(&bed, "twice"), path("twice")).expect("linked");
+    outside(&bed, "on its way");
+    for name in ["large", "twice", "on its way"] {
+        let leaving = |store: &mut Store| {
+            store.end_owed()?;
+            store.set_place_of(name.as_bytes(), Place::Leaving)
+        };
+        bed.packer.with_store(leaving).expect("set");
+    }
     fs::remove_file(outside(&bed, "lost")).expect("removed");
     outside(&bed, "stays");
     fs::write(path(".tameike-packed/out.0123456789abcdef"), "of nobody").expect("written");
@@ -252,6 +264,7 @@ fn what_was_begun_is_ended() {
         );
     }
     assert_eq!(bed.one.stat(b"lost").expect("its name is there").size, 0);
+    assert!(bed.is_plain("on its way") && !bed.is_plain("stays"));
     let (bed, finished) = bed.again(true);
     finished.expect("finished");
     assert_eq!((bed.is_plain("stays"), bed.is_plain("lost"), bed.outside().len()), (true, false, 1));
