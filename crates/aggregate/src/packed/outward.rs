@@ -4,6 +4,7 @@ use super::APART;
 use super::files::Place;
 use super::made::owner_of_new;
 use super::outside::{aside_of, copy, outside_names, outside_path, remove};
+use super::owed::Owed;
 use super::store::Store;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -25,6 +26,9 @@ const AT_ONCE: usize = 16;
 /// What the file system says of the first that does not: it stays as it is, and whoever packs next tries again; that it is to, `recover` of this
 /// job is told.
 pub fn move_out(plain: &dyn SharedFs, store: &mut Store) -> Result<()> {
+    if store.owed.as_ref().is_none_or(Owed::is_empty) {
+        return Ok(());
+    }
     let mut files = store.outside()?;
     files.retain(|(path, stat)| store.is_owed(stat.number) && !is_apart(path, stat.number));
     files.iter().try_for_each(|(path, _)| store.set_place_of(path, Place::Leaving))?;

@@ -51,7 +51,12 @@ impl Owed {
         self.numbers.contains(&number)
     }
 
-    /// All are at their places, or gone.
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.numbers.is_empty()
+    }
+
+    /// There are none any more.
     ///
     /// # Errors
     /// What the device says.
