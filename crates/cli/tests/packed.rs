@@ -137,6 +137,32 @@ fn what_has_grown_large_is_a_file_when_the_job_has_ended() {
     );
 }
 
+/// Another program has removed the directory of one: `recover` brings it to its place once that is there, and finds those that came to theirs before.
+#[test]
+fn a_large_file_whose_place_was_gone_is_recovered() {
+    let site = Site::new();
+    let job = format!("gone-{}", std::process::id());
+    let script = format!(
+        r#"cd "$TAMEIKE_CACHE"; mkdir d; for i in 1 d/2 3; do head -c 2000000 /dev/urandom > $i; done; cksum 1 d/2 3
+           until test $(ls {0}/.tameike-packed | grep -c '^out\.') = 3; do sleep 0.1; done; rmdir {0}/d"#,
+        site.shared().display()
+    );
+    let output =
+        site.job(2, &["--job", &job, "--aggregate", "--verify"], &script).output().expect("it starts");
+    let said = shown(&output);
+    assert_eq!(output.status.code(), Some(INCOMPLETE), "{said}");
+    assert!(said.contains("d/2: ") && said.contains("ENOENT"), "{said}");
+    let recover = || site.tameike(&["recover", "--job", &job]).output().expect("it starts");
+    let again = recover();
+    assert_eq!(again.status.code(), Some(INCOMPLETE), "{}", shown(&again));
+    fs::create_dir(site.shared().join("d")).expect("made");
+    let recovered = recover();
+    assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
+    let found = succeed(Command::new("cksum").args(["1", "d/2", "3"]).current_dir(site.shared()));
+    assert_eq!(found.as_bytes(), output.stdout);
+    site.assert_clean();
+}
+
 /// S36: "`tameike layout set --aggregate` says so of a directory and all below it, as long as the job runs."
 #[test]
 fn directories_are_packed_or_not_as_it_was_said_of_them() {

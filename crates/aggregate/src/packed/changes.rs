@@ -5,7 +5,7 @@ use super::packer::Packer;
 use super::store::Store;
 use crate::STREAMS;
 use crate::session::Brief;
-use tameike_core::{Errno, Result, Timestamp};
+use tameike_core::{Errno, Fault, Result, Timestamp};
 use tameike_io::os::process::{host_name, wall};
 use tameike_store::container::{Codec, Entry, Given, IndexEntry, LaneWriter, Node, Put, WriterId};
 
@@ -50,8 +50,10 @@ impl Store {
             self.writer = Some(self.container.begin_writer(&who, Codec::None, STREAMS)?);
         }
         if self.was_refused {
-            // Where there is no room, what is gone makes some at once.
-            self.remove_gone(u64::MAX);
+            if self.lacks_room {
+                // What is gone makes some at once.
+                self.remove_gone(u64::MAX);
+            }
             self.write_pending()?;
         }
         self.make_room()
@@ -89,8 +91,14 @@ impl Store {
     }
 
     pub(super) fn write_pending(&mut self) -> Result<()> {
-        let written =
-            self.note_put().and_then(|()| self.writer.as_mut().map_or(Ok(()), LaneWriter::write_pending));
+        let noted = self.note_put();
+        let put = match &noted {
+            Ok(()) => self.writer.as_mut().map_or(Ok(()), LaneWriter::write_pending),
+            Err(_) => Ok(()),
+        };
+        let is_full = |fault: &Fault| [Errno::ENOSPC, Errno::EDQUOT].contains(&fault.errno);
+        self.lacks_room = put.as_ref().is_err_and(is_full);
+        let written = noted.and(put);
         self.was_refused = written.is_err();
         written
     }

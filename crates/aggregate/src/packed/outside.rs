@@ -32,9 +32,9 @@ pub(super) fn outside_path(number: u64) -> Vec<u8> {
 }
 
 /// Where a file is made that is about to have another place: beside its later one, as permissions and places on disks go by directories.
-pub(super) fn aside_of(path: &[u8]) -> Result<Vec<u8>> {
-    let (dir, name) = split(path).ok_or(Errno::EINVAL)?;
-    Ok(join(dir, &[ASIDE, &name[..name.len().min(200)]].concat()))
+pub(super) fn aside_of(path: &[u8], number: u64) -> Result<Vec<u8>> {
+    let (dir, _) = split(path).ok_or(Errno::EINVAL)?;
+    Ok(join(dir, &[ASIDE, format!("{number:016x}").as_bytes()].concat()))
 }
 
 /// Removes what may not be there.
@@ -136,7 +136,7 @@ impl Packer {
 /// when that content goes outside again: it is in the stores of the job.
 fn make_outside(plain: &dyn SharedFs, path: &[u8], number: u64) -> Result<Arc<dyn SharedFile>> {
     const MODE: u16 = 0o600;
-    let (aside, outside) = (aside_of(path)?, outside_path(number));
+    let (aside, outside) = (aside_of(path, number)?, outside_path(number));
     remove(plain, &outside)?;
     let made = remove(plain, &aside).and_then(|()| plain.create(&aside, MODE)).and_then(|file| {
         let renamed = plain.rename(&aside, &outside, RenameMode::Replace);
@@ -155,6 +155,14 @@ fn make_outside(plain: &dyn SharedFs, path: &[u8], number: u64) -> Result<Arc<dy
 /// Whether an error tells that a directory may not be written, or is not there.
 fn is_closed(errno: Errno) -> bool {
     matches!(errno, Errno::EACCES | Errno::EPERM) || is_missing(errno)
+}
+
+/// Files whose content is outside, as far as their entries can be read.
+pub(super) struct OutsideFiles {
+    /// Their paths and attributes.
+    pub(super) files: Vec<(Vec<u8>, PackedStat)>,
+    /// There are no others.
+    pub(super) are_all: bool,
 }
 
 impl Store {
@@ -185,20 +193,23 @@ impl Store {
         Ok(Identity::of(&entry, &self.container.node(&entry)?).place)
     }
 
-    /// Files whose content is outside, as far as their entries can be read.
+    /// Files whose content is outside.
     ///
     /// # Errors
     /// `EIO` when the index is damaged.
-    pub(super) fn outside(&mut self) -> Result<Vec<(Vec<u8>, PackedStat)>> {
-        let mut found = Vec::new();
+    pub(super) fn outside(&mut self) -> Result<OutsideFiles> {
+        let mut found = OutsideFiles { files: Vec::new(), are_all: self.container.damage().is_empty() };
         for path in self.below(b"")? {
             // Their entries have no content.
             if self.entry(&path)?.node.is_none_or(|node| node.size > 0) {
                 continue;
             }
             match self.stat(&path) {
-                Ok(stat) => found.extend(stat.is_outside.then_some((path, stat))),
-                Err(fault) => log::warn!("{}: {fault}", String::from_utf8_lossy(&path)),
+                Ok(stat) => found.files.extend(stat.is_outside.then_some((path, stat))),
+                Err(fault) => {
+                    log::warn!("{}: {fault}", String::from_utf8_lossy(&path));
+                    found.are_all = false;
+                }
             }
         }
         Ok(found)

@@ -3,7 +3,7 @@
 use super::APART;
 use super::files::Place;
 use super::made::owner_of_new;
-use super::outside::{aside_of, copy, outside_names, outside_path, remove};
+use super::outside::{OutsideFiles, aside_of, copy, outside_names, outside_path, remove};
 use super::owed::Owed;
 use super::store::Store;
 use parking_lot::Mutex;
@@ -23,23 +23,23 @@ const AT_ONCE: usize = 16;
 /// no more.
 ///
 /// # Errors
-/// What the file system says of the first that does not: it stays as it is, and whoever packs next tries again; that it is to, `recover` of this
-/// job is told.
+/// What the file system says of the first that does not: it stays as it is, and `recover` of this job, or whoever packs next, tries again.
 pub fn move_out(plain: &dyn SharedFs, store: &mut Store) -> Result<()> {
     if store.owed.as_ref().is_none_or(Owed::is_empty) {
         return Ok(());
     }
-    let mut files = store.outside()?;
+    let OutsideFiles { mut files, are_all } = store.outside()?;
+    let known: BTreeSet<_> = files.iter().map(|(_, stat)| stat.number).collect();
     files.retain(|(path, stat)| store.is_owed(stat.number) && !is_apart(path, stat.number));
     files.iter().try_for_each(|(path, _)| store.set_place_of(path, Place::Leaving))?;
     store.sync()?;
-    store.end_owed()?;
-    let brought = bring(plain, store, &files);
-    if brought.is_err() {
-        files.retain(|(path, _)| store.stat(path).is_ok());
-        files.iter().try_for_each(|(_, stat)| store.owe(stat.number))?;
+    bring(plain, store, &files)?;
+    if are_all {
+        // Of files that were removed by a life that was cut off.
+        let mut gone = store.owed.iter().flat_map(Owed::numbers).filter(|number| !known.contains(number));
+        gone.try_for_each(|number| remove(plain, &outside_path(number)))?;
     }
-    brought
+    store.end_owed()
 }
 
 /// Ends what other lives of the packer have begun: files that were on their way come to their places, and those that have come there are packed no
@@ -52,7 +52,7 @@ pub fn end_out(plain: &dyn SharedFs, store: &mut Store) -> Result<()> {
         return Ok(());
     }
     let (mut leaving, mut at_place) = (Vec::new(), Vec::new());
-    for (path, stat) in store.outside()? {
+    for (path, stat) in store.outside()?.files {
         let is_leaving = store.place_of(&path)? == Place::Leaving;
         let outside = outside_path(stat.number);
         // A mount may remember the directory as it was.
@@ -125,14 +125,14 @@ fn has_come(plain: &dyn SharedFs, path: &[u8], content: &FileStat) -> bool {
 
 fn move_at_once(plain: &dyn SharedFs, files: &[(Vec<u8>, PackedStat)]) -> Vec<Result<()>> {
     let outcomes: Vec<_> = files.iter().map(|_| Mutex::new(Ok(()))).collect();
-    let next = AtomicUsize::new(0);
+    let (next, lending) = (AtomicUsize::new(0), Mutex::new(()));
     std::thread::scope(|scope| {
         for _ in 0..files.len().min(AT_ONCE) {
             scope.spawn(|| {
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
                     let Some((path, stat)) = files.get(number) else { return };
-                    *outcomes[number].lock() = move_one(plain, path, stat);
+                    *outcomes[number].lock() = move_one(plain, path, stat, &lending);
                 }
             });
         }
@@ -140,11 +140,11 @@ fn move_at_once(plain: &dyn SharedFs, files: &[(Vec<u8>, PackedStat)]) -> Vec<Re
     outcomes.into_iter().map(Mutex::into_inner).collect()
 }
 
-/// A file comes to its place.
-fn move_one(plain: &dyn SharedFs, path: &[u8], stat: &PackedStat) -> Result<()> {
+/// A file comes to its place. Who lends a permission of a directory is `lending`.
+fn move_one(plain: &dyn SharedFs, path: &[u8], stat: &PackedStat, lending: &Mutex<()>) -> Result<()> {
     let outside = outside_path(stat.number);
     give_attributes(plain, &outside, path, stat)?;
-    in_writable(plain, dir_of(path), || match plain.rename(&outside, path, RenameMode::NoReplace) {
+    in_writable(plain, dir_of(path), lending, || match plain.rename(&outside, path, RenameMode::NoReplace) {
         Err(fault) if fault.errno == Errno::EXDEV => carry_over(plain, &outside, path, stat),
         // Some file systems cannot rename so (GlusterFS).
         Err(fault) if fault.errno == Errno::EINVAL => {
@@ -156,9 +156,15 @@ fn move_one(plain: &dyn SharedFs, path: &[u8], stat: &PackedStat) -> Result<()> 
 }
 
 /// Does something in a directory; where that may not be written, its owner may be us, and lends the permission.
-fn in_writable(plain: &dyn SharedFs, dir: &[u8], act: impl Fn() -> Result<()>) -> Result<()> {
+fn in_writable(
+    plain: &dyn SharedFs,
+    dir: &[u8],
+    lending: &Mutex<()>,
+    act: impl Fn() -> Result<()>,
+) -> Result<()> {
     match act() {
         Err(fault) if [Errno::EACCES, Errno::EPERM].contains(&fault.errno) => {
+            let _one = lending.lock();
             let mode = |mode| AttrChange { mode: Some(mode), ..AttrChange::default() };
             let was = plain.stat(dir)?.mode;
             plain.change(dir, &mode(was | 0o300)).map_err(|_| fault)?;
@@ -196,7 +202,7 @@ fn end_other_name(plain: &dyn SharedFs, from: &[u8], to: &[u8]) -> Result<()> {
 
 /// Where the shared directory has another file system below it, a file is copied there.
 fn carry_over(plain: &dyn SharedFs, from: &[u8], to: &[u8], stat: &PackedStat) -> Result<()> {
-    let aside = aside_of(to)?;
+    let aside = aside_of(to, stat.number)?;
     remove(plain, &aside)?;
     let content = plain.open(from, Access::Read)?;
     let FileStat { size, atime, mtime, .. } = content.stat()?;

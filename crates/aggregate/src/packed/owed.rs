@@ -16,6 +16,8 @@ pub struct Owed {
     numbers: BTreeSet<u64>,
     /// Bytes of the file.
     size: u64,
+    /// Some may not outlive the machine.
+    is_unsafe: bool,
 }
 
 impl Owed {
@@ -30,7 +32,7 @@ impl Owed {
         };
         let numbers = read(&*file)?;
         let size = (numbers.len() * NUMBER_SIZE) as u64;
-        Ok(Self { file, numbers: numbers.into_iter().collect(), size })
+        Ok(Self { file, numbers: numbers.into_iter().collect(), size, is_unsafe: true })
     }
 
     /// Notes a file.
@@ -42,8 +44,19 @@ impl Owed {
             self.file.write_at(&number.to_le_bytes(), self.size)?;
             self.size += NUMBER_SIZE as u64;
             self.numbers.insert(number);
+            self.is_unsafe = true;
         }
         Ok(())
+    }
+
+    /// What is to be synced, if anything is.
+    pub fn begin_sync(&mut self) -> Option<Arc<dyn SharedFile>> {
+        std::mem::take(&mut self.is_unsafe).then(|| self.file.clone())
+    }
+
+    /// All of them.
+    pub fn numbers(&self) -> impl Iterator<Item = u64> {
+        self.numbers.iter().copied()
     }
 
     /// Whether a file is one of them.

@@ -2,12 +2,13 @@
 
 use super::CONTAINER;
 use super::journal::Journal;
+use super::owed::Owed;
 use super::packer::Packer;
 use super::store::Store;
 use std::sync::Arc;
 use tameike_core::wire::pack::PackReply;
 use tameike_core::{Fault, Result};
-use tameike_io::shared::SharedFs;
+use tameike_io::shared::{SharedFile, SharedFs};
 use tameike_store::container::UnsafePart;
 
 /// What is to be synced.
@@ -15,12 +16,15 @@ pub struct Unsafe {
     part: UnsafePart,
     /// The container's directory, where content has gone outside: what tells of that is not safe before it.
     dir: Option<Arc<dyn SharedFs>>,
+    /// What tells on the device whose content that is.
+    owed: Option<Arc<dyn SharedFile>>,
     /// Changes that are safe then.
     changes: u64,
 }
 
 impl Unsafe {
     fn sync(&self) -> Result<()> {
+        self.owed.as_ref().map_or(Ok(()), |owed| owed.sync())?;
         self.dir.as_ref().map_or(Ok(()), |dir| dir.sync_dir(b""))?;
         self.part.sync()
     }
@@ -95,7 +99,8 @@ impl Store {
         let part = writer.begin_sync()?;
         self.journal.iter_mut().for_each(Journal::begin_sync);
         let dir = std::mem::take(&mut self.has_new_outside).then(|| self.fs.clone());
-        Ok(Some(Unsafe { part, dir, changes }))
+        let owed = self.owed.as_mut().and_then(Owed::begin_sync);
+        Ok(Some(Unsafe { part, dir, owed, changes }))
     }
 
     fn end_sync(&mut self, synced: &Unsafe, result: Result<()>) -> Result<()> {

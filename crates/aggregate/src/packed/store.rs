@@ -55,6 +55,8 @@ pub struct Store {
     pub(super) failure: Option<Fault>,
     /// The file system did not take what was put last.
     pub(super) was_refused: bool,
+    /// As it is full.
+    pub(super) lacks_room: bool,
     /// Files that are made, and of which is not known yet whether they will be there.
     pub(super) in_making: usize,
     /// Another job adds to it: here it is only read.
@@ -143,6 +145,7 @@ impl Store {
             safe,
             failure,
             was_refused: false,
+            lacks_room: false,
             in_making: 0,
             is_foreign,
             looked: wall(),

@@ -11,9 +11,11 @@ use tameike_core::limits::UNIT_SIZE;
 use tameike_core::receipt::{FileOutcome, FileReceipt};
 use tameike_core::wire::cache::Stamp;
 use tameike_core::wire::unit::{FLUSH_UNITS_MAX, UnitDigest};
-use tameike_core::{InodeId, Result};
+use tameike_core::{Errno, InodeId, Result};
+use tameike_io::shared::FileStat;
 
 const CHANGED_LATER: &str = "another program changed the file after it was flushed";
+const RENUMBERED: &str = "it was packed, and is a file of its own by now";
 
 /// What the shared file was found to hold.
 struct Content {
@@ -53,7 +55,18 @@ impl CacheService {
             receipt.outcome = FileOutcome::Missing(why.to_owned());
             return Ok(receipt);
         }
-        let (path, stat) = self.locate_patiently(inode, &record).await?;
+        let (path, stat) = match self.locate_patiently(inode, &record).await {
+            Err(fault) if fault.errno == Errno::ESTALE => match self.find_renumbered(&record).await {
+                Some(path) => {
+                    receipt.path = String::from_utf8_lossy(&path).into_owned();
+                    receipt.checksum = checksum(&self.content(inode, &path, &record, false).await?.sum);
+                    receipt.note = RENUMBERED.to_owned();
+                    return Ok(receipt);
+                }
+                None => return Err(fault),
+            },
+            found => found?,
+        };
         receipt.path = String::from_utf8_lossy(&path).into_owned();
         if record.outdated {
             // The job has taken the other's content for the file's: its own was there, and is nowhere now.
@@ -77,6 +90,18 @@ impl CacheService {
             )),
         };
         Ok(receipt)
+    }
+
+    /// Where a clean file is that has a number of another device now, as one has that was packed and has come to its place: by its size and its time.
+    async fn find_renumbered(&self, record: &Record) -> Option<Vec<u8>> {
+        let (shared, record) = (self.parts.shared.clone(), record.clone());
+        let find = move || {
+            let is_it =
+                |stat: FileStat| record.has_content_of(&stat.stamp()) && stat.device != record.stamp.device;
+            let path = record.paths.iter().find(|path| shared.stat(path).is_ok_and(is_it));
+            path.map(|path| path.to_vec())
+        };
+        self.parts.runtime.block(find).await
     }
 
     /// Whether others have changed a file that is shown so, which is not as it was left.

@@ -286,6 +286,13 @@ fn content_goes_once_it_is_safe_that_its_file_is_gone() {
     let file = bed.one.create(b"third", 0o644).expect("made");
     file.expect_size(LARGE).expect("expected");
     assert_eq!(bed.outside().iter().map(fs::Metadata::len).collect::<Vec<_>>(), [0]);
+    drop(file);
+    bed.one.unlink(b"third").expect("removed");
+    let bed = bed.killed();
+    assert_eq!(bed.outside().len(), 1);
+    let (bed, finished) = bed.again(true);
+    finished.expect("finished");
+    assert_eq!((bed.outside().len(), bed.is_plain("third")), (0, false));
 }
 
 /// Programs close directories when they are done with them.
@@ -293,15 +300,19 @@ fn content_goes_once_it_is_safe_that_its_file_is_gone() {
 fn a_directory_that_is_closed_meanwhile_keeps_nothing_from_its_place() {
     let bed = Bed::new();
     fs::create_dir(bed.dir.path().join("dir")).expect("made");
-    let file = bed.one.create(b"dir/large", 0o644).expect("made");
+    let files: Vec<_> = (0..40).map(|number| format!("dir/{number}")).collect();
+    let open: Vec<_> =
+        files.iter().map(|path| bed.one.create(path.as_bytes(), 0o644).expect("made")).collect();
     let set =
         |mode| fs::set_permissions(bed.dir.path().join("dir"), PermissionsExt::from_mode(mode)).expect("set");
     set(0o555);
-    file.write_at(&[1], LARGE - 1).expect("written");
-    drop(file);
+    open.iter().for_each(|file| file.write_at(&[1], LARGE - 1).expect("written"));
+    drop(open);
     let (bed, finished) = bed.again(true);
     finished.expect("finished");
-    assert_eq!(fs::metadata(bed.dir.path().join("dir/large")).expect("a file").len(), LARGE);
+    for path in files {
+        assert_eq!(fs::metadata(bed.dir.path().join(path)).expect("a file").len(), LARGE);
+    }
     assert_eq!(fs::metadata(bed.dir.path().join("dir")).expect("a directory").mode() & 0o7777, 0o555);
 }
 
