@@ -9,7 +9,7 @@ use tameike_core::attr::AttrChange;
 use tameike_core::wire::pack::{Changed, PACKED_BYTES_MAX, PackReply, PackRequest};
 use tameike_core::{Errno, Result};
 use tameike_io::Runtime;
-use tameike_io::shared::{Access, Allocate, FileStat, Seek, SharedFile, SharedFs};
+use tameike_io::shared::{Access, Allocate, FileStat, Seek, SharedFile, SharedFs, anew};
 
 /// How content that is outside of the container is reached.
 pub struct Outside {
@@ -47,7 +47,7 @@ impl PackedFile {
         }
         let (plain, path) = (&*self.outside.plain, outside_path(self.file));
         plain.look_anew(&path);
-        let content = plain.open(&path, self.outside.access)?;
+        let content = anew(plain, &path, || plain.open(&path, self.outside.access))?;
         Ok(&**self.content.get_or_init(|| content))
     }
 

@@ -14,7 +14,7 @@ use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{Changed, PACKED_BYTES_MAX, PackReply, PackRequest, PackedStat};
 use tameike_core::{Errno, Fault, Result};
-use tameike_io::shared::{SharedFile, SharedFs, is_missing, join, split};
+use tameike_io::shared::{SharedFile, SharedFs, anew, is_missing, join, split};
 
 /// Beginning of the names of files that are being made beside their places.
 pub(super) const ASIDE: &[u8] = b".tameike-moved-";
@@ -266,7 +266,10 @@ impl PackedTree {
         let Some(way) = &self.way else { return Err(Errno::ENOENT.into()) };
         match way.ask(PackRequest::Change { of: Changed::At(path.to_vec()), change: change.clone() })? {
             PackReply::Done => Ok(()),
-            PackReply::Outside { file } => self.plain.change(&outside_path(file), &times_of(change)),
+            PackReply::Outside { file } => {
+                let path = outside_path(file);
+                anew(&*self.plain, &path, || self.plain.change(&path, &times_of(change)))
+            }
             other => Err(super::way::out_of_turn(&other)),
         }
     }

@@ -14,7 +14,7 @@ use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{PACKED_BYTES_MAX, PackedStat};
 use tameike_core::{Errno, FileKind, Result};
 use tameike_io::os::process;
-use tameike_io::shared::{Access, FileStat, SharedFs, split};
+use tameike_io::shared::{Access, FileStat, SharedFs, anew, split};
 
 /// Files that are brought to their places at a time: each waits for the file system.
 const AT_ONCE: usize = 16;
@@ -57,7 +57,7 @@ pub fn end_out(plain: &dyn SharedFs, store: &mut Store) -> Result<()> {
         let outside = outside_path(stat.number);
         // A mount may remember the directory as it was.
         plain.look_anew(&outside);
-        match plain.stat(&outside) {
+        match anew(plain, &outside, || plain.stat(&outside)) {
             Err(fault) if fault.errno != Errno::ENOENT => return Err(fault),
             Err(_) if is_leaving => at_place.push(path),
             // It was not safe, and is in the stores of its job.

@@ -4,7 +4,7 @@ use super::outside::outside_path;
 use super::{DEVICE, PackedTree};
 use tameike_core::wire::pack::PackedStat;
 use tameike_core::{FileKind, Result};
-use tameike_io::shared::FileStat;
+use tameike_io::shared::{FileStat, anew};
 
 /// Bytes of a block of `st_blocks`.
 const STAT_BLOCK: u64 = 512;
@@ -44,6 +44,7 @@ impl PackedTree {
         let path = outside_path(packed.number);
         // Those that ask for this to be looked at anew do not know of it.
         self.plain.look_anew(&path);
-        Ok(stat_outside(packed, &self.plain.stat(&path)?))
+        let content = anew(&*self.plain, &path, || self.plain.stat(&path))?;
+        Ok(stat_outside(packed, &content))
     }
 }
