@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{Changed, PACKED_BYTES_MAX, PackReply, PackRequest, PackedStat};
-use tameike_core::{Errno, Fault, Result};
+use tameike_core::{Errno, Fault, Result, Timestamp};
 use tameike_io::shared::{SharedFile, SharedFs, anew, is_missing, join, split};
 
 /// Beginning of the names of files that are being made beside their places.
@@ -45,12 +45,19 @@ pub(super) fn remove(plain: &dyn SharedFs, path: &[u8]) -> Result<()> {
     }
 }
 
-/// Copies so many bytes, given by their offsets, to an empty file; they are there, and safe.
+/// Copies so many bytes, given by their offsets, to an empty file, which gets times of last access and change of content. The bytes are there,
+/// and safe.
 pub(super) fn copy(
     mut read: impl FnMut(u64) -> Result<Vec<u8>>,
     size: u64,
+    (atime, mtime): (Timestamp, Timestamp),
     file: &dyn SharedFile,
 ) -> Result<()> {
+    let times = [atime, mtime].map(|time| Some(SetTime::To(time)));
+    let times = AttrChange { atime: times[0], mtime: times[1], ..AttrChange::default() };
+    if size == 0 {
+        return file.change(&times);
+    }
     let pieces = || (0..size).step_by(PACKED_BYTES_MAX);
     for offset in pieces() {
         file.write_at(&read(offset)?, offset)?;
@@ -65,7 +72,7 @@ pub(super) fn copy(
             return Err(Fault::io(format!("what was written of it reads back differently at byte {offset}")));
         }
     }
-    Ok(())
+    file.change(&times)
 }
 
 /// Names of files in a container's directory that have content, or once had.
@@ -115,11 +122,7 @@ impl Packer {
         let content = make_outside(self.plain(), path, number)?;
         let PackedStat { size, atime, mtime, .. } = store.look(number)?;
         let read = |offset| store.read(number, offset, PACKED_BYTES_MAX)?.bytes();
-        let times = SetTime::To;
-        let change =
-            AttrChange { atime: Some(times(atime)), mtime: Some(times(mtime)), ..Default::default() };
-        let copied = if size > 0 { copy(read, size, &*content) } else { Ok(()) };
-        if let Err(fault) = copied.and_then(|()| content.change(&change)) {
+        if let Err(fault) = copy(read, size, (atime, mtime), &*content) {
             // It is in the container as before.
             let _ = self.plain().unlink(&outside_path(number));
             return Err(fault);

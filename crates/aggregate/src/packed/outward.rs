@@ -9,7 +9,7 @@ use super::store::Store;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tameike_core::attr::{AttrChange, SetTime};
+use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{PACKED_BYTES_MAX, PackedStat};
 use tameike_core::{Errno, FileKind, Result};
@@ -212,15 +212,7 @@ fn carry_over(plain: &dyn SharedFs, from: &[u8], to: &[u8], stat: &PackedStat) -
         bytes.truncate(count);
         Ok(bytes)
     };
-    let copied = plain.create(&aside, 0o600).and_then(|file| {
-        copy(read, size, &*file)?;
-        let times = SetTime::To;
-        file.change(&AttrChange {
-            atime: Some(times(atime)),
-            mtime: Some(times(mtime)),
-            ..Default::default()
-        })
-    });
+    let copied = plain.create(&aside, 0o600).and_then(|file| copy(read, size, (atime, mtime), &*file));
     let named = copied.and_then(|()| give_attributes(plain, &aside, to, stat)).and_then(|()| {
         match plain.rename(&aside, to, RenameMode::NoReplace) {
             Err(fault) if fault.errno == Errno::EINVAL => {
