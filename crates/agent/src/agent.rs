@@ -37,7 +37,7 @@ use tameike_store::Store;
 use tameike_store::directory::LOCAL;
 
 /// Time between two reports of a drain's progress.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+pub(crate) const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// Stands for the shared directory where there is none: no door leads to it.
 const UNSHARED_DIR: &str = "unshared";
 
@@ -366,7 +366,7 @@ impl AgentControl for Agent {
         self.begin(async move { meter.measure(order).await }).recv().map_err(|_| stopped())?
     }
 
-    fn stop(&self, grace: Duration, drained: bool) -> Result<Left> {
+    fn stop(&self, grace: Duration, drained: bool, stopping: &mut dyn FnMut()) -> Result<Left> {
         if let Some(ring) = self.ring.get() {
             ring.stop(self.system.runtime(), grace.max(Duration::from_secs(1)));
         }
@@ -374,7 +374,7 @@ impl AgentControl for Agent {
             self.fabric.close();
             return Ok(Left::default());
         };
-        let packed = self.packing.get().map_or(Ok(()), |packing| packing.finish(drained));
+        let packed = self.packing.get().map_or(Ok(()), |packing| packing.finish(drained, stopping));
         let runtime = self.system.runtime().clone();
         let synced =
             pollster::block_on(runtime.timeout(grace.max(Duration::from_secs(1)), store.extents.sync(true)));

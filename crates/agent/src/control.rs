@@ -249,6 +249,8 @@ pub enum AgentReply {
     Files(Vec<FileLine>),
     /// The network was measured.
     Measured(Outcome),
+    /// The agent is ending, and is not done yet.
+    Stopping,
     /// The agent has ended.
     Stopped(Left),
     /// The command failed; the agent goes on, except after a failed start.
@@ -382,11 +384,12 @@ pub trait AgentControl: Send + Sync + Sized + 'static {
     fn measure(&self, order: Order) -> Result<Outcome>;
 
     /// Ends the agent. A flush that is under way may go on for `grace`; what is dirty then stays in the
-    /// journal. With `drained`, no node has anything dirty. Called once; other calls that still run return soon after.
+    /// journal. With `drained`, no node has anything dirty. Called once; other calls that still run return soon after. Where
+    /// there is much to do, `stopping` is called now and then until it is done.
     ///
     /// # Errors
     /// The journal could not be closed; the device directory is then kept.
-    fn stop(&self, grace: Duration, drained: bool) -> Result<Left>;
+    fn stop(&self, grace: Duration, drained: bool, stopping: &mut dyn FnMut()) -> Result<Left>;
 
     /// What the device directory of an agent that is dead holds; what is dirty in it stays so.
     ///

@@ -1,7 +1,9 @@
 //! The shared directory of a node, with what is packed in it.
 
+use crate::agent::PROGRESS_INTERVAL;
 use crate::control::{Aggregate, AggregateChoice};
 use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock};
 use tameike_aggregate::packed::{CONTAINER, PackedTree, Packer, PackerParts, Way};
 use tameike_core::wire::admin::Storm;
@@ -90,12 +92,26 @@ impl Packing {
         Ok(Self { tree, service, packer })
     }
 
-    /// The job ends. With `drained`, all that it wrote is on the shared file system.
+    /// The job ends. With `drained`, all that it wrote is on the shared file system. Large files may take their time to come to their places:
+    /// `at_work` is called until they have.
     ///
     /// # Errors
     /// What could not be made safe, or stays packed though it is large.
-    pub fn finish(&self, drained: bool) -> Result<()> {
-        self.packer.as_ref().map_or(Ok(()), |packer| packer.finish(drained))
+    pub fn finish(&self, drained: bool, at_work: &mut dyn FnMut()) -> Result<()> {
+        let Some(packer) = &self.packer else { return Ok(()) };
+        std::thread::scope(|scope| {
+            let (tell, told) = channel();
+            scope.spawn(move || tell.send(packer.finish(drained)));
+            loop {
+                match told.recv_timeout(PROGRESS_INTERVAL) {
+                    Ok(finished) => return finished,
+                    Err(RecvTimeoutError::Timeout) => at_work(),
+                    Err(RecvTimeoutError::Disconnected) => {
+                        return Err(Fault::io("the packer has ended with a panic"));
+                    }
+                }
+            }
+        })
     }
 }
 

@@ -134,6 +134,17 @@ fn a_drain_that_takes_too_long_is_cut_off() {
 }
 
 #[test]
+fn agents_that_get_on_are_waited_for_when_they_end() {
+    let place = Place::new();
+    place.tell("slow-stop-0");
+    let run = place.start("--local 2", &format!("{} echo ready", dirty(&place, 0)));
+    let output = run.finish();
+    assert_code(&output, 0);
+    assert!(place.shared("from-node-0").exists());
+    place.assert_clean();
+}
+
+#[test]
 fn a_second_interrupt_ends_at_once_and_leaves_the_journal() {
     let place = Place::new();
     // Not at once: a signal that comes again within 50 ms is taken for an echo of the first.

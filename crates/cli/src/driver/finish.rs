@@ -70,10 +70,9 @@ impl Driver {
     /// Stops the agents and waits for their end; returns what went wrong.
     fn stop_agents(&mut self, grace: Duration, limit: Duration, keep: bool) -> Vec<String> {
         self.stopping = true;
-        let deadline = monotonic() + grace + limit;
         let grace_ms = grace.as_millis().try_into().unwrap_or(u64::MAX);
         let stop = self.ask(&AgentRequest::Stop { grace_ms, keep }, None);
-        self.await_gather(stop, deadline);
+        let deadline = self.await_stop(stop, monotonic() + grace + limit, limit);
         for link in &mut self.links {
             link.hang_up();
         }
@@ -91,6 +90,27 @@ impl Driver {
             _ => None,
         };
         answers.into_iter().filter_map(fault).collect()
+    }
+
+    /// Waits for agents that end: beyond `deadline` for `limit` after the last of them has said that it is not done yet, or a signal has come.
+    /// Returns when that is.
+    fn await_stop(&mut self, id: GatherId, mut deadline: Duration, limit: Duration) -> Duration {
+        let mut has_time = true;
+        while !self.is_gathered(id) {
+            match self.next(Some(deadline)) {
+                Notice::TimedOut => break,
+                Notice::Progress(of) if of == id && has_time => deadline = deadline.max(monotonic() + limit),
+                Notice::Signal(_) if has_time => {
+                    has_time = false;
+                    crate::report::say(format_args!(
+                        "agents have {} s more at most to bring files to their places; what is left then stays in a journal",
+                        limit.as_secs()
+                    ));
+                }
+                _ => {}
+            }
+        }
+        deadline
     }
 
     fn await_ends(&mut self, deadline: Duration) {

@@ -124,6 +124,9 @@ impl Driver {
                 None => Some(Notice::Progress(answer.id)),
             };
         }
+        if let AgentReply::Stopping = answer.reply {
+            return Some(Notice::Progress(answer.id));
+        }
         if let AgentReply::Stopped(left) = answer.reply {
             self.left.insert(node, left);
         }

@@ -138,7 +138,8 @@ fn stop<A: AgentControl>(serving: &Serving<A>, order: &StopOrder) -> u8 {
     if let Some(belongings) = &belongings {
         belongings.end_programs();
     }
-    let left = serving.agent.stop(Duration::from_millis(order.grace_ms), !order.keep);
+    let mut stopping = || order.id.into_iter().for_each(|id| tell(id, AgentReply::Stopping));
+    let left = serving.agent.stop(Duration::from_millis(order.grace_ms), !order.keep, &mut stopping);
     if let Some(belongings) = belongings {
         belongings.put_away(&left, order.keep);
     }

@@ -3,7 +3,8 @@
 //! make any drain succeed, fail or hang.
 //!
 //! Names in the shared directory steer it: `slow-drain` lets a drain last until `stop`, `fail-drain` makes the
-//! file missing, `fail-start-K` lets node K fail to start, `hang-start-K` lets it never get ready.
+//! file missing, `fail-start-K` lets node K fail to start, `hang-start-K` lets it never get ready, `slow-stop-K` lets it
+//! take its time to end.
 
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
@@ -137,8 +138,15 @@ impl AgentControl for Recording {
         Ok(Outcome { quantity, size, window, repetitions: Vec::new(), half_trips: None })
     }
 
-    fn stop(&self, _grace: Duration, _drained: bool) -> Result<Left> {
+    fn stop(&self, _grace: Duration, _drained: bool, stopping: &mut dyn FnMut()) -> Result<Left> {
         drop(self.stopper.lock().take());
+        if self.told(&format!("slow-stop-{}", self.start.node.0)) {
+            // Longer than one may take that says nothing.
+            for _ in 0..33 {
+                std::thread::park_timeout(Duration::from_secs(1));
+                stopping();
+            }
+        }
         Ok(self.start.device.as_ref().map_or_else(Left::default, |device| left_in(&device.dir)))
     }
 
