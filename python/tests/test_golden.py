@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
+import fsspec
 import pytest
 
-from tameike import Container
+from tameike import Container, DamagedError
 from tameike.codec import zstd
 
 GOLDEN = Path(__file__).parents[2] / "crates/store/tests/golden"
@@ -39,3 +42,42 @@ def test_golden_containers_are_read(name: str, use_index: bool) -> None:
     assert container.xattrs("d/small") == {"user.unit": b"\x00\xff"}
     assert not container.exists("removed")
     assert container.node("d/small").mode == 0o640
+
+
+@pytest.mark.parametrize("use_index", [True, False])
+def test_content_outside_of_golden_containers_is_read(use_index: bool) -> None:
+    container = Container(GOLDEN / "container-1-packed", use_index=use_index)
+    assert not container.damage
+    told = {entry.path: entry.size for entry in container.walk()}
+    assert told == {"arrived": 0, "inside": 300, "leaving": 10_000, "lost": 0, "outside": 300_000}
+    for path in ("inside", "leaving", "outside"):
+        assert container.read_bytes(path) == content(told[path])
+        assert container.node(path).size == container.reader(path).node.size == told[path]
+        assert container.reader(path).read_at(told[path] - 7, 100) == content(told[path])[-7:]
+    with pytest.raises(FileNotFoundError, match="at its place"):
+        container.open("arrived")
+    with pytest.raises(DamagedError, match="tameike recover"):
+        container.open("lost")
+
+
+def test_content_outside_that_becomes_shorter_is_no_content(tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(GOLDEN / "container-1-packed", tmp_path / "copy"))
+    reader = Container(copy).reader("outside")
+    os.truncate(copy / "out.fedcba9876543210", 200_000)
+    assert reader.read_at(0, 200_000) == content(200_000)
+    with pytest.raises(DamagedError, match="shorter"):
+        reader.read_at(0, 300_000)
+    # Who looks again finds what is there now, and others as they were.
+    container = Container(copy)
+    (copy / "out.0000000000000003").unlink()
+    container.refresh()
+    assert [entry.size for entry in container.children()] == [0, 300, 0, 0, 200_000]
+
+
+def test_fsspec_shows_content_outside() -> None:
+    url = f"tameike-agg://outside::file://{GOLDEN / 'container-1-packed'}"
+    with fsspec.open(url) as file:
+        assert file.read() == content(300_000)
+    fs = fsspec.filesystem("tameike-agg", fo=GOLDEN / "container-1-packed")
+    assert fs.info("leaving")["size"] == fs.size("/leaving") == 10_000
+    assert fs.cat_file("outside", start=-5) == content(300_000)[-5:]

@@ -168,6 +168,10 @@ impl Fresh {
 
 /// Puts a path as it is, with its version.
 fn copy(container: &Container, entry: &IndexEntry, writer: &mut IndexedWriter<'_>) -> Result<()> {
+    if container.outside_of(entry)?.is_some() {
+        // Its content stays where it is.
+        return writer.put(&entry.path, entry.version, container.node(entry)?);
+    }
     let mut reader = container.open_entry(entry)?;
     let node = reader.node().clone();
     match node.kind {

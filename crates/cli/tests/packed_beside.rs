@@ -125,6 +125,55 @@ fn a_job_beside_reads_large_files_and_does_not_write_them() {
     site.assert_clean();
 }
 
+/// S35: "Until then its content is in a file of its own in the container's directory, where who reads the container finds it as far as it
+/// is written."
+#[test]
+fn what_is_on_its_way_out_of_a_container_is_read_in_it() {
+    let site = Site::new();
+    let original = site.plain().join("original");
+    let script = format!(
+        "mkdir d; head -c 3000000 /dev/urandom > {0}; cp {0} d/big; cp {0} d/again; chmod 640 d/big",
+        original.display()
+    );
+    let packing = Packing::start(&site, "leaves", &script);
+    let content = fs::read(&original).expect("there");
+    let container = site.shared().join(".tameike-packed");
+    let outside = || {
+        let names = fs::read_dir(&container).expect("a container").map(|name| name.expect("a name"));
+        let outside = names.filter(|name| name.file_name().to_string_lossy().starts_with("out."));
+        let whole = outside.filter(|name| fs::read(name.path()).is_ok_and(|bytes| bytes == content));
+        (whole.count() == 2).then_some(())
+    };
+    wait_for("content outside", outside);
+    let agg = |arguments: &[&str]| {
+        let (action, rest) = arguments.split_first().expect("an action");
+        let output = Command::new(binary())
+            .args(["agg", action])
+            .arg(&container)
+            .args(rest)
+            .current_dir(site.plain())
+            .output()
+            .expect("it starts");
+        assert!(output.status.success(), "{}", shown(&output));
+        output
+    };
+    let printed = agg(&["cat", "d/big"]);
+    assert!(printed.stdout == content && shown(&printed).contains("are on their way"));
+    let listed = String::from_utf8(agg(&["ls", "-l", "d/big"]).stdout).expect("text");
+    assert!(listed.starts_with("-rw-r-----") && listed.contains(" 3000000 "), "{listed}");
+    agg(&["extract", "back", "d"]);
+    agg(&["export", "all.tar"]);
+    succeed(Command::new("tar").args(["xf", "all.tar", "--one-top-level=tar"]).current_dir(site.plain()));
+    for file in ["back/d/big", "back/d/again", "tar/d/big", "tar/d/again"] {
+        assert!(fs::read(site.plain().join(file)).expect("there") == content, "{file}");
+    }
+    assert!(verify(&site).contains("verified 2 paths"), "{}", verify(&site));
+    packing.end(&site);
+    assert!(fs::read(site.shared().join("d/big")).expect("there") == content);
+    assert!(!shown(&agg(&["ls"])).contains("are on their way"));
+    site.assert_clean();
+}
+
 /// What the second job does.
 const BESIDE: &str = r#"
 import errno, os, sys, time

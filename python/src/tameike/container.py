@@ -10,7 +10,7 @@ import os
 import threading
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Optional, Union
 
@@ -20,6 +20,7 @@ from .entry import FileKind, Node, encoded, printable, text
 from .errors import DamagedError, DamageWarning, damaged, no_container
 from .geometry import ADDRESS_MAX, LaneId, Superblock
 from .index import Index, IndexEntry, implied_directory
+from .outside import PREFIX, outside_of
 from .overlay import Overlay
 from .reader import ContainerFile, FileReader
 from .record import FIXED, Blank, Damaged, Head, Part, Place
@@ -44,6 +45,8 @@ class Shown:
     #: What lanes have beyond that.
     additions: Additions
     tree: Tree
+    #: Some files have their content outside.
+    has_outside: bool = False
 
 
 class Container:
@@ -128,7 +131,8 @@ class Container:
 
         A directory of which the container only has what is in it is there, too.
         """
-        return self._resolve(_inner(path), follow=False)
+        entry = self._resolve(_inner(path), follow=False)
+        return None if entry is None else self._with_outside(entry)
 
     def follow(self, path: AnyPath) -> IndexEntry:
         """What is at a path, all links followed. `FileNotFoundError` when nothing is."""
@@ -136,29 +140,30 @@ class Container:
         entry = self._resolve(inner, follow=True)
         if entry is None:
             raise self._no_file(inner)
-        return entry
+        return self._with_outside(entry)
 
     def children(self, path: AnyPath = "") -> Iterator[IndexEntry]:
         """What is in a directory, by name. Links to the directory are followed."""
-        return self._shown.tree.children(self._directory_at(path))
+        return map(self._with_outside, self._shown.tree.children(self._directory_at(path)))
 
     def walk(self, path: AnyPath = "") -> Iterator[IndexEntry]:
         """Everything that the container tells of below a directory, by directory and name.
 
         Links to the directory are followed, those in it are not.
         """
-        return self._shown.tree.walk(self._directory_at(path))
+        return map(self._with_outside, self._shown.tree.walk(self._directory_at(path)))
 
     def node(self, path: AnyPath) -> Node:
         """All that is told of a path, links on the way followed, but not the last."""
         inner = _inner(path)
-        entry = self._resolve(inner, follow=False)
+        entry = self.find(path)
         if entry is None:
             raise self._no_file(inner)
         if entry.record_size == 0:
             implied = implied_directory(inner)
             return Node(FileKind.DIRECTORY, implied.mode, 0, 0, 0, 0, 0, "", {}, 0, None)
-        return self._read_entry(entry)[0]
+        # Of content that is outside size and time are not its record's.
+        return replace(self._read_entry(entry)[0], size=entry.size, mtime_ns=entry.mtime_ns)
 
     def readlink(self, path: AnyPath) -> str:
         """Where a symbolic link leads to."""
@@ -190,7 +195,11 @@ class Container:
         if not entry.is_file():
             raise OSError(errno.EINVAL, "it is no regular file", entry.path)
         node, found = self._read_entry(entry)
-        return FileReader(self, entry.path, node, found)
+        outside = outside_of(node)
+        if outside is None:
+            return FileReader(self, entry.path, node, found)
+        content = outside.open(self._directory, entry.path)
+        return FileReader(self, entry.path, replace(node, size=content.size), found, content)
 
     # For what reads files
 
@@ -281,9 +290,10 @@ class Container:
             file = self._subfile(number)
             look.subfile(number, file, subfile.lane_states(file, self._superblock.lanes))
         found = look.additions()
+        has_outside = any(name.startswith(PREFIX) for name in names)
         if index is before.index and found.newest is before.additions.newest:
-            return Shown(index, found, before.tree)
-        return Shown(index, found, Tree(Overlay(index, found.newest)))
+            return Shown(index, found, before.tree, has_outside)
+        return Shown(index, found, Tree(Overlay(index, found.newest)), has_outside)
 
     def _looking(self) -> threading.Lock:
         """One at a time, so that no look undoes a later one. A child has its own: its parent may look when it forks."""
@@ -315,6 +325,20 @@ class Container:
             why = "it is another one than the index tells of"
             raise self.damaged_record(entry.lane, entry.address, why, entry.path)
         return told.node, (head, data)
+
+    def _with_outside(self, entry: IndexEntry) -> IndexEntry:
+        """An entry with size and time of content that is outside, if that can be found."""
+        if not self._shown.has_outside or entry.kind != FileKind.FILE or entry.size > 0:
+            return entry
+        outside = outside_of(self._read_entry(entry)[0])
+        if outside is None:
+            return entry
+        try:
+            content = outside.open(self._directory, entry.path)
+        except (FileNotFoundError, DamagedError):
+            return entry
+        mtime_ns = entry.mtime_ns if content.mtime_ns is None else content.mtime_ns
+        return entry._replace(size=content.size, mtime_ns=mtime_ns)
 
     def _resolve(self, path: bytes, follow: bool) -> Optional[IndexEntry]:
         return self._shown.tree.resolve(path, follow, self._target)

@@ -166,7 +166,9 @@ class ContainerFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def ukey(self, path: str) -> str:
         """Another one when the file is another one."""
         entry = self.container.follow(self._strip_protocol(path))
-        return f"{self.container.identity:016x}-{entry.lane.subfile}-{entry.lane.lane}-{entry.address}-{entry.version}"
+        record = f"{entry.lane.subfile}-{entry.lane.lane}-{entry.address}-{entry.version}"
+        # Content outside of the container changes without a record.
+        return f"{self.container.identity:016x}-{record}-{entry.size}-{entry.mtime_ns}"
 
     # Content
 

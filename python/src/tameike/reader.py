@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from . import codec
 from .entry import Extent, FileKind, Node, printable
-from .errors import DamagedError, FormatError, UnsupportedError, unsupported
+from .errors import DamagedError, FormatError, UnsupportedError, damaged, unsupported
 from .record import CHUNK_SIZE, Head, head_size
+from .source import Source
 
 if TYPE_CHECKING:
     from .container import Container
@@ -60,10 +61,19 @@ class Window:
 class FileReader:
     """The content of a file. Any number of threads may read it."""
 
-    def __init__(self, container: "Container", path: str, node: Node, record: tuple[Head, bytes]) -> None:
+    def __init__(
+        self,
+        container: "Container",
+        path: str,
+        node: Node,
+        record: tuple[Head, bytes],
+        outside: Optional[Source] = None,
+    ) -> None:
         self.path = path
         self.node = node
         self._container = container
+        #: What no record has.
+        self._outside = outside
         head, data = record
         self._own = Window(head, 0, data)
         self._piece: Optional[Window] = None
@@ -78,11 +88,19 @@ class FileReader:
         end = min(offset + size, self.node.size)
         if end <= offset:
             return b""
+        if self._outside is not None:
+            return self._read_outside(self._outside, offset, end - offset)
         if self.node.extents is None:
             parts = self._data(self._own_window(), offset, end)
         else:
             parts = self._from_extents(self.node.extents, offset, end)
         return b"".join(parts)
+
+    def _read_outside(self, content: Source, offset: int, size: int) -> bytes:
+        data = content.read_at(offset, size)
+        if len(data) < size:
+            raise damaged(f"{printable(self.path)}: it became shorter while it was read")
+        return data
 
     def damage(self) -> Optional[DamagedError]:
         """What is damaged of it: the first thing."""

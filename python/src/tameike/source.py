@@ -16,6 +16,8 @@ class Source(Protocol):
 
     #: Its bytes when it was opened.
     size: int
+    #: Its last change then, where the file system tells so.
+    mtime_ns: Optional[int]
 
     def read_at(self, offset: int, size: int) -> bytes:
         """So many bytes, or as many as there are."""
@@ -42,7 +44,9 @@ class LocalSource:
 
     def __init__(self, path: str) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self.size = os.fstat(self._descriptor).st_size
+        status = os.fstat(self._descriptor)
+        self.size = status.st_size
+        self.mtime_ns: Optional[int] = status.st_mtime_ns
 
     def read_at(self, offset: int, size: int) -> bytes:
         data = os.pread(self._descriptor, size, offset)
@@ -85,6 +89,7 @@ class RemoteSource:
         self._fs = fs
         self._path = path
         self.size = int(fs.info(path)["size"])
+        self.mtime_ns: Optional[int] = None
 
     def read_at(self, offset: int, size: int) -> bytes:
         end = min(offset + size, self.size)

@@ -1,6 +1,6 @@
 //! The packer makes files. The entry of each is with the file system before its maker is answered.
 
-use super::files::{Identity, Open, Place};
+use super::files::Open;
 use super::packer::{Packer, State};
 use super::store::Store;
 use crate::session::draft::Draft;
@@ -9,6 +9,7 @@ use tameike_core::wire::pack::{PackReply, PackedStat};
 use tameike_core::{Errno, FileKind, Result};
 use tameike_io::os::process::{monotonic, random_bytes, wall};
 use tameike_io::shared::split;
+use tameike_store::container::outside::{Identity, Place};
 use tameike_store::container::{Content, IndexEntry, Node, check_path};
 
 /// What is to be made.

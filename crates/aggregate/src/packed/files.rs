@@ -6,8 +6,9 @@ use crate::session::Brief;
 use crate::session::draft::{Draft, Reading};
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::wire::pack::{Changed, PackReply, PackedStat};
-use tameike_core::{Errno, Fault, Result, Timestamp};
+use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::wall;
+use tameike_store::container::outside::{Identity, Place};
 use tameike_store::container::{Content, IndexEntry, Node, Put};
 
 /// Bytes that open files gather in memory.
@@ -22,75 +23,28 @@ pub struct Open {
     pub put_at: Option<u64>,
 }
 
-/// What the entry of a packed file has in the place of a link's target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
-    pub number: u64,
-    pub ctime: Timestamp,
-    pub place: Place,
+/// What an entry tells; of a file that was packed otherwise, a number made of its place.
+pub fn identity_of(entry: &IndexEntry, node: &Node) -> Identity {
+    let place = u64::from(entry.lane.subfile) << 52 ^ u64::from(entry.lane.lane) << 46 ^ entry.address;
+    Identity::told(node).unwrap_or(Identity { number: place, ctime: node.mtime, place: Place::Inside })
 }
 
-/// Where the content of a packed file is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// In the container.
-    Inside,
-    /// In a file of its own.
-    Outside,
-    /// There, and all of it: whoever packs next may bring it to its place in the shared directory.
-    Leaving,
-}
-
-impl Place {
-    /// Ends an identity.
-    fn encode(self) -> &'static [u8] {
-        match self {
-            Self::Inside => &[],
-            Self::Outside => &[1],
-            Self::Leaving => &[2],
-        }
-    }
-}
-
-impl Identity {
-    pub fn encode(&self) -> Vec<u8> {
-        let Timestamp { seconds, nanoseconds } = self.ctime;
-        let (seconds, nanoseconds) = (seconds.to_le_bytes(), nanoseconds.to_le_bytes());
-        [&self.number.to_le_bytes()[..], &seconds, &nanoseconds, self.place.encode()].concat()
-    }
-
-    /// What an entry tells.
-    pub fn told(node: &Node) -> Option<Self> {
-        let (number, rest) = node.target.split_first_chunk::<8>()?;
-        let (seconds, rest) = rest.split_first_chunk::<8>()?;
-        let (nanoseconds, place) = rest.split_first_chunk::<4>()?;
-        let place = [Place::Outside, Place::Leaving].into_iter().find(|known| known.encode() == place);
-        let ctime = Timestamp {
-            seconds: i64::from_le_bytes(*seconds),
-            nanoseconds: u32::from_le_bytes(*nanoseconds),
-        };
-        Some(Self { number: u64::from_le_bytes(*number), ctime, place: place.unwrap_or(Place::Inside) })
-    }
-
-    /// What an entry tells; of a file that was packed otherwise, a number made of its place.
-    pub fn of(entry: &IndexEntry, node: &Node) -> Self {
-        let place = u64::from(entry.lane.subfile) << 52 ^ u64::from(entry.lane.lane) << 46 ^ entry.address;
-        Self::told(node).unwrap_or(Self { number: place, ctime: node.mtime, place: Place::Inside })
-    }
-
-    /// Attributes of a file with so many bytes and names.
-    pub fn stat(&self, node: &Node, size: u64, nlink: u32) -> PackedStat {
-        let Self { number, ctime, place } = *self;
-        let is_outside = place != Place::Inside;
-        let &Node { mode, uid, gid, atime, mtime, .. } = node;
-        PackedStat { number, mode, uid, gid, size, nlink, atime, mtime, ctime, is_outside }
-    }
+/// Attributes of a file with so many bytes and names.
+pub fn stat_of(
+    &Identity { number, ctime, place }: &Identity,
+    node: &Node,
+    size: u64,
+    nlink: u32,
+) -> PackedStat {
+    let is_outside = place != Place::Inside;
+    let &Node { mode, uid, gid, atime, mtime, .. } = node;
+    PackedStat { number, mode, uid, gid, size, nlink, atime, mtime, ctime, is_outside }
 }
 
 impl Open {
     pub fn stat(&self) -> PackedStat {
         let nlink = u32::from(self.draft.path.is_some());
-        self.identity.stat(&self.draft.node, self.draft.size, nlink)
+        stat_of(&self.identity, &self.draft.node, self.draft.size, nlink)
     }
 
     /// Its content has changed.
@@ -148,7 +102,7 @@ impl Store {
         }
         let entry = self.entry(path)?;
         let node = self.node_of(&entry)?;
-        let identity = Identity::of(&entry, &node);
+        let identity = identity_of(&entry, &node);
         let number = identity.number;
         let Content::Extents(extents) = node.content.clone() else { return Err(Errno::EIO.into()) };
         let size = node.size;

@@ -1,13 +1,13 @@
 //! Lives of packers that did not end well, as a later one finds what they have left.
 
 use super::CONTAINER;
-use super::files::Identity;
 use super::journal::{Earlier, Journal, Noted, pieces_of};
 use super::store::Store;
 use std::collections::BTreeMap;
 use tameike_core::wire::pack::PackedStat;
 use tameike_core::{Fault, Result};
 use tameike_io::shared::{Access, SharedFs};
+use tameike_store::container::outside::Identity;
 use tameike_store::container::subfile::{self, Subfile};
 use tameike_store::container::{Content, Entry, Node, Superblock};
 

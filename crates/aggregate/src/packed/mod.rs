@@ -31,12 +31,12 @@ mod safety;
 mod stats;
 mod store;
 mod storms;
+mod taking;
 #[cfg(test)]
 mod tests;
 mod way;
 
 pub use journal::count_noted;
-pub use outside::count_outside;
 pub use owed::count_owed;
 pub use packer::{Packer, PackerParts};
 pub use storms::{STORM_FILES, STORM_SECONDS};
@@ -239,7 +239,10 @@ impl SharedFs for PackedTree {
         free(path)?;
         let began = self.runtime.now();
         let packed = match &self.way {
-            Some(way) => self.create_packed(way, path, mode)?,
+            Some(way) => {
+                self.check_names_beside(path)?;
+                self.create_packed(way, path, mode)?
+            }
             None => None,
         };
         if let Some(packed) = packed {

@@ -13,6 +13,7 @@ impl PackedTree {
         if self.plain.stat(path).is_ok_and(|stat| stat.kind == FileKind::Directory) {
             return self.plain.unlink(path);
         }
+        self.check_names_beside(path)?;
         let packed = unless_missing(way.done(PackRequest::Unlink { path: path.to_vec() }))?;
         match unless_missing(self.plain.unlink(path))?.or(packed) {
             Some(()) => Ok(()),
@@ -20,7 +21,13 @@ impl PackedTree {
         }
     }
 
+    /// What is packed goes by the container's permissions: the shared directory says who may change names there.
+    pub(super) fn check_names_beside(&self, path: &[u8]) -> Result<()> {
+        self.plain.check_names(split(path).map_or(b"", |(dir, _)| dir))
+    }
+
     pub(super) fn rename_either(&self, way: &Way, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
+        [from, to].into_iter().try_for_each(|path| self.check_names_beside(path))?;
         let (old, new) = (from.to_vec(), to.to_vec());
         match unless_missing(self.plain.stat(from))? {
             Some(stat) if stat.kind == FileKind::Directory => {

@@ -2,33 +2,25 @@
 //! directory, and is written and read there as that of any file. Name, owner and permissions stay with the entry for as long as the job
 //! runs, and so does the number.
 
-use super::files::{Identity, Open, Place};
+use super::files::{Open, identity_of};
 use super::owed::Owed;
 use super::packer::Packer;
 use super::store::Store;
 use super::{CONTAINER, PackedTree};
 use crate::session::draft::Draft;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{Changed, PACKED_BYTES_MAX, PackReply, PackRequest, PackedStat};
 use tameike_core::{Errno, Fault, Result, Timestamp};
 use tameike_io::shared::{SharedFile, SharedFs, anew, is_missing, join, split};
+use tameike_store::container::outside::{self, Place};
 
 /// Beginning of the names of files that are being made beside their places.
 pub(super) const ASIDE: &[u8] = b".tameike-moved-";
-/// Beginning of the names of files that have content.
-const PREFIX: &str = "out.";
-
-/// The file that has the content of a packed file, in the container's directory.
-pub(super) fn outside_name(number: u64) -> Vec<u8> {
-    format!("{PREFIX}{number:016x}").into_bytes()
-}
-
-/// The same in the shared directory.
+/// The file that has the content of a packed file, in the shared directory.
 pub(super) fn outside_path(number: u64) -> Vec<u8> {
-    join(CONTAINER, &outside_name(number))
+    join(CONTAINER, &outside::name(number))
 }
 
 /// Where a file is made that is about to have another place: beside its later one, as permissions and places on disks go by directories.
@@ -73,29 +65,6 @@ pub(super) fn copy(
         }
     }
     file.change(&times)
-}
-
-/// Names of files in a container's directory that have content, or once had.
-///
-/// # Errors
-/// What the file system says.
-pub(super) fn outside_names(container: &dyn SharedFs) -> Result<BTreeSet<Vec<u8>>> {
-    let (dir, mut found, mut after) = (container.open_dir(b"")?, BTreeSet::new(), 0);
-    loop {
-        let names = dir.read(after)?;
-        let Some(last) = names.last() else { return Ok(found) };
-        after = last.next;
-        let names = names.into_iter().map(|named| named.name);
-        found.extend(names.filter(|name| name.starts_with(PREFIX.as_bytes())));
-    }
-}
-
-/// How many files have their content outside of a container: this shows them as empty.
-///
-/// # Errors
-/// What the file system says.
-pub fn count_outside(container: &dyn SharedFs) -> Result<usize> {
-    Ok(outside_names(container)?.len())
 }
 
 impl Packer {
@@ -193,7 +162,7 @@ impl Store {
     /// `EIO` when its entry is damaged.
     pub(super) fn place_of(&self, path: &[u8]) -> Result<Place> {
         let entry = self.entry(path)?;
-        Ok(Identity::of(&entry, &self.container.node(&entry)?).place)
+        Ok(identity_of(&entry, &self.container.node(&entry)?).place)
     }
 
     /// Files whose content is outside.
@@ -250,7 +219,7 @@ impl Store {
     /// Removes content of files that were gone after so many changes.
     pub(super) fn remove_gone(&mut self, changes: u64) {
         for (_, number) in self.gone.extract_if(.., |(since, _)| *since <= changes) {
-            if let Err(fault) = remove(&*self.fs, &outside_name(number)) {
+            if let Err(fault) = remove(&*self.fs, &outside::name(number)) {
                 log::warn!("content of a file that was removed stays in the container's directory: {fault}");
             }
         }

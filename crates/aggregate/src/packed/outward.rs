@@ -1,9 +1,8 @@
 //! When the job ends, files whose content is outside of the container become files of the shared directory.
 
 use super::APART;
-use super::files::Place;
 use super::made::owner_of_new;
-use super::outside::{OutsideFiles, aside_of, copy, outside_names, outside_path, remove};
+use super::outside::{OutsideFiles, aside_of, copy, outside_path, remove};
 use super::owed::Owed;
 use super::store::Store;
 use parking_lot::Mutex;
@@ -15,6 +14,8 @@ use tameike_core::wire::pack::{PACKED_BYTES_MAX, PackedStat};
 use tameike_core::{Errno, FileKind, Result};
 use tameike_io::os::process;
 use tameike_io::shared::{Access, FileStat, SharedFs, anew, split};
+use tameike_store::container::Listing;
+use tameike_store::container::outside::Place;
 
 /// Files that are brought to their places at a time: each waits for the file system.
 const AT_ONCE: usize = 16;
@@ -48,7 +49,7 @@ pub fn move_out(plain: &dyn SharedFs, store: &mut Store) -> Result<()> {
 /// # Errors
 /// What the file system says, but for what keeps a file from its place.
 pub fn end_out(plain: &dyn SharedFs, store: &mut Store) -> Result<()> {
-    if outside_names(&*store.fs)?.is_empty() && !store.was_cut_off {
+    if Listing::of(&*store.fs)?.outside.is_empty() && !store.was_cut_off {
         return Ok(());
     }
     let (mut leaving, mut at_place) = (Vec::new(), Vec::new());

@@ -34,6 +34,9 @@ pub struct PackerParts {
     pub size_max: u64,
 }
 
+/// Permissions of the container's directory: who reads the container reads all files in it, whatever their own permissions.
+const PRIVATE: u16 = 0o700;
+
 /// The packer of a job.
 pub struct Packer {
     parts: PackerParts,
@@ -84,11 +87,14 @@ impl Packer {
             Some(store) => store,
             None if state.has_ended => return Err(Fault::new(Errno::ESTALE, "the job has ended")),
             None => {
-                match self.parts.plain.make(CONTAINER, &Special::Directory(0o755)) {
+                match self.parts.plain.make(CONTAINER, &Special::Directory(PRIVATE)) {
                     Err(fault) if fault.errno != Errno::EEXIST => return Err(fault),
                     _ => {}
                 }
-                Store::open((self.parts.container)()?, &*self.parts.device, self.may_share)?
+                let container = (self.parts.container)();
+                container
+                    .and_then(|fs| Store::open(fs, &*self.parts.device, self.may_share))
+                    .map_err(|fault| if fault.errno == Errno::EACCES { closed() } else { fault })?
             }
         };
         Ok(state.store.insert(store))
@@ -343,6 +349,16 @@ impl Packer {
             Err(fault) => Err(fault),
         }
     }
+}
+
+/// What is told to who may not read the container.
+fn closed() -> Fault {
+    let name = String::from_utf8_lossy(CONTAINER);
+    let why = format!(
+        "files of this shared directory are packed in {name}, which you may not read: ask who packed them to open it (`chmod a+rx`), or share \
+         a directory below"
+    );
+    Fault::new(Errno::EACCES, why)
 }
 
 /// Whether an entry is put for it.

@@ -1,27 +1,23 @@
 //! The container of a shared directory as the packer has it: every change is with the file system before it is answered.
 
-use super::files::{Identity, Open};
+use super::files::{Open, identity_of, stat_of};
 use super::journal::{Earlier, Journal, Whose};
 use super::lives::{Settled, settle};
 use super::owed::Owed;
-use super::{CONTAINER, unless_missing};
+use super::taking::{Taken, oldest_subfile, open_superblock, take};
+use super::unless_missing;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tameike_core::wire::pack::{PACKED_NAMES_MAX, PackedStat};
 use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
-use tameike_io::os::process::{random_bytes, wall};
+use tameike_io::os::process::wall;
 use tameike_io::shared::{Access, SharedFile, SharedFs, join};
 use tameike_store::container::{
-    Container, Content, FIRST_OF_HOSTS, Geometry, IndexEntry, LaneWriter, Node, Superblock, check_path,
-    split_path, subfile, superblock,
+    Container, Content, IndexEntry, LaneWriter, Node, check_path, split_path, subfile,
 };
 
 /// Attributes that are kept at hand.
 const KNOWN_MAX: usize = 64 << 10;
-/// Bytes of a block of a container that is made.
-const BLOCK_SIZE: u32 = 4 << 20;
-/// Lanes of each of its files. One packer at a time fills it: so it has no holes, which some file systems read.
-const LANES: u32 = 1;
 
 /// The container.
 pub struct Store {
@@ -67,26 +63,6 @@ pub struct Store {
     _lock: Option<Arc<dyn SharedFile>>,
 }
 
-fn open_superblock(fs: &dyn SharedFs) -> Result<Superblock> {
-    match Superblock::read(fs) {
-        Err(fault) if fault.errno == Errno::EINVAL => {}
-        read => return read,
-    }
-    let geometry = Geometry { block_size: BLOCK_SIZE, lanes: LANES };
-    let superblock = Superblock { container: u64::from_le_bytes(random_bytes()?), geometry };
-    match superblock.create(fs) {
-        // Another job was faster.
-        Err(fault) if fault.errno == Errno::EEXIST => Superblock::read(fs),
-        made => made.map(|()| superblock),
-    }
-}
-
-/// See [`Whose::oldest`].
-fn oldest_subfile(fs: &dyn SharedFs) -> Result<u32> {
-    let numbers = subfile::numbers(fs)?;
-    Ok(numbers.first().copied().filter(|number| *number < FIRST_OF_HOSTS).unwrap_or(u32::MAX))
-}
-
 impl Store {
     /// Opens the container whose directory `fs` is; it is made where there is none. What an earlier life of this packer has noted on its
     /// `device`, and the container lacks, is put again.
@@ -95,23 +71,11 @@ impl Store {
     /// `EBUSY` when another job has it, and what the file system and the device say.
     pub fn open(fs: Arc<dyn SharedFs>, device: &dyn SharedFs, may_share: bool) -> Result<Self> {
         let superblock = open_superblock(&*fs)?;
-        let header = fs.open(superblock::NAME, Access::Write)?;
-        let (mut failure, mut lock) = (None, None);
-        match header.try_lock(0, 1) {
-            Ok(true) => lock = Some(header),
-            Ok(false) => {
-                let name = String::from_utf8_lossy(CONTAINER);
-                let why = format!(
-                    "another job packs files of this shared directory ({name}): wait until it has ended"
-                );
-                if !may_share {
-                    return Err(Fault::new(Errno::EBUSY, why));
-                }
-                failure = Some(Fault::new(Errno::EROFS, why));
-            }
-            Err(fault) if fault.errno == Errno::EOPNOTSUPP => {}
-            Err(fault) => return Err(fault),
-        }
+        let (lock, failure) = match take(&*fs)? {
+            Taken::Ours(lock) => (lock, None),
+            Taken::Foreign(errno, why) if !may_share => return Err(Fault::new(errno, why)),
+            Taken::Foreign(_, why) => (None, Some(Fault::new(Errno::EROFS, why))),
+        };
         let is_foreign = failure.is_some();
         let Settled { was_cut_off, is_doubtful } =
             if is_foreign { Settled::default() } else { settle(&*fs)? };
@@ -192,7 +156,7 @@ impl Store {
 
     /// Keeps at hand what an entry tells.
     pub(super) fn know(&mut self, entry: &IndexEntry, node: &Node) -> PackedStat {
-        let stat = Identity::of(entry, node).stat(node, node.size, 1);
+        let stat = stat_of(&identity_of(entry, node), node, node.size, 1);
         if self.known.len() >= KNOWN_MAX {
             self.known.clear();
         }

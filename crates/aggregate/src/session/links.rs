@@ -101,10 +101,14 @@ impl Session {
         if path.is_empty() {
             return Ok(self.root());
         }
-        match self.state.lock().lead_or_look(path, true)? {
+        let mut state = self.state.lock();
+        match state.lead_or_look(path, true)? {
             Led { path, .. } if path.is_empty() => Ok(self.root()),
             Led { draft: Some(draft), .. } => Ok(brief(&draft.lock())),
-            Led { entry, .. } => entry.and_then(|entry| entry.node).ok_or_else(|| Errno::ENOENT.into()),
+            Led { entry: Some(entry), .. } => {
+                state.container.brief(&entry)?.ok_or_else(|| Errno::ENOENT.into())
+            }
+            Led { entry: None, .. } => Err(Errno::ENOENT.into()),
         }
     }
 }

@@ -143,7 +143,10 @@ impl Session {
                 let draft = state.draft_of(&entry)?;
                 Ok(state.keep(draft))
             }
-            found => self.open_empty(&mut state, path, found.and_then(|entry| entry.node), mode),
+            found => {
+                found.iter().try_for_each(|entry| state.check_inside(entry))?;
+                self.open_empty(&mut state, path, found.and_then(|entry| entry.node), mode)
+            }
         }
     }
 

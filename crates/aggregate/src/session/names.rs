@@ -21,11 +21,10 @@ impl Session {
             return Ok(brief(&draft.lock()));
         }
         let There { entry, node } = state.find(path)?;
-        let size = match node.kind {
-            FileKind::Symlink => state.node(&entry)?.target.len() as u64,
-            _ => node.size,
-        };
-        Ok(Brief { size, ..node })
+        match node.kind {
+            FileKind::Symlink => Ok(Brief { size: state.node(&entry)?.target.len() as u64, ..node }),
+            _ => Ok(state.container.brief(&entry)?.unwrap_or(node)),
+        }
     }
 
     /// No entry tells of it.

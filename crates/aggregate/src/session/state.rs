@@ -119,10 +119,22 @@ impl State {
 
     /// A file that is in the container, to be changed.
     pub fn draft_of(&mut self, entry: &IndexEntry) -> Result<Draft> {
+        self.check_inside(entry)?;
         let (node, size) = self.node_of(entry)?;
         check_kind(node.kind)?;
         let Content::Extents(extents) = node.content.clone() else { return Err(Errno::EIO.into()) };
         Ok(Draft::of(entry.path.clone(), node, extents, size))
+    }
+
+    /// Refuses to change content that is outside of the container: a job writes to it, or will bring it to its place.
+    pub fn check_inside(&self, entry: &IndexEntry) -> Result<()> {
+        match self.container.outside_of(entry)? {
+            None => Ok(()),
+            Some(_) => Err(Fault::new(
+                Errno::EROFS,
+                "it is too large to be packed, and on its way to the shared directory: write to it there when its job has ended",
+            )),
+        }
     }
 
     /// Opens what an entry tells of; others go on meanwhile.

@@ -12,8 +12,10 @@ pub(super) fn list(arguments: &ListArguments) -> Result<u8> {
     let container = open(&arguments.container)?;
     let path = arguments.path.as_deref().map_or(&b""[..], |path| inner(path));
     let mut out = BufWriter::new(std::io::stdout().lock());
-    let mut print =
-        |entry: &IndexEntry| print(&mut out, entry, arguments.long).map_err(|error| printing(&error));
+    let mut print = |entry: &IndexEntry| match arguments.long {
+        true => print(&mut out, &entry.path, container.brief(entry)?).map_err(|error| printing(&error)),
+        false => print(&mut out, &entry.path, None).map_err(|error| printing(&error)),
+    };
     if path.is_empty() && arguments.recursive {
         for entry in container.walk()? {
             print(&entry?)?;
@@ -55,10 +57,10 @@ pub(super) fn printable(path: &[u8]) -> String {
     words.chars().flat_map(|c| if c.is_control() { c.escape_debug().collect() } else { vec![c] }).collect()
 }
 
-fn print(out: &mut dyn Write, entry: &IndexEntry, is_long: bool) -> std::io::Result<()> {
-    let path = printable(&entry.path);
-    match entry.node {
-        Some(Brief { kind, mode, uid, gid, mtime, size }) if is_long => {
+fn print(out: &mut dyn Write, path: &[u8], told: Option<Brief>) -> std::io::Result<()> {
+    let path = printable(path);
+    match told {
+        Some(Brief { kind, mode, uid, gid, mtime, size }) => {
             writeln!(
                 out,
                 "{}{} {uid:>5} {gid:>5} {size:>14} {} {path}",
@@ -67,7 +69,7 @@ fn print(out: &mut dyn Write, entry: &IndexEntry, is_long: bool) -> std::io::Res
                 date(mtime)
             )
         }
-        _ => writeln!(out, "{path}"),
+        None => writeln!(out, "{path}"),
     }
 }
 

@@ -18,7 +18,6 @@ use std::io::{BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use tameike_aggregate::packed::count_outside;
 use tameike_aggregate::session::{SUBFILES_MAX, block_size_of};
 use tameike_aggregate::{Format, PackOptions, Tally};
 use tameike_core::{Errno, Fault, Result};
@@ -61,15 +60,15 @@ fn tree(path: &Path) -> Result<Arc<dyn SharedFs>> {
 
 fn open(path: &Path) -> Result<Container> {
     let tree = tree(path)?;
-    let container = Container::open(tree.clone()).map_err(|fault| of_path(path, &fault))?;
+    let container = Container::open(tree).map_err(|fault| of_path(path, &fault))?;
     if !container.has_index() {
         warn_of_end(path);
     }
-    let outside = count_outside(&*tree).map_err(|fault| of_path(path, &fault))?;
+    let outside = container.count_outside();
     if outside > 0 {
         say(format_args!(
-            "{}: {outside} of its files, too large to be packed, are on their way to the shared directory, and empty here. They are there \
-             when their job has ended, or `tameike recover` has",
+            "{}: {outside} of its files, too large to be packed, are on their way to the shared directory, and here as far as they are written. \
+             They are there when their job has ended, or `tameike recover` has",
             path.display()
         ));
     }

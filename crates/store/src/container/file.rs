@@ -3,6 +3,7 @@
 use super::codec::unpack;
 use super::entry::{Content, Extent, Node};
 use super::index::IndexEntry;
+use super::outside::{Identity, OutsideContent};
 use super::record::{self, CHUNK_SIZE, Head};
 use super::records::{Records, not_there};
 use std::ops::Range;
@@ -23,6 +24,8 @@ pub struct FileReader {
     node: Node,
     extents: Vec<Extent>,
     piece: Option<Piece>,
+    /// What no record has.
+    outside: Option<OutsideContent>,
 }
 
 /// Opens files of a container, whatever is done to what is known of it meanwhile.
@@ -33,8 +36,18 @@ impl Opener {
     /// Opens what an entry tells of.
     ///
     /// # Errors
-    /// `EIO` when its record is damaged.
+    /// `EIO` when its record is damaged, or its content lost, which is outside of the container; `ENOENT` when that has come to its place.
     pub fn open(&self, entry: &IndexEntry) -> Result<FileReader> {
+        let mut reader = self.open_record(entry)?;
+        if let Some(identity) = Identity::told_outside(&reader.node) {
+            let content = OutsideContent::open(&**self.0.fs(), &identity, &mut reader.node)?;
+            reader.outside = Some(content);
+        }
+        Ok(reader)
+    }
+
+    /// The same, of what records have.
+    pub(super) fn open_record(&self, entry: &IndexEntry) -> Result<FileReader> {
         let (head, node, bytes) = self.0.read_entry(entry, AHEAD_SIZE)?;
         let damaged = |why| Err(not_there(entry.lane, entry.address, why));
         let extents = match &node.content {
@@ -44,13 +57,14 @@ impl Opener {
             Content::Here => entry.own_extent(node.size).into_iter().collect(),
             Content::Extents(extents) => extents.clone(),
         };
-        Ok(FileReader { records: self.0.clone(), node, extents, piece: Some(Piece::new(head, bytes)) })
+        let piece = Some(Piece::new(head, bytes));
+        Ok(FileReader { piece, ..FileReader::new(self.0.clone(), node, extents) })
     }
 }
 
 impl FileReader {
     pub(super) fn new(records: Arc<Records>, node: Node, extents: Vec<Extent>) -> Self {
-        Self { records, node, extents, piece: None }
+        Self { records, node, extents, piece: None, outside: None }
     }
 
     /// What is told of it.
@@ -94,6 +108,9 @@ impl FileReader {
             FileKind::File => {}
             FileKind::Directory => return Err(Errno::EISDIR.into()),
             _ => return Err(Errno::EINVAL.into()),
+        }
+        if let Some(content) = &self.outside {
+            return content.visit(range, show);
         }
         let Self { records, extents, piece, .. } = self;
         let first = extents.partition_point(|extent| extent.end() <= range.start);

@@ -12,6 +12,7 @@
 //! is ever changed here, by who begins the lane, before its first record, and when it ends; it is safe with what that writer syncs first.
 
 use super::geometry::LaneId;
+use super::listing::Listing;
 use super::superblock::{SIZE, Superblock};
 use std::sync::Arc;
 use tameike_core::{Errno, Fault, Result};
@@ -239,14 +240,5 @@ pub fn number_of(name: &[u8]) -> Option<u32> {
 /// # Errors
 /// What the file system says.
 pub fn numbers(fs: &dyn SharedFs) -> Result<Vec<u32>> {
-    let (dir, mut numbers, mut after) = (fs.open_dir(b"")?, Vec::new(), 0);
-    loop {
-        let names = dir.read(after)?;
-        let Some(last) = names.last() else { break };
-        after = last.next;
-        numbers.extend(names.iter().filter_map(|named| number_of(&named.name)));
-    }
-    numbers.sort_unstable();
-    numbers.dedup();
-    Ok(numbers)
+    Listing::of(fs).map(|listing| listing.numbers)
 }

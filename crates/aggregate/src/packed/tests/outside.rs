@@ -2,7 +2,6 @@
 
 use super::{Bed, as_left, errno};
 use crate::packed::count_owed;
-use crate::packed::files::Place;
 use crate::packed::store::Store;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -12,6 +11,7 @@ use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, Result};
 use tameike_io::os::process;
 use tameike_io::shared::{Access, Allocate, PosixTree, Seek, SharedFile, SharedFs, Special};
+use tameike_store::container::outside::Place;
 
 const SMALL: usize = 3000;
 /// More than is packed.

@@ -2,6 +2,7 @@
 
 mod attributes;
 mod names;
+mod outside;
 
 use super::*;
 use proptest::prelude::*;

@@ -1,18 +1,21 @@
 //! A container that is open for reading: the paths that its index tells of, and those that were added after it.
 
+mod outside;
+mod proof;
 mod walk;
 mod writing;
 
 pub use walk::Walk;
 
-use super::entry::{Entry, Extent, Node};
+use super::entry::{Extent, Node};
 use super::file::{FileReader, Opener};
 use super::geometry::LaneId;
 use super::index::{Brief, Index, IndexEntry, LaneEnd, compare_paths};
+use super::listing::Listing;
 use super::record::{Head, Kind};
 use super::records::Records;
 use super::scan::{LaneScan, Step};
-use super::subfile::{self, LaneState};
+use super::subfile::LaneState;
 use super::superblock::Superblock;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -43,6 +46,8 @@ pub struct Container {
     damage: Vec<Damage>,
     /// Entries that are not believed.
     refused: Vec<IndexEntry>,
+    /// Files of its directory that have content of others.
+    outside: usize,
 }
 
 /// A path in the order of an index.
@@ -91,8 +96,8 @@ impl Container {
         let records = Arc::new(Records::new(fs, superblock));
         let (damage, refused) = Default::default();
         let mut container =
-            Self { records, is_by_records, index, added: BTreeMap::new(), ends, damage, refused };
-        container.look(&subfile::numbers(&**container.records.fs())?)?;
+            Self { records, is_by_records, index, added: BTreeMap::new(), ends, damage, refused, outside: 0 };
+        container.look(&Listing::of(&**container.records.fs())?)?;
         Ok(container)
     }
 
@@ -101,8 +106,8 @@ impl Container {
     /// # Errors
     /// What the file system says.
     pub fn refresh(&mut self) -> Result<()> {
-        let numbers = subfile::numbers(&**self.records.fs())?;
-        if self.ends.keys().any(|lane| numbers.binary_search(&lane.subfile).is_err()) {
+        let listing = Listing::of(&**self.records.fs())?;
+        if self.ends.keys().any(|lane| listing.numbers.binary_search(&lane.subfile).is_err()) {
             // It was compacted: nothing that was known of it holds.
             *self = match self.is_by_records {
                 true => Self::open_by_records(self.records.fs().clone())?,
@@ -110,12 +115,13 @@ impl Container {
             };
             return Ok(());
         }
-        self.look(&numbers)
+        self.look(&listing)
     }
 
-    /// Goes through what lanes of these subfiles have beyond what is known.
-    fn look(&mut self, numbers: &[u32]) -> Result<()> {
-        for &number in numbers {
+    /// Goes through what lanes of its subfiles have beyond what is known.
+    fn look(&mut self, listing: &Listing) -> Result<()> {
+        self.outside = listing.outside.len();
+        for &number in &listing.numbers {
             let lanes = self.records.subfile(number)?.lanes()?;
             for (lane, LaneState { life, .. }) in (0..).zip(lanes) {
                 let lane = LaneId { subfile: number, lane };
@@ -187,7 +193,7 @@ impl Container {
             let why = match entry.node {
                 _ if entry.address < life.safe_end => None,
                 None => is_behind.then_some("may be back: its removal comes after what is not all there, and its writer has never known it to be safe"),
-                Some(_) => (!self.check(&entry)?.is_empty()).then_some("is not all there: its writer has never known it to be safe"),
+                Some(_) => (!self.check_records(&entry)?.is_empty()).then_some("is not all there: its writer has never known it to be safe"),
             };
             let Some(why) = why else {
                 self.add(entry);
@@ -268,7 +274,7 @@ impl Container {
     /// All that is told of a file, and its content.
     ///
     /// # Errors
-    /// `ENOENT` when there is nothing at the path, `EIO` when its record is damaged.
+    /// `ENOENT` when there is nothing at the path, and as [`Opener::open`].
     pub fn file(&self, path: &[u8]) -> Result<FileReader> {
         match self.find(path)? {
             Some(entry) => self.open_entry(&entry),
@@ -282,7 +288,7 @@ impl Container {
     /// As [`Self::file`], of an entry that was found.
     ///
     /// # Errors
-    /// `EIO` when its record is damaged.
+    /// As [`Opener::open`].
     pub fn open_entry(&self, entry: &IndexEntry) -> Result<FileReader> {
         self.opener().open(entry)
     }
@@ -303,47 +309,6 @@ impl Container {
     /// Reads content of which no entry needs to tell: a file with that node and these extents.
     pub fn open_extents(&self, node: Node, extents: Vec<Extent>) -> FileReader {
         FileReader::new(self.records.clone(), node, extents)
-    }
-
-    /// Whether an entry that was put at a place is there and believed, whatever has become of its path since.
-    ///
-    /// # Errors
-    /// What the file system says, beside damage.
-    pub fn has_put(&self, entry: &Entry, lane: LaneId, address: u64) -> Result<bool> {
-        if self.refused.iter().any(|refused| (refused.lane, refused.address) == (lane, address)) {
-            return Ok(false);
-        }
-        match self.records.read(lane, address, 0) {
-            Ok((Head { entry: Some(found), .. }, _)) => {
-                Ok(found.path == entry.path && found.version == entry.version)
-            }
-            Ok(_) => Ok(false),
-            Err(fault) if fault.errno == Errno::EIO => Ok(false),
-            Err(fault) => Err(fault),
-        }
-    }
-
-    /// Whether all of a piece of a file can be read.
-    ///
-    /// # Errors
-    /// What the file system says, beside damage.
-    pub fn is_whole(&self, node: &Node, piece: &Extent) -> Result<bool> {
-        Ok(self.open_extents(node.clone(), vec![*piece]).damage()?.is_empty())
-    }
-
-    /// What is damaged of a file: nothing when all of it can be read.
-    ///
-    /// # Errors
-    /// What the file system says, beside damage.
-    pub fn check(&self, entry: &IndexEntry) -> Result<Vec<Fault>> {
-        if entry.node.is_none() {
-            return Ok(Vec::new());
-        }
-        match self.open_entry(entry) {
-            Ok(mut file) => file.damage(),
-            Err(fault) if fault.errno == Errno::EIO => Ok(vec![fault]),
-            Err(fault) => Err(fault),
-        }
     }
 }
 

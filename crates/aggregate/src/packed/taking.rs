@@ -1,0 +1,73 @@
+//! Whose the container of a shared directory is: that of one job at a time.
+
+use super::CONTAINER;
+use std::sync::Arc;
+use tameike_core::{Errno, Result};
+use tameike_io::os::process::random_bytes;
+use tameike_io::shared::{Access, SharedFile, SharedFs};
+use tameike_store::container::{FIRST_OF_HOSTS, Geometry, Superblock, subfile, superblock};
+
+/// Bytes of a block of a container that is made.
+const BLOCK_SIZE: u32 = 4 << 20;
+/// Lanes of each of its files. One packer at a time fills it: so it has no holes, which some file systems read.
+const LANES: u32 = 1;
+
+/// What is the same for all of the container, which is made where there is none.
+///
+/// # Errors
+/// What the file system says, and as [`Superblock::read`].
+pub(super) fn open_superblock(fs: &dyn SharedFs) -> Result<Superblock> {
+    match Superblock::read(fs) {
+        Err(fault) if fault.errno == Errno::EINVAL => {}
+        read => return read,
+    }
+    let geometry = Geometry { block_size: BLOCK_SIZE, lanes: LANES };
+    let superblock = Superblock { container: u64::from_le_bytes(random_bytes()?), geometry };
+    match superblock.create(fs) {
+        // Another job was faster.
+        Err(fault) if fault.errno == Errno::EEXIST => Superblock::read(fs),
+        made => made.map(|()| superblock),
+    }
+}
+
+/// Whose a container is to change.
+pub(super) enum Taken {
+    /// This job's, which keeps others from it by a lock where the file system knows of some.
+    Ours(Option<Arc<dyn SharedFile>>),
+    /// Another one's, or user's.
+    Foreign(Errno, String),
+}
+
+/// Takes a container from others.
+///
+/// # Errors
+/// What the file system says.
+pub(super) fn take(fs: &dyn SharedFs) -> Result<Taken> {
+    let name = String::from_utf8_lossy(CONTAINER);
+    let header = match fs.open(superblock::NAME, Access::Write) {
+        Err(fault) if matches!(fault.errno, Errno::EACCES | Errno::EPERM | Errno::EROFS) => {
+            let why = format!("another user has packed files of this shared directory ({name})");
+            return Ok(Taken::Foreign(Errno::EPERM, why));
+        }
+        opened => opened?,
+    };
+    match header.try_lock(0, 1) {
+        Ok(true) => Ok(Taken::Ours(Some(header))),
+        Ok(false) => {
+            let why =
+                format!("another job packs files of this shared directory ({name}): wait until it has ended");
+            Ok(Taken::Foreign(Errno::EBUSY, why))
+        }
+        Err(fault) if fault.errno == Errno::EOPNOTSUPP => Ok(Taken::Ours(None)),
+        Err(fault) => Err(fault),
+    }
+}
+
+/// See [`Whose::oldest`](super::journal::Whose::oldest).
+///
+/// # Errors
+/// What the file system says.
+pub(super) fn oldest_subfile(fs: &dyn SharedFs) -> Result<u32> {
+    let numbers = subfile::numbers(fs)?;
+    Ok(numbers.first().copied().filter(|number| *number < FIRST_OF_HOSTS).unwrap_or(u32::MAX))
+}
