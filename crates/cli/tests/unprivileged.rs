@@ -6,7 +6,7 @@ mod user;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::{chown, symlink};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use support::{shown, succeed};
@@ -230,6 +230,171 @@ fn jobs_of_several_users_and_of_one_do_not_collide() {
     nobody.assert_shared("second", "second\n");
     daemon.assert_shared("other", "other\n");
     names.iter().for_each(|name| assert_no_device(name));
+    host.assert_clean();
+}
+
+/// What a user does in a directory of a project, whose group is not the user's own.
+const PROJECT: &str = r#"
+    cd "$TAMEIKE_CACHE"
+    test "$(cat theirs)" = theirs; test "$(cat closed)" = closed; echo more >> theirs
+    if sh -c 'echo no >> closed' 2> /dev/null; then exit 1; fi; if touch locked/file 2> /dev/null; then exit 1; fi
+    if rm locked/kept 2> /dev/null; then exit 1; fi; if truncate -s 0 closed 2> /dev/null; then exit 1; fi
+    if cat secret 2> /dev/null; then exit 1; fi; if chmod 666 closed 2> /dev/null; then exit 1; fi
+    mkdir new; echo made > new/file; cp -p new/file new/copy; mv new/copy copy; chmod 640 copy; echo old >> mine/file; touch mine/new
+    ln -s copy link; rm gone; rmdir empty
+    tameike exec --node 1 -- sh -euc 'cd "$TAMEIKE_CACHE"; echo node > new/node; cat new/file'"#;
+
+fn a_member_works_in_a_project(allows: Allows, options: &[&str]) {
+    const GROUP: u32 = 54_321;
+    let host = Host::new();
+    let user = host.user(DAEMON).in_group(GROUP);
+    let shared = user.shared();
+    let of = |name: &str, owner, mode| {
+        let path = shared.join(name);
+        chown(&path, Some(owner), Some(GROUP)).expect("an owner");
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode");
+    };
+    for name in ["mine", "empty", "locked"] {
+        fs::create_dir(shared.join(name)).expect("a directory");
+    }
+    let files =
+        [("theirs", 0o660), ("closed", 0o640), ("secret", 0o600), ("gone", 0o600), ("locked/kept", 0o664)];
+    for (name, mode) in files {
+        fs::write(shared.join(name), format!("{name}\n")).expect("written");
+        of(name, 0, mode);
+    }
+    fs::write(shared.join("mine/file"), "mine/file\n").expect("written");
+    of("empty", 0, 0o2775);
+    of("locked", 0, 0o2755);
+    of("mine", DAEMON, 0o2755);
+    of("mine/file", DAEMON, 0o644);
+    of("", 0, 0o2775);
+    let shared_name = shared.to_str().expect("plain path");
+    let job = format!("project-{}", std::process::id());
+    let arguments = [
+        &["run", "--local", "2", "--shared", shared_name, "--verify", "--job", &job],
+        options,
+        &["--", "sh", "-euc", PROJECT],
+    ];
+    let output = user.tameike(allows, &arguments.concat()).output().expect("a job");
+    assert!(output.status.success(), "{}", shown(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "made\n");
+    let is_packed = !options.is_empty();
+    let script = "cat theirs closed mine/file; stat -c '%u:%g %a %n' theirs closed mine mine/file link; ls";
+    let found = succeed(Command::new("sh").args(["-euc", script]).current_dir(&shared));
+    let expected = format!(
+        "theirs\nmore\nclosed\nmine/file\nold\n0:{GROUP} 660 theirs\n0:{GROUP} 640 closed\n1:{GROUP} 2755 mine\n\
+         1:{GROUP} 644 mine/file\n1:{GROUP} 777 link\nclosed\n{}link\nlocked\nmine\nnew\nsecret\ntheirs\n",
+        if is_packed { "" } else { "copy\n" }
+    );
+    assert_eq!(found, expected);
+    if is_packed {
+        let packed = |name: &str| {
+            succeed(
+                Command::new(support::binary())
+                    .args(["agg", "cat", ".tameike-packed", name])
+                    .current_dir(&shared),
+            )
+        };
+        assert_eq!(
+            ["copy", "new/file", "new/node", "mine/new"].map(packed),
+            ["made\n", "made\n", "node\n", ""]
+        );
+    } else {
+        let made = "stat -c '%u:%g %n' copy new new/file new/node mine/new; stat -c %a copy; cat new/*";
+        let found = succeed(Command::new("sh").args(["-euc", made]).current_dir(&shared));
+        let names =
+            ["copy", "new", "new/file", "new/node", "mine/new"].map(|name| format!("1:{GROUP} {name}\n"));
+        assert_eq!(found, format!("{}640\nmade\nnode\n", names.concat()));
+    }
+    host.assert_clean();
+}
+
+/// S44: "In a job of a plain user, files of others and of their groups are read, written and removed as outside of it."
+#[test]
+fn a_member_of_a_project_works_in_its_directory() {
+    for allows in [Allows::Everything, Allows::NoNamespaces] {
+        a_member_works_in_a_project(allows, &[]);
+        a_member_works_in_a_project(allows, &["--aggregate"]);
+    }
+}
+
+/// S44: "Where the job has namespaces of its own, they show as the user's own, with no fewer permissions than the user has; what goes beyond
+/// these is refused when it is done. Who gives such a file to the owner and group that it shows, leaves it as it is; it is given to no group but the
+/// user's first one (EINVAL)."
+#[test]
+fn files_of_others_show_as_the_users_own() {
+    const GROUP: u32 = 54_321;
+    let host = Host::new();
+    let user = host.user(DAEMON).in_group(GROUP);
+    let place = |name: &str, mode| {
+        let path = user.shared().join(name);
+        fs::write(&path, name).expect("written");
+        chown(&path, Some(0), Some(GROUP)).expect("an owner");
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode");
+    };
+    place("odd", 0o470);
+    place("read", 0o644);
+    let script = format!(
+        r#"cd "$TAMEIKE_CACHE"; stat -c '%u:%g %a' odd read; test -w odd; printf +more >> odd; printf '#!/bin/sh' | dd of=odd conv=notrunc status=none; ./odd
+           ! sh -c 'echo no >> read'; chown 1:1 odd read; touch own; ! chgrp {GROUP} own; ! chgrp {GROUP} odd; ! chown 0 own"#
+    );
+    let job = format!("shows-{}", std::process::id());
+    let output = user.job(Allows::Everything, &job, &script).output().expect("a job");
+    assert!(output.status.success(), "{}", shown(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "1:1 770\n1:1 644\n");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(said.matches("Invalid argument").count(), 3, "{said}");
+    let found =
+        succeed(Command::new("stat").args(["-c", "%u:%g %a", "odd", "read"]).current_dir(user.shared()));
+    assert_eq!(found, format!("0:{GROUP} 470\n0:{GROUP} 644\n"));
+    assert_eq!(fs::read_to_string(user.shared().join("read")).expect("there"), "read");
+    host.assert_clean();
+}
+
+/// S43: "Who may enter the container's directory reads all that is packed there, whatever permissions the files have. So it is closed to all
+/// but who packed them. Who opens it (`chmod`) lets others have jobs that read packed files, as far as these files' permissions allow, and do not change them (EROFS); where it is
+/// closed, their jobs with that shared directory do not start."
+#[test]
+fn what_a_user_packs_is_closed_to_others_until_it_is_opened() {
+    let host = Host::new();
+    let (packer, other) = (host.user(NOBODY), host.user(DAEMON));
+    let shared = packer.shared();
+    let run = |user: &User<'_>, name: &str, options: &[&str], script: &str| {
+        let job = format!("{name}-{}", std::process::id());
+        let shared = shared.to_str().expect("plain path");
+        let arguments = [&["run", "--shared", shared, "--job", &job], options, &["--", "sh", "-euc", script]];
+        user.tameike(Allows::Everything, &arguments.concat()).output().expect("a job")
+    };
+    let script = r#"cd "$TAMEIKE_CACHE"; umask 022; mkdir open; echo all > open/all; echo own > open/own; chmod 600 open/own
+                    head -c 2000000 /dev/zero > large; chmod 600 large; mkdir -m 777 anybody"#;
+    let packed = run(&packer, "packs", &["--aggregate"], script);
+    assert!(packed.status.success(), "{}", shown(&packed));
+    let container = shared.join(".tameike-packed");
+    let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+    assert_eq!((mode(&container), mode(&shared.join("large"))), (0o700, 0o600));
+    for options in [&[][..], &["--aggregate"]] {
+        let refused = run(&other, "closed", options, "exit 0");
+        assert_eq!(refused.status.code(), Some(71), "{}", shown(&refused));
+        assert!(
+            shown(&refused).contains("which you may not read: ask who packed them"),
+            "{}",
+            shown(&refused)
+        );
+    }
+    fs::set_permissions(&container, fs::Permissions::from_mode(0o755)).expect("opened");
+    let refused = run(&other, "packs-too", &["--aggregate"], "exit 0");
+    assert_eq!(refused.status.code(), Some(71), "{}", shown(&refused));
+    assert!(
+        shown(&refused).contains("another user has packed files of this shared directory"),
+        "{}",
+        shown(&refused)
+    );
+    let script = r#"cd "$TAMEIKE_CACHE"; ls -A open; cat open/all; ! cat open/own; ! cat large; ! rm open/all; echo mine > anybody/mine"#;
+    let read = run(&other, "opened", &[], script);
+    assert!(read.status.success(), "{}", shown(&read));
+    assert_eq!(String::from_utf8_lossy(&read.stdout), "all\nown\nall\n");
+    assert_eq!(fs::read_to_string(shared.join("anybody/mine")).expect("there"), "mine\n");
     host.assert_clean();
 }
 

@@ -106,7 +106,7 @@ impl Host {
 
     /// A user with a shared directory.
     pub fn user(&self, id: u32) -> User<'_> {
-        let user = User { host: self, id };
+        let user = User { host: self, id, groups: Vec::new() };
         fs::create_dir(user.shared()).expect("a directory");
         chown(user.shared(), Some(id), Some(id)).expect("an owner");
         user
@@ -130,9 +130,17 @@ impl Host {
 pub struct User<'a> {
     host: &'a Host,
     id: u32,
+    /// Beside the one of the same number.
+    groups: Vec<u32>,
 }
 
 impl User<'_> {
+    /// The same, as a member of a group.
+    pub fn in_group(mut self, group: u32) -> Self {
+        self.groups.push(group);
+        self
+    }
+
     /// The user's shared directory.
     pub fn shared(&self) -> PathBuf {
         self.host.path(&format!("shared-{}", self.id))
@@ -152,7 +160,12 @@ impl User<'_> {
         let binaries = self.host.path("bin");
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-euc", &allows.preparation(), "sh"]);
-        command.args(["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"]);
+        command.args(["setpriv", "--reuid", &id, "--regid", &id]);
+        let groups: Vec<_> = self.groups.iter().map(u32::to_string).collect();
+        match groups.is_empty() {
+            true => command.arg("--clear-groups"),
+            false => command.args(["--groups", &groups.join(",")]),
+        };
         command.args(["sh", "-euc", WITHOUT_LEFTOVERS, "sh"]);
         command.args(["timeout", "--signal=KILL", COMMAND_LIMIT_SECONDS]).arg(binaries.join("tameike"));
         command.args(arguments);

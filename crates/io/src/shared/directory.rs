@@ -1,5 +1,6 @@
 //! An open directory of the real tree.
 
+use super::look::Seen;
 use super::{FileStat, NamedFile, SharedDir, look, translate};
 use parking_lot::Mutex;
 use rustix::fs::{RawDir, RawDirEntry, SeekFrom};
@@ -14,7 +15,7 @@ const READ_SIZE: usize = 32 << 10;
 pub(super) struct PosixDir {
     descriptor: OwnedFd,
     path: Vec<u8>,
-    root_device: u64,
+    seen: Seen,
     /// Device of its files, as [`FileStat::device`].
     device: u64,
     /// Cursor at which the descriptor stands. Locked while it is read.
@@ -22,10 +23,10 @@ pub(super) struct PosixDir {
 }
 
 impl PosixDir {
-    pub(super) fn new(descriptor: OwnedFd, path: &[u8], root_device: u64) -> rustix::io::Result<Self> {
+    pub(super) fn new(descriptor: OwnedFd, path: &[u8], seen: Seen) -> rustix::io::Result<Self> {
         let stat = rustix::fs::fstat(&descriptor)?;
-        let device = if stat.st_dev == root_device { 0 } else { stat.st_dev };
-        Ok(Self { descriptor, path: path.to_vec(), root_device, device, position: Mutex::new(0) })
+        let device = if stat.st_dev == seen.root_device { 0 } else { stat.st_dev };
+        Ok(Self { descriptor, path: path.to_vec(), seen, device, position: Mutex::new(0) })
     }
 
     /// One piece of what the system lists; whether it was the last.
@@ -50,7 +51,7 @@ impl PosixDir {
         let name = entry.file_name();
         let kind = match translate::kind(entry.file_type()) {
             Some(kind) => kind,
-            None => match look::at(self.root_device, self.descriptor.as_fd(), name.to_bytes()) {
+            None => match look::at(self.seen, self.descriptor.as_fd(), name.to_bytes()) {
                 Ok(stat) => stat.kind,
                 Err(Os::NOENT) => return Ok(None),
                 Err(error) => return Err(error),
@@ -63,8 +64,7 @@ impl PosixDir {
 
 impl SharedDir for PosixDir {
     fn stat(&self) -> Result<FileStat> {
-        look::open(self.root_device, &self.descriptor)
-            .map_err(|error| translate::fault("stat", &self.path, error))
+        look::open(self.seen, &self.descriptor).map_err(|error| translate::fault("stat", &self.path, error))
     }
 
     fn read(&self, after: u64) -> Result<Vec<NamedFile>> {

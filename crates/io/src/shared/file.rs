@@ -1,5 +1,6 @@
 //! An open file of the real tree.
 
+use super::look::Seen;
 use super::{Allocate, FileStat, Seek, SharedFile, look, translate};
 use crate::os::range_lock::try_lock_range;
 use rustix::fs::{Advice, AtFlags, Gid, SeekFrom, StatxFlags, Uid};
@@ -13,7 +14,7 @@ use tameike_core::{Errno, Fault, Result};
 pub(super) struct PosixFile {
     pub(super) descriptor: OwnedFd,
     pub(super) path: Vec<u8>,
-    pub(super) root_device: u64,
+    pub(super) seen: Seen,
 }
 
 impl PosixFile {
@@ -38,7 +39,7 @@ impl PosixFile {
 
 impl SharedFile for PosixFile {
     fn stat(&self) -> Result<FileStat> {
-        self.done("stat", look::open(self.root_device, &self.descriptor))
+        self.done("stat", look::open(self.seen, &self.descriptor))
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
@@ -113,6 +114,7 @@ impl SharedFile for PosixFile {
         if change.size.is_some() || change.layout.is_some() {
             return Err(Errno::EINVAL.into());
         }
+        let change = &self.done("stat", self.seen.kept(change, || rustix::fs::fstat(&self.descriptor)))?;
         if change.uid.is_some() || change.gid.is_some() {
             let (uid, gid) = (change.uid.map(Uid::from_raw), change.gid.map(Gid::from_raw));
             self.done("chown", rustix::fs::fchown(&self.descriptor, uid, gid))?;

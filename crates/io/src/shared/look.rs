@@ -1,12 +1,14 @@
 //! What `stat` says of a file, and which of the files it is that had its inode number one after the other: its file
 //! handle tells.
 
+use super::ids::{EXECUTE, Ids, READ, WRITE};
 use super::{FileStat, translate};
-use rustix::fs::{AtFlags, StatxFlags};
+use rustix::fs::{Access, AtFlags, CWD, Stat, StatxFlags};
 use rustix::io::Errno;
 use std::ffi::{CString, c_int};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use tameike_core::attr::AttrChange;
 
 /// The largest handle: `MAX_HANDLE_SZ` of `name_to_handle_at(2)`.
 const HANDLE_SIZE_MAX: usize = 128;
@@ -19,21 +21,60 @@ struct FileHandle {
     bytes: [u8; HANDLE_SIZE_MAX],
 }
 
+/// From where a tree is seen.
+#[derive(Clone, Copy)]
+pub(super) struct Seen {
+    /// Device of its root.
+    pub(super) root_device: u64,
+    /// Where not all users have numbers.
+    pub(super) ids: Option<Ids>,
+}
+
+impl Seen {
+    /// What is shown of a file, with whose name the system can be asked for permissions.
+    fn show(&self, mut stat: FileStat, dir: BorrowedFd<'_>, name: &[u8]) -> FileStat {
+        if let Some(ids) = self.ids {
+            let bits = [(READ, Access::READ_OK), (WRITE, Access::WRITE_OK), (EXECUTE, Access::EXEC_OK)];
+            ids.show(&mut stat, |asked| {
+                let access = bits.into_iter().find(|(bit, _)| *bit == asked);
+                access.is_some_and(|(_, access)| {
+                    rustix::fs::accessat(dir, name, access, AtFlags::empty()).is_ok()
+                })
+            });
+        }
+        stat
+    }
+
+    /// What is to be changed of a file.
+    pub(super) fn kept(
+        &self,
+        change: &AttrChange,
+        stat: impl FnOnce() -> rustix::io::Result<Stat>,
+    ) -> rustix::io::Result<AttrChange> {
+        let gives = change.uid.is_some() || change.gid.is_some();
+        match self.ids.filter(|_| gives) {
+            Some(ids) => stat().map(|stat| ids.keep((stat.st_uid, stat.st_gid), change)),
+            None => Ok(change.clone()),
+        }
+    }
+}
+
 /// A name in a directory; of a symbolic link itself.
-pub(super) fn at(root_device: u64, dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<FileStat> {
+pub(super) fn at(seen: Seen, dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<FileStat> {
     // First: should another file take the name meanwhile, this fits no file, and what is done with it is done again. Where there is nothing,
     // a cluster is asked once.
     let birth = birth(dir, name, AtFlags::empty())?;
     let plain = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     let stat = rustix::fs::statx(dir, name, plain, StatxFlags::BASIC_STATS)?;
-    Ok(translate::stat(root_device, &stat, birth))
+    Ok(seen.show(translate::stat(seen.root_device, &stat, birth), dir, name))
 }
 
 /// An open file.
-pub(super) fn open(root_device: u64, file: impl AsFd) -> rustix::io::Result<FileStat> {
+pub(super) fn open(seen: Seen, file: impl AsFd) -> rustix::io::Result<FileStat> {
     let stat = rustix::fs::statx(&file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
     let birth = birth(file.as_fd(), b"", AtFlags::EMPTY_PATH).unwrap_or(0);
-    Ok(translate::stat(root_device, &stat, birth))
+    let stat = translate::stat(seen.root_device, &stat, birth);
+    Ok(seen.show(stat, CWD, format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()).as_bytes()))
 }
 
 /// See [`FileStat::birth`]: 0 where the file system makes no handles. Some make handles of what this machine alone knows.

@@ -10,6 +10,7 @@
 
 mod directory;
 mod file;
+mod ids;
 mod look;
 mod posix;
 #[cfg(test)]
@@ -276,6 +277,11 @@ pub trait SharedFs: Send + Sync {
     fn rename(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()>;
     /// Gives a file one more name.
     fn link(&self, from: &[u8], to: &[u8]) -> Result<()>;
+    /// Refuses whom the file system lets change no names in a directory, where the permissions that are shown of it may say otherwise.
+    fn check_names(&self, dir: &[u8]) -> Result<()> {
+        let _ = dir;
+        Ok(())
+    }
     /// Changes owner, permissions and times (the size is [`SharedFile::truncate`]'s).
     fn change(&self, path: &[u8], change: &AttrChange) -> Result<()>;
     /// Value of an extended attribute.

@@ -2,11 +2,13 @@
 
 use super::directory::PosixDir;
 use super::file::PosixFile;
+use super::ids::Ids;
+use super::look::Seen;
 use super::{
     Access, FileStat, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode, look, split,
     translate,
 };
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags, ResolveFlags, StatxFlags, Uid};
+use rustix::fs::{Access as Rights, AtFlags, Gid, Mode, OFlags, RenameFlags, ResolveFlags, StatxFlags, Uid};
 use rustix::io::Errno as Os;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -21,7 +23,7 @@ const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLI
 /// The files below one directory of this machine.
 pub struct PosixTree {
     root: OwnedFd,
-    root_device: u64,
+    seen: Seen,
 }
 
 impl PosixTree {
@@ -36,7 +38,7 @@ impl PosixTree {
         let open = || -> rustix::io::Result<Self> {
             let root = rustix::fs::open(root, flags, Mode::empty())?;
             let root_device = rustix::fs::fstat(&root)?.st_dev;
-            Ok(Self { root, root_device })
+            Ok(Self { root, seen: Seen { root_device, ids: Ids::of_process() } })
         };
         open().map_err(|error| translate::fault("open the directory", bytes, error))
     }
@@ -109,7 +111,7 @@ impl PosixTree {
     }
 
     fn file(&self, descriptor: OwnedFd, path: &[u8]) -> Arc<dyn SharedFile> {
-        Arc::new(PosixFile { descriptor, path: path.to_vec(), root_device: self.root_device })
+        Arc::new(PosixFile { descriptor, path: path.to_vec(), seen: self.seen })
     }
 }
 
@@ -125,13 +127,13 @@ fn set_exact_mode(dir: BorrowedFd<'_>, name: &[u8], bits: u16) -> rustix::io::Re
 
 impl SharedFs for PosixTree {
     fn stat(&self, path: &[u8]) -> Result<FileStat> {
-        self.at("stat", path, |dir, name| look::at(self.root_device, dir, name))
+        self.at("stat", path, |dir, name| look::at(self.seen, dir, name))
     }
 
     fn pin(&self, path: &[u8]) -> Result<(FileStat, Pin)> {
         let pin = || {
             let file = self.resolve(path, OFlags::PATH)?;
-            Ok((look::open(self.root_device, &file)?, Box::new(file) as Pin))
+            Ok((look::open(self.seen, &file)?, Box::new(file) as Pin))
         };
         pin().map_err(|error| translate::fault("hold", path, error))
     }
@@ -139,7 +141,7 @@ impl SharedFs for PosixTree {
     fn open_dir(&self, path: &[u8]) -> Result<Arc<dyn SharedDir>> {
         let open = || {
             let descriptor = self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
-            PosixDir::new(descriptor, path, self.root_device)
+            PosixDir::new(descriptor, path, self.seen)
         };
         match open() {
             Ok(dir) => Ok(Arc::new(dir)),
@@ -193,7 +195,7 @@ impl SharedFs for PosixTree {
                     set_exact_mode(dir, name, *mode)?;
                 }
             }
-            look::at(self.root_device, dir, name)
+            look::at(self.seen, dir, name)
         })
     }
 
@@ -239,10 +241,22 @@ impl SharedFs for PosixTree {
         });
     }
 
+    fn check_names(&self, dir: &[u8]) -> Result<()> {
+        match self.seen.ids {
+            None => Ok(()),
+            Some(_) => self.at("change names in", dir, |at, name| {
+                rustix::fs::accessat(at, name, Rights::WRITE_OK | Rights::EXEC_OK, AtFlags::empty())
+            }),
+        }
+    }
+
     fn change(&self, path: &[u8], change: &AttrChange) -> Result<()> {
         if change.size.is_some() || change.layout.is_some() {
             return Err(Errno::EINVAL.into());
         }
+        let change = &self.at("stat", path, |dir, name| {
+            self.seen.kept(change, || rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))
+        })?;
         if change.uid.is_some() || change.gid.is_some() {
             let (uid, gid) = (change.uid.map(Uid::from_raw), change.gid.map(Gid::from_raw));
             self.at("chown", path, |dir, name| {
