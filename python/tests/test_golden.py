@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -72,6 +73,20 @@ def test_content_outside_that_becomes_shorter_is_no_content(tmp_path: Path) -> N
     (copy / "out.0000000000000003").unlink()
     container.refresh()
     assert [entry.size for entry in container.children()] == [0, 300, 0, 0, 200_000]
+
+
+def test_what_is_no_file_is_no_content(tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(GOLDEN / "container-1-packed", tmp_path / "copy"))
+    pipe, link = copy / "out.0000000000000003", copy / "out.fedcba9876543210"
+    pipe.unlink()
+    os.mkfifo(pipe)
+    link.unlink()
+    link.symlink_to("/etc/passwd")
+    container = Container(copy)
+    assert [entry.size for entry in container.walk()] == [0, 300, 0, 0, 0]
+    for path, why in (("leaving", "no regular file"), ("outside", os.strerror(errno.ELOOP))):
+        with pytest.raises(OSError, match=why):
+            container.open(path)
 
 
 def test_fsspec_shows_content_outside() -> None:

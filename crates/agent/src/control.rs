@@ -249,7 +249,7 @@ pub enum AgentReply {
     Files(Vec<FileLine>),
     /// The network was measured.
     Measured(Outcome),
-    /// The agent is ending, and is not done yet.
+    /// The agent is ending, and has got on with that.
     Stopping,
     /// The agent has ended.
     Stopped(Left),
@@ -385,7 +385,7 @@ pub trait AgentControl: Send + Sync + Sized + 'static {
 
     /// Ends the agent. A flush that is under way may go on for `grace`; what is dirty then stays in the
     /// journal. With `drained`, no node has anything dirty. Called once; other calls that still run return soon after. Where
-    /// there is much to do, `stopping` is called now and then until it is done.
+    /// there is much to do, `stopping` is called now and then when some of it is done.
     ///
     /// # Errors
     /// The journal could not be closed; the device directory is then kept.

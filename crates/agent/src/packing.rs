@@ -93,24 +93,28 @@ impl Packing {
     }
 
     /// The job ends. With `drained`, all that it wrote is on the shared file system. Large files may take their time to come to their places:
-    /// `at_work` is called until they have.
+    /// `got_on` is called now and then when some have.
     ///
     /// # Errors
     /// What could not be made safe, or stays packed though it is large.
-    pub fn finish(&self, drained: bool, at_work: &mut dyn FnMut()) -> Result<()> {
+    pub fn finish(&self, drained: bool, got_on: &mut dyn FnMut()) -> Result<()> {
         let Some(packer) = &self.packer else { return Ok(()) };
         std::thread::scope(|scope| {
-            let (tell, told) = channel();
-            scope.spawn(move || tell.send(packer.finish(drained)));
-            loop {
-                match told.recv_timeout(PROGRESS_INTERVAL) {
-                    Ok(finished) => return finished,
-                    Err(RecvTimeoutError::Timeout) => at_work(),
-                    Err(RecvTimeoutError::Disconnected) => {
-                        return Err(Fault::io("the packer has ended with a panic"));
-                    }
+            let (end, ended) = channel::<()>();
+            let finishing = scope.spawn(move || {
+                // Dropped at the end, whatever that is.
+                let _end = end;
+                packer.finish(drained)
+            });
+            let mut before = 0;
+            while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(PROGRESS_INTERVAL) {
+                let now = packer.pieces_moved();
+                if now != before {
+                    got_on();
                 }
+                before = now;
             }
+            finishing.join().unwrap_or_else(|_| Err(Fault::io("the packer has ended with a panic")))
         })
     }
 }

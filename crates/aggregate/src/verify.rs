@@ -31,12 +31,12 @@ impl Verified {
 /// # Errors
 /// `EINVAL` when it is no container, and what the file system says.
 pub fn verify(fs: &Arc<dyn SharedFs>, threads: usize, rebuild: bool, tally: &Tally) -> Result<Verified> {
-    let container = Container::open_by_records(fs.clone())?;
+    let mut container = Container::open_by_records(fs.clone())?;
     let damage = container
         .damage()
         .iter()
         .map(|damage| format!("{}, at {}: {}", damage.lane, damage.address, damage.why))
-        .collect();
+        .collect::<Vec<_>>();
     let entries: Vec<IndexEntry> = container.walk()?.collect::<Result<_>>()?;
     let files = check_files(&container, &entries, threads, tally)?;
     let (index, has_index) = match Container::open(fs.clone()) {
@@ -49,7 +49,25 @@ pub fn verify(fs: &Arc<dyn SharedFs>, threads: usize, rebuild: bool, tally: &Tal
         entries.into_iter().try_for_each(|entry| builder.add(entry))?;
         builder.finish(&container.ends())?;
     }
+    let files = unless_changed(&mut container, files)?;
     Ok(Verified { damage, files, index, has_index })
+}
+
+/// Leaves out what a writer has changed or removed since the container was opened.
+pub(crate) fn unless_changed(
+    container: &mut Container,
+    mut files: Vec<(Vec<u8>, String)>,
+) -> Result<Vec<(Vec<u8>, String)>> {
+    if files.is_empty() {
+        return Ok(files);
+    }
+    let version = |container: &Container, path: &[u8]| Ok(container.find(path)?.map(|entry| entry.version));
+    let before: Result<Vec<_>> = files.iter().map(|(path, _)| version(container, path)).collect();
+    container.refresh()?;
+    let now: Result<Vec<_>> = files.iter().map(|(path, _)| version(container, path)).collect();
+    let mut is_same = std::iter::zip(before?, now?).map(|(before, now)| before == now);
+    files.retain(|_| is_same.next().unwrap_or(true));
+    Ok(files)
 }
 
 fn check_files(

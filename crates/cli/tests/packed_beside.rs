@@ -105,13 +105,16 @@ fn a_job_that_packs_nothing_reads_what_another_packs() {
 #[test]
 fn a_job_beside_reads_large_files_and_does_not_write_them() {
     let site = Site::new();
-    let packing = Packing::start(&site, "large", "head -c 2000000 /dev/urandom > big");
+    let original = site.plain().join("original");
+    let script = format!("head -c 2000000 /dev/urandom > {0}; cp {0} big", original.display());
+    let packing = Packing::start(&site, "large", &script);
+    let content = fs::read(&original).expect("there");
     let outside = || {
         let names = fs::read_dir(site.shared().join(".tameike-packed")).expect("a container");
         names.map(|name| name.expect("a name").path()).find(|path| path.to_string_lossy().contains("/out."))
     };
-    let content = || outside().and_then(|path| fs::read(path).ok()).filter(|bytes| bytes.len() == 2_000_000);
-    let content = wait_for("content outside", content);
+    let is_whole = || outside().and_then(|path| fs::read(path).ok()).filter(|bytes| *bytes == content);
+    wait_for("content outside", is_whole);
     let job = format!("writes-{}", std::process::id());
     let script = r#"cd "$TAMEIKE_CACHE"; cat big; printf x | dd of=big conv=notrunc bs=1 status=none"#;
     let output = site.job(1, &["--job", &job], script).output().expect("it starts");

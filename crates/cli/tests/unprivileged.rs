@@ -239,6 +239,9 @@ const PROJECT: &str = r#"
     test "$(cat theirs)" = theirs; test "$(cat closed)" = closed; echo more >> theirs
     if sh -c 'echo no >> closed' 2> /dev/null; then exit 1; fi; if touch locked/file 2> /dev/null; then exit 1; fi
     if rm locked/kept 2> /dev/null; then exit 1; fi; if truncate -s 0 closed 2> /dev/null; then exit 1; fi
+    for size in 0 7 100; do
+        if python3 -c "import os; os.truncate('closed', $size)" 2> /dev/null; then exit 1; fi
+    done
     if cat secret 2> /dev/null; then exit 1; fi; if chmod 666 closed 2> /dev/null; then exit 1; fi
     mkdir new; echo made > new/file; cp -p new/file new/copy; mv new/copy copy; chmod 640 copy; echo old >> mine/file; touch mine/new
     ln -s copy link; rm gone; rmdir empty
@@ -319,6 +322,35 @@ fn a_member_of_a_project_works_in_its_directory() {
     }
 }
 
+/// A job that was cut off and is recovered outside of its namespace leaves large files to the group of their directory, too.
+#[test]
+fn recovered_files_are_of_their_projects_group() {
+    const GROUP: u32 = 54_321;
+    let host = Host::new();
+    let user = host.user(DAEMON).in_group(GROUP);
+    let shared = user.shared();
+    chown(&shared, Some(0), Some(GROUP)).expect("an owner");
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o2775)).expect("a mode");
+    let shared_name = shared.to_str().expect("plain path");
+    let job = format!("cut-off-{}", std::process::id());
+    let script = format!(
+        r#"cd "$TAMEIKE_CACHE"; mkdir d; head -c 2000000 /dev/urandom > d/large
+           until ls {shared_name}/.tameike-packed | grep -q '^out\.'; do sleep 0.1; done; rmdir {shared_name}/d"#
+    );
+    let arguments =
+        ["run", "--shared", shared_name, "--aggregate", "--job", &job, "--", "sh", "-euc", &script];
+    let output = user.tameike(Allows::Everything, &arguments).output().expect("a job");
+    assert_eq!(output.status.code(), Some(75), "{}", shown(&output));
+    fs::create_dir(shared.join("d")).expect("made");
+    chown(shared.join("d"), Some(0), Some(GROUP)).expect("an owner");
+    fs::set_permissions(shared.join("d"), fs::Permissions::from_mode(0o2775)).expect("a mode");
+    let recovered = user.tameike(Allows::Everything, &["recover", "--job", &job]).output().expect("recover");
+    assert!(recovered.status.success(), "{}", shown(&recovered));
+    let found = succeed(Command::new("stat").args(["-c", "%u:%g %s"]).arg(shared.join("d/large")));
+    assert_eq!(found, format!("{DAEMON}:{GROUP} 2000000\n"), "{}", shown(&recovered));
+    host.assert_clean();
+}
+
 /// S44: "Where the job has namespaces of its own, they show as the user's own, with no fewer permissions than the user has; what goes beyond
 /// these is refused when it is done. Who gives such a file to the owner and group that it shows, leaves it as it is; it is given to no group but the
 /// user's first one (EINVAL)."
@@ -376,11 +408,8 @@ fn what_a_user_packs_is_closed_to_others_until_it_is_opened() {
     for options in [&[][..], &["--aggregate"]] {
         let refused = run(&other, "closed", options, "exit 0");
         assert_eq!(refused.status.code(), Some(71), "{}", shown(&refused));
-        assert!(
-            shown(&refused).contains("which you may not read: ask who packed them"),
-            "{}",
-            shown(&refused)
-        );
+        let said = shown(&refused);
+        assert!(said.contains("which you may not read") && said.contains("ask who packed them"), "{said}");
     }
     fs::set_permissions(&container, fs::Permissions::from_mode(0o755)).expect("opened");
     let refused = run(&other, "packs-too", &["--aggregate"], "exit 0");

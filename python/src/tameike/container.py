@@ -333,12 +333,11 @@ class Container:
         outside = outside_of(self._read_entry(entry)[0])
         if outside is None:
             return entry
-        try:
-            content = outside.open(self._directory, entry.path)
-        except (FileNotFoundError, DamagedError):
+        status = outside.status(self._directory)
+        if status is None:
             return entry
-        mtime_ns = entry.mtime_ns if content.mtime_ns is None else content.mtime_ns
-        return entry._replace(size=content.size, mtime_ns=mtime_ns)
+        size, mtime_ns = status
+        return entry._replace(size=size, mtime_ns=entry.mtime_ns if mtime_ns is None else mtime_ns)
 
     def _resolve(self, path: bytes, follow: bool) -> Optional[IndexEntry]:
         return self._shown.tree.resolve(path, follow, self._target)

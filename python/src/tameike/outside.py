@@ -10,7 +10,7 @@ import errno
 import struct
 from typing import NamedTuple, Optional
 
-from .entry import FileKind, Node, encoded
+from .entry import FileKind, Node, encoded, printable
 from .errors import damaged
 from .source import Directory, Source
 
@@ -35,14 +35,24 @@ class Outside(NamedTuple):
             if self.is_leaving:
                 why = "it is no more in the container, but at its place in the directory that this belongs to"
                 raise FileNotFoundError(errno.ENOENT, why, path) from None
-            why = f"its content is lost, which was in {self.name}: `tameike recover` brings what its job still has"
-            raise damaged(f"{path}: {why}") from None
+            why = (
+                f"its content is not in {self.name}: it has come to its place since the container was opened, or is "
+                "lost, and `tameike recover` brings what its job still has"
+            )
+            raise damaged(f"{printable(path)}: {why}") from None
+
+    def status(self, directory: Directory) -> Optional[tuple[int, Optional[int]]]:
+        """Size and time of the content, as `Directory.status`; ``None`` when it cannot be found."""
+        try:
+            return directory.status(self.name)
+        except OSError:
+            return None
 
 
 def outside_of(node: Node) -> Optional[Outside]:
     """Where the content of a file is; ``None`` when it is in the container."""
     identity = encoded(node.target)
-    if node.kind != FileKind.FILE or len(identity) != _IDENTITY.size:
+    if node.kind != FileKind.FILE or node.size > 0 or len(identity) != _IDENTITY.size:
         return None
     number, _, _, place = _IDENTITY.unpack(identity)
     if place not in (_OUTSIDE, _LEAVING):

@@ -3,8 +3,10 @@
 Reads have their place as an argument, so that threads and forked processes share what is open.
 """
 
+import errno
 import os
 import posixpath
+import stat
 from typing import Any, Optional, Protocol, Union
 
 import fsspec
@@ -16,8 +18,6 @@ class Source(Protocol):
 
     #: Its bytes when it was opened.
     size: int
-    #: Its last change then, where the file system tells so.
-    mtime_ns: Optional[int]
 
     def read_at(self, offset: int, size: int) -> bytes:
         """So many bytes, or as many as there are."""
@@ -32,6 +32,9 @@ class Directory(Protocol):
     def open(self, name: str) -> Source:
         """A file of it, or `FileNotFoundError`."""
 
+    def status(self, name: str) -> tuple[int, Optional[int]]:
+        """Bytes of a file of it and its last change, in nanoseconds since 1970, where the file system tells so."""
+
     def names(self) -> list[str]:
         """Of all its files."""
 
@@ -43,10 +46,9 @@ class LocalSource:
     """A file of this machine. It is closed when nobody has it any more."""
 
     def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        status = os.fstat(self._descriptor)
-        self.size = status.st_size
-        self.mtime_ns: Optional[int] = status.st_mtime_ns
+        # Whoever has put a link or a pipe there shows no other file by it, and holds nobody up.
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        self.size = _size_of_regular(path, os.fstat(self._descriptor))
 
     def read_at(self, offset: int, size: int) -> bytes:
         data = os.pread(self._descriptor, size, offset)
@@ -75,6 +77,11 @@ class LocalDirectory:
     def open(self, name: str) -> LocalSource:
         return LocalSource(os.path.join(self.path, name))
 
+    def status(self, name: str) -> tuple[int, Optional[int]]:
+        path = os.path.join(self.path, name)
+        status = os.lstat(path)
+        return _size_of_regular(path, status), status.st_mtime_ns
+
     def names(self) -> list[str]:
         return os.listdir(self.path)
 
@@ -89,7 +96,6 @@ class RemoteSource:
         self._fs = fs
         self._path = path
         self.size = int(fs.info(path)["size"])
-        self.mtime_ns: Optional[int] = None
 
     def read_at(self, offset: int, size: int) -> bytes:
         end = min(offset + size, self.size)
@@ -108,12 +114,21 @@ class RemoteDirectory:
     def open(self, name: str) -> RemoteSource:
         return RemoteSource(self._fs, posixpath.join(self.path, name))
 
+    def status(self, name: str) -> tuple[int, Optional[int]]:
+        return int(self._fs.info(posixpath.join(self.path, name))["size"]), None
+
     def names(self) -> list[str]:
         listed: list[str] = self._fs.ls(self.path, detail=False)
         return [posixpath.basename(path.rstrip("/")) for path in listed]
 
     def forget(self) -> None:
         self._fs.invalidate_cache(self.path)
+
+
+def _size_of_regular(path: str, status: os.stat_result) -> int:
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file", path)
+    return status.st_size
 
 
 def directory(

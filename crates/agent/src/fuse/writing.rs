@@ -4,8 +4,8 @@ use super::FuseDoor;
 use super::answer::answer_write;
 use super::convert::errno;
 use tameike_client::vfs::{FileNumber, HandleNumber, Vfs, WriteBytes, without_rights};
-use tameike_core::Result;
 use tameike_core::attr::AttrChange;
+use tameike_core::{Errno, Result};
 use tameike_io::fuse::Reply;
 
 impl<V: Vfs> FuseDoor<V> {
@@ -38,7 +38,13 @@ impl<V: Vfs> FuseDoor<V> {
             let left = without_rights(mode);
             if left != mode {
                 let change = AttrChange { mode: Some(left), ..AttrChange::default() };
-                self.vfs.setattr(file, change).await?;
+                match self.vfs.setattr(file, change).await {
+                    // Of a file of another owner the file system below takes them when it is written.
+                    Err(fault) if fault.errno == Errno::EPERM => {}
+                    changed => {
+                        changed?;
+                    }
+                }
                 self.custody.kernel().drop_attributes(file).await?;
             }
             Ok(())

@@ -132,18 +132,19 @@ fn died() -> Fault {
 fn put(archive: &mut impl Archive, path: &[u8], item: Result<Item>, tally: &Tally) -> Result<()> {
     let item = match item {
         Ok(item) => item,
-        Err(fault) if fault.errno == Errno::EIO => {
+        Err(fault) => {
             tally.note(path, &fault);
             return Ok(());
         }
-        Err(fault) => return Err(fault),
     };
     if let Some(why) = archive.refuses(&item) {
         tally.note(path, &Fault::new(Errno::EINVAL, why));
         return Ok(());
     }
     let size = item.node.size;
-    archive.put(item).map_err(|error| Fault::new(Errno::EIO, format!("write the archive: {error}")))?;
+    archive.put(item).map_err(|error| {
+        Fault::new(Errno::EIO, format!("write {} to the archive: {error}", String::from_utf8_lossy(path)))
+    })?;
     tally.add_file();
     tally.add_bytes(size);
     Ok(())

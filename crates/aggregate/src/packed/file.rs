@@ -106,7 +106,11 @@ impl Drop for PackedFile {
 impl SharedFile for PackedFile {
     fn stat(&self) -> Result<FileStat> {
         let stat = self.way.stat(PackRequest::Look { file: self.file })?;
-        if stat.is_outside { Ok(stat_outside(&stat, &self.content()?.stat()?)) } else { Ok(stat_of(&stat)) }
+        let plain = &*self.outside.plain;
+        match stat.is_outside {
+            true => Ok(stat_outside(plain, &stat, &self.content()?.stat()?)),
+            false => Ok(stat_of(plain, &stat)),
+        }
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {

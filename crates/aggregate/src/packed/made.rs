@@ -8,7 +8,7 @@ use tameike_core::{Errno, FileKind, Result};
 use tameike_io::shared::{Access, FileStat, SharedFile, split};
 
 /// Set-group-ID bit: on a directory, files born in it take its group.
-const SETGID: u16 = 0o2000;
+pub(super) const SETGID: u16 = 0o2000;
 
 /// Owner and group of what one with this owner and group makes in a directory.
 pub(super) fn owner_of_new(dir: &FileStat, maker: (u32, u32)) -> (u32, u32) {
@@ -45,6 +45,7 @@ impl PackedTree {
         path: &[u8],
         mode: u16,
     ) -> Result<Option<Arc<dyn SharedFile>>> {
+        self.check_names_beside(path)?;
         let now = self.runtime.clock.monotonic();
         if self.missing.seen(path, now).is_none() && self.find_unlisted(path, now) == Some(Unlisted::Packed) {
             return Err(Errno::EEXIST.into());

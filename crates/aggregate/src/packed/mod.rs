@@ -239,10 +239,7 @@ impl SharedFs for PackedTree {
         free(path)?;
         let began = self.runtime.now();
         let packed = match &self.way {
-            Some(way) => {
-                self.check_names_beside(path)?;
-                self.create_packed(way, path, mode)?
-            }
+            Some(way) => self.create_packed(way, path, mode)?,
             None => None,
         };
         if let Some(packed) = packed {
@@ -318,6 +315,16 @@ impl SharedFs for PackedTree {
     fn look_anew(&self, path: &[u8]) {
         self.forget(path);
         self.plain.look_anew(path);
+    }
+
+    fn check_names(&self, dir: &[u8]) -> Result<()> {
+        self.plain.check_names(dir)
+    }
+
+    fn check_write(&self, path: &[u8]) -> Result<()> {
+        visible(path)?;
+        // What is packed is ours.
+        self.either(path, |plain| plain.check_write(path), || self.stat_packed(path).map(drop))
     }
 
     fn change(&self, path: &[u8], change: &AttrChange) -> Result<()> {

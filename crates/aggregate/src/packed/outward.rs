@@ -1,13 +1,13 @@
 //! When the job ends, files whose content is outside of the container become files of the shared directory.
 
 use super::APART;
-use super::made::owner_of_new;
+use super::made::{SETGID, owner_of_new};
 use super::outside::{OutsideFiles, aside_of, copy, outside_path, remove};
 use super::owed::Owed;
 use super::store::Store;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{PACKED_BYTES_MAX, PackedStat};
@@ -20,82 +20,165 @@ use tameike_store::container::outside::Place;
 /// Files that are brought to their places at a time: each waits for the file system.
 const AT_ONCE: usize = 16;
 
-/// Files whose content this job has brought outside become files of the shared directory, which is asked to make their names safe, and are packed
-/// no more.
-///
-/// # Errors
-/// What the file system says of the first that does not: it stays as it is, and `recover` of this job, or whoever packs next, tries again.
-pub fn move_out(plain: &dyn SharedFs, store: &mut Store) -> Result<()> {
-    if store.owed.as_ref().is_none_or(Owed::is_empty) {
-        return Ok(());
-    }
-    let OutsideFiles { mut files, are_all } = store.outside()?;
-    let known: BTreeSet<_> = files.iter().map(|(_, stat)| stat.number).collect();
-    files.retain(|(path, stat)| store.is_owed(stat.number) && !is_apart(path, stat.number));
-    files.iter().try_for_each(|(path, _)| store.set_place_of(path, Place::Leaving))?;
-    store.sync()?;
-    bring(plain, store, &files)?;
-    if are_all {
-        // Of files that were removed by a life that was cut off.
-        let mut gone = store.owed.iter().flat_map(Owed::numbers).filter(|number| !known.contains(number));
-        gone.try_for_each(|number| remove(plain, &outside_path(number)))?;
-    }
-    store.end_owed()
+/// Brings files of a shared directory to their places.
+pub struct Moving<'a> {
+    pub plain: &'a dyn SharedFs,
+    /// Counts what was done for it.
+    pub pieces: &'a AtomicU64,
 }
 
-/// Ends what other lives of the packer have begun: files that were on their way come to their places, and those that have come there are packed no
-/// more. Those of this job are its own matter.
-///
-/// # Errors
-/// What the file system says, but for what keeps a file from its place.
-pub fn end_out(plain: &dyn SharedFs, store: &mut Store) -> Result<()> {
-    if Listing::of(&*store.fs)?.outside.is_empty() && !store.was_cut_off {
-        return Ok(());
-    }
-    let (mut leaving, mut at_place) = (Vec::new(), Vec::new());
-    for (path, stat) in store.outside()?.files {
-        let is_leaving = store.place_of(&path)? == Place::Leaving;
-        let outside = outside_path(stat.number);
-        // A mount may remember the directory as it was.
-        plain.look_anew(&outside);
-        match anew(plain, &outside, || plain.stat(&outside)) {
-            Err(fault) if fault.errno != Errno::ENOENT => return Err(fault),
-            Err(_) if is_leaving => at_place.push(path),
-            // It was not safe, and is in the stores of its job.
-            Err(_) => store.set_place_of(&path, Place::Inside)?,
-            Ok(content) if is_leaving && has_come(plain, &path, &content) => at_place.push(path),
-            Ok(_) if is_leaving && !store.is_owed(stat.number) => leaving.push((path, stat)),
-            Ok(_) => {}
+impl Moving<'_> {
+    /// Files whose content this job has brought outside become files of the shared directory, which is asked to make their names safe, and are packed
+    /// no more.
+    ///
+    /// # Errors
+    /// What the file system says of the first that does not: it stays as it is, and `recover` of this job, or whoever packs next, tries again.
+    pub fn move_out(&self, store: &mut Store) -> Result<()> {
+        if store.owed.as_ref().is_none_or(Owed::is_empty) {
+            return Ok(());
         }
+        let OutsideFiles { mut files, are_all } = store.outside()?;
+        let known: BTreeSet<_> = files.iter().map(|(_, stat)| stat.number).collect();
+        files.retain(|(path, stat)| store.is_owed(stat.number) && !is_apart(path, stat.number));
+        files.iter().try_for_each(|(path, _)| self.count(store.set_place_of(path, Place::Leaving)))?;
+        store.sync()?;
+        self.bring(store, &files)?;
+        if are_all {
+            // Of files that were removed by a life that was cut off.
+            let mut gone = store.owed.iter().flat_map(Owed::numbers).filter(|number| !known.contains(number));
+            gone.try_for_each(|number| remove(self.plain, &outside_path(number)))?;
+        }
+        store.end_owed()
     }
-    for path in at_place {
-        let number = store.stat(&path)?.number;
-        // Where the directory is gone, so is the file.
-        let _ = plain.sync_dir(dir_of(&path));
-        remove(plain, &outside_path(number))?;
-        store.unname(&path)?;
-    }
-    if let Err(fault) = bring(plain, store, &leaving) {
-        log::warn!("a file of an earlier job does not come to its place: {fault}");
-    }
-    Ok(())
-}
 
-/// Files come to their places.
-fn bring(plain: &dyn SharedFs, store: &mut Store, files: &[(Vec<u8>, PackedStat)]) -> Result<()> {
-    let (mut moved, mut outcome) = (Vec::new(), Ok(()));
-    for ((path, _), done) in files.iter().zip(move_at_once(plain, files)) {
-        match done {
-            Ok(()) => moved.push(path),
-            Err(fault) => {
-                outcome = outcome.and(Err(fault.context(format_args!("{}", String::from_utf8_lossy(path)))));
+    /// Ends what other lives of the packer have begun: files that were on their way come to their places, and those that have come there are packed no
+    /// more. Those of this job are its own matter.
+    ///
+    /// # Errors
+    /// What the file system says, but for what keeps a file from its place.
+    pub fn end_out(&self, store: &mut Store) -> Result<()> {
+        let plain = self.plain;
+        if Listing::of(&*store.fs)?.outside.is_empty() && !store.was_cut_off {
+            return Ok(());
+        }
+        let (mut leaving, mut at_place) = (Vec::new(), Vec::new());
+        for (path, stat) in store.outside()?.files {
+            let is_leaving = store.place_of(&path)? == Place::Leaving;
+            let outside = outside_path(stat.number);
+            // A mount may remember the directory as it was.
+            plain.look_anew(&outside);
+            match anew(plain, &outside, || plain.stat(&outside)) {
+                Err(fault) if fault.errno != Errno::ENOENT => return Err(fault),
+                Err(_) if is_leaving => at_place.push(path),
+                // It was not safe, and is in the stores of its job.
+                Err(_) => store.set_place_of(&path, Place::Inside)?,
+                Ok(content) if is_leaving && has_come(plain, &path, &content) => at_place.push(path),
+                Ok(_) if is_leaving && !store.is_owed(stat.number) => leaving.push((path, stat)),
+                Ok(_) => {}
             }
         }
+        for path in at_place {
+            let number = store.stat(&path)?.number;
+            // Where the directory is gone, so is the file.
+            let _ = plain.sync_dir(dir_of(&path));
+            remove(plain, &outside_path(number))?;
+            store.unname(&path)?;
+        }
+        if let Err(fault) = self.bring(store, &leaving) {
+            log::warn!("a file of an earlier job does not come to its place: {fault}");
+        }
+        Ok(())
     }
-    let dirs: BTreeSet<_> = moved.iter().map(|path| dir_of(path)).collect();
-    dirs.into_iter().try_for_each(|dir| plain.sync_dir(dir))?;
-    moved.into_iter().try_for_each(|path| store.unname(path))?;
-    outcome
+
+    /// Files come to their places.
+    fn bring(&self, store: &mut Store, files: &[(Vec<u8>, PackedStat)]) -> Result<()> {
+        let (mut moved, mut outcome) = (Vec::new(), Ok(()));
+        for ((path, _), done) in files.iter().zip(self.move_at_once(files)) {
+            match done {
+                Ok(()) => moved.push(path),
+                Err(fault) => {
+                    outcome =
+                        outcome.and(Err(fault.context(format_args!("{}", String::from_utf8_lossy(path)))));
+                }
+            }
+        }
+        let dirs: BTreeSet<_> = moved.iter().map(|path| dir_of(path)).collect();
+        dirs.into_iter().try_for_each(|dir| self.count(self.plain.sync_dir(dir)))?;
+        moved.into_iter().try_for_each(|path| self.count(store.unname(path)))?;
+        outcome
+    }
+
+    fn move_at_once(&self, files: &[(Vec<u8>, PackedStat)]) -> Vec<Result<()>> {
+        let outcomes: Vec<_> = files.iter().map(|_| Mutex::new(Ok(()))).collect();
+        let (next, lending) = (AtomicUsize::new(0), Mutex::new(()));
+        std::thread::scope(|scope| {
+            for _ in 0..files.len().min(AT_ONCE) {
+                scope.spawn(|| {
+                    loop {
+                        let number = next.fetch_add(1, Ordering::Relaxed);
+                        let Some((path, stat)) = files.get(number) else { return };
+                        *outcomes[number].lock() = self.count(self.move_one(path, stat, &lending));
+                    }
+                });
+            }
+        });
+        outcomes.into_iter().map(Mutex::into_inner).collect()
+    }
+
+    /// A file comes to its place. Who lends a permission of a directory is `lending`.
+    fn move_one(&self, path: &[u8], stat: &PackedStat, lending: &Mutex<()>) -> Result<()> {
+        let plain = self.plain;
+        let outside = outside_path(stat.number);
+        give_attributes(plain, &outside, path, stat)?;
+        in_writable(plain, dir_of(path), lending, || {
+            match plain.rename(&outside, path, RenameMode::NoReplace) {
+                Err(fault) if fault.errno == Errno::EXDEV => self.carry_over(&outside, path, stat),
+                // Some file systems cannot rename so (GlusterFS).
+                Err(fault) if fault.errno == Errno::EINVAL => {
+                    plain.link(&outside, path)?;
+                    end_other_name(plain, &outside, path)
+                }
+                renamed => renamed,
+            }
+        })
+    }
+
+    /// Where the shared directory has another file system below it, a file is copied there.
+    fn carry_over(&self, from: &[u8], to: &[u8], stat: &PackedStat) -> Result<()> {
+        let plain = self.plain;
+        let aside = aside_of(to, stat.number)?;
+        remove(plain, &aside)?;
+        let content = plain.open(from, Access::Read)?;
+        let FileStat { size, atime, mtime, .. } = content.stat()?;
+        let read = |offset: u64| {
+            let mut bytes = vec![0; PACKED_BYTES_MAX];
+            let count = content.read_at(&mut bytes, offset)?;
+            bytes.truncate(count);
+            self.count(Ok(bytes))
+        };
+        let copied = plain.create(&aside, 0o600).and_then(|file| copy(read, size, (atime, mtime), &*file));
+        let named = copied.and_then(|()| give_attributes(plain, &aside, to, stat)).and_then(|()| match plain
+            .rename(&aside, to, RenameMode::NoReplace)
+        {
+            Err(fault) if fault.errno == Errno::EINVAL => {
+                plain.link(&aside, to)?;
+                remove(plain, &aside)
+            }
+            renamed => renamed,
+        });
+        if let Err(fault) = named {
+            // The content is still where it was; of what lies aside nobody knows.
+            let _ = plain.unlink(&aside);
+            return Err(fault);
+        }
+        end_other_name(plain, from, to)
+    }
+
+    /// Something was done, or could not be.
+    fn count<T>(&self, done: Result<T>) -> Result<T> {
+        self.pieces.fetch_add(1, Ordering::Relaxed);
+        done
+    }
 }
 
 fn dir_of(path: &[u8]) -> &[u8] {
@@ -124,38 +207,6 @@ fn has_come(plain: &dyn SharedFs, path: &[u8], content: &FileStat) -> bool {
     })
 }
 
-fn move_at_once(plain: &dyn SharedFs, files: &[(Vec<u8>, PackedStat)]) -> Vec<Result<()>> {
-    let outcomes: Vec<_> = files.iter().map(|_| Mutex::new(Ok(()))).collect();
-    let (next, lending) = (AtomicUsize::new(0), Mutex::new(()));
-    std::thread::scope(|scope| {
-        for _ in 0..files.len().min(AT_ONCE) {
-            scope.spawn(|| {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    let Some((path, stat)) = files.get(number) else { return };
-                    *outcomes[number].lock() = move_one(plain, path, stat, &lending);
-                }
-            });
-        }
-    });
-    outcomes.into_iter().map(Mutex::into_inner).collect()
-}
-
-/// A file comes to its place. Who lends a permission of a directory is `lending`.
-fn move_one(plain: &dyn SharedFs, path: &[u8], stat: &PackedStat, lending: &Mutex<()>) -> Result<()> {
-    let outside = outside_path(stat.number);
-    give_attributes(plain, &outside, path, stat)?;
-    in_writable(plain, dir_of(path), lending, || match plain.rename(&outside, path, RenameMode::NoReplace) {
-        Err(fault) if fault.errno == Errno::EXDEV => carry_over(plain, &outside, path, stat),
-        // Some file systems cannot rename so (GlusterFS).
-        Err(fault) if fault.errno == Errno::EINVAL => {
-            plain.link(&outside, path)?;
-            end_other_name(plain, &outside, path)
-        }
-        renamed => renamed,
-    })
-}
-
 /// Does something in a directory; where that may not be written, its owner may be us, and lends the permission.
 fn in_writable(
     plain: &dyn SharedFs,
@@ -176,16 +227,24 @@ fn in_writable(
     }
 }
 
+/// The group that a file has at its place. In a plain user's namespace other groups show as the user's own, which the entry tells then: the file
+/// has what its directory gives to all.
+fn group_of(stat: &PackedStat, has: &FileStat, dir: &FileStat) -> u32 {
+    let is_inherited = dir.mode & SETGID != 0 && has.gid == dir.gid;
+    if is_inherited && stat.gid == process::group() { has.gid } else { stat.gid }
+}
+
 /// A file that is about to come to a path gets permissions and owner; these are safe then.
 fn give_attributes(plain: &dyn SharedFs, file: &[u8], path: &[u8], stat: &PackedStat) -> Result<()> {
     // Gfarm syncs what is open for writing only.
     let file = plain.open(file, Access::Write)?;
-    let (has, &PackedStat { uid, gid, .. }) = (file.stat()?, stat);
+    let (has, dir) = (file.stat()?, plain.stat(dir_of(path))?);
+    let (uid, gid) = (stat.uid, group_of(stat, &has, &dir));
     if (has.uid, has.gid) != (uid, gid) {
         let owner = AttrChange { uid: Some(uid), gid: Some(gid), ..AttrChange::default() };
         // Some have owners of their own (Gfarm). Nobody is told of what no program has asked for.
         if let Err(fault) = file.change(&owner)
-            && (uid, gid) != owner_of_new(&plain.stat(dir_of(path))?, (process::user(), process::group()))
+            && (uid, gid) != owner_of_new(&dir, (process::user(), process::group()))
         {
             let path = String::from_utf8_lossy(path);
             log::warn!("{path} does not keep the owner {uid} and the group {gid}: {fault}");
@@ -199,34 +258,4 @@ fn give_attributes(plain: &dyn SharedFs, file: &[u8], path: &[u8], stat: &Packed
 fn end_other_name(plain: &dyn SharedFs, from: &[u8], to: &[u8]) -> Result<()> {
     plain.sync_dir(dir_of(to))?;
     remove(plain, from)
-}
-
-/// Where the shared directory has another file system below it, a file is copied there.
-fn carry_over(plain: &dyn SharedFs, from: &[u8], to: &[u8], stat: &PackedStat) -> Result<()> {
-    let aside = aside_of(to, stat.number)?;
-    remove(plain, &aside)?;
-    let content = plain.open(from, Access::Read)?;
-    let FileStat { size, atime, mtime, .. } = content.stat()?;
-    let read = |offset: u64| {
-        let mut bytes = vec![0; PACKED_BYTES_MAX];
-        let count = content.read_at(&mut bytes, offset)?;
-        bytes.truncate(count);
-        Ok(bytes)
-    };
-    let copied = plain.create(&aside, 0o600).and_then(|file| copy(read, size, (atime, mtime), &*file));
-    let named = copied.and_then(|()| give_attributes(plain, &aside, to, stat)).and_then(|()| {
-        match plain.rename(&aside, to, RenameMode::NoReplace) {
-            Err(fault) if fault.errno == Errno::EINVAL => {
-                plain.link(&aside, to)?;
-                remove(plain, &aside)
-            }
-            renamed => renamed,
-        }
-    });
-    if let Err(fault) = named {
-        // The content is still where it was; of what lies aside nobody knows.
-        let _ = plain.unlink(&aside);
-        return Err(fault);
-    }
-    end_other_name(plain, from, to)
 }

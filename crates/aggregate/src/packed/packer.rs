@@ -3,12 +3,13 @@
 use super::create::NewFile;
 use super::listed::{Known, Listed};
 use super::marks::Marks;
-use super::outward::{end_out, move_out};
+use super::outward::Moving;
 use super::recent::Named;
 use super::store::Store;
 use super::{CONTAINER, unless_missing};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{PackReply, PackRequest};
 use tameike_core::{Errno, Fault, FileKind, Result};
@@ -47,6 +48,7 @@ pub struct Packer {
     pub(super) syncing: Mutex<()>,
     /// One write for entries that makers of files, and who changes their attributes, wait for.
     pub(super) writing: Mutex<()>,
+    pieces_moved: AtomicU64,
 }
 
 #[derive(Default)]
@@ -65,8 +67,8 @@ impl Packer {
     /// `EBUSY` when another job has the container and `may_share` is not said, with which nothing can be changed then; and what the file
     /// system says.
     pub fn new(parts: PackerParts, may_share: bool) -> Result<Self> {
-        let (state, listed, syncing, writing) = Default::default();
-        let packer = Self { parts, may_share, state, listed, syncing, writing };
+        let (state, listed, syncing, writing, pieces_moved) = Default::default();
+        let packer = Self { parts, may_share, state, listed, syncing, writing, pieces_moved };
         match packer.parts.plain.stat(CONTAINER) {
             Ok(_) => {}
             Err(fault) if fault.errno == Errno::ENOENT => return Ok(packer),
@@ -76,7 +78,7 @@ impl Packer {
         let store = packer.store(&mut state)?;
         if store.check().is_ok() {
             packer.end_move(store)?;
-            end_out(packer.plain(), store)?;
+            Moving { plain: packer.plain(), pieces: &packer.pieces_moved }.end_out(store)?;
         }
         drop(state);
         Ok(packer)
@@ -91,10 +93,7 @@ impl Packer {
                     Err(fault) if fault.errno != Errno::EEXIST => return Err(fault),
                     _ => {}
                 }
-                let container = (self.parts.container)();
-                container
-                    .and_then(|fs| Store::open(fs, &*self.parts.device, self.may_share))
-                    .map_err(|fault| if fault.errno == Errno::EACCES { closed() } else { fault })?
+                Store::open((self.parts.container)()?, &*self.parts.device, self.may_share)?
             }
         };
         Ok(state.store.insert(store))
@@ -336,9 +335,15 @@ impl Packer {
         }
         let safe = store.end_journal();
         let is_ended = drained && safe.is_ok();
-        let moved = if is_ended { move_out(self.plain(), &mut store) } else { Ok(()) };
+        let moving = Moving { plain: self.plain(), pieces: &self.pieces_moved };
+        let moved = if is_ended { moving.move_out(&mut store) } else { Ok(()) };
         store.finish()?;
         safe.and(moved)
+    }
+
+    /// Files, directories and pieces of content so far of which something was done to bring files to their places.
+    pub fn pieces_moved(&self) -> u64 {
+        self.pieces_moved.load(Ordering::Relaxed)
     }
 
     /// Whether a directory is there.
@@ -349,16 +354,6 @@ impl Packer {
             Err(fault) => Err(fault),
         }
     }
-}
-
-/// What is told to who may not read the container.
-fn closed() -> Fault {
-    let name = String::from_utf8_lossy(CONTAINER);
-    let why = format!(
-        "files of this shared directory are packed in {name}, which you may not read: ask who packed them to open it (`chmod a+rx`), or share \
-         a directory below"
-    );
-    Fault::new(Errno::EACCES, why)
 }
 
 /// Whether an entry is put for it.

@@ -4,13 +4,13 @@ use super::outside::outside_path;
 use super::{DEVICE, PackedTree};
 use tameike_core::wire::pack::PackedStat;
 use tameike_core::{FileKind, Result};
-use tameike_io::shared::{FileStat, anew};
+use tameike_io::shared::{FileStat, SharedFs, anew};
 
 /// Bytes of a block of `st_blocks`.
 const STAT_BLOCK: u64 = 512;
 
-/// A file whose content is in the container.
-pub(super) fn stat_of(packed: &PackedStat) -> FileStat {
+/// A file whose content is in the container, as the shared directory would show it.
+pub(super) fn stat_of(plain: &dyn SharedFs, packed: &PackedStat) -> FileStat {
     FileStat {
         device: DEVICE,
         inode: packed.number,
@@ -19,7 +19,7 @@ pub(super) fn stat_of(packed: &PackedStat) -> FileStat {
         mode: packed.mode,
         nlink: packed.nlink,
         uid: packed.uid,
-        gid: packed.gid,
+        gid: plain.shown_group((packed.uid, packed.gid)),
         rdev: 0,
         size: packed.size,
         blocks: packed.size.div_ceil(STAT_BLOCK),
@@ -30,21 +30,21 @@ pub(super) fn stat_of(packed: &PackedStat) -> FileStat {
 }
 
 /// A file whose content is outside, in a file that is `content`.
-pub(super) fn stat_outside(packed: &PackedStat, content: &FileStat) -> FileStat {
+pub(super) fn stat_outside(plain: &dyn SharedFs, packed: &PackedStat, content: &FileStat) -> FileStat {
     let FileStat { size, blocks, atime, mtime, .. } = *content;
-    FileStat { size, blocks, atime, mtime, ctime: packed.ctime.max(content.ctime), ..stat_of(packed) }
+    FileStat { size, blocks, atime, mtime, ctime: packed.ctime.max(content.ctime), ..stat_of(plain, packed) }
 }
 
 impl PackedTree {
     /// A packed file as it is now, wherever its content is. One that has none any more is gone.
     pub(super) fn shown(&self, packed: &PackedStat) -> Result<FileStat> {
         if !packed.is_outside {
-            return Ok(stat_of(packed));
+            return Ok(stat_of(&*self.plain, packed));
         }
         let path = outside_path(packed.number);
         // Those that ask for this to be looked at anew do not know of it.
         self.plain.look_anew(&path);
         let content = anew(&*self.plain, &path, || self.plain.stat(&path))?;
-        Ok(stat_outside(packed, &content))
+        Ok(stat_outside(&*self.plain, packed, &content))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::CONTAINER;
 use std::sync::Arc;
-use tameike_core::{Errno, Result};
+use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::random_bytes;
 use tameike_io::shared::{Access, SharedFile, SharedFs};
 use tameike_store::container::{FIRST_OF_HOSTS, Geometry, Superblock, subfile, superblock};
@@ -19,6 +19,14 @@ const LANES: u32 = 1;
 pub(super) fn open_superblock(fs: &dyn SharedFs) -> Result<Superblock> {
     match Superblock::read(fs) {
         Err(fault) if fault.errno == Errno::EINVAL => {}
+        Err(fault) if fault.errno == Errno::EACCES => {
+            let name = String::from_utf8_lossy(CONTAINER);
+            let why = format!(
+                "files of this shared directory are packed in {name}, which you may not read ({fault}): ask who packed them to open it \
+                 (`chmod a+rx`), or share a directory below"
+            );
+            return Err(Fault::new(Errno::EACCES, why));
+        }
         read => return read,
     }
     let geometry = Geometry { block_size: BLOCK_SIZE, lanes: LANES };
@@ -45,9 +53,14 @@ pub(super) enum Taken {
 pub(super) fn take(fs: &dyn SharedFs) -> Result<Taken> {
     let name = String::from_utf8_lossy(CONTAINER);
     let header = match fs.open(superblock::NAME, Access::Write) {
-        Err(fault) if matches!(fault.errno, Errno::EACCES | Errno::EPERM | Errno::EROFS) => {
+        Err(fault) if matches!(fault.errno, Errno::EACCES | Errno::EPERM) => {
             let why = format!("another user has packed files of this shared directory ({name})");
             return Ok(Taken::Foreign(Errno::EPERM, why));
+        }
+        Err(fault) if fault.errno == Errno::EROFS => {
+            let why =
+                format!("files that are packed in this shared directory ({name}) can only be read here");
+            return Ok(Taken::Foreign(Errno::EROFS, why));
         }
         opened => opened?,
     };

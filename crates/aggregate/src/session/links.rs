@@ -77,6 +77,7 @@ impl Session {
         state.check_missing(to)?;
         self.begin(&mut state)?;
         self.make_parents(&mut state, to)?;
+        state.check_inside(&entry)?;
         let (node, _) = state.node_of(&entry)?;
         state.put(to, Some(node), &[]).map(drop)
     }
@@ -105,9 +106,7 @@ impl Session {
         match state.lead_or_look(path, true)? {
             Led { path, .. } if path.is_empty() => Ok(self.root()),
             Led { draft: Some(draft), .. } => Ok(brief(&draft.lock())),
-            Led { entry: Some(entry), .. } => {
-                state.container.brief(&entry)?.ok_or_else(|| Errno::ENOENT.into())
-            }
+            Led { entry: Some(entry), .. } => state.brief(&entry)?.ok_or_else(|| Errno::ENOENT.into()),
             Led { entry: None, .. } => Err(Errno::ENOENT.into()),
         }
     }

@@ -23,7 +23,7 @@ impl Session {
         let There { entry, node } = state.find(path)?;
         match node.kind {
             FileKind::Symlink => Ok(Brief { size: state.node(&entry)?.target.len() as u64, ..node }),
-            _ => Ok(state.container.brief(&entry)?.unwrap_or(node)),
+            _ => Ok(state.brief(&entry)?.unwrap_or(node)),
         }
     }
 

@@ -127,7 +127,11 @@ impl State {
     }
 
     /// Refuses to change content that is outside of the container: a job writes to it, or will bring it to its place.
-    pub fn check_inside(&self, entry: &IndexEntry) -> Result<()> {
+    pub fn check_inside(&mut self, entry: &IndexEntry) -> Result<()> {
+        if self.container.count_outside() == 0 {
+            return Ok(());
+        }
+        self.hand_over(entry)?;
         match self.container.outside_of(entry)? {
             None => Ok(()),
             Some(_) => Err(Fault::new(
@@ -141,6 +145,12 @@ impl State {
     pub fn opener(&mut self, entry: &IndexEntry) -> Result<Opener> {
         self.hand_over(entry)?;
         Ok(self.container.opener())
+    }
+
+    /// What an entry tells in short, with size and time of content that is outside.
+    pub fn brief(&mut self, entry: &IndexEntry) -> Result<Option<Brief>> {
+        self.hand_over(entry)?;
+        self.container.brief(entry)
     }
 
     /// All that an entry tells, but for content.

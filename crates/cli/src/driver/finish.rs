@@ -72,7 +72,7 @@ impl Driver {
         self.stopping = true;
         let grace_ms = grace.as_millis().try_into().unwrap_or(u64::MAX);
         let stop = self.ask(&AgentRequest::Stop { grace_ms, keep }, None);
-        let deadline = self.await_stop(stop, monotonic() + grace + limit, limit);
+        let deadline = self.await_stop(stop, grace + limit);
         for link in &mut self.links {
             link.hang_up();
         }
@@ -92,21 +92,22 @@ impl Driver {
         answers.into_iter().filter_map(fault).collect()
     }
 
-    /// Waits for agents that end: beyond `deadline` for `limit` after the last of them has said that it is not done yet, or a signal has come.
-    /// Returns when that is.
-    fn await_stop(&mut self, id: GatherId, mut deadline: Duration, limit: Duration) -> Duration {
-        let mut has_time = true;
+    /// Waits for agents that end, as long as one of them gets on at least every `limit`; no longer than that once a signal has come, and not after a
+    /// second one. Returns when their time is over.
+    fn await_stop(&mut self, id: GatherId, limit: Duration) -> Duration {
+        let (mut deadline, mut may_get_on) = (monotonic() + limit, true);
         while !self.is_gathered(id) {
             match self.next(Some(deadline)) {
                 Notice::TimedOut => break,
-                Notice::Progress(of) if of == id && has_time => deadline = deadline.max(monotonic() + limit),
-                Notice::Signal(_) if has_time => {
-                    has_time = false;
+                Notice::Progress(of) if of == id && may_get_on => deadline = monotonic() + limit,
+                Notice::Signal(_) if may_get_on => {
+                    may_get_on = false;
                     crate::report::say(format_args!(
-                        "agents have {} s more at most to bring files to their places; what is left then stays in a journal",
+                        "agents have {} s more at most to end; once more to stop at once and leave a journal",
                         limit.as_secs()
                     ));
                 }
+                Notice::Signal(_) => deadline = monotonic(),
                 _ => {}
             }
         }

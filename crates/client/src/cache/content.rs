@@ -211,6 +211,11 @@ impl CacheView {
             Some(open) => open.path.lock().clone(),
             None => self.below.path(file)?,
         };
+        if !self.opens.all_of(inode).iter().any(|open| open.mode.write) {
+            // Nobody has asked the shared file system yet.
+            let path = path.clone();
+            self.below.run(move |fs| fs.check_write(&path)).await?;
+        }
         self.cut(inode, path, stamp, size).await
     }
 

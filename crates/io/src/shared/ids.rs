@@ -20,21 +20,28 @@ pub(super) struct Ids {
     own: (u32, u32),
     /// What stands for all others.
     overflow: (u32, u32),
+    /// No other group has a number.
+    has_one_group: bool,
 }
 
 impl Ids {
-    /// Those of this process; nothing where all users have their numbers, or it is the administrator's.
+    /// Those of this process; nothing where all users have their numbers.
     pub(super) fn of_process() -> Option<Self> {
         let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let map = std::fs::read_to_string("/proc/self/uid_map").ok()?;
-        if user == 0 || is_everybody(&map) {
+        if is_everybody(&map) {
             return None;
         }
         let overflow = |name| {
             let told = std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok();
             told.and_then(|number| number.trim().parse().ok()).unwrap_or(u32::from(u16::MAX) - 1)
         };
-        Some(Self { own: (user, group), overflow: (overflow("overflowuid"), overflow("overflowgid")) })
+        let groups = std::fs::read_to_string("/proc/self/gid_map").ok()?;
+        Some(Self {
+            own: (user, group),
+            overflow: (overflow("overflowuid"), overflow("overflowgid")),
+            has_one_group: groups.split_whitespace().skip(2).eq(["1"]),
+        })
     }
 
     /// Which of a file's owner and group have no number.
@@ -59,6 +66,11 @@ impl Ids {
         }
     }
 
+    /// The group that is shown of a file whose owner and group are known by their numbers outside of the namespace, and which nobody else may have.
+    pub(super) fn group(&self, (uid, gid): (u32, u32)) -> u32 {
+        if self.has_one_group && uid == self.own.0 { self.own.1 } else { gid }
+    }
+
     /// What is to be changed of a file that has this owner and group. Who gives it to those that are shown in their place means to keep it as it is.
     pub(super) fn keep(&self, owner: (u32, u32), change: &AttrChange) -> AttrChange {
         let (no_owner, no_group) = self.unknown(owner);
@@ -80,7 +92,7 @@ mod tests {
     use super::*;
     use tameike_core::{FileKind, Timestamp};
 
-    const IDS: Ids = Ids { own: (1000, 100), overflow: (65_534, 65_534) };
+    const IDS: Ids = Ids { own: (1000, 100), overflow: (65_534, 65_534), has_one_group: true };
     const NOBODY: (u32, u32) = (65_534, 65_534);
 
     fn shown(owner: (u32, u32), mode: u16, rights: u16) -> ((u32, u32), u16) {
@@ -134,8 +146,14 @@ mod tests {
     }
 
     #[test]
+    fn a_group_that_is_known_by_its_number_is_shown_as_ours() {
+        assert_eq!([(1000, 7), (1000, 100), (7, 8)].map(|owner| IDS.group(owner)), [100, 100, 8]);
+        assert_eq!(Ids { has_one_group: false, ..IDS }.group((1000, 7)), 7);
+    }
+
+    #[test]
     fn the_user_that_stands_for_others_is_himself() {
-        let ids = Ids { own: NOBODY, overflow: NOBODY };
+        let ids = Ids { own: NOBODY, ..IDS };
         assert_eq!(ids.unknown(NOBODY), (false, false));
         assert!(is_everybody("         0          0 4294967295\n") && !is_everybody("1000 1000 1\n"));
     }

@@ -74,7 +74,10 @@ pub(super) fn open(seen: Seen, file: impl AsFd) -> rustix::io::Result<FileStat> 
     let stat = rustix::fs::statx(&file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
     let birth = birth(file.as_fd(), b"", AtFlags::EMPTY_PATH).unwrap_or(0);
     let stat = translate::stat(seen.root_device, &stat, birth);
-    Ok(seen.show(stat, CWD, format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()).as_bytes()))
+    match seen.ids {
+        None => Ok(stat),
+        Some(_) => Ok(seen.show(stat, CWD, format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()).as_bytes())),
+    }
 }
 
 /// See [`FileStat::birth`]: 0 where the file system makes no handles. Some make handles of what this machine alone knows.

@@ -282,6 +282,15 @@ pub trait SharedFs: Send + Sync {
         let _ = dir;
         Ok(())
     }
+    /// The same of who may not write to a file.
+    fn check_write(&self, path: &[u8]) -> Result<()> {
+        let _ = path;
+        Ok(())
+    }
+    /// The group that is shown of a file of this owner and group.
+    fn shown_group(&self, (_uid, gid): (u32, u32)) -> u32 {
+        gid
+    }
     /// Changes owner, permissions and times (the size is [`SharedFile::truncate`]'s).
     fn change(&self, path: &[u8], change: &AttrChange) -> Result<()>;
     /// Value of an extended attribute.

@@ -80,7 +80,7 @@ impl Identity {
 
     /// The same of a file whose content is outside.
     pub fn told_outside(node: &Node) -> Option<Self> {
-        Self::told(node).filter(|identity| identity.place != Place::Inside)
+        Self::told(node).filter(|identity| identity.place != Place::Inside && node.size == 0)
     }
 }
 
@@ -105,7 +105,7 @@ impl OutsideContent {
                 Fault::new(Errno::ENOENT, why)
             }
             Place::Inside | Place::Outside => Fault::io(format!(
-                "its content is lost, which was in {}: `tameike recover` brings what its job still has",
+                "its content is not in {}: it has come to its place since the container was opened, or is lost, and `tameike recover` brings what its job still has",
                 String::from_utf8_lossy(&name)
             )),
         })?;

@@ -1,7 +1,8 @@
 //! Files whose content is outside of the container, in the golden one that has some.
 
 use super::{CREATE, READ, UPDATE, session, tree};
-use crate::{Tally, compact, verify};
+use crate::verify::unless_changed;
+use crate::{Format, Tally, compact, export, verify};
 use std::fs;
 use std::path::Path;
 use tameike_core::Errno;
@@ -42,7 +43,28 @@ fn who_opens_a_container_reads_what_is_outside_and_changes_nothing_of_it() {
         let refused = session.open_file(b"outside", flags, 0o600).map(drop).expect_err("it is a job's");
         assert_eq!(refused.errno, Errno::EROFS, "{refused}");
     }
+    assert_eq!(session.link(b"outside", b"other").expect_err("it has one name").errno, Errno::EROFS);
+    // What was put just now is not with the file system yet.
+    for flags in [CREATE, UPDATE, CREATE] {
+        let file = session.open_file(b"empty", flags, 0o600).expect("made");
+        session.close(file).expect("closed");
+        assert_eq!(session.stat(b"empty").expect("there").size, 0);
+        assert_eq!(session.stat_followed(b"empty").expect("there").size, 0);
+    }
     session.finish().expect("finished");
+}
+
+#[test]
+fn what_is_removed_while_it_is_proven_is_not_damaged() {
+    let dir = copy();
+    let mut container = Container::open(tree(dir.path())).expect("it opens");
+    let files = vec![(b"lost".to_vec(), String::new()), (b"outside".to_vec(), String::new())];
+    let still = unless_changed(&mut container, files.clone()).expect("looked");
+    assert_eq!(still, files);
+    let session = session(dir.path());
+    session.unlink(b"lost").expect("removed");
+    session.finish().expect("finished");
+    assert_eq!(unless_changed(&mut container, still).expect("looked"), files[1..]);
 }
 
 #[test]
@@ -63,5 +85,9 @@ fn what_is_outside_stays_there_when_a_container_is_compacted() {
         let [(path, why)] = &found.files[..] else { panic!("{:?}", found.files) };
         assert!(path == b"lost" && why.contains("tameike recover"), "{why}");
         assert!(found.damage.is_empty() && found.index.is_empty());
+        let (mut archive, tally) = (Vec::new(), Tally::default());
+        export(&container, &mut archive, Format::Tar, 2, &tally).expect("exported");
+        assert_eq!((tally.files(), tally.faults().len()), (3, 2), "{:?}", tally.faults());
+        assert!(archive.len() > SIZE as usize + 10_300);
     }
 }

@@ -1,9 +1,10 @@
 //! Files whose content is outside of the container.
 
 use super::super::index::{Brief, IndexEntry};
-use super::super::outside::{Identity, OutsideContent};
+use super::super::outside::{Identity, name};
 use super::Container;
 use tameike_core::{FileKind, Result};
+use tameike_io::shared::FileStat;
 
 impl Container {
     /// How many files of its directory have content of others, or once had.
@@ -32,9 +33,10 @@ impl Container {
         if self.outside > 0
             && let Some(identity) = self.outside_of(entry)?
         {
-            let mut node = self.node(entry)?;
-            if OutsideContent::open(&**self.records.fs(), &identity, &mut node).is_ok() {
-                return Ok(Some(Brief::of(&node)));
+            let found = self.records.fs().stat(&name(identity.number));
+            if let (Ok(FileStat { kind: FileKind::File, size, mtime, .. }), Some(told)) = (found, entry.node)
+            {
+                return Ok(Some(Brief { size, mtime, ..told }));
             }
         }
         Ok(entry.node)

@@ -45,10 +45,10 @@ impl Container {
             && let Some(identity) = self.outside_of(entry)?
         {
             match OutsideContent::open(&**self.records.fs(), &identity, &mut self.node(entry)?) {
-                Err(fault) if fault.errno == Errno::EIO => damage.push(fault),
                 // It has come to its place.
-                Err(fault) if fault.errno != Errno::ENOENT => return Err(fault),
-                _ => {}
+                Err(fault) if fault.errno == Errno::ENOENT => {}
+                Err(fault) => damage.push(fault),
+                Ok(_) => {}
             }
         }
         Ok(damage)
