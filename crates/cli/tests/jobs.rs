@@ -137,7 +137,7 @@ fn a_drain_that_takes_too_long_is_cut_off() {
 fn agents_that_get_on_are_waited_for_when_they_end() {
     let place = Place::new();
     place.tell("slow-stop-0");
-    let run = place.start("--local 2", &format!("{} echo ready", dirty(&place, 0)));
+    let run = place.start("--local 2 --grace 1", &format!("{} echo ready", dirty(&place, 0)));
     let output = run.finish();
     assert_code(&output, 0);
     assert!(place.shared("from-node-0").exists());

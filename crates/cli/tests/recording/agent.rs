@@ -142,7 +142,7 @@ impl AgentControl for Recording {
         drop(self.stopper.lock().take());
         if self.told(&format!("slow-stop-{}", self.start.node.0)) {
             // Longer than one may take that says nothing.
-            for _ in 0..33 {
+            for _ in 0..34 {
                 std::thread::park_timeout(Duration::from_secs(1));
                 stopping();
             }
