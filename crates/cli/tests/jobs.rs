@@ -140,7 +140,7 @@ fn agents_that_get_on_are_waited_for_when_they_end() {
     let run = place.start("--local 2 --grace 1", &format!("{} echo ready", dirty(&place, 0)));
     let output = run.finish();
     assert_code(&output, 0);
-    assert!(place.shared("from-node-0").exists());
+    assert!(place.shared("from-node-0").exists() && place.shared("ended").exists());
     place.assert_clean();
 }
 

@@ -4,7 +4,7 @@
 //!
 //! Names in the shared directory steer it: `slow-drain` lets a drain last until `stop`, `fail-drain` makes the
 //! file missing, `fail-start-K` lets node K fail to start, `hang-start-K` lets it never get ready, `slow-stop-K` lets it
-//! take its time to end.
+//! take its time to end, and make a file `ended`.
 
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
@@ -146,6 +146,8 @@ impl AgentControl for Recording {
                 std::thread::park_timeout(Duration::from_secs(1));
                 stopping();
             }
+            let shared = self.start.shared_dir.as_ref().expect("it has told so");
+            std::fs::write(shared.join("ended"), "").expect("the test's own file");
         }
         Ok(self.start.device.as_ref().map_or_else(Left::default, |device| left_in(&device.dir)))
     }
