@@ -385,8 +385,9 @@ fn files_of_others_show_as_the_users_own() {
 }
 
 /// S43: "Who may enter the container's directory reads all that is packed there, whatever permissions the files have. So it is closed to all
-/// but who packed them. Who opens it (`chmod`) lets others have jobs that read packed files, as far as these files' permissions allow, and do not change them (EROFS); where it is
-/// closed, their jobs with that shared directory do not start."
+/// but who packed them. Who opens it (`chmod`) lets others have jobs that read packed files, as far as these files' permissions allow, and
+/// change none of them; where it is closed, their jobs with that shared directory do not start." S44: "Packed files of others show as nobody's
+/// there."
 #[test]
 fn what_a_user_packs_is_closed_to_others_until_it_is_opened() {
     let host = Host::new();
@@ -419,10 +420,10 @@ fn what_a_user_packs_is_closed_to_others_until_it_is_opened() {
         "{}",
         shown(&refused)
     );
-    let script = r#"cd "$TAMEIKE_CACHE"; ls -A open; cat open/all; ! cat open/own; ! cat large; ! rm open/all; echo mine > anybody/mine"#;
+    let script = r#"cd "$TAMEIKE_CACHE"; stat -c %u open/all; ls -A open; cat open/all; ! cat open/own; ! cat large; ! rm open/all; ! sh -c 'echo no >> open/all'; ! mv open/all open/other; ! chmod 666 open/all; echo mine > anybody/mine"#;
     let read = run(&other, "opened", &[], script);
     assert!(read.status.success(), "{}", shown(&read));
-    assert_eq!(String::from_utf8_lossy(&read.stdout), "all\nown\nall\n");
+    assert_eq!(String::from_utf8_lossy(&read.stdout), "65534\nall\nown\nall\n");
     assert_eq!(fs::read_to_string(shared.join("anybody/mine")).expect("there"), "mine\n");
     host.assert_clean();
 }
