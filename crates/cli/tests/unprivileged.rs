@@ -15,6 +15,7 @@ use user::{Allows, Host, User};
 /// Users that every Debian has.
 const NOBODY: u32 = 65534;
 const DAEMON: u32 = 1;
+const SYS: u32 = 3;
 
 /// What a job of two nodes must be able to do, whatever its paths are.
 const EVERYTHING: &str = r#"
@@ -386,12 +387,11 @@ fn files_of_others_show_as_the_users_own() {
 
 /// S43: "Who may enter the container's directory reads all that is packed there, whatever permissions the files have. So it is closed to all
 /// but who packed them. Who opens it (`chmod`) lets others have jobs that read packed files, as far as these files' permissions allow, and
-/// change none of them; where it is closed, their jobs with that shared directory do not start." S44: "Packed files of others show as nobody's
-/// there."
+/// change none of them; where it is closed, their jobs with that shared directory do not start." S44: "Packed files of others show as nobody's."
 #[test]
 fn what_a_user_packs_is_closed_to_others_until_it_is_opened() {
     let host = Host::new();
-    let (packer, other) = (host.user(NOBODY), host.user(DAEMON));
+    let (packer, other) = (host.user(SYS), host.user(DAEMON));
     let shared = packer.shared();
     let run = |user: &User<'_>, name: &str, options: &[&str], script: &str| {
         let job = format!("{name}-{}", std::process::id());
