@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from pathlib import Path
@@ -84,8 +83,8 @@ def test_what_is_no_file_is_no_content(tmp_path: Path) -> None:
     link.symlink_to("/etc/passwd")
     container = Container(copy)
     assert [entry.size for entry in container.walk()] == [0, 300, 0, 0, 0]
-    for path, why in (("leaving", "no regular file"), ("outside", os.strerror(errno.ELOOP))):
-        with pytest.raises(OSError, match=why):
+    for path in ("leaving", "outside"):
+        with pytest.raises(OSError, match="no regular file"):
             container.open(path)
 
 

@@ -49,25 +49,28 @@ pub fn verify(fs: &Arc<dyn SharedFs>, threads: usize, rebuild: bool, tally: &Tal
         entries.into_iter().try_for_each(|entry| builder.add(entry))?;
         builder.finish(&container.ends())?;
     }
-    let files = unless_changed(&mut container, files)?;
+    let files = unless_changed(&mut container, files);
     Ok(Verified { damage, files, index, has_index })
 }
 
-/// Leaves out what a writer has changed or removed since the container was opened.
+/// Leaves out what a writer has changed or removed since the container was opened, where that can be seen.
 pub(crate) fn unless_changed(
     container: &mut Container,
     mut files: Vec<(Vec<u8>, String)>,
-) -> Result<Vec<(Vec<u8>, String)>> {
-    if files.is_empty() {
-        return Ok(files);
+) -> Vec<(Vec<u8>, String)> {
+    let version = |container: &Container, path: &[u8]| {
+        container.find(path).map(|entry| entry.map(|entry| entry.version)).ok()
+    };
+    let before: Vec<_> = files.iter().map(|(path, _)| version(container, path)).collect();
+    if files.is_empty() || container.refresh().is_err() {
+        return files;
     }
-    let version = |container: &Container, path: &[u8]| Ok(container.find(path)?.map(|entry| entry.version));
-    let before: Result<Vec<_>> = files.iter().map(|(path, _)| version(container, path)).collect();
-    container.refresh()?;
-    let now: Result<Vec<_>> = files.iter().map(|(path, _)| version(container, path)).collect();
-    let mut is_same = std::iter::zip(before?, now?).map(|(before, now)| before == now);
-    files.retain(|_| is_same.next().unwrap_or(true));
-    Ok(files)
+    let mut before = before.into_iter();
+    files.retain(|(path, _)| {
+        let (before, now) = (before.next().flatten(), version(container, path));
+        before.is_none() || now.is_none() || before == now
+    });
+    files
 }
 
 fn check_files(

@@ -110,9 +110,15 @@ fn the_receipt_has_checksums_of_packed_files() {
 fn what_has_grown_large_is_a_file_when_the_job_has_ended() {
     let site = Site::new();
     let script = r#"cd "$TAMEIKE_CACHE"; mkdir d; head -c 3000000 /dev/urandom > d/large; head -c 1000 d/large > d/small
-                    cksum < d/large; chmod 640 d/large"#;
+                    cksum < d/large; chmod 640 d/large; mkdir of-group; chgrp 5 of-group; chmod 2775 of-group
+                    head -c 2000000 d/large > of-group/given; cp of-group/given of-group/kept; chgrp 0 of-group/given"#;
     let sum = pack(&site, 2, script);
-    assert_eq!(plain_files(&site), [site.shared().join("d/large")]);
+    let large = ["d/large", "of-group/given", "of-group/kept"];
+    let mut found = plain_files(&site);
+    found.sort();
+    assert_eq!(found, large.map(|name| site.shared().join(name)));
+    let groups = Command::new("stat").args(["-c", "%g"]).args(large).current_dir(site.shared()).output();
+    assert_eq!(groups.expect("stat").stdout, b"0\n0\n5\n");
     assert_eq!(
         succeed(Command::new("cksum").stdin(fs::File::open(site.shared().join("d/large")).expect("there"))),
         sum

@@ -12,7 +12,7 @@ from typing import NamedTuple, Optional
 
 from .entry import FileKind, Node, encoded, printable
 from .errors import damaged
-from .source import Directory, Source
+from .source import Directory, NotRegularError, Source
 
 PREFIX = "out."
 _IDENTITY = struct.Struct("<QqIB")
@@ -30,6 +30,7 @@ class Outside(NamedTuple):
     def open(self, directory: Directory, path: str) -> Source:
         """The content of the file ``path``, as it is now."""
         try:
+            directory.status(self.name)
             return directory.open(self.name)
         except FileNotFoundError:
             if self.is_leaving:
@@ -45,7 +46,7 @@ class Outside(NamedTuple):
         """Size and time of the content, as `Directory.status`; ``None`` when it cannot be found."""
         try:
             return directory.status(self.name)
-        except OSError:
+        except (FileNotFoundError, NotRegularError):
             return None
 
 

@@ -13,6 +13,10 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 
+class NotRegularError(OSError):
+    """It is there, and no regular file."""
+
+
 class Source(Protocol):
     """A file that is open."""
 
@@ -33,7 +37,7 @@ class Directory(Protocol):
         """A file of it, or `FileNotFoundError`."""
 
     def status(self, name: str) -> tuple[int, Optional[int]]:
-        """Bytes of a file of it and its last change, in nanoseconds since 1970, where the file system tells so."""
+        """Bytes of a file of it, no link, and its last change in nanoseconds since 1970, where that is known."""
 
     def names(self) -> list[str]:
         """Of all its files."""
@@ -46,8 +50,8 @@ class LocalSource:
     """A file of this machine. It is closed when nobody has it any more."""
 
     def __init__(self, path: str) -> None:
-        # Whoever has put a link or a pipe there shows no other file by it, and holds nobody up.
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        # Whoever has put a pipe there holds nobody up.
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         self.size = _size_of_regular(path, os.fstat(self._descriptor))
 
     def read_at(self, offset: int, size: int) -> bytes:
@@ -127,7 +131,7 @@ class RemoteDirectory:
 
 def _size_of_regular(path: str, status: os.stat_result) -> int:
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file", path)
+        raise NotRegularError(errno.EINVAL, "it is no regular file", path)
     return status.st_size
 
 

@@ -322,9 +322,8 @@ impl SharedFs for PackedTree {
     }
 
     fn check_write(&self, path: &[u8]) -> Result<()> {
-        visible(path)?;
-        // What is packed is ours.
-        self.either(path, |plain| plain.check_write(path), || self.stat_packed(path).map(drop))
+        // Whether what is packed may be written its packer tells.
+        unless_missing(self.plain.check_write(path)).map(drop)
     }
 
     fn change(&self, path: &[u8], change: &AttrChange) -> Result<()> {

@@ -16,6 +16,8 @@ use tameike_core::{Errno, Fault, Result, Timestamp};
 use tameike_io::shared::{SharedFile, SharedFs, anew, is_missing, join, split};
 use tameike_store::container::outside::{self, Place};
 
+/// Bytes that are copied between two syncs: nobody waits for one much longer than for them.
+const SYNCED_SIZE: u64 = 256 << 20;
 /// Beginning of the names of files that are being made beside their places.
 pub(super) const ASIDE: &[u8] = b".tameike-moved-";
 /// The file that has the content of a packed file, in the shared directory.
@@ -52,6 +54,9 @@ pub(super) fn copy(
     }
     let pieces = || (0..size).step_by(PACKED_BYTES_MAX);
     for offset in pieces() {
+        if offset > 0 && offset % SYNCED_SIZE == 0 {
+            file.sync()?;
+        }
         file.write_at(&read(offset)?, offset)?;
     }
     file.sync()?;

@@ -37,11 +37,11 @@ impl Moving<'_> {
         if store.owed.as_ref().is_none_or(Owed::is_empty) {
             return Ok(());
         }
-        let OutsideFiles { mut files, are_all } = store.outside()?;
+        let OutsideFiles { mut files, are_all } = self.count(store.outside())?;
         let known: BTreeSet<_> = files.iter().map(|(_, stat)| stat.number).collect();
         files.retain(|(path, stat)| store.is_owed(stat.number) && !is_apart(path, stat.number));
         files.iter().try_for_each(|(path, _)| self.count(store.set_place_of(path, Place::Leaving)))?;
-        store.sync()?;
+        self.count(store.sync())?;
         self.bring(store, &files)?;
         if are_all {
             // Of files that were removed by a life that was cut off.
@@ -175,7 +175,7 @@ impl Moving<'_> {
     }
 
     /// Something was done, or could not be.
-    fn count<T>(&self, done: Result<T>) -> Result<T> {
+    pub fn count<T>(&self, done: Result<T>) -> Result<T> {
         self.pieces.fetch_add(1, Ordering::Relaxed);
         done
     }
@@ -227,11 +227,13 @@ fn in_writable(
     }
 }
 
-/// The group that a file has at its place. In a plain user's namespace other groups show as the user's own, which the entry tells then: the file
+/// The group that a file has at its place. In a plain user's namespace other groups show as the user's own, which the entry tells then: such a file
 /// has what its directory gives to all.
 fn group_of(stat: &PackedStat, has: &FileStat, dir: &FileStat) -> u32 {
+    let (user, group) = (process::user(), process::group());
+    let may_be_shown = user != 0 && (stat.uid, stat.gid) == (user, group);
     let is_inherited = dir.mode & SETGID != 0 && has.gid == dir.gid;
-    if is_inherited && stat.gid == process::group() { has.gid } else { stat.gid }
+    if may_be_shown && is_inherited { has.gid } else { stat.gid }
 }
 
 /// A file that is about to come to a path gets permissions and owner; these are safe then.

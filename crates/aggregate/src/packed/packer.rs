@@ -333,9 +333,9 @@ impl Packer {
         if store.is_foreign() {
             return Ok(());
         }
-        let safe = store.end_journal();
-        let is_ended = drained && safe.is_ok();
         let moving = Moving { plain: self.plain(), pieces: &self.pieces_moved };
+        let safe = moving.count(store.end_journal());
+        let is_ended = drained && safe.is_ok();
         let moved = if is_ended { moving.move_out(&mut store) } else { Ok(()) };
         store.finish()?;
         safe.and(moved)

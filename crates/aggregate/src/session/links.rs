@@ -75,9 +75,9 @@ impl Session {
             return Err(Errno::EPERM.into());
         }
         state.check_missing(to)?;
+        state.check_inside(&entry)?;
         self.begin(&mut state)?;
         self.make_parents(&mut state, to)?;
-        state.check_inside(&entry)?;
         let (node, _) = state.node_of(&entry)?;
         state.put(to, Some(node), &[]).map(drop)
     }

@@ -213,8 +213,11 @@ impl CacheView {
         };
         if !self.opens.all_of(inode).iter().any(|open| open.mode.write) {
             // Nobody has asked the shared file system yet.
-            let path = path.clone();
-            self.below.run(move |fs| fs.check_write(&path)).await?;
+            let (shared, path) = (open.as_ref().map(|open| open.shared.clone()), path.clone());
+            let check = move |fs: &dyn SharedFs| {
+                shared.map_or_else(|| fs.check_write(&path), |file| file.check_write())
+            };
+            self.below.run(check).await?;
         }
         self.cut(inode, path, stamp, size).await
     }

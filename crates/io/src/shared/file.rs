@@ -3,7 +3,7 @@
 use super::look::Seen;
 use super::{Allocate, FileStat, Seek, SharedFile, look, translate};
 use crate::os::range_lock::try_lock_range;
-use rustix::fs::{Advice, AtFlags, Gid, SeekFrom, StatxFlags, Uid};
+use rustix::fs::{Advice, AtFlags, CWD, Gid, SeekFrom, StatxFlags, Uid};
 use rustix::io::ReadWriteFlags;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -126,6 +126,10 @@ impl SharedFile for PosixFile {
             Some(times) => self.done("set times of", rustix::fs::futimens(&self.descriptor, &times)),
             None => Ok(()),
         }
+    }
+
+    fn check_write(&self) -> Result<()> {
+        self.done("write to", self.seen.check_write(CWD, &look::name_of(&self.descriptor)))
     }
 
     fn try_lock(&self, offset: u64, length: u64) -> Result<bool> {

@@ -25,11 +25,11 @@ pub(super) struct Ids {
 }
 
 impl Ids {
-    /// Those of this process; nothing where all users have their numbers.
+    /// Those of this process; nothing where more users than one have numbers.
     pub(super) fn of_process() -> Option<Self> {
         let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let map = std::fs::read_to_string("/proc/self/uid_map").ok()?;
-        if is_everybody(&map) {
+        if !has_one(&map) {
             return None;
         }
         let overflow = |name| {
@@ -40,14 +40,15 @@ impl Ids {
         Some(Self {
             own: (user, group),
             overflow: (overflow("overflowuid"), overflow("overflowgid")),
-            has_one_group: groups.split_whitespace().skip(2).eq(["1"]),
+            has_one_group: has_one(&groups),
         })
     }
 
     /// Which of a file's owner and group have no number.
     fn unknown(&self, (uid, gid): (u32, u32)) -> (bool, bool) {
         let is_unknown = |id, own, overflow| id == overflow && own != overflow;
-        (is_unknown(uid, self.own.0, self.overflow.0), is_unknown(gid, self.own.1, self.overflow.1))
+        let no_group = self.has_one_group && is_unknown(gid, self.own.1, self.overflow.1);
+        (is_unknown(uid, self.own.0, self.overflow.0), no_group)
     }
 
     /// What is shown of a file: what has no number is our own, and with an unknown owner the file gives that at least what it gives us. Whether it
@@ -81,10 +82,9 @@ impl Ids {
     }
 }
 
-/// Whether a namespace's map has all numbers as they are.
-fn is_everybody(map: &str) -> bool {
-    let numbers: Vec<_> = map.split_whitespace().collect();
-    numbers == ["0", "0", "4294967295"]
+/// Whether a namespace's map has one number.
+fn has_one(map: &str) -> bool {
+    map.split_whitespace().skip(2).eq(["1"])
 }
 
 #[cfg(test)]
@@ -155,6 +155,7 @@ mod tests {
     fn the_user_that_stands_for_others_is_himself() {
         let ids = Ids { own: NOBODY, ..IDS };
         assert_eq!(ids.unknown(NOBODY), (false, false));
-        assert!(is_everybody("         0          0 4294967295\n") && !is_everybody("1000 1000 1\n"));
+        assert!(has_one("      1000       1000          1\n") && has_one("0 1000 1\n"));
+        assert!(!has_one("0 0 4294967295\n") && !has_one("0 1000 1\n1 100000 65536\n"));
     }
 }

@@ -45,6 +45,20 @@ impl Seen {
         stat
     }
 
+    /// Asks for the right to write to a file, which its owner may always take.
+    pub(super) fn check_write(&self, dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<()> {
+        if self.ids.is_none() {
+            return Ok(());
+        }
+        let refused = match rustix::fs::accessat(dir, name, Access::WRITE_OK, AtFlags::empty()) {
+            Err(Errno::ACCESS) => Errno::ACCESS,
+            asked => return asked,
+        };
+        let is_own =
+            rustix::fs::statat(dir, name, AtFlags::empty())?.st_uid == rustix::process::geteuid().as_raw();
+        if is_own { Ok(()) } else { Err(refused) }
+    }
+
     /// What is to be changed of a file.
     pub(super) fn kept(
         &self,
@@ -76,8 +90,13 @@ pub(super) fn open(seen: Seen, file: impl AsFd) -> rustix::io::Result<FileStat> 
     let stat = translate::stat(seen.root_device, &stat, birth);
     match seen.ids {
         None => Ok(stat),
-        Some(_) => Ok(seen.show(stat, CWD, format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()).as_bytes())),
+        Some(_) => Ok(seen.show(stat, CWD, &name_of(&file))),
     }
+}
+
+/// A name that stands for an open file.
+pub(super) fn name_of(file: impl AsFd) -> Vec<u8> {
+    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()).into_bytes()
 }
 
 /// See [`FileStat::birth`]: 0 where the file system makes no handles. Some make handles of what this machine alone knows.

@@ -226,6 +226,10 @@ pub trait SharedFile: Send + Sync {
     }
     /// Changes owner, permissions and times (the size is [`SharedFile::truncate`]'s).
     fn change(&self, change: &AttrChange) -> Result<()>;
+    /// Refuses whom the file system lets not write to it, where the permissions that are shown of it may say otherwise.
+    fn check_write(&self) -> Result<()> {
+        Ok(())
+    }
     /// Whether who has written to it may give it its size and time by the same open. Elsewhere its close may give the file another time than
     /// was set before, and other machines may show for a while what was before.
     fn is_ended_by_writer(&self) -> bool {

@@ -110,16 +110,6 @@ impl PosixTree {
         opened
     }
 
-    /// Asks for rights that what is shown does not tell.
-    fn check(&self, doing: &str, path: &[u8], rights: Rights) -> Result<()> {
-        match self.seen.ids {
-            None => Ok(()),
-            Some(_) => {
-                self.at(doing, path, |dir, name| rustix::fs::accessat(dir, name, rights, AtFlags::empty()))
-            }
-        }
-    }
-
     fn file(&self, descriptor: OwnedFd, path: &[u8]) -> Arc<dyn SharedFile> {
         Arc::new(PosixFile { descriptor, path: path.to_vec(), seen: self.seen })
     }
@@ -252,11 +242,16 @@ impl SharedFs for PosixTree {
     }
 
     fn check_names(&self, dir: &[u8]) -> Result<()> {
-        self.check("change names in", dir, Rights::WRITE_OK | Rights::EXEC_OK)
+        match self.seen.ids {
+            None => Ok(()),
+            Some(_) => self.at("change names in", dir, |at, name| {
+                rustix::fs::accessat(at, name, Rights::WRITE_OK | Rights::EXEC_OK, AtFlags::empty())
+            }),
+        }
     }
 
     fn check_write(&self, path: &[u8]) -> Result<()> {
-        self.check("write to", path, Rights::WRITE_OK)
+        self.at("write to", path, |dir, name| self.seen.check_write(dir, name))
     }
 
     fn shown_group(&self, owner: (u32, u32)) -> u32 {
