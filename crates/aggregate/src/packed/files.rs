@@ -30,7 +30,7 @@ pub fn identity_of(entry: &IndexEntry, node: &Node) -> Identity {
 }
 
 /// Attributes of a file with so many bytes and names.
-pub fn stat_of(
+pub fn packed_stat(
     &Identity { number, ctime, place }: &Identity,
     node: &Node,
     size: u64,
@@ -44,7 +44,7 @@ pub fn stat_of(
 impl Open {
     pub fn stat(&self) -> PackedStat {
         let nlink = u32::from(self.draft.path.is_some());
-        stat_of(&self.identity, &self.draft.node, self.draft.size, nlink)
+        packed_stat(&self.identity, &self.draft.node, self.draft.size, nlink)
     }
 
     /// Its content has changed.

@@ -1,6 +1,6 @@
 //! The container of a shared directory as the packer has it: every change is with the file system before it is answered.
 
-use super::files::{Open, identity_of, stat_of};
+use super::files::{Open, identity_of, packed_stat};
 use super::journal::{Earlier, Journal, Whose};
 use super::lives::{Settled, settle};
 use super::owed::Owed;
@@ -156,7 +156,7 @@ impl Store {
 
     /// Keeps at hand what an entry tells.
     pub(super) fn know(&mut self, entry: &IndexEntry, node: &Node) -> PackedStat {
-        let stat = stat_of(&identity_of(entry, node), node, node.size, 1);
+        let stat = packed_stat(&identity_of(entry, node), node, node.size, 1);
         if self.known.len() >= KNOWN_MAX {
             self.known.clear();
         }

@@ -6,12 +6,11 @@
 //! user's own.
 
 use super::FileStat;
+use rustix::fs::Access;
 use tameike_core::attr::AttrChange;
 
-/// Bits of a permission, as of others.
-pub(super) const READ: u16 = 4;
-pub(super) const WRITE: u16 = 2;
-pub(super) const EXECUTE: u16 = 1;
+/// Permissions, with their bits of others.
+const PERMISSIONS: [(u16, Access); 3] = [(4, Access::READ_OK), (2, Access::WRITE_OK), (1, Access::EXEC_OK)];
 
 /// The numbers of the process's namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,9 +50,9 @@ impl Ids {
         (is_unknown(uid, self.own.0, self.overflow.0), no_group)
     }
 
-    /// What is shown of a file: what has no number is our own, and with an unknown owner the file gives that at least what it gives us. Whether it
-    /// does, where owner and group do not tell, is asked of the system: `may`. Who uses more than that is refused by the file system below.
-    pub(super) fn show(&self, stat: &mut FileStat, may: impl Fn(u16) -> bool) {
+    /// What is shown of a file: an owner and a group without a number are our own, and that owner has at least what we have. Where its bits do not tell
+    /// what that is, the system is asked: `may`. If they tell of more than we have, the file system below refuses who makes use of it.
+    pub(super) fn show(&self, stat: &mut FileStat, may: impl Fn(Access) -> bool) {
         let (no_owner, no_group) = self.unknown((stat.uid, stat.gid));
         if no_group {
             stat.gid = self.own.1;
@@ -61,9 +60,10 @@ impl Ids {
         if no_owner {
             stat.uid = self.own.0;
             let [owner, group, others] = [6, 3, 0].map(|class| stat.mode >> class & 7);
-            let is_given = |bit: &u16| if group & bit == others & bit { group & bit != 0 } else { may(*bit) };
-            let missing = [READ, WRITE, EXECUTE].into_iter().filter(|bit| owner & bit == 0);
-            stat.mode |= missing.filter(is_given).sum::<u16>() << 6;
+            for (bit, access) in PERMISSIONS.into_iter().filter(|(bit, _)| owner & bit == 0) {
+                let is_given = if group & bit == others & bit { group & bit != 0 } else { may(access) };
+                stat.mode |= if is_given { bit << 6 } else { 0 };
+            }
         }
     }
 
@@ -113,7 +113,10 @@ mod tests {
             mtime: time,
             ctime: time,
         };
-        IDS.show(&mut stat, |bit| rights & bit != 0);
+        let has = |(bit, _): &(u16, Access)| rights & bit != 0;
+        IDS.show(&mut stat, |asked| {
+            PERMISSIONS.iter().filter(|one| has(one)).any(|(_, access)| *access == asked)
+        });
         ((stat.uid, stat.gid), stat.mode)
     }
 

@@ -1,7 +1,7 @@
 //! What `stat` says of a file, and which of the files it is that had its inode number one after the other: its file
 //! handle tells.
 
-use super::ids::{EXECUTE, Ids, READ, WRITE};
+use super::ids::Ids;
 use super::{FileStat, translate};
 use rustix::fs::{Access, AtFlags, CWD, Stat, StatxFlags};
 use rustix::io::Errno;
@@ -34,13 +34,7 @@ impl Seen {
     /// What is shown of a file, with whose name the system can be asked for permissions.
     fn show(&self, mut stat: FileStat, dir: BorrowedFd<'_>, name: &[u8]) -> FileStat {
         if let Some(ids) = self.ids {
-            let bits = [(READ, Access::READ_OK), (WRITE, Access::WRITE_OK), (EXECUTE, Access::EXEC_OK)];
-            ids.show(&mut stat, |asked| {
-                let access = bits.into_iter().find(|(bit, _)| *bit == asked);
-                access.is_some_and(|(_, access)| {
-                    rustix::fs::accessat(dir, name, access, AtFlags::empty()).is_ok()
-                })
-            });
+            ids.show(&mut stat, |access| rustix::fs::accessat(dir, name, access, AtFlags::empty()).is_ok());
         }
         stat
     }
