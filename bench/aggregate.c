@@ -145,8 +145,11 @@ static int direct_end(void) { return 0; }
 static int library_begin(int writes) {
     tameike_agg_options own = {.rank = rank, .size = (uint32_t)ranks, .is_collective = 1};
     int flags = writes ? O_RDWR | O_CREAT : O_RDONLY;
-    if (rank == 0) SAY(tameike_agg_initialize(dir, flags, &own, &container) == 0, dir);
-    if (writes) barrier();
+    if (rank == 0) SAY(tameike_agg_initialize(dir, flags, &own, &container) == 0 && tameike_agg_known(container, &own.known) == 0, dir);
+    if (!is_alone) {
+        barrier();
+        MPI_Bcast(own.known, sizeof own.known, MPI_BYTE, 0, MPI_COMM_WORLD);
+    }
     if (rank != 0) SAY(tameike_agg_initialize(dir, flags, &own, &container) == 0, dir);
     return 0;
 }

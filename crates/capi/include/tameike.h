@@ -94,7 +94,7 @@ typedef struct {
   // Bytes of a block of a container that is made: a power of two from 4096 to 67108864, the stripe of the file system at best; 0
   // for what the file system tells.
   uint32_t block_size;
-  // Files of a container that is made, which the ranks share: as many as there are storage targets at best; 0 for up to 8.
+  // Files of a container that is made, which the ranks share: as many as there are storage targets at best; 0 for up to 32.
   uint32_t subfiles;
   // How data is kept that this process writes: 0 as it is, 1 smaller by Zstandard where that pays.
   uint32_t compression;
@@ -102,6 +102,9 @@ typedef struct {
   // the beginning on, and rank 0 alone writes the index. tameike_agg_initialize_mpi() sets it. One rank alone writes to up to five
   // files at the same time, by threads, and has up to ten blocks in memory.
   uint32_t is_collective;
+  // Where all processes begin together: what tameike_agg_known() has told rank 0; all zeros where nothing is known. Then each opens the
+  // index alone, and none of the container's other files that it does not need.
+  uint8_t known[48];
 } tameike_agg_options;
 
 #ifdef __cplusplus
@@ -186,6 +189,11 @@ int tameike_agg_initialize(const char *dir,
                            int flags,
                            const tameike_agg_options *options,
                            tameike_agg **container);
+
+// Tells rank 0 of a program what it knows of a container that it has just opened: for `known` in the options of all others, which open it
+// after that. All zeros where they have to look for themselves. Returns 0 or a negative errno.
+int tameike_agg_known(tameike_agg *container,
+                      uint8_t (*known)[48]);
 
 // Ends the use of a container: all that was written is safe then. The last of all processes that ends writes an index, with which it is
 // opened at once. Files and lists must be closed before, -EBUSY tells of one that is not. What cannot be made safe is told, and

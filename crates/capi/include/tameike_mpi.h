@@ -9,6 +9,7 @@
 #define TAMEIKE_MPI_H
 
 #include <mpi.h>
+#include <string.h>
 
 #include "tameike.h"
 
@@ -24,9 +25,12 @@ static inline int tameike_agg_initialize_mpi(MPI_Comm comm, const char *dir, int
   own.rank = rank;
   own.size = (uint32_t)size;
   own.is_collective = 1;
+  memset(own.known, 0, sizeof own.known);
   if (rank == 0) told = tameike_agg_initialize(dir, flags, &own, container);
+  if (rank == 0 && told == 0) told = tameike_agg_known(*container, &own.known);
   int first = told;
   MPI_Bcast(&first, 1, MPI_INT, 0, comm);
+  MPI_Bcast(own.known, sizeof own.known, MPI_BYTE, 0, comm);
   if (rank == 0 || first < 0) return rank == 0 ? told : -125 /* ECANCELED */;
   return tameike_agg_initialize(dir, flags, &own, container);
 }

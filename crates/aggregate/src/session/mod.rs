@@ -14,7 +14,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-pub use tameike_store::container::{Brief, Codec, Xattr};
+pub use tameike_store::container::{Brief, Codec, Known, Xattr};
 
 pub use options::{LookAgain, Rank, SUBFILES_MAX, SessionOptions, block_size_of};
 
@@ -82,12 +82,31 @@ impl Session {
     pub fn open(fs: Arc<dyn SharedFs>, options: SessionOptions) -> Result<Self> {
         options.make_or_wait(&*fs)?;
         let container = Container::open(fs.clone())?;
+        Self::of(container, fs, options)
+    }
+
+    /// The same of a container that another process opens at the same moment, which has told what it [knows](Self::known).
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn join(fs: Arc<dyn SharedFs>, options: SessionOptions, known: &Known) -> Result<Self> {
+        let container = Container::open_known(fs.clone(), known)?;
+        Self::of(container, fs, options)
+    }
+
+    fn of(container: Container, fs: Arc<dyn SharedFs>, options: SessionOptions) -> Result<Self> {
         let session = Self { fs, state: Mutex::new(State::new(container, options.look_again)), options };
         if session.options.is_collective && !session.options.is_read_only {
             // Ranks that do all together write all together: who cannot is told before.
             session.begin(&mut session.state.lock())?;
         }
         Ok(session)
+    }
+
+    /// What others that open it at the same moment may be told, so that they need not look for themselves: to be asked for before anything is done.
+    /// Nothing where they have to.
+    pub fn known(&self) -> Option<Known> {
+        self.state.lock().container.known()
     }
 
     /// Looks for what others have added.

@@ -19,7 +19,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use tameike_aggregate::STREAMS;
-use tameike_aggregate::session::{Codec, LookAgain, Rank, Session, SessionOptions, block_size_of};
+use tameike_aggregate::session::{Codec, Known, LookAgain, Rank, Session, SessionOptions, block_size_of};
 use tameike_core::{Fault, Result};
 use tameike_io::os::forked::OwnMark;
 use tameike_io::shared::PosixTree;
@@ -39,7 +39,7 @@ pub struct AggregateOptions {
     /// Bytes of a block of a container that is made: a power of two from 4096 to 67108864, the stripe of the file system at best; 0
     /// for what the file system tells.
     pub block_size: u32,
-    /// Files of a container that is made, which the ranks share: as many as there are storage targets at best; 0 for up to 8.
+    /// Files of a container that is made, which the ranks share: as many as there are storage targets at best; 0 for up to 32.
     pub subfiles: u32,
     /// How data is kept that this process writes: 0 as it is, 1 smaller by Zstandard where that pays.
     pub compression: u32,
@@ -47,7 +47,12 @@ pub struct AggregateOptions {
     /// the beginning on, and rank 0 alone writes the index. tameike_agg_initialize_mpi() sets it. One rank alone writes to up to five
     /// files at the same time, by threads, and has up to ten blocks in memory.
     pub is_collective: u32,
+    /// Where all processes begin together: what tameike_agg_known() has told rank 0; all zeros where nothing is known. Then each opens the
+    /// index alone, and none of the container's other files that it does not need.
+    pub known: [u8; 48],
 }
+
+const _: () = assert!(Known::SIZE == 48, "the size that the header tells");
 
 /// A container of many files in a few.
 pub struct Aggregate {
@@ -107,6 +112,7 @@ fn open_session(dir: &CStr, flags: c_int, options: Option<&AggregateOptions>) ->
         let rank = u32::try_from(options.rank).ok()?;
         Some(Rank { rank, size: options.size, is_guess: false })
     });
+    let known_to = options.map(|options| &options.known);
     let asked = |value: fn(&AggregateOptions) -> u32| options.map(value).filter(|value| *value > 0);
     let is_collective = known.is_some() && asked(|options| options.is_collective).is_some();
     let subfiles = asked(|options| options.subfiles);
@@ -140,9 +146,15 @@ fn open_session(dir: &CStr, flags: c_int, options: Option<&AggregateOptions>) ->
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
     };
+    let told = known_to.and_then(Known::decode);
     let of_dir = |fault: Fault| Fault::new(fault.errno, format!("{}: {fault}", dir.display()));
     let tree = PosixTree::open(dir).map_err(of_dir)?;
-    Session::open(Arc::new(tree), options).map_err(of_dir)
+    let tree = Arc::new(tree);
+    match told {
+        Some(known) => Session::join(tree, options, &known),
+        None => Session::open(tree, options),
+    }
+    .map_err(of_dir)
 }
 
 /// Opens a container, which is a directory: O_RDONLY, or O_RDWR to add to it, with O_CREAT to make it where it is missing. `options`
@@ -163,6 +175,19 @@ pub unsafe extern "C" fn tameike_agg_initialize(
         let session = told(open_session(dir, flags, options))?;
         // SAFETY: the same.
         unsafe { put(container, Arc::into_raw(Arc::new(Aggregate { session, own })).cast_mut()) }
+    })
+}
+
+/// Tells rank 0 of a program what it knows of a container that it has just opened: for `known` in the options of all others, which open it
+/// after that. All zeros where they have to look for themselves. Returns 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_agg_known(container: *mut Aggregate, known: *mut [u8; 48]) -> c_int {
+    done(|| {
+        fits(known, 1)?;
+        // SAFETY: by the contract of the function.
+        let told = unsafe { there(container)? }.session()?.known();
+        // SAFETY: the same.
+        unsafe { put(known, told.map_or([0; Known::SIZE], |known| known.encode())) }
     })
 }
 

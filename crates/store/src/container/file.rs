@@ -2,25 +2,76 @@
 
 use super::codec::unpack;
 use super::entry::{Content, Extent, Node};
+use super::geometry::LaneId;
 use super::index::IndexEntry;
 use super::outside::{Identity, OutsideContent};
 use super::record::{self, CHUNK_SIZE, Head};
-use super::records::{Records, not_there};
+use super::records::{Lent, Records, missing, not_there};
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::{Errno, Fault, FileKind, Result};
+use tameike_io::shared::SharedFile;
 
-/// Chunks that are read at once, also when less is asked for.
-const CHUNKS_AHEAD: usize = 4;
 /// Bytes of data that are read with the head of their record.
-const AHEAD_SIZE: usize = CHUNKS_AHEAD * CHUNK_SIZE as usize;
+const AHEAD_SIZE: usize = 4 * CHUNK_SIZE as usize;
 
 /// Is shown bytes of a file, and where in it they are.
 pub type Show<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<()>;
 
+/// Takes bytes of a file, in order.
+trait Taker {
+    /// Where these may be read to at once, if all of them are wanted.
+    fn room(&mut self, at: u64, size: usize) -> Option<&mut [u8]>;
+
+    /// Takes what was not read there.
+    fn take(&mut self, at: u64, bytes: &[u8]) -> Result<()>;
+}
+
+/// Looks at bytes where they are.
+struct Shown<'a>(Show<'a>);
+
+impl Taker for Shown<'_> {
+    fn room(&mut self, _: u64, _: usize) -> Option<&mut [u8]> {
+        None
+    }
+
+    fn take(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        (self.0)(at, bytes)
+    }
+}
+
+/// Fills memory that stands for the file from `offset` on; zeros where nothing is.
+struct Filled<'a> {
+    buffer: &'a mut [u8],
+    offset: u64,
+    /// How much of it is as it will be.
+    done: usize,
+}
+
+impl Filled<'_> {
+    /// The next bytes, behind zeros for what comes before them.
+    fn next(&mut self, at: u64, size: usize) -> &mut [u8] {
+        let start = (at - self.offset) as usize;
+        self.buffer[self.done..start].fill(0);
+        self.done = start + size;
+        &mut self.buffer[start..self.done]
+    }
+}
+
+impl Taker for Filled<'_> {
+    fn room(&mut self, at: u64, size: usize) -> Option<&mut [u8]> {
+        Some(self.next(at, size))
+    }
+
+    fn take(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        self.next(at, bytes.len()).copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
 /// A file of a container that is open. It keeps a few chunks of one record in memory.
 pub struct FileReader {
-    records: Arc<Records>,
+    source: Source,
     node: Node,
     extents: Vec<Extent>,
     piece: Option<Piece>,
@@ -48,7 +99,8 @@ impl Opener {
 
     /// The same, of what records have.
     pub(super) fn open_record(&self, entry: &IndexEntry) -> Result<FileReader> {
-        let (head, node, bytes) = self.0.read_entry(entry, AHEAD_SIZE)?;
+        let is_long = entry.node.is_some_and(|node| node.size > AHEAD_SIZE as u64);
+        let (head, node, bytes) = self.0.read_entry(entry, if is_long { 0 } else { AHEAD_SIZE })?;
         let damaged = |why| Err(not_there(entry.lane, entry.address, why));
         let extents = match &node.content {
             Content::Here if node.kind == FileKind::File && u64::from(head.data_size) != node.size => {
@@ -64,7 +116,9 @@ impl Opener {
 
 impl FileReader {
     pub(super) fn new(records: Arc<Records>, node: Node, extents: Vec<Extent>) -> Self {
-        Self { records, node, extents, piece: None, outside: None }
+        let is_long = extents.last().is_some_and(|last| last.end() > AHEAD_SIZE as u64);
+        let source = Source { records, is_long, lent: None };
+        Self { source, node, extents, piece: None, outside: None }
     }
 
     /// What is told of it.
@@ -87,15 +141,10 @@ impl FileReader {
     /// # Errors
     /// As [`Self::read_at`].
     pub fn fill(&mut self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        let mut filled = 0;
-        self.visit(offset..offset + buffer.len() as u64, &mut |at, bytes| {
-            let start = (at - offset) as usize;
-            buffer[filled..start].fill(0);
-            filled = start + bytes.len();
-            buffer[start..filled].copy_from_slice(bytes);
-            Ok(())
-        })?;
-        buffer[filled..].fill(0);
+        let range = offset..offset + buffer.len() as u64;
+        let mut filled = Filled { buffer, offset, done: 0 };
+        self.give(range, &mut filled)?;
+        filled.buffer[filled.done..].fill(0);
         Ok(())
     }
 
@@ -104,26 +153,29 @@ impl FileReader {
     /// # Errors
     /// As [`Self::read_at`], and what `show` says.
     pub fn visit(&mut self, range: Range<u64>, show: Show<'_>) -> Result<()> {
+        self.give(range, &mut Shown(show))
+    }
+
+    fn give(&mut self, range: Range<u64>, taker: &mut dyn Taker) -> Result<()> {
         match self.node.kind {
             FileKind::File => {}
             FileKind::Directory => return Err(Errno::EISDIR.into()),
             _ => return Err(Errno::EINVAL.into()),
         }
         if let Some(content) = &self.outside {
-            return content.visit(range, show);
+            return content.visit(range, &mut |at, bytes| taker.take(at, bytes));
         }
-        let Self { records, extents, piece, .. } = self;
+        let Self { source, extents, piece, .. } = self;
         let first = extents.partition_point(|extent| extent.end() <= range.start);
         for extent in extents[first..].iter().take_while(|extent| extent.start < range.end) {
             let (start, end) = (range.start.max(extent.start), range.end.min(extent.end()));
             let skip = u64::from(extent.skip);
             let data = skip + (start - extent.start)..skip + (end - extent.start);
-            let mut show = |at: u64, bytes: &[u8]| show(extent.start + (at - skip), bytes);
             match piece.take().filter(|piece| piece.is_at(extent)) {
                 Some(known) => piece.insert(known),
-                None => piece.insert(Piece::read(records, extent, data.start)?),
+                None => piece.insert(Piece::read(source, extent)?),
             }
-            .visit(records, data, &mut show)?;
+            .give(source, data, start, taker)?;
         }
         Ok(())
     }
@@ -145,6 +197,41 @@ impl FileReader {
             }
         }
         Ok(damage)
+    }
+}
+
+/// Where the records of a file are read.
+struct Source {
+    records: Arc<Records>,
+    /// The file is more than one read.
+    is_long: bool,
+    lent: Option<Lent>,
+}
+
+impl Source {
+    /// An open file of a subfile.
+    fn file(&mut self, subfile: u32) -> Result<&Arc<dyn SharedFile>> {
+        let known = self.lent.take().filter(|lent| lent.number() == subfile);
+        let lent = match known {
+            Some(lent) => lent,
+            None => self.records.lend(subfile)?,
+        };
+        Ok(self.lent.insert(lent).file())
+    }
+
+    fn read(&mut self, extent: &Extent, size: usize) -> Result<(Head, Vec<u8>)> {
+        let Extent { lane, address, .. } = *extent;
+        if !self.is_long {
+            return self.records.read(lane, address, size);
+        }
+        let file = self.file(lane.subfile).map_err(|fault| missing(fault, lane, address))?.clone();
+        self.records.read_by(&*file, lane, address, size)
+    }
+
+    /// Reads at an address of a lane, within a block, as far as the subfile goes.
+    fn read_at(&mut self, lane: LaneId, address: u64, buffer: &mut [u8]) -> Result<usize> {
+        let offset = self.records.superblock().geometry.offset(lane.lane, address);
+        self.file(lane.subfile)?.read_at(buffer, offset)
     }
 }
 
@@ -171,12 +258,12 @@ impl Piece {
         Self { head, bytes, start: 0, chunks, proven: None, unpacked: Vec::new() }
     }
 
-    /// The record that an extent is of, of which data from `first` on is wanted.
-    fn read(records: &Records, extent: &Extent, first: u64) -> Result<Self> {
+    /// The record that an extent is of; all of one whose data is read at once.
+    fn read(source: &mut Source, extent: &Extent) -> Result<Self> {
         let data = extent.skip as usize + extent.length as usize;
-        let ahead = if first < AHEAD_SIZE as u64 { data.min(AHEAD_SIZE) } else { 0 };
+        let ahead = if data <= AHEAD_SIZE { data } else { 0 };
         let size = record::head_size(0, data) + ahead;
-        let (head, bytes) = records.read(extent.lane, extent.address, size)?;
+        let (head, bytes) = source.read(extent, size)?;
         Ok(Self::new(head, bytes))
     }
 
@@ -184,8 +271,14 @@ impl Piece {
         (self.head.place.lane, self.head.place.address) == (extent.lane, extent.address)
     }
 
-    /// Shows a range of the record's data, and where in that the bytes are.
-    fn visit(&mut self, records: &Records, data: Range<u64>, show: Show<'_>) -> Result<()> {
+    /// Gives a range of the record's data, which is in the file from `place` on.
+    fn give(
+        &mut self,
+        source: &mut Source,
+        data: Range<u64>,
+        place: u64,
+        taker: &mut dyn Taker,
+    ) -> Result<()> {
         if data.end > u64::from(self.head.data_size) {
             let place = self.head.place;
             return Err(not_there(place.lane, place.address, "it is shorter than it should be"));
@@ -193,36 +286,49 @@ impl Piece {
         let mut at = data.start;
         while at < data.end {
             let chunk = (at / u64::from(CHUNK_SIZE)) as usize;
-            if !self.chunks.contains(&chunk) {
-                self.read_chunks(records, chunk)?;
+            let whole = self.head.chunk_range(chunk);
+            let (start, end) = (u64::from(whole.start), data.end.min(whole.end.into()));
+            let to = place + (at - data.start);
+            let is_wanted_whole = at == start && end == u64::from(whole.end);
+            let is_plain = self.head.kept_range(chunk).len() == whole.len();
+            let room = match is_wanted_whole && is_plain && !self.chunks.contains(&chunk) {
+                true => taker.room(to, whole.len()),
+                false => None,
+            };
+            match room {
+                Some(room) => {
+                    self.read_kept(source, chunk, room)?;
+                    record::check_chunk(&self.head, chunk, room)?;
+                }
+                None => {
+                    let content = self.content(source, chunk)?;
+                    taker.take(to, &content[(at - start) as usize..(end - start) as usize])?;
+                }
             }
-            let content = self.content(chunk)?;
-            let start = chunk as u64 * u64::from(CHUNK_SIZE);
-            let end = data.end.min(start + content.len() as u64);
-            show(at, &content[(at - start) as usize..(end - start) as usize])?;
             at = end;
         }
         Ok(())
     }
 
-    /// Reads some chunks from this one on.
-    fn read_chunks(&mut self, records: &Records, first: usize) -> Result<()> {
-        let (head, place) = (&self.head, self.head.place);
-        let chunks = first..(first + CHUNKS_AHEAD).min(head.chunks.len());
-        let kept = head.kept_range(chunks.start).start..head.kept_range(chunks.end - 1).end;
-        (self.chunks, self.proven) = (0..0, None);
-        self.bytes.resize(kept.len(), 0);
-        let count = records.read_at(place.lane, place.address + kept.start as u64, &mut self.bytes)?;
-        if count < kept.len() {
+    /// Reads what is kept of one chunk. While that is looked at and used, the kernel reads the next one; of a larger read it would wait for all.
+    fn read_kept(&self, source: &mut Source, chunk: usize, into: &mut [u8]) -> Result<()> {
+        let (kept, place) = (self.head.kept_range(chunk), self.head.place);
+        if source.read_at(place.lane, place.address + kept.start as u64, into)? < into.len() {
             return Err(not_there(place.lane, place.address, "the subfile ends in its content"));
         }
-        (self.chunks, self.start) = (chunks, kept.start);
         Ok(())
     }
 
-    /// A chunk that is in memory, if it is right.
-    fn content(&mut self, chunk: usize) -> Result<&[u8]> {
+    /// A chunk, if it is right. It stays in memory.
+    fn content(&mut self, source: &mut Source, chunk: usize) -> Result<&[u8]> {
         let kept = self.head.kept_range(chunk);
+        if !self.chunks.contains(&chunk) {
+            let mut bytes = std::mem::take(&mut self.bytes);
+            (self.chunks, self.proven) = (0..0, None);
+            bytes.resize(kept.len(), 0);
+            self.read_kept(source, chunk, &mut bytes)?;
+            (self.bytes, self.chunks, self.start) = (bytes, chunk..chunk + 1, kept.start);
+        }
         let kept = &self.bytes[kept.start - self.start..kept.end - self.start];
         let size = self.head.chunk_range(chunk).len();
         if self.proven != Some(chunk) {

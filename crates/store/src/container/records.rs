@@ -15,18 +15,73 @@ use tameike_io::shared::{Access, SharedFile, SharedFs};
 
 /// Most heads are no larger.
 const HEAD_SIZE: usize = 4 << 10;
+/// More than this, in bytes, is read by an open file that nobody else uses meanwhile.
+const MUCH: usize = 256 << 10;
+/// Open files of a subfile, and those that are kept of them while nobody has them.
+const FILES_MAX: usize = 8;
+const FREE_MAX: usize = 2;
 
 /// The subfiles of a container, opened when they are first read.
 pub struct Records {
     fs: Arc<dyn SharedFs>,
     superblock: Superblock,
-    subfiles: Mutex<BTreeMap<u32, Subfile>>,
+    opened: Mutex<BTreeMap<u32, Opened>>,
+}
+
+/// A subfile, and its open files.
+struct Opened {
+    /// By which all read that need little of it.
+    shared: Subfile,
+    /// That is the one which a writer here writes to: all read by it.
+    is_written: bool,
+    /// Those that nobody has who reads much.
+    free: Vec<Arc<dyn SharedFile>>,
+    /// All of them.
+    count: usize,
+}
+
+/// An open file of a subfile which nobody else uses who reads much of it: kernel and clients of file systems read ahead for each open file by itself,
+/// where that is read in order.
+pub struct Lent {
+    records: Arc<Records>,
+    number: u32,
+    file: Arc<dyn SharedFile>,
+    /// Others have it, too.
+    is_shared: bool,
+}
+
+impl Lent {
+    /// Whose it is.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// It.
+    pub fn file(&self) -> &Arc<dyn SharedFile> {
+        &self.file
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let mut opened = self.records.opened.lock();
+        if let Some(opened) = opened.get_mut(&self.number)
+            && !self.is_shared
+            && !opened.is_written
+        {
+            if opened.free.len() < FREE_MAX {
+                opened.free.push(self.file.clone());
+            } else {
+                opened.count -= 1;
+            }
+        }
+    }
 }
 
 impl Records {
     /// Those of the container whose directory `fs` is.
     pub fn new(fs: Arc<dyn SharedFs>, superblock: Superblock) -> Self {
-        Self { fs, superblock, subfiles: Mutex::default() }
+        Self { fs, superblock, opened: Mutex::default() }
     }
 
     /// The directory of the container.
@@ -44,33 +99,55 @@ impl Records {
     /// # Errors
     /// `ENOENT` when it is missing, and what the file system says.
     pub fn subfile(&self, number: u32) -> Result<Subfile> {
-        if let Some(subfile) = self.subfiles.lock().get(&number) {
-            return Ok(subfile.clone());
+        if let Some(opened) = self.opened.lock().get(&number) {
+            return Ok(opened.shared.clone());
         }
-        let subfile = Subfile::open(&*self.fs, self.superblock, number, Access::Read)?;
-        Ok(self.subfiles.lock().entry(number).or_insert(subfile).clone())
+        let shared = Subfile::open(&*self.fs, self.superblock, number, Access::Read)?;
+        let open = || Opened { free: vec![shared.file().clone()], shared, is_written: false, count: 1 };
+        Ok(self.opened.lock().entry(number).or_insert_with(open).shared.clone())
     }
 
     /// From now on a writer's subfile is read by the open file that it writes to. A file system may keep what is written by an open file where others of this
     /// machine do not see it before it is synced (Gfarm's).
-    pub fn read_by(&self, writer: &LaneWriter) {
-        self.subfiles.lock().insert(writer.lane().subfile, writer.subfile().clone());
+    pub fn read_as_written(&self, writer: &LaneWriter) {
+        let opened =
+            Opened { shared: writer.subfile().clone(), is_written: true, free: Vec::new(), count: 1 };
+        self.opened.lock().insert(writer.lane().subfile, opened);
     }
 
-    /// Reads at an address of a lane, within a block, as far as the subfile goes.
+    /// An open file of a subfile for somebody who reads much of it.
     ///
     /// # Errors
-    /// What the file system says.
-    pub fn read_at(&self, lane: LaneId, address: u64, buffer: &mut [u8]) -> Result<usize> {
-        let offset = self.superblock.geometry.offset(lane.lane, address);
-        self.subfile(lane.subfile)?.file().read_at(buffer, offset)
+    /// As [`Self::subfile`].
+    pub fn lend(self: &Arc<Self>, number: u32) -> Result<Lent> {
+        let shared = self.subfile(number)?.file().clone();
+        let lent = |file, is_shared| Lent { records: self.clone(), number, file, is_shared };
+        {
+            let mut opened = self.opened.lock();
+            let Some(opened) = opened.get_mut(&number) else { return Ok(lent(shared, true)) };
+            match opened.free.pop() {
+                Some(file) => return Ok(lent(file, false)),
+                None if opened.is_written || opened.count >= FILES_MAX => return Ok(lent(shared, true)),
+                None => opened.count += 1,
+            }
+        }
+        match Subfile::open(&*self.fs, self.superblock, number, Access::Read) {
+            Ok(another) => Ok(lent(another.file().clone(), false)),
+            // The process may have too many open files.
+            Err(_) => {
+                if let Some(opened) = self.opened.lock().get_mut(&number) {
+                    opened.count -= 1;
+                }
+                Ok(lent(shared, true))
+            }
+        }
     }
 
     /// The record of an entry, what it tells, and its bytes as far as they were read: with the head, up to `ahead` of data.
     ///
     /// # Errors
     /// `EIO` when it is not there, or damaged.
-    pub fn read_entry(&self, entry: &IndexEntry, ahead: usize) -> Result<(Head, Node, Vec<u8>)> {
+    pub fn read_entry(self: &Arc<Self>, entry: &IndexEntry, ahead: usize) -> Result<(Head, Node, Vec<u8>)> {
         let size = (entry.record_size as usize).min(HEAD_SIZE + ahead);
         let (head, bytes) = self.read(entry.lane, entry.address, size)?;
         match &head.entry {
@@ -88,7 +165,27 @@ impl Records {
     ///
     /// # Errors
     /// `EIO` when it is not there, or damaged.
-    pub fn read(&self, lane: LaneId, address: u64, size: usize) -> Result<(Head, Vec<u8>)> {
+    pub fn read(self: &Arc<Self>, lane: LaneId, address: u64, size: usize) -> Result<(Head, Vec<u8>)> {
+        let opened = match size > MUCH {
+            true => self.lend(lane.subfile).map(|lent| self.read_by(&**lent.file(), lane, address, size)),
+            false => {
+                self.subfile(lane.subfile).map(|subfile| self.read_by(&**subfile.file(), lane, address, size))
+            }
+        };
+        opened.unwrap_or_else(|fault| Err(missing(fault, lane, address)))
+    }
+
+    /// The same, by an open file of its subfile.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_by(
+        &self,
+        file: &dyn SharedFile,
+        lane: LaneId,
+        address: u64,
+        size: usize,
+    ) -> Result<(Head, Vec<u8>)> {
         let geometry = self.superblock.geometry;
         if lane.lane >= geometry.lanes
             || address >= ADDRESS_MAX
@@ -96,12 +193,6 @@ impl Records {
         {
             return Err(not_there(lane, address, "there is no such place"));
         }
-        let file: Arc<dyn SharedFile> = match self.subfile(lane.subfile) {
-            Err(fault) if fault.errno == Errno::ENOENT => {
-                return Err(not_there(lane, address, "the subfile is missing"));
-            }
-            subfile => subfile?.file().clone(),
-        };
         let room = (geometry.block_end(address) - address) as usize;
         let offset = geometry.offset(lane.lane, address);
         let mut wanted = size.clamp(record::FIXED_SIZE, room);
@@ -121,6 +212,14 @@ impl Records {
                 Found::Damaged(why) => return Err(not_there(lane, address, why)),
             }
         }
+    }
+}
+
+/// What a reader is told where it cannot open the subfile of a record.
+pub fn missing(fault: Fault, lane: LaneId, address: u64) -> Fault {
+    match fault.errno {
+        Errno::ENOENT => not_there(lane, address, "the subfile is missing"),
+        _ => fault,
     }
 }
 

@@ -1,3 +1,6 @@
+mod known;
+mod many_readers;
+
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;

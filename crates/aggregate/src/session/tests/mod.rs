@@ -377,6 +377,35 @@ fn the_first_rank_writes_the_index_when_it_ends_last() {
     }
 }
 
+#[test]
+fn ranks_go_by_what_the_first_one_has_found() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for round in [b"one", b"two"] {
+        let options = |rank| {
+            let rank = Some(Rank { rank, size: 3, is_guess: false });
+            SessionOptions { is_collective: true, ..options(rank) }
+        };
+        let first = Session::open(tree(dir.path()), options(0)).expect("a session");
+        let known = first.known().expect("it is empty, or has an index of all");
+        let join = |rank| Session::join(tree(dir.path()), options(rank), &known).expect("a session");
+        let others = [1, 2].map(join);
+        for (rank, session) in (0..).zip([&first].into_iter().chain(&others)) {
+            write_file(session, format!("{rank}").as_bytes(), round);
+            assert_eq!(read_file(session, format!("{rank}").as_bytes()).expect("read"), round);
+        }
+        others.into_iter().for_each(|session| session.finish().expect("finished"));
+        first.finish().expect("finished");
+        // Who joins to read sees what all have written.
+        let seen = session(dir.path());
+        let reader = SessionOptions { is_read_only: true, ..options(1) };
+        let reader =
+            Session::join(tree(dir.path()), reader, &seen.known().expect("known")).expect("a session");
+        for rank in 0..3 {
+            assert_eq!(read_file(&reader, format!("{rank}").as_bytes()).expect("read"), round);
+        }
+    }
+}
+
 fn contents(dir: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let container = Container::open(tree(dir)).expect("it opens");
     let mut found = BTreeMap::new();

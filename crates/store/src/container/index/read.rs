@@ -9,8 +9,8 @@ use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use tameike_core::{Errno, Result};
-use tameike_io::crc32c;
 use tameike_io::shared::{Access, SharedFile, SharedFs};
+use tameike_io::{Crc32c, crc32c};
 
 /// Pages that an open index keeps in memory: who asks for a path asks for its neighbours next.
 const PAGES_KEPT: usize = 8;
@@ -22,6 +22,7 @@ pub struct Index {
     end: u64,
     pages: Vec<PageRef>,
     lanes: Vec<LaneEnd>,
+    sum: u32,
     /// By number, the last one that was used at the end. What is in an index never changes.
     kept: Mutex<VecDeque<(usize, Arc<Vec<IndexEntry>>)>>,
 }
@@ -61,14 +62,23 @@ impl Index {
         if number(8) != container {
             return Err(damaged("it belongs to another container"));
         }
-        let lanes = decode(&read_part(&*file, number(24), footer_at)?, "its lanes cannot be read")?;
+        let lanes = read_part(&*file, number(24), footer_at)?;
+        let mut sum = Crc32c::new();
+        sum.update(&footer);
+        sum.update(&lanes);
+        let lanes = decode(&lanes, "its lanes cannot be read")?;
         let pages = decode(&read_part(&*file, number(32), footer_at)?, "its list of pages cannot be read")?;
-        Ok(Self { file, end: footer_at, pages, lanes, kept: Mutex::default() })
+        Ok(Self { file, end: footer_at, pages, lanes, sum: sum.take(), kept: Mutex::default() })
     }
 
     /// How far it goes in each lane.
     pub fn lanes(&self) -> &[LaneEnd] {
         &self.lanes
+    }
+
+    /// A checksum of how far it goes, by which it is known from the others that its container has had.
+    pub fn sum(&self) -> u32 {
+        self.sum
     }
 
     /// What it tells of a path.

@@ -1,10 +1,12 @@
 //! A container that is open for reading: the paths that its index tells of, and those that were added after it.
 
+mod known;
 mod outside;
 mod proof;
 mod walk;
 mod writing;
 
+pub use known::Known;
 pub use walk::Walk;
 
 use super::entry::{Extent, Node};
@@ -92,13 +94,22 @@ impl Container {
         index: Option<Index>,
         is_by_records: bool,
     ) -> Result<Self> {
+        let mut container = Self::unseen(fs, superblock, index, is_by_records);
+        container.look(&Listing::of(&**container.records.fs())?)?;
+        Ok(container)
+    }
+
+    /// What its index tells, and nothing more.
+    fn unseen(
+        fs: Arc<dyn SharedFs>,
+        superblock: Superblock,
+        index: Option<Index>,
+        is_by_records: bool,
+    ) -> Self {
         let ends = index.iter().flat_map(Index::lanes).map(|end| (end.lane, *end)).collect();
         let records = Arc::new(Records::new(fs, superblock));
         let (damage, refused) = Default::default();
-        let mut container =
-            Self { records, is_by_records, index, added: BTreeMap::new(), ends, damage, refused, outside: 0 };
-        container.look(&Listing::of(&**container.records.fs())?)?;
-        Ok(container)
+        Self { records, is_by_records, index, added: BTreeMap::new(), ends, damage, refused, outside: 0 }
     }
 
     /// Looks for what was added since it was opened, or looked at the last time.

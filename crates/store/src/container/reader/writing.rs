@@ -18,7 +18,7 @@ impl Container {
     pub fn begin_writer(&self, who: &WriterId, codec: Codec, streams: usize) -> Result<LaneWriter> {
         let mut writer = LaneWriter::begin(&**self.records.fs(), self.records.superblock(), who)?;
         writer.set_codec(codec)?;
-        self.records.read_by(&writer);
+        self.records.read_as_written(&writer);
         if let WriterId::Host(host) = who
             && streams > 0
         {

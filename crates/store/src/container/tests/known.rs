@@ -1,0 +1,71 @@
+//! What one process knows of a container opens it for others.
+
+use super::*;
+
+/// Encoded and decoded, as another process gets it.
+fn told(container: &Container) -> Option<Known> {
+    container.known().map(|known| Known::decode(&known.encode()).expect("it can be read"))
+}
+
+#[test]
+fn an_empty_container_and_one_with_an_index_open_without_a_look_at_their_subfiles() {
+    let bed = Bed::new(GEOMETRY);
+    let known = told(&Container::open(bed.fs()).expect("it opens")).expect("it is empty");
+    let empty = Container::open_known(bed.fs(), &known).expect("it opens");
+    assert!(paths(&empty).is_empty() && told(&empty) == Some(known));
+    for subfile in [0, 1] {
+        let mut writer = bed.writer(subfile, 0);
+        put(&mut writer, format!("file{subfile}").as_bytes(), 1, b"content");
+        writer.finish().expect("ended");
+    }
+    bed.close(8);
+    let known = told(&Container::open(bed.fs()).expect("it opens")).expect("its index has all");
+    // What cannot be opened is not.
+    std::fs::remove_file(bed.subfile(1)).expect("removed");
+    std::fs::create_dir(bed.subfile(1)).expect("made");
+    assert!(Container::open(bed.fs()).is_err());
+    let container = Container::open_known(bed.fs(), &known).expect("it opens");
+    assert_eq!(paths(&container), [b"file0", b"file1"]);
+    assert_eq!(content(&container, b"file0"), Ok(b"content".to_vec()));
+}
+
+#[test]
+fn nothing_is_told_of_what_has_to_be_looked_through() {
+    let bed = Bed::new(GEOMETRY);
+    let mut writer = bed.writer(0, 0);
+    put(&mut writer, b"one", 1, b"content");
+    writer.sync().expect("synced");
+    // Without an index.
+    assert_eq!(told(&Container::open(bed.fs()).expect("it opens")), None);
+    // With one, while a writer may go on.
+    bed.close(8);
+    assert_eq!(told(&Container::open(bed.fs()).expect("it opens")), None);
+    put(&mut writer, b"two", 2, b"content");
+    writer.finish().expect("ended");
+    assert_eq!(told(&Container::open(bed.fs()).expect("it opens")), None);
+    bed.close(8);
+    assert!(told(&Container::open(bed.fs()).expect("it opens")).is_some());
+    assert_eq!(told(&bed.by_records()), None);
+}
+
+#[test]
+fn who_finds_another_index_than_it_was_told_of_looks_for_itself() {
+    let bed = Bed::new(GEOMETRY);
+    for name in [b"one", b"two"] {
+        let known = told(&Container::open(bed.fs()).expect("it opens")).expect("it is known");
+        let mut writer = bed.writer(0, 0);
+        put(&mut writer, name, 1, b"content");
+        writer.finish().expect("ended");
+        bed.close(8);
+        let container = Container::open_known(bed.fs(), &known).expect("it opens");
+        // Of the empty one it was told that there is no index.
+        assert_eq!(container.has_index(), name == b"two");
+        assert_eq!(content(&container, name).is_ok(), name == b"two");
+    }
+}
+
+#[test]
+fn other_bytes_tell_nothing() {
+    assert_eq!(Known::decode(&[0; Known::SIZE]), None);
+    assert_eq!(Known::decode(&[7; Known::SIZE]), None);
+}
