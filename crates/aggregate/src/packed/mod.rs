@@ -56,7 +56,7 @@ use tameike_core::wire::pack::{PackRequest, PackedStat};
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::Runtime;
 use tameike_io::shared::{
-    Access, FileStat, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode, split,
+    Access, FileStat, KeptFiles, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode, split,
 };
 
 /// The directory of the container, in the shared directory. The views do not show it.
@@ -196,6 +196,10 @@ fn unless_missing<T>(found: Result<T>) -> Result<Option<T>> {
 }
 
 impl SharedFs for PackedTree {
+    fn kept(&self) -> Option<&KeptFiles> {
+        self.plain.kept()
+    }
+
     fn stat(&self, path: &[u8]) -> Result<FileStat> {
         visible(path)?;
         self.either(path, |plain| plain.stat(path), || self.shown(&self.stat_packed(path)?))
@@ -350,19 +354,11 @@ impl SharedFs for PackedTree {
         if name == ATTRIBUTE {
             return self.mark(path, Some(value));
         }
-        self.either(
-            path,
-            |plain| plain.set_xattr(path, name, value, mode),
-            || {
-                self.stat_packed(path).and_then(|_| {
-                    let name = String::from_utf8_lossy(path);
-                    Err(Fault::new(
-                        Errno::EOPNOTSUPP,
-                        format!("{name}: packed files have no extended attributes"),
-                    ))
-                })
-            },
-        )
+        let shown = String::from_utf8_lossy(path);
+        let why =
+            || Fault::new(Errno::EOPNOTSUPP, format!("{shown}: packed files have no extended attributes"));
+        let packed = || self.stat_packed(path).and_then(|_| Err(why()));
+        self.either(path, |plain| plain.set_xattr(path, name, value, mode), packed)
     }
 
     fn remove_xattr(&self, path: &[u8], name: &[u8]) -> Result<()> {

@@ -11,19 +11,21 @@
 mod directory;
 mod file;
 mod ids;
+mod kept;
 mod look;
 mod posix;
 #[cfg(test)]
 mod tests;
 mod translate;
 
+pub use kept::{Changing, KeptFile, KeptFiles, Moment, open_same};
 pub use posix::PosixTree;
 
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::cache::Stamp;
 use tameike_core::wire::meta::RenameMode;
-use tameike_core::{Attr, Errno, Fault, FileKind, Generation, InodeId, Layout, Result, Timestamp};
+use tameike_core::{Attr, Errno, FileKind, Generation, InodeId, Layout, Result, Timestamp};
 
 /// What `stat` says of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -281,6 +283,10 @@ pub trait SharedFs: Send + Sync {
     fn rename(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()>;
     /// Gives a file one more name.
     fn link(&self, from: &[u8], to: &[u8]) -> Result<()>;
+    /// Files that stay open for who reads on; nothing where none do.
+    fn kept(&self) -> Option<&KeptFiles> {
+        None
+    }
     /// Refuses whom the file system lets change no names in a directory, where the permissions that are shown of it may say otherwise.
     fn check_names(&self, dir: &[u8]) -> Result<()> {
         let _ = dir;
@@ -372,27 +378,4 @@ pub fn anew<T>(fs: &dyn SharedFs, path: &[u8], act: impl Fn() -> Result<T>) -> R
 pub fn walk_anew(fs: &dyn SharedFs, path: &[u8]) {
     let names: Vec<_> = with_those_above(path).collect();
     names.iter().rev().for_each(|path| fs.look_anew(path));
-}
-
-/// Opens the file at `path` and makes sure that it is still this one.
-///
-/// # Errors
-/// `ESTALE` when another file has taken the name, and what [`SharedFs::open`] says.
-pub fn open_same(
-    fs: &dyn SharedFs,
-    path: &[u8],
-    inode: InodeId,
-    access: Access,
-) -> Result<(Arc<dyn SharedFile>, FileStat)> {
-    anew(fs, path, || {
-        let file = fs.open(path, access)?;
-        // Where files are opened by their paths, another one may be open than is remembered.
-        file.look_anew()?;
-        let stat = file.stat()?;
-        if stat.inode_id() == inode {
-            return Ok((file, stat));
-        }
-        let path = String::from_utf8_lossy(path);
-        Err(Fault::new(Errno::ESTALE, format!("open {path}: another file has taken this name")))
-    })
 }

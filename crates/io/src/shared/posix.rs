@@ -3,6 +3,7 @@
 use super::directory::PosixDir;
 use super::file::PosixFile;
 use super::ids::Ids;
+use super::kept::KeptFiles;
 use super::look::Seen;
 use super::{
     Access, FileStat, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode, look, split,
@@ -24,6 +25,7 @@ const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLI
 pub struct PosixTree {
     root: OwnedFd,
     seen: Seen,
+    kept: KeptFiles,
 }
 
 impl PosixTree {
@@ -38,7 +40,8 @@ impl PosixTree {
         let open = || -> rustix::io::Result<Self> {
             let root = rustix::fs::open(root, flags, Mode::empty())?;
             let root_device = rustix::fs::fstat(&root)?.st_dev;
-            Ok(Self { root, seen: Seen { root_device, ids: Ids::of_process() } })
+            let seen = Seen { root_device, ids: Ids::of_process() };
+            Ok(Self { root, seen, kept: KeptFiles::default() })
         };
         open().map_err(|error| translate::fault("open the directory", bytes, error))
     }
@@ -200,6 +203,7 @@ impl SharedFs for PosixTree {
     }
 
     fn unlink(&self, path: &[u8]) -> Result<()> {
+        self.kept.forget_path(path);
         self.at("remove", path, |dir, name| rustix::fs::unlinkat(dir, name, AtFlags::empty()))
     }
 
@@ -213,11 +217,16 @@ impl SharedFs for PosixTree {
             RenameMode::NoReplace => RenameFlags::NOREPLACE,
             RenameMode::Exchange => RenameFlags::EXCHANGE,
         };
+        [from, to].iter().for_each(|path| self.kept.forget_path(path));
         self.at("rename", from, |old_dir, old_name| {
             Ok(self.at("rename to", to, |new_dir, new_name| {
                 rustix::fs::renameat_with(old_dir, old_name, new_dir, new_name, flags)
             }))
         })?
+    }
+
+    fn kept(&self) -> Option<&KeptFiles> {
+        Some(&self.kept)
     }
 
     fn link(&self, from: &[u8], to: &[u8]) -> Result<()> {

@@ -3,6 +3,7 @@
 
 use super::UnitService;
 use super::gaps::Gaps;
+use super::kept::Version;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -88,7 +89,15 @@ impl UnitService {
         if held.contains(&range) {
             return Ok(Payload::new(Arc::new(frame), range));
         }
-        let read = self.read_shared(unit, frame, held.gaps(WHOLE), range.end, path, Holes::Read).await?;
+        let read = self
+            .read_shared(
+                unit,
+                (frame, held.gaps(WHOLE)),
+                range.end,
+                Version { path, generation },
+                Holes::Read,
+            )
+            .await?;
         let (frame, _) = self.keep(unit, read, generation, u64::MAX).await;
         Ok(Payload::new(frame, range))
     }
@@ -106,7 +115,9 @@ impl UnitService {
         let _uncut = self.file_locks.share(unit.inode).await;
         let _only = self.unit_locks.hold(unit).await;
         let gaps = self.parts.extents.held(unit, generation).await?.gaps(range.clone());
-        let read = self.read_shared(unit, frame, gaps, range.end, path, Holes::Skipped).await?;
+        let read = self
+            .read_shared(unit, (frame, gaps), range.end, Version { path, generation }, Holes::Skipped)
+            .await?;
         let (_, kept) = self.keep(unit, read, generation, victims_until).await;
         Ok(kept.into_iter().collect())
     }
@@ -168,15 +179,18 @@ impl UnitService {
     async fn read_shared(
         &self,
         unit: UnitId,
-        frame: Frame,
-        gaps: Vec<Range<u32>>,
+        (frame, gaps): (Frame, Vec<Range<u32>>),
         wanted: u32,
-        path: Vec<u8>,
+        version: Version,
         holes: Holes,
     ) -> Result<(Frame, Vec<Range<u32>>)> {
-        let (shared, own_path) = (self.parts.shared.clone(), path.clone());
+        let mut reading = self.begin_reading(unit.inode, &version);
+        let (shared, path, known) = (self.parts.shared.clone(), version.path.clone(), reading.file.take());
         let open = move || {
-            let (file, stat) = open_same(&*shared, &own_path, unit.inode, Access::Read)?;
+            let (file, stat) = match known {
+                Some(file) => file.stat().map(|stat| (file, stat))?,
+                None => open_same(&*shared, &path, unit.inode, Access::Read)?,
+            };
             // A file with all of its blocks has no holes.
             let ranges = match holes {
                 Holes::Skipped if stat.blocks * BLOCK_OF_STAT < stat.size => {
@@ -187,7 +201,8 @@ impl UnitService {
             Ok::<_, Fault>((file, Gaps { unit, ranges, wanted }))
         };
         let (file, gaps) = self.parts.runtime.block(open).await?;
-        let (frame, mut parts) = self.read_gaps((file, &path), gaps, frame).await?;
+        let (frame, mut parts) = self.read_gaps((file.clone(), &version.path), gaps, frame).await?;
+        self.end_reading(&reading, unit.inode, version, file);
         parts.retain(|part| !part.is_empty());
         Ok((frame, parts))
     }

@@ -20,7 +20,7 @@ use tameike_core::ranges::RangeSet;
 use tameike_core::wire::unit::{Ending, FLUSH_UNITS_MAX, UnitDigest, UnitReply};
 use tameike_core::{Errno, Fault, Generation, InodeId, Result, UnitId};
 use tameike_io::Frame;
-use tameike_io::shared::{Access, Allocate, FileStat, SharedFile, open_same};
+use tameike_io::shared::{Access, Allocate, Changing, FileStat, SharedFile, open_same};
 use tameike_store::extent::DirtyUnit;
 
 /// What a flush is asked for.
@@ -57,6 +57,7 @@ impl UnitService {
         if dirty.is_empty() || (order.patient && !self.parts.activity.is_quiet()) {
             return Ok(UnitReply::Flushed { written, end, digests, rest: !dirty.is_empty(), left });
         }
+        let _changing = Changing::begin(&self.parts.shared, order.inode);
         let (file, seen) = self.open(&order, Access::Write).await?;
         if order.distrust {
             let file = file.clone();

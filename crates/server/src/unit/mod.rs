@@ -11,6 +11,7 @@ mod ends;
 mod fetch;
 mod flush;
 mod gaps;
+mod kept;
 mod load;
 mod relief;
 
@@ -67,11 +68,13 @@ pub struct UnitService {
     patience: Patience,
     loading: load::Loading,
     loaded: fetch::Loaded,
+    keeping: kept::Keeping,
 }
 
 impl UnitService {
     /// The service of one node.
     pub fn new(parts: UnitParts) -> Arc<Self> {
+        let keeping = kept::Keeping::new(&parts.cluster, parts.rpc.local());
         Arc::new(Self {
             patience: Patience::new(parts.runtime.clone(), HOLDER_PATIENCE),
             parts,
@@ -83,6 +86,7 @@ impl UnitService {
             relief: async_lock::Mutex::new(()),
             loading: load::Loading::default(),
             loaded: fetch::Loaded::default(),
+            keeping,
         })
     }
 

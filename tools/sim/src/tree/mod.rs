@@ -23,7 +23,7 @@ use tameike_core::{Errno, FileKind, NodeId, Result, Timestamp};
 use tameike_io::os::runtime::Clock;
 use tameike_io::os::simulated::Simulation;
 use tameike_io::shared::{
-    Access, FileStat, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode,
+    Access, FileStat, KeptFiles, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode,
 };
 
 /// Owner and group of everything.
@@ -54,7 +54,7 @@ impl SimulatedTree {
 
     /// The tree as a node has it mounted.
     pub fn mounted_by(&self, node: NodeId) -> Arc<dyn SharedFs> {
-        Arc::new(Mounted { tree: self.clone(), node, tearing: Mutex::default() })
+        Arc::new(Mounted { tree: self.clone(), node, tearing: Mutex::default(), kept: KeptFiles::default() })
     }
 
     /// How it fails from now on.
@@ -120,6 +120,7 @@ struct Mounted {
     tree: SimulatedTree,
     node: NodeId,
     tearing: Mutex<Torn>,
+    kept: KeptFiles,
 }
 
 impl Mounted {
@@ -222,6 +223,7 @@ impl SharedFs for Mounted {
     }
 
     fn unlink(&self, path: &[u8]) -> Result<()> {
+        self.kept.forget_path(path);
         self.with(Call::Unlink, |state| state.unlink(path))
     }
 
@@ -229,7 +231,12 @@ impl SharedFs for Mounted {
         self.with(Call::Rmdir, |state| state.rmdir(path))
     }
 
+    fn kept(&self) -> Option<&KeptFiles> {
+        Some(&self.kept)
+    }
+
     fn rename(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
+        [from, to].iter().for_each(|path| self.kept.forget_path(path));
         if self.tree.0.control.tears_renames() {
             let is_file = |path| self.stat(path).is_ok_and(|stat| stat.kind == FileKind::File);
             if mode == RenameMode::Replace && from != to && is_file(from) && is_file(to) {

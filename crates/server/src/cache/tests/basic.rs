@@ -70,6 +70,35 @@ fn reads_fetch_once_and_keep() {
 }
 
 #[test]
+fn who_reads_on_in_a_file_opens_it_once_and_anew_after_it_was_changed() {
+    let bed = Bed::new(3, 1);
+    let mut content = bytes(4, 5 * UNIT);
+    std::fs::write(bed.root.join("file"), &content).expect("write");
+    let read = |expected: &[u8]| {
+        let (client, expected, before) = (bed.client(0), expected.to_vec(), bed.control.opens());
+        bed.run(async move { assert!(client.read(b"file").await.expect("read") == expected) });
+        bed.control.opens() - before
+    };
+    assert_eq!(read(&content), 1);
+    // By another program, which the coordinator sees: all of it is another version.
+    content[3 * UNIT] ^= 1;
+    std::fs::write(bed.root.join("file"), &content).expect("write");
+    assert_eq!(read(&content), 1);
+    // Nobody reads on: the file is closed, and its name can go.
+    let (runtime, client) = (bed.client(0).runtime, bed.client(0));
+    bed.run(async move { runtime.sleep(Duration::from_secs(1)).await });
+    bed.run(async move { client.unlink(b"file").await.expect("removed") });
+    assert_eq!(open_files(&bed.root), 0);
+}
+
+/// Open files of this process below a directory, also those that have no name any more.
+fn open_files(dir: &std::path::Path) -> usize {
+    let open = std::fs::read_dir("/proc/self/fd").expect("descriptors").flatten();
+    let below = |path: std::path::PathBuf| path.starts_with(dir) && path != dir;
+    open.filter(|entry| std::fs::read_link(entry.path()).is_ok_and(below)).count()
+}
+
+#[test]
 fn partial_writes_keep_the_bytes_around_them_and_only_dirty_bytes_are_written() {
     let bed = Bed::new(4, 2);
     let mut content = bytes(5, 2 * UNIT + 1000);

@@ -9,7 +9,8 @@ use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, Fault, InodeId, Result};
 use tameike_io::shared::{
-    Access, Allocate, FileStat, Pin, Seek, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode,
+    Access, Allocate, FileStat, KeptFiles, Pin, Seek, SharedDir, SharedFile, SharedFs, Special, TreeSpace,
+    XattrMode,
 };
 
 /// Which call fails.
@@ -31,6 +32,7 @@ pub(super) struct Control {
     plan: Mutex<Plan>,
     failed: Mutex<u64>,
     reads: Mutex<u64>,
+    opens: Mutex<u64>,
     /// Files of which an fsync has failed. As with ext4, what is written to one of them after that stays in memory
     /// for good, and fsync says that it is safe, until the file's pages are dropped.
     spoilt: Mutex<BTreeSet<InodeId>>,
@@ -79,6 +81,11 @@ impl Control {
     /// Reads of file content so far.
     pub(super) fn reads(&self) -> u64 {
         *self.reads.lock()
+    }
+
+    /// Opens of files for reading so far.
+    pub(super) fn opens(&self) -> u64 {
+        *self.opens.lock()
     }
 
     fn errors(&self, inode: InodeId) -> u64 {
@@ -138,6 +145,7 @@ impl FaultyFs {
             plan: Mutex::new(Plan::Good),
             failed: Mutex::new(0),
             reads: Mutex::new(0),
+            opens: Mutex::new(0),
             spoilt: Mutex::default(),
             errors: Mutex::default(),
             joined_times: AtomicBool::default(),
@@ -288,6 +296,9 @@ impl SharedFile for FaultyFile {
 }
 
 impl SharedFs for FaultyFs {
+    fn kept(&self) -> Option<&KeptFiles> {
+        self.inner.kept()
+    }
     fn stat(&self, path: &[u8]) -> Result<FileStat> {
         self.control.call(false)?;
         self.inner.stat(path).map(|stat| self.seen(stat))
@@ -306,6 +317,7 @@ impl SharedFs for FaultyFs {
     }
     fn open(&self, path: &[u8], access: Access) -> Result<Arc<dyn SharedFile>> {
         self.control.call(access == Access::Write)?;
+        *self.control.opens.lock() += u64::from(access == Access::Read);
         self.inner.open(path, access).and_then(|file| self.wrap(file))
     }
     fn create(&self, path: &[u8], mode: u16) -> Result<Arc<dyn SharedFile>> {

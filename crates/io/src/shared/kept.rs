@@ -1,0 +1,141 @@
+//! Files that stay open for a moment, for who reads on: to open a file is a request to the servers of most file systems, and clients of some
+//! forget with each open what they have read ahead.
+//!
+//! A name does not go while its file is kept: file systems may leave a file that is open somewhere else under another name, in a directory
+//! that cannot be removed then.
+
+use super::{Access, FileStat, SharedFile, SharedFs, anew};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use tameike_core::{Errno, Fault, Generation, InodeId, Result};
+
+/// Files that are kept.
+const FILES_MAX: usize = 64;
+
+/// Files of a tree that nobody reads just now.
+#[derive(Default)]
+pub struct KeptFiles(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// Those that came last are at the end.
+    files: VecDeque<KeptFile>,
+    /// Counts how often something was forgotten.
+    forgotten: u64,
+}
+
+/// A file that is open for reading.
+pub struct KeptFile {
+    /// By which it was opened.
+    pub path: Vec<u8>,
+    /// Its number.
+    pub inode: InodeId,
+    /// Which version of it was read: others may have changed the file before the next one.
+    pub generation: Generation,
+    /// When it was read last, by a clock that only goes forward.
+    pub used: Duration,
+    /// It.
+    pub file: Arc<dyn SharedFile>,
+}
+
+/// When a file was opened, or taken: it is not kept if anything was forgotten since.
+#[derive(Clone, Copy)]
+pub struct Moment(u64);
+
+impl KeptFiles {
+    /// This version of a file, for one reader, if it is kept; and the moment to give it back with.
+    pub fn take(&self, inode: InodeId, generation: Generation) -> (Option<Arc<dyn SharedFile>>, Moment) {
+        let mut state = self.0.lock();
+        let found = state.files.iter().rposition(|kept| (kept.inode, kept.generation) == (inode, generation));
+        let kept = found.and_then(|at| state.files.remove(at));
+        (kept.map(|kept| kept.file), Moment(state.forgotten))
+    }
+
+    /// Keeps a file.
+    pub fn keep(&self, kept: KeptFile, moment: Moment) {
+        let mut state = self.0.lock();
+        if state.forgotten != moment.0 {
+            return;
+        }
+        state.files.push_back(kept);
+        let surplus = if state.files.len() > FILES_MAX { state.files.pop_front() } else { None };
+        // Closing it may take its time.
+        drop(state);
+        drop(surplus);
+    }
+
+    /// What is read from now on of a file is read by another open of it.
+    pub fn forget(&self, inode: InodeId) {
+        self.forget_those(|kept| kept.inode == inode);
+    }
+
+    /// The same of what was opened by this path, or below it.
+    pub fn forget_path(&self, path: &[u8]) {
+        self.forget_those(|kept| {
+            kept.path.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+        });
+    }
+
+    fn forget_those(&self, is_meant: impl Fn(&KeptFile) -> bool) {
+        let mut state = self.0.lock();
+        state.forgotten += 1;
+        let (gone, rest) = std::mem::take(&mut state.files).into_iter().partition(is_meant);
+        state.files = rest;
+        drop(state);
+        let _: VecDeque<_> = gone;
+    }
+
+    /// Those that were not read since `time` are kept no longer; whether there are others.
+    pub fn let_go(&self, time: Duration) -> bool {
+        let mut state = self.0.lock();
+        let (gone, rest) = std::mem::take(&mut state.files).into_iter().partition(|kept| kept.used < time);
+        state.files = rest;
+        let has_others = !state.files.is_empty();
+        drop(state);
+        let _: VecDeque<_> = gone;
+        has_others
+    }
+}
+
+/// A change of a file's content on this machine: when it has ended, the file is forgotten.
+pub struct Changing(Arc<dyn SharedFs>, InodeId);
+
+impl Changing {
+    /// Of this file.
+    pub fn begin(fs: &Arc<dyn SharedFs>, inode: InodeId) -> Self {
+        Self(fs.clone(), inode)
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        if let Some(kept) = self.0.kept() {
+            kept.forget(self.1);
+        }
+    }
+}
+
+/// Opens the file at `path` and makes sure that it is still this one.
+///
+/// # Errors
+/// `ESTALE` when another file has taken the name, and what [`SharedFs::open`] says.
+pub fn open_same(
+    fs: &dyn SharedFs,
+    path: &[u8],
+    inode: InodeId,
+    access: Access,
+) -> Result<(Arc<dyn SharedFile>, FileStat)> {
+    anew(fs, path, || {
+        let file = fs.open(path, access)?;
+        // Where files are opened by their paths, another one may be open than is remembered.
+        file.look_anew()?;
+        let stat = file.stat()?;
+        if stat.inode_id() == inode {
+            return Ok((file, stat));
+        }
+        let path = String::from_utf8_lossy(path);
+        Err(Fault::new(Errno::ESTALE, format!("open {path}: another file has taken this name")))
+    })
+}
