@@ -1,10 +1,11 @@
 /* Ranks that write many files of their own, and read those of others: as files of the file system, or of one container.
  *
- *     aggregate direct|library write|read|random DIR WRITERS FILES SIZE SEED POOL SPOOL [COUNT ORDER]
+ *     aggregate direct|library|parts write|read|random DIR WRITERS FILES SIZE SEED POOL SPOOL [COUNT ORDER]
  *
  * Each of WRITERS ranks writes FILES files of SIZE bytes; "read" reads those of the next rank in their order, "random" all files, each by one
  * rank, in an order of chance, or COUNT by each rank in the order ORDER. What is in a file is cut from the bytes in the file POOL, and every byte that is read is
- * compared. Says how many seconds each part took, from a moment that all ranks have agreed on until the last one was there: `opened`, until all
+ * compared. "parts" is neither: the bytes lie in 8 plain files, those of a rank in one piece, by plain calls, as no library could be faster with 8 files.
+ * Says how many seconds each part took, from a moment that all ranks have agreed on until the last one was there: `opened`, until all
  * have the container open or a directory of their own; `files`, from then on until all files are closed; `ended`, until the container is closed and,
  * after writing, the file system of SPOOL is synced, on which the server has its data. `finished` is when, by CLOCK_MONOTONIC; `most_kib` is the most memory of one. Without mpirun it is one rank.
  *
@@ -25,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CALL = 4 << 20, SLEEP_MOST = 2000000, AHEAD = 50000000 };
+enum { PARTS = 8, CALL = 4 << 20, SLEEP_MOST = 2000000, AHEAD = 50000000 };
 
 typedef struct {
     int (*begin)(int writes);
@@ -141,6 +142,56 @@ static int direct_read(const char *name, long file) {
 
 static int direct_end(void) { return 0; }
 
+static int part_files[PARTS];
+
+static int parts_begin(int writes) {
+    for (int part = 0; part < PARTS; part++) part_files[part] = -1;
+    if (writes && rank == 0) SAY(mkdir(dir, 0755) == 0, dir);
+    if (writes) barrier();
+    return 0;
+}
+
+/* The open file that a file's bytes are in, and where they begin. */
+static int part_of(long file, size_t *start, int flags) {
+    long owner = file / files;
+    int part = (int)(owner % PARTS);
+    *start = (size_t)(owner / PARTS * files + file % files) * size;
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%d", dir, part);
+    if (part_files[part] < 0) part_files[part] = open_when_it_may(path, flags);
+    return part_files[part];
+}
+
+static int parts_write(const char *name, long file) {
+    size_t start;
+    int descriptor = part_of(file, &start, O_RDWR | O_CREAT);
+    SAY(descriptor >= 0, name);
+    for (size_t at = 0; at < size; at += call_size(at))
+        SAY(pwrite(descriptor, content(file, at), call_size(at), (off_t)(start + at)) == (ssize_t)call_size(at), name);
+    return 0;
+}
+
+static int parts_read(const char *name, long file) {
+    size_t start;
+    int descriptor = part_of(file, &start, O_RDONLY);
+    SAY(descriptor >= 0, name);
+    for (size_t at = 0; at < size; at += call_size(at)) {
+        size_t found = 0;
+        for (ssize_t one = 1; one > 0 && found < call_size(at); found += (size_t)one) {
+            one = pread(descriptor, memory + found, call_size(at) - found, (off_t)(start + at + found));
+            SAY(one >= 0, name);
+        }
+        SAY(found == call_size(at) && memcmp(memory, content(file, at), found) == 0, name);
+    }
+    return 0;
+}
+
+static int parts_end(void) {
+    for (int part = 0; part < PARTS; part++)
+        if (part_files[part] >= 0) SAY(close(part_files[part]) == 0, dir);
+    return 0;
+}
+
 /* As tameike_agg_initialize_mpi(), and below tameike_agg_finalize_mpi(), but for how ranks wait. */
 static int library_begin(int writes) {
     tameike_agg_options own = {.rank = rank, .size = (uint32_t)ranks, .is_collective = 1};
@@ -184,6 +235,7 @@ static int library_end(void) {
 
 static const way direct = {direct_begin, direct_write, direct_read, direct_end};
 static const way library = {library_begin, library_write, library_read, library_end};
+static const way parts = {parts_begin, parts_write, parts_read, parts_end};
 
 static uint64_t chance(uint64_t *state) {
     uint64_t word = *state += 0x9e3779b97f4a7c15;
@@ -211,7 +263,7 @@ int main(int count, char **arguments) {
         MPI_Comm_rank(MPI_COMM_WORLD, &rank);
         MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     }
-    const way *how = strcmp(arguments[1], "direct") == 0 ? &direct : &library;
+    const way *how = strcmp(arguments[1], "direct") == 0 ? &direct : strcmp(arguments[1], "parts") == 0 ? &parts : &library;
     int writes = strcmp(arguments[2], "write") == 0, is_random = strcmp(arguments[2], "random") == 0;
     dir = arguments[3];
     long writers = atol(arguments[4]);

@@ -2,7 +2,7 @@
 """Many small files of many processes, as files of a file system and kept in a few: processes make, write and read files of their own on a
 server (slow_server.py and peers.py say what it is and what it needs).
 
-    bench/aggregate.py DIRECTORY NAME [--base glusterfs|gfarm|moosefs|xfs] [--processes 1,8,32] [--files 128] [--sizes 0,1,16]
+    bench/aggregate.py DIRECTORY NAME [--base glusterfs|gfarm|moosefs|xfs|tmpfs] [--processes 1,8,32] [--files 128] [--sizes 0,1,16]
 
 DIRECTORY is where the image of the server's disk lies. Writes RUNS/NAME. The ways:
 
@@ -10,6 +10,7 @@ DIRECTORY is where the image of the server's disk lies. Writes RUNS/NAME. The wa
     library   the same in one container, by libtameike.so
     only      the direct program in `tameike run --aggregate-only`
     view      the direct program in the cache view of `tameike run --aggregate`
+    parts     no files, but their bytes in 8 plain files, by plain calls: what no aggregation into 8 files could be faster than
     tar, zip, sqlite, hdf5   one process puts the same files into one file of that format
 
 Besides, one process writes and reads one large file. Processes are ranks of Open MPI on one client. A phase is from a moment that all of them
@@ -32,7 +33,7 @@ POOL = Path("/dev/shm/pool")
 POOL_MIB = 32
 SONAME = "libtameike.so.0"
 PACKED = ["tar", "zip", "sqlite", "hdf5"]
-METHODS = ["direct", "library", "only", "view", *PACKED]
+METHODS = ["direct", "library", "only", "view", "parts", *PACKED]
 # Options of `tameike run` that a way needs.
 NEEDED = {"only": "--aggregate-only", "view": "--aggregate"}
 LARGE = "one large file"
@@ -228,7 +229,7 @@ if __name__ == "__main__":
     parser.add_argument("--large", type=int, default=1024, help="MiB of the one large file, at most")
     parser.add_argument("--methods", default=",".join(METHODS), help="the ways, see above")
     asked = parser.parse_args()
-    if asked.base == "xfs":
+    if asked.base in ["xfs", "tmpfs"]:
         # The processes themselves would share it.
         asked.server_memory = 0
     measure(asked)

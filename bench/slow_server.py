@@ -235,7 +235,27 @@ class Plain(Spool):
         return "XFS of Linux"
 
 
-BASES = {base.name: base for base in [Gfarm, Plain]}
+class InMemory(Plain):
+    """A directory in memory, which costs nothing below: the disk is not used."""
+
+    name = "tmpfs"
+
+    def __init__(self, place, spool, memory, clients):
+        super().__init__(place, spool, memory, clients)
+        self.mount = place / "memory"
+        self.mount.mkdir()
+
+    def unmount(self):
+        pass
+
+    def mount_again(self):
+        pass
+
+    def version(self):
+        return "tmpfs of Linux"
+
+
+BASES = {base.name: base for base in [Gfarm, Plain, InMemory]}
 
 
 class Job:

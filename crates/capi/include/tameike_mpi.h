@@ -27,7 +27,8 @@ static inline int tameike_agg_initialize_mpi(MPI_Comm comm, const char *dir, int
   own.is_collective = 1;
   memset(own.known, 0, sizeof own.known);
   if (rank == 0) told = tameike_agg_initialize(dir, flags, &own, container);
-  if (rank == 0 && told == 0) told = tameike_agg_known(*container, &own.known);
+  // Where nothing is told, the others look for themselves.
+  if (rank == 0 && told == 0) tameike_agg_known(*container, &own.known);
   int first = told;
   MPI_Bcast(&first, 1, MPI_INT, 0, comm);
   MPI_Bcast(own.known, sizeof own.known, MPI_BYTE, 0, comm);

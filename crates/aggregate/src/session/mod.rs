@@ -90,8 +90,10 @@ impl Session {
     /// # Errors
     /// As [`Self::open`].
     pub fn join(fs: Arc<dyn SharedFs>, options: SessionOptions, known: &Known) -> Result<Self> {
-        let container = Container::open_known(fs.clone(), known)?;
-        Self::of(container, fs, options)
+        match Container::open_known(fs.clone(), known) {
+            Some(container) => Self::of(container, fs, options),
+            None => Self::open(fs, options),
+        }
     }
 
     fn of(container: Container, fs: Arc<dyn SharedFs>, options: SessionOptions) -> Result<Self> {

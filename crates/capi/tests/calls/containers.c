@@ -120,6 +120,11 @@ static int calls(const char *dir) {
     SAY(tameike_agg_known(NULL, &known) == -EFAULT && tameike_agg_known(container, NULL) == -EFAULT);
     SAY(tameike_agg_known(container, &known) == 0 && memcmp(known, "TMKC", 4) == 0);
     SAY(tameike_agg_finalize(container) == 0);
+    tameike_agg_options told = any;
+    memcpy(told.known, known, sizeof known);
+    SAY(tameike_agg_initialize(dir, O_RDONLY, &told, &container) == 0);
+    SAY(tameike_agg_open(container, "last", O_RDONLY, 0, &file) == 0 && tameike_agg_close(file) == 0);
+    SAY(tameike_agg_finalize(container) == 0);
     SAY(tameike_agg_initialize(NULL, O_RDONLY, NULL, &container) == -EFAULT && tameike_agg_finalize(NULL) == -EFAULT);
     return 0;
 }

@@ -13,6 +13,8 @@ use tameike_core::{Errno, Fault, Generation, InodeId, Result};
 
 /// Files that are kept.
 const FILES_MAX: usize = 64;
+/// Files of which is known that they were forgotten.
+const FORGOTTEN_MAX: usize = 64;
 
 /// Files of a tree that nobody reads just now.
 #[derive(Default)]
@@ -22,14 +24,14 @@ pub struct KeptFiles(Mutex<State>);
 struct State {
     /// Those that came last are at the end.
     files: VecDeque<KeptFile>,
-    /// Counts how often something was forgotten.
-    forgotten: u64,
+    /// Those that were forgotten last are at the end.
+    forgotten: VecDeque<InodeId>,
+    /// How often some were.
+    count: u64,
 }
 
 /// A file that is open for reading.
 pub struct KeptFile {
-    /// By which it was opened.
-    pub path: Vec<u8>,
     /// Its number.
     pub inode: InodeId,
     /// Which version of it was read: others may have changed the file before the next one.
@@ -40,7 +42,7 @@ pub struct KeptFile {
     pub file: Arc<dyn SharedFile>,
 }
 
-/// When a file was opened, or taken: it is not kept if anything was forgotten since.
+/// When a file was opened, or taken: it is not kept if it was forgotten since.
 #[derive(Clone, Copy)]
 pub struct Moment(u64);
 
@@ -50,13 +52,16 @@ impl KeptFiles {
         let mut state = self.0.lock();
         let found = state.files.iter().rposition(|kept| (kept.inode, kept.generation) == (inode, generation));
         let kept = found.and_then(|at| state.files.remove(at));
-        (kept.map(|kept| kept.file), Moment(state.forgotten))
+        (kept.map(|kept| kept.file), Moment(state.count))
     }
 
     /// Keeps a file.
     pub fn keep(&self, kept: KeptFile, moment: Moment) {
         let mut state = self.0.lock();
-        if state.forgotten != moment.0 {
+        let since = (state.count - moment.0) as usize;
+        if since > state.forgotten.len()
+            || state.forgotten.iter().rev().take(since).any(|&gone| gone == kept.inode)
+        {
             return;
         }
         state.files.push_back(kept);
@@ -68,23 +73,25 @@ impl KeptFiles {
 
     /// What is read from now on of a file is read by another open of it.
     pub fn forget(&self, inode: InodeId) {
-        self.forget_those(|kept| kept.inode == inode);
-    }
-
-    /// The same of what was opened by this path, or below it.
-    pub fn forget_path(&self, path: &[u8]) {
-        self.forget_those(|kept| {
-            kept.path.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
-        });
-    }
-
-    fn forget_those(&self, is_meant: impl Fn(&KeptFile) -> bool) {
         let mut state = self.0.lock();
-        state.forgotten += 1;
-        let (gone, rest) = std::mem::take(&mut state.files).into_iter().partition(is_meant);
+        state.count += 1;
+        state.forgotten.push_back(inode);
+        if state.forgotten.len() > FORGOTTEN_MAX {
+            state.forgotten.pop_front();
+        }
+        let (gone, rest) = std::mem::take(&mut state.files).into_iter().partition(|kept| kept.inode == inode);
         state.files = rest;
         drop(state);
         let _: VecDeque<_> = gone;
+    }
+
+    /// Has the name of a file go, which `look` tells of: it is forgotten before, and who has opened it meanwhile does not keep it.
+    pub fn while_going<T>(&self, look: impl FnOnce() -> Result<FileStat>, go: impl FnOnce() -> T) -> T {
+        let inode = look().ok().map(|stat| stat.inode_id());
+        inode.iter().for_each(|&inode| self.forget(inode));
+        let gone = go();
+        inode.iter().for_each(|&inode| self.forget(inode));
+        gone
     }
 
     /// Those that were not read since `time` are kept no longer; whether there are others.

@@ -203,8 +203,9 @@ impl SharedFs for PosixTree {
     }
 
     fn unlink(&self, path: &[u8]) -> Result<()> {
-        self.kept.forget_path(path);
-        self.at("remove", path, |dir, name| rustix::fs::unlinkat(dir, name, AtFlags::empty()))
+        let remove =
+            || self.at("remove", path, |dir, name| rustix::fs::unlinkat(dir, name, AtFlags::empty()));
+        self.kept.while_going(|| self.stat(path), remove)
     }
 
     fn rmdir(&self, path: &[u8]) -> Result<()> {
@@ -217,12 +218,14 @@ impl SharedFs for PosixTree {
             RenameMode::NoReplace => RenameFlags::NOREPLACE,
             RenameMode::Exchange => RenameFlags::EXCHANGE,
         };
-        [from, to].iter().for_each(|path| self.kept.forget_path(path));
-        self.at("rename", from, |old_dir, old_name| {
-            Ok(self.at("rename to", to, |new_dir, new_name| {
-                rustix::fs::renameat_with(old_dir, old_name, new_dir, new_name, flags)
-            }))
-        })?
+        let rename = || {
+            self.at("rename", from, |old_dir, old_name| {
+                Ok(self.at("rename to", to, |new_dir, new_name| {
+                    rustix::fs::renameat_with(old_dir, old_name, new_dir, new_name, flags)
+                }))
+            })?
+        };
+        self.kept.while_going(|| self.stat(to), rename)
     }
 
     fn kept(&self) -> Option<&KeptFiles> {

@@ -218,14 +218,12 @@ fn a_held_file_keeps_its_number() {
 
 /// A file of the tree that is kept, and what tells whether it is open still.
 fn keep(tree: &PosixTree, path: &[u8], used: Duration) -> (InodeId, Weak<dyn SharedFile>) {
+    let kept = tree.kept().expect("it keeps files");
     let file = tree.open(path, Access::Read).expect("open");
     let (inode, open) = (file.stat().expect("stat").inode_id(), Arc::downgrade(&file));
-    let (known, moment) = tree.kept().expect("it keeps files").take(inode, Generation(1));
+    let (known, moment) = kept.take(inode, Generation(1));
     assert!(known.is_none());
-    let path = path.to_vec();
-    tree.kept()
-        .expect("it keeps files")
-        .keep(KeptFile { path, inode, generation: Generation(1), used, file }, moment);
+    kept.keep(KeptFile { inode, generation: Generation(1), used, file }, moment);
     (inode, open)
 }
 
@@ -234,54 +232,43 @@ fn a_file_that_is_kept_is_one_readers_in_its_version() {
     let (_dir, tree) = tree();
     tree.create(b"file", 0o600).expect("create");
     let (inode, open) = keep(&tree, b"file", Duration::from_secs(1));
-    assert!(tree.kept().expect("it keeps files").take(inode, Generation(2)).0.is_none());
-    let (taken, moment) = tree.kept().expect("it keeps files").take(inode, Generation(1));
+    let kept = tree.kept().expect("it keeps files");
+    assert!(kept.take(inode, Generation(2)).0.is_none());
+    let (taken, moment) = kept.take(inode, Generation(1));
     let file = taken.expect("it is kept");
-    assert!(tree.kept().expect("it keeps files").take(inode, Generation(1)).0.is_none());
-    let again = |file| KeptFile {
-        path: b"file".to_vec(),
-        inode,
-        generation: Generation(1),
-        used: Duration::from_secs(3),
-        file,
-    };
-    tree.kept().expect("it keeps files").keep(again(file), moment);
+    assert!(kept.take(inode, Generation(1)).0.is_none());
+    let used = Duration::from_secs(3);
+    kept.keep(KeptFile { inode, generation: Generation(1), used, file }, moment);
     // Nobody has read it since.
-    assert!(tree.kept().expect("it keeps files").let_go(Duration::from_secs(2)) && open.upgrade().is_some());
-    assert!(!tree.kept().expect("it keeps files").let_go(Duration::from_secs(4)) && open.upgrade().is_none());
+    assert!(kept.let_go(Duration::from_secs(2)) && open.upgrade().is_some());
+    assert!(!kept.let_go(Duration::from_secs(4)) && open.upgrade().is_none());
 }
 
 #[test]
 fn no_name_goes_while_its_file_is_kept() {
     let (_dir, tree) = tree();
-    tree.make(b"dir", &Special::Directory(0o700)).expect("mkdir");
-    for name in [&b"dir/one"[..], b"dir/two", b"three", b"threes"] {
-        tree.create(name, 0o600).expect("create");
-    }
-    let kept =
-        [&b"dir/one"[..], b"dir/two", b"three", b"threes"].map(|path| keep(&tree, path, Duration::ZERO).1);
-    let are_open = || kept.each_ref().map(|open| open.upgrade().is_some());
-    tree.unlink(b"three").expect("unlink");
-    assert_eq!(are_open(), [true, true, false, true]);
-    tree.rename(b"threes", b"dir/one", RenameMode::Replace).expect("rename");
-    assert_eq!(are_open(), [false, true, false, false]);
-    tree.rename(b"dir", b"other", RenameMode::Replace).expect("rename");
-    assert_eq!(are_open(), [false; 4]);
+    let names = [&b"one"[..], b"two", b"three"];
+    names.iter().for_each(|name| drop(tree.create(name, 0o600).expect("create")));
+    let open = names.map(|path| keep(&tree, path, Duration::ZERO).1);
+    let are_open = || open.each_ref().map(|open| open.upgrade().is_some());
+    tree.unlink(b"one").expect("unlink");
+    assert_eq!(are_open(), [false, true, true]);
+    // By whatever name it was opened.
+    tree.rename(b"two", b"other", RenameMode::Replace).expect("rename");
+    tree.rename(b"three", b"other", RenameMode::Replace).expect("rename");
+    assert_eq!(are_open(), [false, false, true]);
 }
 
 #[test]
 fn what_was_opened_before_a_change_is_not_kept_after_it() {
     let (_dir, tree) = tree();
     tree.create(b"file", 0o600).expect("create");
-    let tree = Arc::new(tree);
-    let (inode, open) = keep(&tree, b"file", Duration::ZERO);
-    let (_, moment) = tree.kept().expect("it keeps files").take(InodeId(7), Generation(1));
-    let shared: Arc<dyn SharedFs> = tree.clone();
-    drop(Changing::begin(&shared, inode));
-    assert!(open.upgrade().is_none());
+    let tree: Arc<dyn SharedFs> = Arc::new(tree);
+    let kept = tree.kept().expect("it keeps files");
     let file = tree.open(b"file", Access::Read).expect("open");
-    let late =
-        KeptFile { path: b"file".to_vec(), inode, generation: Generation(1), used: Duration::ZERO, file };
-    tree.kept().expect("it keeps files").keep(late, moment);
-    assert!(tree.kept().expect("it keeps files").take(inode, Generation(1)).0.is_none());
+    let inode = file.stat().expect("stat").inode_id();
+    let (_, moment) = kept.take(inode, Generation(1));
+    drop(Changing::begin(&tree, inode));
+    kept.keep(KeptFile { inode, generation: Generation(1), used: Duration::ZERO, file }, moment);
+    assert!(kept.take(inode, Generation(1)).0.is_none());
 }

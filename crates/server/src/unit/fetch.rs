@@ -3,7 +3,6 @@
 
 use super::UnitService;
 use super::gaps::Gaps;
-use super::kept::Version;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -90,13 +89,7 @@ impl UnitService {
             return Ok(Payload::new(Arc::new(frame), range));
         }
         let read = self
-            .read_shared(
-                unit,
-                (frame, held.gaps(WHOLE)),
-                range.end,
-                Version { path, generation },
-                Holes::Read,
-            )
+            .read_shared(unit, (frame, held.gaps(WHOLE)), range.end, (path, generation), Holes::Read)
             .await?;
         let (frame, _) = self.keep(unit, read, generation, u64::MAX).await;
         Ok(Payload::new(frame, range))
@@ -115,9 +108,8 @@ impl UnitService {
         let _uncut = self.file_locks.share(unit.inode).await;
         let _only = self.unit_locks.hold(unit).await;
         let gaps = self.parts.extents.held(unit, generation).await?.gaps(range.clone());
-        let read = self
-            .read_shared(unit, (frame, gaps), range.end, Version { path, generation }, Holes::Skipped)
-            .await?;
+        let read =
+            self.read_shared(unit, (frame, gaps), range.end, (path, generation), Holes::Skipped).await?;
         let (_, kept) = self.keep(unit, read, generation, victims_until).await;
         Ok(kept.into_iter().collect())
     }
@@ -181,28 +173,34 @@ impl UnitService {
         unit: UnitId,
         (frame, gaps): (Frame, Vec<Range<u32>>),
         wanted: u32,
-        version: Version,
+        (path, generation): (Vec<u8>, Generation),
         holes: Holes,
     ) -> Result<(Frame, Vec<Range<u32>>)> {
-        let mut reading = self.begin_reading(unit.inode, &version);
-        let (shared, path, known) = (self.parts.shared.clone(), version.path.clone(), reading.file.take());
+        let mut reading = self.begin_reading(unit.inode, generation);
+        let (shared, own_path, known) = (self.parts.shared.clone(), path.clone(), reading.file.take());
         let open = move || {
             let (file, stat) = match known {
-                Some(file) => file.stat().map(|stat| (file, stat))?,
-                None => open_same(&*shared, &path, unit.inode, Access::Read)?,
-            };
-            // A file with all of its blocks has no holes.
-            let ranges = match holes {
-                Holes::Skipped if stat.blocks * BLOCK_OF_STAT < stat.size => {
-                    gaps.into_iter().flat_map(|gap| data_in(&*file, unit.start(), gap)).collect()
+                Some(file) => (file, None),
+                None => {
+                    let (file, stat) = open_same(&*shared, &own_path, unit.inode, Access::Read)?;
+                    (file, Some(stat))
                 }
-                Holes::Skipped | Holes::Read => gaps,
+            };
+            let ranges = match holes {
+                Holes::Read => gaps,
+                Holes::Skipped => {
+                    let stat = stat.map_or_else(|| file.stat(), Ok)?;
+                    // A file with all of its blocks has no holes.
+                    let has_holes = stat.blocks * BLOCK_OF_STAT < stat.size;
+                    let data = |gap| if has_holes { data_in(&*file, unit.start(), gap) } else { vec![gap] };
+                    gaps.into_iter().flat_map(data).collect()
+                }
             };
             Ok::<_, Fault>((file, Gaps { unit, ranges, wanted }))
         };
         let (file, gaps) = self.parts.runtime.block(open).await?;
-        let (frame, mut parts) = self.read_gaps((file.clone(), &version.path), gaps, frame).await?;
-        self.end_reading(&reading, unit.inode, version, file);
+        let (frame, mut parts) = self.read_gaps((file.clone(), &path), gaps, frame).await?;
+        self.end_reading(&reading, unit.inode, generation, file);
         parts.retain(|part| !part.is_empty());
         Ok((frame, parts))
     }

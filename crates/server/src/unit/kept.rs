@@ -18,12 +18,6 @@ pub(super) struct Keeping {
     is_watched: Arc<AtomicBool>,
 }
 
-/// A version of a shared file.
-pub(super) struct Version {
-    pub(super) path: Vec<u8>,
-    pub(super) generation: Generation,
-}
-
 /// A read of a shared file.
 pub(super) struct Reading<'a> {
     kept: Option<(&'a KeptFiles, Moment)>,
@@ -42,10 +36,10 @@ impl Keeping {
 
 impl UnitService {
     /// Begins a read.
-    pub(super) fn begin_reading(&self, inode: InodeId, version: &Version) -> Reading<'_> {
+    pub(super) fn begin_reading(&self, inode: InodeId, generation: Generation) -> Reading<'_> {
         match self.parts.shared.kept().filter(|_| self.keeping.is_alone_on_host) {
             Some(kept) => {
-                let (file, moment) = kept.take(inode, version.generation);
+                let (file, moment) = kept.take(inode, generation);
                 Reading { kept: Some((kept, moment)), file }
             }
             None => Reading { kept: None, file: None },
@@ -57,12 +51,12 @@ impl UnitService {
         &self,
         reading: &Reading<'_>,
         inode: InodeId,
-        version: Version,
+        generation: Generation,
         file: Arc<dyn SharedFile>,
     ) {
         if let Some((kept, moment)) = reading.kept {
-            let (Version { path, generation }, used) = (version, self.parts.runtime.clock.monotonic());
-            kept.keep(KeptFile { path, inode, generation, used, file }, moment);
+            let used = self.parts.runtime.clock.monotonic();
+            kept.keep(KeptFile { inode, generation, used, file }, moment);
             self.let_go_later();
         }
     }

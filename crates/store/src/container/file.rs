@@ -12,8 +12,10 @@ use std::sync::Arc;
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::shared::SharedFile;
 
+/// Chunks that are read at once where less than one is asked for.
+const CHUNKS_AHEAD: usize = 4;
 /// Bytes of data that are read with the head of their record.
-const AHEAD_SIZE: usize = 4 * CHUNK_SIZE as usize;
+const AHEAD_SIZE: usize = CHUNKS_AHEAD * CHUNK_SIZE as usize;
 
 /// Is shown bytes of a file, and where in it they are.
 pub type Show<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<()>;
@@ -297,11 +299,13 @@ impl Piece {
             };
             match room {
                 Some(room) => {
-                    self.read_kept(source, chunk, room)?;
+                    self.read_kept(source, &(chunk..chunk + 1), room)?;
                     record::check_chunk(&self.head, chunk, room)?;
                 }
                 None => {
-                    let content = self.content(source, chunk)?;
+                    // Of what is wanted whole the kernel reads the next chunk while this one is used; of a larger read it would wait for all.
+                    let ahead = if is_wanted_whole { 1 } else { CHUNKS_AHEAD };
+                    let content = self.content(source, chunk, ahead)?;
                     taker.take(to, &content[(at - start) as usize..(end - start) as usize])?;
                 }
             }
@@ -310,25 +314,31 @@ impl Piece {
         Ok(())
     }
 
-    /// Reads what is kept of one chunk. While that is looked at and used, the kernel reads the next one; of a larger read it would wait for all.
-    fn read_kept(&self, source: &mut Source, chunk: usize, into: &mut [u8]) -> Result<()> {
-        let (kept, place) = (self.head.kept_range(chunk), self.head.place);
-        if source.read_at(place.lane, place.address + kept.start as u64, into)? < into.len() {
+    /// Where in the record what is kept of some chunks lies.
+    fn kept_range(&self, chunks: &Range<usize>) -> Range<usize> {
+        self.head.kept_range(chunks.start).start..self.head.kept_range(chunks.end - 1).end
+    }
+
+    /// Reads what is kept of some chunks.
+    fn read_kept(&self, source: &mut Source, chunks: &Range<usize>, into: &mut [u8]) -> Result<()> {
+        let (start, place) = (self.kept_range(chunks).start, self.head.place);
+        if source.read_at(place.lane, place.address + start as u64, into)? < into.len() {
             return Err(not_there(place.lane, place.address, "the subfile ends in its content"));
         }
         Ok(())
     }
 
-    /// A chunk, if it is right. It stays in memory.
-    fn content(&mut self, source: &mut Source, chunk: usize) -> Result<&[u8]> {
-        let kept = self.head.kept_range(chunk);
+    /// A chunk, if it is right. It stays in memory, with up to `ahead` from it on where it was not there.
+    fn content(&mut self, source: &mut Source, chunk: usize, ahead: usize) -> Result<&[u8]> {
         if !self.chunks.contains(&chunk) {
-            let mut bytes = std::mem::take(&mut self.bytes);
+            let chunks = chunk..(chunk + ahead).min(self.head.chunks.len());
+            let (kept, mut bytes) = (self.kept_range(&chunks), std::mem::take(&mut self.bytes));
             (self.chunks, self.proven) = (0..0, None);
             bytes.resize(kept.len(), 0);
-            self.read_kept(source, chunk, &mut bytes)?;
-            (self.bytes, self.chunks, self.start) = (bytes, chunk..chunk + 1, kept.start);
+            self.read_kept(source, &chunks, &mut bytes)?;
+            (self.bytes, self.chunks, self.start) = (bytes, chunks, kept.start);
         }
+        let kept = self.head.kept_range(chunk);
         let kept = &self.bytes[kept.start - self.start..kept.end - self.start];
         let size = self.head.chunk_range(chunk).len();
         if self.proven != Some(chunk) {

@@ -40,7 +40,7 @@ struct Opened {
     count: usize,
 }
 
-/// An open file of a subfile which nobody else uses who reads much of it: kernel and clients of file systems read ahead for each open file by itself,
+/// An open file of a subfile which nobody else uses who reads much of it (one of them is the shared one): kernel and clients of file systems read ahead for each open file by itself,
 /// where that is read in order.
 pub struct Lent {
     records: Arc<Records>,
@@ -64,17 +64,25 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        let mut opened = self.records.opened.lock();
-        if let Some(opened) = opened.get_mut(&self.number)
-            && !self.is_shared
-            && !opened.is_written
-        {
-            if opened.free.len() < FREE_MAX {
-                opened.free.push(self.file.clone());
-            } else {
-                opened.count -= 1;
-            }
+        // Closed when the lock is free again.
+        let _surplus = match self.records.opened.lock().get_mut(&self.number) {
+            Some(opened) if !self.is_shared && !opened.is_written => opened.take_back(self.file.clone()),
+            _ => None,
+        };
+    }
+}
+
+impl Opened {
+    /// Keeps an open file for the next one; gives one that is too many.
+    fn take_back(&mut self, file: Arc<dyn SharedFile>) -> Option<Arc<dyn SharedFile>> {
+        self.free.push(file);
+        if self.free.len() <= FREE_MAX {
+            return None;
         }
+        self.count -= 1;
+        // The shared one stays open in any case.
+        let surplus = self.free.iter().position(|free| !Arc::ptr_eq(free, self.shared.file()))?;
+        Some(self.free.swap_remove(surplus))
     }
 }
 
@@ -135,7 +143,8 @@ impl Records {
             Ok(another) => Ok(lent(another.file().clone(), false)),
             // The process may have too many open files.
             Err(_) => {
-                if let Some(opened) = self.opened.lock().get_mut(&number) {
+                if let Some(opened) = self.opened.lock().get_mut(&number).filter(|opened| !opened.is_written)
+                {
                     opened.count -= 1;
                 }
                 Ok(lent(shared, true))

@@ -132,6 +132,11 @@ impl Mounted {
         Arc::new(OpenFile::new(self.tree.clone(), self.node, number))
     }
 
+    /// What is at a path, without a call of the node's.
+    fn seen(&self, path: &[u8]) -> Result<FileStat> {
+        self.tree.at_work(|state| state.stat(state.find(path)?))
+    }
+
     /// The canary: ends an earlier rename, and does only the first half of this one.
     fn tear(&self, next: Torn) {
         let torn = std::mem::replace(&mut *self.tearing.lock(), next.clone());
@@ -223,8 +228,7 @@ impl SharedFs for Mounted {
     }
 
     fn unlink(&self, path: &[u8]) -> Result<()> {
-        self.kept.forget_path(path);
-        self.with(Call::Unlink, |state| state.unlink(path))
+        self.kept.while_going(|| self.seen(path), || self.with(Call::Unlink, |state| state.unlink(path)))
     }
 
     fn rmdir(&self, path: &[u8]) -> Result<()> {
@@ -236,7 +240,6 @@ impl SharedFs for Mounted {
     }
 
     fn rename(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
-        [from, to].iter().for_each(|path| self.kept.forget_path(path));
         if self.tree.0.control.tears_renames() {
             let is_file = |path| self.stat(path).is_ok_and(|stat| stat.kind == FileKind::File);
             if mode == RenameMode::Replace && from != to && is_file(from) && is_file(to) {
@@ -245,7 +248,8 @@ impl SharedFs for Mounted {
             }
             self.tear(None);
         }
-        self.with(Call::Rename, |state| state.rename(from, to, mode))
+        let rename = || self.with(Call::Rename, |state| state.rename(from, to, mode));
+        self.kept.while_going(|| self.seen(to), rename)
     }
 
     fn link(&self, from: &[u8], to: &[u8]) -> Result<()> {

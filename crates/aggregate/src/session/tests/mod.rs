@@ -404,6 +404,23 @@ fn ranks_go_by_what_the_first_one_has_found() {
             assert_eq!(read_file(&reader, format!("{rank}").as_bytes()).expect("read"), round);
         }
     }
+    let known = session(dir.path()).known().expect("known");
+    let read_only = |rank| {
+        let rank = Some(Rank { rank, size: 3, is_guess: false });
+        SessionOptions { is_collective: true, is_read_only: true, create: false, ..options(rank) }
+    };
+    // Somewhere else there is no container.
+    let elsewhere = tempfile::tempdir().expect("a directory");
+    assert!(
+        Session::join(tree(elsewhere.path()), SessionOptions { rank: None, ..read_only(1) }, &known).is_err()
+    );
+    // What it does not need it does not open.
+    let subfile = dir.path().join(String::from_utf8(subfile::name(2)).expect("a name"));
+    std::fs::remove_file(&subfile).expect("removed");
+    std::fs::create_dir(&subfile).expect("made");
+    assert!(Session::open(tree(dir.path()), read_only(1)).is_err());
+    let reader = Session::join(tree(dir.path()), read_only(1), &known).expect("a session");
+    assert_eq!(read_file(&reader, b"0").expect("read"), b"two");
 }
 
 fn contents(dir: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {

@@ -87,8 +87,9 @@ fn who_reads_on_in_a_file_opens_it_once_and_anew_after_it_was_changed() {
     // Nobody reads on: the file is closed, and its name can go.
     let (runtime, client) = (bed.client(0).runtime, bed.client(0));
     bed.run(async move { runtime.sleep(Duration::from_secs(1)).await });
-    bed.run(async move { client.unlink(b"file").await.expect("removed") });
     assert_eq!(open_files(&bed.root), 0);
+    assert_eq!(read(&content), 0);
+    bed.run(async move { client.unlink(b"file").await.expect("removed") });
 }
 
 /// Open files of this process below a directory, also those that have no name any more.

@@ -13,7 +13,6 @@ use super::super::index::Index;
 use super::super::superblock::{SIZE, Superblock};
 use super::Container;
 use std::sync::Arc;
-use tameike_core::Result;
 use tameike_io::shared::SharedFs;
 
 /// What was found of a container: either it is empty, or its index has all of it.
@@ -68,18 +67,19 @@ impl Container {
         (is_plain && has_all && !self.is_by_records).then_some(known)
     }
 
-    /// Opens a container of which another process has told. Where this one finds another index than that, it looks for itself.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
-    pub fn open_known(fs: Arc<dyn SharedFs>, known: &Known) -> Result<Self> {
+    /// Opens a container of which another process has told; nothing where that is not what is here: then it is to be opened as ever.
+    pub fn open_known(fs: Arc<dyn SharedFs>, known: &Known) -> Option<Self> {
         let index = match known.index {
-            Some(_) => Index::of_container(&*fs, known.superblock.container)?,
-            None => None,
+            // It tells which container it is of.
+            Some(sum) => {
+                let index = Index::of_container(&*fs, known.superblock.container).ok()?;
+                Some(index.filter(|index| index.sum() == sum)?)
+            }
+            None => {
+                let is_it = Superblock::read(&*fs).is_ok_and(|found| found == known.superblock);
+                is_it.then_some(None)?
+            }
         };
-        if index.as_ref().map(Index::sum) != known.index {
-            return Self::open(fs);
-        }
-        Ok(Self { outside: known.outside as usize, ..Self::unseen(fs, known.superblock, index, false) })
+        Some(Self { outside: known.outside as usize, ..Self::unseen(fs, known.superblock, index, false) })
     }
 }

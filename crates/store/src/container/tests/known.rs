@@ -11,7 +11,7 @@ fn told(container: &Container) -> Option<Known> {
 fn an_empty_container_and_one_with_an_index_open_without_a_look_at_their_subfiles() {
     let bed = Bed::new(GEOMETRY);
     let known = told(&Container::open(bed.fs()).expect("it opens")).expect("it is empty");
-    let empty = Container::open_known(bed.fs(), &known).expect("it opens");
+    let empty = Container::open_known(bed.fs(), &known).expect("it is this one");
     assert!(paths(&empty).is_empty() && told(&empty) == Some(known));
     for subfile in [0, 1] {
         let mut writer = bed.writer(subfile, 0);
@@ -24,7 +24,7 @@ fn an_empty_container_and_one_with_an_index_open_without_a_look_at_their_subfile
     std::fs::remove_file(bed.subfile(1)).expect("removed");
     std::fs::create_dir(bed.subfile(1)).expect("made");
     assert!(Container::open(bed.fs()).is_err());
-    let container = Container::open_known(bed.fs(), &known).expect("it opens");
+    let container = Container::open_known(bed.fs(), &known).expect("it is this one");
     assert_eq!(paths(&container), [b"file0", b"file1"]);
     assert_eq!(content(&container, b"file0"), Ok(b"content".to_vec()));
 }
@@ -49,19 +49,25 @@ fn nothing_is_told_of_what_has_to_be_looked_through() {
 }
 
 #[test]
-fn who_finds_another_index_than_it_was_told_of_looks_for_itself() {
+fn who_finds_something_else_than_it_was_told_of_has_to_look() {
     let bed = Bed::new(GEOMETRY);
+    let empty = told(&Container::open(bed.fs()).expect("it opens")).expect("it is empty");
+    let mut all = vec![empty];
     for name in [b"one", b"two"] {
-        let known = told(&Container::open(bed.fs()).expect("it opens")).expect("it is known");
         let mut writer = bed.writer(0, 0);
         put(&mut writer, name, 1, b"content");
         writer.finish().expect("ended");
         bed.close(8);
-        let container = Container::open_known(bed.fs(), &known).expect("it opens");
-        // Of the empty one it was told that there is no index.
-        assert_eq!(container.has_index(), name == b"two");
-        assert_eq!(content(&container, name).is_ok(), name == b"two");
+        all.push(told(&Container::open(bed.fs()).expect("it opens")).expect("its index has all"));
     }
+    // Another index than it was then.
+    assert!(Container::open_known(bed.fs(), &all[1]).is_none());
+    assert!(Container::open_known(bed.fs(), &all[2]).is_some());
+    // Another container, and none.
+    let other = Bed { dir: tempfile::tempdir().expect("a directory"), superblock: bed.superblock };
+    assert!(all.iter().all(|known| Container::open_known(other.fs(), known).is_none()));
+    Superblock { container: 7, ..bed.superblock }.create(&*other.fs()).expect("a container");
+    assert!(all.iter().all(|known| Container::open_known(other.fs(), known).is_none()));
 }
 
 #[test]
