@@ -94,7 +94,7 @@ typedef struct {
   // Bytes of a block of a container that is made: a power of two from 4096 to 67108864, the stripe of the file system at best; 0
   // for what the file system tells.
   uint32_t block_size;
-  // Files of a container that is made, which the ranks share: as many as there are storage targets at best; 0 for up to 32.
+  // Files of a container that is made, which the ranks share: as many as there are storage targets at best; 0 for up to 8.
   uint32_t subfiles;
   // How data is kept that this process writes: 0 as it is, 1 smaller by Zstandard where that pays.
   uint32_t compression;

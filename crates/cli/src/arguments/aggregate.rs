@@ -71,7 +71,7 @@ pub struct CreateArguments {
     /// Bytes of a block, a power of two: the stripe of the file system [default: what the file system tells, 4MiB at least]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub block_size: Option<u64>,
-    /// Files that the container consists of: as many as there are storage targets [default: one for each writer, 32 at most]
+    /// Files that the container consists of: as many as there are storage targets [default: one for each writer, 8 at most]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub subfiles: Option<u32>,
     /// Threads that read and write [default: as many as there are cores, 16 at most]
