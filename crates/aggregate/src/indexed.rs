@@ -33,7 +33,7 @@ impl<'a> IndexedWriter<'a> {
         node: Node,
         mut read: impl FnMut(&mut [u8], u64) -> Result<usize>,
     ) -> Result<Result<()>> {
-        let mut buffer = vec![0; self.writer.together_size().min(node.size as usize) + 1];
+        let mut buffer = vec![0; self.writer.together_size_max().min(node.size as usize) + 1];
         let (mut extents, mut size) = (Vec::<Extent>::new(), 0);
         loop {
             let count = match read(&mut buffer, size) {

@@ -99,7 +99,10 @@ impl Draft {
             self.flush(writer)?;
         }
         self.touch();
-        if data.len() >= DIRECT_SIZE_MIN && self.buffer.is_empty() {
+        // What may be all of the file is kept for its entry, so that who opens it has it with that.
+        let may_be_all =
+            self.extents.is_empty() && offset + data.len() as u64 <= writer.together_size() as u64;
+        if data.len() >= DIRECT_SIZE_MIN && self.buffer.is_empty() && !may_be_all {
             self.put(writer, offset, data)?;
         } else {
             if self.buffer.is_empty() {

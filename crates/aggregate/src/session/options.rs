@@ -12,6 +12,8 @@ use tameike_store::container::{Codec, Container, Geometry, Superblock, WriterId,
 pub const SUBFILES_MAX: u32 = 8;
 /// Smaller blocks are not chosen.
 const BLOCK_SIZE_MIN: u64 = 4 << 20;
+/// The same where blocks of several writers lie in one file in turn: what one has written is read on in long pieces then.
+const BLOCK_SIZE_MIN_IN_TURN: u64 = 16 << 20;
 /// Writers that share a file, where nobody knows how many there will be.
 const LANES_OF_HOST: u32 = 8;
 /// Of more writers only the first one looks whether all have ended.
@@ -173,17 +175,25 @@ fn wait_for(fs: &dyn SharedFs, most: Duration, missing: Fault) -> Result<()> {
     })
 }
 
-/// Bytes of a block that suit the file system of a directory: what it calls best, within bounds.
-pub fn block_size_of(directory: &Path) -> u32 {
+/// Bytes of a block that suit the file system of a directory: what it calls best, within bounds; and whether several writers' blocks lie in one file
+/// in turn.
+pub fn block_size_of(directory: &Path, are_in_turn: bool) -> u32 {
     let stripe = std::fs::metadata(directory).map_or(0, |metadata| metadata.blksize());
+    let least = if are_in_turn { BLOCK_SIZE_MIN_IN_TURN } else { BLOCK_SIZE_MIN };
     let most = u64::from(superblock::BLOCK_SIZE_MAX);
-    u32::try_from(stripe.next_power_of_two().clamp(BLOCK_SIZE_MIN, most))
-        .unwrap_or(superblock::BLOCK_SIZE_MAX)
+    u32::try_from(stripe.next_power_of_two().clamp(least, most)).unwrap_or(superblock::BLOCK_SIZE_MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocks_in_turn_are_longer() {
+        let dir = tempfile::tempdir().expect("a directory");
+        assert_eq!(block_size_of(dir.path(), false), 4 << 20);
+        assert_eq!(block_size_of(dir.path(), true), 16 << 20);
+    }
 
     #[test]
     fn launchers_tell_a_rank() {

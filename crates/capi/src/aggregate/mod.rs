@@ -129,7 +129,7 @@ fn open_session(dir: &CStr, flags: c_int, options: Option<&AggregateOptions>) ->
         create,
         is_read_only: flags & libc::O_ACCMODE == libc::O_RDONLY,
         look_again: LookAgain::Always,
-        block_size: asked(|options| options.block_size).unwrap_or_else(|| block_size_of(dir)),
+        block_size: asked(|options| options.block_size).unwrap_or_else(|| block_size_of(dir, streams == 0)),
         subfiles,
         codec: match asked(|options| options.compression) {
             None => Codec::None,

@@ -127,7 +127,7 @@ fn copy_in(
         create: false,
         is_read_only: false,
         look_again: LookAgain::Asked,
-        block_size: block_size_of(container),
+        block_size: block_size_of(container, false),
         subfiles: None,
         codec: codec(arguments.compress),
         streams: 0,

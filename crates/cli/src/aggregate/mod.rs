@@ -149,7 +149,7 @@ fn cannot_make(path: &Path, made: std::io::Result<()>) -> Fault {
 /// What the file system tells, unless somebody asks for another.
 fn block_size(arguments: &CreateArguments) -> Result<u32> {
     let (least, most) = (u64::from(superblock::BLOCK_SIZE_MIN), u64::from(superblock::BLOCK_SIZE_MAX));
-    let size = arguments.block_size.unwrap_or_else(|| block_size_of(&arguments.container).into());
+    let size = arguments.block_size.unwrap_or_else(|| block_size_of(&arguments.container, false).into());
     if size.is_power_of_two() && (least..=most).contains(&size) {
         return Ok(size as u32);
     }

@@ -43,7 +43,7 @@ fn start(options: &AggregateOnly, name: &Path) -> Result<(Spool, PathBuf)> {
     let base = std::path::absolute(&base)
         .map_err(|error| Fault::from_os("finding the current directory", &error))?;
     let options = SpoolOptions {
-        block_size: block_size_of(&container),
+        block_size: block_size_of(&container, false),
         container: container.clone(),
         name,
         base,

@@ -1,5 +1,6 @@
 mod known;
 mod many_readers;
+mod places;
 
 use super::*;
 use proptest::prelude::*;

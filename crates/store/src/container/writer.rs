@@ -9,21 +9,27 @@ use super::behind::Behind;
 use super::codec::{Codec, Packer};
 use super::entry::{Content, Entry, Extent, Node, check_path};
 use super::geometry::LaneId;
-use super::record::{self, ALIGNMENT, FIXED_SIZE, Kind, Payload, Place, first_sequence, head_size};
+use super::record::{self, ALIGNMENT, Kind, Payload, Place, first_sequence, head_size};
 use super::streams::Streams;
 use super::subfile::{Claim, Subfile};
 use super::superblock::Superblock;
 use tameike_core::{Errno, Fault, Result};
 
-/// What is larger is not put into the rest of a block with its entry, but cut in pieces that fill blocks.
+/// What is more than this part of a block is never kept with its entry, but cut in pieces that fill blocks.
 const TOGETHER_PART: usize = 4;
-/// The same where content has lanes of its own.
+/// A rest that is less than this part of one may stay blank, so that content is kept with its entry.
+const BLANK_PART: usize = 32;
+/// What is larger is not kept with its entry where content has lanes of its own.
 const TOGETHER_SIZE_MAX: usize = 32 << 10;
+/// Most entries are no larger.
+const ENTRY_SIZE: usize = 1 << 10;
+/// Bytes in memory that are written though their block goes on, and most that one piece of a file has.
+const PORTION: usize = 4 << 20;
 /// A rest of a block that is smaller gets no piece of a file.
 const PIECE_SIZE_MIN: usize = 4 << 10;
 
-/// A writer's part of a container. It keeps at most one block in memory, and one more of each lane that is written behind; what is in there,
-/// and what was not yet made safe by [`LaneWriter::sync`], is lost with the process.
+/// A writer's part of a container. It keeps less than 4 MiB in memory, and one record; twice as much of each lane that is written behind. What is
+/// in there, and what was not yet made safe by [`LaneWriter::sync`], is lost with the process.
 pub struct LaneWriter {
     subfile: Subfile,
     superblock: Superblock,
@@ -34,7 +40,7 @@ pub struct LaneWriter {
     address: u64,
     /// What its life has before is safe.
     safe: u64,
-    /// Records that are not written yet: they end before their block does.
+    /// Records that are not written yet: of one block.
     pending: Vec<u8>,
     packer: Packer,
     /// Writes it, unless it is written before the writer goes on.
@@ -180,20 +186,29 @@ impl LaneWriter {
         Ok(Extent { start, length: piece.len() as u32, lane: self.lane, address: put.address, skip: 0 })
     }
 
-    /// Largest content that is kept together with its entry.
-    pub fn together_size(&self) -> usize {
-        let part = self.superblock.geometry.block_size as usize / TOGETHER_PART;
+    /// Largest content that is kept together with its entry, wherever that goes.
+    pub fn together_size_max(&self) -> usize {
+        let part = self.block_size() / TOGETHER_PART;
         if self.streams.is_some() { part.min(TOGETHER_SIZE_MAX) } else { part }
     }
 
-    /// Bytes of a file that fill the block in one piece, or the next one.
-    pub fn piece_size(&self) -> usize {
+    /// Largest content that is kept together with the next entry.
+    pub fn together_size(&self) -> usize {
         match self.room() {
-            room if room < record_span(0, PIECE_SIZE_MIN) => {
-                data_within(self.superblock.geometry.block_size as usize)
+            room if self.streams.is_some() || room < self.block_size() / BLANK_PART => {
+                self.together_size_max()
             }
-            room => data_within(room),
+            room => data_within(room).saturating_sub(ENTRY_SIZE).min(self.together_size_max()),
         }
+    }
+
+    /// Bytes of a file that the next piece takes: the rest of the block, or of the next one, as far as that is no more than a portion.
+    pub fn piece_size(&self) -> usize {
+        let room = match self.room() {
+            room if room < record_span(0, PIECE_SIZE_MIN) => self.block_size(),
+            room => room,
+        };
+        data_within(room).min(PORTION)
     }
 
     /// The file that it writes to.
@@ -227,6 +242,11 @@ impl LaneWriter {
         !self.end().is_multiple_of(self.superblock.geometry.block_size.into())
     }
 
+    /// Whether what is in memory is written before anything else is put there.
+    fn is_due(&self) -> bool {
+        self.pending.len() >= PORTION || self.end() == self.superblock.geometry.block_end(self.address)
+    }
+
     /// Whether nothing of it is on its way to the subfile, or waits for that.
     pub(super) fn is_written(&self) -> bool {
         self.pending.is_empty() && self.behind.as_ref().is_none_or(Behind::is_free)
@@ -246,6 +266,10 @@ impl LaneWriter {
         self.address + self.pending.len() as u64
     }
 
+    fn block_size(&self) -> usize {
+        self.superblock.geometry.block_size as usize
+    }
+
     /// Bytes left in the block.
     fn room(&self) -> usize {
         let end = self.end();
@@ -253,8 +277,8 @@ impl LaneWriter {
     }
 
     fn append(&mut self, kind: Kind, entry: &[u8], data: &[u8]) -> Result<Put> {
-        if self.end() == self.superblock.geometry.block_end(self.address) {
-            // A whole block that could not be written.
+        if self.is_due() {
+            // It could not be written.
             self.give_pending()?;
         }
         let payload = Payload::new(data, &mut self.packer);
@@ -264,7 +288,7 @@ impl LaneWriter {
         }
         let address = self.end();
         self.encode(kind, entry, &payload);
-        if !self.is_within_block() {
+        if self.is_due() {
             // The record is put all the same: who asks for the next one, or has all written, is told.
             let _ = self.give_pending();
             if !self.writes_behind() {
@@ -306,7 +330,7 @@ impl LaneWriter {
     /// # Errors
     /// What the file system says; then nothing was put.
     pub fn make_room(&mut self, size: usize) -> Result<()> {
-        if self.end() == self.superblock.geometry.block_end(self.address) {
+        if self.is_due() {
             self.give_pending()?;
         }
         if size > self.room() { self.end_block() } else { Ok(()) }
@@ -321,5 +345,5 @@ fn record_span(entry: usize, data: usize) -> usize {
 /// Most data of a record without an entry that fits in so many bytes.
 fn data_within(room: usize) -> usize {
     let chunks = room.div_ceil(record::CHUNK_SIZE as usize);
-    room - FIXED_SIZE - (head_size(0, chunks * record::CHUNK_SIZE as usize) - FIXED_SIZE)
+    room.saturating_sub(head_size(0, chunks * record::CHUNK_SIZE as usize))
 }

@@ -511,3 +511,26 @@ fn compacting_that_was_cut_short_has_lost_nothing_and_brings_nothing_back() {
     }
     assert!(contents(dir.path()) == before);
 }
+
+/// What is written at once is kept with its entry, as what is gathered is: who opens it reads on from there. What goes on is not kept from the lane.
+#[test]
+fn a_file_of_one_write_is_one_record() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = SessionOptions { block_size: 4 << 20, codec: Codec::None, ..options(None) };
+    let session = Session::open(tree(dir.path()), options).expect("a session");
+    write_file(&session, b"once", &vec![1; 1 << 20]);
+    let larger = session.open_file(b"larger", CREATE, 0o666).expect("opened");
+    for _ in 0..4 {
+        session.write(&larger, &vec![2; 512 << 10], None).expect("written");
+    }
+    session.close(larger).expect("closed");
+    session.finish().expect("finished");
+    let container = Container::open(tree(dir.path())).expect("it opens");
+    let sizes: BTreeMap<_, _> = container
+        .walk()
+        .expect("a walk")
+        .map(|entry| entry.expect("an entry"))
+        .map(|entry| (entry.path, entry.record_size))
+        .collect();
+    assert!(sizes[&b"once"[..]] > 1 << 20 && sizes[&b"larger"[..]] < 1 << 10, "{sizes:?}");
+}

@@ -1,0 +1,73 @@
+//! Where a writer puts what it is given.
+
+use super::*;
+
+/// A block of which a quarter is 1 MiB.
+const BLOCK: u32 = 4 << 20;
+
+/// Files of a quarter of a block lie one behind the other, each with its entry; the one that the block has no room for is cut, and leaves no hole.
+#[test]
+fn files_follow_each_other_without_holes() {
+    let bed = Bed::new(Geometry { block_size: BLOCK, lanes: 1 });
+    let mut writer = bed.writer(0, 0);
+    let data = bytes(2, 1 << 20);
+    let mut cut = 0;
+    for version in 1..=16 {
+        let begun = writer.end();
+        let (entry, put) =
+            writer.put(format!("f{version}").as_bytes(), version, node(FileKind::File), &data).expect("put");
+        match entry.node.expect("a node").content {
+            Content::Here => assert_eq!(put.address, begun),
+            Content::Extents(extents) => {
+                let ends_block = extents[1].address.is_multiple_of(BLOCK.into());
+                assert!(extents.len() == 2 && extents[0].address == begun && ends_block, "{extents:?}");
+                cut += 1;
+            }
+        }
+    }
+    assert_eq!(cut, 4);
+    // Heads and entries are all that is there beside the files.
+    assert!(writer.end() < (16 << 20) + (16 << 10), "{}", writer.end());
+    writer.sync().expect("synced");
+    let container = bed.by_records();
+    for version in 1..=16 {
+        let path = format!("f{version}");
+        assert!(content(&container, path.as_bytes()) == Ok(data.clone()), "{path}");
+    }
+}
+
+/// What fits the next block, of which the rest is hardly anything, goes there with its entry.
+#[test]
+fn a_small_rest_of_a_block_stays_blank() {
+    let bed = Bed::new(Geometry { block_size: BLOCK, lanes: 1 });
+    let mut writer = bed.writer(0, 0);
+    writer.put(b"most", 1, node(FileKind::File), &bytes(2, (4 << 20) - (100 << 10))).expect("put");
+    let (entry, put) = writer.put(b"next", 2, node(FileKind::File), &bytes(4, 1 << 20)).expect("put");
+    assert_eq!((entry.node.expect("a node").content, put.address), (Content::Here, BLOCK.into()));
+}
+
+/// A block may be larger than what a writer keeps in memory.
+#[test]
+fn a_block_is_written_before_it_is_full() {
+    let bed = Bed::new(Geometry { block_size: 64 << 20, lanes: 2 });
+    let mut writer = bed.writer(0, 1);
+    let data = bytes(2, 12 << 20);
+    let (mut extents, mut started) = (Vec::new(), 0);
+    for piece in data.chunks(512 << 10) {
+        writer.put_pieces(started, piece, &mut extents).expect("put");
+        started += piece.len() as u64;
+        let unwritten = extents.iter().filter(|extent| !writer.has_written(extent.address));
+        assert!(unwritten.map(|extent| extent.length).sum::<u32>() < 4 << 20);
+    }
+    // One write of all is not one record.
+    let whole = writer.put(b"whole", 1, node(FileKind::File), &bytes(4, 40 << 20)).expect("put").0;
+    let Content::Extents(pieces) = whole.node.expect("a node").content else { panic!("it is large") };
+    assert!(pieces.iter().all(|piece| piece.length <= 4 << 20), "{pieces:?}");
+    let node = Node { size: started, content: Content::Extents(extents), ..node(FileKind::File) };
+    writer.put_entry(b"pieces", 2, Some(node), &[]).expect("put");
+    writer.sync().expect("synced");
+    let container = bed.by_records();
+    assert!(content(&container, b"pieces") == Ok(data));
+    assert!(content(&container, b"whole") == Ok(bytes(4, 40 << 20)));
+    assert_eq!(container.damage(), &[]);
+}
