@@ -99,9 +99,10 @@ impl Draft {
             self.flush(writer)?;
         }
         self.touch();
-        // What may be all of the file is kept for its entry, so that who opens it has it with that.
-        let may_be_all =
-            self.extents.is_empty() && offset + data.len() as u64 <= writer.together_size() as u64;
+        // What may be all of the file is kept for its entry: who opens it has it with that.
+        let may_be_all = self.extents.is_empty()
+            && offset == 0
+            && data.len() <= writer.together_size().min(BUFFER_SIZE_MAX);
         if data.len() >= DIRECT_SIZE_MIN && self.buffer.is_empty() && !may_be_all {
             self.put(writer, offset, data)?;
         } else {

@@ -23,13 +23,13 @@ const BLANK_PART: usize = 32;
 const TOGETHER_SIZE_MAX: usize = 32 << 10;
 /// Most entries are no larger.
 const ENTRY_SIZE: usize = 1 << 10;
-/// Bytes in memory that are written though their block goes on, and most that one piece of a file has.
+/// Bytes in memory that are written though their block goes on, where nobody writes behind; and most that one piece of a file has.
 const PORTION: usize = 4 << 20;
 /// A rest of a block that is smaller gets no piece of a file.
 const PIECE_SIZE_MIN: usize = 4 << 10;
 
-/// A writer's part of a container. It keeps less than 4 MiB in memory, and one record; twice as much of each lane that is written behind. What is
-/// in there, and what was not yet made safe by [`LaneWriter::sync`], is lost with the process.
+/// A writer's part of a container. It keeps less than 4 MiB in memory, and one record; of a lane that is written behind, two blocks. What is in
+/// there, and what was not yet made safe by [`LaneWriter::sync`], is lost with the process.
 pub struct LaneWriter {
     subfile: Subfile,
     superblock: Superblock,
@@ -244,7 +244,8 @@ impl LaneWriter {
 
     /// Whether what is in memory is written before anything else is put there.
     fn is_due(&self) -> bool {
-        self.pending.len() >= PORTION || self.end() == self.superblock.geometry.block_end(self.address)
+        let is_portion = self.pending.len() >= PORTION && !self.writes_behind();
+        is_portion || self.end() == self.superblock.geometry.block_end(self.address)
     }
 
     /// Whether nothing of it is on its way to the subfile, or waits for that.
