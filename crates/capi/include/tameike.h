@@ -92,7 +92,7 @@ typedef struct {
   // How many processes there are.
   uint32_t size;
   // Bytes of a block of a container that is made: a power of two from 4096 to 67108864, the stripe of the file system at best; 0
-  // for what the file system tells.
+  // for what suits it: 4 MiB at least, and 16 MiB where several processes share a file.
   uint32_t block_size;
   // Files of a container that is made, which the ranks share: as many as there are storage targets at best; 0 for up to 8.
   uint32_t subfiles;

@@ -10,7 +10,7 @@ use tameike_store::container::{Container, Content, Extent, FileReader, LaneWrite
 
 /// Bytes that a file gathers in memory before they go to the lane.
 const BUFFER_SIZE_MAX: usize = 1 << 20;
-/// What is written at once and is not less goes to the lane without being gathered.
+/// What is written at once and is not less goes to the lane without being gathered, unless it may be all of the file.
 const DIRECT_SIZE_MIN: usize = 256 << 10;
 
 /// A file that somebody has open for writing.
@@ -104,7 +104,11 @@ impl Draft {
             && offset == 0
             && data.len() <= writer.together_size().min(BUFFER_SIZE_MAX);
         if data.len() >= DIRECT_SIZE_MIN && self.buffer.is_empty() && !may_be_all {
-            self.put(writer, offset, data)?;
+            if let Err(fault) = self.put(writer, offset, data) {
+                // Behind the end of the file there is nothing.
+                extents::truncate(&mut self.extents, self.size);
+                return Err(fault);
+            }
         } else {
             if self.buffer.is_empty() {
                 self.buffer_at = offset;
@@ -188,13 +192,9 @@ impl Draft {
     pub fn flush(&mut self, writer: &mut LaneWriter) -> Result<()> {
         let buffer = std::mem::take(&mut self.buffer);
         let put = self.put(writer, self.buffer_at, &buffer);
-        match put {
-            Ok(()) => {
-                self.buffer = buffer;
-                self.buffer.clear();
-            }
+        if put.is_err() {
             // Nothing of it is lost: it may be tried again.
-            Err(_) => self.buffer = buffer,
+            self.buffer = buffer;
         }
         put
     }
@@ -216,7 +216,7 @@ impl Draft {
     /// An entry tells of it; with `content` in its own record, at this place.
     pub fn published(&mut self, content: Option<Extent>) {
         self.is_changed = false;
-        self.buffer.clear();
+        self.buffer = Vec::new();
         if let Some(extent) = content.filter(|extent| extent.length > 0) {
             extents::lay(&mut self.extents, extent);
             self.reader = None;

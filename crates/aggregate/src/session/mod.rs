@@ -1,6 +1,6 @@
 //! Files of a container as programs have them: opened, read, written and closed, by any number of processes at the same time.
 //!
-//! Each process has a lane of its own. What it puts is seen by itself at once, and by others when it was synced, or when its block was full, once
+//! Each process has a lane of its own. What it puts is seen by itself at once, and by others when it was synced, or when some MiB were full, once
 //! they look again: who misses a name does, and [`Session::refresh`].
 
 mod attributes;

@@ -19,7 +19,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use tameike_aggregate::STREAMS;
-use tameike_aggregate::session::{Codec, Known, LookAgain, Rank, Session, SessionOptions, block_size_of};
+use tameike_aggregate::session::{
+    Codec, Known, LookAgain, Rank, SUBFILES_MAX, Session, SessionOptions, block_size_of,
+};
 use tameike_core::{Fault, Result};
 use tameike_io::os::forked::OwnMark;
 use tameike_io::shared::PosixTree;
@@ -37,7 +39,7 @@ pub struct AggregateOptions {
     /// How many processes there are.
     pub size: u32,
     /// Bytes of a block of a container that is made: a power of two from 4096 to 67108864, the stripe of the file system at best; 0
-    /// for what the file system tells.
+    /// for what suits it: 4 MiB at least, and 16 MiB where several processes share a file.
     pub block_size: u32,
     /// Files of a container that is made, which the ranks share: as many as there are storage targets at best; 0 for up to 8.
     pub subfiles: u32,
@@ -119,17 +121,22 @@ fn open_session(dir: &CStr, flags: c_int, options: Option<&AggregateOptions>) ->
     let is_alone = is_collective && known.is_some_and(|rank| rank.size == 1);
     // Several ranks use several files already.
     let streams = if is_alone { subfiles.map_or(STREAMS, |most| STREAMS.min(most as usize - 1)) } else { 0 };
+    // Who writes to several files takes them as a writer of its host.
+    let rank = match streams {
+        0 => known.or_else(|| Rank::guess(|name| std::env::var(name).ok())),
+        _ => None,
+    };
+    let are_in_turn = match rank {
+        Some(rank) => rank.size > subfiles.unwrap_or(SUBFILES_MAX),
+        None => streams == 0,
+    };
     let options = SessionOptions {
-        // Who writes to several files takes them as a writer of its host.
-        rank: match streams {
-            0 => known.or_else(|| Rank::guess(|name| std::env::var(name).ok())),
-            _ => None,
-        },
+        rank,
         is_collective,
         create,
         is_read_only: flags & libc::O_ACCMODE == libc::O_RDONLY,
         look_again: LookAgain::Always,
-        block_size: asked(|options| options.block_size).unwrap_or_else(|| block_size_of(dir, streams == 0)),
+        block_size: asked(|options| options.block_size).unwrap_or_else(|| block_size_of(dir, are_in_turn)),
         subfiles,
         codec: match asked(|options| options.compression) {
             None => Codec::None,

@@ -1,12 +1,14 @@
 /* Containers: `containers DIR calls` tries every function, `containers DIR storm NAME` writes files below NAME for ever and says which
- * are safe, `containers DIR child` (or `lone-child`) uses one beside its parent. */
+ * are safe, `containers DIR child` (or `lone-child`) uses one beside its parent, `containers DIR full` has no room for a while. */
 #include "tameike.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -154,10 +156,51 @@ static int child(const char *dir, const tameike_agg_options *how) {
     return 0;
 }
 
+/* A file may be no larger than so many bytes. */
+static int limit(size_t size) {
+    struct rlimit files;
+    SAY(getrlimit(RLIMIT_FSIZE, &files) == 0);
+    files.rlim_cur = size;
+    SAY(setrlimit(RLIMIT_FSIZE, &files) == 0);
+    return 0;
+}
+
+/* What could not be written is not there, and harms nothing that is. */
+static int full(const char *dir) {
+    enum { LARGE = 24 << 20, BLOCK = 16 << 20 };
+    char *bytes = malloc(LARGE), *found = malloc(LARGE);
+    memset(bytes, 7, LARGE);
+    tameike_agg *container;
+    tameike_agg_file *file;
+    tameike_status status;
+    const tameike_agg_options only = {.rank = 0, .size = 1, .block_size = BLOCK};
+    SAY(tameike_agg_initialize(dir, O_RDWR | O_CREAT, &only, &container) == 0);
+    SAY(tameike_agg_create(container, "before", 0600, &file) == 0 && tameike_agg_write(file, "b", 1) == 1);
+    SAY(tameike_agg_close(file) == 0 && tameike_agg_sync(container) == 0);
+    signal(SIGXFSZ, SIG_IGN);
+    if (limit(BLOCK + (6 << 20))) return 1;
+    SAY(tameike_agg_create(container, "failed", 0600, &file) == 0 && tameike_agg_write(file, bytes, LARGE) < 0);
+    SAY(tameike_agg_fsync(file) < 0);
+    if (limit(RLIM_INFINITY)) return 1;
+    SAY(tameike_agg_close(file) == 0);
+    SAY(tameike_agg_open(container, "failed", O_RDWR, 0, &file) == 0 && tameike_agg_fstat(file, &status) == 0 && status.size == 0);
+    SAY(tameike_agg_write(file, bytes, LARGE) == LARGE && tameike_agg_close(file) == 0);
+    SAY(tameike_agg_create(container, "after", 0600, &file) == 0 && tameike_agg_close(file) == 0);
+    SAY(tameike_agg_finalize(container) == 0);
+    SAY(tameike_agg_initialize(dir, O_RDONLY, &any, &container) == 0);
+    SAY(tameike_agg_open(container, "before", O_RDONLY, 0, &file) == 0 && tameike_agg_close(file) == 0);
+    SAY(tameike_agg_open(container, "after", O_RDONLY, 0, &file) == 0 && tameike_agg_close(file) == 0);
+    SAY(tameike_agg_open(container, "failed", O_RDONLY, 0, &file) == 0);
+    SAY(tameike_agg_read(file, found, LARGE) == LARGE && memcmp(bytes, found, LARGE) == 0);
+    SAY(tameike_agg_close(file) == 0 && tameike_agg_finalize(container) == 0);
+    return 0;
+}
+
 int main(int count, char **arguments) {
     if (count == 4 && strcmp(arguments[2], "storm") == 0) return storm(arguments[1], arguments[3]);
     if (count == 3 && strcmp(arguments[2], "calls") == 0) return calls(arguments[1]);
     if (count == 3 && strcmp(arguments[2], "child") == 0) return child(arguments[1], &any);
+    if (count == 3 && strcmp(arguments[2], "full") == 0) return full(arguments[1]);
     if (count == 3 && strcmp(arguments[2], "lone-child") == 0) return child(arguments[1], &lone);
     return 2;
 }

@@ -41,6 +41,16 @@ fn a_child_opens_a_container_for_itself() {
     }
 }
 
+#[test]
+fn a_write_that_fails_leaves_nothing_behind() {
+    let kit = Kit::new();
+    let dir = kit.place().join("full");
+    run(&kit, &dir, "full");
+    let container =
+        Container::open_by_records(Arc::new(PosixTree::open(&dir).expect("a tree"))).expect("it opens");
+    assert_eq!(container.damage(), &[]);
+}
+
 /// The bytes of a file of the storm.
 fn content(number: u32) -> Vec<u8> {
     (0..number.wrapping_mul(7919) % 60_000).map(|at| ((number * 31 + at) % 251) as u8).collect()

@@ -112,13 +112,14 @@ fn create(arguments: &CreateArguments) -> Result<u8> {
         return Err(Fault::new(Errno::EEXIST, message));
     }
     let writers = arguments.writers.unwrap_or(threads() as u32);
+    let subfiles = arguments.subfiles.unwrap_or(writers.min(SUBFILES_MAX)).min(writers);
     let options = PackOptions {
         container: u64::from_le_bytes(random_bytes()?),
         version: u64::try_from(wall_seconds()).unwrap_or(0) * 1_000_000_000,
-        block_size: block_size(arguments)?,
+        block_size: block_size(arguments, writers > subfiles)?,
         writers,
         codec: codec(arguments.compress),
-        subfiles: arguments.subfiles.unwrap_or(writers.min(SUBFILES_MAX)).min(writers),
+        subfiles,
     };
     let tally = Tally::default();
     tameike_aggregate::pack(&*source, tree(&arguments.container)?, &options, &tally)
@@ -146,10 +147,11 @@ fn cannot_make(path: &Path, made: std::io::Result<()>) -> Fault {
     Fault::new(Errno::EIO, format!("make {}: {error}", path.display()))
 }
 
-/// What the file system tells, unless somebody asks for another.
-fn block_size(arguments: &CreateArguments) -> Result<u32> {
+/// What suits the file system, unless somebody asks for another.
+fn block_size(arguments: &CreateArguments, are_in_turn: bool) -> Result<u32> {
     let (least, most) = (u64::from(superblock::BLOCK_SIZE_MIN), u64::from(superblock::BLOCK_SIZE_MAX));
-    let size = arguments.block_size.unwrap_or_else(|| block_size_of(&arguments.container, false).into());
+    let size =
+        arguments.block_size.unwrap_or_else(|| block_size_of(&arguments.container, are_in_turn).into());
     if size.is_power_of_two() && (least..=most).contains(&size) {
         return Ok(size as u32);
     }

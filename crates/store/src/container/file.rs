@@ -14,8 +14,8 @@ use tameike_io::shared::SharedFile;
 
 /// Chunks that are read at once where less than one is asked for.
 const CHUNKS_AHEAD: usize = 4;
-/// Bytes of data that are read with the head of their record.
-const AHEAD_SIZE: usize = CHUNKS_AHEAD * CHUNK_SIZE as usize;
+/// Bytes of data that are read with the head of their record, where there are no more: more is read straight to where it is wanted.
+const WITH_HEAD: usize = CHUNK_SIZE as usize;
 
 /// Is shown bytes of a file, and where in it they are.
 pub type Show<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<()>;
@@ -101,8 +101,8 @@ impl Opener {
 
     /// The same, of what records have.
     pub(super) fn open_record(&self, entry: &IndexEntry) -> Result<FileReader> {
-        let is_long = entry.node.is_some_and(|node| node.size > AHEAD_SIZE as u64);
-        let (head, node, bytes) = self.0.read_entry(entry, if is_long { 0 } else { AHEAD_SIZE })?;
+        let is_long = entry.node.is_some_and(|node| node.size > WITH_HEAD as u64);
+        let (head, node, bytes) = self.0.read_entry(entry, if is_long { 0 } else { WITH_HEAD })?;
         let damaged = |why| Err(not_there(entry.lane, entry.address, why));
         let extents = match &node.content {
             Content::Here if node.kind == FileKind::File && u64::from(head.data_size) != node.size => {
@@ -118,7 +118,7 @@ impl Opener {
 
 impl FileReader {
     pub(super) fn new(records: Arc<Records>, node: Node, extents: Vec<Extent>) -> Self {
-        let is_long = extents.last().is_some_and(|last| last.end() > AHEAD_SIZE as u64);
+        let is_long = extents.last().is_some_and(|last| last.end() > WITH_HEAD as u64);
         let source = Source { records, is_long, lent: None };
         Self { source, node, extents, piece: None, outside: None }
     }
@@ -263,7 +263,7 @@ impl Piece {
     /// The record that an extent is of; all of one whose data is read at once.
     fn read(source: &mut Source, extent: &Extent) -> Result<Self> {
         let data = extent.skip as usize + extent.length as usize;
-        let ahead = if data <= AHEAD_SIZE { data } else { 0 };
+        let ahead = if data <= WITH_HEAD { data } else { 0 };
         let size = record::head_size(0, data) + ahead;
         let (head, bytes) = source.read(extent, size)?;
         Ok(Self::new(head, bytes))

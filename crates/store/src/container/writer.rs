@@ -194,10 +194,11 @@ impl LaneWriter {
 
     /// Largest content that is kept together with the next entry.
     pub fn together_size(&self) -> usize {
+        let may_stay_blank = (self.block_size() / BLANK_PART).max(record_span(0, PIECE_SIZE_MIN));
         match self.room() {
-            room if self.streams.is_some() || room < self.block_size() / BLANK_PART => {
-                self.together_size_max()
-            }
+            // How much smaller it becomes is not known here.
+            _ if self.streams.is_some() || self.packer.codec() != Codec::None => self.together_size_max(),
+            room if room < may_stay_blank => self.together_size_max(),
             room => data_within(room).saturating_sub(ENTRY_SIZE).min(self.together_size_max()),
         }
     }
@@ -331,7 +332,7 @@ impl LaneWriter {
     /// # Errors
     /// What the file system says; then nothing was put.
     pub fn make_room(&mut self, size: usize) -> Result<()> {
-        if self.is_due() {
+        if self.is_due() || (!self.writes_behind() && self.pending.len() + size > PORTION) {
             self.give_pending()?;
         }
         if size > self.room() { self.end_block() } else { Ok(()) }
