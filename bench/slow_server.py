@@ -1,9 +1,10 @@
 """A slow server for benchmarks, its clients, and a job on these: what the programs beside this file share. It runs nothing by itself.
 
-Its disk is an XFS on a loop device that a cgroup slows down to --rate, reads and writes. With --base gfarm an I/O server of Gfarm, with all
-its pages, has --server-memory; clients reach it over a network of their own, each by a mount of its own, which is all that the
-job's nodes see of it. With --base xfs there is no server: the programs that use it directly share --server-memory. Agents speak with each
-other through memory, as they would over RDMA, or over TCP (--fabric tcp). All of it lives in name spaces of its own, and goes with them.
+Its disk is an XFS on a loop device that a cgroup slows down to --rate and, if told, to --iops, reads and writes. With --base gfarm an I/O
+server of Gfarm, with all its pages, has --server-memory; clients reach it over a network of their own, each by a mount of its own, which
+is all that the job's nodes see of it. With --base xfs there is no server: the programs that use it directly share --server-memory. Agents
+speak with each other through memory, as they would over RDMA, or over TCP (--fabric tcp). All of it lives in name spaces of its own, and
+goes with them.
 
 Needs root, Debian's gfmd, gfsd, gfarm2fs and gfarm-client (`scripts/install-deps.sh bench`), and `cargo build --release -p tameike -p
 tameike-bench -p tameike-preload`.
@@ -46,9 +47,9 @@ def start(command, log):
 
 
 class Disk:
-    """A loop device that is no faster than `rate`, in MB/s."""
+    """A loop device that is no faster than `rate`, in MB/s, and does no more than `iops` operations a second, as a disk that has to seek."""
 
-    def __init__(self, image, mib, rate):
+    def __init__(self, image, mib, rate, iops):
         with open(image, "wb") as file:
             file.truncate(mib * MIB)
         try:
@@ -57,25 +58,28 @@ class Disk:
         finally:
             # The loop device has it.
             image.unlink()
-        self.slow_down(rate)
+        self.slow_down(rate, iops)
 
-    def slow_down(self, rate):
+    @property
+    def number(self):
         number = os.stat(self.loop).st_rdev
+        return f"{os.major(number)}:{os.minor(number)}"
+
+    def slow_down(self, rate, iops):
         # On the root, as most of what is written back belongs to no other cgroup. 0 is no limit.
         for what in ["read", "write"]:
-            rule = f"{os.major(number)}:{os.minor(number)} {rate * 1_000_000}\n"
-            (GROUPS / f"blkio/blkio.throttle.{what}_bps_device").write_text(rule)
+            for kind, limit in [("bps", rate * 1_000_000), ("iops", iops)]:
+                (GROUPS / f"blkio/blkio.throttle.{what}_{kind}_device").write_text(f"{self.number} {limit}\n")
 
     def keep_dirty(self, mib):
         """Has what is not written yet bounded, as a server of so much memory would: a memory cgroup of the first version does not."""
-        number = os.stat(self.loop).st_rdev
-        limits = Path(f"/sys/class/bdi/{os.major(number)}:{os.minor(number)}")
+        limits = Path(f"/sys/class/bdi/{self.number}")
         (limits / "strict_limit").write_text(f"{0 if mib is None else 1}\n")
         for name, value in [("max_ratio", 100)] if mib is None else [("max_bytes", mib * MIB)]:
             (limits / name).write_text(f"{value}\n")
 
     def close(self):
-        self.slow_down(0)
+        self.slow_down(0, 0)
         self.keep_dirty(None)
         output(["losetup", "--detach", self.loop])
 
@@ -299,6 +303,7 @@ def options(text, **defaults):
     parser.add_argument("--clients", type=int, default=6)
     parser.add_argument("--server-memory", type=int, default=192, help="MiB; 0 for all that there is")
     parser.add_argument("--rate", type=int, default=150, help="MB/s of the disk")
+    parser.add_argument("--iops", type=int, default=0, help="operations a second of the disk, reads and writes each; 0 for no limit")
     parser.add_argument("--capacity", type=int, default=2048, help="MiB that each node keeps of the cache view")
     parser.add_argument("--fabric", default="auto", help="as of tameike run")
     parser.add_argument("--repetitions", type=int, default=5)
@@ -317,7 +322,7 @@ def run(options, disk_mib, title, measure):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     name = f"tameike-bench-{os.getpid()}"
     with ExitStack() as owed:
-        disk = owed.enter_context(closing(Disk(options.directory / f"{name}.image", disk_mib, options.rate)))
+        disk = owed.enter_context(closing(Disk(options.directory / f"{name}.image", disk_mib, options.rate, options.iops)))
         # Linux keeps a fifth of the memory for it, unless told otherwise.
         disk.keep_dirty((options.server_memory or 1024) // 5)
         memory = owed.enter_context(closing(Memory(GROUPS / "memory" / name, options.server_memory)))
