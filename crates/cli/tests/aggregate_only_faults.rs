@@ -215,6 +215,8 @@ fn a_full_file_system_keeps_the_rest_in_the_spool() {
     assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(&output));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("kept in") && said.contains("ENOSPC"), "{said}");
+    // What is told as packed is in the container.
+    assert!(!said.contains("packed 40 files"), "{said}");
     let sum = String::from_utf8_lossy(&output.stdout).into_owned();
     mounts.must(&format!("mount -o remount,size=100m {}", place.container().display()));
     let output = run("md5sum file-*");

@@ -68,6 +68,8 @@ struct Leaving {
     /// Holds the lease.
     file: File,
     mark: Mark,
+    /// Its content was put this time, not before.
+    is_put: bool,
 }
 
 impl<'a> Batch<'a> {
@@ -217,12 +219,10 @@ impl<'a> Batch<'a> {
             if !is_put {
                 return Ok(false);
             }
-            packer.files.fetch_add(1, Ordering::Relaxed);
-            packer.bytes.fetch_add(mark.size, Ordering::Relaxed);
         }
         self.bytes += mark.size;
         self.packed += 1;
-        self.files.push(Leaving { path: path.to_vec(), file, mark });
+        self.files.push(Leaving { path: path.to_vec(), file, mark, is_put: !is_clean });
         Ok(has_lease)
     }
 
@@ -284,9 +284,13 @@ impl<'a> Batch<'a> {
             self.note(b"", fault);
             return;
         }
+        for Leaving { mark, .. } in files.iter().filter(|file| file.is_put) {
+            packer.files.fetch_add(1, Ordering::Relaxed);
+            packer.bytes.fetch_add(mark.size, Ordering::Relaxed);
+        }
         packer.session.start_write_back();
         let mut names = packer.names.lock();
-        for Leaving { path, file, mark } in files {
+        for Leaving { path, file, mark, .. } in files {
             let Ok(found) = file.metadata() else { continue };
             let is_as_it_was = lease::is_held(file.as_fd())
                 && Mark::of(&found) == mark
