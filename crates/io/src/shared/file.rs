@@ -56,6 +56,12 @@ impl SharedFile for PosixFile {
         Ok(filled)
     }
 
+    fn advise_exact(&self, is_exact: bool) {
+        let advice = if is_exact { Advice::Random } else { Advice::Normal };
+        // Reads bring the same either way.
+        let _ = rustix::fs::fadvise(&self.descriptor, 0, None, advice);
+    }
+
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let write = |done| rustix::io::pwrite(&self.descriptor, &bytes[done as usize..], offset + done);
         self.write_all(bytes, write)

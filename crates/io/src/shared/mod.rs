@@ -196,6 +196,10 @@ pub trait SharedFile: Send + Sync {
     fn stat(&self) -> Result<FileStat>;
     /// Reads at `offset` until `buffer` is full or the file ends; the number of bytes read.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize>;
+    /// Whether each read to come is of just what is wanted, so that the system had better read that at once, and nothing ahead of it. Nothing is promised.
+    fn advise_exact(&self, is_exact: bool) {
+        let _ = is_exact;
+    }
     /// Who is about to write says how large the file will be then: where it is kept may go by that. Nothing is changed.
     fn expect_size(&self, size: u64) -> Result<()> {
         let _ = size;

@@ -12,8 +12,10 @@ use std::sync::Arc;
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::shared::SharedFile;
 
-/// Chunks that are read at once where less than one is asked for.
+/// Chunks that are read at once into memory of ours.
 const CHUNKS_AHEAD: usize = 4;
+/// And straight to where they are wanted: all of a piece.
+const CHUNKS_MAX: usize = 16;
 /// Bytes of data that are read with the head of their record, where there are no more: more is read straight to where it is wanted.
 const WITH_HEAD: usize = CHUNK_SIZE as usize;
 
@@ -289,27 +291,45 @@ impl Piece {
         while at < data.end {
             let chunk = (at / u64::from(CHUNK_SIZE)) as usize;
             let whole = self.head.chunk_range(chunk);
-            let (start, end) = (u64::from(whole.start), data.end.min(whole.end.into()));
             let to = place + (at - data.start);
-            let is_wanted_whole = at == start && end == u64::from(whole.end);
-            let is_plain = self.head.kept_range(chunk).len() == whole.len();
-            let room = match is_wanted_whole && is_plain && !self.chunks.contains(&chunk) {
-                true => taker.room(to, whole.len()),
-                false => None,
+            let run = self.plain_run(chunk, &(at..data.end));
+            let room = match run.is_empty() {
+                true => None,
+                false => taker.room(to, self.kept_range(&run).len()),
             };
-            match room {
-                Some(room) => {
-                    self.read_kept(source, &(chunk..chunk + 1), room)?;
-                    record::check_chunk(&self.head, chunk, room)?;
-                }
-                None => {
-                    // Of what is wanted whole the kernel reads the next chunk while this one is used; of a larger read it would wait for all.
-                    let ahead = if is_wanted_whole { 1 } else { CHUNKS_AHEAD };
-                    let content = self.content(source, chunk, ahead)?;
-                    taker.take(to, &content[(at - start) as usize..(end - start) as usize])?;
-                }
+            if let Some(room) = room {
+                self.read_plain(source, run, room)?;
+                at += room.len() as u64;
+                continue;
             }
+            let (start, end) = (u64::from(whole.start), data.end.min(whole.end.into()));
+            let content = self.content(source, chunk)?;
+            taker.take(to, &content[(at - start) as usize..(end - start) as usize])?;
             at = end;
+        }
+        Ok(())
+    }
+
+    /// Chunks from `first` on that are wanted whole, kept as they are, and not in memory: as many as are read at once.
+    fn plain_run(&self, first: usize, wanted: &Range<u64>) -> Range<usize> {
+        let is_one = |chunk: &usize| {
+            let whole = self.head.chunk_range(*chunk);
+            u64::from(whole.start) >= wanted.start
+                && u64::from(whole.end) <= wanted.end
+                && self.head.kept_range(*chunk).len() == whole.len()
+                && !self.chunks.contains(chunk)
+        };
+        let count = (first..self.head.chunks.len()).take(CHUNKS_MAX).take_while(is_one).count();
+        first..first + count
+    }
+
+    /// Reads such chunks to where they are wanted, and proves them there.
+    fn read_plain(&self, source: &mut Source, chunks: Range<usize>, room: &mut [u8]) -> Result<()> {
+        self.read_kept(source, &chunks, room)?;
+        let start = self.kept_range(&chunks).start;
+        for chunk in chunks {
+            let kept = self.head.kept_range(chunk);
+            record::check_chunk(&self.head, chunk, &room[kept.start - start..kept.end - start])?;
         }
         Ok(())
     }
@@ -328,10 +348,10 @@ impl Piece {
         Ok(())
     }
 
-    /// A chunk, if it is right. It stays in memory, with up to `ahead` from it on where it was not there.
-    fn content(&mut self, source: &mut Source, chunk: usize, ahead: usize) -> Result<&[u8]> {
+    /// A chunk, if it is right. It stays in memory, with some behind it where it was not there.
+    fn content(&mut self, source: &mut Source, chunk: usize) -> Result<&[u8]> {
         if !self.chunks.contains(&chunk) {
-            let chunks = chunk..(chunk + ahead).min(self.head.chunks.len());
+            let chunks = chunk..(chunk + CHUNKS_AHEAD).min(self.head.chunks.len());
             let (kept, mut bytes) = (self.kept_range(&chunks), std::mem::take(&mut self.bytes));
             (self.chunks, self.proven) = (0..0, None);
             bytes.resize(kept.len(), 0);

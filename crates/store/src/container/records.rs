@@ -40,8 +40,8 @@ struct Opened {
     count: usize,
 }
 
-/// An open file of a subfile which nobody else uses who reads much of it (one of them is the shared one): kernel and clients of file systems read ahead for each open file by itself,
-/// where that is read in order.
+/// An open file of a subfile which nobody else uses who reads much of it (one of them is the shared one): kernel and clients of file systems keep for each open file by itself
+/// what they read ahead. Its reads are of just what is wanted, in few large calls.
 pub struct Lent {
     records: Arc<Records>,
     number: u32,
@@ -51,6 +51,13 @@ pub struct Lent {
 }
 
 impl Lent {
+    fn new(records: Arc<Records>, number: u32, file: Arc<dyn SharedFile>, is_shared: bool) -> Self {
+        if !is_shared {
+            file.advise_exact(true);
+        }
+        Self { records, number, file, is_shared }
+    }
+
     /// Whose it is.
     pub fn number(&self) -> u32 {
         self.number
@@ -64,6 +71,9 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
+        if !self.is_shared {
+            self.file.advise_exact(false);
+        }
         // Closed when the lock is free again.
         let _surplus = match self.records.opened.lock().get_mut(&self.number) {
             Some(opened) if !self.is_shared && !opened.is_written => opened.take_back(self.file.clone()),
@@ -129,7 +139,7 @@ impl Records {
     /// As [`Self::subfile`].
     pub fn lend(self: &Arc<Self>, number: u32) -> Result<Lent> {
         let shared = self.subfile(number)?.file().clone();
-        let lent = |file, is_shared| Lent { records: self.clone(), number, file, is_shared };
+        let lent = |file, is_shared| Lent::new(self.clone(), number, file, is_shared);
         {
             let mut opened = self.opened.lock();
             let Some(opened) = opened.get_mut(&number) else { return Ok(lent(shared, true)) };

@@ -1,4 +1,5 @@
 mod known;
+mod large_reads;
 mod many_readers;
 mod places;
 
