@@ -10,7 +10,6 @@ use super::records::{Lent, Records, missing, not_there};
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::{Errno, Fault, FileKind, Result};
-use tameike_io::shared::SharedFile;
 
 /// Chunks that are read at once into memory of ours.
 const CHUNKS_AHEAD: usize = 4;
@@ -214,13 +213,13 @@ struct Source {
 
 impl Source {
     /// An open file of a subfile.
-    fn file(&mut self, subfile: u32) -> Result<&Arc<dyn SharedFile>> {
+    fn lent(&mut self, subfile: u32) -> Result<&Lent> {
         let known = self.lent.take().filter(|lent| lent.number() == subfile);
         let lent = match known {
             Some(lent) => lent,
             None => self.records.lend(subfile)?,
         };
-        Ok(self.lent.insert(lent).file())
+        Ok(self.lent.insert(lent))
     }
 
     fn read(&mut self, extent: &Extent, size: usize) -> Result<(Head, Vec<u8>)> {
@@ -228,14 +227,15 @@ impl Source {
         if !self.is_long {
             return self.records.read(lane, address, size);
         }
-        let file = self.file(lane.subfile).map_err(|fault| missing(fault, lane, address))?.clone();
+        let lent = self.lent(lane.subfile).map_err(|fault| missing(fault, lane, address))?;
+        let file = lent.file().clone();
         self.records.read_by(&*file, lane, address, size)
     }
 
     /// Reads at an address of a lane, within a block, as far as the subfile goes.
     fn read_at(&mut self, lane: LaneId, address: u64, buffer: &mut [u8]) -> Result<usize> {
         let offset = self.records.superblock().geometry.offset(lane.lane, address);
-        self.file(lane.subfile)?.read_at(buffer, offset)
+        self.lent(lane.subfile)?.read_exactly(buffer, offset)
     }
 }
 

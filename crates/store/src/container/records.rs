@@ -41,7 +41,7 @@ struct Opened {
 }
 
 /// An open file of a subfile which nobody else uses who reads much of it (one of them is the shared one): kernel and clients of file systems keep for each open file by itself
-/// what they read ahead. Its reads are of just what is wanted, in few large calls.
+/// what they read ahead.
 pub struct Lent {
     records: Arc<Records>,
     number: u32,
@@ -51,16 +51,23 @@ pub struct Lent {
 }
 
 impl Lent {
-    fn new(records: Arc<Records>, number: u32, file: Arc<dyn SharedFile>, is_shared: bool) -> Self {
-        if !is_shared {
-            file.advise_exact(true);
-        }
-        Self { records, number, file, is_shared }
-    }
-
     /// Whose it is.
     pub fn number(&self) -> u32 {
         self.number
+    }
+
+    /// Reads just what is wanted, and nothing ahead of it. The hint holds for this read: who needs little may have the same file open meanwhile.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn read_exactly(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        if self.is_shared {
+            return self.file.read_at(buffer, offset);
+        }
+        self.file.advise_exact(true);
+        let read = self.file.read_at(buffer, offset);
+        self.file.advise_exact(false);
+        read
     }
 
     /// It.
@@ -71,9 +78,6 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        if !self.is_shared {
-            self.file.advise_exact(false);
-        }
         // Closed when the lock is free again.
         let _surplus = match self.records.opened.lock().get_mut(&self.number) {
             Some(opened) if !self.is_shared && !opened.is_written => opened.take_back(self.file.clone()),
@@ -139,7 +143,7 @@ impl Records {
     /// As [`Self::subfile`].
     pub fn lend(self: &Arc<Self>, number: u32) -> Result<Lent> {
         let shared = self.subfile(number)?.file().clone();
-        let lent = |file, is_shared| Lent::new(self.clone(), number, file, is_shared);
+        let lent = |file, is_shared| Lent { records: self.clone(), number, file, is_shared };
         {
             let mut opened = self.opened.lock();
             let Some(opened) = opened.get_mut(&number) else { return Ok(lent(shared, true)) };
