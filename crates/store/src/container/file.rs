@@ -11,9 +11,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::{Errno, Fault, FileKind, Result};
 
-/// Chunks that are read at once into memory of ours.
+/// Chunks that are read at once where less than one is asked for.
 const CHUNKS_AHEAD: usize = 4;
-/// And straight to where they are wanted: all of a piece.
+/// And where they are read straight to where they are wanted: all of a piece.
 const CHUNKS_MAX: usize = 16;
 /// Bytes of data that are read with the head of their record, where there are no more: more is read straight to where it is wanted.
 const WITH_HEAD: usize = CHUNK_SIZE as usize;
@@ -233,9 +233,10 @@ impl Source {
     }
 
     /// Reads at an address of a lane, within a block, as far as the subfile goes.
-    fn read_at(&mut self, lane: LaneId, address: u64, buffer: &mut [u8]) -> Result<usize> {
+    fn read_at(&mut self, lane: LaneId, address: u64, buffer: &mut [u8], is_exact: bool) -> Result<usize> {
         let offset = self.records.superblock().geometry.offset(lane.lane, address);
-        self.lent(lane.subfile)?.read_exactly(buffer, offset)
+        let lent = self.lent(lane.subfile)?;
+        if is_exact { lent.read_exactly(buffer, offset) } else { lent.file().read_at(buffer, offset) }
     }
 }
 
@@ -303,7 +304,9 @@ impl Piece {
                 continue;
             }
             let (start, end) = (u64::from(whole.start), data.end.min(whole.end.into()));
-            let content = self.content(source, chunk)?;
+            // Of what is wanted whole the kernel reads the next chunk while this one is used; of a larger read it would wait for all.
+            let is_wanted_whole = at == start && end == u64::from(whole.end);
+            let content = self.content(source, chunk, if is_wanted_whole { 1 } else { CHUNKS_AHEAD })?;
             taker.take(to, &content[(at - start) as usize..(end - start) as usize])?;
             at = end;
         }
@@ -325,7 +328,7 @@ impl Piece {
 
     /// Reads such chunks to where they are wanted, and proves them there.
     fn read_plain(&self, source: &mut Source, chunks: Range<usize>, room: &mut [u8]) -> Result<()> {
-        self.read_kept(source, &chunks, room)?;
+        self.read_kept(source, &chunks, room, true)?;
         let start = self.kept_range(&chunks).start;
         for chunk in chunks {
             let kept = self.head.kept_range(chunk);
@@ -339,23 +342,29 @@ impl Piece {
         self.head.kept_range(chunks.start).start..self.head.kept_range(chunks.end - 1).end
     }
 
-    /// Reads what is kept of some chunks.
-    fn read_kept(&self, source: &mut Source, chunks: &Range<usize>, into: &mut [u8]) -> Result<()> {
+    /// Reads what is kept of some chunks; the system reads ahead behind them, unless the read is exact.
+    fn read_kept(
+        &self,
+        source: &mut Source,
+        chunks: &Range<usize>,
+        into: &mut [u8],
+        is_exact: bool,
+    ) -> Result<()> {
         let (start, place) = (self.kept_range(chunks).start, self.head.place);
-        if source.read_at(place.lane, place.address + start as u64, into)? < into.len() {
+        if source.read_at(place.lane, place.address + start as u64, into, is_exact)? < into.len() {
             return Err(not_there(place.lane, place.address, "the subfile ends in its content"));
         }
         Ok(())
     }
 
-    /// A chunk, if it is right. It stays in memory, with some behind it where it was not there.
-    fn content(&mut self, source: &mut Source, chunk: usize) -> Result<&[u8]> {
+    /// A chunk, if it is right. It stays in memory, with up to `ahead` from it on where it was not there.
+    fn content(&mut self, source: &mut Source, chunk: usize, ahead: usize) -> Result<&[u8]> {
         if !self.chunks.contains(&chunk) {
-            let chunks = chunk..(chunk + CHUNKS_AHEAD).min(self.head.chunks.len());
+            let chunks = chunk..(chunk + ahead).min(self.head.chunks.len());
             let (kept, mut bytes) = (self.kept_range(&chunks), std::mem::take(&mut self.bytes));
             (self.chunks, self.proven) = (0..0, None);
             bytes.resize(kept.len(), 0);
-            self.read_kept(source, &chunks, &mut bytes)?;
+            self.read_kept(source, &chunks, &mut bytes, false)?;
             (self.bytes, self.chunks, self.start) = (bytes, chunks, kept.start);
         }
         let kept = self.head.kept_range(chunk);
