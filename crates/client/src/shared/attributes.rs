@@ -1,6 +1,7 @@
 //! Attributes of the job-shared view: from the inode's home, a directory's times and counts from where its
 //! children are, the size of a file being written from this node's own writes.
 
+use super::held::Asked;
 use super::{SharedView, unexpected};
 use crate::data::{FileData, FileVersion, dense_blocks};
 use crate::vfs::{FileNumber, ViewSpace};
@@ -11,6 +12,9 @@ use tameike_core::wire::admin::{AdminReply, AdminRequest};
 use tameike_core::wire::meta::{Command, DirStat, MetaReply, MetaRequest, Node};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Attr, Errno, Fault, FileKind, InodeId, Layout, NodeId, Result, View};
+
+/// Answers of a home that may be overtaken one after another by what this node tells it, before the next is taken as it is.
+const OVERTAKEN_MAX: u32 = 2;
 
 impl SharedView {
     /// Sets where data of the files lies that are born in a directory from now on.
@@ -32,16 +36,31 @@ impl SharedView {
         if let Some(attr) = self.directories.fresh_attr(inode, self.runtime.clock.monotonic()) {
             return self.with_children(attr).await;
         }
-        let held = self.held.attr(inode, self.runtime.clock.monotonic());
-        if let Some(attr) = held.filter(|attr| !self.is_outdated(attr)) {
-            return self.complete(Node::of(attr)).await;
+        let asked = self.held.asking(self.runtime.clock.monotonic());
+        if let Some(attr) = self.held.attr(inode, self.runtime.clock.monotonic())
+            && let Some(attr) = self.complete_newest(Node::of(attr), &asked).await?
+        {
+            return Ok(attr);
         }
-        let mut node = self.ask_attributes(inode).await?;
+        for _ in 0..OVERTAKEN_MAX {
+            let asked = self.held.asking(self.runtime.clock.monotonic());
+            let node = self.ask_attributes(inode).await?;
+            if let Some(attr) = self.complete_newest(node, &asked).await? {
+                return Ok(attr);
+            }
+        }
+        self.complete(self.ask_attributes(inode).await?).await
+    }
+
+    /// Completes attributes that were had after `asked`. None if they were overtaken by what this node has told the home
+    /// meanwhile: an answer that is asked for now knows of it.
+    pub(super) async fn complete_newest(&self, node: Node, asked: &Asked) -> Result<Option<Attr>> {
         if self.is_outdated(&node.attr) {
-            // It was overtaken by what this node has told the home meanwhile; the next one cannot be.
-            node = self.ask_attributes(inode).await?;
+            return Ok(None);
         }
-        self.complete(node).await
+        let attr = self.complete(node).await?;
+        let is_overtaken = attr.kind == FileKind::File && self.held.is_overtaken(attr.inode, asked);
+        Ok((!is_overtaken).then_some(attr))
     }
 
     async fn ask_attributes(&self, inode: InodeId) -> Result<Node> {
@@ -53,7 +72,7 @@ impl SharedView {
 
     /// Whether this node has told the home of a newer version of the file than the one these attributes are of: size
     /// and times are from before what programs here have written.
-    pub(super) fn is_outdated(&self, attr: &Attr) -> bool {
+    fn is_outdated(&self, attr: &Attr) -> bool {
         attr.kind == FileKind::File
             && self.engine.find(attr.inode).is_some_and(|file| file.is_beyond(attr.generation))
     }

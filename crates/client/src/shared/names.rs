@@ -22,6 +22,7 @@ pub(super) struct Entry {
     pub target: Target,
     pub node: Option<Node>,
     pub created: bool,
+    asked: Asked,
 }
 
 impl SharedView {
@@ -53,9 +54,13 @@ impl SharedView {
 
     /// The entry with its attributes, which may live on another node.
     pub(super) async fn found(&self, entry: Entry) -> Result<Found> {
-        let attr = match entry.node {
-            Some(node) if !self.is_outdated(&node.attr) => self.complete(node).await?,
-            _ => self.attributes(entry.target.inode).await?,
+        let told = match entry.node {
+            Some(node) => self.complete_newest(node, &entry.asked).await?,
+            None => None,
+        };
+        let attr = match told {
+            Some(attr) => attr,
+            None => self.attributes(entry.target.inode).await?,
         };
         Ok(Found { file: self.number(attr.inode), attr })
     }
@@ -145,7 +150,7 @@ impl SharedView {
         if let (true, Some(node)) = (lease, &node) {
             self.held.hold(entry, node.attr.clone(), asked);
         }
-        Ok((Entry { target, node, created }, dir))
+        Ok((Entry { target, node, created, asked }, dir))
     }
 
     /// This node has changed a directory; what the entry's home says of it since may have come with the answer.

@@ -109,10 +109,7 @@ impl Closer {
         for told in told {
             // None where a program has set another time since.
             let kept = self.accesses.lock().get(told).copied();
-            match kept.filter(|_| taken) {
-                Some(access) => self.held.accessed(told.0, access),
-                None => self.held.changed(told.0),
-            }
+            self.held.accessed(told.0, kept.filter(|_| taken));
             self.accesses.lock().remove(told);
         }
     }
@@ -442,5 +439,28 @@ mod tests {
         closer.forget_accesses(INODE);
         assert_eq!(shown(), at(5), "a program has set it");
         run_out(&simulation);
+    }
+
+    #[test]
+    fn who_looked_before_the_home_was_told_of_an_access_knows() {
+        let (simulation, _, closer) = bed();
+        let look = || closer.held.asking(Duration::ZERO);
+        let at = |seconds| Timestamp { seconds, nanoseconds: 0 };
+        let before = look();
+        closer.keep_access(INODE, Access { time: at(9), before: at(5) });
+        closer.close(HOME, INODE, OpenId(1), Some(at(9)));
+        assert!(!closer.held.is_overtaken(INODE, &before), "the access is added to what was told");
+        run_out(&simulation);
+        assert!(
+            closer.held.is_overtaken(INODE, &before),
+            "what was told lacks it, and nobody adds it any more"
+        );
+        assert!(!closer.held.is_overtaken(INODE, &look()));
+        closer.keep_access(INODE, Access { time: at(12), before: at(9) });
+        closer.forget_accesses(INODE);
+        let before = look();
+        closer.close(HOME, INODE, OpenId(2), Some(at(12)));
+        run_out(&simulation);
+        assert!(closer.held.is_overtaken(INODE, &before), "whether it counts the home alone knows");
     }
 }

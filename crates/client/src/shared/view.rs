@@ -31,9 +31,10 @@ impl SharedView {
 impl Vfs for SharedView {
     async fn lookup(&self, dir: FileNumber, name: &[u8]) -> Result<Found> {
         let entry = self.entry(dir, name);
-        let held = self.held.find(&entry, self.runtime.clock.monotonic());
-        if let Some(attr) = held.filter(|attr| !self.is_outdated(attr)) {
-            let attr = self.complete(Node::of(attr)).await?;
+        let asked = self.held.asking(self.runtime.clock.monotonic());
+        if let Some(attr) = self.held.find(&entry, self.runtime.clock.monotonic())
+            && let Some(attr) = self.complete_newest(Node::of(attr), &asked).await?
+        {
             return Ok(Found { file: self.number(attr.inode), attr });
         }
         let entry = self.find(entry).await?;

@@ -1,0 +1,200 @@
+//! Tests of names that are held.
+
+use super::*;
+use crate::vfs::{FileNumber, Found, ShownNames};
+use std::sync::Arc;
+use tameike_core::{FileKind, Generation, Layout, Timestamp};
+
+const NOW: Duration = Duration::from_secs(50);
+
+fn entry(number: u64) -> EntryName {
+    EntryName { dir: InodeId(1), name: number.to_string().into_bytes() }
+}
+
+/// Attributes of an inode that is nothing special.
+pub(in crate::shared) fn attr(number: u64) -> Attr {
+    let zero = Timestamp::default();
+    Attr {
+        inode: InodeId(number),
+        kind: FileKind::File,
+        mode: 0o600,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        atime: zero,
+        mtime: zero,
+        ctime: zero,
+        generation: Generation(1),
+        layout: Layout::Striped,
+        inline: true,
+        sparse: false,
+    }
+}
+
+#[test]
+fn a_name_is_held_until_it_changes_or_its_time_is_over() {
+    let names = HeldNames::default();
+    for number in 2..6 {
+        names.hold(entry(number), attr(number), names.asking(NOW));
+    }
+    assert_eq!(names.find(&entry(2), NOW), Some(attr(2)));
+    assert_eq!(names.attr(InodeId(3), NOW), Some(attr(3)));
+    names.renamed(&entry(2));
+    names.changed(InodeId(3));
+    for number in [2, 3] {
+        assert_eq!(names.find(&entry(number), NOW), None);
+        assert_eq!(names.attr(InodeId(number), NOW), None);
+    }
+    assert_eq!(names.find(&entry(4), NOW + NAME_LEASE), None);
+    assert!(names.find(&entry(4), NOW + NAME_LEASE - Duration::from_nanos(1)).is_some());
+}
+
+#[test]
+fn an_answer_older_than_a_change_is_not_held() {
+    let names = HeldNames::default();
+    let asked = names.asking(NOW);
+    names.changed(InodeId(9));
+    names.hold(entry(9), attr(9), asked);
+    assert_eq!(names.find(&entry(9), NOW), None);
+    names.hold(entry(2), attr(2), asked);
+    assert_eq!(names.find(&entry(2), NOW), Some(attr(2)), "that of another is none");
+    names.renamed(&entry(7));
+    names.hold(entry(3), attr(3), asked);
+    assert_eq!(names.find(&entry(3), NOW), None, "whose name that was is not known");
+}
+
+#[test]
+fn a_name_that_says_another_inode_forgets_the_first() {
+    let names = HeldNames::default();
+    names.hold(entry(2), attr(2), names.asking(NOW));
+    names.hold(entry(2), attr(3), names.asking(NOW));
+    names.hold(entry(4), attr(3), names.asking(NOW));
+    assert_eq!(names.attr(InodeId(2), NOW), None);
+    assert_eq!(names.find(&entry(2), NOW), None);
+    assert_eq!(names.find(&entry(4), NOW), Some(attr(3)));
+}
+
+/// What programs are shown, by number of the name.
+#[derive(Default)]
+struct Board(Mutex<BTreeMap<Vec<u8>, u64>>);
+
+impl ShownNames for Board {
+    fn is_used(&self) -> bool {
+        true
+    }
+
+    fn show(&self, _dir: FileNumber, name: &[u8], found: &Found, _until: Duration) -> bool {
+        self.0.lock().insert(name.to_vec(), found.attr.size);
+        true
+    }
+
+    fn hide(&self, _dir: FileNumber, name: &[u8]) {
+        self.0.lock().remove(name);
+    }
+}
+
+#[test]
+fn what_is_not_held_any_more_is_hidden() {
+    let (names, board) = (HeldNames::default(), Arc::new(Board::default()));
+    names.show_in(Shown::new(board.clone(), InodeId(1)));
+    let all: Vec<u64> = (2..10).collect();
+    for &number in &all {
+        names.hold(entry(number), attr(number), names.asking(NOW));
+        names.show(InodeId(number), |_| true);
+    }
+    assert_eq!(board.0.lock().len(), all.len());
+    let is_shown = |number: u64| board.0.lock().contains_key(&entry(number).name);
+    names.changed(InodeId(2));
+    names.renamed(&entry(3));
+    names.hide(InodeId(4));
+    // Another file under a name, and another name of a file.
+    names.hold(entry(5), attr(20), names.asking(NOW));
+    names.hold(entry(30), attr(6), names.asking(NOW));
+    names.wrote(Attr { generation: Generation(2), size: 9, ..attr(7) });
+    assert!((2..8).all(|number| !is_shown(number)) && is_shown(8) && is_shown(9));
+    for number in 100..100 + HELD_NAMES_MAX as u64 {
+        names.hold(entry(number), attr(number), names.asking(NOW));
+    }
+    assert!(board.0.lock().is_empty(), "there was no room for them any more");
+}
+
+#[test]
+fn only_what_is_held_and_settled_is_shown() {
+    let (names, board) = (HeldNames::default(), Arc::new(Board::default()));
+    names.hold(entry(2), attr(2), names.asking(NOW));
+    names.show(InodeId(2), |_| true);
+    names.show_in(Shown::new(board.clone(), InodeId(1)));
+    names.show(InodeId(3), |_| true);
+    names.show(InodeId(2), |_| false);
+    assert!(board.0.lock().is_empty());
+    names.show(InodeId(2), |attr| {
+        attr.size = 5;
+        true
+    });
+    assert_eq!(board.0.lock().get(&entry(2).name), Some(&5));
+    assert_eq!(names.attr(InodeId(2), NOW).map(|attr| attr.size), Some(0), "the home has said so");
+}
+
+/// A look-up after each write asked the home anew.
+#[test]
+fn what_this_node_writes_goes_on_being_held() {
+    let names = HeldNames::default();
+    let written = Attr { generation: Generation(2), size: 9, ..attr(2) };
+    names.wrote(written.clone());
+    assert_eq!(names.attr(InodeId(2), NOW), None, "nobody has leased it");
+    let asked = names.asking(NOW);
+    names.hold(entry(2), attr(2), names.asking(NOW));
+    names.wrote(written.clone());
+    assert_eq!(names.find(&entry(2), NOW), Some(written.clone()));
+    assert_eq!(names.find(&entry(2), NOW + NAME_LEASE), None, "not for longer than before");
+    names.hold(entry(2), attr(2), asked);
+    assert_eq!(names.find(&entry(2), NOW), Some(written.clone()), "what was asked before is older");
+    let later = Attr { mode: 0o644, ..written.clone() };
+    names.hold(entry(2), later.clone(), names.asking(NOW));
+    names.wrote(written);
+    assert_eq!(names.find(&entry(2), NOW), Some(later), "what was asked since is newer");
+}
+
+/// The first read after each write asked the home anew for all that came after it.
+#[test]
+fn what_was_read_goes_on_being_held_if_the_home_has_taken_the_access() {
+    let at = |seconds| Timestamp { seconds, nanoseconds: 0 };
+    let access = Access { time: at(7), before: at(5) };
+    let held = |access_time, change| {
+        let (names, board) = (HeldNames::default(), Arc::new(Board::default()));
+        names.show_in(Shown::new(board.clone(), InodeId(1)));
+        let asked = names.asking(NOW);
+        names.hold(
+            entry(2),
+            Attr { atime: at(access_time), ctime: at(change), ..attr(2) },
+            names.asking(NOW),
+        );
+        names.show(InodeId(2), |_| true);
+        names.accessed(InodeId(2), Some(access));
+        assert!(board.0.lock().is_empty(), "it is shown as it is now, if at all");
+        let told = names.attr(InodeId(2), NOW).map(|attr| attr.atime);
+        names.accessed(InodeId(3), Some(access));
+        names.hold(entry(3), attr(3), asked);
+        assert_eq!(names.attr(InodeId(3), NOW), None, "what was asked before is older");
+        told
+    };
+    assert_eq!(held(5, 6), Some(at(7)));
+    assert_eq!(held(4, 6), None, "the access time was set");
+    assert_eq!(held(5, 7), None, "it has changed since");
+    assert_eq!(held(7, 6), None, "it is told already");
+    assert_eq!(held(5, 4), None, "it did not count");
+}
+
+#[test]
+fn the_oldest_make_room() {
+    let names = HeldNames::default();
+    for number in 0..HELD_NAMES_MAX as u64 + 10 {
+        names.hold(entry(number), attr(number), names.asking(NOW));
+    }
+    assert_eq!(names.find(&entry(9), NOW), None);
+    assert!(names.find(&entry(HELD_NAMES_MAX as u64 + 9), NOW).is_some());
+    assert!(names.0.lock().held.len() <= HELD_NAMES_MAX);
+}
