@@ -227,6 +227,32 @@ fn a_full_file_system_keeps_the_rest_in_the_spool() {
     assert_eq!(fs::read_dir(place.spool()).expect("a directory").count(), 0);
 }
 
+/// What was packed before there was no room is not packed once more: it needs room again otherwise.
+#[test]
+fn what_is_packed_of_a_full_file_system_stays_packed() {
+    let Some(mounts) = Mounts::new() else { return };
+    let place = Place::new();
+    fs::create_dir(place.container()).expect("a directory");
+    mounts.mount_memory(&place.container(), "24m");
+    // Open until the program ends, so that all are packed then.
+    let program = "files = [open(str(i), 'wb') for i in range(600)]; [file.write(b'%05d' % i * 12000) for i, file in enumerate(files)]";
+    let run = |program: &str| {
+        let output =
+            mounts.inside(&place.script(&format!("python3 -c \"{program}\""))).output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let packed =
+            said.split_once("packed ").and_then(|(_, rest)| rest.split(' ').next()?.parse::<u32>().ok());
+        (output.status.code(), packed.unwrap_or_else(|| panic!("{}", shown(&output))))
+    };
+    let (status, first) = run(program);
+    assert_eq!(status, Some(INCOMPLETE));
+    assert!(0 < first && first < 600, "{first}");
+    mounts.must(&format!("mount -o remount,size=100m {}", place.container().display()));
+    let (status, second) =
+        run("assert all(open(str(i), 'rb').read() == b'%05d' % i * 12000 for i in range(600))");
+    assert_eq!((status, first + second), (Some(0), 600));
+}
+
 /// A spool that is full makes room as files are packed; who writes more than it has at once is told.
 #[test]
 fn a_small_spool_is_enough_for_many_files() {

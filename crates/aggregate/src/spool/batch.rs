@@ -1,8 +1,8 @@
 //! Files on their way from the tree to the container.
 
-use super::Packer;
 use super::packer::kind_of;
 use super::tree::{Found, Mark, told, xattrs};
+use super::{Names, Packer};
 use crate::session::OpenFlags;
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,6 +15,7 @@ use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
 use tameike_io::os::lease::{self, Lease};
 use tameike_io::os::process::{monotonic, wall};
 use tameike_io::shared::join;
+use tameike_redirect::stub::Stub;
 use tameike_store::container::{Brief, split_path};
 
 /// What was changed just now will be changed again: owner, mode and times follow.
@@ -22,6 +23,8 @@ const AGE: Duration = Duration::from_millis(50);
 /// Files that are packed before all of them are written and leave the tree.
 const BATCH_FILES_MAX: usize = 256;
 const BATCH_BYTES_MAX: u64 = 32 << 20;
+/// Files of one directory that leave it together: programs that look at it meanwhile look again.
+const LEAVE_TOGETHER_MAX: usize = 32;
 /// Bytes that are read at once.
 const PIECE_SIZE: usize = 1 << 20;
 
@@ -44,14 +47,26 @@ struct SeenDir {
     dirs: Vec<Vec<u8>>,
 }
 
+/// What is packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// What nobody is about to change.
+    Idle,
+    /// All, also what somebody has open for writing, as it is now.
+    All,
+    /// The same of a tree that nobody else sees: it goes when all is packed, and needs no stubs.
+    Last,
+}
+
 /// Files on their way.
 pub struct Batch<'a> {
     packer: &'a Packer,
-    /// Also what somebody has open for writing, as it is now.
-    is_forced: bool,
+    pass: Pass,
     is_full: bool,
     files: Vec<Leaving>,
     bytes: u64,
+    /// Files that are written in the last pass, and stay.
+    staying: Vec<(Vec<u8>, Mark)>,
     /// Where content is on its way.
     piece: Vec<u8>,
     /// Files that have a record.
@@ -74,13 +89,14 @@ struct Leaving {
 
 impl<'a> Batch<'a> {
     /// No files yet.
-    pub fn new(packer: &'a Packer, is_forced: bool, is_full: bool) -> Self {
+    pub fn new(packer: &'a Packer, pass: Pass, is_full: bool) -> Self {
         Self {
             packer,
-            is_forced,
+            pass,
             is_full,
             files: Vec::new(),
             bytes: 0,
+            staying: Vec::new(),
             piece: Vec::new(),
             packed: 0,
             packing: Duration::ZERO,
@@ -103,7 +119,7 @@ impl<'a> Batch<'a> {
         let found = std::fs::symlink_metadata(&real).map_err(|error| told(&error))?;
         let ctime = Mark::of(&found).ctime;
         if let Some(known) = seen.0.get(dir)
-            && !self.is_forced
+            && self.pass == Pass::Idle
             && !self.is_full
             && known.ctime == ctime
             && !known.is_pending
@@ -140,7 +156,7 @@ impl<'a> Batch<'a> {
     fn record_dir(&self, path: &[u8]) -> Result<()> {
         let session = &self.packer.session;
         let known = kind_of(session, path)?;
-        if known.is_some_and(|known| known.kind == FileKind::Directory) && !self.is_forced {
+        if known.is_some_and(|known| known.kind == FileKind::Directory) && self.pass == Pass::Idle {
             return Ok(());
         }
         let found =
@@ -164,10 +180,14 @@ impl<'a> Batch<'a> {
     /// Has a symbolic link of a program's be in the container.
     fn record_link(&self, path: &[u8]) -> Result<()> {
         let Packer { shared, session, .. } = self.packer;
-        if shared.tree.look(path)? != Some(Found::Link) {
+        let target = match shared.tree.link(path) {
+            // Something else has taken the name since. It is met in the next round.
+            Err(fault) if fault.errno == Errno::EINVAL => return Ok(()),
+            target => target?,
+        };
+        if Stub::parse(&target).is_some() {
             return Ok(());
         }
-        let target = shared.tree.link(path)?;
         match kind_of(session, path)? {
             Some(known) if known.kind == FileKind::Symlink && session.read_link(path)? == target => {
                 return Ok(());
@@ -199,13 +219,13 @@ impl<'a> Batch<'a> {
         let packer = self.packer;
         let found = std::fs::symlink_metadata(packer.shared.tree.real(path)).map_err(|error| told(&error))?;
         // Before it is opened: that may change what its bits forbid for a moment, and with it this time.
-        if !self.is_forced && !self.is_full && is_recent(Mark::of(&found).ctime) {
+        if self.pass == Pass::Idle && !self.is_full && is_recent(Mark::of(&found).ctime) {
             return Ok(false);
         }
         let file = packer.shared.tree.open(path).map_err(|error| told(&error))?;
         let mark = Mark::of(&file.metadata().map_err(|error| told(&error))?);
         let has_lease = matches!(lease::take(file.as_fd()), Ok(Lease::Taken));
-        if !has_lease && !self.is_forced {
+        if !has_lease && self.pass == Pass::Idle {
             return Ok(false);
         }
         let is_clean = has_lease && packer.names.lock().clean.has(path, &mark);
@@ -289,29 +309,67 @@ impl<'a> Batch<'a> {
             packer.bytes.fetch_add(mark.size, Ordering::Relaxed);
         }
         packer.session.start_write_back();
-        let mut names = packer.names.lock();
-        for Leaving { path, file, mark, .. } in files {
-            let Ok(found) = file.metadata() else { continue };
-            let is_as_it_was = lease::is_held(file.as_fd())
-                && Mark::of(&found) == mark
-                && packer.shared.tree.look(&path) == Ok(Some(Found::File(mark)));
-            if !is_as_it_was {
-                continue;
-            }
-            let tree = &packer.shared.tree;
-            // Names of one file stay so while there is room.
-            let may_leave = found.nlink() == 1 || self.is_full;
-            if may_leave && lease::is_alone(file.as_fd()) {
-                names.clean.remove(&path);
-                // What stays will be packed again.
-                let _ = tree.keeping_time(split_path(&path).0, || tree.put_stub(&path, &mark.stub()));
-            } else {
-                // Who reads it sees what others write to it, and by other names.
-                let watched = names.clean.watch(&tree.real(&path));
-                names.clean.insert(&path, watched, mark);
-            }
+        if self.pass == Pass::Last {
+            self.staying.extend(files.into_iter().map(|Leaving { path, mark, .. }| (path, mark)));
+        } else {
+            self.leave(files);
         }
         self.packing += monotonic() - begin;
+    }
+
+    /// If something has failed, the tree does not go after the last pass: the next packer has the rest to pack, and not what is written.
+    pub fn end(&mut self) {
+        self.flush();
+        let tree = &self.packer.shared.tree;
+        for (path, mark) in std::mem::take(&mut self.staying) {
+            if !self.faults.is_empty() && tree.look(&path) == Ok(Some(Found::File(mark))) {
+                // Where there is no room for it, the file is packed once more.
+                let _ = tree.put_stub(&path, &mark.stub());
+            }
+        }
+    }
+
+    /// Files that are written leave the tree.
+    fn leave(&self, files: Vec<Leaving>) {
+        let (tree, mut names) = (&self.packer.shared.tree, self.packer.names.lock());
+        let mut files = files.into_iter().peekable();
+        while let Some(first) = files.next() {
+            let dir = split_path(&first.path).0.to_vec();
+            let mut together = vec![first];
+            while together.len() < LEAVE_TOGETHER_MAX
+                && let Some(next) = files.next_if(|next| split_path(&next.path).0 == dir)
+            {
+                together.push(next);
+            }
+            // What stays will be packed again.
+            let _ = tree.keeping_time(&dir, || {
+                together.into_iter().for_each(|file| self.leave_one(&mut names, &file));
+                Ok(())
+            });
+        }
+    }
+
+    /// One of them, unless somebody has changed it since or has it open.
+    fn leave_one(&self, names: &mut Names, Leaving { path, file, mark, .. }: &Leaving) {
+        let tree = &self.packer.shared.tree;
+        let Ok(found) = file.metadata() else { return };
+        let is_as_it_was = lease::is_held(file.as_fd())
+            && Mark::of(&found) == *mark
+            && tree.look(path) == Ok(Some(Found::File(*mark)));
+        if !is_as_it_was {
+            return;
+        }
+        // Names of one file stay so while there is room.
+        let may_leave = found.nlink() == 1 || self.is_full;
+        if may_leave && lease::is_alone(file.as_fd()) {
+            names.clean.remove(path);
+            // Where there is no room for it, the file stays.
+            let _ = tree.put_stub(path, &mark.stub());
+        } else {
+            // Who reads it sees what others write to it, and by other names.
+            let watched = names.clean.watch(&tree.real(path));
+            names.clean.insert(path, watched, *mark);
+        }
     }
 }
 

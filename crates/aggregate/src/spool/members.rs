@@ -43,24 +43,39 @@ impl Membership {
         }
     }
 
+    /// Whether nobody else takes part.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn is_alone(&self, dir: &Path) -> Result<bool> {
+        // Who is just coming has no lock yet.
+        let Some(_door) = Door::open(dir)? else { return Ok(true) };
+        self.has_nobody_beside(dir)
+    }
+
+    /// The same for who has the door.
+    fn has_nobody_beside(&self, dir: &Path) -> Result<bool> {
+        let failed = |error| Fault::from_os(format_args!("looking at {}", dir.display()), &error);
+        let names = std::fs::read_dir(dir).map_err(failed)?.flatten();
+        let mut others = names.filter(|name| {
+            name.file_name().to_string_lossy().starts_with(MEMBER) && name.path() != self.path
+        });
+        Ok(!others
+            .any(|other| File::options().write(true).open(other.path()).is_ok_and(|file| is_locked(&file))))
+    }
+
     /// Takes part no more. Where nobody else does, and it `may_go`, the spool goes.
     ///
     /// # Errors
     /// What the file system says.
     pub fn end(self, dir: &Path, may_go: bool) -> Result<()> {
         let Some(_door) = Door::open(dir)? else { return Ok(()) };
+        let is_alone = self.has_nobody_beside(dir)?;
         let Self { file, path } = self;
         drop(file);
         let failed = |error| Fault::from_os(format_args!("removing {}", path.display()), &error);
         std::fs::remove_file(&path).map_err(failed)?;
-        let names = std::fs::read_dir(dir).map_err(failed)?;
-        for name in names.flatten() {
-            let is_member = name.file_name().to_string_lossy().starts_with(MEMBER);
-            if is_member && File::options().write(true).open(name.path()).is_ok_and(|file| is_locked(&file)) {
-                return Ok(());
-            }
-        }
-        if !may_go {
+        if !is_alone || !may_go {
             return Ok(());
         }
         // Under another name, so that who comes now makes a new one.

@@ -96,6 +96,8 @@ struct Shared {
     container: Arc<dyn SharedFs>,
     /// The program has ended.
     has_ended: AtomicBool,
+    /// And nobody else sees the tree, which goes when all of it is packed.
+    is_last: AtomicBool,
     /// Somebody waits for the packer to go on.
     wake: (Mutex<bool>, Condvar),
     /// The packer's socket is there, or will not be.
@@ -150,6 +152,7 @@ impl Spool {
             tree,
             container,
             has_ended: AtomicBool::new(false),
+            is_last: AtomicBool::new(false),
             wake: (Mutex::new(false), Condvar::new()),
             is_ready: AtomicBool::new(false),
         });
@@ -183,14 +186,16 @@ impl Spool {
     pub fn finish(self) -> Result<Packed> {
         let Self { shared, membership, worker } = self;
         end_processes(&shared.dir);
+        // Who joins from now on finds files, and packs them once more.
+        let is_last = membership.is_alone(&shared.dir).unwrap_or(false) && !shared.has_programs();
+        shared.is_last.store(is_last, Ordering::Release);
         shared.has_ended.store(true, Ordering::Release);
         shared.wake();
         let packed = worker.join().map_err(|_| Fault::new(Errno::EIO, "the packer has failed"))?;
         let is_whole = packed.as_ref().is_ok_and(|packed| packed.faults.is_empty());
         if is_whole {
             // Programs of a run that was killed may go on. The next one packs what they leave.
-            membership
-                .end(&shared.dir, with_variables(&[(SPOOL_VARIABLE, shared.dir.as_os_str())]).is_empty())?;
+            membership.end(&shared.dir, !shared.has_programs())?;
         }
         match packed {
             Ok(packed) => Ok(Packed { kept: (!is_whole).then(|| shared.dir.clone()), ..packed }),
@@ -227,6 +232,11 @@ impl Shared {
             }
             self.sleep(LOOK_STEP);
         }
+    }
+
+    /// Whether programs have the tree, of whichever run.
+    fn has_programs(&self) -> bool {
+        !with_variables(&[(SPOOL_VARIABLE, self.dir.as_os_str())]).is_empty()
     }
 
     fn wake(&self) {

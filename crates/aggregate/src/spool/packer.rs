@@ -1,6 +1,6 @@
 //! Packing: what is closed goes to the container, and makes room in the tree.
 
-use super::batch::{Batch, Seen};
+use super::batch::{Batch, Pass, Seen};
 use super::intent::Intent;
 use super::requests::Door;
 use super::tree::{Found, Tree, told};
@@ -62,7 +62,12 @@ impl Packer {
             let begin = monotonic();
             let changed = packer.names.lock().clean.take_changed();
             changed.iter().for_each(|path| seen.forget(split_path(path).0));
-            let Round { packing, faults } = packer.round(&mut seen, has_ended);
+            let pass = match has_ended {
+                false => Pass::Idle,
+                true if packer.shared.is_last.load(Ordering::Acquire) => Pass::Last,
+                true => Pass::All,
+            };
+            let Round { packing, faults } = packer.round(&mut seen, pass);
             if has_ended {
                 return Self::end(packer, door, faults);
             }
@@ -81,21 +86,21 @@ impl Packer {
         Ok(Packed { files, bytes, faults, kept: None })
     }
 
-    /// Looks through the tree once; with `force`, nothing is left out.
-    pub fn round(&self, seen: &mut Seen, force: bool) -> Round {
+    /// Looks through the tree once.
+    pub fn round(&self, seen: &mut Seen, pass: Pass) -> Round {
         let _one = self.packing.lock();
-        let mut batch = Batch::new(self, force, self.is_full());
+        let mut batch = Batch::new(self, pass, self.is_full());
         let mut dirs = vec![Vec::new()];
         while let Some(dir) = dirs.pop() {
             match batch.pack_dir(seen, &dir) {
                 Ok(below) => dirs.extend(below.into_iter().rev()),
                 Err(fault) => batch.note(&dir, fault),
             }
-            if !force && batch.faults.iter().any(|fault| fault.errno == Errno::ENOSPC) {
+            if pass == Pass::Idle && batch.faults.iter().any(|fault| fault.errno == Errno::ENOSPC) {
                 break;
             }
         }
-        batch.flush();
+        batch.end();
         let Batch { packed, packing, faults, .. } = batch;
         self.room.tell(self.is_full(), packed == 0);
         Round { packing, faults }
@@ -104,7 +109,7 @@ impl Packer {
     /// Packs one file as it is now.
     pub fn pack_now(&self, path: &[u8]) -> Result<()> {
         let _one = self.packing.lock();
-        let mut batch = Batch::new(self, true, false);
+        let mut batch = Batch::new(self, Pass::All, false);
         batch.add(path);
         batch.flush();
         batch.faults.pop().map_or(Ok(()), Err)

@@ -1,6 +1,6 @@
 //! What programs ask the packer for.
 
-use super::batch::{Seen, is_recent};
+use super::batch::{Pass, Seen, is_recent};
 use super::intent::Intent;
 use super::packer::kind_of;
 use super::tree::{Found, change_at, told};
@@ -304,7 +304,9 @@ impl Packer {
     fn sync(&self, path: Option<&[u8]>) -> Result<()> {
         match path {
             Some(path) => self.pack_now(path)?,
-            None => self.round(&mut Seen::default(), true).faults.into_iter().next().map_or(Ok(()), Err)?,
+            None => {
+                self.round(&mut Seen::default(), Pass::All).faults.into_iter().next().map_or(Ok(()), Err)?
+            }
         }
         self.session.sync()
     }

@@ -298,6 +298,9 @@ pub fn change_at(path: &Path, change: &AttrChange) -> std::io::Result<()> {
 pub fn xattrs(file: &File) -> std::io::Result<Vec<Xattr>> {
     let read = |call: &dyn Fn(&mut [u8]) -> rustix::io::Result<usize>| -> rustix::io::Result<Vec<u8>> {
         let mut bytes = vec![0; call(&mut [])?];
+        if bytes.is_empty() {
+            return Ok(bytes);
+        }
         let count = call(&mut bytes)?;
         bytes.truncate(count);
         Ok(bytes)
