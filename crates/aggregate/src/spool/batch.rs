@@ -25,6 +25,8 @@ const BATCH_FILES_MAX: usize = 256;
 const BATCH_BYTES_MAX: u64 = 32 << 20;
 /// Files of one directory that leave it together: programs that look at it meanwhile look again.
 const LEAVE_TOGETHER_MAX: usize = 32;
+/// Bytes of a file for whose memory a stub is not worth its making, where all of the tree goes in a moment.
+const STAYS_MAX: u64 = 4 << 10;
 /// Bytes that are read at once.
 const PIECE_SIZE: usize = 1 << 20;
 
@@ -54,7 +56,7 @@ pub enum Pass {
     Idle,
     /// All, also what somebody has open for writing, as it is now.
     All,
-    /// The same of a tree that nobody else sees: it goes when all is packed, and needs no stubs.
+    /// The same of a tree that nobody else sees: it goes when all is packed.
     Last,
 }
 
@@ -65,7 +67,7 @@ pub struct Batch<'a> {
     is_full: bool,
     files: Vec<Leaving>,
     bytes: u64,
-    /// Files that are written in the last pass, and stay.
+    /// Small files that are written in the last pass, and stay in the tree until it goes.
     staying: Vec<(Vec<u8>, Mark)>,
     /// Where content is on its way.
     piece: Vec<u8>,
@@ -309,11 +311,10 @@ impl<'a> Batch<'a> {
             packer.bytes.fetch_add(mark.size, Ordering::Relaxed);
         }
         packer.session.start_write_back();
-        if self.pass == Pass::Last {
-            self.staying.extend(files.into_iter().map(|Leaving { path, mark, .. }| (path, mark)));
-        } else {
-            self.leave(files);
-        }
+        let stays = |file: &Leaving| self.pass == Pass::Last && file.mark.size <= STAYS_MAX;
+        let (staying, leaving): (Vec<_>, Vec<_>) = files.into_iter().partition(stays);
+        self.leave(leaving);
+        self.staying.extend(staying.into_iter().map(|Leaving { path, mark, .. }| (path, mark)));
         self.packing += monotonic() - begin;
     }
 

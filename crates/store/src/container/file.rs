@@ -6,7 +6,7 @@ use super::geometry::LaneId;
 use super::index::IndexEntry;
 use super::outside::{Identity, OutsideContent};
 use super::record::{self, CHUNK_SIZE, Head};
-use super::records::{Lent, Records, missing, not_there};
+use super::records::{Lent, Reader, Records, missing, not_there};
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::{Errno, Fault, FileKind, Result};
@@ -120,7 +120,7 @@ impl Opener {
 impl FileReader {
     pub(super) fn new(records: Arc<Records>, node: Node, extents: Vec<Extent>) -> Self {
         let is_long = extents.last().is_some_and(|last| last.end() > WITH_HEAD as u64);
-        let source = Source { records, is_long, lent: None };
+        let source = Source { records, is_long, reader: Reader::default(), lent: None };
         Self { source, node, extents, piece: None, outside: None }
     }
 
@@ -168,6 +168,12 @@ impl FileReader {
         if let Some(content) = &self.outside {
             return content.visit(range, &mut |at, bytes| taker.take(at, bytes));
         }
+        let given = self.give_extents(range, taker);
+        self.source.lent = None;
+        given
+    }
+
+    fn give_extents(&mut self, range: Range<u64>, taker: &mut dyn Taker) -> Result<()> {
         let Self { source, extents, piece, .. } = self;
         let first = extents.partition_point(|extent| extent.end() <= range.start);
         for extent in extents[first..].iter().take_while(|extent| extent.start < range.end) {
@@ -208,6 +214,8 @@ struct Source {
     records: Arc<Records>,
     /// The file is more than one read.
     is_long: bool,
+    reader: Reader,
+    /// During a call: while nobody reads, others may.
     lent: Option<Lent>,
 }
 
@@ -217,7 +225,7 @@ impl Source {
         let known = self.lent.take().filter(|lent| lent.number() == subfile);
         let lent = match known {
             Some(lent) => lent,
-            None => self.records.lend(subfile)?,
+            None => self.records.lend(subfile, &self.reader)?,
         };
         Ok(self.lent.insert(lent))
     }

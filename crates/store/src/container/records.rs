@@ -9,7 +9,7 @@ use super::superblock::Superblock;
 use super::writer::LaneWriter;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::shared::{Access, SharedFile, SharedFs};
 
@@ -17,9 +17,8 @@ use tameike_io::shared::{Access, SharedFile, SharedFs};
 const HEAD_SIZE: usize = 4 << 10;
 /// More than this, in bytes, is read by an open file that nobody else uses meanwhile.
 const MUCH: usize = 256 << 10;
-/// Open files of a subfile, and those that are kept of them while nobody has them.
+/// Open files of a subfile.
 const FILES_MAX: usize = 8;
-const FREE_MAX: usize = 2;
 
 /// The subfiles of a container, opened when they are first read.
 pub struct Records {
@@ -34,11 +33,23 @@ struct Opened {
     shared: Subfile,
     /// That is the one which a writer here writes to: all read by it.
     is_written: bool,
-    /// Those that nobody has who reads much.
-    free: Vec<Arc<dyn SharedFile>>,
+    /// Those that nobody has just now who reads much. What was given back last is at the end.
+    free: Vec<Free>,
     /// All of them.
     count: usize,
 }
+
+struct Free {
+    file: Arc<dyn SharedFile>,
+    last: WeakReader,
+}
+
+/// Somebody who reads much of one file, now and again.
+#[derive(Default)]
+pub struct Reader(Arc<()>);
+
+/// One that may have gone.
+type WeakReader = Weak<()>;
 
 /// An open file of a subfile which nobody else uses who reads much of it (one of them is the shared one): kernel and clients of file systems keep for each open file by itself
 /// what they read ahead.
@@ -46,8 +57,8 @@ pub struct Lent {
     records: Arc<Records>,
     number: u32,
     file: Arc<dyn SharedFile>,
-    /// Others have it, too.
-    is_shared: bool,
+    /// Who has it; nobody where others have it, too.
+    reader: Option<WeakReader>,
 }
 
 impl Lent {
@@ -61,7 +72,7 @@ impl Lent {
     /// # Errors
     /// What the file system says.
     pub fn read_exactly(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        if self.is_shared {
+        if self.reader.is_none() {
             return self.file.read_at(buffer, offset);
         }
         self.file.advise_exact(true);
@@ -78,25 +89,27 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // Closed when the lock is free again.
-        let _surplus = match self.records.opened.lock().get_mut(&self.number) {
-            Some(opened) if !self.is_shared && !opened.is_written => opened.take_back(self.file.clone()),
-            _ => None,
-        };
+        let Some(last) = self.reader.take() else { return };
+        if let Some(opened) =
+            self.records.opened.lock().get_mut(&self.number).filter(|opened| !opened.is_written)
+        {
+            opened.free.push(Free { file: self.file.clone(), last });
+        }
     }
 }
 
 impl Opened {
-    /// Keeps an open file for the next one; gives one that is too many.
-    fn take_back(&mut self, file: Arc<dyn SharedFile>) -> Option<Arc<dyn SharedFile>> {
-        self.free.push(file);
-        if self.free.len() <= FREE_MAX {
-            return None;
-        }
-        self.count -= 1;
-        // The shared one stays open in any case.
-        let surplus = self.free.iter().position(|free| !Arc::ptr_eq(free, self.shared.file()))?;
-        Some(self.free.swap_remove(surplus))
+    /// One that is free for a reader: what it had last, or what no other will go on with, which was used last.
+    fn take_free(&mut self, reader: &Reader) -> Option<Arc<dyn SharedFile>> {
+        let is_its_own = |free: &Free| free.last.as_ptr() == Arc::as_ptr(&reader.0);
+        let is_left = |free: &Free| free.last.strong_count() == 0;
+        let found = self.free.iter().position(is_its_own).or_else(|| self.free.iter().rposition(is_left));
+        found.map(|at| self.free.remove(at).file)
+    }
+
+    /// One that another reader will miss, if it is still there: what was not used for longest.
+    fn take_from_another(&mut self) -> Option<Arc<dyn SharedFile>> {
+        (!self.free.is_empty()).then(|| self.free.remove(0).file)
     }
 }
 
@@ -125,7 +138,10 @@ impl Records {
             return Ok(opened.shared.clone());
         }
         let shared = Subfile::open(&*self.fs, self.superblock, number, Access::Read)?;
-        let open = || Opened { free: vec![shared.file().clone()], shared, is_written: false, count: 1 };
+        let open = || {
+            let free = vec![Free { file: shared.file().clone(), last: WeakReader::new() }];
+            Opened { free, shared, is_written: false, count: 1 }
+        };
         Ok(self.opened.lock().entry(number).or_insert_with(open).shared.clone())
     }
 
@@ -141,17 +157,24 @@ impl Records {
     ///
     /// # Errors
     /// As [`Self::subfile`].
-    pub fn lend(self: &Arc<Self>, number: u32) -> Result<Lent> {
+    pub fn lend(self: &Arc<Self>, number: u32, reader: &Reader) -> Result<Lent> {
         let shared = self.subfile(number)?.file().clone();
-        let lent = |file, is_shared| Lent { records: self.clone(), number, file, is_shared };
+        let lent = |file, is_shared: bool| {
+            let reader = (!is_shared).then(|| Arc::downgrade(&reader.0));
+            Lent { records: self.clone(), number, file, reader }
+        };
         {
             let mut opened = self.opened.lock();
             let Some(opened) = opened.get_mut(&number) else { return Ok(lent(shared, true)) };
-            match opened.free.pop() {
-                Some(file) => return Ok(lent(file, false)),
-                None if opened.is_written || opened.count >= FILES_MAX => return Ok(lent(shared, true)),
-                None => opened.count += 1,
+            if let Some(file) = opened.take_free(reader) {
+                return Ok(lent(file, false));
             }
+            if opened.is_written || opened.count >= FILES_MAX {
+                return Ok(opened
+                    .take_from_another()
+                    .map_or_else(|| lent(shared, true), |file| lent(file, false)));
+            }
+            opened.count += 1;
         }
         match Subfile::open(&*self.fs, self.superblock, number, Access::Read) {
             Ok(another) => Ok(lent(another.file().clone(), false)),
@@ -190,7 +213,9 @@ impl Records {
     /// `EIO` when it is not there, or damaged.
     pub fn read(self: &Arc<Self>, lane: LaneId, address: u64, size: usize) -> Result<(Head, Vec<u8>)> {
         let opened = match size > MUCH {
-            true => self.lend(lane.subfile).map(|lent| self.read_by(&**lent.file(), lane, address, size)),
+            true => self
+                .lend(lane.subfile, &Reader::default())
+                .map(|lent| self.read_by(&**lent.file(), lane, address, size)),
             false => {
                 self.subfile(lane.subfile).map(|subfile| self.read_by(&**subfile.file(), lane, address, size))
             }
