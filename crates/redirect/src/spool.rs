@@ -22,9 +22,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 /// How often a packer is asked that is not there: another one may take over. With [`STEP`], ten seconds.
 const TRIES: u32 = 1000;
 const STEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-/// How often a look at a directory is tried again that the packer changes meanwhile, and how long each waits: a packer that was killed may never
-/// end what it has begun.
-const LOOKS: u32 = 200;
+/// How often a look at a directory is tried again that the packer changes meanwhile, and how long each waits, two seconds in all: the packer may
+/// have to wait for a processor, and one that was killed may never end what it has begun.
+const LOOKS: u32 = 30_000;
 const LOOK_STEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000 };
 /// Directories that a process knows to be listed.
 const LISTED_MAX: usize = 1024;
@@ -43,6 +43,8 @@ pub struct Spool {
     page: &'static Page,
     /// Marks of directories that are listed, each where its mark says.
     listed: [AtomicU64; LISTED_MAX],
+    /// The change of which the end was waited for in vain.
+    unended: AtomicU64,
     has_complained: AtomicBool,
 }
 
@@ -88,6 +90,7 @@ impl Spool {
             outer_device: 0,
             page: &NO_PAGE,
             listed: [const { AtomicU64::new(0) }; LISTED_MAX],
+            unended: AtomicU64::new(0),
             has_complained: AtomicBool::new(false),
         }
     }
@@ -177,12 +180,15 @@ impl Spool {
             let found = look();
             // What was looked at comes before the second look at the number.
             fence(Ordering::Acquire);
-            let is_settled = before.is_multiple_of(2) && self.page.changes.load(Ordering::Relaxed) == before;
-            if is_settled || !is_dir(&found) {
+            let is_under_way = !before.is_multiple_of(2);
+            let is_settled = !is_under_way && self.page.changes.load(Ordering::Relaxed) == before;
+            let is_unended = is_under_way && self.unended.load(Ordering::Relaxed) == before;
+            if is_settled || is_unended || !is_dir(&found) {
                 return found;
             }
             let _ = rustix::thread::nanosleep(&LOOK_STEP);
         }
+        self.unended.store(self.page.changes.load(Ordering::Relaxed), Ordering::Relaxed);
         look()
     }
 

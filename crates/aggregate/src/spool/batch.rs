@@ -23,8 +23,6 @@ const AGE: Duration = Duration::from_millis(50);
 /// Files that are packed before all of them are written and leave the tree.
 const BATCH_FILES_MAX: usize = 256;
 const BATCH_BYTES_MAX: u64 = 32 << 20;
-/// Files of one directory that leave it together: programs that look at it meanwhile look again.
-const LEAVE_TOGETHER_MAX: usize = 32;
 /// Bytes of a file for whose memory a stub is not worth its making, where all of the tree goes in a moment.
 const STAYS_MAX: u64 = 4 << 10;
 /// Bytes that are read at once.
@@ -330,24 +328,10 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Files that are written leave the tree.
+    /// Files that are written leave the tree, one after the other: who looks at their directory waits while one of them does.
     fn leave(&self, files: Vec<Leaving>) {
-        let (tree, mut names) = (&self.packer.shared.tree, self.packer.names.lock());
-        let mut files = files.into_iter().peekable();
-        while let Some(first) = files.next() {
-            let dir = split_path(&first.path).0.to_vec();
-            let mut together = vec![first];
-            while together.len() < LEAVE_TOGETHER_MAX
-                && let Some(next) = files.next_if(|next| split_path(&next.path).0 == dir)
-            {
-                together.push(next);
-            }
-            // What stays will be packed again.
-            let _ = tree.keeping_time(&dir, || {
-                together.into_iter().for_each(|file| self.leave_one(&mut names, &file));
-                Ok(())
-            });
-        }
+        let mut names = self.packer.names.lock();
+        files.into_iter().for_each(|file| self.leave_one(&mut names, &file));
     }
 
     /// One of them, unless somebody has changed it since or has it open.
@@ -364,8 +348,8 @@ impl<'a> Batch<'a> {
         let may_leave = found.nlink() == 1 || self.is_full;
         if may_leave && lease::is_alone(file.as_fd()) {
             names.clean.remove(path);
-            // Where there is no room for it, the file stays.
-            let _ = tree.put_stub(path, &mark.stub());
+            // What stays will be packed again.
+            let _ = tree.keeping_time(split_path(path).0, || tree.put_stub(path, &mark.stub()));
         } else {
             // Who reads it sees what others write to it, and by other names.
             let watched = names.clean.watch(&tree.real(path));
