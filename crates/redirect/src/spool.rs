@@ -267,3 +267,25 @@ fn below<'a>(path: &'a [u8], dir: &[u8]) -> Option<&'a [u8]> {
 fn joined(dir: &[u8], inner: &[u8]) -> Vec<u8> {
     if inner.is_empty() { dir.to_vec() } else { [dir, b"/", inner].concat() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// Who looked at a directory waited each time for a packer that had been killed.
+    #[test]
+    fn a_change_that_never_ends_is_waited_for_once() {
+        let page: &Page = Box::leak(Box::new(Page { epoch: AtomicU64::new(0), changes: AtomicU64::new(1) }));
+        let spool = Spool { page, ..Spool::of(b"/spool", b"/container", b"/container") };
+        let looks = || {
+            let count = Cell::new(0);
+            spool.settled(|| count.set(count.get() + 1), |()| true);
+            count.get()
+        };
+        assert_eq!(looks(), LOOKS + 1);
+        assert_eq!(looks(), 1);
+        page.changes.store(2, Ordering::Relaxed);
+        assert_eq!(looks(), 1);
+    }
+}
