@@ -322,10 +322,15 @@ impl<'a> Batch<'a> {
         let tree = &self.packer.shared.tree;
         for (path, mark) in std::mem::take(&mut self.staying) {
             if !self.faults.is_empty() && tree.look(&path) == Ok(Some(Found::File(mark))) {
-                // Where there is no room for it, the file is packed once more.
-                let _ = tree.put_stub(&path, &mark.stub());
+                self.put_stub(&path, &mark);
             }
         }
+    }
+
+    /// A stub takes the name of a file. What stays will be packed again.
+    fn put_stub(&self, path: &[u8], mark: &Mark) {
+        let tree = &self.packer.shared.tree;
+        let _ = tree.keeping_time(split_path(path).0, || tree.put_stub(path, &mark.stub()));
     }
 
     /// Files that are written leave the tree, one after the other: who looks at their directory waits while one of them does.
@@ -348,8 +353,7 @@ impl<'a> Batch<'a> {
         let may_leave = found.nlink() == 1 || self.is_full;
         if may_leave && lease::is_alone(file.as_fd()) {
             names.clean.remove(path);
-            // What stays will be packed again.
-            let _ = tree.keeping_time(split_path(path).0, || tree.put_stub(path, &mark.stub()));
+            self.put_stub(path, mark);
         } else {
             // Who reads it sees what others write to it, and by other names.
             let watched = names.clean.watch(&tree.real(path));
