@@ -1,10 +1,11 @@
 /* Ranks that write many files of their own, and read those of others: as files of the file system, or of one container.
  *
- *     aggregate direct|library|parts write|read|random DIR WRITERS FILES SIZE SEED POOL SPOOL [COUNT ORDER]
+ *     aggregate direct|library|sionlib|parts write|read|random DIR WRITERS FILES SIZE SEED POOL SPOOL [COUNT ORDER]
  *
  * Each of WRITERS ranks writes FILES files of SIZE bytes; "read" reads those of the next rank in their order, "random" all files, each by one
  * rank, in an order of chance, or COUNT by each rank in the order ORDER. What is in a file is cut from the bytes in the file POOL, and every byte that is read is
- * compared. "parts" is neither: the bytes lie in 8 plain files, those of a rank in one piece, by plain calls, as no library could be faster with 8 files.
+ * compared. "parts" is neither: the bytes lie in 32 plain files, those of a rank in one piece, by plain calls, as no library could be faster with as many files.
+ * "sionlib" is there where this was compiled with what sionconfig says: one of SIONlib's containers, of up to 32 files, for the first file of all ranks, one for the second, and so on.
  * Says how many seconds each part took, from a moment that all ranks have agreed on until the last one was there: `opened`, until all
  * have the container open or a directory of their own; `files`, from then on until all files are closed; `ended`, until the container is closed and,
  * after writing, the file system of SPOOL is synced, on which the server has its data. `finished` is when, by CLOCK_MONOTONIC; `most_kib` is the most memory of one. Without mpirun it is one rank.
@@ -26,7 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PARTS = 8, CALL = 4 << 20, SLEEP_MOST = 2000000, AHEAD = 50000000 };
+enum { PARTS = 32, CALL = 4 << 20, SLEEP_MOST = 2000000, AHEAD = 50000000 };
 
 typedef struct {
     int (*begin)(int writes);
@@ -35,7 +36,7 @@ typedef struct {
     int (*end)(void);
 } way;
 
-static int rank = 0, ranks = 1, is_alone;
+static int rank = 0, ranks = 1, is_alone, is_random;
 static const char *dir;
 static long files, seed;
 static size_t size, pool_size;
@@ -144,11 +145,15 @@ static int direct_end(void) { return 0; }
 
 static int part_files[PARTS];
 
-static int parts_begin(int writes) {
-    for (int part = 0; part < PARTS; part++) part_files[part] = -1;
+static int make_together(int writes) {
     if (writes && rank == 0) SAY(mkdir(dir, 0755) == 0, dir);
     if (writes) barrier();
     return 0;
+}
+
+static int parts_begin(int writes) {
+    for (int part = 0; part < PARTS; part++) part_files[part] = -1;
+    return make_together(writes);
 }
 
 /* The open file that a file's bytes are in, and where they begin. */
@@ -233,9 +238,67 @@ static int library_end(void) {
     return 0;
 }
 
+#ifdef SION_MPI
+#include <sion.h>
+
+/* A container has one file of each rank, and is opened and closed by all ranks together, for which they wait asleep; or by one rank, to read what one has written. */
+static MPI_Comm together;
+
+/* Who reads has the rank of the one whose files it reads. */
+static int sionlib_begin(int writes) {
+    MPI_Comm_split(MPI_COMM_WORLD, 0, writes ? rank : (rank + 1) % ranks, &together);
+    return make_together(writes);
+}
+
+static int sionlib_open(long file, int writes) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%ld", dir, file % files);
+    sion_int64 chunk = size > 0 ? (sion_int64)size : 1;
+    sion_int32 block = -1;
+    int subfiles = PARTS, owner = (int)(file / files);
+    if (is_random) return sion_open_rank(path, "br,posix", &chunk, &block, &owner, NULL);
+    MPI_Comm local = together;
+    barrier();
+    return sion_paropen_mpi(path, writes ? "bw,posix" : "br,posix", &subfiles, together, &local, &chunk, &block, &owner, NULL, NULL);
+}
+
+static int sionlib_close(int number, const char *path) {
+    if (!is_random) barrier();
+    SAY((is_random ? sion_close(number) : sion_parclose_mpi(number)) == SION_SUCCESS, path);
+    return 0;
+}
+
+static int sionlib_write(const char *path, long file) {
+    int number = sionlib_open(file, 1);
+    SAY(number >= 0, path);
+    for (size_t at = 0; at < size; at += call_size(at))
+        SAY(sion_fwrite(content(file, at), 1, call_size(at), number) == call_size(at), path);
+    return sionlib_close(number, path);
+}
+
+static int sionlib_read(const char *path, long file) {
+    int number = sionlib_open(file, 0);
+    SAY(number >= 0, path);
+    for (size_t at = 0; at < size; at += call_size(at)) {
+        SAY(sion_fread(memory, 1, call_size(at), number) == call_size(at), path);
+        SAY(memcmp(memory, content(file, at), call_size(at)) == 0, path);
+    }
+    return sionlib_close(number, path);
+}
+
+static const way sionlib = {sionlib_begin, sionlib_write, sionlib_read, direct_end};
+#endif
+
 static const way direct = {direct_begin, direct_write, direct_read, direct_end};
 static const way library = {library_begin, library_write, library_read, library_end};
 static const way parts = {parts_begin, parts_write, parts_read, parts_end};
+
+static const way *way_of(const char *name) {
+#ifdef SION_MPI
+    if (strcmp(name, "sionlib") == 0) return &sionlib;
+#endif
+    return strcmp(name, "direct") == 0 ? &direct : strcmp(name, "parts") == 0 ? &parts : strcmp(name, "library") == 0 ? &library : NULL;
+}
 
 static uint64_t chance(uint64_t *state) {
     uint64_t word = *state += 0x9e3779b97f4a7c15;
@@ -263,8 +326,10 @@ int main(int count, char **arguments) {
         MPI_Comm_rank(MPI_COMM_WORLD, &rank);
         MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     }
-    const way *how = strcmp(arguments[1], "direct") == 0 ? &direct : strcmp(arguments[1], "parts") == 0 ? &parts : &library;
-    int writes = strcmp(arguments[2], "write") == 0, is_random = strcmp(arguments[2], "random") == 0;
+    const way *how = way_of(arguments[1]);
+    SAY(how != NULL, arguments[1]);
+    int writes = strcmp(arguments[2], "write") == 0;
+    is_random = strcmp(arguments[2], "random") == 0;
     dir = arguments[3];
     long writers = atol(arguments[4]);
     files = atol(arguments[5]);

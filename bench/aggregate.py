@@ -10,7 +10,8 @@ DIRECTORY is where the image of the server's disk lies. Writes RUNS/NAME. The wa
     library   the same in one container, by libtameike.so
     only      the direct program in `tameike run --aggregate-only`
     view      the direct program in the cache view of `tameike run --aggregate`
-    parts     no files, but their bytes in 8 plain files, by plain calls: what no aggregation into 8 files could be faster than
+    sionlib   SIONlib, where its sionconfig is in PATH: the first files of all processes in one of its containers, the second ones in another
+    parts     no files, but their bytes in 32 plain files, by plain calls: what no aggregation into as many files could be faster than
     tar, zip, sqlite, hdf5   one process puts the same files into one file of that format
 
 Besides, one process writes and reads one large file. Processes are ranks of Open MPI on one client. A phase is from a moment that all of them
@@ -33,7 +34,7 @@ POOL = Path("/dev/shm/pool")
 POOL_MIB = 32
 SONAME = "libtameike.so.0"
 PACKED = ["tar", "zip", "sqlite", "hdf5"]
-METHODS = ["direct", "library", "only", "view", "parts", *PACKED]
+METHODS = ["direct", "library", "only", "view", "parts", *PACKED, *(["sionlib"] if shutil.which("sionconfig") else [])]
 # Options of `tameike run` that a way needs.
 NEEDED = {"only": "--aggregate-only", "view": "--aggregate"}
 LARGE = "one large file"
@@ -62,8 +63,9 @@ class Worker:
         self.place = place / "worker"
         self.place.mkdir()
         shutil.copy(TARGET / "libtameike_capi.so", self.place / SONAME)
-        output(["mpicc", "-O2", "-Wall", "-I", ROOT / "crates/capi/include", CHILDREN / "aggregate.c", "-o", self.place / "aggregate",
-                self.place / SONAME, f"-Wl,-rpath,{self.place}"])
+        sionlib = lambda what: output(["sionconfig", what, "--mpi", "--64"]).split() if "sionlib" in METHODS else []
+        output(["mpicc", "-O2", "-Wall", "-I", ROOT / "crates/capi/include", *sionlib("--cflags"), CHILDREN / "aggregate.c", "-o",
+                self.place / "aggregate", self.place / SONAME, f"-Wl,-rpath,{self.place}", *sionlib("--libs")])
         shutil.copy(CHILDREN / "packed.py", self.place)
         with open(POOL, "wb") as file:
             for _ in range(POOL_MIB):

@@ -4,12 +4,13 @@ use super::entry::{Entry, Node};
 use super::geometry::{ADDRESS_MAX, LaneId};
 use super::index::IndexEntry;
 use super::record::{self, Found, Head, Place};
-use super::subfile::Subfile;
+use super::subfile::{LaneState, Subfile};
 use super::superblock::Superblock;
 use super::writer::LaneWriter;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
+use std::thread::Builder;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::shared::{Access, SharedFile, SharedFs};
 
@@ -19,6 +20,8 @@ const HEAD_SIZE: usize = 4 << 10;
 const MUCH: usize = 256 << 10;
 /// Open files of a subfile.
 const FILES_MAX: usize = 8;
+/// Threads that look at subfiles together.
+const LOOKERS: usize = 8;
 
 /// The subfiles of a container, opened when they are first read.
 pub struct Records {
@@ -145,6 +148,34 @@ impl Records {
         Ok(self.opened.lock().entry(number).or_insert_with(open).shared.clone())
     }
 
+    /// How the lanes of subfiles stand, in their order. What is to be opened for that is opened by several threads: each waits for the file system.
+    ///
+    /// # Errors
+    /// As [`Self::subfile`], and what the file system says.
+    pub fn lanes(&self, numbers: &[u32]) -> Result<Vec<(u32, Vec<LaneState>)>> {
+        let look = |&number: &u32| Ok((number, self.subfile(number)?.lanes()?));
+        let unopened = {
+            let opened = self.opened.lock();
+            numbers.iter().filter(|number| !opened.contains_key(number)).count()
+        };
+        if unopened <= LOOKERS {
+            return numbers.iter().map(look).collect();
+        }
+        let look_at = |part: &[u32]| part.iter().map(look).collect::<Result<Vec<_>>>();
+        let parts = numbers.chunks(numbers.len().div_ceil(LOOKERS));
+        let found: Result<Vec<Vec<_>>> = std::thread::scope(|scope| {
+            let lookers: Vec<_> =
+                parts.map(|part| (part, Builder::new().spawn_scoped(scope, move || look_at(part)))).collect();
+            let done = lookers.into_iter().map(|(part, looker)| match looker {
+                Ok(looker) => looker.join().unwrap_or_else(|_| Err(died())),
+                // The user may have no more threads.
+                Err(_) => look_at(part),
+            });
+            done.collect()
+        });
+        Ok(found?.concat())
+    }
+
     /// From now on a writer's subfile is read by the open file that it writes to. A file system may keep what is written by an open file where others of this
     /// machine do not see it before it is synced (Gfarm's).
     pub fn read_as_written(&self, writer: &LaneWriter) {
@@ -261,6 +292,10 @@ impl Records {
             }
         }
     }
+}
+
+fn died() -> Fault {
+    Fault::new(Errno::EIO, "a thread that looks at subfiles has ended with a panic")
 }
 
 /// What a reader is told where it cannot open the subfile of a record.

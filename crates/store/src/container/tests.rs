@@ -1,6 +1,7 @@
 mod known;
 mod large_reads;
 mod many_readers;
+mod many_subfiles;
 mod places;
 
 use super::*;

@@ -132,8 +132,7 @@ impl Container {
     /// Goes through what lanes of its subfiles have beyond what is known.
     fn look(&mut self, listing: &Listing) -> Result<()> {
         self.outside = listing.outside.len();
-        for &number in &listing.numbers {
-            let lanes = self.records.subfile(number)?.lanes()?;
+        for (number, lanes) in self.records.lanes(&listing.numbers)? {
             for (lane, LaneState { life, .. }) in (0..).zip(lanes) {
                 let lane = LaneId { subfile: number, lane };
                 let end = self.ends.get(&lane).copied().unwrap_or(LaneEnd::none(lane));
