@@ -5,7 +5,7 @@
  * Each of WRITERS ranks writes FILES files of SIZE bytes; "read" reads those of the next rank in their order, "random" all files, each by one
  * rank, in an order of chance, or COUNT by each rank in the order ORDER. What is in a file is cut from the bytes in the file POOL, and every byte that is read is
  * compared. "parts" is neither: the bytes lie in 32 plain files, those of a rank in one piece, by plain calls, as no library could be faster with as many files.
- * "sionlib" is there where this was compiled with what sionconfig says: one of SIONlib's containers, of up to 32 files, for the first file of all ranks, one for the second, and so on.
+ * "sionlib" is there where this was compiled with what sionconfig says: one of SIONlib's containers, for the first file of all ranks, one for the second, and so on, of 32 files in all where that is enough.
  * Says how many seconds each part took, from a moment that all ranks have agreed on until the last one was there: `opened`, until all
  * have the container open or a directory of their own; `files`, from then on until all files are closed; `ended`, until the container is closed and,
  * after writing, the file system of SPOOL is synced, on which the server has its data. `finished` is when, by CLOCK_MONOTONIC; `most_kib` is the most memory of one. Without mpirun it is one rank.
@@ -255,7 +255,8 @@ static int sionlib_open(long file, int writes) {
     snprintf(path, sizeof path, "%s/%ld", dir, file % files);
     sion_int64 chunk = size > 0 ? (sion_int64)size : 1;
     sion_int32 block = -1;
-    int subfiles = PARTS, owner = (int)(file / files);
+    int subfiles = PARTS / files > 1 ? (int)(PARTS / files) : 1, owner = (int)(file / files);
+    if (subfiles > ranks) subfiles = ranks;
     if (is_random) return sion_open_rank(path, "br,posix", &chunk, &block, &owner, NULL);
     MPI_Comm local = together;
     barrier();
