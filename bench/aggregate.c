@@ -4,8 +4,8 @@
  *
  * Each of WRITERS ranks writes FILES files of SIZE bytes; "read" reads those of the next rank in their order, "random" all files, each by one
  * rank, in an order of chance, or COUNT by each rank in the order ORDER. What is in a file is cut from the bytes in the file POOL, and every byte that is read is
- * compared. "parts" is neither: the bytes lie in 32 plain files, those of a rank in one piece, by plain calls, as no library could be faster with as many files.
- * "sionlib" is there where this was compiled with what sionconfig says: one of SIONlib's containers, for the first file of all ranks, one for the second, and so on, of 32 files in all where that is enough.
+ * compared. "parts" is neither: the bytes lie in 8 plain files, those of a rank in one piece, by plain calls, as no library could be faster with 8 files.
+ * "sionlib" is there where this was compiled with what sionconfig says: one of SIONlib's containers, for the first file of all ranks, one for the second, and so on, of 8 files in all where that is enough.
  * Says how many seconds each part took, from a moment that all ranks have agreed on until the last one was there: `opened`, until all
  * have the container open or a directory of their own; `files`, from then on until all files are closed; `ended`, until the container is closed and,
  * after writing, the file system of SPOOL is synced, on which the server has its data. `finished` is when, by CLOCK_MONOTONIC; `most_kib` is the most memory of one. Without mpirun it is one rank.
@@ -27,7 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PARTS = 32, CALL = 4 << 20, SLEEP_MOST = 2000000, AHEAD = 50000000 };
+enum { PARTS = 8, CALL = 4 << 20, SLEEP_MOST = 2000000, AHEAD = 50000000 };
 
 typedef struct {
     int (*begin)(int writes);

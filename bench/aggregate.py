@@ -11,7 +11,7 @@ DIRECTORY is where the image of the server's disk lies. Writes RUNS/NAME. The wa
     only      the direct program in `tameike run --aggregate-only`
     view      the direct program in the cache view of `tameike run --aggregate`
     sionlib   SIONlib, where its sionconfig is in PATH: the first files of all processes in one of its containers, the second ones in another
-    parts     no files, but their bytes in 32 plain files, by plain calls: what no aggregation into as many files could be faster than
+    parts     no files, but their bytes in 8 plain files, by plain calls: what no aggregation into 8 files could be faster than
     tar, zip, sqlite, hdf5   one process puts the same files into one file of that format
 
 Besides, one process writes and reads one large file. Processes are ranks of Open MPI on one client. A phase is from a moment that all of them

@@ -453,6 +453,29 @@ fn an_index_that_is_damaged_or_missing_is_made_anew() {
     }
 }
 
+/// It was read until no file could be opened any more.
+#[test]
+fn a_container_of_more_files_than_may_be_open_is_read() {
+    let base = tempfile::tempdir().expect("a directory");
+    let (source, container) = (base.path().join("source"), base.path().join("container"));
+    fs::create_dir(&source).expect("a directory");
+    for number in 0..80 {
+        fs::write(source.join(format!("{number}")), bytes(number, 50_000)).expect("written");
+    }
+    let create = ["agg", "create", "--writers=40", "--subfiles=40", "--block-size=256K"];
+    succeed(Command::new(binary()).args(create).args([&source, &container]));
+    let limited = |words: &[&Path]| {
+        let limit = r#"ulimit -n 30; exec "$0" agg "$@""#;
+        Command::new("sh").args(["-c", limit]).arg(binary()).args(words).output().expect("it runs")
+    };
+    let verified = limited(&[path("verify"), &container]);
+    assert!(verified.status.success(), "{}", shown(&verified));
+    for number in 0..80 {
+        let printed = limited(&[path("cat"), &container, path(&number.to_string())]);
+        assert!(printed.stdout == bytes(number, 50_000), "{number}: {}", shown(&printed));
+    }
+}
+
 #[test]
 fn what_a_killed_writer_had_packed_is_found_and_right() {
     let base = tempfile::tempdir().expect("a directory");

@@ -44,6 +44,8 @@ errnos! {
     ENOTDIR = 20, "not a directory";
     EISDIR = 21, "is a directory";
     EINVAL = 22, "invalid argument";
+    ENFILE = 23, "too many open files in the system";
+    EMFILE = 24, "too many open files";
     ETXTBSY = 26, "file busy";
     EFBIG = 27, "file too large";
     ENOSPC = 28, "no space left";

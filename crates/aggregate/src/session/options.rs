@@ -9,7 +9,7 @@ use tameike_io::shared::SharedFs;
 use tameike_store::container::{Codec, Container, Geometry, Superblock, WriterId, superblock};
 
 /// Files of a container, unless somebody asks for others.
-pub const SUBFILES_MAX: u32 = 32;
+pub const SUBFILES_MAX: u32 = 8;
 /// Smaller blocks are not chosen.
 const BLOCK_SIZE_MIN: u64 = 4 << 20;
 /// The same where blocks of several writers lie in one file in turn: what one has written is read on in long pieces then.

@@ -11,7 +11,9 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::thread::Builder;
+use std::time::Duration;
 use tameike_core::{Errno, Fault, Result};
+use tameike_io::os::process::ask_until;
 use tameike_io::shared::{Access, SharedFile, SharedFs};
 
 /// Most heads are no larger.
@@ -20,7 +22,12 @@ const HEAD_SIZE: usize = 4 << 10;
 const MUCH: usize = 256 << 10;
 /// Open files of a subfile.
 const FILES_MAX: usize = 8;
-/// Threads that look at subfiles together.
+/// The same of all subfiles together; then those go that nobody uses. A process may often have 1024, of which the program has its own.
+const ALL_FILES_MAX: usize = 256;
+/// How long, and how often, an open is tried again where there are too many open files.
+const ROOM_WAIT: Duration = Duration::from_secs(10);
+const ROOM_STEP: Duration = Duration::from_millis(5);
+/// Threads at most that look at subfiles together, two or more each.
 const LOOKERS: usize = 8;
 
 /// The subfiles of a container, opened when they are first read.
@@ -140,12 +147,47 @@ impl Records {
         if let Some(opened) = self.opened.lock().get(&number) {
             return Ok(opened.shared.clone());
         }
-        let shared = Subfile::open(&*self.fs, self.superblock, number, Access::Read)?;
+        if self.opened.lock().values().map(|opened| opened.count).sum::<usize>() >= ALL_FILES_MAX {
+            self.close_unused();
+        }
+        let shared = self.open_as_room_is(number)?;
         let open = || {
             let free = vec![Free { file: shared.file().clone(), last: WeakReader::new() }];
             Opened { free, shared, is_written: false, count: 1 }
         };
         Ok(self.opened.lock().entry(number).or_insert_with(open).shared.clone())
+    }
+
+    /// Opens a subfile. Where there are too many open files, those go that nobody uses just now; other processes, or the client of the file system, may have
+    /// to let go of theirs first.
+    fn open_as_room_is(&self, number: u32) -> Result<Subfile> {
+        let open = || Subfile::open(&*self.fs, self.superblock, number, Access::Read);
+        let mut last = match open() {
+            Err(fault) if are_too_many(&fault) => fault,
+            opened => return opened,
+        };
+        let opened = ask_until(ROOM_WAIT, ROOM_STEP, || {
+            self.close_unused();
+            match open() {
+                Err(fault) if are_too_many(&fault) => {
+                    last = fault;
+                    None
+                }
+                opened => Some(opened),
+            }
+        });
+        opened.unwrap_or(Err(last))
+    }
+
+    /// Closes what is not lent. It is opened again when it is wanted.
+    fn close_unused(&self) {
+        self.opened.lock().retain(|_, opened| {
+            if !opened.is_written {
+                opened.count -= opened.free.len();
+                opened.free.clear();
+            }
+            opened.is_written || opened.count > 0
+        });
     }
 
     /// How the lanes of subfiles stand, in their order. What is to be opened for that is opened by several threads: each waits for the file system.
@@ -158,15 +200,16 @@ impl Records {
             let opened = self.opened.lock();
             numbers.iter().filter(|number| !opened.contains_key(number)).count()
         };
-        if unopened <= LOOKERS {
+        let lookers = LOOKERS.min(unopened / 2);
+        if lookers <= 1 {
             return numbers.iter().map(look).collect();
         }
         let look_at = |part: &[u32]| part.iter().map(look).collect::<Result<Vec<_>>>();
-        let parts = numbers.chunks(numbers.len().div_ceil(LOOKERS));
+        let parts = numbers.chunks(numbers.len().div_ceil(lookers));
         let found: Result<Vec<Vec<_>>> = std::thread::scope(|scope| {
-            let lookers: Vec<_> =
+            let looking: Vec<_> =
                 parts.map(|part| (part, Builder::new().spawn_scoped(scope, move || look_at(part)))).collect();
-            let done = lookers.into_iter().map(|(part, looker)| match looker {
+            let done = looking.into_iter().map(|(part, looker)| match looker {
                 Ok(looker) => looker.join().unwrap_or_else(|_| Err(died())),
                 // The user may have no more threads.
                 Err(_) => look_at(part),
@@ -292,6 +335,10 @@ impl Records {
             }
         }
     }
+}
+
+fn are_too_many(fault: &Fault) -> bool {
+    matches!(fault.errno, Errno::EMFILE | Errno::ENFILE)
 }
 
 fn died() -> Fault {

@@ -4,7 +4,7 @@ use super::*;
 use crate::container::records::{Lent, Reader, Records};
 
 /// Open files of this process with that path.
-fn open_files(path: &std::path::Path) -> usize {
+pub(super) fn open_files(path: &std::path::Path) -> usize {
     let open = std::fs::read_dir("/proc/self/fd").expect("descriptors").flatten();
     open.filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|of| of == path)).count()
 }

@@ -1,5 +1,6 @@
 //! Subfiles that are opened by several threads are all looked at.
 
+use super::many_readers::open_files;
 use super::*;
 
 #[test]
@@ -31,4 +32,24 @@ fn what_was_added_to_any_of_many_subfiles_is_seen() {
     std::fs::remove_file(bed.subfile(17)).expect("removed");
     std::fs::create_dir(bed.subfile(17)).expect("made");
     assert_eq!(Container::open(bed.fs()).map(drop).map_err(|fault| fault.errno), Err(Errno::EINVAL));
+}
+
+#[test]
+fn no_more_subfiles_are_open_than_a_process_can_spare() {
+    const SUBFILES: u32 = 600;
+    let bed = Bed::new(Geometry { block_size: 64 << 10, lanes: 1 });
+    for subfile in 0..SUBFILES {
+        let mut writer = bed.writer(subfile, 0);
+        put(&mut writer, format!("{subfile}").as_bytes(), 1, b"content");
+        writer.finish().expect("ended");
+    }
+    bed.close(SUBFILES as usize);
+    let container = Container::open(bed.fs()).expect("it opens");
+    let open = || (0..SUBFILES).map(|number| open_files(&bed.subfile(number))).sum::<usize>();
+    assert!(open() < 300, "{} are open", open());
+    for subfile in 0..SUBFILES {
+        let found = content(&container, format!("{subfile}").as_bytes());
+        assert_eq!(found, Ok(b"content".to_vec()), "{subfile}");
+    }
+    assert!(open() < 300, "{} are open", open());
 }
