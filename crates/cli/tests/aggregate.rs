@@ -470,10 +470,12 @@ fn a_container_of_more_files_than_may_be_open_is_read() {
     };
     let verified = limited(&[path("verify"), &container]);
     assert!(verified.status.success(), "{}", shown(&verified));
-    for number in 0..80 {
-        let printed = limited(&[path("cat"), &container, path(&number.to_string())]);
-        assert!(printed.stdout == bytes(number, 50_000), "{number}: {}", shown(&printed));
-    }
+    let printed = limited(&[path("cat"), &container, path("7")]);
+    assert!(printed.stdout == bytes(7, 50_000), "{}", shown(&printed));
+    let back = base.path().join("back");
+    let extracted = limited(&[path("extract"), &container, &back]);
+    assert!(extracted.status.success(), "{}", shown(&extracted));
+    assert_same(&source, &back);
 }
 
 #[test]

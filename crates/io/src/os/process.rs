@@ -140,6 +140,12 @@ pub fn start_thread<T: Send + 'static>(
         .map_err(|error| Fault::from_os(format_args!("starting thread {name}"), &error))
 }
 
+/// How many open files this process may have.
+pub fn open_files_max() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
+}
+
 /// Time since boot; never goes back.
 pub fn monotonic() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);

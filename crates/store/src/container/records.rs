@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use std::thread::Builder;
 use std::time::Duration;
 use tameike_core::{Errno, Fault, Result};
-use tameike_io::os::process::ask_until;
+use tameike_io::os::process::{ask_until, open_files_max};
 use tameike_io::shared::{Access, SharedFile, SharedFs};
 
 /// Most heads are no larger.
@@ -22,8 +22,8 @@ const HEAD_SIZE: usize = 4 << 10;
 const MUCH: usize = 256 << 10;
 /// Open files of a subfile.
 const FILES_MAX: usize = 8;
-/// The same of all subfiles together; then those go that nobody uses. A process may often have 1024, of which the program has its own.
-const ALL_FILES_MAX: usize = 256;
+/// Of the open files that a process may have, all subfiles together have one part of this many; then those go that nobody uses.
+const PART_OF_FILES: usize = 2;
 /// How long, and how often, an open is tried again where there are too many open files.
 const ROOM_WAIT: Duration = Duration::from_secs(10);
 const ROOM_STEP: Duration = Duration::from_millis(5);
@@ -35,6 +35,8 @@ pub struct Records {
     fs: Arc<dyn SharedFs>,
     superblock: Superblock,
     opened: Mutex<BTreeMap<u32, Opened>>,
+    /// Open files at most, unless more are used at the same time.
+    files_max: usize,
 }
 
 /// A subfile, and its open files.
@@ -126,7 +128,12 @@ impl Opened {
 impl Records {
     /// Those of the container whose directory `fs` is.
     pub fn new(fs: Arc<dyn SharedFs>, superblock: Superblock) -> Self {
-        Self { fs, superblock, opened: Mutex::default() }
+        Self::with_files(fs, superblock, open_files_max() / PART_OF_FILES)
+    }
+
+    /// The same, with so many open files at most.
+    pub fn with_files(fs: Arc<dyn SharedFs>, superblock: Superblock, files_max: usize) -> Self {
+        Self { fs, superblock, opened: Mutex::default(), files_max }
     }
 
     /// The directory of the container.
@@ -147,7 +154,7 @@ impl Records {
         if let Some(opened) = self.opened.lock().get(&number) {
             return Ok(opened.shared.clone());
         }
-        if self.opened.lock().values().map(|opened| opened.count).sum::<usize>() >= ALL_FILES_MAX {
+        if self.opened.lock().values().map(|opened| opened.count).sum::<usize>() >= self.files_max {
             self.close_unused();
         }
         let shared = self.open_as_room_is(number)?;
