@@ -13,7 +13,7 @@
  * Ranks wait asleep, for they have few cores, which the file system's own processes need.
  */
 #define _GNU_SOURCE
-#include "tameike.h"
+#include "tameike_mpi.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -59,17 +59,21 @@ static double now(void) {
     return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
 }
 
-static void barrier(void) {
-    if (is_alone) return;
+static void until_done(MPI_Request request) {
     struct timespec pause = {0, 20000};
-    MPI_Request request;
-    MPI_Ibarrier(MPI_COMM_WORLD, &request);
     for (int done = 0;;) {
         MPI_Test(&request, &done, MPI_STATUS_IGNORE);
         if (done) return;
         nanosleep(&pause, NULL);
         pause.tv_nsec = 2 * pause.tv_nsec < SLEEP_MOST ? 2 * pause.tv_nsec : SLEEP_MOST;
     }
+}
+
+static void barrier(void) {
+    MPI_Request request;
+    if (is_alone) return;
+    MPI_Ibarrier(MPI_COMM_WORLD, &request);
+    until_done(request);
 }
 
 /* The latest of all ranks' moments. */
@@ -201,12 +205,22 @@ static int parts_end(void) {
 static int library_begin(int writes) {
     tameike_agg_options own = {.rank = rank, .size = (uint32_t)ranks, .is_collective = 1};
     int flags = writes ? O_RDWR | O_CREAT : O_RDONLY;
-    if (rank == 0) SAY(tameike_agg_initialize(dir, flags, &own, &container) == 0 && tameike_agg_known(container, &own.known) == 0, dir);
+    unsigned long long known_size = 0;
+    void *known = NULL;
+    if (rank == 0) {
+        SAY(tameike_agg_initialize(dir, flags, &own, &container) == 0, dir);
+        known = tameike_agg_known_all(container, &known_size);
+    }
     if (!is_alone) {
         barrier();
-        MPI_Bcast(own.known, sizeof own.known, MPI_BYTE, 0, MPI_COMM_WORLD);
+        MPI_Bcast(&known_size, 1, MPI_UNSIGNED_LONG_LONG, 0, MPI_COMM_WORLD);
+        if (rank != 0) SAY((known = malloc(known_size + 1)) != NULL, dir);
+        MPI_Bcast(known, (int)known_size, MPI_BYTE, 0, MPI_COMM_WORLD);
+        own.known = known;
+        own.known_size = known_size;
     }
     if (rank != 0) SAY(tameike_agg_initialize(dir, flags, &own, &container) == 0, dir);
+    free(known);
     return 0;
 }
 
@@ -232,9 +246,28 @@ static int library_read(const char *path, long number) {
 }
 
 static int library_end(void) {
-    if (rank != 0) SAY(tameike_agg_finalize(container) == 0, dir);
+    void *report = NULL;
+    size_t report_size = 0;
+    MPI_Request request = MPI_REQUEST_NULL;
+    if (rank != 0) {
+        SAY(tameike_agg_finalize_reporting(container, &report, &report_size) == 0, dir);
+        MPI_Isend(report, (int)report_size, MPI_BYTE, 0, 0, MPI_COMM_WORLD, &request);
+    }
     barrier();
+    for (int other = 1; rank == 0 && other < ranks; other++) {
+        MPI_Status status;
+        int count;
+        MPI_Probe(other, 0, MPI_COMM_WORLD, &status);
+        MPI_Get_count(&status, MPI_BYTE, &count);
+        SAY((report = malloc((size_t)count + 1)) != NULL, dir);
+        MPI_Recv(report, count, MPI_BYTE, other, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        SAY(count == 0 || tameike_agg_take_report(container, report, (size_t)count) == 0, dir);
+        free(report);
+        report = NULL;
+    }
     if (rank == 0) SAY(tameike_agg_finalize(container) == 0, dir);
+    if (!is_alone) until_done(request);
+    free(report);
     return 0;
 }
 

@@ -102,9 +102,11 @@ typedef struct {
   // the beginning on, and rank 0 alone writes the index. tameike_agg_initialize_mpi() sets it. One rank alone writes to up to five
   // files at the same time, by threads, and has up to ten blocks in memory.
   uint32_t is_collective;
-  // Where all processes begin together: what tameike_agg_known() has told rank 0; all zeros where nothing is known. Then each opens the
-  // index alone, and none of the container's other files that it does not need.
-  uint8_t known[48];
+  // Where all processes begin together: what tameike_agg_known() has told rank 0; null where nothing is known. Then none opens any of
+  // the container's files that it does not need, nor its index, unless that is large.
+  const void *known;
+  // Its bytes.
+  size_t known_size;
 } tameike_agg_options;
 
 #ifdef __cplusplus
@@ -189,11 +191,6 @@ int tameike_agg_initialize(const char *dir,
                            int flags,
                            const tameike_agg_options *options,
                            tameike_agg **container);
-
-// Tells rank 0 of a program what it knows of a container that it has just opened: for `known` in the options of all others, which open it
-// after that. All zeros where they have to look for themselves. Returns 0 or a negative errno.
-int tameike_agg_known(tameike_agg *container,
-                      uint8_t (*known)[48]);
 
 // Ends the use of a container: all that was written is safe then. The last of all processes that ends writes an index, with which it is
 // opened at once. Files and lists must be closed before, -EBUSY tells of one that is not. What cannot be made safe is told, and
@@ -291,6 +288,25 @@ int tameike_agg_readdir(tameike_agg_list *list,
 
 // Closes a list. Returns 0 or a negative errno.
 int tameike_agg_closedir(tameike_agg_list *list);
+
+// Tells rank 0 of a program what it knows of a container that it has just opened: for `known` in the options of all others, which open it
+// after that. `known` is only written to where `size` bytes are enough, and may be null where that is 0. Returns how many bytes it takes, 1 MiB and a
+// few at most; 0 where the others have to look for themselves; or a negative errno.
+ssize_t tameike_agg_known(tameike_agg *container,
+                          void *known,
+                          size_t size);
+
+// As tameike_agg_finalize(), and tells what this process has put, for tameike_agg_take_report() of the process that ends last: `*report` has `*size` bytes and is
+// for free(); null and 0 where nothing is told. Returns 0 or a negative errno.
+int tameike_agg_finalize_reporting(tameike_agg *container,
+                                   void **report,
+                                   size_t *size);
+
+// What another process has reported, so that this one, which ends last and writes the index, need not look for it. Returns 0, or a negative errno:
+// -EINVAL for what is no report.
+int tameike_agg_take_report(tameike_agg *container,
+                            const void *report,
+                            size_t size);
 
 #ifdef __cplusplus
 }  // extern "C"

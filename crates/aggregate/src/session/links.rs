@@ -129,12 +129,14 @@ impl State {
         if here.draft.is_some() || found.is_some_and(is_end) {
             return Ok(here);
         }
+        let (dir, name) = split_path(path);
+        if found.is_none() && (dir.is_empty() || self.dirs.contains(dir)) {
+            // No link leads to it: what is known to be a directory is none, and what is missing is none.
+            return Ok(here);
+        }
         let to = match follows_last {
             true => self.follow(path)?,
-            false => {
-                let (dir, name) = split_path(path);
-                join(&self.follow(dir)?, name)
-            }
+            false => join(&self.follow(dir)?, name),
         };
         if to == path { Ok(here) } else { self.at(to) }
     }

@@ -13,8 +13,9 @@ mod rename;
 mod state;
 #[cfg(test)]
 mod tests;
+mod together;
 
-pub use tameike_store::container::{Brief, Codec, Known, Xattr};
+pub use tameike_store::container::{Brief, Codec, Known, Report, Xattr};
 
 pub use options::{LookAgain, Rank, SUBFILES_MAX, SessionOptions, block_size_of};
 
@@ -26,7 +27,7 @@ use std::sync::Arc;
 use tameike_core::{Errno, FileKind, Result};
 use tameike_io::os::process::wall;
 use tameike_io::shared::SharedFs;
-use tameike_store::container::{Container, Content, FileReader, Node, Show, check_path};
+use tameike_store::container::{Container, Content, FileReader, LaneEnd, Node, Show, check_path};
 
 /// Bytes of a file that is being written that are shown at once.
 const VISIT_SIZE: usize = 1 << 20;
@@ -85,17 +86,6 @@ impl Session {
         Self::of(container, fs, options)
     }
 
-    /// The same of a container that another process opens at the same moment, which has told what it [knows](Self::known).
-    ///
-    /// # Errors
-    /// As [`Self::open`].
-    pub fn join(fs: Arc<dyn SharedFs>, options: SessionOptions, known: &Known) -> Result<Self> {
-        match Container::open_known(fs.clone(), known) {
-            Some(container) => Self::of(container, fs, options),
-            None => Self::open(fs, options),
-        }
-    }
-
     fn of(container: Container, fs: Arc<dyn SharedFs>, options: SessionOptions) -> Result<Self> {
         let session = Self { fs, state: Mutex::new(State::new(container, options.look_again)), options };
         if session.options.is_collective && !session.options.is_read_only {
@@ -103,12 +93,6 @@ impl Session {
             session.begin(&mut session.state.lock())?;
         }
         Ok(session)
-    }
-
-    /// What others that open it at the same moment may be told, so that they need not look for themselves: to be asked for before anything is done.
-    /// Nothing where they have to.
-    pub fn known(&self) -> Option<Known> {
-        self.state.lock().container.known()
     }
 
     /// Looks for what others have added.
@@ -347,15 +331,21 @@ impl Session {
     /// # Errors
     /// What the file system says; of the index, too, without which all is there and opening takes longer.
     pub fn finish(self) -> Result<()> {
+        self.end().map(drop)
+    }
+
+    /// Where the lanes of this process end.
+    fn end(self) -> Result<(Container, Vec<LaneEnd>)> {
         let mut state = self.state.into_inner();
         state.publish_all()?;
         state.sync(&*self.fs)?;
-        let Some(writer) = state.writer.take() else { return Ok(()) };
-        state.container.end_writer(writer)?;
-        if self.options.may_be_last(&state.container)? {
-            state.container.write_index()?;
+        let mut container = state.container;
+        let Some(writer) = state.writer else { return Ok((container, Vec::new())) };
+        let ends = container.end_writer(writer)?;
+        if self.options.may_be_last(&container)? {
+            container.write_index()?;
         }
-        Ok(())
+        Ok((container, ends))
     }
 
     /// From the first change on, at the latest, this process has a lane.

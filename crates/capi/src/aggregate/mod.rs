@@ -9,12 +9,13 @@
 
 mod files;
 mod names;
+mod together;
 
 use crate::abi::{done, fits, put, text, there};
 use crate::file;
 use rustix::io::Errno;
 use std::cell::RefCell;
-use std::ffi::{CStr, CString, OsStr, c_char, c_int};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -49,12 +50,12 @@ pub struct AggregateOptions {
     /// the beginning on, and rank 0 alone writes the index. tameike_agg_initialize_mpi() sets it. One rank alone writes to up to five
     /// files at the same time, by threads, and has up to ten blocks in memory.
     pub is_collective: u32,
-    /// Where all processes begin together: what tameike_agg_known() has told rank 0; all zeros where nothing is known. Then each opens the
-    /// index alone, and none of the container's other files that it does not need.
-    pub known: [u8; 48],
+    /// Where all processes begin together: what tameike_agg_known() has told rank 0; null where nothing is known. Then none opens any of
+    /// the container's files that it does not need, nor its index, unless that is large.
+    pub known: *const c_void,
+    /// Its bytes.
+    pub known_size: usize,
 }
-
-const _: () = assert!(Known::SIZE == 48, "the size that the header tells");
 
 /// A container of many files in a few.
 pub struct Aggregate {
@@ -92,6 +93,28 @@ impl Aggregate {
     }
 }
 
+/// The session of a container that nobody uses any more.
+///
+/// # Safety
+/// It is null, or came from `tameike_agg_initialize`, and was not given back.
+unsafe fn take(container: *mut Aggregate) -> file::Result<Session> {
+    fits(container, 1)?;
+    // SAFETY: by the contract above.
+    match Arc::try_unwrap(unsafe { Arc::from_raw(container) }) {
+        Ok(Aggregate { session, own }) if own.is_own() => Ok(session),
+        Ok(of_parent) => {
+            // Its threads are in the parent alone: nobody can wait for them here.
+            std::mem::forget(of_parent);
+            Err(Errno::IO)
+        }
+        Err(container) => {
+            // It stays with the program.
+            let _ = Arc::into_raw(container);
+            Err(Errno::BUSY)
+        }
+    }
+}
+
 /// Permission bits that new files do not get, of this process.
 fn umask() -> u16 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -99,10 +122,31 @@ fn umask() -> u16 {
     told.and_then(|mask| u16::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o022)
 }
 
-fn open_session(dir: &CStr, flags: c_int, options: Option<&AggregateOptions>) -> Result<Session> {
+/// What the options tell that another process knows.
+///
+/// # Safety
+/// Their pointer is null, or to so many bytes as they say, which nobody changes meanwhile.
+unsafe fn known_of(options: &AggregateOptions) -> file::Result<Option<Known>> {
+    let (known, size) = (options.known.cast::<u8>(), options.known_size);
+    fits(known, size)?;
+    if size == 0 {
+        return Ok(None);
+    }
+    // SAFETY: by the contract above.
+    Ok(Known::decode(unsafe { std::slice::from_raw_parts(known, size) }))
+}
+
+/// `known` is what another process knows of the container.
+fn open_session(
+    dir: &CStr,
+    flags: c_int,
+    options: Option<&AggregateOptions>,
+    known: Option<Known>,
+) -> Result<Session> {
     let dir = Path::new(OsStr::from_bytes(dir.to_bytes()));
     let create = flags & libc::O_CREAT != 0;
-    if create {
+    // Who was told of it needs not make it.
+    if create && known.is_none() {
         match std::fs::create_dir(dir) {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
                 return Err(Fault::from_os(format_args!("making {}", dir.display()), &error));
@@ -110,20 +154,19 @@ fn open_session(dir: &CStr, flags: c_int, options: Option<&AggregateOptions>) ->
             _ => {}
         }
     }
-    let known = options.and_then(|options| {
+    let given = options.and_then(|options| {
         let rank = u32::try_from(options.rank).ok()?;
         Some(Rank { rank, size: options.size, is_guess: false })
     });
-    let known_to = options.map(|options| &options.known);
     let asked = |value: fn(&AggregateOptions) -> u32| options.map(value).filter(|value| *value > 0);
-    let is_collective = known.is_some() && asked(|options| options.is_collective).is_some();
+    let is_collective = given.is_some() && asked(|options| options.is_collective).is_some();
     let subfiles = asked(|options| options.subfiles);
-    let is_alone = is_collective && known.is_some_and(|rank| rank.size == 1);
+    let is_alone = is_collective && given.is_some_and(|rank| rank.size == 1);
     // Several ranks use several files already.
     let streams = if is_alone { subfiles.map_or(STREAMS, |most| STREAMS.min(most as usize - 1)) } else { 0 };
     // Who writes to several files takes them as a writer of its host.
     let rank = match streams {
-        0 => known.or_else(|| Rank::guess(|name| std::env::var(name).ok())),
+        0 => given.or_else(|| Rank::guess(|name| std::env::var(name).ok())),
         _ => None,
     };
     let are_in_turn = match rank {
@@ -153,11 +196,10 @@ fn open_session(dir: &CStr, flags: c_int, options: Option<&AggregateOptions>) ->
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
     };
-    let told = known_to.and_then(Known::decode);
     let of_dir = |fault: Fault| Fault::new(fault.errno, format!("{}: {fault}", dir.display()));
     let tree = PosixTree::open(dir).map_err(of_dir)?;
     let tree = Arc::new(tree);
-    match told {
+    match known {
         Some(known) => Session::join(tree, options, &known),
         None => Session::open(tree, options),
     }
@@ -179,22 +221,11 @@ pub unsafe extern "C" fn tameike_agg_initialize(
         // SAFETY: by the contract of the function.
         let (dir, options) = unsafe { (text(dir)?, options.as_ref()) };
         let own = OwnMark::new().map_err(|_| Errno::NOMEM)?;
-        let session = told(open_session(dir, flags, options))?;
+        // SAFETY: the same.
+        let known = options.map_or(Ok(None), |options| unsafe { known_of(options) })?;
+        let session = told(open_session(dir, flags, options, known))?;
         // SAFETY: the same.
         unsafe { put(container, Arc::into_raw(Arc::new(Aggregate { session, own })).cast_mut()) }
-    })
-}
-
-/// Tells rank 0 of a program what it knows of a container that it has just opened: for `known` in the options of all others, which open it
-/// after that. All zeros where they have to look for themselves. Returns 0 or a negative errno.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tameike_agg_known(container: *mut Aggregate, known: *mut [u8; 48]) -> c_int {
-    done(|| {
-        fits(known, 1)?;
-        // SAFETY: by the contract of the function.
-        let told = unsafe { there(container)? }.session()?.known();
-        // SAFETY: the same.
-        unsafe { put(known, told.map_or([0; Known::SIZE], |known| known.encode())) }
     })
 }
 
@@ -203,23 +234,8 @@ pub unsafe extern "C" fn tameike_agg_known(container: *mut Aggregate, known: *mu
 /// the container is gone for the process all the same. Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_finalize(container: *mut Aggregate) -> c_int {
-    done(|| {
-        fits(container, 1)?;
-        // SAFETY: it came from `tameike_agg_initialize`, and was not given back.
-        match Arc::try_unwrap(unsafe { Arc::from_raw(container) }) {
-            Ok(Aggregate { session, own }) if own.is_own() => told(session.finish()),
-            Ok(of_parent) => {
-                // Its threads are in the parent alone: nobody can wait for them here.
-                std::mem::forget(of_parent);
-                Err(Errno::IO)
-            }
-            Err(container) => {
-                // It stays with the program.
-                let _ = Arc::into_raw(container);
-                Err(Errno::BUSY)
-            }
-        }
-    })
+    // SAFETY: by the contract of the function.
+    done(|| told(unsafe { take(container)? }.finish()))
 }
 
 /// Makes all that was written to files of a container safe, open ones, too; others see it when they look again. Returns 0 or a negative errno.

@@ -102,6 +102,32 @@ static int names(tameike_agg *container) {
     return 0;
 }
 
+/* One that ends tells another what it has put. */
+static int reports(const char *dir) {
+    tameike_agg_options one = {.rank = 0, .size = 2, .is_collective = 1}, other = {.rank = 1, .size = 2, .is_collective = 1};
+    tameike_agg *first, *second;
+    tameike_agg_file *file;
+    tameike_status status;
+    void *report;
+    size_t size;
+    SAY(tameike_agg_initialize(dir, O_RDWR, &one, &first) == 0 && tameike_agg_initialize(dir, O_RDWR, &other, &second) == 0);
+    SAY(tameike_agg_create(second, "reported", 0600, &file) == 0);
+    SAY(tameike_agg_finalize_reporting(second, &report, &size) == -EBUSY && report == NULL && size == 0);
+    SAY(tameike_agg_close(file) == 0);
+    SAY(tameike_agg_finalize_reporting(second, NULL, &size) == -EFAULT);
+    SAY(tameike_agg_finalize_reporting(second, &report, &size) == 0 && report != NULL && size > 0);
+    SAY(tameike_agg_take_report(first, NULL, size) == -EFAULT && tameike_agg_take_report(NULL, report, size) == -EFAULT);
+    SAY(tameike_agg_take_report(first, report, size - 1) == -EINVAL && tameike_agg_take_report(first, "none", 4) == -EINVAL);
+    SAY(tameike_agg_take_report(first, report, size) == 0);
+    free(report);
+    SAY(tameike_agg_finalize(first) == 0);
+    SAY(tameike_agg_initialize(dir, O_RDONLY, NULL, &first) == 0);
+    SAY(tameike_agg_stat(first, "reported", &status) == 0 && tameike_agg_finalize(first) == 0);
+    SAY(tameike_agg_initialize(dir, O_RDONLY, NULL, &first) == 0);
+    SAY(tameike_agg_finalize_reporting(first, &report, &size) == 0 && report == NULL && size == 0);
+    return 0;
+}
+
 static int calls(const char *dir) {
     umask(022);
     char left[256];
@@ -118,15 +144,21 @@ static int calls(const char *dir) {
     SAY(tameike_agg_initialize(dir, O_RDONLY, NULL, &container) == 0);
     SAY(tameike_agg_create(container, "x", 0600, &file) == -EROFS);
     SAY(tameike_agg_open(container, "last", O_RDONLY, 0, &file) == 0 && tameike_agg_close(file) == 0);
-    uint8_t known[48] = {0};
-    SAY(tameike_agg_known(NULL, &known) == -EFAULT && tameike_agg_known(container, NULL) == -EFAULT);
-    SAY(tameike_agg_known(container, &known) == 0 && memcmp(known, "TMKC", 4) == 0);
+    char known[4096] = {0};
+    SAY(tameike_agg_known(NULL, known, sizeof known) == -EFAULT && tameike_agg_known(container, NULL, 1) == -EFAULT);
+    ssize_t size = tameike_agg_known(container, NULL, 0);
+    SAY(size > 0 && size < (ssize_t)sizeof known);
+    SAY(tameike_agg_known(container, known, (size_t)size - 1) == size && known[0] == 0);
+    SAY(tameike_agg_known(container, known, sizeof known) == size && memcmp(known, "TMKC", 4) == 0);
     SAY(tameike_agg_finalize(container) == 0);
     tameike_agg_options told = any;
-    memcpy(told.known, known, sizeof known);
+    told.known_size = (size_t)size;
+    SAY(tameike_agg_initialize(dir, O_RDONLY, &told, &container) == -EFAULT);
+    told.known = known;
     SAY(tameike_agg_initialize(dir, O_RDONLY, &told, &container) == 0);
     SAY(tameike_agg_open(container, "last", O_RDONLY, 0, &file) == 0 && tameike_agg_close(file) == 0);
     SAY(tameike_agg_finalize(container) == 0);
+    if (reports(dir)) return 1;
     SAY(tameike_agg_initialize(NULL, O_RDONLY, NULL, &container) == -EFAULT && tameike_agg_finalize(NULL) == -EFAULT);
     return 0;
 }

@@ -36,6 +36,6 @@ pub use file::{FileReader, Opener, Show};
 pub use geometry::{Geometry, LaneId};
 pub use index::{Brief, IndexBuilder, IndexEntry, LaneEnd, compare_paths};
 pub use listing::Listing;
-pub use reader::{Container, Damage, Known, Walk};
+pub use reader::{Container, Damage, Known, Report, Walk};
 pub use superblock::Superblock;
 pub use writer::{LaneWriter, Put, UnsafePart};

@@ -3,6 +3,7 @@
 mod attributes;
 mod names;
 mod outside;
+mod reports;
 
 use super::*;
 use proptest::prelude::*;

@@ -2,7 +2,7 @@
 
 use super::{
     FOOTER_SIZE, FORMAT, INDEX_NAME, IndexEntry, LaneEnd, MAGIC, PART_HEAD_SIZE, PART_SIZE_MAX, PageRef,
-    compare_paths, damaged, decode,
+    Stamp, compare_paths, damaged, decode,
 };
 use parking_lot::Mutex;
 use std::cmp::Ordering;
@@ -15,9 +15,13 @@ use tameike_io::{Crc32c, crc32c};
 /// Pages that an open index keeps in memory: who asks for a path asks for its neighbours next.
 const PAGES_KEPT: usize = 8;
 
+/// An index of no more bytes than this is told whole to others that open it at the same moment.
+const TOLD_SIZE_MAX: u64 = 1 << 20;
+
 /// An index that is open. It keeps the first path of each page in memory, and the few pages that paths were found in last.
 pub struct Index {
-    file: Arc<dyn SharedFile>,
+    source: Source,
+    stamp: Stamp,
     /// Where its parts end.
     end: u64,
     pages: Vec<PageRef>,
@@ -25,6 +29,27 @@ pub struct Index {
     sum: u32,
     /// By number, the last one that was used at the end. What is in an index never changes.
     kept: Mutex<VecDeque<(usize, Arc<Vec<IndexEntry>>)>>,
+}
+
+/// Where the bytes of an index are.
+enum Source {
+    File(Arc<dyn SharedFile>),
+    /// As another process has told them.
+    Memory(Vec<u8>),
+}
+
+impl Source {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        match self {
+            Self::File(file) => file.read_at(buffer, offset),
+            Self::Memory(bytes) => {
+                let from = usize::try_from(offset).ok().and_then(|at| bytes.get(at..)).unwrap_or_default();
+                let count = from.len().min(buffer.len());
+                buffer[..count].copy_from_slice(&from[..count]);
+                Ok(count)
+            }
+        }
+    }
 }
 
 impl Index {
@@ -45,12 +70,24 @@ impl Index {
     /// `ENOENT` when there is none, `EIO` when it is damaged or of another container.
     pub fn open(fs: &dyn SharedFs, name: &[u8], container: u64) -> Result<Self> {
         let file = fs.open(name, Access::Read)?;
-        let size = file.stat()?.size;
+        let stamp = Stamp::of(&file.stat()?);
+        Self::read(Source::File(file), stamp, container)
+    }
+
+    /// The index of which another process has [told](Self::told) these bytes, and what its file was like.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn of_told(bytes: Vec<u8>, stamp: Stamp, container: u64) -> Result<Self> {
+        Self::read(Source::Memory(bytes), stamp, container)
+    }
+
+    fn read(source: Source, stamp: Stamp, container: u64) -> Result<Self> {
         let mut footer = [0; FOOTER_SIZE];
-        let Some(footer_at) = size.checked_sub(FOOTER_SIZE as u64) else {
+        let Some(end) = stamp.size.checked_sub(FOOTER_SIZE as u64) else {
             return Err(damaged("it is too short"));
         };
-        file.read_at(&mut footer, footer_at)?;
+        source.read_at(&mut footer, end)?;
         let sum = u32::from_le_bytes([footer[44], footer[45], footer[46], footer[47]]);
         if footer[..4] != MAGIC || crc32c(&footer[..44]) != sum {
             return Err(damaged("it has no end"));
@@ -62,13 +99,27 @@ impl Index {
         if number(8) != container {
             return Err(damaged("it belongs to another container"));
         }
-        let lanes = read_part(&*file, number(24), footer_at)?;
+        let lanes = read_part(&source, number(24), end)?;
         let mut sum = Crc32c::new();
         sum.update(&footer);
         sum.update(&lanes);
         let lanes = decode(&lanes, "its lanes cannot be read")?;
-        let pages = decode(&read_part(&*file, number(32), footer_at)?, "its list of pages cannot be read")?;
-        Ok(Self { file, end: footer_at, pages, lanes, sum: sum.take(), kept: Mutex::default() })
+        let pages = decode(&read_part(&source, number(32), end)?, "its list of pages cannot be read")?;
+        Ok(Self { source, stamp, end, pages, lanes, sum: sum.take(), kept: Mutex::default() })
+    }
+
+    /// All its bytes, for others that open it at the same moment; nothing where they are many, or cannot be read.
+    pub fn told(&self) -> Option<Vec<u8>> {
+        if self.stamp.size > TOLD_SIZE_MAX {
+            return None;
+        }
+        let mut bytes = vec![0; self.stamp.size as usize];
+        self.source.read_at(&mut bytes, 0).is_ok_and(|count| count == bytes.len()).then_some(bytes)
+    }
+
+    /// What its file was like when it was opened.
+    pub fn stamp(&self) -> Stamp {
+        self.stamp
     }
 
     /// How far it goes in each lane.
@@ -119,7 +170,7 @@ impl Index {
     }
 
     fn page(&self, page: usize) -> Result<Vec<IndexEntry>> {
-        let bytes = read_part(&*self.file, self.pages[page].offset, self.end)?;
+        let bytes = read_part(&self.source, self.pages[page].offset, self.end)?;
         entries_of(&bytes)
     }
 
@@ -159,10 +210,10 @@ pub fn entries_of(page: &[u8]) -> Result<Vec<IndexEntry>> {
 }
 
 /// The content of a part, of those that end at `end`.
-fn read_part(file: &dyn SharedFile, offset: u64, end: u64) -> Result<Vec<u8>> {
+fn read_part(source: &Source, offset: u64, end: u64) -> Result<Vec<u8>> {
     // Most parts come with the first read. Behind the end of a file some file systems ask their server.
     let mut bytes = vec![0; end.saturating_sub(offset).min(48 << 10) as usize];
-    let count = file.read_at(&mut bytes, offset)?;
+    let count = source.read_at(&mut bytes, offset)?;
     bytes.truncate(count);
     let Some(head) = bytes.first_chunk::<PART_HEAD_SIZE>() else {
         return Err(damaged("a part of it is missing"));
@@ -177,7 +228,7 @@ fn read_part(file: &dyn SharedFile, offset: u64, end: u64) -> Result<Vec<u8>> {
     if bytes.len() < end {
         let had = bytes.len();
         bytes.resize(end, 0);
-        let count = file.read_at(&mut bytes[had..], offset + had as u64)?;
+        let count = source.read_at(&mut bytes[had..], offset + had as u64)?;
         bytes.truncate(had + count);
     }
     bytes.truncate(end);

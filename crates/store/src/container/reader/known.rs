@@ -1,51 +1,64 @@
 //! What a process that has opened a container tells others that open it at the same moment, so that they need not look for themselves.
 //!
 //! ```text
-//! 0                32        36          40         48
-//! +---------------+---------+-----------+----------+
-//! | superblock    | 1 if it | sum of    | files    |
-//! |               | has an  | the index | outside  |
-//! |               | index   | u32       | u64      |
-//! +---------------+---------+-----------+----------+
+//! 0            32
+//! +------------+------+
+//! | superblock | Seen | postcard
+//! +------------+------+
 //! ```
 
-use super::super::index::Index;
-use super::super::superblock::{SIZE, Superblock};
+use super::super::index::{INDEX_NAME, Index, Stamp};
+use super::super::superblock::{self, SIZE, Superblock};
 use super::Container;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tameike_io::shared::SharedFs;
 
 /// What was found of a container: either it is empty, or its index has all of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
     superblock: Superblock,
-    /// [`Index::sum`].
-    index: Option<u32>,
+    seen: Seen,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Seen {
+    /// Files with content of others.
     outside: u64,
+    /// What the file of the index was like or, where there is none, that of the superblock.
+    stamp: Stamp,
+    index: Option<SeenIndex>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct SeenIndex {
+    /// [`Index::sum`].
+    sum: u32,
+    /// All of it, unless that is much.
+    #[serde(with = "serde_bytes")]
+    bytes: Option<Vec<u8>>,
 }
 
 impl Known {
-    /// Its encoded size, in bytes.
-    pub const SIZE: usize = SIZE + 16;
-
     /// For others on hosts like this one.
-    pub fn encode(&self) -> [u8; Self::SIZE] {
-        let mut bytes = [0; Self::SIZE];
-        bytes[..SIZE].copy_from_slice(&self.superblock.encode(0));
-        bytes[SIZE..SIZE + 4].copy_from_slice(&u32::from(self.index.is_some()).to_le_bytes());
-        bytes[SIZE + 4..SIZE + 8].copy_from_slice(&self.index.unwrap_or(0).to_le_bytes());
-        bytes[SIZE + 8..].copy_from_slice(&self.outside.to_le_bytes());
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.superblock.encode(0).to_vec();
+        // Into memory nothing can fail.
+        bytes.extend(postcard::to_stdvec(&self.seen).unwrap_or_default());
         bytes
     }
 
     /// What [`Self::encode`] told; nothing for other bytes.
-    pub fn decode(bytes: &[u8; Self::SIZE]) -> Option<Self> {
-        let (superblock, rest) = bytes.split_first_chunk::<SIZE>()?;
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (superblock, seen) = bytes.split_first_chunk::<SIZE>()?;
         let (superblock, _) = Superblock::decode(superblock).ok()?;
-        let (has_index, rest) = rest.split_first_chunk::<4>()?;
-        let (sum, rest) = rest.split_first_chunk::<4>()?;
-        let index = (u32::from_le_bytes(*has_index) != 0).then_some(u32::from_le_bytes(*sum));
-        Some(Self { superblock, index, outside: rest.first_chunk().copied().map(u64::from_le_bytes)? })
+        Some(Self { superblock, seen: postcard::from_bytes(seen).ok()? })
+    }
+
+    /// Whether the file that its stamp is of is still as it was.
+    fn is_as_it_was(&self, fs: &dyn SharedFs) -> bool {
+        let name = if self.seen.index.is_some() { INDEX_NAME } else { superblock::NAME };
+        fs.stat(name).is_ok_and(|stat| Stamp::of(&stat) == self.seen.stamp)
     }
 }
 
@@ -59,27 +72,35 @@ impl Container {
             }
             None => self.ends().is_empty(),
         };
-        let known = Known {
-            superblock: self.superblock(),
-            index: self.index.as_ref().map(Index::sum),
-            outside: self.outside as u64,
+        if !is_plain || !has_all || self.is_by_records {
+            return None;
+        }
+        let stamp = match &self.index {
+            Some(index) => index.stamp(),
+            None => Stamp::of(&self.records.fs().stat(superblock::NAME).ok()?),
         };
-        (is_plain && has_all && !self.is_by_records).then_some(known)
+        let index = self.index.as_ref().map(|index| SeenIndex { sum: index.sum(), bytes: index.told() });
+        let seen = Seen { outside: self.outside as u64, stamp, index };
+        Some(Known { superblock: self.superblock(), seen })
     }
 
     /// Opens a container of which another process has told; nothing where that is not what is here: then it is to be opened as ever.
     pub fn open_known(fs: Arc<dyn SharedFs>, known: &Known) -> Option<Self> {
-        let index = match known.index {
+        let Known { superblock, seen: Seen { outside, stamp, index } } = known;
+        let index = match index {
+            Some(SeenIndex { bytes: Some(bytes), .. }) if known.is_as_it_was(&*fs) => {
+                Some(Index::of_told(bytes.clone(), *stamp, superblock.container).ok()?)
+            }
             // It tells which container it is of.
-            Some(sum) => {
-                let index = Index::of_container(&*fs, known.superblock.container).ok()?;
-                Some(index.filter(|index| index.sum() == sum)?)
+            Some(SeenIndex { sum, .. }) => {
+                let index = Index::of_container(&*fs, superblock.container).ok()?;
+                Some(index.filter(|index| index.sum() == *sum)?)
             }
             None => {
-                let is_it = Superblock::read(&*fs).is_ok_and(|found| found == known.superblock);
-                is_it.then_some(None)?
+                let is_it = || Superblock::read(&*fs).is_ok_and(|found| found == *superblock);
+                (known.is_as_it_was(&*fs) || is_it()).then_some(None)?
             }
         };
-        Some(Self { outside: known.outside as usize, ..Self::unseen(fs, known.superblock, index, false) })
+        Some(Self { outside: *outside as usize, ..Self::unseen(fs, *superblock, index, false) })
     }
 }

@@ -3,10 +3,12 @@
 mod known;
 mod outside;
 mod proof;
+mod report;
 mod walk;
 mod writing;
 
 pub use known::Known;
+pub use report::Report;
 pub use walk::Walk;
 
 use super::entry::{Extent, Node};
@@ -20,7 +22,8 @@ use super::scan::{LaneScan, Step};
 use super::subfile::LaneState;
 use super::superblock::Superblock;
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as Place;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::shared::SharedFs;
@@ -45,6 +48,8 @@ pub struct Container {
     /// What lanes have beyond the index, removals among it.
     added: BTreeMap<PathKey, IndexEntry>,
     ends: BTreeMap<LaneId, LaneEnd>,
+    /// Subfiles of which something was found that its writer may not have synced.
+    unsynced: BTreeSet<u32>,
     damage: Vec<Damage>,
     /// Entries that are not believed.
     refused: Vec<IndexEntry>,
@@ -108,8 +113,8 @@ impl Container {
     ) -> Self {
         let ends = index.iter().flat_map(Index::lanes).map(|end| (end.lane, *end)).collect();
         let records = Arc::new(Records::new(fs, superblock));
-        let (damage, refused) = Default::default();
-        Self { records, is_by_records, index, added: BTreeMap::new(), ends, damage, refused, outside: 0 }
+        let (added, unsynced, damage, refused) = Default::default();
+        Self { records, is_by_records, index, added, ends, unsynced, damage, refused, outside: 0 }
     }
 
     /// Looks for what was added since it was opened, or looked at the last time.
@@ -165,6 +170,7 @@ impl Container {
     fn scan(&mut self, from: LaneEnd) -> Result<()> {
         let file = self.records.subfile(from.lane.subfile)?.file().clone();
         let mut scan = LaneScan::new(file, self.records.superblock(), from)?;
+        self.unsynced.insert(from.lane.subfile);
         // What was not yet all there is looked at again.
         self.damage.retain(|damage| damage.lane != from.lane || damage.address < from.address);
         self.refused.retain(|entry| entry.lane != from.lane || entry.address < from.address);
@@ -221,11 +227,12 @@ impl Container {
 
     /// Tells of an entry that was put, without reading it.
     pub fn add(&mut self, entry: IndexEntry) {
-        let key = PathKey(entry.path.clone());
-        let is_newer =
-            self.added.get(&key).is_none_or(|known| entry.newest_first(known) != Ordering::Greater);
-        if is_newer {
-            self.added.insert(key, entry);
+        match self.added.entry(PathKey(entry.path.clone())) {
+            Place::Vacant(place) => drop(place.insert(entry)),
+            Place::Occupied(mut known) if entry.newest_first(known.get()) != Ordering::Greater => {
+                known.insert(entry);
+            }
+            Place::Occupied(_) => {}
         }
     }
 

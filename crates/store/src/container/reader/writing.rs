@@ -2,7 +2,7 @@
 
 use super::super::claim::{self, WriterId};
 use super::super::codec::Codec;
-use super::super::index::IndexBuilder;
+use super::super::index::{IndexBuilder, LaneEnd};
 use super::super::streams::Streams;
 use super::super::writer::LaneWriter;
 use super::Container;
@@ -27,14 +27,14 @@ impl Container {
         Ok(writer)
     }
 
-    /// Ends a writer. Nothing of it needs to be read where each of its entries was [added](Self::add).
+    /// Ends a writer, and tells where its lanes end. Nothing of it needs to be read where each of its entries was [added](Self::add).
     ///
     /// # Errors
     /// As [`LaneWriter::finish`].
-    pub fn end_writer(&mut self, writer: LaneWriter) -> Result<()> {
+    pub fn end_writer(&mut self, writer: LaneWriter) -> Result<Vec<LaneEnd>> {
         let ends = writer.finish()?;
-        self.ends.extend(ends.into_iter().map(|end| (end.lane, end)));
-        Ok(())
+        self.ends.extend(ends.iter().map(|end| (end.lane, *end)));
+        Ok(ends)
     }
 
     /// Whether a writer may still add to it: one that has not ended, and of which nothing tells that it has died.
@@ -53,6 +53,8 @@ impl Container {
         self.refresh()?;
         let mut index = IndexBuilder::new(self.records.fs().clone(), self.superblock().container)?;
         self.walk()?.try_for_each(|entry| index.add(entry?))?;
-        index.finish(&self.ends())
+        index.finish_synced(&self.ends(), &self.unsynced)?;
+        self.unsynced.clear();
+        Ok(())
     }
 }

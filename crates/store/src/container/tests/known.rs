@@ -29,6 +29,53 @@ fn an_empty_container_and_one_with_an_index_open_without_a_look_at_their_subfile
     assert_eq!(content(&container, b"file0"), Ok(b"content".to_vec()));
 }
 
+/// A path of 1000 bytes.
+fn long_path(number: usize) -> Vec<u8> {
+    [format!("{number:0199}/").repeat(4), format!("{number:0200}")].concat().into_bytes()
+}
+
+/// A container with an index of this many files.
+fn indexed(files: usize) -> Bed {
+    let bed = Bed::new(GEOMETRY);
+    let mut writer = bed.writer(0, 0);
+    for number in 0..files {
+        put(&mut writer, &long_path(number), 1, b"content");
+    }
+    writer.finish().expect("ended");
+    bed.close(8);
+    bed
+}
+
+#[test]
+fn a_small_index_is_told_whole_and_not_opened() {
+    let bed = indexed(200);
+    let first = Container::open(bed.fs()).expect("it opens");
+    let (all, known) = (paths(&first), told(&first).expect("its index has all"));
+    let index = bed.dir.path().join("index");
+    let (bytes, mtime) = (std::fs::read(&index), std::fs::metadata(&index).and_then(|stat| stat.modified()));
+    // Where it is not what it was, it is opened: it cannot be read now.
+    let same_size = vec![0; bytes.expect("read").len()];
+    std::fs::write(&index, same_size).expect("written");
+    assert!(Container::open_known(bed.fs(), &known).is_none());
+    let file = std::fs::File::options().write(true).open(&index).expect("open");
+    file.set_modified(mtime.expect("a time")).expect("set");
+    let container = Container::open_known(bed.fs(), &known).expect("it is this one");
+    assert_eq!(paths(&container), all);
+    assert_eq!(content(&container, &long_path(199)), Ok(b"content".to_vec()));
+    assert_eq!(told(&container), Some(known), "who was told tells the same");
+}
+
+#[test]
+fn a_large_index_is_read_by_everybody() {
+    let bed = indexed(1200);
+    let known = told(&Container::open(bed.fs()).expect("it opens")).expect("its index has all");
+    assert!(known.encode().len() < 100);
+    let container = Container::open_known(bed.fs(), &known).expect("it is this one");
+    assert_eq!(paths(&container).len(), 1200);
+    std::fs::write(bed.dir.path().join("index"), b"").expect("written");
+    assert!(Container::open_known(bed.fs(), &known).is_none());
+}
+
 #[test]
 fn nothing_is_told_of_what_has_to_be_looked_through() {
     let bed = Bed::new(GEOMETRY);
@@ -72,6 +119,8 @@ fn who_finds_something_else_than_it_was_told_of_has_to_look() {
 
 #[test]
 fn other_bytes_tell_nothing() {
-    assert_eq!(Known::decode(&[0; Known::SIZE]), None);
-    assert_eq!(Known::decode(&[7; Known::SIZE]), None);
+    assert_eq!([Known::decode(&[]), Known::decode(&[0; 48]), Known::decode(&[7; 48])], [None, None, None]);
+    let bed = Bed::new(GEOMETRY);
+    let known = Container::open(bed.fs()).expect("it opens").known().expect("it is empty").encode();
+    assert!((0..known.len()).all(|size| Known::decode(&known[..size]).is_none()));
 }

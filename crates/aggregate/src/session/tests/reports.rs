@@ -1,0 +1,90 @@
+//! What ranks that have ended tell the first one, which writes the index.
+
+use super::*;
+use std::os::unix::fs::FileExt;
+
+fn rank(dir: &Path, rank: u32) -> Session {
+    let rank = Some(Rank { rank, size: 2, is_guess: false });
+    Session::open(tree(dir), SessionOptions { is_collective: true, ..options(rank) }).expect("a session")
+}
+
+/// As it comes to another process.
+fn sent(report: Option<Report>) -> Report {
+    let bytes = report.and_then(|report| report.encode()).expect("it is small");
+    assert_eq!([Report::decode(&bytes[1..]), Report::decode(&bytes[..bytes.len() - 1])], [None, None]);
+    Report::decode(&bytes).expect("it is one")
+}
+
+/// What the records of the second rank were is not there any more, but for how often its lane was begun.
+fn spoil(dir: &Path) {
+    let path = dir.join(String::from_utf8(subfile::name(1)).expect("a name"));
+    let file = std::fs::File::options().write(true).open(path).expect("open");
+    let size = file.metadata().expect("metadata").len() as usize - BLOCK_SIZE as usize;
+    file.write_all_at(&vec![7; size], BLOCK_SIZE.into()).expect("written");
+}
+
+fn indexed(dir: &Path) -> Vec<Vec<u8>> {
+    let container = Container::open(tree(dir)).expect("it opens");
+    assert!(container.is_indexed());
+    container.walk().expect("a walk").map(|entry| entry.expect("an entry").path).collect()
+}
+
+#[test]
+fn what_is_reported_is_not_looked_for() {
+    for is_told in [false, true] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [first, second] = [0, 1].map(|number| rank(dir.path(), number));
+        write_file(&first, b"first", b"1");
+        for (name, content) in [(b"second", b"2"), (b"fourth", b"4")] {
+            write_file(&second, name, content);
+        }
+        second.unlink(b"fourth").expect("removed");
+        write_file(&first, b"fourth", b"of the first");
+        let report = sent(second.finish_reporting().expect("finished"));
+        spoil(dir.path());
+        if is_told {
+            first.take_report(report);
+        }
+        first.finish().expect("finished");
+        let all: [&[u8]; 3] = [b"first", b"fourth", b"second"];
+        assert_eq!(indexed(dir.path()), if is_told { &all[..] } else { &all[..2] });
+        assert_eq!(read_file(&session(dir.path()), b"fourth").expect("read"), b"of the first");
+    }
+}
+
+#[test]
+fn where_something_was_put_before_it_is_looked_for() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let first = rank(dir.path(), 0);
+    for name in [b"before", b"behind"] {
+        let second = rank(dir.path(), 1);
+        write_file(&second, name, b"content");
+        let report = sent(second.finish_reporting().expect("finished"));
+        if name == b"behind" {
+            first.take_report(report);
+        }
+    }
+    first.finish().expect("finished");
+    assert_eq!(indexed(dir.path()), [b"before", b"behind"]);
+}
+
+#[test]
+fn a_report_of_another_container_counts_for_nothing() {
+    let [dir, other] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+    let [first, second] = [0, 1].map(|number| rank(dir.path(), number));
+    let [_, stranger] = [0, 1].map(|number| rank(other.path(), number));
+    write_file(&second, b"second", b"2");
+    write_file(&stranger, b"stranger", b"3");
+    second.finish().expect("finished");
+    first.take_report(sent(stranger.finish_reporting().expect("finished")));
+    first.finish().expect("finished");
+    assert_eq!(indexed(dir.path()), [b"second"]);
+}
+
+#[test]
+fn who_only_reads_reports_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    rank(dir.path(), 0).finish().expect("finished");
+    let reader = Session::open(tree(dir.path()), SessionOptions { is_read_only: true, ..options(None) });
+    assert_eq!(reader.expect("a session").finish_reporting(), Ok(None));
+}

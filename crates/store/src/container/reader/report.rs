@@ -1,0 +1,62 @@
+//! What a writer that has ended tells the process that writes the index, which need not look for it then.
+
+use super::super::index::{IndexEntry, LaneEnd};
+use super::Container;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// A report is no larger, in bytes, encoded: what is more is looked for.
+const SIZE_MAX: usize = 16 << 20;
+/// An entry is no smaller, encoded.
+const ENTRY_SIZE_MIN: usize = 16;
+const MAGIC: [u8; 4] = *b"TMKR";
+
+/// What a writer has put, all of which is safe.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    container: u64,
+    /// Where its lanes end.
+    ends: Vec<LaneEnd>,
+    entries: Vec<IndexEntry>,
+}
+
+impl Report {
+    /// For a process on a host like this one; nothing where it is too large.
+    pub fn encode(&self) -> Option<Vec<u8>> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(postcard::to_stdvec(self).ok()?);
+        (bytes.len() <= SIZE_MAX).then_some(bytes)
+    }
+
+    /// What [`Self::encode`] told; nothing for other bytes.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (magic, report) = bytes.split_first_chunk()?;
+        if *magic == MAGIC { postcard::from_bytes(report).ok() } else { None }
+    }
+}
+
+impl Container {
+    /// What was put to lanes that a writer of this process has [ended](Self::end_writer); nothing where that is too much.
+    pub fn report(&self, ends: &[LaneEnd]) -> Option<Report> {
+        let lanes: BTreeSet<_> = ends.iter().map(|end| end.lane).collect();
+        let own = || self.added.values().filter(|entry| lanes.contains(&entry.lane));
+        let is_small = own().nth(SIZE_MAX / ENTRY_SIZE_MIN).is_none();
+        let container = self.superblock().container;
+        is_small.then(|| Report { container, ends: ends.to_vec(), entries: own().cloned().collect() })
+    }
+
+    /// Believes what another writer of this container reports. A lane of which this process does not know all that was there before is looked at all
+    /// the same.
+    pub fn take_report(&mut self, report: Report) {
+        let follows = |end: &LaneEnd| match self.ends.get(&end.lane) {
+            Some(before) => before.is_finished && end.life() == before.life() + 1,
+            None => end.life() == 1,
+        };
+        let is_believed = report.container == self.superblock().container
+            && report.ends.iter().all(|end| end.is_finished && follows(end));
+        if is_believed {
+            self.ends.extend(report.ends.into_iter().map(|end| (end.lane, end)));
+            report.entries.into_iter().for_each(|entry| self.add(entry));
+        }
+    }
+}
