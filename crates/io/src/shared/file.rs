@@ -6,6 +6,7 @@ use crate::os::range_lock::try_lock_range;
 use rustix::fs::{Advice, AtFlags, CWD, Gid, SeekFrom, StatxFlags, Uid};
 use rustix::io::ReadWriteFlags;
 use std::io::IoSlice;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use tameike_core::attr::AttrChange;
 use tameike_core::{Errno, Fault, Result};
@@ -60,6 +61,11 @@ impl SharedFile for PosixFile {
         let advice = if is_exact { Advice::Random } else { Advice::Normal };
         // Reads bring the same either way.
         let _ = rustix::fs::fadvise(&self.descriptor, 0, None, advice);
+    }
+
+    fn prefetch(&self, offset: u64, length: u64) {
+        // What cannot be read ahead is read when it is asked for.
+        let _ = rustix::fs::fadvise(&self.descriptor, offset, NonZeroU64::new(length), Advice::WillNeed);
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {

@@ -200,6 +200,10 @@ pub trait SharedFile: Send + Sync {
     fn advise_exact(&self, is_exact: bool) {
         let _ = is_exact;
     }
+    /// Has a range be on its way to this machine's memory, where a read to come finds it. Nothing is promised.
+    fn prefetch(&self, offset: u64, length: u64) {
+        let _ = (offset, length);
+    }
     /// Who is about to write says how large the file will be then: where it is kept may go by that. Nothing is changed.
     fn expect_size(&self, size: u64) -> Result<()> {
         let _ = size;
