@@ -59,27 +59,29 @@ static inline int tameike_agg_initialize_mpi(MPI_Comm comm, const char *dir, int
   return told;
 }
 
-// Ends the use of a container in all ranks of a communicator; the first one writes the index when all others have ended. Returns 0
-// or a negative errno.
+// Ends the use of a container in all ranks of a communicator; the first one writes the index when all others have ended. What a rank has written is
+// safe when this has returned there; all ranks' is, and the index has it, when it has returned in the first one. Returns 0 or a negative errno.
 static inline int tameike_agg_finalize_mpi(MPI_Comm comm, tameike_agg *container) {
   int rank, size, told = 0;
   void *report = NULL;
   size_t report_size = 0;
-  MPI_Comm own;  // The program may wait for messages of any kind.
-  MPI_Comm_dup(comm, &own);
+  MPI_Comm own;
+  MPI_Comm_rank(comm, &rank);
+  MPI_Comm_size(comm, &size);
+  if (rank != 0) told = tameike_agg_finalize_reporting(container, &report, &report_size);
+  // The program may wait for messages of any kind on its own; and this waits for all ranks, which have ended before.
+  if (MPI_Comm_dup(comm, &own) != MPI_SUCCESS) {
+    free(report);
+    return rank == 0 ? tameike_agg_finalize(container) : told;
+  }
   // A report for which there is no memory is lost, and looked for.
   MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN);
-  MPI_Comm_rank(own, &rank);
-  MPI_Comm_size(own, &size);
-  if (rank != 0) {
-    told = tameike_agg_finalize_reporting(container, &report, &report_size);
-    MPI_Send(report, (int)report_size, MPI_BYTE, 0, 0, own);
-    free(report);
-  }
+  if (rank != 0) MPI_Send(report, (int)report_size, MPI_BYTE, 0, 0, own);
+  free(report);
   for (int other = 1; rank == 0 && other < size; other++) {
     MPI_Status status;
     int count = 0;
-    MPI_Probe(other, 0, own, &status);
+    if (MPI_Probe(other, 0, own, &status) != MPI_SUCCESS) break;
     MPI_Get_count(&status, MPI_BYTE, &count);
     report = malloc((size_t)count + 1);
     int is_here = MPI_Recv(report, report ? count : 0, MPI_BYTE, other, 0, own, MPI_STATUS_IGNORE) == MPI_SUCCESS;

@@ -75,7 +75,11 @@ impl State {
     /// Looks for what others have added, where that needs not be asked for: whether it did.
     pub fn look_again(&mut self) -> Result<bool> {
         match self.look_again {
-            LookAgain::Always => self.container.refresh().map(|()| true),
+            LookAgain::Always => {
+                // Others may have removed some.
+                self.dirs.clear();
+                self.container.refresh().map(|()| true)
+            }
             LookAgain::Asked => Ok(false),
         }
     }

@@ -122,6 +122,16 @@ fn umask() -> u16 {
     told.and_then(|mask| u16::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o022)
 }
 
+/// Makes a directory, unless somebody else does.
+fn make_dir(dir: &Path) -> Result<()> {
+    match std::fs::create_dir(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            Err(Fault::from_os(format_args!("making {}", dir.display()), &error))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What the options tell that another process knows.
 ///
 /// # Safety
@@ -145,15 +155,6 @@ fn open_session(
 ) -> Result<Session> {
     let dir = Path::new(OsStr::from_bytes(dir.to_bytes()));
     let create = flags & libc::O_CREAT != 0;
-    // Who was told of it needs not make it.
-    if create && known.is_none() {
-        match std::fs::create_dir(dir) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(Fault::from_os(format_args!("making {}", dir.display()), &error));
-            }
-            _ => {}
-        }
-    }
     let given = options.and_then(|options| {
         let rank = u32::try_from(options.rank).ok()?;
         Some(Rank { rank, size: options.size, is_guess: false })
@@ -197,7 +198,14 @@ fn open_session(
         gid: rustix::process::getegid().as_raw(),
     };
     let of_dir = |fault: Fault| Fault::new(fault.errno, format!("{}: {fault}", dir.display()));
-    let tree = PosixTree::open(dir).map_err(of_dir)?;
+    let open = || PosixTree::open(dir).map_err(of_dir);
+    let tree = match open() {
+        Err(fault) if create && fault.errno == tameike_core::Errno::ENOENT => {
+            make_dir(dir)?;
+            open()?
+        }
+        opened => opened?,
+    };
     let tree = Arc::new(tree);
     match known {
         Some(known) => Session::join(tree, options, &known),

@@ -31,12 +31,16 @@ fn indexed(dir: &Path) -> Vec<Vec<u8>> {
 
 #[test]
 fn what_is_reported_is_not_looked_for() {
-    for is_told in [false, true] {
+    for (is_told, looks) in [(false, false), (true, false), (true, true)] {
         let dir = tempfile::tempdir().expect("a directory");
         let [first, second] = [0, 1].map(|number| rank(dir.path(), number));
         write_file(&first, b"first", b"1");
         for (name, content) in [(b"second", b"2"), (b"fourth", b"4")] {
             write_file(&second, name, content);
+        }
+        second.write_out().expect("written");
+        if looks {
+            first.refresh().expect("looked");
         }
         second.unlink(b"fourth").expect("removed");
         write_file(&first, b"fourth", b"of the first");
@@ -66,6 +70,21 @@ fn where_something_was_put_before_it_is_looked_for() {
     }
     first.finish().expect("finished");
     assert_eq!(indexed(dir.path()), [b"before", b"behind"]);
+}
+
+#[test]
+fn who_has_seen_its_file_replaced_reports_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let [first, second] = [0, 1].map(|number| rank(dir.path(), number));
+    write_file(&second, b"file", b"safe");
+    second.sync().expect("synced");
+    // It may be lost yet.
+    write_file(&first, b"file", b"newer");
+    first.write_out().expect("written");
+    second.refresh().expect("looked");
+    assert_eq!(second.finish_reporting(), Ok(None));
+    first.finish().expect("finished");
+    assert_eq!(indexed(dir.path()), [b"file"]);
 }
 
 #[test]

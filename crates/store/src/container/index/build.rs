@@ -66,18 +66,10 @@ impl IndexBuilder {
     ///
     /// # Errors
     /// What the file system says; then there is no new index.
-    pub fn finish(self, lanes: &[LaneEnd]) -> Result<()> {
-        let subfiles = lanes.iter().map(|end| end.lane.subfile).collect();
-        self.finish_synced(lanes, &subfiles)
-    }
-
-    /// The same, where all that it names is safe but for what these subfiles have.
-    ///
-    /// # Errors
-    /// As [`Self::finish`].
-    pub fn finish_synced(mut self, lanes: &[LaneEnd], unsynced: &BTreeSet<u32>) -> Result<()> {
-        for number in unsynced {
-            self.fs.open(&subfile::name(*number), Access::Write)?.sync()?;
+    pub fn finish(mut self, lanes: &[LaneEnd]) -> Result<()> {
+        let subfiles: BTreeSet<u32> = lanes.iter().map(|end| end.lane.subfile).collect();
+        for number in subfiles {
+            self.fs.open(&subfile::name(number), Access::Write)?.sync()?;
         }
         let runs: Result<Vec<_>> =
             self.runs.iter().map(|name| Index::open(&*self.fs, name, self.container)).collect();

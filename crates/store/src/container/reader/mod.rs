@@ -22,7 +22,7 @@ use super::scan::{LaneScan, Step};
 use super::subfile::LaneState;
 use super::superblock::Superblock;
 use std::cmp::Ordering;
-use std::collections::btree_map::Entry as Place;
+use std::collections::btree_map::Entry as MapEntry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tameike_core::{Errno, Fault, Result};
@@ -48,8 +48,8 @@ pub struct Container {
     /// What lanes have beyond the index, removals among it.
     added: BTreeMap<PathKey, IndexEntry>,
     ends: BTreeMap<LaneId, LaneEnd>,
-    /// Subfiles of which something was found that its writer may not have synced.
-    unsynced: BTreeSet<u32>,
+    /// Lanes that have an entry in whose place one of another lane is known, which may be lost yet.
+    displaced: BTreeSet<LaneId>,
     damage: Vec<Damage>,
     /// Entries that are not believed.
     refused: Vec<IndexEntry>,
@@ -113,8 +113,8 @@ impl Container {
     ) -> Self {
         let ends = index.iter().flat_map(Index::lanes).map(|end| (end.lane, *end)).collect();
         let records = Arc::new(Records::new(fs, superblock));
-        let (added, unsynced, damage, refused) = Default::default();
-        Self { records, is_by_records, index, added, ends, unsynced, damage, refused, outside: 0 }
+        let (added, displaced, damage, refused) = Default::default();
+        Self { records, is_by_records, index, added, ends, displaced, damage, refused, outside: 0 }
     }
 
     /// Looks for what was added since it was opened, or looked at the last time.
@@ -170,7 +170,6 @@ impl Container {
     fn scan(&mut self, from: LaneEnd) -> Result<()> {
         let file = self.records.subfile(from.lane.subfile)?.file().clone();
         let mut scan = LaneScan::new(file, self.records.superblock(), from)?;
-        self.unsynced.insert(from.lane.subfile);
         // What was not yet all there is looked at again.
         self.damage.retain(|damage| damage.lane != from.lane || damage.address < from.address);
         self.refused.retain(|entry| entry.lane != from.lane || entry.address < from.address);
@@ -227,12 +226,18 @@ impl Container {
 
     /// Tells of an entry that was put, without reading it.
     pub fn add(&mut self, entry: IndexEntry) {
-        match self.added.entry(PathKey(entry.path.clone())) {
-            Place::Vacant(place) => drop(place.insert(entry)),
-            Place::Occupied(mut known) if entry.newest_first(known.get()) != Ordering::Greater => {
-                known.insert(entry);
+        let known = match self.added.entry(PathKey(entry.path.clone())) {
+            MapEntry::Vacant(place) => {
+                place.insert(entry);
+                return;
             }
-            Place::Occupied(_) => {}
+            MapEntry::Occupied(known) => known.into_mut(),
+        };
+        let lanes = [known.lane, entry.lane];
+        let is_newer = entry.newest_first(known) != Ordering::Greater;
+        let older = if is_newer { std::mem::replace(known, entry) } else { entry };
+        if lanes[0] != lanes[1] {
+            self.displaced.insert(older.lane);
         }
     }
 

@@ -11,7 +11,7 @@ const SIZE_MAX: usize = 16 << 20;
 const ENTRY_SIZE_MIN: usize = 16;
 const MAGIC: [u8; 4] = *b"TMKR";
 
-/// What a writer has put, all of which is safe.
+/// What a writer has put, all of which it has synced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     container: u64,
@@ -36,27 +36,39 @@ impl Report {
 }
 
 impl Container {
-    /// What was put to lanes that a writer of this process has [ended](Self::end_writer); nothing where that is too much.
+    /// What was put to lanes that a writer of this process has [ended](Self::end_writer); nothing where that is too much, or where some of it is not known
+    /// any more.
     pub fn report(&self, ends: &[LaneEnd]) -> Option<Report> {
         let lanes: BTreeSet<_> = ends.iter().map(|end| end.lane).collect();
         let own = || self.added.values().filter(|entry| lanes.contains(&entry.lane));
         let is_small = own().nth(SIZE_MAX / ENTRY_SIZE_MIN).is_none();
         let container = self.superblock().container;
-        is_small.then(|| Report { container, ends: ends.to_vec(), entries: own().cloned().collect() })
+        let has_all = self.displaced.is_disjoint(&lanes);
+        (is_small && has_all).then(|| Report {
+            container,
+            ends: ends.to_vec(),
+            entries: own().cloned().collect(),
+        })
     }
 
     /// Believes what another writer of this container reports. A lane of which this process does not know all that was there before is looked at all
     /// the same.
     pub fn take_report(&mut self, report: Report) {
-        let follows = |end: &LaneEnd| match self.ends.get(&end.lane) {
-            Some(before) => before.is_finished && end.life() == before.life() + 1,
-            None => end.life() == 1,
-        };
         let is_believed = report.container == self.superblock().container
-            && report.ends.iter().all(|end| end.is_finished && follows(end));
-        if is_believed {
-            self.ends.extend(report.ends.into_iter().map(|end| (end.lane, end)));
-            report.entries.into_iter().for_each(|entry| self.add(entry));
+            && report.ends.iter().all(|end| end.is_finished && self.goes_on(end));
+        if !is_believed {
+            return;
         }
+        self.ends.extend(report.ends.into_iter().map(|end| (end.lane, end)));
+        report.entries.into_iter().for_each(|entry| self.add(entry));
+    }
+
+    /// Whether what is known of a lane is all that it had before the life that ends so, or the beginning of that.
+    fn goes_on(&self, end: &LaneEnd) -> bool {
+        let before = self.ends.get(&end.lane).copied().unwrap_or(LaneEnd::none(end.lane));
+        let is_first = before.life() == 0 && end.life() == 1;
+        let is_next = before.is_finished && end.life() == before.life() + 1;
+        let is_same = !before.is_finished && end.life() == before.life() && end.sequence >= before.sequence;
+        is_first || is_next || is_same
     }
 }

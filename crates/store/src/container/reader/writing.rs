@@ -53,8 +53,6 @@ impl Container {
         self.refresh()?;
         let mut index = IndexBuilder::new(self.records.fs().clone(), self.superblock().container)?;
         self.walk()?.try_for_each(|entry| index.add(entry?))?;
-        index.finish_synced(&self.ends(), &self.unsynced)?;
-        self.unsynced.clear();
-        Ok(())
+        index.finish(&self.ends())
     }
 }

@@ -1,6 +1,7 @@
 //! Where a writer puts what it is given.
 
 use super::*;
+use std::os::unix::fs::FileExt;
 
 /// A block of which a quarter is 1 MiB.
 const BLOCK: u32 = 4 << 20;
@@ -70,4 +71,43 @@ fn a_block_is_written_before_it_is_full() {
     assert!(content(&container, b"pieces") == Ok(data));
     assert!(content(&container, b"whole") == Ok(bytes(4, 40 << 20)));
     assert_eq!(container.damage(), &[]);
+}
+
+/// What comes after the last sync of a life may be lost with the power, when an index tells of it: the next life is found all the same, wherever it begins.
+#[test]
+fn what_follows_a_lost_end_is_found() {
+    // Nothing, part of a block, and a whole one.
+    for size in [None, Some(100), Some((64 << 10) - 200)] {
+        let bed = Bed::new(Geometry { block_size: 64 << 10, lanes: 1 });
+        let mut container = Container::open(bed.fs()).expect("it opens");
+        let mut writer = bed.writer(0, 0);
+        if let Some(size) = size {
+            let (entry, record) = writer
+                .put_entry(b"first", 1, Some(Node { size, ..node(FileKind::File) }), &bytes(2, size as usize))
+                .expect("put");
+            container.add(IndexEntry {
+                path: entry.path,
+                version: 1,
+                lane: writer.lane(),
+                address: record.address,
+                record_size: record.size,
+                node: entry.node.as_ref().map(Brief::of),
+            });
+        }
+        writer.sync().expect("synced");
+        let safe = std::fs::metadata(bed.subfile(0)).expect("a subfile").len();
+        container.end_writer(writer).expect("ended");
+        container.write_index().expect("an index");
+        let file = std::fs::File::options().write(true).open(bed.subfile(0)).expect("open");
+        file.set_len(safe).expect("lost");
+        file.write_all_at(&1_u32.to_le_bytes(), subfile::LIVES_AT).expect("lost");
+
+        let mut writer = bed.writer(0, 0);
+        put(&mut writer, b"second", 2, b"of the next life");
+        writer.sync().expect("synced");
+        let container = Container::open(bed.fs()).expect("it opens");
+        assert!(container.has_index() && container.damage().is_empty(), "{size:?}: {:?}", container.damage());
+        assert_eq!(content(&container, b"second"), Ok(b"of the next life".to_vec()), "{size:?}");
+        assert_eq!(paths(&container).len(), 1 + usize::from(size.is_some()), "{size:?}");
+    }
 }

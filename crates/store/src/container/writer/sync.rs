@@ -107,12 +107,12 @@ impl LaneWriter {
         if self.safe < self.end() {
             self.sync()?;
         }
-        // Lost with the power it is not missed: what is there is only believed less.
+        // Lost with the power it is not missed: what is there is only believed less. Where it would begin a block, the next life may begin in its place.
+        let end = self.end().next_multiple_of(self.superblock.geometry.block_size.into());
         self.encode(Kind::End, &[], &Payload::default());
         self.write_pending()?;
         let mut ends = self.streams.take().map_or(Ok(Vec::new()), Streams::finish)?;
         self.subfile.finish(self.lane.lane, (self.sequence >> 32) as u32)?;
-        let end = self.superblock.geometry.block_end(self.address - 1);
         ends.push(LaneEnd { lane: self.lane, address: end, sequence: self.sequence, is_finished: true });
         Ok(ends)
     }
