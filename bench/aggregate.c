@@ -201,7 +201,7 @@ static int parts_end(void) {
     return 0;
 }
 
-/* As tameike_agg_initialize_mpi(), and below tameike_agg_finalize_mpi(), but for how ranks wait. */
+/* As tameike_agg_initialize_mpi(), and below tameike_agg_finalize_mpi(), but for how ranks wait, and over the communicator of all. */
 static int library_begin(int writes) {
     tameike_agg_options own = {.rank = rank, .size = (uint32_t)ranks, .is_collective = 1};
     int flags = writes ? O_RDWR | O_CREAT : O_RDONLY;

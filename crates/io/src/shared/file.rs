@@ -11,9 +11,6 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use tameike_core::attr::AttrChange;
 use tameike_core::{Errno, Fault, Result};
 
-/// The kernel takes no more of one hint, in bytes, where a file system asks for nothing else (mm/readahead.c, `force_page_cache_ra`).
-const PREFETCH_SIZE: u64 = 128 << 10;
-
 /// A descriptor, and where it was opened, for messages.
 pub(super) struct PosixFile {
     pub(super) descriptor: OwnedFd,
@@ -67,12 +64,8 @@ impl SharedFile for PosixFile {
     }
 
     fn prefetch(&self, offset: u64, length: u64) {
-        let end = offset.saturating_add(length);
-        for at in (offset..end).step_by(PREFETCH_SIZE as usize) {
-            // What cannot be read ahead is read when it is asked for.
-            let size = NonZeroU64::new(PREFETCH_SIZE.min(end - at));
-            let _ = rustix::fs::fadvise(&self.descriptor, at, size, Advice::WillNeed);
-        }
+        // What is not read ahead is read when it is asked for.
+        let _ = rustix::fs::fadvise(&self.descriptor, offset, NonZeroU64::new(length), Advice::WillNeed);
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {

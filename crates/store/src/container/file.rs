@@ -1,9 +1,5 @@
 //! Reading a file of a container.
 
-mod taker;
-
-pub use taker::Show;
-
 use super::codec::unpack;
 use super::entry::{Content, Extent, Node};
 use super::geometry::LaneId;
@@ -13,7 +9,6 @@ use super::record::{self, CHUNK_SIZE, Head};
 use super::records::{Lent, Reader, Records, missing, not_there};
 use std::ops::Range;
 use std::sync::Arc;
-use taker::{Filled, Shown, Taker};
 use tameike_core::{Errno, Fault, FileKind, Result};
 
 /// Chunks that are read at once where less than one is asked for.
@@ -22,6 +17,60 @@ const CHUNKS_AHEAD: usize = 4;
 const CHUNKS_MAX: usize = 16;
 /// Bytes of data that are read with the head of their record, where there are no more: more is read straight to where it is wanted.
 const WITH_HEAD: usize = CHUNK_SIZE as usize;
+
+/// Is shown bytes of a file, and where in it they are.
+pub type Show<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<()>;
+
+/// Takes bytes of a file, in order.
+trait Taker {
+    /// Where these may be read to at once, if all of them are wanted.
+    fn room(&mut self, at: u64, size: usize) -> Option<&mut [u8]>;
+
+    /// Takes what was not read there.
+    fn take(&mut self, at: u64, bytes: &[u8]) -> Result<()>;
+}
+
+/// Looks at bytes where they are.
+struct Shown<'a>(Show<'a>);
+
+impl Taker for Shown<'_> {
+    fn room(&mut self, _: u64, _: usize) -> Option<&mut [u8]> {
+        None
+    }
+
+    fn take(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        (self.0)(at, bytes)
+    }
+}
+
+/// Fills memory that stands for the file from `offset` on; zeros where nothing is.
+struct Filled<'a> {
+    buffer: &'a mut [u8],
+    offset: u64,
+    /// How much of it is as it will be.
+    done: usize,
+}
+
+impl Filled<'_> {
+    /// The next bytes, behind zeros for what comes before them.
+    fn next(&mut self, at: u64, size: usize) -> &mut [u8] {
+        let start = (at - self.offset) as usize;
+        self.buffer[self.done..start].fill(0);
+        self.done = start + size;
+        &mut self.buffer[start..self.done]
+    }
+}
+
+impl Taker for Filled<'_> {
+    fn room(&mut self, at: u64, size: usize) -> Option<&mut [u8]> {
+        Some(self.next(at, size))
+    }
+
+    fn take(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        self.next(at, bytes.len()).copy_from_slice(bytes);
+        Ok(())
+    }
+}
 
 /// A file of a container that is open. It keeps a few chunks of one record in memory.
 pub struct FileReader {
@@ -96,9 +145,9 @@ impl FileReader {
     /// As [`Self::read_at`].
     pub fn fill(&mut self, buffer: &mut [u8], offset: u64) -> Result<()> {
         let range = offset..offset + buffer.len() as u64;
-        let mut filled = Filled::new(buffer, offset);
+        let mut filled = Filled { buffer, offset, done: 0 };
         self.give(range, &mut filled)?;
-        filled.finish();
+        filled.buffer[filled.done..].fill(0);
         Ok(())
     }
 
@@ -192,23 +241,11 @@ impl Source {
     }
 
     /// Reads at an address of a lane, within a block, as far as the subfile goes.
-    fn read_at(&mut self, lane: LaneId, address: u64, buffer: &mut [u8], how: How) -> Result<usize> {
+    fn read_at(&mut self, lane: LaneId, address: u64, buffer: &mut [u8], is_exact: bool) -> Result<usize> {
         let offset = self.records.superblock().geometry.offset(lane.lane, address);
         let lent = self.lent(lane.subfile)?;
-        match how {
-            How::Ahead => lent.file().read_at(buffer, offset),
-            How::Exactly { is_to_end } => lent.read_exactly(buffer, offset, is_to_end),
-        }
+        if is_exact { lent.read_exactly(buffer, offset) } else { lent.file().read_at(buffer, offset) }
     }
-}
-
-/// What the system reads beside what is wanted.
-#[derive(Clone, Copy)]
-enum How {
-    /// What comes behind it.
-    Ahead,
-    /// Nothing but, at the end of a record, the head of the next one.
-    Exactly { is_to_end: bool },
 }
 
 /// A record, and some chunks of its data.
@@ -299,8 +336,7 @@ impl Piece {
 
     /// Reads such chunks to where they are wanted, and proves them there.
     fn read_plain(&self, source: &mut Source, chunks: Range<usize>, room: &mut [u8]) -> Result<()> {
-        let is_to_end = chunks.end == self.head.chunks.len();
-        self.read_kept(source, &chunks, room, How::Exactly { is_to_end })?;
+        self.read_kept(source, &chunks, room, true)?;
         let start = self.kept_range(&chunks).start;
         for chunk in chunks {
             let kept = self.head.kept_range(chunk);
@@ -314,10 +350,16 @@ impl Piece {
         self.head.kept_range(chunks.start).start..self.head.kept_range(chunks.end - 1).end
     }
 
-    /// Reads what is kept of some chunks.
-    fn read_kept(&self, source: &mut Source, chunks: &Range<usize>, into: &mut [u8], how: How) -> Result<()> {
+    /// Reads what is kept of some chunks; the system reads ahead behind them, unless the read is exact.
+    fn read_kept(
+        &self,
+        source: &mut Source,
+        chunks: &Range<usize>,
+        into: &mut [u8],
+        is_exact: bool,
+    ) -> Result<()> {
         let (start, place) = (self.kept_range(chunks).start, self.head.place);
-        if source.read_at(place.lane, place.address + start as u64, into, how)? < into.len() {
+        if source.read_at(place.lane, place.address + start as u64, into, is_exact)? < into.len() {
             return Err(not_there(place.lane, place.address, "the subfile ends in its content"));
         }
         Ok(())
@@ -330,7 +372,7 @@ impl Piece {
             let (kept, mut bytes) = (self.kept_range(&chunks), std::mem::take(&mut self.bytes));
             (self.chunks, self.proven) = (0..0, None);
             bytes.resize(kept.len(), 0);
-            self.read_kept(source, &chunks, &mut bytes, How::Ahead)?;
+            self.read_kept(source, &chunks, &mut bytes, false)?;
             (self.bytes, self.chunks, self.start) = (bytes, chunks, kept.start);
         }
         let kept = self.head.kept_range(chunk);

@@ -18,8 +18,6 @@ use tameike_io::shared::{Access, SharedFile, SharedFs};
 
 /// Most heads are no larger.
 const HEAD_SIZE: usize = 4 << 10;
-/// Of what comes behind a record, this much has its head, wherever in a page that begins.
-const NEXT_HEAD: usize = HEAD_SIZE + (4 << 10);
 /// More than this, in bytes, is read by an open file that nobody else uses meanwhile.
 const MUCH: usize = 256 << 10;
 /// Open files of a subfile.
@@ -81,15 +79,13 @@ impl Lent {
         self.number
     }
 
-    /// Reads just what is wanted, and nothing ahead of it; where that is all of a record up to its end, the next one's head comes with it, for who reads on.
-    /// The hint holds for this read: who needs little may have the same file open meanwhile.
+    /// Reads just what is wanted, and nothing ahead of it. The hint holds for this read: who needs little may have the same file open meanwhile.
     ///
     /// # Errors
     /// What the file system says.
-    pub fn read_exactly(&self, buffer: &mut [u8], offset: u64, is_to_end: bool) -> Result<usize> {
-        if is_to_end {
-            self.file.prefetch(offset, (buffer.len() + NEXT_HEAD) as u64);
-        }
+    pub fn read_exactly(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        // As much of it as the kernel asks for at once is on its way before the read waits for the first of it.
+        self.file.prefetch(offset, buffer.len() as u64);
         if self.reader.is_none() {
             return self.file.read_at(buffer, offset);
         }

@@ -23,7 +23,6 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
 use tameike_io::crc32c;
-use tameike_io::shared::FileStat;
 
 /// The file of a container that has it.
 pub const INDEX_NAME: &[u8] = b"index";
@@ -36,22 +35,6 @@ const PAGE_SIZE: usize = 32 << 10;
 const PART_SIZE_MAX: usize = 256 << 20;
 const MAGIC: [u8; 4] = *b"TMKI";
 const FORMAT: u16 = 1;
-
-/// What a file of a container that never changes is known by, which others may have replaced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stamp {
-    /// Its bytes.
-    pub size: u64,
-    /// Last change of content.
-    pub mtime: Timestamp,
-}
-
-impl Stamp {
-    /// That of a file.
-    pub fn of(stat: &FileStat) -> Self {
-        Self { size: stat.size, mtime: stat.mtime }
-    }
-}
 
 /// What the index tells of a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,12 +2,13 @@
 
 use super::{
     FOOTER_SIZE, FORMAT, INDEX_NAME, IndexEntry, LaneEnd, MAGIC, PART_HEAD_SIZE, PART_SIZE_MAX, PageRef,
-    Stamp, compare_paths, damaged, decode,
+    compare_paths, damaged, decode,
 };
 use parking_lot::Mutex;
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use tameike_core::wire::cache::Stamp;
 use tameike_core::{Errno, Result};
 use tameike_io::shared::{Access, SharedFile, SharedFs};
 use tameike_io::{Crc32c, crc32c};
@@ -70,7 +71,7 @@ impl Index {
     /// `ENOENT` when there is none, `EIO` when it is damaged or of another container.
     pub fn open(fs: &dyn SharedFs, name: &[u8], container: u64) -> Result<Self> {
         let file = fs.open(name, Access::Read)?;
-        let stamp = Stamp::of(&file.stat()?);
+        let stamp = file.stat()?.stamp();
         Self::read(Source::File(file), stamp, container)
     }
 

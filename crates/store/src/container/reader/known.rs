@@ -7,11 +7,12 @@
 //! +------------+------+
 //! ```
 
-use super::super::index::{INDEX_NAME, Index, Stamp};
+use super::super::index::{INDEX_NAME, Index};
 use super::super::superblock::{self, SIZE, Superblock};
 use super::Container;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use tameike_core::wire::cache::Stamp;
 use tameike_io::shared::SharedFs;
 
 /// What was found of a container: either it is empty, or its index has all of it.
@@ -58,7 +59,7 @@ impl Known {
     /// Whether the file that its stamp is of is still as it was.
     fn is_as_it_was(&self, fs: &dyn SharedFs) -> bool {
         let name = if self.seen.index.is_some() { INDEX_NAME } else { superblock::NAME };
-        fs.stat(name).is_ok_and(|stat| Stamp::of(&stat) == self.seen.stamp)
+        fs.stat(name).is_ok_and(|stat| stat.stamp() == self.seen.stamp)
     }
 }
 
@@ -77,7 +78,7 @@ impl Container {
         }
         let stamp = match &self.index {
             Some(index) => index.stamp(),
-            None => Stamp::of(&self.records.fs().stat(superblock::NAME).ok()?),
+            None => self.records.fs().stat(superblock::NAME).ok()?.stamp(),
         };
         let index = self.index.as_ref().map(|index| SeenIndex { sum: index.sum(), bytes: index.told() });
         let seen = Seen { outside: self.outside as u64, stamp, index };
