@@ -51,7 +51,7 @@ impl ContainerTree {
     }
 
     fn node(&self, path: &[u8]) -> Result<Node> {
-        self.container.file(path).map(|file| file.node().clone())
+        self.container.describe(path)
     }
 
     /// Whether a path without an entry is a directory all the same.

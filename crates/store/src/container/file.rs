@@ -1,5 +1,7 @@
 //! Reading a file of a container.
 
+mod taker;
+
 use super::codec::unpack;
 use super::entry::{Content, Extent, Node};
 use super::geometry::LaneId;
@@ -9,6 +11,7 @@ use super::record::{self, CHUNK_SIZE, Head};
 use super::records::{Lent, Reader, Records, missing, not_there};
 use std::ops::Range;
 use std::sync::Arc;
+use taker::{Filled, Shown, Taker};
 use tameike_core::{Errno, Fault, FileKind, Result};
 
 /// Chunks that are read at once where less than one is asked for.
@@ -20,57 +23,6 @@ const WITH_HEAD: usize = CHUNK_SIZE as usize;
 
 /// Is shown bytes of a file, and where in it they are.
 pub type Show<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<()>;
-
-/// Takes bytes of a file, in order.
-trait Taker {
-    /// Where these may be read to at once, if all of them are wanted.
-    fn room(&mut self, at: u64, size: usize) -> Option<&mut [u8]>;
-
-    /// Takes what was not read there.
-    fn take(&mut self, at: u64, bytes: &[u8]) -> Result<()>;
-}
-
-/// Looks at bytes where they are.
-struct Shown<'a>(Show<'a>);
-
-impl Taker for Shown<'_> {
-    fn room(&mut self, _: u64, _: usize) -> Option<&mut [u8]> {
-        None
-    }
-
-    fn take(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
-        (self.0)(at, bytes)
-    }
-}
-
-/// Fills memory that stands for the file from `offset` on; zeros where nothing is.
-struct Filled<'a> {
-    buffer: &'a mut [u8],
-    offset: u64,
-    /// How much of it is as it will be.
-    done: usize,
-}
-
-impl Filled<'_> {
-    /// The next bytes, behind zeros for what comes before them.
-    fn next(&mut self, at: u64, size: usize) -> &mut [u8] {
-        let start = (at - self.offset) as usize;
-        self.buffer[self.done..start].fill(0);
-        self.done = start + size;
-        &mut self.buffer[start..self.done]
-    }
-}
-
-impl Taker for Filled<'_> {
-    fn room(&mut self, at: u64, size: usize) -> Option<&mut [u8]> {
-        Some(self.next(at, size))
-    }
-
-    fn take(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
-        self.next(at, bytes.len()).copy_from_slice(bytes);
-        Ok(())
-    }
-}
 
 /// A file of a container that is open. It keeps a few chunks of one record in memory.
 pub struct FileReader {
@@ -92,6 +44,17 @@ impl Opener {
     /// # Errors
     /// `EIO` when its record is damaged, or its content lost, which is outside of the container; `ENOENT` when that has come to its place.
     pub fn open(&self, entry: &IndexEntry) -> Result<FileReader> {
+        if is_long(entry) {
+            self.0.prefetch(entry);
+        }
+        self.open_unread(entry)
+    }
+
+    /// The same for who wants what is told of it, and nothing of its content.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(super) fn open_unread(&self, entry: &IndexEntry) -> Result<FileReader> {
         let mut reader = self.open_record(entry)?;
         if let Some(identity) = Identity::told_outside(&reader.node) {
             let content = OutsideContent::open(&**self.0.fs(), &identity, &mut reader.node)?;
@@ -102,8 +65,7 @@ impl Opener {
 
     /// The same, of what records have.
     pub(super) fn open_record(&self, entry: &IndexEntry) -> Result<FileReader> {
-        let is_long = entry.node.is_some_and(|node| node.size > WITH_HEAD as u64);
-        let (head, node, bytes) = self.0.read_entry(entry, if is_long { 0 } else { WITH_HEAD })?;
+        let (head, node, bytes) = self.0.read_entry(entry, if is_long(entry) { 0 } else { WITH_HEAD })?;
         let damaged = |why| Err(not_there(entry.lane, entry.address, why));
         let extents = match &node.content {
             Content::Here if node.kind == FileKind::File && u64::from(head.data_size) != node.size => {
@@ -115,6 +77,11 @@ impl Opener {
         let piece = Some(Piece::new(head, bytes));
         Ok(FileReader { piece, ..FileReader::new(self.0.clone(), node, extents) })
     }
+}
+
+/// Whether a file is too long to be read with its head.
+fn is_long(entry: &IndexEntry) -> bool {
+    entry.node.is_some_and(|node| node.size > WITH_HEAD as u64)
 }
 
 impl FileReader {

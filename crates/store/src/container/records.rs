@@ -272,6 +272,15 @@ impl Records {
         }
     }
 
+    /// Has the first of the record of an entry be on its way, as much as is read at once of a file that is small. A hint, as those of [`Lent::read_exactly`].
+    pub fn prefetch(&self, entry: &IndexEntry) {
+        let offset = self.superblock.geometry.offset(entry.lane.lane, entry.address);
+        // What cannot be opened is told of by the read.
+        if let Ok(subfile) = self.subfile(entry.lane.subfile) {
+            subfile.file().prefetch(offset, MUCH.min(entry.record_size as usize) as u64);
+        }
+    }
+
     /// The record of an entry, what it tells, and its bytes as far as they were read: with the head, up to `ahead` of data.
     ///
     /// # Errors

@@ -298,13 +298,20 @@ impl Container {
     /// # Errors
     /// `ENOENT` when there is nothing at the path, and as [`Opener::open`].
     pub fn file(&self, path: &[u8]) -> Result<FileReader> {
-        match self.find(path)? {
-            Some(entry) => self.open_entry(&entry),
-            None => Err(Fault::new(
-                Errno::ENOENT,
-                format!("{}: it is not in the container", String::from_utf8_lossy(path)),
-            )),
-        }
+        self.open_entry(&self.entry(path)?)
+    }
+
+    /// The same for who reads nothing of its content.
+    ///
+    /// # Errors
+    /// As [`Self::file`].
+    pub fn describe(&self, path: &[u8]) -> Result<Node> {
+        self.opener().open_unread(&self.entry(path)?).map(|file| file.node().clone())
+    }
+
+    fn entry(&self, path: &[u8]) -> Result<IndexEntry> {
+        let missing = || format!("{}: it is not in the container", String::from_utf8_lossy(path));
+        self.find(path)?.ok_or_else(|| Fault::new(Errno::ENOENT, missing()))
     }
 
     /// As [`Self::file`], of an entry that was found.
