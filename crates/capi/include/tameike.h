@@ -92,7 +92,7 @@ typedef struct {
   // How many processes there are.
   uint32_t size;
   // Bytes of a block of a container that is made: a power of two from 4096 to 67108864, the stripe of the file system at best; 0
-  // for what suits it: 4 MiB at least, and 16 MiB where several processes share a file.
+  // for what suits it: 4 MiB at least, and 16 MiB where several processes share a file, over MooseFS its chunk of 64 MiB.
   uint32_t block_size;
   // Files of a container that is made, which the ranks share: as many as there are storage targets at best; 0 for up to 8.
   uint32_t subfiles;
@@ -100,7 +100,7 @@ typedef struct {
   uint32_t compression;
   // Not 0 where all processes begin and end together, rank 0 as the first and as the last one: then each has its part of the container from
   // the beginning on, and rank 0 alone writes the index. tameike_agg_initialize_mpi() sets it. One rank alone writes to up to five
-  // files at the same time, by threads, and has up to ten blocks in memory.
+  // files at the same time, by threads, and has up to ten blocks in memory, of longer ones 16 MiB.
   uint32_t is_collective;
   // Where all processes begin together: what tameike_agg_known() has told rank 0; null where nothing is known. Then none opens any of
   // the container's files that it does not need, nor its index, unless that is large.

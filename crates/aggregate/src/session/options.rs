@@ -1,9 +1,12 @@
 //! Who a process is among those that share a container, and how one is made.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 use tameike_core::{Errno, Fault, Result};
+use tameike_io::os::mount::mounted_as;
 use tameike_io::os::process::{ask_until, host_name, random_bytes};
 use tameike_io::shared::SharedFs;
 use tameike_store::container::{Codec, Container, Geometry, Superblock, WriterId, superblock};
@@ -14,6 +17,8 @@ pub const SUBFILES_MAX: u32 = 8;
 const BLOCK_SIZE_MIN: u64 = 4 << 20;
 /// The same where blocks of several writers lie in one file in turn: what one has written is read on in long pieces then.
 const BLOCK_SIZE_MIN_IN_TURN: u64 = 16 << 20;
+/// Bytes of a file that lie on one server of MooseFS, which does not tell them as its best size.
+const CHUNK_OF_MOOSEFS: u64 = 64 << 20;
 /// Writers that share a file, where nobody knows how many there will be.
 const LANES_OF_HOST: u32 = 8;
 /// Of more writers only the first one looks whether all have ended.
@@ -179,9 +184,18 @@ fn wait_for(fs: &dyn SharedFs, most: Duration, missing: Fault) -> Result<()> {
 /// in turn.
 pub fn block_size_of(directory: &Path, are_in_turn: bool) -> u32 {
     let stripe = std::fs::metadata(directory).map_or(0, |metadata| metadata.blksize());
-    let least = if are_in_turn { BLOCK_SIZE_MIN_IN_TURN } else { BLOCK_SIZE_MIN };
+    let least = match are_in_turn {
+        true if is_moosefs(mounted_as(directory)) => CHUNK_OF_MOOSEFS,
+        true => BLOCK_SIZE_MIN_IN_TURN,
+        false => BLOCK_SIZE_MIN,
+    };
     let most = u64::from(superblock::BLOCK_SIZE_MAX);
     u32::try_from(stripe.next_power_of_two().clamp(least, most)).unwrap_or(superblock::BLOCK_SIZE_MAX)
+}
+
+/// Whether that is a mount of MooseFS, by its type and source, of which different versions tell one or the other.
+fn is_moosefs(mounted: Option<(String, OsString)>) -> bool {
+    mounted.is_some_and(|(kind, source)| kind == "fuse.mfs" || source.as_bytes().starts_with(b"mfs#"))
 }
 
 #[cfg(test)]
@@ -193,6 +207,13 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         assert_eq!(block_size_of(dir.path(), false), 4 << 20);
         assert_eq!(block_size_of(dir.path(), true), 16 << 20);
+    }
+
+    #[test]
+    fn moosefs_is_known_by_its_mount() {
+        let is = |kind: &str, source: &str| is_moosefs(Some((kind.to_owned(), source.into())));
+        assert!(is("fuse", "mfs#master:9421") && is("fuse.mfs", "master:9421"));
+        assert!(!is("fuse.glusterfs", "master:/volume") && !is_moosefs(None));
     }
 
     #[test]

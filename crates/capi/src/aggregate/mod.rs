@@ -40,7 +40,7 @@ pub struct AggregateOptions {
     /// How many processes there are.
     pub size: u32,
     /// Bytes of a block of a container that is made: a power of two from 4096 to 67108864, the stripe of the file system at best; 0
-    /// for what suits it: 4 MiB at least, and 16 MiB where several processes share a file.
+    /// for what suits it: 4 MiB at least, and 16 MiB where several processes share a file, over MooseFS its chunk of 64 MiB.
     pub block_size: u32,
     /// Files of a container that is made, which the ranks share: as many as there are storage targets at best; 0 for up to 8.
     pub subfiles: u32,
@@ -48,7 +48,7 @@ pub struct AggregateOptions {
     pub compression: u32,
     /// Not 0 where all processes begin and end together, rank 0 as the first and as the last one: then each has its part of the container from
     /// the beginning on, and rank 0 alone writes the index. tameike_agg_initialize_mpi() sets it. One rank alone writes to up to five
-    /// files at the same time, by threads, and has up to ten blocks in memory.
+    /// files at the same time, by threads, and has up to ten blocks in memory, of longer ones 16 MiB.
     pub is_collective: u32,
     /// Where all processes begin together: what tameike_agg_known() has told rank 0; null where nothing is known. Then none opens any of
     /// the container's files that it does not need, nor its index, unless that is large.
@@ -122,13 +122,34 @@ fn umask() -> u16 {
     told.and_then(|mask| u16::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o022)
 }
 
+/// The tree of a directory, which is made where it is missing and may be.
+fn open_tree(dir: &Path, create: bool) -> Result<Arc<PosixTree>> {
+    match PosixTree::open(dir) {
+        Err(fault) if create && fault.errno == tameike_core::Errno::ENOENT => make_dir(dir)?,
+        opened => return opened.map(Arc::new),
+    }
+    PosixTree::open(dir).map(Arc::new)
+}
+
 /// Makes a directory, unless somebody else does.
 fn make_dir(dir: &Path) -> Result<()> {
     match std::fs::create_dir(dir) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-            Err(Fault::from_os(format_args!("making {}", dir.display()), &error))
+            Err(Fault::from_os("making it", &error))
         }
         _ => Ok(()),
+    }
+}
+
+/// The codec of a number that [`AggregateOptions::compression`] has.
+fn codec_of(compression: u32) -> Result<Codec> {
+    match compression {
+        0 => Ok(Codec::None),
+        1 => Ok(Codec::Zstd),
+        other => {
+            let message = format!("there is no compression {other}");
+            Err(Fault::new(tameike_core::Errno::EINVAL, message))
+        }
     }
 }
 
@@ -154,7 +175,11 @@ fn open_session(
     known: Option<Known>,
 ) -> Result<Session> {
     let dir = Path::new(OsStr::from_bytes(dir.to_bytes()));
+    let of_dir = |fault: Fault| Fault::new(fault.errno, format!("{}: {fault}", dir.display()));
     let create = flags & libc::O_CREAT != 0;
+    let codec = codec_of(options.map_or(0, |options| options.compression))?;
+    // What suits the file system is asked of a directory that is there.
+    let tree = open_tree(dir, create).map_err(of_dir)?;
     let given = options.and_then(|options| {
         let rank = u32::try_from(options.rank).ok()?;
         Some(Rank { rank, size: options.size, is_guess: false })
@@ -182,31 +207,12 @@ fn open_session(
         look_again: LookAgain::Always,
         block_size: asked(|options| options.block_size).unwrap_or_else(|| block_size_of(dir, are_in_turn)),
         subfiles,
-        codec: match asked(|options| options.compression) {
-            None => Codec::None,
-            Some(1) => Codec::Zstd,
-            Some(other) => {
-                return Err(Fault::new(
-                    tameike_core::Errno::EINVAL,
-                    format!("there is no compression {other}"),
-                ));
-            }
-        },
+        codec,
         streams,
         umask: umask(),
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
     };
-    let of_dir = |fault: Fault| Fault::new(fault.errno, format!("{}: {fault}", dir.display()));
-    let open = || PosixTree::open(dir).map_err(of_dir);
-    let tree = match open() {
-        Err(fault) if create && fault.errno == tameike_core::Errno::ENOENT => {
-            make_dir(dir)?;
-            open()?
-        }
-        opened => opened?,
-    };
-    let tree = Arc::new(tree);
     match known {
         Some(known) => Session::join(tree, options, &known),
         None => Session::open(tree, options),

@@ -11,6 +11,7 @@ use std::ffi::{CString, OsStr, OsString};
 use std::fs::OpenOptions;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -170,10 +171,42 @@ fn mount_table() -> Result<Vec<u8>> {
 
 /// The mount point in a line of `mountinfo`, when the mount is ours.
 fn mount_point(line: &[u8]) -> Option<PathBuf> {
-    let mut words = line.split(|&byte| byte == b' ');
-    let path = words.by_ref().nth(4)?;
-    words.by_ref().find(|word| *word == b"-")?;
-    (words.next()? == FUSE_TYPE.as_bytes()).then(|| PathBuf::from(unescape(path)))
+    let mounted = Mounted::parse(line)?;
+    (mounted.kind == FUSE_TYPE.as_bytes()).then(|| PathBuf::from(unescape(mounted.path)))
+}
+
+/// Type and source of the mount of the file system that a file is in: `fuse.sshfs` and `host:`. Nothing where that cannot be told.
+pub fn mounted_as(path: &Path) -> Option<(String, OsString)> {
+    let device = std::fs::metadata(path).ok()?.dev();
+    let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    device_mounted_as(&mount_table().ok()?, &device)
+}
+
+fn device_mounted_as(table: &[u8], device: &str) -> Option<(String, OsString)> {
+    let mut lines = table.split(|&byte| byte == b'\n').filter_map(Mounted::parse);
+    let mounted = lines.find(|mounted| mounted.device == device.as_bytes())?;
+    Some((String::from_utf8(mounted.kind.to_vec()).ok()?, unescape(mounted.source)))
+}
+
+/// What a line of `mountinfo` tells (proc(5)).
+struct Mounted<'a> {
+    /// Its numbers: `major:minor`.
+    device: &'a [u8],
+    /// Where it is mounted, escaped.
+    path: &'a [u8],
+    /// Type of the file system.
+    kind: &'a [u8],
+    /// What is mounted, escaped.
+    source: &'a [u8],
+}
+
+impl<'a> Mounted<'a> {
+    fn parse(line: &'a [u8]) -> Option<Self> {
+        let mut words = line.split(|&byte| byte == b' ');
+        let (device, path) = (words.by_ref().nth(2)?, words.by_ref().nth(1)?);
+        words.by_ref().find(|word| *word == b"-")?;
+        Some(Self { device, path, kind: words.next()?, source: words.next()? })
+    }
 }
 
 /// Undoes the octal escapes (`\040` for a blank) of `mountinfo`.
@@ -214,5 +247,18 @@ mod tests {
         assert_eq!(mount_point(other), None);
         assert_eq!(mount_point(b""), None);
         assert_eq!(unescape(br"a\0"), OsString::from(r"a\0"));
+    }
+
+    #[test]
+    fn what_is_mounted_is_told_of_the_device() {
+        let table = br"21 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw
+36 21 0:45 / /mnt/a rw,nosuid master:2 - fuse mfs\043m:9421 rw
+";
+        let of = |device| device_mounted_as(table, device);
+        assert_eq!(of("0:45"), Some(("fuse".to_owned(), "mfs#m:9421".into())));
+        assert_eq!(of("8:1"), Some(("ext4".to_owned(), "/dev/sda1".into())));
+        assert_eq!(of("0:4"), None);
+        assert_eq!(mounted_as(Path::new("/proc")).map(|(kind, _)| kind).as_deref(), Some("proc"));
+        assert_eq!(mounted_as(Path::new("/proc/none")), None);
     }
 }

@@ -1,7 +1,7 @@
 //! Lanes for content beside the lane of the entries, so that one writer has a file system serve it by several files at the same time.
 //!
-//! They take turns with blocks: while one is being filled, those before are written. Another one is begun when all that there are have a block on
-//! its way.
+//! They take turns with blocks, or portions of long ones: while one is being filled, those before are written. Another one is begun when all that
+//! there are have one on its way.
 
 #[cfg(test)]
 mod tests;
@@ -11,11 +11,11 @@ use super::entry::Extent;
 use super::geometry::LaneId;
 use super::index::LaneEnd;
 use super::records::Records;
-use super::writer::LaneWriter;
+use super::writer::{LaneWriter, PORTION_BEHIND};
 use std::sync::Arc;
 use tameike_core::Result;
 
-/// Memory for blocks: each lane has one that is filled and one that is written.
+/// Memory: each lane has a block, or a portion, that is filled and one that is written.
 const MEMORY_MAX: usize = 128 << 20;
 
 /// The lanes.
@@ -32,8 +32,8 @@ pub struct Streams {
 impl Streams {
     /// None yet, of at most so many, fewer where blocks are large, for a writer of a host.
     pub fn new(records: Arc<Records>, host: &str, most: usize, codec: Codec) -> Self {
-        let block_size = records.superblock().geometry.block_size as usize;
-        let most = most.min(MEMORY_MAX / (2 * block_size)).max(1);
+        let portion = PORTION_BEHIND.min(records.superblock().geometry.block_size as usize);
+        let most = most.min(MEMORY_MAX / (2 * portion)).max(1);
         Self { records, host: host.to_owned(), most, codec, lanes: Vec::new(), filled: 0 }
     }
 
@@ -57,9 +57,9 @@ impl Streams {
         Ok(())
     }
 
-    /// The lane whose block is to be filled.
+    /// The lane that is to be filled.
     fn lane(&mut self, own: LaneId) -> Result<&mut LaneWriter> {
-        let is_begun = self.lanes.get(self.filled).is_some_and(LaneWriter::is_within_block);
+        let is_begun = self.lanes.get(self.filled).is_some_and(LaneWriter::is_filled);
         if !is_begun {
             self.filled = match self.lanes.iter().position(LaneWriter::is_written) {
                 Some(free) => free,
@@ -69,7 +69,7 @@ impl Streams {
                     self.most = self.lanes.len();
                     0
                 }),
-                // It was given its block first.
+                // It was given its own first.
                 None => (self.filled + 1) % self.lanes.len(),
             };
         }

@@ -25,11 +25,13 @@ const TOGETHER_SIZE_MAX: usize = 32 << 10;
 const ENTRY_SIZE: usize = 1 << 10;
 /// Bytes in memory that are written though their block goes on, where nobody writes behind; and most that one piece of a file has.
 const PORTION: usize = 4 << 20;
+/// The same where a thread writes behind.
+pub(super) const PORTION_BEHIND: usize = 16 << 20;
 /// A rest of a block that is smaller gets no piece of a file.
 const PIECE_SIZE_MIN: usize = 4 << 10;
 
-/// A writer's part of a container. It keeps less than 4 MiB in memory, and one record; of a lane that is written behind, two blocks. What is in
-/// there, and what was not yet made safe by [`LaneWriter::sync`], is lost with the process.
+/// A writer's part of a container. It keeps less than 4 MiB in memory, and one record; of a lane that is written behind, two blocks, or twice 16 MiB
+/// and a record. What is in there, and what was not yet made safe by [`LaneWriter::sync`], is lost with the process.
 pub struct LaneWriter {
     subfile: Subfile,
     superblock: Superblock,
@@ -188,7 +190,7 @@ impl LaneWriter {
 
     /// Largest content that is kept together with its entry, wherever that goes.
     pub fn together_size_max(&self) -> usize {
-        let part = self.block_size() / TOGETHER_PART;
+        let part = (self.block_size() / TOGETHER_PART).min(PORTION);
         if self.streams.is_some() { part.min(TOGETHER_SIZE_MAX) } else { part }
     }
 
@@ -238,15 +240,18 @@ impl LaneWriter {
         safe.is_none_or(|safe| piece.address < safe)
     }
 
-    /// Whether the block that the next record goes to has some.
-    pub(super) fn is_within_block(&self) -> bool {
-        !self.end().is_multiple_of(self.superblock.geometry.block_size.into())
+    /// Whether some is in memory, and more may come there.
+    pub(super) fn is_filled(&self) -> bool {
+        !self.pending.is_empty() && !self.is_due()
     }
 
     /// Whether what is in memory is written before anything else is put there.
     fn is_due(&self) -> bool {
-        let is_portion = self.pending.len() >= PORTION && !self.writes_behind();
-        is_portion || self.end() == self.superblock.geometry.block_end(self.address)
+        self.pending.len() >= self.portion() || self.end() == self.superblock.geometry.block_end(self.address)
+    }
+
+    fn portion(&self) -> usize {
+        if self.writes_behind() { PORTION_BEHIND } else { PORTION }
     }
 
     /// Whether nothing of it is on its way to the subfile, or waits for that.
@@ -332,7 +337,7 @@ impl LaneWriter {
     /// # Errors
     /// What the file system says; then nothing was put.
     pub fn make_room(&mut self, size: usize) -> Result<()> {
-        if self.is_due() || (!self.writes_behind() && self.pending.len() + size > PORTION) {
+        if self.is_due() || self.pending.len() + size > self.portion() {
             self.give_pending()?;
         }
         if size > self.room() { self.end_block() } else { Ok(()) }

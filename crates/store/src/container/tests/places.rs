@@ -73,6 +73,27 @@ fn a_block_is_written_before_it_is_full() {
     assert_eq!(container.damage(), &[]);
 }
 
+/// The same where a thread writes, which is given as much as it needs to be busy.
+#[test]
+fn a_long_block_is_written_behind_in_portions() {
+    let bed = Bed::new(Geometry { block_size: 64 << 20, lanes: 2 });
+    let mut writer = bed.writer(0, 1);
+    writer.write_behind().expect("a thread");
+    let data = bytes(2, 50 << 20);
+    let mut extents = Vec::new();
+    for (index, piece) in data.chunks(512 << 10).enumerate() {
+        writer.put_pieces((index * (512 << 10)) as u64, piece, &mut extents).expect("put");
+        let written = extents.iter().take_while(|extent| writer.has_written(extent.address)).count();
+        let unwritten: u32 = extents[written..].iter().map(|extent| extent.length).sum();
+        // What it was given, and what is being filled.
+        assert!(unwritten <= 33 << 20, "{unwritten}");
+    }
+    let node = Node { size: 50 << 20, content: Content::Extents(extents), ..node(FileKind::File) };
+    writer.put_entry(b"pieces", 1, Some(node), &[]).expect("put");
+    writer.sync().expect("synced");
+    assert!(content(&bed.by_records(), b"pieces") == Ok(data));
+}
+
 /// What comes after the last sync of a life may be lost with the power, when an index tells of it: the next life is found all the same, wherever it begins.
 #[test]
 fn what_follows_a_lost_end_is_found() {
