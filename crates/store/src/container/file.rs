@@ -188,7 +188,7 @@ struct Source {
 
 impl Source {
     /// An open file of a subfile.
-    fn lent(&mut self, subfile: u32) -> Result<&Lent> {
+    fn lent(&mut self, subfile: u32) -> Result<&mut Lent> {
         let known = self.lent.take().filter(|lent| lent.number() == subfile);
         let lent = match known {
             Some(lent) => lent,
@@ -211,7 +211,7 @@ impl Source {
     fn read_at(&mut self, lane: LaneId, address: u64, buffer: &mut [u8], is_exact: bool) -> Result<usize> {
         let offset = self.records.superblock().geometry.offset(lane.lane, address);
         let lent = self.lent(lane.subfile)?;
-        if is_exact { lent.read_exactly(buffer, offset) } else { lent.file().read_at(buffer, offset) }
+        if is_exact { lent.read_wanted(buffer, offset) } else { lent.file().read_at(buffer, offset) }
     }
 }
 

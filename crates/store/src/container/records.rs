@@ -20,6 +20,8 @@ use tameike_io::shared::{Access, SharedFile, SharedFs};
 const HEAD_SIZE: usize = 4 << 10;
 /// More than this, in bytes, is read by an open file that nobody else uses meanwhile.
 const MUCH: usize = 256 << 10;
+/// Who reads on at most so many bytes behind what was read last reads in order: heads of records lie between.
+const GAP_MAX: u64 = 16 << 10;
 /// Open files of a subfile.
 const FILES_MAX: usize = 8;
 /// Of the open files that a process may have, all subfiles together have one part of this many; then those go that nobody uses.
@@ -53,6 +55,8 @@ struct Opened {
 
 struct Free {
     file: Arc<dyn SharedFile>,
+    /// Where what was read by it last ended; nothing where nothing was.
+    end: Option<u64>,
     last: WeakReader,
 }
 
@@ -69,6 +73,8 @@ pub struct Lent {
     records: Arc<Records>,
     number: u32,
     file: Arc<dyn SharedFile>,
+    /// Where what was read by it last ended; nothing where nothing was, or others may have it.
+    end: Option<u64>,
     /// Who has it; nobody where others have it, too.
     reader: Option<WeakReader>,
 }
@@ -79,11 +85,19 @@ impl Lent {
         self.number
     }
 
-    /// Reads just what is wanted, and nothing ahead of it. The hint holds for this read: who needs little may have the same file open meanwhile.
+    /// Reads what is wanted, and nothing ahead of it, but where it goes on behind what was read last: who reads in order has the kernel
+    /// read ahead. The hint holds for this read: who needs little may have the same file open meanwhile.
     ///
     /// # Errors
     /// What the file system says.
-    pub fn read_exactly(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+    pub fn read_wanted(&mut self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let goes_on = self.end.is_some_and(|end| (end..=end + GAP_MAX).contains(&offset));
+        if self.reader.is_some() {
+            self.end = Some(offset + buffer.len() as u64);
+        }
+        if goes_on {
+            return self.file.read_at(buffer, offset);
+        }
         // As much of it as the kernel asks for at once is on its way before the read waits for the first of it.
         self.file.prefetch(offset, buffer.len() as u64);
         if self.reader.is_none() {
@@ -107,23 +121,23 @@ impl Drop for Lent {
         if let Some(opened) =
             self.records.opened.lock().get_mut(&self.number).filter(|opened| !opened.is_written)
         {
-            opened.free.push(Free { file: self.file.clone(), last });
+            opened.free.push(Free { file: self.file.clone(), end: self.end, last });
         }
     }
 }
 
 impl Opened {
     /// One that is free for a reader: what it had last, or what no other will go on with, which was used last.
-    fn take_free(&mut self, reader: &Reader) -> Option<Arc<dyn SharedFile>> {
+    fn take_free(&mut self, reader: &Reader) -> Option<Free> {
         let is_its_own = |free: &Free| free.last.as_ptr() == Arc::as_ptr(&reader.0);
         let is_left = |free: &Free| free.last.strong_count() == 0;
         let found = self.free.iter().position(is_its_own).or_else(|| self.free.iter().rposition(is_left));
-        found.map(|at| self.free.remove(at).file)
+        found.map(|at| self.free.remove(at))
     }
 
     /// One that another reader will miss, if it is still there: what was not used for longest.
-    fn take_from_another(&mut self) -> Option<Arc<dyn SharedFile>> {
-        (!self.free.is_empty()).then(|| self.free.remove(0).file)
+    fn take_from_another(&mut self) -> Option<Free> {
+        (!self.free.is_empty()).then(|| self.free.remove(0))
     }
 }
 
@@ -161,7 +175,7 @@ impl Records {
         }
         let shared = self.open_as_room_is(number)?;
         let open = || {
-            let free = vec![Free { file: shared.file().clone(), last: WeakReader::new() }];
+            let free = vec![Free { file: shared.file().clone(), end: None, last: WeakReader::new() }];
             Opened { free, shared, is_written: false, count: 1 }
         };
         Ok(self.opened.lock().entry(number).or_insert_with(open).shared.clone())
@@ -242,37 +256,37 @@ impl Records {
     /// As [`Self::subfile`].
     pub fn lend(self: &Arc<Self>, number: u32, reader: &Reader) -> Result<Lent> {
         let shared = self.subfile(number)?.file().clone();
-        let lent = |file, is_shared: bool| {
-            let reader = (!is_shared).then(|| Arc::downgrade(&reader.0));
-            Lent { records: self.clone(), number, file, reader }
+        let of_all = || Lent { records: self.clone(), number, file: shared.clone(), end: None, reader: None };
+        let own = |file, end| {
+            let reader = Some(Arc::downgrade(&reader.0));
+            Lent { records: self.clone(), number, file, end, reader }
         };
         {
             let mut opened = self.opened.lock();
-            let Some(opened) = opened.get_mut(&number) else { return Ok(lent(shared, true)) };
-            if let Some(file) = opened.take_free(reader) {
-                return Ok(lent(file, false));
+            let Some(opened) = opened.get_mut(&number) else { return Ok(of_all()) };
+            if let Some(Free { file, end, .. }) = opened.take_free(reader) {
+                return Ok(own(file, end));
             }
             if opened.is_written || opened.count >= FILES_MAX {
-                return Ok(opened
-                    .take_from_another()
-                    .map_or_else(|| lent(shared, true), |file| lent(file, false)));
+                let taken = opened.take_from_another();
+                return Ok(taken.map_or_else(of_all, |Free { file, end, .. }| own(file, end)));
             }
             opened.count += 1;
         }
         match Subfile::open(&*self.fs, self.superblock, number, Access::Read) {
-            Ok(another) => Ok(lent(another.file().clone(), false)),
+            Ok(another) => Ok(own(another.file().clone(), None)),
             // The process may have too many open files.
             Err(_) => {
                 if let Some(opened) = self.opened.lock().get_mut(&number).filter(|opened| !opened.is_written)
                 {
                     opened.count -= 1;
                 }
-                Ok(lent(shared, true))
+                Ok(of_all())
             }
         }
     }
 
-    /// Has the first of the record of an entry be on its way, as much as is read at once of a file that is small. A hint, as those of [`Lent::read_exactly`].
+    /// Has the first of the record of an entry be on its way, as much as is read at once of a file that is small. A hint, as those of [`Lent::read_wanted`].
     pub fn prefetch(&self, entry: &IndexEntry) {
         let offset = self.superblock.geometry.offset(entry.lane.lane, entry.address);
         // What cannot be opened is told of by the read.
