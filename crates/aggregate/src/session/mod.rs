@@ -81,8 +81,8 @@ impl Session {
     /// # Errors
     /// `EINVAL` when it is no container and is not to be made, and what the file system says.
     pub fn open(fs: Arc<dyn SharedFs>, options: SessionOptions) -> Result<Self> {
-        options.make_or_wait(&*fs)?;
-        let container = Container::open(fs.clone())?;
+        let superblock = options.make_or_wait(&*fs)?;
+        let container = Container::open_as(fs.clone(), superblock)?;
         Self::of(container, fs, options)
     }
 

@@ -87,8 +87,8 @@ pub struct SessionOptions {
     pub is_read_only: bool,
     /// When it looks for what others have added.
     pub look_again: LookAgain,
-    /// Bytes of a block of one that is made, see [`Geometry::block_size`] and [`block_size_of`].
-    pub block_size: u32,
+    /// Bytes of a block of one that is made, see [`Geometry::block_size`] and [`block_size_of`]; nothing, as where others make it: 4 MiB.
+    pub block_size: Option<u32>,
     /// Files of one that is made, for ranks; nothing: as many as there are ranks, up to [`SUBFILES_MAX`].
     pub subfiles: Option<u32>,
     /// What makes data smaller that this process writes.
@@ -114,11 +114,11 @@ impl SessionOptions {
         }
     }
 
-    /// Makes the container, or waits until somebody has.
-    pub(super) fn make_or_wait(&self, fs: &dyn SharedFs) -> Result<()> {
+    /// Finds the container, makes it, or waits until somebody has.
+    pub(super) fn make_or_wait(&self, fs: &dyn SharedFs) -> Result<Superblock> {
         let missing = match Superblock::read(fs) {
             Err(fault) if fault.errno == Errno::EINVAL && self.create => fault,
-            found => return found.map(drop),
+            found => return found,
         };
         let wait = match self.rank {
             Some(Rank { rank, is_guess, .. }) if rank > 0 => {
@@ -132,10 +132,11 @@ impl SessionOptions {
                 waited => return waited,
             }
         }
-        match self.superblock()?.create(fs) {
+        let superblock = self.superblock()?;
+        match superblock.create(fs) {
             // Another one is at it.
             Err(fault) if fault.errno == Errno::EEXIST => wait_for(fs, GUESS_WAIT_MAX, fault),
-            made => made,
+            made => made.map(|()| superblock),
         }
     }
 
@@ -149,7 +150,7 @@ impl SessionOptions {
                 size.div_ceil(subfiles)
             }
         };
-        let geometry = Geometry { block_size: self.block_size, lanes };
+        let geometry = Geometry { block_size: self.block_size.unwrap_or(BLOCK_SIZE_MIN as u32), lanes };
         Ok(Superblock { container: u64::from_le_bytes(random_bytes()?), geometry })
     }
 
@@ -165,10 +166,10 @@ impl SessionOptions {
 }
 
 /// Waits until there is a container. `missing` tells what is if there is none in time.
-fn wait_for(fs: &dyn SharedFs, most: Duration, missing: Fault) -> Result<()> {
+fn wait_for(fs: &dyn SharedFs, most: Duration, missing: Fault) -> Result<Superblock> {
     let mut last = missing;
     let found = ask_until(most, WAIT_STEP, || match Superblock::read(fs) {
-        Ok(_) => Some(Ok(())),
+        Ok(found) => Some(Ok(found)),
         Err(fault) if fault.errno == Errno::EINVAL => {
             last = fault;
             None

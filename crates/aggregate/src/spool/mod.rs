@@ -283,7 +283,7 @@ fn open_session(container: &Arc<dyn SharedFs>, options: &SpoolOptions) -> Result
         is_collective: false,
         create: true,
         is_read_only: false,
-        block_size,
+        block_size: Some(block_size),
         subfiles: None,
         codec,
         streams: crate::STREAMS,

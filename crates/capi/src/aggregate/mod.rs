@@ -178,6 +178,9 @@ fn open_session(
     let of_dir = |fault: Fault| Fault::new(fault.errno, format!("{}: {fault}", dir.display()));
     let create = flags & libc::O_CREAT != 0;
     let codec = codec_of(options.map_or(0, |options| options.compression))?;
+    let is_read_only = flags & libc::O_ACCMODE == libc::O_RDONLY;
+    // Who is told of the container finds one that another process has made.
+    let makes = create && known.is_none();
     // What suits the file system is asked of a directory that is there.
     let tree = open_tree(dir, create).map_err(of_dir)?;
     let given = options.and_then(|options| {
@@ -203,13 +206,14 @@ fn open_session(
         rank,
         is_collective,
         create,
-        is_read_only: flags & libc::O_ACCMODE == libc::O_RDONLY,
+        is_read_only,
         look_again: LookAgain::Always,
-        block_size: asked(|options| options.block_size).unwrap_or_else(|| block_size_of(dir, are_in_turn)),
+        block_size: asked(|options| options.block_size)
+            .or_else(|| makes.then(|| block_size_of(dir, are_in_turn))),
         subfiles,
         codec,
         streams,
-        umask: umask(),
+        umask: if is_read_only { 0 } else { umask() },
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
     };

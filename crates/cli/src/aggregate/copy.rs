@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tameike_aggregate::session::{LookAgain, Session, SessionOptions, block_size_of};
+use tameike_aggregate::session::{LookAgain, Session, SessionOptions};
 use tameike_aggregate::{ContainerTree, Destination, Tally};
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::os::process::{group, user};
@@ -127,7 +127,7 @@ fn copy_in(
         create: false,
         is_read_only: false,
         look_again: LookAgain::Asked,
-        block_size: block_size_of(container, false),
+        block_size: None,
         subfiles: None,
         codec: codec(arguments.compress),
         streams: 0,

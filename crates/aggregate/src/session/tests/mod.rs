@@ -22,7 +22,7 @@ fn options(rank: Option<Rank>) -> SessionOptions {
         create: true,
         is_read_only: false,
         look_again: LookAgain::Always,
-        block_size: BLOCK_SIZE,
+        block_size: Some(BLOCK_SIZE),
         subfiles: None,
         codec: Codec::Zstd,
         streams: 0,
@@ -517,7 +517,7 @@ fn compacting_that_was_cut_short_has_lost_nothing_and_brings_nothing_back() {
 #[test]
 fn a_file_of_one_write_is_one_record() {
     let dir = tempfile::tempdir().expect("a directory");
-    let options = SessionOptions { block_size: 4 << 20, codec: Codec::None, ..options(None) };
+    let options = SessionOptions { block_size: Some(4 << 20), codec: Codec::None, ..options(None) };
     let session = Session::open(tree(dir.path()), options).expect("a session");
     write_file(&session, b"once", &vec![1; 1 << 20]);
     let larger = session.open_file(b"larger", CREATE, 0o666).expect("opened");

@@ -80,6 +80,14 @@ impl Container {
     /// `EINVAL` when it is no container, `EIO` when its header or index is damaged, and what the file system says.
     pub fn open(fs: Arc<dyn SharedFs>) -> Result<Self> {
         let superblock = Superblock::read(&*fs)?;
+        Self::open_as(fs, superblock)
+    }
+
+    /// The same of one whose superblock was read already.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_as(fs: Arc<dyn SharedFs>, superblock: Superblock) -> Result<Self> {
         let index = Index::of_container(&*fs, superblock.container)?;
         Self::with_index(fs, superblock, index, false)
     }
