@@ -140,6 +140,16 @@ def seconds(runs, way, phase, parts=("opened", "files", "ended")):
     return found if len(found) == len(runs) else None
 
 
+def balanced(ways, repetition):
+    """An order in which, over the repetitions, each way comes after each other one alike: the design of E. J. Williams (1949). What one leaves to
+    be done is not always the same one's loss."""
+    count = len(ways)
+    steps = [place // 2 if place % 2 == 0 else count - 1 - place // 2 for place in range(count)]
+    if count % 2 and repetition % 2:
+        steps.reverse()
+    return [ways[(step + repetition) % count] for step in steps]
+
+
 def times(own, other):
     """How many times as fast: the median of what it was in the same repetition."""
     return f"{statistics.median(of / one for one, of in zip(own, other)):.2f}" if own and other else "-"
@@ -206,9 +216,8 @@ def measure(options):
                 series, runs = Series(job, base, worker, processes, mib, options), []
                 turns = [*ways, *([LARGE] if mib else [])]
                 for repetition in range(options.repetitions):
-                    # Each way comes after others of them.
-                    first = repetition % len(turns)
-                    run = {way: series.measured(way, repetition) for way in turns[first:] + turns[:first]}
+                    measured = {way: series.measured(way, repetition) for way in balanced(turns, repetition)}
+                    run = {way: measured[way] for way in turns}
                     runs.append(run)
                     for way, phases in run.items():
                         print(f"{processes} x {series.files} x {mib} MiB, {way}: " + ", ".join(

@@ -121,9 +121,11 @@ class Gluster(Peer):
 
 
 class Moose(Peer):
-    """A master and chunk servers. One copy is kept, and what is removed is given back at once, as on the others."""
+    """A master and chunk servers. One copy is kept, and no trash. A chunk that was written is locked for two minutes, and then removed in one of
+    the rounds that begin every minute: so long all that is written needs its room. A client that finds none waits, and tries again."""
 
     name = "moosefs"
+    removed_mib = 24 << 10
 
     def serve(self):
         place = self.place

@@ -113,6 +113,9 @@ def within(group, command):
 class Spool:
     """Where the disk's file system is mounted."""
 
+    # What is removed, but has its room on the disk for a while.
+    removed_mib = 0
+
     def __init__(self, spool):
         self.spool = spool
 
@@ -322,6 +325,7 @@ def run(options, disk_mib, title, measure):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     name = f"tameike-bench-{os.getpid()}"
     with ExitStack() as owed:
+        disk_mib += BASES[options.base].removed_mib
         disk = owed.enter_context(closing(Disk(options.directory / f"{name}.image", disk_mib, options.rate, options.iops)))
         # Linux keeps a fifth of the memory for it, unless told otherwise.
         disk.keep_dirty((options.server_memory or 1024) // 5)
