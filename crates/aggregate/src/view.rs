@@ -51,7 +51,8 @@ impl ContainerTree {
     }
 
     fn node(&self, path: &[u8]) -> Result<Node> {
-        self.container.describe(path)
+        let entry = self.container.find(path)?.ok_or(Errno::ENOENT)?;
+        self.container.describe(&entry)
     }
 
     /// Whether a path without an entry is a directory all the same.
@@ -98,7 +99,7 @@ impl SharedFs for ContainerTree {
             return Ok(self.directory(path));
         }
         match self.container.find(path)? {
-            Some(_) => Ok(stat_of(path, &self.node(path)?)),
+            Some(entry) => Ok(stat_of(path, &self.container.describe(&entry)?)),
             None if self.is_implied(path)? => Ok(self.directory(path)),
             None => Err(Errno::ENOENT.into()),
         }

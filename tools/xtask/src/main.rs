@@ -54,13 +54,11 @@ fn ci(locked: &[&str]) -> Result<(), String> {
     let test = [&["test", "--workspace", "--no-fail-fast"], locked].concat();
     run(&cargo, &test, "mend what failed above")?;
     // Built with the tests, beside this one: a build of its package alone has other features, and all is built anew after it.
-    let program = std::env::current_exe().map_err(|error| format!("xtask: where am I: {error}"))?;
-    let tameike = format!("TAMEIKE={}", program.with_file_name("tameike").display());
-    let [python, suites] =
-        ["scripts/python.sh", "scripts/suites.sh"].map(|name| xtask::repository_root().join(name));
-    let python = [&[&tameike, &*python.to_string_lossy()], locked].concat();
+    let own = std::env::current_exe().map_err(|error| format!("xtask: where am I: {error}"))?;
+    let built = format!("TAMEIKE={}", own.with_file_name("tameike").display());
+    let python = [&[&*built, "scripts/python.sh"], locked].concat();
     run(OsStr::new("env"), &python, "mend what failed above")?;
-    run(suites.as_os_str(), locked, "mend what failed above")
+    run(xtask::repository_root().join("scripts/suites.sh").as_os_str(), locked, "mend what failed above")
 }
 
 fn run(program: &OsStr, arguments: &[&str], remedy: &str) -> Result<(), String> {

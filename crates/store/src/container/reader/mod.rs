@@ -306,20 +306,17 @@ impl Container {
     /// # Errors
     /// `ENOENT` when there is nothing at the path, and as [`Opener::open`].
     pub fn file(&self, path: &[u8]) -> Result<FileReader> {
-        self.open_entry(&self.entry(path)?)
+        let missing = || format!("{}: it is not in the container", String::from_utf8_lossy(path));
+        let entry = self.find(path)?.ok_or_else(|| Fault::new(Errno::ENOENT, missing()))?;
+        self.open_entry(&entry)
     }
 
-    /// The same for who reads nothing of its content.
+    /// What is told of a file, by an entry that was found, for who reads nothing of its content.
     ///
     /// # Errors
-    /// As [`Self::file`].
-    pub fn describe(&self, path: &[u8]) -> Result<Node> {
-        self.opener().open_unread(&self.entry(path)?).map(|file| file.node().clone())
-    }
-
-    fn entry(&self, path: &[u8]) -> Result<IndexEntry> {
-        let missing = || format!("{}: it is not in the container", String::from_utf8_lossy(path));
-        self.find(path)?.ok_or_else(|| Fault::new(Errno::ENOENT, missing()))
+    /// As [`Opener::open`].
+    pub fn describe(&self, entry: &IndexEntry) -> Result<Node> {
+        self.opener().open_unread(entry).map(|file| file.node().clone())
     }
 
     /// As [`Self::file`], of an entry that was found.
