@@ -6,6 +6,8 @@ use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
 
 /// Longest path, in bytes.
 pub const PATH_SIZE_MAX: usize = 4096;
+/// Most of what entries tell beside their paths, in bytes, is no more.
+const NODE_SIZE: usize = 96;
 /// No file is larger.
 const SIZE_MAX: u64 = i64::MAX as u64;
 
@@ -24,8 +26,9 @@ pub struct Entry {
 impl Entry {
     /// As records have it.
     pub fn encode(&self) -> Vec<u8> {
+        let room = Vec::with_capacity(self.path.len() + NODE_SIZE);
         // Into memory nothing can fail.
-        postcard::to_stdvec(self).unwrap_or_default()
+        postcard::to_extend(self, room).unwrap_or_default()
     }
 
     /// What [`Self::encode`] told.

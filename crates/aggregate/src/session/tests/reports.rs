@@ -57,6 +57,24 @@ fn what_is_reported_is_not_looked_for() {
 }
 
 #[test]
+fn a_subfile_is_not_opened_for_the_index_when_its_writers_have_reported() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let [first, second] = [0, 1].map(|number| rank(dir.path(), number));
+    write_file(&second, b"file", b"content");
+    first.take_report(sent(second.finish_reporting().expect("finished")));
+    let [there, away] = [&subfile::name(1)[..], b"away"]
+        .map(|name| dir.path().join(String::from_utf8(name.to_vec()).expect("a name")));
+    std::fs::rename(&there, &away).expect("moved");
+    // What cannot be opened is not.
+    std::fs::create_dir(&there).expect("made");
+    first.finish().expect("finished");
+    std::fs::remove_dir(&there).expect("removed");
+    std::fs::rename(&away, &there).expect("moved back");
+    assert_eq!(indexed(dir.path()), [b"file"]);
+    assert_eq!(read_file(&session(dir.path()), b"file").expect("read"), b"content");
+}
+
+#[test]
 fn where_something_was_put_before_it_is_looked_for() {
     let dir = tempfile::tempdir().expect("a directory");
     let first = rank(dir.path(), 0);

@@ -11,10 +11,10 @@ pub use known::Known;
 pub use report::Report;
 pub use walk::Walk;
 
-use super::entry::{Extent, Node};
+use super::entry::{Extent, Node, split_path};
 use super::file::{FileReader, Opener};
 use super::geometry::LaneId;
-use super::index::{Brief, Index, IndexEntry, LaneEnd, compare_paths};
+use super::index::{Brief, Index, IndexEntry, LaneEnd};
 use super::listing::Listing;
 use super::record::{Head, Kind};
 use super::records::Records;
@@ -48,6 +48,8 @@ pub struct Container {
     /// What lanes have beyond the index, removals among it.
     added: BTreeMap<PathKey, IndexEntry>,
     ends: BTreeMap<LaneId, LaneEnd>,
+    /// Lanes whose writers have told here how they end: this process's own, and those of reports.
+    told: BTreeSet<LaneId>,
     /// Lanes that have an entry in whose place one of another lane is known, which may be lost yet.
     displaced: BTreeSet<LaneId>,
     damage: Vec<Damage>,
@@ -59,11 +61,26 @@ pub struct Container {
 
 /// A path in the order of an index.
 #[derive(Clone, PartialEq, Eq)]
-struct PathKey(Vec<u8>);
+struct PathKey {
+    path: Vec<u8>,
+    /// Where its name begins.
+    name_at: usize,
+}
+
+impl PathKey {
+    fn of(path: &[u8]) -> Self {
+        let (_, name) = split_path(path);
+        Self { path: path.to_vec(), name_at: path.len() - name.len() }
+    }
+
+    fn parts(&self) -> (&[u8], &[u8]) {
+        (&self.path[..self.name_at.saturating_sub(1)], &self.path[self.name_at..])
+    }
+}
 
 impl Ord for PathKey {
     fn cmp(&self, other: &Self) -> Ordering {
-        compare_paths(&self.0, &other.0)
+        self.parts().cmp(&other.parts())
     }
 }
 
@@ -121,8 +138,8 @@ impl Container {
     ) -> Self {
         let ends = index.iter().flat_map(Index::lanes).map(|end| (end.lane, *end)).collect();
         let records = Arc::new(Records::new(fs, superblock));
-        let (added, displaced, damage, refused) = Default::default();
-        Self { records, is_by_records, index, added, ends, displaced, damage, refused, outside: 0 }
+        let (added, told, displaced, damage, refused) = Default::default();
+        Self { records, is_by_records, index, added, ends, told, displaced, damage, refused, outside: 0 }
     }
 
     /// Looks for what was added since it was opened, or looked at the last time.
@@ -130,7 +147,12 @@ impl Container {
     /// # Errors
     /// What the file system says.
     pub fn refresh(&mut self) -> Result<()> {
-        let listing = Listing::of(&**self.records.fs())?;
+        self.refresh_but(&BTreeSet::new())
+    }
+
+    /// The same, but for these subfiles.
+    fn refresh_but(&mut self, known: &BTreeSet<u32>) -> Result<()> {
+        let mut listing = Listing::of(&**self.records.fs())?;
         if self.ends.keys().any(|lane| listing.numbers.binary_search(&lane.subfile).is_err()) {
             // It was compacted: nothing that was known of it holds.
             *self = match self.is_by_records {
@@ -139,6 +161,7 @@ impl Container {
             };
             return Ok(());
         }
+        listing.numbers.retain(|number| !known.contains(number));
         self.look(&listing)
     }
 
@@ -234,7 +257,7 @@ impl Container {
 
     /// Tells of an entry that was put, without reading it.
     pub fn add(&mut self, entry: IndexEntry) {
-        let known = match self.added.entry(PathKey(entry.path.clone())) {
+        let known = match self.added.entry(PathKey::of(&entry.path)) {
             MapEntry::Vacant(place) => {
                 place.insert(entry);
                 return;
@@ -279,7 +302,7 @@ impl Container {
     /// # Errors
     /// `EIO` when the index is damaged there.
     pub fn find(&self, path: &[u8]) -> Result<Option<IndexEntry>> {
-        let added = self.added.get(&PathKey(path.to_vec())).cloned();
+        let added = self.added.get(&PathKey::of(path)).cloned();
         let indexed = match &self.index {
             Some(index) => index.find(path)?,
             None => None,
@@ -293,7 +316,7 @@ impl Container {
     /// # Errors
     /// `EIO` when the index is damaged there.
     pub fn version(&self, path: &[u8]) -> Result<u64> {
-        let added = self.added.get(&PathKey(path.to_vec())).map_or(0, |entry| entry.version);
+        let added = self.added.get(&PathKey::of(path)).map_or(0, |entry| entry.version);
         let indexed = match &self.index {
             Some(index) => index.find(path)?.map_or(0, |entry| entry.version),
             None => 0,

@@ -1,5 +1,6 @@
 //! What a writer that has ended tells the process that writes the index, which need not look for it then.
 
+use super::super::geometry::LaneId;
 use super::super::index::{IndexEntry, LaneEnd};
 use super::Container;
 use serde::{Deserialize, Serialize};
@@ -59,8 +60,22 @@ impl Container {
         if !is_believed {
             return;
         }
-        self.ends.extend(report.ends.into_iter().map(|end| (end.lane, end)));
+        self.tell_ends(&report.ends);
         report.entries.into_iter().for_each(|entry| self.add(entry));
+    }
+
+    /// Writers have told how their lanes end.
+    pub(super) fn tell_ends(&mut self, ends: &[LaneEnd]) {
+        self.ends.extend(ends.iter().map(|end| (end.lane, *end)));
+        self.told.extend(ends.iter().map(|end| end.lane));
+    }
+
+    /// Subfiles that need not be looked at: the writer of each of their lanes has told how it ends.
+    pub(super) fn told_subfiles(&self) -> BTreeSet<u32> {
+        let lanes = self.superblock().geometry.lanes;
+        let has_all =
+            |number: &u32| (0..lanes).all(|lane| self.told.contains(&LaneId { subfile: *number, lane }));
+        self.told.iter().map(|lane| lane.subfile).filter(has_all).collect()
     }
 
     /// Whether what is known of a lane is all that it had before the life that ends so, or the beginning of that.

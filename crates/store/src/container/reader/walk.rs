@@ -82,7 +82,7 @@ impl Container {
     }
 
     fn walk_from(&self, path: &[u8]) -> Result<Walk<'_>> {
-        let from = Bound::Included(PathKey(path.to_vec()));
+        let from = Bound::Included(PathKey::of(path));
         let added = self.added.range((from, Bound::Unbounded)).map(|(_, entry)| Ok(entry.clone()));
         let mut sources: Vec<Walk<'_>> = vec![Box::new(added)];
         if let Some(index) = &self.index {

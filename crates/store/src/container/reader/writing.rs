@@ -15,7 +15,9 @@ impl Container {
     ///
     /// # Errors
     /// As [`LaneWriter::begin`].
-    pub fn begin_writer(&self, who: &WriterId, codec: Codec, streams: usize) -> Result<LaneWriter> {
+    pub fn begin_writer(&mut self, who: &WriterId, codec: Codec, streams: usize) -> Result<LaneWriter> {
+        // It may take lanes that have ended.
+        self.told.clear();
         let mut writer = LaneWriter::begin(&**self.records.fs(), self.records.superblock(), who)?;
         writer.set_codec(codec)?;
         self.records.read_as_written(&writer);
@@ -33,7 +35,7 @@ impl Container {
     /// As [`LaneWriter::finish`].
     pub fn end_writer(&mut self, writer: LaneWriter) -> Result<Vec<LaneEnd>> {
         let ends = writer.finish()?;
-        self.ends.extend(ends.iter().map(|end| (end.lane, *end)));
+        self.tell_ends(&ends);
         Ok(ends)
     }
 
@@ -50,7 +52,7 @@ impl Container {
     /// # Errors
     /// What the file system says; then the old one, if there is one, is still there.
     pub fn write_index(&mut self) -> Result<()> {
-        self.refresh()?;
+        self.refresh_but(&self.told_subfiles())?;
         let mut index = IndexBuilder::new(self.records.fs().clone(), self.superblock().container)?;
         self.walk()?.try_for_each(|entry| index.add(entry?))?;
         index.finish(&self.ends())
