@@ -640,3 +640,27 @@ fn paths_that_lie_together_are_found_without_reading_the_index_again() {
     assert_eq!(find(&other, 8), Ok(Some(path(8))), "the last pages are kept");
     assert_eq!(find(&other, 2_900), Err(Errno::EIO), "and no more than a few");
 }
+
+/// A writer that ends has synced what it has put, and how often its lane was begun with that.
+#[test]
+fn before_an_index_is_written_what_may_not_be_safe_is_synced() {
+    for (is_put, is_ended, is_synced) in [(true, true, false), (false, true, true), (true, false, true)] {
+        let bed = Bed::new(GEOMETRY);
+        let mut writer = bed.writer(0, 0);
+        if is_put {
+            put(&mut writer, b"file", 1, b"content");
+        }
+        let ends = match is_ended {
+            true => writer.finish().expect("ended"),
+            false => {
+                writer.sync().expect("synced");
+                bed.by_records().ends()
+            }
+        };
+        let index = IndexBuilder::new(bed.fs(), bed.superblock.container).expect("a builder");
+        // What cannot be opened cannot be synced.
+        std::fs::remove_file(bed.subfile(0)).expect("removed");
+        std::fs::create_dir(bed.subfile(0)).expect("made");
+        assert_eq!(index.finish(&ends).is_err(), is_synced, "put: {is_put}, ended: {is_ended}");
+    }
+}

@@ -62,13 +62,13 @@ impl IndexBuilder {
     }
 
     /// Writes the index of all that was added, which goes as far as `lanes` tells, in place of the one that there may be. What it names is made
-    /// safe before: it may be whole, and not have been synced by its writer, unless that has ended as it should.
+    /// safe before: it may be whole, and not have been synced by its writer.
     ///
     /// # Errors
     /// What the file system says; then there is no new index.
     pub fn finish(mut self, lanes: &[LaneEnd]) -> Result<()> {
-        let unfinished = lanes.iter().filter(|end| !end.is_finished);
-        let subfiles: BTreeSet<u32> = unfinished.map(|end| end.lane.subfile).collect();
+        let not_safe = lanes.iter().filter(|end| !end.is_safe());
+        let subfiles: BTreeSet<u32> = not_safe.map(|end| end.lane.subfile).collect();
         for number in subfiles {
             self.fs.open(&subfile::name(number), Access::Write)?.sync()?;
         }

@@ -19,6 +19,7 @@ pub use read::entries_of;
 
 use super::entry::{Extent, Node, split_path};
 use super::geometry::LaneId;
+use super::record::first_sequence;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
@@ -121,6 +122,12 @@ impl LaneEnd {
     /// The life that the lane was in; 0 when nothing was found of it.
     pub fn life(&self) -> u32 {
         (self.sequence >> 32) as u32
+    }
+
+    /// Whether its writer has synced all of it, as one does that ends as it should and has put something. How often a lane was begun is not safe where
+    /// nothing was put.
+    pub(super) fn is_safe(&self) -> bool {
+        self.is_finished && self.sequence > first_sequence(self.life()) + 1
     }
 }
 
