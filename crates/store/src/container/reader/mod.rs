@@ -59,7 +59,7 @@ pub struct Container {
     outside: usize,
 }
 
-/// A path in the order of an index.
+/// A path in the order of an index, see [`compare_paths`](super::index::compare_paths): where its name begins is found once.
 #[derive(Clone, PartialEq, Eq)]
 struct PathKey {
     path: Vec<u8>,
