@@ -26,7 +26,9 @@ fn agents_of_a_running_job_measure_with_each_other() {
         let figures = line.trim().strip_prefix(size).unwrap_or_else(|| panic!("{size} in {said}"));
         let figures: Vec<f64> =
             figures.split_whitespace().map(|one| one.parse().expect("a figure")).collect();
-        assert!(figures.len() == 6 && figures.iter().all(|figure| *figure > 0.0), "{line}");
+        // Two times, and rates, of which that of single bytes may be nothing but for its rounding.
+        let told = if size == "1 B" { &figures[..2] } else { &figures };
+        assert!(figures.len() == 6 && told.iter().all(|figure| *figure > 0.0), "{line}");
     }
     let drawn = fs::read_to_string(&picture).expect("a picture");
     assert_eq!(drawn.matches("<circle").count(), 3 * 5, "{drawn}");
