@@ -34,6 +34,12 @@ pub struct Peer {
 /// # Errors
 /// The socket is not a connected local one.
 pub fn peer(socket: &UnixStream) -> Result<Peer> {
+    peer_of(socket.as_fd())
+        .map_err(|error| Fault::from_os("asking who is at the other end of a socket", &error))
+}
+
+/// As [`peer`], of any local stream socket.
+pub(crate) fn peer_of(socket: BorrowedFd<'_>) -> std::io::Result<Peer> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut size = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the socket is open; the kernel writes at most `size` bytes to `found`, of which any are valid. (The
@@ -43,8 +49,7 @@ pub fn peer(socket: &UnixStream) -> Result<Peer> {
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, found, size)
     };
     if failed != 0 {
-        let error = std::io::Error::last_os_error();
-        return Err(Fault::from_os("asking who is at the other end of a socket", &error));
+        return Err(std::io::Error::last_os_error());
     }
     Ok(Peer { process: Pid::from_raw(found.pid), user: found.uid, group: found.gid })
 }

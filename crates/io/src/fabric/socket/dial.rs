@@ -2,7 +2,7 @@
 
 use super::Inner;
 use super::connection::Side;
-use super::handshake::{HandshakeError, Identity, Proven};
+use super::handshake::{Channel, HandshakeError, Identity, Proven};
 use super::host::{self, Lender, Memory, Neighbour};
 use crate::os::reactor::Watched;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, acceptfrom_with, connect, socket_with, sockopt};
@@ -54,13 +54,14 @@ impl Inner {
                 std::io::ErrorKind::ConnectionRefused => DialError::Gone(error.to_string()),
                 _ => DialError::Silent(error.to_string()),
             })?;
-            let proven = self.identity().open(&socket, node).await.map_err(|error| match error {
-                HandshakeError::Denied(why) => {
-                    log::error!("cannot speak with {node} at {address}: {why}");
-                    DialError::Gone(why)
-                }
-                HandshakeError::Broken(_) => DialError::Silent(error.to_string()),
-            })?;
+            let proven =
+                self.identity(Channel::Tcp).open(&socket, node).await.map_err(|error| match error {
+                    HandshakeError::Denied(why) => {
+                        log::error!("cannot speak with {node} at {address}: {why}");
+                        DialError::Gone(why)
+                    }
+                    HandshakeError::Broken(_) => DialError::Silent(error.to_string()),
+                })?;
             Ok(Line { proven, socket, neighbour: None })
         };
         let silent = || Err(DialError::Silent(format!("no answer from {address} for {limit:.1?}")));
@@ -71,21 +72,18 @@ impl Inner {
     async fn open_here(&self, node: NodeId, address: &str) -> Option<Line> {
         let slab = self.config.slab.as_ref()?;
         let port = address.rsplit_once(':')?.1.parse().ok()?;
-        let socket = host::connect_to(&self.config, &self.reactor, (node, port)).ok()?;
         let attempt = async {
-            let proven = self.identity().open(&socket, node).await?;
-            Ok::<_, HandshakeError>((
-                proven,
-                host::exchange(&socket, slab, self.config.device.as_deref()).await?,
-            ))
+            let Some(socket) = host::connect_to(&self.config, &self.reactor, (node, port))? else {
+                return Ok(None);
+            };
+            let proven = self.identity(Channel::Local { port }).open(&socket, node).await?;
+            let theirs = host::exchange(&socket, slab, self.config.device.as_deref()).await?;
+            Ok::<_, HandshakeError>(Some(Line { proven, socket, neighbour: self.neighbour(Some(theirs)) }))
         };
-        match attempt.await {
-            Ok((proven, theirs)) => Some(Line { proven, socket, neighbour: self.neighbour(Some(theirs)) }),
-            Err(error) => {
-                log::warn!("{node} is on this host, and is spoken with over TCP all the same: {error}");
-                None
-            }
-        }
+        attempt.await.unwrap_or_else(|error| {
+            log::warn!("the local socket of {node} is not used, but TCP: {error}");
+            None
+        })
     }
 
     fn neighbour(&self, theirs: Option<Memory>) -> Option<Neighbour> {
@@ -132,10 +130,10 @@ impl Inner {
         Watched::new(&self.reactor, socket)
     }
 
-    fn identity(&self) -> Identity<'_> {
+    fn identity(&self, channel: Channel) -> Identity<'_> {
         let mut nonce = [0; 32];
         self.runtime.random.fill(&mut nonce);
-        Identity { config: &self.config, incarnation: self.incarnation, nonce }
+        Identity { config: &self.config, channel, incarnation: self.incarnation, nonce }
     }
 
     /// Accepts agents of other hosts, or of this one.
@@ -164,8 +162,13 @@ impl Inner {
     async fn admit(self: Arc<Self>, socket: OwnedFd, here: bool, from: String) {
         if self.unproven.fetch_add(1, Ordering::Relaxed) < UNPROVEN_MAX {
             let attempt = async {
-                let socket = if here { Watched::new(&self.reactor, socket) } else { self.watch(socket) }?;
-                let proven = self.identity().accept(&socket).await?;
+                let (socket, channel) = if here {
+                    host::check_owner(&socket)?;
+                    (Watched::new(&self.reactor, socket)?, Channel::Local { port: self.port })
+                } else {
+                    (self.watch(socket)?, Channel::Tcp)
+                };
+                let proven = self.identity(channel).accept(&socket).await?;
                 let theirs = match self.config.slab.as_ref().filter(|_| here) {
                     Some(slab) => Some(host::exchange(&socket, slab, self.config.device.as_deref()).await?),
                     None => None,

@@ -1,4 +1,4 @@
-//! How two agents prove to each other that they belong to the same job, before anything else is believed.
+//! The handshake: two agents prove to each other that they know the job's secret, before anything else is believed.
 //!
 //! ```text
 //!  opener                                    acceptor
@@ -7,19 +7,24 @@
 //!    | proof as "opener" (32) -----------------> |      then messages, both ways
 //!
 //!  hello:
-//!    0       8     10    12     16     20           28      60         61          93    112
-//!    +-------+-----+-----+------+------+------------+-------+----------+-----------+-----+
-//!    |TAMEIKE|vers.|  0  | from | to   | incarnation| nonce | length of| job's name| 0   |
-//!    |  \0   |     |     | node | node |            |       | the name |           |     |
-//!    +-------+-----+-----+------+------+------------+-------+----------+-----------+-----+
+//!    0       8     10    12     16     20           28      60        92    112
+//!    +-------+-----+-----+------+------+------------+-------+---------+-----+
+//!    |TAMEIKE|vers.|  0  | from | to   | incarnation| nonce | job tag | 0   |
+//!    |  \0   |     |     | node | node |            |       |         |     |
+//!    +-------+-----+-----+------+------+------------+-------+---------+-----+
 //! ```
 //!
-//! A proof is the BLAKE3 hash, keyed by the job's secret, of role, opener's hello and acceptor's hello; the
-//! nonces in them make an overheard proof worthless, and the role keeps one from being sent back. All numbers
-//! are little-endian. The size of the hello stays the same in all versions, so that a difference of versions
-//! is told in words.
+//! All hashes are BLAKE3, keyed by the job's secret. The job tag hashes the job's name and bytes 12 to 60 of the hello: agents of
+//! other jobs are turned away with a clear message, and a stranger learns no name. A proof hashes the channel, the role, the
+//! opener's hello and the acceptor's hello. The nonces make an overheard proof worthless, and the role prevents reflection.
+//! The channel ([`Channel`]) prevents a relay between TCP and a local socket, or between local sockets of two ports. A relay
+//! between two TCP connections gains nothing: every later message there is authenticated by keys derived from the handshake ([`super::seal`]).
+//!
+//! All numbers are little-endian. The size of the hello is the same in all versions, so that both ends can report a
+//! difference of versions.
 
 use super::SocketConfig;
+use super::seal::Keys;
 use crate::os::reactor::Watched;
 use rustix::io::Errno as OsErrno;
 use std::os::fd::OwnedFd;
@@ -42,17 +47,48 @@ pub(super) enum HandshakeError {
     Broken(#[from] std::io::Error),
 }
 
+/// What a handshake runs over. A proof is valid on its own channel alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Channel {
+    Tcp,
+    /// A local socket of the agent that has this TCP port.
+    Local {
+        port: u16,
+    },
+}
+
+impl Channel {
+    fn label(self) -> [u8; 8] {
+        let mut label = *b"tcp\0\0\0\0\0";
+        if let Self::Local { port } = self {
+            label = *b"local\0\0\0";
+            label[6..].copy_from_slice(&port.to_le_bytes());
+        }
+        label
+    }
+}
+
 /// Who the other end has proven to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Proven {
     pub node: NodeId,
-    /// Differs between two lives of one agent.
+    /// Differs between two incarnations of one agent.
     pub incarnation: u64,
+    /// Authenticate what is sent from now on.
+    pub keys: Keys,
+}
+
+/// What a checked hello claims.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Claim {
+    node: NodeId,
+    incarnation: u64,
 }
 
 /// What this agent says of itself.
 pub(super) struct Identity<'a> {
     pub config: &'a SocketConfig,
+    pub channel: Channel,
     pub incarnation: u64,
     pub nonce: [u8; 32],
 }
@@ -60,20 +96,26 @@ pub(super) struct Identity<'a> {
 impl Identity<'_> {
     fn hello(&self, to: NodeId) -> Hello {
         let mut hello = [0; HELLO_SIZE];
-        let job = self.config.job.as_str().as_bytes();
         hello[..8].copy_from_slice(&MAGIC);
         hello[8..10].copy_from_slice(&PROTOCOL_VERSION.to_le_bytes());
         hello[12..16].copy_from_slice(&self.config.node.0.to_le_bytes());
         hello[16..20].copy_from_slice(&to.0.to_le_bytes());
         hello[20..28].copy_from_slice(&self.incarnation.to_le_bytes());
         hello[28..60].copy_from_slice(&self.nonce);
-        hello[60] = job.len() as u8;
-        hello[61..61 + job.len()].copy_from_slice(job);
+        let tag = self.job_tag(&hello);
+        hello[60..92].copy_from_slice(tag.as_bytes());
         hello
     }
 
+    /// Tells agents of this job that a hello is one of theirs, and others nothing.
+    fn job_tag(&self, hello: &Hello) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new_keyed(&self.config.secret);
+        let job = self.config.job.as_str().as_bytes();
+        hasher.update(b"job\0").update(&hello[12..60]).update(job).finalize()
+    }
+
     /// Reads what the other end says of itself; nothing of it is proven yet.
-    fn check(&self, hello: &Hello) -> Result<Proven, HandshakeError> {
+    fn check(&self, hello: &Hello) -> Result<Claim, HandshakeError> {
         let u32_at = |at: usize| u32::from_le_bytes([hello[at], hello[at + 1], hello[at + 2], hello[at + 3]]);
         let denied = |why: String| Err(HandshakeError::Denied(why));
         if hello[..8] != MAGIC {
@@ -85,12 +127,9 @@ impl Identity<'_> {
                 "the other agent speaks version {version} of the protocol and this one version {PROTOCOL_VERSION}: use one version of tameike on all nodes"
             ));
         }
-        let ours = self.hello(NodeId(0));
-        if hello[60..] != ours[60..] {
-            let name = &hello[61..61 + usize::from(hello[60]).min(32)];
+        if self.job_tag(hello) != hello[60..92] || hello[92..] != [0; HELLO_SIZE - 92] {
             return denied(format!(
-                "the other agent belongs to job {:?}, this one to {}",
-                String::from_utf8_lossy(name),
+                "the other agent belongs to another job, or does not know the secret of job {}",
                 self.config.job
             ));
         }
@@ -99,12 +138,19 @@ impl Identity<'_> {
             return denied(format!("{node} looks for {meant} and found {}", self.config.node));
         }
         let incarnation = u64::from(u32_at(20)) | u64::from(u32_at(24)) << 32;
-        Ok(Proven { node, incarnation })
+        Ok(Claim { node, incarnation })
     }
 
-    fn proof(&self, role: &str, opener: &Hello, acceptor: &Hello) -> blake3::Hash {
+    fn hash(&self, role: &str, opener: &Hello, acceptor: &Hello) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new_keyed(&self.config.secret);
-        hasher.update(role.as_bytes()).update(opener).update(acceptor).finalize()
+        let channel = self.channel.label();
+        hasher.update(&channel).update(role.as_bytes()).update(opener).update(acceptor).finalize()
+    }
+
+    /// Keys for what each role sends after the handshake.
+    fn keys(&self, (own, other): (&str, &str), opener: &Hello, acceptor: &Hello) -> Keys {
+        let key = |role: &str| *self.hash(&format!("messages of the {role}"), opener, acceptor).as_bytes();
+        Keys { outgoing: key(own), incoming: key(other) }
     }
 
     /// The opener's side, towards the node it wants.
@@ -113,17 +159,17 @@ impl Identity<'_> {
         write_all(socket, &hello)?;
         let mut answer = [0; HELLO_SIZE];
         read_all(socket, &mut answer).await?;
-        let proven = self.check(&answer)?;
-        if proven.node != to {
-            return Err(HandshakeError::Denied(format!("{to} was wanted, and {} answered", proven.node)));
+        let Claim { node, incarnation } = self.check(&answer)?;
+        if node != to {
+            return Err(HandshakeError::Denied(format!("{to} was wanted, and {node} answered")));
         }
         let mut proof = [0; PROOF_SIZE];
         read_all(socket, &mut proof).await?;
-        if self.proof("acceptor", &hello, &answer) != proof {
-            return Err(secret_unknown(to));
+        if self.hash("acceptor", &hello, &answer) != proof {
+            return Err(not_proven(to));
         }
-        write_all(socket, self.proof("opener", &hello, &answer).as_bytes())?;
-        Ok(proven)
+        write_all(socket, self.hash("opener", &hello, &answer).as_bytes())?;
+        Ok(Proven { node, incarnation, keys: self.keys(("opener", "acceptor"), &hello, &answer) })
     }
 
     /// The acceptor's side.
@@ -131,24 +177,25 @@ impl Identity<'_> {
         let mut hello = [0; HELLO_SIZE];
         read_all(socket, &mut hello).await?;
         let checked = self.check(&hello);
-        // An opener that is refused is still told the version and the job it has met.
+        // An opener that is refused still gets a hello: it can report the version it has met.
         let claimed = u32::from_le_bytes([hello[12], hello[13], hello[14], hello[15]]);
         let answer = self.hello(NodeId(claimed));
         write_all(socket, &answer)?;
-        let proven = checked?;
-        write_all(socket, self.proof("acceptor", &hello, &answer).as_bytes())?;
+        let Claim { node, incarnation } = checked?;
+        write_all(socket, self.hash("acceptor", &hello, &answer).as_bytes())?;
         let mut proof = [0; PROOF_SIZE];
         read_all(socket, &mut proof).await?;
-        if self.proof("opener", &hello, &answer) == proof {
-            Ok(proven)
-        } else {
-            Err(secret_unknown(proven.node))
+        if self.hash("opener", &hello, &answer) != proof {
+            return Err(not_proven(node));
         }
+        Ok(Proven { node, incarnation, keys: self.keys(("acceptor", "opener"), &hello, &answer) })
     }
 }
 
-fn secret_unknown(node: NodeId) -> HandshakeError {
-    HandshakeError::Denied(format!("what calls itself {node} does not know this job's secret"))
+fn not_proven(node: NodeId) -> HandshakeError {
+    HandshakeError::Denied(format!(
+        "the process that claims to be {node} has not proven that it knows the job's secret"
+    ))
 }
 
 /// Writes to a fresh connection, whose buffer has room for a whole handshake.
@@ -190,20 +237,34 @@ fn fuzz_config(node: NodeId) -> SocketConfig {
 
 #[cfg(feature = "fuzz")]
 pub(crate) fn fuzz_seed() -> Vec<u8> {
-    Identity { config: &fuzz_config(NodeId(0)), incarnation: 5, nonce: [0xaa; 32] }.hello(NodeId(1)).to_vec()
+    let config = fuzz_config(NodeId(0));
+    let identity = Identity { config: &config, channel: Channel::Tcp, incarnation: 5, nonce: [0xaa; 32] };
+    identity.hello(NodeId(1)).to_vec()
 }
 
 #[cfg(feature = "fuzz")]
 pub(crate) fn fuzz(bytes: &[u8]) {
     let Some(hello) = bytes.first_chunk::<HELLO_SIZE>() else { return };
     let config = fuzz_config(NodeId(1));
-    let identity = Identity { config: &config, incarnation: 1, nonce: [0; 32] };
+    let identity = Identity { config: &config, channel: Channel::Tcp, incarnation: 1, nonce: [0; 32] };
+    // Chance never finds a job tag: the same bytes with the right one.
+    let mut tagged = *hello;
+    tagged[60..92].copy_from_slice(identity.job_tag(hello).as_bytes());
+    for hello in [hello, &tagged] {
+        fuzz_check(&identity, hello);
+    }
+}
+
+#[cfg(feature = "fuzz")]
+fn fuzz_check(identity: &Identity<'_>, hello: &Hello) {
+    let config = identity.config;
     match identity.check(hello) {
-        Ok(proven) => {
-            assert!(proven.node != config.node && hello[16..20] == config.node.0.to_le_bytes());
-            let theirs = fuzz_config(proven.node);
+        Ok(claim) => {
+            assert!(claim.node != config.node && hello[16..20] == config.node.0.to_le_bytes());
+            let theirs = fuzz_config(claim.node);
             let nonce = std::array::from_fn(|place| hello[28 + place]);
-            let theirs = Identity { config: &theirs, incarnation: proven.incarnation, nonce };
+            let (channel, incarnation) = (Channel::Tcp, claim.incarnation);
+            let theirs = Identity { config: &theirs, channel, incarnation, nonce };
             let mut again = theirs.hello(config.node);
             // Two bytes between version and node are of no meaning yet.
             again[10..12].copy_from_slice(&hello[10..12]);
@@ -219,7 +280,8 @@ mod tests {
     use crate::fabric::socket::tests::SocketNetwork;
 
     fn identity(config: &SocketConfig) -> Identity<'_> {
-        Identity { config, incarnation: 0x0102_0304_0506_0708, nonce: [0xaa; 32] }
+        let incarnation = 0x0102_0304_0506_0708;
+        Identity { config, channel: Channel::Tcp, incarnation, nonce: [0xaa; 32] }
     }
 
     #[test]
@@ -227,34 +289,65 @@ mod tests {
         let config = SocketNetwork::new(1, 1).config(NodeId(1));
         let mut golden = b"TAMEIKE\0\x01\0\0\0\x01\0\0\0\x05\0\0\0\x08\x07\x06\x05\x04\x03\x02\x01".to_vec();
         golden.extend([0xaa; 32]);
-        golden.extend(b"\x04test");
+        let tagged = [b"job\0", &golden[12..60], b"test"].concat();
+        golden.extend(blake3::keyed_hash(&config.secret, &tagged).as_bytes());
         golden.resize(HELLO_SIZE, 0);
         let hello = identity(&config).hello(NodeId(5));
         assert_eq!(hello.to_vec(), golden);
-        let text = [b"opener", &golden[..], &golden[..]].concat();
-        assert_eq!(
-            identity(&config).proof("opener", &hello, &hello),
-            blake3::keyed_hash(&config.secret, &text)
-        );
+        let proof = |channel: &[u8; 8], identity: &Identity<'_>| {
+            let text = [channel, &b"opener"[..], &golden, &golden].concat();
+            assert_eq!(identity.hash("opener", &hello, &hello), blake3::keyed_hash(&config.secret, &text));
+        };
+        proof(b"tcp\0\0\0\0\0", &identity(&config));
+        let local = Identity { channel: Channel::Local { port: 0x1234 }, ..identity(&config) };
+        proof(b"local\0\x34\x12", &local);
     }
 
     #[test]
-    fn what_does_not_fit_is_told_in_words() {
+    fn a_hello_does_not_contain_the_job_name() {
+        let config = SocketNetwork::new(1, 1).config(NodeId(1));
+        let hello = identity(&config).hello(NodeId(5));
+        let name = config.job.as_str().as_bytes();
+        assert!(!hello.windows(name.len()).any(|bytes| bytes == name));
+    }
+
+    #[test]
+    fn each_end_derives_the_keys_of_the_other() {
+        let config = SocketNetwork::new(1, 1).config(NodeId(1));
+        let identity = identity(&config);
+        let (opener, acceptor) = (identity.hello(NodeId(5)), identity.hello(NodeId(6)));
+        let ours = identity.keys(("opener", "acceptor"), &opener, &acceptor);
+        let theirs = identity.keys(("acceptor", "opener"), &opener, &acceptor);
+        assert!(ours.outgoing == theirs.incoming && ours.incoming == theirs.outgoing);
+        assert_ne!(ours.outgoing, ours.incoming);
+        assert_ne!(ours, identity.keys(("opener", "acceptor"), &opener, &opener));
+    }
+
+    #[test]
+    fn every_mismatch_has_a_clear_message() {
         let network = SocketNetwork::new(1, 1);
         let (ours, theirs) = (network.config(NodeId(1)), network.config(NodeId(0)));
         let good = identity(&theirs).hello(NodeId(1));
-        let told = |at: usize, value: u8| {
+        let checked = |at: usize, value: u8| {
             let mut hello = good;
             hello[at] = value;
+            // A claim of an agent of this job.
+            let tag = identity(&ours).job_tag(&hello);
+            hello[60..92].copy_from_slice(tag.as_bytes());
             identity(&ours).check(&hello).map_err(|error| error.to_string())
         };
-        assert!(told(0, b'T').is_ok_and(|proven| proven.node == NodeId(0)));
-        assert!(told(0, b'S').is_err_and(|why| why.contains("not an agent")));
+        assert!(checked(0, b'T').is_ok_and(|claim| claim.node == NodeId(0)));
+        assert!(checked(0, b'S').is_err_and(|why| why.contains("not an agent")));
         assert!(
-            told(8, 2).is_err_and(|why| why.contains("version 2 of the protocol and this one version 1"))
+            checked(8, 2).is_err_and(|why| why.contains("version 2 of the protocol and this one version 1"))
         );
-        assert!(told(16, 3).is_err_and(|why| why.contains("looks for node 3 and found node 1")));
-        assert!(told(12, 1).is_err_and(|why| why.contains("node 1 looks for node 1")));
-        assert!(told(60, 255).is_err_and(|why| why.contains("belongs to job")));
+        assert!(checked(16, 3).is_err_and(|why| why.contains("looks for node 3 and found node 1")));
+        assert!(checked(12, 1).is_err_and(|why| why.contains("node 1 looks for node 1")));
+        for at in 12..HELLO_SIZE {
+            let mut hello = good;
+            hello[at] ^= 1;
+            let refused = identity(&ours).check(&hello).expect_err("the tag does not fit");
+            assert!(refused.to_string().contains("another job"), "byte {at}: {refused}");
+        }
     }
 }

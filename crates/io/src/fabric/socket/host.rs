@@ -1,5 +1,9 @@
 //! Agents of one host: they meet at a local socket, and read each other's payloads where they lie.
 //!
+//! The socket has an abstract name that is derived from the job's secret. Both ends require that the kernel names their own
+//! user as the other end's ([`check_owner`]), and the handshake's proofs hold for this socket alone. An agent whose local
+//! peer fails one of these checks speaks with it over TCP, which has its own protection.
+//!
 //! After the handshake each gives the other the memory of its slab, and of its device if it has one there ([`exchange`]). From then on a payload of some size is
 //! *lent*: its place travels instead of its bytes, its frame is kept until the peer says that it has copied it to a frame
 //! of its own, and the checksum in the header tells whether it was left alone meanwhile. What is lent when a connection
@@ -14,7 +18,7 @@ use crate::disk::DiskMemory;
 use crate::fabric::HostDevice;
 use crate::os::reactor::{Reactor, Watched};
 use crate::os::runtime::Resolver;
-use crate::os::socket::{receive_files, send_files};
+use crate::os::socket::{peer_of, receive_files, send_files};
 use crate::slab::{Payload, Slab};
 use parking_lot::Mutex;
 use rustix::net::{
@@ -22,7 +26,7 @@ use rustix::net::{
 };
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,15 +37,24 @@ use tameike_core::{Fault, NodeId, Result};
 pub(super) const LENT_MIN: usize = 32 << 10;
 /// Size of an encoded place, in bytes.
 pub(super) const PLACE_SIZE: usize = 16;
+/// The number that stands for every user that a user namespace does not map, unless the host has another.
+const OVERFLOW_USER: u32 = 65534;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// A local stream socket, and the name of the agent of `node` that listens for others at `port`.
+/// A local stream socket, and the name at which the agent of `node` with this TCP port listens for agents of its host. Nobody can
+/// guess the name without the job's secret, and it says nothing about the job.
 fn socket(config: &SocketConfig, node: NodeId, port: u16) -> rustix::io::Result<(OwnedFd, SocketAddrUnix)> {
-    let name = format!("tameike-{}-{}-{port}", config.job, node.0);
+    let name = meeting_name(&config.secret, node, port);
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     Ok((socket, SocketAddrUnix::new_abstract_name(name.as_bytes())?))
+}
+
+pub(super) fn meeting_name(secret: &[u8; 32], node: NodeId, port: u16) -> String {
+    let mut hasher = blake3::Hasher::new_keyed(secret);
+    hasher.update(b"local socket\0").update(&node.0.to_le_bytes()).update(&port.to_le_bytes());
+    format!("tameike-{}", &hasher.finalize().to_hex()[..32])
 }
 
 /// Listens for agents of this host.
@@ -56,15 +69,39 @@ pub(super) fn listen_at(
     Watched::new(reactor, socket)
 }
 
-/// Connects to the agent of `node`, if it is on this host.
+/// Connects to the agent of `node`, if it is on this host; none when nothing listens there.
+///
+/// # Errors
+/// The socket cannot be used, or belongs to another user.
 pub(super) fn connect_to(
     config: &SocketConfig,
     reactor: &Arc<Reactor>,
     (node, port): (NodeId, u16),
-) -> std::io::Result<Watched<OwnedFd>> {
+) -> std::io::Result<Option<Watched<OwnedFd>>> {
     let (socket, name) = socket(config, node, port)?;
-    connect(&socket, &name)?;
-    Watched::new(reactor, socket)
+    if connect(&socket, &name).is_err() {
+        return Ok(None);
+    }
+    check_owner(&socket)?;
+    Watched::new(reactor, socket).map(Some)
+}
+
+/// Checks that the process at the other end of a local socket runs as this user, by the kernel's record of the moment when it
+/// listened or connected.
+pub(super) fn check_owner(socket: &OwnedFd) -> std::io::Result<()> {
+    let (theirs, ours) = (peer_of(socket.as_fd())?.user, rustix::process::geteuid().as_raw());
+    // A user that this user namespace does not map has the overflow number, so that number names nobody.
+    if theirs == ours && (ours != OVERFLOW_USER || maps_every_user()) {
+        return Ok(());
+    }
+    let why = format!("the process at the local socket runs as user {theirs}, this agent as user {ours}");
+    Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, why))
+}
+
+/// Whether this process is in a user namespace that maps all users, as the first one does.
+fn maps_every_user() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
 }
 
 /// What an agent has others of its host read.
@@ -240,6 +277,15 @@ mod tests {
             let place = Place { number, index, start };
             prop_assert_eq!(Place::decode(place.encode()), place);
         }
+    }
+
+    #[test]
+    fn a_name_differs_by_secret_node_and_port() {
+        let name = meeting_name(&[7; 32], NodeId(1), 40000);
+        assert!(name.starts_with("tameike-") && name.len() == 40, "{name}");
+        assert_ne!(name, meeting_name(&[8; 32], NodeId(1), 40000));
+        assert_ne!(name, meeting_name(&[7; 32], NodeId(2), 40000));
+        assert_ne!(name, meeting_name(&[7; 32], NodeId(1), 40001));
     }
 
     #[test]

@@ -27,7 +27,10 @@ mod link;
 mod outgoing;
 mod peer;
 mod reader;
+mod seal;
 
+#[cfg(test)]
+mod attacks;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -101,6 +104,8 @@ struct Inner {
     listener: Watched<OwnedFd>,
     /// For agents of this host.
     host_listener: Option<Watched<OwnedFd>>,
+    /// The TCP port that it listens at.
+    port: u16,
     incarnation: u64,
     grants: Grants,
     loans: Arc<Loans>,
@@ -146,6 +151,7 @@ impl SocketFabric {
             None => None,
         };
         let inner = Arc::new(Inner {
+            port: address.port(),
             incarnation: runtime.random_u64(),
             grants: Grants::new(runtime.random_u64()),
             loans,

@@ -1,0 +1,146 @@
+//! What another user of the host, or of the network, can try against agents.
+
+use super::handshake::{Channel, Identity, Proven};
+use super::host::meeting_name;
+use super::tests::SocketNetwork;
+use super::*;
+use crate::fabric::conformance::{A, Agent, B, Network, wait};
+use crate::os::process::start_thread;
+use std::io::{BufRead, BufReader, Read};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as LocalAddr, UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use tameike_core::limits::UNIT_SIZE;
+
+/// A user whom no agent of a test runs as.
+const STRANGER: u32 = 65534;
+
+/// Runs Python as another user; none where this user may not.
+fn stranger(script: &str, name: &str) -> Option<Child> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let mut command = Command::new("python3");
+    command.args(["-c", script, name]).uid(STRANGER).gid(STRANGER).stdout(Stdio::piped());
+    Some(command.spawn().expect("Python"))
+}
+
+fn one_host() -> SocketNetwork {
+    let mut network = SocketNetwork::new(UNIT_SIZE, 2);
+    network.one_host = true;
+    network
+}
+
+fn fabric(network: &SocketNetwork, node: NodeId) -> Arc<SocketFabric> {
+    network.fabrics.lock()[node.0 as usize].clone().expect("started")
+}
+
+/// Another user listens at the name where an agent of this host is expected. It receives nothing, and the agents speak over TCP.
+#[test]
+fn another_users_listener_receives_nothing() {
+    let network = one_host();
+    let a = Agent::start(&network, A);
+    // B has no local socket, so that its name is free.
+    let b = network.begin(SocketConfig { slab: None, ..network.config(B) });
+    let name = meeting_name(&network.config(A).secret, B, b.local_addr().port());
+    let script = "
+import socket, sys
+s = socket.socket(socket.AF_UNIX); s.bind('\\0' + sys.argv[1]); s.listen(4)
+print('ready', flush=True)
+c = s.accept()[0]; c.settimeout(10)
+print('received', len(c.recv(4096)), flush=True)";
+    let Some(mut child) = stranger(script, &name) else { return };
+    let mut said = BufReader::new(child.stdout.take().expect("piped")).lines();
+    assert_eq!(said.next().expect("a line").expect("text"), "ready");
+    wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"over TCP".to_vec(), None))
+        .expect("b is there");
+    assert_eq!(said.next().expect("a line").expect("text"), "received 0");
+    assert!(!fabric(&network, A).inner.is_neighbour(B));
+    child.wait().expect("it ends");
+}
+
+/// Another user connects to the local socket of an agent, whose name the kernel shows to everybody.
+#[test]
+fn another_users_connection_is_closed_before_a_hello() {
+    let network = one_host();
+    let _a = Agent::start(&network, A);
+    let name = meeting_name(&network.config(A).secret, A, fabric(&network, A).local_addr().port());
+    let shown = std::fs::read_to_string("/proc/net/unix").expect("the kernel's list");
+    assert!(shown.contains(&name) && !shown.contains(&format!("tameike-{}", network.config(A).job)));
+    let script = "
+import socket, sys
+s = socket.socket(socket.AF_UNIX); s.connect('\\0' + sys.argv[1]); s.settimeout(2)
+try: s.sendall(b'x' * 112); print('received', len(s.recv(4096)))
+except ConnectionError: print('received', 0)";
+    let Some(child) = stranger(script, &name) else { return };
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "received 0\n");
+}
+
+/// Runs a handshake between an opener and an acceptor of these channels, as a relay between two kinds of sockets would.
+fn relayed(opener: Channel, acceptor: Channel) -> [Option<Proven>; 2] {
+    let network = SocketNetwork::new(UNIT_SIZE, 2);
+    let sockets = UnixStream::pair().expect("sockets");
+    let [ours, theirs] = [sockets.0, sockets.1].map(|socket| {
+        socket.set_nonblocking(true).expect("a socket");
+        Watched::<OwnedFd>::new(network.systems[1].reactor(), socket.into()).expect("a socket")
+    });
+    let (a, b) = (network.config(A), network.config(B));
+    wait(&network.runtime(), async move {
+        let a = Identity { config: &a, channel: opener, incarnation: 1, nonce: [1; 32] };
+        let b = Identity { config: &b, channel: acceptor, incarnation: 2, nonce: [2; 32] };
+        let open = async {
+            let proven = a.open(&ours, B).await.ok();
+            drop(ours);
+            proven
+        };
+        let (opened, accepted) = futures_util::future::join(open, b.accept(&theirs)).await;
+        [opened, accepted.ok()]
+    })
+}
+
+#[test]
+fn a_proof_holds_on_its_own_channel_alone() {
+    let local = |port| Channel::Local { port };
+    for channel in [Channel::Tcp, local(40000)] {
+        let [opened, accepted] = relayed(channel, channel);
+        let (opened, accepted) = (opened.expect("proven"), accepted.expect("proven"));
+        assert_eq!((opened.node, accepted.node), (B, A));
+        assert_eq!(opened.keys.outgoing, accepted.keys.incoming);
+    }
+    for (opener, acceptor) in
+        [(Channel::Tcp, local(40000)), (local(40000), Channel::Tcp), (local(40000), local(40001))]
+    {
+        assert_eq!(relayed(opener, acceptor), [None, None], "{opener:?} {acceptor:?}");
+    }
+}
+
+/// A local socket that an agent did not make, of the same user: it is held to the handshake of local sockets.
+#[test]
+fn a_relay_of_the_same_user_is_refused() {
+    let network = one_host();
+    let a = Agent::start(&network, A);
+    let b = network.begin(SocketConfig { slab: None, ..network.config(B) });
+    let port = b.local_addr().port();
+    let name =
+        LocalAddr::from_abstract_name(meeting_name(&network.config(A).secret, B, port)).expect("a name");
+    let listener = UnixListener::bind_addr(&name).expect("a free name");
+    let relay = start_thread("relay", move || {
+        let (mut from, _) = listener.accept().expect("a connects");
+        let mut to = std::net::TcpStream::connect(("127.0.0.1", port)).expect("b listens");
+        let mut hello = [0; 112];
+        from.read_exact(&mut hello).expect("a hello");
+        std::io::Write::write_all(&mut to, &hello).expect("b reads");
+        let mut answer = [0; 144];
+        to.read_exact(&mut answer).expect("b answers");
+        std::io::Write::write_all(&mut from, &answer).expect("a reads");
+        // The proof of the opener, and then the descriptors, would follow.
+        from.read(&mut [0; 64]).unwrap_or(0)
+    })
+    .expect("a thread");
+    wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"over TCP".to_vec(), None))
+        .expect("b is there");
+    assert_eq!(relay.join().expect("it ends"), 0, "nothing is proven to a relay");
+    assert!(!fabric(&network, A).inner.is_neighbour(B));
+}
