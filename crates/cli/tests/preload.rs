@@ -394,3 +394,36 @@ fn without_a_ring_nothing_is_preloaded() {
     );
     site.assert_clean();
 }
+
+/// S31: "A program that is preloaded (`--preload`) finds and leaves what it would without." Also when it runs as user 0 and the
+/// kernel holds it to the mode bits: without capabilities, or in a user namespace of its own.
+#[test]
+fn user_0_without_capabilities_gets_no_more_than_from_the_kernel() {
+    if tameike_io::os::process::user() != 0 {
+        return;
+    }
+    let site = Site::new();
+    let script = r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do
+            cd "$view"
+            echo secret > file; chmod 600 file; chown 1002:1002 file
+            mkdir dir; chmod 700 dir; chown 1002:1002 dir
+            for wrap in "setpriv --inh-caps=-all --bounding-set=-all" "unshare --user" "unshare --user --map-root-user"; do
+                $wrap cat file && echo "read: $wrap"
+                $wrap sh -c 'echo more >> file' && echo "written: $wrap"
+                $wrap sh -c 'echo x > dir/made' && echo "made: $wrap"
+                $wrap stat dir/made && echo "seen: $wrap"
+                $wrap sh -c 'echo own > own; cat own; rm own' || echo "its own file: $wrap"
+            done 2>/dev/null
+            cd /
+        done; cat "$TAMEIKE_CACHE/file"; chmod 777 "$TAMEIKE_CACHE/dir""#;
+    for options in [&[][..], &["--preload"]] {
+        let output = site.job(1, options, script).output().expect("a job");
+        assert!(output.status.success(), "{}", shown(&output));
+        let said = String::from_utf8_lossy(&output.stdout);
+        let expected = "own\n".repeat(6) + "secret\n";
+        assert_eq!(said, expected, "{options:?}: {}", shown(&output));
+        fs::remove_file(site.shared().join("file")).expect("drained");
+        fs::remove_dir(site.shared().join("dir")).expect("drained");
+    }
+    site.assert_clean();
+}

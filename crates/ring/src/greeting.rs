@@ -29,7 +29,7 @@ pub(crate) enum Welcome {
     },
     /// There is no room for another.
     Full,
-    /// This user is not served, or the hello was none.
+    /// This user is not served, or user 0 without a superuser's capabilities, or the hello was none.
     Refused,
 }
 

@@ -24,8 +24,8 @@ pub(super) const READ: u16 = 0o400;
 pub(super) const WRITE: u16 = 0o200;
 pub(super) const SEARCH: u16 = 0o100;
 
-/// Whether a program may do this with a file by its owner's bits, or as the superuser. Who may not, may still by a group
-/// or a list: the kernel knows.
+/// Whether a program may do this with a file by its owner's bits, or as the superuser: user 0 without capabilities over files is
+/// not served. A program that may not, still may by a group or a list: the kernel decides.
 pub(super) fn may(session: &Session, attr: &Attr, bits: u16) -> bool {
     session.user == 0 || (attr.uid == session.user && attr.mode & bits == bits)
 }

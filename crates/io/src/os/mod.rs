@@ -14,6 +14,7 @@ pub mod lending;
 pub mod mount;
 pub mod namespace;
 mod pool;
+pub mod privilege;
 pub mod process;
 pub mod range_lock;
 pub mod reactor;

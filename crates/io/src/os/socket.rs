@@ -9,10 +9,12 @@ use rustix::net::{
 use rustix::process::Pid;
 use std::io::{IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use tameike_core::{Fault, Result};
 
+/// `asm-generic/socket.h`.
+const SO_PEERPIDFD: libc::c_int = 77;
 /// Most files beside one piece of bytes.
 const FILES_MAX: usize = 8;
 /// Most bytes received at once.
@@ -52,6 +54,25 @@ pub(crate) fn peer_of(socket: BorrowedFd<'_>) -> std::io::Result<Peer> {
         return Err(std::io::Error::last_os_error());
     }
     Ok(Peer { process: Pid::from_raw(found.pid), user: found.uid, group: found.gid })
+}
+
+/// The process that connected, as a descriptor that never stands for another one.
+///
+/// # Errors
+/// The kernel is older than Linux 6.5, or the socket is not a connected local one.
+pub(crate) fn peer_process(socket: &UnixStream) -> std::io::Result<OwnedFd> {
+    let mut found: libc::c_int = -1;
+    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the socket is open; the kernel writes at most `size` bytes to `found`, of which any are valid.
+    let failed = unsafe {
+        let (found, size) = ((&raw mut found).cast(), &raw mut size);
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PEERPIDFD, found, size)
+    };
+    if failed != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor for the caller.
+    Ok(unsafe { OwnedFd::from_raw_fd(found) })
 }
 
 /// The user at the other end, by the kernel's word.

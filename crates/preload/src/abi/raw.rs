@@ -13,7 +13,7 @@ const NO_DESCRIPTORS: [c_long; 4] =
     [libc::SYS_futex, libc::SYS_gettid, libc::SYS_getrandom, libc::SYS_membarrier];
 
 /// Calls after which paths and descriptors mean something else, or somebody else asks.
-const ENDS: [c_long; 26] = [
+const ENDS: [c_long; 27] = [
     libc::SYS_setuid,
     libc::SYS_setgid,
     libc::SYS_setreuid,
@@ -32,6 +32,7 @@ const ENDS: [c_long; 26] = [
     libc::SYS_move_mount,
     libc::SYS_umount2,
     libc::SYS_seccomp,
+    libc::SYS_landlock_restrict_self,
     libc::SYS_prctl,
     libc::SYS_setrlimit,
     libc::SYS_prlimit64,

@@ -46,8 +46,8 @@ pub enum ConnectError {
     /// The agent has as many clients as it takes.
     #[error("the agent has as many clients as it takes")]
     Full,
-    /// The agent does not serve this user.
-    #[error("the agent serves another user")]
+    /// The agent does not serve this user, or user 0 with fewer capabilities than the superuser of its user namespace.
+    #[error("the agent serves another user, or needs more capabilities of user 0")]
     Refused,
     /// The agent is of another version, or not one.
     #[error("the agent speaks another version of the ring")]

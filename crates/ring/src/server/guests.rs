@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use tameike_core::{Fault, Result};
 use tameike_io::os::arena::Arena;
+use tameike_io::os::privilege::is_peer_privileged;
 use tameike_io::os::socket::{Peer, peer, receive_now, send_with_files};
 
 /// What `epoll` calls the waking of a thread; all others are the numbers of programs.
@@ -32,12 +33,14 @@ pub(super) enum Guest<H: Handler> {
 }
 
 impl<H: Handler> Inner<H> {
-    /// Takes in a program, if it is one of this user and there is room.
+    /// Takes in a program if it runs as this user, with a superuser's capabilities if that is user 0, and there is room.
     pub(super) fn admit(&self, socket: UnixStream) -> Result<()> {
         let failed = |error| Fault::from_os("taking in a program", &error);
         socket.set_nonblocking(true).map_err(failed)?;
         let peer = peer(&socket)?;
-        if peer.user != self.user {
+        // The names and frames that programs are shown are the same for all of them, and user 0 passes all mode bits here: one
+        // for whom the kernel checks them has to ask the kernel.
+        if peer.user != self.user || (peer.user == 0 && !is_peer_privileged(&socket)) {
             return refuse(&socket, &Welcome::Refused);
         }
         let mut all = self.guests.lock();
