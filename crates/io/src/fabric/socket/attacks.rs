@@ -2,11 +2,12 @@
 
 use super::handshake::{Channel, Identity, Proven};
 use super::host::meeting_name;
-use super::tests::SocketNetwork;
+use super::seal::{Stream, TAG_SIZE};
+use super::tests::{SocketNetwork, impostor, sealed};
 use super::*;
 use crate::fabric::conformance::{A, Agent, B, Network, wait};
 use crate::os::process::start_thread;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as LocalAddr, UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
@@ -131,10 +132,10 @@ fn a_relay_of_the_same_user_is_refused() {
         let mut to = std::net::TcpStream::connect(("127.0.0.1", port)).expect("b listens");
         let mut hello = [0; 112];
         from.read_exact(&mut hello).expect("a hello");
-        std::io::Write::write_all(&mut to, &hello).expect("b reads");
+        to.write_all(&hello).expect("b reads");
         let mut answer = [0; 144];
         to.read_exact(&mut answer).expect("b answers");
-        std::io::Write::write_all(&mut from, &answer).expect("a reads");
+        from.write_all(&answer).expect("a reads");
         // The proof of the opener, and then the descriptors, would follow.
         from.read(&mut [0; 64]).unwrap_or(0)
     })
@@ -143,4 +144,54 @@ fn a_relay_of_the_same_user_is_refused() {
         .expect("b is there");
     assert_eq!(relay.join().expect("it ends"), 0, "nothing is proven to a relay");
     assert!(!fabric(&network, A).inner.is_neighbour(B));
+}
+
+/// A relay on the network has let a handshake pass, and now sends what it likes. Nothing of it arrives, and the connection ends.
+#[test]
+fn a_message_that_is_forged_repeated_dropped_or_reordered_ends_the_connection() {
+    let network = SocketNetwork::new(UNIT_SIZE, 2);
+    let a = Agent::start(&network, A);
+    let fabric = fabric(&network, A);
+    let attacks: [(&str, fn(&mut Stream) -> Vec<Vec<u8>>); 6] = [
+        ("without tags", |stream| {
+            let mut bytes = sealed(stream, b"forged", b"");
+            bytes.truncate(bytes.len() - TAG_SIZE);
+            vec![bytes, vec![0; TAG_SIZE]]
+        }),
+        ("by another key", |_| vec![sealed(&mut Stream::new([9; 32]), b"forged", b"payload")]),
+        ("repeated", |stream| {
+            let bytes = sealed(stream, b"first", b"payload");
+            vec![bytes.clone(), bytes]
+        }),
+        ("dropped", |stream| {
+            drop(sealed(stream, b"dropped", b""));
+            vec![sealed(stream, b"second", b"")]
+        }),
+        ("reordered", |stream| {
+            let (first, second) = (sealed(stream, b"dropped", b""), sealed(stream, b"second", b""));
+            vec![second, first]
+        }),
+        ("with the payload of another", |stream| {
+            let (first, second) = (sealed(stream, b"1", b"payload"), sealed(stream, b"2", b"PAYLOAD"));
+            let at = first.len() - TAG_SIZE - 7;
+            vec![[&first[..at], &second[at..]].concat()]
+        }),
+    ];
+    for (attack, bytes) in attacks {
+        let (mut socket, mut stream) = impostor(&network, &fabric);
+        for bytes in bytes(&mut stream) {
+            // The connection may have ended already.
+            let _ = socket.write_all(&bytes);
+        }
+        if attack == "repeated" {
+            assert_eq!(a.next().body, b"first");
+        }
+        // The end of the stream, or a reset where bytes were left unread.
+        let ended = socket.read_to_end(&mut Vec::new());
+        assert!(ended.is_ok_and(|count| count == 0) || attack != "repeated", "{attack}");
+        assert!(a.messages.try_recv().is_err(), "{attack}");
+    }
+    let (mut socket, mut stream) = impostor(&network, &fabric);
+    socket.write_all(&sealed(&mut stream, b"authentic", b"")).expect("a reads");
+    assert_eq!(a.next().body, b"authentic");
 }

@@ -9,6 +9,8 @@ use super::header::Kind;
 use super::host::{LENT_MIN, Neighbour};
 use super::link::{LINK_ROOM, Link};
 pub(super) use super::outgoing::Outgoing;
+use super::outgoing::PIECES;
+use super::seal::{Keys, Packets, Stream};
 use crate::os::reactor::Watched;
 use crate::os::runtime::{Promise, Runtime, promise};
 use parking_lot::Mutex;
@@ -23,8 +25,10 @@ use tameike_core::{Errno, Fault, NodeId, Result};
 /// Messages waiting for one connection beyond which more are refused: as good as never reached by senders that
 /// wait, it bounds what a peer can make this agent hold by asking.
 const QUEUE_MAX: usize = 16 << 10;
-/// Messages written by one system call; each has up to three pieces.
+/// Messages written by one system call.
 const BATCH: usize = 32;
+/// Bytes after which no further message is added to one system call: those that are authenticated before any is sent.
+const BATCH_BYTES: usize = 1 << 20;
 
 /// Which end opened the connection; it decides what travels on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,17 +109,23 @@ pub(super) struct Connection {
     pub stalled: AtomicBool,
     /// When something last travelled here, see `Crowd::turn`.
     pub used: AtomicU64,
+    /// By which messages that arrive on the socket are checked; none on a local socket.
+    pub incoming_key: Option<[u8; 32]>,
+    pub packets: Mutex<Packets>,
     outbox: Mutex<Outbox>,
+    /// Authenticates messages on the socket in the order in which they are written; none on a local socket.
+    outgoing: Option<Mutex<Stream>>,
     runtime: Runtime,
 }
 
 impl Connection {
     pub(super) fn new(
-        (peer, side): (NodeId, Side),
+        (peer, side, keys): (NodeId, Side, Keys),
         socket: Watched<OwnedFd>,
         neighbour: Option<Neighbour>,
         runtime: Runtime,
     ) -> Arc<Self> {
+        let is_local = neighbour.is_some();
         Arc::new(Self {
             peer,
             side,
@@ -126,7 +136,10 @@ impl Connection {
             heard: AtomicU64::new(0),
             stalled: AtomicBool::new(false),
             used: AtomicU64::new(0),
+            incoming_key: (!is_local).then_some(keys.incoming),
+            packets: Mutex::new(Packets::new(keys)),
             outbox: Mutex::default(),
+            outgoing: (!is_local).then(|| Mutex::new(Stream::new(keys.outgoing))),
             runtime,
         })
     }
@@ -264,13 +277,30 @@ impl Connection {
         }
     }
 
+    /// How many messages one system call takes, all of them authenticated.
+    fn seal(&self, batch: &mut VecDeque<Outgoing>) -> usize {
+        let mut stream = self.outgoing.as_ref().map(|stream| stream.lock());
+        let (mut count, mut bytes) = (0, 0);
+        for message in batch.iter_mut().take(BATCH) {
+            if let Some(stream) = &mut stream {
+                message.seal(stream);
+            }
+            (count, bytes) = (count + 1, bytes + message.size());
+            if bytes >= BATCH_BYTES {
+                break;
+            }
+        }
+        count
+    }
+
     /// One system call. Takes what is written whole out of `batch`; `false` when the socket is full.
     fn write(&self, batch: &mut VecDeque<Outgoing>) -> bool {
-        let mut all = [IoSlice::new(&[]); 3 * BATCH];
-        for (slices, message) in all.chunks_exact_mut(3).zip(&*batch) {
+        let mut all = [IoSlice::new(&[]); PIECES * BATCH];
+        let count = self.seal(batch);
+        for (slices, message) in all.chunks_exact_mut(PIECES).zip(batch.iter().take(count)) {
             slices.copy_from_slice(&message.slices());
         }
-        let slices = &all[..3 * batch.len().min(BATCH)];
+        let slices = &all[..PIECES * count];
         let mut control = SendAncillaryBuffer::default();
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let mut written = match sendmsg(self.socket.get(), slices, &mut control, flags) {

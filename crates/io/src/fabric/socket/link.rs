@@ -1,7 +1,7 @@
 //! What goes between two agents, carried by libfabric once they have a connection.
 //!
 //! On a new connection each tells the other where its endpoint is, and knocks there until it is answered the same way. From then on messages go
-//! by libfabric, behind the token that the receiver has given out for this connection, and payloads that do not fit beside them are lent: the receiver reads
+//! by libfabric, authenticated ([`super::seal`]), behind the token that the receiver has given out for this connection, and payloads that do not fit beside them are lent: the receiver reads
 //! them straight to their frame, from the slab of the sender. What is larger than a packet, and everything else while nobody has answered, goes on the
 //! socket, which also tells at once when the peer dies. When something breaks here the connection is closed, as if it had
 //! broken itself, and the next one does without for a while.
@@ -9,6 +9,7 @@
 use super::connection::{Connection, Outgoing};
 use super::header::Kind;
 use super::host::{Lender, Loans, Place};
+use super::seal::{PACKET_HEAD, TAG_SIZE};
 use super::{Inner, SocketConfig, reader};
 use crate::fabric::ofi::{Arrivals, OfiConfig, PACKET_MAX, Remote, RouteId, Transport, endpoint_name};
 use crate::os::runtime::Runtime;
@@ -27,7 +28,7 @@ pub(super) use tameike_core::wire::endpoint::TOKEN_SIZE;
 use tameike_core::{Errno, Fault, NodeId, Result};
 
 /// Bytes of a message that fit a packet.
-pub(super) const LINK_ROOM: usize = PACKET_MAX - TOKEN_SIZE;
+pub(super) const LINK_ROOM: usize = PACKET_MAX - PACKET_HEAD - TAG_SIZE;
 /// How long a peer is knocked at.
 const KNOCK_LIMIT: Duration = Duration::from_secs(5);
 /// Between two knocks.
@@ -61,7 +62,7 @@ pub(super) struct Link {
 struct Inbound(Weak<Inner>);
 
 impl Arrivals for Inbound {
-    fn packet(&self, packet: Vec<u8>) {
+    fn packet(&self, mut packet: Vec<u8>) {
         let Some(inner) = self.0.upgrade() else { return };
         let Some(links) = &inner.links else { return };
         let token = packet.first_chunk::<TOKEN_SIZE>();
@@ -69,6 +70,12 @@ impl Arrivals for Inbound {
         let Some(connection) = connection else {
             return log::debug!("a packet of {} bytes came that belongs to no connection", packet.len());
         };
+        if !connection.packets.lock().open(&mut packet) {
+            return log::warn!(
+                "a packet was ignored that is not from {}, or is a repetition",
+                connection.peer
+            );
+        }
         connection.heard.fetch_add(1, Ordering::Relaxed);
         inner.used(&connection);
         inner.runtime.spawn(reader::read_packet(inner.clone(), connection, packet));
@@ -290,7 +297,7 @@ impl Link {
 
     /// Sends a message of at most [`LINK_ROOM`] bytes.
     pub(super) fn send(&self, connection: &Arc<Connection>, message: Outgoing) {
-        let (packet, done) = message.into_packet(&self.endpoint.token);
+        let (packet, done) = message.into_packet(&self.endpoint.token, &mut connection.packets.lock());
         self.links.transport.send(self.route, packet, done);
         self.ring(connection);
     }

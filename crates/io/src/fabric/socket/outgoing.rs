@@ -2,11 +2,15 @@
 
 use super::header::{HEADER_SIZE, Header, Kind};
 use super::host::{Lender, PLACE_SIZE};
+use super::seal::{Packets, Stream, Tag};
 use crate::fabric::Lane;
 use crate::os::runtime::Resolver;
 use crate::slab::Payload;
 use std::io::IoSlice;
 use tameike_core::{NodeId, Result};
+
+/// Pieces in which a message is written.
+pub(super) const PIECES: usize = 5;
 
 /// What goes out behind a body.
 enum Beside {
@@ -33,6 +37,8 @@ pub(super) struct Outgoing {
     head: [u8; HEADER_SIZE],
     body: Vec<u8>,
     beside: Beside,
+    /// For header and body, and for all of it.
+    tags: Option<[Tag; 2]>,
     pub(super) written: usize,
     pub(super) done: Option<Resolver<Result<()>>>,
 }
@@ -49,7 +55,7 @@ impl Outgoing {
         let beside = payload.as_ref().map_or((0, 0), beside);
         let header = Header { grant, get, ..Header::new(kind, lane, &body, beside) };
         let beside = payload.map_or(Beside::Nothing, Beside::Payload);
-        Self { head: header.encode(), header, body, beside, written: 0, done: None }
+        Self { head: header.encode(), header, body, beside, tags: None, written: 0, done: None }
     }
 
     /// A message without content.
@@ -62,17 +68,39 @@ impl Outgoing {
     }
 
     pub(super) fn size(&self) -> usize {
-        HEADER_SIZE + self.body.len() + self.beside.bytes().len()
+        self.pieces().iter().map(|piece| piece.len()).sum()
     }
 
-    /// What is still to be written, as three pieces of which some may be empty.
-    pub(super) fn slices(&self) -> [IoSlice<'_>; 3] {
+    /// All that is written.
+    fn pieces(&self) -> [&[u8]; PIECES] {
+        let beside = self.beside.bytes();
+        let [first, second]: [&[u8]; 2] = match &self.tags {
+            None => [&[], &[]],
+            Some([first, _]) if beside.is_empty() => [first, &[]],
+            Some([first, second]) => [first, second],
+        };
+        [&self.head, &self.body, first, beside, second]
+    }
+
+    /// What is still to be written; pieces may be empty.
+    pub(super) fn slices(&self) -> [IoSlice<'_>; PIECES] {
         let mut skip = self.written;
-        [&self.head[..], &self.body[..], self.beside.bytes()].map(|piece| {
+        self.pieces().map(|piece| {
             let from = skip.min(piece.len());
             skip -= from;
             IoSlice::new(&piece[from..])
         })
+    }
+
+    /// Makes this the next message of a stream, unless that is done already.
+    pub(super) fn seal(&mut self, stream: &mut Stream) {
+        if self.tags.is_none() {
+            let mut message = stream.message();
+            let first = message.update(&self.head).update(&self.body).tag();
+            let beside = self.beside.bytes();
+            let second = if beside.is_empty() { first } else { message.update(beside).tag() };
+            self.tags = Some([first, second]);
+        }
     }
 
     /// Lends a payload of at least so many bytes to a peer rather than send it; the loan's number.
@@ -84,9 +112,13 @@ impl Outgoing {
         Some(place.number)
     }
 
-    /// All of it behind `first`, and who is told when it was sent.
-    pub(super) fn into_packet(self, first: &[u8]) -> (Vec<u8>, Option<Resolver<Result<()>>>) {
-        ([first, &self.head, &self.body, self.beside.bytes()].concat(), self.done)
+    /// A packet of it for libfabric, and what is resolved when it was sent.
+    pub(super) fn into_packet(
+        self,
+        token: &[u8],
+        packets: &mut Packets,
+    ) -> (Vec<u8>, Option<Resolver<Result<()>>>) {
+        (packets.seal(token, [&self.head, &self.body, self.beside.bytes()]), self.done)
     }
 
     /// Undoes [`Outgoing::lend`].

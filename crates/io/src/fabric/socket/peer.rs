@@ -231,7 +231,7 @@ impl Inner {
     pub(super) fn establish(self: &Arc<Self>, line: Line, side: Side) {
         let Line { proven, socket, neighbour } = line;
         let node = proven.node;
-        let connection = Connection::new((node, side), socket, neighbour, self.runtime.clone());
+        let connection = Connection::new((node, side, proven.keys), socket, neighbour, self.runtime.clone());
         let (mut old, mut events) = (Vec::new(), Vec::new());
         let (waiting, dial, hurry) = {
             let mut peers = self.peers.lock();

@@ -9,7 +9,7 @@ use super::Inner;
 use super::connection::{Connection, Outgoing, broken};
 use super::header::{HEADER_SIZE, Header, Kind};
 use super::host::{PLACE_SIZE, Place};
-use super::link::TOKEN_SIZE;
+use super::seal::{Message, PACKET_HEAD, Stream, TAG_SIZE};
 use crate::crc32c;
 use crate::fabric::grant::PendingGet;
 use crate::fabric::{Incoming, Lane};
@@ -77,6 +77,9 @@ impl Reader<'_> {
         let header = Header::decode(&bytes).map_err(|why| self.damaged(&why))?;
         let mut body = vec![0; header.body_length as usize];
         self.input.read(&mut body).await?;
+        if !self.input.proves_head(&bytes, &body).await? {
+            return Err(self.damaged("a message is not authentic"));
+        }
         if crc32c(&body) != header.body_checksum {
             return Err(self.damaged("a message is damaged"));
         }
@@ -222,7 +225,10 @@ impl Reader<'_> {
             true => self.copy(frame, length).await,
             false => {
                 let mut frame = frame;
-                let read = self.input.read(&mut frame[..length]).await;
+                let mut read = self.input.read(&mut frame[..length]).await;
+                if read.is_ok() {
+                    read = self.prove_beside(&frame[..length]).await;
+                }
                 (frame, read)
             }
         };
@@ -264,7 +270,19 @@ impl Reader<'_> {
     async fn place(&mut self) -> Result<Place> {
         let mut place = [0; PLACE_SIZE];
         self.input.read(&mut place).await?;
+        self.prove_beside(&place).await?;
         Ok(Place::decode(place))
+    }
+
+    /// Ends a message with what stands behind its body, or the last piece of it; without any, no second tag comes.
+    async fn prove_beside(&mut self, piece: &[u8]) -> Result<()> {
+        if piece.is_empty() {
+            return Ok(());
+        }
+        match self.input.proves_beside(piece).await? {
+            true => Ok(()),
+            false => Err(self.damaged("a payload is not authentic")),
+        }
     }
 
     /// On the connection for replies, which is never held up: the frame of a reply may be what a request waits for.
@@ -284,6 +302,10 @@ impl Reader<'_> {
             let piece = left.min(waste.len());
             self.input.read(&mut waste[..piece]).await?;
             left -= piece;
+            if left == 0 {
+                return self.prove_beside(&waste[..piece]).await;
+            }
+            self.input.skipped(&waste[..piece]);
         }
         Ok(())
     }
@@ -308,19 +330,53 @@ struct Input<'a> {
     start: usize,
     end: usize,
     turn: usize,
-    /// All that there is has come by libfabric, and is in the buffer.
+    /// All that there is has come by libfabric, proven, and is in the buffer.
     is_packet: bool,
+    /// Checks what comes by TCP.
+    stream: Option<Stream>,
+    /// The message that is being read there.
+    message: Option<Message>,
 }
 
 impl<'a> Input<'a> {
     fn new(connection: &'a Connection) -> Self {
         let buffer = vec![0; BUFFER_SIZE].into();
-        Self { connection, buffer, start: 0, end: 0, turn: 0, is_packet: false }
+        let stream = connection.incoming_key.map(Stream::new);
+        Self { connection, buffer, start: 0, end: 0, turn: 0, is_packet: false, stream, message: None }
     }
 
     fn of_packet(connection: &'a Connection, packet: Vec<u8>) -> Self {
-        let (start, end) = (TOKEN_SIZE, packet.len());
-        Self { connection, buffer: packet.into(), start, end, turn: 0, is_packet: true }
+        let (start, end) = (PACKET_HEAD, packet.len());
+        let (stream, message) = (None, None);
+        Self { connection, buffer: packet.into(), start, end, turn: 0, is_packet: true, stream, message }
+    }
+
+    /// Whether the next tag is for this header and body.
+    async fn proves_head(&mut self, head: &[u8], body: &[u8]) -> Result<bool> {
+        if let Some(stream) = &mut self.stream {
+            let mut message = stream.message();
+            message.update(head);
+            self.message = Some(message);
+        }
+        self.proves_beside(body).await
+    }
+
+    /// Whether the next tag is for the message, with this as its last piece so far.
+    async fn proves_beside(&mut self, piece: &[u8]) -> Result<bool> {
+        let Some(mut message) = self.message.take() else { return Ok(true) };
+        message.update(piece);
+        let mut tag = [0; TAG_SIZE];
+        self.read(&mut tag).await?;
+        let is_proven = message.is(&tag);
+        self.message = Some(message);
+        Ok(is_proven)
+    }
+
+    /// This piece of the message is not kept.
+    fn skipped(&mut self, piece: &[u8]) {
+        if let Some(message) = &mut self.message {
+            message.update(piece);
+        }
     }
 
     /// Fills `target`. What the socket has beyond it goes to the buffer by the same system call.

@@ -1,4 +1,5 @@
 use super::handshake::{Channel, Identity};
+use super::seal::Stream;
 use super::*;
 use crate::fabric::conformance::{A, Agent, B, Network, TESTS, patterned, wait};
 use crate::fabric::ofi::{FRAMES, Provider};
@@ -322,18 +323,29 @@ fn who_belongs_to_another_job_is_refused() {
 }
 
 /// A peer made by hand: it proves itself and then does what the test wants.
-fn impostor(network: &SocketNetwork, to: &SocketFabric) -> TcpStream {
+pub(super) fn impostor(network: &SocketNetwork, to: &SocketFabric) -> (TcpStream, Stream) {
     let config = network.config(B);
     let stream = TcpStream::connect(to.local_addr()).expect("a listens");
     stream.set_nonblocking(true).expect("a socket");
     let ours = stream.try_clone().expect("a descriptor").into();
     let socket = Watched::<OwnedFd>::new(network.systems[1].reactor(), ours).expect("a socket");
-    wait(&network.runtime(), async move {
+    let proven = wait(&network.runtime(), async move {
         let identity = Identity { config: &config, channel: Channel::Tcp, incarnation: 5, nonce: [1; 32] };
-        identity.open(&socket, A).await.expect("the secret is right");
+        identity.open(&socket, A).await.expect("the secret is right")
     });
     stream.set_nonblocking(false).expect("a socket");
-    stream
+    (stream, Stream::new(proven.keys.outgoing))
+}
+
+/// The bytes of the next message of a stream.
+pub(super) fn sealed(stream: &mut Stream, body: &[u8], payload: &[u8]) -> Vec<u8> {
+    let beside = (payload.len() as u32, BlockSums::of(payload).digest());
+    let header = header::Header::new(Kind::Message, Lane::Request, body, beside).encode();
+    let mut message = stream.message();
+    let first = message.update(&header).update(body).tag();
+    let second = message.update(payload).tag();
+    let second = if payload.is_empty() { &[][..] } else { &second };
+    [&header, body, &first, payload, second].concat()
 }
 
 #[test]
@@ -341,17 +353,16 @@ fn damage_ends_the_connection_and_nothing_else() {
     let network = SocketNetwork::new(UNIT_SIZE, 2);
     let a = Agent::start(&network, A);
     let fabric = network.fabrics.lock()[0].clone().expect("started");
-    let beside = (7, BlockSums::of(b"payload").digest());
-    let header = header::Header::new(Kind::Message, Lane::Request, b"body", beside);
-    let good = [&header.encode()[..], b"body", b"payload"].concat();
-    for damaged in 0..good.len() {
-        let mut stream = impostor(&network, &fabric);
-        let mut bytes = good.clone();
+    let size = sealed(&mut Stream::new([0; 32]), b"body", b"payload").len();
+    for damaged in 0..size {
+        let (mut stream, mut seals) = impostor(&network, &fabric);
+        let good = sealed(&mut seals, b"body", b"payload");
+        let mut bytes = sealed(&mut seals, b"body", b"payload");
         bytes[damaged] ^= 0x10;
         stream.write_all(&good).and_then(|()| stream.write_all(&bytes)).expect("a reads");
         assert_eq!(a.next().body, b"body");
         // After the damage, the end of the stream (or a reset, when bytes were left unread).
-        assert!(stream.read_to_end(&mut Vec::new()).is_ok_and(|count| count == 0) || damaged < 44);
+        assert!(stream.read_to_end(&mut Vec::new()).is_ok_and(|count| count == 0) || damaged < 44 + 4 + 32);
         assert!(a.messages.try_recv().is_err(), "byte {damaged}");
     }
     let _b = Agent::start(&network, B);
