@@ -2,7 +2,7 @@
 
 use parking_lot::Mutex;
 use rustix::fs::{CWD, Mode, OFlags};
-use rustix::process::{Pid, getpid};
+use rustix::process::{Pid, Uid, geteuid, getpid};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -17,6 +17,8 @@ const SOCKET_VARIABLE: &str = "TAMEIKE_RING";
 /// A connection, which lives as long as the process: files of it may do so, too.
 pub struct Connection {
     pub client: Client,
+    /// The effective user with which it was made, and by whose rights the agent answers.
+    user: Uid,
     /// The roots of the views in the kernel, by [`Start::view`]; none where this process does not see it, or may only read.
     roots: Vec<Option<OwnedFd>>,
     /// By which the kernel tells of changes of mounts.
@@ -41,11 +43,14 @@ pub fn get() -> Option<&'static Connection> {
             made
         }
     };
+    // With another user the kernel is asked: it knows what that one may do.
+    let made = made.filter(|connection| connection.user == geteuid());
     made.filter(|connection| !connection.client.is_broken() && !connection.withdrawn.load(Ordering::Relaxed))
 }
 
 fn connect() -> Option<&'static Connection> {
     let socket = std::env::var_os(SOCKET_VARIABLE).filter(|socket| !socket.is_empty())?;
+    let user = geteuid();
     let client = Client::connect(Path::new(&socket), |_| {}).ok()?;
     // Before the mounts are looked at.
     let mounts = mounts::watch().ok()?;
@@ -55,7 +60,8 @@ fn connect() -> Option<&'static Connection> {
         mounts::is_writable(root.as_fd()).then_some(root)
     };
     let roots = client.views().iter().map(|view| open(&view.mount)).collect();
-    Some(Box::leak(Box::new(Connection { client, roots, mounts, withdrawn: AtomicBool::new(false) })))
+    let withdrawn = AtomicBool::new(false);
+    Some(Box::leak(Box::new(Connection { client, user, roots, mounts, withdrawn })))
 }
 
 impl Connection {

@@ -53,6 +53,7 @@ fn act<A: AgentControl>(action: Action) -> u8 {
         Action::Agent => node::run::<A>(),
         Action::Supervise => driver::supervise::<A>(),
         Action::Enter(arguments) => node::enter::run(&arguments),
+        Action::KeepVariables(place) => node::enter::keep(&place),
         Action::Probe => node::probe::run(),
     }
 }

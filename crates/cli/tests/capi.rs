@@ -60,3 +60,20 @@ fn a_view_that_is_mounted_for_reading_only_is_not_changed() {
     succeed(&mut site.job(1, &[], &script));
     site.assert_clean();
 }
+
+/// As for every program, what the kernel allows to the new user counts, not what the old one was allowed.
+#[test]
+fn a_program_that_becomes_another_user_has_that_users_permissions() {
+    if tameike_io::os::process::user() != 0 {
+        return;
+    }
+    let kit = Kit::new();
+    let site = Site::new();
+    let script = format!(
+        r#"dir=$TAMEIKE_SHARED; while [ "$dir" != / ]; do chmod a+x "$dir"; dir=$(dirname "$dir"); done
+        {} "$TAMEIKE_SHARED""#,
+        kit.build("users").display()
+    );
+    succeed(&mut site.job(1, &[], &script));
+    site.assert_clean();
+}

@@ -12,7 +12,7 @@ fn two_hosts() -> (Place, String) {
     let ssh = place.path("ssh");
     let log = place.path("ssh.log");
     let script = format!(
-        "#!/bin/sh\n[ $# = 2 ] || exit 99\necho \"$1\" >> {}\ncd / && exec env -i PATH=\"$PATH\" sh -c \"$2\"\n",
+        "#!/bin/sh\n[ $# = 2 ] || exit 99\necho \"$1\" >> {0}; echo \"$2\" >> {0}.lines\ncd / && exec env -i PATH=\"$PATH\" sh -c \"$2\"\n",
         log.display()
     );
     std::fs::write(&ssh, script).expect("written");
@@ -46,7 +46,11 @@ fn nodes_are_reached_over_ssh() {
     assert_eq!(out(&output), format!("{here}\nit's 0\n[0] 0 a b\n[1] 1 a b\n"), "{}", err(&output));
     assert!(place.shared("from-node-0").exists());
     let asked = std::fs::read_to_string(place.path("ssh.log")).expect("written");
-    assert_eq!((asked.matches("alpha").count(), asked.matches("beta").count()), (3, 2), "{asked}");
+    // For each node one way for its agent, and for `exec` one for the variables and one for the command; one for the script.
+    assert_eq!((asked.matches("alpha").count(), asked.matches("beta").count()), (4, 3), "{asked}");
+    // Everybody on either host can read command lines.
+    let lines = std::fs::read_to_string(place.path("ssh.log.lines")).expect("written");
+    assert!(lines.contains("--variables") && !lines.contains("MINE=") && !lines.contains("a b"), "{lines}");
     place.assert_clean();
 }
 

@@ -118,6 +118,9 @@ pub enum Action {
     /// Enter a node's namespaces and run a command there; started by a driver or `exec`
     #[command(hide = true)]
     Enter(EnterArguments),
+    /// Keep variables from standard input for a command that is about to enter a node
+    #[command(hide = true)]
+    KeepVariables(CommandPlace),
     /// Try to make namespaces and a FUSE mount, say which, and end
     #[command(hide = true)]
     Probe,
@@ -347,9 +350,9 @@ pub enum LayoutAction {
     },
 }
 
-/// `tameike enter`
+/// Where the files of a command in a node lie.
 #[derive(Debug, Args)]
-pub struct EnterArguments {
+pub struct CommandPlace {
     /// The job's directory on this host.
     #[arg(long)]
     pub job_dir: PathBuf,
@@ -359,12 +362,20 @@ pub struct EnterArguments {
     /// A name for the command, by which the agent can signal it.
     #[arg(long)]
     pub name: String,
+}
+
+/// `tameike enter`
+#[derive(Debug, Args)]
+pub struct EnterArguments {
+    /// The command's place.
+    #[command(flatten)]
+    pub place: CommandPlace,
     /// The directory to run in.
     #[arg(long)]
     pub cwd: Option<PathBuf>,
-    /// Variables to set.
-    #[arg(long = "env", value_parser = job::parse_variable)]
-    pub variables: Vec<(String, OsString)>,
+    /// Whether variables were kept for it.
+    #[arg(long)]
+    pub variables: bool,
     /// Whether the program is preloaded.
     #[arg(long)]
     pub preload: bool,

@@ -62,8 +62,16 @@ fn start(arguments: &ExecArguments) -> Result<Vec<Task>> {
     if !arguments.all {
         return Ok(vec![Task::start(way, &record, &job_dir, &launch(arguments.node), Stdio::Own)?]);
     }
-    let nodes = 0..record.plan.nodes.len() as u32;
-    nodes.map(|node| Task::start(way, &record, &job_dir, &launch(node), Stdio::Labelled)).collect()
+    let place = Arc::new((record, job_dir));
+    // At the same time: to start one may take a way to another host and back.
+    let starting: Vec<_> = (0..place.0.plan.nodes.len() as u32)
+        .map(|node| {
+            let (place, launch) = (place.clone(), launch(node));
+            start_thread("start", move || Task::start(way, &place.0, &place.1, &launch, Stdio::Labelled))
+        })
+        .collect::<Result<_>>()?;
+    let panicked = |_| Err(Fault::io("starting a command panicked"));
+    starting.into_iter().map(|starting| starting.join().unwrap_or_else(panicked)).collect()
 }
 
 /// Waits for all tasks, passes signals on to them, and returns the largest exit code.

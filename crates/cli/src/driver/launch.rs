@@ -1,12 +1,16 @@
 //! Starting a command inside a node: through `tameike enter`, here or over ssh.
 
 use super::protocol::Launch;
+use crate::node::enter::write_variables;
+use crate::place::base::node_dir;
 use crate::place::record::JobRecord;
+use crate::settings::hostfile::HostSpec;
 use std::ffi::{OsStr, OsString};
+use std::io::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::{detach, random_bytes};
 
@@ -34,6 +38,7 @@ pub fn prepare(record: &JobRecord, job_dir: &Path, launch: &Launch, terminal: bo
     })?;
     let name: String = random_bytes::<8>()?.iter().map(|byte| format!("{byte:02x}")).collect();
     let words = enter_words(job_dir, launch, &name);
+    keep_variables(record, host, job_dir, (launch, &name))?;
     if host.is_here() {
         let mut command = Command::new("/proc/self/exe");
         command.arg0("tameike").args(&words);
@@ -46,28 +51,64 @@ pub fn prepare(record: &JobRecord, job_dir: &Path, launch: &Launch, terminal: bo
         );
         return Ok(Prepared { command, name, is_remote: false });
     }
-    let mut command = Command::new(&record.plan.ssh[0]);
-    command.args(&record.plan.ssh[1..]).args(terminal.then_some("-t")).arg(&host.host);
-    let program = record.plan.remote_program.as_os_str();
-    command.arg(remote_line(std::iter::once(program).chain(words.iter().map(OsString::as_os_str))));
+    let mut command = over_ssh(record, host, &words, terminal);
     // Ctrl-C must reach the program there, and not end the ssh that carries its output.
     detach(&mut command);
     Ok(Prepared { command, name, is_remote: true })
 }
 
+/// A command that runs `tameike` with these words on another host.
+fn over_ssh(record: &JobRecord, host: &HostSpec, words: &[OsString], terminal: bool) -> Command {
+    let mut command = Command::new(&record.plan.ssh[0]);
+    command.args(&record.plan.ssh[1..]).args(terminal.then_some("-t")).arg(&host.host);
+    let program = record.plan.remote_program.as_os_str();
+    command.arg(remote_line(std::iter::once(program).chain(words.iter().map(OsString::as_os_str))));
+    command
+}
+
+fn place_words(job_dir: &Path, node: u32, name: &str) -> [OsString; 6] {
+    let node = node.to_string();
+    ["--job-dir".into(), job_dir.into(), "--node".into(), node.into(), "--name".into(), name.into()]
+}
+
 fn enter_words(job_dir: &Path, launch: &Launch, name: &str) -> Vec<OsString> {
-    let mut words: Vec<OsString> = vec!["enter".into(), "--job-dir".into(), job_dir.into(), "--node".into()];
-    words.extend([launch.node.to_string().into(), "--name".into(), name.into()]);
+    let mut words: Vec<OsString> = vec!["enter".into()];
+    words.extend(place_words(job_dir, launch.node, name));
     words.extend(["--cwd".into(), launch.cwd.clone().into_os_string()]);
-    for (name, value) in &launch.variables {
-        let mut variable = OsString::from(format!("--env={name}="));
-        variable.push(OsString::from(value.clone()));
-        words.push(variable);
-    }
+    words.extend((!launch.variables.is_empty()).then(|| "--variables".into()));
     words.extend(launch.preload.then(|| "--preload".into()));
     words.push("--".into());
     words.extend(launch.command.iter().cloned().map(OsString::from));
     words
+}
+
+/// Puts the command's variables where it takes them from. Their values appear on no command line, which other users could read.
+fn keep_variables(
+    record: &JobRecord,
+    host: &HostSpec,
+    job_dir: &Path,
+    (launch, name): (&Launch, &str),
+) -> Result<()> {
+    if launch.variables.is_empty() {
+        return Ok(());
+    }
+    let doing = format!("sending variables to node {}", launch.node);
+    let failed = |error| Fault::from_os(&doing, &error);
+    let text = serde_json::to_string(&launch.variables).map_err(|error| failed(error.into()))?;
+    if host.is_here() {
+        return write_variables(&node_dir(job_dir, launch.node), name, &text);
+    }
+    let mut words = vec!["keep-variables".into()];
+    words.extend(place_words(job_dir, launch.node, name));
+    let mut command = over_ssh(record, host, &words, false);
+    detach(&mut command);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().map_err(failed)?;
+    let written = child.stdin.take().map_or(Ok(()), |mut input| input.write_all(text.as_bytes()));
+    let status = child.wait().map_err(failed)?;
+    if !status.success() {
+        return Err(Fault::io(format!("{doing}: {}: {status}", record.plan.ssh[0])));
+    }
+    written.map_err(failed)
 }
 
 /// The command line of another host's shell that stands for these words.

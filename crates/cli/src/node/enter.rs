@@ -2,14 +2,21 @@
 //!
 //! The process moves itself into the namespaces and then turns into the program, so its number, terminal,
 //! input and output, signals and exit code are the program's.
+//!
+//! Values of variables travel in a file of the job's directory, to other hosts by standard input: everybody can read the
+//! arguments of a process.
 
 use super::preload;
-use crate::arguments::EnterArguments;
+use crate::arguments::{CommandPlace, EnterArguments};
+use crate::driver::protocol::Text;
 use crate::exit;
 use crate::place::base::node_dir;
 use crate::place::record::NodeState;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -22,6 +29,9 @@ use tameike_io::os::process::ProcessId;
 pub const JOB_DIR_VARIABLE: &str = "TAMEIKE_JOB_DIR";
 /// Names the node, for commands in it.
 pub const NODE_VARIABLE: &str = "TAMEIKE_NODE";
+
+/// Ends the name of a file of variables.
+const VARIABLES: &str = "variables";
 
 /// A command that was entered, in `node-K/commands/NAME`.
 #[derive(Serialize, Deserialize)]
@@ -39,21 +49,39 @@ pub fn run(arguments: &EnterArguments) -> u8 {
             exit::of_start_error(&error)
         }
         Err(fault) => {
-            eprintln!("tameike: node {}: {fault}", arguments.node);
+            eprintln!("tameike: node {}: {fault}", arguments.place.node);
+            exit::FAILED
+        }
+    }
+}
+
+/// Keeps the variables that come by standard input; the exit code.
+pub fn keep(place: &CommandPlace) -> u8 {
+    let kept = std::io::read_to_string(std::io::stdin())
+        .map_err(|error| Fault::from_os("reading variables from standard input", &error))
+        .and_then(|text| write_variables(&node_dir(&place.job_dir, place.node), &place.name, &text));
+    match kept {
+        Ok(()) => 0,
+        Err(fault) => {
+            eprintln!("tameike: node {}: {fault}", place.node);
             exit::FAILED
         }
     }
 }
 
 fn enter(arguments: &EnterArguments) -> Result<Command> {
-    let none = || Fault::new(Errno::ENOENT, format!("no such node in {}", arguments.job_dir.display()));
-    let state = NodeState::read(&arguments.job_dir, arguments.node)?.ok_or_else(none)?;
+    let CommandPlace { job_dir, node, name } = &arguments.place;
+    let node_dir = node_dir(job_dir, *node);
+    // The file is removed whatever comes after.
+    let kept = if arguments.variables { take_variables(&node_dir, name)? } else { Vec::new() };
+    let none = || Fault::new(Errno::ENOENT, format!("no such node in {}", job_dir.display()));
+    let state = NodeState::read(job_dir, *node)?.ok_or_else(none)?;
     if !state.process().is_alive() {
-        let log = node_dir(&arguments.job_dir, arguments.node).join("agent.log");
+        let log = node_dir.join("agent.log");
         let message = format!("its agent has ended; its log is {}", log.display());
         return Err(Fault::new(Errno::EHOSTDOWN, message));
     }
-    write_command(&node_dir(&arguments.job_dir, arguments.node), &arguments.name)?;
+    write_command(&node_dir, name)?;
     match state.record.isolation {
         _ if shares_mounts(state.record.pid) => {}
         Isolation::MountNamespace => namespace::enter(state.record.pid, Namespaces::Mount)?,
@@ -67,9 +95,9 @@ fn enter(arguments: &EnterArguments) -> Result<Command> {
     let (program, rest) = arguments.command.split_first().ok_or_else(|| Fault::from(Errno::EINVAL))?;
     let mut command = Command::new(program);
     command.args(rest);
-    let preload = preload::variables(arguments.preload, &arguments.job_dir, arguments.node)?;
-    command.envs(variables(&state, &arguments.job_dir)).envs(preload);
-    command.envs(arguments.variables.iter().cloned());
+    let preload = preload::variables(arguments.preload, job_dir, *node)?;
+    command.envs(variables(&state, job_dir)).envs(preload);
+    command.envs(kept.into_iter().map(|(name, value)| (OsString::from(name), OsString::from(value))));
     Ok(command)
 }
 
@@ -107,6 +135,22 @@ pub fn read_command(node_dir: &Path, name: &str) -> Result<ProcessId> {
     let text = std::fs::read(&path).map_err(failed)?;
     let Entered { pid, start } = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
     Ok(ProcessId { pid, start })
+}
+
+/// Keeps `text`, the variables of a command in JSON, until the command enters.
+pub fn write_variables(node_dir: &Path, name: &str, text: &str) -> Result<()> {
+    let path = command_path(node_dir, name)?.with_extension(VARIABLES);
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+    made.and_then(|mut file| file.write_all(text.as_bytes()))
+        .map_err(|error| Fault::from_os(format_args!("writing {}", path.display()), &error))
+}
+
+fn take_variables(node_dir: &Path, name: &str) -> Result<Vec<(String, Text)>> {
+    let path = command_path(node_dir, name)?.with_extension(VARIABLES);
+    let failed = |error| Fault::from_os(format_args!("reading {}", path.display()), &error);
+    let text = std::fs::read(&path).map_err(failed)?;
+    std::fs::remove_file(&path).map_err(failed)?;
+    serde_json::from_slice(&text).map_err(|error| failed(error.into()))
 }
 
 fn command_path(node_dir: &Path, name: &str) -> Result<std::path::PathBuf> {

@@ -1,0 +1,30 @@
+/* A program that becomes another user after it has used the library: `users VIEW`. */
+#include "tameike.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static int fail(const char *what, int told) {
+    printf("not so: %s: %d\n", what, told);
+    return 1;
+}
+
+int main(int count, char **arguments) {
+    tameike_file *file;
+    char path[4096], other[4096];
+    int told;
+    if (count != 2) return 2;
+    snprintf(path, sizeof path, "%s/secret", arguments[1]);
+    snprintf(other, sizeof other, "%s/other", arguments[1]);
+    if ((told = tameike_open(path, O_CREAT | O_WRONLY, 0600, &file)) != 0) return fail("it is made", told);
+    if ((told = tameike_close(file)) != 0) return fail("it is closed", told);
+    if (seteuid(65534) != 0) return fail("another user", errno);
+    if ((told = tameike_open(path, O_RDONLY, 0, &file)) != -EACCES) return fail("no open", told);
+    if ((told = tameike_open(other, O_CREAT | O_WRONLY, 0600, &file)) != -EACCES) return fail("no new file", told);
+    if ((told = tameike_unlink(path)) != -EACCES) return fail("no name less", told);
+    if (seteuid(0) != 0) return fail("the user from before", errno);
+    if ((told = tameike_open(path, O_RDONLY, 0, &file)) != 0) return fail("it is opened", told);
+    return tameike_close(file);
+}
