@@ -12,6 +12,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as LocalAddr, UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
 use tameike_core::limits::UNIT_SIZE;
 
 /// A user whom no agent of a test runs as.
@@ -30,6 +31,9 @@ fn stranger(script: &str, name: &str) -> Option<Child> {
 fn one_host() -> SocketNetwork {
     let mut network = SocketNetwork::new(UNIT_SIZE, 2);
     network.one_host = true;
+    // No test that runs at the same time has its names.
+    static LAST: AtomicU8 = AtomicU8::new(100);
+    network.secret = [LAST.fetch_add(1, Ordering::Relaxed); 32];
     network
 }
 

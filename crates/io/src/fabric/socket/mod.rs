@@ -13,8 +13,8 @@
 //! Connections are opened when they are first needed, and closed where there are too many of them and nothing is under way: in good
 //! order, so that nothing is lost and nobody is taken for dead ([`idle`]).
 //!
-//! The room: `handshake` proves the job's secret, `header` has the bytes of messages, `connection` writes what is `outgoing`,
-//! `reader` reads, `host` keeps what peers of this host have been lent, `link` has libfabric carry what goes between two agents,
+//! The modules: `handshake` proves the job's secret, `header` has the bytes of messages, `seal` authenticates them, `connection`
+//! writes what is `outgoing`, `reader` reads messages from the `input`, `host` keeps what peers of this host have been lent, `link` has libfabric carry what goes between two agents,
 //! `dial` connects, `peer` decides who is connected, alive or dead, `idle` who need not be.
 
 mod connection;
@@ -23,6 +23,7 @@ pub(crate) mod handshake;
 pub(crate) mod header;
 mod host;
 mod idle;
+mod input;
 mod link;
 mod outgoing;
 mod peer;

@@ -9,20 +9,18 @@ use super::Inner;
 use super::connection::{Connection, Outgoing, broken};
 use super::header::{HEADER_SIZE, Header, Kind};
 use super::host::{PLACE_SIZE, Place};
-use super::seal::{Message, PACKET_HEAD, Stream, TAG_SIZE};
+use super::input::Input;
 use crate::crc32c;
 use crate::fabric::grant::PendingGet;
 use crate::fabric::{Incoming, Lane};
-use crate::os::runtime::give_way;
 use crate::slab::{BlockSums, Frame, Payload};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tameike_core::{Errno, Fault, Result};
 
-const BUFFER_SIZE: usize = 16 << 10;
-/// Bytes after which a busy connection lets others have a turn.
-const TURN_SIZE: usize = 4 << 20;
+/// Bytes of a payload that are read and hashed at a time.
+const PIECE_SIZE: usize = 128 << 10;
 /// Between two looks whether what was sent by libfabric has come.
 const PACKETS_PAUSE: Duration = Duration::from_millis(1);
 
@@ -225,10 +223,7 @@ impl Reader<'_> {
             true => self.copy(frame, length).await,
             false => {
                 let mut frame = frame;
-                let mut read = self.input.read(&mut frame[..length]).await;
-                if read.is_ok() {
-                    read = self.prove_beside(&frame[..length]).await;
-                }
+                let read = self.read_beside(&mut frame[..length]).await;
                 (frame, read)
             }
         };
@@ -240,6 +235,18 @@ impl Reader<'_> {
             }
         });
         (frame, sums)
+    }
+
+    /// Reads a payload. Each piece is hashed as it comes, while it is in the processor's cache and others are on their way.
+    async fn read_beside(&mut self, target: &mut [u8]) -> Result<()> {
+        let last = target.len().saturating_sub(1) / PIECE_SIZE * PIECE_SIZE;
+        let (pieces, last) = target.split_at_mut(last);
+        for piece in pieces.chunks_mut(PIECE_SIZE) {
+            self.input.read(piece).await?;
+            self.input.hash(piece);
+        }
+        self.input.read(last).await?;
+        self.prove_beside(last).await
     }
 
     /// Copies a lent payload of so many bytes.
@@ -305,7 +312,7 @@ impl Reader<'_> {
             if left == 0 {
                 return self.prove_beside(&waste[..piece]).await;
             }
-            self.input.skipped(&waste[..piece]);
+            self.input.hash(&waste[..piece]);
         }
         Ok(())
     }
@@ -320,99 +327,5 @@ impl Reader<'_> {
         let why = format!("{what} on the connection with {}, which is closed", self.connection.peer);
         log::error!("{why}");
         Fault::new(Errno::ECONNRESET, why)
-    }
-}
-
-/// The stream of a connection, with a small buffer so that many small messages cost one system call.
-struct Input<'a> {
-    connection: &'a Connection,
-    buffer: Box<[u8]>,
-    start: usize,
-    end: usize,
-    turn: usize,
-    /// All that there is has come by libfabric, proven, and is in the buffer.
-    is_packet: bool,
-    /// Checks what comes by TCP.
-    stream: Option<Stream>,
-    /// The message that is being read there.
-    message: Option<Message>,
-}
-
-impl<'a> Input<'a> {
-    fn new(connection: &'a Connection) -> Self {
-        let buffer = vec![0; BUFFER_SIZE].into();
-        let stream = connection.incoming_key.map(Stream::new);
-        Self { connection, buffer, start: 0, end: 0, turn: 0, is_packet: false, stream, message: None }
-    }
-
-    fn of_packet(connection: &'a Connection, packet: Vec<u8>) -> Self {
-        let (start, end) = (PACKET_HEAD, packet.len());
-        let (stream, message) = (None, None);
-        Self { connection, buffer: packet.into(), start, end, turn: 0, is_packet: true, stream, message }
-    }
-
-    /// Whether the next tag is for this header and body.
-    async fn proves_head(&mut self, head: &[u8], body: &[u8]) -> Result<bool> {
-        if let Some(stream) = &mut self.stream {
-            let mut message = stream.message();
-            message.update(head);
-            self.message = Some(message);
-        }
-        self.proves_beside(body).await
-    }
-
-    /// Whether the next tag is for the message, with this as its last piece so far.
-    async fn proves_beside(&mut self, piece: &[u8]) -> Result<bool> {
-        let Some(mut message) = self.message.take() else { return Ok(true) };
-        message.update(piece);
-        let mut tag = [0; TAG_SIZE];
-        self.read(&mut tag).await?;
-        let is_proven = message.is(&tag);
-        self.message = Some(message);
-        Ok(is_proven)
-    }
-
-    /// This piece of the message is not kept.
-    fn skipped(&mut self, piece: &[u8]) {
-        if let Some(message) = &mut self.message {
-            message.update(piece);
-        }
-    }
-
-    /// Fills `target`. What the socket has beyond it goes to the buffer by the same system call.
-    async fn read(&mut self, target: &mut [u8]) -> Result<()> {
-        let mut filled = target.len().min(self.end - self.start);
-        target[..filled].copy_from_slice(&self.buffer[self.start..self.start + filled]);
-        self.start += filled;
-        if self.is_packet && filled < target.len() {
-            let why = format!("a packet of {} is shorter than it says", self.connection.peer);
-            return Err(Fault::new(Errno::ECONNRESET, why));
-        }
-        while filled < target.len() {
-            let rest = &mut target[filled..];
-            let wanted = rest.len();
-            let count = match self.connection.socket.read(rest, &mut self.buffer).await {
-                Ok(0) => {
-                    let why = format!("{} has closed the connection", self.connection.peer);
-                    return Err(Fault::new(Errno::ECONNRESET, why));
-                }
-                Ok(count) => count,
-                Err(error) => return Err(broken("cannot receive", self.connection.peer, &error)),
-            };
-            self.connection.heard.fetch_add(1, Ordering::Relaxed);
-            filled += count.min(wanted);
-            (self.start, self.end) = (0, count.saturating_sub(wanted));
-            self.count(count).await;
-        }
-        Ok(())
-    }
-
-    /// So many bytes more have come.
-    async fn count(&mut self, bytes: usize) {
-        self.turn += bytes;
-        if self.turn > TURN_SIZE {
-            self.turn = 0;
-            give_way().await;
-        }
     }
 }

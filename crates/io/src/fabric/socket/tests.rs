@@ -12,6 +12,8 @@ use tameike_core::limits::UNIT_SIZE;
 /// Two nodes on this machine, each with its own reactor.
 pub(crate) struct SocketNetwork {
     pub systems: [System; 2],
+    /// The job's secret, by which agents of one host meet: tests that run at the same time may want one of their own.
+    pub secret: [u8; 32],
     pub fabrics: Mutex<[Option<Arc<SocketFabric>>; 2]>,
     addresses: Mutex<[Option<String>; 2]>,
     slab: Arc<Slab>,
@@ -35,6 +37,7 @@ impl SocketNetwork {
         let (fabrics, addresses) = Default::default();
         Self {
             systems,
+            secret: [7; 32],
             fabrics,
             addresses,
             slab,
@@ -62,7 +65,7 @@ impl SocketNetwork {
         SocketConfig {
             node,
             job: JobId::new("test").expect("a valid name"),
-            secret: [7; 32],
+            secret: self.secret,
             listen: known.unwrap_or_else(|| "127.0.0.1:0".into()),
             inline_max: self.inline_max,
             peer_limit: self.peer_limit,
