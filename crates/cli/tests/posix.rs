@@ -45,6 +45,17 @@ fn names_are_swapped_and_kept_from_being_replaced() {
     in_local(body);
 }
 
+/// S9: "every node finds the old file or the new one under the name, never none, and opens it whole"
+///
+/// The kernel opens a file by the number of an earlier look-up. The view once took an open file for it that had got the
+/// inode number of the replaced one on the file system below: its content was read up to the size of the replaced one.
+#[test]
+fn a_replaced_file_is_not_taken_for_the_one_that_got_its_inode_number() {
+    let body = "on 0 reused_number $dir";
+    in_views("shared cache local", body);
+    in_local(body);
+}
+
 /// S24: "fallocate sets space aside, punches holes and (but in a node-local view in memory) zeroes ranges, with and without
 /// FALLOC_FL_KEEP_SIZE; its other modes are refused with EOPNOTSUPP."
 /// S27: "SEEK_DATA and SEEK_HOLE tell what was written and not punched since, to the byte in the job-shared view, in the others

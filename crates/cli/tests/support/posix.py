@@ -512,6 +512,47 @@ def rights(root):
             assert stat.S_IMODE(os.stat(path).st_mode) == 0o777, (flags, late)
 
 
+def reused_number(root):
+    """A file that is held by its number alone is replaced; another file gets its inode number below, and loses its name open."""
+    path = f"{root}/reused"
+    write(path, "first")
+    held = os.open(path, os.O_PATH)
+    number = os.fstat(held).st_ino
+    write(f"{path}.next", "second")
+    os.rename(f"{path}.next", path)
+    # A number that is taken differs in its highest bits only.
+    same = lambda other: (os.stat(other).st_ino ^ number) & ((1 << 48) - 1) == 0
+    for count in range(100):
+        other = f"{path}.{count}"
+        write(other, "the third one")
+        if same(other):
+            break
+    else:
+        print("this file system gives no inode number again")
+        return
+    file = os.open(other, os.O_RDWR)
+    os.unlink(other)
+    by_number = f"/proc/self/fd/{held}"
+    try:
+        assert read(by_number) == "first", "another file is read"
+    except OSError as error:
+        assert error.errno in (errno.ESTALE, errno.ENOENT), error
+    time.sleep(0.3)
+    try:
+        assert os.fstat(held).st_size == 5, "these are attributes of another file"
+    except OSError as error:
+        assert error.errno in (errno.ESTALE, errno.ENOENT), error
+    for change in (lambda: os.truncate(by_number, 1), lambda: os.chmod(by_number, 0o600)):
+        try:
+            change()
+        except OSError as error:
+            assert error.errno in (errno.ESTALE, errno.ENOENT), error
+    assert os.pread(file, 100, 0) == b"the third one", "another file was changed"
+    assert stat.S_IMODE(os.fstat(file).st_mode) != 0o600
+    os.close(file)
+    os.close(held)
+
+
 def read_there(path):
     read_through(path)
     print(accessed(path) > LONG_AGO)

@@ -3,6 +3,7 @@
 use super::opens::OpenFile;
 use super::{CacheView, out_of_turn, version};
 use crate::data::{FileVersion, Home};
+use crate::passthrough::Identity;
 use crate::vfs::{FileNumber, HandleNumber, OpenMode, Opened, ReadBytes, WriteBytes, gives_rights};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -56,10 +57,11 @@ impl CacheView {
         mode: OpenMode,
         made: bool,
     ) -> Result<Opened> {
-        let (inode, stamp) = (stat.inode_id(), stat.stamp());
+        let (file, stamp) = (Identity::of(stat), stat.stamp());
+        let inode = file.inode;
         let opening = self.opens.begin(inode);
         let (state, holders) = self.ask_open((inode, path.clone(), stamp), true, made).await?;
-        let cell = match self.opens.of_file(inode) {
+        let cell = match self.opens.of_file(&file) {
             Some(open) => {
                 // Another node may have renamed it since it was opened here.
                 *open.path.lock() = path;
@@ -71,7 +73,7 @@ impl CacheView {
         let home = Home::Shared(cell.clone());
         let (data, keep_cache) =
             self.engine.open(inode, layout, home, FileVersion { holders, ..version(state, stat.size) }, mode);
-        let open = OpenFile::new(data.clone(), shared, cell.clone(), stamp, mode);
+        let open = OpenFile::new(file, data.clone(), shared, cell.clone(), stamp, mode);
         let (direct, gives_rights) = (mode.is_direct(data.size()), gives_rights(stat.mode));
         let handle = self.opens.add(open);
         if (opening.end() || state.removing)
@@ -110,7 +112,7 @@ impl CacheView {
     /// # Errors
     /// `EACCES` when it is to be written, and no handle of it is open for writing.
     pub(super) fn reopen_orphan(&self, file: FileNumber, mode: OpenMode) -> Result<Option<Opened>> {
-        let mut orphans = self.opens.all_of(self.below.inode(file));
+        let mut orphans = self.opens.all_of(&self.below.identity(file));
         orphans.retain(|open| open.is_orphan());
         if orphans.is_empty() {
             return Ok(None);
@@ -195,14 +197,14 @@ impl CacheView {
 
     /// Sets the size of a file, open or not.
     pub(super) async fn truncate(&self, file: FileNumber, size: u64) -> Result<()> {
-        let inode = self.below.inode(file);
-        let open = self.opens.of_file(inode);
+        let id = self.below.identity(file);
+        let open = self.opens.of_file(&id);
         let _stays = match &open {
             Some(open) => Some(open.data.leaving.read().await),
             None => None,
         };
         if let Some(open) =
-            self.opens.all_of(inode).into_iter().find(|open| open.is_orphan() && open.mode.write)
+            self.opens.all_of(&id).into_iter().find(|open| open.is_orphan() && open.mode.write)
         {
             return self.below.run(move |_| open.shared.truncate(size)).await;
         }
@@ -211,7 +213,7 @@ impl CacheView {
             Some(open) => open.path.lock().clone(),
             None => self.below.path(file)?,
         };
-        if !self.opens.all_of(inode).iter().any(|open| open.mode.write) {
+        if !self.opens.all_of(&id).iter().any(|open| open.mode.write) {
             // Nobody has asked the shared file system yet.
             let (shared, path) = (open.as_ref().map(|open| open.shared.clone()), path.clone());
             let check = move |fs: &dyn SharedFs| {
@@ -219,7 +221,7 @@ impl CacheView {
             };
             self.below.run(check).await?;
         }
-        self.cut(inode, path, stamp, size).await
+        self.cut(id.inode, path, stamp, size).await
     }
 
     /// Cuts a file that is being opened to nothing.
@@ -255,7 +257,7 @@ impl CacheView {
         if rest != AttrChange::default() {
             self.change_attributes(file, rest).await?;
         }
-        self.overlay(self.stat(file).await?.attr()).await
+        self.overlay(&self.stat(file).await?).await
     }
 
     async fn change_attributes(&self, file: FileNumber, change: AttrChange) -> Result<()> {
@@ -282,7 +284,7 @@ impl CacheView {
     }
 
     async fn change_shared(&self, file: FileNumber, change: AttrChange) -> Result<()> {
-        match self.opens.of_file(self.below.inode(file)) {
+        match self.opens.of_file(&self.below.identity(file)) {
             // By its descriptor: another node may have renamed it, and put another file in its place.
             Some(open) => self.below.run(move |_| open.shared.change(&change)).await,
             None => self.below.change(file, change).await,
@@ -294,8 +296,15 @@ impl CacheView {
         if open.is_orphan() {
             return Ok(Some(Generation(0))); // others write to the shared file behind the kernel's back
         }
-        let (inode, attr) = (open.data.inode, self.stat(self.below.number(open.data.inode)).await?.attr());
-        if self.removed_elsewhere(&attr).is_some() {
+        let stat = match self.below.number_of(&open.file) {
+            Some(number) => self.stat(number).await?,
+            None => {
+                let shared = open.shared.clone();
+                self.below.run(move |_| shared.stat()).await?
+            }
+        };
+        let (inode, attr) = (open.data.inode, stat.attr());
+        if self.removed_elsewhere(&open.file, &attr).is_some() {
             return Ok(None);
         }
         let look = CacheRequest::State { inode, size: attr.size, mtime: attr.mtime };

@@ -13,7 +13,7 @@ mod warm;
 
 use crate::data::{DataEngine, FileVersion, dense_blocks};
 use crate::locks::FileLocks;
-use crate::passthrough::{Passthrough, Waiting};
+use crate::passthrough::{Identity, Passthrough, Waiting};
 use crate::vfs::{FileNumber, HandleNumber};
 pub use warm::Warming;
 
@@ -73,36 +73,40 @@ impl CacheView {
     }
 
     /// Adds to attributes what the job knows beyond the shared file system.
-    async fn overlay(&self, attr: Attr) -> Result<Attr> {
-        if let Some(stat) = self.stat_orphan(attr.inode).await? {
-            return Ok(stat.attr());
-        }
-        let attr = self.with_news(attr).await?;
-        // When it was removed meanwhile, its coordinator knows nothing more of it: not that the attributes are from before its
-        // content came to the shared file.
-        Ok(self.stat_orphan(attr.inode).await?.map_or(attr, |stat| stat.attr()))
+    async fn overlay(&self, stat: &FileStat) -> Result<Attr> {
+        self.overlay_file(&Identity::of(stat), stat.attr()).await
     }
 
-    async fn with_news(&self, mut attr: Attr) -> Result<Attr> {
+    async fn overlay_file(&self, file: &Identity, attr: Attr) -> Result<Attr> {
+        if let Some(stat) = self.stat_orphan(file).await? {
+            return Ok(stat.attr());
+        }
+        let attr = self.with_news(file, attr).await?;
+        // When it was removed meanwhile, its coordinator knows nothing more of it: not that the attributes are from before its
+        // content came to the shared file.
+        Ok(self.stat_orphan(file).await?.map_or(attr, |stat| stat.attr()))
+    }
+
+    async fn with_news(&self, file: &Identity, mut attr: Attr) -> Result<Attr> {
         if attr.kind != FileKind::File {
             return Ok(attr);
         }
-        let inode = attr.inode;
-        if let Some(open) = self.removed_elsewhere(&attr) {
+        let inode = file.inode;
+        if let Some(open) = self.removed_elsewhere(file, &attr) {
             attr.size = open.data.size();
             return Ok(attr);
         }
         let look = CacheRequest::State { inode, size: attr.size, mtime: attr.mtime };
         let mut state = self.ask_state(inode, look.clone()).await?;
-        if self.engine.find(inode).is_some_and(|file| file.is_beyond(state.generation)) {
+        if self.engine.find(inode).is_some_and(|data| data.is_beyond(state.generation)) {
             // It was overtaken by what this node has told the coordinator meanwhile; the next one cannot be.
             state = self.ask_state(inode, look).await?;
         }
-        let open = self.engine.find(inode).filter(|file| file.is_open());
         let mut newer = state.newer;
-        if let Some(file) = open {
-            file.refresh(version(state, attr.size));
-            newer = file.newer().map(|(size, time)| (size, time.max(attr.mtime))).or(newer);
+        // The attributes may be from before another file got the inode number: that one's data does not take them.
+        if let Some(open) = self.opens.of_file(file) {
+            open.data.refresh(version(state, attr.size));
+            newer = open.data.newer().map(|(size, time)| (size, time.max(attr.mtime))).or(newer);
         }
         if let Some((size, time)) = newer {
             attr.blocks = self.blocks(&attr, size, state.sparse).await;
@@ -115,8 +119,8 @@ impl CacheView {
 
     /// What is open here of a file that another node has removed. What the job knew of it is gone with its last name;
     /// this node goes by what it had: a file that was cut to nothing would be something else.
-    fn removed_elsewhere(&self, attr: &Attr) -> Option<Arc<OpenFile>> {
-        let open = if attr.nlink == 0 { self.opens.of_file(attr.inode) } else { None };
+    fn removed_elsewhere(&self, file: &Identity, attr: &Attr) -> Option<Arc<OpenFile>> {
+        let open = if attr.nlink == 0 { self.opens.of_file(file) } else { None };
         open.filter(|open| !open.is_orphan())
     }
 
@@ -139,10 +143,11 @@ impl CacheView {
 
     /// Attributes of the shared file: by name, or of an open file that has lost its names.
     async fn stat(&self, file: FileNumber) -> Result<FileStat> {
-        if let Some(stat) = self.stat_orphan(self.below.inode(file)).await? {
+        let id = self.below.identity(file);
+        if let Some(stat) = self.stat_orphan(&id).await? {
             return Ok(stat);
         }
-        match (self.below.stat(file).await, self.opens.of_file(self.below.inode(file))) {
+        match (self.below.stat(file).await, self.opens.of_file(&id)) {
             // Another node has moved or removed what is open here.
             (Err(fault), Some(open)) if matches!(fault.errno, Errno::ENOENT | Errno::ESTALE) => {
                 self.below.run(move |_| open.shared.stat()).await
@@ -152,8 +157,8 @@ impl CacheView {
     }
 
     /// Attributes of an open file that has lost its last name.
-    async fn stat_orphan(&self, inode: InodeId) -> Result<Option<FileStat>> {
-        match self.opens.of_file(inode).filter(|open| open.is_orphan()) {
+    async fn stat_orphan(&self, file: &Identity) -> Result<Option<FileStat>> {
+        match self.opens.of_file(file).filter(|open| open.is_orphan()) {
             Some(open) => self.below.run(move |_| open.shared.stat()).await.map(Some),
             None => Ok(None),
         }
@@ -161,7 +166,7 @@ impl CacheView {
 
     /// Open files follow what was renamed.
     fn refresh_paths(&self) {
-        self.opens.refresh_paths(|inode| self.below.path(self.below.number(inode)).ok());
+        self.opens.refresh_paths(|file| self.below.path(self.below.number_of(file)?).ok());
     }
 
     fn handle(&self, handle: HandleNumber) -> Result<Arc<OpenFile>> {

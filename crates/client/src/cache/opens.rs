@@ -2,6 +2,7 @@
 
 use crate::data::{FileData, Told};
 use crate::handles::Handles;
+use crate::passthrough::Identity;
 use crate::vfs::{HandleNumber, OpenMode};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use tameike_io::shared::SharedFile;
 
 /// One handle.
 pub(super) struct OpenFile {
+    pub file: Identity,
     pub data: Arc<FileData>,
     /// The shared file, opened as the program asked: it has checked the rights, and outlives the name.
     pub shared: Arc<dyn SharedFile>,
@@ -32,6 +34,7 @@ pub(super) struct OpenFile {
 
 impl OpenFile {
     pub(super) fn new(
+        file: Identity,
         data: Arc<FileData>,
         shared: Arc<dyn SharedFile>,
         path: Arc<Mutex<Vec<u8>>>,
@@ -40,13 +43,13 @@ impl OpenFile {
     ) -> Self {
         let (announced, orphan) = (AtomicBool::new(false), AtomicBool::new(false));
         let told = data.told();
-        Self { data, shared, path, stamp, mode, announced, told, orphan, is_reopened: false }
+        Self { file, data, shared, path, stamp, mode, announced, told, orphan, is_reopened: false }
     }
 
     /// One more handle of an orphan.
     pub(super) fn again(&self, mode: OpenMode) -> Self {
         let (data, shared, path) = (self.data.clone(), self.shared.clone(), self.path.clone());
-        let open = Self::new(data, shared, path, self.stamp, mode);
+        let open = Self::new(self.file, data, shared, path, self.stamp, mode);
         open.set_orphan();
         Self { is_reopened: true, ..open }
     }
@@ -132,13 +135,21 @@ impl Opens {
         self.handles.remove(handle).map(|(_, open, _)| open)
     }
 
-    /// All handles of a file.
-    pub(super) fn all_of(&self, inode: InodeId) -> Vec<Arc<OpenFile>> {
+    /// All handles of the file that has an inode number, and of those that had it before and are still open.
+    pub(super) fn with_number(&self, inode: InodeId) -> Vec<Arc<OpenFile>> {
         self.handles.all_of(inode)
     }
 
-    pub(super) fn of_file(&self, inode: InodeId) -> Option<Arc<OpenFile>> {
-        self.handles.find(inode, |_| true)
+    /// All handles of a file.
+    pub(super) fn all_of(&self, file: &Identity) -> Vec<Arc<OpenFile>> {
+        let mut opens = self.with_number(file.inode);
+        opens.retain(|open| open.file.is(file));
+        opens
+    }
+
+    /// A handle of a file.
+    pub(super) fn of_file(&self, file: &Identity) -> Option<Arc<OpenFile>> {
+        self.handles.find(file.inode, |open| open.file.is(file))
     }
 
     /// A handle of a file that has not lost its last name, as far as this node has taken note of that.
@@ -147,9 +158,9 @@ impl Opens {
     }
 
     /// Gives every open file the path that `path` tells for it now.
-    pub(super) fn refresh_paths(&self, path: impl Fn(InodeId) -> Option<Vec<u8>>) {
-        for (inode, open) in self.handles.all() {
-            if let Some(new) = path(inode) {
+    pub(super) fn refresh_paths(&self, path: impl Fn(&Identity) -> Option<Vec<u8>>) {
+        for (_, open) in self.handles.all() {
+            if let Some(new) = path(&open.file) {
                 *open.path.lock() = new;
             }
         }

@@ -3,7 +3,7 @@
 
 use super::CacheView;
 use super::opens::OpenFile;
-use crate::passthrough::Passthrough;
+use crate::passthrough::{Identity, Passthrough};
 use crate::vfs::FileNumber;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -132,7 +132,8 @@ impl CacheView {
         }
         let inode = stat.inode_id();
         if stat.nlink > 1 {
-            return match self.below.other_path(self.below.number(inode), dir, name) {
+            let number = self.below.number_of(&Identity::of(stat));
+            return match number.and_then(|number| self.below.other_path(number, dir, name)) {
                 Some(other) => self.tell_rename(&stat.attr(), path, &other).await,
                 None => self.write_back(inode).await.map(drop),
             };
@@ -164,7 +165,7 @@ impl CacheView {
         // One that was opened while this was done for the others is not among them.
         while let Some(open) = self.opens.named_of(inode) {
             let _leaves = open.data.leaving.write().await;
-            let opens = self.opens.all_of(inode);
+            let opens = self.opens.all_of(&open.file);
             self.engine.flush(&open.data, false).await?;
             let is_there = self.write_back(inode).await?;
             // Where there is an orphan, its content was brought there before the file went.
@@ -203,7 +204,7 @@ impl CacheView {
     /// It has not done so.
     pub fn kept(&self, inode: InodeId) {
         self.opens.mark_kept(inode);
-        self.opens.all_of(inode).iter().for_each(|open| {
+        self.opens.with_number(inode).iter().for_each(|open| {
             open.set_named();
             open.data.set_lends(true);
         });

@@ -22,7 +22,8 @@ impl OverTree for CacheView {
 impl Vfs for CacheView {
     async fn lookup(&self, dir: FileNumber, name: &[u8]) -> Result<Found> {
         let found = self.below.lookup(dir, name).await?;
-        Ok(Found { attr: self.overlay(found.attr).await?, ..found })
+        let file = self.below.identity(found.file);
+        Ok(Found { attr: self.overlay_file(&file, found.attr).await?, ..found })
     }
 
     async fn find_again(&self, file: FileNumber) -> Result<Found> {
@@ -36,7 +37,7 @@ impl Vfs for CacheView {
     }
 
     async fn getattr(&self, file: FileNumber) -> Result<Attr> {
-        self.overlay(self.stat(file).await?.attr()).await
+        self.overlay(&self.stat(file).await?).await
     }
 
     async fn setattr(&self, file: FileNumber, change: AttrChange) -> Result<Attr> {
@@ -79,7 +80,7 @@ impl Vfs for CacheView {
                 (self.below.made(dir, name, &stat), opened)
             }
         };
-        match self.overlay(found.attr).await {
+        match self.overlay_file(&self.below.identity(found.file), found.attr).await {
             Ok(attr) => Ok((Found { attr, ..found }, opened)),
             Err(fault) => {
                 self.close(opened.handle);
@@ -93,7 +94,8 @@ impl Vfs for CacheView {
         let found = self.below.link(file, dir, name).await?;
         // The coordinator finds it there when its other names are gone.
         self.tell_rename(&found.attr, &from, &to).await?;
-        Ok(Found { attr: self.overlay(found.attr).await?, ..found })
+        let file = self.below.identity(found.file);
+        Ok(Found { attr: self.overlay_file(&file, found.attr).await?, ..found })
     }
 
     async fn unlink(&self, dir: FileNumber, name: &[u8]) -> Result<()> {

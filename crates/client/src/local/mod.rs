@@ -8,7 +8,7 @@ mod space;
 mod tests;
 
 use crate::handles::Handles;
-use crate::passthrough::{OverTree, Owner, Passthrough, Waiting, change_space, seek_of};
+use crate::passthrough::{Identity, OverTree, Owner, Passthrough, Waiting, change_space, seek_of};
 use crate::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace, WriteBytes};
 use parking_lot::Mutex;
 use space::LocalSpace;
@@ -28,6 +28,7 @@ const STAT_BLOCK: u64 = 512;
 
 #[derive(Clone)]
 struct Handle {
+    id: Identity,
     file: Arc<dyn SharedFile>,
     mode: OpenMode,
     /// Held while the content of the file is changed; shared by all its handles.
@@ -57,10 +58,10 @@ impl LocalView {
         Space { capacity, used, dirty: 0, inodes }
     }
 
-    fn add_handle(&self, inode: InodeId, file: Arc<dyn SharedFile>, mode: OpenMode) -> HandleNumber {
-        self.handles.add(inode, |other: Option<&Handle>| {
+    fn add_handle(&self, id: Identity, file: Arc<dyn SharedFile>, mode: OpenMode) -> HandleNumber {
+        self.handles.add(id.inode, |other: Option<&Handle>| {
             let changing = other.map(|other| other.changing.clone()).unwrap_or_default();
-            Handle { file, mode, changing }
+            Handle { id, file, mode, changing }
         })
     }
 
@@ -70,8 +71,8 @@ impl LocalView {
 
     /// A handle of a file that is open, for writing if `write`: it may have lost its names, or the right to be
     /// opened.
-    fn open_handle(&self, inode: InodeId, write: bool) -> Option<Handle> {
-        self.handles.find(inode, |open| open.mode.write || !write)
+    fn open_handle(&self, id: &Identity, write: bool) -> Option<Handle> {
+        self.handles.find(id.inode, |open| open.id.is(id) && (open.mode.write || !write))
     }
 
     /// Changes a file's content, one change at a time, and counts the space that it took or gave back. `growth`
@@ -113,20 +114,20 @@ impl LocalView {
     }
 
     /// Opens a file, and cuts it if it is to be cut.
-    fn opened(&self, inode: InodeId, file: Arc<dyn SharedFile>, mode: OpenMode) -> Result<Opened> {
-        let handle = self.add_handle(inode, file, mode);
+    fn opened(&self, id: Identity, file: Arc<dyn SharedFile>, mode: OpenMode) -> Result<Opened> {
+        let handle = self.add_handle(id, file, mode);
         if mode.write && mode.truncate {
             let cut = self.handle(handle).and_then(|open| self.cut(&open, 0));
             cut.inspect_err(|_| self.close(handle))?;
         }
-        let keep_cache = !mode.beside_kernel && !self.below.mark_pages(inode, false);
+        let keep_cache = !mode.beside_kernel && !self.below.mark_pages(id.inode, false);
         Ok(Opened { handle, keep_cache, direct: false, gives_rights: false })
     }
 
     /// A file has lost a name; the last one gives its space back, unless the file is still open.
     fn lost_name(&self, stat: &FileStat) {
         let is_last = stat.nlink <= 1 || stat.kind == FileKind::Directory;
-        if is_last && self.open_handle(stat.inode_id(), false).is_none() {
+        if is_last && self.open_handle(&Identity::of(stat), false).is_none() {
             self.space.inode_gone(space_of(stat));
         }
     }
@@ -177,7 +178,7 @@ impl Vfs for LocalView {
         match self.below.stat(file).await {
             Ok(stat) => Ok(stat.attr()),
             Err(fault) => self
-                .open_handle(self.below.inode(file), false)
+                .open_handle(&self.below.identity(file), false)
                 .ok_or(fault)?
                 .file
                 .stat()
@@ -187,7 +188,7 @@ impl Vfs for LocalView {
 
     async fn setattr(&self, file: FileNumber, change: AttrChange) -> Result<Attr> {
         if let Some(size) = change.size {
-            match self.open_handle(self.below.inode(file), true) {
+            match self.open_handle(&self.below.identity(file), true) {
                 Some(open) => self.cut(&open, size)?,
                 None => {
                     let mode = OpenMode { write: true, ..OpenMode::default() };
@@ -202,7 +203,7 @@ impl Vfs for LocalView {
         if rest != AttrChange::default() {
             match self.below.change(file, rest.clone()).await {
                 Err(fault) if fault.errno == Errno::ESTALE => {
-                    self.open_handle(self.below.inode(file), false).ok_or(fault)?.file.change(&rest)?;
+                    self.open_handle(&self.below.identity(file), false).ok_or(fault)?.file.change(&rest)?;
                 }
                 other => other?,
             }
@@ -241,7 +242,7 @@ impl Vfs for LocalView {
             created => (created.inspect(|_| self.space.inode_made())?, true),
         };
         let stat = file.stat()?;
-        let opened = self.opened(stat.inode_id(), file.clone(), mode)?;
+        let opened = self.opened(Identity::of(&stat), file.clone(), mode)?;
         let stat = file.stat().inspect_err(|_| self.close(opened.handle))?;
         let found = match is_new {
             true => self.below.made(dir, name, &stat),
@@ -290,9 +291,13 @@ impl Vfs for LocalView {
         let open = match self.below.path(file) {
             Ok(path) => self.open_path(path, mode).await?,
             // It has lost its names, but is still open.
-            Err(stale) => self.open_handle(self.below.inode(file), mode.write).ok_or(stale)?.file,
+            Err(stale) => self.open_handle(&self.below.identity(file), mode.write).ok_or(stale)?.file,
         };
-        self.opened(self.below.inode(file), open, mode)
+        if !self.below.is(file, &open.stat()?) {
+            // Another file has just got the name: the caller looks it up again.
+            return Err(Errno::ESTALE.into());
+        }
+        self.opened(self.below.identity(file), open, mode)
     }
 
     async fn read(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<ReadBytes> {

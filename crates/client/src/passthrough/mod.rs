@@ -5,6 +5,7 @@
 //! door stands for.
 
 mod directory;
+mod identity;
 mod owner;
 mod tree;
 mod xattr;
@@ -14,6 +15,7 @@ mod tests;
 
 use crate::directory::OpenDirs;
 use crate::vfs::{FileNumber, Found, ViewSpace};
+pub(crate) use identity::Identity;
 pub(crate) use owner::Owner;
 
 use directory::OpenDir;
@@ -86,7 +88,17 @@ impl Passthrough {
 
     /// Inode number of what a number of the door stands for.
     pub(crate) fn inode(&self, file: FileNumber) -> InodeId {
-        self.tree.inode(file).unwrap_or(InodeId(file.0))
+        self.identity(file).inode
+    }
+
+    /// The file that a number of the door stands for.
+    pub(crate) fn identity(&self, file: FileNumber) -> Identity {
+        self.tree.identity(file).unwrap_or(Identity { inode: InodeId(file.0), birth: 0 })
+    }
+
+    /// The door's number of a file, if the door holds it.
+    pub(crate) fn number_of(&self, file: &Identity) -> Option<FileNumber> {
+        self.tree.number_of(file)
     }
 
     /// The door's number of the file that was last seen with this inode number.

@@ -1,3 +1,4 @@
+use super::identity::Identity;
 use super::tree::{Links, Seen, Tree};
 use crate::vfs::FileNumber;
 use tameike_core::InodeId;
@@ -14,7 +15,7 @@ impl Tree {
 }
 
 fn seen(file: FileNumber, birth: u64, links: Links) -> Seen {
-    Seen { inode: InodeId(file.0), birth, links }
+    Seen { file: Identity { inode: InodeId(file.0), birth }, links }
 }
 
 fn tree() -> Tree {
@@ -162,7 +163,7 @@ fn files_with_one_inode_number_are_told_apart_by_their_birth() {
     assert!(tree.is(number, &old) && !tree.is(number, &new));
     let next = tree.found(FileNumber::ROOT, name, new);
     assert!(next != number && tree.is(next, &new) && tree.is(number, &old));
-    assert_eq!((tree.number(new.inode), tree.inode(next)), (Some(next), Some(new.inode)));
+    assert_eq!((tree.number(new.file.inode), tree.identity(next)), (Some(next), Some(new.file)));
     assert_eq!((tree.path(number), tree.path(next)), (None, Some(name.to_vec())));
     // The old one is forgotten late.
     assert!(tree.forget(number, 1));

@@ -4,6 +4,7 @@
 //! removed file to the next one at once; so a number of the door stands for one file only, as long as the kernel holds
 //! it, and a file whose inode number is taken so gets another one.
 
+use super::identity::Identity;
 use crate::vfs::FileNumber;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -41,10 +42,8 @@ pub(super) enum Links {
 /// A file as it was seen.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
-    /// Its inode number, which it shares with no other file that is there at the same time.
-    pub inode: InodeId,
-    /// As [`FileStat::birth`].
-    pub birth: u64,
+    /// Which file it is.
+    pub file: Identity,
     /// Its names.
     pub links: Links,
 }
@@ -57,12 +56,7 @@ impl Seen {
             _ if stat.nlink == 1 => Links::One,
             _ => Links::Several,
         };
-        Self { inode: stat.inode_id(), birth: stat.birth, links }
-    }
-
-    /// Whether both are one file, as far as the file system lets it be known.
-    fn is(&self, other: &Self) -> bool {
-        self.inode == other.inode && (self.birth == other.birth || self.birth == 0 || other.birth == 0)
+        Self { file: Identity::of(stat), links }
     }
 }
 
@@ -88,18 +82,25 @@ impl Tree {
     /// As [`Self::found`], for a file that was just made: whatever had its inode number is gone.
     pub(super) fn made(&self, dir: FileNumber, name: &[u8], seen: Seen) -> FileNumber {
         let mut state = self.0.lock();
-        state.numbers.remove(&seen.inode);
+        state.numbers.remove(&seen.file.inode);
         state.found((dir, name.to_vec()), seen)
     }
 
     /// Whether a number stands for the file that was seen.
     pub(super) fn is(&self, file: FileNumber, seen: &Seen) -> bool {
-        self.0.lock().nodes.get(&file).is_some_and(|node| node.seen.is(seen))
+        self.0.lock().nodes.get(&file).is_some_and(|node| node.seen.file.is(&seen.file))
     }
 
-    /// Inode number of what a number stands for.
-    pub(super) fn inode(&self, file: FileNumber) -> Option<InodeId> {
-        self.0.lock().nodes.get(&file).map(|node| node.seen.inode)
+    /// Which file a number stands for.
+    pub(super) fn identity(&self, file: FileNumber) -> Option<Identity> {
+        self.0.lock().nodes.get(&file).map(|node| node.seen.file)
+    }
+
+    /// Number that stands for a file, if the door holds it.
+    pub(super) fn number_of(&self, file: &Identity) -> Option<FileNumber> {
+        let state = self.0.lock();
+        let number = *state.numbers.get(&file.inode)?;
+        state.nodes.get(&number).is_some_and(|node| node.seen.file.is(file)).then_some(number)
     }
 
     /// Number of the file that was last seen with an inode number, if the door holds it.
@@ -203,8 +204,8 @@ impl Tree {
         for name in names {
             state.children.remove(&name);
         }
-        if state.numbers.get(&seen.inode) == Some(&file) {
-            state.numbers.remove(&seen.inode);
+        if state.numbers.get(&seen.file.inode) == Some(&file) {
+            state.numbers.remove(&seen.file.inode);
         }
         true
     }
@@ -236,28 +237,30 @@ impl State {
 
     /// The number of a file, known or new.
     fn number_of(&mut self, seen: Seen) -> FileNumber {
-        if let Some(&file) = self.numbers.get(&seen.inode)
-            && let Some(node) = self.nodes.get_mut(&file).filter(|node| node.seen.is(&seen))
+        let inode = seen.file.inode;
+        if let Some(&file) = self.numbers.get(&inode)
+            && let Some(node) = self.nodes.get_mut(&file).filter(|node| node.seen.file.is(&seen.file))
         {
-            let birth = if seen.birth == 0 { node.seen.birth } else { seen.birth };
-            node.seen = Seen { birth, ..seen };
+            let birth = if seen.file.birth == 0 { node.seen.file.birth } else { seen.file.birth };
+            node.seen = Seen { file: Identity { inode, birth }, ..seen };
             return file;
         }
-        let mut file = FileNumber(seen.inode.0);
+        let mut file = FileNumber(inode.0);
         let mut taken = 0_u64;
         while self.nodes.contains_key(&file) {
             taken += 1;
-            file = FileNumber(seen.inode.0 ^ (taken << TAKEN_SHIFT));
+            file = FileNumber(inode.0 ^ (taken << TAKEN_SHIFT));
         }
         self.nodes.insert(file, Node { seen, names: Vec::new(), lookups: 0, stale_pages: false });
-        self.numbers.insert(seen.inode, file);
+        self.numbers.insert(inode, file);
         file
     }
 
     /// This node has removed a directory: whatever has its inode number from now on is another file.
     fn free_number(&mut self, file: Option<FileNumber>) {
         let Some(file) = file else { return };
-        let Some(Seen { inode, links: Links::Directory, .. }) = self.nodes.get(&file).map(|node| node.seen)
+        let Some(Seen { file: Identity { inode, .. }, links: Links::Directory }) =
+            self.nodes.get(&file).map(|node| node.seen)
         else {
             return;
         };
