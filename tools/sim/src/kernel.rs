@@ -1,5 +1,9 @@
 //! What the kernel and the door do of a program's call: walk the path, look at kinds, call the view.
 
+mod cache;
+
+pub use cache::Kernel;
+
 use crate::locking::{self, Caller};
 use crate::program::{Op, XATTR};
 use std::collections::BTreeMap;
@@ -27,24 +31,36 @@ pub enum Told {
 /// A file that was looked up, until the call ends.
 struct Walk<'a, V: Vfs> {
     vfs: &'a V,
+    kernel: &'a Kernel,
     held: Vec<FileNumber>,
+    /// Whether what it finds is to be opened.
+    opens: bool,
 }
 
 impl<V: Vfs> Drop for Walk<'_, V> {
     fn drop(&mut self) {
-        self.held.iter().for_each(|&file| self.vfs.forget(file, 1));
+        self.held.iter().for_each(|&file| self.kernel.put(file));
     }
 }
 
 impl<'a, V: Vfs> Walk<'a, V> {
-    fn new(vfs: &'a V) -> Self {
-        Self { vfs, held: Vec::new() }
+    fn new(vfs: &'a V, kernel: &'a Kernel) -> Self {
+        Self { vfs, kernel, held: Vec::new(), opens: false }
+    }
+
+    /// The kernel has an inode for what was found or made.
+    async fn hold(&mut self, found: Found, asked: cache::Version) -> Found {
+        self.kernel.found(found.file);
+        self.held.push(found.file);
+        let found = if self.opens { self.kernel.opens_with(found) } else { found };
+        self.kernel.told(found.file, &found.attr, asked).await;
+        found
     }
 
     async fn name(&mut self, dir: FileNumber, name: &str) -> Result<Found> {
+        let asked = self.kernel.asked();
         let found = self.vfs.lookup(dir, name.as_bytes()).await?;
-        self.held.push(found.file);
-        Ok(found)
+        Ok(self.hold(found, asked).await)
     }
 
     /// The file at a path.
@@ -118,14 +134,15 @@ pub async fn call<V: Vfs>(
     if op.slot().is_some() {
         return on_handle(vfs, caller, op, handle.ok_or(Errno::EBADF)?).await;
     }
-    match once(vfs, op).await {
-        Err(fault) if fault.errno == Errno::ESTALE => once(vfs, op).await,
+    caller.kernel.shrink(&**vfs);
+    match once(vfs, &caller.kernel, op).await {
+        Err(fault) if fault.errno == Errno::ESTALE => once(vfs, &caller.kernel, op).await,
         told => told,
     }
 }
 
-async fn once<V: Vfs>(vfs: &Arc<V>, op: &Op) -> Result<Told> {
-    let mut walk = Walk::new(&**vfs);
+async fn once<V: Vfs>(vfs: &Arc<V>, kernel: &Kernel, op: &Op) -> Result<Told> {
+    let mut walk = Walk::new(&**vfs, kernel);
     match op {
         Op::Open { .. } => return open_file(&mut walk, op).await,
         Op::Truncate { path, size } => {
@@ -136,7 +153,9 @@ async fn once<V: Vfs>(vfs: &Arc<V>, op: &Op) -> Result<Told> {
                 _ => return Err(Errno::EINVAL.into()),
             }
             let change = AttrChange { size: Some(*size), ..AttrChange::default() };
-            return Ok(Told::Attr(Box::new(vfs.setattr(file, change).await?)));
+            let attr = vfs.setattr(file, change).await?;
+            kernel.cut(file, &attr);
+            return Ok(Told::Attr(Box::new(attr)));
         }
         Op::Chmod { path, mode } => {
             let (file, attr) = walk.file(path).await?;
@@ -144,7 +163,10 @@ async fn once<V: Vfs>(vfs: &Arc<V>, op: &Op) -> Result<Told> {
                 return Err(Errno::EOPNOTSUPP.into());
             }
             let change = AttrChange { mode: Some(*mode), ..AttrChange::default() };
-            return Ok(Told::Attr(Box::new(vfs.setattr(file, change).await?)));
+            let asked = kernel.asked();
+            let attr = vfs.setattr(file, change).await?;
+            kernel.told(file, &attr, asked).await;
+            return Ok(Told::Attr(Box::new(attr)));
         }
         Op::Stat { path } => return Ok(Told::Attr(Box::new(walk.file(path).await?.1))),
         Op::List { path } => return list(&mut walk, path).await,
@@ -199,28 +221,46 @@ async fn once<V: Vfs>(vfs: &Arc<V>, op: &Op) -> Result<Told> {
 async fn on_handle<V: Vfs>(vfs: &Arc<V>, caller: &Caller, op: &Op, open: HandleNumber) -> Result<Told> {
     match op {
         Op::Read { offset, length, .. } => {
-            let bytes = vfs.read(open, *offset, *length).await?;
-            return Ok(Told::Bytes(bytes.to_vec()));
+            return Ok(Told::Bytes(caller.kernel.read(&**vfs, open, *offset, *length).await?));
         }
         Op::Write { offset, length, tag, .. } => {
             let bytes: Vec<u8> =
                 (0..u64::from(*length)).map(|at| crate::model::data::byte(*tag, at)).collect();
-            let now = vfs.write_now(open, *offset, &bytes)?;
-            if now < bytes.len() {
-                vfs.write(open, offset + now as u64, &bytes[now..]).await?;
-            }
+            let written = async {
+                let now = vfs.write_now(open, *offset, &bytes)?;
+                if now < bytes.len() {
+                    vfs.write(open, offset + now as u64, &bytes[now..]).await?;
+                }
+                Ok::<_, Fault>(())
+            };
+            let written = written.await;
+            caller.kernel.wrote(&**vfs, open, *offset, if written.is_ok() { u64::from(*length) } else { 0 });
+            written?;
         }
         Op::Space { change, offset, length, .. } => {
-            vfs.change_space(open, *change, *offset..offset + length, false).await?;
+            let changed = vfs.change_space(open, *change, *offset..offset + length, false).await;
+            caller.kernel.drop_bytes(open, *offset, *length);
+            caller.kernel.expire(open);
+            changed?;
         }
-        Op::Fsync { .. } => vfs.fsync(open).await?,
+        Op::Fsync { .. } => {
+            let awaits_others = vfs.awaits_others(open);
+            vfs.fsync(open).await?;
+            if awaits_others && let Some(generation) = vfs.revalidate(open).await? {
+                caller.kernel.drop_stale(&**vfs, open, generation);
+            }
+        }
         Op::Lock { slot, range, kind, wait } => {
             locking::set(&**vfs, caller, (*slot, open), *range, (Some(*kind), *wait)).await?;
         }
         Op::Unlock { slot, range } => {
             locking::set(&**vfs, caller, (*slot, open), *range, (None, false)).await?;
         }
-        Op::Close { slot } => locking::close(&**vfs, caller, *slot, open).await?,
+        Op::Close { slot } => {
+            let closed = locking::close(&**vfs, caller, *slot, open).await;
+            caller.kernel.closed(open);
+            closed?;
+        }
         _ => return Err(Errno::EINVAL.into()),
     }
     Ok(Told::Done)
@@ -231,11 +271,14 @@ async fn open_file<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<Told> {
     let (write, append, truncate) = (flags.write, flags.append, flags.truncate);
     let mode = OpenMode { read: true, write, append, truncate, ..OpenMode::default() };
     let (dir, name) = walk.place(path).await?;
+    walk.opens = true;
     let found = walk.at(dir, name).await?;
     if let (None, true) = (&found, flags.create) {
+        let asked = walk.kernel.asked();
         let made = walk.vfs.create(dir, name, new(FileKind::File, 0o644, ""), flags.exclusive, mode).await;
         let (found, opened) = made?;
-        walk.held.push(found.file);
+        let found = walk.hold(found, asked).await;
+        walk.kernel.opened(walk.vfs, found.file, mode, opened);
         return Ok(Told::Opened(opened.handle, Box::new(found.attr)));
     }
     let found = found.ok_or(Errno::ENOENT)?;
@@ -246,6 +289,7 @@ async fn open_file<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<Told> {
         _ => return Err(Errno::ELOOP.into()),
     }
     let opened = walk.vfs.open(found.file, mode).await?;
+    walk.kernel.opened(walk.vfs, found.file, mode, opened);
     Ok(Told::Opened(opened.handle, Box::new(found.attr)))
 }
 
@@ -287,8 +331,9 @@ async fn change_names<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<()> {
                 Op::Symlink { target, .. } => new(FileKind::Symlink, 0o777, target),
                 _ => new(FileKind::Directory, 0o755, ""),
             };
+            let asked = walk.kernel.asked();
             let made = walk.vfs.make(dir, name, inode).await?;
-            walk.held.push(made.file);
+            walk.hold(made, asked).await;
         }
         Op::Rmdir { path } | Op::Unlink { path } => {
             let (dir, name) = walk.place(path).await?;
@@ -310,8 +355,9 @@ async fn change_names<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<()> {
             if attr.kind == FileKind::Directory {
                 return Err(Errno::EPERM.into());
             }
+            let asked = walk.kernel.asked();
             let linked = walk.vfs.link(file, dir, name).await?;
-            walk.held.push(linked.file);
+            walk.hold(linked, asked).await;
         }
         Op::Rename { from, to, mode } => {
             let (old, new) = (walk.place(from).await?, walk.place(to).await?);

@@ -1,5 +1,6 @@
 //! What the kernel and the door do of a program's `flock` or `fcntl`: name the owner, send its signals on while it waits.
 
+use crate::kernel::Kernel;
 use crate::program::SLOTS;
 use futures_util::future::{Either, select};
 use std::pin::pin;
@@ -41,6 +42,8 @@ pub struct Caller {
     pub runtime: Runtime,
     /// Where its file is.
     pub view: View,
+    /// What the kernel of its node has cached of that.
+    pub kernel: Arc<Kernel>,
     /// Whether it was sent a signal: if it waits, it is to wait no longer.
     pub signalled: Arc<AtomicBool>,
 }
@@ -75,7 +78,7 @@ pub async fn set<V: Vfs>(
         }
     };
     if let Some(generation) = stale {
-        vfs.pages_dropped(handle, generation);
+        caller.kernel.drop_stale(vfs, handle, generation);
     }
     Ok(())
 }

@@ -8,14 +8,13 @@ use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Attr, View};
 use tameike_sim::countdown::Countdown;
 use tameike_sim::kernel::{self, Told};
-use tameike_sim::locking::Caller;
 use tameike_sim::program::{Flags, Op};
 use tameike_sim::world::{World, WorldConfig};
 
 /// A call in the cache view of a node.
 async fn cached(world: &World, node: usize, op: Op) -> Told {
-    let (views, runtime) = world.views(node).expect("the node runs");
-    let caller = Caller { runtime, view: View::Cache, signalled: Arc::default() };
+    let (views, _) = world.views(node).expect("the node runs");
+    let caller = world.caller(node, View::Cache).expect("the node runs");
     kernel::call(views.cache().expect("a view"), &caller, &op, None).await.expect("the call")
 }
 

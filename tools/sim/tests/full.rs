@@ -6,7 +6,6 @@ use tameike_core::View;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_sim::countdown::Countdown;
 use tameike_sim::kernel::{self, Told};
-use tameike_sim::locking::Caller;
 use tameike_sim::program::{Action, Flags, Op, Program, Step, Trouble};
 use tameike_sim::run::run;
 use tameike_sim::world::{World, WorldConfig};
@@ -36,8 +35,8 @@ fn passes(steps: &[Step]) {
 
 /// Appends to a file of the cache view on a node, over and over.
 async fn keep_appending(world: &World, node: usize, length: u32) {
-    let (views, runtime) = world.views(node).expect("the node runs");
-    let caller = Caller { runtime, view: View::Cache, signalled: std::sync::Arc::default() };
+    let (views, _) = world.views(node).expect("the node runs");
+    let caller = world.caller(node, View::Cache).expect("the node runs");
     let cache = views.cache().expect("a view");
     let open = Op::Open { slot: 0, path: "x".to_owned(), flags: APPEND };
     let Ok(Told::Opened(handle, _)) = kernel::call(cache, &caller, &open, None).await else {

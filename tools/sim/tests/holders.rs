@@ -13,7 +13,6 @@ use tameike_io::os::runtime::promise;
 use tameike_io::shared::SharedFs;
 use tameike_sim::countdown::Countdown;
 use tameike_sim::kernel::{self, Told};
-use tameike_sim::locking::Caller;
 use tameike_sim::program::{Action, Flags, Op, Program, Step, Trouble};
 use tameike_sim::run::run;
 use tameike_sim::world::{World, WorldConfig};
@@ -23,8 +22,8 @@ const UNIT: u64 = UNIT_SIZE as u64;
 
 /// A call in the cache view of a node.
 async fn cached(world: &World, node: usize, op: Op, open: Option<HandleNumber>) -> Result<Told> {
-    let (views, runtime) = world.views(node).ok_or(Errno::EHOSTDOWN)?;
-    let caller = Caller { runtime, view: View::Cache, signalled: Arc::default() };
+    let (views, _) = world.views(node).ok_or(Errno::EHOSTDOWN)?;
+    let caller = world.caller(node, View::Cache).ok_or(Errno::EHOSTDOWN)?;
     kernel::call(views.cache().expect("a view"), &caller, &op, open).await
 }
 

@@ -7,7 +7,6 @@ use tameike_core::View;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_sim::countdown::Countdown;
 use tameike_sim::kernel::{self, Told};
-use tameike_sim::locking::Caller;
 use tameike_sim::program::{Flags, Op};
 use tameike_sim::world::{Canary, World, WorldConfig};
 
@@ -17,8 +16,8 @@ const FILE: &str = "file";
 const SIZES: [u64; 3] = [100, 70_000, 4 * UNIT_SIZE as u64 + 17];
 
 async fn call(world: &World, view: View, node: usize, op: Op, open: Option<HandleNumber>) -> Option<Told> {
-    let (views, runtime) = world.views(node)?;
-    let caller = Caller { runtime, view, signalled: std::sync::Arc::default() };
+    let (views, _) = world.views(node)?;
+    let caller = world.caller(node, view)?;
     let told = match view {
         View::Cache => kernel::call(views.cache()?, &caller, &op, open).await,
         _ => kernel::call(views.shared(), &caller, &op, open).await,

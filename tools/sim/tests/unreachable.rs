@@ -10,7 +10,6 @@ use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, NodeId, Result, UnitId, View};
 use tameike_sim::countdown::Countdown;
 use tameike_sim::kernel::{self, Told};
-use tameike_sim::locking::Caller;
 use tameike_sim::program::{Action, Flags, Op, Program, Step, Trouble};
 use tameike_sim::run::run;
 use tameike_sim::world::{World, WorldConfig};
@@ -91,8 +90,8 @@ const REQUESTS: [(&str, Request); 8] = [
 ];
 
 async fn called(world: &World, node: usize, op: Op, open: Option<HandleNumber>) -> Told {
-    let (views, runtime) = world.views(node).expect("the node runs");
-    let caller = Caller { runtime, view: View::JobShared, signalled: std::sync::Arc::default() };
+    let (views, _) = world.views(node).expect("the node runs");
+    let caller = world.caller(node, View::JobShared).expect("the node runs");
     kernel::call(views.shared(), &caller, &op, open).await.expect("the call")
 }
 

@@ -45,7 +45,7 @@ impl Run {
         let (moments, (resolver, done)) = (self.moments.clone(), promise());
         let (handle, asked) = (open.as_ref().map(|open| open.handle), op.clone());
         log::trace!("node {node}, {}: {op}", view.as_str());
-        let caller = Caller { runtime: runtime.clone(), view, signalled: self.signalled.clone() };
+        let caller = Caller { signalled: self.signalled.clone(), ..self.world.caller(node, view)? };
         runtime.spawn(async move {
             let told = match (view, views.cache()) {
                 (View::Cache, Some(cache)) => kernel::call(cache, &caller, &asked, handle).await,

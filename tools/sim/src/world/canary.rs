@@ -47,11 +47,13 @@ pub enum Canary {
     UntoldDeadlock,
     /// An agent that dies is said to be out of reach.
     UntoldDeath,
+    /// The kernel is now and then told of a file that it opens a size which the inode number had before.
+    OldAttributes,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::LostFlush,
         Self::StaleRead,
         Self::StaleHolder,
@@ -67,6 +69,7 @@ impl Canary {
         Self::NeedlessDeadlock,
         Self::UntoldDeadlock,
         Self::UntoldDeath,
+        Self::OldAttributes,
     ];
 
     /// Whether it is in the way to other agents.
@@ -86,7 +89,8 @@ impl Canary {
             | Self::LostSync
             | Self::HiddenFailure
             | Self::HiddenRot
-            | Self::UntoldDeath => false,
+            | Self::UntoldDeath
+            | Self::OldAttributes => false,
         }
     }
 

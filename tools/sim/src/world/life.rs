@@ -1,12 +1,13 @@
 //! The start of an agent on its node's disks.
 
 use super::attached::Attached;
-use super::canary::WrongRpc;
+use super::canary::{Canary, WrongRpc};
 use super::counted::CountedFabric;
 use super::holders::CountedRpc;
 use super::machine::Machine;
 use super::{Running, World};
 use crate::countdown::Countdown;
+use crate::kernel::Kernel;
 use crate::tree::SimulatedTree;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -99,7 +100,11 @@ impl World {
         let few = |pool: &Pool| pool.share().saturating_sub(self.config.view_frames);
         let withheld = [&memory.shared_view, &memory.cache_view].into_iter();
         let withheld = withheld.flat_map(|pool| (0..few(pool)).filter_map(|_| pool.try_take())).collect();
-        let running = Running { life, machine, node: assembled, rpc, attached, memory, withheld, waiting };
+        let shows_old = self.config.canary == Some(Canary::OldAttributes);
+        let kernel = || Arc::new(Kernel::new(self.simulation.clone(), machine.runtime(), shows_old));
+        let kernels = [kernel(), kernel()];
+        let running =
+            Running { life, machine, node: assembled, rpc, attached, memory, withheld, kernels, waiting };
         self.state.lock().sites[node].running = Some(running);
         Ok(())
     }

@@ -15,6 +15,8 @@ mod machine;
 mod table;
 
 use crate::countdown::Countdown;
+use crate::kernel::Kernel;
+use crate::locking::Caller;
 use crate::tree::SimulatedTree;
 use attached::Attached;
 pub use canary::Canary;
@@ -53,6 +55,8 @@ struct Running {
     memory: Memory,
     /// Frames of its views that it has to do without.
     withheld: Vec<Frame>,
+    /// What the kernel has cached of the job-shared and of the cache view.
+    kernels: [Arc<Kernel>; 2],
     /// Who waits for something on this node is told when it dies.
     waiting: BTreeMap<u64, Resolver<()>>,
 }
@@ -215,6 +219,14 @@ impl World {
     /// The views of a running node, and where its programs run.
     pub fn views(&self, node: usize) -> Option<(Arc<Views>, Runtime)> {
         self.with(node, |node, runtime, _| (node.views().clone(), runtime.clone()))
+    }
+
+    /// A program of a running node that makes calls in a view.
+    pub fn caller(&self, node: usize, view: View) -> Option<Caller> {
+        let state = self.state.lock();
+        let running = state.sites[node].running.as_ref()?;
+        let kernel = running.kernels[usize::from(view == View::Cache)].clone();
+        Some(Caller { runtime: running.machine.runtime(), view, kernel, signalled: Arc::default() })
     }
 
     /// Counters of a running node.

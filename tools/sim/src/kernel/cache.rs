@@ -1,0 +1,353 @@
+//! What the kernel of a node caches of one mount: inodes by their node numbers, with attributes and pages.
+//!
+//! As Linux does for FUSE (`fs/fuse/inode.c`, `file.c`): an answer changes the size of an inode unless another change came
+//! after its request; a cached read ends at that size, which is asked for again only when its time is over; an open drops
+//! pages unless it may keep them; and inodes that nobody uses stay for a while.
+
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+use tameike_client::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, Vfs};
+use tameike_core::limits::{BLOCK_SIZE, DIRECTORY_LIFETIME};
+use tameike_core::{Attr, FileKind, Generation, Result};
+use tameike_io::Runtime;
+use tameike_io::os::simulated::Simulation;
+
+/// Longest time from an answer of the agent until the thread that asked goes on.
+const LATE_MICROSECONDS: u64 = 2000;
+/// Of so many answers one is late.
+const LATE_ONE_OF: u64 = 4;
+/// Of so many calls one has the kernel drop the inodes that nobody uses.
+const SHRINK_ONE_OF: u64 = 4;
+const PAGE: u64 = BLOCK_SIZE as u64;
+
+/// A moment of the mount; an answer is compared with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Version(u64);
+
+#[derive(Default)]
+struct Inode {
+    /// Look-ups that the agent has not been told to forget.
+    lookups: u64,
+    /// Calls and open files that use it.
+    users: u64,
+    size: u64,
+    /// Until when the size may be used without asking.
+    valid: Duration,
+    /// When it was last changed.
+    version: Version,
+    pages: BTreeMap<u64, Vec<u8>>,
+    /// Counts what drops pages: those that are being read then are not kept.
+    drops: u64,
+}
+
+impl Inode {
+    fn drop_pages(&mut self, pages: Range<u64>) {
+        self.drops += 1;
+        self.pages.retain(|page, _| !pages.contains(page));
+    }
+
+    fn set_size(&mut self, size: u64) {
+        if size != self.size {
+            self.drop_pages(0..u64::MAX);
+            self.size = size;
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct OpenFile {
+    file: FileNumber,
+    /// Whether reads and writes pass by the pages.
+    direct: bool,
+    append: bool,
+}
+
+#[derive(Default)]
+struct State {
+    inodes: BTreeMap<FileNumber, Inode>,
+    opens: BTreeMap<HandleNumber, OpenFile>,
+    version: Version,
+    /// Sizes that look-ups were told, by inode number below: the last one, and the one before that.
+    told: BTreeMap<u64, (u64, u64)>,
+}
+
+impl State {
+    /// Applies a change to an inode.
+    fn change(&mut self, file: FileNumber, change: impl FnOnce(&mut Inode)) {
+        self.version.0 += 1;
+        let version = self.version;
+        if let Some(inode) = self.inodes.get_mut(&file) {
+            inode.version = version;
+            change(inode);
+        }
+    }
+
+    /// Takes attributes from an answer to a request of this moment.
+    fn learn(&mut self, file: FileNumber, attr: &Attr, (asked, now): (Version, Duration)) {
+        if self.inodes.get(&file).is_some_and(|inode| inode.version > asked) {
+            return;
+        }
+        self.change(file, |inode| {
+            inode.valid = now + DIRECTORY_LIFETIME;
+            inode.set_size(attr.size);
+        });
+    }
+}
+
+/// The kernel's side of one mount.
+pub struct Kernel {
+    simulation: Simulation,
+    runtime: Runtime,
+    /// A bug on purpose: an open now and then takes an older size than the file's.
+    shows_old: bool,
+    state: Mutex<State>,
+}
+
+impl Kernel {
+    /// A mount that was just made.
+    pub fn new(simulation: Simulation, runtime: Runtime, shows_old: bool) -> Self {
+        Self { simulation, runtime, shows_old, state: Mutex::default() }
+    }
+
+    fn now(&self) -> Duration {
+        self.runtime.clock.monotonic()
+    }
+
+    /// To be called before a request is sent.
+    pub(super) fn asked(&self) -> Version {
+        self.state.lock().version
+    }
+
+    /// The answer is there, and in a moment the thread that waits for it runs.
+    pub(super) async fn wake(&self) {
+        if self.simulation.draw(LATE_ONE_OF) == 0 {
+            let time = self.simulation.draw(LATE_MICROSECONDS);
+            self.runtime.sleep(Duration::from_micros(time)).await;
+        }
+    }
+
+    /// A look-up was answered, which the agent counts from then on; the inode is used until [`Self::put`].
+    pub(super) fn found(&self, file: FileNumber) {
+        let mut state = self.state.lock();
+        let inode = state.inodes.entry(file).or_default();
+        (inode.lookups, inode.users) = (inode.lookups + 1, inode.users + 1);
+    }
+
+    /// Attributes were answered.
+    pub(super) async fn told(&self, file: FileNumber, attr: &Attr, asked: Version) {
+        let since = self.now();
+        self.wake().await;
+        self.state.lock().learn(file, attr, (asked, since));
+    }
+
+    /// The attributes with which an open goes on: the bug on purpose takes those that the inode number had before.
+    pub(super) fn opens_with(&self, mut found: Found) -> Found {
+        if found.attr.kind != FileKind::File {
+            return found;
+        }
+        let mut state = self.state.lock();
+        let size = found.attr.size;
+        let (last, before) = state.told.get(&found.attr.inode.0).copied().unwrap_or((size, size));
+        let told = if last == size { (last, before) } else { (size, last) };
+        state.told.insert(found.attr.inode.0, told);
+        if self.shows_old && self.simulation.draw(8) == 0 {
+            found.attr.size = told.1;
+        }
+        found
+    }
+
+    /// A call or an open file uses an inode no more.
+    pub(super) fn put(&self, file: FileNumber) {
+        if let Some(inode) = self.state.lock().inodes.get_mut(&file) {
+            inode.users -= 1;
+        }
+    }
+
+    /// Now and then, drops the inodes that nobody uses.
+    pub(super) fn shrink<V: Vfs>(&self, vfs: &V) {
+        if self.simulation.draw(SHRINK_ONE_OF) > 0 {
+            return;
+        }
+        let mut state = self.state.lock();
+        let unused = state.inodes.iter().filter(|(_, inode)| inode.users == 0);
+        let unused: Vec<_> = unused.map(|(&file, inode)| (file, inode.lookups)).collect();
+        for (file, lookups) in unused {
+            state.inodes.remove(&file);
+            vfs.forget(file, lookups);
+        }
+    }
+
+    /// A file was opened; the inode is used until [`Self::closed`]. As the agent, decides what passes by the pages.
+    pub(super) fn opened<V: Vfs>(&self, vfs: &V, file: FileNumber, mode: OpenMode, opened: Opened) {
+        let keeps = opened.keep_cache && vfs.keeps_pages(opened.handle);
+        let mut state = self.state.lock();
+        state.opens.insert(opened.handle, OpenFile { file, direct: opened.direct, append: mode.append });
+        if let Some(inode) = state.inodes.get_mut(&file) {
+            inode.users += 1;
+        }
+        if mode.write && mode.truncate {
+            state.change(file, |inode| {
+                inode.set_size(0);
+                inode.valid = Duration::ZERO;
+            });
+        }
+        if !opened.direct
+            && !keeps
+            && let Some(inode) = state.inodes.get_mut(&file)
+        {
+            inode.drop_pages(0..u64::MAX);
+        }
+    }
+
+    /// An open file is closed.
+    pub(super) fn closed(&self, handle: HandleNumber) {
+        let open = self.state.lock().opens.remove(&handle);
+        if let Some(open) = open {
+            self.put(open.file);
+        }
+    }
+
+    /// Drops attributes and pages of an open file.
+    fn drop_all(&self, handle: HandleNumber) {
+        self.drop_bytes(handle, 0, u64::MAX);
+        self.expire(handle);
+    }
+
+    /// The agent has found what the kernel has cached of an open file to be older than this.
+    pub(crate) fn drop_stale<V: Vfs>(&self, vfs: &V, handle: HandleNumber, stale: Generation) {
+        if vfs.has_pages_before(handle, stale) {
+            self.drop_all(handle);
+            vfs.pages_dropped(handle, stale);
+        }
+    }
+
+    /// Attributes of an open file are to be asked for again.
+    pub(super) fn expire(&self, handle: HandleNumber) {
+        let mut state = self.state.lock();
+        if let Some(&open) = state.opens.get(&handle) {
+            state.change(open.file, |inode| inode.valid = Duration::ZERO);
+        }
+    }
+
+    /// Drops the pages of some bytes of an open file.
+    pub(super) fn drop_bytes(&self, handle: HandleNumber, offset: u64, length: u64) {
+        let mut state = self.state.lock();
+        let Some(&OpenFile { file, .. }) = state.opens.get(&handle) else { return };
+        let pages = offset / PAGE..offset.saturating_add(length).div_ceil(PAGE);
+        state.inodes.get_mut(&file).into_iter().for_each(|inode| inode.drop_pages(pages.clone()));
+    }
+
+    /// Bytes of an open file were written: through the pages, or past them.
+    pub(super) fn wrote<V: Vfs>(&self, vfs: &V, handle: HandleNumber, offset: u64, length: u64) {
+        let open = self.state.lock().opens.get(&handle).copied();
+        let Some(open) = open else { return };
+        if open.direct {
+            vfs.pages_passed(handle);
+        }
+        if open.append {
+            // The kernel takes the end that it knows of.
+            self.drop_bytes(handle, 0, u64::MAX);
+        } else {
+            self.drop_bytes(handle, offset, length);
+        }
+        self.state.lock().change(open.file, |inode| {
+            let offset = if open.append { inode.size } else { offset };
+            inode.size = inode.size.max(offset + length);
+            inode.valid = Duration::ZERO;
+        });
+    }
+
+    /// The size of a file was set.
+    pub(super) fn cut(&self, file: FileNumber, attr: &Attr) {
+        self.state.lock().change(file, |inode| {
+            inode.drop_pages(0..u64::MAX);
+            inode.size = attr.size;
+            inode.valid = Duration::ZERO;
+        });
+    }
+
+    /// Reads of an open file: past the pages, or through them.
+    pub(super) async fn read<V: Vfs>(
+        &self,
+        vfs: &V,
+        handle: HandleNumber,
+        offset: u64,
+        length: u32,
+    ) -> Result<Vec<u8>> {
+        let open = self.state.lock().opens.get(&handle).copied();
+        let Some(OpenFile { file, direct: false, .. }) = open else {
+            return vfs.read(handle, offset, length).await.map(|bytes| bytes.to_vec());
+        };
+        let end = offset + u64::from(length);
+        let is_beyond = {
+            let state = self.state.lock();
+            state.inodes.get(&file).is_some_and(|inode| end > inode.size && self.now() >= inode.valid)
+        };
+        if is_beyond {
+            let asked = self.asked();
+            let attr = vfs.getattr(file).await?;
+            self.told(file, &attr, asked).await;
+        }
+        let mut bytes = Vec::new();
+        loop {
+            let at = offset + bytes.len() as u64;
+            let (known, size) = self.known(file, at, end);
+            if at >= end.min(size) {
+                return Ok(bytes);
+            }
+            match known {
+                Some(part) => bytes.extend_from_slice(&part),
+                None => self.read_pages(vfs, (file, handle), at, end.min(size)).await?,
+            }
+        }
+    }
+
+    /// What the page of a byte has of it and of what follows, up to `end` and the size of the file; and that.
+    fn known(&self, file: FileNumber, at: u64, end: u64) -> (Option<Vec<u8>>, u64) {
+        let state = self.state.lock();
+        let Some(inode) = state.inodes.get(&file) else { return (None, 0) };
+        let last = end.min(inode.size).min((at / PAGE + 1) * PAGE);
+        let part = inode.pages.get(&(at / PAGE)).filter(|_| last > at);
+        let part = part.map(|page| page[(at % PAGE) as usize..=((last - 1) % PAGE) as usize].to_vec());
+        (part, inode.size)
+    }
+
+    /// Reads the pages of some bytes. An answer that is too short tells where the file ends.
+    async fn read_pages<V: Vfs>(
+        &self,
+        vfs: &V,
+        (file, handle): (FileNumber, HandleNumber),
+        from: u64,
+        to: u64,
+    ) -> Result<()> {
+        let (first, last) = (from / PAGE, to.div_ceil(PAGE));
+        let asked = self.asked();
+        let drops = self.state.lock().inodes.get(&file).map(|inode| inode.drops);
+        let length = ((last - first) * PAGE).min(tameike_core::limits::UNIT_SIZE as u64);
+        let bytes = vfs.read(handle, first * PAGE, length as u32).await?;
+        self.wake().await;
+        let mut state = self.state.lock();
+        let end = first * PAGE + bytes.len() as u64;
+        let is_unchanged = state.inodes.get(&file).is_some_and(|inode| inode.version <= asked);
+        if (bytes.len() as u64) < length
+            && is_unchanged
+            && state.inodes.get(&file).is_some_and(|inode| end < inode.size)
+        {
+            state.change(file, |inode| inode.size = end);
+        }
+        let Some(inode) = state.inodes.get_mut(&file) else { return Ok(()) };
+        if Some(inode.drops) != drops {
+            // The pages are gone: they are read again.
+            return Ok(());
+        }
+        for page in 0..length / PAGE {
+            let part = bytes.get((page * PAGE) as usize..).unwrap_or_default();
+            let mut part = part[..part.len().min(PAGE as usize)].to_vec();
+            part.resize(PAGE as usize, 0);
+            inode.pages.entry(first + page).or_insert(part);
+        }
+        Ok(())
+    }
+}
