@@ -14,8 +14,9 @@ use tameike_core::{Attr, FileKind, Generation, Result};
 use tameike_io::Runtime;
 use tameike_io::os::simulated::Simulation;
 
-/// Longest time from an answer of the agent until the thread that asked goes on.
-const LATE_MICROSECONDS: u64 = 2000;
+/// From an answer of the agent until the thread that asked goes on, a busy machine takes up to two to the power of this, in
+/// microseconds.
+const LATE_BITS: u64 = 17;
 /// Of so many answers one is late.
 const LATE_ONE_OF: u64 = 4;
 /// Of so many calls one has the kernel drop the inodes that nobody uses.
@@ -123,7 +124,7 @@ impl Kernel {
     /// The answer is there, and in a moment the thread that waits for it runs.
     pub(super) async fn wake(&self) {
         if self.simulation.draw(LATE_ONE_OF) == 0 {
-            let time = self.simulation.draw(LATE_MICROSECONDS);
+            let time = 1 << self.simulation.draw(LATE_BITS + 1);
             self.runtime.sleep(Duration::from_micros(time)).await;
         }
     }

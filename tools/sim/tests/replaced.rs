@@ -1,0 +1,159 @@
+//! Nodes replace a file of the cache view by rename, over and over, while others open and read it. The shared file system
+//! gives the inode number of a replaced file to the next new one.
+
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tameike_agent::control::AgentMode;
+use tameike_core::wire::meta::RenameMode;
+use tameike_core::{Errno, Result, View};
+use tameike_io::os::runtime::promise;
+use tameike_sim::countdown::Countdown;
+use tameike_sim::kernel::{self, Told};
+use tameike_sim::model::data::byte;
+use tameike_sim::program::{Flags, Op};
+use tameike_sim::world::{Canary, World, WorldConfig};
+
+const SEEDS: u64 = 150;
+const NODES: usize = 3;
+/// Nodes of programs that replace the file, and of programs that read it.
+const WRITERS: [usize; 2] = [1, 0];
+const READERS: [usize; 4] = [0, 0, 2, 2];
+const ROUNDS: u64 = 12;
+const FILE: &str = "file";
+const READ_SIZE: u32 = 1 << 20;
+
+/// What was ever put under the name: tag and length.
+type Versions = Arc<Mutex<Vec<(u64, u32)>>>;
+
+async fn call(
+    world: &World,
+    node: usize,
+    op: Op,
+    open: Option<tameike_client::vfs::HandleNumber>,
+) -> Result<Told> {
+    let (views, _) = world.views(node).expect("the node runs");
+    let caller = world.caller(node, View::Cache).expect("the node runs");
+    kernel::call(views.cache().expect("a view"), &caller, &op, open).await
+}
+
+async fn open(
+    world: &World,
+    node: usize,
+    path: &str,
+    flags: Flags,
+) -> Result<tameike_client::vfs::HandleNumber> {
+    let op = Op::Open { slot: 0, path: path.to_owned(), flags };
+    match call(world, node, op, None).await? {
+        Told::Opened(handle, _) => Ok(handle),
+        told => panic!("an open was told {told:?}"),
+    }
+}
+
+async fn replace(world: &World, node: usize, versions: &Versions, tag: u64) -> Result<()> {
+    let path = format!("{FILE}.{node}");
+    // Sizes go up and down.
+    let length = 12 * (1 + (tag * 2_654_435_761 % 4000) as u32);
+    let flags = Flags { write: true, create: true, ..Flags::default() };
+    let handle = open(world, node, &path, flags).await?;
+    call(world, node, Op::Write { slot: 0, offset: 0, length, tag }, Some(handle)).await?;
+    call(world, node, Op::Close { slot: 0 }, Some(handle)).await?;
+    versions.lock().push((tag, length));
+    let to = FILE.to_owned();
+    call(world, node, Op::Rename { from: path, to, mode: RenameMode::Replace }, None).await.map(drop)
+}
+
+/// Opens and reads the file, and compares it with all that was ever put there.
+async fn look(world: &World, node: usize, versions: &Versions) -> std::result::Result<(), String> {
+    let told = |what: &str, fault: tameike_core::Fault| format!("node {node}: {what}: {fault}");
+    let handle = match open(world, node, FILE, Flags::default()).await {
+        Ok(handle) => handle,
+        // Replaced again and again while it was opened; the agent opens it for the kernel then.
+        Err(fault) if fault.errno == Errno::ESTALE => return Ok(()),
+        Err(fault) => return Err(told("open", fault)),
+    };
+    let mut bytes = Vec::new();
+    loop {
+        let op = Op::Read { slot: 0, offset: bytes.len() as u64, length: READ_SIZE };
+        match call(world, node, op, Some(handle)).await {
+            Ok(Told::Bytes(part)) if part.is_empty() => break,
+            Ok(Told::Bytes(part)) => bytes.extend(part),
+            Ok(told) => return Err(format!("a read was told {told:?}")),
+            Err(fault) => return Err(told("read", fault)),
+        }
+    }
+    call(world, node, Op::Close { slot: 0 }, Some(handle)).await.map_err(|fault| told("close", fault))?;
+    let begins =
+        |tag: u64| bytes.iter().enumerate().take(12).all(|(at, &found)| found == byte(tag, at as u64));
+    let versions = versions.lock();
+    let Some((tag, length)) = versions.iter().find(|(tag, _)| begins(*tag)) else {
+        return Err(format!("node {node}: {} bytes that nobody has written", bytes.len()));
+    };
+    let is_whole = bytes.len() == *length as usize
+        && bytes.iter().enumerate().all(|(at, &found)| found == byte(*tag, at as u64));
+    match is_whole {
+        true => Ok(()),
+        false => Err(format!("node {node}: file {tag}: {} bytes were read of {length}", bytes.len())),
+    }
+}
+
+/// Runs a seed; what was wrong, and how often the file was read.
+fn run(seed: u64, canary: Option<Canary>) -> std::result::Result<usize, String> {
+    let world = World::new(WorldConfig { canary, ..WorldConfig::plain(seed, NODES) }, Countdown::default());
+    let (at, looks) = (world.clone(), Arc::new(AtomicUsize::new(0)));
+    let count = looks.clone();
+    let found = world.simulation.clone().run(async move {
+        at.start_all(AgentMode::Serve, false).await.expect("the agents start");
+        let (versions, writing) = (Versions::default(), Arc::new(AtomicUsize::new(WRITERS.len())));
+        replace(&at, 0, &versions, 1).await.expect("the first file");
+        let mut ends = Vec::new();
+        for node in WRITERS {
+            let (world, versions, writing) = (at.clone(), versions.clone(), writing.clone());
+            let (resolver, end) = promise();
+            ends.push(end);
+            at.runtime().spawn(async move {
+                let mut ended = Ok(());
+                for round in 0..ROUNDS {
+                    let tag = 2 + round * NODES as u64 + node as u64;
+                    let replaced = replace(&world, node, &versions, tag).await;
+                    ended = ended.and(replaced.map_err(|fault| format!("node {node} replaces: {fault}")));
+                }
+                writing.fetch_sub(1, Ordering::Relaxed);
+                resolver.resolve(ended);
+            });
+        }
+        for node in READERS {
+            let (world, versions, writing) = (at.clone(), versions.clone(), writing.clone());
+            let (looks, (resolver, end)) = (count.clone(), promise());
+            ends.push(end);
+            at.runtime().spawn(async move {
+                let mut ended = Ok(());
+                while writing.load(Ordering::Relaxed) > 0 && ended.is_ok() {
+                    ended = look(&world, node, &versions).await;
+                    looks.fetch_add(1, Ordering::Relaxed);
+                }
+                resolver.resolve(ended);
+            });
+        }
+        let mut found = Ok(());
+        for end in ends {
+            found = found.and(end.await);
+        }
+        found
+    });
+    found.map(|()| looks.load(Ordering::Relaxed)).map_err(|why| format!("seed {seed}: {why}"))
+}
+
+/// S9: "every node finds the old file or the new one under the name, never none, and opens it whole"
+#[test]
+fn a_file_that_nodes_replace_is_read_whole() {
+    let looks: usize = (0..SEEDS).map(|seed| run(seed, None).unwrap_or_else(|why| panic!("{why}"))).sum();
+    println!("{looks} looks");
+    assert!(looks > 10 * SEEDS as usize, "{looks}");
+}
+
+#[test]
+fn a_size_that_the_inode_number_had_before_is_found() {
+    let found = (0..SEEDS).find_map(|seed| run(seed, Some(Canary::OldAttributes)).err());
+    assert!(found.is_some(), "it is not found in {SEEDS} seeds");
+}
