@@ -12,4 +12,5 @@ pub mod local;
 pub mod locks;
 pub mod passthrough;
 pub mod shared;
+pub mod told_sizes;
 pub mod vfs;

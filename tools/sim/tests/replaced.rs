@@ -144,6 +144,69 @@ fn run(seed: u64, canary: Option<Canary>) -> std::result::Result<usize, String> 
     found.map(|()| looks.load(Ordering::Relaxed)).map_err(|why| format!("seed {seed}: {why}"))
 }
 
+/// A node appends to the file, and closes it; how long it is then is in `length`.
+async fn grow(world: &World, length: &AtomicUsize, tag: u64) -> std::result::Result<(), String> {
+    let told = |fault: tameike_core::Fault| fault.to_string();
+    let handle = open(world, 1, FILE, Flags { write: true, ..Flags::default() }).await.map_err(told)?;
+    let (offset, added) =
+        (length.load(Ordering::Relaxed) as u64, 12 * (1 + (tag * 2_654_435_761 % 999) as u32));
+    call(world, 1, Op::Write { slot: 0, offset, length: added, tag }, Some(handle)).await.map_err(told)?;
+    call(world, 1, Op::Close { slot: 0 }, Some(handle)).await.map_err(told)?;
+    length.fetch_add(added as usize, Ordering::Relaxed);
+    Ok(())
+}
+
+async fn measure(world: &World, node: usize, length: &AtomicUsize) -> std::result::Result<(), String> {
+    let told = |fault: tameike_core::Fault| fault.to_string();
+    let least = length.load(Ordering::Relaxed);
+    let handle = open(world, node, FILE, Flags::default()).await.map_err(told)?;
+    let op = Op::Read { slot: 0, offset: 0, length: READ_SIZE };
+    let Told::Bytes(bytes) = call(world, node, op, Some(handle)).await.map_err(told)? else { return Ok(()) };
+    call(world, node, Op::Close { slot: 0 }, Some(handle)).await.map_err(told)?;
+    if bytes.len() < least {
+        return Err(format!("node {node}: {} bytes were read of at least {least}", bytes.len()));
+    }
+    Ok(())
+}
+
+/// S2: what a close has published is read by all who open the file after it.
+#[test]
+fn a_file_that_grows_is_read_to_its_published_end() {
+    for seed in 0..SEEDS {
+        let world = World::new(WorldConfig::plain(seed, NODES), Countdown::default());
+        let at = world.clone();
+        let found = world.simulation.clone().run(async move {
+            at.start_all(AgentMode::Serve, false).await.expect("the agents start");
+            replace(&at, 0, &Versions::default(), 1).await.expect("the first file");
+            let length = Arc::new(AtomicUsize::new(12 * (1 + (2_654_435_761_u64 % 4000) as usize)));
+            let writing = Arc::new(AtomicUsize::new(1));
+            let mut ends = Vec::new();
+            for node in READERS.into_iter().chain(READERS) {
+                let (world, length, writing) = (at.clone(), length.clone(), writing.clone());
+                let (resolver, end) = promise();
+                ends.push(end);
+                at.runtime().spawn(async move {
+                    let mut ended = Ok(());
+                    while writing.load(Ordering::Relaxed) > 0 && ended.is_ok() {
+                        ended = measure(&world, node, &length).await;
+                    }
+                    resolver.resolve(ended);
+                });
+            }
+            let mut found = Ok(());
+            for tag in 2..2 + 2 * ROUNDS {
+                found = found.and(grow(&at, &length, tag).await);
+            }
+            writing.store(0, Ordering::Relaxed);
+            for end in ends {
+                found = found.and(end.await);
+            }
+            found
+        });
+        assert_eq!(found, Ok(()), "seed {seed}");
+    }
+}
+
 /// S9: "every node finds the old file or the new one under the name, never none, and opens it whole"
 #[test]
 fn a_file_that_nodes_replace_is_read_whole() {

@@ -4,17 +4,20 @@ use super::FuseDoor;
 use super::answer::{answer_attr, answer_created, answer_entry, answer_open};
 use crate::custody::Custody;
 
+use std::time::Duration;
 use tameike_client::locks;
+use tameike_client::told_sizes::ToldSizes;
 use tameike_client::vfs::{FileNumber, OpenMode, Opened, Vfs};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::NewInode;
-use tameike_core::{Errno, Result};
+use tameike_core::{Attr, Errno, FileKind, Result};
 use tameike_io::fuse::Reply;
 
 impl<V: Vfs> FuseDoor<V> {
     /// Looks a name up for a thread: also one by which the ring hands a file over.
     pub(super) fn find(&self, (dir, name): (FileNumber, &[u8]), thread: u32, reply: Reply) {
         let (vfs, ahead, looked) = (self.vfs.clone(), self.ahead.clone(), self.looked.clone());
+        let told_sizes = self.told_sizes.clone();
         let (runtime, custody, name) = (self.tasks.runtime().clone(), self.custody.clone(), name.to_vec());
         self.tasks.spawn(async move {
             let changes = custody.changes();
@@ -23,7 +26,9 @@ impl<V: Vfs> FuseDoor<V> {
                 None => ahead.lookup(&vfs, thread, (dir, &name)).await,
             };
             if let Ok(found) = &found {
-                looked.note(thread, found, runtime.clock.monotonic());
+                let now = runtime.clock.monotonic();
+                looked.note(thread, found, now);
+                note_size(&told_sizes, found.file, &found.attr, now);
             }
             answer_entry(reply, found, &custody, changes);
         });
@@ -32,7 +37,7 @@ impl<V: Vfs> FuseDoor<V> {
     /// Tells a thread attributes: those of its look-up where another file has taken the name since.
     pub(super) fn getattr(&self, file: FileNumber, thread: u32, reply: Reply) {
         let (vfs, custody, looked) = (self.vfs.clone(), self.custody.clone(), self.looked.clone());
-        let runtime = self.tasks.runtime().clone();
+        let (runtime, told_sizes) = (self.tasks.runtime().clone(), self.told_sizes.clone());
         self.tasks.spawn(async move {
             let changes = custody.changes();
             let told = looked.take(thread, file, runtime.clock.monotonic());
@@ -40,6 +45,9 @@ impl<V: Vfs> FuseDoor<V> {
                 (Err(fault), Some(told)) if fault.errno == Errno::ESTALE => Ok(told),
                 (attr, _) => attr,
             };
+            if let Ok(attr) = &attr {
+                note_size(&told_sizes, file, attr, runtime.clock.monotonic());
+            }
             answer_attr(reply, file, attr, &custody, changes);
         });
     }
@@ -48,12 +56,24 @@ impl<V: Vfs> FuseDoor<V> {
     pub(super) fn open_file(&self, file: FileNumber, mode: OpenMode, thread: u32, reply: Reply) {
         let (vfs, ahead, custody) = (self.vfs.clone(), self.ahead.clone(), self.custody.clone());
         self.looked.forget(thread);
+        let (runtime, told_sizes) = (self.tasks.runtime().clone(), self.told_sizes.clone());
         self.tasks.spawn(async move {
             let changes = custody.directories();
-            let opened = match ahead.open(&vfs, thread, file, mode).await {
+            let mut opened = match ahead.open(&vfs, thread, file, mode).await {
                 Ok(opened) => admitted(&*vfs, (&custody, changes), (file, mode), opened).await,
                 Err(fault) => Err(fault),
             };
+            if opened.is_ok()
+                && told_sizes.take_doubt(file, runtime.clock.monotonic())
+                && let Err(fault) = custody.kernel().drop_attributes(file).await
+            {
+                if let Ok(Opened { handle, .. }) = opened {
+                    custody.kernel().closed(file, handle);
+                    locks::release(&*vfs, handle).await;
+                    custody.closed(file);
+                }
+                opened = Err(fault);
+            }
             answer_open(reply, opened, mode, vfs.locks().is_some());
         });
     }
@@ -93,6 +113,12 @@ impl<V: Vfs> FuseDoor<V> {
             }
             answer_attr(reply, file, attr, &custody, changes);
         });
+    }
+}
+
+fn note_size(told_sizes: &ToldSizes, file: FileNumber, attr: &Attr, now: Duration) {
+    if attr.kind == FileKind::File {
+        told_sizes.note(file, attr.size, now);
     }
 }
 

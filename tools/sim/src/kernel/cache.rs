@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
+use tameike_client::told_sizes::ToldSizes;
 use tameike_client::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, Vfs};
 use tameike_core::limits::{BLOCK_SIZE, DIRECTORY_LIFETIME};
 use tameike_core::{Attr, FileKind, Generation, Result};
@@ -103,13 +104,15 @@ pub struct Kernel {
     runtime: Runtime,
     /// A bug on purpose: an open now and then takes an older size than the file's.
     shows_old: bool,
+    /// What the agent remembers of its answers.
+    told_sizes: ToldSizes,
     state: Mutex<State>,
 }
 
 impl Kernel {
     /// A mount that was just made.
     pub fn new(simulation: Simulation, runtime: Runtime, shows_old: bool) -> Self {
-        Self { simulation, runtime, shows_old, state: Mutex::default() }
+        Self { simulation, runtime, shows_old, told_sizes: ToldSizes::default(), state: Mutex::default() }
     }
 
     fn now(&self) -> Duration {
@@ -139,6 +142,9 @@ impl Kernel {
     /// Attributes were answered.
     pub(super) async fn told(&self, file: FileNumber, attr: &Attr, asked: Version) {
         let since = self.now();
+        if attr.kind == FileKind::File {
+            self.told_sizes.note(file, attr.size, since);
+        }
         self.wake().await;
         self.state.lock().learn(file, attr, (asked, since));
     }
@@ -183,7 +189,11 @@ impl Kernel {
     /// A file was opened; the inode is used until [`Self::closed`]. As the agent, decides what passes by the pages.
     pub(super) fn opened<V: Vfs>(&self, vfs: &V, file: FileNumber, mode: OpenMode, opened: Opened) {
         let keeps = opened.keep_cache && vfs.keeps_pages(opened.handle);
+        let is_doubtful = self.told_sizes.take_doubt(file, self.now());
         let mut state = self.state.lock();
+        if is_doubtful {
+            state.change(file, |inode| inode.valid = Duration::ZERO);
+        }
         state.opens.insert(opened.handle, OpenFile { file, direct: opened.direct, append: mode.append });
         if let Some(inode) = state.inodes.get_mut(&file) {
             inode.users += 1;
