@@ -152,21 +152,14 @@ async fn once<V: Vfs>(vfs: &Arc<V>, kernel: &Kernel, op: &Op) -> Result<Told> {
                 FileKind::Directory => return Err(Errno::EISDIR.into()),
                 _ => return Err(Errno::EINVAL.into()),
             }
-            let change = AttrChange { size: Some(*size), ..AttrChange::default() };
-            let attr = vfs.setattr(file, change).await?;
-            kernel.cut(file, &attr);
-            return Ok(Told::Attr(Box::new(attr)));
+            return cut(&**vfs, kernel, file, *size).await;
         }
         Op::Chmod { path, mode } => {
             let (file, attr) = walk.file(path).await?;
             if attr.kind == FileKind::Symlink {
                 return Err(Errno::EOPNOTSUPP.into());
             }
-            let change = AttrChange { mode: Some(*mode), ..AttrChange::default() };
-            let asked = kernel.asked();
-            let attr = vfs.setattr(file, change).await?;
-            kernel.told(file, &attr, asked).await;
-            return Ok(Told::Attr(Box::new(attr)));
+            return change_mode(&**vfs, kernel, file, *mode).await;
         }
         Op::Stat { path } => return Ok(Told::Attr(Box::new(walk.file(path).await?.1))),
         Op::List { path } => return list(&mut walk, path).await,
@@ -215,6 +208,20 @@ async fn once<V: Vfs>(vfs: &Arc<V>, kernel: &Kernel, op: &Op) -> Result<Told> {
         | Op::Close { .. } => return Err(Errno::EBADF.into()),
     }
     Ok(Told::Done)
+}
+
+async fn cut<V: Vfs>(vfs: &V, kernel: &Kernel, file: FileNumber, size: u64) -> Result<Told> {
+    let change = AttrChange { size: Some(size), ..AttrChange::default() };
+    let attr = vfs.setattr(file, change).await?;
+    kernel.cut(file, &attr);
+    Ok(Told::Attr(Box::new(attr)))
+}
+
+async fn change_mode<V: Vfs>(vfs: &V, kernel: &Kernel, file: FileNumber, mode: u16) -> Result<Told> {
+    let (change, asked) = (AttrChange { mode: Some(mode), ..AttrChange::default() }, kernel.asked());
+    let attr = vfs.setattr(file, change).await?;
+    kernel.told(file, &attr, asked).await;
+    Ok(Told::Attr(Box::new(attr)))
 }
 
 /// A call on an open file.
