@@ -36,8 +36,8 @@ impl<V: Vfs> Service for FuseDoor<V> {
                 self.create_file((file, name), new, (flags & O_EXCL != 0, open_mode(flags)), reply);
             }
             Operation::Read { handle, offset, size } => self.read(HandleNumber(handle), offset, size, reply),
-            Operation::Write { handle, offset, takes_rights, data } => {
-                self.write_bytes(file, (HandleNumber(handle), offset, &data), takes_rights, reply);
+            Operation::Write { handle, offset, flags, data } => {
+                self.write_bytes(file, (HandleNumber(handle), offset, &data), flags, reply);
             }
             Operation::Flush { handle, owner } => self.flush(HandleNumber(handle), owner, reply),
             Operation::Release { handle } => self.release(file, HandleNumber(handle), reply),
@@ -56,10 +56,10 @@ impl<V: Vfs> Service for FuseDoor<V> {
     }
 
     fn serve_frame(&self, header: Header, write: FrameWrite, reply: Reply) {
-        let FrameWrite { handle, offset, takes_rights, frame } = write;
+        let FrameWrite { handle, offset, flags, frame } = write;
         let data = FrameBytes::new(frame);
         let file = FileNumber(header.node);
-        self.write_bytes(file, (HandleNumber(handle), offset, &data), takes_rights, reply);
+        self.write_bytes(file, (HandleNumber(handle), offset, &data), flags, reply);
     }
 
     fn frame(&self) -> Option<Frame> {

@@ -6,7 +6,7 @@ use super::convert::errno;
 use tameike_client::vfs::{FileNumber, HandleNumber, Vfs, WriteBytes, without_rights};
 use tameike_core::attr::AttrChange;
 use tameike_core::{Errno, Result};
-use tameike_io::fuse::Reply;
+use tameike_io::fuse::{Reply, WriteFlags};
 
 impl<V: Vfs> FuseDoor<V> {
     /// Writes bytes, and answers; asked to, it first takes away what rights the file gives to who runs it.
@@ -14,18 +14,18 @@ impl<V: Vfs> FuseDoor<V> {
         &self,
         file: FileNumber,
         (handle, offset, data): (HandleNumber, u64, &dyn WriteBytes),
-        takes_rights: bool,
+        flags: WriteFlags,
         reply: Reply,
     ) {
         // Through its pages, the kernel sees to it.
-        if takes_rights && self.custody.gives_rights(file) {
+        if flags.takes_rights && self.custody.gives_rights(file) {
             // It is rare enough to hold this thread up.
             let taken = self.tasks.wait(|| pollster::block_on(self.take_rights(file)));
             if let Err(fault) = taken {
                 return reply.error(errno(&fault));
             }
         }
-        let answer = self.written(file, handle, (offset, data.size() as u32), reply);
+        let answer = self.written(file, handle, (offset, data.size() as u32), flags, reply);
         self.waiting.write(&self.tasks, &self.vfs, (handle, offset, data), answer);
     }
 
@@ -58,11 +58,13 @@ impl<V: Vfs> FuseDoor<V> {
         file: FileNumber,
         handle: HandleNumber,
         (offset, size): (u64, u32),
+        flags: WriteFlags,
         reply: Reply,
     ) -> impl FnOnce(Result<()>) + Send + use<V> {
         let (runtime, vfs, kernel) = (self.tasks.runtime().clone(), self.vfs.clone(), self.kernel_cache());
         move |written| {
-            let is_direct = kernel.is_direct(file, handle);
+            // Pages that are written back stay right. Dropping them would wait for this very answer.
+            let is_direct = !flags.writes_back && kernel.is_direct(file, handle);
             if is_direct {
                 vfs.pages_passed(handle);
             }

@@ -122,11 +122,11 @@ impl Device {
             reply.error(Errno::EIO);
             return Ok(());
         };
-        if let Operation::Write { handle, offset, takes_rights, data } = request.operation
+        if let Operation::Write { handle, offset, flags, data } = request.operation
             && spare.as_ref().is_some_and(|frame| frame.len() == data.len())
         {
             let frame = spare.take().expect("it was just there");
-            service.serve_frame(header, FrameWrite { handle, offset, takes_rights, frame }, reply);
+            service.serve_frame(header, FrameWrite { handle, offset, flags, frame }, reply);
         } else {
             super::serve(service, request, reply);
         }

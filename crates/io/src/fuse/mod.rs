@@ -11,6 +11,7 @@ mod reply;
 mod tests;
 mod uring;
 
+pub use abi::WriteFlags;
 pub use device::Notifier;
 pub use reply::Reply;
 
@@ -43,8 +44,8 @@ pub struct FrameWrite {
     pub handle: u64,
     /// Where in the file.
     pub offset: u64,
-    /// Whether it takes rights away that the file gives to who runs it.
-    pub takes_rights: bool,
+    /// What the kernel says of it.
+    pub flags: WriteFlags,
     /// The bytes.
     pub frame: Frame,
 }

@@ -47,7 +47,17 @@ pub(in crate::fuse) mod opcode {
 }
 
 /// Among the flags of a write.
+const WRITE_CACHE: u32 = 1 << 0;
 const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+
+/// What the kernel says of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteFlags {
+    /// The kernel writes back dirty pages; whoever waits for these pages waits for the answer.
+    pub writes_back: bool,
+    /// The file shall no longer give rights to who runs it, as its writer has no privileges.
+    pub takes_rights: bool,
+}
 
 /// Bytes that are no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -166,11 +176,10 @@ pub enum Operation<'a> {
         offset: u64,
         size: u32,
     },
-    /// `takes_rights`: the file shall no longer give rights to who runs it, as its writer has no privileges.
     Write {
         handle: u64,
         offset: u64,
-        takes_rights: bool,
+        flags: WriteFlags,
         data: &'a [u8],
     },
     Flush {
@@ -303,8 +312,12 @@ fn operation<'a>(code: u32, mut fixed: Fields<'_>, mut rest: Rest<'a>) -> Decode
         }
         opcode::WRITE => {
             let (handle, offset, size) = fixed.place()?;
-            let takes_rights = fixed.u32()? & WRITE_KILL_SUIDGID != 0;
-            Operation::Write { handle, offset, takes_rights, data: rest.bytes(size)? }
+            let bits = fixed.u32()?;
+            let flags = WriteFlags {
+                writes_back: bits & WRITE_CACHE != 0,
+                takes_rights: bits & WRITE_KILL_SUIDGID != 0,
+            };
+            Operation::Write { handle, offset, flags, data: rest.bytes(size)? }
         }
         opcode::READDIR => {
             let (handle, after, size) = fixed.place()?;

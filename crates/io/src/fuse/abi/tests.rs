@@ -27,7 +27,8 @@ fn requests_are_what_the_kernel_asked() {
     assert_eq!(operations[2], Operation::SetAttr(change));
     let rename = Operation::Rename { name: b"from", new_parent: 9, new_name: b"to", flags: 1 };
     assert_eq!(operations[3], rename);
-    assert_eq!(operations[4], Operation::Write { handle: 7, offset: 4096, takes_rights: true, data: b"abc" });
+    let flags = WriteFlags { writes_back: false, takes_rights: true };
+    assert_eq!(operations[4], Operation::Write { handle: 7, offset: 4096, flags, data: b"abc" });
     assert_eq!(operations[5], Operation::SetXattr { name: b"user.a", value: b"xyz", flags: 1 });
     let lock = LockRequest { handle: 7, owner: 3, start: 5, end: 9, kind: 1, pid: 77 };
     assert_eq!(operations[6], Operation::SetLock { lock, sleep: true });
