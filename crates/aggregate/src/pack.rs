@@ -60,7 +60,7 @@ pub fn pack(
     let lanes: Result<Vec<_>> = (0..options.writers).map(begin).collect();
     let index = Mutex::new(IndexBuilder::new(into.clone(), options.container)?);
     let (found, items) = sync_channel(QUEUE_SIZE);
-    let items = Mutex::new(items);
+    let items = Mutex::new(Some(items));
     let ends: Result<Vec<Vec<LaneEnd>>> = std::thread::scope(|scope| {
         let writers: Vec<_> = lanes?
             .into_iter()
@@ -84,6 +84,18 @@ fn died() -> Fault {
     Fault::new(Errno::EIO, "a thread that packs has ended with a panic")
 }
 
+/// What the walker has found, for all threads that pack. There is no receiver any more when one of them has ended.
+type Items = Mutex<Option<Receiver<Item>>>;
+
+/// Drops the receiver when a thread that packs ends, by a fault or a panic too: the walker, which may wait for room in the channel, ends then.
+struct Closing<'a>(&'a Items);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.0.lock().take();
+    }
+}
+
 /// One thread at work.
 struct Packer<'a> {
     source: &'a dyn SharedFs,
@@ -93,10 +105,11 @@ struct Packer<'a> {
 }
 
 impl Packer<'_> {
-    fn run(mut self, items: &Mutex<Receiver<Item>>) -> Result<Vec<LaneEnd>> {
+    fn run(mut self, items: &Items) -> Result<Vec<LaneEnd>> {
+        let _closing = Closing(items);
         loop {
-            let item = items.lock().recv();
-            let Ok(item) = item else { break };
+            let item = items.lock().as_ref().and_then(|items| items.recv().ok());
+            let Some(item) = item else { break };
             match self.put(&item)? {
                 Ok(()) => self.tally.add_file(),
                 Err(fault) => self.tally.note(&item.path, &fault),

@@ -1,11 +1,12 @@
 //! Proving a container: every record of every lane, and every byte of every file.
 
 use crate::Tally;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::shared::SharedFs;
-use tameike_store::container::{Container, IndexBuilder, IndexEntry};
+use tameike_store::container::{Container, IndexBuilder, IndexEntry, Superblock};
 
 /// What was found.
 pub struct Verified {
@@ -15,6 +16,8 @@ pub struct Verified {
     pub files: Vec<(Vec<u8>, String)>,
     /// Paths that the index has otherwise than the records: none where there is no index.
     pub index: Vec<(Vec<u8>, String)>,
+    /// Whether the file `container` is there and whole. Its subfiles tell the same.
+    pub has_header: bool,
     /// Whether there is an index: without one, who packed it did not come to its end, or somebody has removed it.
     pub has_index: bool,
 }
@@ -22,7 +25,7 @@ pub struct Verified {
 impl Verified {
     /// Whether all is as it was written.
     pub fn is_whole(&self) -> bool {
-        self.damage.is_empty() && self.files.is_empty() && self.index.is_empty()
+        self.has_header && self.damage.is_empty() && self.files.is_empty() && self.index.is_empty()
     }
 }
 
@@ -31,7 +34,17 @@ impl Verified {
 /// # Errors
 /// `EINVAL` when it is no container, and what the file system says.
 pub fn verify(fs: &Arc<dyn SharedFs>, threads: usize, rebuild: bool, tally: &Tally) -> Result<Verified> {
+    let has_header = Superblock::is_file_whole(&**fs);
+    // The index that is there now. What is added while the records are read is no damage.
+    let indexed = match Container::open(fs.clone()) {
+        Err(fault) if fault.errno == Errno::EIO => Err(fault),
+        opened => Ok(opened?),
+    };
     let mut container = Container::open_by_records(fs.clone())?;
+    // A record that its writer was putting when it was read is whole when it is read again.
+    if !container.damage().is_empty() {
+        container.refresh()?;
+    }
     let damage = container
         .damage()
         .iter()
@@ -39,18 +52,40 @@ pub fn verify(fs: &Arc<dyn SharedFs>, threads: usize, rebuild: bool, tally: &Tal
         .collect::<Vec<_>>();
     let entries: Vec<IndexEntry> = container.walk()?.collect::<Result<_>>()?;
     let files = check_files(&container, &entries, threads, tally)?;
-    let (index, has_index) = match Container::open(fs.clone()) {
-        Ok(indexed) => (compare(&indexed, &entries)?, indexed.has_index()),
-        Err(fault) if fault.errno == Errno::EIO => (vec![(Vec::new(), fault.to_string())], true),
-        Err(fault) => return Err(fault),
+    let (index, has_index) = match indexed {
+        Ok(indexed) => {
+            let wrong = compare(&indexed, &entries)?;
+            (unless_added(&indexed, &container, fs, wrong)?, indexed.has_index())
+        }
+        Err(fault) => (vec![(Vec::new(), fault.to_string())], true),
     };
     if rebuild {
+        container.superblock().restore(&**fs)?;
         let mut builder = IndexBuilder::new(fs.clone(), container.superblock().container)?;
         entries.into_iter().try_for_each(|entry| builder.add(entry))?;
         builder.finish(&container.ends())?;
     }
     let files = unless_changed(&mut container, files);
-    Ok(Verified { damage, files, index, has_index })
+    Ok(Verified { damage, files, index, has_header, has_index })
+}
+
+/// Leaves out paths that somebody has put, changed or removed while the check ran: the records tell now what they did not tell before.
+fn unless_added(
+    indexed: &Container,
+    by_records: &Container,
+    fs: &Arc<dyn SharedFs>,
+    mut wrong: Vec<(Vec<u8>, String)>,
+) -> Result<Vec<(Vec<u8>, String)>> {
+    if wrong.is_empty() || indexed.ends() == by_records.ends() {
+        return Ok(wrong);
+    }
+    // Both looked at different moments: they are asked again, the index first, and only what both times differs is wrong.
+    let again = Container::open(fs.clone())?;
+    let records = Container::open_by_records(fs.clone())?;
+    let entries: Vec<IndexEntry> = records.walk()?.collect::<Result<_>>()?;
+    let still: BTreeSet<Vec<u8>> = compare(&again, &entries)?.into_iter().map(|(path, _)| path).collect();
+    wrong.retain(|(path, _)| still.contains(path));
+    Ok(wrong)
 }
 
 /// Leaves out what a writer has changed or removed since the container was opened, where that can be seen.

@@ -1,6 +1,6 @@
 //! `tameike agg cp`.
 
-use super::{codec, inner, of_path, open, tell, threads, tree};
+use super::{codec, inner, of_path, open, tell, tell_damage, threads, tree};
 use crate::arguments::CopyArguments;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -12,7 +12,7 @@ use tameike_aggregate::{ContainerTree, Destination, Tally};
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::os::process::{group, user};
 use tameike_io::shared::{SharedFs, join, split};
-use tameike_store::container::superblock;
+use tameike_store::container::Superblock;
 
 /// What an argument means.
 enum Place {
@@ -29,7 +29,7 @@ impl Place {
         let colons = bytes.iter().enumerate().filter(|(_, byte)| **byte == b':').map(|(at, _)| at);
         for at in colons {
             let container = Path::new(OsStr::from_bytes(&bytes[..at]));
-            if container.join(OsStr::from_bytes(superblock::NAME)).is_file() {
+            if tree(container).is_ok_and(|tree| Superblock::read(&*tree).is_ok()) {
                 let path = inner(Path::new(OsStr::from_bytes(&bytes[at + 1..]))).to_vec();
                 return Self::Inside { container: container.to_path_buf(), path };
             }
@@ -50,18 +50,20 @@ pub fn copy(arguments: &CopyArguments) -> Result<u8> {
             "none of these is in a container: CONTAINER:PATH is, where CONTAINER is one that is there";
         return Err(Fault::new(Errno::EINVAL, message));
     }
-    let sources = trees(sources)?;
+    let mut code = 0;
+    let sources = trees(sources, &mut code)?;
     let tally = Tally::default();
     match into {
         Place::File(path) => copy_out(&sources, &path, arguments.recursive, &tally)?,
         Place::Inside { container, path } => copy_in(&sources, (&container, &path), arguments, &tally)
             .map_err(|fault| of_path(&arguments.into, &fault))?,
     }
-    Ok(tell(&tally, "copied"))
+    let copied = tell(&tally, "copied");
+    Ok(if code == 0 { copied } else { code })
 }
 
-/// Each container is opened once.
-fn trees(places: Vec<Place>) -> Result<Vec<Source>> {
+/// Each container is opened once. `code` becomes the exit code when files of one may be missing.
+fn trees(places: Vec<Place>, code: &mut u8) -> Result<Vec<Source>> {
     let mut containers = BTreeMap::<PathBuf, Arc<dyn SharedFs>>::new();
     let mut sources = Vec::with_capacity(places.len());
     for place in places {
@@ -70,8 +72,9 @@ fn trees(places: Vec<Place>) -> Result<Vec<Source>> {
             Place::Inside { container, path } => match containers.get(&container) {
                 Some(tree) => (tree.clone(), path),
                 None => {
-                    let tree: Arc<dyn SharedFs> =
-                        Arc::new(ContainerTree::new(open(&container)?, (user(), group())));
+                    let opened = open(&container)?;
+                    *code = tell_damage(&container, &opened, *code)?;
+                    let tree: Arc<dyn SharedFs> = Arc::new(ContainerTree::new(opened, (user(), group())));
                     containers.insert(container, tree.clone());
                     (tree, path)
                 }

@@ -75,6 +75,25 @@ fn open(path: &Path) -> Result<Container> {
     Ok(container)
 }
 
+/// Says what of a container could not be read, so that no file of it is known. Returns the exit code, which is `code` when that is nothing.
+fn tell_damage(path: &Path, container: &Container, code: u8) -> Result<u8> {
+    let path = path.display();
+    for damage in container.damage() {
+        say(format_args!("{path}: {}, at {}: {}", damage.lane, damage.address, damage.why));
+    }
+    if container.is_cut_off()? {
+        say(format_args!("{path}: its writer was cut off: only what was written until then is there"));
+        return Ok(exit::DRAIN_INCOMPLETE);
+    }
+    if container.damage().is_empty() {
+        return Ok(code);
+    }
+    say(format_args!(
+        "{path}: it is damaged, and files may be missing. `tameike agg verify` checks all of it"
+    ));
+    Ok(exit::DAMAGED)
+}
+
 fn warn_of_end(path: &Path) {
     say(format_args!(
         "{}: it has no index. Who packed it may not have come to its end: what was written until then is there",
@@ -202,7 +221,8 @@ fn cat(arguments: &CatArguments) -> Result<u8> {
     let container = open(&arguments.container)?;
     let mut out = std::io::stdout().lock();
     for path in &arguments.paths {
-        let mut file = container.file(inner(path))?;
+        let followed = container.follow(inner(path)).map_err(|fault| of_path(path, &fault))?;
+        let mut file = container.file(&followed)?;
         let size = file.node().size;
         let mut buffer = vec![0; CAT_SIZE.min(size as usize).max(1)];
         let mut at = 0;
@@ -236,7 +256,7 @@ fn extract(arguments: &ExtractArguments) -> Result<u8> {
     let tally = Tally::default();
     let is_root = user() == 0;
     tameike_aggregate::extract(&container, entries, &*tree(&arguments.into)?, threads(), is_root, &tally);
-    Ok(tell(&tally, "extracted"))
+    tell_damage(&arguments.container, &container, tell(&tally, "extracted"))
 }
 
 fn export(arguments: &ExportArguments) -> Result<u8> {
@@ -249,7 +269,7 @@ fn export(arguments: &ExportArguments) -> Result<u8> {
         None if is_named_zip => Format::Zip,
         _ => Format::Tar,
     };
-    match &arguments.archive {
+    match arguments.archive.as_ref().filter(|archive| archive.as_os_str() != "-") {
         Some(archive) => {
             let made = std::fs::File::create_new(archive);
             let file =
@@ -262,7 +282,7 @@ fn export(arguments: &ExportArguments) -> Result<u8> {
             tameike_aggregate::export(&container, out, format, threads(), &tally)?;
         }
     }
-    Ok(tell(&tally, "exported"))
+    tell_damage(&arguments.container, &container, tell(&tally, "exported"))
 }
 
 /// What is at these paths, and below them.
@@ -295,6 +315,9 @@ fn verify(arguments: &VerifyArguments) -> Result<u8> {
     let mut out = std::io::stdout().lock();
     let mut print =
         |what: &str, words: &str| writeln!(out, "{what:<7}  {words}").map_err(|error| printing(&error));
+    if !found.has_header {
+        print("header", "the file `container` is lost or damaged; the data files tell what it said")?;
+    }
     for words in &found.damage {
         print("damage", words)?;
     }

@@ -21,7 +21,7 @@ pub enum AggregateAction {
     Export(ExportArguments),
     /// Read all of a container, and name every file that is damaged
     #[command(
-        after_help = "Exit code: 0 when all is as it was written, 4 when something is damaged, 71 when it cannot be read.\n\
+        after_help = "Exit code: 0 when all is as it was written, 1 when `--rebuild` has repaired all that was damaged, 4 when something is damaged, 71 when it cannot be read.\n\
         What is not damaged can be brought back with `tameike agg extract`."
     )]
     Verify(VerifyArguments),
@@ -140,7 +140,7 @@ pub struct CatArguments {
 #[command(
     after_help = "CONTAINER:PATH is a path in a container, CONTAINER: all of it. What is before a colon is a container when it is a directory that is one; else the colon is part of a name.\n\n\
     Files that are there already are not replaced, directories that are there get what is new. Permissions, times, extended attributes and links are kept; owners in containers, and by root.\n\n\
-    Exit code: 0 when everything was copied, 75 when not, 71 when nothing could be.\n\n\
+    Exit code: 0 when everything was copied, 75 when not, or when a container's writer was cut off, 4 when a container is damaged so that files may be missing, 71 when nothing could be.\n\n\
     Examples:\n  \
       tameike agg cp results.tmk:run-7/log .\n  \
       tameike agg cp -r run-8 notes.txt results.tmk:\n  \
@@ -164,7 +164,7 @@ pub struct CopyArguments {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Files that are there already are not replaced. Owners are kept when root extracts.\n\n\
-    Exit code: 0 when everything was brought back, 75 when not, 71 when the container cannot be read."
+    Exit code: 0 when everything was brought back, 75 when not, or when the container's writer was cut off, 4 when the container is damaged so that files may be missing, 71 when the container cannot be read."
 )]
 pub struct ExtractArguments {
     /// The container
@@ -179,13 +179,13 @@ pub struct ExtractArguments {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Files that are damaged, or that the archive cannot have, are left out and named.\n\n\
-    Exit code: 0 when everything is in the archive, 75 when not, 71 when it could not be written.\n\n\
+    Exit code: 0 when everything is in the archive, 75 when not, or when the container's writer was cut off, 4 when the container is damaged so that files may be missing, 71 when it could not be written.\n\n\
     Example: tameike agg export results.tmk | zstd >results.tar.zst"
 )]
 pub struct ExportArguments {
     /// The container
     pub container: PathBuf,
-    /// The archive, which is made [default: standard output]
+    /// The archive, which is made [default, and when it is `-`: standard output]
     pub archive: Option<PathBuf>,
     /// What it is [default: zip where its name ends so, else tar]
     #[arg(long, value_enum)]

@@ -7,6 +7,8 @@
 //! Every subfile begins with the same bytes, with its number in place of the last 0. Numbers are little-endian.
 
 use super::geometry::Geometry;
+use super::subfile;
+use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::crc32c;
 use tameike_io::shared::{Access, SharedFs};
@@ -82,11 +84,63 @@ impl Superblock {
         Ok((superblock, word(24)))
     }
 
-    /// Reads it in the directory of a container.
+    /// Reads it in the directory of a container. When the file [`NAME`] is lost or damaged, the subfiles tell it.
     ///
     /// # Errors
     /// `EINVAL` when the directory is no container, and as [`Self::decode`].
     pub fn read(fs: &dyn SharedFs) -> Result<Self> {
+        match Self::read_file(fs) {
+            Err(fault) if matches!(fault.errno, Errno::EINVAL | Errno::EIO) => {
+                Self::of_subfiles(fs).ok_or(fault)
+            }
+            read => read,
+        }
+    }
+
+    /// What the subfiles say: nothing when there are none, or when two of them disagree.
+    fn of_subfiles(fs: &dyn SharedFs) -> Option<Self> {
+        let mut found = None;
+        for number in subfile::numbers(fs).ok()? {
+            let mut bytes = [0; SIZE];
+            let file = fs.open(&subfile::name(number), Access::Read).ok()?;
+            if file.read_at(&mut bytes, 0).ok()? < SIZE {
+                continue;
+            }
+            let Ok((superblock, named)) = Self::decode(&bytes) else { continue };
+            if named != number || found.is_some_and(|found| found != superblock) {
+                return None;
+            }
+            found = Some(superblock);
+        }
+        found
+    }
+
+    /// Writes the file [`NAME`] again, when it is lost or damaged.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn restore(&self, fs: &dyn SharedFs) -> Result<()> {
+        if Self::is_file_whole(fs) {
+            return Ok(());
+        }
+        let temporary = b"container.new";
+        match fs.unlink(temporary) {
+            Err(fault) if fault.errno != Errno::ENOENT => return Err(fault),
+            _ => {}
+        }
+        let file = fs.create(temporary, 0o644)?;
+        file.write_at(&self.encode(0), 0)?;
+        file.sync()?;
+        fs.rename(temporary, NAME, RenameMode::Replace)?;
+        fs.sync_dir(b"")
+    }
+
+    /// Whether the file [`NAME`] is there, and not damaged.
+    pub fn is_file_whole(fs: &dyn SharedFs) -> bool {
+        Self::read_file(fs).is_ok()
+    }
+
+    fn read_file(fs: &dyn SharedFs) -> Result<Self> {
         let file = match fs.open(NAME, Access::Read) {
             Err(fault) if fault.errno == Errno::ENOENT => {
                 return Err(Fault::new(Errno::EINVAL, "this is no container: it has no file `container`"));

@@ -1,5 +1,6 @@
 //! A container that is open for reading: the paths that its index tells of, and those that were added after it.
 
+mod follow;
 mod known;
 mod outside;
 mod proof;
@@ -169,7 +170,7 @@ impl Container {
     fn look(&mut self, listing: &Listing) -> Result<()> {
         self.outside = listing.outside.len();
         for (number, lanes) in self.records.lanes(&listing.numbers)? {
-            for (lane, LaneState { life, .. }) in (0..).zip(lanes) {
+            for (lane, LaneState { life, is_finished }) in (0..).zip(lanes) {
                 let lane = LaneId { subfile: number, lane };
                 let end = self.ends.get(&lane).copied().unwrap_or(LaneEnd::none(lane));
                 // Without an index nothing is believed that could be damaged.
@@ -179,6 +180,10 @@ impl Container {
                 };
                 if may_have_more {
                     self.scan(end)?;
+                    // Records that its writer was putting meanwhile may have been read in part.
+                    if !is_finished && self.is_damaged(lane) {
+                        self.scan(end)?;
+                    }
                 }
             }
         }
@@ -225,9 +230,14 @@ impl Container {
         }
         let doubtful = self.settle(life)?;
         let end = scan.known_end();
-        let settled = doubtful.filter(|_| !end.is_finished).unwrap_or(end);
-        self.ends.insert(from.lane, LaneEnd { is_finished: end.is_finished, ..settled });
+        // What is damaged stays beyond the end, in an index too: whoever opens the container finds the damage again.
+        let settled = doubtful.map_or(end, |doubtful| LaneEnd { is_finished: false, ..doubtful });
+        self.ends.insert(from.lane, settled);
         Ok(())
+    }
+
+    fn is_damaged(&self, lane: LaneId) -> bool {
+        self.damage.iter().any(|damage| damage.lane == lane)
     }
 
     /// What may be there in part is believed when it is there; a removal when all before it is, as that may be where its file is now. Where the

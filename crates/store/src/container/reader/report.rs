@@ -79,7 +79,7 @@ impl Container {
     }
 
     /// Whether what is known of a lane is all that it had before the life that ends so, or the beginning of that.
-    fn goes_on(&self, end: &LaneEnd) -> bool {
+    pub(super) fn goes_on(&self, end: &LaneEnd) -> bool {
         let before = self.ends.get(&end.lane).copied().unwrap_or(LaneEnd::none(end.lane));
         let is_first = before.life() == 0 && end.life() == 1;
         let is_next = before.is_finished && end.life() == before.life() + 1;

@@ -4,6 +4,7 @@ use super::super::claim::{self, WriterId};
 use super::super::codec::Codec;
 use super::super::index::{IndexBuilder, LaneEnd};
 use super::super::streams::Streams;
+use super::super::subfile;
 use super::super::writer::LaneWriter;
 use super::Container;
 use tameike_core::Result;
@@ -35,7 +36,9 @@ impl Container {
     /// As [`LaneWriter::finish`].
     pub fn end_writer(&mut self, writer: LaneWriter) -> Result<Vec<LaneEnd>> {
         let ends = writer.finish()?;
-        self.tell_ends(&ends);
+        // A lane that another process had, and ended since this one looked, has entries that are not known here: it is scanned.
+        let followed: Vec<_> = ends.iter().filter(|end| self.goes_on(end)).copied().collect();
+        self.tell_ends(&followed);
         Ok(ends)
     }
 
@@ -45,6 +48,24 @@ impl Container {
     /// What the file system says.
     pub fn may_grow(&self) -> Result<bool> {
         claim::may_grow(&self.records)
+    }
+
+    /// Whether its writer was cut off: it has no index, and a lane that has not ended and that nobody has any more.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn is_cut_off(&self) -> Result<bool> {
+        if self.has_index() {
+            return Ok(false);
+        }
+        for number in subfile::numbers(&**self.records.fs())? {
+            let lanes = self.records.subfile(number)?.lanes()?;
+            if lanes.iter().any(|lane| lane.life > 0 && !lane.is_finished) {
+                // Who may only read cannot ask for the writer's lock.
+                return Ok(!self.may_grow().unwrap_or(false));
+            }
+        }
+        Ok(false)
     }
 
     /// Writes a new index of all that is there.
