@@ -228,6 +228,9 @@ def test_names_that_are_no_text_are_found(fs: ContainerFileSystem, tree: Path) -
 def test_it_is_pickled_and_written_as_json(fs: ContainerFileSystem) -> None:
     again = pickle.loads(pickle.dumps(fs))
     assert again.cat_file("order/a/x") == b"order/a/x"
+    with fs.open("order/a/x") as file:
+        assert file.read(3) == b"ord"
+        assert pickle.loads(pickle.dumps(file)).read() == b"er/a/x"
     once_more = fsspec.AbstractFileSystem.from_json(fs.to_json())
     assert json.loads(fs.to_json())["protocol"] == "tameike-agg"
     assert once_more.cat_file("order/a/x") == b"order/a/x"

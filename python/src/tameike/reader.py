@@ -71,7 +71,7 @@ class FileReader:
     ) -> None:
         self.path = path
         self.node = node
-        self._container = container
+        self.container = container
         #: What no record has.
         self._outside = outside
         head, data = record
@@ -130,7 +130,7 @@ class FileReader:
         return window
 
     def _with_all(self, head: Head) -> tuple[Head, int, bytes]:
-        head, data = self._container.read_record(head.place.lane, head.place.address, head.end, self.path)
+        head, data = self.container.read_record(head.place.lane, head.place.address, head.end, self.path)
         if len(data) < head.end:
             raise self._damaged(head, "the subfile ends in its content")
         return head, 0, data
@@ -158,7 +158,7 @@ class FileReader:
         window = self._piece
         if window is None or window.head.place[1:] != (extent.lane, extent.address):
             first = head_size(extent.skip + extent.length)
-            head, data = self._container.read_record(extent.lane, extent.address, first, self.path)
+            head, data = self.container.read_record(extent.lane, extent.address, first, self.path)
             window = Window(head, 0, data)
             self._piece = window
         if end > window.head.data_size:
@@ -203,7 +203,7 @@ class FileReader:
 
     def _read_chunks(self, head: Head, first: int, last: int) -> Window:
         start, end = head.bounds[first], head.bounds[min(last, len(head.sums))]
-        data = self._container.read_lane(head.place.lane, head.place.address + start, end - start)
+        data = self.container.read_lane(head.place.lane, head.place.address + start, end - start)
         # What comes before a cut can be read.
         if len(data) < head.bounds[first + 1] - start:
             raise self._damaged(head, "the subfile ends in its content")
@@ -212,7 +212,7 @@ class FileReader:
         return window
 
     def _damaged(self, head: Head, why: str) -> DamagedError:
-        return self._container.damaged_record(head.place.lane, head.place.address, why, self.path)
+        return self.container.damaged_record(head.place.lane, head.place.address, why, self.path)
 
 
 class RawFile(io.RawIOBase):
@@ -273,6 +273,18 @@ class ContainerFile(io.BufferedReader):
     def __init__(self, reader: FileReader) -> None:
         super().__init__(RawFile(reader))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A file at the same place in the same container, which is opened again: for other processes."""
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+        return _reopen_at, (self.raw.reader.container, self.raw.reader.path, self.tell())
+
     @property
     def size(self) -> int:
         return self.raw.reader.size
+
+
+def _reopen_at(container: "Container", path: str, at: int) -> ContainerFile:
+    file = container.open(path)
+    file.seek(at)
+    return file

@@ -535,3 +535,22 @@ fn a_file_of_one_write_is_one_record() {
         .collect();
     assert!(sizes[&b"once"[..]] > 1 << 20 && sizes[&b"larger"[..]] < 1 << 10, "{sizes:?}");
 }
+
+/// A session that has looked takes a lane whose files it has not seen: its index has them all the same.
+#[test]
+fn a_lane_that_another_session_had_meanwhile_is_in_the_index() {
+    let dir = tempfile::tempdir().expect("a directory");
+    session(dir.path()).finish().expect("ended");
+    let options = SessionOptions { look_again: LookAgain::Asked, ..options(None) };
+    let open = || Session::open(tree(dir.path()), options.clone()).expect("a session");
+    let (first, second) = (open(), open());
+    write_file(&first, b"first", b"one");
+    first.finish().expect("ended");
+    write_file(&second, b"second", b"two");
+    second.finish().expect("ended");
+    let container = Container::open(tree(dir.path())).expect("opened");
+    assert!(container.has_index() && container.ends().iter().any(|end| end.life() == 2));
+    let paths: Vec<_> =
+        container.walk().expect("a walk").map(|entry| entry.expect("an entry").path).collect();
+    assert_eq!(paths, [b"first".to_vec(), b"second".to_vec()]);
+}
