@@ -156,7 +156,8 @@ fn a_message_that_is_forged_repeated_dropped_or_reordered_ends_the_connection() 
     let network = SocketNetwork::new(UNIT_SIZE, 2);
     let a = Agent::start(&network, A);
     let fabric = fabric(&network, A);
-    let attacks: [(&str, fn(&mut Stream) -> Vec<Vec<u8>>); 6] = [
+    type Attack = fn(&mut Stream) -> Vec<Vec<u8>>;
+    let attacks: [(&str, Attack); 6] = [
         ("without tags", |stream| {
             let mut bytes = sealed(stream, b"forged", b"");
             bytes.truncate(bytes.len() - TAG_SIZE);
