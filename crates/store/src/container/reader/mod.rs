@@ -3,6 +3,7 @@
 mod follow;
 mod known;
 mod outside;
+mod path_key;
 mod proof;
 mod report;
 mod walk;
@@ -12,7 +13,7 @@ pub use known::Known;
 pub use report::Report;
 pub use walk::Walk;
 
-use super::entry::{Extent, Node, split_path};
+use super::entry::{Extent, Node};
 use super::file::{FileReader, Opener};
 use super::geometry::LaneId;
 use super::index::{Brief, Index, IndexEntry, LaneEnd};
@@ -22,6 +23,7 @@ use super::records::Records;
 use super::scan::{LaneScan, Step};
 use super::subfile::LaneState;
 use super::superblock::Superblock;
+use path_key::PathKey;
 use std::cmp::Ordering;
 use std::collections::btree_map::Entry as MapEntry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,37 +60,6 @@ pub struct Container {
     refused: Vec<IndexEntry>,
     /// Files of its directory that have content of others.
     outside: usize,
-}
-
-/// A path in the order of an index, see [`compare_paths`](super::index::compare_paths): where its name begins is found once.
-#[derive(Clone, PartialEq, Eq)]
-struct PathKey {
-    path: Vec<u8>,
-    /// Where its name begins.
-    name_at: usize,
-}
-
-impl PathKey {
-    fn of(path: &[u8]) -> Self {
-        let (_, name) = split_path(path);
-        Self { path: path.to_vec(), name_at: path.len() - name.len() }
-    }
-
-    fn parts(&self) -> (&[u8], &[u8]) {
-        (&self.path[..self.name_at.saturating_sub(1)], &self.path[self.name_at..])
-    }
-}
-
-impl Ord for PathKey {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.parts().cmp(&other.parts())
-    }
-}
-
-impl PartialOrd for PathKey {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
 }
 
 impl Container {

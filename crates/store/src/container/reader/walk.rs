@@ -2,7 +2,8 @@
 
 use super::super::entry::split_path;
 use super::super::index::{IndexEntry, Merge};
-use super::{Container, PathKey};
+use super::Container;
+use super::path_key::PathKey;
 use std::ops::Bound;
 use tameike_core::Result;
 use tameike_io::shared::join;
