@@ -56,6 +56,17 @@ fn a_replaced_file_is_not_taken_for_the_one_that_got_its_inode_number() {
     in_local(body);
 }
 
+/// S22: "mmap, private and shared, works on all views and is coherent with read and write on the same node."
+///
+/// The write-back of a dirty mapped page carries a direct handle of the file. The agent once took it for a direct write, and
+/// answered only after the kernel had dropped the file's pages, which waits for their write-back: msync never returned.
+#[test]
+fn msync_returns_where_some_handles_are_direct() {
+    let body = "on 0 store_and_sync $dir";
+    in_views("shared cache local", body);
+    in_local(body);
+}
+
 /// S24: "fallocate sets space aside, punches holes and (but in a node-local view in memory) zeroes ranges, with and without
 /// FALLOC_FL_KEEP_SIZE; its other modes are refused with EOPNOTSUPP."
 /// S27: "SEEK_DATA and SEEK_HOLE tell what was written and not punched since, to the byte in the job-shared view, in the others

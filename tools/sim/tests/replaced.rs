@@ -44,10 +44,9 @@ async fn open(
     flags: Flags,
 ) -> Result<tameike_client::vfs::HandleNumber> {
     let op = Op::Open { slot: 0, path: path.to_owned(), flags };
-    match call(world, node, op, None).await? {
-        Told::Opened(handle, _) => Ok(handle),
-        told => panic!("an open was told {told:?}"),
-    }
+    let told = call(world, node, op, None).await?;
+    let Told::Opened(handle, _) = told else { unreachable!("an open was told {told:?}") };
+    Ok(handle)
 }
 
 async fn replace(world: &World, node: usize, versions: &Versions, tag: u64) -> Result<()> {

@@ -15,14 +15,14 @@ pub struct JobOptions {
     /// Start N nodes, all on this machine [default: 1]
     #[arg(long, value_name = "N", group = "nodes", help_heading = "Nodes")]
     pub local: Option<u32>,
-    /// Start a node on each of these hosts, over ssh; the first is node 0
+    /// Start a node on each of these hosts, over ssh; the first is node 0. A host that is named twice gets two nodes
     #[arg(long, value_name = "A,B,...", group = "nodes", help_heading = "Nodes")]
     pub hosts: Option<String>,
     /// Start a node on each host listed in FILE, one per line
     ///
     /// Words after the host: `device=no` (the node uses the devices of its group), `group=NUMBER`,
-    /// `address=ADDRESS` (how the other nodes reach it); `slots=` and `# comments` are read over. A host listed
-    /// twice gets two nodes.
+    /// `address=ADDRESS` (how the other nodes reach it); `slots=` and `# comments` are ignored. A host gets one
+    /// node, however many lines it has, so that `$PBS_NODEFILE` and `<(scontrol show hostnames)` are hostfiles.
     #[arg(long, value_name = "FILE", group = "nodes", help_heading = "Nodes")]
     pub hostfile: Option<PathBuf>,
     /// Directory of the shared file system behind the cache view; without it there is no cache view

@@ -13,7 +13,7 @@ pub use bench::{BenchAction, NetArguments};
 pub use job::{DeviceChoice, JobOptions};
 
 use crate::exit;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use tameike_agent::files::FILES_MAX;
@@ -145,8 +145,8 @@ pub struct RunArguments {
     /// Without agents and mounts.
     #[command(flatten)]
     pub aggregate_only: AggregateOnly,
-    /// The command, run on node 0
-    #[arg(last = true, required = true, value_name = "CMD")]
+    /// The command, run on node 0, with its arguments; options of `tameike run` stand before it, and `--` may part the two
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
 }
 
@@ -193,8 +193,8 @@ pub struct ExecArguments {
     /// kernel
     #[arg(long)]
     pub preload: bool,
-    /// The command
-    #[arg(last = true, required = true, value_name = "CMD")]
+    /// The command with its arguments; options of `tameike exec` stand before it, and `--` may part the two
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
 }
 

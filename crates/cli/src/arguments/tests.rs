@@ -19,12 +19,29 @@ fn a_run_is_read() {
     assert_eq!(run.command, ["sh", "-c", "true", "--not-ours"]);
 }
 
+/// `tameike run true` was refused as having an unexpected argument.
+#[test]
+fn a_command_needs_no_dashes_before_it() {
+    for line in ["run --local 2 -- ls -l --all -- x", "run --local 2 ls -l --all -- x"] {
+        let words = std::iter::once("tameike").chain(line.split(' '));
+        let Action::Run(run) = Cli::try_parse_from(words).expect(line).command else { panic!("{line}") };
+        assert_eq!((run.job.local, run.command.len()), (Some(2), 5), "{line}");
+    }
+    let words = "tameike exec --node 1 hostname --all".split(' ');
+    let Action::Exec(exec) = Cli::try_parse_from(words).expect("a good line").command else {
+        panic!("no exec")
+    };
+    assert_eq!((exec.node, exec.all, exec.command), (1, false, vec!["hostname".into(), "--all".into()]));
+}
+
 #[test]
 fn bad_lines_are_refused() {
     for line in [
         "tameike run",
+        "tameike run --no-such-option true",
         "tameike run --local 2 --hosts a -- true",
         "tameike run --capacity x -- true",
+        "tameike run --capacity 10 -- true",
         "tameike run --job UPPER -- true",
         "tameike run --fabric udp -- true",
         "tameike run --cores 3-2 -- true",

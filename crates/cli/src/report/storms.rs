@@ -6,6 +6,8 @@ use tameike_core::wire::admin::Storm;
 
 /// Larger files are none that packing is for, in bytes.
 const SMALL_MAX: u64 = 1 << 20;
+/// Storms in which packing saves less are not in the receipt.
+const SAVED_MIN_NS: u64 = 100_000_000;
 
 /// What several nodes have made, by directory.
 pub fn merge<'a>(storms: impl Iterator<Item = &'a Storm>) -> Vec<Storm> {
@@ -19,7 +21,8 @@ pub fn merge<'a>(storms: impl Iterator<Item = &'a Storm>) -> Vec<Storm> {
     merged.into_values().collect()
 }
 
-/// The storms of a receipt of whose directories more than half of the files are small.
+/// The storms of a receipt that a person can gain by: more than half of the directory's files are small, and packing saves
+/// at least [`SAVED_MIN_NS`].
 pub fn of_small_files(receipt: &Receipt) -> Vec<Storm> {
     let mut counts = BTreeMap::<&str, (u64, u64)>::new();
     for file in &receipt.files {
@@ -29,25 +32,36 @@ pub fn of_small_files(receipt: &Receipt) -> Vec<Storm> {
     }
     let is_small =
         |storm: &Storm| counts.get(storm.dir.as_str()).is_some_and(|(small, all)| 2 * small > *all);
-    merge(receipt.storms.iter()).into_iter().filter(is_small).collect()
+    merge(receipt.storms.iter()).into_iter().filter(|storm| is_small(storm) && is_worth_it(storm)).collect()
+}
+
+fn is_worth_it(storm: &Storm) -> bool {
+    storm.create_ns.saturating_mul(storm.plain.saturating_add(storm.packed)) >= SAVED_MIN_NS
+}
+
+/// The time that so many files take to make.
+fn time(count: u64, create_ns: u64) -> String {
+    match create_ns.saturating_mul(count) {
+        ..SAVED_MIN_NS => "less than 0.1 s".to_owned(),
+        spent_ns => format!("{:.1} s", spent_ns as f64 / 1e9),
+    }
 }
 
 /// A storm in a line.
 pub fn line(storm: &Storm) -> String {
     let Storm { dir, plain, packed, create_ns } = storm;
     let dir = if dir.is_empty() { "the shared directory itself" } else { dir };
-    let seconds = |count: u64| count as f64 * *create_ns as f64 / 1e9;
     let mut line = format!("many files were made fast in {}", dir.escape_debug());
     if *plain > 0 {
         line += &format!(
-            ": packed (--aggregate=auto), {plain} of them would save {:.1} s of making files",
-            seconds(*plain)
+            ": packed (--aggregate=auto), {plain} of them would save {} of making files",
+            time(*plain, *create_ns)
         );
     }
     if *packed > 0 {
         let saved = match *create_ns {
             0 => String::new(),
-            _ => format!(", which saved {:.1} s", seconds(*packed)),
+            _ => format!(", which saved {}", time(*packed, *create_ns)),
         };
         line += &format!("; {packed} are packed{saved}");
     }
@@ -85,12 +99,14 @@ mod tests {
             note: String::new(),
             outcome: FileOutcome::Synced,
         };
-        let receipt = |sizes: [u64; 3]| Receipt {
+        let receipt = |sizes: [u64; 3], create_ns| Receipt {
             files: sizes.map(file).to_vec(),
-            storms: vec![storm(200, 0, 1)],
+            storms: vec![storm(200, 0, create_ns)],
             ..Receipt::default()
         };
-        assert_eq!(of_small_files(&receipt([1, 2, 1 << 30])).len(), 1);
-        assert!(of_small_files(&receipt([1, 1 << 30, 1 << 30])).is_empty());
+        assert_eq!(of_small_files(&receipt([1, 2, 1 << 30], 5_000_000)).len(), 1);
+        assert!(of_small_files(&receipt([1, 1 << 30, 1 << 30], 5_000_000)).is_empty());
+        // They were reported, "would save 0.0 s".
+        assert!(of_small_files(&receipt([1, 2, 3], 100_000)).is_empty());
     }
 }

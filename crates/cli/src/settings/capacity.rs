@@ -2,7 +2,11 @@
 
 use super::size;
 use serde::{Deserialize, Serialize};
+use tameike_core::limits::UNIT_SIZE;
 use tameike_core::{Errno, Fault, Result, View};
+
+/// Space in which a view can keep one unit of a file.
+const SIZE_MIN: u64 = UNIT_SIZE as u64;
 
 /// Parts of the device, out of 8, that a view gets when the user does not say: with a cache view ...
 const PARTS_WITH_CACHE: [u64; 3] = [1, 3, 4];
@@ -33,8 +37,18 @@ impl std::str::FromStr for Capacity {
                     &mut capacity.views[view.index()]
                 }
             };
-            let size = part.split_once('=').map_or(part, |(_, size)| size);
-            if place.replace(size::parse(size)?).is_some() {
+            let (name, size) = part.split_once('=').map_or(("", part), |(name, size)| (name, size));
+            let size = size::parse(size)?;
+            let is_nothing = size == 0 && !name.is_empty();
+            if size < SIZE_MIN && !is_nothing {
+                let least = size::show(SIZE_MIN);
+                let message = format!(
+                    "capacity {part:?} is too small: {size} bytes are less than {least}, the least that a view \
+                                       can use; write it like 10GiB"
+                );
+                return Err(Fault::new(Errno::EINVAL, message));
+            }
+            if place.replace(size).is_some() {
                 return Err(Fault::new(Errno::EINVAL, format!("capacity {text:?} says {part:?} twice")));
             }
         }
@@ -107,14 +121,23 @@ mod tests {
         assert_eq!(capacity("1M,cache=3M").resolve(0, true), [0, 0, 3 << 20]);
     }
 
+    /// `--capacity 10`, of somebody who meant gigabytes, was accepted, and every write failed.
+    #[test]
+    fn a_capacity_that_holds_nothing_is_refused() {
+        for text in ["10", "0", "1G,cache=1", "shared=1023K"] {
+            let message = text.parse::<Capacity>().expect_err(text).to_string();
+            assert!(message.contains("1.00 MiB") && message.contains("10GiB"), "{message}");
+        }
+    }
+
     #[test]
     fn capacities_are_read_as_they_are_written() {
-        for text in ["", "5", "node-local=1,cache=7", "9,shared=3"] {
+        for text in ["", "5000000", "node-local=0,cache=7000000", "9000000,shared=3000000"] {
             let read = Capacity::try_from(text.to_owned()).expect(text);
             assert_eq!(String::from(read), text);
         }
         assert!("".parse::<Capacity>().is_err());
-        for bad in ["1G,2G", "disk=1G", "cache=", "cache=1,cache=2"] {
+        for bad in ["1G,2G", "disk=1G", "cache=", "cache=1M,cache=2M"] {
             assert!(bad.parse::<Capacity>().is_err(), "{bad:?}");
         }
     }

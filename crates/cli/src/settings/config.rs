@@ -159,8 +159,8 @@ mod tests {
     fn capacities_are_sizes_or_tables() {
         let one = parse("capacity = '8G'").expect("a size").capacity.expect("set");
         assert_eq!(one.total, Some(8 << 30));
-        let table = parse("[capacity]\ncache = '1G'\nnode-local = 4096\n").expect("a table");
-        assert_eq!(table.capacity.expect("set").views, [Some(4096), None, Some(1 << 30)]);
+        let table = parse("[capacity]\ncache = '1G'\nnode-local = 4194304\n").expect("a table");
+        assert_eq!(table.capacity.expect("set").views, [Some(4 << 20), None, Some(1 << 30)]);
     }
 
     #[test]

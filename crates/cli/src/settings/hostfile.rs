@@ -1,7 +1,7 @@
 //! The nodes of a job as the user lists them: `--hosts a,b,c` or a file with one host per line.
 //!
-//! A host that is listed twice gets two nodes. `slots=N` and `max_slots=N`, as MPI launchers write them, are
-//! read over: ranks are the launcher's matter.
+//! A hostfile may have one line per slot, as `$PBS_NODEFILE` has: each host gets one node. `slots=N` and `max_slots=N`, as
+//! MPI launchers write them, are ignored. A host that `--hosts` names twice gets two nodes.
 
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -82,9 +82,23 @@ pub fn parse(text: &str) -> Result<Vec<HostSpec>> {
         for word in words {
             apply(&mut host, word).map_err(at_line)?;
         }
-        hosts.push(host);
+        add(&mut hosts, host).map_err(at_line)?;
     }
     Ok(hosts)
+}
+
+/// Adds a host, unless it is listed already.
+fn add(hosts: &mut Vec<HostSpec>, host: HostSpec) -> Result<()> {
+    match hosts.iter().find(|known| is_same_host(&known.host, &host.host)) {
+        None => hosts.push(host),
+        Some(known) if HostSpec { host: known.host.clone(), ..host.clone() } == *known => {}
+        Some(known) => {
+            let message =
+                format!("{} has other words than {} above: a host gets one node", host.host, known.host);
+            return Err(Fault::new(Errno::EINVAL, message));
+        }
+    }
+    Ok(())
 }
 
 /// Takes one `key=value` word of a line.
@@ -121,15 +135,22 @@ mod tests {
 
     #[test]
     fn hostfiles_of_launchers_are_read() {
-        let text = "# nodes\n\na slots=4\nb device=no group=2 # no disk\n c.example max_slots=8 address=10.0.0.3\nb\n";
+        let text =
+            "# nodes\n\na slots=4\nb device=no group=2 # no disk\n c.example max_slots=8 address=10.0.0.3\n";
         let hosts = parse(text).expect("a good file");
-        assert_eq!(
-            hosts.iter().map(|host| host.host.as_str()).collect::<Vec<_>>(),
-            ["a", "b", "c.example", "b"]
-        );
+        assert_eq!(hosts.iter().map(|host| host.host.as_str()).collect::<Vec<_>>(), ["a", "b", "c.example"]);
         assert_eq!((hosts[1].device, hosts[1].group), (false, 2));
         assert_eq!(hosts[2].address.as_deref(), Some("10.0.0.3"));
-        assert_eq!(hosts[3], HostSpec::new("b"));
+    }
+
+    /// `$PBS_NODEFILE` has a line per slot, and each was taken for a node.
+    #[test]
+    fn a_host_with_a_line_per_slot_gets_one_node() {
+        let hosts = parse("b.example\nb.example\na\nb slots=2\na.example\n").expect("a good file");
+        assert_eq!(hosts, [HostSpec::new("b.example"), HostSpec::new("a")]);
+        let message = parse("a device=no\nb\na\n").expect_err("which of the two?").to_string();
+        assert!(message.contains("line 3") && message.contains("one node"), "{message}");
+        assert_eq!(parse_list("a,a").expect("two nodes").len(), 2);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! From options and configuration to a plan: everything the driver must know before it starts anything.
 
+pub mod batch;
 pub mod capacity;
 pub mod config;
 pub mod hostfile;
@@ -7,9 +8,11 @@ pub mod size;
 
 use crate::arguments::{DeviceChoice, JobOptions};
 use crate::place::base;
+use crate::report;
 use capacity::Capacity;
 use hostfile::HostSpec;
 use serde::{Deserialize, Serialize};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use tameike_agent::MEMORY_MIN;
 use tameike_agent::control::{Aggregate, FabricChoice};
@@ -164,6 +167,11 @@ fn nodes(options: &JobOptions) -> Result<Vec<HostSpec>> {
     } else if let Some(file) = &options.hostfile {
         hostfile::read(file)?
     } else {
+        if options.local.is_none()
+            && let Some(warning) = batch::warning(|name| std::env::var(name).ok())
+        {
+            report::say(format_args!("{warning}"));
+        }
         vec![HostSpec::new("localhost"); options.local.unwrap_or(1).min(NODES_MAX + 1) as usize]
     };
     if nodes.is_empty() || nodes.len() > NODES_MAX as usize {
@@ -184,7 +192,14 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 /// The real path of the shared directory, so that every node and a later `recover` find the same one.
 fn shared_dir(path: &Path) -> Result<PathBuf> {
     let doing = || format!("shared directory {}", path.display());
-    let real = path.canonicalize().map_err(|error| Fault::from_os(doing(), &error))?;
+    let real = path.canonicalize().map_err(|error| match error.kind() {
+        ErrorKind::NotFound => {
+            let message =
+                format!("{}: it does not exist; make it first: mkdir -p {}", doing(), path.display());
+            Fault::new(Errno::ENOENT, message)
+        }
+        _ => Fault::from_os(doing(), &error),
+    })?;
     if !real.is_dir() {
         return Err(Fault::from(Errno::ENOTDIR).context(doing()));
     }
@@ -232,7 +247,9 @@ mod tests {
         assert!(with(|o| o.local = Some(0)).contains("1 to 16384 nodes"));
         assert!(with(|o| o.local = Some(u32::MAX)).contains("1 to 16384 nodes"));
         assert!(with(|o| o.memory = Some(1)).contains("at least 48.0 MiB"));
-        assert!(with(|o| o.shared = Some("/no/such/dir".into())).contains("shared directory /no/such/dir"));
+        assert!(
+            with(|o| o.shared = Some("/no/such/dir".into())).contains("make it first: mkdir -p /no/such/dir")
+        );
         assert!(with(|o| o.shared = Some("/etc/hostname".into())).contains("not a directory"));
     }
 }

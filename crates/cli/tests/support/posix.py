@@ -558,4 +558,25 @@ def read_there(path):
     print(accessed(path) > LONG_AGO)
 
 
+def store_and_sync(root):
+    """Writes a file through a direct handle while another handle uses the page cache, stores through a mapping, and syncs."""
+    path = f"{root}/stored"
+    for count in range(20):
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.write(file, bytes(20000))
+        reader = os.open(path, os.O_RDONLY)
+        assert len(os.pread(reader, 30000, 0)) == 20000
+        with mmap.mmap(file, 20000) as mapping:
+            mapping[5000:5004] = b"abcd"
+            mapping.flush()
+            os.pwrite(file, b"efgh", 12000)
+            mapping[17000:17004] = b"ijkl"
+            mapping.flush()
+        found = os.pread(reader, 20000, 0)
+        assert (found[5000:5004], found[12000:12004], found[17000:17004]) == (b"abcd", b"efgh", b"ijkl")
+        os.close(reader)
+        os.close(file)
+        os.unlink(path)
+
+
 globals()[sys.argv[1]](*sys.argv[2:])

@@ -14,8 +14,8 @@ use tameike_core::limits::{FILE_SIZE_MAX, INLINE_SIZE_MAX, PIECES_MAX, UNIT_SIZE
 use tameike_core::ranges::RangeSet;
 use tameike_core::wire::Request;
 use tameike_core::wire::meta::{Command, MetaRequest};
-use tameike_core::wire::unit::UnitRequest;
-use tameike_core::{Errno, Fault, NodeId, Result, UnitId};
+use tameike_core::wire::unit::{ROOM_ATTEMPTS_MAX, UnitRequest};
+use tameike_core::{Errno, Fault, Generation, NodeId, Result, UnitId};
 use tameike_io::{Frame, Payload};
 
 /// Pieces of one unit that are on their way at the same time.
@@ -203,13 +203,37 @@ impl DataEngine {
             state.in_units = true;
             state.generation
         };
-        let writes = stream::iter(self.gathered(parts)).map(|(ranges, payload)| {
-            let request = Request::Unit(UnitRequest::Write { unit, ranges, generation });
-            self.rpc.call(home, request, Some(payload), None)
-        });
+        let writes = stream::iter(self.gathered(parts))
+            .map(|message| self.write_message(home, unit, generation, message));
         // All end before the outcome is known: bytes still on their way must not overtake newer ones.
         let written: Vec<_> = writes.buffer_unordered(WRITES_AT_ONCE).collect().await;
-        written.into_iter().try_for_each(|written| written.map(drop))
+        written.into_iter().collect()
+    }
+
+    /// Sends one message with bytes of a unit. If the home of a cached file has no room for them, the bytes wait here, in
+    /// frames of this node, until the home has flushed some files.
+    async fn write_message(
+        &self,
+        home: NodeId,
+        unit: UnitId,
+        generation: Generation,
+        (ranges, payload): (RangeSet, Payload),
+    ) -> Result<()> {
+        for attempt in 0..=ROOM_ATTEMPTS_MAX {
+            let request = UnitRequest::Write { unit, ranges: ranges.clone(), generation };
+            let written = self.rpc.call(home, Request::Unit(request), Some(payload.clone()), None).await;
+            match written {
+                Err(fault)
+                    if fault.errno == Errno::ENOSPC
+                        && unit.inode.is_cached()
+                        && attempt < ROOM_ATTEMPTS_MAX =>
+                {
+                    self.ask(home, Request::Unit(UnitRequest::MakeRoom { attempt })).await?;
+                }
+                written => return written.map(drop),
+            }
+        }
+        Err(Errno::ENOSPC.into())
     }
 
     /// What each message takes along of the parts of a unit: small ones go together, where there is a frame to put them

@@ -80,6 +80,7 @@ impl Request {
                 | Unit::Places { .. }
                 | Unit::Load { .. } => true,
                 Unit::Write { .. }
+                | Unit::MakeRoom { .. }
                 | Unit::Space { .. }
                 | Unit::Sync { .. }
                 | Unit::Truncate { .. }

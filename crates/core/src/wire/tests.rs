@@ -431,6 +431,7 @@ fn requests_to_the_unit_service() {
             },
             "0c83840402008201ac02090161ac02",
         ),
+        (UnitRequest::MakeRoom { attempt: 300 }, "0dac02"),
     ]);
 }
 

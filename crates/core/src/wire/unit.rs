@@ -180,7 +180,17 @@ pub enum UnitRequest {
         /// Which loading this is a part of: what it has loaded it does not push out again.
         loading: u64,
     },
+    /// Waits until this node has room for a write to a cached file that it has refused with `ENOSPC`: dirty files are
+    /// flushed. The write itself holds a frame of this node, and a frame must not wait for the flush: requests that the
+    /// flush needs may stand behind those that wait for the frame.
+    MakeRoom {
+        /// How often the writer has waited for room for this write before, up to [`ROOM_ATTEMPTS_MAX`].
+        attempt: u32,
+    },
 }
+
+/// How often a writer waits for room before its write fails with `ENOSPC`: other writers may take the room.
+pub const ROOM_ATTEMPTS_MAX: u32 = 16;
 
 /// Where on its home's device a unit lies of which the home holds every byte. Nothing holds it there: bytes are right if no block
 /// there has become free since, and theirs have their checksums.

@@ -93,7 +93,7 @@ impl UnitService {
     /// Serves one request.
     ///
     /// # Errors
-    /// `EINVAL` for a malformed request, `ENOSPC` when neither the store nor the shared file system takes more,
+    /// `EINVAL` for a malformed request, `ENOSPC` for a write without room in the store, and where the shared file system takes no more,
     /// `ESTALE` when the file's path now belongs to another file or a round of flushes is not known here, and what disks and the shared file system say.
     pub async fn serve(
         &self,
@@ -106,9 +106,10 @@ impl UnitService {
                 let payload =
                     payload.ok_or_else(|| Fault::new(Errno::EINVAL, "a write came without its bytes"))?;
                 check_index(unit.index)?;
-                self.write(unit, Pieces::new(ranges, payload)?, generation).await?;
+                self.write_held(unit, &Pieces::new(ranges, payload)?, generation).await?;
                 UnitReply::Done
             }
+            UnitRequest::MakeRoom { attempt } => self.make_room(attempt).await.map(|()| UnitReply::Done)?,
             UnitRequest::Read { unit, offset, length, generation, backing } => {
                 check_index(unit.index)?;
                 let range = range_in_unit(offset, length)?;
@@ -187,21 +188,6 @@ impl UnitService {
             self.parts.extents.sync(false).await?;
         }
         Ok(())
-    }
-
-    async fn write(&self, unit: UnitId, pieces: Pieces, generation: Generation) -> Result<()> {
-        let dirty = unit.inode.is_cached();
-        let mut attempt = 0;
-        loop {
-            let written = self.write_held(unit, &pieces, generation).await;
-            match written {
-                Err(fault) if fault.errno == Errno::ENOSPC && dirty && attempt < relief::ATTEMPTS_MAX => {
-                    self.make_room(attempt).await?;
-                    attempt += 1;
-                }
-                other => return other,
-            }
-        }
     }
 
     async fn read_to(

@@ -1,13 +1,13 @@
 //! Room for writers when the cache area is full of dirty bytes: files are flushed while the writers wait.
+//!
+//! A write that finds no room is refused, and its sender waits with a request of its own, which holds no frame: the flush
+//! may need messages that stand behind writes on a connection, and those are read only while there are frames.
 
 use super::UnitService;
 use futures_util::FutureExt;
 use tameike_core::wire::Request;
 use tameike_core::wire::cache::CacheRequest;
 use tameike_core::{Errno, Fault, InodeId, Result, View};
-
-/// How often a writer asks for room before it gives up: others may take what was made.
-pub(super) const ATTEMPTS_MAX: u32 = 16;
 
 impl UnitService {
     /// Ends when a writer should try again: the cache area has room. One writer at a time has files flushed,

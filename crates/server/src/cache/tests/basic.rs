@@ -5,7 +5,7 @@ use std::time::Duration;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::receipt::FileOutcome;
 use tameike_core::wire::cache::{CacheReply, CacheRequest};
-use tameike_core::{Errno, NodeId};
+use tameike_core::{Errno, NodeId, UnitId};
 
 const UNIT: usize = UNIT_SIZE;
 
@@ -464,6 +464,33 @@ fn writers_wait_for_the_flush_when_the_cache_is_full() {
     for count in 0..20 {
         assert_eq!(bed.real(&format!("f{count}")), bytes(count, UNIT));
     }
+}
+
+/// A write once waited at its home for the flush, with a frame of the home. When such writes held all frames, the messages
+/// of the flush stood behind further writes on the connection, and the job hung.
+#[test]
+fn a_write_without_room_is_refused_and_holds_no_frame() {
+    let bed = Bed::with_capacity(15, 1, 4 << 20);
+    let client = bed.client(0);
+    bed.run(async move {
+        client.create(b"file", b"").await.expect("create");
+        let file = client.open(b"file", true).await.expect("open");
+        let mut end = 0;
+        let refused = loop {
+            match client.put_once(file, end, &bytes(end, UNIT)).await {
+                Ok(()) => end += UNIT as u64,
+                Err(fault) => break fault,
+            }
+            assert!(end < 20 * UNIT as u64, "more was taken than there is room for");
+        };
+        assert_eq!(refused.errno, Errno::ENOSPC, "{refused}");
+        client.close(file, end).await.expect("close");
+        let unit = UnitId { inode: file.inode, index: end / UNIT as u64 };
+        client.make_room(unit, 0).await.expect("the flush makes room");
+        client.put_once(file, end, &bytes(end, UNIT)).await.expect("there is room now");
+        client.close(file, end + UNIT as u64).await.expect("close");
+    });
+    assert!(bed.drain(true).is_complete());
 }
 
 #[test]

@@ -16,7 +16,7 @@ use tameike_core::limits::UNIT_SIZE;
 use tameike_core::receipt::Receipt;
 use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState};
 use tameike_core::wire::client::{ClientReply, ClientRequest};
-use tameike_core::wire::unit::{Backing, SpaceChange, UnitRequest};
+use tameike_core::wire::unit::{Backing, ROOM_ATTEMPTS_MAX, SpaceChange, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{
     Cluster, Errno, Fault, Generation, InodeId, JobId, Layout, NodeId, NodeInfo, Result, UnitId, View,
@@ -537,17 +537,37 @@ impl Client {
         while done < bytes.len() {
             let place = offset + done as u64;
             let unit = UnitId { inode: file.inode, index: place / UNIT_SIZE as u64 };
-            let start = (place - unit.start()) as usize;
-            let count = (UNIT_SIZE - start).min(bytes.len() - done);
-            let mut frame = self.pool.take().await;
-            frame[..count].copy_from_slice(&bytes[done..done + count]);
-            let payload = Payload::new(Arc::new(frame), 0..count as u32);
-            let ranges = (start as u32..(start + count) as u32).into();
-            let request = UnitRequest::Write { unit, ranges, generation: file.generation };
-            self.unit(self.cluster.unit_home(Layout::Striped, unit), request, Some(payload)).await?;
+            let count = (UNIT_SIZE - (place - unit.start()) as usize).min(bytes.len() - done);
+            let piece = &bytes[done..done + count];
+            let mut attempt = 0;
+            while let Err(fault) = self.put_once(file, place, piece).await {
+                if fault.errno != Errno::ENOSPC || attempt == ROOM_ATTEMPTS_MAX {
+                    return Err(fault);
+                }
+                self.make_room(unit, attempt).await?;
+                attempt += 1;
+            }
             done += count;
         }
         Ok(())
+    }
+
+    /// Sends one message with bytes of one unit of an opened file.
+    pub(super) async fn put_once(&self, file: Opened, offset: u64, bytes: &[u8]) -> Result<()> {
+        let unit = UnitId { inode: file.inode, index: offset / UNIT_SIZE as u64 };
+        let start = (offset - unit.start()) as u32;
+        let mut frame = self.pool.take().await;
+        frame[..bytes.len()].copy_from_slice(bytes);
+        let payload = Payload::new(Arc::new(frame), 0..bytes.len() as u32);
+        let ranges = (start..start + bytes.len() as u32).into();
+        let request = UnitRequest::Write { unit, ranges, generation: file.generation };
+        self.unit(self.cluster.unit_home(Layout::Striped, unit), request, Some(payload)).await.map(drop)
+    }
+
+    /// Waits until the home of a unit has room.
+    pub(super) async fn make_room(&self, unit: UnitId, attempt: u32) -> Result<()> {
+        let home = self.cluster.unit_home(Layout::Striped, unit);
+        self.unit(home, UnitRequest::MakeRoom { attempt }, None).await.map(drop)
     }
 
     /// Makes what was written up to `end` known and safe.
