@@ -2,7 +2,7 @@
 
 mod cache;
 
-pub use cache::Kernel;
+pub use cache::{Kernel, KernelFaults};
 
 use crate::locking::{self, Caller};
 use crate::program::{Op, XATTR};

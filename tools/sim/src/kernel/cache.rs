@@ -98,12 +98,20 @@ impl State {
     }
 }
 
+/// What goes wrong in a kernel.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KernelFaults {
+    /// A bug on purpose: an open now and then takes an older size than the file's.
+    pub shows_old: bool,
+    /// Threads use some answers late.
+    pub is_late: bool,
+}
+
 /// The kernel's side of one mount.
 pub struct Kernel {
     simulation: Simulation,
     runtime: Runtime,
-    /// A bug on purpose: an open now and then takes an older size than the file's.
-    shows_old: bool,
+    faults: KernelFaults,
     /// What the agent remembers of its answers.
     told_sizes: ToldSizes,
     state: Mutex<State>,
@@ -111,8 +119,8 @@ pub struct Kernel {
 
 impl Kernel {
     /// A mount that was just made.
-    pub fn new(simulation: Simulation, runtime: Runtime, shows_old: bool) -> Self {
-        Self { simulation, runtime, shows_old, told_sizes: ToldSizes::default(), state: Mutex::default() }
+    pub fn new(simulation: Simulation, runtime: Runtime, faults: KernelFaults) -> Self {
+        Self { simulation, runtime, faults, told_sizes: ToldSizes::default(), state: Mutex::default() }
     }
 
     fn now(&self) -> Duration {
@@ -126,7 +134,7 @@ impl Kernel {
 
     /// The answer is there, and in a moment the thread that waits for it runs.
     pub(super) async fn wake(&self) {
-        if self.simulation.draw(LATE_ONE_OF) == 0 {
+        if self.faults.is_late && self.simulation.draw(LATE_ONE_OF) == 0 {
             let time = 1 << self.simulation.draw(LATE_BITS + 1);
             self.runtime.sleep(Duration::from_micros(time)).await;
         }
@@ -159,7 +167,7 @@ impl Kernel {
         let (last, before) = state.told.get(&found.attr.inode.0).copied().unwrap_or((size, size));
         let told = if last == size { (last, before) } else { (size, last) };
         state.told.insert(found.attr.inode.0, told);
-        if self.shows_old && self.simulation.draw(8) == 0 {
+        if self.faults.shows_old && self.simulation.draw(8) == 0 {
             found.attr.size = told.1;
         }
         found

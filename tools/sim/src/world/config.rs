@@ -31,12 +31,14 @@ pub struct WorldConfig {
     pub skew: Vec<Duration>,
     /// Whether the disks keep what no sync has made safe, whatever happens to the machine.
     pub volatile: bool,
+    /// Whether threads of the kernel are late to use some answers of the agent, as on a busy machine.
+    pub late_threads: bool,
     /// A bug on purpose.
     pub canary: Option<Canary>,
 }
 
 impl WorldConfig {
-    /// Nodes that all have a device, and on which nothing is slow.
+    /// Nodes that all have a device, and on which nothing is slow or late.
     #[must_use]
     pub fn plain(seed: u64, nodes: usize) -> Self {
         Self {
@@ -49,6 +51,7 @@ impl WorldConfig {
             slowness: vec![Duration::ZERO; nodes],
             skew: vec![Duration::ZERO; nodes],
             volatile: false,
+            late_threads: false,
             canary: None,
         }
     }

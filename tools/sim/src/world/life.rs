@@ -7,7 +7,7 @@ use super::holders::CountedRpc;
 use super::machine::Machine;
 use super::{Running, World};
 use crate::countdown::Countdown;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, KernelFaults};
 use crate::tree::SimulatedTree;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -100,8 +100,11 @@ impl World {
         let few = |pool: &Pool| pool.share().saturating_sub(self.config.view_frames);
         let withheld = [&memory.shared_view, &memory.cache_view].into_iter();
         let withheld = withheld.flat_map(|pool| (0..few(pool)).filter_map(|_| pool.try_take())).collect();
-        let shows_old = self.config.canary == Some(Canary::OldAttributes);
-        let kernel = || Arc::new(Kernel::new(self.simulation.clone(), machine.runtime(), shows_old));
+        let faults = KernelFaults {
+            shows_old: self.config.canary == Some(Canary::OldAttributes),
+            is_late: self.config.late_threads,
+        };
+        let kernel = || Arc::new(Kernel::new(self.simulation.clone(), machine.runtime(), faults));
         let kernels = [kernel(), kernel()];
         let running =
             Running { life, machine, node: assembled, rpc, attached, memory, withheld, kernels, waiting };
