@@ -186,8 +186,8 @@ fn directories_are_packed_or_not_as_it_was_said_of_them() {
     assert!(refused.expect("it starts").status.success());
 }
 
-/// S37: "A directory in which 128 files are made within ten seconds is in a storm: `tameike status` and the receipt say so, and what
-/// packing would save; with `--aggregate=auto` the next are packed."
+/// S37: "A directory in which 128 files are made within ten seconds is in a storm: `tameike status` says so, and what
+/// packing would save, and so does the receipt from 0.1 s on; with `--aggregate=auto` the next are packed."
 #[test]
 fn storms_are_told_and_packed() {
     let site = Site::new();
