@@ -59,7 +59,8 @@ def assert_the_program_sees_the_same(path: Path, place: Path) -> None:
     shutil.rmtree(place)
     damage = [(*reversed(damage.lane), damage.address) for damage in opened(path, use_index=False).damage]
     told = [tuple(map(int, match[:3])) for match in DAMAGE.findall(agg("verify", path))]
-    assert damage == told
+    # The program scans a lane twice where it was written meanwhile, so that only the order may differ.
+        assert sorted(damage) == sorted(told)
 
 
 class Story:
