@@ -60,7 +60,7 @@ def assert_the_program_sees_the_same(path: Path, place: Path) -> None:
     damage = [(*reversed(damage.lane), damage.address) for damage in opened(path, use_index=False).damage]
     told = [tuple(map(int, match[:3])) for match in DAMAGE.findall(agg("verify", path))]
     # The program scans a lane twice where it was written meanwhile, so that only the order may differ.
-        assert sorted(damage) == sorted(told)
+    assert sorted(damage) == sorted(told)
 
 
 class Story:
