@@ -35,7 +35,7 @@ impl Verified {
 /// `EINVAL` when it is no container, and what the file system says.
 pub fn verify(fs: &Arc<dyn SharedFs>, threads: usize, rebuild: bool, tally: &Tally) -> Result<Verified> {
     let has_header = Superblock::is_file_whole(&**fs);
-    // The index that is there now. What is added while the records are read is no damage.
+    // Before the records: an entry that somebody adds in between is in the records alone, and that is no damage.
     let indexed = match Container::open(fs.clone()) {
         Err(fault) if fault.errno == Errno::EIO => Err(fault),
         opened => Ok(opened?),

@@ -11,6 +11,6 @@ mod handles;
 pub mod local;
 pub mod locks;
 pub mod passthrough;
+pub mod reported_sizes;
 pub mod shared;
-pub mod told_sizes;
 pub mod vfs;

@@ -33,7 +33,7 @@ struct Walk<'a, V: Vfs> {
     vfs: &'a V,
     kernel: &'a Kernel,
     held: Vec<FileNumber>,
-    /// Whether what it finds is to be opened.
+    /// Whether the call opens the file that it looks up.
     opens: bool,
 }
 

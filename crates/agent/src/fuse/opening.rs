@@ -6,7 +6,7 @@ use crate::custody::Custody;
 
 use std::time::Duration;
 use tameike_client::locks;
-use tameike_client::told_sizes::ToldSizes;
+use tameike_client::reported_sizes::ReportedSizes;
 use tameike_client::vfs::{FileNumber, OpenMode, Opened, Vfs};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::NewInode;
@@ -17,7 +17,7 @@ impl<V: Vfs> FuseDoor<V> {
     /// Looks a name up for a thread: also one by which the ring hands a file over.
     pub(super) fn find(&self, (dir, name): (FileNumber, &[u8]), thread: u32, reply: Reply) {
         let (vfs, ahead, looked) = (self.vfs.clone(), self.ahead.clone(), self.looked.clone());
-        let told_sizes = self.told_sizes.clone();
+        let reported_sizes = self.reported_sizes.clone();
         let (runtime, custody, name) = (self.tasks.runtime().clone(), self.custody.clone(), name.to_vec());
         self.tasks.spawn(async move {
             let changes = custody.changes();
@@ -28,7 +28,7 @@ impl<V: Vfs> FuseDoor<V> {
             if let Ok(found) = &found {
                 let now = runtime.clock.monotonic();
                 looked.note(thread, found, now);
-                note_size(&told_sizes, found.file, &found.attr, now);
+                record_size(&reported_sizes, found.file, &found.attr, now);
             }
             answer_entry(reply, found, &custody, changes);
         });
@@ -37,7 +37,7 @@ impl<V: Vfs> FuseDoor<V> {
     /// Tells a thread attributes: those of its look-up where another file has taken the name since.
     pub(super) fn getattr(&self, file: FileNumber, thread: u32, reply: Reply) {
         let (vfs, custody, looked) = (self.vfs.clone(), self.custody.clone(), self.looked.clone());
-        let (runtime, told_sizes) = (self.tasks.runtime().clone(), self.told_sizes.clone());
+        let (runtime, reported_sizes) = (self.tasks.runtime().clone(), self.reported_sizes.clone());
         self.tasks.spawn(async move {
             let changes = custody.changes();
             let told = looked.take(thread, file, runtime.clock.monotonic());
@@ -46,7 +46,7 @@ impl<V: Vfs> FuseDoor<V> {
                 (attr, _) => attr,
             };
             if let Ok(attr) = &attr {
-                note_size(&told_sizes, file, attr, runtime.clock.monotonic());
+                record_size(&reported_sizes, file, attr, runtime.clock.monotonic());
             }
             answer_attr(reply, file, attr, &custody, changes);
         });
@@ -56,7 +56,7 @@ impl<V: Vfs> FuseDoor<V> {
     pub(super) fn open_file(&self, file: FileNumber, mode: OpenMode, thread: u32, reply: Reply) {
         let (vfs, ahead, custody) = (self.vfs.clone(), self.ahead.clone(), self.custody.clone());
         self.looked.forget(thread);
-        let (runtime, told_sizes) = (self.tasks.runtime().clone(), self.told_sizes.clone());
+        let (runtime, reported_sizes) = (self.tasks.runtime().clone(), self.reported_sizes.clone());
         self.tasks.spawn(async move {
             let changes = custody.directories();
             let mut opened = match ahead.open(&vfs, thread, file, mode).await {
@@ -64,7 +64,7 @@ impl<V: Vfs> FuseDoor<V> {
                 Err(fault) => Err(fault),
             };
             if opened.is_ok()
-                && told_sizes.take_doubt(file, runtime.clock.monotonic())
+                && reported_sizes.take_conflict(file, runtime.clock.monotonic())
                 && let Err(fault) = custody.kernel().drop_attributes(file).await
             {
                 if let Ok(Opened { handle, .. }) = opened {
@@ -116,9 +116,9 @@ impl<V: Vfs> FuseDoor<V> {
     }
 }
 
-fn note_size(told_sizes: &ToldSizes, file: FileNumber, attr: &Attr, now: Duration) {
+fn record_size(reported_sizes: &ReportedSizes, file: FileNumber, attr: &Attr, now: Duration) {
     if attr.kind == FileKind::File {
-        told_sizes.note(file, attr.size, now);
+        reported_sizes.record(file, attr.size, now);
     }
 }
 

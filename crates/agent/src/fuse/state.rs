@@ -8,7 +8,7 @@ use super::{KernelCache, WaitingRoom};
 use crate::custody::Custody;
 use futures_util::FutureExt;
 use std::sync::Arc;
-use tameike_client::told_sizes::ToldSizes;
+use tameike_client::reported_sizes::ReportedSizes;
 use tameike_client::vfs::{FileNumber, Vfs};
 use tameike_core::Result;
 use tameike_core::wire::meta::NewInode;
@@ -26,14 +26,14 @@ pub struct FuseDoor<V> {
     pub(super) custody: Arc<Custody>,
     pub(super) ahead: OpenAhead,
     pub(super) looked: Arc<Looked>,
-    pub(super) told_sizes: Arc<ToldSizes>,
+    pub(super) reported_sizes: Arc<ReportedSizes>,
 }
 
 impl<V: Vfs> FuseDoor<V> {
     /// A door to `vfs`, whose writes wait in `waiting`, and which has the files that `custody` says.
     pub(crate) fn new(tasks: Tasks, vfs: Arc<V>, waiting: WaitingRoom, custody: Arc<Custody>) -> Self {
         let ahead = OpenAhead::new(tasks.runtime().clone());
-        Self { tasks, vfs, waiting, custody, ahead, looked: Arc::default(), told_sizes: Arc::default() }
+        Self { tasks, vfs, waiting, custody, ahead, looked: Arc::default(), reported_sizes: Arc::default() }
     }
 
     pub(super) fn kernel_cache(&self) -> KernelCache {

@@ -5,12 +5,10 @@ use super::state::{State, There, brief};
 use super::{Brief, Session};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use tameike_core::{Errno, Fault, FileKind, Result};
+use tameike_core::{Errno, FileKind, Result};
 use tameike_io::shared::join;
-use tameike_store::container::{IndexEntry, Node, check_path, split_path};
+use tameike_store::container::{IndexEntry, Node, check_path, follow_links, split_path};
 
-/// Links that are followed on the way of one path.
-const LINKS_MAX: usize = 40;
 /// Longest target, in bytes.
 const TARGET_SIZE_MAX: usize = 4095;
 
@@ -149,39 +147,7 @@ impl State {
 
     /// A path without its links.
     fn follow(&mut self, path: &[u8]) -> Result<Vec<u8>> {
-        let names = |path: &[u8]| -> Vec<Vec<u8>> {
-            path.split(|&byte| byte == b'/').rev().map(<[u8]>::to_vec).collect()
-        };
-        let (mut at, mut left, mut links) = (Vec::new(), names(path), 0);
-        while let Some(name) = left.pop() {
-            match &name[..] {
-                b"" | b"." => continue,
-                b".." if at.is_empty() => return Err(outside(path)),
-                b".." => {
-                    at.truncate(split_path(&at).0.len());
-                    continue;
-                }
-                _ => {}
-            }
-            let next = join(&at, &name);
-            let Some(target) = self.target(&next)? else {
-                at = next;
-                continue;
-            };
-            links += 1;
-            if links > LINKS_MAX {
-                let message = format!("{}: more than {LINKS_MAX} links", String::from_utf8_lossy(path));
-                return Err(Fault::new(Errno::ELOOP, message));
-            }
-            if target.starts_with(b"/") {
-                return Err(outside(path));
-            }
-            left.extend(names(&target));
-        }
-        if !at.is_empty() {
-            check_path(&at)?;
-        }
-        Ok(at)
+        follow_links(path, |at| self.target(at))
     }
 
     /// Target of what is at a path; nothing when that is no link.
@@ -202,12 +168,4 @@ impl State {
             None => Ok(None),
         }
     }
-}
-
-fn outside(path: &[u8]) -> Fault {
-    let path = String::from_utf8_lossy(path);
-    Fault::new(
-        Errno::ENOENT,
-        format!("{path}: a link on it leads out of the container, where nothing is followed"),
-    )
 }

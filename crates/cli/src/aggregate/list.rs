@@ -11,7 +11,7 @@ use tameike_store::container::{Brief, IndexEntry};
 pub(super) fn list(arguments: &ListArguments) -> Result<u8> {
     let container = open(&arguments.container)?;
     let path = arguments.path.as_deref().map_or(&b""[..], |path| inner(path));
-    // A link that is named leads to what is listed, unless it is to be described itself.
+    // A symbolic link as argument is followed; with --long it is described itself.
     let followed = container.follow(path)?;
     let is_link = |entry: &IndexEntry| entry.node.is_some_and(|node| node.kind == FileKind::Symlink);
     let describes_link = arguments.long && container.find(path)?.as_ref().is_some_and(is_link);

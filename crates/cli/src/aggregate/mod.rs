@@ -82,7 +82,9 @@ fn tell_damage(path: &Path, container: &Container, code: u8) -> Result<u8> {
         say(format_args!("{path}: {}, at {}: {}", damage.lane, damage.address, damage.why));
     }
     if container.is_cut_off()? {
-        say(format_args!("{path}: its writer was cut off: only what was written until then is there"));
+        say(format_args!(
+            "{path}: the writer was killed before it finished: only the files that it had written are there"
+        ));
         return Ok(exit::DRAIN_INCOMPLETE);
     }
     if container.damage().is_empty() {

@@ -537,6 +537,7 @@ def reused_number(root):
         assert read(by_number) == "first", "another file is read"
     except OSError as error:
         assert error.errno in (errno.ESTALE, errno.ENOENT), error
+    # The kernel's attributes have expired then, so that fstat asks the agent.
     time.sleep(0.3)
     try:
         assert os.fstat(held).st_size == 5, "these are attributes of another file"

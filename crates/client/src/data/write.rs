@@ -219,21 +219,17 @@ impl DataEngine {
         generation: Generation,
         (ranges, payload): (RangeSet, Payload),
     ) -> Result<()> {
-        for attempt in 0..=ROOM_ATTEMPTS_MAX {
-            let request = UnitRequest::Write { unit, ranges: ranges.clone(), generation };
-            let written = self.rpc.call(home, Request::Unit(request), Some(payload.clone()), None).await;
-            match written {
-                Err(fault)
-                    if fault.errno == Errno::ENOSPC
-                        && unit.inode.is_cached()
-                        && attempt < ROOM_ATTEMPTS_MAX =>
-                {
-                    self.ask(home, Request::Unit(UnitRequest::MakeRoom { attempt })).await?;
-                }
-                written => return written.map(drop),
+        let request = Request::Unit(UnitRequest::Write { unit, ranges, generation });
+        let mut attempt = 0;
+        loop {
+            let written = self.rpc.call(home, request.clone(), Some(payload.clone()), None).await;
+            let is_full = written.as_ref().is_err_and(|fault| fault.errno == Errno::ENOSPC);
+            if !is_full || !unit.inode.is_cached() || attempt == ROOM_ATTEMPTS_MAX {
+                return written.map(drop);
             }
+            self.ask(home, Request::Unit(UnitRequest::MakeRoom { attempt })).await?;
+            attempt += 1;
         }
-        Err(Errno::ENOSPC.into())
     }
 
     /// What each message takes along of the parts of a unit: small ones go together, where there is a frame to put them

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
-use tameike_client::told_sizes::ToldSizes;
+use tameike_client::reported_sizes::ReportedSizes;
 use tameike_client::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, Vfs};
 use tameike_core::limits::{BLOCK_SIZE, DIRECTORY_LIFETIME};
 use tameike_core::{Attr, FileKind, Generation, Result};
@@ -71,7 +71,7 @@ struct State {
     inodes: BTreeMap<FileNumber, Inode>,
     opens: BTreeMap<HandleNumber, OpenFile>,
     version: Version,
-    /// Sizes that look-ups were told, by inode number below: the last one, and the one before that.
+    /// The last size that look-ups returned for an inode number of the shared file system, and the one before it.
     told: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -98,12 +98,12 @@ impl State {
     }
 }
 
-/// What goes wrong in a kernel.
+/// Faults of a simulated kernel.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KernelFaults {
-    /// A bug on purpose: an open now and then takes an older size than the file's.
+    /// An injected bug: an open now and then uses an older size than the file's.
     pub shows_old: bool,
-    /// Threads use some answers late.
+    /// Threads apply some replies late.
     pub is_late: bool,
 }
 
@@ -112,15 +112,21 @@ pub struct Kernel {
     simulation: Simulation,
     runtime: Runtime,
     faults: KernelFaults,
-    /// What the agent remembers of its answers.
-    told_sizes: ToldSizes,
+    /// Sizes that the agent has reported.
+    reported_sizes: ReportedSizes,
     state: Mutex<State>,
 }
 
 impl Kernel {
     /// A mount that was just made.
     pub fn new(simulation: Simulation, runtime: Runtime, faults: KernelFaults) -> Self {
-        Self { simulation, runtime, faults, told_sizes: ToldSizes::default(), state: Mutex::default() }
+        Self {
+            simulation,
+            runtime,
+            faults,
+            reported_sizes: ReportedSizes::default(),
+            state: Mutex::default(),
+        }
     }
 
     fn now(&self) -> Duration {
@@ -151,13 +157,13 @@ impl Kernel {
     pub(super) async fn told(&self, file: FileNumber, attr: &Attr, asked: Version) {
         let since = self.now();
         if attr.kind == FileKind::File {
-            self.told_sizes.note(file, attr.size, since);
+            self.reported_sizes.record(file, attr.size, since);
         }
         self.wake().await;
         self.state.lock().learn(file, attr, (asked, since));
     }
 
-    /// The attributes with which an open goes on: the bug on purpose takes those that the inode number had before.
+    /// The attributes with which an open continues. With `shows_old`, now and then the size of the earlier file with the same inode number.
     pub(super) fn opens_with(&self, mut found: Found) -> Found {
         if found.attr.kind != FileKind::File {
             return found;
@@ -197,9 +203,9 @@ impl Kernel {
     /// A file was opened; the inode is used until [`Self::closed`]. As the agent, decides what passes by the pages.
     pub(super) fn opened<V: Vfs>(&self, vfs: &V, file: FileNumber, mode: OpenMode, opened: Opened) {
         let keeps = opened.keep_cache && vfs.keeps_pages(opened.handle);
-        let is_doubtful = self.told_sizes.take_doubt(file, self.now());
+        let conflicts = self.reported_sizes.take_conflict(file, self.now());
         let mut state = self.state.lock();
-        if is_doubtful {
+        if conflicts {
             state.change(file, |inode| inode.valid = Duration::ZERO);
         }
         state.opens.insert(opened.handle, OpenFile { file, direct: opened.direct, append: mode.append });

@@ -47,7 +47,7 @@ pub enum Canary {
     UntoldDeadlock,
     /// An agent that dies is said to be out of reach.
     UntoldDeath,
-    /// The kernel is now and then told of a file that it opens a size which the inode number had before.
+    /// A LOOKUP reply before an open now and then carries the size of an earlier file with the same inode number.
     OldAttributes,
 }
 

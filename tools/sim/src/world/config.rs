@@ -31,7 +31,7 @@ pub struct WorldConfig {
     pub skew: Vec<Duration>,
     /// Whether the disks keep what no sync has made safe, whatever happens to the machine.
     pub volatile: bool,
-    /// Whether threads of the kernel are late to use some answers of the agent, as on a busy machine.
+    /// Whether kernel threads apply some replies of the agent late, as on a busy machine.
     pub late_threads: bool,
     /// A bug on purpose.
     pub canary: Option<Canary>,

@@ -1,0 +1,92 @@
+//! Sizes of files that this node has reported to the kernel within the last two seconds.
+//!
+//! The kernel ignores the attributes of a reply if it has applied others of the file since it sent the request. Threads apply
+//! replies late on a busy node: an old reply that is applied between a later request and its reply makes the kernel keep the old size until
+//! that expires. A program that opens the file then reads to the old end. So when a file is opened of which two sizes were
+//! reported, the agent has the kernel drop its attributes.
+
+use crate::vfs::FileNumber;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How long after a reply the kernel may apply its attributes, on a busy node.
+const LATE: Duration = Duration::from_secs(1);
+/// Largest number of files in one period.
+const FILES_MAX: usize = 1 << 15;
+
+#[derive(Clone, Copy)]
+struct Reported {
+    size: u64,
+    /// Another size was reported before, in this period or the last one.
+    conflicts: bool,
+}
+
+/// The sizes of the current period and of the one before it.
+#[derive(Default)]
+struct State {
+    /// When the current period began.
+    since: Duration,
+    current: BTreeMap<FileNumber, Reported>,
+    last: BTreeMap<FileNumber, Reported>,
+}
+
+impl State {
+    fn advance(&mut self, now: Duration) {
+        if now >= self.since + LATE || self.current.len() >= FILES_MAX {
+            let has_gap = now >= self.since + 2 * LATE;
+            self.last = std::mem::take(&mut self.current);
+            if has_gap {
+                self.last.clear();
+            }
+            self.since = now;
+        }
+    }
+}
+
+/// Sizes that were reported to the kernel by LOOKUP and GETATTR.
+#[derive(Default)]
+pub struct ReportedSizes(Mutex<State>);
+
+impl ReportedSizes {
+    /// Records that the agent is about to report a size. `now` is the time of the monotonic clock.
+    pub fn record(&self, file: FileNumber, size: u64, now: Duration) {
+        let mut state = self.0.lock();
+        state.advance(now);
+        let known = state.current.get(&file).or_else(|| state.last.get(&file)).copied();
+        let conflicts = known.is_some_and(|known| known.conflicts || known.size != size);
+        state.current.insert(file, Reported { size, conflicts });
+    }
+
+    /// Whether the kernel may have another size than the one that was reported last. The caller has the kernel ask again.
+    pub fn take_conflict(&self, file: FileNumber, now: Duration) -> bool {
+        let mut state = self.0.lock();
+        state.advance(now);
+        let State { current, last, .. } = &mut *state;
+        let (newer, older) = (current.remove(&file), last.remove(&file));
+        let Some(reported) = newer.or(older) else { return false };
+        current.insert(file, Reported { conflicts: false, ..reported });
+        reported.conflicts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_sizes_conflict_once_and_for_a_while() {
+        let (sizes, file) = (ReportedSizes::default(), FileNumber(7));
+        let at = |milliseconds| Duration::from_secs(100) + Duration::from_millis(milliseconds);
+        sizes.record(file, 5, at(0));
+        sizes.record(file, 5, at(10));
+        assert!(!sizes.take_conflict(file, at(20)));
+        sizes.record(file, 6, at(900));
+        assert!(!sizes.take_conflict(FileNumber(8), at(900)));
+        sizes.record(file, 6, at(1100));
+        assert!(sizes.take_conflict(file, at(1200)));
+        assert!(!sizes.take_conflict(file, at(1200)));
+        sizes.record(file, 7, at(5000));
+        assert!(!sizes.take_conflict(file, at(5000)), "the other size was reported long before");
+    }
+}
