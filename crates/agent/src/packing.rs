@@ -5,7 +5,7 @@ use crate::control::{Aggregate, AggregateChoice};
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock};
-use tameike_aggregate::packed::{CONTAINER, PackedTree, Packer, PackerParts, Way};
+use tameike_aggregate::packed::{CONTAINER, ContainerDir, PackedTree, Packer, PackerParts, Way};
 use tameike_core::wire::admin::Storm;
 use tameike_core::wire::pack::{PACKED_BYTES_MAX, PackReply, PackRequest};
 use tameike_core::{Cluster, Errno, Fault, NodeId, Result};
@@ -74,7 +74,13 @@ impl Packing {
                 let container = dir.join(String::from_utf8_lossy(CONTAINER).as_ref());
                 let parts = PackerParts {
                     plain: plain.clone(),
-                    container: Box::new(move || Ok(Arc::new(PosixTree::open(&container)?))),
+                    container: Box::new(move || {
+                        let path = container.display();
+                        let opened = PosixTree::open_unfollowed(&container);
+                        let (tree, why_not_own) = opened.map_err(|fault| fault.context(&path))?;
+                        let why_not_own = why_not_own.map(|why| format!("{path} {why}"));
+                        Ok(ContainerDir { fs: Arc::new(tree), why_not_own })
+                    }),
                     device: Arc::new(PosixTree::open(device_dir)?),
                     packs: choice == AggregateChoice::On,
                     size_max,

@@ -315,3 +315,76 @@ fn records_that_are_damaged_are_told_and_harm_no_other_job() {
     assert!(Path::new("/dev/shm").exists());
     site.assert_clean();
 }
+
+/// The device directory of a job that was cut off is gone after a restart of the machine. Another user made a directory of that name,
+/// with links to the victim's files or FIFOs in place of the store's. The next job's sweep and `recover` once wrote through the links, and waited for
+/// the FIFO for ever.
+#[test]
+fn a_device_directory_of_another_user_is_not_used() {
+    if tameike_io::os::process::user() != 0 {
+        println!("not tested: being another user takes root");
+        return;
+    }
+    let site = Site::new();
+    let place = place(&site, "stranger");
+    let script = r#"head -c 5000000 /dev/zero > "$TAMEIKE_CACHE/file"
+        kill -9 $(grep -o '"pid": [0-9]*' "$TAMEIKE_JOB_DIR/node-0/node.json" | grep -o '[0-9]*'); sleep 2"#;
+    let options = ["--job", &place.job, "--memory", "64M", "--capacity", "64M"];
+    site.job(1, &options, script).output().expect("it starts");
+    await_quiet(&site);
+    let devices = place.devices(Path::new("/dev/shm"));
+    let device = devices.first().expect("a device of the job that was cut off").clone();
+    let record = site.base().join("tameike-0").join(&place.job);
+    let kept = site.base().with_file_name("kept");
+    let copy = |from: &Path, to: &Path| {
+        support::succeed(std::process::Command::new("cp").arg("-aT").args([from, to]));
+    };
+    copy(&record, &kept);
+    let precious = site.base().with_file_name("precious");
+    fs::write(&precious, "precious").expect("written");
+    for name in ["format", "extents", "log.0", "log.1", "lock", "owner.json"] {
+        for what in ["link", "fifo"] {
+            fs::remove_dir_all(&device).expect("removed");
+            fs::create_dir(&device).expect("made");
+            let planted = device.join(name);
+            match what {
+                "link" => std::os::unix::fs::symlink(&precious, &planted).expect("linked"),
+                _ => support::succeed(std::process::Command::new("mkfifo").arg(&planted)).clear(),
+            }
+            let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("Linux");
+            if name != "format" {
+                fs::write(device.join("format"), format!("tameike-store 1 {boot}")).expect("written");
+            }
+            std::os::unix::fs::chown(&device, Some(65_533), Some(65_533)).expect("chown");
+            let before = support::files_below(&device);
+            for arguments in [&["run", "--", "true"][..], &["recover", "--job", &place.job]] {
+                copy(&kept, &record);
+                let output = limited(&mut site.tameike(arguments)).output().expect("timeout is installed");
+                // What is there is neither waited for nor used: the job's data counts as lost.
+                let said = said(&output);
+                assert_ne!(output.status.code(), Some(124), "{arguments:?}, {name} as a {what}: {said}");
+                assert!(
+                    said.contains("belongs to another user (UID 65533)"),
+                    "{arguments:?}, {name} as a {what}: {said}"
+                );
+            }
+            assert_eq!(fs::read(&precious).expect("there"), b"precious", "{name} as a {what}");
+            assert_eq!(support::files_below(&device), before, "{name} as a {what}");
+        }
+    }
+    fs::remove_dir_all(&device).expect("removed");
+    site.tameike(&["recover", "--discard"]).output().expect("it starts");
+}
+
+/// The same command, ended after 30 s with code 124.
+fn limited(command: &mut std::process::Command) -> std::process::Command {
+    let mut limited = std::process::Command::new("timeout");
+    limited.arg("30").arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    limited
+}

@@ -265,3 +265,35 @@ fn churn_leaves_what_it_leaves_elsewhere() {
     assert_eq!(succeed(&mut site.job(2, &[], later)), plain);
     site.assert_clean();
 }
+
+/// S43: "So it is closed to all but who packed them."
+///
+/// In a shared directory that others can write to, another user makes the container's directory first, open to all, or a link. Private packed files
+/// were readable there, or landed elsewhere.
+#[test]
+fn a_container_directory_of_another_user_is_refused() {
+    if tameike_io::os::process::user() != 0 {
+        println!("not tested: being another user takes root");
+        return;
+    }
+    for is_link in [false, true] {
+        let site = Site::new();
+        let elsewhere = site.base().with_file_name("elsewhere");
+        fs::create_dir(&elsewhere).expect("made");
+        if is_link {
+            std::os::unix::fs::symlink(&elsewhere, container(&site)).expect("linked");
+        } else {
+            fs::create_dir(container(&site)).expect("made");
+            std::os::unix::fs::chown(container(&site), Some(65_533), Some(65_533)).expect("chown");
+        }
+        let script = r#"umask 077; echo secret > "$TAMEIKE_CACHE/private""#;
+        let output = site.job(1, &["--aggregate"], script).output().expect("it starts");
+        let said = shown(&output);
+        assert!(!output.status.success() && said.contains(".tameike-packed"), "{said}");
+        assert_eq!(support::files_below(&elsewhere), Vec::<PathBuf>::new());
+        if !is_link {
+            assert_eq!(support::files_below(&container(&site)), Vec::<PathBuf>::new());
+        }
+        site.assert_clean();
+    }
+}

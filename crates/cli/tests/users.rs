@@ -91,5 +91,5 @@ fn the_directory_of_another_user_is_refused() {
     std::fs::create_dir(&base).expect("made");
     let Some(output) = as_user(&place, ALLOWED, "$T run --capacity 16M -- true") else { return };
     assert_code(&output, 71);
-    assert!(err(&output).contains("belongs to somebody else"), "{}", err(&output));
+    assert!(err(&output).contains("belongs to another user"), "{}", err(&output));
 }

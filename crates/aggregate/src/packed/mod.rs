@@ -38,7 +38,7 @@ mod way;
 
 pub use journal::count_noted;
 pub use owed::count_owed;
-pub use packer::{Packer, PackerParts};
+pub use packer::{ContainerDir, Packer, PackerParts};
 pub use storms::{STORM_FILES, STORM_SECONDS};
 pub use way::Way;
 

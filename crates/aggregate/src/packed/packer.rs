@@ -26,13 +26,22 @@ pub struct PackerParts {
     /// The shared directory as others see it.
     pub plain: Arc<dyn SharedFs>,
     /// Opens the directory of the container, which is there.
-    pub container: Box<dyn Fn() -> Result<Arc<dyn SharedFs>> + Send + Sync>,
+    pub container: Box<dyn Fn() -> Result<ContainerDir> + Send + Sync>,
     /// A directory that outlives this process, on its own node.
     pub device: Arc<dyn SharedFs>,
     /// Whether files are packed of whose directory nobody has said anything.
     pub packs: bool,
     /// Content of larger files is outside of the container.
     pub size_max: u64,
+}
+
+/// The directory of the container, open.
+pub struct ContainerDir {
+    /// What is in it.
+    pub fs: Arc<dyn SharedFs>,
+    /// Why other users control what is in it, if they do. In such a directory nothing is made or changed: they could read private
+    /// files there.
+    pub why_not_own: Option<String>,
 }
 
 /// Permissions of the container's directory: who reads the container reads all files in it, whatever their own permissions.

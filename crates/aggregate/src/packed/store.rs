@@ -4,7 +4,8 @@ use super::files::{Open, identity_of, packed_stat};
 use super::journal::{Earlier, Journal, Whose};
 use super::lives::{Settled, settle};
 use super::owed::Owed;
-use super::taking::{Taken, oldest_subfile, open_superblock, take};
+use super::packer::ContainerDir;
+use super::taking::{Taken, of_another_user, oldest_subfile, open_superblock, take};
 use super::unless_missing;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -69,9 +70,17 @@ impl Store {
     ///
     /// # Errors
     /// `EBUSY` when another job has it, and what the file system and the device say.
-    pub fn open(fs: Arc<dyn SharedFs>, device: &dyn SharedFs, may_share: bool) -> Result<Self> {
-        let superblock = open_superblock(&*fs)?;
-        let (lock, failure) = match take(&*fs)? {
+    pub fn open(dir: ContainerDir, device: &dyn SharedFs, may_share: bool) -> Result<Self> {
+        let ContainerDir { fs, why_not_own } = dir;
+        let is_own = why_not_own.is_none();
+        if let (Some(why), false) = (why_not_own, may_share) {
+            let message = format!(
+                "{why}: packed files would not be private there; remove it, or share another directory"
+            );
+            return Err(Fault::new(Errno::EPERM, message));
+        }
+        let superblock = open_superblock(&*fs, is_own)?;
+        let (lock, failure) = match if is_own { take(&*fs)? } else { of_another_user() } {
             Taken::Ours(lock) => (lock, None),
             Taken::Foreign(errno, why) if !may_share => return Err(Fault::new(errno, why)),
             Taken::Foreign(_, why) => (None, Some(Fault::new(Errno::EROFS, why))),

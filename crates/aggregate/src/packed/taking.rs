@@ -12,13 +12,13 @@ const BLOCK_SIZE: u32 = 4 << 20;
 /// Lanes of each of its files. One packer at a time fills it: so it has no holes, which some file systems read.
 const LANES: u32 = 1;
 
-/// What is the same for all of the container, which is made where there is none.
+/// The superblock of the container. It is made where there is none and `may_make`.
 ///
 /// # Errors
 /// What the file system says, and as [`Superblock::read`].
-pub(super) fn open_superblock(fs: &dyn SharedFs) -> Result<Superblock> {
+pub(super) fn open_superblock(fs: &dyn SharedFs, may_make: bool) -> Result<Superblock> {
     match Superblock::read(fs) {
-        Err(fault) if fault.errno == Errno::EINVAL => {}
+        Err(fault) if fault.errno == Errno::EINVAL && may_make => {}
         Err(fault) if fault.errno == Errno::EACCES => {
             let name = String::from_utf8_lossy(CONTAINER);
             let why = format!(
@@ -46,6 +46,11 @@ pub(super) enum Taken {
     Foreign(Errno, String),
 }
 
+pub(super) fn of_another_user() -> Taken {
+    let name = String::from_utf8_lossy(CONTAINER);
+    Taken::Foreign(Errno::EPERM, format!("another user has packed files of this shared directory ({name})"))
+}
+
 /// Takes a container from others.
 ///
 /// # Errors
@@ -53,10 +58,7 @@ pub(super) enum Taken {
 pub(super) fn take(fs: &dyn SharedFs) -> Result<Taken> {
     let name = String::from_utf8_lossy(CONTAINER);
     let header = match fs.open(superblock::NAME, Access::Write) {
-        Err(fault) if matches!(fault.errno, Errno::EACCES | Errno::EPERM) => {
-            let why = format!("another user has packed files of this shared directory ({name})");
-            return Ok(Taken::Foreign(Errno::EPERM, why));
-        }
+        Err(fault) if matches!(fault.errno, Errno::EACCES | Errno::EPERM) => return Ok(of_another_user()),
         Err(fault) if fault.errno == Errno::EROFS => {
             let why =
                 format!("files that are packed in this shared directory ({name}) can only be read here");

@@ -4,7 +4,7 @@ mod lost;
 mod outside;
 
 use super::look::Unlisted;
-use super::{ATTRIBUTE, PackedTree, Packer, PackerParts, Way};
+use super::{ATTRIBUTE, ContainerDir, PackedTree, Packer, PackerParts, Way};
 use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,12 +40,16 @@ impl Bed {
     /// With what an earlier one has left in a shared directory and on a device.
     fn over(dir: TempDir, device: TempDir) -> Self {
         let system = System::start(2).expect("a thread");
-        let open = |path: std::path::PathBuf| Ok(Arc::new(PosixTree::open(&path)?) as Arc<dyn SharedFs>);
+        let open =
+            |path: std::path::PathBuf| -> Result<Arc<dyn SharedFs>> { Ok(Arc::new(PosixTree::open(&path)?)) };
         let plain = open(dir.path().to_owned()).expect("a tree");
         let container = dir.path().join(".tameike-packed");
         let parts = PackerParts {
             plain: plain.clone(),
-            container: Box::new(move || open(container.clone())),
+            container: Box::new(move || {
+                let (tree, why_not_own) = PosixTree::open_unfollowed(&container)?;
+                Ok(ContainerDir { fs: Arc::new(tree), why_not_own })
+            }),
             device: open(device.path().to_owned()).expect("a tree"),
             packs: true,
             size_max: 1 << 20,

@@ -35,7 +35,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::{ask_until, start_thread, user, wait_ended, with_variables};
-use tameike_io::os::{lease, range_lock};
+use tameike_io::os::{lease, owned, range_lock};
 use tameike_io::shared::{PosixTree, SharedFs};
 use tameike_redirect::protocol::{
     CONTAINER_VARIABLE, NAME_VARIABLE, RUN_VARIABLE, SOCKET, SPOOL_VARIABLE, TREE,
@@ -300,13 +300,7 @@ fn make_dir(path: &Path) -> Result<()> {
     let made = std::fs::DirBuilder::new().mode(0o700).create(path);
     match made {
         Ok(()) => Ok(()),
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            let found = std::fs::symlink_metadata(path);
-            if found.is_ok_and(|found| found.is_dir() && found.uid() == user()) {
-                return Ok(());
-            }
-            Err(Fault::new(Errno::EEXIST, format!("{}: it is there, and another user's", path.display())))
-        }
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => owned::is_own_dir(path).map(drop),
         Err(error) => Err(Fault::from_os(format_args!("making {}", path.display()), &error)),
     }
 }

@@ -9,14 +9,14 @@ use crate::place::janitor;
 use crate::place::record::{DeviceOwner, NodeState, boot_id};
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use tameike_agent::control::{
     AgentControl, AgentMode, AgentStart, DeviceStart, Isolation, NodeRecord, StartInput, ViewDoor,
 };
 use tameike_core::{Errno, Fault, Result, View};
-use tameike_io::os::process::{self, ProcessId};
-use tameike_io::os::{mount, namespace};
+use tameike_io::os::process::ProcessId;
+use tameike_io::os::{mount, namespace, owned};
 
 /// A node whose agent is started.
 pub struct PreparedNode<A> {
@@ -110,12 +110,7 @@ fn make_device_dir(device: &DeviceStart, mode: AgentMode) -> Result<()> {
     let doing = || format!("making the device directory {}", device.dir.display());
     match DirBuilder::new().mode(0o700).create(&device.dir) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists && mode == AgentMode::Recover => {
-            let found = device.dir.symlink_metadata().map_err(|error| Fault::from_os(doing(), &error))?;
-            if found.is_dir() && found.uid() == process::user() {
-                return Ok(());
-            }
-            let message = format!("{}: what is there is not a directory of yours; remove it", doing());
-            Err(Fault::new(Errno::EACCES, message))
+            owned::is_own_dir(&device.dir).map(drop).map_err(|fault| fault.context(doing()))
         }
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             let message = format!(

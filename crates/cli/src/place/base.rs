@@ -7,7 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use tameike_core::limits::NODES_MAX;
 use tameike_core::{Errno, Fault, JobId, Result, View};
-use tameike_io::os::process;
+use tameike_io::os::{owned, process};
 
 /// Longest path of a local socket, in bytes, without the closing NUL.
 const SOCKET_PATH_MAX: usize = 107;
@@ -57,19 +57,14 @@ impl Base {
             }
             _ => {}
         }
-        let found = path.symlink_metadata().map_err(|error| Fault::from_os(doing(), &error))?;
-        let wrong = if !found.is_dir() {
-            Some("is not a directory (or is a link)")
-        } else if found.uid() != process::user() {
-            Some("belongs to somebody else")
-        } else if found.mode() & 0o077 != 0 {
-            Some("is open to others; it must have mode 0700")
-        } else {
-            None
-        };
-        if let Some(wrong) = wrong {
+        let refused = |why: &str| {
             let mend = "remove it, or set TMPDIR to a directory of your own";
-            return Err(Fault::new(Errno::EACCES, format!("{} {wrong}; {mend}", doing())));
+            Fault::new(Errno::EACCES, format!("directory for jobs: {why}; {mend}"))
+        };
+        owned::is_own_dir(path).map_err(|fault| refused(&fault.message))?;
+        let found = path.symlink_metadata().map_err(|error| Fault::from_os(doing(), &error))?;
+        if found.mode() & 0o077 != 0 {
+            return Err(refused(&format!("{} is open to others; it must have mode 0700", path.display())));
         }
         Ok(Self { path: path.to_owned() })
     }

@@ -9,8 +9,6 @@ use super::tree;
 use crate::report::plural;
 use crate::settings::hostfile::HostSpec;
 use crate::settings::{RAM_DIR, device_prefix};
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tameike_agent::control::{AgentControl, Left};
@@ -18,7 +16,8 @@ use tameike_agent::give_space_back;
 use tameike_core::{Errno, Fault, JobId, Result};
 use tameike_io::fabric::ofi::leftovers;
 use tameike_io::os::mount;
-use tameike_io::os::process::{self, wait_ended};
+use tameike_io::os::owned;
+use tameike_io::os::process::wait_ended;
 
 /// What was kept of a dead job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -179,10 +178,7 @@ pub fn sweep_orphans<A: AgentControl>() -> Result<Vec<Orphan>> {
         let device = entry.map_err(failed)?.path();
         let ours =
             device.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(&prefix));
-        let ours = ours
-            && device
-                .symlink_metadata()
-                .is_ok_and(|status| status.is_dir() && status.uid() == process::user());
+        let ours = ours && owned::is_own_dir(&device) == Ok(true);
         // Without a readable owner, or while that one is there, it is none of our business.
         let owner = if ours { DeviceOwner::read(&device).ok().flatten() } else { None };
         if let Some(owner) = owner.filter(DeviceOwner::is_gone) {
@@ -207,7 +203,12 @@ fn look_into_node<A: AgentControl>(dir: &Path, node: u32) -> Result<Left> {
     let Some(device) = NodeState::read(dir, node)?.and_then(|state| state.device_dir) else {
         return Ok(Left::default());
     };
-    if tree::is_empty_but_for(&device, OWNER_FILE)? { Ok(Left::default()) } else { A::inspect(&device) }
+    // What another user has made there since holds nothing of the job: `lost_device` says what is lost.
+    let is_own = owned::is_own_dir(&device).unwrap_or(false);
+    if !is_own || tree::is_empty_but_for(&device, OWNER_FILE)? {
+        return Ok(Left::default());
+    }
+    A::inspect(&device)
 }
 
 /// Removes the device directory of a dead agent, then the node's directory; unless something dirty is in it, or
@@ -256,14 +257,20 @@ pub fn discard_node(dir: &Path, node: u32) -> Result<()> {
 }
 
 /// Removes a device directory whose agent is dead, and gives its space back, also what programs hold of it that live on.
+/// A directory that another user has made in its place stays.
 ///
 /// # Errors
 /// As of [`tree::remove`].
 pub fn remove_device(dir: &Path) -> Result<()> {
-    let is_ours = |found: Metadata| found.is_dir() && found.uid() == process::user();
-    if dir.symlink_metadata().is_ok_and(is_ours)
-        && let Err(fault) = give_space_back(dir)
-    {
+    match owned::is_own_dir(dir) {
+        Ok(true) => {}
+        Ok(false) => return Ok(()),
+        Err(fault) => {
+            log::warn!("{fault}");
+            return Ok(());
+        }
+    }
+    if let Err(fault) = give_space_back(dir) {
         // Nobody else may have a descriptor of it.
         log::warn!("{fault}");
     }

@@ -4,6 +4,7 @@
 use super::base::{Base, node_dir};
 use super::tree;
 use crate::settings::JobPlan;
+use rustix::fs::{Mode, OFlags};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
@@ -11,6 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use tameike_agent::control::NodeRecord;
 use tameike_core::{Errno, Fault, JobId, NodeId, Result};
+use tameike_io::os::owned;
 use tameike_io::os::process::{self, ProcessId};
 
 /// What became of a job.
@@ -183,11 +185,15 @@ impl NodeState {
     /// It cannot be read.
     pub fn lost_device(&self) -> Result<Option<String>> {
         let Some(device) = self.device_dir.as_ref().filter(|_| self.device_used) else { return Ok(None) };
+        // What another user has made there since is not looked into.
+        let is_own = owned::is_own_dir(device);
         // A recovery that was cut off may have written its own name there, and nothing else.
-        if !tree::is_empty_but_for(device, OWNER_FILE)? {
+        if is_own == Ok(true) && !tree::is_empty_but_for(device, OWNER_FILE)? {
             return Ok(None);
         }
-        let why = if self.boot_id == boot_id() {
+        let why = if let Err(fault) = &is_own {
+            &fault.message
+        } else if self.boot_id == boot_id() {
             "something else has removed it"
         } else {
             "the machine has been restarted since"
@@ -307,9 +313,10 @@ fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
 
 fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     let failed = |error| Fault::from_os(format_args!("reading {}", path.display()), &error);
-    match std::fs::read(path) {
-        Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| failed(error.into())),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(failed(error)),
-    }
+    let file = match owned::open_regular(path, OFlags::RDONLY, Mode::empty()) {
+        Err(fault) if fault.errno == Errno::ENOENT => return Ok(None),
+        opened => std::fs::File::from(opened?),
+    };
+    let text = std::io::read_to_string(file).map_err(failed)?;
+    serde_json::from_str(&text).map(Some).map_err(|error| failed(error.into()))
 }

@@ -7,6 +7,7 @@ mod lock;
 
 use super::{AppendFile, Disk, assert_whole_blocks};
 use crate::Runtime;
+use crate::os::owned;
 use crate::slab::{Frame, Payload};
 use futures_util::future::{BoxFuture, FutureExt, ready};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, StatxFlags};
@@ -33,9 +34,7 @@ struct OpenFile {
 
 impl OpenFile {
     fn open(path: &Path) -> Result<Self> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)
-            .map_err(|error| fault(format_args!("open {}", path.display()), error))?;
+        let fd = owned::open_regular(path, OFlags::RDWR | OFlags::CREATE, Mode::RUSR | Mode::WUSR)?;
         Ok(Self { fd, path: path.to_owned() })
     }
 

@@ -13,6 +13,7 @@ pub mod lease;
 pub mod lending;
 pub mod mount;
 pub mod namespace;
+pub mod owned;
 mod pool;
 pub mod privilege;
 pub mod process;

@@ -9,6 +9,7 @@ use super::{
     Access, FileStat, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode, look, split,
     translate,
 };
+use crate::os::owned;
 use rustix::fs::{Access as Rights, AtFlags, Gid, Mode, OFlags, RenameFlags, ResolveFlags, StatxFlags, Uid};
 use rustix::io::Errno as Os;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -34,9 +35,13 @@ impl PosixTree {
     /// # Errors
     /// When it cannot be opened.
     pub fn open(root: &Path) -> Result<Self> {
+        Self::open_with(root, OFlags::empty())
+    }
+
+    fn open_with(root: &Path, flags: OFlags) -> Result<Self> {
         use std::os::unix::ffi::OsStrExt;
         let bytes = root.as_os_str().as_bytes();
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let flags = flags | OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let open = || -> rustix::io::Result<Self> {
             let root = rustix::fs::open(root, flags, Mode::empty())?;
             let root_device = rustix::fs::fstat(&root)?.st_dev;
@@ -44,6 +49,17 @@ impl PosixTree {
             Ok(Self { root, seen, kept: KeptFiles::default() })
         };
         open().map_err(|error| translate::fault("open the directory", bytes, error))
+    }
+
+    /// As [`Self::open`], of a directory that another user may have made: a symbolic link in the last component is refused. Also why
+    /// the directory is not this user's alone, if it is not ([`owned::why_not_own`]).
+    ///
+    /// # Errors
+    /// `ENOTDIR` when it is a link, and as [`Self::open`].
+    pub fn open_unfollowed(root: &Path) -> Result<(Self, Option<String>)> {
+        let tree = Self::open_with(root, OFlags::NOFOLLOW)?;
+        let found = rustix::fs::fstat(&tree.root).map_err(|error| translate::fault("look at", b"", error))?;
+        Ok((tree, owned::why_not_own(&found)))
     }
 
     fn resolve(&self, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {

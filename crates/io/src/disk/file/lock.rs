@@ -1,6 +1,7 @@
 //! Locks on files, between processes.
 
-use super::{OpenFile, fault};
+use super::OpenFile;
+use crate::os::owned;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno as Os;
 use std::os::fd::OwnedFd;
@@ -32,9 +33,7 @@ impl FileLock {
     /// # Errors
     /// As [`FileLock::take`], and `ENOENT`.
     pub fn take_existing(path: &Path) -> Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(path, flags, Mode::empty())
-            .map_err(|error| fault(format_args!("open {}", path.display()), error))?;
+        let fd = owned::open_regular(path, OFlags::RDONLY, Mode::empty())?;
         Self::lock(OpenFile { fd, path: path.to_owned() })
     }
 
