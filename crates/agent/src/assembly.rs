@@ -124,7 +124,8 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
         ledger: store.ledger.clone(),
         rpc: Arc::downgrade(&parts.rpc),
         node: parts.node,
-        pool: parts.memory.scratch.clone(),
+        // No scratch frame: the content of a small file is written to another node, where a write may wait for scratch frames.
+        pool: parts.memory.reads.clone(),
         owner: parts.owner,
         holders: holders.clone(),
     })

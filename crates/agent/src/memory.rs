@@ -24,11 +24,11 @@ pub struct Memory {
     pub requests: Pool,
     /// Payloads of replies without a frame set aside, and those fetched by grant.
     pub replies: Pool,
-    /// Answers to reads of units.
+    /// Answers to reads of units, and inline content on its way to a unit.
     pub reads: Pool,
     /// Flushes to the shared file system.
     pub flushes: Pool,
-    /// Merging and rewriting of units, and inline content on its way to a unit.
+    /// Merging and rewriting of units: held during operations of the disk only.
     pub scratch: Pool,
     /// Write-behind and read-ahead of the job-shared view.
     pub shared_view: Pool,

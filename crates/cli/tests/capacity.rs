@@ -91,3 +91,30 @@ fn three_times_the_capacity_of_the_cache_view_goes_through_it() {
     }
     site.assert_clean();
 }
+
+/// Writes that waited for room at their home held its frames for requests, and the messages of the flush stood behind further
+/// writes: a job hung whose program wrote a large file on the node that coordinates it. Each file has units on one node only, so
+/// that its writes meet there; its number decides who coordinates it.
+#[test]
+fn files_larger_than_one_home_are_written_to_their_end() {
+    let site = Site::new();
+    let script = r#"cd "$TAMEIKE_CACHE"; python3 - <<'END'
+import os
+unit = 1 << 20
+for number in range(12):
+    file = os.open(f"large-{number}", os.O_CREAT | os.O_WRONLY)
+    for place in range(24):
+        os.pwrite(file, bytes([number, place]) * (unit // 2), (2 * place + number % 2) * unit)
+    os.close(file)
+END"#;
+    succeed(&mut site.job(2, &["--memory", "64M", "--capacity", "cache=16M"], script));
+    for number in 0..12u8 {
+        let drained = fs::read(site.shared().join(format!("large-{number}"))).expect("a drained file");
+        for place in 0..24u8 {
+            let start = (2 * usize::from(place) + usize::from(number % 2)) << 20;
+            let unit = &drained[start..start + (1 << 20)];
+            assert!(unit.chunks(2).all(|pair| pair == [number, place]), "large-{number}, unit {place}");
+        }
+    }
+    site.assert_clean();
+}

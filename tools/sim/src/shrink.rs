@@ -68,11 +68,12 @@ fn simplify(
     best: &mut (Program, Failure),
     attempt: &mut impl FnMut(Program, &mut (Program, Failure)) -> bool,
 ) {
-    let mut plainer = vec![best.0.clone(); 4];
+    let mut plainer = vec![best.0.clone(); 5];
     plainer[0].dies = false;
     plainer[1].world.slowness.iter_mut().for_each(|slowness| *slowness = std::time::Duration::ZERO);
     plainer[2].world.skew.iter_mut().for_each(|skew| *skew = std::time::Duration::ZERO);
     plainer[3].world.view_frames = u32::MAX;
+    plainer[4].world.service_frames = u32::MAX;
     for candidate in plainer {
         if candidate != best.0 {
             attempt(candidate, best);

@@ -8,7 +8,7 @@ use tameike_sim::countdown::Countdown;
 use tameike_sim::kernel::{self, Told};
 use tameike_sim::program::{Action, Flags, Op, Program, Step, Trouble};
 use tameike_sim::run::run;
-use tameike_sim::world::{World, WorldConfig};
+use tameike_sim::world::{Canary, World, WorldConfig};
 
 const APPEND: Flags = Flags { write: true, append: true, create: true, truncate: false, exclusive: false };
 
@@ -147,5 +147,72 @@ fn bytes_that_found_no_space_are_zeros_also_where_a_bit_has_turned() {
         let world = WorldConfig { capacity: 256 << 10, volatile: true, ..WorldConfig::plain(seed, 3) };
         let program = Program { world, steps: steps.clone(), dies: false };
         assert_eq!(run(&program), Ok(()), "seed {seed}");
+    }
+}
+
+/// Writes that found no room waited at their home with its frames for requests. The messages of the flush that was to make room
+/// stood behind more such writes on their connection, and were not read.
+#[test]
+fn writes_that_wait_for_room_hold_up_no_flush() {
+    let cached = |op| Step::Together(vec![call(0, View::Cache, op)]);
+    let mut steps = Vec::new();
+    // The number of a file decides which node coordinates it.
+    for (number, path) in ["x", "y", "z"].into_iter().enumerate() {
+        let flags = Flags { append: false, ..APPEND };
+        steps.push(cached(Op::Open { slot: 0, path: path.to_owned(), flags }));
+        for index in 0..6 {
+            let tag = 10 * number as u64 + index + 1;
+            steps.push(cached(Op::Write { slot: 0, offset: index * UNIT_SIZE as u64, length: 900_000, tag }));
+        }
+        steps.push(cached(Op::Close { slot: 0 }));
+    }
+    let mut hung = 0;
+    for seed in 0..20 {
+        let plain =
+            WorldConfig { capacity: UNIT_SIZE as u64, service_frames: 1, ..WorldConfig::plain(seed, 2) };
+        let program = |canary| {
+            let world = WorldConfig { canary, ..plain.clone() };
+            Program { world, steps: steps.clone(), dies: false }
+        };
+        assert_eq!(run(&program(None)), Ok(()), "seed {seed}");
+        let outcome = run(&program(Some(Canary::WaitingFrame)));
+        hung += u32::from(outcome.is_err_and(|failure| failure.message.contains("does not end")));
+    }
+    assert!(hung > 0, "writes that wait with a frame in hand hang no seed");
+}
+
+/// A read of two units kept the frame of the first while it waited for one for the second: such reads could hold all frames.
+#[test]
+fn a_read_of_two_units_needs_one_frame() {
+    for (view, nodes) in [(View::Cache, 1), (View::JobShared, 1), (View::Cache, 2), (View::JobShared, 2)] {
+        let at = |op| Step::Together(vec![call(0, view, op)]);
+        let open = |path: &str| {
+            at(Op::Open { slot: 0, path: path.to_owned(), flags: Flags { append: false, ..APPEND } })
+        };
+        let read = at(Op::Read { slot: 0, offset: 520, length: UNIT_SIZE as u32 });
+        let write = at(Op::Write { slot: 0, offset: 0, length: 2 * UNIT_SIZE as u32, tag: 1 });
+        let steps = vec![open("x"), write, at(Op::Close { slot: 0 }), open("x"), read];
+        let world = WorldConfig { service_frames: 1, view_frames: 2, ..WorldConfig::plain(1, nodes) };
+        assert_eq!(run(&Program { world, steps, dies: false }), Ok(()), "{view:?}, {nodes} nodes");
+    }
+}
+
+/// Two writes that each take most of a node's space: while one was in flight, its blocks were neither clean nor dirty, so that the
+/// other one found nothing to flush, and gave up with ENOSPC in a moment.
+///
+/// S19: "In the cache view, clean data makes room first, then writers wait for the flush."
+#[test]
+fn a_writer_waits_for_writes_in_flight_that_take_all_space() {
+    let cached = |op| Step::Together(vec![call(0, View::Cache, op)]);
+    let write = |index: u64| {
+        cached(Op::Write { slot: 0, offset: index * UNIT_SIZE as u64, length: 900_000, tag: index })
+    };
+    let flags = Flags { append: false, ..APPEND };
+    let open = cached(Op::Open { slot: 0, path: "y".to_owned(), flags });
+    let steps = vec![open, write(1), write(2), write(3), cached(Op::Fsync { slot: 0 })];
+    for (seed, inline_max) in (0..40).map(|seed| (seed, [UNIT_SIZE, 3000][seed as usize % 2])) {
+        let plain = WorldConfig::plain(seed, 1 + seed as usize % 3);
+        let world = WorldConfig { capacity: UNIT_SIZE as u64, inline_max, ..plain };
+        assert_eq!(run(&Program { world, steps: steps.clone(), dies: false }), Ok(()), "seed {seed}");
     }
 }

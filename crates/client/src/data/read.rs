@@ -68,17 +68,17 @@ impl DataEngine {
             let length = u64::from(length).min(state.size.saturating_sub(offset));
             (length, state.streams.read(offset, length))
         };
-        let mut parts = Vec::with_capacity(2);
+        let mut bytes = Vec::new();
         for (index, start, count) in split(offset, length) {
-            parts.push(self.read_unit(file, index, start..start + count, sequential).await?);
-        }
-        match <[Payload; 1]>::try_from(parts) {
-            Ok([only]) => Ok(ReadBytes::Frame(only)),
-            Err(parts) => {
-                let slices: Vec<&[u8]> = parts.iter().map(|part| &**part).collect();
-                Ok(ReadBytes::Memory(slices.concat()))
+            let part = self.read_unit(file, index, start..start + count, sequential).await?;
+            if u64::from(count) == length {
+                return Ok(ReadBytes::Frame(part));
             }
+            // No read waits for a second frame with one in hand: such reads could hold all frames.
+            bytes.reserve_exact(length as usize - bytes.len());
+            bytes.extend_from_slice(&part);
         }
+        Ok(ReadBytes::Memory(bytes))
     }
 
     async fn read_unit(

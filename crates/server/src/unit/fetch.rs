@@ -156,6 +156,7 @@ impl UnitService {
         victims_until: u64,
     ) -> (Arc<Frame>, Vec<Range<u32>>) {
         let frame = Arc::new(frame);
+        let _taker = self.takers.begin();
         for part in &parts {
             self.loaded.shared.fetch_add(part.len() as u64, Ordering::Relaxed);
             let bytes = Payload::new(frame.clone(), part.clone());

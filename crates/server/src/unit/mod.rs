@@ -64,6 +64,7 @@ pub struct UnitService {
     flushed: Mutex<BTreeMap<InodeId, flush::Flushed>>,
     flushed_ends: ends::FlushedEnds,
     relief: async_lock::Mutex<()>,
+    takers: relief::Takers,
     /// With holders that are asked before the shared file is read.
     patience: Patience,
     loading: load::Loading,
@@ -84,6 +85,7 @@ impl UnitService {
             flushed: Mutex::default(),
             flushed_ends: ends::FlushedEnds::default(),
             relief: async_lock::Mutex::new(()),
+            takers: relief::Takers::default(),
             loading: load::Loading::default(),
             loaded: fetch::Loaded::default(),
             keeping,
@@ -106,6 +108,7 @@ impl UnitService {
                 let payload =
                     payload.ok_or_else(|| Fault::new(Errno::EINVAL, "a write came without its bytes"))?;
                 check_index(unit.index)?;
+                let _taker = self.takers.begin();
                 self.write_held(unit, &Pieces::new(ranges, payload)?, generation).await?;
                 UnitReply::Done
             }

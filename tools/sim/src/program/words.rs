@@ -138,6 +138,9 @@ impl Display for Program {
         if world.view_frames < u32::MAX {
             writeln!(f, "each view has {} frames", world.view_frames)?;
         }
+        if world.service_frames < u32::MAX {
+            writeln!(f, "each pool of the services has {} frames", world.service_frames)?;
+        }
         if let Some(canary) = world.canary {
             writeln!(f, "with the canary {canary:?}")?;
         }

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use tameike_agent::Node;
 use tameike_core::wire::client::ClientReply;
+use tameike_core::wire::unit::{ROOM_ATTEMPTS_MAX, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, NodeId};
 use tameike_io::fabric::{Carried, PeerEvent, Service, Target};
@@ -56,6 +57,9 @@ impl Service for Attached {
             return Box::pin(ready(answer));
         }
         match node {
+            Some(node) if self.canary == Some(Canary::WaitingFrame) => {
+                Box::pin(serve_until_there_is_room(node, from, request, payload, target))
+            }
             Some(node) => node.serve(from, request, payload, target),
             None => Box::pin(ready((Reply::Fault(Errno::EAGAIN.into()), Carried::Nothing))),
         }
@@ -66,6 +70,32 @@ impl Service for Attached {
         let is_hidden = self.canary == Some(Canary::UntoldDeath) && event == PeerEvent::Dead;
         if let Some(node) = node {
             node.peer(peer, if is_hidden { PeerEvent::Unreachable } else { event });
+        }
+    }
+}
+
+/// Serves a write to a cached file again and again, and keeps its frame while the node makes room.
+async fn serve_until_there_is_room(
+    node: Arc<Node>,
+    from: NodeId,
+    request: Request,
+    payload: Option<Payload>,
+    target: Target,
+) -> (Reply, Carried) {
+    let Request::Unit(UnitRequest::Write { unit, .. }) = request else {
+        return node.serve(from, request, payload, target).await;
+    };
+    let mut attempt = 0;
+    loop {
+        let (reply, carried) = node.serve(from, request.clone(), payload.clone(), Target::Any).await;
+        let is_full = matches!(&reply, Reply::Fault(fault) if fault.errno == Errno::ENOSPC);
+        if !is_full || !unit.inode.is_cached() || attempt == ROOM_ATTEMPTS_MAX {
+            return (reply, carried);
+        }
+        let room = Request::Unit(UnitRequest::MakeRoom { attempt });
+        match node.serve(from, room, None, Target::Any).await {
+            (Reply::Fault(fault), carried) => return (Reply::Fault(fault), carried),
+            _ => attempt += 1,
         }
     }
 }

@@ -49,11 +49,13 @@ pub enum Canary {
     UntoldDeath,
     /// A LOOKUP reply before an open now and then carries the size of an earlier file with the same inode number.
     OldAttributes,
+    /// A write that finds no room waits at its home, with a frame of the home's.
+    WaitingFrame,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::LostFlush,
         Self::StaleRead,
         Self::StaleHolder,
@@ -70,6 +72,7 @@ impl Canary {
         Self::UntoldDeadlock,
         Self::UntoldDeath,
         Self::OldAttributes,
+        Self::WaitingFrame,
     ];
 
     /// Whether it is in the way to other agents.
@@ -90,7 +93,8 @@ impl Canary {
             | Self::HiddenFailure
             | Self::HiddenRot
             | Self::UntoldDeath
-            | Self::OldAttributes => false,
+            | Self::OldAttributes
+            | Self::WaitingFrame => false,
         }
     }
 

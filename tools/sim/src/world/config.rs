@@ -23,6 +23,8 @@ pub struct WorldConfig {
     pub capacity: u64,
     /// Frames that each view of a node has at most.
     pub view_frames: u32,
+    /// Frames that each pool of a node's services has at most: those of requests, replies, reads, flushes and the disk.
+    pub service_frames: u32,
     /// Size of the log beyond which a checkpoint begins, in bytes.
     pub checkpoint_bytes: usize,
     /// Longest time that calls which may block take, on each node.
@@ -47,6 +49,7 @@ impl WorldConfig {
             inline_max: UNIT_SIZE,
             capacity: AMPLE_CAPACITY,
             view_frames: u32::MAX,
+            service_frames: u32::MAX,
             checkpoint_bytes: CHECKPOINT_BYTES,
             slowness: vec![Duration::ZERO; nodes],
             skew: vec![Duration::ZERO; nodes],

@@ -97,9 +97,13 @@ impl World {
         let assembled = assembly::assemble(parts).await?;
         attached.set(assembled.clone());
         let (machine, waiting) = (machine.clone(), BTreeMap::new());
-        let few = |pool: &Pool| pool.share().saturating_sub(self.config.view_frames);
-        let withheld = [&memory.shared_view, &memory.cache_view].into_iter();
-        let withheld = withheld.flat_map(|pool| (0..few(pool)).filter_map(|_| pool.try_take())).collect();
+        let views = [&memory.shared_view, &memory.cache_view].map(|pool| (pool, self.config.view_frames));
+        let services = [&memory.requests, &memory.replies, &memory.reads, &memory.flushes, &memory.scratch];
+        let services = services.map(|pool| (pool, self.config.service_frames));
+        let withhold = |(pool, left): (&Pool, u32)| {
+            (left..pool.share()).filter_map(|_| pool.try_take()).collect::<Vec<_>>()
+        };
+        let withheld = views.into_iter().chain(services).flat_map(withhold).collect();
         let faults = KernelFaults {
             shows_old: self.config.canary == Some(Canary::OldAttributes),
             is_late: self.config.late_threads,

@@ -53,7 +53,7 @@ struct Running {
     rpc: Arc<dyn Rpc>,
     attached: Arc<Attached>,
     memory: Memory,
-    /// Frames of its views that it has to do without.
+    /// Frames that it has to do without.
     withheld: Vec<Frame>,
     /// What the kernel has cached of the job-shared and of the cache view.
     kernels: [Arc<Kernel>; 2],

@@ -4,6 +4,7 @@ use super::peer::LOOK;
 use super::{SimulatedNetwork, Station};
 use crate::fabric::{Incoming, Lane};
 use crate::slab::{BlockSums, Frame, Payload};
+use async_lock::Semaphore;
 use std::sync::Arc;
 use tameike_core::{Errno, Fault, NodeId, Result};
 
@@ -42,6 +43,14 @@ pub(super) enum Parcel {
 }
 
 impl Parcel {
+    /// Puts, gets and what they bring travel with the replies.
+    fn lane(&self) -> Lane {
+        match self {
+            Self::Message { lane, .. } => *lane,
+            Self::Put { .. } | Self::Get { .. } | Self::Got { .. } | Self::Ping | Self::Pong => Lane::Reply,
+        }
+    }
+
     /// Whether somebody waits for it who would not ask again.
     fn is_missed(&self) -> bool {
         matches!(self, Self::Get { .. } | Self::Got { .. })
@@ -104,13 +113,21 @@ impl SimulatedNetwork {
             }
             if receiver.hear(from, sender.life) {
                 log::trace!("{from} -> {to}: {}", parcel.describe());
-                network.deliver(&sender, &receiver, parcel).await;
+                let reader = receiver.reader(from, connection, parcel.lane());
+                network.deliver(&sender, &receiver, parcel, reader).await;
             }
         });
     }
 
-    async fn deliver(&self, sender: &Arc<Station>, receiver: &Arc<Station>, parcel: Parcel) {
+    async fn deliver(
+        &self,
+        sender: &Arc<Station>,
+        receiver: &Arc<Station>,
+        parcel: Parcel,
+        reader: Arc<Semaphore>,
+    ) {
         let from = sender.node();
+        let turn = reader.acquire().await;
         match parcel {
             Parcel::Message { lane, body, payload } => {
                 let payload = match payload {
@@ -123,11 +140,13 @@ impl SimulatedNetwork {
                     }
                     None => None,
                 };
+                drop(turn);
                 receiver.take(Incoming { from, lane, body, payload });
             }
             Parcel::Put { grant, source, body } => {
                 let Some(mut frame) = receiver.grants.begin_fill(grant) else { return };
                 let is_whole = source.arrive(&mut frame);
+                drop(turn);
                 receiver.config.runtime.sleep(self.delay() / 4).await;
                 let is_active = receiver.grants.end_fill(grant, frame);
                 if !is_whole {

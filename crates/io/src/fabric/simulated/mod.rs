@@ -2,7 +2,8 @@
 //!
 //! It keeps the promises of [`Fabric`] and no other: messages take their time and overtake each other, come twice,
 //! are lost with a connection that breaks or without any sign; links are cut one way or both, and what is on its
-//! way then waits for the link, or is lost when the silence is noticed. A node that is killed is dead to its peers
+//! way then waits for the link, or is lost when the silence is noticed. While a payload waits for a frame, its connection is not
+//! read: what comes later on the same lane waits behind it. A node that is killed is dead to its peers
 //! once they can learn of it. All chance follows from the seed of the [`Simulation`].
 
 mod delivery;
@@ -15,6 +16,7 @@ use super::{Fabric, GrantId, Lane, Receiver};
 use crate::os::runtime::{Clock, Runtime, promise};
 use crate::os::simulated::Simulation;
 use crate::slab::{Frame, Payload, Pool};
+use async_lock::Semaphore;
 use delivery::{Bytes, Parcel};
 use futures_util::future::{BoxFuture, FutureExt};
 use parking_lot::Mutex;
@@ -94,6 +96,7 @@ impl SimulatedNetwork {
             // As in the real one, a grant of an earlier life is not taken for one of this life.
             grants: Grants::new(state.lives << 32),
             peers: Mutex::default(),
+            readers: Mutex::default(),
             closed: AtomicBool::new(false),
         });
         state.stations.insert(station.node(), station.clone());
@@ -170,7 +173,15 @@ struct Station {
     receiver: OnceLock<Arc<dyn Receiver>>,
     grants: Grants,
     peers: Mutex<BTreeMap<NodeId, Peer>>,
+    readers: Mutex<BTreeMap<(NodeId, bool), Reader>>,
     closed: AtomicBool,
+}
+
+/// What reads one lane of the latest connection with a peer.
+struct Reader {
+    connection: u64,
+    /// One, unless it waits for a frame.
+    ready: Arc<Semaphore>,
 }
 
 impl Station {
@@ -180,6 +191,17 @@ impl Station {
 
     fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
+    }
+
+    /// What reads a lane of a connection with a peer. What is left of earlier connections holds up nothing on later ones.
+    fn reader(&self, from: NodeId, connection: u64, lane: Lane) -> Arc<Semaphore> {
+        let new = || Reader { connection, ready: Arc::new(Semaphore::new(1)) };
+        let mut readers = self.readers.lock();
+        let reader = readers.entry((from, lane == Lane::Request)).or_insert_with(new);
+        if reader.connection != connection {
+            *reader = new();
+        }
+        reader.ready.clone()
     }
 
     fn pool(&self, lane: Lane) -> &Pool {

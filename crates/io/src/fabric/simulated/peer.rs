@@ -145,12 +145,27 @@ impl SimulatedNetwork {
             }
             station.config.runtime.sleep(LOOK).await;
         }
-        station.lose(peer, Life::Unreachable);
+        self.give_up(station, peer);
         if !known {
             self.redial(station, peer);
         }
         let why = format!("{peer} is unreachable: it was silent for the peer time limit");
         Err(Fault::new(Errno::EHOSTDOWN, why))
+    }
+
+    /// A peer is unreachable. Its end of the connection breaks, too: what it has sent and not delivered is lost, and frees its
+    /// frames, and it connects anew before it sends more.
+    fn give_up(&self, station: &Arc<Station>, peer: NodeId) {
+        station.lose(peer, Life::Unreachable);
+        if let Some(other) = self.station(peer) {
+            other.with(station.node(), |peer| {
+                peer.connection += 1;
+                if peer.life == Life::Up {
+                    peer.life = Life::New;
+                }
+            });
+            other.fail_gets(station.node(), Errno::ECONNRESET);
+        }
     }
 
     /// Tries to reach a peer again until it can be had, or is dead.
@@ -224,7 +239,7 @@ impl SimulatedNetwork {
         });
         let Some(silence) = silence else { return };
         if silence >= station.config.peer_limit {
-            station.lose(peer, Life::Unreachable);
+            self.give_up(station, peer);
             self.redial(station, peer);
         } else {
             // What cannot be asked is silent.

@@ -1,14 +1,18 @@
 //! Programs from seeds. Each seed leaves some calls and troubles out, so that the others come in company that they
 //! would rarely have.
 
+mod filling;
 mod locking;
+mod racing;
 mod sharing;
 
 use super::{Action, DIRS, Flags, Op, Program, SLOTS, Step, Trouble};
 use crate::chance::Chance;
 use crate::tree::TreeFaults;
 use crate::world::{AMPLE_CAPACITY, CHECKPOINT_BYTES, Canary, DiskFaults, WorldConfig};
+use filling::draw_filling;
 use locking::draw_locking;
+use racing::draw_race;
 use sharing::draw_sharing;
 use std::time::Duration;
 use tameike_core::View;
@@ -21,9 +25,10 @@ const LENGTHS: [u32; 7] = [1, 30, 100, 3000, 5000, 5000, 70_000];
 /// Where there is little space.
 const LARGE_LENGTHS: [u32; 9] = [1, 30, 100, 3000, 5000, 70_000, 70_000, 400_000, 400_000];
 const UNIT: u64 = UNIT_SIZE as u64;
-/// Sets the draws of locks and of shared reads apart.
+/// Set the draws of locks, of shared reads and of pools apart.
 const LOCKS: u64 = 0x10C4;
 const SHARED_READS: u64 = 0x5AED;
+const POOLS: u64 = 0xF4A3;
 
 /// What a seed makes more or less of.
 struct Taste {
@@ -109,6 +114,9 @@ pub fn draw(seed: u64, canary: Option<Canary>) -> Program {
     let locks = *locking.of(&[0, 0, 10, 25]);
     let mut sharing = Chance::new(seed ^ SHARED_READS);
     let shares = sharing::suit(&mut sharing, &mut world);
+    let mut pools = Chance::new(seed ^ POOLS);
+    world.service_frames = *pools.of(&[u32::MAX, u32::MAX, 2, 1]);
+    let fills = filling::suit(&mut pools, &taste);
     let phases = 1 + chance.below(3);
     for _ in 0..phases {
         if !taste.troubles.is_empty() && chance.percent(70) {
@@ -124,6 +132,9 @@ pub fn draw(seed: u64, canary: Option<Canary>) -> Program {
             }
             if locking.percent(locks) {
                 steps.extend(draw_locking(&mut locking, &taste, &mut tag));
+            }
+            if pools.percent(fills) {
+                steps.extend(draw_filling(&mut pools, &taste, &mut tag));
             }
             if sharing.percent(shares) {
                 steps.extend(draw_sharing(&mut sharing, &taste, &mut tag));
@@ -151,6 +162,7 @@ fn draw_world(chance: &mut Chance, seed: u64, canary: Option<Canary>) -> WorldCo
         inline_max: *chance.of(&[UNIT_SIZE, UNIT_SIZE, 3000]),
         capacity: if chance.percent(15) { *chance.of(&[96, 256, 1024, 1024]) << 10 } else { AMPLE_CAPACITY },
         view_frames: u32::MAX,
+        service_frames: u32::MAX,
         checkpoint_bytes: CHECKPOINT_BYTES,
         slowness,
         skew,
@@ -190,33 +202,6 @@ fn draw_taste(chance: &mut Chance, world: &WorldConfig) -> Taste {
         lengths: if world.capacity < AMPLE_CAPACITY { &LARGE_LENGTHS } else { &LENGTHS },
         is_ample: world.capacity >= AMPLE_CAPACITY,
     }
-}
-
-/// Several descriptors, on any nodes, append to one file at the same time.
-fn draw_race(chance: &mut Chance, taste: &Taste, tag: &mut u64) -> Vec<Step> {
-    let (view, path) = (*chance.of(&taste.views), draw_path(chance, taste));
-    let racers: Vec<_> = (0..2 + chance.below(3))
-        .map(|_| (chance.below(taste.nodes as u64) as usize, draw_slot(chance)))
-        .collect();
-    let alone = |node, op| Step::Together(vec![Action::Call { node, view, op }]);
-    let mut steps = Vec::new();
-    for &(node, slot) in &racers {
-        let flags = Flags { write: true, append: true, create: true, ..Flags::default() };
-        steps.push(alone(node, Op::Close { slot }));
-        steps.push(alone(node, Op::Open { slot, path: path.clone(), flags }));
-    }
-    for _ in 0..1 + chance.below(3) {
-        let appends = racers.iter().map(|&(node, slot)| {
-            *tag += 1;
-            // One byte would not tell whose it is.
-            let length = *chance.of(&taste.lengths[1..]);
-            Action::Call { node, view, op: Op::Write { slot, offset: 0, length, tag: *tag } }
-        });
-        let mut actions: Vec<_> = appends.collect();
-        actions.extend(draw_some_trouble(chance, taste));
-        steps.push(Step::Together(actions));
-    }
-    steps
 }
 
 fn draw_slot(chance: &mut Chance) -> u8 {

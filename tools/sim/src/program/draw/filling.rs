@@ -1,0 +1,34 @@
+//! A node that writes more to the cache view at once than nodes have space for: the writes wait for room at several homes.
+
+use super::{FILES, Taste, UNIT, draw_slot};
+use crate::chance::Chance;
+use crate::program::{Action, Flags, Op, Step};
+use tameike_core::View;
+
+const CREATE: Flags = Flags { write: true, create: true, append: false, truncate: false, exclusive: false };
+/// Most units that are written at once.
+const UNITS_MAX: u64 = 6;
+/// How much of each, in bytes.
+const LENGTHS: [u32; 3] = [70_000, 400_000, 900_000];
+
+/// Of a hundred steps, so many begin to fill the cache view.
+pub(super) fn suit(chance: &mut Chance, taste: &Taste) -> u64 {
+    if taste.is_ample || !taste.views.contains(&View::Cache) { 0 } else { *chance.of(&[0, 5, 15]) }
+}
+
+pub(super) fn draw_filling(chance: &mut Chance, taste: &Taste, tag: &mut u64) -> Vec<Step> {
+    let (node, slot) = (chance.below(taste.nodes as u64) as usize, draw_slot(chance));
+    let path = FILES[chance.below(taste.files) as usize].to_owned();
+    let alone = |op| Step::Together(vec![Action::Call { node, view: View::Cache, op }]);
+    let mut steps = vec![alone(Op::Close { slot }), alone(Op::Open { slot, path, flags: CREATE })];
+    for _ in 0..1 + chance.below(3) {
+        for index in 0..2 + chance.below(UNITS_MAX - 1) {
+            *tag += 1;
+            let length = *chance.of(&LENGTHS);
+            steps.push(alone(Op::Write { slot, offset: index * UNIT, length, tag: *tag }));
+        }
+        // All of it is sent at the same time.
+        steps.push(alone(Op::Fsync { slot }));
+    }
+    steps
+}
