@@ -485,7 +485,8 @@ fn a_file_may_be_seen_without_a_name_by_who_looks_while_it_is_removed() {
 }
 
 /// Who opened a file that others of its node had open, while another node removed it, was left behind when these went on with the
-/// shared file: what it read then was told that the file is stale.
+/// shared file: what it read then was told that the file is stale. And an open with `O_TRUNC` that came to the file by an open
+/// handle, after its name was gone, did not truncate it.
 #[test]
 fn a_file_that_is_opened_while_another_node_removes_it_is_read() {
     let path = || "a/x".to_owned();
@@ -505,7 +506,8 @@ fn a_file_that_is_opened_while_another_node_removes_it_is_read() {
             read(2),
             read(0),
         ];
-        let program = Program { world: WorldConfig::plain(seed, 3), steps, dies: false };
+        let world = WorldConfig { late_threads: true, ..WorldConfig::plain(seed, 3) };
+        let program = Program { world, steps, dies: false };
         assert_eq!(run(&program), Ok(()), "seed {seed}, truncate {truncate}");
     }
 }

@@ -82,14 +82,19 @@ impl CacheView {
             self.close(handle);
             return Err(fault);
         }
-        if mode.truncate && mode.write {
-            if let Err(fault) = self.empty(&*self.handle(handle)?).await {
-                self.close(handle);
-                return Err(fault);
-            }
-            return Ok(Opened { handle, keep_cache: false, direct: mode.is_direct(0), gives_rights });
+        self.truncated(Opened { handle, keep_cache, direct, gives_rights }, mode).await
+    }
+
+    /// Truncates a file that was opened with `O_TRUNC`.
+    async fn truncated(&self, opened: Opened, mode: OpenMode) -> Result<Opened> {
+        if !mode.truncate || !mode.write {
+            return Ok(opened);
         }
-        Ok(Opened { handle, keep_cache, direct, gives_rights })
+        if let Err(fault) = self.empty(&*self.handle(opened.handle)?).await {
+            self.close(opened.handle);
+            return Err(fault);
+        }
+        Ok(Opened { keep_cache: false, direct: mode.is_direct(0), ..opened })
     }
 
     /// Tells the coordinator of an open by a node that will have bytes of the file in memory, or will not.
@@ -110,8 +115,8 @@ impl CacheView {
     /// One more handle of an open file that has no name any more (through `/proc/self/fd`, say).
     ///
     /// # Errors
-    /// `EACCES` when it is to be written, and no handle of it is open for writing.
-    pub(super) fn reopen_orphan(&self, file: FileNumber, mode: OpenMode) -> Result<Option<Opened>> {
+    /// `EACCES` when it is to be written, and no handle of it is open for writing; and what truncating it says.
+    pub(super) async fn reopen_orphan(&self, file: FileNumber, mode: OpenMode) -> Result<Option<Opened>> {
         let mut orphans = self.opens.all_of(&self.below.identity(file));
         orphans.retain(|open| open.is_orphan());
         if orphans.is_empty() {
@@ -120,8 +125,9 @@ impl CacheView {
         let open = orphans.into_iter().find(|open| open.mode.write || !mode.write).ok_or(Errno::EACCES)?;
         let direct = mode.is_direct(open.data.size());
         let handle = self.opens.add(open.again(mode));
-        // Nobody has looked.
-        Ok(Some(Opened { handle, keep_cache: false, direct, gives_rights: true }))
+        // The mode bits were not read, so they may give rights.
+        let opened = Opened { handle, keep_cache: false, direct, gives_rights: true };
+        self.truncated(opened, mode).await.map(Some)
     }
 
     pub(super) fn close(&self, handle: HandleNumber) {

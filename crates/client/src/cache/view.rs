@@ -116,7 +116,7 @@ impl Vfs for CacheView {
     }
 
     async fn open(&self, file: FileNumber, mode: OpenMode) -> Result<Opened> {
-        if let Some(opened) = self.reopen_orphan(file, mode)? {
+        if let Some(opened) = self.reopen_orphan(file, mode).await? {
             return Ok(opened);
         }
         let path = self.below.path(file)?;
