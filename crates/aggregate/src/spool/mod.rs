@@ -141,8 +141,7 @@ impl Spool {
             place_of(number, &options.container)?
         ));
         let membership = Membership::begin(&dir)?;
-        make_dir(&dir.join(TREE))?;
-        take_mode(&options.container, &dir.join(TREE))?;
+        make_tree(&options.container, &dir.join(TREE))?;
         let page = SharedPage::open(&dir)?;
         lease::ignore_waiters()?;
         let tree = Tree::new(dir.join(TREE), &dir, page);
@@ -314,9 +313,12 @@ fn place_of(container: u64, dir: &Path) -> Result<u64> {
     Ok(hasher.finish())
 }
 
-/// To programs, the tree's root is the container's directory.
-fn take_mode(container: &Path, root: &Path) -> Result<()> {
-    let taken =
-        std::fs::metadata(container).and_then(|found| std::fs::set_permissions(root, found.permissions()));
-    taken.map_err(|error| Fault::from_os(format_args!("making {}", root.display()), &error))
+/// Makes the tree's root, or finds it. Programs see its mode as that of the container's directory, which may be open to others;
+/// the directory of the spool above it is not.
+fn make_tree(container: &Path, root: &Path) -> Result<()> {
+    let make = || {
+        std::fs::create_dir_all(root)?;
+        std::fs::set_permissions(root, std::fs::metadata(container)?.permissions())
+    };
+    make().map_err(|error| Fault::from_os(format_args!("making {}", root.display()), &error))
 }

@@ -61,11 +61,11 @@ impl Base {
             let mend = "remove it, or set TMPDIR to a directory of your own";
             Fault::new(Errno::EACCES, format!("directory for jobs: {why}; {mend}"))
         };
-        owned::is_own_dir(path).map_err(|fault| refused(&fault.message))?;
         let found = path.symlink_metadata().map_err(|error| Fault::from_os(doing(), &error))?;
-        if found.mode() & 0o077 != 0 {
+        if found.is_dir() && found.uid() == process::user() && found.mode() & 0o077 != 0 {
             return Err(refused(&format!("{} is open to others; it must have mode 0700", path.display())));
         }
+        owned::is_own_dir(path).map_err(|fault| refused(&fault.message))?;
         Ok(Self { path: path.to_owned() })
     }
 
@@ -237,7 +237,7 @@ mod tests {
         assert!(Base::open(&path).expect_err("open").to_string().contains("0700"));
         let link = temp.path().join("link");
         std::os::unix::fs::symlink(temp.path(), &link).expect("a link");
-        assert!(Base::open(&link).expect_err("link").to_string().contains("is not a directory"));
+        assert!(Base::open(&link).expect_err("link").to_string().contains("is a symbolic link"));
         assert!(Base::open(Path::new("/proc/1")).is_err());
         let long = temp.path().join("y".repeat(80));
         assert!(Base::open(&long).expect_err("long").to_string().contains("TMPDIR"));
