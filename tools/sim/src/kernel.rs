@@ -2,7 +2,7 @@
 
 mod cache;
 
-pub use cache::{Kernel, KernelFaults};
+pub use cache::Kernel;
 
 use crate::locking::{self, Caller};
 use crate::program::{Op, XATTR};

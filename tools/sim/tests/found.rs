@@ -506,8 +506,7 @@ fn a_file_that_is_opened_while_another_node_removes_it_is_read() {
             read(2),
             read(0),
         ];
-        let world = WorldConfig { late_threads: true, ..WorldConfig::plain(seed, 3) };
-        let program = Program { world, steps, dies: false };
+        let program = Program { world: WorldConfig::plain(seed, 3), steps, dies: false };
         assert_eq!(run(&program), Ok(()), "seed {seed}, truncate {truncate}");
     }
 }

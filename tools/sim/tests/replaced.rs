@@ -98,10 +98,7 @@ async fn look(world: &World, node: usize, versions: &Versions) -> std::result::R
 
 /// Runs a seed; what was wrong, and how often the file was read.
 fn run(seed: u64, canary: Option<Canary>) -> std::result::Result<usize, String> {
-    let world = World::new(
-        WorldConfig { canary, late_threads: true, ..WorldConfig::plain(seed, NODES) },
-        Countdown::default(),
-    );
+    let world = World::new(WorldConfig { canary, ..WorldConfig::plain(seed, NODES) }, Countdown::default());
     let (at, looks) = (world.clone(), Arc::new(AtomicUsize::new(0)));
     let count = looks.clone();
     let found = world.simulation.clone().run(async move {
@@ -175,10 +172,7 @@ async fn measure(world: &World, node: usize, length: &AtomicUsize) -> std::resul
 #[test]
 fn a_file_that_grows_is_read_to_its_published_end() {
     for seed in 0..SEEDS {
-        let world = World::new(
-            WorldConfig { late_threads: true, ..WorldConfig::plain(seed, NODES) },
-            Countdown::default(),
-        );
+        let world = World::new(WorldConfig::plain(seed, NODES), Countdown::default());
         let at = world.clone();
         let found = world.simulation.clone().run(async move {
             at.start_all(AgentMode::Serve, false).await.expect("the agents start");

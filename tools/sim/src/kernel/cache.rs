@@ -98,20 +98,12 @@ impl State {
     }
 }
 
-/// Faults of a simulated kernel.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct KernelFaults {
-    /// An injected bug: an open now and then uses an older size than the file's.
-    pub shows_old: bool,
-    /// Threads apply some replies late.
-    pub is_late: bool,
-}
-
 /// The kernel's side of one mount.
 pub struct Kernel {
     simulation: Simulation,
     runtime: Runtime,
-    faults: KernelFaults,
+    /// An injected bug: an open now and then uses an older size than the file's.
+    shows_old: bool,
     /// Sizes that the agent has reported.
     reported_sizes: ReportedSizes,
     state: Mutex<State>,
@@ -119,11 +111,11 @@ pub struct Kernel {
 
 impl Kernel {
     /// A mount that was just made.
-    pub fn new(simulation: Simulation, runtime: Runtime, faults: KernelFaults) -> Self {
+    pub fn new(simulation: Simulation, runtime: Runtime, shows_old: bool) -> Self {
         Self {
             simulation,
             runtime,
-            faults,
+            shows_old,
             reported_sizes: ReportedSizes::default(),
             state: Mutex::default(),
         }
@@ -140,7 +132,7 @@ impl Kernel {
 
     /// The answer is there, and in a moment the thread that waits for it runs.
     pub(super) async fn wake(&self) {
-        if self.faults.is_late && self.simulation.draw(LATE_ONE_OF) == 0 {
+        if self.simulation.draw(LATE_ONE_OF) == 0 {
             let time = 1 << self.simulation.draw(LATE_BITS + 1);
             self.runtime.sleep(Duration::from_micros(time)).await;
         }
@@ -173,7 +165,7 @@ impl Kernel {
         let (last, before) = state.told.get(&found.attr.inode.0).copied().unwrap_or((size, size));
         let told = if last == size { (last, before) } else { (size, last) };
         state.told.insert(found.attr.inode.0, told);
-        if self.faults.shows_old && self.simulation.draw(8) == 0 {
+        if self.shows_old && self.simulation.draw(8) == 0 {
             found.attr.size = told.1;
         }
         found
@@ -218,10 +210,8 @@ impl Kernel {
                 inode.valid = Duration::ZERO;
             });
         }
-        if !opened.direct
-            && !keeps
-            && let Some(inode) = state.inodes.get_mut(&file)
-        {
+        // `fuse_open` does so for opens with direct I/O, too.
+        if !keeps && let Some(inode) = state.inodes.get_mut(&file) {
             inode.drop_pages(0..u64::MAX);
         }
     }

@@ -33,14 +33,12 @@ pub struct WorldConfig {
     pub skew: Vec<Duration>,
     /// Whether the disks keep what no sync has made safe, whatever happens to the machine.
     pub volatile: bool,
-    /// Whether kernel threads apply some replies of the agent late, as on a busy machine.
-    pub late_threads: bool,
     /// A bug on purpose.
     pub canary: Option<Canary>,
 }
 
 impl WorldConfig {
-    /// Nodes that all have a device, and on which nothing is slow or late.
+    /// Nodes that all have a device, and on which nothing is slow.
     #[must_use]
     pub fn plain(seed: u64, nodes: usize) -> Self {
         Self {
@@ -54,7 +52,6 @@ impl WorldConfig {
             slowness: vec![Duration::ZERO; nodes],
             skew: vec![Duration::ZERO; nodes],
             volatile: false,
-            late_threads: false,
             canary: None,
         }
     }

@@ -7,7 +7,7 @@ use super::holders::CountedRpc;
 use super::machine::Machine;
 use super::{Running, World};
 use crate::countdown::Countdown;
-use crate::kernel::{Kernel, KernelFaults};
+use crate::kernel::Kernel;
 use crate::tree::SimulatedTree;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -104,11 +104,8 @@ impl World {
             (left..pool.share()).filter_map(|_| pool.try_take()).collect::<Vec<_>>()
         };
         let withheld = views.into_iter().chain(services).flat_map(withhold).collect();
-        let faults = KernelFaults {
-            shows_old: self.config.canary == Some(Canary::OldAttributes),
-            is_late: self.config.late_threads,
-        };
-        let kernel = || Arc::new(Kernel::new(self.simulation.clone(), machine.runtime(), faults));
+        let shows_old = self.config.canary == Some(Canary::OldAttributes);
+        let kernel = || Arc::new(Kernel::new(self.simulation.clone(), machine.runtime(), shows_old));
         let kernels = [kernel(), kernel()];
         let running =
             Running { life, machine, node: assembled, rpc, attached, memory, withheld, kernels, waiting };

@@ -167,7 +167,6 @@ fn draw_world(chance: &mut Chance, seed: u64, canary: Option<Canary>) -> WorldCo
         slowness,
         skew,
         volatile: chance.percent(40),
-        late_threads: true,
         devices,
         canary,
     }
