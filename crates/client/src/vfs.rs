@@ -46,7 +46,7 @@ pub struct OpenMode {
     pub read: bool,
     /// For writing.
     pub write: bool,
-    /// Every write goes to the end of the file.
+    /// With `O_APPEND`. Writes say by themselves where they go ([`WriteAt`]).
     pub append: bool,
     /// Cut to size 0 first.
     pub truncate: bool,
@@ -62,6 +62,27 @@ impl OpenMode {
     /// copy on the node.
     pub fn is_direct(self, size: u64) -> bool {
         self.append || !self.read || (self.write && size == 0)
+    }
+}
+
+/// Where a write puts its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteAt {
+    /// At this offset, also where the file was opened with `O_APPEND`: so the kernel writes back the pages of a mapping, and
+    /// whoever has cleared the flag since with `F_SETFL`.
+    Offset(u64),
+    /// At the end of the file, wherever other nodes have moved it.
+    End,
+}
+
+impl WriteAt {
+    /// Where the rest goes when `written` bytes are written.
+    #[must_use]
+    pub fn after(self, written: usize) -> Self {
+        match self {
+            Self::Offset(offset) => Self::Offset(offset + written as u64),
+            Self::End => Self::End,
+        }
     }
 }
 
@@ -244,7 +265,7 @@ pub trait Vfs: Directories + Xattrs {
     ///
     /// # Errors
     /// Those of [`Vfs::write`], if they are known at once.
-    fn write_now(&self, handle: HandleNumber, offset: u64, data: &dyn WriteBytes) -> Result<usize>;
+    fn write_now(&self, handle: HandleNumber, at: WriteAt, data: &dyn WriteBytes) -> Result<usize>;
     /// A frame for the bytes of a write to come, if the view keeps bytes in frames and has one to spare.
     fn spare_frame(&self) -> Option<Frame> {
         None
@@ -254,7 +275,7 @@ pub trait Vfs: Directories + Xattrs {
     fn write(
         &self,
         handle: HandleNumber,
-        offset: u64,
+        at: WriteAt,
         data: &[u8],
     ) -> impl Future<Output = Result<()>> + Send;
     /// Sets space for bytes of the file aside, or gives it back; with `grows` the file is as large as they reach after.

@@ -234,9 +234,10 @@ async fn on_handle<V: Vfs>(vfs: &Arc<V>, caller: &Caller, op: &Op, open: HandleN
             let bytes: Vec<u8> =
                 (0..u64::from(*length)).map(|at| crate::model::data::byte(*tag, at)).collect();
             let written = async {
-                let now = vfs.write_now(open, *offset, &bytes)?;
+                let at = caller.kernel.write_at(open, *offset);
+                let now = vfs.write_now(open, at, &bytes)?;
                 if now < bytes.len() {
-                    vfs.write(open, offset + now as u64, &bytes[now..]).await?;
+                    vfs.write(open, at.after(now), &bytes[now..]).await?;
                 }
                 Ok::<_, Fault>(())
             };

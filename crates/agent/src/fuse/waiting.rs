@@ -8,7 +8,7 @@ use super::tasks::Tasks;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tameike_client::vfs::{HandleNumber, Vfs, WriteBytes};
+use tameike_client::vfs::{HandleNumber, Vfs, WriteAt, WriteBytes};
 use tameike_core::Result;
 
 /// Room for the bytes of writes that wait.
@@ -26,28 +26,28 @@ impl WaitingRoom {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Has `vfs` write `data` at an offset of a handle: at once and without a copy as far as it can. What then has
+    /// Has `vfs` write `data` by a handle: at once and without a copy as far as it can. What then has
     /// to wait does so apart, unless the room is full.
     pub(crate) fn write<V: Vfs>(
         &self,
         tasks: &Tasks,
         vfs: &Arc<V>,
-        (handle, offset, data): (HandleNumber, u64, &dyn WriteBytes),
+        (handle, at, data): (HandleNumber, WriteAt, &dyn WriteBytes),
         answer: impl FnOnce(Result<()>) + Send + 'static,
     ) {
-        let written = match vfs.write_now(handle, offset, data) {
+        let written = match vfs.write_now(handle, at, data) {
             Ok(written) if written == data.size() => return answer(Ok(())),
             Ok(written) => written,
             Err(fault) => return answer(Err(fault)),
         };
-        let offset = offset + written as u64;
+        let at = at.after(written);
         let Some(held) = self.hold(data, written) else {
             let rest = data.held(written);
-            return answer(tasks.wait(|| pollster::block_on(vfs.write(handle, offset, &rest))));
+            return answer(tasks.wait(|| pollster::block_on(vfs.write(handle, at, &rest))));
         };
         let vfs = vfs.clone();
         tasks.spawn(async move {
-            let written = vfs.write(handle, offset, &held).await;
+            let written = vfs.write(handle, at, &held).await;
             drop(held);
             answer(written);
         });

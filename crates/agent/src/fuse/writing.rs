@@ -3,7 +3,7 @@
 use super::FuseDoor;
 use super::answer::answer_write;
 use super::convert::errno;
-use tameike_client::vfs::{FileNumber, HandleNumber, Vfs, WriteBytes, without_rights};
+use tameike_client::vfs::{FileNumber, HandleNumber, Vfs, WriteAt, WriteBytes, without_rights};
 use tameike_core::attr::AttrChange;
 use tameike_core::{Errno, Result};
 use tameike_io::fuse::{Reply, WriteFlags};
@@ -26,7 +26,8 @@ impl<V: Vfs> FuseDoor<V> {
             }
         }
         let answer = self.written(file, handle, (offset, data.size() as u32), flags, reply);
-        self.waiting.write(&self.tasks, &self.vfs, (handle, offset, data), answer);
+        let at = if flags.appends { WriteAt::End } else { WriteAt::Offset(offset) };
+        self.waiting.write(&self.tasks, &self.vfs, (handle, at, data), answer);
     }
 
     /// Takes away what rights a file gives to who runs it, before somebody without privileges writes to it.

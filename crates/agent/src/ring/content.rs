@@ -7,7 +7,7 @@ use super::{Asked, RingDoor};
 use crate::custody::InFlight;
 use std::sync::Arc;
 use tameike_client::data::Placed;
-use tameike_client::vfs::{HandleNumber, Vfs, WriteBytes};
+use tameike_client::vfs::{HandleNumber, Vfs, WriteAt, WriteBytes};
 use tameike_core::attr::AttrChange;
 use tameike_core::limits::FILE_SIZE_MAX;
 use tameike_core::wire::unit::Sought;
@@ -127,12 +127,11 @@ impl<V: Vfs> RingView<V> {
             let written = written.map(|()| Reply::Count(size)).map_err(Refusal::Fault);
             asked.answer(&reply_of(written));
         };
-        self.waiting.write(&self.tasks, &self.vfs, (handle, offset, &bytes), done);
+        self.waiting.write(&self.tasks, &self.vfs, (handle, WriteAt::Offset(offset), &bytes), done);
     }
 
     pub(super) fn append(self: Arc<Self>, asked: Asked, open: &OpenFile, size: u32) {
-        let begun = if open.mode.append { self.begin_write(open) } else { Err(Errno::EINVAL.into()) };
-        let in_flight = match begun {
+        let in_flight = match self.begin_write(open) {
             Ok(in_flight) => in_flight,
             Err(refusal) => return asked.answer(&reply_of(Err(refusal))),
         };
@@ -145,7 +144,7 @@ impl<V: Vfs> RingView<V> {
                 asked.answer(&reply_of(reply));
             });
         };
-        self.waiting.write(&self.tasks, &self.vfs, (handle, 0, &bytes), done);
+        self.waiting.write(&self.tasks, &self.vfs, (handle, WriteAt::End, &bytes), done);
     }
 
     async fn appended(&self, handle: HandleNumber, count: u32, written: Result<()>) -> Served {

@@ -4,7 +4,7 @@ use super::opens::OpenFile;
 use super::{CacheView, out_of_turn, version};
 use crate::data::{FileVersion, Home};
 use crate::passthrough::Identity;
-use crate::vfs::{FileNumber, HandleNumber, OpenMode, Opened, ReadBytes, WriteBytes, gives_rights};
+use crate::vfs::{FileNumber, HandleNumber, OpenMode, Opened, ReadBytes, WriteAt, WriteBytes, gives_rights};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -161,32 +161,34 @@ impl CacheView {
     pub(super) fn write_open_now(
         &self,
         open: &OpenFile,
-        offset: u64,
+        at: WriteAt,
         data: &dyn WriteBytes,
     ) -> Result<usize> {
+        let WriteAt::Offset(offset) = at else { return Ok(0) };
         let Some(_stays) = open.data.leaving.try_read() else { return Ok(0) };
-        if open.is_orphan() || open.mode.append || !open.announced.load(Ordering::Acquire) {
+        if open.is_orphan() || !open.announced.load(Ordering::Acquire) {
             return Ok(0);
         }
         open.data.check_room(&open.told)?;
         self.engine.write_now(&open.data, offset, data)
     }
 
-    pub(super) async fn write_open(&self, open: &OpenFile, offset: u64, data: &[u8]) -> Result<()> {
+    pub(super) async fn write_open(&self, open: &OpenFile, at: WriteAt, data: &[u8]) -> Result<()> {
         let _stays = open.data.leaving.read().await;
         if open.is_orphan() {
-            let (shared, data, append) = (open.shared.clone(), data.to_vec(), open.mode.append);
-            let write = move |_: &dyn tameike_io::shared::SharedFs| {
-                if append { shared.append(&data) } else { shared.write_at(&data, offset) }
+            let (shared, data) = (open.shared.clone(), data.to_vec());
+            let write = move |_: &dyn tameike_io::shared::SharedFs| match at {
+                WriteAt::Offset(offset) => shared.write_at(&data, offset),
+                WriteAt::End => shared.append(&data),
             };
             return self.below.run(write).await;
         }
         open.data.check_room(&open.told)?;
         self.announce(open).await?;
-        if open.mode.append {
-            return self.engine.append(&open.data, data).await;
+        match at {
+            WriteAt::Offset(offset) => self.engine.write(&open.data, offset, data).await,
+            WriteAt::End => self.engine.append(&open.data, data).await,
         }
-        self.engine.write(&open.data, offset, data).await
     }
 
     /// Has the coordinator put the file in its journal before the first write of a handle.

@@ -4,7 +4,9 @@ use super::CacheView;
 use crate::data::{Lendable, Placed};
 use crate::locks::FileLocks;
 use crate::passthrough::{OverTree, Owner, Passthrough};
-use crate::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace, WriteBytes};
+use crate::vfs::{
+    FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace, WriteAt, WriteBytes,
+};
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
@@ -150,12 +152,12 @@ impl Vfs for CacheView {
         self.engine.frame_now()
     }
 
-    fn write_now(&self, handle: HandleNumber, offset: u64, data: &dyn WriteBytes) -> Result<usize> {
-        self.write_open_now(&*self.handle(handle)?, offset, data)
+    fn write_now(&self, handle: HandleNumber, at: WriteAt, data: &dyn WriteBytes) -> Result<usize> {
+        self.write_open_now(&*self.handle(handle)?, at, data)
     }
 
-    async fn write(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<()> {
-        self.write_open(&*self.handle(handle)?, offset, data).await
+    async fn write(&self, handle: HandleNumber, at: WriteAt, data: &[u8]) -> Result<()> {
+        self.write_open(&*self.handle(handle)?, at, data).await
     }
 
     async fn flush(&self, handle: HandleNumber) -> Result<()> {

@@ -9,7 +9,9 @@ mod tests;
 
 use crate::handles::Handles;
 use crate::passthrough::{Identity, OverTree, Owner, Passthrough, Waiting, change_space, seek_of};
-use crate::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace, WriteBytes};
+use crate::vfs::{
+    FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace, WriteAt, WriteBytes,
+};
 use parking_lot::Mutex;
 use space::LocalSpace;
 use std::ops::Range;
@@ -93,10 +95,13 @@ impl LocalView {
         changed
     }
 
-    fn write_whole(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<()> {
+    fn write_whole(&self, handle: HandleNumber, at: WriteAt, data: &[u8]) -> Result<()> {
         let open = self.handle(handle)?;
         let growth = |before: &FileStat| {
-            let offset = if open.mode.append { before.size } else { offset };
+            let offset = match at {
+                WriteAt::Offset(offset) => offset,
+                WriteAt::End => before.size,
+            };
             let length = data.len() as u64;
             let end = offset.checked_add(length).ok_or(Errno::EFBIG)?;
             let held = before.blocks * STAT_BLOCK;
@@ -307,13 +312,13 @@ impl Vfs for LocalView {
         Ok(ReadBytes::Memory(bytes))
     }
 
-    fn write_now(&self, handle: HandleNumber, offset: u64, data: &dyn WriteBytes) -> Result<usize> {
-        self.write_whole(handle, offset, &data.held(0))?;
+    fn write_now(&self, handle: HandleNumber, at: WriteAt, data: &dyn WriteBytes) -> Result<usize> {
+        self.write_whole(handle, at, &data.held(0))?;
         Ok(data.size())
     }
 
-    async fn write(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<()> {
-        self.write_whole(handle, offset, data)
+    async fn write(&self, handle: HandleNumber, at: WriteAt, data: &[u8]) -> Result<()> {
+        self.write_whole(handle, at, data)
     }
 
     async fn flush(&self, handle: HandleNumber) -> Result<()> {

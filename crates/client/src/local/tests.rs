@@ -46,7 +46,9 @@ fn writers_of_two_files_do_not_wait_for_each_other() {
     let (sender, receiver) = channel();
     std::thread::scope(|threads| {
         let in_the_middle = |()| {
-            threads.spawn(|| sender.send(view.write_now(two, 0, b"two")).expect("somebody listens"));
+            threads.spawn(|| {
+                sender.send(view.write_now(two, WriteAt::Offset(0), b"two")).expect("somebody listens")
+            });
             assert_eq!(receiver.recv_timeout(Duration::from_secs(20)), Ok(Ok(3)), "it waits");
             open.file.write_at(b"one", 0)
         };
@@ -72,7 +74,7 @@ fn appends_of_many_writers_land_whole() {
             threads.spawn(move || {
                 for number in 0..500 {
                     let line = line(writer, number);
-                    assert_eq!(view.write_now(handle, 0, &line), Ok(line.len()));
+                    assert_eq!(view.write_now(handle, WriteAt::End, &line), Ok(line.len()));
                 }
             });
         }
@@ -90,16 +92,22 @@ fn appends_of_many_writers_land_whole() {
 fn space_runs_out_where_it_ends_and_comes_back() {
     let (_dir, view) = view(1 << 20);
     let (file, handle) = create(&view, b"file", WRITE);
-    assert_eq!(view.write_now(handle, 0, &[1; 1 << 20]), Ok(1 << 20));
-    assert_eq!(view.write_now(handle, 1 << 20, b"x"), Err(Errno::ENOSPC.into()));
-    assert_eq!(view.write_now(handle, 0, &[2; 1 << 20]), Ok(1 << 20), "it has its space already");
+    assert_eq!(view.write_now(handle, WriteAt::Offset(0), &[1; 1 << 20]), Ok(1 << 20));
+    assert_eq!(view.write_now(handle, WriteAt::Offset(1 << 20), b"x"), Err(Errno::ENOSPC.into()));
+    assert_eq!(
+        view.write_now(handle, WriteAt::Offset(0), &[2; 1 << 20]),
+        Ok(1 << 20),
+        "it has its space already"
+    );
     let change = AttrChange { size: Some(0), ..AttrChange::default() };
     now(view.setattr(file, change)).expect("the cut");
     assert_eq!(view.usage().used, 0);
     // Several at a time get no more than there is, and no less.
     let handles: Vec<_> = (0..8_u8).map(|number| create(&view, &[b'a' + number], WRITE).1).collect();
     let view = &view;
-    let write = |handle| (0..64).filter(|at| view.write_now(handle, at * 4096, &[7; 4096]).is_ok()).count();
+    let write = |handle| {
+        (0..64).filter(|at| view.write_now(handle, WriteAt::Offset(at * 4096), &[7; 4096]).is_ok()).count()
+    };
     let written: usize = std::thread::scope(|threads| {
         let writers: Vec<_> = handles.iter().map(|&handle| threads.spawn(move || write(handle))).collect();
         writers.into_iter().map(|writer| writer.join().expect("no panic")).sum()

@@ -6,7 +6,7 @@ use crate::data::{FileData, Lendable, Placed};
 use crate::locks::FileLocks;
 use crate::vfs::{
     Directories, Entries, FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, ShownNames, Vfs,
-    ViewSpace, WriteBytes,
+    ViewSpace, WriteAt, WriteBytes,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -182,24 +182,24 @@ impl Vfs for SharedView {
         self.engine.frame_now()
     }
 
-    fn write_now(&self, handle: HandleNumber, offset: u64, data: &dyn WriteBytes) -> Result<usize> {
+    fn write_now(&self, handle: HandleNumber, at: WriteAt, data: &dyn WriteBytes) -> Result<usize> {
         let handle = self.handle(handle)?;
-        if handle.mode.append {
-            return Ok(0);
-        }
+        let WriteAt::Offset(offset) = at else { return Ok(0) };
         handle.file.check_room(&handle.told)?;
         self.engine.write_now(&handle.file, offset, data)
     }
 
-    async fn write(&self, handle: HandleNumber, offset: u64, data: &[u8]) -> Result<()> {
+    async fn write(&self, handle: HandleNumber, at: WriteAt, data: &[u8]) -> Result<()> {
         let handle = self.handle(handle)?;
         handle.file.check_room(&handle.told)?;
-        if handle.mode.append {
-            let appended = self.engine.append(&handle.file, data).await;
-            self.held.changed(handle.file.inode);
-            return appended;
+        match at {
+            WriteAt::Offset(offset) => self.engine.write(&handle.file, offset, data).await,
+            WriteAt::End => {
+                let appended = self.engine.append(&handle.file, data).await;
+                self.held.changed(handle.file.inode);
+                appended
+            }
         }
-        self.engine.write(&handle.file, offset, data).await
     }
 
     async fn flush(&self, handle: HandleNumber) -> Result<()> {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 use tameike_client::reported_sizes::ReportedSizes;
-use tameike_client::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, Vfs};
+use tameike_client::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, Vfs, WriteAt};
 use tameike_core::limits::{BLOCK_SIZE, DIRECTORY_LIFETIME};
 use tameike_core::{Attr, FileKind, Generation, Result};
 use tameike_io::Runtime;
@@ -252,6 +252,12 @@ impl Kernel {
         let Some(&OpenFile { file, .. }) = state.opens.get(&handle) else { return };
         let pages = offset / PAGE..offset.saturating_add(length).div_ceil(PAGE);
         state.inodes.get_mut(&file).into_iter().for_each(|inode| inode.drop_pages(pages.clone()));
+    }
+
+    /// Where a write by an open file goes.
+    pub(super) fn write_at(&self, handle: HandleNumber, offset: u64) -> WriteAt {
+        let appends = self.state.lock().opens.get(&handle).is_some_and(|open| open.append);
+        if appends { WriteAt::End } else { WriteAt::Offset(offset) }
     }
 
     /// Bytes of an open file were written: through the pages, or past them.

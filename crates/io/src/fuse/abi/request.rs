@@ -49,12 +49,17 @@ pub(in crate::fuse) mod opcode {
 /// Among the flags of a write.
 const WRITE_CACHE: u32 = 1 << 0;
 const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+/// Among the flags of a file.
+const O_APPEND: u32 = 0o2000;
 
 /// What the kernel says of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteFlags {
     /// The kernel writes back dirty pages; whoever waits for these pages waits for the answer.
     pub writes_back: bool,
+    /// The bytes go to the end of the file: it has `O_APPEND` now, whatever it was opened with. Not so for pages that are
+    /// written back.
+    pub appends: bool,
     /// The file shall no longer give rights to who runs it, as its writer has no privileges.
     pub takes_rights: bool,
 }
@@ -313,8 +318,12 @@ fn operation<'a>(code: u32, mut fixed: Fields<'_>, mut rest: Rest<'a>) -> Decode
         opcode::WRITE => {
             let (handle, offset, size) = fixed.place()?;
             let bits = fixed.u32()?;
+            let _lock_owner = fixed.u64()?;
+            let file_flags = fixed.u32()?;
+            let writes_back = bits & WRITE_CACHE != 0;
             let flags = WriteFlags {
-                writes_back: bits & WRITE_CACHE != 0,
+                writes_back,
+                appends: !writes_back && file_flags & O_APPEND != 0,
                 takes_rights: bits & WRITE_KILL_SUIDGID != 0,
             };
             Operation::Write { handle, offset, flags, data: rest.bytes(size)? }

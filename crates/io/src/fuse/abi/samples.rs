@@ -26,7 +26,7 @@ pub(super) fn words(numbers: &[u32]) -> Vec<u8> {
 
 /// A request of each shape, by name.
 pub(super) fn samples() -> Vec<(&'static str, Vec<u8>)> {
-    let write = words(&[7, 0, 4096, 0, 3, 1 << 2, 0, 0, 0, 0]);
+    let write = |flags| words(&[7, 0, 4096, 0, 3, flags, 0, 0, 0o2001, 0]);
     let mut attributes = words(&[1 | 1 << 3 | 1 << 4 | 1 << 8, 0, 0, 0, 9, 0, 0, 0]);
     attributes.extend((-3600_i64).to_ne_bytes());
     attributes.extend(words(&[0, 0, 0, 0, 500_000_000, 0, 0, 0o100_640, 0, 0, 0, 0]));
@@ -36,7 +36,8 @@ pub(super) fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("forgets", message(opcode::BATCH_FORGET, &[&words(&[2, 0]), &words(&[5, 0, 1, 0, 6, 0, 2, 0])])),
         ("setattr", message(opcode::SETATTR, &[&attributes])),
         ("rename", message(opcode::RENAME2, &[&words(&[9, 0, 1, 0]), b"from\0to\0"])),
-        ("write", message(opcode::WRITE, &[&write, b"abc"])),
+        ("write", message(opcode::WRITE, &[&write(1 << 2), b"abc"])),
+        ("write back", message(opcode::WRITE, &[&write(1), b"abc"])),
         ("setxattr", message(opcode::SETXATTR, &[&words(&[3, 1]), b"user.a\0", b"xyz"])),
         ("lock", message(opcode::SETLKW, &[&lock])),
         ("create", message(opcode::CREATE, &[&words(&[0o301, 0o644, 0o22, 0]), b"new\0"])),

@@ -27,13 +27,15 @@ fn requests_are_what_the_kernel_asked() {
     assert_eq!(operations[2], Operation::SetAttr(change));
     let rename = Operation::Rename { name: b"from", new_parent: 9, new_name: b"to", flags: 1 };
     assert_eq!(operations[3], rename);
-    let flags = WriteFlags { writes_back: false, takes_rights: true };
-    assert_eq!(operations[4], Operation::Write { handle: 7, offset: 4096, flags, data: b"abc" });
-    assert_eq!(operations[5], Operation::SetXattr { name: b"user.a", value: b"xyz", flags: 1 });
+    let write = |flags| Operation::Write { handle: 7, offset: 4096, flags, data: b"abc" };
+    assert_eq!(operations[4], write(WriteFlags { writes_back: false, appends: true, takes_rights: true }));
+    // Pages have their place in the file, though it is open with `O_APPEND`.
+    assert_eq!(operations[5], write(WriteFlags { writes_back: true, appends: false, takes_rights: false }));
+    assert_eq!(operations[6], Operation::SetXattr { name: b"user.a", value: b"xyz", flags: 1 });
     let lock = LockRequest { handle: 7, owner: 3, start: 5, end: 9, kind: 1, pid: 77 };
-    assert_eq!(operations[6], Operation::SetLock { lock, sleep: true });
+    assert_eq!(operations[7], Operation::SetLock { lock, sleep: true });
     let create = Operation::Create { name: b"new", flags: 0o301, mode: 0o644, umask: 0o22 };
-    assert_eq!(operations[7], create);
+    assert_eq!(operations[8], create);
 }
 
 /// A name without its end, or fewer bytes than are told, would be read from what lies behind the request.
