@@ -386,8 +386,9 @@ fn files_of_others_show_as_the_users_own() {
 }
 
 /// S43: "Who may enter the container's directory reads all that is packed there, whatever permissions the files have. So it is closed to all
-/// but who packed them. Who opens it (`chmod`) lets others have jobs that read packed files, as far as these files' permissions allow, and
-/// change none of them; where it is closed, their jobs with that shared directory do not start." S44: "Packed files of others show as nobody's."
+/// but who packed them. Who opens it (`chmod`) lets others have jobs that read packed files (`--packed-by-others`), as far as these files'
+/// permissions allow, and change none of them; where it is closed, their jobs with that option do not start. Without it a container of
+/// another user is ignored with a warning." S44: "Packed files of others show as nobody's."
 #[test]
 fn what_a_user_packs_is_closed_to_others_until_it_is_opened() {
     let host = Host::new();
@@ -413,15 +414,19 @@ fn what_a_user_packs_is_closed_to_others_until_it_is_opened() {
         assert!(parts.iter().all(|part| said.contains(part)), "{said}");
     };
     let not_own = ["belongs to another user", "packed files would not be private there"];
-    refused("closed", &[], ["which you may not read", "ask who packed them"]);
+    refused("closed", &["--packed-by-others"], ["which you may not read", "ask who packed them"]);
     refused("closed-packs", &["--aggregate"], not_own);
     fs::set_permissions(&container, fs::Permissions::from_mode(0o755)).expect("opened");
     refused("packs-too", &["--aggregate"], not_own);
     let script = r#"cd "$TAMEIKE_CACHE"; stat -c %u open/all; ls -A open; cat open/all; ! cat open/own; ! cat large; ! rm open/all; ! sh -c 'echo no >> open/all'; ! mv open/all open/other; ! chmod 666 open/all; echo mine > anybody/mine"#;
-    let read = run(&other, "opened", &[], script);
+    let read = run(&other, "opened", &["--packed-by-others"], script);
     assert!(read.status.success(), "{}", shown(&read));
     assert_eq!(String::from_utf8_lossy(&read.stdout), "65534\nall\nown\nall\n");
     assert_eq!(fs::read_to_string(shared.join("anybody/mine")).expect("there"), "mine\n");
+    // A container that nobody has vouched for shows nothing, and keeps no job from starting.
+    let ignored = run(&other, "ignored", &[], r#"cd "$TAMEIKE_CACHE"; test ! -e open/all; ls -A"#);
+    assert!(ignored.status.success(), "{}", shown(&ignored));
+    assert!(shown(&ignored).contains("--packed-by-others"), "{}", shown(&ignored));
     host.assert_clean();
 }
 

@@ -237,7 +237,7 @@ fn lines() -> Vec<Seed> {
         capacity: [1, 2, 3],
         memory: 4,
         shared_dir: Some(PathBuf::from("/shared")),
-        aggregate: Aggregate { choice: AggregateChoice::Auto, size_max: 1 << 20 },
+        aggregate: Aggregate { choice: AggregateChoice::Auto, size_max: 1 << 20, by_others: true },
         damage: vec!["lost".to_owned()],
     };
     let file = FileReceipt {

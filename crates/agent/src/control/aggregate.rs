@@ -59,10 +59,13 @@ pub struct Aggregate {
     pub choice: AggregateChoice,
     /// Files that are larger when the job ends become files of their own, in bytes.
     pub size_max: u64,
+    /// Files that other users have packed in the shared directory are shown. Whoever owns a container decides which files it shows
+    /// and where.
+    pub by_others: bool,
 }
 
 impl Default for Aggregate {
     fn default() -> Self {
-        Self { choice: AggregateChoice::Off, size_max: 1 << 20 }
+        Self { choice: AggregateChoice::Off, size_max: 1 << 20, by_others: false }
     }
 }

@@ -43,6 +43,9 @@ pub struct JobOptions {
     /// Packed files that are larger when the job ends become files of their own [default: 1MiB]
     #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = "Views")]
     pub aggregate_max: Option<u64>,
+    /// Show files that other users have packed in DIR: trust them with what DIR shows. Without it their container is ignored
+    #[arg(long, help_heading = "Views")]
+    pub packed_by_others: bool,
     /// Space on each node: SIZE for all views together, or VIEW=SIZE,... with the views node-local, shared,
     /// cache [default: half of free memory, or 4/5 of the free disk]
     #[arg(long, value_name = "SIZE", help_heading = "Views")]

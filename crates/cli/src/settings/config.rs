@@ -20,6 +20,7 @@ pub struct Config {
     aggregate: Option<AggregateChoice>,
     #[serde(default, deserialize_with = "memory")]
     aggregate_max: Option<u64>,
+    packed_by_others: Option<bool>,
     #[serde(default, deserialize_with = "capacity")]
     capacity: Option<Capacity>,
     device: Option<DeviceChoice>,
@@ -121,6 +122,7 @@ impl Config {
             shared: options.shared.clone().or_else(|| self.shared.clone()),
             aggregate: options.aggregate.or(self.aggregate),
             aggregate_max: options.aggregate_max.or(self.aggregate_max),
+            packed_by_others: options.packed_by_others || self.packed_by_others.unwrap_or(false),
             capacity: options.capacity.clone().or_else(|| self.capacity.clone()),
             device: options.device.clone().or_else(|| self.device.clone()),
             memory: options.memory.or(self.memory),

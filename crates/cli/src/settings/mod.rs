@@ -100,10 +100,11 @@ pub struct JobPlan {
 
 /// What is packed.
 fn aggregate(options: &JobOptions) -> Aggregate {
-    let Aggregate { choice, size_max } = Aggregate::default();
+    let Aggregate { choice, size_max, .. } = Aggregate::default();
     Aggregate {
         choice: options.aggregate.unwrap_or(choice),
         size_max: options.aggregate_max.unwrap_or(size_max),
+        by_others: options.packed_by_others,
     }
 }
 
