@@ -186,7 +186,7 @@ pub struct ExecArguments {
     #[arg(long, value_name = "DIR")]
     pub cwd: Option<PathBuf>,
     /// Set a variable for the command, or (without =VALUE) pass on the one set here; nodes on this machine get
-    /// the whole environment anyway, other hosts what their ssh gives
+    /// the whole environment anyway, other hosts what their ssh gives. Pass secrets without =VALUE: process lists show this command line
     #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]", value_parser = job::parse_variable)]
     pub variables: Vec<(String, OsString)>,
     /// Preload a library into CMD and what it starts, by which dynamically linked programs reach the agent without the

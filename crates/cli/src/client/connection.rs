@@ -7,7 +7,8 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use tameike_core::{Errno, Fault, Result};
-use tameike_io::os::socket::send_with_files;
+use tameike_io::os::process;
+use tameike_io::os::socket::{peer_user, send_with_files};
 
 /// A connection to a job's driver, on which one request was sent.
 pub struct Connection {
@@ -31,6 +32,12 @@ impl Connection {
             Fault::from_os(doing, &error)
         };
         let socket = UnixStream::connect(&path).map_err(failed)?;
+        let user = peer_user(&socket)?;
+        if user != process::user() {
+            let message =
+                format!("{} is not the driver of job {job}: user {user} answers there", path.display());
+            return Err(Fault::new(Errno::EPERM, message));
+        }
         let reader = BufReader::new(socket.try_clone().map_err(failed)?);
         let connection = Self { socket, reader };
         connection.tell(request, files)?;

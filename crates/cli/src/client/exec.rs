@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::start_thread;
-use tameike_io::os::signal;
+use tameike_io::os::{owned, signal};
 use task::{Stdio, Task, Way};
 
 /// Runs the command. Returns the exit code.
@@ -38,6 +38,8 @@ fn find_job(arguments: &ExecArguments) -> Result<(PathBuf, JobRecord)> {
     if let (Some(dir), Some(job)) = (std::env::var_os(JOB_DIR_VARIABLE), &arguments.job.job) {
         let dir = PathBuf::from(dir);
         if dir.file_name() == Some(job.as_str().as_ref()) {
+            // Who could write there would choose what runs here.
+            owned::is_own_dir(&dir)?;
             let gone = || Fault::new(Errno::ENOENT, format!("job {job} has no record in {}", dir.display()));
             return Ok((dir.clone(), JobRecord::read_anywhere(&dir)?.ok_or_else(gone)?));
         }

@@ -109,19 +109,19 @@ fn start_in<A: AgentControl>(node_start: &NodeStart, belongings: &mut Belongings
 fn make_device_dir(device: &DeviceStart, mode: AgentMode) -> Result<()> {
     let doing = || format!("making the device directory {}", device.dir.display());
     match DirBuilder::new().mode(0o700).create(&device.dir) {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists && mode == AgentMode::Recover => {
-            owned::is_own_dir(&device.dir).map(drop).map_err(|fault| fault.context(doing()))
-        }
+        Ok(()) => {}
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && mode == AgentMode::Recover => {}
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             let message = format!(
                 "{}: it is there already, of another job of this name (with another TMPDIR) or of somebody \
                  else; choose another --job or --device, or remove it if you know it is a leftover",
                 doing()
             );
-            Err(Fault::new(Errno::EEXIST, message))
+            return Err(Fault::new(Errno::EEXIST, message));
         }
-        result => result.map_err(|error| Fault::from_os(doing(), &error)),
+        Err(error) => return Err(Fault::from_os(doing(), &error)),
     }
+    owned::is_own_dir(&device.dir).map(drop).map_err(|fault| fault.context(doing()))
 }
 
 /// Bytes that may be planned for by default: half of the memory, or 4/5 of the disk, that is free.

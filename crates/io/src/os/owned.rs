@@ -2,8 +2,8 @@
 //!
 //! Another user can make a directory of any name there, with symbolic links and FIFOs in it. A program that uses such a directory
 //! writes through the links to files of its own user, and waits at the FIFO for ever. So a directory that must be this
-//! user's is checked first. A directory that passes stays this user's: the sticky bit of the directory above keeps others from
-//! renaming or removing it.
+//! user's is checked first. A directory that passes stays this user's: the sticky bits of the directories above keep others from
+//! renaming or removing it. Their owners, and the groups that may write to them, are trusted.
 
 use super::process::user;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
@@ -14,11 +14,14 @@ use tameike_core::{Errno, Fault, Result};
 
 /// Mode bits by which other users can change what is in a directory.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
+const WRITABLE_BY_ALL: u32 = 0o002;
+const STICKY: u32 = 0o1000;
 
-/// Whether `path` is a directory of this user that no other user can write to; `false` when nothing is there.
+/// Whether `path` is a directory of this user that no other user can write to or replace; `false` when nothing is there.
 ///
 /// # Errors
-/// `EPERM` when something else is there: a symbolic link, a file, or a directory of another user or open to others.
+/// `EPERM` when something else is there: a symbolic link, a file, or a directory of another user or open to others. So it is where all
+/// users may write to a directory above that has no sticky bit.
 pub fn is_own_dir(path: &Path) -> Result<bool> {
     let found = match rustix::fs::lstat(path) {
         Ok(found) => found,
@@ -28,9 +31,26 @@ pub fn is_own_dir(path: &Path) -> Result<bool> {
         }
     };
     match why_not_own(&found) {
-        None => Ok(true),
+        None => check_above(path).map(|()| true),
         Some(why) => Err(Fault::new(Errno::EPERM, format!("{} {why}", path.display()))),
     }
+}
+
+fn check_above(path: &Path) -> Result<()> {
+    let failed =
+        |error| Fault::from_os(format_args!("looking at the directories above {}", path.display()), &error);
+    for above in path.canonicalize().map_err(failed)?.ancestors().skip(1) {
+        let found = rustix::fs::stat(above).map_err(|error| failed(error.into()))?;
+        if found.st_mode & WRITABLE_BY_ALL != 0 && found.st_mode & STICKY == 0 {
+            let message = format!(
+                "all users can replace what is in {}, and so {}; `chmod +t` ends that, or choose another directory",
+                above.display(),
+                path.display()
+            );
+            return Err(Fault::new(Errno::EPERM, message));
+        }
+    }
+    Ok(())
 }
 
 /// Why what was found is no directory of this user's alone; none when it is one.
@@ -93,6 +113,12 @@ mod tests {
             refused(&path, "written to by other users");
         }
         set_mode(0o700);
+        let set_above =
+            |mode| std::fs::set_permissions(place.path(), PermissionsExt::from_mode(mode)).unwrap();
+        set_above(0o777);
+        refused(&path, "all users can replace");
+        set_above(0o1777);
+        assert_eq!(found(&path), Ok(true));
         let link = place.path().join("link");
         symlink(&path, &link).unwrap();
         refused(&link, "is a symbolic link");

@@ -17,8 +17,8 @@ use std::time::Duration;
 use tameike_core::Fault;
 use tameike_io::os::arena::{Arena, Sight};
 use tameike_io::os::forked::OwnMark;
-use tameike_io::os::process::monotonic;
-use tameike_io::os::socket::{receive_now, send_with_files};
+use tameike_io::os::process::{self, monotonic};
+use tameike_io::os::socket::{peer_user, receive_now, send_with_files};
 
 /// How long an agent may take to say welcome.
 const GREETING_TIME: Duration = Duration::from_secs(10);
@@ -49,6 +49,9 @@ pub enum ConnectError {
     /// The agent does not serve this user, or user 0 with fewer capabilities than the superuser of its user namespace.
     #[error("the agent serves another user, or needs more capabilities of user 0")]
     Refused,
+    /// Another user answers in place of the agent.
+    #[error("user {0} answers in place of the agent")]
+    Stranger(u32),
     /// The agent is of another version, or not one.
     #[error("the agent speaks another version of the ring")]
     Version,
@@ -60,6 +63,10 @@ fn failed(doing: &'static str) -> impl Fn(std::io::Error) -> ConnectError {
 
 pub(super) fn connect(path: &Path, keeps: fn(RawFd)) -> Result<Client, ConnectError> {
     let socket = UnixStream::connect(path).map_err(failed("reaching the agent"))?;
+    let user = peer_user(&socket).map_err(ConnectError::Greeting)?;
+    if user != process::user() {
+        return Err(ConnectError::Stranger(user));
+    }
     socket.set_read_timeout(Some(GREETING_TIME)).map_err(failed("setting a limit of time"))?;
     let (arena, memory) =
         Arena::create("tameike-ring", ARENA_SIZE).map_err(failed("making memory to be shared"))?;
