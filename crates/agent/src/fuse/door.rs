@@ -128,7 +128,13 @@ impl<V: Vfs> FuseDoor<V> {
                 self.vfs.release_dir(HandleNumber(handle));
                 reply.done();
             }
-            Operation::FsyncDir => self.run(reply, |vfs| async move { vfs.fsync_dir(file).await }),
+            Operation::FsyncDir => {
+                let directories = self.directories.clone();
+                self.run(reply, |vfs| async move {
+                    let synced = vfs.fsync_dir(file).await;
+                    if directories.is_removed(file, &synced) { Ok(()) } else { synced }
+                });
+            }
             Operation::StatFs => {
                 let vfs = self.vfs.clone();
                 self.tasks.spawn(async move { answer_space(reply, vfs.space().await) });

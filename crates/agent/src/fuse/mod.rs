@@ -16,6 +16,7 @@
 mod ahead;
 mod answer;
 mod convert;
+mod directories;
 mod door;
 mod kernel_cache;
 mod lists;

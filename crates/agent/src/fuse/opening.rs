@@ -17,7 +17,7 @@ impl<V: Vfs> FuseDoor<V> {
     /// Looks a name up for a thread: also one by which the ring hands a file over.
     pub(super) fn find(&self, (dir, name): (FileNumber, &[u8]), thread: u32, reply: Reply) {
         let (vfs, ahead, looked) = (self.vfs.clone(), self.ahead.clone(), self.looked.clone());
-        let reported_sizes = self.reported_sizes.clone();
+        let (reported_sizes, directories) = (self.reported_sizes.clone(), self.directories.clone());
         let (runtime, custody, name) = (self.tasks.runtime().clone(), self.custody.clone(), name.to_vec());
         self.tasks.spawn(async move {
             let changes = custody.changes();
@@ -28,6 +28,7 @@ impl<V: Vfs> FuseDoor<V> {
             if let Ok(found) = &found {
                 let now = runtime.clock.monotonic();
                 looked.note(thread, found, now);
+                directories.record(found.file, &found.attr);
                 record_size(&reported_sizes, found.file, &found.attr, now);
             }
             answer_entry(reply, found, &custody, changes);
@@ -38,12 +39,13 @@ impl<V: Vfs> FuseDoor<V> {
     pub(super) fn getattr(&self, file: FileNumber, thread: u32, reply: Reply) {
         let (vfs, custody, looked) = (self.vfs.clone(), self.custody.clone(), self.looked.clone());
         let (runtime, reported_sizes) = (self.tasks.runtime().clone(), self.reported_sizes.clone());
+        let directories = self.directories.clone();
         self.tasks.spawn(async move {
             let changes = custody.changes();
             let told = looked.take(thread, file, runtime.clock.monotonic());
             let attr = match (vfs.getattr(file).await, told) {
                 (Err(fault), Some(told)) if fault.errno == Errno::ESTALE => Ok(told),
-                (attr, _) => attr,
+                (attr, _) => directories.or_removed(file, attr, &AttrChange::default()),
             };
             if let Ok(attr) = &attr {
                 record_size(&reported_sizes, file, attr, runtime.clock.monotonic());
@@ -103,11 +105,13 @@ impl<V: Vfs> FuseDoor<V> {
     /// Changes attributes, with them perhaps who may use a directory.
     pub(super) fn change_attributes(&self, file: FileNumber, change: AttrChange, reply: Reply) {
         let (vfs, custody) = (self.vfs.clone(), self.custody.clone());
+        let directories = self.directories.clone();
         self.tasks.spawn(async move {
             let changes = custody.changes();
             let mode = change.mode;
             let is_access = mode.is_some() || change.uid.is_some() || change.gid.is_some();
-            let attr = vfs.setattr(file, change).await;
+            let attr = vfs.setattr(file, change.clone()).await;
+            let attr = directories.or_removed(file, attr, &change);
             if is_access {
                 custody.access_changed(file, mode);
             }

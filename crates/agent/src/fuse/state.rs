@@ -2,6 +2,7 @@
 
 use super::ahead::OpenAhead;
 use super::answer::{answer_done, answer_entry};
+use super::directories::Directories;
 use super::looked::Looked;
 use super::tasks::Tasks;
 use super::{KernelCache, WaitingRoom};
@@ -26,6 +27,7 @@ pub struct FuseDoor<V> {
     pub(super) custody: Arc<Custody>,
     pub(super) ahead: OpenAhead,
     pub(super) looked: Arc<Looked>,
+    pub(super) directories: Arc<Directories>,
     pub(super) reported_sizes: Arc<ReportedSizes>,
 }
 
@@ -33,7 +35,8 @@ impl<V: Vfs> FuseDoor<V> {
     /// A door to `vfs`, whose writes wait in `waiting`, and which has the files that `custody` says.
     pub(crate) fn new(tasks: Tasks, vfs: Arc<V>, waiting: WaitingRoom, custody: Arc<Custody>) -> Self {
         let ahead = OpenAhead::new(tasks.runtime().clone());
-        Self { tasks, vfs, waiting, custody, ahead, looked: Arc::default(), reported_sizes: Arc::default() }
+        let (looked, directories, reported_sizes) = Default::default();
+        Self { tasks, vfs, waiting, custody, ahead, looked, directories, reported_sizes }
     }
 
     pub(super) fn kernel_cache(&self) -> KernelCache {
@@ -50,9 +53,13 @@ impl<V: Vfs> FuseDoor<V> {
     /// Makes a name with a new inode, and answers.
     pub(super) fn make(&self, dir: FileNumber, name: &[u8], new: NewInode, reply: Reply) {
         let (vfs, custody, name) = (self.vfs.clone(), self.custody.clone(), name.to_vec());
+        let directories = self.directories.clone();
         self.tasks.spawn(async move {
             let changes = custody.changes();
             let made = vfs.make(dir, &name, new).await;
+            if let Ok(made) = &made {
+                directories.record(made.file, &made.attr);
+            }
             answer_entry(reply, made, &custody, changes);
         });
     }

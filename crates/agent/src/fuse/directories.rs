@@ -1,0 +1,135 @@
+//! Attributes of directories as the kernel was last told them.
+//!
+//! A process may have a directory open, or work in it, while it is removed. Its home knows nothing of it then; the process may still look
+//! at it, as at any file without a name.
+
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use tameike_client::vfs::FileNumber;
+use tameike_core::attr::AttrChange;
+use tameike_core::{Attr, Errno, FileKind, Result};
+
+/// Directories in each of the two halves.
+const HALF: usize = 2048;
+
+/// The directories that the kernel has asked for last.
+#[derive(Default)]
+pub(super) struct Directories(Mutex<Halves>);
+
+/// When the newer half is full, it takes the place of the older one.
+#[derive(Default)]
+struct Halves {
+    newer: BTreeMap<FileNumber, Attr>,
+    older: BTreeMap<FileNumber, Attr>,
+}
+
+impl Directories {
+    /// Records attributes that the kernel is told.
+    pub(super) fn record(&self, file: FileNumber, attr: &Attr) {
+        if attr.kind != FileKind::Directory {
+            return;
+        }
+        let mut halves = self.0.lock();
+        if halves.newer.len() >= HALF {
+            halves.older = std::mem::take(&mut halves.newer);
+        }
+        halves.newer.insert(file, attr.clone());
+    }
+
+    /// What `attr` says, or where it says that the file is gone (`ESTALE`, `ENOENT`), the attributes of the directory that it was, without a name
+    /// now and with these changes.
+    pub(super) fn or_removed(
+        &self,
+        file: FileNumber,
+        attr: Result<Attr>,
+        change: &AttrChange,
+    ) -> Result<Attr> {
+        match attr {
+            Ok(attr) => {
+                self.record(file, &attr);
+                Ok(attr)
+            }
+            Err(fault) if is_gone(fault.errno) => {
+                let Some(mut attr) = self.find(file) else { return Err(fault) };
+                attr.nlink = 0;
+                attr.mode = change.mode.unwrap_or(attr.mode);
+                attr.uid = change.uid.unwrap_or(attr.uid);
+                attr.gid = change.gid.unwrap_or(attr.gid);
+                self.record(file, &attr);
+                Ok(attr)
+            }
+            failed => failed,
+        }
+    }
+
+    /// Whether an operation on a directory failed only as it is gone: nothing of it is left to be made safe.
+    pub(super) fn is_removed(&self, file: FileNumber, done: &Result<()>) -> bool {
+        done.as_ref().is_err_and(|fault| is_gone(fault.errno)) && self.find(file).is_some()
+    }
+
+    fn find(&self, file: FileNumber) -> Option<Attr> {
+        let halves = self.0.lock();
+        halves.newer.get(&file).or_else(|| halves.older.get(&file)).cloned()
+    }
+}
+
+fn is_gone(errno: Errno) -> bool {
+    matches!(errno, Errno::ESTALE | Errno::ENOENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tameike_core::{Generation, InodeId, Layout, Timestamp};
+
+    fn attr(number: u64, kind: FileKind) -> Attr {
+        let time = Timestamp { seconds: 1, nanoseconds: 0 };
+        Attr {
+            inode: InodeId(number),
+            kind,
+            mode: 0o755,
+            nlink: 2,
+            uid: 3,
+            gid: 4,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            generation: Generation(0),
+            layout: Layout::Striped,
+            inline: false,
+            sparse: false,
+        }
+    }
+
+    #[test]
+    fn removed_directories_keep_their_attributes_and_files_do_not() {
+        let directories = Directories::default();
+        let none = AttrChange::default();
+        let gone = || Err(Errno::ESTALE.into());
+        directories.record(FileNumber(1), &attr(1, FileKind::Directory));
+        directories.record(FileNumber(2), &attr(2, FileKind::File));
+        let change = AttrChange { mode: Some(0o700), ..AttrChange::default() };
+        directories.or_removed(FileNumber(1), gone(), &change).expect("it was there");
+        let removed = directories.or_removed(FileNumber(1), gone(), &none).expect("it was there");
+        assert_eq!((removed.nlink, removed.mode, removed.uid), (0, 0o700, 3));
+        assert!(directories.is_removed(FileNumber(1), &Err(Errno::ESTALE.into())));
+        assert!(!directories.is_removed(FileNumber(1), &Err(Errno::EIO.into())));
+        assert_eq!(
+            directories.or_removed(FileNumber(2), gone(), &none).map_err(|fault| fault.errno),
+            Err(Errno::ESTALE)
+        );
+    }
+
+    #[test]
+    fn only_so_many_are_kept() {
+        let directories = Directories::default();
+        for number in 0..3 * HALF as u64 {
+            directories.record(FileNumber(number), &attr(number, FileKind::Directory));
+        }
+        assert!(directories.find(FileNumber(0)).is_none());
+        assert!(directories.find(FileNumber(3 * HALF as u64 - 1)).is_some());
+    }
+}
