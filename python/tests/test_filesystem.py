@@ -1,5 +1,6 @@
 """Containers as a file system of fsspec."""
 
+import errno
 import json
 import os
 import pickle
@@ -10,7 +11,7 @@ from pathlib import Path
 import fsspec
 import pytest
 from conftest import pack
-from writer import Lane
+from writer import Lane, entry
 
 from tameike import Container, ContainerFileSystem, DamagedError, NoContainerError
 
@@ -91,6 +92,24 @@ def test_what_is_there_is_told(fs: ContainerFileSystem) -> None:
     assert fs.info("pipe")["type"] == "other" and fs.info("links/loop")["type"] == "other"
     assert fs.modified("order").timestamp() == pytest.approx(1_700_000_000.123456)
     assert fs.ukey("order/a/x") != fs.ukey("order/a!/x")
+
+
+def test_times_beyond_those_of_datetime_are_told(tmp_path: Path) -> None:
+    lane = Lane(tmp_path / "c")
+    for seconds in (-62_135_596_800, -1, 253_402_300_799, -62_135_596_801, 1 << 62):
+        lane.append(0, entry(str(seconds).encode(), lane.version(), 0, seconds=seconds), b"")
+    fs = ContainerFileSystem(str(tmp_path / "c"))
+    modified = {name: fs.modified(name).isoformat() for name in ("-62135596800", "-1", "253402300799")}
+    assert list(modified.values()) == [
+        "0001-01-01T00:00:00+00:00",
+        "1969-12-31T23:59:59+00:00",
+        "9999-12-31T23:59:59+00:00",
+    ]
+    for name in ("-62135596801", str(1 << 62)):
+        with pytest.raises(OSError, match=f"{name} seconds") as raised:
+            fs.modified(name)
+        assert raised.value.errno == errno.EOVERFLOW
+        assert fs.cat(name) == b""
 
 
 def test_directories_that_follow_are_found(tmp_path: Path) -> None:

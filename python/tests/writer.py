@@ -44,13 +44,14 @@ def entry(
     kind: int = 0,
     target: bytes = b"",
     extents: Optional[list[tuple[int, ...]]] = None,
+    seconds: int = 1_700_000_000,
 ) -> bytes:
     """An entry, or a removal without a size. An extent is (start, length, subfile, lane, address, skip)."""
     encoded = sized(path) + unsigned(version)
     if size is None:
         return encoded + b"\0"
     numbers = b"".join(unsigned(number) for number in (kind, 0o644, 1000, 100, 0))
-    times = 2 * (signed(1_700_000_000) + unsigned(5))
+    times = 2 * (signed(seconds) + unsigned(5))
     content = b"\0"
     if extents is not None:
         content = b"\1" + unsigned(len(extents)) + b"".join(unsigned(n) for extent in extents for n in extent)

@@ -1,6 +1,8 @@
 //! `tameike agg`: trees are packed, listed, read, brought back and proven, also after damage and deaths.
 
 mod support;
+#[path = "aggregate/times.rs"]
+mod times;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};

@@ -3,7 +3,7 @@
 import errno
 import os
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any, NoReturn, Optional, Union
 
 from fsspec import AbstractFileSystem
@@ -13,6 +13,8 @@ from .entry import NANOSECONDS
 from .errors import ContainerError
 from .index import IndexEntry
 from .reader import ContainerFile, FileReader
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class ContainerFileSystem(AbstractFileSystem):  # type: ignore[misc]
@@ -161,7 +163,11 @@ class ContainerFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def modified(self, path: str) -> datetime:
         entry = self.container.follow(self._strip_protocol(path))
-        return datetime.fromtimestamp(entry.mtime_ns / NANOSECONDS, tz=timezone.utc)
+        try:
+            return EPOCH + timedelta(microseconds=entry.mtime_ns // 1000)
+        except OverflowError:
+            message = f"its time, {entry.mtime_ns // NANOSECONDS} seconds since 1970, is none that datetime has"
+            raise OSError(errno.EOVERFLOW, message, path) from None
 
     def ukey(self, path: str) -> str:
         """Another one when the file is another one."""

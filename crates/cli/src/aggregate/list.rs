@@ -3,9 +3,9 @@
 use super::{inner, open, printing};
 use crate::arguments::ListArguments;
 use std::io::{BufWriter, Write};
-use std::time::{Duration, SystemTime};
 use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
 use tameike_store::container::{Brief, IndexEntry};
+use time::OffsetDateTime;
 
 /// Lists. Returns the exit code.
 pub(super) fn list(arguments: &ListArguments) -> Result<u8> {
@@ -108,10 +108,16 @@ fn bits(mode: u16) -> String {
     shown
 }
 
-/// A time as RFC 3339 writes it, in UTC.
+/// A time as RFC 3339 writes it, in UTC. RFC 3339 has the years 0 to 9999: other times are the seconds since 1970, as `date --date` reads them.
 fn date(time: Timestamp) -> String {
-    let since = Duration::from_secs(u64::try_from(time.seconds).unwrap_or(0));
-    humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + since).to_string()
+    match OffsetDateTime::from_unix_timestamp(time.seconds) {
+        Ok(moment) if (0..=9999).contains(&moment.year()) => {
+            let (date, month) = (moment.date(), u8::from(moment.month()));
+            let (hour, minute, second) = moment.to_hms();
+            format!("{:04}-{month:02}-{:02}T{hour:02}:{minute:02}:{second:02}Z", date.year(), date.day())
+        }
+        _ => format!("@{}", time.seconds),
+    }
 }
 
 #[cfg(test)]
@@ -130,6 +136,11 @@ mod tests {
     fn times_are_shown_in_utc() {
         let time = |seconds| date(Timestamp { seconds, nanoseconds: 5 });
         assert_eq!(time(1_700_000_000), "2023-11-14T22:13:20Z");
-        assert_eq!(time(-5), "1970-01-01T00:00:00Z");
+        assert_eq!(time(-5), "1969-12-31T23:59:55Z");
+        assert_eq!(time(-62_167_219_200), "0000-01-01T00:00:00Z");
+        assert_eq!(time(253_402_300_799), "9999-12-31T23:59:59Z");
+        for seconds in [-62_167_219_201, 253_402_300_800, 1 << 62, i64::MAX, i64::MIN] {
+            assert_eq!(time(seconds), format!("@{seconds}"));
+        }
     }
 }
