@@ -29,6 +29,7 @@ pub use verify::{Verified, verify};
 pub use view::ContainerTree;
 
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::Fault;
 
@@ -41,6 +42,7 @@ pub struct Tally {
     files: AtomicU64,
     bytes: AtomicU64,
     faults: Mutex<Vec<Fault>>,
+    losses: Mutex<BTreeMap<&'static str, u64>>,
 }
 
 impl Tally {
@@ -57,6 +59,15 @@ impl Tally {
     /// What could not be done, each with its path.
     pub fn faults(&self) -> Vec<Fault> {
         self.faults.lock().clone()
+    }
+
+    /// What is missing of paths that are done, in words that follow "path" and "paths", and of how many.
+    pub fn losses(&self) -> Vec<(&'static str, u64)> {
+        self.losses.lock().iter().map(|(what, count)| (*what, *count)).collect()
+    }
+
+    fn lose(&self, what: &'static str) {
+        *self.losses.lock().entry(what).or_default() += 1;
     }
 
     fn add_bytes(&self, count: u64) {

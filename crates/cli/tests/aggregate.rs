@@ -1,5 +1,7 @@
 //! `tameike agg`: trees are packed, listed, read, brought back and proven, also after damage and deaths.
 
+#[path = "aggregate/archives.rs"]
+mod archives;
 mod support;
 #[path = "aggregate/times.rs"]
 mod times;

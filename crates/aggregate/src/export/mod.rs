@@ -1,6 +1,7 @@
 //! A container as an archive, which any system unpacks.
 //!
-//! Threads read ahead; one writes, in the order of the container, as archives are.
+//! Threads read ahead; one writes, depth first: a directory comes right before all that is in it, as programs expect that give a directory its permissions when
+//! they have left it.
 
 mod tar;
 mod zip;
@@ -28,7 +29,7 @@ pub enum Format {
 }
 
 /// Writes all of a container as an archive, read by so many threads. A file that is damaged, or that an archive of this format cannot have, is
-/// left out, and told of in `tally`; sockets are in none.
+/// left out, and told of in `tally`, as is what such an archive cannot have of a file.
 ///
 /// # Errors
 /// `EIO` when the archive cannot be written, or the index is damaged.
@@ -49,6 +50,10 @@ pub fn export(
 trait Archive {
     /// Why it cannot have this.
     fn refuses(&self, _: &Item) -> Option<&'static str> {
+        None
+    }
+    /// What of this it cannot have, in words that follow "path" and "paths".
+    fn loses(&self, _: &Item) -> Option<&'static str> {
         None
     }
     /// One more.
@@ -106,7 +111,7 @@ fn write(container: &Container, mut archive: impl Archive, threads: usize, tally
                 Worker { wanted, done }
             })
             .collect();
-        let mut walk = container.walk()?;
+        let mut walk = container.walk_deep()?;
         let mut paths = std::collections::VecDeque::new();
         let (mut asked, mut written) = (0, 0);
         loop {
@@ -140,6 +145,9 @@ fn put(archive: &mut impl Archive, path: &[u8], item: Result<Item>, tally: &Tall
     if let Some(why) = archive.refuses(&item) {
         tally.note(path, &Fault::new(Errno::EINVAL, why));
         return Ok(());
+    }
+    if let Some(what) = archive.loses(&item) {
+        tally.lose(what);
     }
     let size = item.node.size;
     archive.put(item).map_err(|error| {

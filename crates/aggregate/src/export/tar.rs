@@ -1,12 +1,12 @@
-//! The tar archive: POSIX.1-2001 where names or attributes need it, GNU's long names.
+//! The tar archive: POSIX.1-2001, with records of extended headers for what a header cannot have, and GNU's long names.
 
 use super::{Archive, Item};
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use tameike_core::FileKind;
-use tameike_store::container::Node;
+use tameike_core::{FileKind, Timestamp};
+use tameike_store::container::{Node, Xattr};
 use tar::{Builder, EntryType, Header};
 
 /// Names of extended attributes in a tar archive begin so, as GNU tar and libarchive write them.
@@ -22,20 +22,25 @@ impl<W: Write> Tar<W> {
 }
 
 impl<W: Write> Archive for Tar<W> {
+    fn refuses(&self, item: &Item) -> Option<&'static str> {
+        (item.node.kind == FileKind::Socket).then_some("a tar archive has no sockets")
+    }
+
+    fn loses(&self, item: &Item) -> Option<&'static str> {
+        let is_lost = item.node.xattrs.iter().any(|xattr| xattr_key(xattr).is_none());
+        is_lost.then_some("without an extended attribute whose name no tar archive can have")
+    }
+
     fn put(&mut self, item: Item) -> io::Result<()> {
         let Item { path, node, content } = item;
         let Some(kind) = entry_type(node.kind) else { return Ok(()) };
         let path = Path::new(OsStr::from_bytes(&path));
-        let xattrs: Vec<_> = node
-            .xattrs
-            .iter()
-            .filter_map(|xattr| {
-                Some((format!("{XATTR_PREFIX}{}", std::str::from_utf8(&xattr.name).ok()?), &xattr.value[..]))
-            })
-            .collect();
-        if !xattrs.is_empty() {
-            self.0.append_pax_extensions(xattrs.iter().map(|(name, value)| (&name[..], *value)))?;
-        }
+        let times = [("mtime", decimal(node.mtime)), ("atime", decimal(node.atime))];
+        let times = times.iter().map(|(key, time)| (*key, time.as_bytes()));
+        let xattrs: Vec<_> =
+            node.xattrs.iter().filter_map(|xattr| Some((xattr_key(xattr)?, &xattr.value[..]))).collect();
+        let xattrs = xattrs.iter().map(|(key, value)| (&key[..], *value));
+        self.0.append_pax_extensions(times.chain(xattrs))?;
         let mut header = header_of(&node, kind)?;
         match node.kind {
             FileKind::Symlink => {
@@ -47,6 +52,26 @@ impl<W: Write> Archive for Tar<W> {
 
     fn end(self) -> io::Result<()> {
         self.0.into_inner()?.flush()
+    }
+}
+
+/// The record of an extended attribute.
+fn xattr_key(xattr: &Xattr) -> Option<String> {
+    // A key ends at the first `=`.
+    let name = std::str::from_utf8(&xattr.name).ok().filter(|name| !name.contains('='))?;
+    Some(format!("{XATTR_PREFIX}{name}"))
+}
+
+/// Seconds since 1970, as a record has them: of a time before, the fraction counts backwards.
+fn decimal(time: Timestamp) -> String {
+    let Timestamp { seconds, nanoseconds } = time;
+    match nanoseconds {
+        0 => seconds.to_string(),
+        _ if seconds < 0 => {
+            let (whole, part) = (seconds.unsigned_abs() - 1, 1_000_000_000_u32.saturating_sub(nanoseconds));
+            format!("-{whole}.{part:09}")
+        }
+        _ => format!("{seconds}.{nanoseconds:09}"),
     }
 }
 
@@ -69,6 +94,7 @@ fn header_of(node: &Node, kind: EntryType) -> io::Result<Header> {
     header.set_mode(node.mode.into());
     header.set_uid(node.uid.into());
     header.set_gid(node.gid.into());
+    // A record has the time of a file from before 1970.
     header.set_mtime(u64::try_from(node.mtime.seconds).unwrap_or(0));
     header.set_size(if kind == EntryType::Regular { node.size } else { 0 });
     if matches!(kind, EntryType::Char | EntryType::Block) {
@@ -77,4 +103,17 @@ fn header_of(node: &Node, kind: EntryType) -> io::Result<Header> {
         header.set_device_minor(node.rdev & 0xff | node.rdev >> 12 & 0xf_ff00)?;
     }
     Ok(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_decimal_numbers() {
+        let time = |seconds, nanoseconds| decimal(Timestamp { seconds, nanoseconds });
+        assert_eq!([time(0, 0), time(5, 25)], ["0", "5.000000025"]);
+        assert_eq!([time(-5, 0), time(-5, 250_000_000), time(-1, 1)], ["-5", "-4.750000000", "-0.999999999"]);
+        assert_eq!(time(i64::MIN, 999_999_999), "-9223372036854775807.000000001");
+    }
 }

@@ -33,14 +33,24 @@ impl<W: Write> Archive for Zip<W> {
         }
     }
 
+    fn loses(&self, item: &Item) -> Option<&'static str> {
+        (extended(item.node.mtime).is_none() && !Moment::of(item.node.mtime).is_exact)
+            .then_some("with another time, as a zip archive cannot have theirs")
+    }
+
     fn put(&mut self, item: Item) -> io::Result<()> {
         let Item { path, node, mut content } = item;
         let path = String::from_utf8_lossy(&path);
         let options = SimpleFileOptions::default()
             .compression_method(CompressionMethod::Stored)
-            .last_modified_time(moment(node.mtime))
+            .last_modified_time(Moment::of(node.mtime).nearest)
             .unix_permissions(node.mode.into())
-            .large_file(node.size > SMALL_MAX);
+            .large_file(node.size > SMALL_MAX)
+            .into_full_options();
+        let options = match extended(node.mtime) {
+            Some(mtime) => options.with_extended_timestamp(Some(mtime), None, None)?,
+            None => options,
+        };
         match node.kind {
             FileKind::Directory => self.0.add_directory(path, options)?,
             FileKind::Symlink => self.0.add_symlink(path, String::from_utf8_lossy(&node.target), options)?,
@@ -57,9 +67,31 @@ impl<W: Write> Archive for Zip<W> {
     }
 }
 
-/// The nearest time that a zip archive can tell, in UTC: from 1980 to 2107.
-fn moment(time: Timestamp) -> DateTime {
-    let civil = OffsetDateTime::from_unix_timestamp(time.seconds).ok();
-    let civil = civil.map(|moment| PrimitiveDateTime::new(moment.date(), moment.time()));
-    civil.and_then(|civil| DateTime::try_from(civil).ok()).unwrap_or(DateTime::DEFAULT)
+/// Seconds since 1970 in the field "extended timestamp", a number of 32 bits. Programs do not agree on whether it has a sign: what all read alike are
+/// the years 1970 to 2038.
+fn extended(time: Timestamp) -> Option<u32> {
+    i32::try_from(time.seconds).ok().and_then(|seconds| u32::try_from(seconds).ok())
+}
+
+/// A time as the header of a file has it, in UTC: even seconds from 1980 to 2107.
+struct Moment {
+    /// The nearest one before, or the first of all.
+    nearest: DateTime,
+    /// It is to the second.
+    is_exact: bool,
+}
+
+impl Moment {
+    fn of(time: Timestamp) -> Self {
+        let civil = OffsetDateTime::from_unix_timestamp(time.seconds).ok();
+        let civil = civil.map(|moment| PrimitiveDateTime::new(moment.date(), moment.time()));
+        match civil.and_then(|civil| DateTime::try_from(civil).ok()) {
+            Some(nearest) => Self { nearest, is_exact: time.seconds % 2 == 0 },
+            None => {
+                let last = DateTime::from_date_and_time(2107, 12, 31, 23, 59, 58).ok();
+                let nearest = last.filter(|_| time.seconds > 0).unwrap_or(DateTime::DEFAULT);
+                Self { nearest, is_exact: false }
+            }
+        }
+    }
 }

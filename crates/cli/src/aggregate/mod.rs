@@ -208,11 +208,14 @@ fn tell(tally: &Tally, done: &str) -> u8 {
     faults.iter().for_each(|fault| say(format_args!("{fault}")));
     let files = tally.files();
     say(format_args!("{done} {files} {}, {}", plural(files as usize, "path"), show(tally.bytes())));
-    if faults.is_empty() {
-        return 0;
+    let losses = tally.losses();
+    for (what, count) in &losses {
+        say(format_args!("{done} {} {what}", plural_of(*count as usize, "path")));
     }
-    say(format_args!("{} could not be {done}: see above", plural_of(faults.len(), "path")));
-    exit::DRAIN_INCOMPLETE
+    if !faults.is_empty() {
+        say(format_args!("{} could not be {done}: see above", plural_of(faults.len(), "path")));
+    }
+    if faults.is_empty() && losses.is_empty() { 0 } else { exit::DRAIN_INCOMPLETE }
 }
 
 fn plural_of(count: usize, what: &str) -> String {

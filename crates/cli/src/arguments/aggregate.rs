@@ -178,7 +178,8 @@ pub struct ExtractArguments {
 /// `tameike agg export`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Files that are damaged, or that the archive cannot have, are left out and named.\n\n\
+    after_help = "Files that are damaged, or that the archive cannot have, are left out and named. Of files whose times a zip archive cannot have it says how many, \
+    and gives them the nearest time.\n\n\
     Exit code: 0 when everything is in the archive, 75 when not, or when the container's writer was cut off, 4 when the container is damaged so that files may be missing, 71 when it could not be written.\n\n\
     Example: tameike agg export results.tmk | zstd >results.tar.zst"
 )]
@@ -195,9 +196,9 @@ pub struct ExportArguments {
 /// What an archive is.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub enum ArchiveFormat {
-    /// Has all that a container has, but sockets
+    /// Has all that a container has, with times to the nanosecond, but sockets
     Tar,
-    /// Has files, directories and links, with their permissions and times in UTC
+    /// Has files, directories and links, with their permissions and times in UTC: seconds from 1970 to 2038, even seconds until 2107
     Zip,
 }
 

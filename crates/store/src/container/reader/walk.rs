@@ -4,8 +4,9 @@ use super::super::entry::split_path;
 use super::super::index::{IndexEntry, Merge};
 use super::Container;
 use super::path_key::PathKey;
+use std::collections::BTreeMap;
 use std::ops::Bound;
-use tameike_core::Result;
+use tameike_core::{FileKind, Result};
 use tameike_io::shared::join;
 
 /// Entries by directory and name.
@@ -24,7 +25,7 @@ impl Container {
     ///
     /// # Errors
     /// `EIO` when the index is damaged there.
-    pub fn children<'a>(&'a self, dir: &'a [u8]) -> Result<Walk<'a>> {
+    pub fn children(&self, dir: &[u8]) -> Result<Walk<'_>> {
         self.children_after(dir, b"")
     }
 
@@ -32,9 +33,10 @@ impl Container {
     ///
     /// # Errors
     /// As [`Self::children`].
-    pub fn children_after<'a>(&'a self, dir: &'a [u8], name: &[u8]) -> Result<Walk<'a>> {
+    pub fn children_after(&self, dir: &[u8], name: &[u8]) -> Result<Walk<'_>> {
         // No other name comes between.
         let first = join(dir, &[name, b"\0"].concat());
+        let dir = dir.to_vec();
         let is_there = move |entry: &Result<IndexEntry>| {
             entry.as_ref().map_or(true, |entry| split_path(&entry.path).0 == dir)
         };
@@ -45,7 +47,7 @@ impl Container {
     ///
     /// # Errors
     /// `EIO` when the index is damaged there.
-    pub fn below<'a>(&'a self, dir: &'a [u8]) -> Result<Walk<'a>> {
+    pub fn below(&self, dir: &[u8]) -> Result<Walk<'_>> {
         if dir.is_empty() {
             return self.walk();
         }
@@ -56,6 +58,31 @@ impl Container {
             entry.as_ref().map_or(true, |entry| split_path(&entry.path).0.starts_with(&below))
         };
         Ok(Box::new(self.children(dir)?.chain(deeper.take_while(is_there))))
+    }
+
+    /// Everything that is there, depth first: a directory, its files, then its directories, each followed by all that is below it. The directories
+    /// are kept in memory.
+    ///
+    /// # Errors
+    /// `EIO` when the index is damaged.
+    pub fn walk_deep(&self) -> Result<Walk<'_>> {
+        let mut dirs = BTreeMap::from([(DeepKey::of(b""), None)]);
+        for entry in self.walk()? {
+            let entry = entry?;
+            // It may have no entry of its own.
+            dirs.entry(DeepKey::of(split_path(&entry.path).0)).or_insert(None);
+            if is_dir(&entry) {
+                dirs.insert(DeepKey::of(&entry.path), Some(entry));
+            }
+        }
+        let in_dir = |(dir, own): (DeepKey, Option<IndexEntry>)| -> Walk<'_> {
+            let files: Walk<'_> = match self.children(&dir.path()) {
+                Ok(children) => Box::new(children.filter(|entry| !entry.as_ref().is_ok_and(is_dir))),
+                Err(fault) => Box::new(std::iter::once(Err(fault))),
+            };
+            Box::new(own.into_iter().map(Ok).chain(files))
+        };
+        Ok(Box::new(dirs.into_iter().flat_map(in_dir)))
     }
 
     /// Names of directories in `dir` in which there is something, whether an entry tells of them or not.
@@ -96,5 +123,23 @@ impl Container {
     /// Paths that were removed since the index was made, or ever where there is none.
     pub fn removed(&self) -> impl Iterator<Item = &IndexEntry> {
         self.added.values().filter(|entry| entry.node.is_none())
+    }
+}
+
+fn is_dir(entry: &IndexEntry) -> bool {
+    entry.node.is_some_and(|node| node.kind == FileKind::Directory)
+}
+
+/// The path of a directory, in the order of a walk that goes depth first: no byte of a name is lower than what separates names.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct DeepKey(Vec<u8>);
+
+impl DeepKey {
+    fn of(path: &[u8]) -> Self {
+        Self(path.iter().map(|&byte| if byte == b'/' { 0 } else { byte }).collect())
+    }
+
+    fn path(&self) -> Vec<u8> {
+        self.0.iter().map(|&byte| if byte == 0 { b'/' } else { byte }).collect()
     }
 }
