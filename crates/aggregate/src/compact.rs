@@ -175,8 +175,7 @@ fn copy(container: &Container, entry: &IndexEntry, writer: &mut IndexedWriter<'_
     let mut reader = container.open_entry(entry)?;
     let node = reader.node().clone();
     match node.kind {
-        FileKind::File => writer
-            .put_file(&entry.path, entry.version, node, |buffer, offset| reader.read_at(buffer, offset))?,
+        FileKind::File => writer.put_file(&entry.path, entry.version, node, &mut reader)?,
         _ => writer.put(&entry.path, entry.version, node).map(Ok)?,
     }
 }

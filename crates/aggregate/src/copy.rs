@@ -1,7 +1,8 @@
 //! Files and trees are copied to other files, or into a container.
 
 use crate::Tally;
-use crate::files::{Files, Read, copy_pieces};
+use crate::content::FileInput;
+use crate::files::{Files, copy_pieces};
 use crate::pack::look;
 use crate::session::{OpenFlags, Session};
 use crate::tree::{Item, walk};
@@ -129,27 +130,21 @@ impl Work<'_> {
     fn put(&self, item: &Item) -> Result<()> {
         let to = self.target(item);
         let (node, file) = look(self.source, item)?;
-        let mut read = |buffer: &mut [u8], offset| match &file {
-            Some(file) => file.read_at(buffer, offset),
-            None => Ok(0),
-        };
-        match *self.into {
-            Destination::Files { tree, keeps_owners } => {
-                Files { into: tree, keeps_owners }.put(&to, &node, &mut read, self.tally)
+        match (self.into, file) {
+            (Destination::Files { tree, keeps_owners }, mut file) => {
+                Files { into: *tree, keeps_owners: *keeps_owners }.put(&to, &node, &mut file, self.tally)
             }
-            Destination::Container(session) if node.kind == FileKind::File => {
-                self.add(session, &to, node, &mut read)
-            }
-            Destination::Container(session) => session.make(&to, node),
+            (Destination::Container(session), Some(file)) => self.add(session, &to, node, file),
+            (Destination::Container(session), None) => session.make(&to, node),
         }
     }
 
     /// Adds a regular file to a container.
-    fn add(&self, session: &Session, to: &[u8], node: Node, read: Read<'_>) -> Result<()> {
+    fn add(&self, session: &Session, to: &[u8], node: Node, mut input: FileInput) -> Result<()> {
         let flags = OpenFlags { write: true, create: true, exclusive: true, truncate: false };
         let file = session.open_file(to, flags, 0o600)?;
         let write = |data: &[u8], at| session.write(&file, data, Some(at)).map(drop);
-        let copied = copy_pieces(node.size, read, self.tally, write)
+        let copied = copy_pieces(node.size, &mut input, self.tally, write)
             .and_then(|()| match session.status(&file).size == node.size {
                 true => Ok(()),
                 false => session.truncate(&file, node.size),

@@ -57,7 +57,7 @@ impl Work<'_> {
     fn make_file(&self, entry: &IndexEntry, tally: &Tally) -> Result<()> {
         let mut reader = self.container.open_entry(entry)?;
         let node = reader.node().clone();
-        self.files.put(&entry.path, &node, &mut |buffer, offset| reader.read_at(buffer, offset), tally)
+        self.files.put(&entry.path, &node, &mut reader, tally)
     }
 
     fn finish_dir(&self, entry: &IndexEntry) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Files of a tree that are made anew: nothing that is there is replaced.
 
 use crate::Tally;
+use crate::content::{Input, next_range};
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::shared::{SharedFile, SharedFs, Special, XattrMode};
@@ -8,9 +9,6 @@ use tameike_store::container::{Node, split_path};
 
 /// Bytes that are copied at once.
 pub const COPY_SIZE: usize = 1 << 20;
-
-/// Reads content at an offset, until the buffer is full or the file ends.
-pub type Read<'a> = &'a mut dyn FnMut(&mut [u8], u64) -> Result<usize>;
 
 /// A tree in which files are made.
 pub struct Files<'a> {
@@ -41,11 +39,11 @@ impl Files<'_> {
     }
 
     /// Makes a file of any kind, with its attributes and content; a directory is there already.
-    pub fn put(&self, path: &[u8], node: &Node, read: Read<'_>, tally: &Tally) -> Result<()> {
+    pub fn put(&self, path: &[u8], node: &Node, input: &mut dyn Input, tally: &Tally) -> Result<()> {
         match node.kind {
             FileKind::File => {
                 let file = self.with_parents(path, || self.into.create(path, 0o600))?;
-                let copied = copy(node.size, read, &*file, tally);
+                let copied = copy(node.size, input, &*file, tally);
                 if copied.is_err() {
                     // Half a file is not left behind.
                     self.into.unlink(path)?;
@@ -84,32 +82,38 @@ impl Files<'_> {
     }
 }
 
-fn copy(size: u64, read: Read<'_>, file: &dyn SharedFile, tally: &Tally) -> Result<()> {
-    copy_pieces(size, read, tally, |data, at| file.write_at(data, at))?;
+fn copy(size: u64, input: &mut dyn Input, file: &dyn SharedFile, tally: &Tally) -> Result<()> {
+    copy_pieces(size, input, tally, |data, at| file.write_at(data, at))?;
     if file.stat()?.size == size { Ok(()) } else { file.truncate(size) }
 }
 
 /// Reads up to `size` bytes of content, and has those written that are no hole.
 pub fn copy_pieces(
     size: u64,
-    read: Read<'_>,
+    input: &mut dyn Input,
     tally: &Tally,
     mut write: impl FnMut(&[u8], u64) -> Result<()>,
 ) -> Result<()> {
     let mut buffer = vec![0; COPY_SIZE.min(size as usize)];
     let mut at = 0;
     while at < size {
-        let count = read(&mut buffer, at)?;
-        if count == 0 {
-            return Err(Fault::new(Errno::EIO, "it became shorter while it was read"));
+        let range = next_range(input, at, size)?.unwrap_or(size..size);
+        at = range.start.min(size);
+        let end = range.end.min(size);
+        while at < end {
+            let wanted = (end - at).min(buffer.len() as u64) as usize;
+            let count = input.read_at(&mut buffer[..wanted], at)?;
+            if count == 0 {
+                return Err(Fault::new(Errno::EIO, "it became shorter while it was read"));
+            }
+            let data = &buffer[..count];
+            // Holes stay holes.
+            if data.iter().any(|&byte| byte != 0) {
+                write(data, at)?;
+            }
+            at += count as u64;
         }
-        let data = &buffer[..count.min((size - at) as usize)];
-        // Holes stay holes.
-        if data.iter().any(|&byte| byte != 0) {
-            write(data, at)?;
-        }
-        tally.add_bytes(data.len() as u64);
-        at += data.len() as u64;
     }
+    tally.add_bytes(size);
     Ok(())
 }

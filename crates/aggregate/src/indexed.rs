@@ -1,6 +1,7 @@
 //! A lane whose entries go to an index, too.
 
 use crate::Tally;
+use crate::content::{Input, next_range};
 use parking_lot::Mutex;
 use tameike_core::Result;
 use tameike_store::container::{
@@ -25,36 +26,47 @@ impl<'a> IndexedWriter<'a> {
         self.keep(put)
     }
 
-    /// Puts a file as it is read, piece by piece. The outer fault is the container's, the inner one that of who reads.
+    /// Puts a file as it is read, piece by piece; of its holes nothing. The outer fault is the container's, the inner one that of who reads.
     pub fn put_file(
         &mut self,
         path: &[u8],
         version: u64,
         node: Node,
-        mut read: impl FnMut(&mut [u8], u64) -> Result<usize>,
+        input: &mut dyn Input,
     ) -> Result<Result<()>> {
         let mut buffer = vec![0; self.writer.together_size_max().min(node.size as usize) + 1];
-        let (mut extents, mut size) = (Vec::<Extent>::new(), 0);
-        loop {
-            let count = match read(&mut buffer, size) {
-                Ok(count) => count,
+        let (mut extents, mut at, mut end) = (Vec::<Extent>::new(), 0, None);
+        while end.is_none() {
+            let range = match next_range(input, at, node.size) {
+                Ok(Some(range)) => range,
+                // The rest is a hole.
+                Ok(None) => break,
                 Err(fault) => return Ok(Err(fault)),
             };
-            self.tally.add_bytes(count as u64);
-            let is_last = count < buffer.len();
-            if is_last && size == 0 {
-                let put = self.writer.put(path, version, node, &buffer[..count])?;
-                return self.keep(put).map(Ok);
+            at = range.start;
+            while at < range.end && end.is_none() {
+                let wanted = (range.end - at).min(buffer.len() as u64) as usize;
+                let data = match input.read_at(&mut buffer[..wanted], at) {
+                    Ok(count) => &buffer[..count],
+                    Err(fault) => return Ok(Err(fault)),
+                };
+                if data.len() < wanted {
+                    end = Some(at + data.len() as u64);
+                    if at == 0 {
+                        self.tally.add_bytes(data.len() as u64);
+                        let put = self.writer.put(path, version, node, data)?;
+                        return self.keep(put).map(Ok);
+                    }
+                }
+                self.writer.put_pieces(at, data, &mut extents)?;
+                at += data.len() as u64;
+                buffer.resize(self.writer.piece_size(), 0);
             }
-            self.writer.put_pieces(size, &buffer[..count], &mut extents)?;
-            size += count as u64;
-            if is_last {
-                break;
-            }
-            buffer.resize(self.writer.piece_size(), 0);
         }
-        let node = Node { size, content: Content::Extents(extents), ..node };
-        self.put(path, version, node).map(Ok)
+        let size = end.unwrap_or(at.max(node.size));
+        self.tally.add_bytes(size);
+        let content = if size == 0 { Content::Here } else { Content::Extents(extents) };
+        self.put(path, version, Node { size, content, ..node }).map(Ok)
     }
 
     /// Makes all of it safe.

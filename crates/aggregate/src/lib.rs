@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod compact;
+mod content;
 mod copy;
 mod export;
 mod extract;

@@ -1,13 +1,14 @@
 //! A tree of files goes into a new container.
 
 use crate::Tally;
+use crate::content::FileInput;
 use crate::indexed::IndexedWriter;
 use crate::tree::{Item, walk};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use tameike_core::{Errno, Fault, FileKind, Result};
-use tameike_io::shared::{Access, SharedFile, SharedFs};
+use tameike_io::shared::{Access, SharedFs};
 use tameike_store::container::{
     Codec, Content, Geometry, IndexBuilder, LaneEnd, LaneWriter, Node, Superblock, WriterId, Xattr,
 };
@@ -126,10 +127,7 @@ impl Packer<'_> {
         };
         let put = match file {
             None => self.writer.put(&item.path, self.version, node).map(Ok),
-            Some(file) => {
-                let read = |buffer: &mut [u8], offset| file.read_at(buffer, offset);
-                self.writer.put_file(&item.path, self.version, node, read)
-            }
+            Some(mut file) => self.writer.put_file(&item.path, self.version, node, &mut file),
         };
         match put {
             // What no container can have is the fault of the source.
@@ -142,10 +140,10 @@ impl Packer<'_> {
 }
 
 /// What a container tells of a path, and its content if it is a regular file.
-pub fn look(source: &dyn SharedFs, item: &Item) -> Result<(Node, Option<Arc<dyn SharedFile>>)> {
+pub fn look(source: &dyn SharedFs, item: &Item) -> Result<(Node, Option<FileInput>)> {
     let (path, stat) = (&item.path, &item.stat);
     let file = match stat.kind {
-        FileKind::File => Some(source.open(path, Access::Read)?),
+        FileKind::File => Some(FileInput::new(source.open(path, Access::Read)?, stat)),
         _ => None,
     };
     let target = match stat.kind {

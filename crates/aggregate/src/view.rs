@@ -10,7 +10,7 @@ use tameike_io::shared::{
     Access, Allocate, FileStat, NamedFile, Pin, Seek, SharedDir, SharedFile, SharedFs, Special, TreeSpace,
     XattrMode, join,
 };
-use tameike_store::container::{Container, FileReader, IndexEntry, Node, split_path};
+use tameike_store::container::{Container, Content, FileReader, IndexEntry, Node, split_path};
 
 /// Names that are given at once.
 const NAMES_AT_ONCE: usize = 1024;
@@ -82,10 +82,19 @@ fn stat_of(path: &[u8], node: &Node) -> FileStat {
         gid: node.gid,
         rdev: node.rdev,
         size,
-        blocks: node.size.div_ceil(STAT_BLOCK),
+        blocks: space(node).div_ceil(STAT_BLOCK),
         atime: node.atime,
         mtime: node.mtime,
         ctime: node.mtime,
+    }
+}
+
+/// Bytes of a file that are no hole.
+fn space(node: &Node) -> u64 {
+    match &node.content {
+        Content::Here => node.size,
+        // What is outside of the container has none.
+        Content::Extents(extents) => extents.iter().map(|extent| u64::from(extent.length)).sum(),
     }
 }
 
@@ -211,10 +220,15 @@ impl SharedFile for OpenFile {
     }
 
     fn seek(&self, what: Seek, offset: u64) -> Result<u64> {
-        match what {
-            _ if offset >= self.stat.size => Err(Errno::ENXIO.into()),
-            Seek::Data => Ok(offset),
-            Seek::Hole => Ok(self.stat.size),
+        if offset >= self.stat.size {
+            return Err(Errno::ENXIO.into());
+        }
+        let data = self.reader.lock().data(offset);
+        match (what, data) {
+            (Seek::Data, Some(data)) => Ok(data.start),
+            (Seek::Data, None) => Err(Errno::ENXIO.into()),
+            (Seek::Hole, Some(data)) if data.start == offset => Ok(data.end),
+            (Seek::Hole, _) => Ok(offset),
         }
     }
 

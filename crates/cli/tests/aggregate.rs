@@ -2,6 +2,8 @@
 
 #[path = "aggregate/archives.rs"]
 mod archives;
+#[path = "aggregate/sparse.rs"]
+mod sparse;
 mod support;
 #[path = "aggregate/times.rs"]
 mod times;

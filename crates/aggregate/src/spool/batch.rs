@@ -3,11 +3,12 @@
 use super::packer::kind_of;
 use super::tree::{Found, Mark, told, xattrs};
 use super::{Names, Packer};
-use crate::session::OpenFlags;
+use crate::content::{Input, LocalInput, next_range};
+use crate::session::{OpenFile, OpenFlags, Session};
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tameike_core::attr::{AttrChange, SetTime};
@@ -263,20 +264,7 @@ impl<'a> Batch<'a> {
             let flags = OpenFlags { write: true, create: true, truncate: true, exclusive: false };
             session.open_file(path, flags, mark.mode)?
         };
-        let failed = |error| told(&error);
-        let size = PIECE_SIZE.min(mark.size as usize + 1);
-        if self.piece.len() < size {
-            self.piece.resize(size, 0);
-        }
-        let mut at = 0;
-        loop {
-            let count = file.read_at(&mut self.piece, at).map_err(failed)?;
-            if count == 0 {
-                break;
-            }
-            session.write(&open, &self.piece[..count], Some(at))?;
-            at += count as u64;
-        }
+        put_content(session, &open, file, &mut self.piece)?;
         let atime = Some(SetTime::To(mark.mtime));
         session.set_file_attributes(&open, &AttrChange { atime, ..mark.attributes() })?;
         let has_name = self.tell_xattrs(path, file, mark);
@@ -360,6 +348,30 @@ impl<'a> Batch<'a> {
             names.clean.insert(path, watched, *mark);
         }
     }
+}
+
+/// Puts the content of a file, but for its holes.
+fn put_content(session: &Session, open: &OpenFile, file: &File, piece: &mut Vec<u8>) -> Result<()> {
+    let (mut input, size) = LocalInput::new(file).map_err(|error| told(&error))?;
+    let wanted = PIECE_SIZE.min(size as usize + 1);
+    if piece.len() < wanted {
+        piece.resize(wanted, 0);
+    }
+    let mut at = 0;
+    while let Some(range) = next_range(&mut input, at, size)? {
+        at = range.start;
+        while at < range.end {
+            let wanted = (range.end - at).min(piece.len() as u64) as usize;
+            let count = input.read_at(&mut piece[..wanted], at)?;
+            if count == 0 {
+                return Ok(());
+            }
+            session.write(open, &piece[..count], Some(at))?;
+            at += count as u64;
+        }
+    }
+    // It ends with a hole.
+    session.truncate(open, size.max(at))
 }
 
 /// Whether a time is of just now, or of the future.

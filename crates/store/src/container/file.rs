@@ -156,6 +156,18 @@ impl FileReader {
         Ok(())
     }
 
+    /// The next bytes at or behind `offset` that are no hole.
+    pub fn data(&self, offset: u64) -> Option<Range<u64>> {
+        if self.outside.is_some() {
+            return (offset < self.node.size).then_some(offset..self.node.size);
+        }
+        let first = self.extents.partition_point(|extent| extent.end() <= offset);
+        let (next, rest) = self.extents[first..].split_first()?;
+        let pairs = self.extents[first..].iter().zip(rest);
+        let joined = pairs.take_while(|(one, next)| one.end() == next.start).count();
+        Some(next.start.max(offset)..rest[..joined].last().unwrap_or(next).end())
+    }
+
     /// What is damaged of it: of each piece, the first thing.
     ///
     /// # Errors
