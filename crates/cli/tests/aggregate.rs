@@ -2,6 +2,8 @@
 
 #[path = "aggregate/archives.rs"]
 mod archives;
+#[path = "aggregate/mounts.rs"]
+mod mounts;
 #[path = "aggregate/sparse.rs"]
 mod sparse;
 mod support;

@@ -4,11 +4,25 @@ use super::{of_path, open};
 use crate::arguments::MountArguments;
 use crate::report::say;
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
 use tameike_agent::mounted::serve_tree;
 use tameike_aggregate::ContainerTree;
 use tameike_core::Result;
-use tameike_io::os::process::{group, user};
+use tameike_io::os::mount::UnmountWatch;
+use tameike_io::os::process::{group, start_thread, user};
 use tameike_io::os::{mount, signal};
+
+/// How long programs that still have files open are served after the mount has gone.
+const LEAVING: Duration = Duration::from_secs(1);
+
+/// Why the mount ends.
+enum Event {
+    /// The kernel asks for nothing more: nobody has the mount, or a file of it.
+    Served(Result<()>),
+    /// It is not mounted in this namespace any more. Another one may have a copy.
+    Unmounted,
+}
 
 /// Shows a container until it is unmounted.
 pub fn mount(arguments: &MountArguments) -> Result<u8> {
@@ -34,15 +48,39 @@ pub fn mount(arguments: &MountArguments) -> Result<u8> {
             }
         }
     });
-    if let Err(fault) = watched {
+    let (ends, ended) = channel();
+    let started = watched.and_then(|()| watch(UnmountWatch::new(&at)?, ends.clone())).and_then(|()| {
+        start_thread("mount", move || {
+            let _ = ends.send(Event::Served(serve_tree(Arc::new(tree), fuse)));
+        })
+    });
+    if let Err(fault) = started {
         // Nobody would end it otherwise.
         let _ = unmount();
         return Err(fault);
     }
     say(format_args!("{} is shown at {}", container.display(), at.display()));
-    let served = serve_tree(Arc::new(tree), fuse);
-    if served.is_err() {
-        let _ = unmount();
+    match ended.recv() {
+        Ok(Event::Served(served)) => {
+            if served.is_err() {
+                let _ = unmount();
+            }
+            served.map(|()| 0)
+        }
+        // With this process the copies end, too.
+        Ok(Event::Unmounted) | Err(_) => match ended.recv_timeout(LEAVING) {
+            Ok(Event::Served(served)) => served.map(|()| 0),
+            Ok(Event::Unmounted) | Err(_) => Ok(0),
+        },
     }
-    served.map(|()| 0)
+}
+
+/// Reports when the mount has gone.
+fn watch(watch: UnmountWatch, ends: Sender<Event>) -> Result<()> {
+    start_thread("unmount", move || match watch.wait() {
+        Ok(()) => drop(ends.send(Event::Unmounted)),
+        // It ends with the last copy.
+        Err(fault) => say(format_args!("{fault}")),
+    })
+    .map(drop)
 }

@@ -33,7 +33,8 @@ pub enum AggregateAction {
     Compact(CompactArguments),
     /// Show a container as files that cannot be changed, until it is unmounted
     #[command(
-        after_help = "It ends when it is unmounted (`umount`, `fusermount3 -u`) or interrupted (Ctrl-C). What others add to the container meanwhile is not shown.\n\n\
+        after_help = "It ends when it is unmounted (`umount`, `fusermount3 -u`) or interrupted (Ctrl-C). Mount namespaces that were made meanwhile do not keep it: \
+        after a second, files there, and files that are open still, give ENOTCONN. What others add to the container meanwhile is not shown.\n\n\
         Exit code: 0 when it was unmounted, 71 when it could not be mounted.\n\n\
         Example: tameike agg mount results.tmk /mnt &"
     )]

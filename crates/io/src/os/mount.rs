@@ -5,10 +5,11 @@
 //! closed gives them `ENOTCONN`.
 
 use super::socket;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{getegid, geteuid};
 use std::ffi::{CString, OsStr, OsString};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
@@ -24,6 +25,8 @@ pub const FUSE_TYPE: &str = "fuse.tameike";
 const MEMORY_TYPE: &str = "tmpfs";
 /// In which it counts its space, in bytes.
 const PAGE_SIZE: u64 = BLOCK_SIZE as u64;
+/// The mounts of this process's namespace.
+const MOUNT_TABLE: &str = "/proc/self/mountinfo";
 /// The device behind every FUSE mount.
 pub const FUSE_DEVICE: &str = "/dev/fuse";
 /// The program that mounts for users who may not.
@@ -73,8 +76,47 @@ fn device_of(path: &Path) -> Option<String> {
     let mut ours = table
         .split(|&byte| byte == b'\n')
         .filter(|line| mount_point(line).is_some_and(|found| found == path));
-    let device = ours.next_back()?.split(|&byte| byte == b' ').nth(2)?;
-    String::from_utf8(device.to_vec()).ok()
+    String::from_utf8(Mounted::parse(ours.next_back()?)?.device.to_vec()).ok()
+}
+
+/// Waits until a file system has no mount any more.
+pub struct UnmountWatch {
+    device: String,
+    table: File,
+}
+
+impl UnmountWatch {
+    /// Of the file system that is mounted at `path`.
+    ///
+    /// # Errors
+    /// `ENOENT` when there is none, and what the kernel says of its table.
+    pub fn new(path: &Path) -> Result<Self> {
+        let failed = |error: std::io::Error| Fault::from_os(format_args!("reading {MOUNT_TABLE}"), &error);
+        let table = File::open(MOUNT_TABLE).map_err(failed)?;
+        let missing = || Fault::new(Errno::ENOENT, format!("nothing is mounted at {}", path.display()));
+        Ok(Self { device: device_of(path).ok_or_else(missing)?, table })
+    }
+
+    /// Blocks until then. Mounts of this process's namespace count; copies of them in namespaces that were made meanwhile do not.
+    ///
+    /// # Errors
+    /// What the kernel says of its table.
+    pub fn wait(self) -> Result<()> {
+        let failed = |error: std::io::Error| Fault::from_os(format_args!("watching {MOUNT_TABLE}"), &error);
+        while is_mounted(&mount_table()?, self.device.as_bytes()) {
+            // The kernel reports what has changed since the last call, or since the file was opened.
+            match poll(&mut [PollFd::new(&self.table, PollFlags::PRI)], None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(failed(error.into())),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_mounted(table: &[u8], device: &[u8]) -> bool {
+    let mut mounts = table.split(|&byte| byte == b'\n').filter_map(Mounted::parse);
+    mounts.any(|mounted| mounted.device == device)
 }
 
 /// Mounts a file system in memory named `source` at `path`, for at most `capacity` bytes in whole pages, and as many files
@@ -165,8 +207,7 @@ pub fn mounts() -> Result<Vec<PathBuf>> {
 }
 
 fn mount_table() -> Result<Vec<u8>> {
-    std::fs::read("/proc/self/mountinfo")
-        .map_err(|error| Fault::from_os("reading /proc/self/mountinfo", &error))
+    std::fs::read(MOUNT_TABLE).map_err(|error| Fault::from_os(format_args!("reading {MOUNT_TABLE}"), &error))
 }
 
 /// The mount point in a line of `mountinfo`, when the mount is ours.

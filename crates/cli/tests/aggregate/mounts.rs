@@ -1,0 +1,75 @@
+//! `agg mount` ends with its mount, also where other mount namespaces have a copy of that.
+
+use super::{Mounted, Tree, path};
+use crate::support::succeed;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// A mount namespace that was made after a mount, and has a copy of it.
+struct Namespace(Child);
+
+impl Namespace {
+    fn new(at: &Path) -> Self {
+        let mut holder = Command::new("unshare")
+            .args([
+                "--map-root-user",
+                "--mount",
+                "sh",
+                "-c",
+                r#"ls "$0/empty" && echo ready && exec sleep 600"#,
+            ])
+            .arg(at)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("unshare is installed");
+        let said = BufReader::new(holder.stdout.take().expect("a pipe"));
+        assert!(said.lines().any(|line| line.is_ok_and(|line| line == "ready")), "it has the mount");
+        Self(holder)
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// How the process ends: nothing when it has not after a long time.
+fn ended(server: &mut Mounted) -> Option<ExitStatus> {
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(30) {
+        if let Some(status) = server.0.try_wait().expect("a child") {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    server.0.kill().expect("killed");
+    None
+}
+
+/// It went on, and only SIGKILL ended it.
+#[test]
+fn copies_of_a_mount_do_not_keep_it() {
+    let tree = Tree::new().packed();
+    let at = tree.base.path().join("at");
+    fs::create_dir(&at).expect("a directory");
+    for is_interrupted in [false, true] {
+        let mut server = Mounted::new(&tree.container(), &at);
+        let other = Namespace::new(&at);
+        match is_interrupted {
+            true => succeed(Command::new("kill").arg(server.0.id().to_string())),
+            false => succeed(Command::new("fusermount3").arg("-u").arg(&at)),
+        };
+        let status = ended(&mut server).expect("it ends");
+        assert!(status.success(), "{status}");
+        assert_eq!(fs::read_dir(&at).expect("a directory").count(), 0);
+        drop(other);
+    }
+    let mut server = Mounted::new(&tree.container(), &at);
+    assert!(at.join(path("empty")).is_dir());
+    assert!(server.end().success());
+}
