@@ -10,6 +10,9 @@ use zip::{CompressionMethod, DateTime, ZipWriter};
 /// Larger files have their sizes in 64 bits.
 const SMALL_MAX: u64 = u32::MAX as u64;
 
+/// The first time that the header of a file has: the beginning of 1980.
+const FIRST: i64 = 315_532_800;
+
 /// A zip archive that is being written.
 pub struct Zip<W: Write>(ZipWriter<StreamWriter<W>>);
 
@@ -89,7 +92,7 @@ impl Moment {
             Some(nearest) => Self { nearest, is_exact: time.seconds % 2 == 0 },
             None => {
                 let last = DateTime::from_date_and_time(2107, 12, 31, 23, 59, 58).ok();
-                let nearest = last.filter(|_| time.seconds > 0).unwrap_or(DateTime::DEFAULT);
+                let nearest = last.filter(|_| time.seconds >= FIRST).unwrap_or(DateTime::DEFAULT);
                 Self { nearest, is_exact: false }
             }
         }
