@@ -120,13 +120,14 @@ impl Superblock {
     /// # Errors
     /// What the file system says.
     pub fn restore(&self, fs: &dyn SharedFs) -> Result<()> {
-        if Self::is_file_whole(fs) {
-            return Ok(());
-        }
         let temporary = b"container.new";
+        // Who was killed has left it.
         match fs.unlink(temporary) {
             Err(fault) if fault.errno != Errno::ENOENT => return Err(fault),
             _ => {}
+        }
+        if Self::is_file_whole(fs) {
+            return Ok(());
         }
         let file = fs.create(temporary, 0o644)?;
         file.write_at(&self.encode(0), 0)?;

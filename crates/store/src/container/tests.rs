@@ -1,3 +1,4 @@
+mod indexes;
 mod known;
 mod large_reads;
 mod many_readers;

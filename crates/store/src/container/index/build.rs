@@ -5,10 +5,10 @@ use super::{
     FOOTER_SIZE, FORMAT, INDEX_NAME, Index, IndexEntry, LaneEnd, MAGIC, PAGE_SIZE, PageRef, encode, part,
 };
 use std::cmp::Ordering;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
-use tameike_core::Result;
 use tameike_core::wire::meta::RenameMode;
+use tameike_core::{Errno, Result};
 use tameike_io::crc32c;
 use tameike_io::os::process::random_bytes;
 use tameike_io::shared::{Access, SharedFile, SharedFs};
@@ -66,7 +66,29 @@ impl IndexBuilder {
     ///
     /// # Errors
     /// What the file system says; then there is no new index.
-    pub fn finish(mut self, lanes: &[LaneEnd]) -> Result<()> {
+    pub fn finish(self, lanes: &[LaneEnd]) -> Result<()> {
+        self.finish_if(lanes, |_| true)
+    }
+
+    /// The same, but that an index stays which another process has written meanwhile and that has all of this and more, and that nothing comes in the place
+    /// of the index of a container that was compacted meanwhile.
+    ///
+    /// # Errors
+    /// As [`Self::finish`].
+    pub fn finish_unless_behind(self, lanes: &[LaneEnd]) -> Result<()> {
+        let container = self.container;
+        self.finish_if(lanes, |fs| {
+            // One that cannot be read has nothing.
+            let known = Index::of_container(fs, container).ok().flatten();
+            let subfiles: BTreeSet<u32> = lanes.iter().map(|end| end.lane.subfile).collect();
+            !known.is_some_and(|known| has_more(known.lanes(), lanes))
+                && subfiles.into_iter().all(|number| {
+                    !fs.stat(&subfile::name(number)).is_err_and(|fault| fault.errno == Errno::ENOENT)
+                })
+        })
+    }
+
+    fn finish_if(mut self, lanes: &[LaneEnd], takes_place: impl Fn(&dyn SharedFs) -> bool) -> Result<()> {
         let not_safe = lanes.iter().filter(|end| !end.is_safe());
         let subfiles: BTreeSet<u32> = not_safe.map(|end| end.lane.subfile).collect();
         for number in subfiles {
@@ -83,13 +105,17 @@ impl IndexBuilder {
         let name = format!("index.new.{:016x}", self.token).into_bytes();
         // What was removed is of no use in an index that has all.
         let merged = Merge::new(sources)?.filter(|entry| !matches!(entry, Ok(entry) if entry.node.is_none()));
-        let written = write(&*self.fs, &name, self.container, merged, lanes)
-            .and_then(|()| self.fs.rename(&name, INDEX_NAME, RenameMode::Replace))
-            .and_then(|()| self.fs.sync_dir(b""));
-        if written.is_err() {
+        let placed = write(&*self.fs, &name, self.container, merged, lanes).and_then(|()| {
+            if !takes_place(&*self.fs) {
+                return self.fs.unlink(&name);
+            }
+            self.fs.rename(&name, INDEX_NAME, RenameMode::Replace)?;
+            self.fs.sync_dir(b"")
+        });
+        if placed.is_err() {
             let _ = self.fs.unlink(&name);
         }
-        written
+        placed
     }
 
     fn take_sorted(&mut self) -> Vec<IndexEntry> {
@@ -106,6 +132,13 @@ impl Drop for IndexBuilder {
             let _ = self.fs.unlink(name);
         }
     }
+}
+
+/// Whether an index that goes as far as `known` has all of one that goes as far as `new`, and more.
+fn has_more(known: &[LaneEnd], new: &[LaneEnd]) -> bool {
+    let known: BTreeMap<_, _> = known.iter().map(|end| (end.lane, (end.sequence, end.is_finished))).collect();
+    let new: BTreeMap<_, _> = new.iter().map(|end| (end.lane, (end.sequence, end.is_finished))).collect();
+    known != new && new.iter().all(|(lane, end)| known.get(lane).is_some_and(|known| known >= end))
 }
 
 /// The first entry of a source.

@@ -68,7 +68,7 @@ impl Container {
         Ok(false)
     }
 
-    /// Writes a new index of all that is there.
+    /// Writes a new index of all that is there, unless another process has written one that has more.
     ///
     /// # Errors
     /// What the file system says; then the old one, if there is one, is still there.
@@ -76,6 +76,6 @@ impl Container {
         self.refresh_but(&self.told_subfiles())?;
         let mut index = IndexBuilder::new(self.records.fs().clone(), self.superblock().container)?;
         self.walk()?.try_for_each(|entry| index.add(entry?))?;
-        index.finish(&self.ends())
+        index.finish_unless_behind(&self.ends())
     }
 }
