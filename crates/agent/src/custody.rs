@@ -51,6 +51,8 @@ struct State {
 /// Which door of a view has which file.
 pub(crate) struct Custody {
     runtime: Runtime,
+    /// Nothing of the view ever changes.
+    is_unchanging: bool,
     kernel: KernelCache,
     state: Mutex<State>,
     /// Counts changes of names through the ring.
@@ -83,14 +85,29 @@ impl State {
 
 impl Custody {
     pub(crate) fn new(runtime: Runtime) -> Arc<Self> {
+        Self::with(runtime, false)
+    }
+
+    /// Of a view of which nothing ever changes.
+    pub(crate) fn of_unchanging(runtime: Runtime) -> Arc<Self> {
+        Self::with(runtime, true)
+    }
+
+    fn with(runtime: Runtime, is_unchanging: bool) -> Arc<Self> {
         Arc::new(Self {
             runtime,
+            is_unchanging,
             kernel: KernelCache::default(),
             state: Mutex::default(),
             changes: AtomicU64::new(0),
             directories: AtomicU64::new(0),
             shown: OnceLock::new(),
         })
+    }
+
+    /// Whether what the kernel has of the view stays right.
+    pub(crate) fn is_unchanging(&self) -> bool {
+        self.is_unchanging
     }
 
     /// What the kernel has cached of the view.

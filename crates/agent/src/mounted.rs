@@ -14,16 +14,20 @@ const BLOCKING_THREADS_MAX: usize = 4;
 /// Room for writes that wait, of which there are none in a tree that cannot be changed.
 const WAITING_SIZE: usize = 1 << 20;
 
-/// Serves a tree behind an open `/dev/fuse` until it is unmounted. Blocks.
+/// Serves a tree behind an open `/dev/fuse` until it is unmounted. Of one that `is_unchanging` the kernel keeps all that it is told. Blocks.
 ///
 /// # Errors
 /// When the system has no threads left, or the kernel refuses the session.
-pub fn serve_tree(tree: Arc<dyn SharedFs>, fuse: OwnedFd) -> Result<()> {
+pub fn serve_tree(tree: Arc<dyn SharedFs>, is_unchanging: bool, fuse: OwnedFd) -> Result<()> {
     let system = System::start(BLOCKING_THREADS_MAX)
         .map_err(|error| Fault::from_os("starting the threads of a mount", &error))?;
     let runtime = system.runtime();
     let view = Arc::new(LocalView::new(runtime.clone(), tree, 0));
     let tasks = Tasks::new(runtime.clone(), None, fuse::THREADS_LENT_MAX);
-    let door = FuseDoor::new(tasks, view, WaitingRoom::new(WAITING_SIZE), Custody::new(runtime.clone()));
+    let custody = match is_unchanging {
+        true => Custody::of_unchanging(runtime.clone()),
+        false => Custody::new(runtime.clone()),
+    };
+    let door = FuseDoor::new(tasks, view, WaitingRoom::new(WAITING_SIZE), custody);
     fuse::serve(door, fuse, None)
 }

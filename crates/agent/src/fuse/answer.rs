@@ -1,22 +1,29 @@
 //! Answers that several requests share, with how long the kernel may believe them.
 
 use super::convert::errno;
-use super::{ATTRIBUTE_LIFETIME, NAME_LIFETIME, open_flags};
+use super::{ATTRIBUTE_LIFETIME, NAME_LIFETIME, UNCHANGING_LIFETIME, open_flags};
 use crate::custody::Custody;
 use std::time::Duration;
 use tameike_client::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, ViewSpace};
 use tameike_core::limits::{BLOCK_SIZE, NAME_SIZE_MAX};
 use tameike_core::{Attr, FileKind, Result};
 use tameike_io::fuse::Reply;
-use tameike_io::fuse::abi::{Lifetimes, Space};
+use tameike_io::fuse::abi::{Lifetimes, Space, open_flag};
 
 /// How long the kernel may use a name.
-fn name_lifetime(kind: FileKind) -> Duration {
-    if kind == FileKind::Directory { ATTRIBUTE_LIFETIME } else { NAME_LIFETIME }
+fn name_lifetime(custody: &Custody, kind: FileKind) -> Duration {
+    match kind {
+        _ if custody.is_unchanging() => UNCHANGING_LIFETIME,
+        FileKind::Directory => ATTRIBUTE_LIFETIME,
+        _ => NAME_LIFETIME,
+    }
 }
 
 /// How long the kernel may show attributes that were had after so many changes.
 fn attribute_lifetime(custody: &Custody, file: FileNumber, attr: &Attr, changes: u64) -> Duration {
+    if custody.is_unchanging() {
+        return UNCHANGING_LIFETIME;
+    }
     let may_keep = attr.kind != FileKind::Directory || custody.tell(file, changes);
     if may_keep { ATTRIBUTE_LIFETIME } else { Duration::ZERO }
 }
@@ -32,7 +39,7 @@ pub(super) fn answer_entry(reply: Reply, found: Result<Found>, custody: &Custody
     match found {
         Ok(found) => {
             let attr = attribute_lifetime(custody, found.file, &found.attr, changes);
-            let lifetimes = Lifetimes { name: name_lifetime(found.attr.kind), attr };
+            let lifetimes = Lifetimes { name: name_lifetime(custody, found.attr.kind), attr };
             reply.entry(found.file.0, &found.attr, lifetimes);
         }
         Err(fault) => reply.error(errno(&fault)),
@@ -68,16 +75,17 @@ pub(super) fn answer_created(
     match created {
         Ok((found, opened)) => {
             let open = (opened.handle.0, open_flags(opened, mode, keeps_locks));
-            let lifetimes = Lifetimes { name: name_lifetime(FileKind::File), attr: ATTRIBUTE_LIFETIME };
+            let lifetimes = Lifetimes { name: NAME_LIFETIME, attr: ATTRIBUTE_LIFETIME };
             reply.created(found.file.0, &found.attr, lifetimes, open);
         }
         Err(fault) => reply.error(errno(&fault)),
     }
 }
 
-pub(super) fn answer_open_dir(reply: Reply, opened: Result<HandleNumber>) {
+pub(super) fn answer_open_dir(reply: Reply, opened: Result<HandleNumber>, custody: &Custody) {
+    let flags = if custody.is_unchanging() { open_flag::CACHE_DIR | open_flag::KEEP_CACHE } else { 0 };
     match opened {
-        Ok(handle) => reply.opened(handle.0, 0),
+        Ok(handle) => reply.opened(handle.0, flags),
         Err(fault) => reply.error(errno(&fault)),
     }
 }

@@ -114,8 +114,8 @@ impl<V: Vfs> FuseDoor<V> {
                 });
             }
             Operation::OpenDir => {
-                let vfs = self.vfs.clone();
-                self.tasks.spawn(async move { answer_open_dir(reply, vfs.open_dir(file).await) });
+                let (vfs, custody) = (self.vfs.clone(), self.custody.clone());
+                self.tasks.spawn(async move { answer_open_dir(reply, vfs.open_dir(file).await, &custody) });
             }
             Operation::ReadDir { handle, after, size } => {
                 let vfs = self.vfs.clone();

@@ -47,6 +47,8 @@ use tameike_io::fuse::{Session, Settings};
 const ATTRIBUTE_LIFETIME: Duration = DIRECTORY_LIFETIME;
 /// How long other names may be used without asking.
 const NAME_LIFETIME: Duration = Duration::ZERO;
+/// How long the kernel may use what it has of a view of which nothing changes.
+const UNCHANGING_LIFETIME: Duration = Duration::from_secs(86_400);
 /// Threads that read requests of one view.
 const THREADS_PER_VIEW: usize = 4;
 /// Of these, how many may be held up by calls to the file system behind the view: the others go on reading.

@@ -27,15 +27,20 @@ enum Event {
 /// Shows a container until it is unmounted.
 pub fn mount(arguments: &MountArguments) -> Result<u8> {
     let MountArguments { container, at } = arguments;
-    let tree = ContainerTree::new(open(container)?, (user(), group()));
+    let opened = open(container)?;
+    // What others add is not shown; but content that is on its way to a place of its own grows.
+    let is_unchanging = opened.count_outside() == 0;
+    let tree = ContainerTree::new(opened, (user(), group()));
     let at = at.canonicalize().map_err(|error| {
         let fault = tameike_core::Fault::from_os("looking for the directory", &error);
         of_path(at, &fault)
     })?;
     let source = format!("tameike:{}", container.display());
     let is_root = user() == 0;
-    let fuse =
-        if is_root { mount::mount_fuse(&source, &at)? } else { mount::mount_fuse_by_helper(&source, &at)? };
+    let fuse = match is_root {
+        true => mount::mount_fuse(&source, &at, true)?,
+        false => mount::mount_fuse_by_helper(&source, &at, true)?,
+    };
     let unmount = {
         let at = at.clone();
         move || if is_root { mount::unmount(&at) } else { mount::unmount_by_helper(&at) }
@@ -51,7 +56,7 @@ pub fn mount(arguments: &MountArguments) -> Result<u8> {
     let (ends, ended) = channel();
     let started = watched.and_then(|()| watch(UnmountWatch::new(&at)?, ends.clone())).and_then(|()| {
         start_thread("mount", move || {
-            let _ = ends.send(Event::Served(serve_tree(Arc::new(tree), fuse)));
+            let _ = ends.send(Event::Served(serve_tree(Arc::new(tree), is_unchanging, fuse)));
         })
     });
     if let Err(fault) = started {

@@ -185,7 +185,7 @@ fn mount_views(
         base::make_private_dir(&path)?;
         let source = format!("tameike:{}:{}", start.job, view.as_str());
         let fuse = match isolation {
-            Isolation::None => Some(mount::mount_fuse_by_helper(&source, &path).map_err(|fault| {
+            Isolation::None => Some(mount::mount_fuse_by_helper(&source, &path, false).map_err(|fault| {
                 let message = format!("{fault}, and namespaces cannot be used either ({why})");
                 Fault::new(fault.errno, format!("{message}; `tameike doctor` says what mends it"))
             })?),
@@ -193,7 +193,9 @@ fn mount_views(
                 mount::mount_memory(&source, &path, start.capacity[view.index()])?;
                 None
             }
-            Isolation::MountNamespace | Isolation::UserNamespace => Some(mount::mount_fuse(&source, &path)?),
+            Isolation::MountNamespace | Isolation::UserNamespace => {
+                Some(mount::mount_fuse(&source, &path, false)?)
+            }
         };
         belongings.add_mount(isolation, path.clone());
         doors.push(ViewDoor { view, fuse, path });

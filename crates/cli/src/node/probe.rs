@@ -39,7 +39,7 @@ pub fn run() -> u8 {
     let isolation = namespace::isolate().map(isolation_of);
     let mount = match &isolation {
         // The mount is seen by this process only, so any directory will do.
-        Ok(_) => mount::mount_fuse("tameike-probe", &std::env::temp_dir()).map(drop),
+        Ok(_) => mount::mount_fuse("tameike-probe", &std::env::temp_dir(), false).map(drop),
         Err(fault) => Err(fault.clone()),
     };
     let probe = Probe {

@@ -73,3 +73,25 @@ fn copies_of_a_mount_do_not_keep_it() {
     assert!(at.join(path("empty")).is_dir());
     assert!(server.end().success());
 }
+
+/// Nothing in it can change: the kernel asked for each name and attribute again.
+#[test]
+fn the_kernel_keeps_what_it_was_told() {
+    let tree = Tree::new().packed();
+    let at = tree.base.path().join("at");
+    fs::create_dir(&at).expect("a directory");
+    let mut server = Mounted::new(&tree.container(), &at);
+    let file = at.join("results/deep/er/0007");
+    let look = || {
+        assert_eq!(fs::read_dir(at.join("results/deep/er")).expect("a directory").count(), 300);
+        (fs::metadata(&file).expect("there").len(), fs::read(&file).expect("read"))
+    };
+    let known = look();
+    // A process that is stopped answers nothing.
+    succeed(Command::new("kill").args(["-STOP", &server.0.id().to_string()]));
+    let stat = Command::new("timeout").args(["--signal=KILL", "30", "stat"]).arg(&file).output();
+    succeed(Command::new("kill").args(["-CONT", &server.0.id().to_string()]));
+    assert!(stat.expect("it runs").status.success(), "the kernel asks again");
+    assert_eq!(look(), known);
+    assert!(server.end().success());
+}

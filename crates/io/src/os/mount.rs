@@ -34,11 +34,11 @@ pub const FUSE_HELPER: &str = "fusermount3";
 
 /// Mounts a FUSE file system named `source` at `path` with the process's own rights, and returns the open
 /// `/dev/fuse` to serve it by. The kernel checks permissions by the attributes that are served; when root
-/// mounts, other users may use the mount too.
+/// mounts, other users may use the mount too. With `is_read_only` the kernel refuses changes, and need not ask for times of access.
 ///
 /// # Errors
 /// `/dev/fuse` is missing or closed to the user, or the kernel refuses the mount.
-pub fn mount_fuse(source: &str, path: &Path) -> Result<OwnedFd> {
+pub fn mount_fuse(source: &str, path: &Path, is_read_only: bool) -> Result<OwnedFd> {
     let fuse = OpenOptions::new()
         .read(true)
         .write(true)
@@ -53,7 +53,9 @@ pub fn mount_fuse(source: &str, path: &Path) -> Result<OwnedFd> {
         group.as_raw()
     );
     let options = CString::new(options).expect("numbers and words have no NUL");
-    rustix::mount::mount(source, path, FUSE_TYPE, MountFlags::NOSUID | MountFlags::NODEV, options.as_c_str())
+    let access = if is_read_only { MountFlags::RDONLY } else { MountFlags::empty() };
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | access;
+    rustix::mount::mount(source, path, FUSE_TYPE, flags, options.as_c_str())
         .map_err(|error| Fault::from_os(format_args!("mounting {}", path.display()), &error.into()))?;
     read_far_ahead(path);
     Ok(fuse.into())
@@ -143,14 +145,17 @@ pub fn mount_memory(source: &str, path: &Path, capacity: u64) -> Result<()> {
 ///
 /// # Errors
 /// `fusermount3` is missing or refuses; the fault carries what it printed.
-pub fn mount_fuse_by_helper(source: &str, path: &Path) -> Result<OwnedFd> {
+pub fn mount_fuse_by_helper(source: &str, path: &Path, is_read_only: bool) -> Result<OwnedFd> {
     let failed = |error: std::io::Error| {
         Fault::from_os(format_args!("mounting {} with {FUSE_HELPER}", path.display()), &error)
     };
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
     let output = Command::new(FUSE_HELPER)
         .arg("-o")
-        .arg(format!("fsname={source},subtype=tameike,max_read={UNIT_SIZE},default_permissions,nosuid,nodev"))
+        .arg(format!(
+            "fsname={source},subtype=tameike,max_read={UNIT_SIZE},default_permissions,nosuid,nodev,{}",
+            if is_read_only { "ro" } else { "rw" }
+        ))
         .arg("--")
         .arg(path)
         .env("_FUSE_COMMFD", "0")

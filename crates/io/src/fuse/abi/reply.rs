@@ -17,6 +17,8 @@ pub mod open_flag {
     pub const DIRECT_IO: u32 = 1;
     /// Cached pages are still true.
     pub const KEEP_CACHE: u32 = 1 << 1;
+    /// Names of a directory may be kept.
+    pub const CACHE_DIR: u32 = 1 << 3;
     /// The kernel need not tell of a close.
     pub const NO_FLUSH: u32 = 1 << 5;
 }
