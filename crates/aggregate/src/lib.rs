@@ -33,6 +33,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::Fault;
+use tameike_store::container::shown;
 
 /// Files at most that content goes to at the same time: file systems serve several faster than one.
 pub const STREAMS: usize = 4;
@@ -80,9 +81,8 @@ impl Tally {
     }
 
     fn note(&self, path: &[u8], fault: &Fault) {
-        let path = String::from_utf8_lossy(path);
-        let why = fault.to_string();
-        let message = if why.contains(&*path) { why } else { format!("{path}: {why}") };
+        let (path, why) = (shown(path), fault.to_string());
+        let message = if why.contains(&path) { why } else { format!("{path}: {why}") };
         self.faults.lock().push(Fault::new(fault.errno, message));
     }
 }

@@ -4,6 +4,8 @@
 mod archives;
 #[path = "aggregate/mounts.rs"]
 mod mounts;
+#[path = "aggregate/names.rs"]
+mod names;
 #[path = "aggregate/sparse.rs"]
 mod sparse;
 mod support;

@@ -12,7 +12,7 @@ use crate::Tally;
 use std::io::{self, Read, Write};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use tameike_core::{Errno, Fault, FileKind, Result};
-use tameike_store::container::{Container, FileReader, IndexEntry, Node};
+use tameike_store::container::{Container, FileReader, IndexEntry, Node, shown};
 
 /// Entries that each thread has before it, or done.
 const AHEAD: usize = 4;
@@ -150,9 +150,9 @@ fn put(archive: &mut impl Archive, path: &[u8], item: Result<Item>, tally: &Tall
         tally.lose(what);
     }
     let size = item.node.size;
-    archive.put(item).map_err(|error| {
-        Fault::new(Errno::EIO, format!("write {} to the archive: {error}", String::from_utf8_lossy(path)))
-    })?;
+    archive
+        .put(item)
+        .map_err(|error| Fault::new(Errno::EIO, format!("write {} to the archive: {error}", shown(path))))?;
     tally.add_file();
     tally.add_bytes(size);
     Ok(())

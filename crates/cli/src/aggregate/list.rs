@@ -2,9 +2,9 @@
 
 use super::{inner, open, printing};
 use crate::arguments::ListArguments;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, IsTerminal, Write};
 use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
-use tameike_store::container::{Brief, IndexEntry};
+use tameike_store::container::{Brief, Container, IndexEntry, quoted, shown};
 use time::OffsetDateTime;
 
 /// Lists. Returns the exit code.
@@ -16,10 +16,15 @@ pub(super) fn list(arguments: &ListArguments) -> Result<u8> {
     let is_link = |entry: &IndexEntry| entry.node.is_some_and(|node| node.kind == FileKind::Symlink);
     let describes_link = arguments.long && container.find(path)?.as_ref().is_some_and(is_link);
     let path = if describes_link { path } else { &followed[..] };
-    let mut out = BufWriter::new(std::io::stdout().lock());
-    let mut print = |entry: &IndexEntry| match arguments.long {
-        true => print(&mut out, &entry.path, container.brief(entry)?).map_err(|error| printing(&error)),
-        false => print(&mut out, &entry.path, None).map_err(|error| printing(&error)),
+    let out = std::io::stdout().lock();
+    let style = match (arguments.null, out.is_terminal()) {
+        (true, _) => Style::Bytes,
+        (false, for_shell) => Style::Quoted { for_shell },
+    };
+    let mut out = BufWriter::new(out);
+    let mut print = |entry: &IndexEntry| {
+        let line = line(&container, entry, arguments.long, style)?;
+        out.write_all(&line).map_err(|error| printing(&error))
     };
     if path.is_empty() && arguments.recursive {
         for entry in container.walk()? {
@@ -44,7 +49,7 @@ pub(super) fn list(arguments: &ListArguments) -> Result<u8> {
             }
         }
         if found.is_none() && count == 0 && !path.is_empty() {
-            let message = format!("{}: it is not in the container", printable(path));
+            let message = format!("{}: it is not in the container", shown(path));
             return Err(Fault::new(Errno::ENOENT, message));
         }
     }
@@ -56,26 +61,39 @@ pub(super) fn is_dir(entry: &IndexEntry) -> bool {
     entry.node.is_some_and(|node| node.kind == FileKind::Directory)
 }
 
-/// Names come from programs: control characters in them are shown, not sent to the terminal.
-pub(super) fn printable(path: &[u8]) -> String {
-    let words = String::from_utf8_lossy(path);
-    words.chars().flat_map(|c| if c.is_control() { c.escape_debug().collect() } else { vec![c] }).collect()
+/// How names are written.
+#[derive(Clone, Copy)]
+enum Style {
+    /// As they are, each line with a NUL at its end.
+    Bytes,
+    /// In quotes where they are not plain text; `for_shell`, also where a shell would not take them as they are.
+    Quoted { for_shell: bool },
 }
 
-fn print(out: &mut dyn Write, path: &[u8], told: Option<Brief>) -> std::io::Result<()> {
-    let path = printable(path);
-    match told {
-        Some(Brief { kind, mode, uid, gid, mtime, size }) => {
-            writeln!(
-                out,
-                "{}{} {uid:>5} {gid:>5} {size:>14} {} {path}",
-                letter(kind),
-                bits(mode),
-                date(mtime)
-            )
+impl Style {
+    fn name(self, name: &[u8]) -> Vec<u8> {
+        match self {
+            Self::Bytes => name.to_vec(),
+            Self::Quoted { for_shell } => quoted(name, for_shell).into_bytes(),
         }
-        None => writeln!(out, "{path}"),
     }
+}
+
+/// What is shown of an entry.
+fn line(container: &Container, entry: &IndexEntry, is_long: bool, style: Style) -> Result<Vec<u8>> {
+    let mut line = Vec::new();
+    let brief = if is_long { container.brief(entry)? } else { None };
+    if let Some(Brief { kind, mode, uid, gid, mtime, size }) = brief {
+        let (kind, mode, mtime) = (letter(kind), bits(mode), date(mtime));
+        line = format!("{kind}{mode} {uid:>5} {gid:>5} {size:>14} {mtime} ").into_bytes();
+    }
+    line.extend(style.name(&entry.path));
+    if brief.is_some_and(|brief| brief.kind == FileKind::Symlink) {
+        line.extend(b" -> ");
+        line.extend(style.name(&container.node(entry)?.target));
+    }
+    line.push(if matches!(style, Style::Bytes) { 0 } else { b'\n' });
+    Ok(line)
 }
 
 fn letter(kind: FileKind) -> char {

@@ -23,7 +23,7 @@ use tameike_aggregate::{Format, PackOptions, Tally};
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::{random_bytes, user, wall_seconds};
 use tameike_io::shared::{PosixTree, SharedFs};
-use tameike_store::container::{Codec, Container, IndexEntry, superblock};
+use tameike_store::container::{Codec, Container, IndexEntry, shown, superblock};
 
 /// Threads, unless somebody asks for others.
 const THREADS_MAX: usize = 16;
@@ -104,7 +104,7 @@ fn warn_of_end(path: &Path) {
 }
 
 fn of_path(path: &Path, fault: &Fault) -> Fault {
-    Fault::new(fault.errno, format!("{}: {fault}", path.display()))
+    Fault::new(fault.errno, format!("{}: {fault}", shown(path.as_os_str().as_bytes())))
 }
 
 /// A path in a container, as people write it.
@@ -205,7 +205,7 @@ fn compact(arguments: &CompactArguments) -> Result<u8> {
 /// What was done, for a person. Returns the exit code.
 fn tell(tally: &Tally, done: &str) -> u8 {
     let faults = tally.faults();
-    faults.iter().for_each(|fault| say(format_args!("{fault}")));
+    tell_faults(&faults);
     let files = tally.files();
     say(format_args!("{done} {files} {}, {}", plural(files as usize, "path"), show(tally.bytes())));
     let losses = tally.losses();
@@ -216,6 +216,18 @@ fn tell(tally: &Tally, done: &str) -> u8 {
         say(format_args!("{} could not be {done}: see above", plural_of(faults.len(), "path")));
     }
     if faults.is_empty() && losses.is_empty() { 0 } else { exit::DRAIN_INCOMPLETE }
+}
+
+/// What could not be done. Where there is no room for one path there is none for many: that is told once.
+fn tell_faults(faults: &[Fault]) {
+    let is_full = |fault: &&Fault| matches!(fault.errno, Errno::ENOSPC | Errno::EDQUOT);
+    faults.iter().filter(|fault| !is_full(fault)).for_each(|fault| say(format_args!("{fault}")));
+    let full: Vec<_> = faults.iter().filter(is_full).collect();
+    match full[..] {
+        [] => {}
+        [first] => say(format_args!("{first}")),
+        [first, ..] => say(format_args!("{first}; and so for {}", plural_of(full.len() - 1, "more path"))),
+    }
 }
 
 fn plural_of(count: usize, what: &str) -> String {
@@ -328,7 +340,7 @@ fn verify(arguments: &VerifyArguments) -> Result<u8> {
     }
     for (what, faults) in [("DAMAGED", &found.files), ("index", &found.index)] {
         for (path, why) in faults {
-            print(what, &format!("{}: {why}", list::printable(path)))?;
+            print(what, &format!("{}: {why}", shown(path)))?;
         }
     }
     let files = tally.files();

@@ -1,6 +1,6 @@
 //! `tameike run --aggregate-only`: an unchanged program's files below a directory go into a container, without agents and mounts.
 
-use super::{codec, tree};
+use super::{codec, tell_faults, tree};
 use crate::arguments::{AggregateOnly, RunArguments};
 use crate::exit;
 use crate::node::preload;
@@ -127,7 +127,7 @@ fn await_child(mut child: Child) -> u8 {
 }
 
 fn tell(packed: &Packed, container: &Path, code: u8) -> u8 {
-    packed.faults.iter().for_each(|fault| say(format_args!("{fault}")));
+    tell_faults(&packed.faults);
     say(format_args!(
         "packed {} {}, {}, into {}",
         packed.files,

@@ -113,17 +113,23 @@ pub struct MountArguments {
 
 /// `tameike agg ls`
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Names with control characters, or bytes that are not UTF-8, are written in quotes: 'a'$'\\n''b'. On a terminal all are that a shell would not take as they are."
+)]
 pub struct ListArguments {
     /// The container
     pub container: PathBuf,
     /// A directory or file in it [default: all of it]
     pub path: Option<PathBuf>,
-    /// Kind, permissions, owner, size and time, too
+    /// Kind, permissions, owner, size and time, too, and the targets of symbolic links
     #[arg(short, long)]
     pub long: bool,
     /// What lies in directories, too
     #[arg(short, long)]
     pub recursive: bool,
+    /// End each line with a NUL in place of a newline, and write names as they are
+    #[arg(short = '0', long)]
+    pub null: bool,
 }
 
 /// `tameike agg cat`

@@ -1,6 +1,7 @@
 //! What a container tells of a file.
 
 use super::geometry::LaneId;
+use super::shown::shown;
 use serde::{Deserialize, Serialize};
 use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
 
@@ -135,10 +136,9 @@ impl Extent {
 /// # Errors
 /// `EINVAL` or `ENAMETOOLONG`, with the path.
 pub fn check_path(path: &[u8]) -> Result<()> {
-    let fault =
-        |errno: Errno, why: &str| Err(Fault::new(errno, format!("{}: {why}", String::from_utf8_lossy(path))));
+    let fault = |errno: Errno, why: &str| Err(Fault::new(errno, format!("{}: {why}", shown(path))));
     if path.len() > PATH_SIZE_MAX {
-        return fault(Errno::ENAMETOOLONG, "the path is too long for a container");
+        return fault(Errno::ENAMETOOLONG, "a path in a container has 4,096 bytes at most");
     }
     for name in path.split(|&byte| byte == b'/') {
         match name {

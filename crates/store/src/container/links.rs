@@ -1,6 +1,7 @@
 //! Resolution of symbolic links within a container.
 
 use super::entry::{check_path, split_path};
+use super::shown::shown;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::shared::join;
 
@@ -18,7 +19,7 @@ pub fn follow_links(
     mut target: impl FnMut(&[u8]) -> Result<Option<Vec<u8>>>,
 ) -> Result<Vec<u8>> {
     let names = |path: &[u8]| path.split(|&byte| byte == b'/').rev().map(<[u8]>::to_vec).collect::<Vec<_>>();
-    let shown = String::from_utf8_lossy(path);
+    let shown = shown(path);
     let outside = || {
         let message = format!("{shown}: a link on it leads out of the container, where nothing is followed");
         Fault::new(Errno::ENOENT, message)

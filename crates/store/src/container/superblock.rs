@@ -7,6 +7,7 @@
 //! Every subfile begins with the same bytes, with its number in place of the last 0. Numbers are little-endian.
 
 use super::geometry::Geometry;
+use super::notice;
 use super::subfile;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, Fault, Result};
@@ -165,6 +166,7 @@ impl Superblock {
         let file = fs.create(NAME, 0o644)?;
         file.write_at(&self.encode(0), 0)?;
         file.sync()?;
+        notice::put(fs);
         fs.sync_dir(b"")
     }
 

@@ -10,6 +10,7 @@ use super::codec::{Codec, Packer};
 use super::entry::{Content, Entry, Extent, Node, check_path};
 use super::geometry::LaneId;
 use super::record::{self, ALIGNMENT, Kind, Payload, Place, first_sequence, head_size};
+use super::shown::shown;
 use super::streams::Streams;
 use super::subfile::{Claim, Subfile};
 use super::superblock::Superblock;
@@ -152,11 +153,11 @@ impl LaneWriter {
         let entry = Entry { path: path.to_vec(), version, node };
         let encoded = entry.encode();
         if encoded.len() > record::ENTRY_SIZE_MAX {
-            let message = format!("{}: it is in too many pieces", String::from_utf8_lossy(path));
+            let message = format!("{}: it is in too many pieces", shown(path));
             return Err(Fault::new(Errno::EFBIG, message));
         }
         if record_span(encoded.len(), data.len()) > self.superblock.geometry.block_size as usize {
-            let message = format!("{}: it does not fit a block", String::from_utf8_lossy(path));
+            let message = format!("{}: it does not fit a block", shown(path));
             return Err(Fault::new(Errno::EFBIG, message));
         }
         self.names_content |= self.streams.is_some() && entry.names_content();

@@ -21,6 +21,7 @@ use super::listing::Listing;
 use super::record::{Head, Kind};
 use super::records::Records;
 use super::scan::{LaneScan, Step};
+use super::shown::shown;
 use super::subfile::LaneState;
 use super::superblock::Superblock;
 use path_key::PathKey;
@@ -226,7 +227,7 @@ impl Container {
                 self.add(entry);
                 continue;
             };
-            let why = format!("{} {why}", String::from_utf8_lossy(&entry.path));
+            let why = format!("{} {why}", shown(&entry.path));
             self.damage.push(Damage { lane: entry.lane, address: entry.address, why });
             self.refused.push(entry);
             if !is_behind {
@@ -310,7 +311,7 @@ impl Container {
     /// # Errors
     /// `ENOENT` when there is nothing at the path, and as [`Opener::open`].
     pub fn file(&self, path: &[u8]) -> Result<FileReader> {
-        let missing = || format!("{}: it is not in the container", String::from_utf8_lossy(path));
+        let missing = || format!("{}: it is not in the container", shown(path));
         let entry = self.find(path)?.ok_or_else(|| Fault::new(Errno::ENOENT, missing()))?;
         self.open_entry(&entry)
     }

@@ -1,0 +1,25 @@
+//! A file in the directory of each container that says to people what this is. No program reads it.
+
+use tameike_core::Result;
+use tameike_io::shared::SharedFs;
+
+/// Its name.
+const NAME: &[u8] = b"README";
+const TEXT: &str = "\
+This directory is a Tameike container: a few large files that hold any number of small ones.
+Copy, move and remove it as a whole. Its files are of no use alone, and must not be changed.
+
+    tameike agg ls -r DIRECTORY          lists what is in it
+    tameike agg extract DIRECTORY INTO   brings it back as files
+    tameike agg verify DIRECTORY         names what is damaged
+
+The Python package `tameike` reads it, too. The format is described in the file DESIGN.md of Tameike, section Containers.
+";
+
+/// Writes it. A container is complete without: what fails is nobody's concern.
+pub fn put(fs: &dyn SharedFs) {
+    let put = || -> Result<()> { fs.create(NAME, 0o644)?.write_at(TEXT.as_bytes(), 0) };
+    if let Err(fault) = put() {
+        log::debug!("a container gets no notice for people: {fault}");
+    }
+}
