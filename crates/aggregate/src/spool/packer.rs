@@ -78,6 +78,7 @@ impl Packer {
     }
 
     fn end(packer: Arc<Self>, door: Door, mut faults: Vec<Fault>) -> Result<Packed> {
+        packer.room.end();
         door.close()?;
         let packer =
             Arc::into_inner(packer).ok_or(Fault::new(Errno::EBUSY, "a request of the spool is under way"))?;
