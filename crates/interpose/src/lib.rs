@@ -6,6 +6,7 @@
 //! nothing when they call on.
 
 pub mod arguments;
+pub mod lists;
 pub mod next;
 
 use rustix::io::Errno;

@@ -8,6 +8,8 @@ static BEGIN: extern "C" fn() = begin;
 extern "C" fn begin() {
     tameike_interpose::guarded::<()>(|| {
         crate::spool::begin();
+        crate::spool::get()?;
+        super::environment::keep(begin as *const std::ffi::c_void);
         None
     });
 }

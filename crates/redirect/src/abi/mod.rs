@@ -5,6 +5,7 @@
 
 mod attributes;
 mod directories;
+mod environment;
 mod life;
 mod names;
 mod programs;

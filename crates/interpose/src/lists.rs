@@ -1,0 +1,175 @@
+//! Lists of strings as C has them (`argv`, `envp`): addresses that end with a null pointer.
+//!
+//! Nothing here allocates: a child of `vfork` and a signal handler may call `execve`.
+
+use rustix::io::Errno;
+use std::ffi::{CStr, c_char};
+
+/// The first of the addresses; null stands for a list without strings, as the kernel has it.
+pub type List = *const *const c_char;
+
+/// The strings of a list.
+#[derive(Clone)]
+pub struct Strings(List);
+
+/// The strings of a list that the caller of a function of the C library gave.
+pub fn strings(list: List) -> Strings {
+    Strings(list)
+}
+
+impl Iterator for Strings {
+    type Item = *const c_char;
+
+    fn next(&mut self) -> Option<*const c_char> {
+        if self.0.is_null() {
+            return None;
+        }
+        // SAFETY: the list has not ended yet: a null pointer is its last one.
+        let string = unsafe { *self.0 };
+        if string.is_null() {
+            return None;
+        }
+        // SAFETY: behind a string that is not null comes another one, or the list's end.
+        self.0 = unsafe { self.0.add(1) };
+        Some(string)
+    }
+}
+
+/// The bytes of a string of a list.
+pub fn bytes<'a>(string: *const c_char) -> &'a [u8] {
+    // SAFETY: strings of lists are not null, and end with a zero byte; the caller leaves them alone during the call.
+    unsafe { CStr::from_ptr(string) }.to_bytes()
+}
+
+/// Calls `call` with a list of these strings, which is on the stack.
+///
+/// # Errors
+/// `E2BIG`: there are more than a program can be started with.
+pub fn with_list<T>(
+    strings: impl Iterator<Item = *const c_char> + Clone,
+    call: impl FnOnce(List) -> T,
+) -> Result<T, Errno> {
+    Ok(match strings.clone().count() {
+        ..128 => on_stack::<128, T>(strings, call),
+        ..1024 => on_stack::<1024, T>(strings, call),
+        ..8192 => on_stack::<8192, T>(strings, call),
+        ..65536 => on_stack::<65536, T>(strings, call),
+        _ => return Err(Errno::TOOBIG),
+    })
+}
+
+/// A function of its own, so that only what is needed of the stack is used.
+#[inline(never)]
+fn on_stack<const N: usize, T>(
+    strings: impl Iterator<Item = *const c_char>,
+    call: impl FnOnce(List) -> T,
+) -> T {
+    let mut list = [std::ptr::null(); N];
+    // There are fewer than N: the last place stays null.
+    list.iter_mut().zip(strings).for_each(|(place, string)| *place = string);
+    call(list.as_ptr())
+}
+
+/// Defines functions of the C library with a string and a list of strings that are arguments of their own, up to a null pointer
+/// (`execl`), each with a function of the string and of the list in memory.
+#[macro_export]
+macro_rules! interpose_listed {
+    ($(fn [$($name:ident),+] = $function:path;)*) => {
+        $($($crate::interpose_listed! { @one $name = $function })+)*
+    };
+    (@one $name:ident = $function:path) => {
+        /// Arguments in registers go to the stack, before those that are there already.
+        // SAFETY: the name is that of the C library's function. The stack and the registers that a function leaves alone are, when it
+        // returns, as they were.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() -> std::ffi::c_int {
+            #[cfg(target_arch = "x86_64")]
+            std::arch::naked_asm!(
+                "pop r11",
+                "push r9",
+                "push r8",
+                "push rcx",
+                "push rdx",
+                "push rsi",
+                "push r11",
+                "lea rsi, [rsp + 8]",
+                "call {function}",
+                "pop r11",
+                "add rsp, 40",
+                "push r11",
+                "ret",
+                function = sym $function,
+            );
+            #[cfg(target_arch = "aarch64")]
+            std::arch::naked_asm!(
+                "sub sp, sp, #80",
+                "stp x29, x30, [sp]",
+                "str x1, [sp, #24]",
+                "stp x2, x3, [sp, #32]",
+                "stp x4, x5, [sp, #48]",
+                "stp x6, x7, [sp, #64]",
+                "add x1, sp, #24",
+                "bl {function}",
+                "ldp x29, x30, [sp]",
+                "add sp, sp, #80",
+                "ret",
+                function = sym $function,
+            );
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CString;
+
+    fn owned(list: List) -> Vec<Vec<u8>> {
+        strings(list).map(|string| bytes(string).to_vec()).collect()
+    }
+
+    #[test]
+    fn a_list_has_the_strings_and_ends() {
+        assert_eq!(strings(std::ptr::null()).count(), 0);
+        for count in [0, 1, 127, 128, 1023, 1024, 9000, 65535] {
+            let texts: Vec<_> = (0..count).map(|n| CString::new(n.to_string()).expect("digits")).collect();
+            let addresses = texts.iter().map(|text| text.as_ptr());
+            let found = with_list(addresses, owned).expect("it fits");
+            assert_eq!(found, texts.iter().map(|text| text.to_bytes().to_vec()).collect::<Vec<_>>());
+        }
+        let many = std::iter::repeat_n(c"x".as_ptr(), 65536);
+        assert_eq!(with_list(many, |_| ()), Err(Errno::TOOBIG));
+    }
+
+    extern "C" fn listed(first: *const c_char, rest: List) -> std::ffi::c_int {
+        let all: Vec<_> = std::iter::once(bytes(first).to_vec()).chain(owned(rest)).collect();
+        let expected: Vec<_> = (0..all.len()).map(|n| n.to_string().into_bytes()).collect();
+        assert_eq!(all, expected);
+        all.len() as std::ffi::c_int
+    }
+
+    interpose_listed! {
+        fn [tameike_test_of_lists] = listed;
+    }
+
+    #[test]
+    fn arguments_of_their_own_are_a_list() {
+        type Function = unsafe extern "C" fn(first: *const c_char, ...) -> std::ffi::c_int;
+        // SAFETY: the function takes strings up to a null pointer.
+        let call: Function = unsafe { std::mem::transmute(tameike_test_of_lists as *const ()) };
+        let end = std::ptr::null::<c_char>();
+        let text = |text: &'static CStr| text.as_ptr();
+        let of = [c"0", c"1", c"2", c"3", c"4", c"5", c"6", c"7", c"8", c"9", c"10"].map(text);
+        // SAFETY: strings, and then a null pointer.
+        unsafe {
+            assert_eq!(call(of[0], end), 1);
+            assert_eq!(call(of[0], of[1], of[2], of[3], of[4], end), 5);
+            assert_eq!(call(of[0], of[1], of[2], of[3], of[4], of[5], end), 6);
+            assert_eq!(
+                call(of[0], of[1], of[2], of[3], of[4], of[5], of[6], of[7], of[8], of[9], of[10], end),
+                11
+            );
+        }
+    }
+}
