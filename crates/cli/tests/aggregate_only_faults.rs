@@ -254,6 +254,33 @@ fn what_is_packed_of_a_full_file_system_stays_packed() {
     assert_eq!((status, first + second), (Some(0), 1500));
 }
 
+/// S39: "What programs leave beside the container, past the library, is named at the end, with exit code 75."
+/// A program without the library, and who came by a link from elsewhere, left files in no listing, and all was said to be well.
+#[test]
+fn what_lies_beside_the_container_is_named() {
+    let place = Place::new();
+    std::os::unix::fs::symlink(place.container(), place.base.path().join("by")).expect("a link");
+    let script = "echo in > a; echo 1 > ../by/stray; TAMEIKE_SPOOL= mkdir \"$TAMEIKE_CONTAINER/made\"";
+    let first = place.script(script).output().expect("it starts");
+    // Until it is taken away, later runs say so, too.
+    let later = place.run(&["true"]).output().expect("it starts");
+    for output in [first, later] {
+        assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(&output));
+        let said = shown(&output);
+        let name = |name: &str| place.container().join(name).display().to_string();
+        for stray in ["made", "stray"].map(name) {
+            assert!(said.contains(&format!("{stray}: it lies beside the container")), "{said}");
+        }
+        assert!(said.contains("2 paths are not packed") && !said.contains(".data:"), "{said}");
+    }
+    // What is said to help does.
+    fs::rename(place.container().join("stray"), place.base.path().join("stray")).expect("ours");
+    fs::remove_dir(place.container().join("made")).expect("ours");
+    succeed(&mut place.run(&["mv", "stray", "container/"]));
+    assert_eq!(fs::read(place.extracted().join("stray")).expect("it is there"), b"1\n");
+    place.assert_whole();
+}
+
 /// A spool that is full makes room as files are packed; who writes more than it has at once is told.
 #[test]
 fn a_small_spool_is_enough_for_many_files() {

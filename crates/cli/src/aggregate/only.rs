@@ -15,12 +15,14 @@ use tameike_aggregate::spool::{Packed, Spool, SpoolOptions};
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::ProcessId;
 use tameike_io::os::signal::watch_ending;
-use tameike_store::container::{Superblock, superblock};
+use tameike_store::container::{Listing, Superblock, superblock};
 
 /// The library that programs load.
 const LIBRARY: &str = "libtameike_redirect.so";
 /// Where a spool is, unless somebody asks for another place: memory.
 const SPOOL_BASE: &str = "/dev/shm";
+/// Paths beside the container that are named one by one.
+const STRAYS_NAMED_MAX: usize = 20;
 
 /// Runs the command. Returns the exit code.
 pub fn run(arguments: &RunArguments, container: &Path) -> u8 {
@@ -83,13 +85,41 @@ fn with_spool(spool: Spool, container: &Path, arguments: &RunArguments) -> u8 {
         Ok(child) => await_child(child),
         Err(code) => code,
     };
-    match spool.finish() {
+    let code = match spool.finish() {
         Ok(packed) => tell(&packed, container, code),
         Err(fault) => {
             say(format_args!("{fault}"));
             exit::DRAIN_INCOMPLETE
         }
+    };
+    match tell_strays(container) {
+        Ok(0) => code,
+        Ok(_) => exit::DRAIN_INCOMPLETE,
+        Err(fault) => {
+            say(format_args!("{fault}"));
+            exit::DRAIN_INCOMPLETE
+        }
     }
+}
+
+/// Names what programs have left beside the container, past the library. How much that is.
+fn tell_strays(container: &Path) -> Result<usize> {
+    let strays = Listing::of(&*tree(container)?)?.strays;
+    for name in strays.iter().take(STRAYS_NAMED_MAX) {
+        let path = container.join(OsStr::from_bytes(name));
+        say(format_args!("{}: it lies beside the container, and is not in it", path.display()));
+    }
+    if !strays.is_empty() {
+        say(format_args!(
+            "{} {} not packed: a program without the library has made them (one that is linked statically or has more rights than \
+             its caller), or a symbolic link elsewhere that leads into the directory. Move them elsewhere, and back by `tameike run \
+             --aggregate-only {} -- mv ...`",
+            strays.len(),
+            if strays.len() == 1 { "path is" } else { "paths are" },
+            container.display()
+        ));
+    }
+    Ok(strays.len())
 }
 
 fn spawn(spool: &Spool, arguments: &RunArguments) -> std::result::Result<Child, u8> {

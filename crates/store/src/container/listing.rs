@@ -1,6 +1,7 @@
 //! What is in the directory of a container.
 
-use super::{outside, subfile};
+use super::index::{INDEX_NAME, NEW_PREFIX, RUN_PREFIX};
+use super::{outside, subfile, superblock};
 use std::collections::BTreeSet;
 use tameike_core::Result;
 use tameike_io::shared::SharedFs;
@@ -12,7 +13,12 @@ pub struct Listing {
     pub numbers: Vec<u32>,
     /// Files that have content of packed ones, or once had.
     pub outside: BTreeSet<Vec<u8>>,
+    /// What is not of the container: somebody has put it there.
+    pub strays: BTreeSet<Vec<u8>>,
 }
+
+/// Begins the name by which NFS keeps a file that is open and was removed.
+const NFS_PREFIX: &[u8] = b".nfs";
 
 impl Listing {
     /// Lists the directory `fs`.
@@ -27,6 +33,9 @@ impl Listing {
             after = last.next;
             for name in names.into_iter().map(|named| named.name) {
                 listing.numbers.extend(subfile::number_of(&name));
+                if !is_own(&name) {
+                    listing.strays.insert(name.clone());
+                }
                 if name.starts_with(outside::PREFIX.as_bytes()) {
                     listing.outside.insert(name);
                 }
@@ -35,5 +44,44 @@ impl Listing {
         listing.numbers.sort_unstable();
         listing.numbers.dedup();
         Ok(listing)
+    }
+}
+
+/// Whether a name of a container's directory is one that is made there by who writes the container.
+fn is_own(name: &[u8]) -> bool {
+    [b".".as_slice(), b"..", superblock::NAME, superblock::TEMPORARY_NAME, INDEX_NAME].contains(&name)
+        || [NEW_PREFIX.as_bytes(), RUN_PREFIX.as_bytes(), NFS_PREFIX]
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
+        || subfile::number_of(name).is_some()
+        || outside::is_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_a_container_are_told_from_others() {
+        for own in [
+            ".",
+            "..",
+            "container",
+            "container.new",
+            "index",
+            "index.new.00000000000000ff",
+            "index.run.00ff.3",
+            "00010000.data",
+        ]
+        .into_iter()
+        .chain(["out.00000000000000ff", ".nfs0000000001"])
+        {
+            assert!(is_own(own.as_bytes()), "{own}");
+        }
+        for other in
+            ["a", "out.txt", "out.ff", "1.data", "results.data", "Index", "container.old", "index.html"]
+        {
+            assert!(!is_own(other.as_bytes()), "{other}");
+        }
     }
 }

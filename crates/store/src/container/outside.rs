@@ -19,6 +19,14 @@ pub fn name(number: u64) -> Vec<u8> {
     format!("{PREFIX}{number:016x}").into_bytes()
 }
 
+/// Whether a name is that of such a file.
+pub fn is_name(name: &[u8]) -> bool {
+    let digits = std::str::from_utf8(name).ok().and_then(|name| name.strip_prefix(PREFIX));
+    digits
+        .and_then(|digits| u64::from_str_radix(digits, 16).ok())
+        .is_some_and(|number| self::name(number) == name)
+}
+
 /// What the entry of a packed file has in the place of a link's target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {

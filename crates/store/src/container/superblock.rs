@@ -16,6 +16,8 @@ use tameike_io::shared::{Access, SharedFs};
 
 /// The file that makes a directory a container.
 pub const NAME: &[u8] = b"container";
+/// That file while it is written.
+pub const TEMPORARY_NAME: &[u8] = b"container.new";
 /// Its size, in bytes.
 pub const SIZE: usize = 32;
 
@@ -121,19 +123,18 @@ impl Superblock {
     /// # Errors
     /// What the file system says.
     pub fn restore(&self, fs: &dyn SharedFs) -> Result<()> {
-        let temporary = b"container.new";
         // Who was killed has left it.
-        match fs.unlink(temporary) {
+        match fs.unlink(TEMPORARY_NAME) {
             Err(fault) if fault.errno != Errno::ENOENT => return Err(fault),
             _ => {}
         }
         if Self::is_file_whole(fs) {
             return Ok(());
         }
-        let file = fs.create(temporary, 0o644)?;
+        let file = fs.create(TEMPORARY_NAME, 0o644)?;
         file.write_at(&self.encode(0), 0)?;
         file.sync()?;
-        fs.rename(temporary, NAME, RenameMode::Replace)?;
+        fs.rename(TEMPORARY_NAME, NAME, RenameMode::Replace)?;
         fs.sync_dir(b"")
     }
 

@@ -2,7 +2,8 @@
 
 use super::super::subfile;
 use super::{
-    FOOTER_SIZE, FORMAT, INDEX_NAME, Index, IndexEntry, LaneEnd, MAGIC, PAGE_SIZE, PageRef, encode, part,
+    FOOTER_SIZE, FORMAT, INDEX_NAME, Index, IndexEntry, LaneEnd, MAGIC, NEW_PREFIX, PAGE_SIZE, PageRef,
+    RUN_PREFIX, encode, part,
 };
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -55,7 +56,7 @@ impl IndexBuilder {
         if self.entries.len() < self.sorted_max {
             return Ok(());
         }
-        let name = format!("index.run.{:016x}.{}", self.token, self.runs.len()).into_bytes();
+        let name = format!("{RUN_PREFIX}{:016x}.{}", self.token, self.runs.len()).into_bytes();
         self.runs.push(name.clone());
         let entries = self.take_sorted();
         write(&*self.fs, &name, self.container, entries.into_iter().map(Ok), &[])
@@ -102,7 +103,7 @@ impl IndexBuilder {
             sources.push(Box::new(run.iter()));
         }
         sources.push(Box::new(self.take_sorted().into_iter().map(Ok)));
-        let name = format!("index.new.{:016x}", self.token).into_bytes();
+        let name = format!("{NEW_PREFIX}{:016x}", self.token).into_bytes();
         // What was removed is of no use in an index that has all.
         let merged = Merge::new(sources)?.filter(|entry| !matches!(entry, Ok(entry) if entry.node.is_none()));
         let placed = write(&*self.fs, &name, self.container, merged, lanes).and_then(|()| {

@@ -27,6 +27,10 @@ use tameike_io::crc32c;
 
 /// The file of a container that has it.
 pub const INDEX_NAME: &[u8] = b"index";
+/// Begins the name of an index while it is written.
+pub const NEW_PREFIX: &str = "index.new.";
+/// Begins the name of a sorted part of an index while that is made.
+pub const RUN_PREFIX: &str = "index.run.";
 
 const PART_HEAD_SIZE: usize = 8;
 const FOOTER_SIZE: usize = 48;
