@@ -252,6 +252,39 @@ PYTHON"#,
     );
 }
 
+/// Extended attributes were lost, and times of symbolic links.
+#[test]
+fn extended_attributes_and_times_of_links_are_kept() {
+    const TOLD: &str = r#"python3 -c '
+import os
+for name in sorted(os.listdir(".")):
+    if os.path.islink(name): print(name, os.readlink(name), os.lstat(name).st_mtime_ns)
+    else: print(name, [(key, os.getxattr(name, key)) for key in sorted(os.listxattr(name))])
+'"#;
+    let place = compare(&format!(
+        r#"umask 022; python3 - <<'PYTHON'
+import os, subprocess
+for name in ("new", "changed", "without"):
+    open(name, "w").write(name)
+os.mkdir("dir"); os.mkdir("later"); open("dir/file", "w").close()
+os.setxattr("new", "user.first", b"1"); os.setxattr("new", "user.second", b"x" * 1000)
+os.setxattr("without", "user.gone", b"1"); os.setxattr("dir", "user.dir", b"value")
+os.symlink("new", "link"); os.symlink("nowhere", "other")
+os.utime("link", ns=(10**18, 10**18 + 7), follow_symlinks=False)
+subprocess.run(["until-packed", "new", "changed", "without", "dir", "later"], check=True)
+os.setxattr("changed", "user.since", b"2"); os.removexattr("without", "user.gone"); os.setxattr("later", "user.since", b"3")
+os.utime("other", ns=(10**18, 10**18 + 9), follow_symlinks=False)
+PYTHON
+{TOLD}"#
+    ));
+    let extracted = place.base.path().join("extracted");
+    let told = succeed(Command::new("bash").args(["-euc", TOLD]).current_dir(extracted));
+    assert_same(&told, &place.plainly(TOLD));
+    assert_runs_again(&place, TOLD);
+    assert_runs_again(&place, "python3 -c 'import os; os.removexattr(\"dir\", \"user.dir\")'");
+    assert_runs_again(&place, TOLD);
+}
+
 /// A directory has not changed for a program because files in it are packed, or brought back: not for a moment.
 #[test]
 fn a_directory_keeps_its_time_while_its_files_are_packed_and_brought_back() {
@@ -355,7 +388,7 @@ fn a_plain_user_needs_nothing_else() {
         chown(&dir, Some(NOBODY), Some(NOBODY)).expect("root's");
     }
     let mut command = place.script(
-        "umask 077; mkdir d; echo a > d/file; chmod 000 d/file; until-packed d/file; chmod 200 d/file; echo b >> d/file; test -w d/file; ! test -r d/file; id -u",
+        "umask 077; mkdir d; echo a > d/file; setfattr -n user.k -v kept d/file; chmod 000 d/file; until-packed d/file; chmod 200 d/file; echo b >> d/file; test -w d/file; ! test -r d/file; id -u",
     );
     let output = command.uid(NOBODY).gid(NOBODY).output().expect("it starts");
     assert!(output.status.success(), "{}", shown(&output));
@@ -364,6 +397,10 @@ fn a_plain_user_needs_nothing_else() {
     assert_eq!(fs::read_to_string(extracted.join("d/file")).expect("it is there"), "a\nb\n");
     let found = fs::metadata(extracted.join("d/file")).expect("it is there");
     assert_eq!((found.uid(), found.mode() & 0o7777), (NOBODY, 0o200));
+    let mut value = Command::new("getfattr");
+    let value =
+        value.args(["--absolute-names", "--only-values", "-n", "user.k"]).arg(extracted.join("d/file"));
+    assert_eq!(succeed(value), "kept");
     place.assert_whole();
 }
 

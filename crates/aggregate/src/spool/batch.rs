@@ -1,10 +1,10 @@
 //! Files on their way from the tree to the container.
 
 use super::packer::kind_of;
-use super::tree::{Found, Mark, told, xattrs};
+use super::tree::{Found, Mark, told};
 use super::{Names, Packer};
 use crate::content::{Input, LocalInput, next_range};
-use crate::session::{OpenFile, OpenFlags, Session};
+use crate::session::{OpenFile, OpenFlags, Session, Xattr};
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -166,7 +166,7 @@ impl<'a> Batch<'a> {
         match known {
             Some(Brief { kind: FileKind::Directory, mode, uid, gid, mtime, .. }) => {
                 if (mode, uid, gid, mtime) == (mark.mode, mark.uid, mark.gid, mark.mtime) {
-                    return Ok(());
+                    return self.record_xattrs(path);
                 }
             }
             Some(_) => {
@@ -175,7 +175,15 @@ impl<'a> Batch<'a> {
             }
             None => session.make_dir(path, mark.mode)?,
         }
-        session.set_attributes(path, &mark.attributes())
+        session.set_attributes(path, &mark.attributes())?;
+        self.record_xattrs(path)
+    }
+
+    /// Has extended attributes of a directory be in the container.
+    fn record_xattrs(&self, path: &[u8]) -> Result<()> {
+        let Packer { shared, session, .. } = self.packer;
+        let xattrs = shared.tree.xattrs(path)?;
+        if session.xattrs(path)? == xattrs { Ok(()) } else { session.set_xattrs(path, xattrs) }
     }
 
     /// Has a symbolic link of a program's be in the container.
@@ -189,15 +197,22 @@ impl<'a> Batch<'a> {
         if Stub::parse(&target).is_some() {
             return Ok(());
         }
+        let found = std::fs::symlink_metadata(shared.tree.real(path)).map_err(|error| told(&error))?;
+        if !found.is_symlink() {
+            return Ok(());
+        }
+        let mark = Mark::of(&found);
         match kind_of(session, path)? {
             Some(known) if known.kind == FileKind::Symlink && session.read_link(path)? == target => {
-                return Ok(());
+                let is_same = (known.uid, known.gid, known.mtime) == (mark.uid, mark.gid, mark.mtime);
+                return if is_same { Ok(()) } else { session.set_attributes(path, &mark.link_attributes()) };
             }
             Some(known) if known.kind == FileKind::Directory => session.remove_dir(path)?,
             Some(_) => session.unlink(path)?,
             None => {}
         }
-        session.make_symlink(path, &target)
+        session.make_symlink(path, &target)?;
+        session.set_attributes(path, &mark.link_attributes())
     }
 
     /// Packs a file, unless it is in use. Whether it is done with.
@@ -223,7 +238,7 @@ impl<'a> Batch<'a> {
         if self.pass == Pass::Idle && !self.is_full && is_recent(Mark::of(&found).ctime) {
             return Ok(false);
         }
-        let file = packer.shared.tree.open(path).map_err(|error| told(&error))?;
+        let (file, xattrs) = packer.shared.tree.open(path).map_err(|error| told(&error))?;
         let mark = Mark::of(&file.metadata().map_err(|error| told(&error))?);
         let has_lease = matches!(lease::take(file.as_fd()), Ok(Lease::Taken));
         if !has_lease && self.pass == Pass::Idle {
@@ -235,7 +250,7 @@ impl<'a> Batch<'a> {
         }
         if !is_clean {
             let begin = monotonic();
-            let is_put = self.put(path, &file, &mark)?;
+            let is_put = self.put(path, &file, xattrs, &mark)?;
             self.packing += monotonic() - begin;
             if !is_put {
                 return Ok(false);
@@ -248,7 +263,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Puts content and attributes. Not where another file has taken the name meanwhile.
-    fn put(&mut self, path: &[u8], file: &File, mark: &Mark) -> Result<bool> {
+    fn put(&mut self, path: &[u8], file: &File, xattrs: Option<Vec<Xattr>>, mark: &Mark) -> Result<bool> {
         let (session, shared) = (&self.packer.session, &self.packer.shared);
         // From then on the name of what is put follows when that of the file changes.
         let open = {
@@ -267,18 +282,20 @@ impl<'a> Batch<'a> {
         put_content(session, &open, file, &mut self.piece)?;
         let atime = Some(SetTime::To(mark.mtime));
         session.set_file_attributes(&open, &AttrChange { atime, ..mark.attributes() })?;
-        let has_name = self.tell_xattrs(path, file, mark);
+        let has_name = xattrs
+            .map_or_else(|| super::tree::xattrs(file), Ok)
+            .map_err(|error| told(&error))
+            .and_then(|xattrs| self.tell_xattrs(path, xattrs, mark));
         session.close(open)?;
         has_name
     }
 
     /// Gives extended attributes to what is being put, unless another file has taken its name meanwhile: whether it has the name.
-    fn tell_xattrs(&self, path: &[u8], file: &File, mark: &Mark) -> Result<bool> {
-        let xattrs = xattrs(file).map_err(|error| told(&error))?;
+    fn tell_xattrs(&self, path: &[u8], xattrs: Vec<Xattr>, mark: &Mark) -> Result<bool> {
         let Packer { shared, session, names, .. } = self.packer;
         let _names = names.lock();
         let has_name = matches!(shared.tree.look(path)?, Some(Found::File(now)) if now.inode == mark.inode);
-        if has_name && !xattrs.is_empty() {
+        if has_name && session.xattrs(path)? != xattrs {
             session.set_xattrs(path, xattrs)?;
         }
         Ok(has_name)

@@ -55,18 +55,16 @@ impl Packer {
         let Some(known) = kind_of(&self.session, path)? else { return Ok(()) };
         let Brief { kind, mode, uid, gid, mtime, size } = known;
         let stub = Stub { size, mode, uid, gid, mtime };
+        let attributes = AttrChange {
+            mode: Some(mode),
+            uid: Some(uid),
+            gid: Some(gid),
+            mtime: Some(SetTime::To(mtime)),
+            ..AttrChange::default()
+        };
         match (tree.look(path)?, kind) {
-            (None, FileKind::Directory) => {
-                let attributes = AttrChange {
-                    mode: Some(mode),
-                    uid: Some(uid),
-                    gid: Some(gid),
-                    mtime: Some(SetTime::To(mtime)),
-                    ..AttrChange::default()
-                };
-                tree.make_dir(path, &attributes)
-            }
-            (None, FileKind::Symlink) => tree.make_link(path, &self.session.read_link(path)?),
+            (None, FileKind::Directory) => tree.make_dir(path, &attributes, &self.session.xattrs(path)?),
+            (None, FileKind::Symlink) => tree.make_link(path, &self.session.read_link(path)?, &attributes),
             (None, FileKind::File) => tree.put_stub(path, &stub),
             (Some(Found::Packed(before)), FileKind::File) if before != stub => tree.put_stub(path, &stub),
             _ => Ok(()),

@@ -3,24 +3,25 @@
 use super::page::SharedPage;
 use crate::session::Xattr;
 use rustix::fs::{
-    AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, chmodat, chownat, renameat_with,
-    utimensat,
+    AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat,
+    renameat_with, utimensat,
 };
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::ErrorKind;
-use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirEntryExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::attr::{AttrChange, SetTime};
-use tameike_core::{Fault, FileKind, Result, Timestamp};
+use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
 use tameike_redirect::protocol::LINKED;
 use tameike_redirect::stub::Stub;
 
 /// Begins the names of files that are being brought back.
 const STAGED: &str = "staged.";
+/// Bytes of a value, and of the list of names, at most: as the kernel has it.
+const XATTRS_SIZE_MAX: usize = 64 << 10;
 
 /// The tree, and room beside it for what is not in it yet.
 pub struct Tree {
@@ -96,6 +97,12 @@ impl Mark {
             ..AttrChange::default()
         }
     }
+
+    /// The same of a symbolic link: its mode is not its own.
+    pub fn link_attributes(&self) -> AttrChange {
+        let atime = Some(SetTime::To(self.mtime));
+        AttrChange { mode: None, atime, ..self.attributes() }
+    }
 }
 
 impl Tree {
@@ -152,8 +159,8 @@ impl Tree {
         Ok(target.into_os_string().into_encoded_bytes())
     }
 
-    /// Opens a regular file for reading.
-    pub fn open(&self, path: &[u8]) -> std::io::Result<File> {
+    /// Opens a regular file for reading. Extended attributes are with it where its bits would forbid to read them later.
+    pub fn open(&self, path: &[u8]) -> std::io::Result<(File, Option<Vec<Xattr>>)> {
         let (real, flags) = (self.real(path), open_flags());
         let open = || File::options().read(true).custom_flags(flags).open(&real);
         match open() {
@@ -164,11 +171,11 @@ impl Tree {
                     change_at(&real, &AttrChange { mode: Some(mode as u16), ..AttrChange::default() })
                 };
                 change(mode | 0o400)?;
-                let opened = open();
+                let opened = open().and_then(|file| Ok((xattrs(&file)?, file)));
                 change(mode)?;
-                opened
+                opened.map(|(xattrs, file)| (file, Some(xattrs)))
             }
-            opened => opened,
+            opened => opened.map(|file| (file, None)),
         }
     }
 
@@ -217,9 +224,20 @@ impl Tree {
     }
 
     /// Makes a directory as the container tells of it.
-    pub fn make_dir(&self, path: &[u8], attributes: &AttrChange) -> Result<()> {
-        std::fs::create_dir(self.real(path)).map_err(|error| told(&error))?;
+    pub fn make_dir(&self, path: &[u8], attributes: &AttrChange, xattrs: &[Xattr]) -> Result<()> {
+        let real = self.real(path);
+        std::fs::create_dir(&real).map_err(|error| told(&error))?;
+        for Xattr { name, value } in xattrs {
+            rustix::fs::lsetxattr(&real, name.as_slice(), value, XattrFlags::empty())
+                .map_err(|error| told(&error.into()))?;
+        }
         self.change(path, attributes)
+    }
+
+    /// Extended attributes of a directory.
+    pub fn xattrs(&self, path: &[u8]) -> Result<Vec<Xattr>> {
+        let dir = File::options().read(true).custom_flags(open_flags()).open(self.real(path));
+        dir.and_then(|dir| xattrs(&dir)).map_err(|error| told(&error))
     }
 
     /// Gives something another name, in place of what has that name; with `keeps`, only where nothing has.
@@ -228,9 +246,17 @@ impl Tree {
         renameat_with(CWD, self.real(from), CWD, self.real(to), flags).map_err(|error| told(&error.into()))
     }
 
-    /// Makes a symbolic link.
-    pub fn make_link(&self, path: &[u8], target: &[u8]) -> Result<()> {
-        std::os::unix::fs::symlink(OsStr::from_bytes(target), self.real(path)).map_err(|error| told(&error))
+    /// Makes a symbolic link as the container tells of it.
+    pub fn make_link(&self, path: &[u8], target: &[u8], attributes: &AttrChange) -> Result<()> {
+        std::os::unix::fs::symlink(OsStr::from_bytes(target), self.real(path))
+            .map_err(|error| told(&error))?;
+        let AttrChange { uid, gid, mtime, .. } = *attributes;
+        match self.change(path, &AttrChange { uid, gid, ..AttrChange::default() }) {
+            // Who may not give links away has them as they can be.
+            Err(fault) if fault.errno == Errno::EPERM => {}
+            done => done?,
+        }
+        self.change(path, &AttrChange { mtime, ..AttrChange::default() })
     }
 
     /// Changes attributes of what is at a path, and not of what that leads to.
@@ -294,28 +320,27 @@ pub fn change_at(path: &Path, change: &AttrChange) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Extended attributes of an open file.
+/// Extended attributes of an open file or directory, by name.
 pub fn xattrs(file: &File) -> std::io::Result<Vec<Xattr>> {
-    let read = |call: &dyn Fn(&mut [u8]) -> rustix::io::Result<usize>| -> rustix::io::Result<Vec<u8>> {
-        let mut bytes = vec![0; call(&mut [])?];
-        if bytes.is_empty() {
-            return Ok(bytes);
+    // Most have none.
+    if matches!(rustix::fs::flistxattr_query(file), Ok(0) | Err(rustix::io::Errno::OPNOTSUPP)) {
+        return Ok(Vec::new());
+    }
+    let mut list = vec![0; XATTRS_SIZE_MAX];
+    let count = rustix::fs::flistxattr(file, list.as_mut_slice())?;
+    let names = list[..count].split(|byte| *byte == 0).filter(|name| name.starts_with(b"user."));
+    let mut xattrs = Vec::new();
+    for name in names {
+        let mut value = vec![0; XATTRS_SIZE_MAX];
+        match rustix::fs::fgetxattr(file, name, value.as_mut_slice()) {
+            // It was removed since.
+            Err(rustix::io::Errno::NODATA) => continue,
+            count => value.truncate(count?),
         }
-        let count = call(&mut bytes)?;
-        bytes.truncate(count);
-        Ok(bytes)
-    };
-    let names = match read(&|into| rustix::fs::flistxattr(file.as_fd(), into)) {
-        Err(rustix::io::Errno::OPNOTSUPP) => return Ok(Vec::new()),
-        names => names?,
-    };
-    let names = names.split(|byte| *byte == 0).filter(|name| name.starts_with(b"user."));
-    names
-        .map(|name| {
-            let value = read(&|into| rustix::fs::fgetxattr(file.as_fd(), name, into))?;
-            Ok(Xattr { name: name.to_vec(), value })
-        })
-        .collect()
+        xattrs.push(Xattr { name: name.to_vec(), value });
+    }
+    xattrs.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+    Ok(xattrs)
 }
 
 /// A failure of the spool's file system.
