@@ -107,3 +107,49 @@ fn another_spool_and_none_are_left_as_they_are() {
     assert_eq!(fs::read(place.extracted().join("file")).expect("it is there"), b"outer\n");
     place.assert_whole();
 }
+
+/// A script whose interpreter lies in the directory, as all programs of a virtual environment of Python have, could not be run: the
+/// kernel looked for the interpreter beside the container. And a script was told the name that it has in the spool.
+#[test]
+fn interpreters_are_found_in_the_spool() {
+    compare(
+        r##"mkdir bin; cp /bin/bash bin/own; dir=bin
+           script() { printf '#!%s\n%s\n' "$2" "$3" > "$1"; chmod +x "$1"; }
+           tell='printf "%s|" "${0#"$here"}" "$@"; echo'; export here
+           script bin/tool "$here/bin/own" "$tell"; script bin/with "$here/bin/own -e" "$tell; false; echo not here"
+           script bin/plain /bin/sh "$tell"; script bin/over "$here/bin/tool   one two  " ignored; script ../beside "$here/bin/own" 'echo beside'
+           script bin/relative bin/own "$tell"; script bin/none "$here/bin/nothing" ""; script bin/closed "$here/bin/own" "$tell"; chmod -x bin/closed
+           printf '%s\n' "$tell" > bin/bare; chmod +x bin/bare; printf '#!%s' "$here/bin/own" > bin/short; chmod +x bin/short
+           run() {
+               bin/tool a "b c"; "$here/bin/tool" d; bin/with e || echo failed; bin/plain f; "$here/bin/plain"; bin/over g h; bin/relative i; bin/short
+               bin/bare j; env bin/bare; (cd bin; ./tool k; PATH=.: tool l; env PATH= tool m); ../beside | sed 's,.*/,,'; cat bin/tool | bin/own /dev/stdin n | wc -l
+               for name in none closed nothing; do "bin/$name" 2>/dev/null || echo "$name $?"; env "bin/$name" 2>/dev/null || echo "$name $?"; done
+               (PATH="$here/bin:$PATH"; tool o; env tool p; env plain; env bare q; env -i here="$here" PATH="$PATH" tool r; env closed 2>/dev/null || echo $?; nice own -c 'echo found'
+                python3 -c '
+import os, subprocess
+subprocess.run(["tool", "s"], check=True)
+subprocess.run(["tool", "t"], check=True, env={}, executable="bin/tool")
+for word in ("tool", "plain", "own"):
+    os.waitpid(os.posix_spawnp(word, [word, "-c", "echo spawned"], os.environ), 0)
+for word in ("closed", "nothing"):
+    try: os.posix_spawnp(word, [word], os.environ)
+    except OSError as error: print(word, error.errno)
+')
+           }
+           until-packed bin/own bin/tool bin/plain bin/bare bin/over; run; run; (cd ..; "$(basename "$here")/bin/tool" far | sed 's,^[^|]*/,,')
+           for level in $(seq 8); do script "level$level" "$here/level$((level - 1))" ""; done; script level0 "$here/bin/own" 'echo ran'
+           for level in $(seq 8); do python3 -c 'import subprocess, sys; subprocess.run([sys.argv[1]], check=True)' "$here/level$level" 2>&1 | tail -1 | sed "s,$here,,g"; done
+           rm -r level* bin"##,
+    );
+}
+
+#[test]
+fn virtual_environments_of_python_are_run() {
+    compare(
+        r##"export PYTHONDONTWRITEBYTECODE=1; python3 -m venv --without-pip venv
+           printf '#!%s\nimport sys, own\nprint(sys.prefix != sys.base_prefix, own.WORD, sys.argv[1:])\n' "$here/venv/bin/python" > venv/bin/tool
+           chmod +x venv/bin/tool; echo 'WORD = "mine"' > "$(echo venv/lib/python3*/site-packages)/own.py"
+           venv/bin/tool a; (. venv/bin/activate; tool b; env tool c; python -c 'import own; print(own.WORD)'); env -i "$here/venv/bin/tool" d
+           rm -r venv"##,
+    );
+}

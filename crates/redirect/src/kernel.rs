@@ -58,6 +58,11 @@ pub fn working_directory() -> Result<Vec<u8>> {
     rustix::process::getcwd(Vec::new()).map(CString::into_bytes)
 }
 
+/// Where relative paths start.
+pub fn start_of(directory: i32) -> Result<Vec<u8>> {
+    if directory == libc::AT_FDCWD { working_directory() } else { path_of(directory) }
+}
+
 /// A path for the kernel.
 pub fn text(path: Vec<u8>) -> Result<CString> {
     CString::new(path).map_err(|_| Errno::INVAL)

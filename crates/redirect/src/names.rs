@@ -351,6 +351,15 @@ pub fn outer(real: &[u8]) -> Option<Vec<u8>> {
     spool.inner_of_tree(real).map(|inner| spool.outer(&inner))
 }
 
+/// An absolute path for one that leads into the tree from elsewhere.
+pub fn shown(directory: i32, path: &[u8]) -> Option<Vec<u8>> {
+    let is_elsewhere = kernel::start_of(directory).is_ok_and(|start| outer(&start).is_none());
+    match place::find(directory, path).filter(|_| path.first() != Some(&b'/') && is_elsewhere)? {
+        (spool, Place::Inside(inner)) => Some(spool.outer(&inner)),
+        (_, Place::Outside(path)) => Some(path),
+    }
+}
+
 /// `realpath`, of a path below the container's directory.
 pub fn real_path(path: &[u8]) -> Verdict<Vec<u8>> {
     at(

@@ -24,9 +24,7 @@ pub fn find(directory: i32, path: &[u8]) -> Option<(&'static Spool, Place)> {
     if path.is_empty() {
         return None;
     }
-    let start =
-        if directory == libc::AT_FDCWD { kernel::working_directory() } else { kernel::path_of(directory) };
-    let start = start.ok().filter(|start| start.first() == Some(&b'/'))?;
+    let start = kernel::start_of(directory).ok().filter(|start| start.first() == Some(&b'/'))?;
     of_relative(spool, &start, path).map(|place| (spool, place))
 }
 

@@ -1,49 +1,111 @@
 //! Programs that are started: those that are files of the tree, and the environment of all.
 
 use super::environment::{completed, lacking, own};
-use super::content;
+use crate::program;
 use libc::AT_FDCWD;
 use rustix::io::Errno;
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use tameike_interpose::arguments::Text;
-use tameike_interpose::lists::{List, strings};
-use tameike_interpose::{Outcome, Verdict, Wrong, call, deliver, guarded, interpose_listed};
+use tameike_interpose::lists::{List, strings, with_list};
+use tameike_interpose::{
+    Outcome, Verdict, Wrong, call, deliver, errno, guarded, interpose_listed, set_errno,
+};
 
 type In = *const c_void;
 type Out = *mut c_int;
 
-/// The program of a path. What has no slash is looked for elsewhere, by some.
-fn program(directory: c_int, path: Text) -> Verdict<CString> {
-    path.bytes().filter(|bytes| bytes.contains(&b'/') || directory != AT_FDCWD)?;
-    content(directory, path, true)
-}
+const SHELL: &CStr = c"/bin/sh";
 
-/// Calls `start` with the path by which the kernel finds a program, and with an environment that has what this library needs.
+/// Calls `start` with the path by which the kernel finds a program, its arguments, and an environment that has what this library needs.
 fn started<T: Outcome>(
     directory: c_int,
     path: Text,
+    arguments: List,
     environment: List,
-    start: impl FnOnce(Text, List) -> T,
+    start: impl FnOnce(Text, List, List) -> T,
 ) -> T {
-    let real = guarded(|| program(directory, path));
-    let path = match &real {
-        Some(Ok(real)) => Text::of(real),
-        Some(Err(error)) => return deliver(Err(*error)),
-        None => path,
+    let found = match guarded(|| program::find(directory, path.bytes()?)) {
+        Some(Ok(found)) => Some(found),
+        Some(Err(error)) => return deliver(Err(error)),
+        None => None,
     };
-    completed(environment, |environment| start(path, environment)).unwrap_or_else(T::failed)
+    let path = found.as_ref().map_or(path, |found| Text::of(&found.path));
+    let start = |arguments| completed(environment, |environment| start(path, arguments, environment));
+    let outcome = match found.as_ref().filter(|found| !found.first.is_empty()) {
+        None => start(arguments),
+        Some(found) => {
+            let first = found.first.iter().map(|text| text.as_ptr());
+            with_list(first.chain(strings(arguments).skip(1)), start).flatten()
+        }
+    };
+    outcome.unwrap_or_else(T::failed)
 }
 
 fn execute(path: Text, arguments: List, environment: List) -> c_int {
-    started(AT_FDCWD, path, environment, |path, environment| {
-        call!(execve(path: Text, arguments: List, environment: List) -> c_int)
-    })
+    started(
+        AT_FDCWD,
+        path,
+        arguments,
+        environment,
+        |path, arguments, environment| call!(execve(path: Text, arguments: List, environment: List) -> c_int),
+    )
 }
 
-fn execute_found(path: Text, arguments: List, environment: List) -> c_int {
-    started(AT_FDCWD, path, environment, |path, environment| {
-        call!(execvpe(path: Text, arguments: List, environment: List) -> c_int)
-    })
+/// What is neither a program nor a script with an interpreter is one of the shell's.
+fn execute_any(path: &CStr, arguments: List, environment: List) -> c_int {
+    let outcome = execute(Text::of(path), arguments, environment);
+    if errno() != libc::ENOEXEC {
+        return outcome;
+    }
+    let first = [SHELL.as_ptr(), path.as_ptr()].into_iter();
+    let run = |arguments| execute(Text::of(SHELL), arguments, environment);
+    with_list(first.chain(strings(arguments).skip(1)), run).unwrap_or_else(c_int::failed)
+}
+
+/// `execvpe`: the C library would not look in the tree.
+fn execute_found(file: Text, arguments: List, environment: List) -> c_int {
+    let paths = match guarded(|| found_paths(file)) {
+        Some(Ok(paths)) => paths,
+        Some(Err(error)) => return deliver(Err(error)),
+        None => {
+            return completed(
+                environment,
+                |environment| call!(execvpe(file: Text, arguments: List, environment: List) -> c_int),
+            )
+            .unwrap_or_else(c_int::failed);
+        }
+    };
+    let mut is_denied = false;
+    for path in &paths {
+        execute_any(path, arguments, environment);
+        match errno() {
+            libc::EACCES => is_denied = true,
+            libc::ENOENT | libc::ESTALE | libc::ENOTDIR | libc::ENODEV | libc::ETIMEDOUT => {}
+            _ => return -1,
+        }
+    }
+    if is_denied {
+        set_errno(libc::EACCES);
+    }
+    -1
+}
+
+/// Where a program is looked for, by a name or a path.
+fn found_paths(file: Text) -> Verdict<Vec<CString>> {
+    crate::spool::get()?;
+    let name = file.bytes().filter(|name| !name.is_empty())?;
+    if name.contains(&b'/') {
+        return CString::new(name).ok().map(|path| Ok(vec![path]));
+    }
+    // SAFETY: the variable is not changed by others meanwhile, as for the C library's own look.
+    let list = super::bytes_at(unsafe { libc::getenv(c"PATH".as_ptr()) });
+    Some(program::candidates(name, list))
+}
+
+/// The path of a program for `posix_spawnp`; `None` where there is none, so that the C library says so.
+fn found_program(file: Text) -> Option<CString> {
+    let paths = guarded(|| found_paths(file))?.ok()?;
+    guarded(|| program::first(paths).map(Ok))?.ok()
 }
 
 /// Defines functions of the C library by what they do.
@@ -69,17 +131,19 @@ programs! {
         completed(environment, |environment| call!(fexecve(number: c_int, arguments: List, environment: List) -> c_int))
             .unwrap_or_else(c_int::failed);
     fn execveat(directory: c_int, path: Text, arguments: List, environment: List, flags: c_int) -> c_int =
-        started(directory, path, environment, |path, environment| {
+        started(directory, path, arguments, environment, |path, arguments, environment| {
             call!(execveat(directory: c_int, path: Text, arguments: List, environment: List, flags: c_int) -> c_int)
         });
     fn posix_spawn(process: Out, path: Text, actions: In, attributes: In, arguments: List, environment: List) -> Wrong =
-        started(AT_FDCWD, path, environment, |path, environment| {
-            call!(posix_spawn(process: Out, path: Text, actions: In, attributes: In, arguments: List, environment: List) -> Wrong)
-        });
+        spawn(process, path, actions, attributes, arguments, environment);
     fn posix_spawnp(process: Out, path: Text, actions: In, attributes: In, arguments: List, environment: List) -> Wrong =
-        started(AT_FDCWD, path, environment, |path, environment| {
-            call!(posix_spawnp(process: Out, path: Text, actions: In, attributes: In, arguments: List, environment: List) -> Wrong)
-        });
+        match found_program(path) {
+            Some(path) => spawn(process, Text::of(&path), actions, attributes, arguments, environment),
+            None => completed(environment, |environment| {
+                call!(posix_spawnp(process: Out, path: Text, actions: In, attributes: In, arguments: List, environment: List) -> Wrong)
+            })
+            .unwrap_or_else(Wrong::failed),
+        };
     fn system(command: Text) -> c_int =
         commanded(command, |command| call!(system(command: Text) -> c_int));
     fn __libc_system(command: Text) -> c_int =
@@ -88,6 +152,16 @@ programs! {
         commanded(command, |command| call!(popen(command: Text, mode: *const c_char) -> *mut c_void));
     fn _IO_popen(command: Text, mode: *const c_char) -> *mut c_void =
         commanded(command, |command| call!(_IO_popen(command: Text, mode: *const c_char) -> *mut c_void));
+}
+
+fn spawn(process: Out, path: Text, actions: In, attributes: In, arguments: List, environment: List) -> Wrong {
+    started(
+        AT_FDCWD,
+        path,
+        arguments,
+        environment,
+        |path, arguments, environment| call!(posix_spawn(process: Out, path: Text, actions: In, attributes: In, arguments: List, environment: List) -> Wrong),
+    )
 }
 
 interpose_listed! {
