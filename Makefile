@@ -53,9 +53,10 @@ fuzz: ## feed every decoder anything, for FUZZ_SECONDS= (600) each, under libFuz
 	@scripts/install-deps.sh fuzz
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
-install: build ## install the program, its libraries, header, manual page and completions under PREFIX= (/usr/local)
+install: build ## install the program, how mpirun reaches nodes, libraries, header, manual page and completions under PREFIX= (/usr/local)
 	@dest="$(DESTDIR)$(PREFIX)"; program="$(TARGET_DIR)/release/tameike"; share="$$dest/share"; \
 	install -D --mode=755 "$$program" "$$dest/bin/tameike"; \
+	install --mode=755 examples/mpi/on-node "$$dest/bin/tameike-on-node"; \
 	for library in preload redirect; do \
 	    install -D --mode=644 "$(TARGET_DIR)/release/libtameike_$$library.so" "$$dest/lib/tameike/libtameike_$$library.so"; \
 	done; \

@@ -113,9 +113,11 @@ fn mpi_ranks_write_interleaved_records_into_one_file() {
     run(&format!(
         r#"
         export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+        # An allocation of Slurm has other names for its hosts.
+        slurm="SLURM_JOBID=1 SLURM_NODELIST=host[1-2] SLURM_TASKS_PER_NODE=2(x2) SLURM_NNODES=2"
         # Nodes of one machine: they are told apart, but have only its loopback between them.
         for io in ompio romio321; do
-            on 0 mpirun --mca io $io --mca plm rsh --mca plm_rsh_agent {agent} --leave-session-attached \
+            on 0 env $slurm mpirun --mca io $io --mca plm rsh --mca plm_rsh_agent {agent} --mca ras ^slurm --leave-session-attached \
                 --mca btl tcp,self --mca btl_tcp_if_include lo --mca oob_tcp_if_include lo \
                 --host node-0:2,node-1:2 {PYTHON} {records} $view/$io {rounds} > $marks/said-$io
             grep -qx 'exact on 4 ranks' $marks/said-$io || {{ cat $marks/said-$io; exit 1; }}
