@@ -25,6 +25,9 @@ use tameike_agent::control::AgentControl;
 
 /// Does what the command line says, with agents of type `A`.
 pub fn main<A: AgentControl>() -> ExitCode {
+    if let Some(code) = manual::complete() {
+        return ExitCode::from(code);
+    }
     ExitCode::from(act::<A>(Cli::parse().command))
 }
 

@@ -2,26 +2,64 @@
 
 use crate::arguments::Cli;
 use crate::exit;
+use crate::place::base::{self, Base};
 use crate::report;
-use clap::{Command, CommandFactory, ValueHint};
-use clap_complete::Shell;
+use clap::CommandFactory;
+use clap_complete::engine::CompletionCandidate;
+use clap_complete::env::Shells;
+use clap_complete::{CompleteEnv, Shell};
+use std::io::Write;
 use std::path::Path;
+
+/// By which the completion scripts ask this program what could come next.
+const COMPLETE_VARIABLE: &str = "TAMEIKE_COMPLETE";
+/// Zsh loads the script when the first completion is asked for, as the function that is to answer it.
+const ZSH_FIRST_CALL: &str = "[ \"${funcstack[1]}\" = _tameike ] && _clap_dynamic_completer_tameike\n";
 
 /// Prints the completion script of a shell. Returns the exit code.
 pub fn completions(shell: Shell) -> u8 {
-    clap_complete::generate(shell, &mut completed(Cli::command()), "tameike", &mut std::io::stdout());
-    0
+    let shells = Shells::builtins();
+    let Some(completer) = shells.completer(&shell.to_string()) else {
+        report::say(format_args!("no completions are known for {shell}"));
+        return exit::FAILED;
+    };
+    let mut script = Vec::new();
+    let written = completer
+        .write_registration(COMPLETE_VARIABLE, "tameike", "tameike", "tameike", &mut script)
+        .and_then(|()| {
+            if shell == Shell::Zsh {
+                script.extend_from_slice(ZSH_FIRST_CALL.as_bytes());
+            }
+            std::io::stdout().write_all(&script)
+        });
+    match written {
+        Ok(()) => 0,
+        Err(error) => {
+            report::say(format_args!("writing the completion script: {error}"));
+            exit::FAILED
+        }
+    }
 }
 
-/// The command line with file names offered only for arguments that are paths: shells offer files for every value about
-/// which nothing is said.
-fn completed(command: Command) -> Command {
-    let said = command.mut_args(|argument| {
-        let is_unknown =
-            argument.get_action().takes_values() && argument.get_value_hint() == ValueHint::Unknown;
-        if is_unknown { argument.value_hint(ValueHint::Other) } else { argument }
-    });
-    said.mut_subcommands(completed)
+/// Answers the completion script of a shell, where that has started this program. Returns the exit code.
+pub fn complete() -> Option<u8> {
+    let dir = std::env::current_dir().ok();
+    let completed = CompleteEnv::with_factory(Cli::command)
+        .var(COMPLETE_VARIABLE)
+        .try_complete(std::env::args_os(), dir.as_deref());
+    match completed {
+        Ok(is_done) => is_done.then_some(0),
+        Err(error) => {
+            report::say(format_args!("completing a command line: {error}"));
+            Some(exit::USAGE)
+        }
+    }
+}
+
+/// Names of the user's jobs on this host, for the completion scripts.
+pub fn job_names() -> Vec<CompletionCandidate> {
+    let jobs = Base::open(&base::path()).and_then(|base| base.jobs()).unwrap_or_default();
+    jobs.iter().map(|job| CompletionCandidate::new(job.as_str())).collect()
 }
 
 /// Writes a man page for `tameike` and for each of its commands. Returns the exit code.

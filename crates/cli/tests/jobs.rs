@@ -381,6 +381,42 @@ fn manuals_and_completions_come_from_the_definition() {
     assert!(page.contains("capacity"), "{page}");
     for shell in ["bash", "zsh", "fish"] {
         let output = place.tameike(&["completions", shell]).output().expect("starts");
-        assert!(out(&output).contains("hostfile"), "{shell}");
+        assert!(out(&output).contains("TAMEIKE_COMPLETE"), "{shell}");
     }
+}
+
+/// Shells offered files where the name of a job is to come.
+#[test]
+fn shells_offer_names_of_jobs() {
+    let place = Place::new();
+    std::fs::write(place.path("a-file"), "").expect("written");
+    let asked = r#"PATH="$PWD:$PATH"
+        . <(tameike completions bash); COMP_TYPE=9
+        of_bash() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _clap_complete_tameike tameike "${@:$#}" ""; echo "bash $* ${COMPREPLY[*]}" | tr '\v' ' '; }
+        of_fish() { echo "fish $* $(TAMEIKE_COMPLETE=fish tameike -- "$@")"; }
+        of_zsh() { echo "zsh $* $(_CLAP_IFS=$'\n' _CLAP_COMPLETE_INDEX=$(($# - 1)) TAMEIKE_COMPLETE=zsh tameike -- "$@")"; }
+        for shell in bash fish zsh; do
+            "of_$shell" tameike exec --job ""; "of_$shell" tameike status --job de; "of_$shell" tameike recover --job "";
+            "of_$shell" tameike exec --job x; "of_$shell" tameike run --job ""; "of_$shell" tameike run --hostf; "of_$shell" tameike run --hostfile a-f
+        done"#;
+    let output =
+        place.run("--local 1 --job demo", &format!("exec bash -c '{}'", asked.replace('\'', r"'\''")));
+    assert_code(&output, 0);
+    let offered: Vec<_> =
+        out(&output).lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    let mut expected = Vec::new();
+    for shell in ["bash", "fish", "zsh"] {
+        for line in
+            ["exec --job demo", "status --job de demo", "recover --job demo", "exec --job x", "run --job"]
+        {
+            expected.push(format!("{shell} tameike {line}"));
+        }
+    }
+    let is_of_names = |line: &&String| !line.contains("--hostf");
+    assert_eq!(offered.iter().filter(is_of_names).cloned().collect::<Vec<_>>(), expected);
+    for line in offered.iter().filter(|line| line.contains("--hostf")) {
+        assert!(line.contains("--hostf --hostfile") || line.ends_with("a-f a-file"), "{line}");
+    }
+    assert_eq!(offered.len(), 21);
+    place.assert_clean();
 }

@@ -14,6 +14,7 @@ pub use job::{DeviceChoice, JobOptions};
 
 use crate::exit;
 use clap::{Args, Parser, Subcommand, ValueHint};
+use clap_complete::engine::ArgValueCandidates;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use tameike_agent::files::FILES_MAX;
@@ -162,7 +163,8 @@ pub struct UpArguments {
 #[derive(Clone, Debug, Args)]
 pub struct JobChoice {
     /// The job; not needed inside a job, or when only one is running
-    #[arg(long, value_name = "NAME", env = "TAMEIKE_JOB", value_parser = job::parse_job)]
+    #[arg(long, value_name = "NAME", env = "TAMEIKE_JOB", value_parser = job::parse_job,
+          add = ArgValueCandidates::new(crate::manual::job_names))]
     pub job: Option<JobId>,
 }
 
@@ -268,7 +270,8 @@ pub struct DrainArguments {
 #[derive(Debug, Args)]
 pub struct RecoverArguments {
     /// The job [default: every job of yours that was cut off]
-    #[arg(long, value_name = "NAME", value_parser = job::parse_job)]
+    #[arg(long, value_name = "NAME", value_parser = job::parse_job,
+          add = ArgValueCandidates::new(crate::manual::job_names))]
     pub job: Option<JobId>,
     /// Read every file back from the shared file system and compare
     #[arg(long)]
