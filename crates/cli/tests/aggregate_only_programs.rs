@@ -24,7 +24,9 @@ fn compare(script: &str) -> Place {
     place
 }
 
-/// Programs with an environment of their own (`env -i`, many build systems) were started without the library: they found no files, and
+/// S39: "Programs that are started with an environment of their own are in the directory as all others."
+///
+/// Those (of `env -i`, of many build systems) were started without the library: they found no files, and
 /// what they wrote was beside the container.
 #[test]
 fn programs_with_an_environment_of_their_own_are_in_the_spool() {
