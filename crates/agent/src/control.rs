@@ -196,7 +196,7 @@ pub enum AgentRequest {
         /// The signal's number.
         signal: i32,
     },
-    /// End every program that still runs in this node's namespaces. Answered by `Done`.
+    /// End every program that still runs in this node's namespaces. Answered by `CommandsEnded`.
     EndCommands,
     /// Unmount, end, and remove what belongs to the node, except a journal with dirty data. Answered by
     /// `Stopped`, the last line.
@@ -235,6 +235,11 @@ pub enum AgentReply {
     },
     /// Done.
     Done,
+    /// No program runs in the node's namespaces any more.
+    CommandsEnded {
+        /// What programs outside of the job have written below the mounts of the views, in plain words.
+        strays: Vec<String>,
+    },
     /// How far the drain is.
     Progress(Progress),
     /// The drain has ended.

@@ -7,8 +7,9 @@ mod support;
 mod victims;
 
 use mounts::Mounts;
-use std::fs;
-use std::path::Path;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Output;
 use support::{Site, processes_naming, shown};
 use victims::{Background, JobPlace, is_soak, signal, wait_for};
@@ -243,6 +244,82 @@ fn a_full_device_is_told_and_loses_nothing() {
         let _ = fs::remove_file(site.base().join(name));
     }
     place.assert_gone();
+}
+
+/// A program of the user that is not in the job finds the directory below the mount. What it wrote there was deleted at the end of the
+/// job, which called its drain complete.
+#[test]
+fn what_is_written_below_a_mount_is_kept_and_named() {
+    let site = Site::new();
+    let place = place(&site, "below");
+    let shared = site.shared();
+    let shared = shared.to_str().expect("plain path");
+    let options = ["up", "--local", "2", "--shared", shared, "--job", &place.job, "--memory", "64MiB"];
+    support::succeed(&mut site.tameike(&options));
+    let mount_point = |view: &str| place.dir.join("mnt").join(view);
+    for view in ["node-local", "shared", "cache"] {
+        let mode = fs::metadata(mount_point(view)).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o500, "{view}");
+        let readme = fs::read_to_string(mount_point(view).join("README")).expect("a file that says why");
+        assert!(readme.contains("tameike exec"), "{readme}");
+    }
+    let stray = mount_point("cache").join("stray");
+    if tameike_io::os::process::user() != 0 {
+        fs::write(&stray, "kept").expect_err("a directory that refuses writes");
+        fs::set_permissions(mount_point("cache"), Permissions::from_mode(0o700)).expect("ours");
+    }
+    fs::write(&stray, "kept").expect("written");
+    fs::write(place.dir.join("mnt/beside"), "kept").expect("written");
+    let names_all = |output: &Output, code: i32| {
+        let text = shown(output);
+        assert_eq!(output.status.code(), Some(code), "{text}");
+        for part in ["wrote stray to", "wrote beside to", mount_point("cache").to_str().expect("plain path")]
+        {
+            assert!(text.contains(part), "no {part:?} in {text}");
+        }
+        assert!(!text.contains("drain complete"), "{text}");
+        assert_eq!(fs::read(&stray).expect("kept"), b"kept", "{text}");
+    };
+    let tameike = |arguments: &[&str]| site.tameike(arguments).output().expect("it starts");
+    names_all(&tameike(&["down", "--job", &place.job]), INCOMPLETE);
+    assert_eq!(place.devices(Path::new("/dev/shm")), Vec::<PathBuf>::new(), "the drain was complete");
+    names_all(&tameike(&["run", "--", "true"]), 0);
+    names_all(&tameike(&["recover"]), INCOMPLETE);
+    names_all(&tameike(&["recover", "--discard"]), INCOMPLETE);
+    fs::remove_file(&stray).expect("there");
+    fs::remove_file(place.dir.join("mnt/beside")).expect("there");
+    let swept = tameike(&["recover"]);
+    assert_eq!(swept.status.code(), Some(0), "{}", shown(&swept));
+    place.assert_gone();
+    site.assert_clean();
+}
+
+/// As above, where the command ends the job, and where the job is killed.
+#[test]
+fn what_is_written_below_a_mount_outlives_the_job_however_it_ends() {
+    let site = Site::new();
+    for end in ["TERM", "KILL"] {
+        let place = place(&site, &format!("below{}", end.to_lowercase()));
+        let job = start_waiting(&site, &place, &["--grace", "10"]);
+        let cache = place.dir.join("mnt/cache");
+        fs::set_permissions(&cache, Permissions::from_mode(0o700)).expect("ours");
+        fs::write(cache.join("stray"), "kept").expect("written");
+        assert!(signal(job.program(), end));
+        let mut output = job.output();
+        if end == "KILL" {
+            output = site.tameike(&["recover", "--job", &place.job]).output().expect("it starts");
+        }
+        assert_eq!(output.status.code(), Some(INCOMPLETE), "{end}: {}", shown(&output));
+        assert!(said(&output).contains("wrote stray to"), "{end}: {}", shown(&output));
+        assert!(file_is_whole(&site), "{end}: {}", shown(&output));
+        assert_eq!(fs::read(cache.join("stray")).expect("kept"), b"kept");
+        fs::remove_file(cache.join("stray")).expect("there");
+        support::succeed(&mut site.tameike(&["recover"]));
+        place.assert_gone();
+        fs::remove_file(site.shared().join("file")).expect("drained");
+        fs::remove_file(site.shared().with_file_name("ready")).expect("made by the job");
+    }
+    site.assert_clean();
 }
 
 /// Every wish that cannot be met is refused in plain words, and leaves nothing.

@@ -189,6 +189,9 @@ and leave nothing behind. Programs reach them by
   the path of the second column       from any program of yours on the node's
                                       host, as long as the job runs
 
+Any other program finds an empty directory at the path of the first column. It
+refuses writes; what root writes there is kept, and named when the job ends.
+
 Where namespaces are refused, both columns are the same path.";
 
 /// Below the options in `tameike cache warm --help`.

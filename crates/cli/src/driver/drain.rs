@@ -4,6 +4,7 @@ use super::Driver;
 use super::event::Notice;
 use super::gather::Gather;
 use super::protocol::DriverReply;
+use crate::place::mount_points;
 use crate::report::progress::DrainProgress;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
@@ -17,6 +18,8 @@ pub const CLOSE_GRACE: Duration = Duration::from_secs(2);
 pub struct Drained {
     /// The receipt of all nodes.
     pub receipt: Receipt,
+    /// Whether everything is on the shared file system.
+    pub is_complete: bool,
     /// Whether it was broken off at once by the user.
     pub broken_off: bool,
 }
@@ -50,17 +53,33 @@ fn doubt(receipt: &mut Receipt, damage: &[String]) {
 
 impl Driver {
     /// Drains, and shows how far it is. Stops waiting at `deadline`, or `grace` after a first signal, or at
-    /// the second signal at once.
+    /// the second signal at once. The receipt also names what programs outside of the job have written below the mounts.
     pub(super) fn drain(
         &mut self,
         verify: bool,
         deadline: Option<Duration>,
         clients: &[Sender<DriverReply>],
     ) -> Drained {
-        if self.record.plan.shared_dir.is_none() {
-            // Nothing can be dirty, whoever is lost.
-            return Drained { receipt: Receipt::default(), broken_off: false };
-        }
+        // Without a shared directory nothing can be dirty, whoever is lost.
+        let (mut receipt, broken_off) = match self.record.plan.shared_dir {
+            Some(_) => self.drain_nodes(verify, deadline, clients),
+            None => (Receipt::default(), false),
+        };
+        let is_complete = receipt.is_complete();
+        self.strays.extend(mount_points::strays(self.job_dir.path()));
+        // Nodes of one host say the same.
+        self.strays.sort();
+        self.strays.dedup();
+        receipt.faults.extend(self.strays.iter().cloned());
+        Drained { receipt, is_complete, broken_off }
+    }
+
+    fn drain_nodes(
+        &mut self,
+        verify: bool,
+        deadline: Option<Duration>,
+        clients: &[Sender<DriverReply>],
+    ) -> (Receipt, bool) {
         let mut deadline = deadline;
         let mut show = DrainProgress::new();
         let mut broken_off = false;
@@ -99,7 +118,7 @@ impl Driver {
         let in_time = self.is_gathered(id);
         let mut receipt = merge(&self.take_gather(id), in_time);
         doubt(&mut receipt, &self.damage);
-        Drained { receipt, broken_off }
+        (receipt, broken_off)
     }
 
     /// The end of the grace time that begins now.

@@ -5,10 +5,9 @@ use super::event::Notice;
 use super::gather::GatherId;
 use crate::place::janitor;
 use crate::place::record::JobState;
-use crate::place::tree;
 use std::time::Duration;
 use tameike_agent::control::{AgentControl, AgentMode, AgentReply, AgentRequest, Left};
-use tameike_core::{Errno, NodeId};
+use tameike_core::{Errno, Fault, NodeId};
 use tameike_io::fabric::ofi::leftovers;
 use tameike_io::os::process::monotonic;
 
@@ -38,11 +37,15 @@ impl Remains {
 }
 
 impl Driver {
-    /// Ends programs that still run in the nodes.
+    /// Ends programs that still run in the nodes, which then say what programs outside of the job have written below their mounts.
     pub(super) fn end_commands(&mut self) {
         let id = self.ask(&AgentRequest::EndCommands, None);
         self.await_gather(id, monotonic() + END_COMMANDS_LIMIT);
-        self.take_gather(id);
+        for answer in self.take_gather(id).answers.into_values() {
+            if let AgentReply::CommandsEnded { strays } = answer {
+                self.strays.extend(strays);
+            }
+        }
     }
 
     /// Ends the agents, gives up everything that is not needed, and says what is. With `keep`, the job's
@@ -61,9 +64,11 @@ impl Driver {
             self.record.write(&dir).err()
         } else {
             let locked = self.base.lock();
-            locked.and_then(|_lock| tree::remove(&dir)).err()
+            locked.and_then(|_lock| janitor::remove_job_dir(&dir)).err()
         };
-        remains.faults.extend(kept.map(|fault| fault.to_string()));
+        // What others have written to the mount points is told with the receipt.
+        let is_told = |fault: &Fault| fault.errno == Errno::ENOTEMPTY && !self.strays.is_empty();
+        remains.faults.extend(kept.filter(|fault| !is_told(fault)).map(|fault| fault.to_string()));
         remains
     }
 
@@ -160,7 +165,7 @@ impl Driver {
             janitor::unmount_below(dir, &mut faults);
             let discard = janitor::nodes_in(dir).into_iter().map(|node| janitor::discard_node(dir, node));
             faults.extend(discard.filter_map(Result::err).map(|fault| fault.to_string()));
-            self.base.lock().and_then(|_lock| tree::remove(dir))
+            self.base.lock().and_then(|_lock| janitor::remove_job_dir(dir))
         } else {
             self.record.state = JobState::CutOff;
             self.record.write(dir)

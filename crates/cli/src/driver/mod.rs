@@ -50,4 +50,6 @@ pub struct Driver {
     stopping: bool,
     /// What is missing in journals that were damaged, in plain words.
     damage: Vec<String>,
+    /// What programs outside of the job have written below the mounts of its views, in plain words.
+    strays: Vec<String>,
 }

@@ -34,6 +34,10 @@ pub fn recover<A: AgentControl>(arguments: &RecoverArguments) -> u8 {
     }
     let recover_one = |kept: &Kept| {
         let job = &kept.job;
+        if kept.is_strays_alone() {
+            report::say(format_args!("{}", kept.describe()));
+            return exit::DRAIN_INCOMPLETE;
+        }
         if is_all_lost(&base, kept) {
             return tell_lost(&base, kept);
         }

@@ -251,7 +251,7 @@ impl Driver {
     }
 
     /// Shows and keeps the receipt, takes the job down, and says whether everything is on the shared file
-    /// system.
+    /// system, and nothing was written below the mounts.
     pub(super) fn end_after_drain<A: AgentControl>(
         self,
         drained: &Drained,
@@ -259,8 +259,8 @@ impl Driver {
     ) -> bool {
         let job = self.record.plan.job.clone();
         let has_cache = self.record.plan.shared_dir.is_some();
-        let mut complete = drained.receipt.is_complete();
-        if has_cache || !complete {
+        let mut complete = drained.is_complete;
+        if has_cache || !drained.receipt.is_complete() {
             report::receipt::show(&drained.receipt, &mut std::io::stderr().lock());
         }
         if let Some(path) = receipt
@@ -269,6 +269,7 @@ impl Driver {
             report::say(format_args!("{fault}"));
         }
         let grace = if drained.broken_off { Duration::ZERO } else { super::drain::CLOSE_GRACE };
+        let strays = !self.strays.is_empty();
         let remains = self.take_down::<A>(grace, !complete);
         if !remains.is_nothing() {
             complete = false;
@@ -283,7 +284,12 @@ impl Driver {
             report::say(format_args!(
                 "the drain is incomplete{left}; when the cause is mended, run: tameike recover --job {job}"
             ));
+        } else if strays {
+            report::say(format_args!(
+                "the directory of job {job} is kept; when what is named above is moved away, `tameike recover --job \
+                 {job}` removes it"
+            ));
         }
-        complete
+        complete && !strays
     }
 }

@@ -59,6 +59,7 @@ impl Driver {
             left: BTreeMap::new(),
             stopping: false,
             damage: Vec::new(),
+            strays: Vec::new(),
         };
         match driver.bring_up() {
             Ok(()) => Ok(driver),

@@ -3,6 +3,7 @@
 use super::enter::{JOB_DIR_VARIABLE, NODE_VARIABLE};
 use super::start::NodeStart;
 use crate::place::base::{self, Base, JobDir};
+use crate::place::mount_points::MountPoint;
 use crate::place::record::JobRecord;
 use crate::place::{janitor, tree};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use tameike_agent::control::{Isolation, Left};
 use tameike_core::{Fault, JobId, NodeId, Result};
 use tameike_io::fabric::ofi::leftovers;
 use tameike_io::os::mount;
-use tameike_io::os::process::{ProcessId, sharing_mounts, wait_ended, with_variables};
+use tameike_io::os::process::{self, ProcessId, sharing_mounts, wait_ended, with_variables};
 
 /// How long programs that are asked to end may take before they are killed.
 const END_LIMIT: Duration = Duration::from_secs(5);
@@ -28,6 +29,8 @@ pub struct Belongings {
     node: u32,
     has_device: bool,
     mounts: Vec<PathBuf>,
+    /// What the mounts cover.
+    mount_points: Vec<MountPoint>,
     isolation: Isolation,
     driver_is_here: bool,
     is_new: bool,
@@ -42,6 +45,7 @@ impl Belongings {
             node: start.start.node.0,
             has_device: false,
             mounts: Vec::new(),
+            mount_points: Vec::new(),
             isolation: Isolation::None,
             driver_is_here: start.driver_is_here,
             is_new: start.start.mode == tameike_agent::control::AgentMode::Serve,
@@ -64,9 +68,23 @@ impl Belongings {
         self.has_device = true;
     }
 
-    pub(super) fn add_mount(&mut self, isolation: Isolation, path: PathBuf) {
+    pub(super) fn add_mount(&mut self, isolation: Isolation, path: PathBuf, mount_point: MountPoint) {
         self.isolation = isolation;
         self.mounts.push(path);
+        self.mount_points.push(mount_point);
+    }
+
+    /// What programs outside of the job have written below the mounts, in plain words, as far as the driver does not see it.
+    pub(super) fn strays(&self) -> Vec<String> {
+        let found = self.mount_points.iter().filter_map(MountPoint::strays);
+        match self.isolation {
+            _ if !self.driver_is_here => {
+                let host = process::host_name();
+                found.map(|stray| format!("on {host}: {stray}")).collect()
+            }
+            Isolation::None => found.collect(),
+            Isolation::MountNamespace | Isolation::UserNamespace => Vec::new(),
+        }
     }
 
     /// Ends the node's programs: asks them, then kills them.
@@ -147,7 +165,7 @@ impl Belongings {
         let _lock = self.base.lock()?;
         let dir = self.job_dir.path();
         if janitor::nodes_in(dir).is_empty() && JobRecord::read(dir)?.is_none() {
-            tree::remove(dir)
+            janitor::remove_job_dir(dir)
         } else {
             Ok(())
         }

@@ -6,6 +6,7 @@ use super::start::NodeStart;
 use super::{log_file, probe};
 use crate::place::base::{self, Base, JobDir, JobDirUse};
 use crate::place::janitor;
+use crate::place::mount_points::MountPoint;
 use crate::place::record::{DeviceOwner, NodeState, boot_id};
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
@@ -182,7 +183,10 @@ fn mount_views(
     let mut doors = Vec::new();
     for view in views {
         let path: PathBuf = base::mount_point(job_dir, view, apart);
-        base::make_private_dir(&path)?;
+        let mount_point = {
+            let _lock = belongings.base().lock()?;
+            MountPoint::make(&path, apart.is_none())?
+        };
         let source = format!("tameike:{}:{}", start.job, view.as_str());
         let fuse = match isolation {
             Isolation::None => Some(mount::mount_fuse_by_helper(&source, &path, false).map_err(|fault| {
@@ -197,7 +201,7 @@ fn mount_views(
                 Some(mount::mount_fuse(&source, &path, false)?)
             }
         };
-        belongings.add_mount(isolation, path.clone());
+        belongings.add_mount(isolation, path.clone(), mount_point);
         doors.push(ViewDoor { view, fuse, path });
     }
     Ok((isolation, doors))

@@ -122,10 +122,9 @@ impl<A: AgentControl> Serving<A> {
                 AgentReply::Done
             }
             AgentRequest::EndCommands => {
-                if let Some(belongings) = &*self.belongings.lock() {
-                    belongings.end_programs();
-                }
-                AgentReply::Done
+                let belongings = self.belongings.lock();
+                belongings.iter().for_each(Belongings::end_programs);
+                AgentReply::CommandsEnded { strays: belongings.iter().flat_map(Belongings::strays).collect() }
             }
             AgentRequest::Stop { .. } => AgentReply::Done,
         })

@@ -204,10 +204,23 @@ pub fn node_of_dir(name: &str) -> Option<u32> {
     name.strip_prefix("node-")?.parse().ok()
 }
 
+/// Begins the name of the directory of mount points.
+const VIEWS: &str = "mnt";
+
 /// Where a view is mounted: the same path on every node when namespaces keep them apart, one by node when not.
 pub fn mount_point(job_dir: &Path, view: View, apart: Option<u32>) -> PathBuf {
-    let dir = apart.map_or_else(|| "mnt".to_owned(), |node| format!("mnt-{node}"));
+    let dir = apart.map_or_else(|| VIEWS.to_owned(), |node| format!("{VIEWS}-{node}"));
     job_dir.join(dir).join(view.as_str())
+}
+
+/// The directories of a job that have mount points in them.
+pub fn view_dirs(job_dir: &Path) -> Vec<PathBuf> {
+    let entries = job_dir.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_one = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(VIEWS));
+        name.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    };
+    entries.filter(is_one).collect()
 }
 
 /// Makes a directory for the user alone, with its parents.

@@ -5,7 +5,7 @@
 
 use super::base::{Base, JobDir, node_of_dir};
 use super::record::{DeviceOwner, JobRecord, NodeState, OWNER_FILE};
-use super::tree;
+use super::{mount_points, tree};
 use crate::report::plural;
 use crate::settings::hostfile::HostSpec;
 use crate::settings::{RAM_DIR, device_prefix};
@@ -28,6 +28,8 @@ pub struct Kept {
     pub left: Left,
     /// What was on this host and is there no more, in plain words.
     pub lost: Vec<String>,
+    /// What programs outside of the job have written to its mount points, in plain words.
+    pub strays: Vec<String>,
     /// What could not be swept or looked into, in plain words.
     pub faults: Vec<String>,
 }
@@ -35,14 +37,22 @@ pub struct Kept {
 impl Kept {
     /// The line that tells the user.
     pub fn describe(&self) -> String {
+        if self.is_strays_alone() {
+            return format!("job {} has ended, but {}", self.job, self.strays.join("; "));
+        }
         let what = match self.left {
             left if left.is_nothing() && !self.lost.is_empty() => "lost data".to_owned(),
             left if left.is_nothing() => "may have left data on its nodes".to_owned(),
             left => format!("left {}", show_left(left)),
         };
-        let faults = self.lost.iter().chain(&self.faults);
+        let faults = self.lost.iter().chain(&self.strays).chain(&self.faults);
         let faults = faults.map(|fault| format!(" ({fault})")).collect::<String>();
         format!("job {} was cut off and {what}{faults}; run: tameike recover --job {}", self.job, self.job)
+    }
+
+    /// Whether nothing else of the job was kept than what others have written to its mount points.
+    pub fn is_strays_alone(&self) -> bool {
+        !self.strays.is_empty() && self.left.is_nothing() && self.lost.is_empty() && self.faults.is_empty()
     }
 }
 
@@ -78,11 +88,18 @@ pub fn sweep<A: AgentControl>(base: &Base) -> Result<Vec<Kept>> {
 
 /// Sweeps one job of which nothing lives on this host.
 pub fn sweep_job<A: AgentControl>(job: &JobId, dir: &Path) -> Option<Kept> {
-    let mut kept = Kept { job: job.clone(), left: Left::default(), lost: Vec::new(), faults: Vec::new() };
+    let mut kept = Kept {
+        job: job.clone(),
+        left: Left::default(),
+        lost: Vec::new(),
+        strays: Vec::new(),
+        faults: Vec::new(),
+    };
     let mut keep = false;
     // A record that cannot be read says nothing; the start of the job elsewhere may have one.
     let record = JobRecord::read_anywhere(dir).ok().flatten();
     unmount_below(dir, &mut kept.faults);
+    kept.strays = mount_points::strays(dir);
     leftovers::sweep(job, None);
     let mut nodes = Vec::new();
     for node in nodes_in(dir) {
@@ -110,8 +127,8 @@ pub fn sweep_job<A: AgentControl>(job: &JobId, dir: &Path) -> Option<Kept> {
     }
     // Other hosts cannot be seen from here: their journals are found by the record.
     keep |= JobRecord::read(dir).is_ok_and(|record| record.is_some_and(|record| record.has_other_hosts()));
-    if !keep && kept.faults.is_empty() {
-        match tree::remove(dir) {
+    if !keep && kept.faults.is_empty() && kept.strays.is_empty() {
+        match remove_job_dir(dir) {
             Ok(()) => return None,
             Err(fault) => kept.faults.push(fault.to_string()),
         }
@@ -286,7 +303,16 @@ pub fn discard_job(base: &Base, job: &JobId) -> Result<()> {
     let busy = || Fault::new(Errno::EBUSY, "something of the job still runs");
     let dir = JobDir::take_dead(base, &lock, job)?.ok_or_else(busy)?;
     nodes_in(dir.path()).into_iter().try_for_each(|node| discard_node(dir.path(), node))?;
-    tree::remove(dir.path())
+    remove_job_dir(dir.path())
+}
+
+/// Removes the directory of a job that is over, unless others have written to its mount points.
+///
+/// # Errors
+/// `ENOTEMPTY` when they have: then it stays whole; else as of [`tree::remove`].
+pub fn remove_job_dir(dir: &Path) -> Result<()> {
+    mount_points::remove(dir)?;
+    tree::remove(dir)
 }
 
 /// Unmounts what `fusermount3` mounted for a job that is dead.

@@ -12,5 +12,6 @@
 
 pub mod base;
 pub mod janitor;
+pub mod mount_points;
 pub mod record;
 pub mod tree;

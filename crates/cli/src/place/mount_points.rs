@@ -1,0 +1,155 @@
+//! The directories of a job on which its views are mounted, as they are below the mounts.
+//!
+//! In namespaces of a node's own, only the job's programs see the views. Any other program of the user finds these
+//! directories. They refuse writes (mode 0500) and have a file that says why. What a program has written there
+//! all the same, as root may, is never removed: it is named, and keeps the job's directory.
+
+use super::base::{make_private_dir, view_dirs};
+use rustix::fs::{Dir, Mode, OFlags};
+use std::fs::{File, Permissions};
+use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use tameike_core::{Errno, Fault, Result, View};
+use tameike_io::os::mount;
+
+/// The file that says what the directory is for.
+const README: &str = "README";
+const README_TEXT: &str = "\
+A view of a Tameike job is mounted here, for programs of the job only: those that
+`tameike run` and `tameike exec` start. Any other program sees this directory in
+its place, and must not write here: nothing of it would reach the view.
+`tameike mount` prints paths that lead to the views from everywhere on this host.
+";
+/// Names that are told of one directory.
+const NAMES_MAX: usize = 5;
+
+/// The directory below a mount, opened before something was mounted on it.
+pub struct MountPoint {
+    path: PathBuf,
+    dir: OwnedFd,
+}
+
+impl MountPoint {
+    /// Makes the directory. With `closed`, it refuses writes and has the file that says why. The lock on the directory
+    /// for jobs is held, as the nodes of a host share their mount points.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn make(path: &Path, closed: bool) -> Result<Self> {
+        let failed =
+            |error| Fault::from_os(format_args!("making the mount point {}", path.display()), &error);
+        make_private_dir(path)?;
+        let readme = path.join(README);
+        if closed && !readme.exists() {
+            set_mode(path, 0o700).map_err(failed)?;
+            std::fs::write(&readme, README_TEXT).map_err(failed)?;
+            set_mode(&readme, 0o400).map_err(failed)?;
+        }
+        if closed {
+            set_mode(path, 0o500).map_err(failed)?;
+        }
+        Ok(Self { path: path.to_owned(), dir: open_dir(path).map_err(failed)? })
+    }
+
+    /// What programs outside of the job have written here, in plain words.
+    pub fn strays(&self) -> Option<String> {
+        strays_in(&self.path, &self.dir, |_| false)
+    }
+}
+
+/// What programs outside of a job have written to its mount points, in plain words, by directory. Those that are mounted on
+/// for this process, too, are passed over: the node knows.
+pub fn strays(job_dir: &Path) -> Vec<String> {
+    let mounted = mount::mounts().unwrap_or_default();
+    let mut told = Vec::new();
+    for above in view_dirs(job_dir) {
+        let is_view = |name: &[u8]| View::ALL.iter().any(|view| view.as_str().as_bytes() == name);
+        told.extend(open_dir(&above).ok().and_then(|dir| strays_in(&above, &dir, is_view)));
+        let paths = View::ALL.map(|view| above.join(view.as_str()));
+        for path in paths.into_iter().filter(|path| !mounted.contains(path)) {
+            told.extend(open_dir(&path).ok().and_then(|dir| strays_in(&path, &dir, |_| false)));
+        }
+    }
+    told
+}
+
+/// Removes the mount points of a job with the files that say what they are.
+///
+/// # Errors
+/// `ENOTEMPTY` when something else is there: all of it stays.
+pub fn remove(job_dir: &Path) -> Result<()> {
+    let strays = strays(job_dir);
+    if !strays.is_empty() {
+        return Err(Fault::new(Errno::ENOTEMPTY, strays.join("; ")));
+    }
+    for above in view_dirs(job_dir) {
+        for path in View::ALL.map(|view| above.join(view.as_str())) {
+            remove_one(&path)
+                .map_err(|error| Fault::from_os(format_args!("removing {}", path.display()), &error))?;
+        }
+    }
+    Ok(())
+}
+
+fn remove_one(path: &Path) -> std::io::Result<()> {
+    let absent = |error: &std::io::Error| error.kind() == ErrorKind::NotFound;
+    match set_mode(path, 0o700) {
+        Err(error) if absent(&error) => return Ok(()),
+        done => done?,
+    }
+    match std::fs::remove_file(path.join(README)) {
+        Err(error) if !absent(&error) => return Err(error),
+        _ => {}
+    }
+    // Not with what came in this moment.
+    std::fs::remove_dir(path)
+}
+
+fn set_mode(path: &Path, mode: u32) -> std::io::Result<()> {
+    std::fs::set_permissions(path, Permissions::from_mode(mode))
+}
+
+fn open_dir(path: &Path) -> std::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
+/// What is in a directory, but for the file that says what it is for and names that are the job's own.
+fn strays_in(path: &Path, dir: &OwnedFd, is_own: impl Fn(&[u8]) -> bool) -> Option<String> {
+    let entries = Dir::read_from(dir).into_iter().flatten().flatten();
+    let mut names: Vec<_> = entries
+        .filter(|entry| match entry.file_name().to_bytes() {
+            b"." | b".." => false,
+            b"README" => !is_own_readme(dir),
+            name => !is_own(name),
+        })
+        .map(|entry| entry.file_name().to_string_lossy().escape_debug().to_string())
+        .collect();
+    names.sort();
+    describe(path, &names)
+}
+
+fn is_own_readme(dir: &OwnedFd) -> bool {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let text = rustix::fs::openat(dir, README, flags, Mode::empty())
+        .map_err(std::io::Error::from)
+        .and_then(|file| std::io::read_to_string(File::from(file)));
+    text.is_ok_and(|text| text == README_TEXT)
+}
+
+fn describe(path: &Path, names: &[String]) -> Option<String> {
+    let more = names.len().saturating_sub(NAMES_MAX);
+    let mut told = names.iter().take(NAMES_MAX).cloned().collect::<Vec<_>>().join(", ");
+    if more > 0 {
+        told = format!("{told} and {more} more");
+    }
+    (!names.is_empty()).then(|| {
+        format!(
+            "a program outside of the job wrote {told} to {}, below the mount of the view: it is in no view, and \
+             kept there; move it away",
+            path.display()
+        )
+    })
+}
