@@ -11,12 +11,14 @@
 use crate::files::{FileLine, FilesAsked};
 mod aggregate;
 mod fabric;
+mod left;
 
 pub use aggregate::{Aggregate, AggregateChoice};
 pub use fabric::FabricChoice;
+pub use left::{Left, Progress};
 
 use serde::{Deserialize, Serialize};
-use std::ops::{AddAssign, ControlFlow};
+use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -289,51 +291,6 @@ pub enum Isolation {
     None,
 }
 
-/// How far a drain is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Progress {
-    /// Files with dirty data that this node coordinates.
-    pub files_left: u64,
-    /// Dirty bytes on this node.
-    pub bytes_left: u64,
-    /// Bytes flushed by this node since the drain began.
-    pub bytes_flushed: u64,
-}
-
-/// What an agent, or a device directory, holds that is not on the shared file system.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Left {
-    /// Files with dirty data that this node coordinates: each file is counted by one node, wherever its data is.
-    pub files: u64,
-    /// Dirty bytes.
-    pub bytes: u64,
-    /// Files that the journal names: needed as long as another node of the job holds dirty data.
-    pub named: u64,
-    /// Changes of names of packed files that may not be safe in their container.
-    pub names: u64,
-}
-
-impl AddAssign for Left {
-    fn add_assign(&mut self, other: Self) {
-        self.files += other.files;
-        self.bytes += other.bytes;
-        self.named += other.named;
-        self.names += other.names;
-    }
-}
-
-impl Left {
-    /// Whether nothing is left that the shared file system lacks.
-    pub fn is_nothing(self) -> bool {
-        (self.files, self.bytes, self.names) == (0, 0, 0)
-    }
-
-    /// Whether the directory can go, when other nodes of the job hold dirty data (`others`) or do not.
-    pub fn is_needless(self, others: bool) -> bool {
-        self.is_nothing() && !(others && self.named > 0)
-    }
-}
-
 /// An agent, as the command line drives it. Methods block, are called on threads of their own, and `status`
 /// may be called while `drain` runs.
 pub trait AgentControl: Send + Sync + Sized + 'static {
@@ -404,25 +361,4 @@ pub trait AgentControl: Send + Sync + Sized + 'static {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn secrets_are_read_as_they_are_written_and_never_shown() {
-        let secret = Secret(std::array::from_fn(|place| place as u8 * 7));
-        let line = serde_json::to_string(&secret).expect("secrets are JSON strings");
-        assert_eq!(serde_json::from_str::<Secret>(&line).expect("as written"), secret);
-        assert_eq!(format!("{secret:?}"), "Secret(..)");
-        for bad in ["", "00", &"g".repeat(64), &"é".repeat(32)] {
-            assert!(Secret::try_from(bad.to_owned()).is_err(), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn commands_are_lines_of_json() {
-        let command = AgentCommand { id: 7, request: AgentRequest::Drain { verify: true } };
-        let line = serde_json::to_string(&command).expect("commands are JSON");
-        assert_eq!(line, r#"{"id":7,"request":{"drain":{"verify":true}}}"#);
-        assert_eq!(serde_json::from_str::<AgentCommand>(&line).expect("as written"), command);
-    }
-}
+mod tests;

@@ -78,7 +78,7 @@ fn journals_on_other_hosts_are_recovered() {
     assert_code(&with_ssh(&place, place.run_command(&options, &script)).output().expect("starts"), 75);
     place.untell("fail-drain");
     // The way to the hosts is in the job's record.
-    let output = place.tameike(&["recover"]).output().expect("starts");
+    let output = place.tameike(&["recover", "--job", "away"]).output().expect("starts");
     assert_code(&output, 0);
     assert!(place.shared("from-node-0").exists());
     place.assert_clean();

@@ -78,13 +78,15 @@ fn an_incomplete_drain_leaves_a_journal_that_recover_finishes() {
     assert!(err(&again).contains("job half was cut off and left 5 B of 1 file not"), "{}", err(&again));
     let taken = place.run("--job half", "true");
     assert_code(&taken, 71);
-    let still = place.tameike(&["recover"]).output().expect("starts");
+    let still = place.tameike(&["recover", "--job", "half"]).output().expect("starts");
     assert_code(&still, 75);
     place.untell("fail-drain");
     let status = place.tameike(&["status"]).output().expect("starts");
-    assert!(out(&status).contains("job half: cut off"), "{}", out(&status));
-    let recovered = place.tameike(&["recover"]).output().expect("starts");
+    let words = "job half was cut off and left 5 B of 1 file not on the shared file system";
+    assert!(out(&status).contains(words), "{}", out(&status));
+    let recovered = place.tameike(&["recover", "--job", "half"]).output().expect("starts");
     assert_code(&recovered, 0);
+    assert!(err(&recovered).contains(words), "{}", err(&recovered));
     assert_eq!(std::fs::read(place.shared("from-node-1")).expect("drained"), b"data\n");
     place.assert_clean();
     let nothing = place.tameike(&["recover", "--job", "half"]).output().expect("starts");
@@ -194,14 +196,14 @@ fn the_death_of_an_agent_is_told_and_its_journal_recovered() {
     let output = place.run("--local 2 --job dead", &script);
     assert_code(&output, 75);
     assert!(err(&output).contains("the agent of node 1 on localhost died"), "{}", err(&output));
-    assert_code(&place.tameike(&["recover"]).output().expect("starts"), 0);
+    assert_code(&place.tameike(&["recover", "--job", "dead"]).output().expect("starts"), 0);
     assert!(place.shared("from-node-1").exists());
     place.assert_clean();
-    let output = place.run("--local 2 --keep-going", &format!("{kill} sleep 0.3; echo went on"));
+    let output = place.run("--local 2 --keep-going --job on", &format!("{kill} sleep 0.3; echo went on"));
     assert_eq!(out(&output), "went on\n");
     // A node that cannot answer makes the drain incomplete, though nothing of it was dirty.
     assert_code(&output, 75);
-    assert_code(&place.tameike(&["recover"]).output().expect("starts"), 0);
+    assert_code(&place.tameike(&["recover", "--job", "on"]).output().expect("starts"), 0);
     place.assert_clean();
 }
 

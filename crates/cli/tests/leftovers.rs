@@ -83,7 +83,7 @@ fn a_driver_that_is_killed_leaves_a_journal_and_nothing_else() {
     assert_eq!(next.status.code(), Some(0), "{}", shown(&next));
     if said(&next).contains(&format!("job {} was cut off", place.job)) {
         assert!(said(&next).contains(&format!("tameike recover --job {}", place.job)), "{}", shown(&next));
-        let recovered = site.tameike(&["recover"]).output().expect("it starts");
+        let recovered = site.tameike(&["recover", "--job", &place.job]).output().expect("it starts");
         assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
     }
     assert!(file_is_whole(&site), "{}", shown(&next));
@@ -161,7 +161,7 @@ fn a_start_that_is_broken_off_leaves_nothing() {
         let output = job.output();
         assert_ne!(output.status.code(), Some(0), "{}", shown(&output));
         await_quiet(&site);
-        let swept = site.tameike(&["recover"]).output().expect("it starts");
+        let swept = site.tameike(&["recover", "--job", &place.job]).output().expect("it starts");
         assert_eq!(swept.status.code(), Some(0), "{}", shown(&swept));
         place.assert_gone();
         site.assert_clean();
@@ -184,7 +184,7 @@ fn a_supervisor_that_is_killed_leaves_a_journal_and_nothing_else() {
     let driver = record["driver_pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a process");
     assert!(signal(driver, "KILL"));
     await_quiet(&site);
-    let recovered = site.tameike(&["recover"]).output().expect("it starts");
+    let recovered = site.tameike(&["recover", "--job", &place.job]).output().expect("it starts");
     assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
     assert!(file_is_whole(&site));
     place.assert_gone();
@@ -284,11 +284,11 @@ fn what_is_written_below_a_mount_is_kept_and_named() {
     names_all(&tameike(&["down", "--job", &place.job]), INCOMPLETE);
     assert_eq!(place.devices(Path::new("/dev/shm")), Vec::<PathBuf>::new(), "the drain was complete");
     names_all(&tameike(&["run", "--", "true"]), 0);
-    names_all(&tameike(&["recover"]), INCOMPLETE);
-    names_all(&tameike(&["recover", "--discard"]), INCOMPLETE);
+    names_all(&tameike(&["recover", "--job", &place.job]), INCOMPLETE);
+    names_all(&tameike(&["recover", "--job", &place.job, "--discard"]), INCOMPLETE);
     fs::remove_file(&stray).expect("there");
     fs::remove_file(place.dir.join("mnt/beside")).expect("there");
-    let swept = tameike(&["recover"]);
+    let swept = tameike(&["recover", "--job", &place.job]);
     assert_eq!(swept.status.code(), Some(0), "{}", shown(&swept));
     place.assert_gone();
     site.assert_clean();
@@ -314,7 +314,7 @@ fn what_is_written_below_a_mount_outlives_the_job_however_it_ends() {
         assert!(file_is_whole(&site), "{end}: {}", shown(&output));
         assert_eq!(fs::read(cache.join("stray")).expect("kept"), b"kept");
         fs::remove_file(cache.join("stray")).expect("there");
-        support::succeed(&mut site.tameike(&["recover"]));
+        support::succeed(&mut site.tameike(&["recover", "--job", &place.job]));
         place.assert_gone();
         fs::remove_file(site.shared().join("file")).expect("drained");
         fs::remove_file(site.shared().with_file_name("ready")).expect("made by the job");
@@ -379,13 +379,14 @@ fn records_that_are_damaged_are_told_and_harm_no_other_job() {
     job.output();
     await_quiet(&site);
     fs::write(place.dir.join("job.json"), b"{\"plan\": \xFF").expect("written");
-    let recovered = site.tameike(&["recover"]).output().expect("it starts");
+    let recovered = site.tameike(&["recover", "--job", &place.job]).output().expect("it starts");
     assert!(!said(&recovered).contains("panicked"), "{}", shown(&recovered));
     let next = site.job(1, &[], "true").output().expect("a job");
     assert_eq!(next.status.code(), Some(0), "{}", shown(&next));
     if place.dir.exists() {
         assert!(matches!(recovered.status.code(), Some(FAILED | INCOMPLETE)), "{}", shown(&recovered));
-        let given_up = site.tameike(&["recover", "--discard"]).output().expect("it starts");
+        let given_up =
+            site.tameike(&["recover", "--job", &place.job, "--discard"]).output().expect("it starts");
         assert!(said(&given_up).contains("are removed"), "{}", shown(&given_up));
     }
     place.assert_gone();
@@ -450,7 +451,7 @@ fn a_device_directory_of_another_user_is_not_used() {
         }
     }
     fs::remove_dir_all(&device).expect("removed");
-    site.tameike(&["recover", "--discard"]).output().expect("it starts");
+    site.tameike(&["recover", "--job", &place.job, "--discard"]).output().expect("it starts");
 }
 
 /// The same command, ended after 30 s with code 124.

@@ -183,7 +183,7 @@ fn an_agent_that_is_killed_takes_its_locks_along() {
     let options = ["--job", &place.job, "--keep-going"];
     let output = site.job(3, &options, &script(&site, &body)).output().expect("a job");
     assert!(fs::exists(site.plain().join("passed")).expect("a look"), "{}", shown(&output));
-    let recovered = site.tameike(&["recover"]).output().expect("it starts");
+    let recovered = site.tameike(&["recover", "--job", &place.job]).output().expect("it starts");
     assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
     site.assert_clean();
 }

@@ -12,18 +12,14 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use std::sync::{Mutex, PoisonError};
 use support::{Site, processes_naming, shown};
 use victims::{Background, JobPlace, end_programs, signal, wait_for};
-
-/// The memory of jobs that are gone is the user's: `recover --discard` of one test gives up that of all.
-static ALONE: Mutex<()> = Mutex::new(());
 
 const INCOMPLETE: i32 = 75;
 const MEMORY: &str = "/dev/shm";
 
 /// A job of two nodes that was killed with all of its agents. Its shared directory has room for little of what
-/// it wrote.
+/// it wrote. It has a `/dev/shm` of its own: `recover` looks after all that the user has there.
 struct Killed {
     site: Site,
     mounts: Mounts,
@@ -32,16 +28,17 @@ struct Killed {
 
 impl Killed {
     fn new(name: &str, script: &str) -> Option<Self> {
-        Self::of_fabric(name, script, "auto")
+        Self::with(Site::new(), name, script, &[])
     }
 
-    fn of_fabric(name: &str, script: &str, fabric: &str) -> Option<Self> {
-        let (site, mounts) = (Site::new(), Mounts::new()?);
+    fn with(site: Site, name: &str, script: &str, more: &[&str]) -> Option<Self> {
+        let mounts = Mounts::new()?;
         mounts.mount_memory(&site.shared(), "1m");
+        mounts.mount_memory(Path::new(MEMORY), "256m");
         let place = JobPlace::new(&site, &format!("{name}-{}", std::process::id()));
         let ready = site.shared().with_file_name("ready");
         let script = format!("{script}\nsleep 1000 & touch {}; wait", ready.display());
-        let options = ["--job", &place.job, "--memory", "64MiB", "--fabric", fabric];
+        let options = [&["--job", &place.job, "--memory", "64MiB"], more].concat();
         let mut job = Background::start(&mut mounts.inside(&site.job(2, &options, &script)));
         wait_for("the job", || (ready.exists() || !job.runs()).then_some(()));
         // The agents first: they would clear away after their driver. And it would after them.
@@ -59,17 +56,33 @@ impl Killed {
         Some(Self { site, mounts, place })
     }
 
+    /// Memory of the namespace as the test sees it.
+    fn memory(&self) -> PathBuf {
+        self.mounts.root().join(MEMORY.trim_start_matches('/'))
+    }
+
     fn devices(&self) -> Vec<PathBuf> {
-        let mut devices = self.place.devices(Path::new(MEMORY));
+        let mut devices = self.place.devices(&self.memory());
         devices.sort();
         assert_eq!(devices.len(), 2, "the store of each node");
         devices
     }
 
+    fn assert_gone(&self) {
+        self.place.assert_gone();
+        assert_eq!(self.place.devices(&self.memory()), Vec::<PathBuf>::new(), "shared memory left");
+    }
+
+    /// A path in the namespace, as its programs know it.
+    fn shown_path(&self, path: &Path) -> String {
+        let below = path.strip_prefix(self.mounts.root()).expect("in the namespace");
+        Path::new("/").join(below).display().to_string()
+    }
+
     /// Where libfabric keeps memory of the agents.
     fn endpoints(&self) -> usize {
         let start = format!("tameike-fabric-{}.", self.place.job);
-        let entries = fs::read_dir(MEMORY).expect("there").flatten();
+        let entries = fs::read_dir(self.memory()).expect("there").flatten();
         entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&start)).count()
     }
 
@@ -82,6 +95,26 @@ impl Killed {
 
     fn recover(&self, more: &[&str]) -> Output {
         self.mounts.tameike(&self.site, &[&["recover"], more].concat())
+    }
+
+    /// A command with another TMPDIR than the job had; what it said, with this exit code.
+    fn elsewhere(&self, arguments: &[&str], code: i32) -> String {
+        let tmp = self.site.base().with_file_name("other");
+        fs::create_dir_all(&tmp).expect("made");
+        let output = self.mounts.inside(self.site.tameike(arguments).env("TMPDIR", tmp)).output();
+        let output = output.expect("it starts");
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", shown(&output));
+        shown(&output)
+    }
+
+    /// Lets the shared directory have room for everything, and recovers there; the file must be whole then.
+    fn recover_elsewhere(&self, more: &[&str]) -> String {
+        let shared = self.site.shared();
+        self.mounts.must(&format!("mount -o remount,size=64m {}", shared.display()));
+        let said = self.elsewhere(&[&["recover"], more].concat(), 0);
+        self.mounts.must(&format!("test $(stat -c %s {}/file) = 5000000", shared.display()));
+        self.assert_gone();
+        said
     }
 
     fn check_recovery(&self, more: &[&str], code: i32, parts: &[&str]) {
@@ -98,7 +131,6 @@ const WRITES: &str = r#"head -c 5000000 /dev/urandom > "$TAMEIKE_CACHE/file""#;
 /// After a restart of the machine `recover` found nothing and called that success.
 #[test]
 fn what_was_only_in_memory_is_told_as_lost() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(killed) = Killed::new("restart", WRITES) else { return };
     let devices = killed.devices();
     devices.iter().for_each(|device| fs::remove_dir_all(device).expect("ours"));
@@ -117,14 +149,13 @@ fn what_was_only_in_memory_is_told_as_lost() {
     let shared = shared.to_str().expect("plain path");
     let named = ["node 0", "node 1", "is lost", "restarted", "nothing can be recovered", shared];
     killed.check_recovery(&[], INCOMPLETE, &named);
-    killed.place.assert_gone();
+    killed.assert_gone();
     killed.check_recovery(&[], 0, &["nothing to recover"]);
 }
 
 /// What the other node still has is drained, and nothing of it is called complete.
 #[test]
 fn a_part_that_is_lost_is_never_forgotten() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(killed) = Killed::new("part", WRITES) else { return };
     killed.mounts.must(&format!("mount -o remount,size=16m {}", killed.site.shared().display()));
     fs::remove_dir_all(&killed.devices()[1]).expect("ours");
@@ -136,29 +167,85 @@ fn a_part_that_is_lost_is_never_forgotten() {
         );
     }
     killed.check_recovery(&["--discard"], INCOMPLETE, &["are removed"]);
-    killed.place.assert_gone();
+    killed.assert_gone();
 }
 
-/// A file was counted once by each node that held a part of it.
+/// A file was counted once by each node that held a part of it. And of memory whose job's directory was gone it was said that nobody could
+/// bring it to the shared directory.
 #[test]
-fn memory_without_a_job_is_kept_while_it_holds_data_and_a_file_is_counted_once() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+fn a_job_whose_directory_is_gone_is_recovered_from_memory() {
     let Some(killed) = Killed::new("orphan", WRITES) else { return };
     let said = killed.next_job();
     assert!(said.contains(" of 1 file not on the shared file system"), "{said}");
     fs::remove_dir_all(&killed.place.dir).expect("ours");
     let said = killed.next_job();
-    let device = killed.devices()[0].display().to_string();
-    assert!(said.contains(&device) && said.contains("is kept: it holds"), "{said}");
-    killed.check_recovery(&[], INCOMPLETE, &[&device, "--discard"]);
-    killed.check_recovery(&["--discard"], INCOMPLETE, &[&format!("{device} is removed")]);
-    killed.place.assert_gone();
+    let device = killed.shown_path(&killed.devices()[0]);
+    let recover = format!("tameike recover --job {}", killed.place.job);
+    assert!(
+        said.contains(&device) && said.contains("was cut off and left") && said.contains(&recover),
+        "{said}"
+    );
+    killed.check_recovery(&[], INCOMPLETE, &["2 nodes back", "drain INCOMPLETE"]);
+    let said = killed.recover_elsewhere(&[]);
+    assert!(said.contains("drain complete: 1 file"), "{said}");
     killed.check_recovery(&[], 0, &["nothing to recover"]);
+}
+
+/// Where one store is gone with the job's directory, nobody knows whether something was lost: nothing is called complete.
+#[test]
+fn a_store_that_is_missed_when_its_jobs_directory_is_gone_is_named() {
+    let Some(killed) = Killed::new("missed", WRITES) else { return };
+    fs::remove_dir_all(&killed.place.dir).expect("ours");
+    fs::remove_dir_all(&killed.devices()[1]).expect("ours");
+    killed.mounts.must(&format!("mount -o remount,size=64m {}", killed.site.shared().display()));
+    killed.check_recovery(&[], INCOMPLETE, &["no store of node 1 is in /dev/shm", "is not known"]);
+    killed.assert_gone();
+}
+
+/// Sites that set a TMPDIR for each batch job remove it at its end, or not: `recover` in the next one found nothing.
+#[test]
+fn a_job_of_another_tmpdir_is_found_by_its_stores() {
+    for is_there in [true, false] {
+        let Some(killed) = Killed::new(&format!("tmpdir-{is_there}"), WRITES) else { return };
+        if !is_there {
+            fs::remove_dir_all(killed.site.base()).expect("ours");
+        }
+        let job = &killed.place.job;
+        let left = " of 1 file not on the shared file system";
+        let status = killed.elsewhere(&["status"], 0);
+        assert!(status.contains(left), "{status}");
+        assert!(status.contains(&format!("job {job} was cut off and left")), "{status}");
+        assert!(killed.elsewhere(&["status", "--job", job], 0).contains(job));
+        assert!(killed.elsewhere(&["doctor"], 0).contains(&format!("cut off: {job}")));
+        let run = killed.elsewhere(&["run", "--", "true"], 0);
+        assert!(is_there || run.contains(&format!("recover --job {job}")), "{run}");
+        assert!(killed.elsewhere(&["recover", "--job", "none"], 0).contains("has left nothing"));
+        let said = killed.recover_elsewhere(&["--job", job]);
+        assert!(said.contains(&format!("job {job} was cut off and left")) && said.contains(left), "{said}");
+    }
+}
+
+#[test]
+fn a_job_of_another_tmpdir_is_found_in_its_device_directory() {
+    let site = Site::new();
+    let disk = site.disk();
+    let disk = disk.to_str().expect("plain path");
+    let options = ["--device", disk, "--capacity", "64M"];
+    let Some(killed) = Killed::with(site, "disk", WRITES, &options) else { return };
+    let job = &killed.place.job;
+    assert!(!killed.elsewhere(&["status"], 0).contains(job));
+    assert!(killed.elsewhere(&["status", "--device", disk], 0).contains(job));
+    assert!(killed.elsewhere(&["doctor", "--device", disk], 0).contains(job));
+    killed.elsewhere(&["recover", "--device", "/no/such/dir"], 71);
+    fs::remove_dir_all(killed.site.base()).expect("ours");
+    let run = killed.elsewhere(&["run", "--device", disk, "--capacity", "64M", "--", "true"], 0);
+    assert!(run.contains(&format!("recover --job {job} --device {disk}")), "{run}");
+    killed.recover_elsewhere(&["--device", disk]);
+    assert_eq!(fs::read_dir(disk).expect("there").count(), 0, "stores are left");
 }
 
 #[test]
 fn memory_of_which_nothing_else_is_left_is_swept_and_nothing_else() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(killed) = Killed::new("swept", r#"echo data > "$TAMEIKE_SHARED/file""#) else { return };
     let devices = killed.devices();
     let owner: Value =
@@ -187,24 +274,26 @@ fn memory_of_which_nothing_else_is_left_is_swept_and_nothing_else() {
     let said = killed.next_job();
     for device in &devices {
         assert!(!device.exists(), "{said}");
-        assert!(said.contains(&format!("{} of job {}", device.display(), killed.place.job)), "{said}");
+        assert!(
+            said.contains(&format!("{} of job {}", killed.shown_path(device), killed.place.job)),
+            "{said}"
+        );
     }
     for number in 1..=5 {
         assert!(decoy(number).symlink_metadata().is_ok(), "decoy {number}: {said}");
     }
     (1..=4).for_each(|number| fs::remove_dir_all(decoy(number)).expect("ours"));
     fs::remove_file(decoy(5)).expect("ours");
-    killed.place.assert_gone();
+    killed.assert_gone();
 }
 
 /// libfabric's provider within a host keeps an endpoint's memory in a file, which nobody removes when its agent is killed.
 #[test]
 fn memory_of_endpoints_of_killed_agents_is_swept() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let wrote = r#"echo data > "$TAMEIKE_SHARED/file""#;
-    let Some(killed) = Killed::of_fabric("endpoint", wrote, "ofi:shm") else { return };
+    let Some(killed) = Killed::with(Site::new(), "endpoint", wrote, &["--fabric", "ofi:shm"]) else { return };
     assert_eq!(killed.endpoints(), 2, "one of each node");
     let said = killed.next_job();
     assert_eq!(killed.endpoints(), 0, "{said}");
-    killed.place.assert_gone();
+    killed.assert_gone();
 }

@@ -77,7 +77,7 @@ fn what_was_synced_survives_the_death_of_all_agents() {
     );
     let output = site.job(2, &["--job", &place.job], &script(&site, &body)).output().expect("a job");
     assert!(!output.status.success(), "{}", shown(&output));
-    let recovered = site.tameike(&["recover"]).output().expect("it starts");
+    let recovered = site.tameike(&["recover", "--job", &place.job]).output().expect("it starts");
     assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
     let expected = format!("import random, sys; sys.stdout.buffer.write(random.Random(7).randbytes({size}))");
     let expected = std::process::Command::new("python3").args(["-c", &expected]).output().expect("python");
@@ -289,7 +289,7 @@ fn calls_that_need_a_dead_agent_are_told_so() {
     let output = site.job(2, &options, &script(&site, &body)).output().expect("a job");
     let said = fs::read_to_string(site.plain().join("said")).unwrap_or_default();
     assert!(site.plain().join("passed").exists(), "{said}{}", shown(&output));
-    let recovered = site.tameike(&["recover"]).output().expect("it starts");
+    let recovered = site.tameike(&["recover", "--job", &place.job]).output().expect("it starts");
     assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
     site.assert_clean();
 }

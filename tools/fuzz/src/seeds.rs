@@ -3,7 +3,10 @@
 use serde::Serialize;
 use std::path::PathBuf;
 use tameike::driver::protocol::{ClientRequest, DriverReply, Launch};
-use tameike::place::record::{DeviceOwner, NodeState};
+use tameike::place::record::{DeviceOwner, JobRecord, JobState, NodeState};
+use tameike::settings::JobPlan;
+use tameike::settings::capacity::Capacity;
+use tameike::settings::hostfile::HostSpec;
 use tameike_agent::control::{
     AgentAnswer, AgentCommand, AgentMode, AgentReply, AgentRequest, AgentStart, Aggregate, AggregateChoice,
     CONTROL_VERSION, DeviceStart, FabricChoice, Isolation, Left, NodeRecord, Progress, Secret,
@@ -219,6 +222,39 @@ fn node() -> NodeRecord {
 
 const LEFT: Left = Left { files: 1, bytes: 2, named: 3, names: 4 };
 
+fn job_record(job: JobId) -> JobRecord {
+    JobRecord {
+        plan: JobPlan {
+            job,
+            nodes: vec![HostSpec::new("localhost")],
+            shared_dir: Some(PathBuf::from("/shared")),
+            aggregate: Aggregate::default(),
+            capacity: Capacity::default(),
+            device_root: PathBuf::from("/dev/shm"),
+            memory: 4,
+            fabric: FabricChoice::Auto,
+            connections: None,
+            no_holders: false,
+            cores: None,
+            no_ring: false,
+            verify: true,
+            keep_going: false,
+            grace_s: 20,
+            start_limit_s: 60,
+            ssh: vec!["ssh".to_owned()],
+            remote_program: PathBuf::from("/usr/bin/tameike"),
+            base_dir: PathBuf::from("/tmp/tameike-0"),
+        },
+        state: JobState::CutOff,
+        started: 1,
+        driver_pid: 2,
+        driver_start: 3,
+        driver_namespace: "user:[4]".to_owned(),
+        nodes: vec![node()],
+        unknown: vec!["u".to_owned()],
+    }
+}
+
 fn lines() -> Vec<Seed> {
     let job = JobId::new("job-1").expect("a name");
     let start = AgentStart {
@@ -266,6 +302,8 @@ fn lines() -> Vec<Seed> {
         boot_id: "b".to_owned(),
     };
     let owner = DeviceOwner {
+        record: job_record(job.clone()),
+        driver_is_here: true,
         job,
         node_dir: PathBuf::from("/tmp/tameike-0/job-1/node-1"),
         place: PathBuf::from("/tmp"),

@@ -262,6 +262,11 @@ memory (/dev/shm, lost at reboot) or in the directory of --device. `recover`
 starts agents on the same nodes, finishes the drain, prints the receipt, and
 removes the journal when everything is on the shared file system.
 
+Jobs are found by their directories in TMPDIR, and by their journals: those in
+/dev/shm, in the device directory of the configuration (TAMEIKE_CONFIG) and in
+each --device DIR. So a job that had another TMPDIR is recovered, and one whose
+directory was removed, too.
+
 With --discard the journals on this host go in any case: what the receipt calls
 MISSING is then lost. That is for files that nobody wants any more, and for
 journals that are damaged.

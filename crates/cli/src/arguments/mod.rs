@@ -209,6 +209,9 @@ pub struct StatusArguments {
     /// Print JSON, for programs
     #[arg(long)]
     pub json: bool,
+    /// Look in DIR, too, for jobs that had --device DIR and another TMPDIR than now
+    #[arg(long, value_name = "DIR")]
+    pub device: Vec<PathBuf>,
 }
 
 /// `tameike cache warm`
@@ -282,6 +285,9 @@ pub struct RecoverArguments {
     /// Give up what cannot be drained now: remove the job's journals on this host, whatever is in them
     #[arg(long)]
     pub discard: bool,
+    /// Look in DIR, too, for journals of jobs that had --device DIR and another TMPDIR than now, or whose directory is gone
+    #[arg(long, value_name = "DIR")]
+    pub device: Vec<PathBuf>,
 }
 
 /// `tameike doctor`
@@ -293,6 +299,9 @@ pub struct DoctorArguments {
     /// Print JSON, for programs
     #[arg(long)]
     pub json: bool,
+    /// Look in DIR, too, for what jobs have left that had --device DIR and another TMPDIR than now
+    #[arg(long, value_name = "DIR")]
+    pub device: Vec<PathBuf>,
 }
 
 /// `tameike check`

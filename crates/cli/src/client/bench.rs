@@ -85,8 +85,7 @@ fn measure_new_job(arguments: &NetArguments, fabric: &str) -> Result<Network> {
 }
 
 fn measure_job(arguments: &NetArguments) -> Result<Network> {
-    let base = Base::open(&base::path())?;
-    let (job_dir, record) = JobRecord::find(&base, arguments.job.job.as_ref())?;
+    let (job_dir, record) = JobRecord::find(arguments.job.job.as_ref())?;
     let nodes = arguments.nodes.unwrap_or([0, 1]);
     let count = record.plan.nodes.len();
     let host = |node: u32| {

@@ -4,7 +4,6 @@ use super::connection::Connection;
 use crate::arguments::DrainArguments;
 use crate::driver::protocol::{ClientRequest, DriverReply};
 use crate::exit;
-use crate::place::base::{self, Base};
 use crate::place::record::JobRecord;
 use crate::report;
 use crate::report::progress::DrainProgress;
@@ -34,8 +33,7 @@ fn deliver(arguments: &DrainArguments, outcome: Result<Receipt>) -> u8 {
 /// Asks, shows progress, and returns when the driver closes the connection: after `down`, when the job is
 /// gone.
 fn ask(arguments: &DrainArguments, request: &ClientRequest) -> Result<Receipt> {
-    let base = Base::open(&base::path())?;
-    let (job_dir, _) = JobRecord::find(&base, arguments.job.job.as_ref())?;
+    let (job_dir, _) = JobRecord::find(arguments.job.job.as_ref())?;
     let mut connection = Connection::ask(&job_dir, request, &[])?;
     let mut show = DrainProgress::new();
     let receipt = loop {

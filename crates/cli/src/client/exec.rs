@@ -11,7 +11,7 @@ use crate::arguments::ExecArguments;
 use crate::driver::protocol::Launch;
 use crate::exit;
 use crate::node::enter::JOB_DIR_VARIABLE;
-use crate::place::base::{self, Base, control_socket};
+use crate::place::base::control_socket;
 use crate::place::record::{JobRecord, user_namespace};
 use crate::report;
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ fn find_job(arguments: &ExecArguments) -> Result<(PathBuf, JobRecord)> {
             return Ok((dir.clone(), JobRecord::read_anywhere(&dir)?.ok_or_else(gone)?));
         }
     }
-    JobRecord::find(&Base::open(&base::path())?, arguments.job.job.as_ref())
+    JobRecord::find(arguments.job.job.as_ref())
 }
 
 fn start(arguments: &ExecArguments) -> Result<Vec<Task>> {

@@ -2,7 +2,6 @@
 
 use crate::arguments::JobChoice;
 use crate::exit;
-use crate::place::base::{self, Base};
 use crate::place::record::JobRecord;
 use crate::report;
 use std::path::PathBuf;
@@ -25,8 +24,7 @@ pub fn mount(choice: &JobChoice) -> u8 {
 }
 
 fn rows(choice: &JobChoice) -> Result<Vec<[String; 5]>> {
-    let base = Base::open(&base::path())?;
-    let (_, record) = JobRecord::find(&base, choice.job.as_ref())?;
+    let (_, record) = JobRecord::find(choice.job.as_ref())?;
     let head = ["node", "host", "view", "for programs of the job", "for others of yours on the host"];
     let mut rows = vec![head.map(str::to_owned)];
     for node in &record.nodes {

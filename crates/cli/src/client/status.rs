@@ -6,14 +6,16 @@ use crate::driver::protocol::{ClientRequest, DriverReply, JobStatus};
 use crate::exit;
 use crate::place::base::{self, Base};
 use crate::place::record::JobRecord;
+use crate::place::{janitor, orphans, stores};
 use crate::report;
 use serde::Serialize;
 use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use tameike_agent::control::AgentControl;
 use tameike_agent::files::{FileAsked, FilesAsked};
-use tameike_core::{Fault, JobId, Result, View};
+use tameike_core::{Errno, Fault, JobId, Result, View};
 
 /// What is known of one job.
 #[derive(Serialize)]
@@ -25,6 +27,8 @@ enum Known {
     CutOff {
         /// The job.
         job: JobId,
+        /// What it has left, and what to do, in the words of `recover`.
+        state: String,
     },
     /// Its driver does not answer.
     Failed {
@@ -39,14 +43,14 @@ enum Known {
 type Table = fn(&JobStatus, &mut dyn Write) -> std::io::Result<()>;
 
 /// Shows one job or all. Returns the exit code.
-pub fn status(arguments: &StatusArguments) -> u8 {
-    show(arguments, report::status::write)
+pub fn status<A: AgentControl>(arguments: &StatusArguments) -> u8 {
+    show::<A>(arguments, report::status::write)
 }
 
 /// Shows where one job or all read from, or who holds files of one. Returns the exit code.
-pub fn cache_stat(arguments: &StatArguments) -> u8 {
+pub fn cache_stat<A: AgentControl>(arguments: &StatArguments) -> u8 {
     if arguments.files.is_none() && arguments.paths.is_empty() {
-        return show(&arguments.status, report::cache::write);
+        return show::<A>(&arguments.status, report::cache::write);
     }
     match show_files(arguments) {
         Ok(is_all) => {
@@ -65,8 +69,7 @@ pub fn cache_stat(arguments: &StatArguments) -> u8 {
 
 /// Whether all files were found.
 fn show_files(arguments: &StatArguments) -> Result<bool> {
-    let base = Base::open(&base::path())?;
-    let (job_dir, record) = JobRecord::find(&base, arguments.status.job.job.as_ref())?;
+    let (job_dir, record) = JobRecord::find(arguments.status.job.job.as_ref())?;
     let asked = match arguments.files {
         Some(count) => FilesAsked::Most(count),
         None => {
@@ -111,8 +114,8 @@ fn file_at(path: &Path, record: &JobRecord) -> Result<FileAsked> {
     Ok(FileAsked::Shared(below.into_os_string().into_vec()))
 }
 
-fn show(arguments: &StatusArguments, table: Table) -> u8 {
-    let shown = gather(arguments).and_then(|jobs| {
+fn show<A: AgentControl>(arguments: &StatusArguments, table: Table) -> u8 {
+    let shown = gather::<A>(arguments).and_then(|jobs| {
         let written = if arguments.json { write_json(&jobs) } else { write_text(&jobs, table) };
         written.map_err(|error| Fault::from_os("printing the state", &error))
     });
@@ -125,27 +128,49 @@ fn show(arguments: &StatusArguments, table: Table) -> u8 {
     }
 }
 
-fn gather(arguments: &StatusArguments) -> Result<Vec<Known>> {
-    let base = Base::open(&base::path())?;
-    let records = match &arguments.job.job {
-        Some(job) => vec![JobRecord::find(&base, Some(job))?.1],
-        None => JobRecord::all(&base)?,
-    };
-    let look = |record: JobRecord| {
-        let job = record.plan.job.clone();
-        if !record.driver_is_alive() {
-            return Known::CutOff { job };
+fn gather<A: AgentControl>(arguments: &StatusArguments) -> Result<Vec<Known>> {
+    let today = Base::open(&base::path())?;
+    let roots = stores::roots(&today, &stores::said(&arguments.device)?)?;
+    let found = stores::find(&roots);
+    let wanted = |job: &JobId| arguments.job.job.as_ref().is_none_or(|wanted| wanted == job);
+    let mut known = Vec::new();
+    for base in stores::bases(&today, &found) {
+        let jobs = base.jobs()?.into_iter().filter(wanted);
+        for dir in jobs.map(|job| base.job_path(&job)) {
+            // On a host without the driver, its nodes have the record.
+            let record = if arguments.job.job.is_some() {
+                JobRecord::read_anywhere(&dir)?
+            } else {
+                JobRecord::read(&dir)?
+            };
+            known.extend(record.map(|record| look::<A>(&dir, &record)));
         }
-        match ask(&base, &job) {
-            Ok(status) => Known::Running(status),
-            Err(fault) => Known::Failed { job, fault: fault.to_string() },
+    }
+    let orphans = orphans::look_into::<A>(&roots).into_iter();
+    for orphan in orphans.filter(|orphan| wanted(&orphan.job)) {
+        known.extend(orphan.describe().map(|state| Known::CutOff { state, job: orphan.job }));
+    }
+    match &arguments.job.job {
+        Some(job) if known.is_empty() => {
+            Err(Fault::new(Errno::ENOENT, format!("there is no job {job} of yours on this host")))
         }
-    };
-    Ok(records.into_iter().map(look).collect())
+        _ => Ok(known),
+    }
 }
 
-fn ask(base: &Base, job: &JobId) -> Result<JobStatus> {
-    let mut connection = Connection::ask(&base.job_path(job), &ClientRequest::Status, &[])?;
+fn look<A: AgentControl>(dir: &Path, record: &JobRecord) -> Known {
+    let job = record.plan.job.clone();
+    if !record.driver_is_alive() {
+        return Known::CutOff { state: janitor::look_into::<A>(&job, dir).describe(), job };
+    }
+    match ask(dir) {
+        Ok(status) => Known::Running(status),
+        Err(fault) => Known::Failed { job, fault: fault.to_string() },
+    }
+}
+
+fn ask(dir: &Path) -> Result<JobStatus> {
+    let mut connection = Connection::ask(dir, &ClientRequest::Status, &[])?;
     match connection.must_next()? {
         DriverReply::Status(status) => Ok(status),
         other => Err(other.out_of_turn()),
@@ -164,9 +189,7 @@ fn write_text(jobs: &[Known], table: Table) -> std::io::Result<()> {
     for job in jobs {
         match job {
             Known::Running(status) => table(status, &mut out)?,
-            Known::CutOff { job } => {
-                writeln!(out, "job {job}: cut off; `tameike recover --job {job}` finishes its drain")?;
-            }
+            Known::CutOff { state, .. } => writeln!(out, "{state}")?,
             Known::Failed { job, fault } => writeln!(out, "job {job}: {fault}")?,
         }
     }

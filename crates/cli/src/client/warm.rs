@@ -4,7 +4,6 @@ use super::connection::Connection;
 use crate::arguments::WarmArguments;
 use crate::driver::protocol::{ClientRequest, DriverReply};
 use crate::exit;
-use crate::place::base::{self, Base};
 use crate::place::record::JobRecord;
 use crate::report::progress::WarmProgress;
 use crate::report::{self, plural};
@@ -52,8 +51,7 @@ fn tell(warmed: &Warmed, took: Duration) {
 }
 
 fn warm(arguments: &WarmArguments) -> Result<Warmed> {
-    let base = Base::open(&base::path())?;
-    let (job_dir, record) = JobRecord::find(&base, arguments.job.job.as_ref())?;
+    let (job_dir, record) = JobRecord::find(arguments.job.job.as_ref())?;
     let bytes = |path: &PathBuf| in_shared(path, &record).map(|path| path.into_os_string().into_vec());
     let paths: Result<_> = arguments.paths.iter().map(bytes).collect();
     let mut connection = Connection::ask(&job_dir, &ClientRequest::Warm { paths: paths? }, &[])?;

@@ -3,15 +3,17 @@
 use super::Check;
 use crate::node::probe::{self, Probe};
 use crate::place::base::{self, Base, JobDir};
+use crate::place::stores;
 use crate::settings::RAM_DIR;
 use crate::settings::size::show;
 use rustix::process::{Resource, getrlimit};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tameike_agent::control::Isolation;
-use tameike_core::JobId;
+use tameike_core::{JobId, Result};
 use tameike_io::disk::uring;
 use tameike_io::fabric::ofi;
 use tameike_io::os::mount::{FUSE_DEVICE, FUSE_HELPER, find_program};
@@ -29,7 +31,7 @@ const FILES_MIN: u64 = 4096;
 const SET_USER_ID: u32 = 0o4000;
 
 /// All checks, the most important first.
-pub fn all() -> Vec<Check> {
+pub fn all(said: &[PathBuf]) -> Vec<Check> {
     let probe = probe::in_child()
         .unwrap_or_else(|fault| Probe { isolation: Err(fault.to_string()), mount: Err(fault.to_string()) });
     let mut checks = vec![fuse_device(), namespaces(&probe), mounts(&probe), fuse_helper(&probe)];
@@ -41,7 +43,7 @@ pub fn all() -> Vec<Check> {
         locked_memory(),
         huge_pages(),
     ]);
-    checks.extend([io_uring(), fuse_rings(), libfabric(), ssh(), leftovers()]);
+    checks.extend([io_uring(), fuse_rings(), libfabric(), ssh(), leftovers(said)]);
     checks
 }
 
@@ -251,20 +253,31 @@ fn ssh() -> Check {
     }
 }
 
-fn leftovers() -> Check {
+fn leftovers(said: &[PathBuf]) -> Check {
     let name = "leftovers";
-    let dead = Base::open(&base::path()).and_then(|base| {
-        let lock = base.lock()?;
-        let is_dead = |job: &JobId| matches!(JobDir::take_dead(&base, &lock, job), Ok(Some(_)));
-        Ok(base.jobs()?.into_iter().filter(is_dead).map(String::from).collect::<Vec<_>>())
-    });
-    match dead {
+    match dead_jobs(said) {
         Ok(jobs) if jobs.is_empty() => Check::ok(name, "none"),
-        Ok(jobs) => Check::slow(
-            name,
-            format!("of jobs that were cut off: {}", jobs.join(", ")),
-            "tameike recover (finishes their drains, and sweeps what needs none)",
-        ),
+        Ok(jobs) => {
+            let devices: String = said.iter().map(|dir| format!(" --device {}", dir.display())).collect();
+            Check::slow(
+                name,
+                format!("of jobs that were cut off: {}", jobs.into_iter().collect::<Vec<_>>().join(", ")),
+                format!("tameike recover{devices} (finishes their drains, and sweeps what needs none)"),
+            )
+        }
         Err(fault) => Check::slow(name, fault.to_string(), "see the job directory above"),
     }
+}
+
+/// Jobs of which nothing lives, by their directories or, with another TMPDIR than now, by their stores.
+fn dead_jobs(said: &[PathBuf]) -> Result<BTreeSet<String>> {
+    let today = Base::open(&base::path())?;
+    let found = stores::find(&stores::roots(&today, &stores::said(said)?)?);
+    let mut dead: BTreeSet<_> = stores::alone(&found).into_keys().map(String::from).collect();
+    for base in stores::bases(&today, &found) {
+        let lock = base.lock()?;
+        let is_dead = |job: &JobId| matches!(JobDir::take_dead(&base, &lock, job), Ok(Some(_)));
+        dead.extend(base.jobs()?.into_iter().filter(is_dead).map(String::from));
+    }
+    Ok(dead)
 }

@@ -49,7 +49,7 @@ impl Check {
 
 /// Looks at everything, prints it, and returns the exit code.
 pub fn doctor(arguments: &DoctorArguments) -> u8 {
-    let checks = checks::all();
+    let checks = checks::all(&arguments.device);
     let works = checks.iter().all(|check| check.outcome != Outcome::Missing);
     let written = if arguments.json { write_json(&checks, works) } else { write_text(&checks, works) };
     if let Err(error) = written {

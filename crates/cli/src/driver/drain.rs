@@ -70,7 +70,7 @@ impl Driver {
         // Nodes of one host say the same.
         self.strays.sort();
         self.strays.dedup();
-        receipt.faults.extend(self.strays.iter().cloned());
+        receipt.faults.extend(self.strays.iter().chain(&self.record.unknown).cloned());
         Drained { receipt, is_complete, broken_off }
     }
 

@@ -6,6 +6,7 @@ use crate::exit;
 use crate::place::base::{self, Base, JobDir};
 use crate::place::janitor::{self, Kept};
 use crate::place::record::{JobRecord, JobState};
+use crate::place::stores::{self, Store};
 use crate::report::{self, plural};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,45 +21,47 @@ const END_LIMIT: Duration = Duration::from_secs(60);
 
 /// Recovers the named job, or all of this user on this host. Returns the exit code: the worst of all jobs'.
 pub fn recover<A: AgentControl>(arguments: &RecoverArguments) -> u8 {
-    let base = Base::open(&base::path());
-    let jobs = base.and_then(|base| Ok((cut_off::<A>(&base, arguments.job.as_ref())?, base)));
-    let (jobs, base) = match jobs {
+    let (jobs, mut code) = match find_jobs::<A>(arguments) {
         Ok(found) => found,
         Err(fault) => {
             report::say(format_args!("{fault}"));
             return exit::FAILED;
         }
     };
-    if jobs.is_empty() {
+    if jobs.is_empty() && code == 0 && arguments.job.is_none() {
         report::say(format_args!("nothing to recover: no job of yours on this host was cut off"));
     }
-    let recover_one = |kept: &Kept| {
-        let job = &kept.job;
-        if kept.is_strays_alone() {
-            report::say(format_args!("{}", kept.describe()));
-            return exit::DRAIN_INCOMPLETE;
+    for (base, kept) in &jobs {
+        code = code.max(recover_one::<A>(base, kept, arguments));
+    }
+    code
+}
+
+fn recover_one<A: AgentControl>(base: &Base, kept: &Kept, arguments: &RecoverArguments) -> u8 {
+    let job = &kept.job;
+    if kept.is_strays_alone() {
+        report::say(format_args!("{}", kept.describe()));
+        return exit::DRAIN_INCOMPLETE;
+    }
+    if is_all_lost(base, kept) {
+        return tell_lost(base, kept);
+    }
+    report::say(format_args!("{}", kept.state()));
+    let code = match recover_job::<A>(base, job, arguments) {
+        Ok(true) => return 0,
+        Ok(false) => exit::DRAIN_INCOMPLETE,
+        Err(fault) => {
+            report::say(format_args!("recovering job {job}: {fault}"));
+            exit::FAILED
         }
-        if is_all_lost(&base, kept) {
-            return tell_lost(&base, kept);
-        }
-        let code = match recover_job::<A>(&base, job, arguments) {
-            Ok(true) => return 0,
-            Ok(false) => exit::DRAIN_INCOMPLETE,
-            Err(fault) => {
-                report::say(format_args!("recovering job {job}: {fault}"));
-                exit::FAILED
-            }
-        };
-        if arguments.discard {
-            match janitor::discard_job(&base, job) {
-                Ok(()) => report::say(format_args!("job {job}: its journals on this host are removed")),
-                Err(fault) => report::say(format_args!("removing the journals of job {job}: {fault}")),
-            }
-        }
-        code
     };
-    let code = jobs.iter().map(recover_one).max().unwrap_or(0);
-    code.max(look_after_orphans::<A>(arguments))
+    if arguments.discard && base.job_path(job).exists() {
+        match janitor::discard_job(base, job) {
+            Ok(()) => report::say(format_args!("job {job}: its journals on this host are removed")),
+            Err(fault) => report::say(format_args!("removing the journals of job {job}: {fault}")),
+        }
+    }
+    code
 }
 
 /// Whether nothing of the job is left to be drained, here or elsewhere, but something was.
@@ -93,47 +96,55 @@ fn tell_lost(base: &Base, kept: &Kept) -> u8 {
     exit::DRAIN_INCOMPLETE
 }
 
-/// Tells of device directories whose jobs are gone; with `--discard`, those with dirty data are given up.
-fn look_after_orphans<A: AgentControl>(arguments: &RecoverArguments) -> u8 {
-    let orphans = janitor::sweep_orphans::<A>().unwrap_or_else(|fault| {
-        report::say(format_args!("{fault}"));
-        Vec::new()
-    });
+/// The jobs to recover, each with the directory for jobs that it is in, and the exit code so far. Stores whose job's directory is gone
+/// get one first; then whatever holds nothing is swept, and what is kept needs recovery.
+fn find_jobs<A: AgentControl>(arguments: &RecoverArguments) -> Result<(Vec<(Base, Kept)>, u8)> {
+    let today = Base::open(&base::path())?;
+    let said = stores::said(&arguments.device)?;
+    let roots = stores::roots(&today, &said)?;
+    let wanted = arguments.job.as_ref();
     let mut code = 0;
-    for orphan in orphans.iter().filter(|orphan| arguments.job.as_ref().is_none_or(|job| *job == orphan.job))
-    {
-        let kept = orphan.fault.is_some() || !orphan.left.is_nothing();
-        if kept && arguments.discard {
-            match janitor::remove_device(&orphan.device) {
-                Ok(()) => report::say(format_args!("{} is removed", orphan.device.display())),
-                Err(fault) => report::say(format_args!("{fault}")),
-            }
-        } else {
-            report::say(format_args!("{}", orphan.describe()));
+    for (job, alone) in stores::alone(&stores::find(&roots)) {
+        if wanted.is_some_and(|wanted| *wanted != job) || !can_adopt::<A>(&alone) {
+            continue;
         }
-        code = code.max(if kept { exit::DRAIN_INCOMPLETE } else { 0 });
+        if let Err(fault) = today.lock().and_then(|lock| stores::adopt(&today, &lock, &alone)) {
+            report::say(format_args!("job {job}: {fault}"));
+            code = exit::FAILED;
+        }
     }
-    code
+    let mut jobs = Vec::new();
+    let mut runs = false;
+    for base in stores::bases(&today, &stores::find(&roots)) {
+        let kept = cut_off::<A>(&base, wanted)?;
+        runs |= kept.is_empty() && wanted.is_some_and(|job| base.job_path(job).exists());
+        jobs.extend(kept.into_iter().map(|kept| (base.clone(), kept)));
+    }
+    if let (Some(job), true) = (wanted, jobs.is_empty() && code == 0) {
+        if runs {
+            let message = format!("job {job} is still running; `tameike drain --job {job}` drains it");
+            return Err(Fault::new(Errno::EBUSY, message));
+        }
+        report::say(format_args!("job {job} has left nothing on this host"));
+    }
+    Ok((jobs, code))
 }
 
-/// The jobs to recover: first whatever holds nothing is swept, and what is kept needs recovery.
+/// Whether nobody has these stores open, and they are not just being made where their job's directory is hidden from here.
+fn can_adopt<A: AgentControl>(stores: &[&Store]) -> bool {
+    stores.iter().all(|store| {
+        let is_busy = || A::inspect(&store.dir).is_err_and(|fault| fault.errno == Errno::EBUSY);
+        if store.is_unused() { store.owner.is_gone() } else { !is_busy() }
+    })
+}
+
+/// The jobs in a directory for jobs of which something is left, or the wanted one.
 fn cut_off<A: AgentControl>(base: &Base, job: Option<&JobId>) -> Result<Vec<Kept>> {
     if let Some(record) = job.and_then(|job| JobRecord::read(&base.job_path(job)).ok().flatten()) {
         wait_ended(&[record.driver()], DYING_LIMIT);
     }
-    janitor::await_orphans(base, END_LIMIT)?;
-    let mut kept = janitor::sweep::<A>(base)?;
-    let Some(job) = job else { return Ok(kept) };
-    kept.retain(|kept| kept.job == *job);
-    if !kept.is_empty() {
-        return Ok(kept);
-    }
-    if base.jobs()?.contains(job) {
-        let message = format!("job {job} is still running; `tameike drain --job {job}` drains it");
-        return Err(Fault::new(Errno::EBUSY, message));
-    }
-    report::say(format_args!("job {job} has left nothing on this host"));
-    Ok(Vec::new())
+    janitor::await_orphans(base, job, END_LIMIT)?;
+    janitor::sweep::<A>(base, job)
 }
 
 fn recover_job<A: AgentControl>(base: &Base, job: &JobId, arguments: &RecoverArguments) -> Result<bool> {
@@ -148,7 +159,8 @@ fn recover_job<A: AgentControl>(base: &Base, job: &JobId, arguments: &RecoverArg
     };
     let old = JobRecord::read(job_dir.path())?.ok_or_else(none)?;
     let started = old.started;
-    let record = JobRecord { state: JobState::CutOff, started, ..JobRecord::new(old.plan)? };
+    let unknown = old.unknown;
+    let record = JobRecord { state: JobState::CutOff, started, unknown, ..JobRecord::new(old.plan)? };
     job_dir.revive()?;
     drop(lock);
     let mut driver =

@@ -8,8 +8,8 @@ use super::{Driver, Starting};
 use crate::arguments::RunArguments;
 use crate::exit;
 use crate::place::base::{Base, JobDir, JobDirUse};
-use crate::place::janitor;
 use crate::place::record::JobRecord;
+use crate::place::{janitor, orphans, stores};
 use crate::report;
 use crate::settings::JobPlan;
 use std::io::IsTerminal;
@@ -54,11 +54,12 @@ fn start<A: AgentControl>(arguments: &RunArguments) -> Result<(Driver, Launch)> 
 /// Sweeps what crashed jobs left, and starts a new job.
 pub(super) fn start_job<A: AgentControl>(plan: JobPlan) -> Result<Driver> {
     let base = Base::open(&plan.base_dir)?;
-    for kept in janitor::sweep::<A>(&base)? {
+    let roots = stores::roots(&base, std::slice::from_ref(&plan.device_root))?;
+    for kept in janitor::sweep::<A>(&base, None)? {
         report::say(format_args!("{}", kept.describe()));
     }
-    for orphan in janitor::sweep_orphans::<A>()? {
-        report::say(format_args!("{}", orphan.describe()));
+    for told in orphans::sweep::<A>(&roots) {
+        report::say(format_args!("{told}"));
     }
     let begin = monotonic();
     let job_dir = JobDir::open(&base, &plan.job, JobDirUse::New)?;
@@ -269,7 +270,7 @@ impl Driver {
             report::say(format_args!("{fault}"));
         }
         let grace = if drained.broken_off { Duration::ZERO } else { super::drain::CLOSE_GRACE };
-        let strays = !self.strays.is_empty();
+        let (strays, unknown) = (!self.strays.is_empty(), !self.record.unknown.is_empty());
         let remains = self.take_down::<A>(grace, !complete);
         if !remains.is_nothing() {
             complete = false;
@@ -290,6 +291,6 @@ impl Driver {
                  {job}` removes it"
             ));
         }
-        complete && !strays
+        complete && !strays && !unknown
     }
 }

@@ -8,6 +8,7 @@ use crate::place::base::{self, Base, JobDir, JobDirUse};
 use crate::place::janitor;
 use crate::place::mount_points::MountPoint;
 use crate::place::record::{DeviceOwner, NodeState, boot_id};
+use crate::place::{orphans, stores};
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
@@ -36,8 +37,9 @@ pub fn prepare<A: AgentControl>(node_start: &NodeStart) -> Result<PreparedNode<A
     let base = Base::open(&node_start.start.base_dir)?;
     if !node_start.driver_is_here {
         // Its own driver tells the user; here it only must not be swept.
-        janitor::sweep::<A>(&base)?.iter().for_each(|kept| log::info!("{}", kept.describe()));
-        janitor::sweep_orphans::<A>()?.iter().for_each(|orphan| log::info!("{}", orphan.describe()));
+        janitor::sweep::<A>(&base, None)?.iter().for_each(|kept| log::info!("{}", kept.describe()));
+        let roots = stores::roots(&base, std::slice::from_ref(&node_start.record.plan.device_root))?;
+        orphans::sweep::<A>(&roots).iter().for_each(|told| log::info!("{told}"));
     }
     let job_dir = JobDir::open(&base, &node_start.start.job, JobDirUse::Join)?;
     let mut belongings = Belongings::new(base, job_dir, node_start);
@@ -80,7 +82,8 @@ fn start_in<A: AgentControl>(node_start: &NodeStart, belongings: &mut Belongings
     if let Some(device) = &start.device {
         make_device_dir(device, start.mode)?;
         belongings.add_device();
-        DeviceOwner::new(belongings.base(), &start.job, start.node)?.write(&device.dir)?;
+        let (record, driver_is_here) = (&node_start.record, node_start.driver_is_here);
+        DeviceOwner::new(belongings.base(), start.node, record, driver_is_here)?.write(&device.dir)?;
         let free = free_space(device)? / u64::from(node_start.sharers.max(1));
         start.capacity = node_start.record.plan.capacity.resolve(free, start.shared_dir.is_some());
         if start.mode == AgentMode::Serve {

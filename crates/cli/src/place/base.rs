@@ -88,6 +88,11 @@ impl Base {
         Ok(BaseLock(file))
     }
 
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The directory of a job, whether it exists or not.
     pub fn job_path(&self, job: &JobId) -> PathBuf {
         self.path.join(job.as_str())

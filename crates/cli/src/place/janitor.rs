@@ -3,13 +3,13 @@
 //! A job is dead when nobody holds the lock on its directory. Of a dead job everything goes, except a device
 //! directory whose journal holds data that is not on the shared file system yet, and the records to find it.
 
-use super::base::{Base, JobDir, node_of_dir};
-use super::record::{DeviceOwner, JobRecord, NodeState, OWNER_FILE};
+use super::base::{self, Base, JobDir, node_of_dir};
+use super::record::{JobRecord, NodeState, OWNER_FILE};
 use super::{mount_points, tree};
 use crate::report::plural;
+use crate::settings::RAM_DIR;
 use crate::settings::hostfile::HostSpec;
-use crate::settings::{RAM_DIR, device_prefix};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 use tameike_agent::control::{AgentControl, Left};
 use tameike_agent::give_space_back;
@@ -32,31 +32,42 @@ pub struct Kept {
     pub strays: Vec<String>,
     /// What could not be swept or looked into, in plain words.
     pub faults: Vec<String>,
+    /// Whether nodes of it are on other hosts, which cannot be seen from here.
+    pub is_elsewhere: bool,
+    /// The command that recovers it.
+    pub recover: String,
 }
 
 impl Kept {
     /// The line that tells the user.
     pub fn describe(&self) -> String {
+        if self.is_strays_alone() { self.state() } else { format!("{}; run: {}", self.state(), self.recover) }
+    }
+
+    /// What has become of the job: the same words wherever it is told.
+    pub fn state(&self) -> String {
         if self.is_strays_alone() {
             return format!("job {} has ended, but {}", self.job, self.strays.join("; "));
         }
         let what = match self.left {
-            left if left.is_nothing() && !self.lost.is_empty() => "lost data".to_owned(),
-            left if left.is_nothing() => "may have left data on its nodes".to_owned(),
-            left => format!("left {}", show_left(left)),
+            left if !left.is_nothing() => format!("left {}", show_left(left)),
+            _ if !self.lost.is_empty() => "lost data".to_owned(),
+            _ if self.is_elsewhere || !self.faults.is_empty() => "may have left data on its nodes".to_owned(),
+            _ => "left nothing that the shared file system lacks".to_owned(),
         };
         let faults = self.lost.iter().chain(&self.strays).chain(&self.faults);
         let faults = faults.map(|fault| format!(" ({fault})")).collect::<String>();
-        format!("job {} was cut off and {what}{faults}; run: tameike recover --job {}", self.job, self.job)
+        format!("job {} was cut off and {what}{faults}", self.job)
     }
 
     /// Whether nothing else of the job was kept than what others have written to its mount points.
     pub fn is_strays_alone(&self) -> bool {
-        !self.strays.is_empty() && self.left.is_nothing() && self.lost.is_empty() && self.faults.is_empty()
+        let nothing_else = self.left.is_nothing() && self.lost.is_empty() && self.faults.is_empty();
+        !self.strays.is_empty() && nothing_else && !self.is_elsewhere
     }
 }
 
-fn show_left(left: Left) -> String {
+pub(super) fn show_left(left: Left) -> String {
     let size = crate::settings::size::show(left.bytes);
     let files = match left.files {
         // The node that knows them is another one.
@@ -72,35 +83,49 @@ fn show_left(left: Left) -> String {
     }
 }
 
-/// Sweeps all dead jobs of the base; returns what was kept.
+/// Sweeps all dead jobs of the base, or just one; returns what was kept.
 ///
 /// # Errors
 /// The base cannot be read or locked.
-pub fn sweep<A: AgentControl>(base: &Base) -> Result<Vec<Kept>> {
+pub fn sweep<A: AgentControl>(base: &Base, only: Option<&JobId>) -> Result<Vec<Kept>> {
     let lock = base.lock()?;
     let mut kept = Vec::new();
-    for job in base.jobs()? {
+    for job in base.jobs()?.into_iter().filter(|job| only.is_none_or(|only| only == job)) {
         let Some(dir) = JobDir::take_dead(base, &lock, &job)? else { continue };
         kept.extend(sweep_job::<A>(&job, dir.path()));
     }
     Ok(kept)
 }
 
-/// Sweeps one job of which nothing lives on this host.
-pub fn sweep_job<A: AgentControl>(job: &JobId, dir: &Path) -> Option<Kept> {
+/// A job of which nothing lives on this host, as it was found.
+struct Looked {
+    kept: Kept,
+    /// Nodes that could be looked into, with what they hold.
+    nodes: Vec<(u32, Left)>,
+}
+
+/// Looks into a job of which nothing lives on this host, and changes nothing.
+pub fn look_into<A: AgentControl>(job: &JobId, dir: &Path) -> Kept {
+    look_into_job::<A>(job, dir).kept
+}
+
+fn look_into_job<A: AgentControl>(job: &JobId, dir: &Path) -> Looked {
+    // A record that cannot be read says nothing; the start of the job elsewhere may have one.
+    let record = JobRecord::read_anywhere(dir).ok().flatten();
+    let known = JobRecord::read(dir).ok().flatten();
     let mut kept = Kept {
         job: job.clone(),
         left: Left::default(),
-        lost: Vec::new(),
-        strays: Vec::new(),
+        lost: record.iter().flat_map(|record| record.unknown.iter().cloned()).collect(),
+        strays: mount_points::strays(dir),
         faults: Vec::new(),
+        is_elsewhere: known.is_some_and(|record| record.has_other_hosts()),
+        recover: format!("tameike recover --job {job}"),
     };
-    let mut keep = false;
-    // A record that cannot be read says nothing; the start of the job elsewhere may have one.
-    let record = JobRecord::read_anywhere(dir).ok().flatten();
-    unmount_below(dir, &mut kept.faults);
-    kept.strays = mount_points::strays(dir);
-    leftovers::sweep(job, None);
+    if let Some(record) = record.as_ref().filter(|_| !dir.starts_with(base::path())) {
+        // It is found by its stores alone.
+        kept.recover += &device_option(&record.plan.device_root);
+    }
     let mut nodes = Vec::new();
     for node in nodes_in(dir) {
         match lost_device(dir, node, record.as_ref()) {
@@ -110,14 +135,23 @@ pub fn sweep_job<A: AgentControl>(job: &JobId, dir: &Path) -> Option<Kept> {
         match look_into_node::<A>(dir, node) {
             Ok(left) => {
                 kept.left += left;
-                keep |= !left.is_nothing();
                 nodes.push((node, left));
             }
             Err(fault) => kept.faults.push(fault.to_string()),
         }
     }
+    Looked { kept, nodes }
+}
+
+/// Sweeps one job of which nothing lives on this host.
+pub fn sweep_job<A: AgentControl>(job: &JobId, dir: &Path) -> Option<Kept> {
+    let mut faults = Vec::new();
+    unmount_below(dir, &mut faults);
+    leftovers::sweep(job, None);
+    let Looked { mut kept, nodes } = look_into_job::<A>(job, dir);
+    kept.faults.splice(0..0, faults);
     // One node's dirty data may need the names that another node's journal knows.
-    keep |= !kept.lost.is_empty();
+    let keep = !kept.lost.is_empty() || nodes.iter().any(|(_, left)| !left.is_nothing());
     let others = keep || !kept.faults.is_empty();
     // That something is lost is known by the directory of its node.
     let needless = |left: Left| kept.lost.is_empty() && left.is_needless(others);
@@ -126,7 +160,7 @@ pub fn sweep_job<A: AgentControl>(job: &JobId, dir: &Path) -> Option<Kept> {
         kept.faults.extend(discard_node(dir, node).err().map(|fault| fault.to_string()));
     }
     // Other hosts cannot be seen from here: their journals are found by the record.
-    keep |= JobRecord::read(dir).is_ok_and(|record| record.is_some_and(|record| record.has_other_hosts()));
+    let keep = keep || kept.is_elsewhere;
     if !keep && kept.faults.is_empty() && kept.strays.is_empty() {
         match remove_job_dir(dir) {
             Ok(()) => return None,
@@ -149,71 +183,9 @@ fn lost_device(dir: &Path, node: u32, record: Option<&JobRecord>) -> Result<Opti
     }
 }
 
-/// A device directory in memory of which nothing else of its job is left.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Orphan {
-    /// The job.
-    pub job: JobId,
-    /// The directory.
-    pub device: PathBuf,
-    /// What it holds that is not on the shared file system: then it was kept.
-    pub left: Left,
-    /// Why it was kept besides.
-    pub fault: Option<String>,
-}
-
-impl Orphan {
-    /// The line that tells the user.
-    pub fn describe(&self) -> String {
-        let Self { job, device, left, fault } = self;
-        let device = device.display();
-        match fault {
-            Some(fault) => format!("{device} of job {job}, whose directory is gone, is kept: {fault}"),
-            None if left.is_nothing() => {
-                format!("{device} of job {job}, whose directory is gone, was needless and is removed")
-            }
-            None => format!(
-                "{device} of job {job}, whose directory is gone, is kept: it holds {}; nobody can bring it there \
-                 any more: `tameike recover --discard` gives it up",
-                show_left(*left)
-            ),
-        }
-    }
-}
-
-/// Sweeps device directories in memory that belong to this user's jobs of which nothing else is left. Those with
-/// dirty data are kept, and told.
-///
-/// # Errors
-/// The directory of the devices cannot be read.
-pub fn sweep_orphans<A: AgentControl>() -> Result<Vec<Orphan>> {
-    let root = Path::new(RAM_DIR);
-    let failed = |error| Fault::from_os(format_args!("reading {RAM_DIR}"), &error);
-    let prefix = device_prefix();
-    let mut found = Vec::new();
-    for entry in root.read_dir().map_err(failed)? {
-        let device = entry.map_err(failed)?.path();
-        let ours =
-            device.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(&prefix));
-        let ours = ours && owned::is_own_dir(&device) == Ok(true);
-        // Without a readable owner, or while that one is there, it is none of our business.
-        let owner = if ours { DeviceOwner::read(&device).ok().flatten() } else { None };
-        if let Some(owner) = owner.filter(DeviceOwner::is_gone) {
-            found.extend(sweep_orphan::<A>(owner.job, device));
-        }
-    }
-    Ok(found)
-}
-
-fn sweep_orphan<A: AgentControl>(job: JobId, device: PathBuf) -> Option<Orphan> {
-    let (left, fault) = match A::inspect(&device) {
-        // Somebody has it open after all.
-        Err(fault) if fault.errno == Errno::EBUSY => return None,
-        Err(fault) => (Left::default(), Some(fault.to_string())),
-        Ok(left) if left.is_nothing() => (left, remove_device(&device).err().map(|fault| fault.to_string())),
-        Ok(left) => (left, None),
-    };
-    Some(Orphan { job, device, left, fault })
+/// The option by which a store is found.
+pub(super) fn device_option(root: &Path) -> String {
+    if root == Path::new(RAM_DIR) { String::new() } else { format!(" --device {}", root.display()) }
 }
 
 fn look_into_node<A: AgentControl>(dir: &Path, node: u32) -> Result<Left> {
@@ -241,12 +213,12 @@ pub fn sweep_node<A: AgentControl>(dir: &Path, node: u32, others: bool) -> Resul
     Ok(left)
 }
 
-/// Waits, not beyond `limit`, for the agents on this host of jobs whose driver is dead: they are ending.
+/// Waits, not beyond `limit`, for the agents on this host of jobs, or of just one, whose driver is dead: they are ending.
 ///
 /// # Errors
 /// The base cannot be read.
-pub fn await_orphans(base: &Base, limit: Duration) -> Result<()> {
-    for job in base.jobs()? {
+pub fn await_orphans(base: &Base, only: Option<&JobId>, limit: Duration) -> Result<()> {
+    for job in base.jobs()?.into_iter().filter(|job| only.is_none_or(|only| only == job)) {
         let dir = base.job_path(&job);
         // A record that cannot be read is told when the job is swept.
         if JobRecord::read(&dir).is_ok_and(|record| record.is_some_and(|record| !record.driver_is_alive())) {
@@ -270,7 +242,7 @@ pub fn discard_node(dir: &Path, node: u32) -> Result<()> {
             remove_device(device)?;
         }
     }
-    tree::remove(&super::base::node_dir(dir, node))
+    tree::remove(&base::node_dir(dir, node))
 }
 
 /// Removes a device directory whose agent is dead, and gives its space back, also what programs hold of it that live on.

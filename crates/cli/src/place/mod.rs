@@ -13,5 +13,7 @@
 pub mod base;
 pub mod janitor;
 pub mod mount_points;
+pub mod orphans;
 pub mod record;
+pub mod stores;
 pub mod tree;

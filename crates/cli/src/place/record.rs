@@ -1,8 +1,8 @@
 //! The records that jobs and nodes leave in their directories, for who comes later: other commands, the
 //! janitor, `recover`. No secret stands in them.
 
-use super::base::{Base, node_dir};
-use super::tree;
+use super::base::{self, Base, node_dir, node_of_dir};
+use super::{stores, tree};
 use crate::settings::JobPlan;
 use rustix::fs::{Mode, OFlags};
 use serde::de::DeserializeOwned;
@@ -42,6 +42,9 @@ pub struct JobRecord {
     pub driver_namespace: String,
     /// The nodes that are ready, in the order of their numbers.
     pub nodes: Vec<NodeRecord>,
+    /// What is not known any more of a job whose directory was lost, in plain words.
+    #[serde(default)]
+    pub unknown: Vec<String>,
 }
 
 impl JobRecord {
@@ -59,6 +62,7 @@ impl JobRecord {
             driver_start: driver.start,
             driver_namespace: user_namespace(),
             nodes: Vec::new(),
+            unknown: Vec::new(),
         })
     }
 
@@ -101,19 +105,27 @@ impl JobRecord {
         read_json(&path(job_dir))
     }
 
-    /// Reads the record of the job that a command is about: the named one, or the only one with a record.
+    /// Reads the record of the job that a command is about: the named one, or the only one with a record. One that has another TMPDIR
+    /// is found by its stores.
     ///
     /// # Errors
     /// There is no such job, or several to choose from.
-    pub fn find(base: &Base, job: Option<&JobId>) -> Result<(PathBuf, Self)> {
-        let job = match job {
-            Some(job) => job.clone(),
-            None => only(Self::all(base)?)?,
+    pub fn find(job: Option<&JobId>) -> Result<(PathBuf, Self)> {
+        let today = Base::open(&base::path())?;
+        let bases = stores::bases(&today, &stores::find(&stores::roots(&today, &[])?));
+        let Some(job) = job else {
+            let mut all = Vec::new();
+            for base in &bases {
+                all.extend(Self::all(base)?);
+            }
+            return only(all);
         };
-        let dir = base.job_path(&job);
-        let none = || Fault::new(Errno::ENOENT, format!("there is no job {job} of yours on this host"));
-        let record = Self::read_anywhere(&dir)?.ok_or_else(none)?;
-        Ok((dir, record))
+        for dir in bases.iter().map(|base| base.job_path(job)) {
+            if let Some(record) = Self::read_anywhere(&dir)? {
+                return Ok((dir, record));
+            }
+        }
+        Err(Fault::new(Errno::ENOENT, format!("there is no job {job} of yours on this host")))
     }
 
     /// Reads the record of a job from its directory, or from that of a node on a host without the driver.
@@ -128,27 +140,25 @@ impl JobRecord {
         nodes.map(|node| Self::read(&node_dir(job_dir, node))).find_map(Result::transpose).transpose()
     }
 
-    /// All jobs that have a record.
+    /// All jobs that have a record, with their directories.
     ///
     /// # Errors
     /// The directory cannot be read.
-    pub fn all(base: &Base) -> Result<Vec<Self>> {
-        let read = |job: JobId| Self::read(&base.job_path(&job)).transpose();
-        base.jobs()?.into_iter().filter_map(read).collect()
+    pub fn all(base: &Base) -> Result<Vec<(PathBuf, Self)>> {
+        let dirs = base.jobs()?.into_iter().map(|job| base.job_path(&job));
+        dirs.filter_map(|dir| Self::read(&dir).transpose().map(|record| Ok((dir, record?)))).collect()
     }
 }
 
-fn only(records: Vec<JobRecord>) -> Result<JobId> {
-    let alive: Vec<_> = records.iter().filter(|record| record.driver_is_alive()).collect();
-    match alive.as_slice() {
-        [] => Err(Fault::new(Errno::ENOENT, "no job of yours runs on this host; `tameike up` starts one")),
-        [record] => Ok(record.plan.job.clone()),
-        several => {
-            let names: Vec<_> = several.iter().map(|record| record.plan.job.as_str()).collect();
-            let message = format!("several jobs run here: say which with --job ({})", names.join(", "));
-            Err(Fault::new(Errno::EINVAL, message))
-        }
+fn only(mut found: Vec<(PathBuf, JobRecord)>) -> Result<(PathBuf, JobRecord)> {
+    found.retain(|(_, record)| record.driver_is_alive());
+    if found.len() > 1 {
+        let names: Vec<_> = found.iter().map(|(_, record)| record.plan.job.as_str()).collect();
+        let message = format!("several jobs run here: say which with --job ({})", names.join(", "));
+        return Err(Fault::new(Errno::EINVAL, message));
     }
+    let none = || Fault::new(Errno::ENOENT, "no job of yours runs on this host; `tameike up` starts one");
+    found.pop().ok_or_else(none)
 }
 
 fn path(job_dir: &Path) -> PathBuf {
@@ -236,8 +246,8 @@ pub fn boot_id() -> String {
 /// Whose a device directory is; without anything else in it, its data is lost or there was none.
 pub const OWNER_FILE: &str = "owner.json";
 
-/// The record in a device directory of whose it is, `owner.json`: with it a directory is known to be needless
-/// when everything else of its job was removed by hand.
+/// The record in a device directory of whose it is, `owner.json`: with it a directory is known to be needless, and what is in
+/// it is recovered, when everything else of its job is gone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceOwner {
     /// The job's name.
@@ -253,6 +263,10 @@ pub struct DeviceOwner {
     pub pid: u32,
     /// Start time of that process.
     pub pid_start: u64,
+    /// The job's record, as it was when the agent started.
+    pub record: JobRecord,
+    /// Whether the job's driver was on this host.
+    pub driver_is_here: bool,
 }
 
 impl DeviceOwner {
@@ -260,20 +274,44 @@ impl DeviceOwner {
     ///
     /// # Errors
     /// The directory above the user's directory for jobs cannot be looked at.
-    pub fn new(base: &Base, job: &JobId, node: NodeId) -> Result<Self> {
+    pub fn new(base: &Base, node: NodeId, record: &JobRecord, driver_is_here: bool) -> Result<Self> {
         let process = ProcessId::own()?;
+        let job = &record.plan.job;
         let job_dir = base.job_path(job);
         let place = job_dir.parent().and_then(Path::parent).unwrap_or(Path::new("/")).to_owned();
         let place_id = numbers(&place)?;
         let node_dir = node_dir(&job_dir, node.0);
-        Ok(Self { job: job.clone(), node_dir, place, place_id, pid: process.pid, pid_start: process.start })
+        Ok(Self {
+            job: job.clone(),
+            node_dir,
+            place,
+            place_id,
+            pid: process.pid,
+            pid_start: process.start,
+            record: record.clone(),
+            driver_is_here,
+        })
+    }
+
+    /// Whether the agent's process lives.
+    pub fn is_alive(&self) -> bool {
+        ProcessId { pid: self.pid, start: self.pid_start }.is_alive()
+    }
+
+    /// The number of the node.
+    ///
+    /// # Errors
+    /// The record does not say it.
+    pub fn node(&self) -> Result<u32> {
+        let name = self.node_dir.file_name().and_then(|name| name.to_str());
+        let none = || Fault::new(Errno::EINVAL, format!("{} is of no node", self.node_dir.display()));
+        name.and_then(node_of_dir).ok_or_else(none)
     }
 
     /// Whether nothing else of the agent is left: its process has ended, and its directory, whose place is the
     /// one that was seen then, is not there.
     pub fn is_gone(&self) -> bool {
-        let process = ProcessId { pid: self.pid, start: self.pid_start };
-        !process.is_alive()
+        !self.is_alive()
             && numbers(&self.place).is_ok_and(|found| found == self.place_id)
             && matches!(self.node_dir.symlink_metadata(), Err(error) if error.kind() == ErrorKind::NotFound)
     }

@@ -111,6 +111,11 @@ pub fn parse(text: &str) -> Result<Config> {
 }
 
 impl Config {
+    /// Where nodes keep data.
+    pub fn device(&self) -> Option<&DeviceChoice> {
+        self.device.as_ref()
+    }
+
     /// Puts the file's options where the command line has none.
     pub fn complete(&self, options: &JobOptions) -> JobOptions {
         let says_nodes = options.local.is_some() || options.hosts.is_some() || options.hostfile.is_some();

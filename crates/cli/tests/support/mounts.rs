@@ -3,7 +3,7 @@
 
 use crate::support::{Site, shown};
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 /// A namespace that lives as long as this; its mounts end with it.
@@ -42,6 +42,11 @@ impl Mounts {
             };
         }
         inside
+    }
+
+    /// The root of the namespace as the test sees it.
+    pub fn root(&self) -> PathBuf {
+        format!("/proc/{}/root", self.holder.id()).into()
     }
 
     /// Runs a line of shell in the namespace; what it said.

@@ -1,0 +1,49 @@
+//! What is left of a job: while it is drained, and in its journals.
+
+use serde::{Deserialize, Serialize};
+use std::ops::AddAssign;
+
+/// How far a drain is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Files with dirty data that this node coordinates.
+    pub files_left: u64,
+    /// Dirty bytes on this node.
+    pub bytes_left: u64,
+    /// Bytes flushed by this node since the drain began.
+    pub bytes_flushed: u64,
+}
+
+/// What an agent, or a device directory, holds that is not on the shared file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Left {
+    /// Files with dirty data that this node coordinates: each file is counted by one node, wherever its data is.
+    pub files: u64,
+    /// Dirty bytes.
+    pub bytes: u64,
+    /// Files that the journal names: needed as long as another node of the job holds dirty data.
+    pub named: u64,
+    /// Changes of names of packed files that may not be safe in their container.
+    pub names: u64,
+}
+
+impl AddAssign for Left {
+    fn add_assign(&mut self, other: Self) {
+        self.files += other.files;
+        self.bytes += other.bytes;
+        self.named += other.named;
+        self.names += other.names;
+    }
+}
+
+impl Left {
+    /// Whether nothing is left that the shared file system lacks.
+    pub fn is_nothing(self) -> bool {
+        (self.files, self.bytes, self.names) == (0, 0, 0)
+    }
+
+    /// Whether the directory can go, when other nodes of the job hold dirty data (`others`) or do not.
+    pub fn is_needless(self, others: bool) -> bool {
+        self.is_nothing() && !(others && self.named > 0)
+    }
+}
