@@ -273,7 +273,7 @@ impl AgentControl for Agent {
         let node = pollster::block_on(assembly::assemble(parts))?;
         self.rpc.attach(node.clone());
         pollster::block_on(assembly::greet(&self.rpc(), &cluster))?;
-        assembly::begin(&node, runtime, self.start.mode);
+        assembly::begin(&node, runtime, self.start.mode)?;
         let views = node.views().clone();
         if self.node.set(node).is_err() || self.cluster.set(cluster).is_err() {
             return Err(Fault::new(Errno::EINVAL, "the agent has joined its job already"));
@@ -389,7 +389,15 @@ impl AgentControl for Agent {
             }
         }
         packed?;
-        storage::left_if_whole(store, dir)
+        let left = storage::left_if_whole(store, dir)?;
+        // A receipt has told of what was cut off, unless more is to come.
+        Ok(Left { open: if drained { 0 } else { left.open }, ..left })
+    }
+
+    fn cut_off(&self) {
+        let Some(cache) = self.node().ok().and_then(|node| node.views().cache().cloned()) else { return };
+        // It was stopped meanwhile, or has told what it could.
+        let _ = self.begin(async move { cache.cut_off().await }).recv();
     }
 
     fn inspect(device_dir: &Path) -> Result<Left> {

@@ -178,13 +178,18 @@ pub async fn greet(rpc: &Arc<dyn Rpc>, cluster: &Cluster) -> Result<()> {
 }
 
 /// Has a node that can reach its peers finish what an earlier life has left, and flush in the background.
-pub fn begin(node: &Node, runtime: &Runtime, mode: AgentMode) {
-    let Some(services) = node.services() else { return };
+///
+/// # Errors
+/// The journal of a job that is recovered cannot be read or written.
+pub fn begin(node: &Node, runtime: &Runtime, mode: AgentMode) -> Result<()> {
+    let Some(services) = node.services() else { return Ok(()) };
     let meta = services.meta.clone();
     runtime.spawn(async move { meta.recover().await });
-    if mode == AgentMode::Serve {
-        services.cache.start_flusher();
+    match mode {
+        AgentMode::Serve => services.cache.start_flusher(),
+        AgentMode::Recover => services.cache.take_cut_off()?,
     }
+    Ok(())
 }
 
 /// Flushes every file that a node coordinates, and gathers its receipt.

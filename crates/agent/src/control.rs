@@ -345,6 +345,9 @@ pub trait AgentControl: Send + Sync + Sized + 'static {
     /// What is wrong with the order, why the other node is not reached, or that other bytes arrived than were sent.
     fn measure(&self, order: Order) -> Result<Outcome>;
 
+    /// The driver is gone, and programs that still write to files of the cache view are about to be ended: that is written down.
+    fn cut_off(&self) {}
+
     /// Ends the agent. A flush that is under way may go on for `grace`; what is dirty then stays in the
     /// journal. With `drained`, no node has anything dirty. Called once; other calls that still run return soon after. Where
     /// there is much to do, `stopping` is called now and then when some of it is done.

@@ -73,10 +73,10 @@ pub fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()
 /// # Errors
 /// When the store cannot be read.
 fn left(store: &Store, dir: &Path) -> Result<Left> {
-    let Journaled { dirty, named } = journaled(store.ledger.clone())?;
+    let Journaled { dirty, named, open } = journaled(store.ledger.clone())?;
     let dir = PosixTree::open(dir)?;
     let names = count_noted(&dir)? + count_owed(&dir)?;
-    Ok(Left { files: dirty, bytes: store.extents.space(View::Cache).dirty, named, names })
+    Ok(Left { files: dirty, bytes: store.extents.space(View::Cache).dirty, named, names, open })
 }
 
 /// As [`left`], but a store that was salvaged is never called empty: somebody has to decide to give it up.

@@ -3,6 +3,11 @@
 use crate::wire::admin::Storm;
 use serde::{Deserialize, Serialize};
 
+/// Why a file cannot be flushed that has no name any more.
+pub const GONE: &str = "is gone: removed or moved by another program";
+/// Why a file cannot be flushed whose name another one has.
+pub const TAKEN: &str = "another file has taken its place";
+
 /// How the flush of one file ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -13,6 +18,8 @@ pub enum FileOutcome {
     Verified,
     /// Not (wholly) on the shared file system; says why. The dirty data is still in the journal.
     Missing(String),
+    /// A program had the file open for writing when the job was cut off: says how much of it is there, synced. The journal has no more of it.
+    CutOff(String),
 }
 
 /// One drained file.
@@ -35,9 +42,22 @@ pub struct FileReceipt {
 }
 
 impl FileReceipt {
-    /// Whether the file is on the shared file system.
+    /// Whether the file is on the shared file system, whole.
     pub fn is_complete(&self) -> bool {
-        !matches!(self.outcome, FileOutcome::Missing(_))
+        match self.outcome {
+            FileOutcome::Synced | FileOutcome::Verified => true,
+            FileOutcome::Missing(_) | FileOutcome::CutOff(_) => false,
+        }
+    }
+
+    /// Whether it cannot be flushed because the shared directory has no such file any more.
+    pub fn is_gone(&self) -> bool {
+        matches!(&self.outcome, FileOutcome::Missing(why) if why.contains(GONE) || why.contains(TAKEN))
+    }
+
+    /// Whether the journal has something of it that the shared file system lacks.
+    pub fn is_missing(&self) -> bool {
+        matches!(self.outcome, FileOutcome::Missing(_))
     }
 }
 
@@ -54,14 +74,24 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// Whether every file is on the shared file system and every agent answered.
+    /// Whether every file is on the shared file system, whole, and every agent answered.
     pub fn is_complete(&self) -> bool {
         self.faults.is_empty() && self.files.iter().all(FileReceipt::is_complete)
     }
 
-    /// The files that are not on the shared file system.
+    /// Whether the journals have nothing more that the shared file system lacks, and every agent answered.
+    pub fn is_drained(&self) -> bool {
+        self.faults.is_empty() && self.missing().next().is_none()
+    }
+
+    /// The files of which the journals have more than the shared file system.
     pub fn missing(&self) -> impl Iterator<Item = &FileReceipt> {
-        self.files.iter().filter(|file| !file.is_complete())
+        self.files.iter().filter(|file| file.is_missing())
+    }
+
+    /// The files that a program had open for writing when the job was cut off.
+    pub fn cut_off(&self) -> impl Iterator<Item = &FileReceipt> {
+        self.files.iter().filter(|file| matches!(file.outcome, FileOutcome::CutOff(_)))
     }
 
     /// Adds the files of another agent's receipt.

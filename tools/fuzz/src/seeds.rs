@@ -220,7 +220,7 @@ fn node() -> NodeRecord {
     }
 }
 
-const LEFT: Left = Left { files: 1, bytes: 2, named: 3, names: 4 };
+const LEFT: Left = Left { files: 1, bytes: 2, named: 3, names: 4, open: 5 };
 
 fn job_record(job: JobId) -> JobRecord {
     JobRecord {

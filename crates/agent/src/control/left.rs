@@ -25,6 +25,8 @@ pub struct Left {
     pub named: u64,
     /// Changes of names of packed files that may not be safe in their container.
     pub names: u64,
+    /// Files that a program had open for writing when its node, or the job, was cut off, and of which nobody has been told.
+    pub open: u64,
 }
 
 impl AddAssign for Left {
@@ -33,13 +35,14 @@ impl AddAssign for Left {
         self.bytes += other.bytes;
         self.named += other.named;
         self.names += other.names;
+        self.open += other.open;
     }
 }
 
 impl Left {
-    /// Whether nothing is left that the shared file system lacks.
+    /// Whether nothing is left that the shared file system lacks, or somebody must be told of.
     pub fn is_nothing(self) -> bool {
-        (self.files, self.bytes, self.names) == (0, 0, 0)
+        (self.files, self.bytes, self.names, self.open) == (0, 0, 0, 0)
     }
 
     /// Whether the directory can go, when other nodes of the job hold dirty data (`others`) or do not.

@@ -65,7 +65,7 @@ impl Driver {
             Some(_) => self.drain_nodes(verify, deadline, clients),
             None => (Receipt::default(), false),
         };
-        let is_complete = receipt.is_complete();
+        let is_complete = receipt.is_drained();
         self.strays.extend(mount_points::strays(self.job_dir.path()));
         // Nodes of one host say the same.
         self.strays.sort();

@@ -270,7 +270,7 @@ impl Driver {
             report::say(format_args!("{fault}"));
         }
         let grace = if drained.broken_off { Duration::ZERO } else { super::drain::CLOSE_GRACE };
-        let (strays, unknown) = (!self.strays.is_empty(), !self.record.unknown.is_empty());
+        let strays = !self.strays.is_empty();
         let remains = self.take_down::<A>(grace, !complete);
         if !remains.is_nothing() {
             complete = false;
@@ -291,6 +291,6 @@ impl Driver {
                  {job}` removes it"
             ));
         }
-        complete && !strays && !unknown
+        complete && drained.receipt.is_complete()
     }
 }

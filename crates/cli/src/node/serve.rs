@@ -43,6 +43,7 @@ pub fn serve<A: AgentControl>(node: PreparedNode<A>) -> u8 {
     tell(0, ready);
     let order = obey(&serving).unwrap_or_else(|| {
         log::warn!("the driver is gone: ending, dirty data stays in the journal");
+        serving.agent.cut_off();
         StopOrder { id: None, grace_ms, keep: true }
     });
     stop(&serving, &order)

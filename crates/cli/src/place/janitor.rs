@@ -76,11 +76,14 @@ pub(super) fn show_left(left: Left) -> String {
     };
     let changes = plural(left.names as usize, "change");
     let names = format!("{} {changes} of names of packed files", left.names);
-    match left {
+    let open = format!("{} {} open for writing", left.open, plural(left.open as usize, "file"));
+    let told = match left {
+        Left { names: 0, files: 0, bytes: 0, .. } => return open,
         Left { names: 0, .. } => format!("{size}{files} not on the shared file system"),
         Left { files: 0, bytes: 0, .. } => format!("{names} that may not be on the shared file system"),
         _ => format!("{size}{files} not on the shared file system, and {names} that may not be there"),
-    }
+    };
+    if left.open == 0 { told } else { format!("{told}, and {open}") }
 }
 
 /// Sweeps all dead jobs of the base, or just one; returns what was kept.

@@ -28,7 +28,7 @@ fn write(receipt: &Receipt, out: &mut dyn Write) -> std::io::Result<()> {
         table(&rows, [false, true, false, false], out)?;
     }
     if short {
-        let complete = receipt.files.len() - receipt.missing().count();
+        let complete = receipt.files.iter().filter(|file| file.is_complete()).count();
         writeln!(out, "({complete} complete files are not listed; --receipt FILE names all)")?;
     }
     for storm in storms::of_small_files(receipt) {
@@ -45,6 +45,7 @@ fn row(file: &FileReceipt) -> [String; 4] {
         FileOutcome::Synced => "synced".to_owned(),
         FileOutcome::Verified => "verified".to_owned(),
         FileOutcome::Missing(why) => format!("MISSING: {why}"),
+        FileOutcome::CutOff(what) => format!("CUT OFF: {what}"),
     };
     if !file.note.is_empty() {
         state = format!("{state} ({})", file.note);
@@ -60,11 +61,15 @@ pub fn summary(receipt: &Receipt) -> String {
     let bytes = show_size(receipt.files.iter().map(|file| file.written).sum());
     let missing = receipt.missing().count();
     if !receipt.is_complete() {
-        let problems = receipt.faults.len();
-        return format!(
-            "drain INCOMPLETE: {missing} of {count} {files} not on the shared file system, {problems} {}",
-            plural(problems, "other problem")
+        let (problems, cut_off) = (receipt.faults.len(), receipt.cut_off().count());
+        let mut told = Vec::new();
+        told.extend(
+            (missing > 0).then(|| format!("{missing} of {count} {files} not on the shared file system")),
         );
+        told.extend((cut_off > 0).then(|| format!("{cut_off} of {count} {files} cut off while written")));
+        let kind = if told.is_empty() { "problem" } else { "other problem" };
+        told.extend((problems > 0).then(|| format!("{problems} {}", plural(problems, kind))));
+        return format!("drain INCOMPLETE: {}", told.join(", "));
     }
     if count == 0 {
         return "drain complete: nothing was written in the cache view".to_owned();

@@ -41,7 +41,7 @@ impl Recording {
 
 fn left_in(device_dir: &Path) -> Left {
     match std::fs::read(device_dir.join("dirty")) {
-        Ok(bytes) => Left { files: 1, bytes: bytes.len() as u64, named: 1, names: 0 },
+        Ok(bytes) => Left { files: 1, bytes: bytes.len() as u64, named: 1, names: 0, open: 0 },
         Err(_) => Left::default(),
     }
 }

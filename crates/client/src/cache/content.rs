@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tameike_core::attr::{AttrChange, SetTime};
-use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState, Stamp};
+use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState, Stamp, Writing};
 use tameike_core::wire::holders::Holder;
 use tameike_core::{Attr, Errno, Generation, InodeId, Result};
 use tameike_io::shared::{Access, FileStat, SharedFile, SharedFs, is_missing, walk_anew};
@@ -166,7 +166,7 @@ impl CacheView {
     ) -> Result<usize> {
         let WriteAt::Offset(offset) = at else { return Ok(0) };
         let Some(_stays) = open.data.leaving.try_read() else { return Ok(0) };
-        if open.is_orphan() || !open.announced.load(Ordering::Acquire) {
+        if open.is_orphan() || !open.is_announced() {
             return Ok(0);
         }
         open.data.check_room(&open.told)?;
@@ -191,16 +191,34 @@ impl CacheView {
         }
     }
 
-    /// Has the coordinator put the file in its journal before the first write of a handle.
+    /// Has the coordinator put the file in its journal before the first write of a handle, and know of the first one after a commit.
     pub(super) async fn announce(&self, open: &OpenFile) -> Result<()> {
-        if open.announced.load(Ordering::Acquire) {
+        if open.is_announced() {
             return Ok(());
         }
         let inode = open.data.inode;
-        let path = open.path.lock().clone();
-        self.tell(inode, CacheRequest::Dirty { inode, path, stamp: open.stamp }).await?;
-        open.announced.store(true, Ordering::Release);
+        let commits = open.data.commits();
+        let request = match open.announced.load(Ordering::Acquire) {
+            0 => {
+                let path = open.path.lock().clone();
+                CacheRequest::Dirty { inode, path, stamp: open.stamp, writes: true }
+            }
+            _ => CacheRequest::Writing { inode, what: Writing::Begins },
+        };
+        self.tell(inode, request).await?;
+        open.announced.store(commits + 1, Ordering::Release);
         Ok(())
+    }
+
+    /// Has the coordinators know which files are cut off, as the programs that write to them are about to be ended.
+    pub async fn cut_off(&self) {
+        let told = self.opens.writing().into_iter().map(|inode| async move {
+            let request = CacheRequest::Writing { inode, what: Writing::CutOff };
+            if let Err(fault) = self.tell(inode, request).await {
+                log::warn!("nobody will know that {inode} was cut off while a program wrote it: {fault}");
+            }
+        });
+        futures_util::future::join_all(told).await;
     }
 
     /// Sets the size of a file, open or not.
@@ -244,7 +262,7 @@ impl CacheView {
     }
 
     async fn cut(&self, inode: InodeId, path: Vec<u8>, stamp: Stamp, size: u64) -> Result<()> {
-        self.tell(inode, CacheRequest::Dirty { inode, path, stamp }).await?;
+        self.tell(inode, CacheRequest::Dirty { inode, path, stamp, writes: false }).await?;
         let now = self.runtime.now();
         let tell = self.ask_state(inode, CacheRequest::Truncate { inode, size, now });
         match self.engine.find(inode) {
@@ -333,6 +351,12 @@ impl CacheView {
         }
         if !open.is_orphan() {
             self.engine.flush(&open.data, durable).await?;
+            if open.is_announced() {
+                // There was nothing to commit.
+                open.data.count_commit();
+                let inode = open.data.inode;
+                self.tell(inode, CacheRequest::Writing { inode, what: Writing::Ends }).await?;
+            }
         }
         open.data.tell(&open.told)
     }

@@ -5,9 +5,9 @@ use crate::handles::Handles;
 use crate::passthrough::Identity;
 use crate::vfs::{HandleNumber, OpenMode};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tameike_core::InodeId;
 use tameike_core::wire::cache::Stamp;
 use tameike_io::shared::SharedFile;
@@ -22,8 +22,8 @@ pub(super) struct OpenFile {
     pub path: Arc<Mutex<Vec<u8>>>,
     pub stamp: Stamp,
     pub mode: OpenMode,
-    /// Whether the coordinator knows that this handle writes.
-    pub announced: AtomicBool,
+    /// As of which of the file's commits the coordinator knows that this handle writes, counted from 1; 0 stands for never.
+    pub announced: AtomicU64,
     /// What its holder knows of writes that went wrong.
     pub told: Told,
     /// Whether the file has lost its last name: reads and writes then pass through to the shared file.
@@ -41,7 +41,7 @@ impl OpenFile {
         stamp: Stamp,
         mode: OpenMode,
     ) -> Self {
-        let (announced, orphan) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (announced, orphan) = (AtomicU64::new(0), AtomicBool::new(false));
         let told = data.told();
         Self { file, data, shared, path, stamp, mode, announced, told, orphan, is_reopened: false }
     }
@@ -54,6 +54,16 @@ impl OpenFile {
         Self { is_reopened: true, ..open }
     }
 
+    /// Whether the coordinator knows that this handle writes, and has been told of no commit since.
+    pub(super) fn is_announced(&self) -> bool {
+        self.announced.load(Ordering::Acquire) == self.data.commits() + 1
+    }
+
+    /// Whether its holder has written to the file, and may go on.
+    pub(super) fn writes(&self) -> bool {
+        self.mode.write && self.announced.load(Ordering::Acquire) > 0 && !self.is_orphan()
+    }
+
     pub(super) fn is_orphan(&self) -> bool {
         self.orphan.load(Ordering::Acquire)
     }
@@ -64,7 +74,7 @@ impl OpenFile {
 
     /// The name was not removed after all.
     pub(super) fn set_named(&self) {
-        self.announced.store(false, Ordering::Release);
+        self.announced.store(0, Ordering::Release);
         self.orphan.store(false, Ordering::Release);
     }
 }
@@ -155,6 +165,16 @@ impl Opens {
     /// A handle of a file that has not lost its last name, as far as this node has taken note of that.
     pub(super) fn named_of(&self, inode: InodeId) -> Option<Arc<OpenFile>> {
         self.handles.find(inode, |open| !open.is_orphan())
+    }
+
+    /// Files whose holders have written to them, and may go on.
+    pub(super) fn writing(&self) -> BTreeSet<InodeId> {
+        self.handles
+            .all()
+            .into_iter()
+            .filter(|(_, open)| open.writes())
+            .map(|(_, open)| open.data.inode)
+            .collect()
     }
 
     /// Gives every open file the path that `path` tells for it now.

@@ -168,6 +168,8 @@ pub struct FileData {
     /// Held alone while the content of a file that is about to lose its last name leaves this room, shared by what reads or
     /// changes it: what is acknowledged before is taken along, and the rest goes to where it then is.
     pub leaving: async_lock::RwLock<()>,
+    /// Counts what the home was told of writes here.
+    commits: AtomicU64,
 }
 
 impl FileData {
@@ -180,7 +182,18 @@ impl FileData {
             changed: Event::new(),
             flushing: async_lock::Mutex::new(()),
             leaving: async_lock::RwLock::new(()),
+            commits: AtomicU64::new(0),
         }
+    }
+
+    /// How often the home was told that all that was written here before is at its place.
+    pub fn commits(&self) -> u64 {
+        self.commits.load(Ordering::Acquire)
+    }
+
+    /// The home knows that nothing of what was written here is on its way.
+    pub fn count_commit(&self) {
+        self.commits.fetch_add(1, Ordering::AcqRel);
     }
 
     pub(super) fn home(&self) -> Home {

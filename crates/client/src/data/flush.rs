@@ -59,6 +59,7 @@ impl DataEngine {
         let mut committed = None;
         if let Some(Uncommitted { end, time, holes }) = committing {
             let (version, attr) = self.commit(&home, file.inode, (end, holes), time).await?;
+            file.count_commit();
             file.own_change(version.generation, version.inline);
             file.learn_attr(attr);
             committed = Some(version);

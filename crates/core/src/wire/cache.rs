@@ -74,6 +74,8 @@ pub enum CacheRequest {
         path: Vec<u8>,
         /// The file now.
         stamp: Stamp,
+        /// Whether a program writes from now on, until this node's next `Commit`: what it has not told by then is lost with it.
+        writes: bool,
     },
     /// Dirty data was written up to byte `end`.
     Commit {
@@ -178,6 +180,24 @@ pub enum CacheRequest {
         /// Which file.
         inode: InodeId,
     },
+    /// What becomes of the sender's writes to the file, where no other message tells.
+    Writing {
+        /// Which file.
+        inode: InodeId,
+        /// What.
+        what: Writing,
+    },
+}
+
+/// What becomes of a node's writes to a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Writing {
+    /// A program writes again after a `Commit`.
+    Begins,
+    /// The last program has closed the file, and there was nothing to commit.
+    Ends,
+    /// The programs that write to it are ended, because the job is over without its driver.
+    CutOff,
 }
 
 /// What the job knows of a file. Generation 0 says that it knows nothing.

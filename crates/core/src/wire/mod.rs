@@ -102,6 +102,7 @@ impl Request {
                 | Cache::Removed { .. }
                 | Cache::Flush { .. }
                 | Cache::Writeback { .. }
+                | Cache::Writing { .. }
                 | Cache::Drain { .. } => false,
             },
             Self::Admin(request) => request.is_read_only(),

@@ -5,7 +5,7 @@ use super::record::Record;
 use super::{CacheService, UNKNOWN};
 use std::sync::Arc;
 use tameike_core::limits::FILE_SIZE_MAX;
-use tameike_core::wire::cache::{CacheState, Stamp};
+use tameike_core::wire::cache::{CacheState, Stamp, Writing};
 use tameike_core::wire::holders::Holder;
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::{Errno, InodeId, NodeId, Result, Timestamp};
@@ -141,7 +141,11 @@ impl CacheService {
         Ok((known, holders))
     }
 
-    pub(super) async fn dirty(&self, inode: InodeId, path: &[u8], stamp: Stamp) -> Result<CacheState> {
+    pub(super) async fn dirty(
+        &self,
+        (inode, path, stamp): (InodeId, &[u8], Stamp),
+        writer: Option<NodeId>,
+    ) -> Result<CacheState> {
         let file = self.meet(inode, path, stamp, Met::Written).await?;
         let (state, removed) = file.update(&self.journal, |state| {
             // What is written to a removed file ends with its last descriptor, or is known for it after a crash.
@@ -150,6 +154,7 @@ impl CacheService {
                 state.record.dirty = true;
             }
             state.record.journaled = true;
+            writer.into_iter().for_each(|node| state.record.set_writer(node, true));
             (state.record.state(Some(&stamp)), state.record.removed)
         })?;
         if !removed {
@@ -185,12 +190,47 @@ impl CacheService {
             record.mtime = now;
             record.dirty = true;
             record.journaled = true;
+            record.set_writer(by, false);
             record.state(None)
         })?;
         self.parts.holders.changed(inode, state.generation, by);
         self.mark_dirty(inode);
         self.journal.sync(false).await?;
         Ok(state)
+    }
+
+    /// What becomes of a node's writes to a file. One that is not known any more was removed.
+    pub(super) async fn writing(&self, inode: InodeId, what: Writing, by: NodeId) -> Result<()> {
+        let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(()) };
+        file.update(&self.journal, |state| match what {
+            Writing::Begins => state.record.set_writer(by, true),
+            Writing::Ends => state.record.set_writer(by, false),
+            Writing::CutOff => state.record.cut_off = true,
+        })?;
+        self.journal.sync(false).await
+    }
+
+    /// Takes note of the files that were being written when the job was cut off.
+    ///
+    /// # Errors
+    /// The ledger cannot be read or written.
+    pub fn take_cut_off(&self) -> Result<()> {
+        let mut after = None;
+        loop {
+            let page = self.journal.page(after, 1024)?;
+            let Some(&(last, _)) = page.last() else { return Ok(()) };
+            for (inode, record) in page {
+                if !record.writers.is_empty()
+                    && let Some(file) = self.files.get(&self.journal, inode)?
+                {
+                    file.update(&self.journal, |state| {
+                        state.record.writers.clear();
+                        state.record.cut_off = true;
+                    })?;
+                }
+            }
+            after = Some(last);
+        }
     }
 
     pub(super) fn reserve(&self, inode: InodeId, length: u64, now: Timestamp) -> Result<(u64, CacheState)> {

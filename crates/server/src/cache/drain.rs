@@ -6,7 +6,7 @@ use super::flush::Patience;
 use super::locate::SHOWN_OLD_PAUSE;
 use super::record::Record;
 use futures_util::{StreamExt, stream};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
 use tameike_core::wire::codec;
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
@@ -147,6 +147,29 @@ impl CacheService {
         }
     }
 
+    /// Takes note of files that programs of a node were writing which has died since.
+    async fn find_cut_off(&self, page: &mut [(InodeId, Record)]) -> Result<()> {
+        let writers: BTreeSet<_> =
+            page.iter().flat_map(|(_, record)| record.writers.iter().copied()).collect();
+        let mut dead = BTreeSet::new();
+        for node in writers {
+            // Nobody has dirty bytes behind the last file.
+            let asked = self.dirty_inodes_of(node, InodeId(u64::MAX), 1).await;
+            dead.extend(asked.is_err_and(|fault| fault.errno == Errno::EHOSTDOWN).then_some(node));
+        }
+        for (inode, record) in
+            page.iter_mut().filter(|(_, record)| record.writers.iter().any(|node| dead.contains(node)))
+        {
+            let Some(file) = self.files.get(&self.journal, *inode)? else { continue };
+            file.update(&self.journal, |state| {
+                state.record.writers.retain(|node| !dead.contains(node));
+                state.record.cut_off = true;
+            })?;
+            *record = file.state().record.clone();
+        }
+        Ok(())
+    }
+
     /// Receipts of the files after `after`, until a page is full; where to go on.
     async fn receipts(
         &self,
@@ -154,7 +177,8 @@ impl CacheService {
         after: Option<InodeId>,
         receipt: &mut Receipt,
     ) -> Result<Option<InodeId>> {
-        let page = self.journal.page(after, PAGE_FILES)?;
+        let mut page = self.journal.page(after, PAGE_FILES)?;
+        self.find_cut_off(&mut page).await?;
         let mut next = (page.len() == PAGE_FILES).then(|| page.last().map(|(inode, _)| *inode)).flatten();
         let written = page.into_iter().filter(|(_, record)| record.journaled && !record.removed);
         let account = |(inode, record): (InodeId, Record)| async move {

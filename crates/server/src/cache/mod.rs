@@ -154,8 +154,12 @@ impl CacheService {
                 let (state, holders) = self.open((inode, &path, stamp, met), from, holds).await?;
                 CacheReply::Opened { state, holders }
             }
-            CacheRequest::Dirty { inode, path, stamp } => {
-                CacheReply::State(self.dirty(inode, &path, stamp).await?)
+            CacheRequest::Dirty { inode, path, stamp, writes } => {
+                CacheReply::State(self.dirty((inode, &path, stamp), writes.then_some(from)).await?)
+            }
+            CacheRequest::Writing { inode, what } => {
+                self.writing(inode, what, from).await?;
+                CacheReply::Done
             }
             CacheRequest::Commit { inode, end, sparse, now } => {
                 CacheReply::State(self.commit(inode, (end, sparse), now, from).await?)

@@ -80,6 +80,10 @@ impl CacheService {
             receipt.note = CHANGED_LATER.to_owned();
         }
         receipt.outcome = match content.first_different {
+            None if record.cut_off => FileOutcome::CutOff(format!(
+                "a program had it open for writing when it was cut off; the first {size} bytes of it are there",
+                size = record.size
+            )),
             None if verify => FileOutcome::Verified,
             None => FileOutcome::Synced,
             Some(first) => FileOutcome::Missing(format!(

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use tameike_core::wire::cache::{CacheState, Stamp};
 use tameike_core::wire::codec;
 use tameike_core::wire::unit::{SpaceChange, UnitDigest};
-use tameike_core::{Errno, Fault, Generation, InodeId, Result, Timestamp};
+use tameike_core::{Errno, Fault, Generation, InodeId, NodeId, Result, Timestamp};
 use tameike_store::table::{Table, prefix};
 use tameike_store::{Ledger, RecordKind};
 
@@ -69,6 +69,10 @@ pub(super) struct Record {
     /// Whether an fsync of the shared file may have failed since the last flush that succeeded: the next one
     /// trusts nothing that a kernel holds of the file.
     pub unsynced: bool,
+    /// Nodes whose programs write to the file, and have not had all of it committed.
+    pub writers: Vec<NodeId>,
+    /// Whether a program had the file open for writing when its node, or the job, was cut off.
+    pub cut_off: bool,
 }
 
 impl Record {
@@ -92,7 +96,15 @@ impl Record {
             outdated: false,
             failure: String::new(),
             unsynced: false,
+            writers: Vec::new(),
+            cut_off: false,
         }
+    }
+
+    /// Takes note of a node whose programs write to the file from now on, or do not.
+    pub(super) fn set_writer(&mut self, node: NodeId, writes: bool) {
+        self.writers.retain(|writer| *writer != node);
+        self.writers.extend(writes.then_some(node));
     }
 
     /// Puts a path before the others; whether that changed anything.
@@ -203,6 +215,8 @@ pub struct Journaled {
     pub dirty: u64,
     /// Files with a record: their names are known here.
     pub named: u64,
+    /// Files that a program had open for writing when its node, or the job, was cut off.
+    pub open: u64,
 }
 
 /// Reads what a ledger says of files.
@@ -217,6 +231,8 @@ pub fn journaled(ledger: Arc<Ledger>) -> Result<Journaled> {
         let Some(&(last, _)) = page.last() else { return Ok(found) };
         found.named += page.len() as u64;
         found.dirty += page.iter().filter(|(_, record)| record.dirty).count() as u64;
+        let is_open = |record: &Record| !record.removed && (record.cut_off || !record.writers.is_empty());
+        found.open += page.iter().filter(|(_, record)| is_open(record)).count() as u64;
         after = Some(last);
     }
 }

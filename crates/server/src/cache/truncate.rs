@@ -35,6 +35,8 @@ impl CacheService {
             record.sparse = size > 0 && (record.sparse || size > record.size);
             (record.size, record.mtime) = (size, now);
             (record.dirty, record.journaled) = (true, true);
+            // What is written from nothing is whole again.
+            record.cut_off &= size > 0;
         })?;
         self.journal.sync(false).await?;
         if let Err(fault) = self.cut_shared(&file).await {

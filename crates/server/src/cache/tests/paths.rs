@@ -20,7 +20,10 @@ fn who_knows_a_file_by_an_old_path_writes_to_it() {
         let (inode, path, before) = (stat.inode_id(), b"old".to_vec(), Timestamp::default());
         client.rename(b"old", b"new").await.expect("rename");
         let stamp = tameike_core::wire::cache::Stamp { ctime: before, ..stat.stamp() };
-        client.ask(inode, CacheRequest::Dirty { inode, path, stamp }).await.expect("it is there");
+        client
+            .ask(inode, CacheRequest::Dirty { inode, path, stamp, writes: true })
+            .await
+            .expect("it is there");
         let CacheReply::Located { path } =
             client.ask(inode, CacheRequest::Locate { inode }).await.expect("found")
         else {
