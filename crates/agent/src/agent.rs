@@ -299,17 +299,33 @@ impl AgentControl for Agent {
         let Some(cache) = cache else {
             return Receipt { storms: packing::storms(&self.packing), ..Receipt::default() };
         };
+        let before = pollster::block_on(progress_of(&cache));
         let drained = self.begin(assembly::drain(cache.clone(), verify));
         loop {
             match drained.recv_timeout(PROGRESS_INTERVAL) {
                 Ok(receipt) => return Receipt { storms: packing::storms(&self.packing), ..receipt },
-                Err(RecvTimeoutError::Timeout) => progress(pollster::block_on(progress_of(&cache))),
+                Err(RecvTimeoutError::Timeout) => {
+                    progress(pollster::block_on(progress_of(&cache)).since(before));
+                }
                 Err(RecvTimeoutError::Disconnected) => {
                     let faults = vec!["the agent was stopped in the middle of the drain".to_owned()];
                     return Receipt { faults, ..Receipt::default() };
                 }
             }
         }
+    }
+
+    fn undrained(&self) -> Receipt {
+        let cache = self.node().ok().and_then(|node| node.services().map(|services| services.cache.clone()));
+        cache.map_or_else(Receipt::default, |cache| cache.undrained())
+    }
+
+    fn save_gone(&self, dir: &Path) -> Receipt {
+        let cache = self.node().ok().and_then(|node| node.services().map(|services| services.cache.clone()));
+        let Some(cache) = cache else { return Receipt::default() };
+        let dir = dir.to_owned();
+        let saved = self.begin(async move { cache.save_gone(&dir).await }).recv();
+        saved.unwrap_or_else(|_| Receipt { faults: vec![stopped().to_string()], ..Receipt::default() })
     }
 
     fn damage(&self) -> Vec<String> {

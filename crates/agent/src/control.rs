@@ -174,6 +174,14 @@ pub enum AgentRequest {
         /// Reads everything back from the shared file system and compares.
         verify: bool,
     },
+    /// Files that this node coordinates and that are not drained yet. Answered by `Receipt`.
+    Undrained,
+    /// Write what the journal holds of files that are gone from the shared directory below another one, and forget it. Answered by
+    /// `Receipt`, of the files that were.
+    SaveGone {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// Answered by `Status`.
     Status,
     /// Have the job hold these files of the shared directory, and all below these directories. Answered by any number of `Warming`,
@@ -313,6 +321,17 @@ pub trait AgentControl: Send + Sync + Sized + 'static {
     /// Flushes every file that this node coordinates, tells how far it is now and then, and returns the
     /// receipt; also when files or agents fail, which the receipt then says.
     fn drain(&self, verify: bool, progress: &mut dyn FnMut(Progress)) -> Receipt;
+
+    /// The files that it coordinates and that are not drained yet.
+    fn undrained(&self) -> Receipt {
+        Receipt::default()
+    }
+
+    /// Writes what the journals hold of files of its own that are gone from the shared directory below `dir`, under their paths, and forgets it.
+    /// The receipt names the files of which that was done, and why not.
+    fn save_gone(&self, _dir: &Path) -> Receipt {
+        Receipt::default()
+    }
 
     /// What of its journal was damaged and is missing, in plain words; empty for a whole one.
     fn damage(&self) -> Vec<String> {

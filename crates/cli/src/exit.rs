@@ -25,9 +25,10 @@ Exit codes:
   0-69, ...  the code of CMD; 128+N when signal N ended it
   2          wrong use of the command line
   70         an agent died or was lost while CMD ran (see --keep-going)
-  71         the job could not start
+  71         the job could not start, or its receipt could not be written
   75         the drain is incomplete: some files are not (wholly) on the shared
-             file system; `tameike recover` finishes what the journal keeps
+             file system, and `tameike recover` finishes what the journal keeps;
+             or a program outside of the job wrote below the mount of a view
   126, 127   CMD cannot be run, CMD was not found";
 
 /// The code for a command that ended with `status`.

@@ -129,6 +129,9 @@ fn a_drain_that_takes_too_long_is_cut_off() {
     let output = run.finish();
     assert_code(&output, 75);
     assert!(err(&output).contains("was not done when the time was over"), "{}", err(&output));
+    // It said `0 of 0 files`, and named none.
+    let told = err(&output);
+    assert!(told.contains("from-node-0") && told.contains("1 of 1 file not on the shared"), "{told}");
     place.untell("slow-drain");
     assert_code(&place.tameike(&["recover", "--job", "slow"]).output().expect("starts"), 0);
     assert!(place.shared("from-node-0").exists());
@@ -345,6 +348,36 @@ fn many_jobs_at_once_do_not_collide_and_leave_nothing() {
     jobs.sort();
     jobs.dedup();
     assert_eq!(jobs.len(), 10);
+    place.assert_clean();
+}
+
+/// A receipt that cannot be written was noticed after the job, which ended with 0.
+#[test]
+fn a_receipt_that_cannot_be_kept_is_an_error() {
+    let place = Place::new();
+    let nowhere = place.path("no/such/receipt.json");
+    let options = format!("--receipt {}", nowhere.display());
+    let output = place.run(&options, "echo ran");
+    assert_code(&output, 71);
+    assert!(err(&output).contains("writing the receipt") && out(&output).is_empty(), "{}", err(&output));
+    let named = ["--receipt", nowhere.to_str().expect("UTF-8")];
+    for action in ["recover", "drain", "down"] {
+        let output = place.tameike(&[&[action], &named[..]].concat()).output().expect("starts");
+        assert_code(&output, 71);
+        assert!(err(&output).contains("writing the receipt"), "{action}: {}", err(&output));
+    }
+    // What is there stays until there is a receipt, and a directory can go away meanwhile.
+    let dir = place.path("receipts");
+    std::fs::create_dir(&dir).expect("made");
+    let receipt = dir.join("receipt.json");
+    std::fs::write(&receipt, "before").expect("written");
+    let options = format!("--receipt {}", receipt.display());
+    let script = format!("grep -qx before {} && rm -r {}", receipt.display(), dir.display());
+    let output = place.run(&options, &script);
+    assert_code(&output, 71);
+    assert!(err(&output).contains("drain complete"), "{}", err(&output));
+    assert!(err(&output).contains("writing the receipt"), "{}", err(&output));
+    assert_code(&place.run(&options.replace("receipts/", ""), "exit 3"), 3);
     place.assert_clean();
 }
 

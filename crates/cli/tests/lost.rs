@@ -244,6 +244,50 @@ fn a_job_of_another_tmpdir_is_found_in_its_device_directory() {
     assert_eq!(fs::read_dir(disk).expect("there").count(), 0, "stores are left");
 }
 
+/// A file that is removed from the shared directory while its drain is cut off has no place any more: its journal could only be given up.
+#[test]
+fn what_is_gone_from_the_shared_directory_is_saved_elsewhere() {
+    let wrote = r#"mkdir "$TAMEIKE_CACHE/dir"; seq 1 700000 > "$TAMEIKE_CACHE/dir/file""#;
+    let Some(killed) = Killed::new("gone", wrote) else { return };
+    let shared = killed.site.shared();
+    killed.mounts.must(&format!("rm {}/dir/file", shared.display()));
+    let job = ["--job", &killed.place.job];
+    let named = format!("tameike recover --job {} --to DIR", killed.place.job);
+    killed.check_recovery(&job, INCOMPLETE, &["dir/file is gone", &named]);
+    let to = killed.site.plain().join("to");
+    let there = to.to_str().expect("plain path");
+    killed.check_recovery(&["--to", there], INCOMPLETE, &["saving dir/file", "ENOENT"]);
+    fs::create_dir(&to).expect("made");
+    killed.check_recovery(
+        &["--to", there],
+        0,
+        &["is gone from the shared directory", "drain complete: 1 file"],
+    );
+    killed.mounts.must(&format!("seq 1 700000 | cmp - {there}/dir/file"));
+    killed.assert_gone();
+    killed.mounts.must(&format!("test -z \"$(ls {}/dir)\"", shared.display()));
+}
+
+/// Half a file that is saved is none: the next attempt takes another directory, and loses nothing.
+#[test]
+fn what_cannot_be_saved_stays_in_the_journal() {
+    let Some(killed) = Killed::new("saved", WRITES) else { return };
+    killed.mounts.must(&format!("rm {}/file", killed.site.shared().display()));
+    let [small, large] = ["small", "large"].map(|name| killed.site.plain().join(name));
+    for (dir, size) in [(&small, "1m"), (&large, "64m")] {
+        fs::create_dir(dir).expect("made");
+        killed.mounts.mount_memory(dir, size);
+    }
+    let to = |dir: &Path, code, parts: &[&str]| {
+        killed.check_recovery(&["--to", dir.to_str().expect("plain path")], code, parts);
+    };
+    to(&small, INCOMPLETE, &["saving file", "ENOSPC", "is gone"]);
+    to(&small, INCOMPLETE, &["saving file", "EEXIST"]);
+    to(&large, 0, &["drain complete: 1 file"]);
+    killed.mounts.must(&format!("test $(stat -c %s {}/file) = 5000000", large.display()));
+    killed.assert_gone();
+}
+
 #[test]
 fn memory_of_which_nothing_else_is_left_is_swept_and_nothing_else() {
     let Some(killed) = Killed::new("swept", r#"echo data > "$TAMEIKE_SHARED/file""#) else { return };

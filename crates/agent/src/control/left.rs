@@ -14,6 +14,16 @@ pub struct Progress {
     pub bytes_flushed: u64,
 }
 
+impl Progress {
+    /// How far a drain is that began at `before`, both as counted since the agent started. What is written stays dirty until it is safe:
+    /// until then, it is not counted twice.
+    pub(crate) fn since(self, before: Self) -> Self {
+        let bytes_flushed = self.bytes_flushed.saturating_sub(before.bytes_flushed);
+        let bytes_left = self.bytes_left.min(before.bytes_left.saturating_sub(bytes_flushed));
+        Self { bytes_left, bytes_flushed, ..self }
+    }
+}
+
 /// What an agent, or a device directory, holds that is not on the shared file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Left {

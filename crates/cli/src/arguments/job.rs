@@ -150,7 +150,10 @@ ended with the job.
 
 When CMD has ended, everything written in the cache view is drained to DIR and
 proven by the receipt: path, size, BLAKE3 checksum (as `b3sum` prints it), and
-whether the file was synced or read back and compared (--verify).
+whether the file was synced or read back and compared (--verify). A checksum that
+begins with units: is of those parts of 1 MiB that the job wrote into, where it
+did not write the whole file. Files that were only made, and are empty, are in DIR
+from the start and not listed.
 
 Ctrl-C and SIGTERM go to CMD; when it has ended, what can be drained within the
 grace time is. What cannot stays in a journal, which `tameike recover` finishes.
@@ -267,6 +270,13 @@ Jobs are found by their directories in TMPDIR, and by their journals: those in
 each --device DIR. So a job that had another TMPDIR is recovered, and one whose
 directory was removed, too.
 
+A file that a program had open for writing when the job was killed is CUT OFF: what
+there is of it is on the shared file system, and the receipt says how much.
+
+A file that another program has removed from the shared directory, or replaced,
+has no place any more, and its journal stays. --to DIR writes what the journal
+holds of it to a file below DIR, zeros for the rest, and then forgets it.
+
 With --discard the journals on this host go in any case: what the receipt calls
 MISSING is then lost. That is for files that nobody wants any more, and for
 journals that are damaged.
@@ -275,8 +285,8 @@ What was only in memory is lost when the machine restarts: `recover` then says
 which nodes' data that was, and drains what the others have.
 
 Exit code: 0 when everything is, or when there was nothing to do; 75 when
-something is still missing (the journal stays) or lost; 71 when a node could not
-be reached.";
+something is still missing (the journal stays), lost or cut off; 71 when a node
+could not be reached, or the receipt not be written.";
 
 /// Below the options in `tameike check --help`.
 pub(super) const CHECK_LONG_HELP: &str = "\

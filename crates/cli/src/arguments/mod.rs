@@ -255,7 +255,7 @@ pub enum CacheAction {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit code: 0 when every file is on the shared file system, 75 when not, 71 when the \
-    job cannot be reached."
+    job cannot be reached or the receipt cannot be written."
 )]
 pub struct DrainArguments {
     /// Which job.
@@ -270,7 +270,7 @@ pub struct DrainArguments {
 }
 
 /// `tameike recover`
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct RecoverArguments {
     /// The job [default: every job of yours that was cut off]
     #[arg(long, value_name = "NAME", value_parser = job::parse_job,
@@ -285,6 +285,9 @@ pub struct RecoverArguments {
     /// Give up what cannot be drained now: remove the job's journals on this host, whatever is in them
     #[arg(long)]
     pub discard: bool,
+    /// Write what the journals hold of files that are gone from the shared directory below DIR, which every node must see, and forget it
+    #[arg(long, value_name = "DIR", conflicts_with = "discard")]
+    pub to: Option<PathBuf>,
     /// Look in DIR, too, for journals of jobs that had --device DIR and another TMPDIR than now, or whose directory is gone
     #[arg(long, value_name = "DIR")]
     pub device: Vec<PathBuf>,

@@ -33,6 +33,7 @@ fn deliver(arguments: &DrainArguments, outcome: Result<Receipt>) -> u8 {
 /// Asks, shows progress, and returns when the driver closes the connection: after `down`, when the job is
 /// gone.
 fn ask(arguments: &DrainArguments, request: &ClientRequest) -> Result<Receipt> {
+    report::receipt::check_place(arguments.receipt.as_deref())?;
     let (job_dir, _) = JobRecord::find(arguments.job.job.as_ref())?;
     let mut connection = Connection::ask(&job_dir, request, &[])?;
     let mut show = DrainProgress::new();

@@ -6,13 +6,18 @@ use super::gather::Gather;
 use super::protocol::DriverReply;
 use crate::place::mount_points;
 use crate::report::progress::DrainProgress;
+use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 use tameike_agent::control::{AgentReply, AgentRequest, Progress};
 use tameike_core::receipt::{FileOutcome, Receipt};
+use tameike_io::os::process::monotonic;
 
 /// How long agents may still flush when the drain is over.
 pub const CLOSE_GRACE: Duration = Duration::from_secs(2);
+
+/// How long agents may take to name the files that are left when a drain is broken off.
+const NAMES_LIMIT: Duration = Duration::from_secs(2);
 
 /// How a drain ended.
 pub struct Drained {
@@ -102,11 +107,13 @@ impl Driver {
                 Notice::Signal(_) => {
                     let grace = self.record.plan.grace_s;
                     deadline = Some(self.grace_deadline());
-                    crate::report::say(format_args!(
-                        "draining for {grace} s more at most; once more to stop at once and leave a journal"
-                    ));
+                    show.beside(|| {
+                        crate::report::say(format_args!(
+                            "draining for {grace} s more at most; once more to stop at once and leave a journal"
+                        ));
+                    });
                 }
-                Notice::AgentLost(node) => self.tell_lost(node),
+                Notice::AgentLost(node) => show.beside(|| self.tell_lost(node)),
                 Notice::Gathered
                 | Notice::AgentEnded
                 | Notice::Progress(_)
@@ -116,14 +123,44 @@ impl Driver {
         }
         show.finish();
         let in_time = self.is_gathered(id);
-        let mut receipt = merge(&self.take_gather(id), in_time);
+        let gather = self.take_gather(id);
+        let mut receipt = merge(&gather, in_time);
+        self.name_undrained(&gather, &mut receipt);
         doubt(&mut receipt, &self.damage);
         (receipt, broken_off)
     }
 
+    /// Names the files of the nodes that have not answered: a drain that is broken off says what is missing.
+    fn name_undrained(&mut self, drain: &Gather, receipt: &mut Receipt) {
+        if drain.waiting.is_empty() {
+            return;
+        }
+        let id = self.ask_some(&AgentRequest::Undrained, None, |node| drain.waiting.contains(&node));
+        self.await_gather(id, monotonic() + NAMES_LIMIT);
+        for answer in self.take_gather(id).answers.into_values() {
+            // What an agent cannot say is in its journal.
+            if let AgentReply::Receipt(part) = answer {
+                receipt.merge(part);
+            }
+        }
+    }
+
+    /// Has the agents write what the journals hold of files that are gone from the shared directory below `dir`. Returns the receipt of these
+    /// files; after a signal it is not complete.
+    pub(super) fn save_gone(&mut self, dir: &Path) -> Receipt {
+        let id = self.ask(&AgentRequest::SaveGone { dir: dir.to_owned() }, None);
+        while !self.is_gathered(id) {
+            if let Notice::Signal(_) = self.next(None) {
+                break;
+            }
+        }
+        let in_time = self.is_gathered(id);
+        merge(&self.take_gather(id), in_time)
+    }
+
     /// The end of the grace time that begins now.
     pub(super) fn grace_deadline(&self) -> Duration {
-        tameike_io::os::process::monotonic() + Duration::from_secs(self.record.plan.grace_s)
+        monotonic() + Duration::from_secs(self.record.plan.grace_s)
     }
 
     /// Tells the user in plain words that an agent is gone and what that means.

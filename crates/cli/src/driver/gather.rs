@@ -59,7 +59,8 @@ impl Driver {
         self.ask_some(request, Some(client), |asked| asked == node)
     }
 
-    fn ask_some(
+    /// Asks some of the agents that live.
+    pub(super) fn ask_some(
         &mut self,
         request: &AgentRequest,
         client: Option<Sender<DriverReply>>,

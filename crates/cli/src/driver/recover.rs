@@ -1,5 +1,6 @@
 //! `tameike recover`: the drain of jobs that were cut off, finished from the journals of their nodes.
 
+use super::run::Ended;
 use super::{Driver, Starting};
 use crate::arguments::RecoverArguments;
 use crate::exit;
@@ -21,6 +22,7 @@ const END_LIMIT: Duration = Duration::from_secs(60);
 
 /// Recovers the named job, or all of this user on this host. Returns the exit code: the worst of all jobs'.
 pub fn recover<A: AgentControl>(arguments: &RecoverArguments) -> u8 {
+    let arguments = &RecoverArguments { to: arguments.to.as_ref().map(absolute), ..arguments.clone() };
     let (jobs, mut code) = match find_jobs::<A>(arguments) {
         Ok(found) => found,
         Err(fault) => {
@@ -37,6 +39,11 @@ pub fn recover<A: AgentControl>(arguments: &RecoverArguments) -> u8 {
     code
 }
 
+/// As the agents know it, whose working directory is another one.
+fn absolute(dir: &PathBuf) -> PathBuf {
+    std::path::absolute(dir).unwrap_or_else(|_| dir.clone())
+}
+
 fn recover_one<A: AgentControl>(base: &Base, kept: &Kept, arguments: &RecoverArguments) -> u8 {
     let job = &kept.job;
     if kept.is_strays_alone() {
@@ -48,8 +55,8 @@ fn recover_one<A: AgentControl>(base: &Base, kept: &Kept, arguments: &RecoverArg
     }
     report::say(format_args!("{}", kept.state()));
     let code = match recover_job::<A>(base, job, arguments) {
-        Ok(true) => return 0,
-        Ok(false) => exit::DRAIN_INCOMPLETE,
+        Ok(Ended { is_complete: true, is_kept }) => return if is_kept { 0 } else { exit::FAILED },
+        Ok(Ended { is_complete: false, .. }) => exit::DRAIN_INCOMPLETE,
         Err(fault) => {
             report::say(format_args!("recovering job {job}: {fault}"));
             exit::FAILED
@@ -99,6 +106,7 @@ fn tell_lost(base: &Base, kept: &Kept) -> u8 {
 /// The jobs to recover, each with the directory for jobs that it is in, and the exit code so far. Stores whose job's directory is gone
 /// get one first; then whatever holds nothing is swept, and what is kept needs recovery.
 fn find_jobs<A: AgentControl>(arguments: &RecoverArguments) -> Result<(Vec<(Base, Kept)>, u8)> {
+    report::receipt::check_place(arguments.receipt.as_deref())?;
     let today = Base::open(&base::path())?;
     let said = stores::said(&arguments.device)?;
     let roots = stores::roots(&today, &said)?;
@@ -147,7 +155,7 @@ fn cut_off<A: AgentControl>(base: &Base, job: Option<&JobId>) -> Result<Vec<Kept
     janitor::sweep::<A>(base, job)
 }
 
-fn recover_job<A: AgentControl>(base: &Base, job: &JobId, arguments: &RecoverArguments) -> Result<bool> {
+fn recover_job<A: AgentControl>(base: &Base, job: &JobId, arguments: &RecoverArguments) -> Result<Ended> {
     let busy = || Fault::new(Errno::EBUSY, "somebody else recovers it now");
     let lock = base.lock()?;
     let job_dir = JobDir::take_dead(base, &lock, job)?.ok_or_else(busy)?;
@@ -168,7 +176,13 @@ fn recover_job<A: AgentControl>(base: &Base, job: &JobId, arguments: &RecoverArg
     driver.open_door()?;
     let nodes = driver.links.len();
     report::say(format_args!("job {job}: {nodes} {} back", report::plural(nodes, "node")));
-    let drained = driver.drain(arguments.verify || driver.record.plan.verify, None, &[]);
-    let receipt: Option<&PathBuf> = arguments.receipt.as_ref();
-    Ok(driver.end_after_drain::<A>(&drained, receipt))
+    let verify = arguments.verify || driver.record.plan.verify;
+    let mut drained = driver.drain(verify, None, &[]);
+    if let Some(dir) = arguments.to.as_deref().filter(|_| !drained.is_complete && !drained.broken_off) {
+        let saved = driver.save_gone(dir);
+        drained = driver.drain(verify, None, &[]);
+        drained.is_complete &= saved.is_drained();
+        drained.receipt.merge(saved);
+    }
+    Ok(driver.end_after_drain::<A>(&drained, arguments.receipt.as_deref()))
 }

@@ -13,10 +13,11 @@ use crate::place::{janitor, orphans, stores};
 use crate::report;
 use crate::settings::JobPlan;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 use tameike_agent::control::{AgentControl, AgentMode, AgentRequest, Left};
+use tameike_core::receipt::FileReceipt;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::{ProcessId, monotonic, start_thread};
 
@@ -29,7 +30,7 @@ const AGAIN: Duration = Duration::from_secs(2);
 /// Runs the command as a job. Returns the exit code.
 pub fn run<A: AgentControl>(arguments: &RunArguments) -> u8 {
     match start::<A>(arguments) {
-        Ok((driver, launch)) => with_command::<A>(driver, &launch, arguments.receipt.as_ref()),
+        Ok((driver, launch)) => with_command::<A>(driver, &launch, arguments.receipt.as_deref()),
         Err(fault) => {
             report::say(format_args!("{fault}"));
             exit::FAILED
@@ -38,6 +39,7 @@ pub fn run<A: AgentControl>(arguments: &RunArguments) -> u8 {
 }
 
 fn start<A: AgentControl>(arguments: &RunArguments) -> Result<(Driver, Launch)> {
+    report::receipt::check_place(arguments.receipt.as_deref())?;
     let plan = JobPlan::new(&arguments.job, arguments.keep_going)?;
     if arguments.preload && plan.no_ring {
         let message = "--preload needs the ring of the agents, which --no-ring (or no-ring = true in the \
@@ -72,6 +74,14 @@ pub(super) fn start_job<A: AgentControl>(plan: JobPlan) -> Result<Driver> {
     Ok(driver)
 }
 
+/// How a job has ended.
+pub(super) struct Ended {
+    /// Whether everything is on the shared file system, and the receipt has nothing else to say.
+    pub(super) is_complete: bool,
+    /// Whether the receipt was written where it was wanted.
+    pub(super) is_kept: bool,
+}
+
 /// The command while it runs.
 struct Command {
     process: Option<ProcessId>,
@@ -89,7 +99,7 @@ struct Command {
     down: Vec<(bool, Sender<DriverReply>)>,
 }
 
-fn with_command<A: AgentControl>(mut driver: Driver, launch: &Launch, receipt: Option<&PathBuf>) -> u8 {
+fn with_command<A: AgentControl>(mut driver: Driver, launch: &Launch, receipt: Option<&Path>) -> u8 {
     let (code, command) = match driver.start_command(launch) {
         Ok(mut command) => match driver.await_command(&mut command) {
             Some(code) => (code, command),
@@ -110,13 +120,14 @@ fn with_command<A: AgentControl>(mut driver: Driver, launch: &Launch, receipt: O
         let _ = client.send(DriverReply::Receipt(drained.receipt.clone()));
     }
     let agent_lost = command.agent_lost || !driver.lost.is_empty();
-    let complete = driver.end_after_drain::<A>(&drained, receipt);
+    let ended = driver.end_after_drain::<A>(&drained, receipt);
     // The connections end with the process, so that nothing of the job is left when a client sees it.
     std::mem::forget(clients);
-    match (complete, agent_lost) {
-        (false, _) => exit::DRAIN_INCOMPLETE,
-        (true, true) => exit::AGENT_LOST,
-        (true, false) => code,
+    match ended {
+        Ended { is_complete: false, .. } => exit::DRAIN_INCOMPLETE,
+        _ if agent_lost => exit::AGENT_LOST,
+        Ended { is_kept: false, .. } if code == 0 => exit::FAILED,
+        _ => code,
     }
 }
 
@@ -251,24 +262,15 @@ impl Driver {
         exit::SIGNAL_BASE + SIGINT as u8
     }
 
-    /// Shows and keeps the receipt, takes the job down, and says whether everything is on the shared file
-    /// system, and nothing was written below the mounts.
-    pub(super) fn end_after_drain<A: AgentControl>(
-        self,
-        drained: &Drained,
-        receipt: Option<&PathBuf>,
-    ) -> bool {
+    /// Shows and keeps the receipt, and takes the job down.
+    pub(super) fn end_after_drain<A: AgentControl>(self, drained: &Drained, receipt: Option<&Path>) -> Ended {
         let job = self.record.plan.job.clone();
         let has_cache = self.record.plan.shared_dir.is_some();
         let mut complete = drained.is_complete;
         if has_cache || !drained.receipt.is_complete() {
             report::receipt::show(&drained.receipt, &mut std::io::stderr().lock());
         }
-        if let Some(path) = receipt
-            && let Err(fault) = report::receipt::write_json(&drained.receipt, path)
-        {
-            report::say(format_args!("{fault}"));
-        }
+        let is_kept = report::receipt::keep(&drained.receipt, receipt);
         let grace = if drained.broken_off { Duration::ZERO } else { super::drain::CLOSE_GRACE };
         let strays = !self.strays.is_empty();
         let remains = self.take_down::<A>(grace, !complete);
@@ -285,12 +287,18 @@ impl Driver {
             report::say(format_args!(
                 "the drain is incomplete{left}; when the cause is mended, run: tameike recover --job {job}"
             ));
+            if drained.receipt.files.iter().any(FileReceipt::is_gone) {
+                report::say(format_args!(
+                    "what the journals hold of files that are gone from the shared directory is written below another one, DIR, by: \
+                     tameike recover --job {job} --to DIR"
+                ));
+            }
         } else if strays {
             report::say(format_args!(
                 "the directory of job {job} is kept; when what is named above is moved away, `tameike recover --job \
                  {job}` removes it"
             ));
         }
-        complete && drained.receipt.is_complete()
+        Ended { is_complete: complete && drained.receipt.is_complete(), is_kept }
     }
 }

@@ -86,8 +86,8 @@ fn until_down<A: AgentControl>(mut driver: Driver) -> u8 {
         // A client that went away has lost interest. Who stays sees the connection end when all is down.
         let _ = client.send(DriverReply::Receipt(drained.receipt.clone()));
     }
-    let complete = driver.end_after_drain::<A>(&drained, None);
+    let ended = driver.end_after_drain::<A>(&drained, None);
     // The connections end with the process, so that nothing of the job is left when a client sees it.
     std::mem::forget(clients);
-    if complete { 0 } else { exit::DRAIN_INCOMPLETE }
+    if ended.is_complete { 0 } else { exit::DRAIN_INCOMPLETE }
 }

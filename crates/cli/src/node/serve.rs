@@ -97,6 +97,8 @@ impl<A: AgentControl> Serving<A> {
                 let mut progress = |progress| tell(id, AgentReply::Progress(progress));
                 AgentReply::Receipt(self.agent.drain(verify, &mut progress))
             }
+            AgentRequest::Undrained => AgentReply::Receipt(self.agent.undrained()),
+            AgentRequest::SaveGone { dir } => AgentReply::Receipt(self.agent.save_gone(&dir)),
             AgentRequest::Status => AgentReply::Status(Box::new(self.agent.status()?)),
             AgentRequest::Warm { paths } => {
                 self.broken_off.lock().insert(id, false);

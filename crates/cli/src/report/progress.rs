@@ -43,6 +43,14 @@ impl DrainProgress {
         }
     }
 
+    /// Says something beside the display, which would leave a part of itself on the line.
+    pub fn beside(&self, say: impl FnOnce()) {
+        match &self.bar {
+            Some(bar) => bar.suspend(say),
+            None => say(),
+        }
+    }
+
     /// Takes the display away.
     pub fn finish(&mut self) {
         if let Some(bar) = self.bar.take() {

@@ -10,6 +10,8 @@ use tameike_core::{Fault, Result};
 
 /// Files that the table names one by one; beyond it, only those that are missing.
 const ROWS_MAX: usize = 200;
+/// Begins the checksum of a file of which the job has not written every part.
+const PARTS: &str = "units:";
 /// Digits of a checksum in the table; the JSON receipt has all.
 const CHECKSUM_DIGITS: usize = 16;
 
@@ -33,6 +35,12 @@ fn write(receipt: &Receipt, out: &mut dyn Write) -> std::io::Result<()> {
     }
     for storm in storms::of_small_files(receipt) {
         writeln!(out, "tameike: {}", storms::line(&storm))?;
+    }
+    if receipt.files.iter().any(|file| file.checksum.starts_with(PARTS)) {
+        writeln!(
+            out,
+            "({PARTS} BLAKE3 of those parts of 1 MiB that the job wrote into, not of the whole file)"
+        )?;
     }
     for fault in &receipt.faults {
         writeln!(out, "problem: {fault}")?;
@@ -93,6 +101,18 @@ struct Document<'a> {
     receipt: &'a Receipt,
 }
 
+/// Whether the receipt will have a place: before a job that cannot be run again for it. What is there stays as it is.
+///
+/// # Errors
+/// It cannot be written there.
+pub fn check_place(path: Option<&Path>) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let failed = |error| Fault::from_os(format_args!("writing the receipt {}", path.display()), &error);
+    let is_new = !path.exists();
+    std::fs::File::options().append(true).create(true).open(path).map_err(failed)?;
+    if is_new { std::fs::remove_file(path).map_err(failed) } else { Ok(()) }
+}
+
 /// Writes the receipt as JSON.
 ///
 /// # Errors
@@ -105,15 +125,20 @@ pub fn write_json(receipt: &Receipt, path: &Path) -> Result<()> {
     std::fs::write(path, text).map_err(failed)
 }
 
+/// Keeps a receipt, if it was asked for; whether that succeeded.
+pub fn keep(receipt: &Receipt, path: Option<&Path>) -> bool {
+    let kept = path.map_or(Ok(()), |path| write_json(receipt, path));
+    kept.inspect_err(|fault| say(format_args!("{fault}"))).is_ok()
+}
+
 /// Shows a receipt that another command asked for, and keeps it. Returns the exit code.
 pub fn deliver(receipt: &Receipt, path: Option<&Path>) -> u8 {
     show(receipt, &mut std::io::stdout().lock());
-    if let Some(path) = path
-        && let Err(fault) = write_json(receipt, path)
-    {
-        say(format_args!("{fault}"));
+    match (receipt.is_complete(), keep(receipt, path)) {
+        (false, _) => crate::exit::DRAIN_INCOMPLETE,
+        (true, false) => crate::exit::FAILED,
+        (true, true) => 0,
     }
-    if receipt.is_complete() { 0 } else { crate::exit::DRAIN_INCOMPLETE }
 }
 
 #[cfg(test)]

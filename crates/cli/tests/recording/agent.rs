@@ -106,6 +106,21 @@ impl AgentControl for Recording {
         Receipt { files, ..Receipt::default() }
     }
 
+    fn undrained(&self) -> Receipt {
+        let Some(bytes) = self.dirty().and_then(|dirty| std::fs::read(dirty).ok()) else {
+            return Receipt::default();
+        };
+        let file = FileReceipt {
+            path: format!("from-node-{}", self.start.node.0),
+            size: bytes.len() as u64,
+            written: 0,
+            checksum: String::new(),
+            outcome: FileOutcome::Missing("told to be slow".into()),
+            note: String::new(),
+        };
+        Receipt { files: vec![file], ..Receipt::default() }
+    }
+
     fn status(&self) -> Result<NodeStatus> {
         let space = self.start.capacity.map(|capacity| Space { capacity, ..Space::default() });
         Ok(NodeStatus {

@@ -85,6 +85,7 @@ impl Request {
                 | Unit::Sync { .. }
                 | Unit::Truncate { .. }
                 | Unit::Flush { .. }
+                | Unit::Save { .. }
                 | Unit::MarkClean { .. } => false,
             },
             Self::Cache(request) => match request {

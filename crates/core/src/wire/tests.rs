@@ -432,6 +432,15 @@ fn requests_to_the_unit_service() {
             "0c83840402008201ac02090161ac02",
         ),
         (UnitRequest::MakeRoom { attempt: 300 }, "0dac02"),
+        (
+            UnitRequest::Save {
+                inode: INODE,
+                dir: b"d".to_vec(),
+                path: b"p".to_vec(),
+                generation: GENERATION,
+            },
+            "0e8384040164017009",
+        ),
     ]);
 }
 

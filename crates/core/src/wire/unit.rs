@@ -187,6 +187,20 @@ pub enum UnitRequest {
         /// How often the writer has waited for room for this write before, up to [`ROOM_ATTEMPTS_MAX`].
         attempt: u32,
     },
+    /// Writes what this node holds of the file, as far as it is in units with dirty bytes, to another file, which is synced; it stays dirty.
+    /// Answered by `Flushed`. Sent by the coordinator of a file that is gone from the shared directory.
+    Save {
+        /// Which file.
+        inode: InodeId,
+        /// The directory below which the other file is, on every node.
+        #[serde(with = "serde_bytes")]
+        dir: Vec<u8>,
+        /// Path of the other file below it.
+        #[serde(with = "serde_bytes")]
+        path: Vec<u8>,
+        /// Version of the content.
+        generation: Generation,
+    },
 }
 
 /// How often a writer waits for room before its write fails with `ENOSPC`: other writers may take the room.

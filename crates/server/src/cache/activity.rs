@@ -50,6 +50,7 @@ impl Activity {
             Request::Unit(request) => matches!(
                 request,
                 UnitRequest::Flush { .. }
+                    | UnitRequest::Save { .. }
                     | UnitRequest::MarkClean { .. }
                     | UnitRequest::Digest { .. }
                     | UnitRequest::DirtyInodes { .. }

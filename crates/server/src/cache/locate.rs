@@ -6,6 +6,7 @@
 use super::CacheService;
 use super::record::Record;
 use std::time::Duration;
+use tameike_core::receipt::{GONE, TAKEN};
 use tameike_core::wire::cache::CacheRequest;
 use tameike_core::{Errno, Fault, FileKind, InodeId, Result};
 use tameike_io::shared::{FileStat, SharedFs, anew, is_missing, walk_anew};
@@ -131,8 +132,8 @@ fn look<'a>(
     }
     let path = String::from_utf8_lossy(paths.clone().next().unwrap_or_default());
     Err(if taken {
-        Fault::new(Errno::ESTALE, format!("{path}: another file has taken its place"))
+        Fault::new(Errno::ESTALE, format!("{path}: {TAKEN}"))
     } else {
-        Fault::new(Errno::ENOENT, format!("{path} is gone: removed or moved by another program"))
+        Fault::new(Errno::ENOENT, format!("{path} {GONE}"))
     })
 }

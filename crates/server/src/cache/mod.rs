@@ -21,6 +21,7 @@ mod paths;
 mod receipt;
 mod record;
 mod removal;
+mod saved;
 mod signs;
 mod space;
 #[cfg(test)]

@@ -68,6 +68,8 @@ impl UnitService {
                 break;
             }
             let (count, digest) = self.flush_unit(&file, &unit, &order).await?;
+            // As it goes on: of a large file people wait to see something.
+            self.parts.activity.add_flushed(count);
             written += count;
             end = end.max(unit.unit.start() + u64::from(unit.ranges.end()));
             digests.push(digest);
@@ -84,7 +86,6 @@ impl UnitService {
         if order.distrust {
             self.read_back(&order, &digests).await?;
         }
-        self.parts.activity.add_flushed(written);
         let flushed = Flushed { round: order.round, units: done, generation: order.generation };
         self.flushed.lock().insert(order.inode, flushed);
         Ok(UnitReply::Flushed { written, end, digests, rest, left })

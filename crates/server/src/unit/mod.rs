@@ -14,6 +14,7 @@ mod gaps;
 mod kept;
 mod load;
 mod relief;
+mod save;
 
 use crate::cache::Activity;
 use parking_lot::Mutex;
@@ -142,6 +143,9 @@ impl UnitService {
             UnitRequest::Flush { inode, path, size, generation, patient, distrust, round, ending } => {
                 let order = flush::Order { inode, path, size, generation, patient, distrust, round, ending };
                 self.flush(order).await?
+            }
+            UnitRequest::Save { inode, dir, path, generation } => {
+                self.save(inode, dir, path, generation).await?
             }
             UnitRequest::MarkClean { inode, round } => {
                 self.mark_round_clean(inode, round).await?;

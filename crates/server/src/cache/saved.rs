@@ -1,0 +1,136 @@
+//! Files that are gone from the shared directory while the job has more of them: told, and saved elsewhere.
+//!
+//! Another program has removed such a file, or put another one in its place: its bytes cannot go where they belong, and their journal would
+//! stay for ever.
+
+use super::CacheService;
+use super::record::Record;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
+use tameike_core::wire::unit::{UnitReply, UnitRequest};
+use tameike_core::{Errno, Fault, InodeId, Result};
+use tameike_io::shared::{PosixTree, SharedFs, Special, is_missing};
+
+/// Permission bits of what is saved: the file's own are gone with it.
+const FILE_MODE: u16 = 0o600;
+const DIR_MODE: u16 = 0o700;
+
+impl CacheService {
+    /// The files of which the shared file system lacks something by now.
+    pub fn undrained(&self) -> Receipt {
+        let mut receipt = Receipt::default();
+        match self.all_dirty() {
+            Ok(dirty) => {
+                let told = |(_, record): (InodeId, Record)| {
+                    let why = match record.failure.as_str() {
+                        "" => "it was not its turn yet when the drain was broken off",
+                        why => why,
+                    };
+                    receipt_of(&record, record.shown_path(), FileOutcome::Missing(why.to_owned()))
+                };
+                receipt.files.extend(dirty.into_iter().map(told));
+            }
+            Err(fault) => receipt.faults.push(fault.to_string()),
+        }
+        receipt
+    }
+
+    /// Writes what the homes hold of files that are gone below `dir`, and forgets it. The receipt has the files of which that was
+    /// done, and why it was not.
+    pub async fn save_gone(&self, dir: &Path) -> Receipt {
+        let mut receipt = Receipt::default();
+        let dirty = match self.all_dirty() {
+            Ok(dirty) => dirty,
+            Err(fault) => return Receipt { faults: vec![fault.to_string()], ..receipt },
+        };
+        for (inode, record) in dirty {
+            let found = self.locate_patiently(inode, &record).await;
+            if !found.is_err_and(|fault| is_missing(fault.errno)) {
+                continue;
+            }
+            match self.save(inode, &record, dir).await {
+                Ok(saved) => receipt.files.push(saved),
+                Err(fault) => receipt.faults.push(format!("saving {}: {fault}", record.shown_path())),
+            }
+        }
+        receipt
+    }
+
+    fn all_dirty(&self) -> Result<Vec<(InodeId, Record)>> {
+        let (mut dirty, mut after) = (Vec::new(), None);
+        loop {
+            let page = self.journal.page(after, 1024)?;
+            let Some(&(last, _)) = page.last() else { return Ok(dirty) };
+            dirty.extend(page.into_iter().filter(|(_, record)| record.dirty && !record.removed));
+            after = Some(last);
+        }
+    }
+
+    async fn save(&self, inode: InodeId, record: &Record, dir: &Path) -> Result<FileReceipt> {
+        let Some(file) = self.files.get(&self.journal, inode)? else { return Err(Errno::ESTALE.into()) };
+        let _flush = file.flush.lock().await;
+        let path = record.paths.first().map(|path| path.to_vec()).unwrap_or_default();
+        let (root, size, at) = (dir.to_owned(), record.size, path.clone());
+        self.parts.runtime.block(move || make_file(&root, &at, size)).await?;
+        let mut written = 0;
+        let homes = self.homes(inode);
+        for &home in &homes {
+            let request = UnitRequest::Save {
+                inode,
+                dir: dir.as_os_str().as_bytes().to_vec(),
+                path: path.clone(),
+                generation: record.generation,
+            };
+            match self.ask_unit(home, request).await? {
+                UnitReply::Flushed { written: more, .. } => written += more,
+                other => {
+                    return Err(Fault::new(Errno::EPROTO, format!("{home} answered a save with {other:?}")));
+                }
+            }
+        }
+        // As if the job had removed it: what comes to it late is dropped, and no receipt has it again.
+        file.update(&self.journal, |state| {
+            (state.record.removed, state.record.dirty) = (true, false);
+            state.record.failure.clear();
+        })?;
+        self.journal.sync(false).await?;
+        self.ask_units(homes, &UnitRequest::Truncate { inode, size: 0 }).await?;
+        self.dirty.lock().remove(&inode);
+        let shown = dir.join(PathBuf::from(std::ffi::OsStr::from_bytes(&path))).display().to_string();
+        let mut saved = receipt_of(record, shown, FileOutcome::Synced);
+        saved.note = format!(
+            "{} is gone from the shared directory: {written} bytes that the journal held of it are here, and zeros for the rest",
+            record.shown_path()
+        );
+        saved.written = written;
+        Ok(saved)
+    }
+}
+
+fn receipt_of(record: &Record, path: String, outcome: FileOutcome) -> FileReceipt {
+    FileReceipt {
+        path,
+        size: record.size,
+        written: record.written,
+        checksum: String::new(),
+        note: String::new(),
+        outcome,
+    }
+}
+
+/// Makes a file of this size, with the directories above it. What is there already is not written to.
+fn make_file(dir: &Path, path: &[u8], size: u64) -> Result<()> {
+    let tree = PosixTree::open(dir)?;
+    let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
+    for end in ends {
+        match tree.make(&path[..end], &Special::Directory(DIR_MODE)) {
+            Err(fault) if fault.errno != Errno::EEXIST => return Err(fault),
+            _ => {}
+        }
+    }
+    let file = tree.create(path, FILE_MODE)?;
+    file.truncate(size)?;
+    file.sync()?;
+    tree.sync_dir(tameike_io::shared::split(path).map_or(&b""[..], |(above, _)| above))
+}
