@@ -228,6 +228,13 @@ fn starts_that_fail_say_why_and_leave_nothing() {
     assert_code(&output, 71);
     assert!(err(&output).contains("node 1 on localhost: told to fail"), "{}", err(&output));
     place.assert_clean();
+    // What is wrong with several nodes was told as often.
+    place.tell("fail-start-0");
+    let output = place.run("--local 2", "true");
+    assert_code(&output, 71);
+    assert!(err(&output).contains("nodes 0, 1 on localhost: told to fail"), "{}", err(&output));
+    assert_eq!(err(&output).matches("told to fail").count(), 1, "{}", err(&output));
+    place.untell("fail-start-0");
     place.untell("fail-start-1");
     place.tell("hang-start-2");
     let config = place.path("config.toml");
@@ -379,6 +386,37 @@ fn a_receipt_that_cannot_be_kept_is_an_error() {
     assert!(err(&output).contains("writing the receipt"), "{}", err(&output));
     assert_code(&place.run(&options.replace("receipts/", ""), "exit 3"), 3);
     place.assert_clean();
+}
+
+/// A start that fails for want of space in TMPDIR said so once for each node, and not what TMPDIR has to do with it.
+#[test]
+fn a_full_directory_for_jobs_is_named_once() {
+    if tameike_io::os::process::user() != 0 {
+        println!("not tested: mounting a small file system takes root");
+        return;
+    }
+    let place = Place::new();
+    let tmp = place.path("tmp");
+    let tameike = |arguments: &str| {
+        let script = format!(
+            "mount -t tmpfs -o size=64k,mode=1777 none {tmp}; head -c 60000 /dev/zero > {tmp}/filler
+             head -c 60000 /dev/zero >> {tmp}/filler || true; exec {program} {arguments}",
+            tmp = tmp.display(),
+            program = place.program.display()
+        );
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &script]);
+        place.settle(&mut command);
+        command.output().expect("unshare is installed")
+    };
+    let output = tameike("run --local 4 -- true");
+    assert_code(&output, 71);
+    assert_eq!(err(&output).matches("set TMPDIR to another directory").count(), 1, "{}", err(&output));
+    let output = tameike("doctor");
+    assert_code(&output, 71);
+    let told = out(&output);
+    assert!(told.contains("MISSING  job directory") && told.contains("set TMPDIR"), "{told}");
+    assert!(told.contains("`tameike run` cannot work here yet"), "{told}");
 }
 
 #[test]

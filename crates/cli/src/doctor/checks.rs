@@ -2,7 +2,7 @@
 
 use super::Check;
 use crate::node::probe::{self, Probe};
-use crate::place::base::{self, Base, JobDir};
+use crate::place::base::{self, Base, JobDir, is_full};
 use crate::place::stores;
 use crate::settings::RAM_DIR;
 use crate::settings::size::show;
@@ -117,8 +117,11 @@ fn fuse_helper(probe: &Probe) -> Check {
 
 fn base_directory() -> Check {
     let (name, path) = ("job directory", base::path());
-    match Base::open(&path) {
-        Ok(_) => Check::ok(name, path.display().to_string()),
+    match Base::open(&path).and_then(|base| base.try_write()) {
+        Ok(()) => Check::ok(name, path.display().to_string()),
+        Err(fault) if is_full(fault.errno) => {
+            Check::missing(name, fault.to_string(), "free space there, or set TMPDIR to another directory")
+        }
         Err(fault) => Check::missing(name, fault.to_string(), "set TMPDIR to a directory of your own"),
     }
 }

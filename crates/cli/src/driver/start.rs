@@ -140,7 +140,7 @@ impl Driver {
     /// What went wrong on which hosts, if anything did.
     fn start_faults(&self, id: GatherId) -> Vec<String> {
         let answers = self.gather(id).map(|gather| &gather.answers);
-        let host = |node: u32| &self.record.plan.nodes[node as usize].host;
+        let host = |node: u32| self.record.plan.nodes[node as usize].host.as_str();
         let failed = |(&node, reply): (&u32, &AgentReply)| match reply {
             AgentReply::Failed(fault) => Some((node, fault.to_string())),
             _ => None,
@@ -150,7 +150,22 @@ impl Driver {
         for (&node, how) in &self.lost {
             faults.entry(node).or_insert_with(|| format!("its agent ended: {how}"));
         }
-        faults.into_iter().map(|(node, why)| format!("node {node} on {}: {why}", host(node))).collect()
+        // Nodes with the same fault are told together. Paths in it differ by the number of the node.
+        let mut told: Vec<(String, &str, Vec<String>)> = Vec::new();
+        for (node, why) in faults {
+            let of_any = why.replace(&format!("/node-{node}/"), "/node-K/");
+            match told.iter_mut().find(|(known, on, _)| *known == of_any && *on == host(node)) {
+                Some((_, _, nodes)) => nodes.push(node.to_string()),
+                None => told.push((of_any, host(node), vec![node.to_string()])),
+            }
+        }
+        let line = |(why, host, nodes): (String, &str, Vec<String>)| match nodes.as_slice() {
+            [node] => {
+                format!("node {node} on {host}: {}", why.replace("/node-K/", &format!("/node-{node}/")))
+            }
+            nodes => format!("nodes {} on {host}: {why}", nodes.join(", ")),
+        };
+        told.into_iter().map(line).collect()
     }
 
     /// Waits until every agent has answered well. When one has failed, the others have a moment to say what is

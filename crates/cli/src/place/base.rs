@@ -16,6 +16,25 @@ const CONTROL_SOCKET: &str = "control.sock";
 /// The socket of an agent for programs, in the node's directory.
 const RING_SOCKET: &str = "ring";
 
+/// Bytes that a directory for jobs must have room for.
+const TRIAL_SIZE: usize = 64 << 10;
+
+/// Whether an error says that there is no room.
+pub fn is_full(errno: Errno) -> bool {
+    matches!(errno, Errno::ENOSPC | Errno::EDQUOT)
+}
+
+/// What to do where there is no room for a job's records.
+pub fn with_advice(fault: Fault) -> Fault {
+    match fault.errno {
+        errno if is_full(errno) => {
+            let advice = "free space there, or set TMPDIR to another directory";
+            Fault::new(errno, format!("{}; {advice}", fault.message))
+        }
+        _ => fault,
+    }
+}
+
 /// The path of the user's directory for jobs.
 pub fn path() -> PathBuf {
     let parent = std::env::var_os("TMPDIR").filter(|dir| !dir.is_empty()).unwrap_or_else(|| "/tmp".into());
@@ -93,6 +112,18 @@ impl Base {
         &self.path
     }
 
+    /// Tries to write as much there as the records of a small job take.
+    ///
+    /// # Errors
+    /// It is full, say.
+    pub fn try_write(&self) -> Result<()> {
+        let path = self.path.join(format!("try-{}", std::process::id()));
+        let written = std::fs::write(&path, [0x5a; TRIAL_SIZE]);
+        // What was written in part goes, too.
+        let _ = std::fs::remove_file(&path);
+        written.map_err(|error| Fault::from_os(format_args!("writing to {}", self.path.display()), &error))
+    }
+
     /// The directory of a job, whether it exists or not.
     pub fn job_path(&self, job: &JobId) -> PathBuf {
         self.path.join(job.as_str())
@@ -150,7 +181,7 @@ impl JobDir {
                 );
                 return Err(Fault::new(Errno::EEXIST, message));
             }
-            Err(error) => return Err(Fault::from_os(doing(), &error)),
+            Err(error) => return Err(with_advice(Fault::from_os(doing(), &error))),
         }
         let lock = open_dir(&path)?;
         flock(&lock, FlockOperation::NonBlockingLockShared)
@@ -237,7 +268,7 @@ pub fn make_private_dir(path: &Path) -> Result<()> {
         .mode(0o700)
         .recursive(true)
         .create(path)
-        .map_err(|error| Fault::from_os(format_args!("making {}", path.display()), &error))
+        .map_err(|error| with_advice(Fault::from_os(format_args!("making {}", path.display()), &error)))
 }
 
 #[cfg(test)]

@@ -94,7 +94,7 @@ impl JobRecord {
     /// # Errors
     /// The file cannot be written.
     pub fn write(&self, job_dir: &Path) -> Result<()> {
-        write_json(&path(job_dir), self)
+        write_json(&path(job_dir), self).map_err(base::with_advice)
     }
 
     /// Reads the record of a job; `None` when it has none.
@@ -220,7 +220,8 @@ impl NodeState {
     /// # Errors
     /// The file cannot be written.
     pub fn write(&self, job_dir: &Path) -> Result<()> {
-        write_json(&node_dir(job_dir, self.record.node.0).join("node.json"), self)
+        let path = node_dir(job_dir, self.record.node.0).join("node.json");
+        write_json(&path, self).map_err(base::with_advice)
     }
 
     /// Reads the record of a node; `None` when it has none.
