@@ -76,7 +76,8 @@ fn run(options: &[&str]) {
     site.assert_clean();
 }
 
-/// S22: "mmap, private and shared, works on all views and is coherent with read and write on the same node." And so do all other calls.
+/// S22: "mmap, private and shared, works on all views and is coherent with read and write on the same node, but for a page
+/// to which a mapping and calls write at the same time." And so do all other calls.
 ///
 /// Stores to mappings of a file that was opened with `O_APPEND` were once appended to it, and a change of that flag was not heard of.
 #[test]

@@ -59,7 +59,8 @@ fn work_on(views: &[(&str, &str)], options: &[&str]) {
     run(&Site::new(), seed(), options, &body);
 }
 
-/// S22: "mmap, private and shared, works on all views and is coherent with read and write on the same node."
+/// S22: "mmap, private and shared, works on all views and is coherent with read and write on the same node, but for a page
+/// to which a mapping and calls write at the same time."
 #[test]
 fn random_operations_on_the_striped_views_give_what_was_written() {
     work_on(&[("shared", "SHARED"), ("cache", "CACHE")], &[]);

@@ -56,7 +56,8 @@ fn a_replaced_file_is_not_taken_for_the_one_that_got_its_inode_number() {
     in_local(body);
 }
 
-/// S22: "mmap, private and shared, works on all views and is coherent with read and write on the same node."
+/// S22: "mmap, private and shared, works on all views and is coherent with read and write on the same node, but for a page
+/// to which a mapping and calls write at the same time."
 ///
 /// The write-back of a dirty mapped page carries a direct handle of the file. The agent once took it for a direct write, and
 /// answered only after the kernel had dropped the file's pages, which waits for their write-back: msync never returned.

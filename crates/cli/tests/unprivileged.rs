@@ -388,7 +388,7 @@ fn files_of_others_show_as_the_users_own() {
 /// S43: "Who may enter the container's directory reads all that is packed there, whatever permissions the files have. So it is closed to all
 /// but who packed them. Who opens it (`chmod`) lets others have jobs that read packed files (`--packed-by-others`), as far as these files'
 /// permissions allow, and change none of them; where it is closed, their jobs with that option do not start. Without it a container of
-/// another user is ignored with a warning." S44: "Packed files of others show as nobody's."
+/// another user is ignored with a warning: its owner decides which files it shows, in directories of others, too." S44: "Packed files of others show as nobody's."
 #[test]
 fn what_a_user_packs_is_closed_to_others_until_it_is_opened() {
     let host = Host::new();

@@ -186,7 +186,8 @@ fn sqlite_keeps_a_database_whole() {
     assert_as_plain(&site);
 }
 
-/// S22: "mmap, private and shared, works on all views and is coherent with read and write on the same node."
+/// S22: "mmap, private and shared, works on all views and is coherent with read and write on the same node, but for a page
+/// to which a mapping and calls write at the same time."
 #[test]
 fn mapped_memory_is_the_file() {
     let site = run_everywhere(

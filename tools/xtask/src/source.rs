@@ -6,10 +6,8 @@ use std::path::Path;
 #[cfg(test)]
 mod tests;
 
-/// Lines of product code in one file, at most.
-pub const PRODUCT_LINES_MAX: usize = 400;
-/// Lines of one file of tests, or of a file together with the tests at its end, at most.
-pub const TEST_LINES_MAX: usize = 700;
+/// Lines of one file, with the tests at its end, at most. How long its code should be is advice: an object is not cut to fit.
+pub const LINES_MAX: usize = 700;
 /// Names that say nothing about what is inside.
 pub const BANNED_NAMES: [&str; 7] = ["util", "utils", "helper", "helpers", "common", "misc", "manager"];
 /// How the second line of a file begins that a program has made, and nobody reads.
@@ -65,26 +63,10 @@ fn check_length(path: &Path, text: &str) -> Option<Finding> {
     if text.lines().nth(1).is_some_and(|line| line.starts_with(GENERATED)) {
         return None;
     }
-    let all = text.lines().count();
-    let product = product_lines(text);
-    if is_test(path) || all > TEST_LINES_MAX {
-        let message = format!("{all} lines, {TEST_LINES_MAX} at most: part it by what is tested");
-        return (all > TEST_LINES_MAX).then(|| Finding::new(path, TEST_LINES_MAX + 1, message));
-    }
-    let message = format!("{product} lines, {PRODUCT_LINES_MAX} at most: make a module of one of its parts");
-    (product > PRODUCT_LINES_MAX).then(|| Finding::new(path, PRODUCT_LINES_MAX + 1, message))
-}
-
-fn is_test(path: &Path) -> bool {
-    path.iter().any(|part| part == "tests" || part == "tests.rs")
-}
-
-/// The lines before an inline module of tests, which is the last thing in a file.
-fn product_lines(text: &str) -> usize {
-    let lines: Vec<&str> = text.lines().collect();
-    let opens =
-        |pair: &[&str]| pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{');
-    lines.windows(2).position(opens).unwrap_or(lines.len())
+    let lines = text.lines().count();
+    let message =
+        format!("{lines} lines, {LINES_MAX} at most: make a module of one of its parts, or of its tests");
+    (lines > LINES_MAX).then(|| Finding::new(path, LINES_MAX + 1, message))
 }
 
 fn check_finished(path: &Path, text: &str) -> Vec<Finding> {
