@@ -7,7 +7,7 @@ use crate::control::{
 use crate::doors::{LocalFiles, Views};
 use crate::files::{FileLine, FilesAsked, Gathering};
 use crate::memory::Memory;
-use crate::node::{Node, ProcessState};
+use crate::node::Node;
 use crate::packing::{self, Packing};
 use crate::ring::Ring;
 use crate::storage::{self, Care};
@@ -20,19 +20,15 @@ use std::time::Duration;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::receipt::Receipt;
 use tameike_core::wire::admin::{NodeStatus, Warmed};
-use tameike_core::wire::cache::{CacheReply, CacheRequest};
 use tameike_core::wire::measure::{Order, Outcome};
 use tameike_core::{Cluster, Errno, Fault, NodeInfo, Result, View};
 use tameike_io::fabric::ofi::OfiConfig;
 use tameike_io::fabric::rpc::RpcNode;
-use tameike_io::fabric::socket::{
-    CONNECTIONS_DEFAULT, PEER_LIMIT_DEFAULT, SocketConfig, SocketFabric, connections_max,
-};
+use tameike_io::fabric::socket::{PEER_LIMIT_DEFAULT, SocketConfig, SocketFabric};
 use tameike_io::fabric::{HostDevice, Rpc};
 use tameike_io::os::process;
 use tameike_io::os::system::System;
 use tameike_io::shared::{PosixTree, SharedFs};
-use tameike_server::cache::CacheService;
 use tameike_store::Store;
 use tameike_store::directory::LOCAL;
 
@@ -145,32 +141,6 @@ fn make_dir(dir: &Path) -> Result<()> {
     }
 }
 
-async fn progress_of(cache: &CacheService) -> Progress {
-    match cache.serve_own(CacheRequest::Progress).await {
-        Ok(CacheReply::Progress { files, bytes, flushed }) => {
-            Progress { files_left: files, bytes_left: bytes, bytes_flushed: flushed }
-        }
-        _ => Progress::default(),
-    }
-}
-
-/// Peers to stay connected with, of those that are wanted.
-fn connections(wanted: Option<u32>) -> usize {
-    let (most, wanted) = (connections_max(), wanted.map(|wanted| wanted as usize));
-    if wanted.is_some_and(|wanted| wanted > most) {
-        log::warn!("at most {most} connections are kept: raise the limit of open files (ulimit -n) for more");
-    }
-    wanted.unwrap_or(CONNECTIONS_DEFAULT).min(most)
-}
-
-fn own_process() -> ProcessState {
-    ProcessState {
-        pid: std::process::id(),
-        resident_bytes: process::resident_bytes(),
-        cores: process::own_cores(),
-    }
-}
-
 impl AgentControl for Agent {
     fn start(input: StartInput) -> Result<Self> {
         let StartInput { start, doors, ring: ring_path } = input;
@@ -219,7 +189,7 @@ impl AgentControl for Agent {
                 .and_then(|store| store.extents.memory())
                 .map(HostDevice::new)
                 .map(Arc::new),
-            connections: connections(start.connections),
+            connections: assembly::connections(start.connections),
         };
         let fabric = Arc::new(SocketFabric::listen(config, &system)?);
         let rpc = Arc::new(RpcNode::new(fabric.clone(), system.runtime().clone(), memory.replies.clone()));
@@ -266,7 +236,7 @@ impl AgentControl for Agent {
             shared: packing.map(|packing| packing.tree.clone() as Arc<dyn SharedFs>),
             local: self.local()?,
             owner: (process::user(), process::group()),
-            process: own_process,
+            process: assembly::own_process,
             holders: !self.start.no_holders,
             packing: packing.and_then(|packing| packing.service.clone()),
         };
@@ -299,13 +269,13 @@ impl AgentControl for Agent {
         let Some(cache) = cache else {
             return Receipt { storms: packing::storms(&self.packing), ..Receipt::default() };
         };
-        let before = pollster::block_on(progress_of(&cache));
+        let before = pollster::block_on(assembly::progress_of(&cache));
         let drained = self.begin(assembly::drain(cache.clone(), verify));
         loop {
             match drained.recv_timeout(PROGRESS_INTERVAL) {
                 Ok(receipt) => return Receipt { storms: packing::storms(&self.packing), ..receipt },
                 Err(RecvTimeoutError::Timeout) => {
-                    progress(pollster::block_on(progress_of(&cache)).since(before));
+                    progress(pollster::block_on(assembly::progress_of(&cache)).since(before));
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     let faults = vec!["the agent was stopped in the middle of the drain".to_owned()];

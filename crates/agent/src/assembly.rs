@@ -3,7 +3,7 @@
 //! The same for the agent of this machine, whose parts are real, and for one of a simulated cluster. The parts that
 //! are of the machine alone (process, sockets, mounts) are [`crate::Agent`]'s.
 
-use crate::control::{AgentMode, AgentStart, AggregateChoice};
+use crate::control::{AgentMode, AgentStart, AggregateChoice, Progress};
 use crate::doors::{LocalFiles, Views};
 use crate::measure::Meter;
 use crate::memory::Memory;
@@ -19,7 +19,9 @@ use tameike_core::wire::admin::AdminRequest;
 use tameike_core::wire::cache::{CacheReply, CacheRequest};
 use tameike_core::{Cluster, Errno, InodeId, NodeId, NodeInfo, Result};
 use tameike_io::Runtime;
+use tameike_io::fabric::socket::{CONNECTIONS_DEFAULT, connections_max};
 use tameike_io::fabric::{Fabric, Rpc};
+use tameike_io::os::process;
 use tameike_io::shared::SharedFs;
 use tameike_server::cache::{Activity, CacheParts, CacheService};
 use tameike_server::holders::CacheTable;
@@ -211,5 +213,33 @@ pub async fn drain(cache: Arc<CacheService>, verify: bool) -> Receipt {
         if !receipt.faults.is_empty() {
             return receipt;
         }
+    }
+}
+
+/// How far a node is with its flushes.
+pub async fn progress_of(cache: &CacheService) -> Progress {
+    match cache.serve_own(CacheRequest::Progress).await {
+        Ok(CacheReply::Progress { files, bytes, flushed }) => {
+            Progress { files_left: files, bytes_left: bytes, bytes_flushed: flushed }
+        }
+        _ => Progress::default(),
+    }
+}
+
+/// Peers to stay connected with, of those that are wanted.
+pub fn connections(wanted: Option<u32>) -> usize {
+    let (most, wanted) = (connections_max(), wanted.map(|wanted| wanted as usize));
+    if wanted.is_some_and(|wanted| wanted > most) {
+        log::warn!("at most {most} connections are kept: raise the limit of open files (ulimit -n) for more");
+    }
+    wanted.unwrap_or(CONNECTIONS_DEFAULT).min(most)
+}
+
+/// This process, as its node's status tells it.
+pub fn own_process() -> ProcessState {
+    ProcessState {
+        pid: std::process::id(),
+        resident_bytes: process::resident_bytes(),
+        cores: process::own_cores(),
     }
 }

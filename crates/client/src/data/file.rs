@@ -169,7 +169,7 @@ pub struct FileData {
     /// changes it: what is acknowledged before is taken along, and the rest goes to where it then is.
     pub leaving: async_lock::RwLock<()>,
     /// Counts what the home was told of writes here.
-    commits: AtomicU64,
+    pub(super) commits: AtomicU64,
 }
 
 impl FileData {
@@ -184,16 +184,6 @@ impl FileData {
             leaving: async_lock::RwLock::new(()),
             commits: AtomicU64::new(0),
         }
-    }
-
-    /// How often the home was told that all that was written here before is at its place.
-    pub fn commits(&self) -> u64 {
-        self.commits.load(Ordering::Acquire)
-    }
-
-    /// The home knows that nothing of what was written here is on its way.
-    pub fn count_commit(&self) {
-        self.commits.fetch_add(1, Ordering::AcqRel);
     }
 
     pub(super) fn home(&self) -> Home {

@@ -7,9 +7,22 @@ use event_listener::listener;
 use futures_util::future::{try_join, try_join_all};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tameike_core::wire::Request;
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::{Generation, NodeId, Result};
+
+impl FileData {
+    /// How often the home was told that all that was written here before is at its place.
+    pub fn commits(&self) -> u64 {
+        self.commits.load(Ordering::Acquire)
+    }
+
+    /// The home knows that nothing of what was written here is on its way.
+    pub fn count_commit(&self) {
+        self.commits.fetch_add(1, Ordering::AcqRel);
+    }
+}
 
 impl DataEngine {
     /// Sends all writes acknowledged so far and tells the home; every later open on any node sees them.
