@@ -2,8 +2,9 @@
 //!
 //! Nothing here allocates: a child of `vfork` and a signal handler may call `execve`.
 
+use crate::arguments::Text;
 use rustix::io::Errno;
-use std::ffi::{CStr, c_char};
+use std::ffi::c_char;
 
 /// The first of the addresses; null stands for a list without strings, as the kernel has it.
 pub type List = *const *const c_char;
@@ -18,9 +19,9 @@ pub fn strings(list: List) -> Strings {
 }
 
 impl Iterator for Strings {
-    type Item = *const c_char;
+    type Item = Text;
 
-    fn next(&mut self) -> Option<*const c_char> {
+    fn next(&mut self) -> Option<Text> {
         if self.0.is_null() {
             return None;
         }
@@ -31,14 +32,8 @@ impl Iterator for Strings {
         }
         // SAFETY: behind a string that is not null comes another one, or the list's end.
         self.0 = unsafe { self.0.add(1) };
-        Some(string)
+        Some(Text::at(string.cast_mut().cast()))
     }
-}
-
-/// The bytes of a string of a list.
-pub fn bytes<'a>(string: *const c_char) -> &'a [u8] {
-    // SAFETY: strings of lists are not null, and end with a zero byte; the caller leaves them alone during the call.
-    unsafe { CStr::from_ptr(string) }.to_bytes()
 }
 
 /// Calls `call` with a list of these strings, which is on the stack.
@@ -46,28 +41,25 @@ pub fn bytes<'a>(string: *const c_char) -> &'a [u8] {
 /// # Errors
 /// `E2BIG`: there are more than a program can be started with.
 pub fn with_list<T>(
-    strings: impl Iterator<Item = *const c_char> + Clone,
+    strings: impl Iterator<Item = Text> + Clone,
     call: impl FnOnce(List) -> T,
 ) -> Result<T, Errno> {
     Ok(match strings.clone().count() {
-        ..128 => on_stack::<128, T>(strings, call),
-        ..1024 => on_stack::<1024, T>(strings, call),
-        ..8192 => on_stack::<8192, T>(strings, call),
-        ..65536 => on_stack::<65536, T>(strings, call),
+        0..128 => on_stack::<128, T>(strings, call),
+        128..1024 => on_stack::<1024, T>(strings, call),
+        1024..8192 => on_stack::<8192, T>(strings, call),
+        8192..65536 => on_stack::<65536, T>(strings, call),
         _ => return Err(Errno::TOOBIG),
     })
 }
 
 /// A function of its own, so that only what is needed of the stack is used.
 #[inline(never)]
-fn on_stack<const N: usize, T>(
-    strings: impl Iterator<Item = *const c_char>,
-    call: impl FnOnce(List) -> T,
-) -> T {
-    let mut list = [std::ptr::null(); N];
+fn on_stack<const N: usize, T>(strings: impl Iterator<Item = Text>, call: impl FnOnce(List) -> T) -> T {
+    let mut list = [Text::at(std::ptr::null_mut()); N];
     // There are fewer than N: the last place stays null.
     list.iter_mut().zip(strings).for_each(|(place, string)| *place = string);
-    call(list.as_ptr())
+    call(list.as_ptr().cast())
 }
 
 /// Defines functions of the C library with a string and a list of strings that are arguments of their own, up to a null pointer
@@ -123,10 +115,10 @@ macro_rules! interpose_listed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ffi::CString;
+    use std::ffi::{CStr, CString};
 
     fn owned(list: List) -> Vec<Vec<u8>> {
-        strings(list).map(|string| bytes(string).to_vec()).collect()
+        strings(list).map(|string| string.bytes().expect("a string").to_vec()).collect()
     }
 
     #[test]
@@ -134,16 +126,17 @@ mod tests {
         assert_eq!(strings(std::ptr::null()).count(), 0);
         for count in [0, 1, 127, 128, 1023, 1024, 9000, 65535] {
             let texts: Vec<_> = (0..count).map(|n| CString::new(n.to_string()).expect("digits")).collect();
-            let addresses = texts.iter().map(|text| text.as_ptr());
+            let addresses = texts.iter().map(|text| Text::of(text));
             let found = with_list(addresses, owned).expect("it fits");
             assert_eq!(found, texts.iter().map(|text| text.to_bytes().to_vec()).collect::<Vec<_>>());
         }
-        let many = std::iter::repeat_n(c"x".as_ptr(), 65536);
+        let many = std::iter::repeat_n(Text::of(c"x"), 65536);
         assert_eq!(with_list(many, |_| ()), Err(Errno::TOOBIG));
     }
 
-    extern "C" fn listed(first: *const c_char, rest: List) -> std::ffi::c_int {
-        let all: Vec<_> = std::iter::once(bytes(first).to_vec()).chain(owned(rest)).collect();
+    extern "C" fn listed(first: Text, rest: List) -> std::ffi::c_int {
+        let all: Vec<_> =
+            std::iter::once(first.bytes().expect("a string").to_vec()).chain(owned(rest)).collect();
         let expected: Vec<_> = (0..all.len()).map(|n| n.to_string().into_bytes()).collect();
         assert_eq!(all, expected);
         all.len() as std::ffi::c_int

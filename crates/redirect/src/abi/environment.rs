@@ -7,10 +7,11 @@
 
 use crate::protocol::{CONTAINER_VARIABLE, NAME_VARIABLE, RUN_VARIABLE, SPOOL_VARIABLE};
 use rustix::io::Errno;
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
-use tameike_interpose::lists::{List, bytes, strings, with_list};
+use tameike_interpose::arguments::Text;
+use tameike_interpose::lists::{List, strings, with_list};
 
 /// What the loader preloads.
 const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
@@ -72,8 +73,8 @@ pub fn completed<T>(given: List, call: impl FnOnce(List) -> T) -> Result<T, Errn
     if preload.is_none() && kept.missing(given).next().is_none() {
         return Ok(call(given));
     }
-    let stays = |string: &*const c_char| preload.is_none() || value(*string, PRELOAD_VARIABLE).is_none();
-    let added = kept.missing(given).chain(preload).map(CStr::as_ptr);
+    let stays = |text: &Text| preload.is_none() || value(bytes(*text), PRELOAD_VARIABLE).is_none();
+    let added = kept.missing(given).chain(preload).map(Text::of);
     with_list(strings(given).filter(stays).chain(added), call)
 }
 
@@ -92,13 +93,13 @@ pub fn lacking() -> Result<Vec<CString>, Errno> {
 impl Kept {
     /// Whether an environment is one for programs in this spool.
     fn is_wanted(&self, given: List) -> bool {
-        let own = self.variables.iter().find_map(|variable| value(variable.as_ptr(), SPOOL_VARIABLE));
+        let own = self.variables.iter().find_map(|variable| value(variable.to_bytes(), SPOOL_VARIABLE));
         last(given, SPOOL_VARIABLE).is_none_or(|spool| Some(spool) == own)
     }
 
     /// Variables that an environment lacks.
     fn missing(&self, given: List) -> impl Iterator<Item = &CStr> + Clone {
-        let is_there = move |name: &[u8]| strings(given).any(|string| name_of(bytes(string)) == name);
+        let is_there = move |name: &[u8]| strings(given).any(|text| name_of(bytes(text)) == name);
         let variables = self.variables.iter().map(CString::as_c_str);
         variables.filter(move |variable| !is_there(name_of(variable.to_bytes())))
     }
@@ -109,7 +110,7 @@ impl Kept {
         given: List,
         room: &'a mut [u8; PRELOAD_SIZE_MAX],
     ) -> Result<Option<&'a CStr>, Errno> {
-        let library = value(self.preload.as_ptr(), PRELOAD_VARIABLE).unwrap_or_default();
+        let library = value(self.preload.to_bytes(), PRELOAD_VARIABLE).unwrap_or_default();
         let Some(before) = last(given, PRELOAD_VARIABLE).filter(|before| !before.is_empty()) else {
             return Ok(Some(&self.preload));
         };
@@ -131,10 +132,14 @@ fn name_of(variable: &[u8]) -> &[u8] {
     variable.split(|byte| *byte == b'=').next().unwrap_or_default()
 }
 
-fn value<'a>(variable: *const c_char, name: &str) -> Option<&'a [u8]> {
-    bytes(variable).strip_prefix(name.as_bytes())?.strip_prefix(b"=")
+fn bytes<'a>(text: Text) -> &'a [u8] {
+    text.bytes().unwrap_or_default()
+}
+
+fn value<'a>(variable: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    variable.strip_prefix(name.as_bytes())?.strip_prefix(b"=")
 }
 
 fn last<'a>(given: List, name: &str) -> Option<&'a [u8]> {
-    strings(given).filter_map(|string| value(string, name)).last()
+    strings(given).filter_map(|text| value(bytes(text), name)).last()
 }

@@ -34,7 +34,7 @@ fn started<T: Outcome>(
     let outcome = match found.as_ref().filter(|found| !found.first.is_empty()) {
         None => start(arguments),
         Some(found) => {
-            let first = found.first.iter().map(|text| text.as_ptr());
+            let first = found.first.iter().map(|text| Text::of(text));
             with_list(first.chain(strings(arguments).skip(1)), start).flatten()
         }
     };
@@ -57,7 +57,7 @@ fn execute_any(path: &CStr, arguments: List, environment: List) -> c_int {
     if errno() != libc::ENOEXEC {
         return outcome;
     }
-    let first = [SHELL.as_ptr(), path.as_ptr()].into_iter();
+    let first = [Text::of(SHELL), Text::of(path)].into_iter();
     let run = |arguments| execute(Text::of(SHELL), arguments, environment);
     with_list(first.chain(strings(arguments).skip(1)), run).unwrap_or_else(c_int::failed)
 }
