@@ -67,6 +67,22 @@ fn archives_and_version_control() {
     compare(programs::ARCHIVES);
 }
 
+/// Holes were packed as zeros.
+#[test]
+fn files_with_holes_take_the_space_of_their_data() {
+    let place = compare(
+        "truncate --size 256M image
+         printf boot | dd of=image conv=notrunc status=none
+         printf data | dd of=image bs=1M seek=100 conv=notrunc status=none
+         sleep 0.2
+         md5sum image
+         stat --format '%s' image",
+    );
+    let files = fs::read_dir(place.container()).expect("a directory");
+    let space: u64 = files.map(|file| file.expect("a name").metadata().expect("there").blocks() * 512).sum();
+    assert!(space < 16 << 20, "{space} bytes");
+}
+
 #[test]
 fn python_and_a_data_base() {
     compare(programs::PYTHON);
