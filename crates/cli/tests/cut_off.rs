@@ -71,8 +71,7 @@ fn check_recovery(site: &Site, place: &JobPlace) {
     assert!(status.contains(words), "{status}");
     let said = tameike(site, &["recover", "--job", &place.job], INCOMPLETE);
     assert!(said.contains(words) && said.contains("1 of 2 files cut off while written"), "{said}");
-    let line =
-        |name: &str| said.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{said}"));
+    let line = |name: &str| said.lines().find(|line| line.starts_with(name)).unwrap_or_default();
     assert!(line("closed").contains("synced"), "{said}");
     let size = fs::metadata(site.shared().join("open")).expect("there").len();
     let told =

@@ -294,6 +294,26 @@ fn what_is_written_below_a_mount_is_kept_and_named() {
     site.assert_clean();
 }
 
+/// A job in the background is found with another TMPDIR, where none has that; beside one that has, it makes nothing ambiguous.
+#[test]
+fn a_running_job_of_another_tmpdir_is_found_where_there_is_no_other() {
+    let (site, other) = (Site::new(), Site::new());
+    let places = [place(&site, "here"), place(&other, "there")];
+    for (site, place) in [&site, &other].into_iter().zip(&places) {
+        support::succeed(&mut site.tameike(&["up", "--job", &place.job, "--memory", "64MiB"]));
+    }
+    let said = support::succeed(&mut site.tameike(&["exec", "--", "sh", "-c", "echo $TAMEIKE_JOB"]));
+    assert_eq!(said.trim(), places[0].job);
+    let named = ["--job", &places[1].job];
+    assert!(support::succeed(&mut site.tameike(&[&["status"], &named[..]].concat())).contains(named[1]));
+    support::succeed(&mut site.tameike(&[&["down"], &named[..]].concat()));
+    support::succeed(&mut site.tameike(&["down"]));
+    for (site, place) in [&site, &other].into_iter().zip(&places) {
+        place.assert_gone();
+        site.assert_clean();
+    }
+}
+
 /// As above, where the command ends the job, and where the job is killed.
 #[test]
 fn what_is_written_below_a_mount_outlives_the_job_however_it_ends() {

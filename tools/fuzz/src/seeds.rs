@@ -255,6 +255,19 @@ fn job_record(job: JobId) -> JobRecord {
     }
 }
 
+fn device_owner(job: JobId) -> DeviceOwner {
+    DeviceOwner {
+        record: job_record(job.clone()),
+        driver_is_here: true,
+        job,
+        node_dir: PathBuf::from("/tmp/tameike-0/job-1/node-1"),
+        place: PathBuf::from("/tmp"),
+        place_id: (1, 2),
+        pid: 2,
+        pid_start: 3,
+    }
+}
+
 fn lines() -> Vec<Seed> {
     let job = JobId::new("job-1").expect("a name");
     let start = AgentStart {
@@ -301,16 +314,7 @@ fn lines() -> Vec<Seed> {
         device_used: true,
         boot_id: "b".to_owned(),
     };
-    let owner = DeviceOwner {
-        record: job_record(job.clone()),
-        driver_is_here: true,
-        job,
-        node_dir: PathBuf::from("/tmp/tameike-0/job-1/node-1"),
-        place: PathBuf::from("/tmp"),
-        place_id: (1, 2),
-        pid: 2,
-        pid_start: 3,
-    };
+    let owner = device_owner(job);
     vec![
         line("control", "start", &start),
         line("control", "drain", &AgentCommand { id: 7, request: AgentRequest::Drain { verify: true } }),

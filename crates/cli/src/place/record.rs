@@ -105,17 +105,26 @@ impl JobRecord {
         read_json(&path(job_dir))
     }
 
-    /// Reads the record of the job that a command is about: the named one, or the only one with a record. One that has another TMPDIR
-    /// is found by its stores.
+    /// Reads the record of the job that a command is about: the named one, or the only one that runs. One that has another TMPDIR is
+    /// found by its stores, when there is none with this one: jobs of other batch jobs make no choice ambiguous.
     ///
     /// # Errors
     /// There is no such job, or several to choose from.
     pub fn find(job: Option<&JobId>) -> Result<(PathBuf, Self)> {
         let today = Base::open(&base::path())?;
-        let bases = stores::bases(&today, &stores::find(&stores::roots(&today, &[])?));
+        match Self::find_in(std::slice::from_ref(&today), job) {
+            Err(fault) if fault.errno == Errno::ENOENT => {
+                let bases = stores::bases(&today, &stores::find(&stores::roots(&today, &[])?));
+                Self::find_in(&bases, job)
+            }
+            found => found,
+        }
+    }
+
+    fn find_in(bases: &[Base], job: Option<&JobId>) -> Result<(PathBuf, Self)> {
         let Some(job) = job else {
             let mut all = Vec::new();
-            for base in &bases {
+            for base in bases {
                 all.extend(Self::all(base)?);
             }
             return only(all);

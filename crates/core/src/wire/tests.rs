@@ -432,15 +432,6 @@ fn requests_to_the_unit_service() {
             "0c83840402008201ac02090161ac02",
         ),
         (UnitRequest::MakeRoom { attempt: 300 }, "0dac02"),
-        (
-            UnitRequest::Save {
-                inode: INODE,
-                dir: b"d".to_vec(),
-                path: b"p".to_vec(),
-                generation: GENERATION,
-            },
-            "0e8384040164017009",
-        ),
     ]);
 }
 
@@ -477,6 +468,12 @@ fn replies_of_the_unit_service() {
         ),
         (UnitReply::Loaded { held: 300, left_out: 5 }, "08ac0205"),
     ]);
+}
+
+#[test]
+fn requests_to_save_what_is_gone() {
+    let (dir, path) = (b"d".to_vec(), b"p".to_vec());
+    check(&[(UnitRequest::Save { inode: INODE, dir, path, generation: GENERATION }, "0e8384040164017009")]);
 }
 
 #[test]

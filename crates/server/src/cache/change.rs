@@ -5,7 +5,7 @@ use super::record::Record;
 use super::{CacheService, UNKNOWN};
 use std::sync::Arc;
 use tameike_core::limits::FILE_SIZE_MAX;
-use tameike_core::wire::cache::{CacheState, Stamp, Writing};
+use tameike_core::wire::cache::{CacheReply, CacheState, Stamp, Writing};
 use tameike_core::wire::holders::Holder;
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::{Errno, InodeId, NodeId, Result, Timestamp};
@@ -200,14 +200,14 @@ impl CacheService {
     }
 
     /// What becomes of a node's writes to a file. One that is not known any more was removed.
-    pub(super) async fn writing(&self, inode: InodeId, what: Writing, by: NodeId) -> Result<()> {
-        let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(()) };
+    pub(super) async fn writing(&self, inode: InodeId, what: Writing, by: NodeId) -> Result<CacheReply> {
+        let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(CacheReply::Done) };
         file.update(&self.journal, |state| match what {
             Writing::Begins => state.record.set_writer(by, true),
             Writing::Ends => state.record.set_writer(by, false),
             Writing::CutOff => state.record.cut_off = true,
         })?;
-        self.journal.sync(false).await
+        self.journal.sync(false).await.map(|()| CacheReply::Done)
     }
 
     /// Takes note of the files that were being written when the job was cut off.

@@ -158,10 +158,7 @@ impl CacheService {
             CacheRequest::Dirty { inode, path, stamp, writes } => {
                 CacheReply::State(self.dirty((inode, &path, stamp), writes.then_some(from)).await?)
             }
-            CacheRequest::Writing { inode, what } => {
-                self.writing(inode, what, from).await?;
-                CacheReply::Done
-            }
+            CacheRequest::Writing { inode, what } => self.writing(inode, what, from).await?,
             CacheRequest::Commit { inode, end, sparse, now } => {
                 CacheReply::State(self.commit(inode, (end, sparse), now, from).await?)
             }

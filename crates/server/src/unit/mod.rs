@@ -144,9 +144,7 @@ impl UnitService {
                 let order = flush::Order { inode, path, size, generation, patient, distrust, round, ending };
                 self.flush(order).await?
             }
-            UnitRequest::Save { inode, dir, path, generation } => {
-                self.save(inode, dir, path, generation).await?
-            }
+            request @ UnitRequest::Save { .. } => self.save(request).await?,
             UnitRequest::MarkClean { inode, round } => {
                 self.mark_round_clean(inode, round).await?;
                 UnitReply::Done

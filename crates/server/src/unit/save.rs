@@ -5,19 +5,16 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use tameike_core::limits::UNIT_SIZE;
-use tameike_core::wire::unit::UnitReply;
-use tameike_core::{Errno, Fault, Generation, InodeId, Result};
+use tameike_core::wire::unit::{UnitReply, UnitRequest};
+use tameike_core::{Errno, Fault, Result};
 use tameike_io::shared::{Access, PosixTree, SharedFs};
 
 impl UnitService {
     /// Writes the units of the file that have dirty bytes, with all that is held of them, to the file at `path` below `dir`.
-    pub(super) async fn save(
-        &self,
-        inode: InodeId,
-        dir: Vec<u8>,
-        path: Vec<u8>,
-        generation: Generation,
-    ) -> Result<UnitReply> {
+    pub(super) async fn save(&self, request: UnitRequest) -> Result<UnitReply> {
+        let UnitRequest::Save { inode, dir, path, generation } = request else {
+            return Err(Errno::EINVAL.into());
+        };
         let _only = self.flush_locks.hold(inode).await;
         let dirty = self.parts.extents.dirty_units(inode, usize::MAX)?;
         let (mut written, mut end) = (0, 0);
