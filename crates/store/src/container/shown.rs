@@ -25,7 +25,7 @@ pub fn shown(path: &[u8]) -> String {
 pub fn quoted(name: &[u8], for_shell: bool) -> String {
     let text = std::str::from_utf8(name).ok().filter(|text| !text.chars().any(char::is_control));
     match text {
-        Some(text) if !text.starts_with(['\'', '"']) && !(for_shell && is_special(text)) => text.to_owned(),
+        Some(text) if !(text.starts_with(['\'', '"']) || for_shell && is_special(text)) => text.to_owned(),
         Some(text) if text.contains('\'') && !text.contains(is_special_in_quotes) => format!("\"{text}\""),
         _ => in_quotes(name),
     }
