@@ -188,7 +188,7 @@ mod tests {
     fn small_holes_are_read() {
         let hole = HOLE_SIZE_MIN;
         assert_eq!(found(vec![], 1 << 30), []);
-        assert_eq!(found(vec![hole - 1..hole, 2 * hole - 1..2 * hole], 1 << 20), [0..2 * hole]);
+        assert_eq!(found(vec![hole - 1..hole, 2 * hole - 1..2 * hole], 1 << 20), vec![0..2 * hole]);
         assert_eq!(
             found(vec![hole..hole + 1, 2 * hole + 1..END], 1 << 20),
             [hole..hole + 1, 2 * hole + 1..END]

@@ -11,6 +11,8 @@ mod sparse;
 mod support;
 #[path = "aggregate/times.rs"]
 mod times;
+#[path = "support/victims.rs"]
+mod victims;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};

@@ -31,14 +31,12 @@ fn compare(view: &str, reference: &str, found: &str) {
     let (reference, found) = (by_seed(reference), by_seed(found));
     for (seed, wanted) in &reference {
         let got = found.get(seed).map(Vec::as_slice).unwrap_or_default();
-        let Some(step) = (0..wanted.len().max(got.len())).find(|step| wanted.get(*step) != got.get(*step))
-        else {
-            continue;
-        };
-        panic!(
-            "{view}, seed {seed}: the view returned {:?} where a local file system returned {:?}; before: {:#?}",
+        let differs = |step: &usize| wanted.get(*step) != got.get(*step);
+        let step = (0..wanted.len().max(got.len())).find(differs).unwrap_or(wanted.len());
+        assert_eq!(
             got.get(step),
             wanted.get(step),
+            "{view}, seed {seed}; what returned the same before: {:#?}",
             &wanted[step.saturating_sub(STEPS_SHOWN)..step]
         );
     }

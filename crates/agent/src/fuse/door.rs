@@ -128,13 +128,7 @@ impl<V: Vfs> FuseDoor<V> {
                 self.vfs.release_dir(HandleNumber(handle));
                 reply.done();
             }
-            Operation::FsyncDir => {
-                let directories = self.directories.clone();
-                self.run(reply, |vfs| async move {
-                    let synced = vfs.fsync_dir(file).await;
-                    if directories.is_removed(file, &synced) { Ok(()) } else { synced }
-                });
-            }
+            Operation::FsyncDir => self.sync_directory(file, reply),
             Operation::StatFs => {
                 let vfs = self.vfs.clone();
                 self.tasks.spawn(async move { answer_space(reply, vfs.space().await) });

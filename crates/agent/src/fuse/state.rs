@@ -64,6 +64,15 @@ impl<V: Vfs> FuseDoor<V> {
         });
     }
 
+    /// Makes the names of a directory safe, unless it is removed.
+    pub(super) fn sync_directory(&self, file: FileNumber, reply: Reply) {
+        let directories = self.directories.clone();
+        self.run(reply, move |vfs| async move {
+            let synced = vfs.fsync_dir(file).await;
+            if directories.is_removed(file, &synced) { Ok(()) } else { synced }
+        });
+    }
+
     /// Runs an operation that is answered by success alone.
     pub(super) fn run<F>(&self, reply: Reply, operation: impl FnOnce(Arc<V>) -> F)
     where

@@ -2,11 +2,11 @@
 
 use super::{Mounted, Tree, path};
 use crate::support::succeed;
+use crate::victims::wait_for;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Command, Stdio};
 
 /// A mount namespace that was made after a mount, and has a copy of it.
 struct Namespace(Child);
@@ -38,19 +38,6 @@ impl Drop for Namespace {
     }
 }
 
-/// How the process ends: nothing when it has not after a long time.
-fn ended(server: &mut Mounted) -> Option<ExitStatus> {
-    let begin = Instant::now();
-    while begin.elapsed() < Duration::from_secs(30) {
-        if let Some(status) = server.0.try_wait().expect("a child") {
-            return Some(status);
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    server.0.kill().expect("killed");
-    None
-}
-
 /// It went on, and only SIGKILL ended it.
 #[test]
 fn copies_of_a_mount_do_not_keep_it() {
@@ -64,7 +51,7 @@ fn copies_of_a_mount_do_not_keep_it() {
             true => succeed(Command::new("kill").arg(server.0.id().to_string())),
             false => succeed(Command::new("fusermount3").arg("-u").arg(&at)),
         };
-        let status = ended(&mut server).expect("it ends");
+        let status = wait_for("the end of the mount", || server.0.try_wait().expect("a child"));
         assert!(status.success(), "{status}");
         assert_eq!(fs::read_dir(&at).expect("a directory").count(), 0);
         drop(other);
