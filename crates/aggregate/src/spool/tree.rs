@@ -3,12 +3,13 @@
 use super::page::SharedPage;
 use crate::session::Xattr;
 use rustix::fs::{
-    AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat,
+    AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, XattrFlags, chownat,
     renameat_with, utimensat,
 };
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::ErrorKind;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirEntryExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -304,7 +305,9 @@ pub fn change_at(path: &Path, change: &AttrChange) -> std::io::Result<()> {
         }
     }
     if let Some(mode) = change.mode {
-        chmodat(CWD, path, Mode::from_raw_mode(mode.into()), AtFlags::empty())?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::open(path, flags, Mode::empty())?;
+        rustix::fs::chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), Mode::from_raw_mode(mode.into()))?;
     }
     if change.atime.is_some() || change.mtime.is_some() {
         let time = |time: Option<SetTime>| match time {

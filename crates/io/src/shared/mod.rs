@@ -9,6 +9,7 @@
 //! root, and no symbolic link is followed: a link is a thing with a target, never a way to somewhere else.
 
 mod directory;
+mod exact;
 mod file;
 mod ids;
 mod kept;

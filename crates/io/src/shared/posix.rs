@@ -1,6 +1,7 @@
 //! The tree below a real directory.
 
 use super::directory::PosixDir;
+use super::exact;
 use super::file::PosixFile;
 use super::ids::Ids;
 use super::kept::KeptFiles;
@@ -10,7 +11,9 @@ use super::{
     translate,
 };
 use crate::os::owned;
-use rustix::fs::{Access as Rights, AtFlags, Gid, Mode, OFlags, RenameFlags, ResolveFlags, StatxFlags, Uid};
+use rustix::fs::{
+    Access as Rights, AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, ResolveFlags, StatxFlags, Uid,
+};
 use rustix::io::Errno as Os;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -134,16 +137,6 @@ impl PosixTree {
     }
 }
 
-/// Gives a new file exactly the bits asked for: the umask or a default access list may have taken some.
-fn set_exact_mode(dir: BorrowedFd<'_>, name: &[u8], bits: u16) -> rustix::io::Result<()> {
-    let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
-    if stat.st_mode & 0o777 == u32::from(bits) & 0o777 {
-        return Ok(());
-    }
-    let kept = stat.st_mode & 0o7000;
-    rustix::fs::chmodat(dir, name, Mode::from_raw_mode(kept | u32::from(bits & 0o7777)), AtFlags::empty())
-}
-
 impl SharedFs for PosixTree {
     fn stat(&self, path: &[u8]) -> Result<FileStat> {
         self.at("stat", path, |dir, name| look::at(self.seen, dir, name))
@@ -193,25 +186,28 @@ impl SharedFs for PosixTree {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let descriptor = self.at("create", path, |dir, name| {
             let file = rustix::fs::openat(dir, name, flags, translate::mode(mode))?;
-            set_exact_mode(dir, name, mode)?;
+            exact::set_of_file(&file, mode)?;
             Ok(file)
         })?;
         Ok(self.file(descriptor, path))
     }
 
     fn make(&self, path: &[u8], special: &Special) -> Result<FileStat> {
+        if let Special::Node { kind: FileKind::File, mode, .. } = special {
+            return self.create(path, *mode)?.stat();
+        }
         self.at("make", path, |dir, name| {
             match special {
                 Special::Directory(mode) => {
                     rustix::fs::mkdirat(dir, name, translate::mode(*mode))?;
-                    set_exact_mode(dir, name, *mode)?;
+                    exact::set_of_name(dir, name, FileType::Directory, *mode)?;
                 }
                 Special::Symlink(target) => rustix::fs::symlinkat(target.as_slice(), dir, name)?,
                 Special::Node { kind, mode, rdev } => {
                     let device = translate::system_device(*rdev);
                     let file_type = translate::file_type(*kind);
                     rustix::fs::mknodat(dir, name, file_type, translate::mode(*mode), device)?;
-                    set_exact_mode(dir, name, *mode)?;
+                    exact::set_of_name(dir, name, file_type, *mode)?;
                 }
             }
             look::at(self.seen, dir, name)

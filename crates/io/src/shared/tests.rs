@@ -1,6 +1,8 @@
 use super::*;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use tameike_core::attr::SetTime;
 
@@ -271,4 +273,56 @@ fn what_was_opened_before_a_change_is_not_kept_after_it() {
     drop(Changing::begin(&tree, inode));
     kept.keep(KeptFile { inode, generation: Generation(1), used: Duration::ZERO, file }, moment);
     assert!(kept.take(inode, Generation(1)).0.is_none());
+}
+
+/// Other users may be able to rename files in a shared directory.
+#[test]
+fn permissions_of_what_was_made_reach_nothing_that_takes_its_place() {
+    let (dir, tree) = tree();
+    let at = |name: &str| dir.path().join(name);
+    let mode = |name: &str| std::fs::metadata(at(name)).expect("it is there").mode() & 0o777;
+    std::fs::create_dir(at("outside")).expect("mkdir");
+    std::fs::write(at("outside/key"), "private").expect("written");
+    std::fs::create_dir(at("private")).expect("mkdir");
+    std::fs::write(at("private/file"), "private").expect("written");
+    for (name, mode) in [("outside/key", 0o600), ("outside", 0o700), ("private", 0o700)] {
+        std::fs::set_permissions(at(name), PermissionsExt::from_mode(mode)).expect("chmod");
+    }
+    let swaps = AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let swap = |one: &str| {
+                renameat_with(CWD, at(one), CWD, at("made"), RenameFlags::EXCHANGE)
+                    .and_then(|()| renameat_with(CWD, at("made"), CWD, at(one), RenameFlags::EXCHANGE))
+            };
+            symlink(at("outside"), at("link")).expect("symlink");
+            symlink(at("outside/key"), at("link to key")).expect("symlink");
+            while swaps.load(Relaxed) {
+                ["link", "link to key", "private"].map(swap).into_iter().for_each(|_| {});
+            }
+        });
+        let end = std::time::Instant::now() + Duration::from_secs(2);
+        while std::time::Instant::now() < end && mode("outside/key") == 0o600 {
+            let made = tree.make(b"made", &Special::Directory(0o777)).map(drop);
+            let _ = tree.rmdir(b"made");
+            let created = tree.create(b"made", 0o666).map(drop);
+            let _ = tree.unlink(b"made");
+            let node = Special::Node { kind: FileKind::Fifo, mode: 0o666, rdev: 0 };
+            let node = tree.make(b"made", &node).map(drop);
+            let _ = tree.unlink(b"made");
+            drop((made, created, node));
+        }
+        swaps.store(false, Relaxed);
+    });
+    assert_eq!(["outside", "outside/key", "private"].map(mode), [0o700, 0o600, 0o700]);
+}
+
+#[test]
+fn what_is_made_has_its_permissions_whatever_the_umask() {
+    let (_dir, tree) = tree();
+    let node = |kind| Special::Node { kind, mode: 0o666, rdev: 0 };
+    assert_eq!(tree.make(b"dir", &Special::Directory(0o777)).expect("mkdir").mode, 0o777);
+    assert_eq!(tree.make(b"fifo", &node(FileKind::Fifo)).expect("mkfifo").mode, 0o666);
+    assert_eq!(tree.make(b"file", &node(FileKind::File)).expect("mknod").mode, 0o666);
+    assert_eq!(tree.create(b"other", 0o622).expect("create").stat().expect("stat").mode, 0o622);
 }
