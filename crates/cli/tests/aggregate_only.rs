@@ -453,3 +453,24 @@ fn an_archive_of_twenty_thousand_files() {
     assert!(files < 10, "{files} files");
     place.assert_whole();
 }
+
+/// Programs there count on the permissions of their files: nobody else reads what is in a container that was made for them.
+#[test]
+fn a_container_of_programs_is_private_unless_its_owner_opens_it() {
+    let place = Place::new();
+    fs::create_dir(place.container()).expect("a directory");
+    let modes = || {
+        let names = fs::read_dir(place.container()).expect("a container").flatten();
+        let mut modes: Vec<_> = names.map(|name| name.metadata().expect("there").mode() & 0o777).collect();
+        modes.sort_unstable();
+        modes.dedup();
+        modes
+    };
+    let ran = |script: &str| assert!(place.script(script).status().expect("it starts").success());
+    ran("umask 022; echo secret > key; chmod 600 key");
+    assert_eq!(modes(), [0o600]);
+    succeed(Command::new("chmod").arg("-R").arg("a+rX").arg(place.container()));
+    ran("umask 077; echo more > other");
+    assert_eq!(modes(), [0o644]);
+    place.assert_whole();
+}

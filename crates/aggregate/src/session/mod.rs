@@ -17,7 +17,7 @@ mod together;
 
 pub use tameike_store::container::{Brief, Codec, Known, Report, Xattr};
 
-pub use options::{LookAgain, Rank, SUBFILES_MAX, SessionOptions, block_size_of};
+pub use options::{LookAgain, Openness, Rank, SUBFILES_MAX, SessionOptions, block_size_of};
 
 use draft::Draft;
 use links::Led;

@@ -73,6 +73,16 @@ pub enum LookAgain {
     Asked,
 }
 
+/// Who may read the files of a container that is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Openness {
+    /// Whom the umask lets.
+    #[default]
+    ByUmask,
+    /// Its owner.
+    Private,
+}
+
 /// How a process takes part in a container.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
@@ -83,6 +93,8 @@ pub struct SessionOptions {
     pub is_collective: bool,
     /// Whether a container is made where there is none.
     pub create: bool,
+    /// Who may read one that is made.
+    pub openness: Openness,
     /// Nothing is changed.
     pub is_read_only: bool,
     /// When it looks for what others have added.
@@ -133,7 +145,11 @@ impl SessionOptions {
             }
         }
         let superblock = self.superblock()?;
-        match superblock.create(fs) {
+        let made = match self.openness {
+            Openness::ByUmask => superblock.create(fs),
+            Openness::Private => superblock.create_private(fs),
+        };
+        match made {
             // Another one is at it.
             Err(fault) if fault.errno == Errno::EEXIST => wait_for(fs, GUESS_WAIT_MAX, fault),
             made => made.map(|()| superblock),

@@ -19,7 +19,7 @@ mod requests;
 mod room;
 mod tree;
 
-use crate::session::{LookAgain, Session, SessionOptions};
+use crate::session::{LookAgain, Openness, Session, SessionOptions};
 use clean::Clean;
 use listing::Listed;
 use members::Membership;
@@ -281,6 +281,7 @@ fn open_session(container: &Arc<dyn SharedFs>, options: &SpoolOptions) -> Result
         rank: None,
         is_collective: false,
         create: true,
+        openness: Openness::Private,
         is_read_only: false,
         block_size: Some(block_size),
         subfiles: None,

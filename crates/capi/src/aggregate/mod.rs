@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tameike_aggregate::STREAMS;
 use tameike_aggregate::session::{
-    Codec, Known, LookAgain, Rank, SUBFILES_MAX, Session, SessionOptions, block_size_of,
+    Codec, Known, LookAgain, Openness, Rank, SUBFILES_MAX, Session, SessionOptions, block_size_of,
 };
 use tameike_core::{Fault, Result};
 use tameike_io::os::forked::OwnMark;
@@ -206,6 +206,7 @@ fn open_session(
         rank,
         is_collective,
         create,
+        openness: Openness::ByUmask,
         is_read_only,
         look_again: LookAgain::Always,
         block_size: asked(|options| options.block_size)

@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tameike_aggregate::session::{LookAgain, Session, SessionOptions};
+use tameike_aggregate::session::{LookAgain, Openness, Session, SessionOptions};
 use tameike_aggregate::{ContainerTree, Destination, Tally};
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::os::process::{group, user};
@@ -128,6 +128,7 @@ fn copy_in(
         rank: None,
         is_collective: false,
         create: false,
+        openness: Openness::ByUmask,
         is_read_only: false,
         look_again: LookAgain::Asked,
         block_size: None,

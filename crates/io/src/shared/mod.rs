@@ -282,6 +282,11 @@ pub trait SharedFs: Send + Sync {
     fn open(&self, path: &[u8], access: Access) -> Result<Arc<dyn SharedFile>>;
     /// Makes a regular file that must not exist, with exactly these permission bits, and opens it for writing.
     fn create(&self, path: &[u8], mode: u16) -> Result<Arc<dyn SharedFile>>;
+    /// The same, with the permissions that this process's umask, or the directory's default access list, leaves to all; where that is not
+    /// known, for the owner alone.
+    fn create_by_umask(&self, path: &[u8]) -> Result<Arc<dyn SharedFile>> {
+        self.create(path, 0o600)
+    }
     /// Makes something else than a regular file, which must not exist, and tells its attributes.
     fn make(&self, path: &[u8], special: &Special) -> Result<FileStat>;
     /// Removes a name of anything but a directory.

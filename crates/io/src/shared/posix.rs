@@ -25,6 +25,10 @@ use tameike_core::{Errno, FileKind, Result};
 
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
 
+/// How a file is made.
+const NEW: OFlags =
+    OFlags::RDWR.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
 /// The files below one directory of this machine.
 pub struct PosixTree {
     root: OwnedFd,
@@ -183,13 +187,18 @@ impl SharedFs for PosixTree {
     }
 
     fn create(&self, path: &[u8], mode: u16) -> Result<Arc<dyn SharedFile>> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let descriptor = self.at("create", path, |dir, name| {
-            let file = rustix::fs::openat(dir, name, flags, translate::mode(mode))?;
+            let file = rustix::fs::openat(dir, name, NEW, translate::mode(mode))?;
             exact::set_of_file(&file, mode)?;
             Ok(file)
         })?;
         Ok(self.file(descriptor, path))
+    }
+
+    fn create_by_umask(&self, path: &[u8]) -> Result<Arc<dyn SharedFile>> {
+        let create =
+            |dir: BorrowedFd<'_>, name: &[u8]| rustix::fs::openat(dir, name, NEW, Mode::from_raw_mode(0o666));
+        Ok(self.file(self.at("create", path, create)?, path))
     }
 
     fn make(&self, path: &[u8], special: &Special) -> Result<FileStat> {

@@ -13,7 +13,7 @@
 
 use super::geometry::LaneId;
 use super::listing::Listing;
-use super::superblock::{SIZE, Superblock};
+use super::superblock::{SIZE, Superblock, create_like};
 use std::sync::Arc;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::crc32c;
@@ -75,7 +75,7 @@ impl Subfile {
     /// # Errors
     /// `EEXIST` when it is there, and what the file system says.
     pub fn create(fs: &dyn SharedFs, superblock: Superblock, number: u32, owner: &str) -> Result<Self> {
-        let file = fs.create(&name(number), 0o644)?;
+        let file = create_like(fs, &name(number))?;
         let owner = owner.as_bytes();
         let owner = &owner[..owner.len().min(OWNER_SIZE_MAX)];
         let mut header = [0; LIVES_AT as usize];

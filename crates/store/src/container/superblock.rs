@@ -9,10 +9,11 @@
 use super::geometry::Geometry;
 use super::notice;
 use super::subfile;
+use std::sync::Arc;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::crc32c;
-use tameike_io::shared::{Access, SharedFs};
+use tameike_io::shared::{Access, SharedFile, SharedFs};
 
 /// The file that makes a directory a container.
 pub const NAME: &[u8] = b"container";
@@ -38,6 +39,22 @@ pub struct Superblock {
     pub container: u64,
     /// How its subfiles are divided.
     pub geometry: Geometry,
+}
+
+/// Permissions of a file of a container that is as open as another one.
+fn mode_like(other: u16) -> u16 {
+    other & 0o666 | 0o600
+}
+
+/// Makes a file of a container, as open as its file [`NAME`].
+///
+/// # Errors
+/// `EEXIST` when it is there, and what the file system says.
+pub(super) fn create_like(fs: &dyn SharedFs, name: &[u8]) -> Result<Arc<dyn SharedFile>> {
+    match fs.stat(NAME) {
+        Ok(found) => fs.create(name, mode_like(found.mode)),
+        Err(_) => fs.create_by_umask(name),
+    }
 }
 
 /// Gives a header its checksum.
@@ -131,7 +148,11 @@ impl Superblock {
         if Self::is_file_whole(fs) {
             return Ok(());
         }
-        let file = fs.create(TEMPORARY_NAME, 0o644)?;
+        // As open as what it can be made of.
+        let file = match subfile::numbers(fs)?.first().map(|first| fs.stat(&subfile::name(*first))) {
+            Some(Ok(first)) => fs.create(TEMPORARY_NAME, mode_like(first.mode))?,
+            _ => fs.create_by_umask(TEMPORARY_NAME)?,
+        };
         file.write_at(&self.encode(0), 0)?;
         file.sync()?;
         fs.rename(TEMPORARY_NAME, NAME, RenameMode::Replace)?;
@@ -158,13 +179,29 @@ impl Superblock {
         Self::decode(&bytes).map(|(superblock, _)| superblock)
     }
 
-    /// Makes it, in an empty directory that becomes a container by it.
+    /// Makes it, in an empty directory that becomes a container by it, as open as the umask says.
     ///
     /// # Errors
     /// `EEXIST` when the directory is a container, `EINVAL` when the geometry is impossible.
     pub fn create(&self, fs: &dyn SharedFs) -> Result<()> {
+        self.create_with(fs, || fs.create_by_umask(NAME))
+    }
+
+    /// The same, for its owner alone.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub fn create_private(&self, fs: &dyn SharedFs) -> Result<()> {
+        self.create_with(fs, || fs.create(NAME, 0o600))
+    }
+
+    fn create_with(
+        &self,
+        fs: &dyn SharedFs,
+        create: impl FnOnce() -> Result<Arc<dyn SharedFile>>,
+    ) -> Result<()> {
         self.check()?;
-        let file = fs.create(NAME, 0o644)?;
+        let file = create()?;
         file.write_at(&self.encode(0), 0)?;
         file.sync()?;
         notice::put(fs);

@@ -20,6 +20,7 @@ fn options(rank: Option<Rank>) -> SessionOptions {
         rank,
         is_collective: false,
         create: true,
+        openness: crate::session::Openness::ByUmask,
         is_read_only: false,
         look_again: LookAgain::Always,
         block_size: Some(BLOCK_SIZE),

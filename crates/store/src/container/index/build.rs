@@ -1,6 +1,7 @@
 //! Making an index: sorted in memory, and by way of files when there are more paths than fit there.
 
 use super::super::subfile;
+use super::super::superblock::create_like;
 use super::{
     FOOTER_SIZE, FORMAT, INDEX_NAME, Index, IndexEntry, LaneEnd, MAGIC, NEW_PREFIX, PAGE_SIZE, PageRef,
     RUN_PREFIX, encode, part,
@@ -221,7 +222,7 @@ fn write(
     entries: impl Iterator<Item = Result<IndexEntry>>,
     lanes: &[LaneEnd],
 ) -> Result<()> {
-    let mut out = Appender { file: fs.create(name, 0o644)?, written: 0, pending: Vec::new() };
+    let mut out = Appender { file: create_like(fs, name)?, written: 0, pending: Vec::new() };
     let (mut pages, mut page, mut first, mut paths) = (Vec::new(), Vec::new(), None, 0_u64);
     for entry in entries {
         let entry = entry?;
