@@ -2,7 +2,7 @@
 
 use crate::Tally;
 use crate::content::FileInput;
-use crate::files::{Files, copy_pieces};
+use crate::files::{Files, Keeps, copy_pieces};
 use crate::pack::look;
 use crate::session::{OpenFlags, Session};
 use crate::tree::{Item, walk};
@@ -18,8 +18,8 @@ pub enum Destination<'a> {
     Files {
         /// Its file system.
         tree: &'a dyn SharedFs,
-        /// Files get their owners, too.
-        keeps_owners: bool,
+        /// What files get.
+        keeps: Keeps,
     },
     /// A container.
     Container(&'a Session),
@@ -102,7 +102,7 @@ impl Work<'_> {
     fn make_dir(&self, item: &Item) -> Result<()> {
         let to = self.target(item);
         match *self.into {
-            Destination::Files { tree, keeps_owners } => Files { into: tree, keeps_owners }.make_dir(&to),
+            Destination::Files { tree, keeps } => Files { into: tree, keeps }.make_dir(&to),
             Destination::Container(session) => match session.make_dir(&to, 0o700) {
                 Err(fault) if fault.errno == Errno::EEXIST => match session.stat(&to)?.kind {
                     FileKind::Directory => Ok(()),
@@ -117,9 +117,7 @@ impl Work<'_> {
         let to = self.target(item);
         let (node, _) = look(self.source, item)?;
         match *self.into {
-            Destination::Files { tree, keeps_owners } => {
-                Files { into: tree, keeps_owners }.finish(&to, &node)
-            }
+            Destination::Files { tree, keeps } => Files { into: tree, keeps }.finish(&to, &node),
             Destination::Container(session) => {
                 session.set_attributes(&to, &attributes(&node))?;
                 if node.xattrs.is_empty() { Ok(()) } else { session.set_xattrs(&to, node.xattrs) }
@@ -131,8 +129,8 @@ impl Work<'_> {
         let to = self.target(item);
         let (node, file) = look(self.source, item)?;
         match (self.into, file) {
-            (Destination::Files { tree, keeps_owners }, mut file) => {
-                Files { into: *tree, keeps_owners: *keeps_owners }.put(&to, &node, &mut file, self.tally)
+            (Destination::Files { tree, keeps }, mut file) => {
+                Files { into: *tree, keeps: *keeps }.put(&to, &node, &mut file, self.tally)
             }
             (Destination::Container(session), Some(file)) => self.add(session, &to, node, file),
             (Destination::Container(session), None) => session.make(&to, node),

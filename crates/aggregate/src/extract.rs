@@ -1,27 +1,27 @@
 //! What is in a container becomes files again.
 
 use crate::Tally;
-use crate::files::Files;
+use crate::files::{Files, Keeps};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tameike_core::{FileKind, Result};
 use tameike_io::shared::SharedFs;
 use tameike_store::container::{Container, IndexEntry};
 
 /// Brings `entries` of a container back as files of `into`, by so many threads: directories that are missing are made, and nothing that is
-/// there is replaced. With `keeps_owners`, files get their owners, too. What could not be brought back is told of in `tally`.
+/// there is replaced. Files get what `keeps` tells. What could not be brought back is told of in `tally`.
 pub fn extract(
     container: &Container,
     mut entries: Vec<IndexEntry>,
     into: &dyn SharedFs,
     threads: usize,
-    keeps_owners: bool,
+    keeps: Keeps,
     tally: &Tally,
 ) {
     // Parents first.
     entries.sort_by(|one, other| one.path.cmp(&other.path));
     let is_dir = |entry: &IndexEntry| entry.node.is_some_and(|node| node.kind == FileKind::Directory);
     let (dirs, files): (Vec<_>, Vec<_>) = entries.into_iter().partition(is_dir);
-    let work = Work { container, files: Files { into, keeps_owners } };
+    let work = Work { container, files: Files { into, keeps } };
     dirs.iter().for_each(|dir| work.count(&dir.path, work.files.make_dir(&dir.path), tally));
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {

@@ -4,17 +4,48 @@ use crate::Tally;
 use crate::content::{Input, next_range};
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::{Errno, Fault, FileKind, Result};
+use tameike_io::os::process;
 use tameike_io::shared::{SharedFile, SharedFs, Special, XattrMode};
 use tameike_store::container::{Node, split_path};
 
+/// Of a directory, that what is made in it gets its group.
+const SETGID: u16 = 0o2000;
 /// Bytes that are copied at once.
 pub const COPY_SIZE: usize = 1 << 20;
+
+/// What files get beside their content and times, when they are brought back.
+#[derive(Clone, Copy, Debug)]
+pub struct Keeps {
+    /// Their owners.
+    pub owners: bool,
+    /// All of their permissions and extended attributes, set-user-ID bits and access lists, too, and devices are made. Else they get of permissions what
+    /// is in `mask`, and of attributes those of programs (`user.`): who has packed them may be anybody.
+    pub all: bool,
+    /// Permission bits that they may have.
+    pub mask: u16,
+}
+
+impl Keeps {
+    /// What is right for a file of anybody, with the umask of this process.
+    pub fn safe() -> Self {
+        let umask = process::umask().unwrap_or(0o022);
+        Self { owners: process::user() == 0, all: false, mask: 0o777 & !umask }
+    }
+
+    /// Everything.
+    pub fn all() -> Self {
+        Self { all: true, ..Self::safe() }
+    }
+
+    fn mode(self, node: &Node) -> u16 {
+        if self.all { node.mode } else { node.mode & self.mask }
+    }
+}
 
 /// A tree in which files are made.
 pub struct Files<'a> {
     pub into: &'a dyn SharedFs,
-    /// Files get their owners, too.
-    pub keeps_owners: bool,
+    pub keeps: Keeps,
 }
 
 impl Files<'_> {
@@ -54,7 +85,15 @@ impl Files<'_> {
             FileKind::Symlink => self.make_special(path, &Special::Symlink(node.target.clone()))?,
             kind
             @ (FileKind::Fifo | FileKind::Socket | FileKind::CharacterDevice | FileKind::BlockDevice) => {
-                self.make_special(path, &Special::Node { kind, mode: node.mode, rdev: node.rdev })?;
+                let is_device = matches!(kind, FileKind::CharacterDevice | FileKind::BlockDevice);
+                if is_device && !self.keeps.all {
+                    return Err(Fault::new(
+                        Errno::EPERM,
+                        "it is a device, which is made with `--same-permissions`",
+                    ));
+                }
+                let mode = self.keeps.mode(node);
+                self.make_special(path, &Special::Node { kind, mode, rdev: node.rdev })?;
             }
         }
         self.finish(path, node)
@@ -67,13 +106,18 @@ impl Files<'_> {
     /// Gives a file its attributes.
     pub fn finish(&self, path: &[u8], node: &Node) -> Result<()> {
         let is_link = node.kind == FileKind::Symlink;
-        for xattr in &node.xattrs {
+        for xattr in node.xattrs.iter().filter(|xattr| self.keeps.all || xattr.name.starts_with(b"user.")) {
             self.into.set_xattr(path, &xattr.name, &xattr.value, XattrMode::Any)?;
         }
+        // A directory keeps what it has from the one above, which its files are to have, too.
+        let inherited = match node.kind {
+            FileKind::Directory if !self.keeps.all => self.into.stat(path)?.mode & SETGID,
+            _ => 0,
+        };
         let change = AttrChange {
-            uid: self.keeps_owners.then_some(node.uid),
-            gid: self.keeps_owners.then_some(node.gid),
-            mode: (!is_link).then_some(node.mode),
+            uid: self.keeps.owners.then_some(node.uid),
+            gid: self.keeps.owners.then_some(node.gid),
+            mode: (!is_link).then_some(self.keeps.mode(node) | inherited),
             atime: Some(SetTime::To(node.atime)),
             mtime: Some(SetTime::To(node.mtime)),
             ..AttrChange::default()

@@ -25,6 +25,7 @@ pub use compact::{Compacted, compact};
 pub use copy::{Destination, copy};
 pub use export::{Format, export};
 pub use extract::extract;
+pub use files::Keeps;
 pub use pack::{PackOptions, pack};
 pub use verify::{Verified, verify};
 pub use view::ContainerTree;

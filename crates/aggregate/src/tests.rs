@@ -44,7 +44,14 @@ fn what_does_not_fit_a_block_is_left_out_and_told() {
     fs::create_dir(&back).expect("a directory");
     let container = Container::open(tree(&into)).expect("it opens");
     let entries = container.walk().expect("a walk").collect::<Result<_, _>>().expect("entries");
-    extract(&container, entries, &*tree(&back), 2, false, &Tally::default());
+    extract(
+        &container,
+        entries,
+        &*tree(&back),
+        2,
+        crate::Keeps { owners: false, ..crate::Keeps::all() },
+        &Tally::default(),
+    );
     assert_eq!(fs::read(back.join("small")).expect("there"), b"content");
     assert!(!back.join("large").exists());
 }

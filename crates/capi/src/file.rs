@@ -11,6 +11,7 @@ use std::ffi::CStr;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tameike_io::os::process::umask;
 use tameike_ring::client::{
     Answer, Client, FileKey, HANDOVER_NAME_SIZE, OpenFile, Start, Status, Time, Transfer,
 };
@@ -79,7 +80,7 @@ impl File {
     /// Opens as `open` does, with the mask of the process.
     pub fn open(path: &CStr, flags: i32, mode: u32) -> Result<Self> {
         let ask = |connection: &'static Connection, start: Start, path: &[u8]| {
-            let mode = if flags & libc::O_CREAT == 0 { 0 } else { mode & !umask()? };
+            let mode = if flags & libc::O_CREAT == 0 { 0 } else { mode & !u32::from(umask()?) };
             let opened = ended(connection.client.open(start, path, flags, mode))?;
             Some(opened.map(|opened| (connection, start.view, opened)))
         };
@@ -297,7 +298,7 @@ pub fn unlink(path: &CStr) -> Result<()> {
 /// Makes a directory.
 pub fn make_dir(path: &CStr, mode: u32) -> Result<()> {
     let told = connection::on_path_to_change(path.to_bytes(), |connection, start, path| {
-        ended(connection.client.make_dir(start, path, mode & !umask()?))
+        ended(connection.client.make_dir(start, path, mode & !u32::from(umask()?)))
     });
     told.flatten().unwrap_or_else(|| rustix::fs::mkdirat(CWD, path, Mode::from_bits_retain(mode)))
 }
@@ -333,13 +334,6 @@ pub fn whole(size: usize, mut call: impl FnMut(usize) -> Result<usize>) -> Resul
         }
     }
     Ok(done)
-}
-
-/// The mask of new files. Asking the kernel for it by `umask` would be setting it, if only for a moment.
-fn umask() -> Option<u32> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
-    u32::from_str_radix(mask.trim(), 8).ok()
 }
 
 /// What the kernel tells, as the ring has it.

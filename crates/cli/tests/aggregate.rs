@@ -98,7 +98,7 @@ impl Tree {
     /// What is extracted is the tree, with its times and permissions.
     fn assert_extracted(&self, into: &str) -> PathBuf {
         let into = self.base.path().join(into);
-        let output = agg(&[path("extract"), &self.container(), &into]);
+        let output = agg(&[path("extract"), path("--same-permissions"), &self.container(), &into]);
         assert!(output.status.success(), "{}", shown(&output));
         assert_same(&self.source(), &into);
         into
@@ -208,7 +208,7 @@ fn files_and_trees_are_copied_in_and_out_and_between_containers() {
     let tree = Tree::new().packed();
     let (base, container) = (tree.base.path(), tree.container());
     let copied = |words: &[&Path]| {
-        let output = agg(&[&[path("cp")], words].concat());
+        let output = agg(&[&[path("cp"), path("-p")], words].concat());
         assert!(output.status.success(), "{}", shown(&output));
     };
     // Out of it: as another name, in a directory, all of it.

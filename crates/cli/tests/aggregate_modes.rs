@@ -44,3 +44,35 @@ fn a_container_is_as_open_as_the_umask_of_who_makes_it() {
         script(base.path(), r#"cd "$2"; rm -r source container"#);
     }
 }
+
+/// Who has packed a container may be anybody.
+#[test]
+fn what_comes_out_of_a_container_gets_no_permissions_that_nobody_asked_for() {
+    let base = tempfile::tempdir().expect("a directory");
+    script(
+        base.path(),
+        r#"cd "$2"; umask 000; mkdir -p source/d; chmod 2777 source/d; echo program > source/program; chmod 6777 source/program
+           python3 -c 'import os; os.setxattr("source/d", "user.kept", b"yes"); os.setxattr("source/program", "user.kept", b"yes")'
+           python3 -c 'import os, struct
+entry = lambda tag, bits, who=0xffffffff: struct.pack("<HHI", tag, bits, who)
+acl = struct.pack("<I", 2) + entry(1, 7) + entry(2, 7, 12002) + entry(4, 7) + entry(16, 7) + entry(32, 7)
+os.setxattr("source/d", "system.posix_acl_default", acl)'
+           "$1" agg create source container; mkdir shared; chmod 2755 shared; umask 027
+           "$1" agg extract container out; "$1" agg cp -r container:program container:d shared
+           "$1" agg extract --same-permissions container all; "$1" agg cp -rp container:d container:program ."#,
+    );
+    let mode = |name: &str| fs::metadata(base.path().join(name)).expect("it is there").mode() & 0o7777;
+    let names = ["out/program", "out/d", "shared/program", "shared/d"];
+    assert_eq!(names.map(mode), [0o750, 0o750, 0o750, 0o2750]);
+    assert_eq!(["all/program", "all/d", "program", "d"].map(mode), [0o6777, 0o2777, 0o6777, 0o2777]);
+    let attributes = |name: &str| {
+        let list = "import os, sys; print(*sorted(os.listxattr(sys.argv[1])))";
+        succeed(Command::new("python3").args(["-c", list]).arg(base.path().join(name)))
+    };
+    for name in names {
+        assert_eq!(attributes(name).trim(), "user.kept", "{name}");
+    }
+    for name in ["all/d", "d"] {
+        assert_eq!(attributes(name).trim(), "system.posix_acl_default user.kept", "{name}");
+    }
+}

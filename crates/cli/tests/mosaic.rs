@@ -41,7 +41,7 @@ fn assert_as_direct(site: &Site, made: &Path) {
 /// The container's files in a directory.
 fn extracted(container: &Path, into: &Path) {
     succeed(Command::new(binary()).args(["agg", "verify"]).arg(container));
-    succeed(Command::new(binary()).args(["agg", "extract"]).arg(container).arg(into));
+    succeed(Command::new(binary()).args(["agg", "extract", "--same-permissions"]).arg(container).arg(into));
 }
 
 /// S39: "Below the directory of `--aggregate-only`, an unchanged program that is linked dynamically finds and leaves what it would in

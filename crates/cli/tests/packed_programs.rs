@@ -39,7 +39,7 @@ fn taken_out(site: &Site) -> PathBuf {
     }
     let container = site.shared().join(PACKED);
     succeed(Command::new(binary()).args(["agg", "verify"]).arg(&container));
-    succeed(Command::new(binary()).args(["agg", "extract"]).arg(&container).arg(&into));
+    succeed(Command::new(binary()).args(["agg", "extract", "--same-permissions"]).arg(&container).arg(&into));
     let (packed, plain) = (regular_files(&into), regular_files(&site.shared().join("work")));
     // The container is not among what the shell names here.
     succeed(Command::new("sh").args(["-euc", r#"cp -a "$1"/* "$2""#, "copy"]).arg(site.shared()).arg(&into));

@@ -25,6 +25,7 @@ use tameike_aggregate::session::{
 };
 use tameike_core::{Fault, Result};
 use tameike_io::os::forked::OwnMark;
+use tameike_io::os::process::umask;
 use tameike_io::shared::PosixTree;
 
 thread_local! {
@@ -113,13 +114,6 @@ unsafe fn take(container: *mut Aggregate) -> file::Result<Session> {
             Err(Errno::BUSY)
         }
     }
-}
-
-/// Permission bits that new files do not get, of this process.
-fn umask() -> u16 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let told = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-    told.and_then(|mask| u16::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o022)
 }
 
 /// The tree of a directory, which is made where it is missing and may be.
@@ -214,7 +208,7 @@ fn open_session(
         subfiles,
         codec,
         streams,
-        umask: if is_read_only { 0 } else { umask() },
+        umask: if is_read_only { 0 } else { umask().unwrap_or(0o022) },
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
     };

@@ -1,6 +1,6 @@
 //! `tameike agg cp`.
 
-use super::{codec, inner, of_path, open, tell, tell_damage, threads, tree};
+use super::{codec, inner, keeps, of_path, open, tell, tell_damage, threads, tree};
 use crate::arguments::CopyArguments;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -54,7 +54,7 @@ pub fn copy(arguments: &CopyArguments) -> Result<u8> {
     let sources = trees(sources, &mut code)?;
     let tally = Tally::default();
     match into {
-        Place::File(path) => copy_out(&sources, &path, arguments.recursive, &tally)?,
+        Place::File(path) => copy_out(&sources, &path, arguments, &tally)?,
         Place::Inside { container, path } => copy_in(&sources, (&container, &path), arguments, &tally)
             .map_err(|fault| of_path(&arguments.into, &fault))?,
     }
@@ -101,7 +101,7 @@ fn within(dir: &[u8], name: &[u8]) -> Vec<u8> {
     if name.is_empty() { dir.to_vec() } else { join(dir, name) }
 }
 
-fn copy_out(sources: &[Source], into: &Path, is_deep: bool, tally: &Tally) -> Result<()> {
+fn copy_out(sources: &[Source], into: &Path, arguments: &CopyArguments, tally: &Tally) -> Result<()> {
     let has_whole = sources.iter().any(|(_, path)| path.is_empty());
     if has_whole && !into.exists() {
         std::fs::create_dir(into)
@@ -110,10 +110,10 @@ fn copy_out(sources: &[Source], into: &Path, is_deep: bool, tally: &Tally) -> Re
     let is_dir = into.is_dir();
     refuse_many(sources, is_dir).map_err(|fault| of_path(into, &fault))?;
     let (tree, name) = if is_dir { (tree(into)?, Vec::new()) } else { beside(into)? };
-    let files = Destination::Files { tree: &*tree, keeps_owners: user() == 0 };
+    let files = Destination::Files { tree: &*tree, keeps: keeps(arguments.same_permissions) };
     for (source, from) in sources {
         let to = if is_dir { within(b"", name_of(from)) } else { name.clone() };
-        tameike_aggregate::copy((&**source, from), (&files, &to), is_deep, threads(), tally);
+        tameike_aggregate::copy((&**source, from), (&files, &to), arguments.recursive, threads(), tally);
     }
     Ok(())
 }

@@ -19,9 +19,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use tameike_aggregate::session::{SUBFILES_MAX, block_size_of};
-use tameike_aggregate::{Format, PackOptions, Tally};
+use tameike_aggregate::{Format, Keeps, PackOptions, Tally};
 use tameike_core::{Errno, Fault, Result};
-use tameike_io::os::process::{random_bytes, user, wall_seconds};
+use tameike_io::os::process::{random_bytes, wall_seconds};
 use tameike_io::shared::{PosixTree, SharedFs};
 use tameike_store::container::{Codec, Container, IndexEntry, shown, superblock};
 
@@ -260,6 +260,10 @@ fn printing(error: &std::io::Error) -> Fault {
     Fault::new(Errno::EIO, format!("printing: {error}"))
 }
 
+fn keeps(same_permissions: bool) -> Keeps {
+    if same_permissions { Keeps::all() } else { Keeps::safe() }
+}
+
 fn extract(arguments: &ExtractArguments) -> Result<u8> {
     let container = open(&arguments.container)?;
     let entries = match arguments.paths.is_empty() {
@@ -271,8 +275,8 @@ fn extract(arguments: &ExtractArguments) -> Result<u8> {
         return Err(cannot_make(&arguments.into, made));
     }
     let tally = Tally::default();
-    let is_root = user() == 0;
-    tameike_aggregate::extract(&container, entries, &*tree(&arguments.into)?, threads(), is_root, &tally);
+    let keeps = keeps(arguments.same_permissions);
+    tameike_aggregate::extract(&container, entries, &*tree(&arguments.into)?, threads(), keeps, &tally);
     tell_damage(&arguments.container, &container, tell(&tally, "extracted"))
 }
 

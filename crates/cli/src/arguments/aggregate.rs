@@ -146,7 +146,8 @@ pub struct CatArguments {
 #[derive(Debug, Args)]
 #[command(
     after_help = "CONTAINER:PATH is a path in a container, CONTAINER: all of it. What is before a colon is a container when it is a directory that is one; else the colon is part of a name.\n\n\
-    Files that are there already are not replaced, directories that are there get what is new. Permissions, times, extended attributes and links are kept; owners in containers, and by root.\n\n\
+    Files that are there already are not replaced, directories that are there get what is new. Times and links are kept, owners in containers, and by root. \
+    Containers get all permissions and extended attributes; files get what the umask leaves of their permissions, and attributes of programs (`user.`), unless --same-permissions is given.\n\n\
     Exit code: 0 when everything was copied, 75 when not, or when a container's writer was cut off, 4 when a container is damaged so that files may be missing, 71 when nothing could be.\n\n\
     Examples:\n  \
       tameike agg cp results.tmk:run-7/log .\n  \
@@ -162,6 +163,9 @@ pub struct CopyArguments {
     /// Directories, too, with all that is below
     #[arg(short, long)]
     pub recursive: bool,
+    /// Files get all permissions and extended attributes, set-user-ID bits and access lists, too, and devices are made. For containers of people you trust
+    #[arg(short = 'p', long, visible_alias = "preserve")]
+    pub same_permissions: bool,
     /// Keep data smaller in a container than it is, where that pays
     #[arg(long, value_name = "CODEC", value_enum, num_args = 0..=1, require_equals = true, default_value = "none", default_missing_value = "zstd")]
     pub compress: Compress,
@@ -170,7 +174,8 @@ pub struct CopyArguments {
 /// `tameike agg extract`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Files that are there already are not replaced. Owners are kept when root extracts.\n\n\
+    after_help = "Files that are there already are not replaced. Owners are kept when root extracts. Of permissions files get what the umask leaves, and of \
+    extended attributes those of programs (`user.`), unless --same-permissions is given.\n\n\
     Exit code: 0 when everything was brought back, 75 when not, or when the container's writer was cut off, 4 when the container is damaged so that files may be missing, 71 when the container cannot be read."
 )]
 pub struct ExtractArguments {
@@ -180,6 +185,9 @@ pub struct ExtractArguments {
     pub into: PathBuf,
     /// Files and directories of the container [default: all of it]
     pub paths: Vec<PathBuf>,
+    /// Files get all permissions and extended attributes, set-user-ID bits and access lists, too, and devices are made. For containers of people you trust
+    #[arg(short = 'p', long, visible_alias = "preserve")]
+    pub same_permissions: bool,
 }
 
 /// `tameike agg export`

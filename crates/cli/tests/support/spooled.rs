@@ -85,7 +85,7 @@ impl Place {
     /// All that is in the container, as files.
     pub fn extracted(&self) -> PathBuf {
         let into = self.base.path().join("extracted");
-        let output = self.agg("extract", &[&into]);
+        let output = self.agg("extract", &[Path::new("--same-permissions"), &into]);
         assert!(output.status.success(), "{}", shown(&output));
         into
     }

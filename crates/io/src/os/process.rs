@@ -140,6 +140,25 @@ pub fn start_thread<T: Send + 'static>(
         .map_err(|error| Fault::from_os(format_args!("starting thread {name}"), &error))
 }
 
+/// The number that stands for every user that a user namespace does not map, unless the host has another.
+const OVERFLOW_USER: u32 = 65534;
+
+/// Whether a user's number may stand for any user, as this process is in a user namespace that does not map all, as the first one does.
+pub fn may_be_any_user(user: u32) -> bool {
+    let maps_every_user = || {
+        let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
+    };
+    user == OVERFLOW_USER && !maps_every_user()
+}
+
+/// Permission bits that new files of this process do not get. Asking the kernel by `umask` would be setting them, if only for a moment.
+pub fn umask() -> Option<u16> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
+    u16::from_str_radix(mask.trim(), 8).ok()
+}
+
 /// How many open files this process may have.
 pub fn open_files_max() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
