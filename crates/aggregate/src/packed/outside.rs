@@ -123,9 +123,30 @@ fn make_outside(plain: &dyn SharedFs, path: &[u8], number: u64) -> Result<Arc<dy
         renamed.map(|()| file)
     });
     match made {
+        // Who may rename files there has put another one in its place.
+        Ok(file) if !is_at(plain, &outside, &*file)? => {
+            match plain.unlink(&outside) {
+                // A directory goes back.
+                Err(fault) if fault.errno == Errno::EISDIR => {
+                    plain.rename(&outside, &aside, RenameMode::NoReplace)?;
+                }
+                Err(fault) if !is_missing(fault.errno) => return Err(fault),
+                _ => {}
+            }
+            plain.create(&outside, MODE)
+        }
         // Below the shared directory another file system begins, or a part with limits of its own; or nothing can be made there by now.
         Err(fault) if fault.errno == Errno::EXDEV || is_closed(fault.errno) => plain.create(&outside, MODE),
         made => made,
+    }
+}
+
+/// Whether a path leads to a file that is open.
+pub(super) fn is_at(plain: &dyn SharedFs, path: &[u8], file: &dyn SharedFile) -> Result<bool> {
+    match plain.stat(path) {
+        Ok(there) => Ok(there.inode_id() == file.stat()?.inode_id()),
+        Err(fault) if is_missing(fault.errno) => Ok(false),
+        Err(fault) => Err(fault),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::APART;
 use super::made::{SETGID, owner_of_new};
-use super::outside::{OutsideFiles, aside_of, copy, outside_path, remove};
+use super::outside::{OutsideFiles, aside_of, copy, is_at, outside_path, remove};
 use super::owed::Owed;
 use super::store::Store;
 use parking_lot::Mutex;
@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{PACKED_BYTES_MAX, PackedStat};
-use tameike_core::{Errno, FileKind, Result};
+use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::os::process;
-use tameike_io::shared::{Access, FileStat, SharedFs, anew, split};
+use tameike_io::shared::{Access, FileStat, SharedFile, SharedFs, anew, split};
 use tameike_store::container::Listing;
 use tameike_store::container::outside::Place;
 
@@ -129,7 +129,8 @@ impl Moving<'_> {
     fn move_one(&self, path: &[u8], stat: &PackedStat, lending: &Mutex<()>) -> Result<()> {
         let plain = self.plain;
         let outside = outside_path(stat.number);
-        give_attributes(plain, &outside, path, stat)?;
+        // Gfarm syncs what is open for writing only.
+        give_attributes(plain, &*plain.open(&outside, Access::Write)?, path, stat)?;
         in_writable(plain, dir_of(path), lending, || {
             match plain.rename(&outside, path, RenameMode::NoReplace) {
                 Err(fault) if fault.errno == Errno::EXDEV => self.carry_over(&outside, path, stat),
@@ -156,15 +157,21 @@ impl Moving<'_> {
             bytes.truncate(count);
             self.count(Ok(bytes))
         };
-        let copied = plain.create(&aside, 0o600).and_then(|file| copy(read, size, (atime, mtime), &*file));
-        let named = copied.and_then(|()| give_attributes(plain, &aside, to, stat)).and_then(|()| match plain
-            .rename(&aside, to, RenameMode::NoReplace)
-        {
-            Err(fault) if fault.errno == Errno::EINVAL => {
-                plain.link(&aside, to)?;
-                remove(plain, &aside)
+        let copied = plain.create(&aside, 0o600).and_then(|file| {
+            copy(read, size, (atime, mtime), &*file)?;
+            give_attributes(plain, &*file, to, stat)?;
+            Ok(file)
+        });
+        let named = copied.and_then(|file| {
+            match plain.rename(&aside, to, RenameMode::NoReplace) {
+                Err(fault) if fault.errno == Errno::EINVAL => {
+                    plain.link(&aside, to)?;
+                    remove(plain, &aside)?;
+                }
+                renamed => renamed?,
             }
-            renamed => renamed,
+            // Who may rename files there may have put another one in its place.
+            if is_at(plain, to, &*file)? { Ok(()) } else { Err(replaced(from)) }
         });
         if let Err(fault) = named {
             // The content is still where it was; of what lies aside nobody knows.
@@ -237,9 +244,12 @@ fn group_of(stat: &PackedStat, has: &FileStat, dir: &FileStat) -> u32 {
 }
 
 /// A file that is about to come to a path gets permissions and owner; these are safe then.
-fn give_attributes(plain: &dyn SharedFs, file: &[u8], path: &[u8], stat: &PackedStat) -> Result<()> {
-    // Gfarm syncs what is open for writing only.
-    let file = plain.open(file, Access::Write)?;
+fn give_attributes(
+    plain: &dyn SharedFs,
+    file: &dyn SharedFile,
+    path: &[u8],
+    stat: &PackedStat,
+) -> Result<()> {
     let (has, dir) = (file.stat()?, plain.stat(dir_of(path))?);
     let (uid, gid) = (stat.uid, group_of(stat, &has, &dir));
     if (has.uid, has.gid) != (uid, gid) {
@@ -254,6 +264,14 @@ fn give_attributes(plain: &dyn SharedFs, file: &[u8], path: &[u8], stat: &Packed
     }
     file.change(&AttrChange { mode: Some(stat.mode), ..AttrChange::default() })?;
     file.sync()
+}
+
+fn replaced(content: &[u8]) -> Fault {
+    let content = String::from_utf8_lossy(content);
+    let why = format!(
+        "another program has put a file in its place just now; its content is in {content}: remove that file, and run `tameike recover`"
+    );
+    Fault::new(Errno::EEXIST, why)
 }
 
 /// What has come to its place is no more where it was; once the place is safe.

@@ -2,10 +2,14 @@
 
 use super::{Bed, as_left, errno};
 use crate::packed::count_owed;
+use crate::packed::outside::ASIDE;
 use crate::packed::store::Store;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tameike_core::attr::{AttrChange, SetTime, Timestamp};
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, Result};
@@ -349,4 +353,38 @@ fn what_is_moved_out_has_what_its_directory_gives() {
         rustix::fs::getxattr(bed.dir.path().join("dir/large"), "system.posix_acl_access", &mut found[..])
             .expect("a list");
     assert!(found[..size].windows(8).any(|found| found == entry(2, 7, 1234)), "{:?}", &found[..size]);
+}
+
+/// Who may rename files in a directory can put another file in the place of one that is on its way out of it.
+#[test]
+fn content_goes_to_no_file_that_another_program_has_put_in_the_way() {
+    let bed = Bed::new();
+    bed.one.make(b"d", &Special::Directory(0o777)).expect("made");
+    let (dir, trap) = (bed.dir.path().join("d"), bed.dir.path().join("trap"));
+    let ends = AtomicBool::new(false);
+    let swap = || {
+        fs::write(&trap, "").expect("written");
+        fs::set_permissions(&trap, PermissionsExt::from_mode(0o666)).expect("ours");
+        while !ends.load(Relaxed) {
+            let names = fs::read_dir(&dir).expect("a directory").flatten();
+            let mut moved = names.filter(|name| name.file_name().as_bytes().starts_with(ASIDE));
+            if moved.any(|name| renameat_with(CWD, &trap, CWD, name.path(), RenameFlags::EXCHANGE).is_ok()) {
+                return fs::remove_file(&trap).expect("ours");
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for number in 0..40 {
+            ends.store(false, Relaxed);
+            let swapping = scope.spawn(swap);
+            let path = format!("d/{number}");
+            let file = grown(&bed, path.as_bytes()).expect("written");
+            ends.store(true, Relaxed);
+            swapping.join().expect("swapped, or not");
+            assert_eq!(read(&file, LARGE - 2, 9), [0, 2]);
+            assert!(bed.outside().iter().all(|file| file.mode() & 0o777 == 0o600), "after {number}");
+        }
+    });
+    let (_bed, finished) = bed.again(true);
+    finished.expect("all come to their places");
 }
