@@ -5,7 +5,9 @@ mod support;
 mod victims;
 
 use std::fs;
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Stdio};
 use support::{Site, binary, shown, succeed};
 use victims::{Background, wait_for};
 
@@ -384,3 +386,53 @@ os.close(closed)
 assert open("closed", "rb").read() == b"after"
 left()
 "#;
+
+/// Locks what it can read, but for the packer's lock, as who may read a container but not write to it.
+const READER: &str = r#"
+import fcntl, os, sys
+names = [name for name in os.listdir(".") if name != "lock"]
+files = [open(name, "rb") for name in names]
+for file in files:
+    fcntl.lockf(file, fcntl.LOCK_SH)
+try:
+    files.append(open("lock", "rb"))
+    fcntl.lockf(files[-1], fcntl.LOCK_SH)
+    assert os.getuid() == int(sys.argv[1]), "another user can read the lock"
+    fcntl.lockf(files[-1], fcntl.LOCK_UN)
+except PermissionError:
+    pass
+print("locked", flush=True)
+sys.stdin.read()
+"#;
+
+/// Who may read packed files can lock them, and keeps no job from packing by that.
+#[test]
+fn a_reader_of_a_container_keeps_nobody_from_packing() {
+    let site = Site::new();
+    let pack =
+        |name: &str| site.job(1, &["--aggregate"], &format!(r#"echo {name} > "$TAMEIKE_CACHE/{name}""#));
+    succeed(&mut pack("first"));
+    let container = site.shared().join(".tameike-packed");
+    let open = r#"chmod a+rx . && for name in *; do test "$name" = lock || chmod a+r "$name"; done"#;
+    succeed(Command::new("sh").args(["-c", open]).current_dir(&container));
+    let own = fs::metadata(&container).expect("it is there").uid();
+    // As another user, where this one may become one.
+    let mut reader = Command::new(if own == 0 { "setpriv" } else { "python3" });
+    if own == 0 {
+        reader.args(["--reuid", "65533", "--regid", "65533", "--clear-groups", "python3"]);
+        // Root's own Python may be closed to others.
+        reader.env("PATH", "/usr/bin:/bin");
+    }
+    reader.args(["-c", READER, &own.to_string()]).current_dir(&container);
+    reader.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut reader = reader.spawn().expect("Python");
+    let mut line = String::new();
+    BufReader::new(reader.stdout.as_mut().expect("piped")).read_line(&mut line).expect("a line");
+    let output = pack("second").output().expect("it starts");
+    drop(reader.stdin.take());
+    reader.wait().expect("it ends");
+    assert_eq!(line, "locked\n");
+    assert!(output.status.success(), "{}", shown(&output));
+    assert!(verify(&site).contains("verified 2 paths"));
+    site.assert_clean();
+}

@@ -2,15 +2,20 @@
 
 use super::CONTAINER;
 use std::sync::Arc;
+use tameike_core::attr::AttrChange;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::random_bytes;
 use tameike_io::shared::{Access, SharedFile, SharedFs};
-use tameike_store::container::{FIRST_OF_HOSTS, Geometry, Superblock, subfile, superblock};
+use tameike_store::container::{FIRST_OF_HOSTS, Geometry, Superblock, subfile};
 
 /// Bytes of a block of a container that is made.
 const BLOCK_SIZE: u32 = 4 << 20;
 /// Lanes of each of its files. One packer at a time fills it: so it has no holes, which some file systems read.
 const LANES: u32 = 1;
+
+/// The file whose lock the packer has.
+const LOCK: &[u8] = b"lock";
+const LOCK_MODE: u16 = 0o600;
 
 /// The superblock of the container. It is made where there is none and `may_make`.
 ///
@@ -51,13 +56,35 @@ pub(super) fn of_another_user() -> Taken {
     Taken::Foreign(Errno::EPERM, format!("another user has packed files of this shared directory ({name})"))
 }
 
+/// Opens the file whose lock the packer has. Whoever can read a file can lock it, too, and keep the packer from its lock: so only the container's
+/// owner can read this one.
+fn open_lock(fs: &dyn SharedFs) -> Result<Arc<dyn SharedFile>> {
+    loop {
+        match fs.open(LOCK, Access::Write) {
+            Err(fault) if fault.errno == Errno::ENOENT => {}
+            opened => {
+                let opened = opened?;
+                if opened.stat()?.mode & 0o777 != LOCK_MODE {
+                    opened.change(&AttrChange { mode: Some(LOCK_MODE), ..AttrChange::default() })?;
+                }
+                return Ok(opened);
+            }
+        }
+        match fs.create(LOCK, LOCK_MODE) {
+            // Another job was faster.
+            Err(fault) if fault.errno == Errno::EEXIST => {}
+            made => return made,
+        }
+    }
+}
+
 /// Takes a container from others.
 ///
 /// # Errors
 /// What the file system says.
 pub(super) fn take(fs: &dyn SharedFs) -> Result<Taken> {
     let name = String::from_utf8_lossy(CONTAINER);
-    let header = match fs.open(superblock::NAME, Access::Write) {
+    let lock = match open_lock(fs) {
         Err(fault) if matches!(fault.errno, Errno::EACCES | Errno::EPERM) => return Ok(of_another_user()),
         Err(fault) if fault.errno == Errno::EROFS => {
             let why =
@@ -66,8 +93,8 @@ pub(super) fn take(fs: &dyn SharedFs) -> Result<Taken> {
         }
         opened => opened?,
     };
-    match header.try_lock(0, 1) {
-        Ok(true) => Ok(Taken::Ours(Some(header))),
+    match lock.try_lock(0, 1) {
+        Ok(true) => Ok(Taken::Ours(Some(lock))),
         Ok(false) => {
             let why =
                 format!("another job packs files of this shared directory ({name}): wait until it has ended");

@@ -2,7 +2,7 @@
 
 use super::look::Seen;
 use super::{Allocate, FileStat, Seek, SharedFile, look, translate};
-use crate::os::range_lock::try_lock_range;
+use crate::os::range_lock::{is_range_locked, try_lock_range};
 use rustix::fs::{Advice, AtFlags, CWD, Gid, SeekFrom, StatxFlags, Uid};
 use rustix::io::ReadWriteFlags;
 use std::io::IoSlice;
@@ -145,7 +145,17 @@ impl SharedFile for PosixFile {
     }
 
     fn try_lock(&self, offset: u64, length: u64) -> Result<bool> {
-        match try_lock_range(self.descriptor.as_fd(), offset, length) {
+        self.locked(try_lock_range(self.descriptor.as_fd(), offset, length))
+    }
+
+    fn is_locked(&self, offset: u64, length: u64) -> Result<bool> {
+        self.locked(is_range_locked(self.descriptor.as_fd(), offset, length))
+    }
+}
+
+impl PosixFile {
+    fn locked(&self, done: Result<bool>) -> Result<bool> {
+        match done {
             // Clusters whose lock service is away, or was left out, say so in one of these ways.
             Err(fault)
                 if matches!(
@@ -158,7 +168,7 @@ impl SharedFile for PosixFile {
                     format!("lock {}: {fault}", String::from_utf8_lossy(&self.path)),
                 ))
             }
-            is_ours => is_ours,
+            done => done,
         }
     }
 }

@@ -252,6 +252,11 @@ pub trait SharedFile: Send + Sync {
         let _ = (offset, length);
         Err(Errno::EOPNOTSUPP.into())
     }
+    /// Whether another open file has some of a range by [`SharedFile::try_lock`]. Locks of who may only read the file are none. `EOPNOTSUPP` as there.
+    fn is_locked(&self, offset: u64, length: u64) -> Result<bool> {
+        let _ = (offset, length);
+        Err(Errno::EOPNOTSUPP.into())
+    }
 }
 
 /// An open directory.

@@ -206,9 +206,10 @@ impl Subfile {
         if state.life == 0 || state.is_finished {
             return Ok(false);
         }
-        match self.file.try_lock(LOCKS_AT + u64::from(lane), 1) {
+        // Who can only read the container can have locks for reading, and tells nothing by them.
+        match self.file.is_locked(LOCKS_AT + u64::from(lane), 1) {
             Err(fault) if fault.errno == Errno::EOPNOTSUPP => Ok(true),
-            is_free => Ok(!is_free?),
+            is_locked => is_locked,
         }
     }
 

@@ -665,3 +665,25 @@ fn before_an_index_is_written_what_may_not_be_safe_is_synced() {
         assert_eq!(index.finish(&ends).is_err(), is_synced, "put: {is_put}, ended: {is_ended}");
     }
 }
+
+/// Who may read a container can have locks for reading, which tell of no writer.
+#[test]
+fn a_reader_with_locks_is_no_writer_that_lives() {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+    let bed = Bed::new(GEOMETRY);
+    let id = WriterId::Host("a".to_string());
+    let writer = LaneWriter::begin(&*bed.fs(), bed.superblock, &id).expect("a lane");
+    let subfile = bed.dir.path().join("00010000.data");
+    drop(writer);
+    let lock = "import fcntl, sys; f = open(sys.argv[1], 'rb'); fcntl.lockf(f, fcntl.LOCK_SH); print(flush=True); sys.stdin.read()";
+    let mut reader = Command::new("python3");
+    reader.args(["-c", lock]).arg(subfile).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut reader = reader.spawn().expect("Python");
+    let mut line = String::new();
+    BufReader::new(reader.stdout.as_mut().expect("piped")).read_line(&mut line).expect("a line");
+    let may_grow = bed.by_records().may_grow();
+    drop(reader.stdin.take());
+    reader.wait().expect("it ends");
+    assert!(!may_grow.expect("it looks"));
+}
