@@ -9,7 +9,7 @@ mod victims;
 use mounts::Mounts;
 use serde_json::Value;
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use support::{Site, processes_naming, shown};
@@ -130,6 +130,16 @@ fn damage_is_named_repaired_and_the_rest_is_recovered() {
         (&lost[0]["file"], &lost[0]["start"], &lost[0]["end"]),
         (&"3".into(), &8192.into(), &12_288.into())
     );
+
+    // Who can write to the store could lead what a repair writes elsewhere.
+    let mode = fs::metadata(&killed.store).expect("it is there").permissions();
+    fs::set_permissions(&killed.store, fs::Permissions::from_mode(0o777)).expect("ours");
+    let refused = killed.check(&["--repair"]);
+    fs::set_permissions(&killed.store, mode).expect("ours");
+    let told = shown(&refused);
+    assert_eq!(refused.status.code(), Some(FAILED), "{told}");
+    assert!(told.contains("is repaired by its owner"), "{told}");
+    assert!(!killed.store.join("lost+found").exists());
 
     let repaired = killed.check(&["--repair"]);
     let told = shown(&repaired);

@@ -282,7 +282,12 @@ pub(crate) fn write_damage(dir: &Path, damage: &[String]) -> Result<()> {
 fn write_whole(path: &Path, text: &str) -> Result<()> {
     let draft = path.with_extension("draft");
     let write = || {
-        let mut file = std::fs::File::create(&draft)?;
+        match std::fs::remove_file(&draft) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        // What is there now, a link perhaps, is not written to.
+        let mut file = std::fs::File::create_new(&draft)?;
         std::io::Write::write_all(&mut file, text.as_bytes())?;
         file.sync_all()?;
         std::fs::rename(&draft, path)

@@ -32,6 +32,7 @@ use identity::Stopped;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tameike_core::{Errno, Fault, InodeId, Result};
+use tameike_io::os::owned;
 
 /// Memory for pages of the table, in bytes.
 const TABLE_CACHE_BYTES: usize = 16 << 20;
@@ -112,7 +113,8 @@ impl Report {
 /// compared with their checksums.
 ///
 /// # Errors
-/// `EINVAL` when the directory is no store, or one of another version; `EBUSY` when a process has it open; what the
+/// `EINVAL` when the directory is no store, or one of another version; `EBUSY` when a process has it open; `EPERM` when it is to be repaired
+/// and another user has it or can write to it; what the
 /// disk says. After an error of a repair, nothing is lost that was there before: it can be repeated.
 pub fn check(
     dir: &Path,
@@ -131,6 +133,9 @@ fn check_reading(
     progress: &mut dyn FnMut(u64, u64),
     read: local::ReadFile<'_>,
 ) -> Result<Report> {
+    if repair {
+        refuse_foreign(dir)?;
+    }
     let mut book = Book::default();
     let stopped = Stopped::enter(dir, &mut book)?;
     let whole_table = open_table(dir, &mut book)?;
@@ -148,6 +153,17 @@ fn check_reading(
         false => None,
     };
     Ok(Report { findings: book.findings, counts, repaired: needed, lost_and_found })
+}
+
+/// Whoever else can write to a store may have put links in the place of files that a repair writes.
+fn refuse_foreign(dir: &Path) -> Result<()> {
+    match owned::is_own_dir(dir) {
+        Err(fault) if fault.errno == Errno::EPERM && dir.is_dir() => {
+            Err(fault.context("a store is repaired by its owner, when nobody else can write to it"))
+        }
+        // What else is wrong with it is told as without a repair.
+        _ => Ok(()),
+    }
 }
 
 /// The media of a store that has stopped, wherever they are.

@@ -19,6 +19,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use tameike_core::{Fault, Result};
 use tameike_io::disk::file::sync_directory;
+use tameike_io::os::owned;
 
 const ASIDE: &str = "lost+found";
 
@@ -40,6 +41,7 @@ pub(super) fn carry_out(
     let place = needs_place.then(|| dir.join(ASIDE));
     if let Some(place) = &place {
         std::fs::create_dir_all(place).map_err(|error| failed("make the directory", place, &error))?;
+        owned::is_own_dir(place)?;
         keep_copies(dir, place, extents, book)?;
         list(place, &lost)?;
         sync_directory(place)?;
