@@ -478,3 +478,24 @@ fn a_device_directory_of_another_user_in_place_of_ours_is_refused() {
     assert_eq!(fs::read_to_string(Path::new(&path).join("precious")).expect("still there"), "theirs");
     host.assert_clean();
 }
+
+/// In a user namespace all users that have no number there show as nobody.
+#[test]
+fn nobody_takes_no_directory_of_an_unknown_user_for_his_own() {
+    let host = Host::new();
+    let user = host.user(NOBODY);
+    let container = user.shared().join(".tameike-packed");
+    fs::create_dir(&container).expect("a directory");
+    chown(&container, Some(DAEMON), Some(DAEMON)).expect("an owner");
+    fs::set_permissions(&container, fs::Permissions::from_mode(0o755)).expect("ours");
+    let job = format!("unknown-{}", std::process::id());
+    let shared = user.shared();
+    let shared = shared.to_str().expect("plain path");
+    let arguments = ["run", "--shared", shared, "--job", &job, "--aggregate", "--", "true"];
+    let refused = user.tameike(Allows::Everything, &arguments).output().expect("a try");
+    let said = shown(&refused);
+    assert_eq!(refused.status.code(), Some(71), "{said}");
+    assert!(said.contains("belongs to another user"), "{said}");
+    fs::remove_dir(&container).expect("it is empty");
+    host.assert_clean();
+}

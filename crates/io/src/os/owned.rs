@@ -5,7 +5,7 @@
 //! user's is checked first. A directory that passes stays this user's: the sticky bits of the directories above keep others from
 //! renaming or removing it. Their owners, and the groups that may write to them, are trusted.
 
-use super::process::user;
+use super::process::{may_be_any_user, user};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno as Os;
 use std::os::fd::OwnedFd;
@@ -30,7 +30,7 @@ pub fn is_own_dir(path: &Path) -> Result<bool> {
             return Err(Fault::from_os(format_args!("looking at {}", path.display()), &error.into()));
         }
     };
-    match why_not_own(&found) {
+    match why_not_own(&found, |flags| rustix::fs::open(path, flags, Mode::empty())) {
         None => check_above(path).map(|()| true),
         Some(why) => Err(Fault::new(Errno::EPERM, format!("{} {why}", path.display()))),
     }
@@ -53,11 +53,16 @@ fn check_above(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Why what was found is no directory of this user's alone; none when it is one.
-pub fn why_not_own(found: &Stat) -> Option<String> {
+/// Why what was found, which `open` opens, is no directory of this user's alone; none when it is one.
+pub fn why_not_own(found: &Stat, open: impl FnOnce(OFlags) -> rustix::io::Result<OwnedFd>) -> Option<String> {
+    // Opens so are for the owner of a file, by the number that the kernel has, whatever it shows here.
+    let for_owner = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NOATIME | OFlags::CLOEXEC;
     match FileType::from_raw_mode(found.st_mode) {
         FileType::Directory if found.st_uid != user() => {
             Some(format!("belongs to another user (UID {})", found.st_uid))
+        }
+        FileType::Directory if may_be_any_user(found.st_uid) && open(for_owner).is_err() => {
+            Some("belongs to another user, who has no number in this user namespace".to_owned())
         }
         FileType::Directory if found.st_mode & WRITABLE_BY_OTHERS != 0 => {
             Some("can be written to by other users; `chmod go-w` ends that".to_owned())

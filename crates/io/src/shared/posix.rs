@@ -66,7 +66,9 @@ impl PosixTree {
     pub fn open_unfollowed(root: &Path) -> Result<(Self, Option<String>)> {
         let tree = Self::open_with(root, OFlags::NOFOLLOW)?;
         let found = rustix::fs::fstat(&tree.root).map_err(|error| translate::fault("look at", b"", error))?;
-        Ok((tree, owned::why_not_own(&found)))
+        let open = |flags| rustix::fs::openat(&tree.root, ".", flags, Mode::empty());
+        let why_not_own = owned::why_not_own(&found, open);
+        Ok((tree, why_not_own))
     }
 
     fn resolve(&self, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {

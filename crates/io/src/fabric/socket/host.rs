@@ -16,6 +16,7 @@
 use super::SocketConfig;
 use crate::disk::DiskMemory;
 use crate::fabric::HostDevice;
+use crate::os::process;
 use crate::os::reactor::{Reactor, Watched};
 use crate::os::runtime::Resolver;
 use crate::os::socket::{peer_of, receive_files, send_files};
@@ -37,8 +38,6 @@ use tameike_core::{Fault, NodeId, Result};
 pub(super) const LENT_MIN: usize = 32 << 10;
 /// Size of an encoded place, in bytes.
 pub(super) const PLACE_SIZE: usize = 16;
-/// The number that stands for every user that a user namespace does not map, unless the host has another.
-const OVERFLOW_USER: u32 = 65534;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
@@ -91,17 +90,11 @@ pub(super) fn connect_to(
 pub(super) fn check_owner(socket: &OwnedFd) -> std::io::Result<()> {
     let (theirs, ours) = (peer_of(socket.as_fd())?.user, rustix::process::geteuid().as_raw());
     // A user that this user namespace does not map has the overflow number, so that number names nobody.
-    if theirs == ours && (ours != OVERFLOW_USER || maps_every_user()) {
+    if theirs == ours && !process::may_be_any_user(ours) {
         return Ok(());
     }
     let why = format!("the process at the local socket runs as user {theirs}, this agent as user {ours}");
     Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, why))
-}
-
-/// Whether this process is in a user namespace that maps all users, as the first one does.
-fn maps_every_user() -> bool {
-    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
 }
 
 /// What an agent has others of its host read.
