@@ -297,3 +297,18 @@ fn a_small_spool_is_enough_for_many_files() {
     let output = output.expect("it starts");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "told\n", "{}", shown(&output));
 }
+
+/// Other users can make directories beside a spool, of every name that they can foresee.
+#[test]
+fn nobody_keeps_a_spool_from_its_end() {
+    let place = Place::new();
+    let output = place
+        .script(r#"echo kept > file; mkdir -p "$TAMEIKE_SPOOL.gone/in"; echo "$TAMEIKE_SPOOL.gone""#)
+        .output()
+        .expect("it starts");
+    assert!(output.status.success(), "{}", shown(&output));
+    let beside = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
+    fs::remove_dir_all(beside).expect("it is there");
+    assert_eq!(fs::read_to_string(place.extracted().join("file")).expect("it is there"), "kept\n");
+    place.assert_whole();
+}

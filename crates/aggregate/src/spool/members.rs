@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tameike_core::{Errno, Fault, Result};
-use tameike_io::os::process::ask_until;
+use tameike_io::os::process::{ask_until, random_bytes};
 use tameike_io::os::range_lock::try_lock_range;
 
 /// Whoever comes or goes has its lock meanwhile.
@@ -78,12 +78,21 @@ impl Membership {
         if !is_alone || !may_go {
             return Ok(());
         }
-        // Under another name, so that who comes now makes a new one.
-        let gone = dir.with_extension("gone");
-        std::fs::rename(dir, &gone).map_err(failed)?;
-        std::fs::remove_dir_all(&gone)
-            .map_err(|error| Fault::from_os(format_args!("removing {}", gone.display()), &error))
+        // Nothing is lost with it, or by it.
+        if let Err(error) = remove(dir) {
+            log::warn!("the spool {}, which is not needed any more, stays: {error}", dir.display());
+        }
+        Ok(())
     }
+}
+
+/// Removes a spool: under another name, so that who comes now makes a new one. Other users may have taken any name that they can foresee.
+fn remove(dir: &Path) -> std::io::Result<()> {
+    let number =
+        u64::from_le_bytes(random_bytes().map_err(|fault| std::io::Error::other(fault.to_string()))?);
+    let gone = dir.with_extension(format!("{number:016x}.gone"));
+    std::fs::rename(dir, &gone)?;
+    std::fs::remove_dir_all(&gone)
 }
 
 fn is_locked(file: &File) -> bool {
