@@ -92,9 +92,19 @@ pub fn with_variables(variables: &[(&str, &OsStr)]) -> Vec<ProcessId> {
     let assignment = |(name, value): &(&str, &OsStr)| [name.as_bytes(), b"=", value.as_bytes()].concat();
     let wanted: Vec<_> = variables.iter().map(assignment).collect();
     others(|pid| {
+        if !is_of(pid, user()) {
+            return false;
+        }
         let found = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         wanted.iter().all(|one| found.split(|&byte| byte == 0).any(|variable| variable == one))
     })
+}
+
+/// Whether a process runs as a user, and has no other user's rights: anybody may have given its environment to another one.
+fn is_of(pid: u32, user: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    users.is_some_and(|users| users.split_ascii_whitespace().all(|found| found.parse() == Ok(user)))
 }
 
 /// The processes, other than this one, of which `is_wanted` is true.
@@ -334,6 +344,28 @@ mod tests {
         child.wait().expect("it is our child");
         assert_eq!(found.iter().map(|process| process.pid).collect::<Vec<_>>(), [child.id()]);
         assert_eq!(part, []);
+    }
+
+    #[test]
+    fn processes_of_other_users_are_not_found() {
+        if user() != 0 {
+            return;
+        }
+        let start = |user| {
+            let mut command = Command::new("cat");
+            command.env("FOUND", "of others").uid(user).stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut child = command.spawn().expect("cat");
+            child.stdin.as_mut().expect("piped").write_all(b"x").expect("it reads");
+            child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("it writes");
+            child
+        };
+        let mut children = [start(65_533), start(0)];
+        let found = with_variables(&[("FOUND", "of others".as_ref())]);
+        for child in &mut children {
+            child.kill().expect("it is our child");
+            child.wait().expect("it is our child");
+        }
+        assert_eq!(found.iter().map(|process| process.pid).collect::<Vec<_>>(), [children[1].id()]);
     }
 
     #[test]
