@@ -20,6 +20,7 @@ pub mod process;
 pub mod range_lock;
 pub mod reactor;
 pub mod runtime;
+pub mod seldom;
 pub mod signal;
 pub mod simulated;
 pub mod socket;

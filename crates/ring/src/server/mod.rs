@@ -33,6 +33,7 @@ use tameike_core::{Fault, Result};
 use tameike_io::os::process::start_thread;
 use tameike_io::os::reactor::Watched;
 use tameike_io::os::runtime::Runtime;
+use tameike_io::os::seldom::Seldom;
 use tameike_io::os::system::System;
 use watch::Watch;
 
@@ -114,6 +115,7 @@ struct Guests<H: Handler> {
 pub struct Server<H: Handler> {
     inner: Arc<Inner<H>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    refused: Seldom,
 }
 
 impl<H: Handler> Server<H> {
@@ -152,7 +154,7 @@ impl<H: Handler> Server<H> {
             stopping: AtomicBool::new(false),
             counts: Arc::default(),
         });
-        Ok(Arc::new(Self { inner, threads: Mutex::default() }))
+        Ok(Arc::new(Self { inner, threads: Mutex::default(), refused: Seldom::default() }))
     }
 
     /// Takes in programs that come to `listener`, from now on.
@@ -178,11 +180,11 @@ impl<H: Handler> Server<H> {
         match socket {
             Ok(socket) => {
                 if let Err(fault) = self.admit(socket) {
-                    log::warn!("{fault}");
+                    self.refused.warn(format_args!("{fault}"));
                 }
             }
             Err(error) => {
-                log::warn!("cannot take in a program: {error}");
+                self.refused.warn(format_args!("cannot take in a program: {error}"));
                 runtime.sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -200,3 +200,13 @@ fn a_message_that_is_forged_repeated_dropped_or_reordered_ends_the_connection() 
     socket.write_all(&sealed(&mut stream, b"authentic", b"")).expect("a reads");
     assert_eq!(a.next().body, b"authentic");
 }
+
+/// As many strangers as are let prove themselves at a time come by TCP.
+#[test]
+fn strangers_on_the_network_keep_no_agents_of_the_host_out() {
+    let network = one_host();
+    let (_a, b) = (Agent::start(&network, A), Agent::start(&network, B));
+    fabric(&network, A).inner.unproven[1].store(dial::UNPROVEN_MAX, Ordering::Relaxed);
+    wait(&network.runtime(), b.fabric.send(A, Lane::Request, b"here".to_vec(), None)).expect("a is there");
+    assert!(fabric(&network, B).inner.is_neighbour(A));
+}

@@ -15,8 +15,8 @@ use tameike_core::NodeId;
 
 /// Time for one attempt to connect, and for a stranger to prove itself.
 pub(super) const ATTEMPT_LIMIT: Duration = Duration::from_secs(3);
-/// Strangers at one time; more are turned away.
-const UNPROVEN_MAX: usize = 256;
+/// Strangers at one time, by each kind of socket; more are turned away.
+pub(super) const UNPROVEN_MAX: usize = 256;
 /// Pause after a connection could not be accepted, for want of descriptors as a rule.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -151,7 +151,7 @@ impl Inner {
                     self.runtime.spawn(self.clone().admit(socket, here, from));
                 }
                 Err(error) => {
-                    log::error!("cannot accept a connection: {error}");
+                    self.refused.warn(format_args!("cannot accept a connection: {error}"));
                     self.runtime.sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -160,7 +160,9 @@ impl Inner {
 
     /// Lets a stranger prove itself. Until then it costs a socket and this task.
     async fn admit(self: Arc<Self>, socket: OwnedFd, here: bool, from: String) {
-        if self.unproven.fetch_add(1, Ordering::Relaxed) < UNPROVEN_MAX {
+        // Who keeps others from one kind of socket does not from the other.
+        let unproven = &self.unproven[usize::from(!here)];
+        if unproven.fetch_add(1, Ordering::Relaxed) < UNPROVEN_MAX {
             let attempt = async {
                 let (socket, channel) = if here {
                     host::check_owner(&socket)?;
@@ -179,12 +181,18 @@ impl Inner {
             };
             match self.runtime.timeout(ATTEMPT_LIMIT, attempt).await {
                 Some(Ok(line)) => self.establish(line, Side::Accepted),
-                Some(Err(error)) => log::warn!("a connection from {from} was refused: {error}"),
-                None => log::warn!("a connection from {from} did not prove itself in time"),
+                Some(Err(error)) => {
+                    self.refused.warn(format_args!("a connection from {from} was refused: {error}"));
+                }
+                None => {
+                    self.refused.warn(format_args!("a connection from {from} did not prove itself in time"));
+                }
             }
         } else {
-            log::warn!("a connection from {from} was refused: too many prove themselves at this time");
+            self.refused.warn(format_args!(
+                "a connection from {from} was refused: too many prove themselves at this time"
+            ));
         }
-        self.unproven.fetch_sub(1, Ordering::Relaxed);
+        unproven.fetch_sub(1, Ordering::Relaxed);
     }
 }

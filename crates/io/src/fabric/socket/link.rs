@@ -71,10 +71,10 @@ impl Arrivals for Inbound {
             return log::debug!("a packet of {} bytes came that belongs to no connection", packet.len());
         };
         if !connection.packets.lock().open(&mut packet) {
-            return log::warn!(
+            return inner.ignored.warn(format_args!(
                 "a packet was ignored that is not from {}, or is a repetition",
                 connection.peer
-            );
+            ));
         }
         connection.heard.fetch_add(1, Ordering::Relaxed);
         inner.used(&connection);

@@ -42,6 +42,7 @@ use super::ofi::OfiConfig;
 use super::{Fabric, GrantId, HostDevice, Lane, Receiver};
 use crate::os::reactor::{Reactor, Watched};
 use crate::os::runtime::{Runtime, promise};
+use crate::os::seldom::Seldom;
 use crate::os::system::System;
 use crate::slab::{Frame, Payload, Pool, Slab};
 use connection::{Outgoing, Unsent};
@@ -115,7 +116,10 @@ struct Inner {
     receiver: OnceLock<Arc<dyn Receiver>>,
     peers: Mutex<BTreeMap<NodeId, Peer>>,
     /// Accepted connections that have not proven themselves yet.
-    unproven: AtomicUsize,
+    /// Strangers that prove themselves: at the local socket, and by TCP.
+    unproven: [AtomicUsize; 2],
+    refused: Seldom,
+    ignored: Seldom,
     crowd: Crowd,
     stopped: AtomicBool,
 }
@@ -163,7 +167,9 @@ impl SocketFabric {
             listener: watched.map_err(|error| Fault::from_os(&doing, &error))?,
             receiver: OnceLock::new(),
             peers: Mutex::default(),
-            unproven: AtomicUsize::new(0),
+            unproven: Default::default(),
+            refused: Seldom::default(),
+            ignored: Seldom::default(),
             crowd: Crowd::default(),
             stopped: AtomicBool::new(false),
             runtime,

@@ -1,0 +1,62 @@
+//! Lines of the log that anybody can cause: a few of them each minute, and how many more there were.
+
+use super::process::monotonic;
+use parking_lot::Mutex;
+use std::fmt;
+use std::time::Duration;
+
+/// How long so many lines are to do.
+const PERIOD: Duration = Duration::from_secs(60);
+const LINES_MAX: u32 = 5;
+
+/// Warnings of one kind.
+#[derive(Default)]
+pub struct Seldom(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// When the period began.
+    since: Option<Duration>,
+    lines: u32,
+    left_out: u64,
+}
+
+impl Seldom {
+    /// Logs a warning, unless there were enough of the kind.
+    pub fn warn(&self, what: fmt::Arguments<'_>) {
+        match self.turn(monotonic()) {
+            None => {}
+            Some(0) => log::warn!("{what}"),
+            Some(count) => log::warn!("{what} ({count} more were not logged)"),
+        }
+    }
+
+    /// Whether there is to be a line now: then how many were left out before.
+    fn turn(&self, now: Duration) -> Option<u64> {
+        let mut state = self.0.lock();
+        if state.since.is_none_or(|since| now.saturating_sub(since) >= PERIOD) {
+            (state.since, state.lines) = (Some(now), 0);
+        }
+        if state.lines == LINES_MAX {
+            state.left_out += 1;
+            return None;
+        }
+        state.lines += 1;
+        Some(std::mem::take(&mut state.left_out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_lines_a_minute_are_logged_and_the_rest_is_counted() {
+        let seldom = Seldom::default();
+        let at = |seconds| seldom.turn(Duration::from_secs(seconds));
+        assert_eq!((0..100).filter_map(|_| at(7)).collect::<Vec<_>>(), [0; 5]);
+        assert_eq!(at(66), None);
+        assert_eq!((0..100).filter_map(|_| at(67)).collect::<Vec<_>>(), [96, 0, 0, 0, 0]);
+        assert_eq!(at(1000), Some(95));
+    }
+}
