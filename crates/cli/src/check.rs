@@ -4,7 +4,7 @@ use crate::arguments::CheckArguments;
 use crate::exit;
 use crate::place::record::DeviceOwner;
 use crate::report::progress::CheckProgress;
-use crate::report::{self, plural};
+use crate::report::{self, plural, printable};
 use crate::settings::size::show;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -102,11 +102,6 @@ fn write_text(dir: &Path, owner: &str, report: &Report, out: &mut dyn Write) -> 
         )?;
     }
     writeln!(out, "tameike: {}", summary(dir, report))
-}
-
-/// Names in findings come from programs: control characters in them are shown, not sent to the terminal.
-fn printable(words: &str) -> String {
-    words.chars().flat_map(|c| if c.is_control() { c.escape_debug().collect() } else { vec![c] }).collect()
 }
 
 fn summary(dir: &Path, report: &Report) -> String {

@@ -76,3 +76,16 @@ os.setxattr("source/d", "system.posix_acl_default", acl)'
         assert_eq!(attributes(name).trim(), "system.posix_acl_default user.kept", "{name}");
     }
 }
+
+#[test]
+fn errors_send_no_control_characters_of_names_to_a_terminal() {
+    let base = tempfile::tempdir().expect("a directory");
+    let said = script(
+        base.path(),
+        r#"cd "$2"; mkdir source; touch "$(printf 'source/x\033]0;title\007')"; "$1" agg create source container
+           "$1" agg extract container out; "$1" agg extract container out 2>&1 || test $? = 75
+           "$1" agg cat container "$(printf 'y\033[2J')" 2>&1 || test $? = 71"#,
+    );
+    assert!(said.contains("title") && said.contains("[2J"), "{said}");
+    assert!(!said.chars().any(|c| c.is_control() && c != '\n'), "{said:?}");
+}

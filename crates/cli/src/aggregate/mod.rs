@@ -12,7 +12,7 @@ use crate::arguments::{
     ExportArguments, ExtractArguments, VerifyArguments,
 };
 use crate::exit;
-use crate::report::{plural, say};
+use crate::report::{plural, printable, say};
 use crate::settings::size::show;
 use std::io::{BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -344,7 +344,7 @@ fn verify(arguments: &VerifyArguments) -> Result<u8> {
     }
     for (what, faults) in [("DAMAGED", &found.files), ("index", &found.index)] {
         for (path, why) in faults {
-            print(what, &format!("{}: {why}", shown(path)))?;
+            print(what, &format!("{}: {}", shown(path), printable(&why.to_string())))?;
         }
     }
     let files = tally.files();

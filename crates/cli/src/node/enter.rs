@@ -12,6 +12,7 @@ use crate::driver::protocol::Text;
 use crate::exit;
 use crate::place::base::node_dir;
 use crate::place::record::NodeState;
+use crate::report::say;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -45,11 +46,11 @@ pub fn run(arguments: &EnterArguments) -> u8 {
     match enter(arguments) {
         Ok(mut command) => {
             let error = command.exec();
-            eprintln!("tameike: {}: {error}", command.get_program().display());
+            say(format_args!("{}: {error}", command.get_program().display()));
             exit::of_start_error(&error)
         }
         Err(fault) => {
-            eprintln!("tameike: node {}: {fault}", arguments.place.node);
+            say(format_args!("node {}: {fault}", arguments.place.node));
             exit::FAILED
         }
     }
@@ -63,7 +64,7 @@ pub fn keep(place: &CommandPlace) -> u8 {
     match kept {
         Ok(()) => 0,
         Err(fault) => {
-            eprintln!("tameike: node {}: {fault}", place.node);
+            say(format_args!("node {}: {fault}", place.node));
             exit::FAILED
         }
     }

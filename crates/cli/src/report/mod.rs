@@ -13,7 +13,12 @@ use std::io::Write;
 
 /// Says something to the user, on standard error. That nobody listens is no reason to stop.
 pub fn say(message: fmt::Arguments<'_>) {
-    let _ = writeln!(std::io::stderr().lock(), "tameike: {message}");
+    let _ = writeln!(std::io::stderr().lock(), "tameike: {}", printable(&message.to_string()));
+}
+
+/// Names come from programs and other people: control characters in what is told of them are shown, not sent to the terminal.
+pub fn printable(words: &str) -> String {
+    words.chars().flat_map(|c| if c.is_control() { c.escape_debug().collect() } else { vec![c] }).collect()
 }
 
 /// `noun` with an s where the number asks for it.

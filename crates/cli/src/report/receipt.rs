@@ -1,6 +1,6 @@
 //! The receipt of a drain, as a table for people and as JSON for programs.
 
-use super::{plural, say, storms, table};
+use super::{plural, printable, say, storms, table};
 use crate::settings::size::show as show_size;
 use serde::Serialize;
 use std::io::Write;
@@ -43,7 +43,7 @@ fn write(receipt: &Receipt, out: &mut dyn Write) -> std::io::Result<()> {
         )?;
     }
     for fault in &receipt.faults {
-        writeln!(out, "problem: {fault}")?;
+        writeln!(out, "problem: {}", printable(&fault.to_string()))?;
     }
     writeln!(out, "tameike: {}", summary(receipt))
 }
@@ -52,8 +52,8 @@ fn row(file: &FileReceipt) -> [String; 4] {
     let mut state = match &file.outcome {
         FileOutcome::Synced => "synced".to_owned(),
         FileOutcome::Verified => "verified".to_owned(),
-        FileOutcome::Missing(why) => format!("MISSING: {why}"),
-        FileOutcome::CutOff(what) => format!("CUT OFF: {what}"),
+        FileOutcome::Missing(why) => format!("MISSING: {}", printable(why)),
+        FileOutcome::CutOff(what) => format!("CUT OFF: {}", printable(what)),
     };
     if !file.note.is_empty() {
         state = format!("{state} ({})", file.note);
