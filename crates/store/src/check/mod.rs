@@ -133,11 +133,11 @@ fn check_reading(
     progress: &mut dyn FnMut(u64, u64),
     read: local::ReadFile<'_>,
 ) -> Result<Report> {
+    let mut book = Book::default();
+    let stopped = Stopped::enter(dir, &mut book)?;
     if repair {
         refuse_foreign(dir)?;
     }
-    let mut book = Book::default();
-    let stopped = Stopped::enter(dir, &mut book)?;
     let whole_table = open_table(dir, &mut book)?;
     let kv: Arc<dyn Kv> = match &whole_table {
         Some(kv) => kv.clone(),
