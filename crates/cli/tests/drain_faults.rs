@@ -15,6 +15,7 @@ use small_disk::{KINDS, Kind, SmallDisk};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use support::{Site, shown};
 use victims::{Chance, JobPlace, is_soak, seed};
 
@@ -23,18 +24,24 @@ const INCOMPLETE: i32 = 75;
 const FILES: u32 = 16;
 const SIZE: u32 = 1_050_000;
 
+/// Held by one test at a time: jobs that start look into the journals of all that were cut off.
+static ALONE: Mutex<()> = Mutex::new(());
+
 struct Scene {
     size_bytes: u32,
     site: Site,
     mounts: Mounts,
     place: JobPlace,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl Scene {
     fn new(job: &str) -> Option<Self> {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let site = Site::new();
         let job = format!("{job}-{}", std::process::id());
-        Some(Self { place: JobPlace::new(&site, &job), mounts: Mounts::new()?, size_bytes: SIZE, site })
+        let place = JobPlace::new(&site, &job);
+        Some(Self { place, mounts: Mounts::new()?, size_bytes: SIZE, site, _alone: alone })
     }
 
     fn receipt_path(&self) -> PathBuf {

@@ -8,7 +8,7 @@ use std::ffi::CStr;
 use tameike_ring::client::{Answer, HANDOVER_NAME_SIZE};
 
 /// What of the flags has been done when the file was opened.
-const DONE: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY;
+const DONE: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY | libc::O_NOFOLLOW;
 
 /// Has the file of `number` be the kernel's; nothing to do where it is, or nothing is there.
 pub fn one(number: i32) -> Result<(), Errno> {

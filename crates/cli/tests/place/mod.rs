@@ -23,7 +23,7 @@ impl Place {
         for name in ["tmp", "shared", "disk"] {
             let path = dir.path().join(name);
             std::fs::create_dir(&path).expect("made");
-            std::fs::set_permissions(&path, Permissions::from_mode(0o777)).expect("ours");
+            std::fs::set_permissions(&path, Permissions::from_mode(0o1777)).expect("ours");
         }
         std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).expect("ours");
         let built = std::env::current_exe()

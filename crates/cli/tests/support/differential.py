@@ -142,7 +142,9 @@ class Program:
         slot = rng.randrange(SLOTS)
         flags = fcntl.fcntl(self.number(slot), fcntl.F_GETFL)
         fcntl.fcntl(self.number(slot), fcntl.F_SETFL, flags ^ os.O_APPEND)
-        return f"{slot} {fcntl.fcntl(self.number(slot), fcntl.F_GETFL) & ~O_LARGEFILE:o}"
+        found = fcntl.fcntl(self.number(slot), fcntl.F_GETFL)
+        # A file that a preloaded program hands over to the kernel is opened once more, by a name that may be a link.
+        return f"{slot} {found & ~(O_LARGEFILE | os.O_NOFOLLOW):o}"
 
     # Bytes.
 

@@ -1,7 +1,7 @@
 //! What is in the directory of a container.
 
 use super::index::{INDEX_NAME, NEW_PREFIX, RUN_PREFIX};
-use super::{outside, subfile, superblock};
+use super::{notice, outside, subfile, superblock};
 use std::collections::BTreeSet;
 use tameike_core::Result;
 use tameike_io::shared::SharedFs;
@@ -33,7 +33,7 @@ impl Listing {
             after = last.next;
             for name in names.into_iter().map(|named| named.name) {
                 listing.numbers.extend(subfile::number_of(&name));
-                if !is_own(&name) {
+                if !is_own(&name) && name != notice::NAME {
                     listing.strays.insert(name.clone());
                 }
                 if name.starts_with(outside::PREFIX.as_bytes()) {

@@ -1,10 +1,11 @@
 //! A file in the directory of each container that says to people what this is. No program reads it.
 
+use super::superblock;
 use tameike_core::Result;
 use tameike_io::shared::SharedFs;
 
 /// Its name.
-const NAME: &[u8] = b"README";
+pub(super) const NAME: &[u8] = b"README";
 const TEXT: &str = "\
 This directory is a Tameike container: a few large files that hold any number of small ones.
 Copy, move and remove it as a whole. Its files are of no use alone, and must not be changed.
@@ -16,9 +17,12 @@ Copy, move and remove it as a whole. Its files are of no use alone, and must not
 The Python package `tameike` reads it, too. The format is described in the file DESIGN.md of Tameike, section Containers.
 ";
 
-/// Writes it. A container is complete without: what fails is nobody's concern.
-pub fn put(fs: &dyn SharedFs) {
-    let put = || -> Result<()> { fs.create(NAME, 0o644)?.write_at(TEXT.as_bytes(), 0) };
+/// Writes it, as open as the header. A container is complete without: what fails is nobody's concern.
+pub(super) fn put(fs: &dyn SharedFs) {
+    let put = || -> Result<()> {
+        let mode = fs.stat(superblock::NAME)?.mode & 0o777;
+        fs.create(NAME, mode)?.write_at(TEXT.as_bytes(), 0)
+    };
     if let Err(fault) = put() {
         log::debug!("a container gets no notice for people: {fault}");
     }
