@@ -15,7 +15,6 @@ use small_disk::{KINDS, Kind, SmallDisk};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use support::{Site, shown};
 use victims::{Chance, JobPlace, is_soak, seed};
 
@@ -24,24 +23,18 @@ const INCOMPLETE: i32 = 75;
 const FILES: u32 = 16;
 const SIZE: u32 = 1_050_000;
 
-/// Held by one test at a time: jobs that start look into the journals of all that were cut off.
-static ALONE: Mutex<()> = Mutex::new(());
-
 struct Scene {
     size_bytes: u32,
     site: Site,
     mounts: Mounts,
     place: JobPlace,
-    _alone: MutexGuard<'static, ()>,
 }
 
 impl Scene {
     fn new(job: &str) -> Option<Self> {
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let site = Site::new();
         let job = format!("{job}-{}", std::process::id());
-        let place = JobPlace::new(&site, &job);
-        Some(Self { place, mounts: Mounts::new()?, size_bytes: SIZE, site, _alone: alone })
+        Some(Self { place: JobPlace::new(&site, &job), mounts: Mounts::new()?, size_bytes: SIZE, site })
     }
 
     fn receipt_path(&self) -> PathBuf {
@@ -88,9 +81,13 @@ impl Scene {
                 None => self.check_file(name),
             }
         }
+        missing
+    }
+
+    /// The status names the job. It looks into the journals, which moves their logs into their tables.
+    fn check_status(&self) {
         let status = self.mounts.tameike(&self.site, &["status"]);
         assert!(String::from_utf8_lossy(&status.stdout).contains(&self.place.job), "{}", shown(&status));
-        missing
     }
 
     /// The file on the shared directory is as it was written.
@@ -126,10 +123,12 @@ fn a_full_shared_directory_leaves_a_journal_that_is_drained_when_there_is_room()
     scene.mounts.mount_memory(&scene.site.shared(), "6m");
     let output = scene.run("");
     let missing = scene.check_incomplete(&output, "no space left");
+    scene.check_status();
     assert!(missing > 5, "{missing} files are missing");
     // Without room, recovery says the same again.
     let again = scene.recover(&["--verify"]);
     assert_eq!(scene.check_incomplete(&again, "no space left"), missing, "{}", shown(&again));
+    scene.check_status();
     scene.mounts.must(&format!("mount -o remount,size=64m {}", scene.site.shared().display()));
     scene.check_recovery();
 }
@@ -141,6 +140,7 @@ fn a_shared_directory_that_turns_read_only_leaves_a_journal() {
     // The whole file system, as a server that fails would do it; busy while a flush has a file open.
     let output = scene.run("until mount -o remount,ro $shared 2>/dev/null; do :; done");
     let missing = scene.check_incomplete(&output, "read-only");
+    scene.check_status();
     assert!(missing > 0, "everything was flushed before");
     scene.mounts.must(&format!("mount -o remount,rw {}", scene.site.shared().display()));
     scene.check_recovery();
@@ -174,6 +174,7 @@ fn fail_fsync(kind: Kind, seed: u64) {
     let Some(disk) = SmallDisk::new(&scene.mounts, kind, dirs, FILES / 2, room_kib) else { return };
     let output = scene.run("");
     let missing = scene.check_incomplete(&output, "fsync");
+    scene.check_status();
     assert!(missing >= FILES as usize / 2 - 1, "the disk had room: {}", shown(&output));
     let synced = scene.files_that_are("synced");
     println!("{room_kib} KiB of room: {missing} missing, {} synced", synced.len());
