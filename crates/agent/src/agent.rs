@@ -376,7 +376,7 @@ impl AgentControl for Agent {
         }
         packed?;
         let left = storage::left_if_whole(store, dir)?;
-        // A receipt has told of what was cut off, unless more is to come.
+        // The receipt has named what was cut off, unless more is to come.
         Ok(Left { open: if drained { 0 } else { left.open }, ..left })
     }
 

@@ -14,7 +14,7 @@ const BLOCKING_THREADS_MAX: usize = 4;
 /// Room for writes that wait, of which there are none in a tree that cannot be changed.
 const WAITING_SIZE: usize = 1 << 20;
 
-/// Serves a tree behind an open `/dev/fuse` until it is unmounted. Of one that `is_unchanging` the kernel keeps all that it is told. Blocks.
+/// Serves a tree behind an open `/dev/fuse` until it is unmounted. If it `is_unchanging`, the kernel caches names, attributes and pages. Blocks.
 ///
 /// # Errors
 /// When the system has no threads left, or the kernel refuses the session.

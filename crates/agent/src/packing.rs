@@ -57,16 +57,15 @@ impl Packing {
         cluster: &Cluster,
         rpc: Arc<dyn Rpc>,
     ) -> Result<Self> {
-        let Aggregate { choice, size_max, by_others } = aggregate;
+        let Aggregate { choice, size_max, .. } = aggregate;
         // It may have come with the job before, by another node.
         plain.look_anew(CONTAINER);
         let container = dir.join(String::from_utf8_lossy(CONTAINER).as_ref());
-        let is_packed = match plain.stat(CONTAINER) {
-            Ok(_) => true,
+        let is_shown = match plain.stat(CONTAINER) {
+            Ok(_) => aggregate.why_ignored(&container).inspect(|why| log::warn!("{why}")).is_none(),
             Err(fault) if fault.errno == Errno::ENOENT => false,
             Err(fault) => return Err(fault),
         };
-        let is_shown = is_packed && (by_others || is_own(&container));
         // The first one with a device: it serves others.
         let node =
             cluster.device_nodes().first().copied().filter(|_| is_shown || choice != AggregateChoice::Off);
@@ -124,20 +123,6 @@ impl Packing {
             finishing.join().unwrap_or_else(|_| Err(Fault::io("the packer has ended with a panic")))
         })
     }
-}
-
-/// Whether a container is this user's alone. Another user could show any files by it, below directories of this user, too.
-fn is_own(container: &Path) -> bool {
-    let why_not_own = match PosixTree::open_unfollowed(container) {
-        Ok((_, why)) => why,
-        Err(fault) => Some(fault.message.into_owned()),
-    };
-    let Some(why) = why_not_own else { return true };
-    log::warn!(
-        "{} {why}: what is packed there is not shown; `--packed-by-others` shows it, if you trust who has packed it",
-        container.display()
-    );
-    false
 }
 
 /// Directories in which programs of a node have made many files fast.

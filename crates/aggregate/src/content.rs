@@ -146,7 +146,7 @@ impl Input for FileReader {
     }
 }
 
-/// Of what is no regular file nothing is read.
+/// Reads nothing of what is not a regular file.
 impl<T: Input> Input for Option<T> {
     fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         self.as_mut().map_or(Ok(0), |input| input.read_at(buffer, offset))

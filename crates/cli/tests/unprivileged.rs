@@ -426,6 +426,7 @@ fn what_a_user_packs_is_closed_to_others_until_it_is_opened() {
     // A container that nobody has vouched for shows nothing, and keeps no job from starting.
     let ignored = run(&other, "ignored", &[], r#"cd "$TAMEIKE_CACHE"; test ! -e open/all; ls -A"#);
     assert!(ignored.status.success(), "{}", shown(&ignored));
+    assert!(shown(&ignored).contains("--packed-by-others"), "{}", shown(&ignored));
     host.assert_clean();
 }
 

@@ -1,6 +1,9 @@
 //! Which files of the cache view go to the shared file system packed, as people write it.
 
 use serde::{Deserialize, Serialize};
+use std::path::Path;
+use tameike_core::Errno;
+use tameike_io::shared::PosixTree;
 
 /// Which new files are packed, where nothing was said of their directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +65,25 @@ pub struct Aggregate {
     /// Files that other users have packed in the shared directory are shown. Whoever owns a container decides which files it shows
     /// and where.
     pub by_others: bool,
+}
+
+impl Aggregate {
+    /// Why a job without `--aggregate` ignores the container that lies at `container`: it is not this user's alone, and whoever owns it
+    /// could show any files by it, below directories of others, too. None where it does not, or nothing lies there.
+    pub fn why_ignored(self, container: &Path) -> Option<String> {
+        if self.by_others {
+            return None;
+        }
+        let why = match PosixTree::open_unfollowed(container) {
+            Ok((_, why)) => why?,
+            Err(fault) if fault.errno == Errno::ENOENT => return None,
+            Err(fault) => fault.message.into_owned(),
+        };
+        let container = container.display();
+        Some(format!(
+            "{container} {why}: files that are packed there are not shown; if you trust the owner, `--packed-by-others` shows them"
+        ))
+    }
 }
 
 impl Default for Aggregate {

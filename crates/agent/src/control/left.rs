@@ -1,4 +1,4 @@
-//! What is left of a job: while it is drained, and in its journals.
+//! How much of a job's data is not yet on the shared file system: during a drain, and in its journals.
 
 use serde::{Deserialize, Serialize};
 use std::ops::AddAssign;
@@ -50,7 +50,7 @@ impl AddAssign for Left {
 }
 
 impl Left {
-    /// Whether nothing is left that the shared file system lacks, or somebody must be told of.
+    /// Whether the journal holds nothing that the shared file system lacks or that a person must know.
     pub fn is_nothing(self) -> bool {
         (self.files, self.bytes, self.names, self.open) == (0, 0, 0, 0)
     }

@@ -12,7 +12,7 @@ use tameike_core::{Attr, Errno, FileKind, Result};
 /// Directories in each of the two halves.
 const HALF: usize = 2048;
 
-/// The directories that the kernel has asked for last.
+/// Attributes of the directories that the kernel asked for last.
 #[derive(Default)]
 pub(super) struct Directories(Mutex<Halves>);
 
@@ -24,7 +24,7 @@ struct Halves {
 }
 
 impl Directories {
-    /// Records attributes that the kernel is told.
+    /// Records the attributes of a reply to the kernel.
     pub(super) fn record(&self, file: FileNumber, attr: &Attr) {
         if attr.kind != FileKind::Directory {
             return;
@@ -62,7 +62,7 @@ impl Directories {
         }
     }
 
-    /// Whether an operation on a directory failed only as it is gone: nothing of it is left to be made safe.
+    /// Whether an operation failed because the directory was removed; nothing of it needs an fsync then.
     pub(super) fn is_removed(&self, file: FileNumber, done: &Result<()>) -> bool {
         done.as_ref().is_err_and(|fault| is_gone(fault.errno)) && self.find(file).is_some()
     }

@@ -247,7 +247,7 @@ impl Tree {
         renameat_with(CWD, self.real(from), CWD, self.real(to), flags).map_err(|error| told(&error.into()))
     }
 
-    /// Makes a symbolic link as the container tells of it.
+    /// Makes a symbolic link with the target and the times that the container has.
     pub fn make_link(&self, path: &[u8], target: &[u8], attributes: &AttrChange) -> Result<()> {
         std::os::unix::fs::symlink(OsStr::from_bytes(target), self.real(path))
             .map_err(|error| told(&error))?;

@@ -218,7 +218,7 @@ fn tell(tally: &Tally, done: &str) -> u8 {
     if faults.is_empty() && losses.is_empty() { 0 } else { exit::DRAIN_INCOMPLETE }
 }
 
-/// What could not be done. Where there is no room for one path there is none for many: that is told once.
+/// Reports what could not be done. A full file system is reported once, not for each path.
 fn tell_faults(faults: &[Fault]) {
     let is_full = |fault: &&Fault| matches!(fault.errno, Errno::ENOSPC | Errno::EDQUOT);
     faults.iter().filter(|fault| !is_full(fault)).for_each(|fault| say(format_args!("{fault}")));

@@ -66,7 +66,7 @@ impl Driver {
             let locked = self.base.lock();
             locked.and_then(|_lock| janitor::remove_job_dir(&dir)).err()
         };
-        // What others have written to the mount points is told with the receipt.
+        // The receipt names what other programs have written to the mount points.
         let is_told = |fault: &Fault| fault.errno == Errno::ENOTEMPTY && !self.strays.is_empty();
         remains.faults.extend(kept.filter(|fault| !is_told(fault)).map(|fault| fault.to_string()));
         remains

@@ -12,11 +12,14 @@ use crate::place::record::JobRecord;
 use crate::place::{janitor, orphans, stores};
 use crate::report;
 use crate::settings::JobPlan;
+use std::ffi::OsStr;
 use std::io::IsTerminal;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
-use tameike_agent::control::{AgentControl, AgentMode, AgentRequest, Left};
+use tameike_agent::control::{AgentControl, AgentMode, AgentRequest, AggregateChoice, Left};
+use tameike_aggregate::packed::CONTAINER;
 use tameike_core::receipt::FileReceipt;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::{ProcessId, monotonic, start_thread};
@@ -62,6 +65,11 @@ pub(super) fn start_job<A: AgentControl>(plan: JobPlan) -> Result<Driver> {
     }
     for told in orphans::sweep::<A>(&roots) {
         report::say(format_args!("{told}"));
+    }
+    if let (Some(dir), AggregateChoice::Off) = (&plan.shared_dir, plan.aggregate.choice)
+        && let Some(why) = plan.aggregate.why_ignored(&dir.join(OsStr::from_bytes(CONTAINER)))
+    {
+        report::say(format_args!("{why}"));
     }
     let begin = monotonic();
     let job_dir = JobDir::open(&base, &plan.job, JobDirUse::New)?;

@@ -44,7 +44,7 @@ impl Kept {
         if self.is_strays_alone() { self.state() } else { format!("{}; run: {}", self.state(), self.recover) }
     }
 
-    /// What has become of the job: the same words wherever it is told.
+    /// Describes what remains of the job; `status`, `doctor` and `recover` use these words.
     pub fn state(&self) -> String {
         if self.is_strays_alone() {
             return format!("job {} has ended, but {}", self.job, self.strays.join("; "));

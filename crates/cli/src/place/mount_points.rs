@@ -22,7 +22,7 @@ A view of a Tameike job is mounted here, for programs of the job only: those tha
 its place, and must not write here: nothing of it would reach the view.
 `tameike mount` prints paths that lead to the views from everywhere on this host.
 ";
-/// Names that are told of one directory.
+/// Names that a message lists of one directory.
 const NAMES_MAX: usize = 5;
 
 /// The directory below a mount, opened before something was mounted on it.

@@ -69,7 +69,8 @@ pub fn sweep<A: AgentControl>(roots: &[PathBuf]) -> Vec<String> {
     told
 }
 
-/// The jobs that nothing is seen of but stores; changes nothing. Stores that somebody has open are passed over.
+/// The jobs of which only stores are found. Stores that another process has open are passed over. To look into a store moves its log into
+/// its table; what it holds stays.
 pub fn look_into<A: AgentControl>(roots: &[PathBuf]) -> Vec<Orphan> {
     let stores = stores::find(roots);
     let mut found = Vec::new();

@@ -112,7 +112,7 @@ fn a_container_says_what_it_is() {
     fs::create_dir(&source).expect("a directory");
     fs::write(source.join("file"), "x").expect("written");
     succeed(Command::new(binary()).args(["agg", "create"]).args([&source, &container]));
-    let text = fs::read_to_string(container.join("README")).expect("there");
+    let text = fs::read_to_string(container.join("README-tameike.txt")).expect("there");
     assert!(text.contains("Tameike container") && text.contains("tameike agg extract"), "{text}");
     for words in
         [&[path("verify"), &container][..], &[path("compact"), &container], &[path("verify"), &container]]
@@ -121,9 +121,9 @@ fn a_container_says_what_it_is() {
         assert!(output.status.success(), "{}", shown(&output));
     }
     assert_eq!(agg(&[path("ls"), &container]).stdout, b"file\n");
-    assert_eq!(fs::read_to_string(container.join("README")).expect("there"), text, "it stays");
+    assert_eq!(fs::read_to_string(container.join("README-tameike.txt")).expect("there"), text, "it stays");
     // Nothing else is needed of it.
-    fs::remove_file(container.join("README")).expect("removed");
+    fs::remove_file(container.join("README-tameike.txt")).expect("removed");
     assert!(agg(&[path("verify"), &container]).status.success());
     let again = agg(&[path("create"), &source, &container]);
     assert_eq!(again.status.code(), Some(FAILED), "{}", shown(&again));

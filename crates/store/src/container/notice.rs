@@ -5,7 +5,7 @@ use tameike_core::Result;
 use tameike_io::shared::SharedFs;
 
 /// Its name.
-pub(super) const NAME: &[u8] = b"README";
+pub(super) const NAME: &[u8] = b"README-tameike.txt";
 const TEXT: &str = "\
 This directory is a Tameike container: a few large files that hold any number of small ones.
 Copy, move and remove it as a whole. Its files are of no use alone, and must not be changed.

@@ -74,7 +74,9 @@ impl Run {
             let world = self.world.clone();
             let drained = self.world.runtime().timeout(DRAIN_LIMIT, world.drain(true)).await;
             let receipt = drained.ok_or_else(|| format!("a drain does not end within {DRAIN_LIMIT:?}"))?;
-            if receipt.is_drained() || self.has_losses || self.lacks_only_rotten(&receipt) {
+            // Where the job was cut off, so were the files that programs had open.
+            let is_done = receipt.is_complete() || (mode == AgentMode::Recover && receipt.is_drained());
+            if is_done || self.has_losses || self.lacks_only_rotten(&receipt) {
                 return Ok(receipt);
             }
             if !self.heed_countdown() {
