@@ -47,6 +47,15 @@ impl Bed {
             .collect()
     }
 
+    /// Waits until nobody has a file open: it is closed behind the back of who drops it.
+    fn wait_closed(&self) {
+        let end = process::monotonic() + super::LIMIT;
+        while self.packer.state.lock().store.as_ref().is_some_and(|store| !store.open.is_empty()) {
+            assert!(process::monotonic() < end, "a file stays open");
+            std::thread::yield_now();
+        }
+    }
+
     /// The job ends, and another one begins.
     fn again(self, drained: bool) -> (Self, Result<()>) {
         let finished = self.packer.finish(drained);
@@ -155,6 +164,7 @@ fn names_and_attributes_of_a_large_file_are_those_of_a_packed_one() {
         )
         .expect("changed");
     drop(grown(&bed, b"second").expect("made"));
+    bed.wait_closed();
     bed.one.rename(b"dir/first", b"dir/new", RenameMode::Replace).expect("renamed");
     bed.one.rename(b"dir", b"moved", RenameMode::Replace).expect("renamed");
     let number = bed.one.stat(b"moved/new").expect("there").inode;
@@ -280,6 +290,7 @@ fn content_goes_once_it_is_safe_that_its_file_is_gone() {
     let bed = Bed::new();
     drop(grown(&bed, b"first").expect("made"));
     drop(grown(&bed, b"second").expect("made"));
+    bed.wait_closed();
     bed.one.sync_dir(b"").expect("synced");
     bed.one.rename(b"second", b"first", RenameMode::Replace).expect("renamed");
     assert_eq!(bed.outside().len(), 2);
@@ -291,6 +302,7 @@ fn content_goes_once_it_is_safe_that_its_file_is_gone() {
     file.expect_size(LARGE).expect("expected");
     assert_eq!(bed.outside().iter().map(fs::Metadata::len).collect::<Vec<_>>(), [0]);
     drop(file);
+    bed.wait_closed();
     bed.one.unlink(b"third").expect("removed");
     let bed = bed.killed();
     assert_eq!(bed.outside().len(), 1);
