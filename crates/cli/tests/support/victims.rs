@@ -51,6 +51,12 @@ fn pause_noise() -> u16 {
     (now.subsec_nanos() >> 8) as u16
 }
 
+/// The exit code of a recovery that has brought all that its journals have: another one if it names files that were cut off while
+/// programs wrote them.
+pub fn code_of_recovery(said: &str) -> i32 {
+    if said.contains("  CUT OFF: ") && !said.contains("  MISSING: ") { 75 } else { 0 }
+}
+
 /// Waits until `ready` gives something.
 pub fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();
