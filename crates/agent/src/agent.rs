@@ -252,7 +252,7 @@ impl AgentControl for Agent {
         // What the kernel serves alone, programs have from the kernel.
         let served = doors.iter().filter(|door| door.fuse.is_some());
         let served = served.map(|door| (door.view, door.path.clone())).collect();
-        doors.into_iter().try_for_each(|door| views.serve(door))?;
+        doors.into_iter().try_for_each(|door| views.serve(door, self.start.coherent_mmap))?;
         self.open_ring(&views, served);
         Ok(())
     }

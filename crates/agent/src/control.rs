@@ -108,6 +108,9 @@ pub struct AgentStart {
     /// Whether it tells nobody which nodes may have bytes in memory.
     #[serde(default)]
     pub no_holders: bool,
+    /// Whether a mapping and calls may write to one page at the same time.
+    #[serde(default)]
+    pub coherent_mmap: bool,
     /// The cores of its host to which its threads are bound; `None` leaves them to the system.
     pub cores: Option<CoreSet>,
     /// The device; `None` on a node that uses its group's (BB-2).

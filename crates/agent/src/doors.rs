@@ -255,31 +255,33 @@ impl Views {
         Tasks::new(self.runtime.clone(), activity, lent_max)
     }
 
-    /// Serves a mounted view on threads of its own, until it is unmounted, if it needs it.
+    /// Serves a mounted view on threads of its own, until it is unmounted, if it needs it. With `coherent_mmap` a mapping and
+    /// calls may write to one page at the same time.
     ///
     /// # Errors
     /// When a thread cannot be started, or there is no such view.
-    pub fn serve(&self, door: ViewDoor) -> Result<()> {
+    pub fn serve(&self, door: ViewDoor, coherent_mmap: bool) -> Result<()> {
         let ViewDoor { view, fuse: Some(fuse), path } = door else { return Ok(()) };
         let door = Door { view, fuse, path };
         match door.view {
-            View::JobShared => self.serve_view(&self.shared, door),
+            View::JobShared => self.serve_view(&self.shared, door, coherent_mmap),
             View::NodeLocal => match &self.local {
-                Local::Directory(view) => self.serve_view(view, door),
-                Local::Remote(view) => self.serve_view(view, door),
+                Local::Directory(view) => self.serve_view(view, door, coherent_mmap),
+                Local::Remote(view) => self.serve_view(view, door, coherent_mmap),
                 Local::Mounted(_) => Err(Fault::new(Errno::EINVAL, "the node-local view is the kernel's")),
             },
             View::Cache => match &self.cache {
-                Some(view) => self.serve_view(view, door),
+                Some(view) => self.serve_view(view, door, coherent_mmap),
                 None => Err(Fault::new(Errno::EINVAL, "a cache view needs a shared directory")),
             },
         }
     }
 
-    fn serve_view<V: Vfs>(&self, view: &Arc<V>, door: Door) -> Result<()> {
+    fn serve_view<V: Vfs>(&self, view: &Arc<V>, door: Door, coherent_mmap: bool) -> Result<()> {
         let tasks = self.tasks(door.view, fuse::THREADS_LENT_MAX);
         let (waiting, custody) = (self.waiting(door.view).clone(), self.custody[door.view.index()].clone());
-        let fuse_door = FuseDoor::new(tasks, view.clone(), waiting, custody);
+        let mut fuse_door = FuseDoor::new(tasks, view.clone(), waiting, custody);
+        fuse_door.coherent_mmap = coherent_mmap;
         // Most requests to the others are calls to a file system below, which hold up the thread: a ring has but one.
         let rings = (door.view == View::JobShared).then(|| self.frames.clone());
         let path = door.path;

@@ -9,16 +9,16 @@ use support::Site;
 /// Runs a script for each of the views of two nodes: `$dir` is a new directory in it, `on N FUNCTION ...` runs a
 /// function of `support/posix.py` on a node, `$far` is the other node, where the view has one.
 fn in_views(views: &str, body: &str) {
-    run_in_views(views, body, "ram", &Site::new());
+    run_in_views(views, body, &["--device", "ram"], &Site::new());
 }
 
 /// The same in the node-local view on a disk: in memory the kernel serves it.
 fn in_local(body: &str) {
     let site = Site::new();
-    run_in_views("local", body, site.disk().to_str().expect("plain path"), &site);
+    run_in_views("local", body, &["--device", site.disk().to_str().expect("plain path")], &site);
 }
 
-fn run_in_views(views: &str, body: &str, device: &str, site: &Site) {
+fn run_in_views(views: &str, body: &str, options: &[&str], site: &Site) {
     let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/posix.py");
     let script = format!(
         r#"on() {{ node=$1; shift; timeout 200 tameike exec --node $node -- python3 {programs} "$@"; }}
@@ -32,7 +32,7 @@ fn run_in_views(views: &str, body: &str, device: &str, site: &Site) {
            done"#,
         programs = programs.display(),
     );
-    support::succeed(&mut site.job(2, &["--device", device], &script));
+    support::succeed(&mut site.job(2, options, &script));
     site.assert_clean();
 }
 
@@ -66,6 +66,17 @@ fn msync_returns_where_some_handles_are_direct() {
     let body = "on 0 store_and_sync $dir";
     in_views("shared cache local", body);
     in_local(body);
+}
+
+/// S22: "With `--coherent-mmap` it is coherent for such a page, too, but for calls through O_APPEND."
+#[test]
+fn with_coherent_mmap_stores_beside_writes_lose_nothing() {
+    let body = "on 0 store_beside_writes $dir";
+    run_in_views("shared cache local", body, &["--coherent-mmap"], &Site::new());
+    let site = Site::new();
+    let disk = site.disk();
+    let options = ["--coherent-mmap", "--device", disk.to_str().expect("plain path")];
+    run_in_views("local", body, &options, &site);
 }
 
 /// S24: "fallocate sets space aside, punches holes and (but in a node-local view in memory) zeroes ranges, with and without

@@ -29,6 +29,8 @@ pub struct FuseDoor<V> {
     pub(super) looked: Arc<Looked>,
     pub(super) directories: Arc<Directories>,
     pub(super) reported_sizes: Arc<ReportedSizes>,
+    /// All that is written by who can map a file goes through the kernel's pages.
+    pub(crate) coherent_mmap: bool,
 }
 
 impl<V: Vfs> FuseDoor<V> {
@@ -36,7 +38,17 @@ impl<V: Vfs> FuseDoor<V> {
     pub(crate) fn new(tasks: Tasks, vfs: Arc<V>, waiting: WaitingRoom, custody: Arc<Custody>) -> Self {
         let ahead = OpenAhead::new(tasks.runtime().clone());
         let (looked, directories, reported_sizes) = Default::default();
-        Self { tasks, vfs, waiting, custody, ahead, looked, directories, reported_sizes }
+        Self {
+            tasks,
+            vfs,
+            waiting,
+            custody,
+            ahead,
+            looked,
+            directories,
+            reported_sizes,
+            coherent_mmap: false,
+        }
     }
 
     pub(super) fn kernel_cache(&self) -> KernelCache {
@@ -45,7 +57,7 @@ impl<V: Vfs> FuseDoor<V> {
 
     /// The kernel and we have agreed on what both can.
     pub(super) fn agreed(&self, maps_direct: bool) {
-        if maps_direct && process::kernel_version() >= DROPS_AFTER_WRITE {
+        if maps_direct && !self.coherent_mmap && process::kernel_version() >= DROPS_AFTER_WRITE {
             self.custody.kernel().maps_direct();
         }
     }

@@ -48,7 +48,7 @@ pub struct AggregateOnly {
     /// made where DIR is missing or empty. See docs/containers.md
     #[arg(long, value_name = "DIR", help_heading = "Without agents", conflicts_with_all = [
         "nodes", "shared", "capacity", "device", "memory", "fabric", "connections", "no_holders", "cores", "no_ring", "job",
-        "verify", "keep_going", "receipt", "preload",
+        "packed_by_others", "coherent_mmap", "verify", "keep_going", "receipt", "preload",
     ])]
     pub aggregate_only: Option<PathBuf>,
     /// Where files are until they are packed: memory, or a local disk [default: /dev/shm]

@@ -46,6 +46,10 @@ pub struct JobOptions {
     /// Show files that other users have packed in DIR: trust them with what DIR shows. Without it their container is ignored
     #[arg(long, help_heading = "Views")]
     pub packed_by_others: bool,
+    /// Keep mappings and writes to the same 4 KiB of a file coherent also when they write at the same time. Files that are opened
+    /// for reading and writing are then written more slowly
+    #[arg(long, help_heading = "Views")]
+    pub coherent_mmap: bool,
     /// Space on each node: SIZE for all views together, or VIEW=SIZE,... with the views node-local, shared,
     /// cache [default: half of free memory, or 4/5 of the free disk]
     #[arg(long, value_name = "SIZE", help_heading = "Views")]

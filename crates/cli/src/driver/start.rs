@@ -121,6 +121,7 @@ impl Driver {
                 fabric: plan.fabric,
                 connections: plan.connections,
                 no_holders: plan.no_holders,
+                coherent_mmap: plan.coherent_mmap,
                 cores: plan.cores.clone(),
                 device: spec.device.then(device),
                 capacity: [0; 3],

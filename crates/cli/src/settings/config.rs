@@ -21,6 +21,7 @@ pub struct Config {
     #[serde(default, deserialize_with = "memory")]
     aggregate_max: Option<u64>,
     packed_by_others: Option<bool>,
+    coherent_mmap: Option<bool>,
     #[serde(default, deserialize_with = "capacity")]
     capacity: Option<Capacity>,
     device: Option<DeviceChoice>,
@@ -128,6 +129,7 @@ impl Config {
             aggregate: options.aggregate.or(self.aggregate),
             aggregate_max: options.aggregate_max.or(self.aggregate_max),
             packed_by_others: options.packed_by_others || self.packed_by_others.unwrap_or(false),
+            coherent_mmap: options.coherent_mmap || self.coherent_mmap.unwrap_or(false),
             capacity: options.capacity.clone().or_else(|| self.capacity.clone()),
             device: options.device.clone().or_else(|| self.device.clone()),
             memory: options.memory.or(self.memory),

@@ -76,6 +76,9 @@ pub struct JobPlan {
     /// Whether no node is asked for what it has in memory of the data of others.
     #[serde(default)]
     pub no_holders: bool,
+    /// Whether a mapping and calls may write to one page at the same time.
+    #[serde(default)]
+    pub coherent_mmap: bool,
     /// The cores of its host to which each agent is bound, if any.
     #[serde(default)]
     pub cores: Option<CoreSet>,
@@ -138,6 +141,7 @@ impl JobPlan {
             fabric: options.fabric.unwrap_or_default(),
             connections: options.connections,
             no_holders: options.no_holders,
+            coherent_mmap: options.coherent_mmap,
             cores: options.cores.clone(),
             no_ring: options.no_ring,
             verify: options.verify,

@@ -580,4 +580,32 @@ def store_and_sync(root):
         os.unlink(path)
 
 
+def store_beside_writes(root):
+    """Stores to pages of a file through a mapping while another process writes to other bytes of the same pages."""
+    path, pages = f"{root}/beside", 64
+    for count in range(30):
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.ftruncate(file, pages * 4096)
+        with mmap.mmap(file, pages * 4096) as mapping:
+            writer = os.fork()
+            if writer == 0:
+                for turn in range(1, 5):
+                    for page in range(pages):
+                        os.pwrite(file, bytes([turn]) * 8, page * 4096 + 3072)
+                os._exit(0)
+            stored, is_writing = 0, True
+            while is_writing:
+                is_writing = os.waitpid(writer, os.WNOHANG) == (0, 0)
+                stored += 1
+                for page in range(pages):
+                    mapping[page * 4096 + 1024 : page * 4096 + 1032] = stored.to_bytes(8, "little")
+            for page in range(pages):
+                for place, expected in (1024, stored.to_bytes(8, "little")), (3072, bytes([4]) * 8):
+                    start = page * 4096 + place
+                    found = mapping[start : start + 8], os.pread(file, 8, start)
+                    assert found == (expected, expected), (count, page, place, expected, found)
+        os.close(file)
+        os.unlink(path)
+
+
 globals()[sys.argv[1]](*sys.argv[2:])
