@@ -3,12 +3,19 @@
 #
 # By FUSE over io_uring (as root, where the kernel has it), with every program preloaded, and as a plain user, in namespaces
 # (as root, who can become one). Says which way is not run, and why; fails when a test does. With TAMEIKE_SOAK=1 the tests
-# are the long ones. No other jobs may run on the machine meanwhile.
+# are the long ones, and there are more of them. No other jobs may run on the machine meanwhile.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 readonly parameter=/sys/module/fuse/parameters/enable_uring
 readonly nobody=65534
-readonly suites=(posix semantics names locks crash capacity)
+suites=(posix semantics names locks)
+preloaded_suites=(parallel)
+ring_suites=(pjdfstest)
+if [ "${TAMEIKE_SOAK:-}" = 1 ]; then
+    suites+=(crash capacity)
+    preloaded_suites+=(workloads)
+    ring_suites+=(fsx)
+fi
 cargo_options=("$@")
 
 # built NAME...: paths of these programs of tests, as they were built with all others
@@ -46,15 +53,13 @@ by_rings() {
     trap "echo $before >$parameter" EXIT
     echo Y >"$parameter"
     echo "suites: by rings"
-    local long=()
-    [ "${TAMEIKE_SOAK:-}" != 1 ] || long=(fsx)
-    tests "${suites[@]}" pjdfstest "${long[@]}"
+    tests "${suites[@]}" "${ring_suites[@]}"
     echo "$before" >"$parameter"
 }
 
 preloaded() {
     echo "suites: preloaded"
-    TAMEIKE_TEST_PRELOAD=1 tests "${suites[@]}" parallel workloads
+    TAMEIKE_TEST_PRELOAD=1 tests "${suites[@]}" "${preloaded_suites[@]}"
 }
 
 # plain PROGRAM...: runs test programs that were built already, in a mount namespace of its own, where anybody may use FUSE

@@ -5,7 +5,7 @@ use tameike_sim::run::Failure;
 use tameike_sim::world::Canary;
 
 /// Of all countdowns, one of so many is run here; `tameike-sim countdowns` runs all.
-const STRIDE: usize = 40;
+const STRIDE: usize = 80;
 
 fn chosen(stride: Stride) -> Vec<Number> {
     let all = Workload::ALL.map(|workload| (workload, count(workload).expect("nothing befalls it")));
