@@ -76,7 +76,7 @@ impl Run {
         let lost = power || self.bytes_lost;
         self.check_stores(!lost)?;
         (0..self.world.count()).for_each(|node| self.world.kill(node, false));
-        self.forget_the_dead();
+        self.forget_the_dead(&[]);
         self.slots.clear();
         self.locks.clear();
         for view in self.views() {

@@ -5,6 +5,7 @@ use super::{Checked, Run};
 use crate::model::Looker;
 use crate::program::Op;
 use crate::tree::Content;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use tameike_agent::control::AgentMode;
 use tameike_core::receipt::{FileReceipt, Receipt};
@@ -52,7 +53,9 @@ impl Run {
 
     /// All agents die; others come, drain what they find, and go.
     async fn recover(&mut self) -> Checked {
+        self.leave_open().await?;
         let power = !self.volatile && self.rotten.is_empty() && self.moment() & 1 == 0;
+        let being_written = if power || self.log_broken { BTreeSet::new() } else { self.being_written() };
         (0..self.world.count()).for_each(|node| self.world.kill(node, power));
         self.power_lost |= power;
         self.mend();
@@ -61,6 +64,7 @@ impl Run {
         self.judge_excused()?;
         self.world.runtime().sleep(BEHIND).await;
         let receipt = self.drain_whole(AgentMode::Recover).await?;
+        self.compare_cut_off(&receipt, &being_written)?;
         self.compare_shared(&receipt, true)
     }
 

@@ -3,6 +3,7 @@
 mod appends;
 mod bytes;
 mod check;
+mod cut_off;
 mod deadlock;
 mod doubt;
 mod finish;
@@ -95,6 +96,8 @@ struct Run {
     moments: Arc<AtomicU64>,
     models: BTreeMap<usize, Names>,
     slots: BTreeMap<SlotName, Open>,
+    /// Files of the cache view that programs may have had open for writing on a node that died.
+    cut_off: BTreeSet<ObjectId>,
     /// What calls of the step take a name from, by view.
     unnamed: BTreeSet<(usize, ObjectId)>,
     /// Locks that are held, or may be.
@@ -246,6 +249,7 @@ pub fn run_tallied(program: &Program, countdown: &Countdown, tally: &Tally) -> R
             moments: Arc::default(),
             models: BTreeMap::new(),
             slots: BTreeMap::new(),
+            cut_off: BTreeSet::new(),
             unnamed: BTreeSet::new(),
             locks: Vec::new(),
             links_cut: false,

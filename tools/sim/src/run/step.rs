@@ -124,7 +124,7 @@ impl Run {
         }
         self.signalled.store(false, Ordering::Relaxed);
         calls.sort_by_key(|call| call.begun);
-        self.forget_the_dead();
+        self.forget_the_dead(&calls);
         self.look_at_space(&calls);
         self.look_for_rot().await?;
         self.place_appends(&mut calls).await?;
@@ -299,8 +299,9 @@ impl Run {
     }
 
     /// What was open on nodes that have died is gone, and what they had not published is in doubt.
-    pub(super) fn forget_the_dead(&mut self) {
+    pub(super) fn forget_the_dead(&mut self, calls: &[Call]) {
         let dead: BTreeSet<usize> = (0..self.world.count()).filter(|&node| !self.world.is_up(node)).collect();
+        self.note_cut_off(&dead, calls);
         self.slots.retain(|(node, ..), _| !dead.contains(node));
         for names in self.models.values_mut() {
             for object in names.objects_mut() {

@@ -1,0 +1,93 @@
+//! Files that programs were writing when their node died.
+
+use super::{Call, Checked, End, Run};
+use crate::model::ObjectId;
+use crate::program::{Flags, Op};
+use std::collections::BTreeSet;
+use tameike_core::View;
+use tameike_core::receipt::{FileOutcome, Receipt};
+
+impl Run {
+    /// The open files of the cache view that may be written to, with their nodes.
+    fn writable(&self) -> impl Iterator<Item = (usize, ObjectId)> + '_ {
+        let cache = View::Cache.index();
+        let writable =
+            self.slots.iter().filter(move |((_, view, _), open)| *view == cache && open.flags.write);
+        writable.map(|((node, ..), open)| (*node, open.object))
+    }
+
+    /// Keeps in mind what was open for writing on these nodes, which have died, or was about to be.
+    pub(super) fn note_cut_off(&mut self, dead: &BTreeSet<usize>, calls: &[Call]) {
+        let open: Vec<_> = self.writable().filter(|(node, _)| dead.contains(node)).collect();
+        self.cut_off.extend(open.into_iter().map(|(_, object)| object));
+        for call in calls.iter().filter(|call| call.view == View::Cache && dead.contains(&call.node)) {
+            if let (Op::Open { path, flags: Flags { write: true, .. }, .. }, End::Told(_) | End::Died) =
+                (&call.op, &call.end)
+            {
+                let object = self.model(View::Cache).find(path);
+                self.cut_off.extend(object);
+            }
+        }
+    }
+
+    /// Writes to a new file of the cache view, and leaves it open.
+    pub(super) async fn leave_open(&mut self) -> Checked {
+        const SLOT: u8 = u8::MAX;
+        let _pause = self.world.countdown.pause();
+        let node = self.moment() as usize % self.world.count();
+        let name = (node, View::Cache.index(), SLOT);
+        let flags = Flags { write: true, create: true, ..Flags::default() };
+        let open = Op::Open { slot: SLOT, path: "left-open".to_owned(), flags };
+        for op in [open, Op::Write { slot: SLOT, offset: 0, length: 100_000, tag: 1 }] {
+            let open = self.slots.get(&name).cloned();
+            let call = self.one(node, View::Cache, op, open).await?;
+            self.judge(vec![call])?;
+            if !self.slots.contains_key(&name) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Files to which some node has written what neither a close nor an fsync has covered.
+    pub(super) fn being_written(&mut self) -> BTreeSet<ObjectId> {
+        let writable: Vec<_> = self.writable().collect();
+        let model = self.model(View::Cache);
+        let is_written =
+            |&(node, object): &(usize, ObjectId)| model.object(object).data.first_unpublished(node).is_some();
+        writable.into_iter().filter(is_written).map(|(_, object)| object).collect()
+    }
+
+    /// Holds what a receipt calls cut off (S45) against what was open: nothing else is called so, and all of `named` is.
+    pub(super) fn compare_cut_off(&mut self, receipt: &Receipt, named: &BTreeSet<ObjectId>) -> Checked {
+        let cut_off = self.cut_off.clone();
+        let has_losses = self.has_losses;
+        let model = self.model(View::Cache);
+        for entry in receipt.files.iter().filter(|entry| matches!(entry.outcome, FileOutcome::CutOff(_))) {
+            let is_known = model.find(&entry.path).is_ok_and(|object| cut_off.contains(&object));
+            if !is_known && !model.is_doubtful(&entry.path, false) {
+                return Err(format!(
+                    "nobody was writing it when a node died, and the receipt says {entry:?}"
+                ));
+            }
+        }
+        if has_losses {
+            return Ok(());
+        }
+        let all = model.all();
+        for object in named {
+            let paths = || all.iter().filter(|(_, id)| *id == object).map(|(path, _)| path);
+            let is_named =
+                |path: &String| receipt.files.iter().any(|entry| entry.path == *path && !entry.is_complete());
+            if paths().next().is_some()
+                && !paths().any(|path| model.is_doubtful(path, false) || is_named(path))
+            {
+                let paths: Vec<_> = paths().collect();
+                return Err(format!(
+                    "{paths:?}: it was being written when the job was cut off, which the receipt does not say"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
