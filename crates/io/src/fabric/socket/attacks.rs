@@ -3,11 +3,13 @@
 use super::handshake::{Channel, Identity, Proven};
 use super::host::meeting_name;
 use super::seal::{Stream, TAG_SIZE};
+use super::strangers::STRANGERS_MAX;
 use super::tests::{SocketNetwork, impostor, sealed};
 use super::*;
 use crate::fabric::conformance::{A, Agent, B, Network, wait};
-use crate::os::process::start_thread;
+use crate::os::process::{self, start_thread};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as LocalAddr, UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
@@ -206,7 +208,32 @@ fn a_message_that_is_forged_repeated_dropped_or_reordered_ends_the_connection() 
 fn strangers_on_the_network_keep_no_agents_of_the_host_out() {
     let network = one_host();
     let (_a, b) = (Agent::start(&network, A), Agent::start(&network, B));
-    fabric(&network, A).inner.unproven[1].store(dial::UNPROVEN_MAX, Ordering::Relaxed);
+    let strangers: Vec<_> =
+        (0..STRANGERS_MAX).map(|_| fabric(&network, A).inner.strangers[1].come()).collect();
     wait(&network.runtime(), b.fabric.send(A, Lane::Request, b"here".to_vec(), None)).expect("a is there");
     assert!(fabric(&network, B).inner.is_neighbour(A));
+    drop(strangers);
+}
+
+/// Strangers connect by TCP and send nothing, as many as are let prove themselves at a time. Who comes then is let in, and the oldest goes.
+#[test]
+fn strangers_that_are_silent_keep_nobody_out() {
+    let network = SocketNetwork::new(UNIT_SIZE, 2);
+    let (_a, b) = (Agent::start(&network, A), Agent::start(&network, B));
+    let a = fabric(&network, A);
+    let strangers = &a.inner.strangers[1];
+    let mut oldest = TcpStream::connect(a.local_addr()).expect("a listens");
+    let end = process::monotonic() + dial::ATTEMPT_LIMIT;
+    while strangers.count() == 0 {
+        assert!(process::monotonic() < end, "a stranger is not taken in");
+        std::thread::yield_now();
+    }
+    let others: Vec<_> = (1..STRANGERS_MAX).map(|_| strangers.come()).collect();
+    let mut newest = TcpStream::connect(a.local_addr()).expect("a listens");
+    assert_eq!(oldest.read(&mut [0]).expect("the end of the stream"), 0);
+    newest.set_nonblocking(true).expect("a socket");
+    let heard = newest.read(&mut [0]).map_err(|error| error.kind());
+    assert_eq!(heard, Err(std::io::ErrorKind::WouldBlock), "it has its time");
+    wait(&network.runtime(), b.fabric.send(A, Lane::Request, b"by TCP".to_vec(), None)).expect("a is there");
+    drop(others);
 }

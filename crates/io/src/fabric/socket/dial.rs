@@ -5,18 +5,17 @@ use super::connection::Side;
 use super::handshake::{Channel, HandshakeError, Identity, Proven};
 use super::host::{self, Lender, Memory, Neighbour};
 use crate::os::reactor::Watched;
+use futures_util::future::{Either, select};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, acceptfrom_with, connect, socket_with, sockopt};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tameike_core::NodeId;
 
 /// Time for one attempt to connect, and for a stranger to prove itself.
 pub(super) const ATTEMPT_LIMIT: Duration = Duration::from_secs(3);
-/// Strangers at one time, by each kind of socket; more are turned away.
-pub(super) const UNPROVEN_MAX: usize = 256;
 /// Pause after a connection could not be accepted, for want of descriptors as a rule.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -161,38 +160,44 @@ impl Inner {
     /// Lets a stranger prove itself. Until then it costs a socket and this task.
     async fn admit(self: Arc<Self>, socket: OwnedFd, here: bool, from: String) {
         // Who keeps others from one kind of socket does not from the other.
-        let unproven = &self.unproven[usize::from(!here)];
-        if unproven.fetch_add(1, Ordering::Relaxed) < UNPROVEN_MAX {
-            let attempt = async {
-                let (socket, channel) = if here {
-                    host::check_owner(&socket)?;
-                    (Watched::new(&self.reactor, socket)?, Channel::Local { port: self.port })
-                } else {
-                    (self.watch(socket)?, Channel::Tcp)
-                };
-                let proven = self.identity(channel).accept(&socket).await?;
-                let theirs = match self.config.slab.as_ref().filter(|_| here) {
-                    Some(slab) => Some(host::exchange(&socket, slab, self.config.device.as_deref()).await?),
-                    None => None,
-                };
-                // What it has in memory is read by the connection that this side opens.
-                let theirs = theirs.map(Memory::without_device);
-                Ok::<_, HandshakeError>(Line { proven, socket, neighbour: self.neighbour(theirs) })
-            };
-            match self.runtime.timeout(ATTEMPT_LIMIT, attempt).await {
-                Some(Ok(line)) => self.establish(line, Side::Accepted),
-                Some(Err(error)) => {
-                    self.refused.warn(format_args!("a connection from {from} was refused: {error}"));
-                }
-                None => {
-                    self.refused.warn(format_args!("a connection from {from} did not prove itself in time"));
+        let strangers = &self.strangers[usize::from(!here)];
+        let (number, has_to_go) = strangers.come();
+        let proof = async {
+            let proving = pin!(self.prove(socket, here));
+            match select(proving, has_to_go).await {
+                Either::Left((proven, _)) => proven,
+                Either::Right(((), _)) => {
+                    let why = "others came while it did not prove itself, too many for one time";
+                    Err(HandshakeError::Denied(why.into()))
                 }
             }
-        } else {
-            self.refused.warn(format_args!(
-                "a connection from {from} was refused: too many prove themselves at this time"
-            ));
+        };
+        match self.runtime.timeout(ATTEMPT_LIMIT, proof).await {
+            Some(Ok(line)) => self.establish(line, Side::Accepted),
+            Some(Err(error)) => {
+                self.refused.warn(format_args!("a connection from {from} was refused: {error}"));
+            }
+            None => {
+                self.refused.warn(format_args!("a connection from {from} did not prove itself in time"));
+            }
         }
-        unproven.fetch_sub(1, Ordering::Relaxed);
+        strangers.go(number);
+    }
+
+    async fn prove(&self, socket: OwnedFd, here: bool) -> std::result::Result<Line, HandshakeError> {
+        let (socket, channel) = if here {
+            host::check_owner(&socket)?;
+            (Watched::new(&self.reactor, socket)?, Channel::Local { port: self.port })
+        } else {
+            (self.watch(socket)?, Channel::Tcp)
+        };
+        let proven = self.identity(channel).accept(&socket).await?;
+        let theirs = match self.config.slab.as_ref().filter(|_| here) {
+            Some(slab) => Some(host::exchange(&socket, slab, self.config.device.as_deref()).await?),
+            None => None,
+        };
+        // What it has in memory is read by the connection that this side opens.
+        let theirs = theirs.map(Memory::without_device);
+        Ok(Line { proven, socket, neighbour: self.neighbour(theirs) })
     }
 }

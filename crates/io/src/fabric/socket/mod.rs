@@ -15,7 +15,7 @@
 //!
 //! The modules: `handshake` proves the job's secret, `header` has the bytes of messages, `seal` authenticates them, `connection`
 //! writes what is `outgoing`, `reader` reads messages from the `input`, `host` keeps what peers of this host have been lent, `link` has libfabric carry what goes between two agents,
-//! `dial` connects, `peer` decides who is connected, alive or dead, `idle` who need not be.
+//! `dial` connects, `strangers` are those who have not proven themselves yet, `peer` decides who is connected, alive or dead, `idle` who need not be.
 
 mod connection;
 mod dial;
@@ -29,6 +29,7 @@ mod outgoing;
 mod peer;
 mod reader;
 mod seal;
+mod strangers;
 
 #[cfg(test)]
 mod attacks;
@@ -56,9 +57,10 @@ use peer::Peer;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use strangers::Strangers;
 use tameike_core::limits::MESSAGE_SIZE_MAX;
 use tameike_core::wire::admin::Counter;
 use tameike_core::{Errno, Fault, JobId, NodeId, Result};
@@ -115,9 +117,8 @@ struct Inner {
     links: Option<Arc<Links>>,
     receiver: OnceLock<Arc<dyn Receiver>>,
     peers: Mutex<BTreeMap<NodeId, Peer>>,
-    /// Accepted connections that have not proven themselves yet.
-    /// Strangers that prove themselves: at the local socket, and by TCP.
-    unproven: [AtomicUsize; 2],
+    /// At the local socket, and by TCP.
+    strangers: [Strangers; 2],
     refused: Seldom,
     ignored: Seldom,
     crowd: Crowd,
@@ -167,7 +168,7 @@ impl SocketFabric {
             listener: watched.map_err(|error| Fault::from_os(&doing, &error))?,
             receiver: OnceLock::new(),
             peers: Mutex::default(),
-            unproven: Default::default(),
+            strangers: Default::default(),
             refused: Seldom::default(),
             ignored: Seldom::default(),
             crowd: Crowd::default(),
