@@ -53,7 +53,7 @@ use tameike_core::attr::AttrChange;
 use tameike_core::wire::admin::Storm;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{PackRequest, PackedStat};
-use tameike_core::{Errno, Fault, Result};
+use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::Runtime;
 use tameike_io::shared::{
     Access, FileStat, KeptFiles, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode, split,
@@ -333,6 +333,12 @@ impl SharedFs for PackedTree {
     fn change(&self, path: &[u8], change: &AttrChange) -> Result<()> {
         visible(path)?;
         self.either(path, |plain| plain.change(path, change), || self.change_packed(path, change))
+    }
+
+    fn change_made(&self, path: &[u8], kind: FileKind, change: &AttrChange) -> Result<()> {
+        visible(path)?;
+        // What is made so is never packed.
+        self.plain.change_made(path, kind, change)
     }
 
     fn xattr(&self, path: &[u8], name: &[u8]) -> Result<Vec<u8>> {

@@ -308,7 +308,7 @@ fn make(fs: &dyn SharedFs, path: &[u8], new: NewInode) -> Result<FileStat> {
     let bits = (kind != FileKind::Symlink).then_some(mode);
     match owner.missing(fs, path, &stat, bits) {
         None => Ok(stat),
-        Some(change) => match Owner::was_given(fs.change(path, &change))? {
+        Some(change) => match Owner::was_given(fs.change_made(path, kind, &change))? {
             true => fs.stat(path),
             false => Ok(stat),
         },

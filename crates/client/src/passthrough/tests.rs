@@ -1,7 +1,11 @@
 use super::identity::Identity;
 use super::tree::{Links, Seen, Tree};
 use crate::vfs::FileNumber;
-use tameike_core::InodeId;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use tameike_core::wire::meta::NewInode;
+use tameike_core::{FileKind, InodeId, Layout};
+use tameike_io::shared::{PosixTree, SharedFs};
 
 const DIR: FileNumber = FileNumber(10);
 const FILE: FileNumber = FileNumber(20);
@@ -169,4 +173,43 @@ fn files_with_one_inode_number_are_told_apart_by_their_birth() {
     assert!(tree.forget(number, 1));
     assert_eq!(tree.found(FileNumber::ROOT, name, new), next);
     assert!(tree.is(next, &seen(FILE, 0, Links::One)), "where the file system does not tell, nobody knows");
+}
+
+/// An agent of root makes directories for other users. Who may rename files where it does can put another directory of root in the place of a new one.
+#[test]
+fn no_directory_that_takes_the_place_of_a_new_one_is_given_away() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| dir.path().join(name);
+    std::fs::create_dir_all(at("private/below")).expect("made");
+    if std::fs::metadata(at("private")).expect("there").uid() != 0 {
+        return;
+    }
+    let tree = PosixTree::open(dir.path()).expect("a tree");
+    let new = NewInode {
+        kind: FileKind::Directory,
+        mode: 0o755,
+        uid: 65_534,
+        gid: 65_534,
+        rdev: 0,
+        layout: Layout::Striped,
+        symlink: Vec::new(),
+    };
+    let (ends, mut given) = (AtomicBool::new(false), 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ends.load(Relaxed) {
+                let moved = std::fs::rename(at("made"), at("moved"));
+                let _ = moved.and_then(|()| std::fs::rename(at("private"), at("made")));
+                let _ = std::fs::rename(at("made"), at("private"));
+                let _ = std::fs::remove_dir(at("moved"));
+            }
+        });
+        for _ in 0..1000 {
+            given += u32::from(super::make(&tree, b"made", new.clone()).is_ok_and(|made| made.uid == 65_534));
+            let _ = tree.rmdir(b"made");
+        }
+        ends.store(true, Relaxed);
+    });
+    assert_eq!(std::fs::metadata(at("private")).expect("there").uid(), 0);
+    assert!(given > 0);
 }

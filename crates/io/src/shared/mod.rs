@@ -322,6 +322,11 @@ pub trait SharedFs: Send + Sync {
     }
     /// Changes owner, permissions and times (the size is [`SharedFile::truncate`]'s).
     fn change(&self, path: &[u8], change: &AttrChange) -> Result<()>;
+    /// The same of what this process has just made there by [`SharedFs::make`], of this kind. `EPERM` where something else has come in its place.
+    fn change_made(&self, path: &[u8], kind: FileKind, change: &AttrChange) -> Result<()> {
+        let _ = kind;
+        self.change(path, change)
+    }
     /// Value of an extended attribute.
     fn xattr(&self, path: &[u8], name: &[u8]) -> Result<Vec<u8>>;
     /// Names of all extended attributes.

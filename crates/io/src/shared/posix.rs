@@ -317,6 +317,17 @@ impl SharedFs for PosixTree {
         }
     }
 
+    fn change_made(&self, path: &[u8], kind: FileKind, change: &AttrChange) -> Result<()> {
+        let AttrChange { uid, gid, mode, .. } = *change;
+        if *change != (AttrChange { uid, gid, mode, ..AttrChange::default() }) {
+            return Err(Errno::EINVAL.into());
+        }
+        self.at("chown", path, |dir, name| {
+            let kept = self.seen.kept(change, || rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))?;
+            exact::give(dir, name, translate::file_type(kind), (kept.uid, kept.gid), mode)
+        })
+    }
+
     fn xattr(&self, path: &[u8], name: &[u8]) -> Result<Vec<u8>> {
         self.by_descriptor("read an attribute of", path, |file| {
             let mut value = vec![0; XATTR_SIZE_MAX];

@@ -7,6 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use tameike_core::attr::SetTime;
 
+/// Another user than that of any test.
+const STRANGER: u32 = 65534;
+
 fn tree() -> (tempfile::TempDir, PosixTree) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let tree = PosixTree::open(dir.path()).expect("a tree");
@@ -316,6 +319,43 @@ fn permissions_of_what_was_made_reach_nothing_that_takes_its_place() {
         swaps.store(false, Relaxed);
     });
     assert_eq!(["outside", "outside/key", "private"].map(mode), [0o700, 0o600, 0o700]);
+}
+
+/// An agent of root gives what it makes to the user who asked for it. Other users may be able to rename files in a shared directory.
+#[test]
+fn the_owner_of_what_was_made_is_given_nothing_that_takes_its_place() {
+    let (dir, tree) = tree();
+    let change =
+        AttrChange { uid: Some(STRANGER), gid: Some(STRANGER), mode: Some(0o2777), ..AttrChange::default() };
+    let give = |name: &str, kind| {
+        let given = tree.change_made(name.as_bytes(), kind, &change);
+        (given.map_err(|fault| fault.errno), {
+            let found = std::fs::symlink_metadata(dir.path().join(name)).expect("it is there");
+            (found.uid(), found.mode() & 0o7777)
+        })
+    };
+    if rustix::process::geteuid().as_raw() != 0 {
+        return;
+    }
+    let fifo = Special::Node { kind: FileKind::Fifo, mode: 0o600, rdev: 0 };
+    tree.make(b"dir", &Special::Directory(0o700)).expect("made");
+    tree.make(b"fifo", &fifo).expect("made");
+    tree.make(b"link", &Special::Symlink(b"private".to_vec())).expect("made");
+    for (name, kind) in [("dir", FileKind::Directory), ("fifo", FileKind::Fifo)] {
+        assert_eq!(give(name, kind), (Ok(()), (STRANGER, 0o2777)), "{name}");
+    }
+    assert_eq!(give("link", FileKind::Symlink), (Ok(()), (STRANGER, 0o777)));
+    // Those that others put in the place of what was made.
+    std::fs::create_dir_all(dir.path().join("private/below")).expect("made");
+    std::fs::write(dir.path().join("key"), "secret").expect("written");
+    std::fs::hard_link(dir.path().join("key"), dir.path().join("key 2")).expect("linked");
+    for (name, mode) in [("private", 0o700), ("key", 0o600)] {
+        std::fs::set_permissions(dir.path().join(name), PermissionsExt::from_mode(mode)).expect("chmod");
+    }
+    for kind in [FileKind::Directory, FileKind::Fifo, FileKind::Symlink] {
+        assert_eq!(give("key", kind), (Err(Errno::EPERM), (0, 0o600)), "{kind:?}");
+        assert_eq!(give("private", kind), (Err(Errno::EPERM), (0, 0o700)), "{kind:?}");
+    }
 }
 
 #[test]
