@@ -6,7 +6,7 @@ use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::os::process;
 use tameike_io::shared::{SharedFile, SharedFs, Special, XattrMode};
-use tameike_store::container::{Node, split_path};
+use tameike_store::container::{Node, Xattr, split_path};
 
 /// Of a directory, that what is made in it gets its group.
 const SETGID: u16 = 0o2000;
@@ -80,6 +80,11 @@ impl Files<'_> {
                     self.into.unlink(path)?;
                 }
                 copied?;
+                // Who may rename files there may have put another one in its place by now.
+                for xattr in self.xattrs(node) {
+                    file.set_xattr(&xattr.name, &xattr.value)?;
+                }
+                return file.change(&self.attributes(node, 0));
             }
             FileKind::Directory => {}
             FileKind::Symlink => self.make_special(path, &Special::Symlink(node.target.clone()))?,
@@ -103,10 +108,9 @@ impl Files<'_> {
         self.with_parents(path, || self.into.make(path, special)).map(drop)
     }
 
-    /// Gives a file its attributes.
+    /// Gives what is no regular file its attributes.
     pub fn finish(&self, path: &[u8], node: &Node) -> Result<()> {
-        let is_link = node.kind == FileKind::Symlink;
-        for xattr in node.xattrs.iter().filter(|xattr| self.keeps.all || xattr.name.starts_with(b"user.")) {
+        for xattr in self.xattrs(node) {
             self.into.set_xattr(path, &xattr.name, &xattr.value, XattrMode::Any)?;
         }
         // A directory keeps what it has from the one above, which its files are to have, too.
@@ -114,15 +118,24 @@ impl Files<'_> {
             FileKind::Directory if !self.keeps.all => self.into.stat(path)?.mode & SETGID,
             _ => 0,
         };
-        let change = AttrChange {
+        self.into.change(path, &self.attributes(node, inherited))
+    }
+
+    fn xattrs<'b>(&self, node: &'b Node) -> impl Iterator<Item = &'b Xattr> + use<'b> {
+        let all = self.keeps.all;
+        node.xattrs.iter().filter(move |xattr| all || xattr.name.starts_with(b"user."))
+    }
+
+    fn attributes(&self, node: &Node, inherited: u16) -> AttrChange {
+        let is_link = node.kind == FileKind::Symlink;
+        AttrChange {
             uid: self.keeps.owners.then_some(node.uid),
             gid: self.keeps.owners.then_some(node.gid),
             mode: (!is_link).then_some(self.keeps.mode(node) | inherited),
             atime: Some(SetTime::To(node.atime)),
             mtime: Some(SetTime::To(node.mtime)),
             ..AttrChange::default()
-        };
-        self.into.change(path, &change)
+        }
     }
 }
 

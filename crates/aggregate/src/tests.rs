@@ -1,11 +1,14 @@
 //! Faults of file systems; whole trees are packed by the tests of the program.
 
+use crate::content::Input;
+use crate::files::Files;
 use crate::{PackOptions, Tally, extract, pack};
 use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
-use tameike_core::Errno;
+use tameike_core::{Errno, FileKind, Timestamp};
 use tameike_io::shared::{PosixTree, SharedFs};
-use tameike_store::container::{Codec, Container};
+use tameike_store::container::{Codec, Container, Content, Node, Xattr};
 
 fn tree(dir: &std::path::Path) -> Arc<dyn SharedFs> {
     Arc::new(PosixTree::open(dir).expect("a tree"))
@@ -54,4 +57,52 @@ fn what_does_not_fit_a_block_is_left_out_and_told() {
     );
     assert_eq!(fs::read(back.join("small")).expect("there"), b"content");
     assert!(!back.join("large").exists());
+}
+
+/// Content that others have time to put another file in the place of the one that gets it.
+struct Swapped<'a>(&'a std::path::Path);
+
+impl Input for Swapped<'_> {
+    fn read_at(&mut self, buffer: &mut [u8], _: u64) -> tameike_core::Result<usize> {
+        fs::rename(self.0.join("file"), self.0.join("moved")).expect("renamed");
+        fs::rename(self.0.join("key"), self.0.join("file")).expect("renamed");
+        buffer.fill(1);
+        Ok(buffer.len())
+    }
+
+    fn data_at(&mut self, offset: u64) -> tameike_core::Result<Option<std::ops::Range<u64>>> {
+        Ok((offset == 0).then_some(0..u64::MAX))
+    }
+}
+
+#[test]
+fn permissions_of_what_is_brought_back_reach_no_file_that_takes_its_place() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let key = fs::File::create(dir.path().join("key")).expect("made");
+    key.set_permissions(fs::Permissions::from_mode(0o600)).expect("ours");
+    let is_root = tameike_io::os::process::user() == 0;
+    let keeps = crate::Keeps { owners: is_root, all: true, mask: 0o777 };
+    let xattr = Xattr { name: b"user.note".to_vec(), value: b"note".to_vec() };
+    let node = Node {
+        kind: FileKind::File,
+        mode: 0o644,
+        uid: 65_534,
+        gid: 65_534,
+        rdev: 0,
+        atime: Timestamp::default(),
+        mtime: Timestamp::default(),
+        target: Vec::new(),
+        xattrs: vec![xattr],
+        size: 5,
+        content: Content::Here,
+    };
+    let tree = tree(dir.path());
+    let files = Files { into: &*tree, keeps };
+    files.put(b"file", &node, &mut Swapped(dir.path()), &Tally::default()).expect("brought back");
+    let found = |name: &str| {
+        let found = fs::metadata(dir.path().join(name)).expect("it is there");
+        (found.mode() & 0o7777, found.uid() == 65_534, tree.xattrs(name.as_bytes()).expect("told").len())
+    };
+    assert_eq!(found("file"), (0o600, false, 0), "it is the key");
+    assert_eq!(found("moved"), (0o644, is_root, 1));
 }

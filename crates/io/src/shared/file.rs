@@ -3,7 +3,7 @@
 use super::look::Seen;
 use super::{Allocate, FileStat, Seek, SharedFile, look, translate};
 use crate::os::range_lock::{is_range_locked, try_lock_range};
-use rustix::fs::{Advice, AtFlags, CWD, Gid, SeekFrom, StatxFlags, Uid};
+use rustix::fs::{Advice, AtFlags, CWD, Gid, SeekFrom, StatxFlags, Uid, XattrFlags};
 use rustix::io::ReadWriteFlags;
 use std::io::IoSlice;
 use std::num::NonZeroU64;
@@ -138,6 +138,11 @@ impl SharedFile for PosixFile {
             Some(times) => self.done("set times of", rustix::fs::futimens(&self.descriptor, &times)),
             None => Ok(()),
         }
+    }
+
+    fn set_xattr(&self, name: &[u8], value: &[u8]) -> Result<()> {
+        let set = rustix::fs::fsetxattr(&self.descriptor, name, value, XattrFlags::empty());
+        self.done("set an attribute of", set)
     }
 
     fn check_write(&self) -> Result<()> {

@@ -237,6 +237,11 @@ pub trait SharedFile: Send + Sync {
     }
     /// Changes owner, permissions and times (the size is [`SharedFile::truncate`]'s).
     fn change(&self, change: &AttrChange) -> Result<()>;
+    /// Sets an extended attribute, whether it exists or not. `EOPNOTSUPP` where that goes by paths alone.
+    fn set_xattr(&self, name: &[u8], value: &[u8]) -> Result<()> {
+        let _ = (name, value);
+        Err(Errno::EOPNOTSUPP.into())
+    }
     /// Refuses whom the file system lets not write to it, where the permissions that are shown of it may say otherwise.
     fn check_write(&self) -> Result<()> {
         Ok(())
