@@ -2,10 +2,12 @@
 
 use crate::agent::PROGRESS_INTERVAL;
 use crate::control::{Aggregate, AggregateChoice};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock};
-use tameike_aggregate::packed::{CONTAINER, ContainerDir, PackedTree, Packer, PackerParts, Way};
+use tameike_aggregate::packed::{
+    CONTAINER, ContainerDir, OpenContainer, OutsideDir, PackedTree, Packer, PackerParts, Way,
+};
 use tameike_core::wire::admin::Storm;
 use tameike_core::wire::pack::{PACKED_BYTES_MAX, PackReply, PackRequest};
 use tameike_core::{Cluster, Errno, Fault, NodeId, Result};
@@ -74,13 +76,7 @@ impl Packing {
                 let device_dir = device_dir.ok_or_else(|| Fault::io("the packer has no device"))?;
                 let parts = PackerParts {
                     plain: plain.clone(),
-                    container: Box::new(move || {
-                        let path = container.display();
-                        let opened = PosixTree::open_unfollowed(&container);
-                        let (tree, why_not_own) = opened.map_err(|fault| fault.context(&path))?;
-                        let why_not_own = why_not_own.map(|why| format!("{path} {why}"));
-                        Ok(ContainerDir { fs: Arc::new(tree), why_not_own })
-                    }),
+                    container: open_container(container.clone()),
                     device: Arc::new(PosixTree::open(device_dir)?),
                     packs: choice == AggregateChoice::On,
                     size_max,
@@ -93,6 +89,8 @@ impl Packing {
         let way = packer.clone().map(Way::Own).or_else(|| node.map(far));
         let owner = (process::user(), process::group());
         let packs_storms = choice == AggregateChoice::Auto;
+        let outside = OutsideDir::new(open_container(container), aggregate.by_others);
+        let plain = (plain, outside);
         let tree = Arc::new(PackedTree::new(runtime.clone(), plain, way, owner, packs_storms, size_max));
         let service = packer.clone().map(|packer| Arc::new(PackService { runtime: runtime.clone(), packer }));
         Ok(Self { tree, service, packer })
@@ -123,6 +121,17 @@ impl Packing {
             finishing.join().unwrap_or_else(|_| Err(Fault::io("the packer has ended with a panic")))
         })
     }
+}
+
+/// Opens the directory of the container that lies there.
+fn open_container(container: PathBuf) -> OpenContainer {
+    Box::new(move || {
+        let path = container.display();
+        let (tree, why_not_own) =
+            PosixTree::open_unfollowed(&container).map_err(|fault| fault.context(&path))?;
+        let why_not_own = why_not_own.map(|why| format!("{path} {why}"));
+        Ok(ContainerDir { fs: Arc::new(tree), why_not_own })
+    })
 }
 
 /// Directories in which programs of a node have made many files fast.

@@ -1,6 +1,6 @@
 //! An open file that is packed.
 
-use super::outside::{outside_path, times_of};
+use super::outside::{OutsideDir, times_of};
 use super::stats::{stat_of, stat_outside};
 use super::{Way, way};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,10 +10,12 @@ use tameike_core::wire::pack::{Changed, PACKED_BYTES_MAX, PackReply, PackRequest
 use tameike_core::{Errno, Result};
 use tameike_io::Runtime;
 use tameike_io::shared::{Access, Allocate, FileStat, Seek, SharedFile, SharedFs, anew};
+use tameike_store::container::outside::name;
 
 /// How content that is outside of the container is reached.
 pub struct Outside {
     pub plain: Arc<dyn SharedFs>,
+    pub container: Arc<OutsideDir>,
     pub access: Access,
     /// Content of larger files is outside.
     pub size_max: u64,
@@ -45,9 +47,10 @@ impl PackedFile {
         if let Some(content) = self.content.get() {
             return Ok(&**content);
         }
-        let (plain, path) = (&*self.outside.plain, outside_path(self.file));
-        plain.look_anew(&path);
-        let content = anew(plain, &path, || plain.open(&path, self.outside.access))?;
+        let Outside { plain, container, access, .. } = &self.outside;
+        let (container, name) = (container.get(&**plain)?, name(self.file));
+        container.look_anew(&name);
+        let content = anew(container, &name, || container.open(&name, *access))?;
         Ok(&**self.content.get_or_init(|| content))
     }
 

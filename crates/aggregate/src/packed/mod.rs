@@ -37,8 +37,9 @@ mod tests;
 mod way;
 
 pub use journal::count_noted;
+pub use outside::OutsideDir;
 pub use owed::count_owed;
-pub use packer::{ContainerDir, Packer, PackerParts};
+pub use packer::{ContainerDir, OpenContainer, Packer, PackerParts};
 pub use storms::{STORM_FILES, STORM_SECONDS};
 pub use way::Way;
 
@@ -77,6 +78,7 @@ const MISSES_GAP: Duration = Duration::from_millis(250);
 /// A shared directory, with what is packed in it.
 pub struct PackedTree {
     plain: Arc<dyn SharedFs>,
+    container: Arc<OutsideDir>,
     /// To the packer; nothing where nothing is packed.
     way: Option<Way>,
     /// Owner and group of new files.
@@ -111,11 +113,11 @@ fn free(path: &[u8]) -> Result<()> {
 }
 
 impl PackedTree {
-    /// The directory `plain`, with what the packer at the end of `way` has of it. `packs_storms`: whether files are packed in
+    /// The directory `plain`, in which `container` is, with what the packer at the end of `way` has of it. `packs_storms`: whether files are packed in
     /// directories in which many are made fast. Content of files that are larger than `size_max` is outside of the container.
     pub fn new(
         runtime: Runtime,
-        plain: Arc<dyn SharedFs>,
+        (plain, container): (Arc<dyn SharedFs>, OutsideDir),
         way: Option<Way>,
         owner: (u32, u32),
         packs_storms: bool,
@@ -125,6 +127,7 @@ impl PackedTree {
         let missing = Recent::new(MISSING_TIME);
         Self {
             plain,
+            container: Arc::new(container),
             way,
             owner,
             storms,
@@ -156,7 +159,8 @@ impl PackedTree {
 
     /// A file that the packer has opened.
     fn opened(&self, way: &Way, stat: &PackedStat, access: Access) -> Result<Arc<dyn SharedFile>> {
-        let outside = Outside { plain: self.plain.clone(), access, size_max: self.size_max };
+        let (plain, container) = (self.plain.clone(), self.container.clone());
+        let outside = Outside { plain, container, access, size_max: self.size_max };
         let file = PackedFile::new(way.clone(), self.runtime.clone(), stat.number, outside);
         if stat.is_outside {
             file.content()?;

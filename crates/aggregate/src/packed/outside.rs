@@ -4,11 +4,11 @@
 
 use super::files::{Open, identity_of};
 use super::owed::Owed;
-use super::packer::Packer;
+use super::packer::{ContainerDir, OpenContainer, Packer};
 use super::store::Store;
 use super::{CONTAINER, PackedTree};
 use crate::session::draft::Draft;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{Changed, PACKED_BYTES_MAX, PackReply, PackRequest, PackedStat};
@@ -20,7 +20,40 @@ use tameike_store::container::outside::{self, Place};
 const SYNCED_SIZE: u64 = 256 << 20;
 /// Beginning of the names of files that are being made beside their places.
 pub(super) const ASIDE: &[u8] = b".tameike-moved-";
-/// The file that has the content of a packed file, in the shared directory.
+
+/// The directory of the container as a node has it that reads and writes content that is outside. It is opened once: who may rename files in the
+/// shared directory can put another one under its name.
+pub struct OutsideDir {
+    open: OpenContainer,
+    may_share: bool,
+    opened: OnceLock<Arc<dyn SharedFs>>,
+}
+
+impl OutsideDir {
+    /// The one that `open` opens; with `may_share` also one of another user.
+    pub fn new(open: OpenContainer, may_share: bool) -> Self {
+        Self { open, may_share, opened: OnceLock::new() }
+    }
+
+    /// Opens it, if that was not done yet.
+    ///
+    /// # Errors
+    /// `EPERM` when other users control what is in it, and what the file system says.
+    pub(super) fn get(&self, plain: &dyn SharedFs) -> Result<&dyn SharedFs> {
+        if let Some(opened) = self.opened.get() {
+            return Ok(&**opened);
+        }
+        plain.look_anew(CONTAINER);
+        let ContainerDir { fs, why_not_own } = anew(plain, CONTAINER, || (self.open)())?;
+        match why_not_own.filter(|_| !self.may_share) {
+            Some(why) => Err(Fault::new(Errno::EPERM, why)),
+            None => Ok(&**self.opened.get_or_init(|| fs)),
+        }
+    }
+}
+
+/// The file that has the content of a packed file, in the shared directory. Nothing is opened by this path, as the directory on the way may be
+/// another one by now.
 pub(super) fn outside_path(number: u64) -> Vec<u8> {
     join(CONTAINER, &outside::name(number))
 }
@@ -93,12 +126,12 @@ impl Packer {
     }
 
     fn move_outside(&self, store: &mut Store, number: u64, path: &[u8]) -> Result<()> {
-        let content = make_outside(self.plain(), path, number)?;
+        let content = make_outside((self.plain(), &*store.fs), path, number)?;
         let PackedStat { size, atime, mtime, .. } = store.look(number)?;
         let read = |offset| store.read(number, offset, PACKED_BYTES_MAX)?.bytes();
         if let Err(fault) = copy(read, size, (atime, mtime), &*content) {
             // It is in the container as before.
-            let _ = self.plain().unlink(&outside_path(number));
+            let _ = store.fs.unlink(&outside::name(number));
             return Err(fault);
         }
         let open = store.opened(number)?;
@@ -111,10 +144,14 @@ impl Packer {
 
 /// Makes the file that will have the content of what is at a path. Should the packer die in between, what it has left beside the path is removed
 /// when that content goes outside again: it is in the stores of the job.
-fn make_outside(plain: &dyn SharedFs, path: &[u8], number: u64) -> Result<Arc<dyn SharedFile>> {
+fn make_outside(
+    (plain, container): (&dyn SharedFs, &dyn SharedFs),
+    path: &[u8],
+    number: u64,
+) -> Result<Arc<dyn SharedFile>> {
     const MODE: u16 = 0o600;
-    let (aside, outside) = (aside_of(path, number)?, outside_path(number));
-    remove(plain, &outside)?;
+    let (aside, outside, name) = (aside_of(path, number)?, outside_path(number), outside::name(number));
+    remove(container, &name)?;
     let made = remove(plain, &aside).and_then(|()| plain.create(&aside, MODE)).and_then(|file| {
         let renamed = plain.rename(&aside, &outside, RenameMode::Replace);
         if renamed.is_err() {
@@ -123,9 +160,9 @@ fn make_outside(plain: &dyn SharedFs, path: &[u8], number: u64) -> Result<Arc<dy
         renamed.map(|()| file)
     });
     match made {
-        // Who may rename files there has put another one in its place.
-        Ok(file) if !is_at(plain, &outside, &*file)? => {
-            match plain.unlink(&outside) {
+        // Who may rename files there has put another one in its place, or another directory in that of the container.
+        Ok(file) if !is_at(container, &name, &*file)? => {
+            match container.unlink(&name) {
                 // A directory goes back.
                 Err(fault) if fault.errno == Errno::EISDIR => {
                     plain.rename(&outside, &aside, RenameMode::NoReplace)?;
@@ -133,10 +170,10 @@ fn make_outside(plain: &dyn SharedFs, path: &[u8], number: u64) -> Result<Arc<dy
                 Err(fault) if !is_missing(fault.errno) => return Err(fault),
                 _ => {}
             }
-            plain.create(&outside, MODE)
+            container.create(&name, MODE)
         }
         // Below the shared directory another file system begins, or a part with limits of its own; or nothing can be made there by now.
-        Err(fault) if fault.errno == Errno::EXDEV || is_closed(fault.errno) => plain.create(&outside, MODE),
+        Err(fault) if fault.errno == Errno::EXDEV || is_closed(fault.errno) => container.create(&name, MODE),
         made => made,
     }
 }
@@ -265,8 +302,8 @@ impl PackedTree {
         match way.ask(PackRequest::Change { of: Changed::At(path.to_vec()), change: change.clone() })? {
             PackReply::Done => Ok(()),
             PackReply::Outside { file } => {
-                let path = outside_path(file);
-                anew(&*self.plain, &path, || self.plain.change(&path, &times_of(change)))
+                let (container, name) = (self.container.get(&*self.plain)?, outside::name(file));
+                anew(container, &name, || container.change(&name, &times_of(change)))
             }
             other => Err(super::way::out_of_turn(&other)),
         }

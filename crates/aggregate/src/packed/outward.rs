@@ -15,7 +15,7 @@ use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::os::process;
 use tameike_io::shared::{Access, FileStat, SharedFile, SharedFs, anew, split};
 use tameike_store::container::Listing;
-use tameike_store::container::outside::Place;
+use tameike_store::container::outside::{self, Place};
 
 /// Files that are brought to their places at a time: each waits for the file system.
 const AT_ONCE: usize = 16;
@@ -23,6 +23,8 @@ const AT_ONCE: usize = 16;
 /// Brings files of a shared directory to their places.
 pub struct Moving<'a> {
     pub plain: &'a dyn SharedFs,
+    /// The directory of the container.
+    pub container: &'a dyn SharedFs,
     /// Counts what was done for it.
     pub pieces: &'a AtomicU64,
 }
@@ -46,7 +48,7 @@ impl Moving<'_> {
         if are_all {
             // Of files that were removed by a life that was cut off.
             let mut gone = store.owed.iter().flat_map(Owed::numbers).filter(|number| !known.contains(number));
-            gone.try_for_each(|number| remove(self.plain, &outside_path(number)))?;
+            gone.try_for_each(|number| remove(self.container, &outside::name(number)))?;
         }
         store.end_owed()
     }
@@ -57,17 +59,17 @@ impl Moving<'_> {
     /// # Errors
     /// What the file system says, but for what keeps a file from its place.
     pub fn end_out(&self, store: &mut Store) -> Result<()> {
-        let plain = self.plain;
+        let Self { plain, container, .. } = *self;
         if Listing::of(&*store.fs)?.outside.is_empty() && !store.was_cut_off {
             return Ok(());
         }
         let (mut leaving, mut at_place) = (Vec::new(), Vec::new());
         for (path, stat) in store.outside()?.files {
             let is_leaving = store.place_of(&path)? == Place::Leaving;
-            let outside = outside_path(stat.number);
+            let name = outside::name(stat.number);
             // A mount may remember the directory as it was.
-            plain.look_anew(&outside);
-            match anew(plain, &outside, || plain.stat(&outside)) {
+            container.look_anew(&name);
+            match anew(container, &name, || container.stat(&name)) {
                 Err(fault) if fault.errno != Errno::ENOENT => return Err(fault),
                 Err(_) if is_leaving => at_place.push(path),
                 // It was not safe, and is in the stores of its job.
@@ -81,7 +83,7 @@ impl Moving<'_> {
             let number = store.stat(&path)?.number;
             // Where the directory is gone, so is the file.
             let _ = plain.sync_dir(dir_of(&path));
-            remove(plain, &outside_path(number))?;
+            remove(container, &outside::name(number))?;
             store.unname(&path)?;
         }
         if let Err(fault) = self.bring(store, &leaving) {
@@ -130,26 +132,28 @@ impl Moving<'_> {
         let plain = self.plain;
         let outside = outside_path(stat.number);
         // Gfarm syncs what is open for writing only.
-        give_attributes(plain, &*plain.open(&outside, Access::Write)?, path, stat)?;
+        let content = self.container.open(&outside::name(stat.number), Access::Write)?;
+        give_attributes(plain, &*content, path, stat)?;
         in_writable(plain, dir_of(path), lending, || {
             match plain.rename(&outside, path, RenameMode::NoReplace) {
-                Err(fault) if fault.errno == Errno::EXDEV => self.carry_over(&outside, path, stat),
+                Err(fault) if fault.errno == Errno::EXDEV => self.carry_over(path, stat),
                 // Some file systems cannot rename so (GlusterFS).
                 Err(fault) if fault.errno == Errno::EINVAL => {
                     plain.link(&outside, path)?;
-                    end_other_name(plain, &outside, path)
+                    check_came(plain, path, &*content, &outside)?;
+                    self.end_other_name(stat.number, path)
                 }
-                renamed => renamed,
+                renamed => renamed.and_then(|()| check_came(plain, path, &*content, &outside)),
             }
         })
     }
 
     /// Where the shared directory has another file system below it, a file is copied there.
-    fn carry_over(&self, from: &[u8], to: &[u8], stat: &PackedStat) -> Result<()> {
+    fn carry_over(&self, to: &[u8], stat: &PackedStat) -> Result<()> {
         let plain = self.plain;
         let aside = aside_of(to, stat.number)?;
         remove(plain, &aside)?;
-        let content = plain.open(from, Access::Read)?;
+        let content = self.container.open(&outside::name(stat.number), Access::Read)?;
         let FileStat { size, atime, mtime, .. } = content.stat()?;
         let read = |offset: u64| {
             let mut bytes = vec![0; PACKED_BYTES_MAX];
@@ -170,15 +174,20 @@ impl Moving<'_> {
                 }
                 renamed => renamed?,
             }
-            // Who may rename files there may have put another one in its place.
-            if is_at(plain, to, &*file)? { Ok(()) } else { Err(replaced(from)) }
+            check_came(plain, to, &*file, &outside_path(stat.number))
         });
         if let Err(fault) = named {
             // The content is still where it was; of what lies aside nobody knows.
             let _ = plain.unlink(&aside);
             return Err(fault);
         }
-        end_other_name(plain, from, to)
+        self.end_other_name(stat.number, to)
+    }
+
+    /// What has come to its place is no more where it was; once the place is safe.
+    fn end_other_name(&self, number: u64, to: &[u8]) -> Result<()> {
+        self.plain.sync_dir(dir_of(to))?;
+        remove(self.container, &outside::name(number))
     }
 
     /// Something was done, or could not be.
@@ -266,16 +275,14 @@ fn give_attributes(
     file.sync()
 }
 
-fn replaced(content: &[u8]) -> Fault {
+/// Checks that a file has come to its place. Who may rename files there, or directories above, may have put another one in its place.
+fn check_came(plain: &dyn SharedFs, place: &[u8], file: &dyn SharedFile, content: &[u8]) -> Result<()> {
+    if is_at(plain, place, file)? {
+        return Ok(());
+    }
     let content = String::from_utf8_lossy(content);
     let why = format!(
         "another program has put a file in its place just now; its content is in {content}: remove that file, and run `tameike recover`"
     );
-    Fault::new(Errno::EEXIST, why)
-}
-
-/// What has come to its place is no more where it was; once the place is safe.
-fn end_other_name(plain: &dyn SharedFs, from: &[u8], to: &[u8]) -> Result<()> {
-    plain.sync_dir(dir_of(to))?;
-    remove(plain, from)
+    Err(Fault::new(Errno::EEXIST, why))
 }

@@ -21,12 +21,15 @@ const GONE_MAX: usize = 32;
 /// Most bytes of a file that its own agent asks for, or gives, at once.
 pub const OWN_BYTES_MAX: usize = 1 << 20;
 
+/// Opens the directory of a container.
+pub type OpenContainer = Box<dyn Fn() -> Result<ContainerDir> + Send + Sync>;
+
 /// What it works with.
 pub struct PackerParts {
     /// The shared directory as others see it.
     pub plain: Arc<dyn SharedFs>,
     /// Opens the directory of the container, which is there.
-    pub container: Box<dyn Fn() -> Result<ContainerDir> + Send + Sync>,
+    pub container: OpenContainer,
     /// A directory that outlives this process, on its own node.
     pub device: Arc<dyn SharedFs>,
     /// Whether files are packed of whose directory nobody has said anything.
@@ -87,7 +90,8 @@ impl Packer {
         let store = packer.store(&mut state)?;
         if store.check().is_ok() {
             packer.end_move(store)?;
-            Moving { plain: packer.plain(), pieces: &packer.pieces_moved }.end_out(store)?;
+            let container = store.fs.clone();
+            packer.moving(&*container).end_out(store)?;
         }
         drop(state);
         Ok(packer)
@@ -317,6 +321,10 @@ impl Packer {
     }
 
     /// The shared directory as others see it.
+    fn moving<'a>(&'a self, container: &'a dyn SharedFs) -> Moving<'a> {
+        Moving { plain: self.plain(), container, pieces: &self.pieces_moved }
+    }
+
     pub(super) fn plain(&self) -> &dyn SharedFs {
         &*self.parts.plain
     }
@@ -342,7 +350,8 @@ impl Packer {
         if store.is_foreign() {
             return Ok(());
         }
-        let moving = Moving { plain: self.plain(), pieces: &self.pieces_moved };
+        let container = store.fs.clone();
+        let moving = self.moving(&*container);
         let safe = moving.count(store.end_journal());
         let is_ended = drained && safe.is_ok();
         let moved = if is_ended { moving.move_out(&mut store) } else { Ok(()) };

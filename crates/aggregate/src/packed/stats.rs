@@ -1,10 +1,10 @@
 //! Attributes of packed files as the tree shows them.
 
-use super::outside::outside_path;
 use super::{DEVICE, PackedTree};
 use tameike_core::wire::pack::PackedStat;
 use tameike_core::{FileKind, Result};
 use tameike_io::shared::{FileStat, SharedFs, anew};
+use tameike_store::container::outside::name;
 
 /// Bytes of a block of `st_blocks`.
 const STAT_BLOCK: u64 = 512;
@@ -41,10 +41,10 @@ impl PackedTree {
         if !packed.is_outside {
             return Ok(stat_of(&*self.plain, packed));
         }
-        let path = outside_path(packed.number);
+        let (container, name) = (self.container.get(&*self.plain)?, name(packed.number));
         // Those that ask for this to be looked at anew do not know of it.
-        self.plain.look_anew(&path);
-        let content = anew(&*self.plain, &path, || self.plain.stat(&path))?;
+        container.look_anew(&name);
+        let content = anew(container, &name, || container.stat(&name))?;
         Ok(stat_outside(&*self.plain, packed, &content))
     }
 }

@@ -4,7 +4,7 @@ mod lost;
 mod outside;
 
 use super::look::Unlisted;
-use super::{ATTRIBUTE, ContainerDir, PackedTree, Packer, PackerParts, Way};
+use super::{ATTRIBUTE, ContainerDir, OpenContainer, OutsideDir, PackedTree, Packer, PackerParts, Way};
 use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,13 +43,16 @@ impl Bed {
         let open =
             |path: std::path::PathBuf| -> Result<Arc<dyn SharedFs>> { Ok(Arc::new(PosixTree::open(&path)?)) };
         let plain = open(dir.path().to_owned()).expect("a tree");
-        let container = dir.path().join(".tameike-packed");
-        let parts = PackerParts {
-            plain: plain.clone(),
-            container: Box::new(move || {
+        let open_container = || -> OpenContainer {
+            let container = dir.path().join(".tameike-packed");
+            Box::new(move || {
                 let (tree, why_not_own) = PosixTree::open_unfollowed(&container)?;
                 Ok(ContainerDir { fs: Arc::new(tree), why_not_own })
-            }),
+            })
+        };
+        let parts = PackerParts {
+            plain: plain.clone(),
+            container: open_container(),
             device: open(device.path().to_owned()).expect("a tree"),
             packs: true,
             size_max: 1 << 20,
@@ -58,7 +61,7 @@ impl Bed {
         let tree = || {
             PackedTree::new(
                 system.runtime().clone(),
-                plain.clone(),
+                (plain.clone(), OutsideDir::new(open_container(), false)),
                 Some(Way::Own(packer.clone())),
                 (0, 0),
                 false,

@@ -400,3 +400,58 @@ fn content_goes_to_no_file_that_another_program_has_put_in_the_way() {
     let (_bed, finished) = bed.again(true);
     finished.expect("all come to their places");
 }
+
+/// Who may rename files in the shared directory can put another directory in the place of the container's. In it are files that are called as those
+/// that have content.
+#[test]
+fn content_goes_to_no_directory_that_is_put_in_the_place_of_the_container() {
+    let bed = Bed::new();
+    let at = |name: &str| bed.dir.path().join(name);
+    drop(grown(&bed, b"before").expect("made"));
+    let before = bed.other.open(b"before", Access::Write).expect("open");
+    fs::rename(at(".tameike-packed"), at("taken")).expect("renamed");
+    fs::create_dir(at(".tameike-packed")).expect("made");
+    let names = || fs::read_dir(at("taken")).expect("a directory").flatten().map(|name| name.file_name());
+    let traps = || {
+        for name in names().filter(|name| name.as_bytes().starts_with(b"out.")) {
+            fs::write(at(".tameike-packed").join(name), "trap").expect("written");
+        }
+    };
+    traps();
+    let after = grown(&bed, b"after").expect("made");
+    traps();
+    [&before, &after].into_iter().for_each(|file| file.write_at(b"secret", 0).expect("written"));
+    for (name, file) in [("before", &before), ("after", &after)] {
+        let again = bed.one.open(name.as_bytes(), Access::Read).expect("open");
+        assert_eq!((read(&again, 0, 6), again.stat().expect("open").size), (b"secret".to_vec(), LARGE));
+        assert_eq!(file.stat().expect("open").size, LARGE);
+    }
+    let trapped = |dir: std::path::PathBuf| {
+        let files = fs::read_dir(dir).expect("a directory").flatten();
+        files.map(|file| fs::read(file.path()).expect("a file")).collect::<Vec<_>>()
+    };
+    assert_eq!(trapped(at(".tameike-packed")), vec![b"trap".to_vec(); 2]);
+    drop((before, after));
+    bed.wait_closed();
+    let said = bed.packer.finish(true).expect_err("other files are in their places").to_string();
+    assert!(said.contains("another program has put a file in its place"), "{said}");
+    assert_eq!(names().filter(|name| name.as_bytes().starts_with(b"out.")).count(), 2, "they are kept");
+}
+
+/// A node that has not read any content yet.
+#[test]
+fn content_is_looked_for_in_no_directory_of_another_user() {
+    if process::user() != 0 {
+        return;
+    }
+    let bed = Bed::new();
+    drop(grown(&bed, b"file").expect("made"));
+    let number = bed.one.stat(b"file").expect("there").inode;
+    let container = bed.dir.path().join(".tameike-packed");
+    fs::rename(&container, bed.dir.path().join("taken")).expect("renamed");
+    fs::create_dir(&container).expect("made");
+    fs::write(container.join(format!("out.{number:016x}")), "trap").expect("written");
+    std::os::unix::fs::chown(&container, Some(65_534), None).expect("given");
+    assert_eq!(errno(bed.other.open(b"file", Access::Write)), Some(Errno::EPERM));
+    assert_eq!(errno(bed.other.stat(b"file")), Some(Errno::EPERM));
+}
