@@ -49,6 +49,8 @@ pub struct Spool {
 }
 
 static SPOOL: OnceLock<Spool> = OnceLock::new();
+/// In the place of a tree: nothing can be there.
+const NO_TREE: &[u8] = b"/dev/null/tameike";
 static NO_PAGE: Page = Page { epoch: AtomicU64::new(0), changes: AtomicU64::new(0) };
 
 /// Learns of the spool from the environment.
@@ -59,18 +61,7 @@ pub fn begin() {
         return;
     };
     let name = variable(NAME_VARIABLE).unwrap_or_else(|| container.clone());
-    let mut spool = Spool::of(&dir, &container, &name);
-    let device = |path: &[u8]| kernel::look(&kernel::text(path.to_vec())?).map(|stat| stat.st_dev);
-    match (device(&spool.tree), device(&container), spool.map_page()) {
-        (Ok(tree), Ok(outer), Ok(page)) => {
-            (spool.device, spool.outer_device, spool.page) = (tree, outer, page);
-            let _ = SPOOL.set(spool);
-        }
-        // On another host: paths below the container must not reach its own files.
-        _ => {
-            let _ = SPOOL.set(spool);
-        }
-    }
+    let _ = SPOOL.set(Spool::found(&dir, &container, &name));
 }
 
 /// The spool, where there is one.
@@ -93,6 +84,22 @@ impl Spool {
             unended: AtomicU64::new(0),
             has_complained: AtomicBool::new(false),
         }
+    }
+
+    /// The same, as it is on this host.
+    fn found(dir: &[u8], container: &[u8], name: &[u8]) -> Self {
+        let mut spool = Self::of(dir, container, name);
+        let device = |path: &[u8]| kernel::look(&kernel::text(path.to_vec())?).map(|stat| stat.st_dev);
+        let look = || match is_own(dir) {
+            true => Ok((device(&spool.tree)?, device(container)?, spool.map_page()?)),
+            false => Err(Errno::PERM),
+        };
+        match look() {
+            Ok(found) => (spool.device, spool.outer_device, spool.page) = found,
+            // On another host: paths below the container must reach neither its own files nor what another user makes under the spool's name there.
+            Err(_) => spool.tree = NO_TREE.to_vec(),
+        }
+        spool
     }
 
     fn map_page(&self) -> Result<&'static Page> {
@@ -200,14 +207,12 @@ impl Spool {
     /// Asks the packer for something, and waits until it is done.
     pub fn ask(&self, request: &Request) -> Result<()> {
         let bytes = request.encode().ok_or(Errno::NAMETOOLONG)?;
-        for _ in 0..TRIES {
+        let tries = if self.device == 0 { 0 } else { TRIES };
+        for _ in 0..tries {
             match self.ask_once(&bytes) {
-                Err(Errno::NOENT | Errno::CONNREFUSED | Errno::CONNRESET | Errno::PIPE)
-                    if self.device != 0 =>
-                {
+                Err(Errno::NOENT | Errno::CONNREFUSED | Errno::CONNRESET | Errno::PIPE) => {
                     let _ = rustix::thread::nanosleep(&STEP);
                 }
-                Err(Errno::NOENT | Errno::CONNREFUSED) => break,
                 Ok(0) => return Ok(()),
                 Ok(errno) => return Err(Errno::from_raw_os_error(errno)),
                 Err(error) => return Err(error),
@@ -243,6 +248,17 @@ impl Spool {
     }
 }
 
+/// Whether a directory is one of this user that no other user can write to: variables may have come from another host, where the packer has
+/// made it.
+fn is_own(dir: &[u8]) -> bool {
+    let found = kernel::text(dir.to_vec()).and_then(|dir| kernel::look(&dir));
+    found.is_ok_and(|found| {
+        kernel::is_kind(found.st_mode, libc::S_IFDIR)
+            && found.st_uid == rustix::process::geteuid().as_raw()
+            && found.st_mode & 0o022 == 0
+    })
+}
+
 /// Whether a spool has no room for new files.
 pub fn is_short(space: &StatVfs) -> bool {
     let is_short = |free: u64, all: u64| all > 0 && free < all / FREE_PART;
@@ -272,6 +288,38 @@ fn joined(dir: &[u8], inner: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
     use std::cell::Cell;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::{PermissionsExt, chown};
+
+    /// The variables come to another host, where another user has made what they name.
+    #[test]
+    fn what_another_user_can_write_to_is_no_spool() {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(dir.path().join(TREE)).expect("made");
+        std::fs::write(dir.path().join(PAGE), [0; 4096]).expect("written");
+        let path = dir.path().as_os_str().as_bytes();
+        let find = || {
+            let spool = Spool::found(path, b"/", b"/");
+            let real = spool.real(b"file").expect("a path").into_bytes();
+            (
+                spool.device != 0,
+                real.starts_with(path),
+                spool.ask(&Request::Room).expect_err("nobody is there"),
+            )
+        };
+        let set = |mode| std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(mode)).expect("ours");
+        let refused = (false, false, Errno::IO);
+        set(0o777);
+        assert_eq!(find(), refused);
+        set(0o700);
+        if rustix::process::geteuid().is_root() {
+            chown(dir.path(), Some(65_534), None).expect("given");
+            assert_eq!(find(), refused);
+            chown(dir.path(), Some(0), None).expect("given");
+        }
+        let spool = Spool::found(path, b"/", b"/");
+        assert!(spool.device != 0 && spool.real(b"file").expect("a path").as_bytes().starts_with(path));
+    }
 
     /// Who looked at a directory waited each time for a packer that had been killed.
     #[test]
