@@ -59,7 +59,9 @@ impl Packing {
         cluster: &Cluster,
         rpc: Arc<dyn Rpc>,
     ) -> Result<Self> {
-        let Aggregate { choice, size_max, .. } = aggregate;
+        let Aggregate { choice, size_max, by_others } = aggregate;
+        // Whether a container of other users would be ignored: it may come in the place of one of this user's.
+        let is_ignored = choice == AggregateChoice::Off && !by_others;
         // It may have come with the job before, by another node.
         plain.look_anew(CONTAINER);
         let container = dir.join(String::from_utf8_lossy(CONTAINER).as_ref());
@@ -76,7 +78,7 @@ impl Packing {
                 let device_dir = device_dir.ok_or_else(|| Fault::io("the packer has no device"))?;
                 let parts = PackerParts {
                     plain: plain.clone(),
-                    container: open_container(container.clone()),
+                    container: open_container(container.clone(), is_ignored),
                     device: Arc::new(PosixTree::open(device_dir)?),
                     packs: choice == AggregateChoice::On,
                     size_max,
@@ -89,7 +91,7 @@ impl Packing {
         let way = packer.clone().map(Way::Own).or_else(|| node.map(far));
         let owner = (process::user(), process::group());
         let packs_storms = choice == AggregateChoice::Auto;
-        let outside = OutsideDir::new(open_container(container), aggregate.by_others);
+        let outside = OutsideDir::new(open_container(container, is_ignored), by_others);
         let plain = (plain, outside);
         let tree = Arc::new(PackedTree::new(runtime.clone(), plain, way, owner, packs_storms, size_max));
         let service = packer.clone().map(|packer| Arc::new(PackService { runtime: runtime.clone(), packer }));
@@ -123,13 +125,16 @@ impl Packing {
     }
 }
 
-/// Opens the directory of the container that lies there.
-fn open_container(container: PathBuf) -> OpenContainer {
+/// Opens the directory of the container that lies there: where `must_be_own`, only one that no other user controls.
+fn open_container(container: PathBuf, must_be_own: bool) -> OpenContainer {
     Box::new(move || {
         let path = container.display();
         let (tree, why_not_own) =
             PosixTree::open_unfollowed(&container).map_err(|fault| fault.context(&path))?;
         let why_not_own = why_not_own.map(|why| format!("{path} {why}"));
+        if let Some(why) = why_not_own.as_ref().filter(|_| must_be_own) {
+            return Err(Fault::new(Errno::EPERM, why.clone()));
+        }
         Ok(ContainerDir { fs: Arc::new(tree), why_not_own })
     })
 }
@@ -137,4 +142,26 @@ fn open_container(container: PathBuf) -> OpenContainer {
 /// Directories in which programs of a node have made many files fast.
 pub fn storms(packing: &OnceLock<Packing>) -> Vec<Storm> {
     packing.get().map(|packing| packing.tree.storms()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    /// A container of this user's was looked at, and then another user has put one in its place.
+    #[test]
+    fn a_container_that_others_control_is_opened_on_request_alone() {
+        let base = tempfile::tempdir().expect("a directory");
+        let path = base.path().join("container");
+        std::fs::create_dir(&path).expect("made");
+        let open = |must_be_own| open_container(path.clone(), must_be_own)().map_err(|fault| fault.errno);
+        assert!(open(true).is_ok_and(|dir| dir.why_not_own.is_none()));
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).expect("ours");
+        assert_eq!(open(true).err(), Some(Errno::EPERM));
+        assert!(open(false).is_ok_and(|dir| dir.why_not_own.is_some()));
+        std::fs::rename(&path, base.path().join("moved")).expect("renamed");
+        symlink(base.path().join("moved"), &path).expect("made");
+        assert!(open(false).is_err());
+    }
 }
