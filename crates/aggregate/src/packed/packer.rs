@@ -320,11 +320,12 @@ impl Packer {
         }
     }
 
-    /// The shared directory as others see it.
+    /// What brings files out of this container.
     fn moving<'a>(&'a self, container: &'a dyn SharedFs) -> Moving<'a> {
         Moving { plain: self.plain(), container, pieces: &self.pieces_moved }
     }
 
+    /// The shared directory as others see it.
     pub(super) fn plain(&self) -> &dyn SharedFs {
         &*self.parts.plain
     }
