@@ -162,6 +162,13 @@ impl InodeId {
         Self(xxh3_64_with_seed(name, dir.0) | Self::CACHE_BIT)
     }
 
+    /// What stands for the same name in the next slot.
+    #[must_use]
+    pub fn in_next_slot(self) -> Self {
+        let others = self.0 & !(u64::from(SLOT_COUNT - 1) << Self::SLOT_SHIFT);
+        Self(others | u64::from((self.slot().0 + 1) % SLOT_COUNT) << Self::SLOT_SHIFT)
+    }
+
     /// Whether the inode stands for a file of the shared file system.
     pub fn is_cached(self) -> bool {
         self.0 & Self::CACHE_BIT != 0

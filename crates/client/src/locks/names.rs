@@ -3,7 +3,7 @@
 //! A coordinator must be told of a file before its last name goes. Which file that is, is known only as long as nobody else
 //! gives the name to another one.
 
-use super::{FileLocks, HandleNumber, Ticket};
+use super::{FileLocks, HandleNumber, Ticket, is_answer};
 use futures_util::future::{Either, select};
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -25,8 +25,8 @@ pub(crate) struct HeldNames {
 }
 
 impl FileLocks {
-    /// Waits until no other task holds one of these names, see [`InodeId::of_name`], and holds them. A name whose home or
-    /// holder cannot be reached is not held: most often, nobody else wants it.
+    /// Waits until no other task holds one of these names, see [`InodeId::of_name`], and holds them. A name whose home is dead, as all nodes
+    /// learn, is held by the home of the next slot. One whose home or holder cannot be reached is not held: most often, nobody else wants it.
     ///
     /// # Errors
     /// What the home says.
@@ -34,14 +34,22 @@ impl FileLocks {
         let mut held = HeldNames { locks: self.clone(), owner: self.ticket().0, names: Vec::new() };
         // In their order: two nodes that hold several never wait for each other.
         for name in names {
-            held.names.push(name);
-            match self.hold_name(name, held.owner, self.ticket()).await {
-                Err(fault) if fault.errno == Errno::EINTR => {
-                    log::warn!(
-                        "a name was held by another node for {PATIENCE:?}: it is no longer waited for"
-                    );
+            let mut place = name;
+            for _ in self.cluster.device_nodes() {
+                held.names.push(place);
+                match self.hold_name(place, held.owner, self.ticket()).await {
+                    Err(fault) if !is_answer(&fault) => place = place.in_next_slot(),
+                    Err(fault) if fault.errno == Errno::EINTR => {
+                        log::warn!(
+                            "a name was held by another node for {PATIENCE:?}: it is no longer waited for"
+                        );
+                        break;
+                    }
+                    taken => {
+                        taken?;
+                        break;
+                    }
                 }
-                taken => taken?,
             }
         }
         Ok(held)
