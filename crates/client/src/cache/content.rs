@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tameike_core::attr::{AttrChange, SetTime};
+use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState, Stamp, Writing};
 use tameike_core::wire::holders::Holder;
 use tameike_core::{Attr, Errno, Generation, InodeId, Result};
@@ -166,7 +167,7 @@ impl CacheView {
     ) -> Result<usize> {
         let WriteAt::Offset(offset) = at else { return Ok(0) };
         let Some(_stays) = open.data.leaving.try_read() else { return Ok(0) };
-        if open.is_orphan() || !open.is_announced() {
+        if open.is_orphan() || !open.is_announced_to(offset.saturating_add(data.size() as u64)) {
             return Ok(0);
         }
         open.data.check_room(&open.told)?;
@@ -184,28 +185,38 @@ impl CacheView {
             return self.below.run(write).await;
         }
         open.data.check_room(&open.told)?;
-        self.announce(open).await?;
+        let end = match at {
+            WriteAt::Offset(offset) => offset.saturating_add(data.len() as u64),
+            // The coordinator itself sets the place aside.
+            WriteAt::End => 0,
+        };
+        self.announce(open, end).await?;
         match at {
             WriteAt::Offset(offset) => self.engine.write(&open.data, offset, data).await,
             WriteAt::End => self.engine.append(&open.data, data).await,
         }
     }
 
-    /// Has the coordinator put the file in its journal before the first write of a handle, and know of the first one after a commit.
-    pub(super) async fn announce(&self, open: &OpenFile) -> Result<()> {
-        if open.is_announced() {
+    /// Has the coordinator put the file in its journal before the first write of a handle, and know of the first one after a commit, and
+    /// how far programs may write: in steps that double, so that few are told.
+    pub(super) async fn announce(&self, open: &OpenFile, end: u64) -> Result<()> {
+        if open.is_announced_to(end) {
             return Ok(());
         }
+        let units = end.div_ceil(UNIT_SIZE as u64);
+        let reach =
+            units.checked_next_power_of_two().unwrap_or(units).max(open.reach.load(Ordering::Acquire));
         let inode = open.data.inode;
         let commits = open.data.commits();
         let request = match open.announced.load(Ordering::Acquire) {
             0 => {
                 let path = open.path.lock().clone();
-                CacheRequest::Dirty { inode, path, stamp: open.stamp, writes: true }
+                CacheRequest::Dirty { inode, path, stamp: open.stamp, writes: true, reach }
             }
-            _ => CacheRequest::Writing { inode, what: Writing::Begins },
+            _ => CacheRequest::Writing { inode, what: Writing::Begins { reach } },
         };
         self.tell(inode, request).await?;
+        open.reach.fetch_max(reach, Ordering::AcqRel);
         open.announced.store(commits + 1, Ordering::Release);
         Ok(())
     }
@@ -262,7 +273,7 @@ impl CacheView {
     }
 
     async fn cut(&self, inode: InodeId, path: Vec<u8>, stamp: Stamp, size: u64) -> Result<()> {
-        self.tell(inode, CacheRequest::Dirty { inode, path, stamp, writes: false }).await?;
+        self.tell(inode, CacheRequest::Dirty { inode, path, stamp, writes: false, reach: 0 }).await?;
         let now = self.runtime.now();
         let tell = self.ask_state(inode, CacheRequest::Truncate { inode, size, now });
         match self.engine.find(inode) {

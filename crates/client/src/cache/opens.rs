@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tameike_core::InodeId;
+use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::cache::Stamp;
 use tameike_io::shared::SharedFile;
 
@@ -24,6 +25,8 @@ pub(super) struct OpenFile {
     pub mode: OpenMode,
     /// As of which of the file's commits the coordinator knows that this handle writes, counted from 1; 0 stands for never.
     pub announced: AtomicU64,
+    /// Units of the file that the coordinator knows it may write to, from the first on.
+    pub reach: AtomicU64,
     /// What its holder knows of writes that went wrong.
     pub told: Told,
     /// Whether the file has lost its last name: reads and writes then pass through to the shared file.
@@ -41,9 +44,9 @@ impl OpenFile {
         stamp: Stamp,
         mode: OpenMode,
     ) -> Self {
-        let (announced, orphan) = (AtomicU64::new(0), AtomicBool::new(false));
+        let (announced, reach, orphan) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
         let told = data.told();
-        Self { file, data, shared, path, stamp, mode, announced, told, orphan, is_reopened: false }
+        Self { file, data, shared, path, stamp, mode, announced, reach, told, orphan, is_reopened: false }
     }
 
     /// One more handle of an orphan.
@@ -57,6 +60,11 @@ impl OpenFile {
     /// Whether the coordinator knows that this handle writes, and has been told of no commit since.
     pub(super) fn is_announced(&self) -> bool {
         self.announced.load(Ordering::Acquire) == self.data.commits() + 1
+    }
+
+    /// Whether [`Self::is_announced`], and that it may write up to byte `end`.
+    pub(super) fn is_announced_to(&self, end: u64) -> bool {
+        self.is_announced() && end <= self.reach.load(Ordering::Acquire).saturating_mul(UNIT_SIZE as u64)
     }
 
     /// Whether its holder has written to the file, and may go on.

@@ -22,7 +22,7 @@ impl CacheView {
             let shared = open.shared.clone();
             return self.below.run(move |_| change_space(&*shared, change, bytes, grows)).await;
         }
-        self.announce(open).await?;
+        self.announce(open, 0).await?;
         let (inode, now) = (open.data.inode, self.runtime.now());
         let Range { start, end } = bytes;
         let tell = self.ask_state(inode, CacheRequest::Space { inode, change, start, end, grows, now });

@@ -76,6 +76,8 @@ pub enum CacheRequest {
         stamp: Stamp,
         /// Whether a program writes from now on, until this node's next `Commit`: what it has not told by then is lost with it.
         writes: bool,
+        /// Units that it may write to, from the first on, until the node tells of more.
+        reach: u64,
     },
     /// Dirty data was written up to byte `end`.
     Commit {
@@ -192,8 +194,11 @@ pub enum CacheRequest {
 /// What becomes of a node's writes to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Writing {
-    /// A program writes again after a `Commit`.
-    Begins,
+    /// A program writes again after a `Commit`, or further on in the file than was told.
+    Begins {
+        /// Units that it may write to, from the first on.
+        reach: u64,
+    },
     /// The last program has closed the file, and there was nothing to commit.
     Ends,
     /// The programs that write to it are ended, because the job is over without its driver.

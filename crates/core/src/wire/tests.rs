@@ -496,8 +496,8 @@ fn requests_to_coordinators() {
             "01838404017001020303ac0203ac0201838404c801ac02020101",
         ),
         (
-            CacheRequest::Dirty { inode: INODE, path: b"p".to_vec(), stamp: STAMP, writes: true },
-            "02838404017001020303ac0203ac0201",
+            CacheRequest::Dirty { inode: INODE, path: b"p".to_vec(), stamp: STAMP, writes: true, reach: 300 },
+            "02838404017001020303ac0203ac0201ac02",
         ),
         (CacheRequest::Commit { inode: INODE, end: 300, sparse: false, now: NOW }, "03838404ac020003ac02"),
         (CacheRequest::Reserve { inode: INODE, length: 300, now: NOW }, "04838404ac0203ac02"),
@@ -523,7 +523,7 @@ fn requests_to_coordinators() {
             "0e8384040101ac020103ac02",
         ),
         (CacheRequest::Locate { inode: INODE }, "10838404"),
-        (CacheRequest::Writing { inode: INODE, what: Writing::Begins }, "1183840400"),
+        (CacheRequest::Writing { inode: INODE, what: Writing::Begins { reach: 300 } }, "1183840400ac02"),
         (CacheRequest::Writing { inode: INODE, what: Writing::Ends }, "1183840401"),
         (CacheRequest::Writing { inode: INODE, what: Writing::CutOff }, "1183840402"),
     ]);

@@ -3,6 +3,7 @@
 use super::files::{File, fresh_generation};
 use super::record::Record;
 use super::{CacheService, UNKNOWN};
+use crate::unit::digest::unit_count;
 use std::sync::Arc;
 use tameike_core::limits::FILE_SIZE_MAX;
 use tameike_core::wire::cache::{CacheReply, CacheState, Stamp, Writing};
@@ -66,7 +67,8 @@ impl CacheService {
             (Err(fault), _) => return Err(fault),
         }
         let request = UnitRequest::Truncate { inode: file.inode, size: 0 };
-        self.ask_units(self.homes(file.inode), &request).await?;
+        let homes = self.homes_reached(file.inode, &file.state().record);
+        self.ask_units(homes, &request).await?;
         file.update(&self.journal, |state| {
             let generation = state.record.generation.next();
             // Written down as the removed one was, so that this supersedes it.
@@ -145,6 +147,7 @@ impl CacheService {
         &self,
         (inode, path, stamp): (InodeId, &[u8], Stamp),
         writer: Option<NodeId>,
+        reach: u64,
     ) -> Result<CacheState> {
         let file = self.meet(inode, path, stamp, Met::Written).await?;
         let (state, removed) = file.update(&self.journal, |state| {
@@ -154,6 +157,7 @@ impl CacheService {
                 state.record.dirty = true;
             }
             state.record.journaled = true;
+            state.record.reach = state.record.reach.max(reach);
             writer.into_iter().for_each(|node| state.record.set_writer(node, true));
             (state.record.state(Some(&stamp)), state.record.removed)
         })?;
@@ -172,9 +176,10 @@ impl CacheService {
         by: NodeId,
     ) -> Result<CacheState> {
         let file = self.known(inode)?;
-        if file.state().record.removed {
+        let before = file.state().record.clone();
+        if before.removed {
             let request = UnitRequest::Truncate { inode, size: 0 };
-            self.ask_units(self.homes(inode), &request).await?;
+            self.ask_units(self.homes_reached(inode, &before), &request).await?;
             let state = file.state().record.state(None);
             return Ok(state);
         }
@@ -203,7 +208,10 @@ impl CacheService {
     pub(super) async fn writing(&self, inode: InodeId, what: Writing, by: NodeId) -> Result<CacheReply> {
         let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(CacheReply::Done) };
         file.update(&self.journal, |state| match what {
-            Writing::Begins => state.record.set_writer(by, true),
+            Writing::Begins { reach } => {
+                state.record.reach = state.record.reach.max(reach);
+                state.record.set_writer(by, true);
+            }
             Writing::Ends => state.record.set_writer(by, false),
             Writing::CutOff => state.record.cut_off = true,
         })?;
@@ -233,22 +241,34 @@ impl CacheService {
         }
     }
 
-    pub(super) fn reserve(&self, inode: InodeId, length: u64, now: Timestamp) -> Result<(u64, CacheState)> {
-        let (reserved, removed) = self.known(inode)?.update(&self.journal, |state| {
+    pub(super) async fn reserve(
+        &self,
+        inode: InodeId,
+        length: u64,
+        now: Timestamp,
+    ) -> Result<(u64, CacheState)> {
+        let (reserved, removed, reaches_on) = self.known(inode)?.update(&self.journal, |state| {
             let record = &mut state.record;
             let offset = record.size;
             let size = offset.checked_add(length).filter(|&size| size <= FILE_SIZE_MAX);
-            let Some(size) = size else { return (Err(Errno::EFBIG.into()), record.removed) };
+            let Some(size) = size else { return (Err(Errno::EFBIG.into()), record.removed, false) };
             state.changes += 1;
+            let reaches_on = unit_count(size) > record.reach;
+            if reaches_on {
+                record.reach = unit_count(size).next_power_of_two();
+            }
             (record.size, record.mtime) = (size, now);
             if !record.removed {
                 // As in `dirty`: what is written to a removed file goes nowhere.
                 (record.dirty, record.journaled) = (true, true);
             }
-            (Ok((offset, record.state(None))), record.removed)
+            (Ok((offset, record.state(None))), record.removed, reaches_on)
         })?;
         if reserved.is_ok() && !removed {
             self.mark_dirty(inode);
+        }
+        if reaches_on {
+            self.journal.sync(false).await?;
         }
         reserved
     }
@@ -325,6 +345,9 @@ impl CacheService {
         let path = self.path_of(inode);
         self.parts.runtime.block(move || shared.sync_name(&path)).await?;
         self.journal.sync(true).await?;
-        self.ask_units(self.homes(inode), &UnitRequest::Sync { inode, durable: true }).await
+        let record = self.files.get(&self.journal, inode)?.map(|file| file.state().record.clone());
+        // What is clean was synced on the shared file.
+        let homes = record.filter(|record| record.dirty).map(|record| self.homes_committed(inode, &record));
+        self.ask_units(homes.unwrap_or_default(), &UnitRequest::Sync { inode, durable: true }).await
     }
 }

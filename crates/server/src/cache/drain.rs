@@ -50,8 +50,10 @@ impl CacheService {
         let flush = |(inode, nodes): (InodeId, Vec<NodeId>)| async move {
             match self.files.get(&self.journal, inode) {
                 Ok(Some(file)) if file.state().record.removed => {
+                    let mut homes = self.homes_reached(inode, &file.state().record);
+                    homes.extend(nodes);
                     let request = UnitRequest::Truncate { inode, size: 0 };
-                    self.ask_units(self.homes(inode), &request).await.err().map(|fault| fault.to_string())
+                    self.ask_units(homes, &request).await.err().map(|fault| fault.to_string())
                 }
                 Ok(Some(_)) => {
                     // Why a file could not be flushed stands in its record, and from there in its receipt.

@@ -39,6 +39,8 @@ pub(super) struct State {
     pub(super) flushing: bool,
     /// Nodes that have opened the file, and may have it open.
     pub(super) openers: BTreeSet<NodeId>,
+    /// Whether a node that nobody could tell of its removal, or that is not known to have it open, may go on writing to it.
+    pub(super) is_written_late: bool,
     /// The time that made the shared file look changed by others, until it turns out that a client has set it.
     pub(super) suspect: Option<Timestamp>,
     /// When flushes wrote to the shared file.
@@ -80,6 +82,7 @@ impl State {
     /// Another file has got the number.
     pub(super) fn begin_anew(&mut self, record: Record) {
         (self.record, self.written, self.suspect) = (record, None, None);
+        self.is_written_late = false;
     }
 
     /// A node has just made the file, and saw it as `stamp`: some file systems give it other times once it has been made.
@@ -135,6 +138,7 @@ impl File {
             changes: 0,
             flushing: false,
             openers: BTreeSet::new(),
+            is_written_late: false,
             suspect: None,
             written: None,
         });
@@ -269,7 +273,9 @@ impl Files {
             return Ok(Some(file));
         }
         let Some(record) = journal.get(inode)? else { return Ok(None) };
-        Ok(Some(known.insert(inode, record, &self.paths, MOST)))
+        let file = known.insert(inode, record, &self.paths, MOST);
+        file.state().is_written_late = true;
+        Ok(Some(file))
     }
 
     /// The file, made from `record` when it is not known yet.

@@ -58,7 +58,7 @@ impl Drop for Flushing<'_> {
 }
 
 impl CacheService {
-    /// Flushes the file; whether it is clean now. `extra` nodes are asked beside those its size names: they may hold bytes
+    /// Flushes the file; whether it is clean now. `extra` nodes are asked beside those that hold what was committed: they may hold bytes
     /// that never were committed.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ impl CacheService {
             file.update(&self.journal, |state| state.record.outdated = false)?;
         }
         self.journal.sync(false).await?;
-        let mut homes = self.homes_of_size(inode, record.size);
+        let mut homes = self.homes_committed(inode, &record);
         homes.extend(extra.iter().filter(|node| !homes.contains(node)).copied().collect::<Vec<_>>());
         let ending = Ending { mtime: record.dirty.then_some(record.mtime) };
         let by_writer = homes.len() == 1 && !record.distrusts();
@@ -310,7 +310,7 @@ fn graver(known: Option<Fault>, other: Fault) -> Fault {
 }
 
 /// Whether a node said so, and not that none could be heard of.
-fn is_refusal(errno: Errno) -> bool {
+pub(super) fn is_refusal(errno: Errno) -> bool {
     !matches!(errno, Errno::EHOSTDOWN | Errno::ECONNRESET | Errno::ETIMEDOUT)
 }
 

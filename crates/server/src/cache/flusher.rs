@@ -105,7 +105,8 @@ impl CacheService {
 
     /// Flushes a file now, because a node has no more room or a name is about to go.
     pub(super) async fn write_back(&self, inode: InodeId) -> Result<()> {
-        let homes = self.homes(inode);
+        let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(()) };
+        let homes = self.homes_reached(inode, &file.state().record);
         self.flush_file(inode, &homes, Patience::Urgent).await.map(|_| ())
     }
 }

@@ -34,6 +34,7 @@ pub use record::{Journaled, journaled, replay};
 pub(crate) use record::{fuzz as fuzz_record, fuzz_seeds};
 
 use crate::holders::CacheTable;
+use crate::unit::digest::unit_count;
 use change::Met;
 use dir_syncs::DirSyncs;
 use event_listener::Event;
@@ -155,8 +156,8 @@ impl CacheService {
                 let (state, holders) = self.open((inode, &path, stamp, met), from, holds).await?;
                 CacheReply::Opened { state, holders }
             }
-            CacheRequest::Dirty { inode, path, stamp, writes } => {
-                CacheReply::State(self.dirty((inode, &path, stamp), writes.then_some(from)).await?)
+            CacheRequest::Dirty { inode, path, stamp, writes, reach } => {
+                CacheReply::State(self.dirty((inode, &path, stamp), writes.then_some(from), reach).await?)
             }
             CacheRequest::Writing { inode, what } => self.writing(inode, what, from).await?,
             CacheRequest::Commit { inode, end, sparse, now } => {
@@ -166,7 +167,7 @@ impl CacheService {
                 CacheReply::State(self.change_space(inode, (change, start..end), grows, now).await?)
             }
             CacheRequest::Reserve { inode, length, now } => {
-                let (offset, state) = self.reserve(inode, length, now)?;
+                let (offset, state) = self.reserve(inode, length, now).await?;
                 CacheReply::Reserved { offset, state }
             }
             CacheRequest::Truncate { inode, size, now } => {
@@ -261,9 +262,24 @@ impl CacheService {
         self.parts.cluster.unit_homes(Layout::Striped, inode)
     }
 
-    /// The nodes on which the units of a cached file of this size lie.
-    fn homes_of_size(&self, inode: InodeId, size: u64) -> Vec<NodeId> {
-        let count = crate::unit::digest::unit_count(size);
+    /// The nodes that may hold bytes of a file which the shared file lacks, told of or not. What others hold is clean, and goes by its
+    /// generation.
+    fn homes_reached(&self, inode: InodeId, record: &Record) -> Vec<NodeId> {
+        self.homes_of_units(inode, self.reach(record))
+    }
+
+    /// Those of [`Self::homes_reached`] that may hold what was committed.
+    fn homes_committed(&self, inode: InodeId, record: &Record) -> Vec<NodeId> {
+        self.homes_of_units(inode, unit_count(record.size).min(self.reach(record)))
+    }
+
+    fn reach(&self, record: &Record) -> u64 {
+        // What was told of the file may have gone with the power.
+        if self.parts.ledger.may_lack_records() { u64::MAX } else { record.reach }
+    }
+
+    /// The nodes on which the first units of a cached file lie.
+    fn homes_of_units(&self, inode: InodeId, count: u64) -> Vec<NodeId> {
         if count >= self.parts.cluster.device_nodes().len() as u64 {
             return self.homes(inode);
         }

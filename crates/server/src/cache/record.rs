@@ -9,6 +9,7 @@
 //! A log record is the list of keys it sets and removes, so that replay needs no knowledge of files.
 
 use super::paths;
+use crate::unit::digest::unit_count;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 use std::ops::Range;
@@ -73,6 +74,9 @@ pub(super) struct Record {
     pub writers: Vec<NodeId>,
     /// Whether a program had the file open for writing when its node, or the job, was cut off.
     pub cut_off: bool,
+    /// Units to which programs may have written, or that the file has lost, from the first on. Where others lie, nothing is that the shared
+    /// file lacks.
+    pub reach: u64,
 }
 
 impl Record {
@@ -98,6 +102,7 @@ impl Record {
             unsynced: false,
             writers: Vec::new(),
             cut_off: false,
+            reach: 0,
         }
     }
 
@@ -105,6 +110,11 @@ impl Record {
     pub(super) fn set_writer(&mut self, node: NodeId, writes: bool) {
         self.writers.retain(|writer| *writer != node);
         self.writers.extend(writes.then_some(node));
+    }
+
+    /// The file is about to lose its end, or all: what homes hold of its units is to go.
+    pub(super) fn reach_end(&mut self) {
+        self.reach = self.reach.max(unit_count(self.size.max(self.stamp.size)));
     }
 
     /// Puts a path before the others; whether that changed anything.
@@ -149,6 +159,9 @@ impl Record {
     /// Whoever has the content reads it again.
     pub(super) fn renew(&mut self, stamp: Stamp) {
         self.generation = self.generation.next();
+        if stamp.size < self.size.max(self.stamp.size) {
+            self.reach_end();
+        }
         self.stamp = stamp;
         self.size = if self.dirty { self.size.max(stamp.size) } else { stamp.size };
         self.mtime = if self.dirty { self.mtime } else { stamp.mtime };

@@ -3,6 +3,7 @@
 
 use super::CacheService;
 use super::files::File;
+use super::flush::is_refusal;
 use super::locate::SHOWN_OLD_TIME;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
@@ -38,7 +39,9 @@ impl CacheService {
             state.openers.clone()
         })?;
         self.journal.sync(false).await?;
-        self.tell(openers, by, &ClientRequest::Removing { inode }).await
+        let all_know = self.tell(openers, by, &ClientRequest::Removing { inode }).await?;
+        file.state().is_written_late |= !all_know;
+        Ok(())
     }
 
     /// The removal did not happen.
@@ -49,10 +52,10 @@ impl CacheService {
         // They must know even if the journal takes no more changes.
         let told = self.tell(openers, by, &ClientRequest::Kept { inode }).await;
         file.update(&self.journal, |state| state.record.removing = false)?;
-        told
+        told.map(drop)
     }
 
-    /// Tells other nodes what becomes of a file that they may have open. One that cannot be reached is not waited for
+    /// Tells other nodes what becomes of a file that they may have open; whether all know. One that cannot be reached is not waited for
     /// any longer: what a dead node had open could never be removed.
     ///
     /// # Errors
@@ -62,21 +65,21 @@ impl CacheService {
         nodes: impl IntoIterator<Item = NodeId>,
         by: NodeId,
         request: &ClientRequest,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let told = nodes.into_iter().filter(|&node| node != by).map(|node| async move {
             let call = self.parts.rpc.call(node, Request::Client(request.clone()), None, None);
             match call.await {
                 Ok(Answer { reply: Reply::Client(ClientReply::Held(fault)), .. }) => {
                     Err(fault.context(format_args!("{node} has the file open")))
                 }
-                Ok(_) => Ok(()),
+                Ok(_) => Ok(true),
                 Err(fault) => {
                     log::warn!("{node} does not know what becomes of a file that it may have open: {fault}");
-                    Ok(())
+                    Ok(false)
                 }
             }
         });
-        join_all(told).await.into_iter().collect()
+        join_all(told).await.into_iter().try_fold(true, |all, told| Ok(all & told?))
     }
 
     /// Whether a node is about to take the last name of a file away.
@@ -142,6 +145,7 @@ impl CacheService {
         let journaled = file.update(&self.journal, |state| {
             state.changes += 1;
             state.openers.clear();
+            state.record.reach_end();
             state.record.removed = true;
             state.record.removing = false;
             state.record.dirty = false;
@@ -156,6 +160,26 @@ impl CacheService {
         }
         self.journal.drop_digests(inode, 0..u64::MAX)?;
         self.journal.sync(false).await?;
-        self.ask_units(self.homes(inode), &UnitRequest::Truncate { inode, size: 0 }).await
+        self.drop_removed(file).await
+    }
+
+    /// Drops what homes hold of a removed file. The name is gone, whether they can be reached or not: one that cannot drops it before another
+    /// file gets the number, or when the job is drained.
+    async fn drop_removed(&self, file: &File) -> Result<()> {
+        let inode = file.inode;
+        let homes = self.homes_reached(inode, &file.state().record);
+        match self.ask_units(homes, &UnitRequest::Truncate { inode, size: 0 }).await {
+            Err(fault) if !is_refusal(fault.errno) => {
+                log::info!("what a node holds of {inode}, which was removed, is dropped later: {fault}");
+                return Ok(());
+            }
+            dropped => dropped?,
+        }
+        file.update(&self.journal, |state| {
+            // Nobody has it open who would write to it once more.
+            if !state.is_written_late {
+                state.record.reach = 0;
+            }
+        })
     }
 }

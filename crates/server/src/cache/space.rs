@@ -64,7 +64,8 @@ impl CacheService {
         if change != SpaceChange::Allocate {
             let request =
                 UnitRequest::Space { inode: file.inode, change: SpaceChange::Punch, start, end, step: 1 };
-            self.ask_units(self.homes(file.inode), &request).await?;
+            let homes = self.homes_reached(file.inode, &file.state().record);
+            self.ask_units(homes, &request).await?;
             if file.state().record.interrupted {
                 // A flush that was given up may have written there meanwhile.
                 self.change_shared(file).await?;

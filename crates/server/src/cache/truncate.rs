@@ -29,6 +29,7 @@ impl CacheService {
             state.changes += 1;
             changes = state.changes;
             let record = &mut state.record;
+            record.reach_end();
             let has_space = record.sparse && size <= record.size;
             record.cut = (size < record.size || size < record.stamp.size || has_space).then_some(size);
             record.generation = record.generation.next();
@@ -66,7 +67,8 @@ impl CacheService {
         let Some(size) = file.state().record.cut else { return Ok(()) };
         self.cut_shared(file).await?;
         let request = UnitRequest::Truncate { inode: file.inode, size };
-        self.ask_units(self.homes(file.inode), &request).await?;
+        let homes = self.homes_reached(file.inode, &file.state().record);
+        self.ask_units(homes, &request).await?;
         if file.state().record.interrupted {
             // A flush that was given up may have written beyond the cut meanwhile.
             self.cut_shared(file).await?;

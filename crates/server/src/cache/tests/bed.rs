@@ -525,7 +525,9 @@ impl Client {
             )
             .await?;
         if write {
-            state = self.state(inode, CacheRequest::Dirty { inode, path, stamp, writes: true }).await?;
+            state = self
+                .state(inode, CacheRequest::Dirty { inode, path, stamp, writes: true, reach: u64::MAX })
+                .await?;
         }
         let size = state.newer.map_or(stat.size, |(size, _)| size);
         Ok(Opened { inode, size, generation: state.generation })

@@ -21,7 +21,7 @@ fn who_knows_a_file_by_an_old_path_writes_to_it() {
         client.rename(b"old", b"new").await.expect("rename");
         let stamp = tameike_core::wire::cache::Stamp { ctime: before, ..stat.stamp() };
         client
-            .ask(inode, CacheRequest::Dirty { inode, path, stamp, writes: true })
+            .ask(inode, CacheRequest::Dirty { inode, path, stamp, writes: true, reach: 1 })
             .await
             .expect("it is there");
         let CacheReply::Located { path } =
