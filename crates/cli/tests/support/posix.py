@@ -144,6 +144,55 @@ def make_holes(root):
     see_holes(".")
 
 
+def seek(file, offset, whence):
+    try:
+        return os.lseek(file, offset, whence)
+    except OSError as error:
+        assert error.errno == errno.ENXIO, (offset, whence, error)
+        return None
+
+
+def seek_everywhere(root, finest="4096"):
+    # As lseek11 of the Linux Test Project: short pieces, a hole behind each, and a hole at the end.
+    file = os.open(f"{root}/sought", os.O_RDWR | os.O_CREAT)
+    for step in (2049, 4096, 65536, MIB):
+        os.ftruncate(file, 0)
+        size = 6 * step
+        os.ftruncate(file, size)
+        starts = [2 * step * piece for piece in range(3)]
+        for piece, start in enumerate(starts):
+            os.pwrite(file, b"data-%d" % piece, start)
+        os.fsync(file)
+        seek_in(file, starts, step, int(finest))
+        # What is flushed meanwhile has holes of the file system below.
+        os.close(file)
+        time.sleep(0.3)
+        file = os.open(f"{root}/sought", os.O_RDWR)
+        seek_in(file, starts, step, 4096)
+    os.close(file)
+
+
+def seek_in(file, starts, step, block):
+    size = 6 * step
+    # No byte that was written counts as hole, and no more than its block as data.
+    for offset in sorted({base + more for base in range(0, size, step) for more in (0, 3, 6, 7, step - 1)}):
+        ends = [start + 6 for start in starts]
+        piece = next((place for place, end in enumerate(ends) if end > offset), None)
+        data, hole = seek(file, offset, os.SEEK_DATA), seek(file, offset, os.SEEK_HOLE)
+        whole = lambda end: -(-end // block) * block
+        in_block = any(start // block * block <= offset < whole(start + 6) for start in starts)
+        if piece is None:
+            assert data is None or (data == offset and in_block), (offset, data)
+        else:
+            start = max(offset, starts[piece])
+            assert data == offset and in_block or max(offset, start // block * block) <= data <= start, (offset, data)
+        assert hole is not None and offset <= hole <= size, (offset, hole)
+        assert not any(start <= hole < start + 6 for start in starts), (offset, hole)
+        assert hole == offset or in_block and (hole <= whole(offset + 6) or block > step), (offset, hole)
+    for whence in (os.SEEK_DATA, os.SEEK_HOLE):
+        assert seek(file, size, whence) is None and seek(file, size + 1, whence) is None
+
+
 def see_open(file, pieces, size):
     found = data_of(file)
     assert found == pieces, found
