@@ -47,14 +47,21 @@ impl SharedFile for PosixFile {
         let mut filled = 0;
         while filled < buffer.len() {
             let place = offset + filled as u64;
-            match rustix::io::pread(&self.descriptor, &mut buffer[filled..], place) {
-                Ok(0) => break,
-                Ok(count) => filled += count,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(translate::fault("read", &self.path, error)),
+            match self.read_some(&mut buffer[filled..], place)? {
+                0 => break,
+                count => filled += count,
             }
         }
         Ok(filled)
+    }
+
+    fn read_some(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        loop {
+            match rustix::io::pread(&self.descriptor, &mut *buffer, offset) {
+                Err(rustix::io::Errno::INTR) => {}
+                read => return self.done("read", read),
+            }
+        }
     }
 
     fn advise_exact(&self, is_exact: bool) {

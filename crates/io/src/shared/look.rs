@@ -79,9 +79,14 @@ pub(super) fn at(seen: Seen, dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Re
 
 /// An open file.
 pub(super) fn open(seen: Seen, file: impl AsFd) -> rustix::io::Result<FileStat> {
+    let stat = open_but_birth(seen, &file)?;
+    Ok(FileStat { birth: birth(file.as_fd(), b"", AtFlags::EMPTY_PATH).unwrap_or(0), ..stat })
+}
+
+/// The same, but for [`FileStat::birth`].
+pub(super) fn open_but_birth(seen: Seen, file: impl AsFd) -> rustix::io::Result<FileStat> {
     let stat = rustix::fs::statx(&file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
-    let birth = birth(file.as_fd(), b"", AtFlags::EMPTY_PATH).unwrap_or(0);
-    let stat = translate::stat(seen.root_device, &stat, birth);
+    let stat = translate::stat(seen.root_device, &stat, 0);
     match seen.ids {
         None => Ok(stat),
         Some(_) => Ok(seen.show(stat, CWD, &name_of(&file))),

@@ -18,9 +18,11 @@ mod posix;
 #[cfg(test)]
 mod tests;
 mod translate;
+mod whole;
 
 pub use kept::{Changing, KeptFile, KeptFiles, Moment, open_same};
 pub use posix::PosixTree;
+pub use whole::{NamedXattr, WholeFile, xattrs_of};
 
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
@@ -197,6 +199,10 @@ pub trait SharedFile: Send + Sync {
     fn stat(&self) -> Result<FileStat>;
     /// Reads at `offset` until `buffer` is full or the file ends; the number of bytes read.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize>;
+    /// Reads some bytes at `offset`: none at the end alone. Who knows where that is need not ask once more.
+    fn read_some(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        self.read_at(buffer, offset)
+    }
     /// Whether each read to come is of just what is wanted, so that the system had better read that at once, and nothing ahead of it. Nothing is promised.
     fn advise_exact(&self, is_exact: bool) {
         let _ = is_exact;
@@ -290,6 +296,17 @@ pub trait SharedFs: Send + Sync {
     /// Opens a regular file. The owner's own permission bits do not stand in the way: a program that may write
     /// a file it has open may have made it read-only since.
     fn open(&self, path: &[u8], access: Access) -> Result<Arc<dyn SharedFile>>;
+    /// Opens a regular file for reading, as [`SharedFs::open`], and tells all of it, but for its [birth](FileStat::birth).
+    fn open_whole(&self, path: &[u8]) -> Result<WholeFile> {
+        let file = self.open(path, Access::Read)?;
+        Ok(WholeFile { stat: file.stat()?, xattrs: xattrs_of(self, path)?, file })
+    }
+    /// The tree below a directory, for who does much there: no way is looked for once more. It stays that directory, whatever becomes of its name.
+    /// `EOPNOTSUPP` where there is none.
+    fn below(&self, dir: &[u8]) -> Result<Arc<dyn SharedFs>> {
+        let _ = dir;
+        Err(Errno::EOPNOTSUPP.into())
+    }
     /// Makes a regular file that must not exist, with exactly these permission bits, and opens it for writing.
     fn create(&self, path: &[u8], mode: u16) -> Result<Arc<dyn SharedFile>>;
     /// The same, with the permissions that this process's umask, or the directory's default access list, leaves to all; where that is not

@@ -6,8 +6,9 @@ use super::file::PosixFile;
 use super::ids::Ids;
 use super::kept::KeptFiles;
 use super::look::Seen;
+use super::whole::{self, WholeFile};
 use super::{
-    Access, FileStat, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode, look, split,
+    Access, FileStat, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode, join, look, split,
     translate,
 };
 use crate::os::owned;
@@ -19,9 +20,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
-use tameike_core::limits::{PATH_SIZE_MAX, XATTR_SIZE_MAX};
+use tameike_core::limits::PATH_SIZE_MAX;
 use tameike_core::wire::meta::RenameMode;
-use tameike_core::{Errno, FileKind, Result};
+use tameike_core::{Errno, Fault, FileKind, Result};
 
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
 
@@ -32,8 +33,10 @@ const NEW: OFlags =
 /// The files below one directory of this machine.
 pub struct PosixTree {
     root: OwnedFd,
+    /// Where the root is in the tree that it was taken from, for messages.
+    place: Vec<u8>,
     seen: Seen,
-    kept: KeptFiles,
+    kept: Arc<KeptFiles>,
 }
 
 impl PosixTree {
@@ -53,7 +56,7 @@ impl PosixTree {
             let root = rustix::fs::open(root, flags, Mode::empty())?;
             let root_device = rustix::fs::fstat(&root)?.st_dev;
             let seen = Seen { root_device, ids: Ids::of_process() };
-            Ok(Self { root, seen, kept: KeptFiles::default() })
+            Ok(Self { root, place: Vec::new(), seen, kept: Arc::default() })
         };
         open().map_err(|error| translate::fault("open the directory", bytes, error))
     }
@@ -106,7 +109,7 @@ impl PosixTree {
         if path.split(|&byte| byte == b'/').any(|name| name == b"..") {
             return Err(Errno::EINVAL.into());
         }
-        run().map_err(|error| translate::fault(doing, path, error))
+        run().map_err(|error| self.fault(doing, path, error))
     }
 
     /// Runs `operation` on a name in `/proc` that stands for the file itself, whatever it is.
@@ -120,7 +123,7 @@ impl PosixTree {
             let file = self.resolve(path, OFlags::PATH)?;
             operation(&format!("/proc/self/fd/{}", file.as_raw_fd()))
         };
-        run().map_err(|error| translate::fault(doing, path, error))
+        run().map_err(|error| self.fault(doing, path, error))
     }
 
     /// Opens a file whose owner's permission bits forbid it, by lending them for the moment.
@@ -138,8 +141,35 @@ impl PosixTree {
         opened
     }
 
+    /// Opens a regular file, and tells what is told of it, but for its birth.
+    fn open_file(&self, path: &[u8], access: Access) -> Result<(OwnedFd, FileStat)> {
+        let flags = match access {
+            Access::Read => OFlags::RDONLY,
+            Access::Write => OFlags::RDWR,
+        } | OFlags::NONBLOCK;
+        let open = || {
+            let opened = match self.resolve(path, flags) {
+                Err(Os::ACCESS) => self.open_forbidden(path, flags),
+                other => other,
+            }?;
+            let stat = look::open_but_birth(self.seen, &opened)?;
+            Ok((opened, stat))
+        };
+        let (descriptor, stat) = open().map_err(|error| self.fault("open", path, error))?;
+        if stat.kind == FileKind::File { Ok((descriptor, stat)) } else { Err(Errno::EINVAL.into()) }
+    }
+
     fn file(&self, descriptor: OwnedFd, path: &[u8]) -> Arc<dyn SharedFile> {
-        Arc::new(PosixFile { descriptor, path: path.to_vec(), seen: self.seen })
+        Arc::new(PosixFile { descriptor, path: self.shown(path), seen: self.seen })
+    }
+
+    /// A path as messages show it.
+    fn shown(&self, path: &[u8]) -> Vec<u8> {
+        if path.is_empty() { self.place.clone() } else { join(&self.place, path) }
+    }
+
+    fn fault(&self, doing: &str, path: &[u8], error: Os) -> Fault {
+        translate::fault(doing, &self.shown(path), error)
     }
 }
 
@@ -153,17 +183,17 @@ impl SharedFs for PosixTree {
             let file = self.resolve(path, OFlags::PATH)?;
             Ok((look::open(self.seen, &file)?, Box::new(file) as Pin))
         };
-        pin().map_err(|error| translate::fault("hold", path, error))
+        pin().map_err(|error| self.fault("hold", path, error))
     }
 
     fn open_dir(&self, path: &[u8]) -> Result<Arc<dyn SharedDir>> {
         let open = || {
             let descriptor = self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
-            PosixDir::new(descriptor, path, self.seen)
+            PosixDir::new(descriptor, &self.shown(path), self.seen)
         };
         match open() {
             Ok(dir) => Ok(Arc::new(dir)),
-            Err(error) => Err(translate::fault("open the directory", path, error)),
+            Err(error) => Err(self.fault("open the directory", path, error)),
         }
     }
 
@@ -175,17 +205,25 @@ impl SharedFs for PosixTree {
     }
 
     fn open(&self, path: &[u8], access: Access) -> Result<Arc<dyn SharedFile>> {
-        let flags = match access {
-            Access::Read => OFlags::RDONLY,
-            Access::Write => OFlags::RDWR,
-        } | OFlags::NONBLOCK;
-        let opened = match self.resolve(path, flags) {
-            Err(Os::ACCESS) => self.open_forbidden(path, flags),
-            other => other,
-        };
-        let descriptor = opened.map_err(|error| translate::fault("open", path, error))?;
-        let file = self.file(descriptor, path);
-        if file.stat()?.kind == FileKind::File { Ok(file) } else { Err(Errno::EINVAL.into()) }
+        let (descriptor, _) = self.open_file(path, access)?;
+        Ok(self.file(descriptor, path))
+    }
+
+    fn open_whole(&self, path: &[u8]) -> Result<WholeFile> {
+        let (descriptor, stat) = self.open_file(path, Access::Read)?;
+        let xattrs = whole::xattrs_of_open(&descriptor)
+            .map_err(|error| self.fault("read the attributes of", path, error))?;
+        Ok(WholeFile { file: self.file(descriptor, path), stat, xattrs })
+    }
+
+    fn below(&self, dir: &[u8]) -> Result<Arc<dyn SharedFs>> {
+        let root = self.resolve(dir, OFlags::PATH | OFlags::DIRECTORY);
+        Ok(Arc::new(Self {
+            root: root.map_err(|error| self.fault("open the directory", dir, error))?,
+            place: self.shown(dir),
+            seen: self.seen,
+            kept: self.kept.clone(),
+        }))
     }
 
     fn create(&self, path: &[u8], mode: u16) -> Result<Arc<dyn SharedFile>> {
@@ -330,19 +368,14 @@ impl SharedFs for PosixTree {
 
     fn xattr(&self, path: &[u8], name: &[u8]) -> Result<Vec<u8>> {
         self.by_descriptor("read an attribute of", path, |file| {
-            let mut value = vec![0; XATTR_SIZE_MAX];
-            let size = rustix::fs::getxattr(file, name, value.as_mut_slice())?;
-            value.truncate(size);
-            Ok(value)
+            whole::told(|value| rustix::fs::getxattr(file, name, value))
         })
     }
 
     fn xattrs(&self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
         self.by_descriptor("list the attributes of", path, |file| {
-            let mut list = vec![0; XATTR_SIZE_MAX];
-            let size = rustix::fs::listxattr(file, list.as_mut_slice())?;
-            let names = list[..size].split(|&byte| byte == 0).filter(|name| !name.is_empty());
-            Ok(names.map(<[u8]>::to_vec).collect())
+            let list = whole::told(|list| rustix::fs::listxattr(file, list))?;
+            Ok(whole::names(&list).collect())
         })
     }
 
@@ -357,7 +390,7 @@ impl SharedFs for PosixTree {
     }
 
     fn space(&self) -> Result<TreeSpace> {
-        let fail = |error| translate::fault("ask the space of", b"the shared directory", error);
+        let fail = |error| self.fault("ask the space of", b"the shared directory", error);
         let root = self.resolve(b"", OFlags::RDONLY | OFlags::DIRECTORY).map_err(fail)?;
         let space = rustix::fs::fstatvfs(&root).map_err(fail)?;
         Ok(TreeSpace {
@@ -375,6 +408,6 @@ impl SharedFs for PosixTree {
             Err(Os::ACCESS) => Ok(()),
             other => rustix::fs::fsync(other?),
         };
-        sync().map_err(|error| translate::fault("fsync the directory", path, error))
+        sync().map_err(|error| self.fault("fsync the directory", path, error))
     }
 }

@@ -168,6 +168,33 @@ fn attributes_change_as_asked() {
     assert_eq!(tree.xattr(b"file", b"user.a"), Err(Errno::ENODATA.into()));
 }
 
+/// Whoever can make links in a directory, or give it another name, leads nobody elsewhere who works below it.
+#[test]
+fn what_is_below_a_directory_is_reached_from_there() {
+    let (dir, tree) = tree();
+    tree.make(b"sub", &Special::Directory(0o700)).expect("mkdir");
+    tree.create(b"sub/file", 0o640).expect("create").write_at(b"hello", 0).expect("write");
+    let attributes = vec![(b"user.large".to_vec(), vec![7; 2000])];
+    let (name, value) = &attributes[0];
+    tree.set_xattr(b"sub/file", name, value, XattrMode::Any).expect("set");
+    let below = tree.below(b"sub").expect("a tree");
+    let WholeFile { file, stat, xattrs } = below.open_whole(b"file").expect("open");
+    assert_eq!(stat, FileStat { birth: 0, ..tree.stat(b"sub/file").expect("stat") });
+    assert_eq!((&xattrs, &xattrs_of(&tree, b"sub/file").expect("attributes")), (&attributes, &attributes));
+    assert_eq!(file.read_some(&mut [0; 9], 1), Ok(4));
+    symlink("..", dir.path().join("sub/way")).expect("symlink");
+    symlink("sub", dir.path().join("link")).expect("symlink");
+    assert!(tree.below(b"link").is_err(), "a link is not followed");
+    for path in [&b"../x"[..], b"..", b"way/x"] {
+        assert!(below.create(path, 0o600).is_err() && below.open_whole(path).is_err(), "{path:?}");
+    }
+    let fault = below.open_whole(b"way").err().expect("it is a link");
+    assert!(fault.errno == Errno::ELOOP && fault.to_string().contains("sub/way"), "{fault}");
+    tree.rename(b"sub", b"moved", RenameMode::NoReplace).expect("rename");
+    below.create(b"new", 0o600).expect("create");
+    assert!(dir.path().join("moved/new").exists() && !dir.path().join("x").exists());
+}
+
 #[test]
 fn special_files_keep_their_numbers() {
     let (_dir, tree) = tree();
