@@ -90,7 +90,18 @@ impl FileInput {
 
 impl Input for FileInput {
     fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        self.file.read_at(buffer, offset)
+        let mut count = 0;
+        while count < buffer.len() {
+            match self.file.read_some(&mut buffer[count..], offset + count as u64)? {
+                0 => break,
+                more => count += more,
+            }
+            // There was less than was asked for, where it ends as far as is known.
+            if count < buffer.len() && offset + count as u64 == self.size {
+                break;
+            }
+        }
+        Ok(count)
     }
 
     fn data_at(&mut self, offset: u64) -> Result<Option<Range<u64>>> {

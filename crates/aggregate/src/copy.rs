@@ -5,12 +5,11 @@ use crate::content::FileInput;
 use crate::files::{Files, Keeps, copy_pieces};
 use crate::pack::look;
 use crate::session::{OpenFlags, Session};
-use crate::tree::{Item, walk};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use crate::tree::{Item, Walk, Within, by_directory};
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::shared::{SharedFs, join};
-use tameike_store::container::Node;
+use tameike_store::container::{Node, split_path};
 
 /// Where copies go. Nothing that is there is replaced; directories that are there get what is new.
 pub enum Destination<'a> {
@@ -36,36 +35,26 @@ pub fn copy(
 ) {
     let mut items = Vec::new();
     match source.stat(from) {
-        Ok(stat) if stat.kind != FileKind::Directory => items.push(Item { path: from.to_vec(), stat }),
+        Ok(stat) if stat.kind != FileKind::Directory => {
+            items.push(Item { path: from.to_vec(), kind: stat.kind });
+        }
         Ok(_) if !is_deep => {
             tally.note(from, &Fault::new(Errno::EISDIR, "it is a directory, which is copied with `-r`"));
         }
         Ok(stat) => {
-            items.push(Item { path: from.to_vec(), stat });
-            let found = |item| {
-                items.push(item);
-                true
-            };
-            walk(source, from, found, &|path, fault| tally.note(path, fault));
+            items.push(Item { path: from.to_vec(), kind: stat.kind });
+            let note = |path: &[u8], fault: &Fault| tally.note(path, fault);
+            items.extend(Walk::new(source, from, &note).map(|(_, item)| item));
         }
         Err(fault) => tally.note(from, &fault),
     }
     let (dirs, files): (Vec<_>, Vec<_>) =
-        items.into_iter().partition(|item| item.stat.kind == FileKind::Directory);
+        items.into_iter().partition(|item| item.kind == FileKind::Directory);
     let work = Work { source, into, from, to, tally };
     // The root of a tree has no name: only what is in it is copied.
     let dirs: Vec<_> = dirs.into_iter().filter(|dir| !dir.path.is_empty()).collect();
     dirs.iter().for_each(|dir| work.count(dir, work.make_dir(dir)));
-    let next = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..threads.max(1) {
-            scope.spawn(|| {
-                while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    work.count(file, work.put(file));
-                }
-            });
-        }
-    });
+    by_directory(&files, |file| &file.path, threads, |dir, files| work.put_all(dir, files));
     // Last: what is made in a directory changes its time, and may not be made where it is read-only.
     for dir in dirs.iter().rev() {
         if let Err(fault) = work.finish_dir(dir) {
@@ -115,7 +104,7 @@ impl Work<'_> {
 
     fn finish_dir(&self, item: &Item) -> Result<()> {
         let to = self.target(item);
-        let (node, _) = look(self.source, item)?;
+        let (node, _) = look(&Within::new(self.source, b""), item)?;
         match *self.into {
             Destination::Files { tree, keeps } => Files { into: tree, keeps }.finish(&to, &node),
             Destination::Container(session) => {
@@ -125,15 +114,34 @@ impl Work<'_> {
         }
     }
 
-    fn put(&self, item: &Item) -> Result<()> {
-        let to = self.target(item);
-        let (node, file) = look(self.source, item)?;
-        match (self.into, file) {
-            (Destination::Files { tree, keeps }, mut file) => {
-                Files { into: *tree, keeps: *keeps }.put(&to, &node, &mut file, self.tally)
+    /// Copies some of what is in a directory.
+    fn put_all(&self, dir: &[u8], items: &[Item]) {
+        let from = Within::new(self.source, dir);
+        match *self.into {
+            Destination::Files { tree, keeps } => {
+                let files = Files { into: tree, keeps };
+                let target = items.first().map(|item| self.target(item)).unwrap_or_default();
+                let to = files.within(split_path(&target).0);
+                items.iter().for_each(|item| self.count(item, self.put_file(&from, (&files, &to), item)));
             }
-            (Destination::Container(session), Some(file)) => self.add(session, &to, node, file),
-            (Destination::Container(session), None) => session.make(&to, node),
+            Destination::Container(session) => {
+                items.iter().for_each(|item| self.count(item, self.put(&from, session, item)));
+            }
+        }
+    }
+
+    fn put_file(&self, from: &Within<'_>, (files, to): (&Files<'_>, &Within<'_>), item: &Item) -> Result<()> {
+        let target = self.target(item);
+        let (node, mut content) = look(from, item)?;
+        let (into, path) = to.at(&target);
+        Files { into, ..*files }.put(path, &node, &mut content, self.tally)
+    }
+
+    fn put(&self, from: &Within<'_>, session: &Session, item: &Item) -> Result<()> {
+        let to = self.target(item);
+        match look(from, item)? {
+            (node, Some(content)) => self.add(session, &to, node, content),
+            (node, None) => session.make(&to, node),
         }
     }
 

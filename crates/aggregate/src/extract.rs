@@ -2,7 +2,7 @@
 
 use crate::Tally;
 use crate::files::{Files, Keeps};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use crate::tree::{Within, by_directory};
 use tameike_core::{FileKind, Result};
 use tameike_io::shared::SharedFs;
 use tameike_store::container::{Container, IndexEntry};
@@ -11,28 +11,27 @@ use tameike_store::container::{Container, IndexEntry};
 /// there is replaced. Files get what `keeps` tells. What could not be brought back is told of in `tally`.
 pub fn extract(
     container: &Container,
-    mut entries: Vec<IndexEntry>,
+    entries: Vec<IndexEntry>,
     into: &dyn SharedFs,
     threads: usize,
     keeps: Keeps,
     tally: &Tally,
 ) {
-    // Parents first.
-    entries.sort_by(|one, other| one.path.cmp(&other.path));
     let is_dir = |entry: &IndexEntry| entry.node.is_some_and(|node| node.kind == FileKind::Directory);
-    let (dirs, files): (Vec<_>, Vec<_>) = entries.into_iter().partition(is_dir);
+    let (mut dirs, files): (Vec<_>, Vec<_>) = entries.into_iter().partition(is_dir);
+    // Parents first.
+    dirs.sort_by(|one, other| one.path.cmp(&other.path));
     let work = Work { container, files: Files { into, keeps } };
     dirs.iter().for_each(|dir| work.count(&dir.path, work.files.make_dir(&dir.path), tally));
-    let next = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..threads.max(1) {
-            scope.spawn(|| {
-                while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    work.count(&file.path, work.make_file(file, tally), tally);
-                }
-            });
-        }
-    });
+    by_directory(
+        &files,
+        |file| &file.path,
+        threads,
+        |dir, files| {
+            let within = work.files.within(dir);
+            files.iter().for_each(|file| work.count(&file.path, work.make_file(&within, file, tally), tally));
+        },
+    );
     // Last: what is made in a directory changes its time, and may not be made where it is read-only.
     for dir in dirs.iter().rev() {
         if let Err(fault) = work.finish_dir(dir) {
@@ -54,10 +53,11 @@ impl Work<'_> {
         }
     }
 
-    fn make_file(&self, entry: &IndexEntry, tally: &Tally) -> Result<()> {
+    fn make_file(&self, within: &Within<'_>, entry: &IndexEntry, tally: &Tally) -> Result<()> {
         let mut reader = self.container.open_entry(entry)?;
         let node = reader.node().clone();
-        self.files.put(&entry.path, &node, &mut reader, tally)
+        let (into, path) = within.at(&entry.path);
+        Files { into, ..self.files }.put(path, &node, &mut reader, tally)
     }
 
     fn finish_dir(&self, entry: &IndexEntry) -> Result<()> {

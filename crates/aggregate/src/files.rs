@@ -2,6 +2,7 @@
 
 use crate::Tally;
 use crate::content::{Input, next_range};
+use crate::tree::Within;
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::os::process;
@@ -58,6 +59,15 @@ impl Files<'_> {
         self.with_parents(path, make)
     }
 
+    /// A directory, in which many files are made. It is made itself where it is missing.
+    pub fn within(&self, dir: &[u8]) -> Within<'_> {
+        // What is made in it tells why there can be none.
+        let is_missing =
+            !dir.is_empty() && self.into.stat(dir).is_err_and(|fault| fault.errno == Errno::ENOENT);
+        let _ = if is_missing { self.make_dir(dir) } else { Ok(()) };
+        Within::new(self.into, dir)
+    }
+
     /// Makes something; when the directory is missing that it lies in, that first.
     fn with_parents<T>(&self, path: &[u8], make: impl Fn() -> Result<T>) -> Result<T> {
         match make() {
@@ -80,11 +90,16 @@ impl Files<'_> {
                     self.into.unlink(path)?;
                 }
                 copied?;
-                // Who may rename files there may have put another one in its place by now.
+                // By descriptor: who may rename files there may have put another one in its place by now. Who gives a file away takes
+                // its capabilities, and who has none of its permissions can set no extended attributes.
+                let AttrChange { uid, gid, mode, .. } = self.rights(node, self.keeps.mode(node));
+                file.change(&AttrChange { uid, gid, ..AttrChange::default() })?;
                 for xattr in self.xattrs(node) {
                     file.set_xattr(&xattr.name, &xattr.value)?;
                 }
-                return file.change(&self.attributes(node, 0));
+                file.change(&AttrChange { mode, ..AttrChange::default() })?;
+                drop(file);
+                return self.into.change(path, &times(node));
             }
             FileKind::Directory => {}
             FileKind::Symlink => self.make_special(path, &Special::Symlink(node.target.clone()))?,
@@ -118,7 +133,10 @@ impl Files<'_> {
             FileKind::Directory if !self.keeps.all => self.into.stat(path)?.mode & SETGID,
             _ => 0,
         };
-        self.into.change(path, &self.attributes(node, inherited))
+        let mut rights = self.rights(node, self.keeps.mode(node) | inherited);
+        rights.mode.take_if(|_| node.kind == FileKind::Symlink);
+        let AttrChange { atime, mtime, .. } = times(node);
+        self.into.change(path, &AttrChange { atime, mtime, ..rights })
     }
 
     fn xattrs<'b>(&self, node: &'b Node) -> impl Iterator<Item = &'b Xattr> + use<'b> {
@@ -126,22 +144,26 @@ impl Files<'_> {
         node.xattrs.iter().filter(move |xattr| all || xattr.name.starts_with(b"user."))
     }
 
-    fn attributes(&self, node: &Node, inherited: u16) -> AttrChange {
-        let is_link = node.kind == FileKind::Symlink;
-        AttrChange {
-            uid: self.keeps.owners.then_some(node.uid),
-            gid: self.keeps.owners.then_some(node.gid),
-            mode: (!is_link).then_some(self.keeps.mode(node) | inherited),
-            atime: Some(SetTime::To(node.atime)),
-            mtime: Some(SetTime::To(node.mtime)),
-            ..AttrChange::default()
-        }
+    fn rights(&self, node: &Node, mode: u16) -> AttrChange {
+        let (uid, gid) = (self.keeps.owners.then_some(node.uid), self.keeps.owners.then_some(node.gid));
+        AttrChange { uid, gid, mode: Some(mode), ..AttrChange::default() }
     }
 }
 
+/// Times come last, and when a file is closed: a file system may give it another one then.
+fn times(node: &Node) -> AttrChange {
+    let (atime, mtime) = (Some(SetTime::To(node.atime)), Some(SetTime::To(node.mtime)));
+    AttrChange { atime, mtime, ..AttrChange::default() }
+}
+
 fn copy(size: u64, input: &mut dyn Input, file: &dyn SharedFile, tally: &Tally) -> Result<()> {
-    copy_pieces(size, input, tally, |data, at| file.write_at(data, at))?;
-    if file.stat()?.size == size { Ok(()) } else { file.truncate(size) }
+    let mut end = 0;
+    copy_pieces(size, input, tally, |data, at| {
+        end = at + data.len() as u64;
+        file.write_at(data, at)
+    })?;
+    // A hole is behind it.
+    if end == size { Ok(()) } else { file.truncate(size) }
 }
 
 /// Reads up to `size` bytes of content, and has those written that are no hole.

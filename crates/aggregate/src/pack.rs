@@ -3,18 +3,14 @@
 use crate::Tally;
 use crate::content::FileInput;
 use crate::indexed::IndexedWriter;
-use crate::tree::{Item, walk};
+use crate::tree::{Item, Walk, Within};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
 use tameike_core::{Errno, Fault, FileKind, Result};
-use tameike_io::shared::{Access, SharedFs};
+use tameike_io::shared::{FileStat, NamedXattr, SharedFs, WholeFile, xattrs_of};
 use tameike_store::container::{
     Codec, Content, Geometry, IndexBuilder, LaneEnd, LaneWriter, Node, Superblock, WriterId, Xattr,
 };
-
-/// Items that wait for a writer.
-const QUEUE_SIZE: usize = 1024;
 
 /// How a container is made.
 #[derive(Clone, Copy, Debug)]
@@ -60,20 +56,18 @@ pub fn pack(
     };
     let lanes: Result<Vec<_>> = (0..options.writers).map(begin).collect();
     let index = Mutex::new(IndexBuilder::new(into.clone(), options.container)?);
-    let (found, items) = sync_channel(QUEUE_SIZE);
-    let items = Mutex::new(Some(items));
+    let note = |path: &[u8], fault: &Fault| tally.note(path, fault);
+    let items = Mutex::new(Some(Walk::new(source, b"", &note)));
     let ends: Result<Vec<Vec<LaneEnd>>> = std::thread::scope(|scope| {
         let writers: Vec<_> = lanes?
             .into_iter()
             .map(|writer| {
                 let writer = IndexedWriter::new(writer, &index, tally);
-                let packer = Packer { source, writer, tally, version: options.version };
+                let packer = Packer { writer, tally, version: options.version };
                 let items = &items;
                 scope.spawn(move || packer.run(items))
             })
             .collect();
-        walk(source, b"", |item| found.send(item).is_ok(), &|path, fault| tally.note(path, fault));
-        drop(found);
         writers.into_iter().map(|writer| writer.join().unwrap_or_else(|_| Err(died()))).collect()
     });
     // Names of new files, before the index says that they are there.
@@ -85,13 +79,13 @@ fn died() -> Fault {
     Fault::new(Errno::EIO, "a thread that packs has ended with a panic")
 }
 
-/// What the walker has found, for all threads that pack. There is no receiver any more when one of them has ended.
-type Items = Mutex<Option<Receiver<Item>>>;
+/// What is to be packed, for all threads that do it. Nothing any more when one of them has ended.
+type Items<'a> = Mutex<Option<Walk<'a>>>;
 
-/// Drops the receiver when a thread that packs ends, by a fault or a panic too: the walker, which may wait for room in the channel, ends then.
-struct Closing<'a>(&'a Items);
+/// Leaves nothing to the others when a thread that packs ends, by a fault or a panic too.
+struct Closing<'a, 'b>(&'a Items<'b>);
 
-impl Drop for Closing<'_> {
+impl Drop for Closing<'_, '_> {
     fn drop(&mut self) {
         self.0.lock().take();
     }
@@ -99,19 +93,18 @@ impl Drop for Closing<'_> {
 
 /// One thread at work.
 struct Packer<'a> {
-    source: &'a dyn SharedFs,
     writer: IndexedWriter<'a>,
     tally: &'a Tally,
     version: u64,
 }
 
 impl Packer<'_> {
-    fn run(mut self, items: &Items) -> Result<Vec<LaneEnd>> {
+    fn run(mut self, items: &Items<'_>) -> Result<Vec<LaneEnd>> {
         let _closing = Closing(items);
         loop {
-            let item = items.lock().as_ref().and_then(|items| items.recv().ok());
-            let Some(item) = item else { break };
-            match self.put(&item)? {
+            let item = items.lock().as_mut().and_then(Iterator::next);
+            let Some((within, item)) = item else { break };
+            match self.put(&within, &item)? {
                 Ok(()) => self.tally.add_file(),
                 Err(fault) => self.tally.note(&item.path, &fault),
             }
@@ -120,8 +113,8 @@ impl Packer<'_> {
     }
 
     /// Packs one path. The outer fault is the container's, the inner one that of the source.
-    fn put(&mut self, item: &Item) -> Result<Result<()>> {
-        let (node, file) = match look(self.source, item) {
+    fn put(&mut self, within: &Within<'_>, item: &Item) -> Result<Result<()>> {
+        let (node, file) = match look(within, item) {
             Ok(found) => found,
             Err(fault) => return Ok(Err(fault)),
         };
@@ -140,21 +133,30 @@ impl Packer<'_> {
 }
 
 /// What a container tells of a path, and its content if it is a regular file.
-pub fn look(source: &dyn SharedFs, item: &Item) -> Result<(Node, Option<FileInput>)> {
-    let (path, stat) = (&item.path, &item.stat);
-    let file = match stat.kind {
-        FileKind::File => Some(FileInput::new(source.open(path, Access::Read)?, stat)),
-        _ => None,
+pub fn look(within: &Within<'_>, item: &Item) -> Result<(Node, Option<FileInput>)> {
+    let (fs, path) = within.at(&item.path);
+    let stat = match item.kind {
+        FileKind::File => None,
+        _ => Some(fs.stat(path)?).filter(|stat| stat.kind != FileKind::File),
     };
-    let target = match stat.kind {
-        FileKind::Symlink => source.read_link(path)?,
-        _ => Vec::new(),
+    let Some(stat) = stat else {
+        let WholeFile { file, stat, xattrs } = fs.open_whole(path)?;
+        let node = Node { size: stat.size, ..node_of(&stat, xattrs) };
+        return Ok((node, Some(FileInput::new(file, &stat))));
     };
     let xattrs = match stat.kind {
-        FileKind::File | FileKind::Directory => xattrs_of(source, path)?,
+        FileKind::Directory => xattrs_of(fs, path)?,
         _ => Vec::new(),
     };
-    let node = Node {
+    let target = match stat.kind {
+        FileKind::Symlink => fs.read_link(path)?,
+        _ => Vec::new(),
+    };
+    Ok((Node { target, ..node_of(&stat, xattrs) }, None))
+}
+
+fn node_of(stat: &FileStat, xattrs: Vec<NamedXattr>) -> Node {
+    Node {
         kind: stat.kind,
         mode: stat.mode,
         uid: stat.uid,
@@ -162,18 +164,9 @@ pub fn look(source: &dyn SharedFs, item: &Item) -> Result<(Node, Option<FileInpu
         rdev: stat.rdev,
         atime: stat.atime,
         mtime: stat.mtime,
-        target,
-        xattrs,
-        size: if file.is_some() { stat.size } else { 0 },
+        target: Vec::new(),
+        xattrs: xattrs.into_iter().map(|(name, value)| Xattr { name, value }).collect(),
+        size: 0,
         content: Content::Here,
-    };
-    Ok((node, file))
-}
-
-fn xattrs_of(source: &dyn SharedFs, path: &[u8]) -> Result<Vec<Xattr>> {
-    let names = match source.xattrs(path) {
-        Err(fault) if matches!(fault.errno, Errno::EOPNOTSUPP | Errno::ENOSYS) => Vec::new(),
-        names => names?,
-    };
-    names.into_iter().map(|name| Ok(Xattr { value: source.xattr(path, &name)?, name })).collect()
+    }
 }
