@@ -74,9 +74,8 @@ impl Run {
 
     /// Whether all that a receipt says is missing has rotted.
     pub(super) fn lacks_only_rotten(&mut self, receipt: &Receipt) -> bool {
-        let missing: Vec<_> = receipt.files.iter().filter(|file| !file.is_complete()).collect();
         receipt.faults.is_empty()
-            && missing.into_iter().all(|file| match self.model(View::Cache).find(&file.path) {
+            && receipt.missing().all(|file| match self.model(View::Cache).find(&file.path) {
                 Ok(id) => self.may_be_damaged(View::Cache, id),
                 Err(_) => false,
             })
