@@ -149,8 +149,9 @@ impl CacheService {
         }
     }
 
-    /// Takes note of files that programs of a node were writing which has died since.
-    async fn find_cut_off(&self, page: &mut [(InodeId, Record)]) -> Result<()> {
+    /// Marks the files that programs of a node were writing which cannot be reached. It may come back, so that this is said of them in
+    /// this receipt only.
+    async fn find_cut_off(&self, page: &mut [(InodeId, Record)]) {
         let writers: BTreeSet<_> =
             page.iter().flat_map(|(_, record)| record.writers.iter().copied()).collect();
         let mut dead = BTreeSet::new();
@@ -159,17 +160,9 @@ impl CacheService {
             let asked = self.dirty_inodes_of(node, InodeId(u64::MAX), 1).await;
             dead.extend(asked.is_err_and(|fault| fault.errno == Errno::EHOSTDOWN).then_some(node));
         }
-        for (inode, record) in
-            page.iter_mut().filter(|(_, record)| record.writers.iter().any(|node| dead.contains(node)))
-        {
-            let Some(file) = self.files.get(&self.journal, *inode)? else { continue };
-            file.update(&self.journal, |state| {
-                state.record.writers.retain(|node| !dead.contains(node));
-                state.record.cut_off = true;
-            })?;
-            *record = file.state().record.clone();
+        for (_, record) in page {
+            record.cut_off |= record.writers.iter().any(|node| dead.contains(node));
         }
-        Ok(())
     }
 
     /// Receipts of the files after `after`, until a page is full; where to go on.
@@ -180,7 +173,7 @@ impl CacheService {
         receipt: &mut Receipt,
     ) -> Result<Option<InodeId>> {
         let mut page = self.journal.page(after, PAGE_FILES)?;
-        self.find_cut_off(&mut page).await?;
+        self.find_cut_off(&mut page).await;
         let mut next = (page.len() == PAGE_FILES).then(|| page.last().map(|(inode, _)| *inode)).flatten();
         let written = page.into_iter().filter(|(_, record)| record.journaled && !record.removed);
         let account = |(inode, record): (InodeId, Record)| async move {
