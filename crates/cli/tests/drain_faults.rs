@@ -15,6 +15,7 @@ use small_disk::{KINDS, Kind, SmallDisk};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use support::{Site, shown};
 use victims::{Chance, JobPlace, is_soak, seed};
 
@@ -23,7 +24,11 @@ const INCOMPLETE: i32 = 75;
 const FILES: u32 = 16;
 const SIZE: u32 = 1_050_000;
 
+/// Held by each scene: a job that begins looks into the journals that others have left, which moves their logs into their tables.
+static ALONE: Mutex<()> = Mutex::new(());
+
 struct Scene {
+    _alone: MutexGuard<'static, ()>,
     size_bytes: u32,
     site: Site,
     mounts: Mounts,
@@ -32,9 +37,11 @@ struct Scene {
 
 impl Scene {
     fn new(job: &str) -> Option<Self> {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let site = Site::new();
         let job = format!("{job}-{}", std::process::id());
-        Some(Self { place: JobPlace::new(&site, &job), mounts: Mounts::new()?, size_bytes: SIZE, site })
+        let place = JobPlace::new(&site, &job);
+        Some(Self { _alone, place, mounts: Mounts::new()?, size_bytes: SIZE, site })
     }
 
     fn receipt_path(&self) -> PathBuf {
