@@ -57,7 +57,7 @@ pub struct Item {
 /// Everything below a directory: a directory before what is in it, and all names of one together.
 pub struct Walk<'a> {
     fs: &'a dyn SharedFs,
-    /// Is told what cannot be listed.
+    /// Called with each directory that cannot be listed, and the fault.
     note: &'a (dyn Fn(&[u8], &Fault) + Sync),
     dirs: Vec<Vec<u8>>,
     /// The directory that `names` are of.

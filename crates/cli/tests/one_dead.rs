@@ -84,7 +84,7 @@ fn files_of_which_a_dead_agent_has_no_part_are_used_as_before() {
             None => part(number.parse().expect("a number")),
         };
         let expected = match (part, call) {
-            // What it takes to know where files are is not known of those that the dead agent coordinates.
+            // All agents must learn of the rename of a directory.
             (_, "rename-directory") => "EHOSTDOWN",
             (_, "list" | "statfs" | "make-directory") | (Part::None, _) => "ok",
             (Part::Bytes, "create" | "open" | "write" | "stat" | "rename" | "unlink") => "ok",
@@ -161,7 +161,7 @@ fn check_shared(site: &Site, parts: &BTreeMap<String, Part>) {
     }
 }
 
-/// Tells of each call its name, that of the file, the number of that, how it ended, and how long it took.
+/// Makes calls, and prints for each: call, file name, inode number, "ok" or the error, seconds.
 const CALLS: &str = r#"
 import errno, os, sys, time
 shared = sys.argv[1]

@@ -341,7 +341,7 @@ impl SharedFs for PackedTree {
 
     fn change_made(&self, path: &[u8], kind: FileKind, change: &AttrChange) -> Result<()> {
         visible(path)?;
-        // What is made so is never packed.
+        // Directories and special files are never packed.
         self.plain.change_made(path, kind, change)
     }
 

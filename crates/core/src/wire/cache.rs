@@ -76,7 +76,7 @@ pub enum CacheRequest {
         stamp: Stamp,
         /// Whether a program writes from now on, until this node's next `Commit`: what it has not told by then is lost with it.
         writes: bool,
-        /// Units that it may write to, from the first on, until the node tells of more.
+        /// Number of units, from the first on, that it may write to until the node announces more.
         reach: u64,
     },
     /// Dirty data was written up to byte `end`.

@@ -141,7 +141,7 @@ impl PosixTree {
         opened
     }
 
-    /// Opens a regular file, and tells what is told of it, but for its birth.
+    /// Opens a regular file, and returns its attributes without [`FileStat::birth`].
     fn open_file(&self, path: &[u8], access: Access) -> Result<(OwnedFd, FileStat)> {
         let flags = match access {
             Access::Read => OFlags::RDONLY,

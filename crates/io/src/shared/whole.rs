@@ -1,4 +1,4 @@
-//! All that there is to tell of a file beside its content, for who copies it.
+//! A file with its attributes and extended attributes by one open, for programs that copy files.
 
 use super::{FileStat, SharedFile, SharedFs};
 use rustix::io::Errno as Os;
@@ -15,7 +15,7 @@ pub type NamedXattr = (Vec<u8>, Vec<u8>);
 
 /// A regular file that is open for reading.
 pub struct WholeFile {
-    /// It.
+    /// The open file.
     pub file: Arc<dyn SharedFile>,
     /// Its attributes, but for [`FileStat::birth`].
     pub stat: FileStat,

@@ -39,7 +39,7 @@ pub(super) struct State {
     pub(super) flushing: bool,
     /// Nodes that have opened the file, and may have it open.
     pub(super) openers: BTreeSet<NodeId>,
-    /// Whether a node that nobody could tell of its removal, or that is not known to have it open, may go on writing to it.
+    /// Whether a node may write to the file after its removal: one that could not be notified, or is not known to have it open.
     pub(super) is_written_late: bool,
     /// The time that made the shared file look changed by others, until it turns out that a client has set it.
     pub(super) suspect: Option<Timestamp>,

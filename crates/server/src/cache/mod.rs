@@ -262,8 +262,8 @@ impl CacheService {
         self.parts.cluster.unit_homes(Layout::Striped, inode)
     }
 
-    /// The nodes that may hold bytes of a file which the shared file lacks, told of or not. What others hold is clean, and goes by its
-    /// generation.
+    /// The nodes that may hold bytes of a file which the shared file lacks, committed or not. Units on other nodes are clean, and an old
+    /// generation makes them invalid.
     fn homes_reached(&self, inode: InodeId, record: &Record) -> Vec<NodeId> {
         self.homes_of_units(inode, self.reach(record))
     }
@@ -274,7 +274,7 @@ impl CacheService {
     }
 
     fn reach(&self, record: &Record) -> u64 {
-        // What was told of the file may have gone with the power.
+        // A power failure may have lost announcements.
         if self.parts.ledger.may_lack_records() { u64::MAX } else { record.reach }
     }
 

@@ -58,7 +58,7 @@ impl Run {
         writable.into_iter().filter(is_written).map(|(_, object)| object).collect()
     }
 
-    /// Holds what a receipt calls cut off (S45) against what was open: nothing else is called so, and all of `named` is.
+    /// Compares the files that a receipt calls cut off (S45) with those that were open: it names no others, and all of `named`.
     pub(super) fn compare_cut_off(&mut self, receipt: &Receipt, named: &BTreeSet<ObjectId>) -> Checked {
         let cut_off = self.cut_off.clone();
         if self.has_losses {

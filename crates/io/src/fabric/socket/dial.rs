@@ -196,7 +196,7 @@ impl Inner {
             Some(slab) => Some(host::exchange(&socket, slab, self.config.device.as_deref()).await?),
             None => None,
         };
-        // What it has in memory is read by the connection that this side opens.
+        // This side reads the memory of the other one by the connection that it opens itself.
         let theirs = theirs.map(Memory::without_device);
         Ok(Line { proven, socket, neighbour: self.neighbour(theirs) })
     }

@@ -17,7 +17,7 @@ pub(super) struct Strangers(Mutex<State>);
 #[derive(Default)]
 struct State {
     next: u64,
-    /// By number, the oldest first; each is told that it has to go.
+    /// By number, the oldest first; resolving one closes its connection.
     all: BTreeMap<u64, Resolver<()>>,
 }
 
