@@ -124,4 +124,18 @@ mod tests {
         }
         assert_eq!((fitted.into_inner(), looks.load(Ordering::Relaxed)), (10_000, 20_000));
     }
+
+    /// Each open once went through all handles of its file.
+    #[test]
+    fn the_oldest_handle_of_a_file_is_found_without_a_look_at_the_others() {
+        let (handles, looks) = (Handles::default(), Arc::new(AtomicUsize::new(0)));
+        let fitted = AtomicUsize::new(0);
+        for _ in 0..10_000 {
+            handles.add(InodeId(1), |_| Counted(looks.clone()));
+            assert!(
+                handles.find(InodeId(1), |_| fitted.fetch_add(1, Ordering::Relaxed) < usize::MAX).is_some()
+            );
+        }
+        assert_eq!((fitted.into_inner(), looks.load(Ordering::Relaxed)), (10_000, 10_000));
+    }
 }

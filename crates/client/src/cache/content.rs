@@ -118,12 +118,12 @@ impl CacheView {
     /// # Errors
     /// `EACCES` when it is to be written, and no handle of it is open for writing; and what truncating it says.
     pub(super) async fn reopen_orphan(&self, file: FileNumber, mode: OpenMode) -> Result<Option<Opened>> {
-        let mut orphans = self.opens.all_of(&self.below.identity(file));
-        orphans.retain(|open| open.is_orphan());
-        if orphans.is_empty() {
+        let id = self.below.identity(file);
+        // The first one tells for all, however many there are: of a file that loses its last name, the older handles are orphans first.
+        if !self.opens.of_file(&id).is_some_and(|open| open.is_orphan()) {
             return Ok(None);
         }
-        let open = orphans.into_iter().find(|open| open.mode.write || !mode.write).ok_or(Errno::EACCES)?;
+        let open = self.opens.find_of(&id, |open| open.mode.write || !mode.write).ok_or(Errno::EACCES)?;
         let direct = mode.is_direct(open.data.size());
         let handle = self.opens.add(open.again(mode));
         // The mode bits were not read, so they may give rights.
@@ -240,9 +240,7 @@ impl CacheView {
             Some(open) => Some(open.data.leaving.read().await),
             None => None,
         };
-        if let Some(open) =
-            self.opens.all_of(&id).into_iter().find(|open| open.is_orphan() && open.mode.write)
-        {
+        if let Some(open) = self.opens.find_of(&id, |open| open.is_orphan() && open.mode.write) {
             return self.below.run(move |_| open.shared.truncate(size)).await;
         }
         let stamp = self.stat(file).await?.stamp();
@@ -250,7 +248,7 @@ impl CacheView {
             Some(open) => open.path.lock().clone(),
             None => self.below.path(file)?,
         };
-        if !self.opens.all_of(&id).iter().any(|open| open.mode.write) {
+        if self.opens.find_of(&id, |open| open.mode.write).is_none() {
             // Nobody has asked the shared file system yet.
             let (shared, path) = (open.as_ref().map(|open| open.shared.clone()), path.clone());
             let check = move |fs: &dyn SharedFs| {

@@ -164,9 +164,23 @@ impl CacheView {
         }
     }
 
-    /// Open files follow what was renamed.
-    fn refresh_paths(&self) {
-        self.opens.refresh_paths(|file| self.below.path(self.below.number_of(file)?).ok());
+    /// Open files follow a file or directory that has lost or got a name.
+    fn refresh_paths(&self, renamed: &FileStat) {
+        if renamed.kind == FileKind::Directory {
+            return self.refresh_all_paths();
+        }
+        for open in self.opens.all_of(&Identity::of(renamed)) {
+            open.refresh_path(|file| self.path_of_open(file));
+        }
+    }
+
+    /// As [`Self::refresh_paths`], of whatever was renamed.
+    fn refresh_all_paths(&self) {
+        self.opens.refresh_paths(|file| self.path_of_open(file));
+    }
+
+    fn path_of_open(&self, file: &Identity) -> Option<Vec<u8>> {
+        self.below.path(self.below.number_of(file)?).ok()
     }
 
     fn handle(&self, handle: HandleNumber) -> Result<Arc<OpenFile>> {

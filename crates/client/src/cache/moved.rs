@@ -31,7 +31,7 @@ impl CacheView {
     /// Another node has renamed a directory.
     pub async fn moved(&self, dir: InodeId, from: &[u8], to: &[u8]) {
         match self.below.moved(dir, from, to).await {
-            Ok(true) => self.refresh_paths(),
+            Ok(true) => self.refresh_all_paths(),
             // It has moved on since: whoever did that tells, too.
             Ok(false) => {}
             Err(fault) => log::debug!("looking for a renamed directory: {fault}"),

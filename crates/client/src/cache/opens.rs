@@ -80,6 +80,13 @@ impl OpenFile {
         self.orphan.store(true, Ordering::Release);
     }
 
+    /// Takes the path that `path` tells for the file now, if it has one.
+    pub(super) fn refresh_path(&self, path: impl Fn(&Identity) -> Option<Vec<u8>>) {
+        if let Some(path) = path(&self.file) {
+            *self.path.lock() = path;
+        }
+    }
+
     /// The name was not removed after all.
     pub(super) fn set_named(&self) {
         self.announced.store(0, Ordering::Release);
@@ -165,9 +172,14 @@ impl Opens {
         opens
     }
 
-    /// A handle of a file.
+    /// The oldest handle of a file.
     pub(super) fn of_file(&self, file: &Identity) -> Option<Arc<OpenFile>> {
-        self.handles.find(file.inode, |open| open.file.is(file))
+        self.find_of(file, |_| true)
+    }
+
+    /// The oldest handle of a file that fits.
+    pub(super) fn find_of(&self, file: &Identity, fits: impl Fn(&OpenFile) -> bool) -> Option<Arc<OpenFile>> {
+        self.handles.find(file.inode, |open| open.file.is(file) && fits(open))
     }
 
     /// A handle of a file that has not lost its last name, as far as this node has taken note of that.
@@ -188,9 +200,7 @@ impl Opens {
     /// Gives every open file the path that `path` tells for it now.
     pub(super) fn refresh_paths(&self, path: impl Fn(&Identity) -> Option<Vec<u8>>) {
         for (_, open) in self.handles.all() {
-            if let Some(new) = path(&open.file) {
-                *open.path.lock() = new;
-            }
+            open.refresh_path(&path);
         }
     }
 }

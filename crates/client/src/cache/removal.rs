@@ -36,7 +36,7 @@ impl CacheView {
             }
         };
         if removed.nlink > 1 {
-            self.refresh_paths();
+            self.refresh_paths(&removed);
         }
         self.after_removal(&removed).await
     }
@@ -84,7 +84,9 @@ impl CacheView {
                 return Err(fault);
             }
         }
-        self.refresh_paths();
+        for renamed in std::iter::once(&moved).chain(&target) {
+            self.refresh_paths(renamed);
+        }
         self.tell_moved(&moved, &old, &new).await;
         match target {
             Some(target) if mode == RenameMode::Exchange => {

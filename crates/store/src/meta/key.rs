@@ -99,18 +99,17 @@ pub(super) fn place_and_name(key: &[u8]) -> Option<(DirOffset, &[u8])> {
 }
 
 pub(super) fn step(operation: OperationId, number: u32) -> Vec<u8> {
-    let mut key = steps_before(operation.node, operation.sequence).1;
+    let mut key = first_step(operation.node, operation.sequence);
     key.extend_from_slice(&number.to_be_bytes());
     key
 }
 
-/// All steps of a coordinator's operations before `sequence`.
-pub(super) fn steps_before(coordinator: NodeId, sequence: u64) -> (Vec<u8>, Vec<u8>) {
-    let mut start = vec![prefix::STEP];
-    start.extend_from_slice(&coordinator.0.to_be_bytes());
-    let mut end = start.clone();
-    end.extend_from_slice(&sequence.to_be_bytes());
-    (start, end)
+/// Where the steps of a coordinator's operations from number `sequence` on begin.
+pub(super) fn first_step(coordinator: NodeId, sequence: u64) -> Vec<u8> {
+    let mut key = vec![prefix::STEP];
+    key.extend_from_slice(&coordinator.0.to_be_bytes());
+    key.extend_from_slice(&sequence.to_be_bytes());
+    key
 }
 
 pub(super) fn finished(coordinator: NodeId) -> Vec<u8> {

@@ -96,7 +96,8 @@ impl Shard<'_> {
         if finished <= known {
             return Ok(());
         }
-        let (start, end) = key::steps_before(operation.node, finished);
+        // Not from the first on: the results before `known` are gone, and each scan would go through all removals.
+        let [start, end] = [known, finished].map(|sequence| key::first_step(operation.node, sequence));
         for (key, _) in self.table.scan(&start, &end, usize::MAX)? {
             self.table.delete(key);
         }

@@ -166,6 +166,54 @@ fn a_step_is_applied_once_until_its_operation_is_ended() {
     assert_eq!(map.record(inode).links, 1);
 }
 
+/// A table that counts the removals which its scans pass, as a ledger keeps each until its next checkpoint.
+#[derive(Default)]
+struct Removals {
+    map: Map,
+    removed: std::collections::BTreeSet<Vec<u8>>,
+    passed: std::cell::Cell<usize>,
+}
+
+impl Table for Removals {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.map.get(key)
+    }
+    fn scan(&self, start: &[u8], end: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let passed = self.removed.range(start.to_vec()..end.to_vec()).count();
+        self.passed.set(self.passed.get() + passed);
+        self.map.scan(start, end, limit)
+    }
+    fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
+        self.removed.remove(&key);
+        self.map.put(key, value);
+    }
+    fn delete(&mut self, key: Vec<u8>) {
+        self.removed.insert(key.clone());
+        self.map.delete(key);
+    }
+}
+
+/// Each step once went through the removals of the results of all operations before: ten thousand removals of directories of another
+/// node's took longer each.
+#[test]
+fn a_step_costs_the_same_however_many_operations_have_ended() {
+    let mut map = Map::started();
+    let inode = map.create("file");
+    let mut table = Removals { map, ..Removals::default() };
+    for sequence in 1..=1000 {
+        let operation = OperationId { node: NodeId(9), sequence };
+        let step = if sequence % 2 == 1 { Step::AddLink { inode } } else { Step::DropLink { inode } };
+        let command = LogCommand::Wire {
+            command: Command::Step { operation, number: 0, step, by: None, finished: sequence, now: at(1) },
+            birth: 0,
+            held: Vec::new(),
+        };
+        apply(&mut table, &command).expect("a step");
+    }
+    assert_eq!((table.removed.len(), table.passed.get()), (999, 0));
+    assert_eq!(table.map.record(inode).links, 1);
+}
+
 #[test]
 fn a_step_that_was_undone_before_it_came_is_refused() {
     let mut map = Map::started();
