@@ -313,6 +313,49 @@ print("SEEN")'; done"#;
     assert!(output.status.success() && seen == 2, "{}", shown(&output));
 }
 
+/// S31: "A program that is preloaded (`--preload`) finds and leaves what it would without." Also of a file that the kernel takes over
+/// without having seen the directories on the way to it: opened once more it was stale, and its extended attributes were, too.
+#[test]
+fn a_file_that_the_kernel_takes_over_is_found_by_its_descriptor() {
+    let site = Site::new();
+    let program = site.shared().with_file_name("program.py");
+    fs::write(
+        &program,
+        r#"
+import ctypes, os, sys
+for view in sys.argv[1:]:
+    os.chdir(view)
+    os.mkdir("dir")
+    os.mkdir("dir/below")
+    fd = os.open("dir/below/file", os.O_RDWR | os.O_CREAT, 0o644)
+    os.pwrite(fd, b"text", 0)
+    os.mkdir("other")
+    os.rmdir("other")  # the agent walks anew from now on
+    assert not os.path.exists("nothing") and not os.path.exists("other/nothing")
+    os.fchmod(fd, 0o640)  # not by the ring
+    with open(f"/proc/self/fd/{fd}", "rb") as again:
+        assert again.read() == b"text", view
+    os.setxattr(fd, "user.name", b"value")
+    assert os.getxattr(fd, "user.name") == b"value", view
+    linked = ctypes.CDLL(None).linkat(-100, f"/proc/self/fd/{fd}".encode(), -100, b"dir/link", 0x400)
+    assert linked == 0 and os.fstat(fd).st_nlink == 2, view
+    os.close(fd)
+    assert open("dir/link").read() == "text" and os.stat("dir/link").st_mode & 0o777 == 0o640, view
+print("SEEN")
+"#,
+    )
+    .expect("a program");
+    let script =
+        format!(r#"python3 {} "$TAMEIKE_CACHE" "$TAMEIKE_SHARED" "$TAMEIKE_NODE_LOCAL""#, program.display());
+    for nodes in [1, 2] {
+        let output = job(&site, nodes, &[], &script).output().expect("a job");
+        let is_seen = output.status.success() && String::from_utf8_lossy(&output.stdout).contains("SEEN");
+        assert!(is_seen, "{}", shown(&output));
+        fs::remove_dir_all(site.shared().join("dir")).expect("it was drained");
+    }
+    site.assert_clean();
+}
+
 /// S31: "A program that is preloaded (`--preload`) finds and leaves what it would without." Also where the view is mounted for
 /// reading only, as sandboxes and containers do, from the start or while it runs.
 #[test]

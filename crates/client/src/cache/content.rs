@@ -119,11 +119,12 @@ impl CacheView {
     /// `EACCES` when it is to be written, and no handle of it is open for writing; and what truncating it says.
     pub(super) async fn reopen_orphan(&self, file: FileNumber, mode: OpenMode) -> Result<Option<Opened>> {
         let id = self.below.identity(file);
-        // The first one tells for all, however many there are: of a file that loses its last name, the older handles are orphans first.
-        if !self.opens.of_file(&id).is_some_and(|open| open.is_orphan()) {
-            return Ok(None);
-        }
-        let open = self.opens.find_of(&id, |open| open.mode.write || !mode.write).ok_or(Errno::EACCES)?;
+        // The oldest tells for all, however many there are: of a file that loses its last name, it is an orphan first.
+        let Some(oldest) = self.opens.of_file(&id).filter(|open| open.is_orphan()) else { return Ok(None) };
+        let open = match oldest.mode.write || !mode.write {
+            true => oldest,
+            false => self.opens.find_of(&id, |open| open.mode.write).ok_or(Errno::EACCES)?,
+        };
         let direct = mode.is_direct(open.data.size());
         let handle = self.opens.add(open.again(mode));
         // The mode bits were not read, so they may give rights.

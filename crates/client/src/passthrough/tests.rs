@@ -70,6 +70,31 @@ fn what_the_door_forgets_is_forgotten() {
     assert_eq!(tree.path(FILE), None);
 }
 
+/// A file that was opened through the ring and given to the kernel could not be opened once more (`/proc/self/fd`), and had no extended
+/// attributes: the kernel had never seen the directory, and the ring had let go of it.
+#[test]
+fn a_directory_stays_as_long_as_something_in_it_is_held() {
+    let tree = tree();
+    tree.find(DIR, b"below", OTHER, Links::Directory);
+    let far = FileNumber(40);
+    tree.find(OTHER, b"far", far, Links::One);
+    assert!(tree.forget(OTHER, 1) && tree.forget(DIR, 1));
+    assert_eq!(tree.path(far), Some(b"dir/below/far".to_vec()));
+    tree.renamed((OTHER, b"far"), (OTHER, b"new"), false);
+    tree.find(OTHER, b"newer", far, Links::One);
+    assert_eq!(
+        tree.path(far),
+        Some(b"dir/below/newer".to_vec()),
+        "its directory does not go between two names"
+    );
+    tree.forget(FILE, 1);
+    assert!(tree.hold(OTHER));
+    assert!(tree.forget(far, 2));
+    assert!(tree.identity(DIR).is_some(), "it is on the way to one that is held");
+    tree.forget(OTHER, 1);
+    assert!([DIR, OTHER, far, FILE].iter().all(|&file| tree.identity(file).is_none()), "all are gone");
+}
+
 /// Another node had renamed a directory; this node then found it under its new name, but went on using the
 /// old one, which sorts first, for everything below.
 #[test]

@@ -23,6 +23,8 @@ struct Node {
     /// Names by which the file was last known, the latest last; several for hard links. A directory that another
     /// node has moved to where this one has never been is named by its whole path, in the root.
     names: Vec<Name>,
+    /// How often the door has looked it up. A directory stays without, as long as what is in it needs it for its path: the ring lets go of the
+    /// directories on the way to what it opens, and the kernel may get the file without ever having seen them.
     lookups: u64,
     /// Whether bytes were written that the kernel's pages may lack. What the door does not hold, the kernel has no pages of.
     stale_pages: bool,
@@ -161,8 +163,9 @@ impl Tree {
         if !exchange {
             state.free_number(replaced);
         }
-        state.set(from, if exchange { replaced } else { None });
+        // In this order: the directory of both may stay for this name alone.
         state.set(to, moved);
+        state.set(from, if exchange { replaced } else { None });
     }
 
     /// Another node has renamed a directory. It is known by its new path, even when what is above it is not known
@@ -200,13 +203,7 @@ impl Tree {
         if node.lookups > 0 {
             return false;
         }
-        let Some(Node { seen, names, .. }) = state.nodes.remove(&file) else { return true };
-        for name in names {
-            state.children.remove(&name);
-        }
-        if state.numbers.get(&seen.file.inode) == Some(&file) {
-            state.numbers.remove(&seen.file.inode);
-        }
+        state.drop_unused(file);
         true
     }
 
@@ -224,11 +221,12 @@ impl Tree {
 impl State {
     fn found(&mut self, name: Name, seen: Seen) -> FileNumber {
         let file = self.number_of(seen);
+        // First: the directory may stay for its former name alone.
+        self.set(name.clone(), Some(file));
         if seen.links != Links::Several {
             let former = self.nodes.get(&file).map(|node| node.names.clone()).unwrap_or_default();
             former.into_iter().filter(|former| *former != name).for_each(|former| self.set(former, None));
         }
-        self.set(name, Some(file));
         if let Some(node) = self.nodes.get_mut(&file) {
             node.lookups += 1;
         }
@@ -318,8 +316,34 @@ impl State {
         if let Some(node) = old.and_then(|old| self.nodes.get_mut(&old)) {
             node.names.retain(|known| *known != name);
         }
-        if let Some(node) = file.and_then(|file| self.nodes.get_mut(&file)) {
-            node.names.push(name);
+        match file {
+            Some(file) => {
+                if let Some(node) = self.nodes.get_mut(&file) {
+                    node.names.push(name);
+                }
+            }
+            None => self.drop_unused(name.0),
+        }
+    }
+
+    /// Drops a file that is neither looked up nor on the way to one that is, and the directories above it that stayed for it alone.
+    fn drop_unused(&mut self, file: FileNumber) {
+        let mut next = vec![file];
+        while let Some(file) = next.pop() {
+            let Some(node) = self.nodes.get(&file) else { continue };
+            let below = self.children.range((file, Vec::new())..).next();
+            let is_on_the_way = !node.names.is_empty() && below.is_some_and(|((dir, _), _)| *dir == file);
+            if node.lookups > 0 || is_on_the_way {
+                continue;
+            }
+            let Some(Node { seen, names, .. }) = self.nodes.remove(&file) else { continue };
+            for name in names {
+                self.children.remove(&name);
+                next.push(name.0);
+            }
+            if self.numbers.get(&seen.file.inode) == Some(&file) {
+                self.numbers.remove(&seen.file.inode);
+            }
         }
     }
 }
