@@ -8,12 +8,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 readonly parameter=/sys/module/fuse/parameters/enable_uring
 readonly nobody=65534
-suites=(posix semantics names locks)
-preloaded_suites=(parallel)
+suites=(posix names)
+preloaded_suites=(semantics)
 ring_suites=(pjdfstest)
 if [ "${TAMEIKE_SOAK:-}" = 1 ]; then
-    suites+=(crash capacity)
-    preloaded_suites+=(workloads)
+    suites+=(semantics locks crash capacity)
+    preloaded_suites=(parallel workloads)
     ring_suites+=(fsx)
 fi
 cargo_options=("$@")

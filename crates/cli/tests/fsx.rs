@@ -9,11 +9,16 @@ use std::fs;
 use support::{Site, is_soak, preload, shown};
 use victims::seed;
 
-/// Operations of one round on a view, 50,000 together. fsx keeps what it has mapped for reading, and the kernel
-/// allows a process 65,530 mappings: many operations take many runs.
-const SMALL_OPERATIONS: u64 = 45_000;
+/// Operations of one round on a view, 50,000 together in a long test. fsx keeps what it has mapped for reading, and the kernel allows a
+/// process 65,530 mappings: many operations take many runs.
+fn small_operations() -> u64 {
+    if is_soak() { 45_000 } else { 15_000 }
+}
+
 /// The same in the larger file.
-const LARGE_OPERATIONS: u64 = 5_000;
+fn large_operations() -> u64 {
+    if is_soak() { 5_000 } else { 2_000 }
+}
 
 /// What scripts begin with: `fsx CONFIG ARGUMENT...` runs fsx and says at its end only what went wrong.
 fn script(site: &Site, seed: u64, body: &str) -> String {
@@ -43,11 +48,12 @@ fn run(site: &Site, seed: u64, options: &[&str], body: &str) {
 /// Works on each of these views, a word and a variable each, at the same time.
 fn work_on(views: &[(&str, &str)], options: &[&str]) {
     let rounds = if is_soak() { 20 } else { 1 };
+    let (small, large) = (small_operations(), large_operations());
     let mut body = format!(
         r#"work() {{
                for round in $(seq {rounds}); do
-                   fsx 0 $1 -f $small -S $((seed + round)) -N {SMALL_OPERATIONS} $2/small
-                   fsx 0 $1 -f $large -S $((seed + round)) -N {LARGE_OPERATIONS} $2/large
+                   fsx 0 $1 -f $small -S $((seed + round)) -N {small} $2/small
+                   fsx 0 $1 -f $large -S $((seed + round)) -N {large} $2/large
                done
            }}
            workers="#
@@ -76,11 +82,11 @@ fn random_operations_on_a_node_local_view_give_what_was_written() {
 /// S31: "A program that is preloaded (`--preload`) finds and leaves what it would without."
 #[test]
 fn random_operations_through_the_ring_give_what_was_written() {
-    let (rounds, seed) = (if is_soak() { 20 } else { 1 }, seed());
+    let (rounds, seed, operations) = (if is_soak() { 20 } else { 1 }, seed(), small_operations());
     let body = format!(
         r#"for round in $(seq {rounds}); do
-               fsx 0 shared -f $ring -S $((seed + round)) -N {SMALL_OPERATIONS} $TAMEIKE_SHARED/file & one=$!
-               fsx 0 cache -f $ring -S $((seed + round)) -N {SMALL_OPERATIONS} $TAMEIKE_CACHE/file & other=$!
+               fsx 0 shared -f $ring -S $((seed + round)) -N {operations} $TAMEIKE_SHARED/file & one=$!
+               fsx 0 cache -f $ring -S $((seed + round)) -N {operations} $TAMEIKE_CACHE/file & other=$!
                wait $one; wait $other
            done
            tameike status --json"#
@@ -89,7 +95,7 @@ fn random_operations_through_the_ring_give_what_was_written() {
     let output = site.job(2, &["--preload"], &script(&site, seed, &body)).output().expect("a job");
     assert!(output.status.success(), "TAMEIKE_SEED={seed}: {}", shown(&output));
     let answered = preload::answered(&String::from_utf8_lossy(&output.stdout));
-    assert!(answered > SMALL_OPERATIONS, "this was the kernel: {answered}");
+    assert!(answered > operations, "this was the kernel: {answered}");
     site.assert_clean();
 }
 
