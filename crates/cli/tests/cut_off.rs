@@ -99,19 +99,24 @@ fn what_was_being_written_when_all_was_killed_is_named() {
     }
 }
 
-/// S45: "Not so is one of which all that was written has been acknowledged by close or fsync."
+/// S45: "Not so is one of which all that was written has been acknowledged by close or fsync, or by a lock that the writer took or gave
+/// back since (S21)."
 #[test]
-fn what_was_closed_is_not_called_cut_off() {
-    let site = Site::new();
-    let place = place(&site, "closed");
-    let job =
-        start(&site, &place, "file.write(bytes(2500000)); os.ftruncate(file.fileno(), 7); file.close()");
-    kill_all(&site, &place, job);
-    let status = tameike(&site, &["status", "--job", &place.job], 0);
-    assert!(!status.contains("open for writing"), "{status}");
-    let said = tameike(&site, &["recover", "--job", &place.job], 0);
-    assert!(!said.contains("CUT OFF"), "{said}");
-    place.assert_gone();
+fn what_was_closed_or_unlocked_is_not_called_cut_off() {
+    for (name, ends) in [
+        ("closed", "os.ftruncate(file.fileno(), 7); file.close()"),
+        ("unlocked", "lock = __import__('fcntl').lockf; lock(file, 2); file.write(b'more'); lock(file, 8)"),
+    ] {
+        let site = Site::new();
+        let place = place(&site, name);
+        let job = start(&site, &place, &format!("file.write(bytes(2500000)); {ends}"));
+        kill_all(&site, &place, job);
+        let status = tameike(&site, &["status", "--job", &place.job], 0);
+        assert!(!status.contains("open for writing"), "{status}");
+        let said = tameike(&site, &["recover", "--job", &place.job], 0);
+        assert!(!said.contains("CUT OFF"), "{said}");
+        place.assert_gone();
+    }
 }
 
 /// S45: "So is one whose program the agents end because the job's driver was killed." What it had open ends in the middle.

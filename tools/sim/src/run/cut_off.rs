@@ -1,6 +1,6 @@
 //! Files that programs were writing when their node died.
 
-use super::{Call, Checked, End, Run};
+use super::{Call, Checked, End, Open, Run};
 use crate::model::ObjectId;
 use crate::program::{Flags, Op};
 use std::collections::BTreeSet;
@@ -9,17 +9,33 @@ use tameike_core::receipt::{FileOutcome, Receipt};
 
 impl Run {
     /// The open files of the cache view that may be written to, with their nodes.
-    fn writable(&self) -> impl Iterator<Item = (usize, ObjectId)> + '_ {
+    fn writable(&self) -> impl Iterator<Item = (usize, &Open)> + '_ {
         let cache = View::Cache.index();
         let writable =
             self.slots.iter().filter(move |((_, view, _), open)| *view == cache && open.flags.write);
-        writable.map(|((node, ..), open)| (*node, open.object))
+        writable.map(|((node, ..), open)| (*node, open))
+    }
+
+    /// Takes note of a write to a file, or of a lock, which has what was written before it committed (S45).
+    pub(super) fn note_commit(&mut self, call: &Call) {
+        let is_committed = match call.op {
+            Op::Write { .. } => false,
+            Op::Lock { .. } | Op::Unlock { .. } => true,
+            _ => return,
+        };
+        let Some(object) = call.open.as_ref().map(|open| open.object) else { return };
+        for ((node, view, _), open) in &mut self.slots {
+            if (*node, *view, open.object) == (call.node, call.view.index(), object) {
+                open.is_committed = is_committed;
+            }
+        }
     }
 
     /// Keeps in mind what was open for writing on these nodes, which have died, or was about to be.
     pub(super) fn note_cut_off(&mut self, dead: &BTreeSet<usize>, calls: &[Call]) {
-        let open: Vec<_> = self.writable().filter(|(node, _)| dead.contains(node)).collect();
-        self.cut_off.extend(open.into_iter().map(|(_, object)| object));
+        let open = self.writable().filter(|(node, _)| dead.contains(node));
+        let open: Vec<_> = open.map(|(_, open)| open.object).collect();
+        self.cut_off.extend(open);
         for call in calls.iter().filter(|call| call.view == View::Cache && dead.contains(&call.node)) {
             if let (Op::Open { path, flags: Flags { write: true, .. }, .. }, End::Told(_) | End::Died) =
                 (&call.op, &call.end)
@@ -49,9 +65,10 @@ impl Run {
         Ok(())
     }
 
-    /// Files to which some node has written what neither a close nor an fsync has covered.
+    /// Files to which some node has written what neither a close nor an fsync has covered, nor a lock.
     pub(super) fn being_written(&mut self) -> BTreeSet<ObjectId> {
-        let writable: Vec<_> = self.writable().collect();
+        let writable = self.writable().filter(|(_, open)| !open.is_committed);
+        let writable: Vec<_> = writable.map(|(node, open)| (node, open.object)).collect();
         let model = self.model(View::Cache);
         let is_written =
             |&(node, object): &(usize, ObjectId)| model.object(object).data.first_unpublished(node).is_some();

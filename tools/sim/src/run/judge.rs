@@ -52,6 +52,10 @@ impl Run {
         for call in &files {
             self.publish(call);
         }
+        // A lock beside a write may come after it.
+        let (locks, others): (Vec<_>, Vec<_>) =
+            files.iter().partition(|call| matches!(call.op, Op::Lock { .. } | Op::Unlock { .. }));
+        others.into_iter().chain(locks).for_each(|call| self.note_commit(call));
         Ok(())
     }
 

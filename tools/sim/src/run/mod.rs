@@ -58,12 +58,15 @@ struct Open {
     has_lost: bool,
     /// It has told of a sync of the shared file system that failed for somebody else.
     has_heard: bool,
+    /// Its node has taken or given back a lock of the file since the last write: nothing is on its way, whatever close or fsync would tell.
+    is_committed: bool,
 }
 
 impl Open {
     /// One of which nothing has been heard.
     fn new(handle: HandleNumber, object: ObjectId, opened: Moment, flags: Flags) -> Self {
-        Self { handle, object, opened, flags, is_unnamed: false, has_lost: false, has_heard: false }
+        let (is_unnamed, has_lost, has_heard, is_committed) = (false, false, false, false);
+        Self { handle, object, opened, flags, is_unnamed, has_lost, has_heard, is_committed }
     }
 }
 
