@@ -99,8 +99,8 @@ fn what_was_being_written_when_all_was_killed_is_named() {
     }
 }
 
-/// S45: "Not so is one of which all that was written has been acknowledged by close or fsync, or by a lock that the writer took or gave
-/// back since (S21)."
+/// S45: "Not so is one of which all that was written has been acknowledged by close or fsync, or by a lock that the writer asked for or
+/// gave back since (S21)."
 #[test]
 fn what_was_closed_or_unlocked_is_not_called_cut_off() {
     for (name, ends) in [

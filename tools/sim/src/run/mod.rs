@@ -58,7 +58,7 @@ struct Open {
     has_lost: bool,
     /// It has told of a sync of the shared file system that failed for somebody else.
     has_heard: bool,
-    /// Its node has taken or given back a lock of the file since the last write: nothing is on its way, whatever close or fsync would tell.
+    /// Its node has asked for a lock of the file, or given one back, since the last write: nothing is on its way, whatever close or fsync would tell.
     is_committed: bool,
 }
 
