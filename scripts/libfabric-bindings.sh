@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes crates/io/src/fabric/ofi/bindings.rs anew, from the headers of the oldest libfabric that is spoken with (1.17: Debian 12's
+# Makes crates/fabric/src/ofi/bindings.rs anew, from the headers of the oldest libfabric that is spoken with (1.17: Debian 12's
 # libfabric-dev). Needs libclang-dev and `cargo install bindgen-cli`. Only types are bound: functions are looked up at run time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,4 +15,4 @@ printf '#include <rdma/%s.h>\n' fabric fi_domain fi_endpoint fi_rma fi_cm >"$hea
     bindgen "$header" --allowlist-type "$types" --opaque-type "$opaque" --blocklist-type 'sockaddr.*|iovec|__.*_t' \
         --raw-line 'use libc::iovec;' --no-doc-comments --no-layout-tests --default-enum-style consts \
         --no-prepend-enum-name --ctypes-prefix std::ffi --rust-target 1.85
-} >crates/io/src/fabric/ofi/bindings.rs
+} >crates/fabric/src/ofi/bindings.rs

@@ -21,7 +21,7 @@ use tameike_core::wire::admin::{Counter, Space};
 use tameike_core::wire::client::ClientReply;
 use tameike_core::wire::lock::LockOwner;
 use tameike_core::{Cluster, Errno, Fault, Generation, InodeId, NodeId, Result, UnitId, View};
-use tameike_io::fabric::{PeerEvent, Rpc};
+use tameike_fabric::{PeerEvent, Rpc};
 use tameike_io::os::process;
 use tameike_io::shared::{SharedFs, TreeSpace};
 use tameike_io::{Payload, Pool, Runtime};

@@ -10,7 +10,7 @@ use tameike_core::wire::admin::{AdminReply, AdminRequest, FILES_ASKED_MAX, FileH
 use tameike_core::wire::holders::Holder;
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Cluster, Errno, Fault, InodeId, NodeId, Result};
-use tameike_io::fabric::Rpc;
+use tameike_fabric::Rpc;
 
 /// Most files that are told of at once.
 pub const FILES_MAX: u32 = 256;
@@ -159,7 +159,7 @@ impl Gathering {
             async move { (node, call.await) }
         });
         let answers: Vec<_> = stream::iter(calls).buffer_unordered(NODES_AT_ONCE).collect().await;
-        let reply = |(node, answer): (NodeId, Result<tameike_io::fabric::Answer>)| match answer {
+        let reply = |(node, answer): (NodeId, Result<tameike_fabric::Answer>)| match answer {
             Ok(answer) => match answer.reply {
                 Reply::Admin(reply) => Some((node, reply)),
                 _ => None,

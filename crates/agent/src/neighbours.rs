@@ -9,8 +9,8 @@ use std::sync::{Arc, Weak};
 use tameike_core::wire::Request;
 use tameike_core::wire::admin::AdminRequest;
 use tameike_core::{Cluster, NodeId};
+use tameike_fabric::Rpc;
 use tameike_io::Runtime;
-use tameike_io::fabric::Rpc;
 
 /// The neighbours of a node.
 pub struct Neighbours {

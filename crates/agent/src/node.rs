@@ -17,7 +17,7 @@ use tameike_core::wire::admin::{
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{CoreSet, Errno, Fault, InodeId, NodeId, Result, View};
-use tameike_io::fabric::{Carried, PeerEvent, Service, Target};
+use tameike_fabric::{Carried, PeerEvent, Service, Target};
 use tameike_io::{Payload, Slab};
 use tameike_server::cache::{Activity, CacheService};
 use tameike_server::holders::CacheTable;

@@ -11,8 +11,8 @@ use tameike_aggregate::packed::{
 use tameike_core::wire::admin::Storm;
 use tameike_core::wire::pack::{PACKED_BYTES_MAX, PackReply, PackRequest};
 use tameike_core::{Cluster, Errno, Fault, NodeId, Result};
+use tameike_fabric::Rpc;
 use tameike_io::Runtime;
-use tameike_io::fabric::Rpc;
 use tameike_io::os::process;
 use tameike_io::shared::{PosixTree, SharedFs};
 

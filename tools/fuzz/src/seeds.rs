@@ -159,7 +159,7 @@ fn journal() -> Vec<Seed> {
 }
 
 fn machine() -> Vec<Seed> {
-    let hello = tameike_io::fuzz::hello_seed();
+    let hello = tameike_fabric::fuzz::hello_seed();
     let endpoint = Endpoint {
         provider: "tcp".to_owned(),
         address: vec![2, 0, 0x1f, 0x90, 192, 0, 2, 1],
@@ -169,9 +169,9 @@ fn machine() -> Vec<Seed> {
     };
     let endpoint = encoded(&endpoint);
     let mut seeds = vec![("hello", "ours".to_owned(), hello), ("endpoint", "ours".to_owned(), endpoint)];
-    let headers = tameike_io::fuzz::header_seeds().into_iter();
+    let headers = tameike_fabric::fuzz::header_seeds().into_iter();
     seeds.extend(headers.map(|(name, bytes)| ("frame_header", name.to_owned(), bytes)));
-    let requests = tameike_io::fuzz::fuse_request_seeds();
+    let requests = tameike_fuse::fuzz::fuse_request_seeds();
     seeds.extend(requests.into_iter().map(|(name, bytes)| ("fuse_request", name.to_owned(), bytes)));
     seeds
 }

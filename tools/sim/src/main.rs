@@ -5,7 +5,7 @@ use clap::{Parser, Subcommand};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::process::ExitCode;
-use tameike_io::fabric::socket::CONNECTIONS_DEFAULT;
+use tameike_fabric::socket::CONNECTIONS_DEFAULT;
 use tameike_sim::countdown::{self, Number, Site, Stride, Walk, Workload};
 use tameike_sim::program::draw;
 use tameike_sim::replacement::command::Replays;

@@ -1,7 +1,7 @@
 //! How agents of a job speak with each other, as people write it.
 
 use serde::{Deserialize, Serialize};
-use tameike_io::fabric::ofi::Provider;
+use tameike_fabric::ofi::Provider;
 
 /// How agents speak with each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

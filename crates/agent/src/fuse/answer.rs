@@ -7,8 +7,8 @@ use std::time::Duration;
 use tameike_client::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, ViewSpace};
 use tameike_core::limits::{BLOCK_SIZE, NAME_SIZE_MAX};
 use tameike_core::{Attr, FileKind, Result};
-use tameike_io::fuse::Reply;
-use tameike_io::fuse::abi::{Lifetimes, Space, open_flag};
+use tameike_fuse::Reply;
+use tameike_fuse::abi::{Lifetimes, Space, open_flag};
 
 /// How long the kernel may use a name.
 fn name_lifetime(custody: &Custody, kind: FileKind) -> Duration {

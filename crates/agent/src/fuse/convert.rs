@@ -4,7 +4,7 @@ use tameike_client::vfs::OpenMode;
 use tameike_core::wire::meta::{NewInode, RenameMode};
 use tameike_core::wire::unit::{Sought, SpaceChange};
 use tameike_core::{Errno, Fault, FileKind, Layout, Result};
-use tameike_io::fuse::abi::Header;
+use tameike_fuse::abi::Header;
 
 /// Extended attribute must not exist yet.
 pub(super) const XATTR_CREATE: i32 = 1;

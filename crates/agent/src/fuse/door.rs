@@ -13,9 +13,9 @@ use tameike_client::vfs::{FileNumber, FrameBytes, HandleNumber, Vfs};
 use tameike_core::limits::FILE_SIZE_MAX;
 use tameike_core::wire::meta::NewInode;
 use tameike_core::{Errno, FileKind};
+use tameike_fuse::abi::{Header, LockRequest, Operation, Request};
+use tameike_fuse::{FrameWrite, Reply, Service};
 use tameike_io::Frame;
-use tameike_io::fuse::abi::{Header, LockRequest, Operation, Request};
-use tameike_io::fuse::{FrameWrite, Reply, Service};
 
 impl<V: Vfs> Service for FuseDoor<V> {
     fn serve(&self, request: Request<'_>, reply: Reply) {

@@ -18,7 +18,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 use tameike_client::vfs::{FileNumber, HandleNumber, OpenMode, Opened, Vfs};
 use tameike_core::{Fault, Generation, Result};
-use tameike_io::fuse::Notifier;
+use tameike_fuse::Notifier;
 use tameike_io::os::process;
 use tameike_io::os::runtime::{Resolver, promise};
 

@@ -3,8 +3,8 @@
 use super::convert::errno;
 use tameike_client::vfs::{HandleNumber, Vfs};
 use tameike_core::{Errno, Result};
-use tameike_io::fuse::Reply;
-use tameike_io::fuse::abi::Directory;
+use tameike_fuse::Reply;
+use tameike_fuse::abi::Directory;
 
 /// One answer to a read of an open directory after cursor `after`: with what its view has at hand, so that
 /// what the kernel cannot use of it is still at hand when it asks again.

@@ -15,9 +15,9 @@ use tameike_client::locks::{self, LockCall};
 use tameike_client::vfs::{FileNumber, HandleNumber, Vfs};
 use tameike_core::wire::lock::{LockKind, LockRange};
 use tameike_core::{Errno, Result};
+use tameike_fuse::Reply;
+use tameike_fuse::abi::{LockRequest, LockState};
 use tameike_io::Runtime;
-use tameike_io::fuse::Reply;
-use tameike_io::fuse::abi::{LockRequest, LockState};
 
 const F_RDLCK: i32 = 0;
 const F_WRLCK: i32 = 1;

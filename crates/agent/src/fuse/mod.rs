@@ -38,9 +38,9 @@ use std::time::Duration;
 use tameike_client::vfs::{OpenMode, Opened, Vfs};
 use tameike_core::Result;
 use tameike_core::limits::DIRECTORY_LIFETIME;
+use tameike_fuse::abi::{Init, open_flag};
+use tameike_fuse::{Session, Settings};
 use tameike_io::Pool;
-use tameike_io::fuse::abi::{Init, open_flag};
-use tameike_io::fuse::{Session, Settings};
 
 /// How long attributes may be shown without asking, and the name of a directory used: path walks then ask for the
 /// last name only.

@@ -11,7 +11,7 @@ use tameike_client::vfs::{FileNumber, OpenMode, Opened, Vfs};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::NewInode;
 use tameike_core::{Attr, Errno, FileKind, Result};
-use tameike_io::fuse::Reply;
+use tameike_fuse::Reply;
 
 impl<V: Vfs> FuseDoor<V> {
     /// Looks a name up for a thread: also one by which the ring hands a file over.

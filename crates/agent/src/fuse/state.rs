@@ -13,7 +13,7 @@ use tameike_client::reported_sizes::ReportedSizes;
 use tameike_client::vfs::{FileNumber, Vfs};
 use tameike_core::Result;
 use tameike_core::wire::meta::NewInode;
-use tameike_io::fuse::Reply;
+use tameike_fuse::Reply;
 use tameike_io::os::process;
 
 /// A kernel of this version drops pages once more after a write past them, so that mappings stay true.

@@ -6,7 +6,7 @@ use super::convert::errno;
 use tameike_client::vfs::{FileNumber, HandleNumber, Vfs, WriteAt, WriteBytes, without_rights};
 use tameike_core::attr::AttrChange;
 use tameike_core::{Errno, Result};
-use tameike_io::fuse::{Reply, WriteFlags};
+use tameike_fuse::{Reply, WriteFlags};
 
 impl<V: Vfs> FuseDoor<V> {
     /// Writes bytes, and answers; asked to, it first takes away what rights the file gives to who runs it.

@@ -22,7 +22,7 @@ use tameike_core::wire::admin::{AdminReply, AdminRequest};
 use tameike_core::wire::measure::{Exchange, ExchangeReply, Order, Outcome, WINDOW_MAX};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, Fault, NodeId, Result};
-use tameike_io::fabric::{Answer, Carried, Fabric, GrantId, Rpc};
+use tameike_fabric::{Answer, Carried, Fabric, GrantId, Rpc};
 use tameike_io::{Payload, Pool, Runtime};
 
 /// Longest time of one measurement, all repetitions together: a network that is slower than it is told so.

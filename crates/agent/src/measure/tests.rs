@@ -3,9 +3,9 @@ use parking_lot::Mutex;
 use std::sync::atomic::AtomicU32;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::measure::Quantity;
-use tameike_io::fabric::rpc::RpcNode;
-use tameike_io::fabric::simulated::{SimulatedConfig, SimulatedNetwork, Weather};
-use tameike_io::fabric::{PeerEvent, Service, Target};
+use tameike_fabric::rpc::RpcNode;
+use tameike_fabric::simulated::{SimulatedConfig, SimulatedNetwork, Weather};
+use tameike_fabric::{PeerEvent, Service, Target};
 use tameike_io::os::simulated::Simulation;
 use tameike_io::{Frame, Slab};
 

@@ -5,7 +5,7 @@ use futures_util::future::{join_all, try_join, try_join_all};
 use std::time::Duration;
 use tameike_core::wire::measure::{Exchange, ExchangeReply, HalfTrips, Order, Outcome, Quantity, Repetition};
 use tameike_core::{Errno, Fault, Result};
-use tameike_io::fabric::GrantId;
+use tameike_fabric::GrantId;
 use tameike_io::{Frame, Payload};
 
 /// Fewest messages there and back that one repetition has.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tameike_core::wire::pack::{PACKED_BYTES_MAX, PackReply, PackRequest, PackedStat};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, Fault, NodeId, Result};
-use tameike_io::fabric::Rpc;
+use tameike_fabric::Rpc;
 
 /// The way to the packer. Asking blocks.
 #[derive(Clone)]

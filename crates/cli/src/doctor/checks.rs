@@ -14,8 +14,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use tameike_agent::control::Isolation;
 use tameike_core::{JobId, Result};
+use tameike_fabric::ofi;
 use tameike_io::disk::uring;
-use tameike_io::fabric::ofi;
 use tameike_io::os::mount::{FUSE_DEVICE, FUSE_HELPER, find_program};
 
 /// Number of huge pages that are set aside, and not in use.

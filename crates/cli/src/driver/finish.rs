@@ -8,7 +8,7 @@ use crate::place::record::JobState;
 use std::time::Duration;
 use tameike_agent::control::{AgentControl, AgentMode, AgentReply, AgentRequest, Left};
 use tameike_core::{Errno, Fault, NodeId};
-use tameike_io::fabric::ofi::leftovers;
+use tameike_fabric::ofi::leftovers;
 use tameike_io::os::process::monotonic;
 
 /// How long agents may take to end beyond the grace they are given.

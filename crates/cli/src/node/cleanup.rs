@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tameike_agent::control::{Isolation, Left};
 use tameike_core::{Fault, JobId, NodeId, Result};
-use tameike_io::fabric::ofi::leftovers;
+use tameike_fabric::ofi::leftovers;
 use tameike_io::os::mount;
 use tameike_io::os::process::{self, ProcessId, sharing_mounts, wait_ended, with_variables};
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tameike_agent::control::{AgentControl, Left};
 use tameike_agent::give_space_back;
 use tameike_core::{Errno, Fault, JobId, Result};
-use tameike_io::fabric::ofi::leftovers;
+use tameike_fabric::ofi::leftovers;
 use tameike_io::os::mount;
 use tameike_io::os::owned;
 use tameike_io::os::process::wait_ended;

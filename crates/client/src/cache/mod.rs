@@ -23,8 +23,8 @@ use tameike_core::wire::Reply;
 use tameike_core::wire::Request;
 use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState};
 use tameike_core::{Attr, Cluster, Errno, Fault, FileKind, InodeId, Layout, NodeId, Result};
+use tameike_fabric::Rpc;
 use tameike_io::Runtime;
-use tameike_io::fabric::Rpc;
 use tameike_io::shared::{FileStat, SharedFs};
 
 /// The cache view of one node.

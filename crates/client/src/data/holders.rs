@@ -20,7 +20,7 @@ use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::holders::{Asked, Holder};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Generation, InodeId, NodeId, Result, UnitId};
-use tameike_io::fabric::Answer;
+use tameike_fabric::Answer;
 use tameike_io::{Frame, Payload};
 
 /// Holders that one read asks before it asks the home.

@@ -9,7 +9,7 @@ use tameike_core::wire::meta::{Command, MetaReply, MetaRequest, Node};
 use tameike_core::wire::unit::Backing;
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Attr, Errno, Fault, Generation, InodeId, NodeId, Result, Timestamp};
-use tameike_io::fabric::Answer;
+use tameike_fabric::Answer;
 
 /// What stands behind a file.
 #[derive(Clone)]

@@ -45,7 +45,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tameike_core::limits::{HOLDER_PATIENCE, UNIT_SIZE};
 use tameike_core::{Cluster, InodeId, Layout, Result};
-use tameike_io::fabric::{Patience, Rpc};
+use tameike_fabric::{Patience, Rpc};
 use tameike_io::{Pool, Quota, Runtime};
 
 /// Units read ahead of a sequential reader.

@@ -15,7 +15,7 @@ use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::unit::{PLACES_MAX, UnitPlace, UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Generation, NodeId, UnitId};
-use tameike_io::fabric::HostDevice;
+use tameike_io::disk::HostDevice;
 
 /// Units behind the one that is read whose places a sequential reader is to know. New ones are asked for by the half of them, so
 /// that a message tells of several.

@@ -21,7 +21,8 @@ use tameike_core::wire::meta::{Command, MetaReply, MetaRequest, Node};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Attr, Errno, Generation, JobId, NodeId, NodeInfo, Slot, UnitId};
-use tameike_io::fabric::{Answer, HostDevice};
+use tameike_fabric::Answer;
+use tameike_io::disk::HostDevice;
 use tameike_io::os::simulated::Simulation;
 use tameike_io::{Frame, Payload, Slab};
 

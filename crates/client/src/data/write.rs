@@ -364,7 +364,7 @@ fn put_frame(state: &mut FileState, index: u64, frame: Frame) {
 
 impl FileData {
     /// Takes note of the version after an inline write of this node.
-    fn wrote_inline(&self, answer: &tameike_io::fabric::Answer) -> Result<()> {
+    fn wrote_inline(&self, answer: &tameike_fabric::Answer) -> Result<()> {
         use tameike_core::wire::{Reply, meta::MetaReply};
         let Reply::Meta(MetaReply::Node(node)) = &answer.reply else {
             return Err(Fault::new(Errno::EPROTO, "an inline write was answered out of turn"));

@@ -25,8 +25,8 @@ use std::time::Duration;
 use tameike_core::wire::lock::{FileLock, LockKind, LockOwner, LockRange, LockReply, LockRequest, WaitEnd};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Cluster, Errno, Fault, Generation, InodeId, NodeId, Result};
+use tameike_fabric::{PeerEvent, Rpc};
 use tameike_io::Runtime;
-use tameike_io::fabric::{PeerEvent, Rpc};
 
 /// How long a request waits until it is first looked whether it would wait for ever; then twice as long each time.
 const DEADLOCK_LOOK_MIN: Duration = Duration::from_millis(20);

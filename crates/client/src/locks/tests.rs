@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::lock::Blocker;
 use tameike_core::{JobId, NodeInfo};
-use tameike_io::fabric::Answer;
+use tameike_fabric::Answer;
 use tameike_io::os::runtime::{Resolver, promise};
 use tameike_io::os::simulated::Simulation;
 use tameike_io::{Frame, Payload};

@@ -91,7 +91,7 @@ mod tests {
     use tameike_core::wire::meta::{DirStat, EntryName, Target};
     use tameike_core::wire::{Reply, Request};
     use tameike_core::{Cluster, JobId, NodeId, NodeInfo};
-    use tameike_io::fabric::{Answer, Rpc};
+    use tameike_fabric::{Answer, Rpc};
     use tameike_io::os::simulated::Simulation;
     use tameike_io::{Frame, Payload, Slab};
 

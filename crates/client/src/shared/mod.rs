@@ -28,8 +28,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::wire::meta::{MetaReply, MetaRequest, OpenId};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Cluster, Errno, Fault, InodeId, NodeId, Result};
+use tameike_fabric::{Answer, Rpc};
 use tameike_io::Runtime;
-use tameike_io::fabric::{Answer, Rpc};
 
 #[derive(Clone)]
 struct Handle {

@@ -17,8 +17,8 @@ use std::time::Duration;
 use tameike_core::wire::Request;
 use tameike_core::wire::meta::{Closed, MetaRequest, OpenId, Opener};
 use tameike_core::{Attr, Errno, Fault, InodeId, NodeId, Result, Timestamp};
+use tameike_fabric::Rpc;
 use tameike_io::Runtime;
-use tameike_io::fabric::Rpc;
 
 /// Closes for which others are not waited any longer.
 const COMPANY: usize = 64;
@@ -277,7 +277,7 @@ mod tests {
     use std::collections::BTreeSet;
     use tameike_core::wire::Reply;
     use tameike_core::wire::meta::MetaReply;
-    use tameike_io::fabric::Answer;
+    use tameike_fabric::Answer;
     use tameike_io::os::simulated::Simulation;
     use tameike_io::{Frame, Payload};
 

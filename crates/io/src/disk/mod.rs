@@ -4,6 +4,7 @@
 
 pub mod file;
 mod free_clock;
+mod host;
 pub mod memory;
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ use tameike_core::limits::BLOCK_SIZE;
 use uring::{Direct, UringDisk};
 
 pub use free_clock::{FreeClock, is_as_of};
+pub use host::HostDevice;
 
 /// A file or device of fixed size.
 ///

@@ -44,7 +44,7 @@ impl Drop for Standing {
 }
 
 /// No other thread reads what this one reads: from now on it lends itself to nobody.
-pub(crate) fn keep_thread() {
+pub fn keep_thread() {
     IS_ALONE.set(true);
 }
 

@@ -57,11 +57,11 @@ fn ignored_signals() -> u64 {
 }
 
 /// What this process does on each signal, put back when dropped: for calls of libraries that take signals for themselves.
-pub(crate) struct KeptSignals(Vec<(i32, libc::sigaction)>);
+pub struct KeptSignals(Vec<(i32, libc::sigaction)>);
 
 impl KeptSignals {
     /// As it is now.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let read = |signal| {
             // SAFETY: all of its fields may be zero; only read into.
             let mut now: libc::sigaction = unsafe { std::mem::zeroed() };

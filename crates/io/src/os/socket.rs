@@ -41,7 +41,7 @@ pub fn peer(socket: &UnixStream) -> Result<Peer> {
 }
 
 /// As [`peer`], of any local stream socket.
-pub(crate) fn peer_of(socket: BorrowedFd<'_>) -> std::io::Result<Peer> {
+pub fn peer_of(socket: BorrowedFd<'_>) -> std::io::Result<Peer> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut size = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the socket is open; the kernel writes at most `size` bytes to `found`, of which any are valid. (The
@@ -122,7 +122,7 @@ pub fn receive_now(socket: &UnixStream, bytes: &mut [u8]) -> std::io::Result<(us
 ///
 /// # Errors
 /// What the system says: the other end is gone, or does not read.
-pub(crate) fn send_files(socket: impl AsFd, files: &[BorrowedFd<'_>]) -> std::io::Result<()> {
+pub fn send_files(socket: impl AsFd, files: &[BorrowedFd<'_>]) -> std::io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     ancillary.push(SendAncillaryMessage::ScmRights(files));
@@ -134,7 +134,7 @@ pub(crate) fn send_files(socket: impl AsFd, files: &[BorrowedFd<'_>]) -> std::io
 ///
 /// # Errors
 /// What the system says.
-pub(crate) fn receive_files(socket: impl AsFd) -> std::io::Result<Vec<OwnedFd>> {
+pub fn receive_files(socket: impl AsFd) -> std::io::Result<Vec<OwnedFd>> {
     receive(socket.as_fd(), &mut [0]).map(|(_, files)| files)
 }
 

@@ -55,7 +55,7 @@ impl Slab {
     }
 
     /// All of it, for a network to register. As of [`Self::pieces`].
-    pub(crate) fn region(&self) -> (NonNull<u8>, usize) {
+    pub fn region(&self) -> (NonNull<u8>, usize) {
         self.map.region()
     }
 
@@ -111,7 +111,7 @@ impl Frame {
     }
 
     /// Keeps the checksums of the first `length` bytes, as they were when these came here, each until a byte of its block is changed.
-    pub(crate) fn keep_sums(&mut self, length: u32, sums: BlockSums) {
+    pub fn keep_sums(&mut self, length: u32, sums: BlockSums) {
         self.keep_sums_of(0..length, &sums);
     }
 

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tameike_core::Errno;
 use tameike_core::wire::unit::UnitPlace;
-use tameike_io::fabric::HostDevice;
+use tameike_io::disk::HostDevice;
 use tameike_io::os::arena::Arena;
 use tameike_io::os::socket::send_with_files;
 

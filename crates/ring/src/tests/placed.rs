@@ -15,8 +15,8 @@ use tameike_core::limits::{BLOCK_SIZE, UNIT_SIZE};
 use tameike_core::wire::call::Run;
 use tameike_core::wire::unit::UnitPlace;
 use tameike_io::BlockSums;
+use tameike_io::disk::HostDevice;
 use tameike_io::disk::{DiskMemory, FreeClock};
-use tameike_io::fabric::HostDevice;
 use tameike_io::os::process::monotonic;
 
 /// A unit on a device.

@@ -54,8 +54,8 @@ use tameike_core::wire::{Reply, Request};
 use tameike_core::{
     Cluster, Errno, Fault, Generation, InodeId, Layout, NodeId, Result, Timestamp, UnitId, View,
 };
+use tameike_fabric::Rpc;
 use tameike_io::Runtime;
-use tameike_io::fabric::Rpc;
 use tameike_io::shared::SharedFs;
 use tameike_store::{ExtentStore, Ledger};
 

@@ -13,7 +13,7 @@ use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{InodeId, NodeId, Result};
-use tameike_io::fabric::Answer;
+use tameike_fabric::Answer;
 use tameike_io::shared::is_missing;
 
 /// How long a removal that was announced may take. One whose node has died meanwhile never ends.

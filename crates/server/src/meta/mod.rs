@@ -34,7 +34,7 @@ use tameike_core::wire::meta::{Command, EntryName, MetaReply, MetaRequest, Node}
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::wire::{Reply, Request, codec};
 use tameike_core::{Cluster, DirOffset, Errno, Fault, InodeId, NodeId, Result, View};
-use tameike_io::fabric::Rpc;
+use tameike_fabric::Rpc;
 use tameike_io::os::runtime::Promise;
 use tameike_io::{Payload, Pool, Runtime};
 use tameike_store::locks::Locks;

@@ -12,7 +12,7 @@ use tameike_core::wire::admin::{Counter, counters};
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, Fault, Generation, NodeId, Result, UnitId};
-use tameike_io::fabric::Answer;
+use tameike_fabric::Answer;
 use tameike_io::shared::{Access, Seek, SharedFile, open_same};
 use tameike_io::{Frame, Payload};
 

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use tameike_core::limits::{FILE_SIZE_MAX, HOLDER_PATIENCE, UNIT_SIZE};
 use tameike_core::wire::unit::{Backing, PLACES_MAX, SpaceChange, UnitPlace, UnitReply, UnitRequest};
 use tameike_core::{Cluster, Errno, Fault, Generation, InodeId, NodeId, Result, UnitId};
-use tameike_io::fabric::{Carried, Patience, Rpc, Target};
+use tameike_fabric::{Carried, Patience, Rpc, Target};
 use tameike_io::shared::SharedFs;
 use tameike_io::{Frame, Payload, Pool, Runtime};
 use tameike_store::ExtentStore;

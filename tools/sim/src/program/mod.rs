@@ -11,7 +11,7 @@ use tameike_core::View;
 use tameike_core::wire::lock::{LockKind, LockRange};
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::unit::SpaceChange;
-use tameike_io::fabric::simulated::Weather;
+use tameike_fabric::simulated::Weather;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

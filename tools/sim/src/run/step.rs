@@ -338,7 +338,7 @@ fn happen(world: &Arc<World>, trouble: &Trouble) {
 impl Run {
     /// Everything works from now on.
     pub(super) fn mend(&mut self) {
-        self.world.network.set_weather(tameike_io::fabric::simulated::Weather::FAIR);
+        self.world.network.set_weather(tameike_fabric::simulated::Weather::FAIR);
         self.world.network.heal();
         self.links_cut = false;
         self.world.tree.set_faults(crate::tree::TreeFaults::default());

@@ -19,7 +19,7 @@ use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Cluster, Errno, Fault, Generation, InodeId, Layout, NodeId, Result, UnitId};
-use tameike_io::fabric::{Carried, PeerEvent, Rpc, Service, Target};
+use tameike_fabric::{Carried, PeerEvent, Rpc, Service, Target};
 use tameike_io::{Payload, Pool, Runtime};
 use tameike_server::holders::CacheTable;
 

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tameike_core::{Cluster, NodeId, Result};
-use tameike_io::fabric::{Fabric, GrantId, Lane, Receiver};
+use tameike_fabric::{Fabric, GrantId, Lane, Receiver};
 use tameike_io::{Frame, Payload};
 
 /// One agent's end of all its connections.

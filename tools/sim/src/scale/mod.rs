@@ -17,9 +17,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::{Cluster, Fault, InodeId, JobId, NodeId, NodeInfo, Result};
+use tameike_fabric::rpc::RpcNode;
+use tameike_fabric::simulated::{SimulatedConfig, SimulatedNetwork, Weather};
 use tameike_io::Slab;
-use tameike_io::fabric::rpc::RpcNode;
-use tameike_io::fabric::simulated::{SimulatedConfig, SimulatedNetwork, Weather};
 use tameike_io::os::runtime::promise;
 use tameike_io::os::simulated::Simulation;
 

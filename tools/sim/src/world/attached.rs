@@ -10,7 +10,7 @@ use tameike_core::wire::client::ClientReply;
 use tameike_core::wire::unit::{ROOM_ATTEMPTS_MAX, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, NodeId};
-use tameike_io::fabric::{Carried, PeerEvent, Service, Target};
+use tameike_fabric::{Carried, PeerEvent, Service, Target};
 use tameike_io::{Payload, Pool};
 
 /// Between network and node, so that they do not keep each other alive.

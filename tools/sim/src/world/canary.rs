@@ -10,7 +10,7 @@ use tameike_core::wire::meta::{Command, MetaReply, MetaRequest, Step};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, NodeId, Result, UnitId};
-use tameike_io::fabric::{Answer, Rpc};
+use tameike_fabric::{Answer, Rpc};
 use tameike_io::os::simulated::Simulation;
 use tameike_io::{Frame, Payload};
 

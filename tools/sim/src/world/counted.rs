@@ -8,8 +8,8 @@ use tameike_core::wire::call::{ReplyHeader, RequestHeader};
 use tameike_core::wire::codec::{decode, decode_first};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, Fault, NodeId, Result};
-use tameike_io::fabric::simulated::SimulatedNetwork;
-use tameike_io::fabric::{Fabric, GrantId, Lane, Receiver};
+use tameike_fabric::simulated::SimulatedNetwork;
+use tameike_fabric::{Fabric, GrantId, Lane, Receiver};
 use tameike_io::{Frame, Payload};
 
 const WAYS: &[Way] = &[Way::Lost, Way::Broken];

@@ -11,7 +11,8 @@ use tameike_core::wire::admin::counters;
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{InodeId, NodeId, Result, UnitId, View};
-use tameike_io::fabric::{Answer, HostDevice, Rpc};
+use tameike_fabric::{Answer, Rpc};
+use tameike_io::disk::HostDevice;
 use tameike_io::{Frame, Payload};
 
 /// Looks for bytes whose checksum is known, before no bit turns.

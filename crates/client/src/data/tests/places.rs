@@ -7,8 +7,8 @@ use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::wire::call::Run;
 use tameike_core::wire::unit::UnitPlace;
 use tameike_io::BlockSums;
+use tameike_io::disk::HostDevice;
 use tameike_io::disk::{DiskMemory, FreeClock};
-use tameike_io::fabric::HostDevice;
 
 const UNIT: u64 = UNIT_SIZE as u64;
 const WHOLE: u32 = UNIT_SIZE as u32;

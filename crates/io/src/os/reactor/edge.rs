@@ -8,13 +8,14 @@ use std::task::Poll;
 /// Remembers an edge that came while nobody waited. Whoever waits takes it down before he looks at what has become of
 /// it, so that an edge meanwhile is kept. At most one task waits.
 #[derive(Default)]
-pub(crate) struct Edge {
+pub struct Edge {
     risen: AtomicBool,
     waiter: AtomicWaker,
 }
 
 impl Edge {
-    pub(crate) fn set(&self) {
+    /// Raises the edge and wakes the task that waits.
+    pub fn set(&self) {
         self.risen.store(true, Ordering::Release);
         self.waiter.wake();
     }
@@ -25,7 +26,7 @@ impl Edge {
     }
 
     /// Waits for an edge and takes it down.
-    pub(crate) async fn take(&self) {
+    pub async fn take(&self) {
         poll_fn(|context| {
             if self.risen.swap(false, Ordering::AcqRel) {
                 return Poll::Ready(());

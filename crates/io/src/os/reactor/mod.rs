@@ -12,7 +12,7 @@ mod watched;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use edge::Edge;
+pub use edge::Edge;
 pub(super) use timer::Sleep;
 pub use watched::Watched;
 

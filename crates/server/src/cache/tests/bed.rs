@@ -21,9 +21,9 @@ use tameike_core::wire::{Reply, Request};
 use tameike_core::{
     Cluster, Errno, Fault, Generation, InodeId, JobId, Layout, NodeId, NodeInfo, Result, UnitId, View,
 };
+use tameike_fabric::{Answer, Rpc, Target};
 use tameike_io::disk::Disk;
 use tameike_io::disk::memory::{Faults, MemoryDisk, MemoryLog};
-use tameike_io::fabric::{Answer, Rpc, Target};
 use tameike_io::os::simulated::Simulation;
 use tameike_io::shared::{PosixTree, SharedFs};
 use tameike_io::{Frame, Payload, Pool, Runtime, Slab};

@@ -18,7 +18,7 @@ use std::time::Duration;
 use tameike_core::View;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::meta::RenameMode;
-use tameike_io::fabric::simulated::Weather;
+use tameike_fabric::simulated::Weather;
 
 const FILES: [&str; 3] = ["x", "y", "z"];
 const LENGTHS: [u32; 7] = [1, 30, 100, 3000, 5000, 5000, 70_000];

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tameike_core::View;
 use tameike_core::wire::lock::LockKind;
 use tameike_core::wire::unit::SpaceChange;
-use tameike_io::fabric::simulated::Weather;
+use tameike_fabric::simulated::Weather;
 
 /// Of a hundred steps, so many are shared reads.
 const SHARES: [u64; 4] = [0, 0, 8, 20];

@@ -1,0 +1,128 @@
+//! Grants given to peers, and gets that wait for their bytes.
+//!
+//! A frame has one owner: the table, or the reader that is filling it at this moment. So a grant revoked in
+//! the middle of a put cannot lead to a write into a frame that has found another use: the reader owns the
+//! frame until the last byte has come, finds the grant gone, and lets the frame go to its pool.
+
+use crate::GrantId;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tameike_core::{Fault, NodeId, Result};
+use tameike_io::os::runtime::Resolver;
+use tameike_io::slab::{Frame, Payload};
+
+enum Grant {
+    Read(Payload),
+    Write(Frame),
+    /// A reader holds the frame.
+    Filling,
+}
+
+/// Who waits for a get.
+pub(crate) struct PendingGet {
+    pub from: NodeId,
+    pub frame: Frame,
+    pub length: u32,
+    pub resolver: Resolver<(Frame, Result<()>)>,
+}
+
+/// All grants and gets of this agent.
+pub(crate) struct Grants {
+    /// Starts at random, so that a grant of an earlier life of this agent is not taken for one of this life.
+    next: AtomicU64,
+    grants: Mutex<BTreeMap<u64, Grant>>,
+    gets: Mutex<BTreeMap<u64, PendingGet>>,
+}
+
+impl Grants {
+    pub(crate) fn new(first: u64) -> Self {
+        Self { next: AtomicU64::new(first), grants: Mutex::default(), gets: Mutex::default() }
+    }
+
+    fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn give(&self, grant: Grant) -> GrantId {
+        let number = self.number();
+        self.grants.lock().insert(number, grant);
+        GrantId(number)
+    }
+
+    pub(crate) fn give_write(&self, frame: Frame) -> GrantId {
+        self.give(Grant::Write(frame))
+    }
+
+    pub(crate) fn give_read(&self, payload: Payload) -> GrantId {
+        self.give(Grant::Read(payload))
+    }
+
+    pub(crate) fn revoke(&self, grant: GrantId) -> Option<Frame> {
+        match self.grants.lock().remove(&grant.0) {
+            Some(Grant::Write(frame)) => Some(frame),
+            Some(Grant::Read(_) | Grant::Filling) | None => None,
+        }
+    }
+
+    /// The first `length` bytes of what is granted for reading.
+    pub(crate) fn readable(&self, grant: u64, length: u32) -> Option<Payload> {
+        match self.grants.lock().get(&grant) {
+            Some(Grant::Read(payload)) if payload.len() >= length as usize => Some(payload.slice(0..length)),
+            Some(Grant::Read(_) | Grant::Write(_) | Grant::Filling) | None => None,
+        }
+    }
+
+    /// Takes the frame granted for writing, to fill it.
+    pub(crate) fn begin_fill(&self, grant: u64) -> Option<Frame> {
+        let mut grants = self.grants.lock();
+        let slot = grants.get_mut(&grant).filter(|slot| matches!(slot, Grant::Write(_)))?;
+        match std::mem::replace(slot, Grant::Filling) {
+            Grant::Write(frame) => Some(frame),
+            Grant::Read(_) | Grant::Filling => None,
+        }
+    }
+
+    /// Gives the frame back. Whether the grant is still active; if not, the frame goes to its pool.
+    pub(crate) fn end_fill(&self, grant: u64, frame: Frame) -> bool {
+        match self.grants.lock().get_mut(&grant) {
+            Some(slot) => {
+                *slot = Grant::Write(frame);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Registers a get and numbers it.
+    pub(crate) fn begin_get(&self, get: PendingGet) -> u64 {
+        let number = self.number();
+        self.gets.lock().insert(number, get);
+        number
+    }
+
+    /// Takes a get of `from` out, to answer it.
+    pub(crate) fn take_get(&self, number: u64, from: NodeId) -> Option<PendingGet> {
+        let mut gets = self.gets.lock();
+        if gets.get(&number)?.from == from { gets.remove(&number) } else { None }
+    }
+
+    /// Whether bytes of a peer are waited for.
+    pub(crate) fn any_get(&self, from: NodeId) -> bool {
+        self.gets.lock().values().any(|get| get.from == from)
+    }
+
+    /// Ends all gets from a peer that lost a connection; `None` stands for all peers.
+    pub(crate) fn fail_gets(&self, from: Option<NodeId>, fault: &Fault) {
+        let failed: Vec<_> = {
+            let mut gets = self.gets.lock();
+            let hit = |get: &PendingGet| from.is_none_or(|from| from == get.from);
+            let numbers: Vec<_> =
+                gets.iter().filter(|(_, get)| hit(get)).map(|(number, _)| *number).collect();
+            numbers.iter().filter_map(|number| gets.remove(number)).collect()
+        };
+        for get in failed {
+            get.resolver.resolve((get.frame, Err(fault.clone())));
+        }
+    }
+}

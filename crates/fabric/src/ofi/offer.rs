@@ -1,0 +1,165 @@
+//! What the library offers on this machine, and why it does not offer the rest.
+
+use super::Provider;
+use super::bindings::{FI_EP_RDM, FI_RM_ENABLED, FI_THREAD_DOMAIN, fi_info};
+use super::library::{API_VERSION, Library};
+use std::ffi::{CStr, CString};
+use std::ptr::{null, null_mut};
+use tameike_io::os::signal::KeptSignals;
+
+// Of rdma/fabric.h.
+pub(super) const FI_MSG: u64 = 1 << 1;
+const FI_RMA: u64 = 1 << 2;
+pub(super) const FI_READ: u64 = 1 << 8;
+pub(super) const FI_RECV: u64 = 1 << 10;
+pub(super) const FI_SEND: u64 = 1 << 11;
+pub(super) const FI_REMOTE_READ: u64 = 1 << 12;
+const FI_CONTEXT2: u64 = 1 << 52;
+const FI_SOURCE: u64 = 1 << 57;
+const FI_CONTEXT: u64 = 1 << 59;
+const FI_MR_LOCAL: i32 = 1 << 2;
+pub(super) const FI_MR_VIRT_ADDR: i32 = 1 << 4;
+const FI_MR_ALLOCATED: i32 = 1 << 5;
+pub(super) const FI_MR_PROV_KEY: i32 = 1 << 6;
+pub(super) const FI_MR_ENDPOINT: i32 = 1 << 9;
+const FI_ENODATA: i32 = libc::ENODATA;
+
+/// What the library knows of one way, or of a list of them; given back when dropped.
+pub(super) struct Info {
+    library: &'static Library,
+    first: *mut fi_info,
+}
+
+// SAFETY: what it points to belongs to no thread, and is only read after it was made.
+unsafe impl Send for Info {}
+
+impl Info {
+    /// What is needed of a provider: reliable datagrams, messages, reads of the memory of others.
+    fn wanted(library: &'static Library, provider: Option<&str>) -> Result<Self, String> {
+        // SAFETY: a null pointer asks for an empty one, whose parts are all there.
+        let first = unsafe { (library.dup_info)(null()) };
+        let info = Self { library, first };
+        if first.is_null() {
+            return Err("libfabric has no memory".to_owned());
+        }
+        // SAFETY: just made, with all its parts, and nobody else has it.
+        unsafe {
+            (*first).caps = FI_MSG | FI_RMA | FI_READ | FI_REMOTE_READ;
+            (*first).mode = FI_CONTEXT | FI_CONTEXT2;
+            (*(*first).ep_attr).type_ = FI_EP_RDM;
+            let domain = &mut *(*first).domain_attr;
+            domain.threading = FI_THREAD_DOMAIN;
+            domain.resource_mgmt = FI_RM_ENABLED;
+            domain.mr_mode =
+                FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+            if let Some(provider) = provider {
+                let name = CString::new(provider).map_err(|error| error.to_string())?;
+                // Given back by the library, with what it is a part of.
+                (*(*first).fabric_attr).prov_name = libc::strdup(name.as_ptr());
+            }
+        }
+        Ok(info)
+    }
+
+    /// The best way of a provider, from this host's address or, where the provider knows no such addresses, from any.
+    pub(super) fn find(library: &'static Library, provider: &str, source: &str) -> Result<Self, String> {
+        let wanted = Self::wanted(library, Some(provider))?;
+        let source = CString::new(source).map_err(|error| error.to_string())?;
+        let from_source = wanted.ask(Some(&source));
+        from_source.or_else(|_| wanted.ask(None)).map_err(|code| match code {
+            FI_ENODATA => why_not(library, provider),
+            code => library.explain(i64::from(code)),
+        })
+    }
+
+    /// What there is of what is wanted; else the error's number.
+    fn ask(&self, source: Option<&CStr>) -> Result<Self, i32> {
+        let (name, flags) = source.map_or((null(), 0), |name| (name.as_ptr(), FI_SOURCE));
+        let mut first = null_mut();
+        let _signals = KeptSignals::new();
+        // SAFETY: all pointers are to live objects of the types that are named; the answer is given back when dropped.
+        let code =
+            unsafe { (self.library.get_info)(API_VERSION, name, null(), flags, self.first, &raw mut first) };
+        match code {
+            0 => Ok(Self { library: self.library, first }),
+            code => Err(-code),
+        }
+    }
+
+    pub(super) fn first(&self) -> *mut fi_info {
+        self.first
+    }
+
+    /// The providers of all that is listed, each once.
+    fn providers(&self) -> Vec<String> {
+        let (mut names, mut next) = (Vec::new(), self.first);
+        // SAFETY: a list that the library has made, which lives as long as this.
+        while let Some(info) = unsafe { next.as_ref() } {
+            // SAFETY: the parts of an answer are all there, and the name is a C string.
+            let name = unsafe { CStr::from_ptr((*info.fabric_attr).prov_name) };
+            let name = name.to_string_lossy().into_owned();
+            if !names.contains(&name) {
+                names.push(name);
+            }
+            next = info.next;
+        }
+        names
+    }
+}
+
+impl Drop for Info {
+    fn drop(&mut self) {
+        // SAFETY: made by the library, and given back once.
+        unsafe { (self.library.free_info)(self.first) };
+    }
+}
+
+/// Why a provider that was asked for is not to be had.
+fn why_not(library: &'static Library, provider: &str) -> String {
+    let any = Info::wanted(library, Some(provider)).and_then(|wanted| {
+        // SAFETY: as in `wanted`: it is ours alone.
+        unsafe {
+            ((*wanted.first).caps, (*(*wanted.first).ep_attr).type_) = (0, 0);
+        }
+        wanted.ask(None).map_err(|code| library.explain(i64::from(code)))
+    });
+    match any {
+        Ok(_) => "it has no reliable datagrams with reads of others' memory here".to_owned(),
+        Err(_) => "this machine has no device for it, or libfabric was built without it".to_owned(),
+    }
+}
+
+/// What the library offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offers {
+    /// Its version.
+    pub version: String,
+    /// The providers that are of use, the fastest first, and why each of the others is not.
+    pub providers: Vec<(Provider, Result<(), String>)>,
+}
+
+/// Looks what libfabric offers on this machine.
+///
+/// # Errors
+/// Why it cannot be asked.
+pub fn offers() -> Result<Offers, String> {
+    let library = Library::load()?;
+    let version = library.version();
+    let found = Info::wanted(library, None)?.ask(None).map(|info| info.providers()).unwrap_or_default();
+    let state = |provider: Provider| {
+        let is_there = found.iter().any(|name| provider.is_called(name));
+        let state = if is_there { Ok(()) } else { Err(why_not(library, provider.name())) };
+        (provider, state)
+    };
+    let providers = Provider::ALL.into_iter().map(state).collect();
+    Ok(Offers { version: format!("{}.{}", version >> 16, version & 0xffff), providers })
+}
+
+/// The first provider that this machine has.
+pub(super) fn best() -> Result<Provider, String> {
+    let offers = offers()?;
+    let found = offers.providers.into_iter().find(|(_, state)| state.is_ok());
+    found
+        .map(|(provider, _)| provider)
+        .ok_or_else(|| "libfabric offers nothing that is of use here".to_owned())
+}

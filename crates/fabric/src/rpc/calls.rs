@@ -1,0 +1,261 @@
+//! The caller's side: calls that wait for their reply.
+
+use super::{Ended, Question, TICK};
+use crate::{GrantId, PROBE_AFTER};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tameike_core::wire::Request;
+use tameike_core::wire::call::{CALLS_MAX, CallId, RequestHeader};
+use tameike_core::wire::codec::encode;
+use tameike_core::{NodeId, Result};
+use tameike_io::os::runtime::Resolver;
+use tameike_io::slab::Payload;
+
+/// Ticks until a call is sent again; the time doubles each time.
+const RESEND_TICKS: u32 = 5;
+/// Ticks after which a call has its peer probed.
+const PROBE_TICKS: u32 = (PROBE_AFTER.as_secs() / TICK.as_secs()) as u32;
+/// Ticks after which a broken send is tried again.
+const RETRY_TICKS: u32 = 1;
+
+/// A call that waits for its reply.
+pub(super) struct Call {
+    request: Arc<Request>,
+    payload: Option<Payload>,
+    pub source: Option<(GrantId, u32)>,
+    pub target: Option<GrantId>,
+    places: bool,
+    pub resolver: Resolver<Result<Ended>>,
+    /// Not being sent at this moment.
+    sent: bool,
+    age_ticks: u32,
+    resend_at: u32,
+}
+
+impl Call {
+    pub(super) fn new(
+        Question { request, payload, places }: Question,
+        source: Option<(GrantId, u32)>,
+        target: Option<GrantId>,
+        resolver: Resolver<Result<Ended>>,
+    ) -> Self {
+        Self {
+            request,
+            payload,
+            source,
+            target,
+            places,
+            resolver,
+            sent: false,
+            age_ticks: 0,
+            resend_at: RESEND_TICKS,
+        }
+    }
+}
+
+/// A slot carries one call at a time.
+#[derive(Default)]
+struct Slot {
+    sequence: u64,
+    call: Option<Call>,
+}
+
+/// Slots that a peer keeps while no call to it waits.
+const SLOTS_KEPT: usize = 4;
+
+#[derive(Default)]
+struct Peer {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Not less than the sequence number of any slot there was: from here on new ones count.
+    last: u64,
+}
+
+impl Peer {
+    /// Gives back the memory of a crowd of calls that is over.
+    fn shrink(&mut self) {
+        if self.slots.len() > SLOTS_KEPT && self.free.len() == self.slots.len() {
+            self.last = self.slots.iter().map(|slot| slot.sequence).max().unwrap_or(self.last);
+            (self.slots, self.free) = Default::default();
+        }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    peers: BTreeMap<NodeId, Peer>,
+    ticking: bool,
+}
+
+impl State {
+    fn slot(&mut self, to: NodeId, id: CallId) -> Option<&mut Slot> {
+        let slot = self.peers.get_mut(&to)?.slots.get_mut(id.slot as usize)?;
+        (slot.sequence == id.sequence).then_some(slot)
+    }
+}
+
+/// What is to be done for calls that wait.
+#[derive(Default)]
+pub(super) struct Round {
+    pub probe: Vec<NodeId>,
+    pub resend: Vec<(NodeId, CallId)>,
+}
+
+/// All calls of this agent.
+pub(super) struct Calls {
+    epoch: u64,
+    state: Mutex<State>,
+}
+
+impl Calls {
+    pub(super) fn new(epoch: u64) -> Self {
+        Self { epoch, state: Mutex::default() }
+    }
+
+    /// Takes a call in and numbers it, or gives it back when there are too many. The number of slots is the
+    /// most calls there were at a time since there were none.
+    pub(super) fn insert(&self, to: NodeId, call: Call) -> std::result::Result<CallId, Call> {
+        let mut state = self.state.lock();
+        let peer = state.peers.entry(to).or_default();
+        let place = match peer.free.pop() {
+            Some(place) => place,
+            None if peer.slots.len() < CALLS_MAX as usize => {
+                peer.slots.push(Slot { sequence: peer.last, call: None });
+                peer.slots.len() as u32 - 1
+            }
+            None => return Err(call),
+        };
+        let slot = &mut peer.slots[place as usize];
+        slot.sequence += 1;
+        slot.call = Some(call);
+        Ok(CallId { epoch: self.epoch, slot: place, sequence: slot.sequence })
+    }
+
+    /// Takes a call out, if it still waits.
+    pub(super) fn remove(&self, to: NodeId, id: CallId) -> Option<Call> {
+        let mut state = self.state.lock();
+        let call = state.slot(to, id).filter(|_| id.epoch == self.epoch)?.call.take()?;
+        if let Some(peer) = state.peers.get_mut(&to) {
+            peer.free.push(id.slot);
+            peer.shrink();
+        }
+        Some(call)
+    }
+
+    /// The message of a call that waits.
+    pub(super) fn message(&self, to: NodeId, id: CallId) -> Option<(Result<Vec<u8>>, Option<Payload>)> {
+        let (request, payload, header) = {
+            let mut state = self.state.lock();
+            let call = state.slot(to, id)?.call.as_mut()?;
+            call.sent = false;
+            let source = call.source.map(|(grant, length)| (grant.0, length));
+            let target = call.target.map(|grant| grant.0);
+            (
+                call.request.clone(),
+                call.payload.clone(),
+                RequestHeader { id, source, target, places: call.places },
+            )
+        };
+        Some((encode(&(header, &*request)), payload))
+    }
+
+    /// The call's message is on its way, or its connection broke.
+    pub(super) fn sent(&self, to: NodeId, id: CallId, whole: bool) {
+        let mut state = self.state.lock();
+        if let Some(call) = state.slot(to, id).and_then(|slot| slot.call.as_mut()) {
+            call.sent = true;
+            if !whole {
+                call.resend_at = call.age_ticks + RETRY_TICKS;
+            }
+        }
+    }
+
+    /// Calls to `to` whose message is not being sent at this moment.
+    pub(super) fn waiting_for(&self, to: NodeId) -> Vec<CallId> {
+        self.select(to, |call| call.sent)
+    }
+
+    /// Whether a call to `to` waits.
+    pub(super) fn any_to(&self, to: NodeId) -> bool {
+        let state = self.state.lock();
+        state.peers.get(&to).is_some_and(|peer| peer.free.len() < peer.slots.len())
+    }
+
+    /// All calls to `to`.
+    pub(super) fn all_to(&self, to: NodeId) -> Vec<CallId> {
+        self.select(to, |_| true)
+    }
+
+    fn select(&self, to: NodeId, wanted: impl Fn(&Call) -> bool) -> Vec<CallId> {
+        let state = self.state.lock();
+        let slots = state.peers.get(&to).map_or(&[][..], |peer| &peer.slots);
+        let hits = slots.iter().enumerate().filter(|(_, slot)| slot.call.as_ref().is_some_and(&wanted));
+        hits.map(|(place, slot)| self.id(place, slot)).collect()
+    }
+
+    fn id(&self, place: usize, slot: &Slot) -> CallId {
+        CallId { epoch: self.epoch, slot: place as u32, sequence: slot.sequence }
+    }
+
+    /// Whether the caller must start the ticking.
+    pub(super) fn start_ticking(&self) -> bool {
+        !std::mem::replace(&mut self.state.lock().ticking, true)
+    }
+
+    /// Counts a tick. `None` when no call waits: then the ticking ends. When an answer takes its time, all peers
+    /// that were ever called are probed: of several that cannot be reached, each is waited for at the same time.
+    pub(super) fn tick(&self) -> Option<Round> {
+        let mut state = self.state.lock();
+        let mut round = Round::default();
+        let (mut waiting, mut probe) = (false, false);
+        for (node, peer) in &mut state.peers {
+            for (place, slot) in peer.slots.iter_mut().enumerate() {
+                let Some(call) = &mut slot.call else { continue };
+                waiting = true;
+                call.age_ticks += 1;
+                probe |= call.age_ticks >= PROBE_TICKS;
+                if call.sent && call.age_ticks >= call.resend_at {
+                    call.resend_at = 2 * call.age_ticks.max(RESEND_TICKS);
+                    let id = CallId { epoch: self.epoch, slot: place as u32, sequence: slot.sequence };
+                    round.resend.push((*node, id));
+                }
+            }
+        }
+        if probe {
+            round.probe.extend(state.peers.keys());
+        }
+        state.ticking = waiting;
+        waiting.then_some(round)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tameike_core::wire::admin::AdminRequest;
+    use tameike_io::os::runtime::promise;
+
+    fn call() -> Call {
+        let request = Arc::new(Request::Admin(AdminRequest::Status));
+        Call::new(Question { request, payload: None, places: false }, None, None, promise().0)
+    }
+
+    #[test]
+    fn a_crowd_of_calls_leaves_no_memory_and_no_number_comes_twice() {
+        let (calls, peer) = (Calls::new(7), NodeId(3));
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..3 {
+            let insert = |_| calls.insert(peer, call()).unwrap_or_else(|_| panic!("room for a call"));
+            let all: Vec<CallId> = (0..100).map(insert).collect();
+            assert!(all.iter().all(|id| seen.insert((id.slot, id.sequence))));
+            assert!(calls.any_to(peer) && !calls.any_to(NodeId(4)));
+            for id in all {
+                assert!(calls.remove(peer, id).is_some());
+                assert!(calls.remove(peer, id).is_none(), "it has ended");
+            }
+            assert!(!calls.any_to(peer));
+            assert_eq!(calls.state.lock().peers[&peer].slots.capacity(), 0);
+        }
+    }
+}

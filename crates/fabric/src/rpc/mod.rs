@@ -1,0 +1,341 @@
+//! Requests and replies over any fabric.
+//!
+//! A request is executed at most once by one life of an agent, however often it had to be sent: calls are
+//! numbered (see [`tameike_core::wire::call`]), and the answerer remembers the last one of each number's slot.
+//! It is sent again when its peer comes back after a broken connection, and now and then while no answer
+//! comes. A peer that lives is waited for without limit; when it is dead, or silent for the peer time limit,
+//! its calls end with `EHOSTDOWN`. What was executed by an agent that then died cannot be known here.
+//!
+//! Payloads beyond [`Fabric::inline_max`] are fetched by the answerer under a grant; the payload of a reply is
+//! put into the caller's frame where it gave one. A caller that reads the answerer's device by itself ([`Fabric::device_of`])
+//! may be told where on it the payload lies.
+
+mod calls;
+mod serving;
+mod sessions;
+
+#[cfg(test)]
+mod tests;
+
+use super::{Answer, Fabric, Incoming, Lane, PeerEvent, Receiver, Rpc, Service};
+use calls::{Call, Calls};
+use futures_util::future::BoxFuture;
+use serving::Serving;
+use sessions::{Begin, Sessions};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+use tameike_core::wire::call::{CallId, Carriage, Place, ReplyHeader, RequestHeader};
+use tameike_core::wire::codec::{decode, decode_first};
+use tameike_core::wire::{Reply, Request};
+use tameike_core::{Errno, Fault, NodeId, Result};
+use tameike_io::disk::HostDevice;
+use tameike_io::os::runtime::{Runtime, promise};
+use tameike_io::slab::{Frame, Payload, Pool};
+
+/// Time between two looks at calls that wait; there are none while no call waits.
+const TICK: Duration = Duration::from_secs(1);
+
+struct Inner {
+    fabric: Arc<dyn Fabric>,
+    runtime: Runtime,
+    frames: Pool,
+    service: OnceLock<Arc<dyn Service>>,
+    calls: Calls,
+    sessions: Sessions,
+}
+
+/// Asks other agents, and has this one's service answer them.
+pub struct RpcNode(Arc<Inner>);
+
+impl RpcNode {
+    /// Attaches to `fabric`. `frames` are for payloads that are fetched by grant.
+    pub fn new(fabric: Arc<dyn Fabric>, runtime: Runtime, frames: Pool) -> Self {
+        let inner = Arc::new(Inner {
+            calls: Calls::new(runtime.random_u64()),
+            fabric,
+            runtime,
+            frames,
+            service: OnceLock::new(),
+            sessions: Sessions::default(),
+        });
+        // Weak: the fabric must not keep alive what keeps it alive.
+        inner.fabric.attach(Arc::new(Inbound(Arc::downgrade(&inner))));
+        Self(inner)
+    }
+
+    /// Says who serves requests, of this node too. Called once; what comes before is answered with `EAGAIN`.
+    pub fn attach(&self, service: Arc<dyn Service>) {
+        if self.0.service.set(service).is_err() {
+            log::error!("a second service was attached to the agent, and is ignored");
+        }
+    }
+}
+
+impl Rpc for RpcNode {
+    fn local(&self) -> NodeId {
+        self.0.fabric.local()
+    }
+
+    fn device_of(&self, node: NodeId) -> Option<Arc<HostDevice>> {
+        self.0.fabric.device_of(node)
+    }
+
+    fn call(
+        &self,
+        to: NodeId,
+        request: Request,
+        payload: Option<Payload>,
+        into: Option<Frame>,
+    ) -> BoxFuture<'static, Result<Answer>> {
+        let inner = self.0.clone();
+        if to != self.local() {
+            return Box::pin(inner.call(to, request, payload, into));
+        }
+        let served = inner.service().map(|service| service.serve(to, request, payload, into.into()));
+        Box::pin(async move {
+            let (reply, carried) = served?.await;
+            Ok(Answer { reply: unless_fault(reply)?, payload: carried.payload() })
+        })
+    }
+}
+
+fn unless_fault(reply: Reply) -> Result<Reply> {
+    match reply {
+        Reply::Fault(fault) => Err(fault),
+        reply => Ok(reply),
+    }
+}
+
+/// What is asked of a peer.
+#[derive(Clone)]
+struct Question {
+    request: Arc<Request>,
+    payload: Option<Payload>,
+    /// Its device can be read here.
+    places: bool,
+}
+
+/// What a peer replied.
+struct Ended {
+    reply: Reply,
+    bytes: Bytes,
+}
+
+/// The payload of a reply.
+enum Bytes {
+    Here(Option<Payload>),
+    /// On the peer's device; the frame is for them.
+    There(Place, Frame),
+}
+
+/// A caller's hold on its call: dropped early, the call is forgotten.
+struct Ticket {
+    id: CallId,
+    to: NodeId,
+    inner: Arc<Inner>,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if let Some(call) = self.inner.calls.remove(self.to, self.id) {
+            self.inner.revoke(&call);
+        }
+    }
+}
+
+/// What the fabric holds.
+struct Inbound(Weak<Inner>);
+
+impl Receiver for Inbound {
+    fn message(&self, incoming: Incoming) {
+        let Some(inner) = self.0.upgrade() else { return };
+        match incoming.lane {
+            Lane::Request => inner.request(incoming),
+            Lane::Reply => inner.reply(incoming),
+        }
+    }
+
+    fn peer(&self, peer: NodeId, event: PeerEvent) {
+        let Some(inner) = self.0.upgrade() else { return };
+        match event {
+            PeerEvent::Up => inner.calls.waiting_for(peer).into_iter().for_each(|id| inner.resend(peer, id)),
+            PeerEvent::Dead => inner.fail_calls(peer, "is dead: its agent has ended"),
+            PeerEvent::Unreachable => {
+                inner.fail_calls(peer, "is unreachable: nothing was heard of it for the peer time limit");
+            }
+        }
+        if let Some(service) = inner.service.get() {
+            service.peer(peer, event);
+        }
+    }
+
+    fn is_expecting(&self, peer: NodeId) -> bool {
+        let Some(inner) = self.0.upgrade() else { return false };
+        inner.calls.any_to(peer) || inner.sessions.is_serving(peer)
+    }
+}
+
+impl Inner {
+    fn service(&self) -> Result<&Arc<dyn Service>> {
+        self.service.get().ok_or_else(|| Fault::new(Errno::EAGAIN, "the agent is still starting"))
+    }
+
+    /// The caller's side of a call. When the bytes of an answer cannot be read where the peer has them (any more), it is asked to
+    /// read them itself, and may find that its device has changed them.
+    async fn call(
+        self: Arc<Self>,
+        to: NodeId,
+        request: Request,
+        payload: Option<Payload>,
+        mut into: Option<Frame>,
+    ) -> Result<Answer> {
+        let reads = into.is_some() && request.expects_payload();
+        let mut device = if reads { self.fabric.device_of(to) } else { None };
+        let mut question = Question { request: Arc::new(request), payload, places: device.is_some() };
+        loop {
+            let Ended { reply, bytes } = self.clone().ask(to, question.clone(), into.take()).await?;
+            let (place, frame) = match bytes {
+                Bytes::Here(payload) => return Ok(Answer { reply, payload }),
+                Bytes::There(place, frame) => (place, frame),
+            };
+            let Some(device) = device.take() else {
+                return Err(Fault::new(
+                    Errno::EPROTO,
+                    format!("{to} was to send bytes, and told where they lie"),
+                ));
+            };
+            match device.read(&place, frame) {
+                Ok(payload) => return Ok(Answer { reply, payload: Some(payload) }),
+                Err(frame) => into = Some(frame),
+            }
+            question.places = false;
+        }
+    }
+
+    /// Asks once, however often that is to be sent.
+    async fn ask(self: Arc<Self>, to: NodeId, question: Question, into: Option<Frame>) -> Result<Ended> {
+        let Question { request, payload, places } = question;
+        let inline_max = self.fabric.inline_max();
+        let into = match into {
+            // The peer cannot send a large payload but into a frame.
+            None if request.expects_payload() && inline_max < tameike_core::limits::UNIT_SIZE => {
+                Some(self.frames.take().await)
+            }
+            into => into,
+        };
+        let target = into.map(|frame| self.fabric.grant_write(frame));
+        let large = payload.as_ref().filter(|payload| payload.len() > inline_max);
+        let source = large.map(|payload| (self.fabric.grant_read(payload.clone()), payload.len() as u32));
+        let payload = payload.filter(|_| source.is_none());
+        let (resolver, promise) = promise();
+        let call = Call::new(Question { request, payload, places }, source, target, resolver);
+        let id = self.calls.insert(to, call).map_err(|call| {
+            self.revoke(&call);
+            Fault::new(Errno::EAGAIN, format!("too many calls wait for {to}"))
+        })?;
+        let ticket = Ticket { id, to, inner: self.clone() };
+        if self.calls.start_ticking() {
+            self.runtime.spawn(tick(Arc::downgrade(&self), self.runtime.clone()));
+        }
+        self.transmit(to, ticket.id).await?;
+        promise.await
+    }
+
+    /// Sends a waiting call; an error is final. A broken connection is none: the call is sent again later.
+    async fn transmit(&self, to: NodeId, id: CallId) -> Result<()> {
+        let Some((body, payload)) = self.calls.message(to, id) else { return Ok(()) };
+        let sent = self.fabric.send(to, Lane::Request, body?, payload).await;
+        self.calls.sent(to, id, sent.is_ok());
+        match sent {
+            Err(fault) if ![Errno::ECONNRESET, Errno::ETIMEDOUT].contains(&fault.errno) => Err(fault),
+            Err(_) | Ok(()) => Ok(()),
+        }
+    }
+
+    fn resend(self: &Arc<Self>, to: NodeId, id: CallId) {
+        let inner = self.clone();
+        self.runtime.spawn(async move {
+            if let Err(fault) = inner.transmit(to, id).await {
+                inner.finish(to, id, Err(fault));
+            }
+        });
+    }
+
+    fn fail_calls(&self, peer: NodeId, why: &str) {
+        let fault = Fault::new(Errno::EHOSTDOWN, format!("{peer} {why}"));
+        for id in self.calls.all_to(peer) {
+            self.finish(peer, id, Err(fault.clone()));
+        }
+    }
+
+    /// A reply has come.
+    fn reply(&self, incoming: Incoming) {
+        let decoded = decode_first::<ReplyHeader>(&incoming.body);
+        let (header, rest) = match decoded {
+            Ok(decoded) => decoded,
+            Err(fault) => return log::error!("{} sent a damaged reply: {fault}", incoming.from),
+        };
+        let reply = decode(rest).map_err(|fault| fault.context(format!("the reply of {}", incoming.from)));
+        let result = reply.map(|reply| (reply, header.carriage, incoming.payload));
+        self.finish(incoming.from, header.id, result);
+    }
+
+    /// Ends a call, if it still waits: takes its grants back and gives its result to the caller.
+    fn finish(&self, to: NodeId, id: CallId, result: Result<(Reply, Carriage, Option<Payload>)>) {
+        let Some(call) = self.calls.remove(to, id) else { return };
+        let frame = self.revoke(&call);
+        let result = result.and_then(|(reply, carriage, payload)| {
+            let bytes = match (carriage, frame) {
+                (Carriage::Beside, _) => Bytes::Here(payload),
+                (Carriage::Put(length), Some(frame)) if length as usize <= frame.len() => {
+                    Bytes::Here(Some(Payload::new(Arc::new(frame), 0..length)))
+                }
+                (Carriage::Placed(place), Some(frame)) => Bytes::There(place, frame),
+                (Carriage::Put(_) | Carriage::Placed(_), _) => {
+                    return Err(Fault::io(format!("{to} put the payload of its reply nowhere")));
+                }
+            };
+            Ok(Ended { reply: unless_fault(reply)?, bytes })
+        });
+        call.resolver.resolve(result);
+    }
+
+    fn revoke(&self, call: &Call) -> Option<Frame> {
+        call.source.and_then(|(grant, _)| self.fabric.revoke(grant));
+        call.target.and_then(|grant| self.fabric.revoke(grant))
+    }
+
+    /// A request has come.
+    fn request(self: &Arc<Self>, incoming: Incoming) {
+        let Incoming { from, body, payload, .. } = incoming;
+        let (header, rest) = match decode_first::<RequestHeader>(&body) {
+            Ok(decoded) => decoded,
+            Err(fault) => return log::error!("{from} sent a damaged request: {fault}"),
+        };
+        match self.sessions.begin(from, header.id) {
+            Begin::Ignore => return,
+            Begin::Repeat(body) => {
+                let send = self.fabric.send(from, Lane::Reply, body, None);
+                // What is lost is asked for again.
+                return self.runtime.spawn(async move { drop(send.await) });
+            }
+            Begin::Execute => {}
+        }
+        let task = Serving::new(self.clone(), from, header);
+        match decode::<Request>(rest) {
+            Ok(request) => self.runtime.spawn(task.serve(request, payload)),
+            Err(fault) => self.runtime.spawn(task.refuse(fault)),
+        }
+    }
+}
+
+/// Looks after the calls that wait, until there are none.
+async fn tick(inner: Weak<Inner>, runtime: Runtime) {
+    loop {
+        runtime.sleep(TICK).await;
+        let Some(inner) = inner.upgrade() else { return };
+        let Some(round) = inner.calls.tick() else { return };
+        round.probe.iter().for_each(|peer| inner.fabric.probe(*peer));
+        round.resend.into_iter().for_each(|(to, id)| inner.resend(to, id));
+    }
+}

@@ -1,0 +1,111 @@
+//! The answerer's side of a call.
+
+use super::Inner;
+use crate::{Carried, GrantId, Lane, Target};
+use std::sync::Arc;
+use tameike_core::wire::call::{CallId, Carriage, ReplyHeader, RequestHeader};
+use tameike_core::wire::codec::encode;
+use tameike_core::wire::{Reply, Request};
+use tameike_core::{Errno, Fault, NodeId, Result};
+use tameike_io::slab::Payload;
+
+/// A request being served. Dropped without an answer (its task panicked), it answers with a fault.
+pub(super) struct Serving {
+    inner: Arc<Inner>,
+    from: NodeId,
+    header: RequestHeader,
+    answered: bool,
+}
+
+impl Serving {
+    pub(super) fn new(inner: Arc<Inner>, from: NodeId, header: RequestHeader) -> Self {
+        Self { inner, from, header, answered: false }
+    }
+
+    pub(super) async fn serve(self, request: Request, inline: Option<Payload>) {
+        let payload = match self.header.source {
+            None => inline,
+            Some((grant, length)) => match self.fetch(GrantId(grant), length).await {
+                Ok(payload) => Some(payload),
+                Err(fault) if fault.errno == Errno::EINVAL => return self.refuse(fault).await,
+                Err(fault) => return self.forget(&fault),
+            },
+        };
+        let read_only = request.is_read_only();
+        match self.inner.service() {
+            Ok(service) => {
+                let target = if self.header.places { Target::AnyOrPlace } else { Target::Any };
+                let (reply, carried) = service.serve(self.from, request, payload, target).await;
+                self.answer(read_only, reply, carried).await;
+            }
+            Err(fault) => self.refuse(fault).await,
+        }
+    }
+
+    async fn fetch(&self, grant: GrantId, length: u32) -> Result<Payload> {
+        let frame = self.inner.frames.take().await;
+        let (frame, result) = self.inner.fabric.get(self.from, grant, frame, length).await;
+        result.map(|()| Payload::new(Arc::new(frame), 0..length))
+    }
+
+    /// The payload could not be had: the caller will send the request again, if it still wants it.
+    fn forget(mut self, fault: &Fault) {
+        log::info!("cannot fetch the payload of a request of {}: {fault}", self.from);
+        self.answered = true;
+        self.inner.sessions.finish(self.from, self.header.id, None);
+    }
+
+    pub(super) async fn refuse(self, fault: Fault) {
+        self.answer(false, Reply::Fault(fault), Carried::Nothing).await;
+    }
+
+    async fn answer(mut self, read_only: bool, reply: Reply, carried: Carried) {
+        self.answered = true;
+        let (inner, from, id) = (self.inner.clone(), self.from, self.header.id);
+        let (carriage, target, payload) = match (carried, self.header.target) {
+            (Carried::Nothing, _) => (Carriage::Beside, None, None),
+            (Carried::Payload(payload), None) => (Carriage::Beside, None, Some(payload)),
+            (Carried::Payload(payload), target) => {
+                (Carriage::Put(payload.len() as u32), target, Some(payload))
+            }
+            (Carried::Place(place), _) => (Carriage::Placed(place), None, None),
+        };
+        let body = encode(&(ReplyHeader { id, carriage }, &reply));
+        let (body, payload) = match body {
+            Ok(body) => (body, payload),
+            Err(fault) => (fault_reply(id, fault.context("cannot answer")), None),
+        };
+        let remembered = match (read_only, &payload) {
+            (true, _) => None,
+            (false, None) => Some(body.clone()),
+            (false, Some(_)) => Some(fault_reply(id, Fault::io("the payload of the reply was lost"))),
+        };
+        inner.sessions.finish(from, id, remembered);
+        let mut sent = match (target, payload) {
+            (Some(grant), Some(payload)) => inner.fabric.put(from, GrantId(grant), payload, body).await,
+            (_, payload) => inner.fabric.send(from, Lane::Reply, body, payload).await,
+        };
+        if let Err(fault) = &sent
+            && fault.errno == Errno::EINVAL
+        {
+            sent = inner.fabric.send(from, Lane::Reply, fault_reply(id, fault.clone()), None).await;
+        }
+        if let Err(fault) = sent {
+            log::info!("cannot send a reply to {from}: {fault}"); // it is asked for again
+        }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if !self.answered {
+            // It is the last attempt: on a runtime that takes no more tasks this one is dropped, too.
+            let task = Self { inner: self.inner.clone(), answered: true, ..*self };
+            self.inner.runtime.spawn(task.refuse(Fault::io("the agent failed to serve this request")));
+        }
+    }
+}
+
+fn fault_reply(id: CallId, fault: Fault) -> Vec<u8> {
+    encode(&(ReplyHeader { id, carriage: Carriage::Beside }, Reply::Fault(fault))).unwrap_or_default()
+}

@@ -1,0 +1,174 @@
+//! Payloads that the caller reads where they lie.
+
+use super::*;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use tameike_core::limits::BLOCK_SIZE;
+use tameike_core::wire::call::{Place, Run};
+use tameike_io::disk::{DiskMemory, FreeClock};
+use tameike_io::slab::BlockSums;
+
+const BLOCK: u32 = BLOCK_SIZE as u32;
+
+/// Has two runs of a device, in another order than there, and tells their place to those who read it there.
+struct Placing {
+    device: Arc<File>,
+    runs: Vec<Run>,
+    digest: u32,
+    time: u64,
+    pool: Pool,
+    /// Whether each request allowed a place.
+    asked: Mutex<Vec<bool>>,
+    /// Never a payload.
+    is_stubborn: bool,
+}
+
+const RUNS: [Run; 2] = [
+    Run { at: 9 * BLOCK_SIZE as u64, length: 40 * BLOCK },
+    Run { at: 2 * BLOCK_SIZE as u64, length: 3 * BLOCK },
+];
+const LENGTH: u32 = 43 * BLOCK;
+
+impl Placing {
+    fn new(network: &SocketNetwork, device: Arc<File>) -> Self {
+        let (pool, asked) = (network.pool(network.frames), Mutex::default());
+        let mut placing =
+            Self { device, runs: RUNS.to_vec(), digest: 0, time: 0, pool, asked, is_stubborn: false };
+        placing.digest = BlockSums::of(&placing.content()).digest();
+        placing
+    }
+
+    fn content(&self) -> Vec<u8> {
+        let read = |run: &Run| {
+            let mut bytes = vec![0; run.length as usize];
+            self.device.read_exact_at(&mut bytes, run.at).expect("it is there");
+            bytes
+        };
+        RUNS.iter().flat_map(read).collect()
+    }
+}
+
+struct PlacingService(Arc<Placing>);
+
+impl Service for PlacingService {
+    fn serve(
+        &self,
+        _from: NodeId,
+        _request: Request,
+        _payload: Option<Payload>,
+        target: Target,
+    ) -> BoxFuture<'static, (Reply, Carried)> {
+        let placing = &self.0;
+        let is_allowed = matches!(target, Target::AnyOrPlace);
+        placing.asked.lock().push(is_allowed);
+        let carried = if is_allowed || placing.is_stubborn {
+            Carried::Place(Place { runs: placing.runs.clone(), digest: placing.digest, time: placing.time })
+        } else {
+            let mut frame = placing.pool.try_take().expect("a frame");
+            let content = placing.content();
+            frame[..content.len()].copy_from_slice(&content);
+            Carried::Payload(Payload::new(Arc::new(frame), 0..LENGTH))
+        };
+        Box::pin(async move { (Reply::Unit(UnitReply::Read), carried) })
+    }
+
+    fn peer(&self, _: NodeId, _: PeerEvent) {}
+}
+
+/// A device with a pattern.
+fn device() -> Arc<File> {
+    let device = tempfile::tempfile_in("/dev/shm").expect("memory");
+    let bytes: Vec<u8> = (0..64 * BLOCK).map(|place| (place / 7) as u8 ^ (place / BLOCK) as u8).collect();
+    device.write_all_at(&bytes, 0).expect("memory");
+    Arc::new(device)
+}
+
+struct Bed {
+    network: SocketNetwork,
+    asker: Node,
+    _answerer: RpcNode,
+    placing: Arc<Placing>,
+    clock: FreeClock,
+}
+
+fn bed(mut network: SocketNetwork, change: impl Fn(&mut Placing)) -> Bed {
+    let device = device();
+    let clock = FreeClock::create(1 << 20).expect("memory");
+    let bytes = device.try_clone().expect("a descriptor").into();
+    let memory = DiskMemory { bytes, clock: clock.memory().expect("a descriptor") };
+    network.device = Some(Arc::new(HostDevice::new(memory)));
+    let asker = node(&network, A, |fabric| fabric);
+    let fabric = network.begin(network.config(B));
+    let answerer = RpcNode::new(fabric, network.systems[1].runtime().clone(), network.pool(2));
+    let mut placing = Placing::new(&network, device);
+    change(&mut placing);
+    let placing = Arc::new(placing);
+    answerer.attach(Arc::new(PlacingService(placing.clone())));
+    // From now on they know each other.
+    drop(wait(&network.runtime(), asker.rpc.call(B, read(0, LENGTH), None, None)));
+    placing.asked.lock().clear();
+    Bed { network, asker, _answerer: answerer, placing, clock }
+}
+
+impl Bed {
+    fn ask(&self) -> Result<Payload> {
+        let into = self.network.frames().try_take();
+        assert!(into.is_some());
+        let answer = wait(&self.network.runtime(), self.asker.rpc.call(B, read(0, LENGTH), None, into))?;
+        Ok(answer.payload.expect("bytes"))
+    }
+}
+
+#[test]
+fn a_payload_is_read_where_it_lies_on_the_same_host_only() {
+    for network in SocketNetwork::both(UNIT_SIZE, 2) {
+        let one_host = network.one_host;
+        let bed = bed(network, |_| {});
+        let found = bed.ask().expect("it is there");
+        assert!(found[..] == bed.placing.content()[..]);
+        assert_eq!(found.sums().digest(), bed.placing.digest);
+        assert_eq!(*bed.placing.asked.lock(), [one_host]);
+        // Without a frame of its own the caller is sent the bytes.
+        let sent = bed.asker.rpc.call(B, read(0, LENGTH), None, None);
+        wait(&bed.network.runtime(), sent).expect("it is there");
+        assert_eq!(*bed.placing.asked.lock(), [one_host, false]);
+    }
+}
+
+#[test]
+fn what_has_gone_from_its_place_is_asked_for_again() {
+    let [_, network] = SocketNetwork::both(UNIT_SIZE, 2);
+    let bed = bed(network, |_| {});
+    bed.placing.device.write_all_at(b"other bytes", RUNS[1].at + 5000).expect("memory");
+    let found = bed.ask().expect("the answerer has read it");
+    assert!(found[..] == bed.placing.content()[..]);
+    assert_eq!(*bed.placing.asked.lock(), [true, false]);
+}
+
+#[test]
+fn what_may_have_gone_from_its_place_is_asked_for_again() {
+    let [_, network] = SocketNetwork::both(UNIT_SIZE, 2);
+    let bed = bed(network, |_| {});
+    bed.clock.freed(&(0..4096));
+    let found = bed.ask().expect("the answerer has read it");
+    assert!(found[..] == bed.placing.content()[..]);
+    assert_eq!(*bed.placing.asked.lock(), [true, false]);
+}
+
+#[test]
+fn a_place_that_was_not_asked_for_or_is_none_is_not_believed() {
+    for run in [RUNS[0], Run { at: u64::MAX - 4095, length: BLOCK }, Run { at: 0, length: u32::MAX }] {
+        let [_, network] = SocketNetwork::both(UNIT_SIZE, 2);
+        let bed = bed(network, |placing| (placing.runs, placing.is_stubborn) = (vec![run], true));
+        let fault = bed.ask().err().expect("no bytes");
+        assert_eq!(fault.errno, Errno::EPROTO);
+        assert_eq!(*bed.placing.asked.lock(), [true, false]);
+        assert_eq!(frames_left(&bed.network), bed.network.frames().share(), "no frame is lost");
+    }
+}
+
+fn frames_left(network: &SocketNetwork) -> u32 {
+    let frames = network.frames();
+    let all: Vec<_> = (0..frames.share()).map_while(|_| frames.try_take()).collect();
+    all.len() as u32
+}

@@ -1,0 +1,239 @@
+//! What another user of the host, or of the network, can try against agents.
+
+use super::handshake::{Channel, Identity, Proven};
+use super::host::meeting_name;
+use super::seal::{Stream, TAG_SIZE};
+use super::strangers::STRANGERS_MAX;
+use super::tests::{SocketNetwork, impostor, sealed};
+use super::*;
+use crate::conformance::{A, Agent, B, Network, wait};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as LocalAddr, UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+use tameike_core::limits::UNIT_SIZE;
+use tameike_io::os::process::{self, start_thread};
+
+/// A user whom no agent of a test runs as.
+const STRANGER: u32 = 65534;
+
+/// Runs Python as another user; none where this user may not.
+fn stranger(script: &str, name: &str) -> Option<Child> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let mut command = Command::new("python3");
+    command.args(["-c", script, name]).uid(STRANGER).gid(STRANGER).stdout(Stdio::piped());
+    Some(command.spawn().expect("Python"))
+}
+
+fn one_host() -> SocketNetwork {
+    let mut network = SocketNetwork::new(UNIT_SIZE, 2);
+    network.one_host = true;
+    // No test that runs at the same time has its names.
+    static LAST: AtomicU8 = AtomicU8::new(100);
+    network.secret = [LAST.fetch_add(1, Ordering::Relaxed); 32];
+    network
+}
+
+fn fabric(network: &SocketNetwork, node: NodeId) -> Arc<SocketFabric> {
+    network.fabrics.lock()[node.0 as usize].clone().expect("started")
+}
+
+/// Another user listens at the name where an agent of this host is expected. It receives nothing, and the agents speak over TCP.
+#[test]
+fn another_users_listener_receives_nothing() {
+    let network = one_host();
+    let a = Agent::start(&network, A);
+    // B has no local socket, so that its name is free.
+    let b = network.begin(SocketConfig { slab: None, ..network.config(B) });
+    let name = meeting_name(&network.config(A).secret, B, b.local_addr().port());
+    let script = "
+import socket, sys
+s = socket.socket(socket.AF_UNIX); s.bind('\\0' + sys.argv[1]); s.listen(4)
+print('ready', flush=True)
+c = s.accept()[0]; c.settimeout(10)
+print('received', len(c.recv(4096)), flush=True)";
+    let Some(mut child) = stranger(script, &name) else { return };
+    let mut said = BufReader::new(child.stdout.take().expect("piped")).lines();
+    assert_eq!(said.next().expect("a line").expect("text"), "ready");
+    wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"over TCP".to_vec(), None))
+        .expect("b is there");
+    assert_eq!(said.next().expect("a line").expect("text"), "received 0");
+    assert!(!fabric(&network, A).inner.is_neighbour(B));
+    child.wait().expect("it ends");
+}
+
+/// Another user connects to the local socket of an agent, whose name the kernel shows to everybody.
+#[test]
+fn another_users_connection_is_closed_before_a_hello() {
+    let network = one_host();
+    let _a = Agent::start(&network, A);
+    let name = meeting_name(&network.config(A).secret, A, fabric(&network, A).local_addr().port());
+    let shown = std::fs::read_to_string("/proc/net/unix").expect("the kernel's list");
+    assert!(shown.contains(&name) && !shown.contains(&format!("tameike-{}", network.config(A).job)));
+    let script = "
+import socket, sys
+s = socket.socket(socket.AF_UNIX); s.connect('\\0' + sys.argv[1]); s.settimeout(2)
+try: s.sendall(b'x' * 112); print('received', len(s.recv(4096)))
+except ConnectionError: print('received', 0)";
+    let Some(child) = stranger(script, &name) else { return };
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "received 0\n");
+}
+
+/// Runs a handshake between an opener and an acceptor of these channels, as a relay between two kinds of sockets would.
+fn relayed(opener: Channel, acceptor: Channel) -> [Option<Proven>; 2] {
+    let network = SocketNetwork::new(UNIT_SIZE, 2);
+    let sockets = UnixStream::pair().expect("sockets");
+    let [ours, theirs] = [sockets.0, sockets.1].map(|socket| {
+        socket.set_nonblocking(true).expect("a socket");
+        Watched::<OwnedFd>::new(network.systems[1].reactor(), socket.into()).expect("a socket")
+    });
+    let (a, b) = (network.config(A), network.config(B));
+    wait(&network.runtime(), async move {
+        let a = Identity { config: &a, channel: opener, incarnation: 1, nonce: [1; 32] };
+        let b = Identity { config: &b, channel: acceptor, incarnation: 2, nonce: [2; 32] };
+        let open = async {
+            let proven = a.open(&ours, B).await.ok();
+            drop(ours);
+            proven
+        };
+        let (opened, accepted) = futures_util::future::join(open, b.accept(&theirs)).await;
+        [opened, accepted.ok()]
+    })
+}
+
+#[test]
+fn a_proof_holds_on_its_own_channel_alone() {
+    let local = |port| Channel::Local { port };
+    for channel in [Channel::Tcp, local(40000)] {
+        let [opened, accepted] = relayed(channel, channel);
+        let (opened, accepted) = (opened.expect("proven"), accepted.expect("proven"));
+        assert_eq!((opened.node, accepted.node), (B, A));
+        assert_eq!(opened.keys.outgoing, accepted.keys.incoming);
+    }
+    for (opener, acceptor) in
+        [(Channel::Tcp, local(40000)), (local(40000), Channel::Tcp), (local(40000), local(40001))]
+    {
+        assert_eq!(relayed(opener, acceptor), [None, None], "{opener:?} {acceptor:?}");
+    }
+}
+
+/// A local socket that an agent did not make, of the same user: it is held to the handshake of local sockets.
+#[test]
+fn a_relay_of_the_same_user_is_refused() {
+    let network = one_host();
+    let a = Agent::start(&network, A);
+    let b = network.begin(SocketConfig { slab: None, ..network.config(B) });
+    let port = b.local_addr().port();
+    let name =
+        LocalAddr::from_abstract_name(meeting_name(&network.config(A).secret, B, port)).expect("a name");
+    let listener = UnixListener::bind_addr(&name).expect("a free name");
+    let relay = start_thread("relay", move || {
+        let (mut from, _) = listener.accept().expect("a connects");
+        let mut to = std::net::TcpStream::connect(("127.0.0.1", port)).expect("b listens");
+        let mut hello = [0; 112];
+        from.read_exact(&mut hello).expect("a hello");
+        to.write_all(&hello).expect("b reads");
+        let mut answer = [0; 144];
+        to.read_exact(&mut answer).expect("b answers");
+        from.write_all(&answer).expect("a reads");
+        // The proof of the opener, and then the descriptors, would follow.
+        from.read(&mut [0; 64]).unwrap_or(0)
+    })
+    .expect("a thread");
+    wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"over TCP".to_vec(), None))
+        .expect("b is there");
+    assert_eq!(relay.join().expect("it ends"), 0, "nothing is proven to a relay");
+    assert!(!fabric(&network, A).inner.is_neighbour(B));
+}
+
+/// A relay on the network has let a handshake pass, and now sends what it likes. Nothing of it arrives, and the connection ends.
+#[test]
+fn a_message_that_is_forged_repeated_dropped_or_reordered_ends_the_connection() {
+    let network = SocketNetwork::new(UNIT_SIZE, 2);
+    let a = Agent::start(&network, A);
+    let fabric = fabric(&network, A);
+    type Attack = fn(&mut Stream) -> Vec<Vec<u8>>;
+    let attacks: [(&str, Attack); 6] = [
+        ("without tags", |stream| {
+            let mut bytes = sealed(stream, b"forged", b"");
+            bytes.truncate(bytes.len() - TAG_SIZE);
+            vec![bytes, vec![0; TAG_SIZE]]
+        }),
+        ("by another key", |_| vec![sealed(&mut Stream::new([9; 32]), b"forged", b"payload")]),
+        ("repeated", |stream| {
+            let bytes = sealed(stream, b"first", b"payload");
+            vec![bytes.clone(), bytes]
+        }),
+        ("dropped", |stream| {
+            drop(sealed(stream, b"dropped", b""));
+            vec![sealed(stream, b"second", b"")]
+        }),
+        ("reordered", |stream| {
+            let (first, second) = (sealed(stream, b"dropped", b""), sealed(stream, b"second", b""));
+            vec![second, first]
+        }),
+        ("with the payload of another", |stream| {
+            let (first, second) = (sealed(stream, b"1", b"payload"), sealed(stream, b"2", b"PAYLOAD"));
+            let at = first.len() - TAG_SIZE - 7;
+            vec![[&first[..at], &second[at..]].concat()]
+        }),
+    ];
+    for (attack, bytes) in attacks {
+        let (mut socket, mut stream) = impostor(&network, &fabric);
+        for bytes in bytes(&mut stream) {
+            // The connection may have ended already.
+            let _ = socket.write_all(&bytes);
+        }
+        if attack == "repeated" {
+            assert_eq!(a.next().body, b"first");
+        }
+        // The end of the stream, or a reset where bytes were left unread.
+        let ended = socket.read_to_end(&mut Vec::new());
+        assert!(ended.is_ok_and(|count| count == 0) || attack != "repeated", "{attack}");
+        assert!(a.messages.try_recv().is_err(), "{attack}");
+    }
+    let (mut socket, mut stream) = impostor(&network, &fabric);
+    socket.write_all(&sealed(&mut stream, b"authentic", b"")).expect("a reads");
+    assert_eq!(a.next().body, b"authentic");
+}
+
+/// As many strangers as are let prove themselves at a time come by TCP.
+#[test]
+fn strangers_on_the_network_keep_no_agents_of_the_host_out() {
+    let network = one_host();
+    let (_a, b) = (Agent::start(&network, A), Agent::start(&network, B));
+    let strangers: Vec<_> =
+        (0..STRANGERS_MAX).map(|_| fabric(&network, A).inner.strangers[1].come()).collect();
+    wait(&network.runtime(), b.fabric.send(A, Lane::Request, b"here".to_vec(), None)).expect("a is there");
+    assert!(fabric(&network, B).inner.is_neighbour(A));
+    drop(strangers);
+}
+
+/// Strangers connect by TCP and send nothing, as many as are let prove themselves at a time. Who comes then is let in, and the oldest goes.
+#[test]
+fn strangers_that_are_silent_keep_nobody_out() {
+    let network = SocketNetwork::new(UNIT_SIZE, 2);
+    let (_a, b) = (Agent::start(&network, A), Agent::start(&network, B));
+    let a = fabric(&network, A);
+    let strangers = &a.inner.strangers[1];
+    let mut oldest = TcpStream::connect(a.local_addr()).expect("a listens");
+    let end = process::monotonic() + dial::ATTEMPT_LIMIT;
+    while strangers.count() == 0 {
+        assert!(process::monotonic() < end, "a stranger is not taken in");
+        std::thread::yield_now();
+    }
+    let others: Vec<_> = (1..STRANGERS_MAX).map(|_| strangers.come()).collect();
+    let mut newest = TcpStream::connect(a.local_addr()).expect("a listens");
+    assert_eq!(oldest.read(&mut [0]).expect("the end of the stream"), 0);
+    newest.set_nonblocking(true).expect("a socket");
+    let heard = newest.read(&mut [0]).map_err(|error| error.kind());
+    assert_eq!(heard, Err(std::io::ErrorKind::WouldBlock), "it has its time");
+    wait(&network.runtime(), b.fabric.send(A, Lane::Request, b"by TCP".to_vec(), None)).expect("a is there");
+    drop(others);
+}

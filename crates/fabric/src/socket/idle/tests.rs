@@ -1,0 +1,292 @@
+//! Many agents with few connections, over real sockets.
+
+use super::*;
+use crate::conformance::{patterned, wait};
+use crate::ofi::{FRAMES, OfiConfig, Provider};
+use crate::socket::{SocketConfig, SocketFabric};
+use crate::{Fabric, GrantId, Incoming, Lane, PeerEvent, Receiver};
+use std::collections::BTreeMap;
+use tameike_core::limits::UNIT_SIZE;
+use tameike_core::{Errno, JobId};
+use tameike_io::os::system::System;
+use tameike_io::slab::{Payload, Pool, Slab};
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Counts what arrives.
+#[derive(Default)]
+struct Tally {
+    /// How often each message has come, by sender and body.
+    messages: Mutex<BTreeMap<(NodeId, Vec<u8>), u32>>,
+    /// Messages whose payloads were not those of their senders.
+    foreign: AtomicUsize,
+    events: Mutex<Vec<(NodeId, PeerEvent)>>,
+    expects: AtomicBool,
+}
+
+impl Receiver for Tally {
+    fn message(&self, Incoming { from, body, payload, .. }: Incoming) {
+        let is_of = |bytes: &Payload| {
+            let expected = |at: usize| {
+                (at as u8).wrapping_mul(31).wrapping_add((at >> 8) as u8).wrapping_add(from.0 as u8)
+            };
+            bytes.iter().enumerate().all(|(at, byte)| *byte == expected(at))
+        };
+        let is_foreign = payload.is_some_and(|bytes| !is_of(&bytes));
+        self.foreign.fetch_add(usize::from(is_foreign), Ordering::Relaxed);
+        *self.messages.lock().entry((from, body)).or_default() += 1;
+    }
+
+    fn peer(&self, peer: NodeId, event: PeerEvent) {
+        self.events.lock().push((peer, event));
+    }
+
+    fn is_expecting(&self, _: NodeId) -> bool {
+        self.expects.load(Ordering::Relaxed)
+    }
+}
+
+impl Tally {
+    fn count(&self) -> usize {
+        self.messages.lock().len()
+    }
+
+    /// Nothing has come twice, or with other bytes than it was sent with.
+    fn check(&self) {
+        assert!(self.messages.lock().values().all(|count| *count == 1));
+        assert_eq!(self.foreign.load(Ordering::Relaxed), 0);
+    }
+
+    fn has_lost(&self) -> Vec<(NodeId, PeerEvent)> {
+        self.events.lock().iter().filter(|(_, event)| *event != PeerEvent::Up).copied().collect()
+    }
+}
+
+struct Node {
+    fabric: Arc<SocketFabric>,
+    tally: Arc<Tally>,
+}
+
+/// Whether nodes know that they are on one host, and what libfabric speaks through, if it carries what goes between them.
+type Way = (bool, Option<Provider>);
+
+const WAYS: [Way; 4] =
+    [(false, None), (true, None), (false, Some(Provider::Tcp)), (false, Some(Provider::Shm))];
+
+/// Agents with room for few connections.
+struct Many {
+    system: System,
+    nodes: Vec<Node>,
+    own: Pool,
+}
+
+impl Drop for Many {
+    fn drop(&mut self) {
+        self.nodes.iter().for_each(|node| node.fabric.kill());
+    }
+}
+
+impl Many {
+    fn start(count: u32, connections: usize, (one_host, provider): Way) -> Self {
+        let system = System::start(2).expect("threads");
+        let slab = Slab::new(count * (8 + FRAMES) + 64).expect("memory");
+        let own = slab.pool(64);
+        let start = |node| {
+            let config = SocketConfig {
+                node: NodeId(node),
+                job: JobId::new(if one_host { "few-here" } else { "few" }).expect("a valid name"),
+                secret: [7; 32],
+                listen: "127.0.0.1:0".into(),
+                inline_max: UNIT_SIZE,
+                peer_limit: Duration::from_secs(10),
+                request_frames: slab.pool(4),
+                reply_frames: slab.pool(4),
+                slab: one_host.then(|| slab.clone()),
+                ofi: provider.map(|provider| OfiConfig {
+                    provider: Some(provider),
+                    slab: slab.clone(),
+                    frames: slab.pool(FRAMES),
+                }),
+                device: None,
+                connections,
+            };
+            let fabric = Arc::new(SocketFabric::listen(config, &system).expect("a free port"));
+            let tally = Arc::new(Tally::default());
+            fabric.attach(tally.clone());
+            Node { fabric, tally }
+        };
+        let nodes: Vec<_> = (0..count).map(start).collect();
+        let addresses: Vec<_> = (0..).map(NodeId).zip(&nodes).collect();
+        let addresses: Vec<_> =
+            addresses.iter().map(|(id, node)| (*id, node.fabric.local_addr().to_string())).collect();
+        nodes.iter().for_each(|node| node.fabric.set_peers(addresses.clone()));
+        Self { system, nodes, own }
+    }
+
+    fn until(&self, what: &str, is_so: impl Fn() -> bool) {
+        let runtime = self.system.runtime();
+        let begun = runtime.clock.monotonic();
+        while !is_so() {
+            assert!(runtime.clock.monotonic() - begun < PATIENCE, "not so: {what}");
+            wait(runtime, runtime.sleep(Duration::from_millis(1)));
+        }
+    }
+
+    fn connections(&self, node: usize) -> usize {
+        self.nodes[node].fabric.inner.crowd.connections.load(Ordering::Relaxed)
+    }
+
+    fn send(&self, from: usize, to: u32, lane: Lane, body: &[u8], payload: Option<Payload>) {
+        let send = self.nodes[from].fabric.send(NodeId(to), lane, body.to_vec(), payload);
+        wait(self.system.runtime(), send).expect("it is there");
+    }
+
+    fn settle(&self, connections: usize) {
+        for (number, node) in self.nodes.iter().enumerate() {
+            let within = || self.connections(number) <= connections;
+            self.until(&format!("node {number} has at most {connections}"), within);
+            assert_eq!(node.tally.has_lost(), [], "nobody has died");
+        }
+    }
+}
+
+#[test]
+fn who_talks_with_many_in_turns_is_connected_with_few() {
+    for way in WAYS {
+        let many = Many::start(12, 2, way);
+        let payloads: Vec<_> = (0..12).map(|node| patterned(&many.own, node).slice(0..100_000)).collect();
+        let mut most = 0;
+        for round in 0..3_u8 {
+            for to in 1..12 {
+                for lane in [Lane::Request, Lane::Reply] {
+                    for (from, to) in [(0, to), (to, 0)] {
+                        let payload = payloads[from as usize].clone();
+                        many.send(from as usize, to, lane, &[round, lane as u8], Some(payload));
+                    }
+                }
+                most = most.max(many.connections(0));
+            }
+        }
+        assert!(most <= PER_PEER * (2 + slack(2)), "{most} connections");
+        many.settle(2 * PER_PEER);
+        many.until("all has come", || many.nodes[0].tally.count() == 11 * 6);
+        for node in &many.nodes[1..] {
+            many.until("all has come", || node.tally.count() == 6);
+        }
+        many.nodes.iter().for_each(|node| node.tally.check());
+    }
+}
+
+/// One agent talks to all others at once, with puts, gets and what is lent.
+fn talk(many: &Many, from: usize, grants: &[(GrantId, GrantId)]) {
+    let (fabric, runtime) = (&many.nodes[from].fabric, many.system.runtime());
+    let source = patterned(&many.own, from as u8);
+    for number in 0..60_u32 {
+        let to = (from as u32 + 1 + (number * 7 + number / 5) % (many.nodes.len() as u32 - 1))
+            % many.nodes.len() as u32;
+        let (readable, writable) = grants[to as usize];
+        let mut body = vec![from as u8];
+        body.extend(number.to_le_bytes());
+        let size = [10, 40_000, UNIT_SIZE as u32][number as usize % 3];
+        let lane = if number % 2 == 0 { Lane::Request } else { Lane::Reply };
+        match number % 4 {
+            0 | 1 => wait(runtime, fabric.send(NodeId(to), lane, body, Some(source.slice(0..size)))),
+            2 => wait(runtime, fabric.put(NodeId(to), writable, source.slice(0..size), body)),
+            _ => {
+                let frame = wait(runtime, {
+                    let own = many.own.clone();
+                    async move { own.take().await }
+                });
+                let (frame, got) = wait(runtime, fabric.get(NodeId(to), readable, frame, size));
+                let expected = patterned(&many.own, 100 + to as u8);
+                assert!(got.is_err() || frame[..size as usize] == expected[..size as usize]);
+                got
+            }
+        }
+        .unwrap_or_else(|fault| panic!("{from} to {to}, number {number}: {fault}"));
+    }
+}
+
+#[test]
+fn nothing_is_lost_when_all_talk_at_once() {
+    for way in WAYS {
+        let many = Many::start(6, 2, way);
+        let grants: Vec<_> = (0..many.nodes.len())
+            .map(|node| {
+                let fabric = &many.nodes[node].fabric;
+                let frame = many.own.try_take().expect("a frame");
+                (fabric.grant_read(patterned(&many.own, 100 + node as u8)), fabric.grant_write(frame))
+            })
+            .collect();
+        std::thread::scope(|scope| {
+            for from in 0..many.nodes.len() {
+                let (many, grants) = (&many, &grants);
+                scope.spawn(move || talk(many, from, grants));
+            }
+        });
+        // Of 60, every fourth is a get. A put whose frame is just being filled by another one is dropped, with its body.
+        let sent: usize = many.nodes.iter().map(|node| node.tally.count()).sum();
+        assert!(sent <= 6 * 45);
+        let sends = |node: &Node| {
+            let messages = node.tally.messages.lock();
+            let is_send = |body: &[u8]| body[1] % 4 < 2;
+            messages.keys().filter(|(_, body)| is_send(body)).count()
+        };
+        many.until("all has come", || many.nodes.iter().map(sends).sum::<usize>() == 6 * 30);
+        many.nodes.iter().for_each(|node| node.tally.check());
+        many.settle(2 * PER_PEER);
+        for (node, (readable, writable)) in many.nodes.iter().zip(grants) {
+            node.fabric.revoke(readable);
+            assert!(node.fabric.revoke(writable).is_some());
+        }
+        // What was lent has come back.
+        many.until("no loan is left", || {
+            many.nodes.iter().all(|node| (0..6).all(|to| !node.fabric.inner.loans.any(NodeId(to))))
+        });
+    }
+}
+
+#[test]
+fn the_death_of_an_idle_peer_is_found_when_it_is_asked() {
+    let many = Many::start(5, 1, WAYS[0]);
+    many.send(0, 1, Lane::Request, b"one", None);
+    for to in 2..5 {
+        many.send(0, to, Lane::Request, b"one", None);
+    }
+    many.settle(PER_PEER);
+    many.until("it is idle", || many.connections(1) == 0);
+    many.nodes[1].fabric.close();
+    let send = many.nodes[0].fabric.send(NodeId(1), Lane::Request, b"two".to_vec(), None);
+    let fault = wait(many.system.runtime(), send).expect_err("it is dead");
+    assert_eq!(fault.errno, Errno::EHOSTDOWN);
+    assert_eq!(many.nodes[0].tally.has_lost(), [(NodeId(1), PeerEvent::Dead)]);
+}
+
+#[test]
+fn who_expects_something_stays_connected_and_who_is_kept() {
+    let many = Many::start(6, 1, WAYS[0]);
+    many.nodes[1].tally.expects.store(true, Ordering::Relaxed);
+    for (one, other) in [(0, 2), (2, 0)] {
+        many.nodes[one].fabric.keep(&[NodeId(other)]);
+    }
+    let is_connected = |with: u32| {
+        let peers = many.nodes[0].fabric.inner.peers.lock();
+        peers.get(&NodeId(with)).is_some_and(|peer| peer.opened.is_some())
+    };
+    for to in 1..6 {
+        many.send(0, to, Lane::Request, b"one", None);
+    }
+    // Node 0 closes the connections with node 1, which opens them again, as it waits for something.
+    for round in 0..5_u8 {
+        for to in 3..6 {
+            many.send(0, to, Lane::Request, &[round], None);
+        }
+        many.until("who expects something is connected", || is_connected(1));
+        assert!(is_connected(2), "who is kept stays");
+    }
+    many.nodes[1].fabric.close();
+    many.until("its death is learnt at once", || {
+        many.nodes[0].tally.has_lost() == [(NodeId(1), PeerEvent::Dead)]
+    });
+}

@@ -1,0 +1,331 @@
+//! Reads the messages of one connection, as a task.
+//!
+//! Payloads are read from the socket straight into the frame where they belong: a frame of the receive pool
+//! of the message's lane, the granted frame of a put, the frame of a get. Those of a peer of this host are copied there from
+//! where they lie. While the pool is dry the connection
+//! is not read, which in the end stops its sender. Anything damaged ends the connection, with its reason.
+
+use super::Inner;
+use super::connection::{Connection, Outgoing, broken};
+use super::header::{HEADER_SIZE, Header, Kind};
+use super::host::{PLACE_SIZE, Place};
+use super::input::Input;
+use crate::grant::PendingGet;
+use crate::{Incoming, Lane};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tameike_core::{Errno, Fault, Result};
+use tameike_io::crc32c;
+use tameike_io::slab::{BlockSums, Frame, Payload};
+
+/// Bytes of a payload that are read and hashed at a time.
+const PIECE_SIZE: usize = 128 << 10;
+/// Between two looks whether what was sent by libfabric has come.
+const PACKETS_PAUSE: Duration = Duration::from_millis(1);
+
+/// Reads until the peer has closed the connection in good order.
+///
+/// # Errors
+/// Why it ended otherwise.
+pub(super) async fn read_all(fabric: &Arc<Inner>, connection: &Arc<Connection>) -> Result<()> {
+    let mut reader = Reader { fabric, connection, input: Input::new(connection) };
+    while reader.read_message().await? != Kind::Bye {
+        fabric.used(connection);
+    }
+    Ok(())
+}
+
+/// Waits until the peer has ended its side of the stream, on which nothing comes any more.
+///
+/// # Errors
+/// The connection breaks before, or something comes.
+pub(super) async fn read_end(connection: &Connection) -> Result<()> {
+    match connection.socket.read(&mut [0], &mut []).await {
+        Ok(0) => Ok(()),
+        Ok(_) => {
+            let why = format!("{} has sent something after its last message", connection.peer);
+            Err(Fault::new(Errno::ECONNRESET, why))
+        }
+        Err(error) => Err(broken("cannot receive", connection.peer, &error)),
+    }
+}
+
+/// Reads the one message of a packet that has come by libfabric, behind its first bytes.
+pub(super) async fn read_packet(fabric: Arc<Inner>, connection: Arc<Connection>, packet: Vec<u8>) {
+    let mut reader =
+        Reader { fabric: &fabric, connection: &connection, input: Input::of_packet(&connection, packet) };
+    match reader.read_message().await {
+        Ok(Kind::Knock | Kind::Knocked) => {}
+        Ok(_) => drop(connection.arrived.fetch_add(1, Ordering::Release)),
+        Err(fault) => connection.close(fault),
+    }
+}
+
+struct Reader<'a> {
+    fabric: &'a Arc<Inner>,
+    connection: &'a Arc<Connection>,
+    input: Input<'a>,
+}
+
+impl Reader<'_> {
+    async fn read_message(&mut self) -> Result<Kind> {
+        let mut bytes = [0; HEADER_SIZE];
+        self.input.read(&mut bytes).await?;
+        let header = Header::decode(&bytes).map_err(|why| self.damaged(&why))?;
+        let mut body = vec![0; header.body_length as usize];
+        self.input.read(&mut body).await?;
+        if !self.input.proves_head(&bytes, &body).await? {
+            return Err(self.damaged("a message is not authentic"));
+        }
+        if crc32c(&body) != header.body_checksum {
+            return Err(self.damaged("a message is damaged"));
+        }
+        match header.kind {
+            Kind::Message => self.message(&header, body).await?,
+            Kind::Put => self.put(&header, body).await?,
+            Kind::Get => self.get(&header, &body).await?,
+            Kind::Got | Kind::Refused => self.got(&header).await?,
+            Kind::Ping => {
+                self.fabric.post_reply(self.connection.peer, Outgoing::bare(Kind::Pong, 0));
+                self.skip(&header).await?;
+            }
+            Kind::Pong => self.skip(&header).await?,
+            Kind::Bye => {
+                self.await_packets(header.get).await?;
+                self.skip(&header).await?;
+            }
+            Kind::Endpoint => {
+                self.fabric.take_endpoint(self.connection, &body);
+                self.skip(&header).await?;
+            }
+            Kind::Knock | Kind::Knocked => {
+                if let Some(link) = self.connection.link.get().filter(|_| self.input.is_packet) {
+                    link.knock(self.connection, header.kind);
+                }
+                self.skip(&header).await?;
+            }
+            Kind::Bell => {
+                self.fabric.hear_bell();
+                self.skip(&header).await?;
+            }
+            Kind::Copied => {
+                self.fabric.loans.copied(header.get, self.connection.peer);
+                self.skip(&header).await?;
+            }
+        }
+        Ok(header.kind)
+    }
+
+    /// Waits until so many messages have come by libfabric: what the peer has sent there before its last message here.
+    async fn await_packets(&self, count: u64) -> Result<()> {
+        let (runtime, limit) = (&self.fabric.runtime, self.fabric.config.peer_limit);
+        let deadline = runtime.clock.monotonic() + limit;
+        while self.connection.arrived.load(Ordering::Acquire) < count {
+            if runtime.clock.monotonic() > deadline || self.connection.closed().is_some() {
+                return Err(self.damaged("messages have not come by libfabric"));
+            }
+            self.fabric.hear_bell();
+            runtime.sleep(PACKETS_PAUSE).await;
+        }
+        Ok(())
+    }
+
+    async fn message(&mut self, header: &Header, body: Vec<u8>) -> Result<()> {
+        let payload = match header.payload_length {
+            0 => None,
+            length => {
+                let frame = self.frame(header.lane).await;
+                let (frame, sums) = self.payload(header, frame).await;
+                Some(Payload::new(Arc::new(frame), 0..length).with_sums(sums?))
+            }
+        };
+        self.deliver(header.lane, body, payload);
+        Ok(())
+    }
+
+    /// A frame of the pool of this lane, as soon as there is one.
+    async fn frame(&self, lane: Lane) -> Frame {
+        let pool = match lane {
+            Lane::Request => &self.fabric.config.request_frames,
+            Lane::Reply => &self.fabric.config.reply_frames,
+        };
+        if let Some(frame) = pool.try_take() {
+            return frame;
+        }
+        if self.input.is_packet {
+            // Others come by all the same.
+            return pool.take().await;
+        }
+        self.connection.stalled.store(true, Ordering::Relaxed);
+        let frame = pool.take().await;
+        self.connection.stalled.store(false, Ordering::Relaxed);
+        frame
+    }
+
+    async fn put(&mut self, header: &Header, body: Vec<u8>) -> Result<()> {
+        let Some(frame) = self.fabric.grants.begin_fill(header.grant) else {
+            return self.skip(header).await;
+        };
+        let (mut frame, filled) = self.payload(header, frame).await;
+        let filled = filled.map(|sums| frame.keep_sums(header.payload_length, sums));
+        let active = self.fabric.grants.end_fill(header.grant, frame);
+        filled?;
+        if active {
+            self.deliver(header.lane, body, None);
+        }
+        Ok(())
+    }
+
+    async fn get(&mut self, header: &Header, body: &[u8]) -> Result<()> {
+        let Ok(length) = <[u8; 4]>::try_from(body).map(u32::from_le_bytes) else {
+            return Err(self.damaged("a get does not say how many bytes it wants"));
+        };
+        self.skip(header).await?;
+        let answer = match self.fabric.grants.readable(header.grant, length) {
+            Some(payload) => {
+                Outgoing::new(Kind::Got, Lane::Reply, Vec::new(), Some(payload), (0, header.get))
+            }
+            None => Outgoing::bare(Kind::Refused, header.get),
+        };
+        self.fabric.post_reply(self.connection.peer, answer);
+        Ok(())
+    }
+
+    async fn got(&mut self, header: &Header) -> Result<()> {
+        let Some(PendingGet { frame, length, resolver, .. }) =
+            self.fabric.grants.take_get(header.get, self.connection.peer)
+        else {
+            return self.skip(header).await;
+        };
+        let (frame, read) = if header.kind == Kind::Got && header.payload_length == length {
+            let (frame, sums) = self.payload(header, frame).await;
+            (frame, sums.map(drop))
+        } else {
+            (frame, self.skip(header).await)
+        };
+        let result = match (&read, header.kind) {
+            (Err(fault), _) => Err(fault.clone()),
+            (Ok(()), Kind::Got) if header.payload_length == length => Ok(()),
+            (Ok(()), _) => {
+                let why = format!("{} does not grant these bytes (any more)", self.connection.peer);
+                Err(Fault::new(Errno::ESTALE, why))
+            }
+        };
+        resolver.resolve((frame, result));
+        read
+    }
+
+    /// Reads the payload to the start of `frame` and checks it; the checksums of its blocks.
+    async fn payload(&mut self, header: &Header, frame: Frame) -> (Frame, Result<BlockSums>) {
+        let length = header.payload_length as usize;
+        let (frame, read) = match header.lent {
+            true => self.copy(frame, length).await,
+            false => {
+                let mut frame = frame;
+                let read = self.read_beside(&mut frame[..length]).await;
+                (frame, read)
+            }
+        };
+        let sums = read.and_then(|()| {
+            let sums = BlockSums::of(&frame[..length]);
+            match sums.digest() == header.payload_digest {
+                true => Ok(sums),
+                false => Err(self.damaged("a payload is damaged")),
+            }
+        });
+        (frame, sums)
+    }
+
+    /// Reads a payload. Each piece is hashed as it comes, while it is in the processor's cache and others are on their way.
+    async fn read_beside(&mut self, target: &mut [u8]) -> Result<()> {
+        let last = target.len().saturating_sub(1) / PIECE_SIZE * PIECE_SIZE;
+        let (pieces, last) = target.split_at_mut(last);
+        for piece in pieces.chunks_mut(PIECE_SIZE) {
+            self.input.read(piece).await?;
+            self.input.hash(piece);
+        }
+        self.input.read(last).await?;
+        self.prove_beside(last).await
+    }
+
+    /// Copies a lent payload of so many bytes.
+    async fn copy(&mut self, mut frame: Frame, length: usize) -> (Frame, Result<()>) {
+        let place = match self.place().await {
+            Ok(place) => place,
+            Err(fault) => return (frame, Err(fault)),
+        };
+        let (frame, copied) = match (&self.connection.neighbour, self.connection.link.get()) {
+            (Some(neighbour), _) => {
+                let copied = neighbour.copy(place, &mut frame[..length]).map_err(|error| error.to_string());
+                (frame, copied)
+            }
+            (None, Some(link)) => {
+                let (frame, read) = link.read(self.connection, place, frame, length as u32).await;
+                (frame, read.map_err(|fault| fault.message.to_string()))
+            }
+            (None, None) => (frame, Err("nothing is lent on this connection".to_owned())),
+        };
+        if let Err(why) = copied {
+            return (frame, Err(self.damaged(&format!("a lent payload cannot be read ({why})"))));
+        }
+        self.give_back(place);
+        self.input.count(length).await;
+        (frame, Ok(()))
+    }
+
+    async fn place(&mut self) -> Result<Place> {
+        let mut place = [0; PLACE_SIZE];
+        self.input.read(&mut place).await?;
+        self.prove_beside(&place).await?;
+        Ok(Place::decode(place))
+    }
+
+    /// Ends a message with what stands behind its body, or the last piece of it; without any, no second tag comes.
+    async fn prove_beside(&mut self, piece: &[u8]) -> Result<()> {
+        if piece.is_empty() {
+            return Ok(());
+        }
+        match self.input.proves_beside(piece).await? {
+            true => Ok(()),
+            false => Err(self.damaged("a payload is not authentic")),
+        }
+    }
+
+    /// On the connection for replies, which is never held up: the frame of a reply may be what a request waits for.
+    fn give_back(&self, place: Place) {
+        self.fabric.post_reply(self.connection.peer, Outgoing::bare(Kind::Copied, place.number));
+    }
+
+    async fn skip(&mut self, header: &Header) -> Result<()> {
+        if header.lent {
+            let place = self.place().await?;
+            self.give_back(place);
+            return Ok(());
+        }
+        let mut waste = [0; 4096];
+        let mut left = header.payload_length as usize;
+        while left > 0 {
+            let piece = left.min(waste.len());
+            self.input.read(&mut waste[..piece]).await?;
+            left -= piece;
+            if left == 0 {
+                return self.prove_beside(&waste[..piece]).await;
+            }
+            self.input.hash(&waste[..piece]);
+        }
+        Ok(())
+    }
+
+    fn deliver(&self, lane: Lane, body: Vec<u8>, payload: Option<Payload>) {
+        if let Some(receiver) = self.fabric.receiver.get() {
+            receiver.message(Incoming { from: self.connection.peer, lane, body, payload });
+        }
+    }
+
+    fn damaged(&self, what: &str) -> Fault {
+        let why = format!("{what} on the connection with {}, which is closed", self.connection.peer);
+        log::error!("{why}");
+        Fault::new(Errno::ECONNRESET, why)
+    }
+}

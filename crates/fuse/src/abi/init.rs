@@ -1,0 +1,107 @@
+//! The first request: what kernel and view agree on.
+
+use super::fields::Fields;
+use super::{Body, Malformed};
+use rustix::param::page_size;
+
+/// Version of the protocol.
+pub(crate) const MAJOR: u32 = 7;
+/// Of the versions that are spoken here, the first.
+pub(crate) const FIRST_MINOR: u32 = 31;
+/// And the one that is told to the kernel: none of what came after it is used.
+const MINOR: u32 = 45;
+
+/// What the kernel offers.
+mod flag {
+    pub(super) const ASYNC_READ: u64 = 1;
+    pub(super) const POSIX_LOCKS: u64 = 1 << 1;
+    pub(super) const BIG_WRITES: u64 = 1 << 5;
+    pub(super) const FLOCK_LOCKS: u64 = 1 << 10;
+    pub(super) const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub(super) const MAX_PAGES: u64 = 1 << 22;
+    pub(super) const INIT_EXT: u64 = 1 << 30;
+    pub(super) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub(super) const OVER_IO_URING: u64 = 1 << 41;
+}
+
+/// Requests that the kernel sends ahead, as of read-ahead, before it waits for answers.
+const BACKGROUND_MAX: u16 = 16;
+const BACKGROUND_CONGESTED: u16 = 12;
+
+/// What a view wants of the kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Init {
+    /// Largest read and write request, and the read-ahead, in bytes.
+    pub request_size: u32,
+    /// The view keeps the locks of its files.
+    pub keeps_locks: bool,
+}
+
+/// The kernel's offer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InitRequest {
+    pub(crate) major: u32,
+    pub(crate) minor: u32,
+    flags: u64,
+}
+
+/// What both agree on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Agreed {
+    request_size: u32,
+    flags: u64,
+}
+
+impl InitRequest {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut fields = Fields(bytes);
+        // How far it reads ahead it may have been told since.
+        let (major, minor, _readahead) = (fields.u32()?, fields.u32()?, fields.u32()?);
+        let flags = u64::from(fields.u32()?);
+        let more = if flags & flag::INIT_EXT != 0 { u64::from(fields.u32()?) } else { 0 };
+        Ok(Self { major, minor, flags: flags | more << 32 })
+    }
+
+    pub(crate) fn offers_rings(&self) -> bool {
+        self.flags & flag::OVER_IO_URING != 0
+    }
+
+    /// What is wanted of what is offered.
+    pub(crate) fn agree(&self, wanted: Init, rings: bool) -> Agreed {
+        let mut flags = flag::ASYNC_READ | flag::BIG_WRITES | flag::PARALLEL_DIROPS | flag::MAX_PAGES;
+        flags |= flag::INIT_EXT | flag::DIRECT_IO_ALLOW_MMAP;
+        if wanted.keeps_locks {
+            flags |= flag::POSIX_LOCKS | flag::FLOCK_LOCKS;
+        }
+        if rings {
+            flags |= flag::OVER_IO_URING;
+        }
+        Agreed { request_size: wanted.request_size, flags: flags & self.flags }
+    }
+}
+
+impl Agreed {
+    /// The kernel maps files, too, that are open past its pages.
+    pub(crate) fn maps_direct(&self) -> bool {
+        self.flags & flag::DIRECT_IO_ALLOW_MMAP != 0
+    }
+
+    pub(crate) fn encode(&self) -> Body {
+        let pages = (self.request_size as usize).div_ceil(page_size()) as u16;
+        Body::default()
+            .u32(MAJOR)
+            .u32(MINOR)
+            // It reads ahead no further than this, nor than its own limit.
+            .u32(self.request_size)
+            .u32(self.flags as u32)
+            .u16(BACKGROUND_MAX)
+            .u16(BACKGROUND_CONGESTED)
+            .u32(self.request_size)
+            // Times in nanoseconds.
+            .u32(1)
+            .u16(pages)
+            .u16(0)
+            .u32((self.flags >> 32) as u32)
+            .zeros(28)
+    }
+}

@@ -1,0 +1,392 @@
+//! Requests, decoded into what borrows from the bytes that they came in.
+
+use super::fields::{Fields, Rest};
+use tameike_core::attr::AttrChange;
+
+/// Size of the header of every request.
+pub(crate) const HEADER_SIZE: usize = 40;
+
+/// Numbers of the requests that are known here.
+pub(crate) mod opcode {
+    pub(crate) const LOOKUP: u32 = 1;
+    pub(crate) const FORGET: u32 = 2;
+    pub(crate) const GETATTR: u32 = 3;
+    pub(crate) const SETATTR: u32 = 4;
+    pub(crate) const READLINK: u32 = 5;
+    pub(crate) const SYMLINK: u32 = 6;
+    pub(crate) const MKNOD: u32 = 8;
+    pub(crate) const MKDIR: u32 = 9;
+    pub(crate) const UNLINK: u32 = 10;
+    pub(crate) const RMDIR: u32 = 11;
+    pub(crate) const RENAME: u32 = 12;
+    pub(crate) const LINK: u32 = 13;
+    pub(crate) const OPEN: u32 = 14;
+    pub(crate) const READ: u32 = 15;
+    pub(crate) const WRITE: u32 = 16;
+    pub(crate) const STATFS: u32 = 17;
+    pub(crate) const RELEASE: u32 = 18;
+    pub(crate) const FSYNC: u32 = 20;
+    pub(crate) const SETXATTR: u32 = 21;
+    pub(crate) const GETXATTR: u32 = 22;
+    pub(crate) const LISTXATTR: u32 = 23;
+    pub(crate) const REMOVEXATTR: u32 = 24;
+    pub(crate) const FLUSH: u32 = 25;
+    pub(crate) const INIT: u32 = 26;
+    pub(crate) const OPENDIR: u32 = 27;
+    pub(crate) const READDIR: u32 = 28;
+    pub(crate) const RELEASEDIR: u32 = 29;
+    pub(crate) const FSYNCDIR: u32 = 30;
+    pub(crate) const GETLK: u32 = 31;
+    pub(crate) const SETLK: u32 = 32;
+    pub(crate) const SETLKW: u32 = 33;
+    pub(crate) const CREATE: u32 = 35;
+    pub(crate) const BATCH_FORGET: u32 = 42;
+    pub(crate) const FALLOCATE: u32 = 43;
+    pub(crate) const RENAME2: u32 = 45;
+    pub(crate) const LSEEK: u32 = 46;
+}
+
+/// Among the flags of a write.
+const WRITE_CACHE: u32 = 1 << 0;
+const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+/// Among the flags of a file.
+const O_APPEND: u32 = 0o2000;
+
+/// What the kernel says of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteFlags {
+    /// The kernel writes back dirty pages; whoever waits for these pages waits for the answer.
+    pub writes_back: bool,
+    /// The bytes go to the end of the file: it has `O_APPEND` now, whatever it was opened with. Not so for pages that are
+    /// written back.
+    pub appends: bool,
+    /// The file shall no longer give rights to who runs it, as its writer has no privileges.
+    pub takes_rights: bool,
+}
+
+/// Bytes that are no request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the kernel sent what is no FUSE request")]
+pub struct Malformed;
+
+pub(super) type Decoded<T> = Result<T, Malformed>;
+
+/// Who asks, and of which file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What is asked.
+    pub opcode: u32,
+    /// The request's number, by which it is answered.
+    pub unique: u64,
+    /// The file or directory it is about.
+    pub node: u64,
+    /// User of who asks.
+    pub uid: u32,
+    /// Group of who asks.
+    pub gid: u32,
+    /// Thread that asks.
+    pub pid: u32,
+}
+
+/// A lock that is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockRequest {
+    /// The open file.
+    pub handle: u64,
+    /// Whose lock it is.
+    pub owner: u64,
+    /// First byte.
+    pub start: u64,
+    /// Last byte.
+    pub end: u64,
+    /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
+    pub kind: i32,
+    /// Process that asks.
+    pub pid: u32,
+}
+
+/// Files that the kernel no longer holds, with how many look-ups each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forgets<'a>(pub(super) &'a [u8]);
+
+impl Forgets<'_> {
+    pub(super) const ONE_SIZE: usize = 16;
+
+    /// Numbers of files, each with its look-ups.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.0.chunks_exact(Self::ONE_SIZE).filter_map(|one| {
+            let mut fields = Fields(one);
+            Some((fields.u64().ok()?, fields.u64().ok()?))
+        })
+    }
+}
+
+/// What is asked.
+#[expect(missing_docs, reason = "the fields are those of linux/fuse.h")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation<'a> {
+    Lookup {
+        name: &'a [u8],
+    },
+    Forget {
+        lookups: u64,
+    },
+    BatchForget(Forgets<'a>),
+    GetAttr,
+    SetAttr(AttrChange),
+    ReadLink,
+    SymLink {
+        name: &'a [u8],
+        target: &'a [u8],
+    },
+    MkNod {
+        name: &'a [u8],
+        mode: u32,
+        rdev: u32,
+        umask: u32,
+    },
+    MkDir {
+        name: &'a [u8],
+        mode: u32,
+        umask: u32,
+    },
+    Unlink {
+        name: &'a [u8],
+    },
+    RmDir {
+        name: &'a [u8],
+    },
+    Rename {
+        name: &'a [u8],
+        new_parent: u64,
+        new_name: &'a [u8],
+        flags: u32,
+    },
+    /// The new name is in the header's directory.
+    Link {
+        source: u64,
+        name: &'a [u8],
+    },
+    Open {
+        flags: i32,
+    },
+    Create {
+        name: &'a [u8],
+        flags: i32,
+        mode: u32,
+        umask: u32,
+    },
+    Read {
+        handle: u64,
+        offset: u64,
+        size: u32,
+    },
+    Write {
+        handle: u64,
+        offset: u64,
+        flags: WriteFlags,
+        data: &'a [u8],
+    },
+    Flush {
+        handle: u64,
+        owner: u64,
+    },
+    Release {
+        handle: u64,
+    },
+    Fsync {
+        handle: u64,
+    },
+    Fallocate {
+        handle: u64,
+        offset: u64,
+        length: u64,
+        mode: i32,
+    },
+    Seek {
+        handle: u64,
+        from: i64,
+        whence: i32,
+    },
+    GetLock(LockRequest),
+    SetLock {
+        lock: LockRequest,
+        sleep: bool,
+    },
+    StatFs,
+    SetXattr {
+        name: &'a [u8],
+        value: &'a [u8],
+        flags: i32,
+    },
+    GetXattr {
+        name: &'a [u8],
+        size: u32,
+    },
+    ListXattr {
+        size: u32,
+    },
+    RemoveXattr {
+        name: &'a [u8],
+    },
+    OpenDir,
+    ReadDir {
+        handle: u64,
+        after: u64,
+        size: u32,
+    },
+    ReleaseDir {
+        handle: u64,
+    },
+    FsyncDir,
+    /// Not known here.
+    Unknown,
+}
+
+/// A request of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// Who asks.
+    pub header: Header,
+    /// What is asked.
+    pub operation: Operation<'a>,
+}
+
+impl<'a> Request<'a> {
+    /// A request as it is read from the device.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn decode(bytes: &'a [u8]) -> Decoded<Self> {
+        let (header, rest) = Header::decode(bytes)?;
+        let (fixed, variable) = rest.split_at_checked(fixed_size(header.opcode)).ok_or(Malformed)?;
+        Self::from_parts(header, fixed, variable)
+    }
+
+    /// A request in parts: what every request of its kind has, and names or bytes after it.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn from_parts(header: Header, fixed: &[u8], variable: &'a [u8]) -> Decoded<Self> {
+        let operation = operation(header.opcode, Fields(fixed), Rest(variable))?;
+        Ok(Self { header, operation })
+    }
+}
+
+impl Header {
+    /// The header, and what follows it.
+    pub(crate) fn decode(bytes: &[u8]) -> Decoded<(Self, &[u8])> {
+        let (header, rest) = bytes.split_at_checked(HEADER_SIZE).ok_or(Malformed)?;
+        let mut fields = Fields(header);
+        let _length = fields.u32()?;
+        let (opcode, unique, node) = (fields.u32()?, fields.u64()?, fields.u64()?);
+        let (uid, gid, pid) = (fields.u32()?, fields.u32()?, fields.u32()?);
+        Ok((Self { opcode, unique, node, uid, gid, pid }, rest))
+    }
+}
+
+/// Size of what every request of this kind has after its header.
+pub(super) fn fixed_size(code: u32) -> usize {
+    match code {
+        opcode::FORGET | opcode::RENAME | opcode::LINK | opcode::OPEN | opcode::MKDIR => 8,
+        opcode::OPENDIR | opcode::SETXATTR | opcode::GETXATTR | opcode::LISTXATTR | opcode::BATCH_FORGET => 8,
+        opcode::GETATTR | opcode::MKNOD | opcode::CREATE | opcode::RENAME2 => 16,
+        opcode::FSYNC | opcode::FSYNCDIR => 16,
+        opcode::FLUSH | opcode::RELEASE | opcode::RELEASEDIR | opcode::LSEEK => 24,
+        opcode::FALLOCATE => 32,
+        opcode::READ | opcode::READDIR | opcode::WRITE => 40,
+        opcode::GETLK | opcode::SETLK | opcode::SETLKW => 48,
+        opcode::SETATTR => 88,
+        _ => 0,
+    }
+}
+
+fn operation<'a>(code: u32, mut fixed: Fields<'_>, mut rest: Rest<'a>) -> Decoded<Operation<'a>> {
+    Ok(match code {
+        opcode::LOOKUP => Operation::Lookup { name: rest.name()? },
+        opcode::FORGET => Operation::Forget { lookups: fixed.u64()? },
+        opcode::BATCH_FORGET => Operation::BatchForget(rest.forgets(fixed.u32()?)?),
+        opcode::GETATTR => Operation::GetAttr,
+        opcode::SETATTR => Operation::SetAttr(fixed.attr_change()?),
+        opcode::READLINK => Operation::ReadLink,
+        opcode::UNLINK => Operation::Unlink { name: rest.name()? },
+        opcode::RMDIR => Operation::RmDir { name: rest.name()? },
+        opcode::READ => {
+            let (handle, offset, size) = fixed.place()?;
+            Operation::Read { handle, offset, size }
+        }
+        opcode::WRITE => {
+            let (handle, offset, size) = fixed.place()?;
+            let bits = fixed.u32()?;
+            let _lock_owner = fixed.u64()?;
+            let file_flags = fixed.u32()?;
+            let writes_back = bits & WRITE_CACHE != 0;
+            let flags = WriteFlags {
+                writes_back,
+                appends: !writes_back && file_flags & O_APPEND != 0,
+                takes_rights: bits & WRITE_KILL_SUIDGID != 0,
+            };
+            Operation::Write { handle, offset, flags, data: rest.bytes(size)? }
+        }
+        opcode::READDIR => {
+            let (handle, after, size) = fixed.place()?;
+            Operation::ReadDir { handle, after, size }
+        }
+        opcode::RELEASE => Operation::Release { handle: fixed.u64()? },
+        opcode::RELEASEDIR => Operation::ReleaseDir { handle: fixed.u64()? },
+        opcode::FSYNC => Operation::Fsync { handle: fixed.u64()? },
+        opcode::FSYNCDIR => Operation::FsyncDir,
+        opcode::FLUSH => {
+            let (handle, _unused) = (fixed.u64()?, fixed.u64()?);
+            Operation::Flush { handle, owner: fixed.u64()? }
+        }
+        opcode::OPEN => Operation::Open { flags: fixed.i32()? },
+        opcode::OPENDIR => Operation::OpenDir,
+        opcode::STATFS => Operation::StatFs,
+        opcode::GETLK => Operation::GetLock(fixed.lock()?),
+        opcode::SETLK => Operation::SetLock { lock: fixed.lock()?, sleep: false },
+        opcode::SETLKW => Operation::SetLock { lock: fixed.lock()?, sleep: true },
+        _ => return longer(code, fixed, rest),
+    })
+}
+
+/// The rarer ones, and those of more than one name.
+fn longer<'a>(code: u32, mut fixed: Fields<'_>, mut rest: Rest<'a>) -> Decoded<Operation<'a>> {
+    Ok(match code {
+        opcode::CREATE => {
+            let (flags, mode, umask) = (fixed.i32()?, fixed.u32()?, fixed.u32()?);
+            Operation::Create { name: rest.name()?, flags, mode, umask }
+        }
+        opcode::MKNOD => {
+            let (mode, rdev, umask) = (fixed.u32()?, fixed.u32()?, fixed.u32()?);
+            Operation::MkNod { name: rest.name()?, mode, rdev, umask }
+        }
+        opcode::MKDIR => {
+            let (mode, umask) = (fixed.u32()?, fixed.u32()?);
+            Operation::MkDir { name: rest.name()?, mode, umask }
+        }
+        opcode::SYMLINK => Operation::SymLink { name: rest.name()?, target: rest.name()? },
+        opcode::RENAME | opcode::RENAME2 => {
+            let new_parent = fixed.u64()?;
+            let flags = if code == opcode::RENAME2 { fixed.u32()? } else { 0 };
+            Operation::Rename { name: rest.name()?, new_parent, new_name: rest.name()?, flags }
+        }
+        opcode::LINK => Operation::Link { source: fixed.u64()?, name: rest.name()? },
+        opcode::SETXATTR => {
+            let (size, flags) = (fixed.u32()?, fixed.i32()?);
+            Operation::SetXattr { name: rest.name()?, value: rest.bytes(size)?, flags }
+        }
+        opcode::GETXATTR => Operation::GetXattr { name: rest.name()?, size: fixed.u32()? },
+        opcode::LISTXATTR => Operation::ListXattr { size: fixed.u32()? },
+        opcode::REMOVEXATTR => Operation::RemoveXattr { name: rest.name()? },
+        opcode::FALLOCATE => {
+            let (handle, offset, length, mode) = (fixed.u64()?, fixed.u64()?, fixed.u64()?, fixed.i32()?);
+            Operation::Fallocate { handle, offset, length, mode }
+        }
+        opcode::LSEEK => {
+            let (handle, from, whence) = (fixed.u64()?, fixed.u64()? as i64, fixed.i32()?);
+            Operation::Seek { handle, from, whence }
+        }
+        _ => Operation::Unknown,
+    })
+}

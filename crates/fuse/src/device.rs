@@ -1,0 +1,167 @@
+//! Requests by `/dev/fuse`: each is read, and answered by a write, which any thread may make.
+
+use super::abi::{self, HEADER_SIZE, OUT_HEADER_SIZE, Operation, Request, opcode};
+use super::reply::{Reply, Route};
+use super::{FrameWrite, Service};
+use rustix::io::Errno as Os;
+use std::fs::OpenOptions;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use tameike_core::Errno;
+use tameike_io::slab::Frame;
+
+pub(super) const PATH: &str = tameike_io::os::mount::FUSE_DEVICE;
+
+/// Room for what comes before the bytes of a write; with it, more than the kernel wants at least.
+const HEADERS_SIZE_MAX: usize = 4096;
+/// What of a write comes before its bytes.
+const WRITE_HEAD_SIZE: usize = HEADER_SIZE + 40;
+/// Makes an open device one more of another's mount.
+const CLONE: libc::c_ulong = 0x8004_e500;
+/// Number by which the kernel is told to drop attributes and pages.
+const INVALIDATE_INODE: i32 = 2;
+
+/// An open device of a mount.
+pub(super) struct Device(Arc<OwnedFd>);
+
+/// What answers by a device.
+#[derive(Clone)]
+pub(super) struct Sender(Arc<OwnedFd>);
+
+/// What tells the kernel of changes.
+pub struct Notifier(Sender);
+
+/// Memory for one request: the largest is a write.
+pub(super) fn buffer(request_size: u32) -> Vec<u8> {
+    vec![0; request_size as usize + HEADERS_SIZE_MAX]
+}
+
+impl Device {
+    pub(super) fn new(device: OwnedFd) -> Self {
+        Self(Arc::new(device))
+    }
+
+    /// The same device for another thread.
+    pub(super) fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.0.try_clone()
+    }
+
+    /// One more of the same mount: the kernel keeps the requests of each apart.
+    pub(super) fn another(&self) -> io::Result<Self> {
+        let device = OpenOptions::new().read(true).write(true).open(PATH)?;
+        let source = self.0.as_raw_fd();
+        // SAFETY: the call reads one number behind the pointer, which is valid while it lasts.
+        let cloned = unsafe { libc::ioctl(device.as_raw_fd(), CLONE, &raw const source) };
+        if cloned < 0 { Err(io::Error::last_os_error()) } else { Ok(Self::new(device.into())) }
+    }
+
+    pub(super) fn notifier(&self) -> Notifier {
+        Notifier(Sender(self.0.clone()))
+    }
+
+    /// Answers a request.
+    pub(super) fn answer(&self, unique: u64, error: i32, bytes: &[u8]) {
+        Sender(self.0.clone()).answer(unique, error, bytes);
+    }
+
+    /// The next request; none when the file system is unmounted.
+    pub(super) fn receive(&self, parts: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
+        loop {
+            match rustix::io::readv(&*self.0, parts) {
+                Ok(size) => return Ok(Some(size)),
+                // The request was taken back, or this thread was interrupted.
+                Err(Os::NOENT | Os::INTR | Os::AGAIN) => {}
+                Err(Os::NODEV) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Serves requests, `has_writes` when there may be writes among them, until the file system is unmounted.
+    pub(super) fn serve(&self, service: &dyn Service, request_size: u32, has_writes: bool) -> io::Result<()> {
+        let mut buffer = buffer(request_size);
+        let mut spare: Option<Frame> = None;
+        loop {
+            if has_writes && spare.is_none() {
+                spare = service.frame().filter(|frame| frame.len() >= request_size as usize);
+            }
+            // The bytes of a write arrive where they can stay.
+            let (head, rest) = buffer.split_at_mut(WRITE_HEAD_SIZE);
+            let rest = spare.as_mut().map_or(rest, |frame| &mut **frame);
+            let Some(size) = self.receive(&mut [IoSliceMut::new(head), IoSliceMut::new(rest)])? else {
+                return Ok(());
+            };
+            self.take_in(service, &mut buffer[..], &mut spare, size)?;
+        }
+    }
+
+    /// Has a request served, of whose bytes those after the head of a write are in `spare`, if that is there.
+    fn take_in(
+        &self,
+        service: &dyn Service,
+        buffer: &mut [u8],
+        spare: &mut Option<Frame>,
+        size: usize,
+    ) -> io::Result<()> {
+        let (header, _) =
+            abi::Header::decode(&buffer[..size.min(WRITE_HEAD_SIZE)]).map_err(io::Error::other)?;
+        let reply = Reply::new(Route::Device(Sender(self.0.clone()), header.unique));
+        let carried = size.saturating_sub(WRITE_HEAD_SIZE);
+        let request = match &*spare {
+            Some(frame) if header.opcode == opcode::WRITE => {
+                Request::from_parts(header, &buffer[HEADER_SIZE..WRITE_HEAD_SIZE], &frame[..carried])
+            }
+            Some(frame) => {
+                buffer[size - carried..size].copy_from_slice(&frame[..carried]);
+                Request::decode(&buffer[..size])
+            }
+            None => Request::decode(&buffer[..size]),
+        };
+        let Ok(request) = request else {
+            reply.error(Errno::EIO);
+            return Ok(());
+        };
+        if let Operation::Write { handle, offset, flags, data } = request.operation
+            && spare.as_ref().is_some_and(|frame| frame.len() == data.len())
+        {
+            let frame = spare.take().expect("it was just there");
+            service.serve_frame(header, FrameWrite { handle, offset, flags, frame }, reply);
+        } else {
+            super::serve(service, request, reply);
+        }
+        Ok(())
+    }
+}
+
+impl Sender {
+    pub(super) fn answer(&self, unique: u64, error: i32, bytes: &[u8]) {
+        let header = abi::out_header(OUT_HEADER_SIZE + bytes.len(), error, unique);
+        if let Err(error) = self.write(&header, bytes) {
+            // Who asked is gone.
+            log::debug!("the kernel takes no answer to request {unique}: {error}");
+        }
+    }
+
+    fn write(&self, header: &[u8], bytes: &[u8]) -> io::Result<()> {
+        let parts = [IoSlice::new(header), IoSlice::new(bytes)];
+        let parts = if bytes.is_empty() { &parts[..1] } else { &parts };
+        rustix::io::writev(&*self.0, parts)?;
+        Ok(())
+    }
+}
+
+impl Notifier {
+    /// Has the kernel drop a file's attributes, and its pages of some bytes; of all from `offset` on when `length` is 0.
+    ///
+    /// # Errors
+    /// When the kernel refuses. That it does not know the file is none.
+    pub fn invalidate(&self, node: u64, offset: i64, length: i64) -> io::Result<()> {
+        let body = abi::Body::default().u64(node).u64(offset as u64).u64(length as u64);
+        let header = abi::out_header(OUT_HEADER_SIZE + body.len(), INVALIDATE_INODE, 0);
+        match self.0.write(&header, &body) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            written => written,
+        }
+    }
+}
